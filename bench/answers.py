@@ -1,9 +1,9 @@
-"""How long the command takes to answer while an epoch of very many shards runs; the goal is less than a second each.
+"""Measures the response time of commands during an epoch of many shards; goal: below 1 s each.
 
     .venv/bin/python bench/answers.py [--shards 100000] [--rounds 3] [--folder FOLDER]
 
-Real files, one small record each, and two real trainings in the middle of an epoch, one deterministic and one dynamic.
-A time is that of the whole process, from its start to its end.
+Uses real files with one small record each, and two real trainings in mid-epoch, one deterministic
+and one dynamic. A time is that of the whole process, from its start to its end.
 """
 
 from __future__ import annotations

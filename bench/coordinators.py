@@ -1,11 +1,12 @@
-"""What three coordinators on this host do: durable entries, grants, heartbeats, deaths of leaders.
+"""Measures three coordinators on this host: durable entries, grants, heartbeats, leader failures.
 
     .venv/bin/python bench/coordinators.py [--only proposals,grants,heartbeats,kills,moves,lost]
         [--seconds 4] [--rounds 3] [--kills 50] [--beside "COMMAND"]
 
-`--beside` is a command that loads another replicated store with as many clients for as long, and
-prints a line of JSON with `per_s`; it runs by turns with ours, so compare the ratios. All logs are
-on the disk of the folder for temporary files, each entry synced on a majority before it is answered.
+`--beside` is a command that loads another replicated store with the same number of clients for the
+same time, and prints a line of JSON with `per_s`. It alternates with ours, so compare the ratios.
+All logs are on the disk of the folder for temporary files, and each entry is synced on a majority
+before it is answered.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ TIMERS = "peer-heartbeat-ms = 100\nelection-min-ms = 300\nelection-max-ms = 600\
 CLIENTS = 64
 WORKERS = 10_000
 HEARTBEAT_S = 5
-#: How long a session lives whose worker is lost.
+#: Session TTL of the worker that is lost.
 LOST_TTL_MS = 10_000
 
 
@@ -75,7 +76,7 @@ def by_turns(cluster: Cluster, rounds: int, kinds: dict[str, list[object]], othe
 
 
 class Watch:
-    """A rank that takes all the time, and the times that it had to wait."""
+    """A rank that claims groups continuously, and the times that it had to wait."""
 
     def __init__(self, cluster: Cluster) -> None:
         command = [str(LOAD), cluster.address, "watch"]
@@ -97,7 +98,7 @@ class Watch:
                 self._ready.set()
 
     def until_gap(self, longer_than_ms: int) -> int:
-        """Forgets what it has seen; waits for such a gap, and returns it."""
+        """Discards earlier gaps, then waits for one of this length and returns it."""
         end = time.monotonic() + 30
         while time.monotonic() < end:
             if self._process.poll() is not None:
@@ -167,7 +168,7 @@ def heartbeats(cluster: Cluster, files: int) -> None:
         begun.join(1.0)
         spent = time.monotonic() - before[0]
         samples.append((cpu_s(leader) - before[1]) / spent)
-    # The beats are what comes last.
+    # The heartbeats are the last phase.
     beats = samples[-round(found["seconds"]) :]
     cores = statistics.mean(beats)
     print(f"  {json.dumps(found)}")

@@ -1,8 +1,8 @@
-"""What a cluster costs beside the same loader in one process: coordinator, worker and trainer on this host.
+"""Compares a cluster (coordinator, worker, trainer on this host) with the same in-process loader.
 
     .venv/bin/python bench/in_cluster.py [--megabytes 200]
 
-Everything is measured in one run over the same warm files, by turns, so compare the ratios.
+Both are measured alternately in one run over the same warm files, so compare the ratios.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def main() -> None:
 
 @contextmanager
 def inside(running: cluster.Cluster) -> Iterator[None]:
-    """Loaders use the cluster."""
+    """Makes loaders use the cluster."""
     os.environ.update(running.variables(f"bench-{time.monotonic_ns()}"))
     try:
         yield
@@ -76,7 +76,7 @@ def first_batch(pattern: str) -> None:
 
 
 def ratio(running: cluster.Cluster, name: str, pattern: str, **options: Any) -> None:
-    """Records a second of both, one after the other in each round; the median of the ratios."""
+    """Prints the records per second of both, measured in turn, and the median of their ratios."""
 
     def rate() -> float:
         with sf.Loader(pattern, **options) as loader:
@@ -111,7 +111,7 @@ def outside() -> Iterator[None]:
 def hand_over(
     running: cluster.Cluster | None, pattern: str, features: dict[str, Any], rows: int
 ) -> None:
-    """From a ready slot to a batch: alone, and with all its columns as arrays."""
+    """Measures the time from a ready slot to a batch: alone, and with all columns as arrays."""
     with inside(running) if running else outside():
         loader = sf.Loader(pattern, features, batch_size=rows, prefetch=8, limit=3000 * rows)
     alone, columns = [], []
@@ -120,7 +120,7 @@ def hand_over(
         next(iterator)
         for _ in range(len(loader) - 1):
             ready = time.perf_counter() + 0.0005
-            while time.perf_counter() < ready:  # the trainer's step, in which the next gets ready
+            while time.perf_counter() < ready:  # next batch becomes ready meanwhile
                 pass
             begun = time.perf_counter()
             batch = next(iterator)
@@ -137,7 +137,7 @@ def hand_over(
 
 
 def share_of_a_core(running: cluster.Cluster, pattern: str, features: dict[str, Any]) -> None:
-    """CPU time of the trainer's process for loading at 100 batches a second."""
+    """Measures the CPU time of the trainer's process for loading at 100 batches per second."""
     with inside(running):
         loader = sf.Loader(pattern, features, batch_size=512)
     with loader:
@@ -158,7 +158,7 @@ def share_of_a_core(running: cluster.Cluster, pattern: str, features: dict[str, 
 
 
 def death(running: cluster.Cluster, pattern: str) -> None:
-    """The longest wait for a batch when the worker is killed and does not come back."""
+    """Measures the longest wait for a batch when the worker is killed and does not return."""
     waits = []
     for _ in range(5):
         with inside(running), sf.Loader(pattern, batch_size=512, prefetch=1) as loader:

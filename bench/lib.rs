@@ -1,1 +1,1 @@
-//! Nothing: the benches are beside this file.
+//! Empty: the benchmarks are beside this file.

@@ -1,9 +1,9 @@
-"""What the loader costs in Python: throughput, and a ready slot to a batch.
+"""Measures the loader in Python: throughput, and the time from a ready slot to a batch.
 
     .venv/bin/python bench/loader.py [--megabytes 200]
 
-Everything is measured in one run over the same warm files, so compare the ratios. `floor` reads the
-same files with read() and nothing else, on one thread.
+All measurements use the same warm files in one run, so compare the ratios. `floor` only reads these
+files with read(), on one thread.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def write_small(folder: Path, megabytes: int) -> str:
-    """Examples of 194 bytes and an int64, about 240 bytes a record, in 8 shards."""
+    """Writes Examples of 194 bytes and an int64, about 240 bytes per record, in 8 shards."""
     folder.mkdir()
     data = np.random.default_rng(0).bytes(194 * 1000)
     for shard in range(8):
@@ -55,7 +55,7 @@ def write_small(folder: Path, megabytes: int) -> str:
 
 
 def write_large(folder: Path, megabytes: int) -> str:
-    """Records of 112 KB, in 8 shards."""
+    """Writes records of 112 KB, in 8 shards."""
     folder.mkdir()
     data = np.random.default_rng(0).bytes(112_000)
     for shard in range(8):
@@ -101,7 +101,7 @@ def throughput(name: str, pattern: str, **options: Any) -> None:
 
 
 def hand_over(pattern: str, features: dict[str, Any], rows: int) -> None:
-    """From a ready slot to a batch with all its columns as arrays."""
+    """Measures the time from a ready slot to a batch with all its columns as arrays."""
     with sf.Loader(pattern, features, batch_size=rows, prefetch=8, limit=3000 * rows) as loader:
         times = []
         for _ in range(2):
@@ -120,7 +120,7 @@ def hand_over(pattern: str, features: dict[str, Any], rows: int) -> None:
 
 
 def resume(pattern: str) -> None:
-    """From a state in the middle of an epoch to its first batch."""
+    """Measures the time from a state in mid-epoch to its first batch."""
     with sf.Loader(pattern, batch_size=512) as loader:
         iterator = iter(loader)
         for _ in range(len(loader) // 2):

@@ -1,4 +1,5 @@
-//! The order of an epoch of 1,000,000 shards x 1,000 records: the line, any batch of it, the way back.
+//! Order of an epoch of 1,000,000 shards x 1,000 records: the epoch sequence, a batch, the inverse
+//! lookup.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use std::hint::black_box;

@@ -1,4 +1,4 @@
-//! Examples parsed into preallocated columns, 512 at a time, one thread.
+//! Parsing of Examples into preallocated columns, 512 at a time, one thread.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -25,7 +25,7 @@ fn examples(features: impl Fn(usize, &mut Vec<u8>)) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// `d`: 194 bytes, `s`: int64, both fixed.
+/// Features `d`: 194 bytes, `s`: int64, both fixed.
 fn bytes_and_int(criterion: &mut Criterion) {
     let records = examples(|number, out| {
         let data: &[&[u8]] = &[&[number as u8; 194]];
@@ -61,7 +61,7 @@ fn bytes_and_int(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// `x`: float32[64], `y`: int64.
+/// Features `x`: float32[64], `y`: int64.
 fn floats_and_int(criterion: &mut Criterion) {
     let records = examples(|number, out| {
         let floats = [number as f32; 64];
@@ -92,7 +92,7 @@ fn floats_and_int(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// One wanted key among 40, and 64 packed int64s.
+/// One requested key of 40, with 64 packed int64s each.
 fn wide(criterion: &mut Criterion) {
     let names: Vec<String> = (0..40).map(|number| format!("feature/{number}/value")).collect();
     let records = examples(|number, out| {

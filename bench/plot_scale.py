@@ -1,4 +1,4 @@
-"""Draws what bench/scale.rs printed, and prints it as a table.
+"""Plots the output of bench/scale.rs, and prints it as a table.
 
     cargo bench -p shardfeed-bench --bench scale | .venv/bin/python bench/plot_scale.py docs/scale.svg
 
@@ -14,7 +14,7 @@ import sys
 import matplotlib
 from matplotlib import pyplot
 
-#: What is drawn: the key, its title and its unit.
+#: Panels: key, title and unit.
 PANELS = [
     ("first_grants_ms", "first grants to all ranks", "ms"),
     ("start_ms", "all ranks started", "ms"),

@@ -1,4 +1,5 @@
-//! Framing and checksums beside a bare loop of `read` and CRC over the same warm file, one thread.
+//! Framing and checksums compared with a bare loop of `read` and CRC over the same warm file, one
+//! thread.
 
 use std::fs::File;
 use std::hint::black_box;

@@ -1,6 +1,6 @@
-//! The state machine by itself, from 10 to 10,000 ranks and 1,000 to 1,000,000 shards: first grants of
-//! all ranks, bytes of the state, snapshot and restore. `cargo bench -p shardfeed-bench --bench scale`.
-//! One line of JSON for each size, for bench/plot_scale.py.
+//! Measures the state machine alone, from 10 to 10,000 ranks and 1,000 to 1,000,000 shards: first
+//! grants of all ranks, size of the state, snapshot and restore. `cargo bench -p shardfeed-bench
+//! --bench scale`. Prints one line of JSON per size, for bench/plot_scale.py.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use std::time::Instant;
@@ -14,14 +14,14 @@ use shardfeed_scheduler::{
     RegisterJob, StartRank, State, TAKES_MAX, Take,
 };
 
-/// Records of every shard.
+/// Records per shard.
 const RECORDS: u64 = 1_000;
-/// Splits of a group of a dynamic job.
+/// Splits per group of a dynamic job.
 const INTERLEAVE: u64 = 4;
 const BATCH: u64 = 64;
-/// Ranks on one host.
+/// Ranks per host.
 const RANKS_OF_WORKER: u64 = 8;
-/// Epochs of history before a restart.
+/// Number of epochs of history before a restart.
 const EPOCHS: u64 = 10;
 
 struct Machine {
@@ -36,7 +36,7 @@ impl Machine {
         let principal = "bench".to_owned();
         let command =
             Command { request_id, principal, scope: vec![], now_ms: 1_000 + self.index, change };
-        // As a replica does it: from the bytes of the log.
+        // As a replica applies it: from the bytes of the log.
         let command = Command::from_bytes(&command.to_bytes()).unwrap();
         self.state.apply(self.index, &command).answer.unwrap()
     }
@@ -194,7 +194,7 @@ fn main() {
     for ranks in [10_u64, 100, 1_000, 10_000] {
         for shards in [1_000_u64, 10_000, 100_000, 1_000_000] {
             if shards / INTERLEAVE >= ranks {
-                // In a process of its own, whose memory holds nothing else.
+                // Measured in a separate process, so that its memory contains nothing else.
                 let mut one = std::process::Command::new(std::env::current_exe().unwrap());
                 let sizes = [ranks.to_string(), shards.to_string()];
                 assert!(one.arg("--one").args(sizes).status().unwrap().success());

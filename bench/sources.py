@@ -1,11 +1,11 @@
-"""One file of 200 GB, 100,000 tiny files, fewer files than ranks: what they cost to open and to read.
+"""Measures opening and reading of one 200 GB file, 100,000 tiny files, and fewer files than ranks.
 
     python bench/sources.py one --gigabytes 200 --folder /tmp/one      # sparse: about 4 KiB on disk for each MiB
     python bench/sources.py tiny --files 100000 --folder /tmp/tiny
     python bench/sources.py ranks --ranks 8 --folder /tmp/ranks
 
-Each measurement is a process of its own. `cold` is without an index and with the files' pages dropped from the
-cache, `warm` with both.
+Each measurement runs in its own process. `cold` is without an index and with the files' pages
+dropped from the cache, `warm` with both.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def crc32c(data: bytes) -> int:
 
 
 def make_sparse(path: Path, gigabytes: float) -> int:
-    """A file of records of 1 MiB of zeros; only the pages with framing are on the disk."""
+    """Writes records of 1 MiB of zeros to a sparse file; only framing pages are on the disk."""
     records = int(gigabytes * 1e9) // (MIB + 16)
     if path.exists() and path.stat().st_size == records * (MIB + 16):
         return records
@@ -69,14 +69,14 @@ def make_files(folder: Path, files: int, records: int, size: int) -> None:
 
 
 def drop(folder: Path) -> None:
-    """Drops the files' pages from the cache."""
+    """Drops the files' pages from the page cache."""
     for path in folder.rglob("*.tfrecord"):
         with path.open("rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def rss() -> tuple[int, int]:
-    """Anonymous memory now and the largest so far, in MiB."""
+    """Returns the current and the peak anonymous memory, in MiB."""
     words = dict(
         line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":" in line
     )

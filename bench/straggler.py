@@ -1,9 +1,9 @@
-"""What a slow rank costs: two trainers share an epoch, one is paced five times as slow.
+"""Measures the cost of a slow rank: two trainers share an epoch, one of them 5 times slower.
 
     .venv/bin/python bench/straggler.py [--step-ms 4] [--slow 5] [--shards 64]
 
-With mode="dynamic" the fast rank takes what the slow one does not get to. The ideal is the
-time in which both together could consume everything; the goal is at most 1.3 times that.
+With mode="dynamic" the fast rank consumes what the slow one does not. The ideal is the time in
+which both together could consume everything; the goal is at most 1.3 times that.
 """
 
 from __future__ import annotations

@@ -1,19 +1,20 @@
-"""What `make failover-dynamic` runs: the failures that sink tf.data service, one after the other.
+"""Runs `make failover-dynamic`: failures that make tf.data service lose data, one after the other.
 
     python dynamic_failures.py [--records 200000] [--cases sole-worker,...] [--mode dynamic]
 
-Each case is one epoch of a cluster of its own, whose ranks take batches of 512 at a pace, not in
-step with each other. After about 35 % of the records something is killed, and comes back a second
-later or never. Then the ranks' ledgers are counted (tests/recount.py), and a row is printed beside
-what tf.data service 2.21 did in the same case: dynamic sharding, 10 files, 1,000,000 records, one
-client, kill at 35 %, back after 1 s.
+Each case is one epoch of its own cluster. Its ranks consume batches of 512 at a fixed pace, not in
+step with each other. After about 35 % of the records a process is killed; it restarts 1 s later or
+never. Then the ranks' ledgers are counted (tests/recount.py), and a row is printed beside the
+result of tf.data service 2.21 in the same case: dynamic sharding, 10 files, 1,000,000 records, one
+client, kill at 35 %, restart after 1 s.
 
-Ranks that get lost for good need mode="dynamic": their share goes to the others.
-The other cases are played in the deterministic mode, or all of them in the one that `--mode` names.
+Cases in which a rank is lost for good require mode="dynamic": its remaining groups go to the other
+ranks. The other cases run in deterministic mode, or all cases in the mode given by `--mode`.
 
-lost must be 0, and doubled too. Only what a rank had taken that was killed for good may come again,
-from where the cluster last knew it: nobody else can say what became of that. The last line is
-`failover-dynamic: ok ...` or `failover-dynamic: FAILED ...`, the exit status 0 or 1.
+Both lost and doubled must be 0. The only exception is a rank that is killed for good: batches that
+it received after its last report may be delivered again, because no other process knows whether
+they were consumed. The last line is `failover-dynamic: ok ...` or `failover-dynamic: FAILED ...`,
+the exit status 0 or 1.
 """
 
 from __future__ import annotations
@@ -42,18 +43,19 @@ from trainer import Options  # noqa: E402
 NAME = "failover-dynamic"
 BATCH_SIZE = 512
 SHARDS = 10
-#: When the kill comes, of all records, and how long what was killed is gone.
+#: Time of the kill as a fraction of all records, and downtime of the killed process.
 KILL_AT, GONE_S = 0.35, 1.0
-#: Of one case, besides its steps; an epoch that has not ended by then never ends.
+#: Time limit of one case in addition to its steps; an epoch that has not ended by then never ends.
 BOUND_S = 60.0
-#: How long an epoch waits for a rank that was killed for good, once everything else of it is consumed.
+#: Time that an epoch waits for a rank that was killed for good, once all its other samples are
+#: consumed.
 GRACE_S = 5.0
-#: A training step: long enough for what was killed to come back before the epoch is over.
+#: Duration of a training step: long enough for the killed process to restart before the epoch ends.
 STEP_SECONDS = 0.02
 
 
 class Outcome(NamedTuple):
-    """As in the table."""
+    """Columns of the table."""
 
     lost: str
     doubled: str
@@ -63,16 +65,16 @@ class Outcome(NamedTuple):
 
 class Case(NamedTuple):
     name: str
-    #: One rank for each.
+    #: Number of workers, with one rank each.
     workers: int
     coordinators: int
-    #: "worker", "host" (a worker and its trainer), "leader" or nothing.
+    #: "worker", "host" (a worker and its trainer), "leader" or "" for none.
     victim: str
-    #: Seen with tf.data service.
+    #: Result of tf.data service.
     peer: Outcome
 
 
-#: The rank whose worker is killed, or that is killed with it: rank 0 stays, as every ledger has it.
+#: Rank whose worker, or which with its worker, is killed. Never rank 0, which all ledgers need.
 VICTIM = -1
 CASES: Sequence[Case] = (
     Case("none", 1, 1, "", Outcome("0", "0", "yes", "-")),
@@ -87,7 +89,7 @@ CASES: Sequence[Case] = (
 
 
 class Play:
-    """One case."""
+    """One run of a case."""
 
     def __init__(self, case: Case, mode: str, work: Path) -> None:
         self.case, self.mode, self.work = case, mode, work
@@ -96,7 +98,7 @@ class Play:
         self.struck = math.inf
 
     def play(self, records: int) -> Outcome:
-        """Raises FailedError if anything was lost, doubled, or did not end."""
+        """Runs the case. Raises FailedError if samples were lost or doubled, or a rank hung."""
         self.work.mkdir()
         Bound.set(BOUND_S + 2 * STEP_SECONDS * records / BATCH_SIZE)
         with (
@@ -181,7 +183,7 @@ def mode_of(case: Case, wanted: str | None) -> str:
 
 
 def play_all(cases: Sequence[Case], wanted: str | None, records: int, work: Path) -> str:
-    """Returns the last line; raises FailedError if any of the cases went wrong."""
+    """Returns the last line; raises FailedError if any case failed."""
     dataset.write(work / "data", [records // SHARDS] * SHARDS)
     records = records // SHARDS * SHARDS
     say(

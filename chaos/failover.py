@@ -1,19 +1,20 @@
-"""What `make failover` runs: a training on a whole cluster, ten faults in it, and a count.
+"""Runs `make failover`: a training on a whole cluster with ten faults, followed by a count.
 
     python failover.py [--seed N] [--faults 3,4] [--ledger DIR] [--coordinators 3|1]
 
-Three coordinators, four workers and four ranks, each a process, train for some epochs. One thing
-after the other fails in the middle of an epoch (failover/faults.py); after each the cluster must be
-whole again within half a minute (failover/whole.py). At the end the ranks' ledgers and the shards
-alone are counted (tests/recount.py), and every global batch is compared with the order as the
-independent oracle computes it (tests/order_oracle.py).
+Three coordinators, four workers and four ranks, each a process, train for some epochs. One fault
+after the other strikes in the middle of an epoch (failover/faults.py); after each the cluster must
+be whole again within 30 s (failover/whole.py). At the end the samples are counted from the ranks'
+ledgers and the shards alone (tests/recount.py), and every global batch is compared with the order
+that the independent oracle computes (tests/order_oracle.py).
 
-One line for each fault says where it struck and the longest time that any rank waited from one
-batch to the next while it lasted, its pace included; restarts of the ranks are not in it. The last
-line is `failover: ok faults=F records=N lost=0 duplicated=0 stall_ms_max=S`, N over all epochs, or
-`failover: FAILED ...`; the exit status 0 or 1, or 128 and the signal that ended it.
+One line per fault reports its position and the longest time that any rank waited from one batch to
+the next during the fault. That time includes the training step but not restarts of the ranks. The
+last line is `failover: ok faults=F records=N lost=0 duplicated=0 stall_ms_max=S`, N over all
+epochs, or `failover: FAILED ...`; the exit status is 0 or 1, or 128 plus the number of the signal
+that ended it.
 
-`--coordinators 1` leaves out the faults that are about several.
+`--coordinators 1` omits the faults that need several coordinators.
 """
 
 from __future__ import annotations
@@ -39,16 +40,16 @@ from servers import Bound, Cluster  # noqa: E402
 from stage import say  # noqa: E402
 
 COORDINATORS, WORKERS, RANKS = 3, 4, 4
-#: Of all of it, the count not included.
+#: Time limit of everything except the count.
 BOUND_S = 225.0
 
 
 class Failover:
-    """The play: one fault after the other, then the count."""
+    """Plays one fault after the other, then counts."""
 
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
-        #: From when to when something failed.
+        #: Begin and end of each fault.
         self.disturbed: list[tuple[float, float]] = []
         self.stalls_ms = [0]
 
@@ -70,7 +71,7 @@ class Failover:
         say(f"{len(scene.runs)} runs; undisturbed no rank waited longer than {calm * 1e3:.0f} ms")
 
     def suffer(self, fault: Fault) -> None:
-        """Plays a fault and waits until all is well again."""
+        """Plays a fault and waits until the cluster is whole again."""
         scene = self.scene
         victim = fault.play(scene)
         scene.until_whole()
@@ -84,13 +85,13 @@ class Failover:
         say(f"fault {fault.number} {fault.name} {where} stall_ms={stall_ms} whole_ms={whole_ms}")
 
     def calm_gap(self) -> float:
-        """The longest gap while nothing failed, in seconds."""
+        """Returns the longest gap between two batches outside faults, in seconds."""
         ends = [*(begun for begun, _ in self.disturbed[1:]), time.monotonic()]
         times = zip((end for _, end in self.disturbed), ends, strict=True)
         return max(self.scene.longest_gap(since, until) for since, until in times)
 
     def count(self) -> str:
-        """The last line."""
+        """Returns the last line of the output."""
         scene = self.scene
         data = scene.ledger / "data"
         total = recount.recount(scene.ledger, data)
@@ -98,7 +99,7 @@ class Failover:
         if not total.is_ok():
             problems = "".join(f"; {problem}" for problem in total.problems[:3])
             raise FailedError(f"{counted} unknown={total.unknown}{problems}")
-        # A run that skips what an earlier one was given loses it, though the ledgers have it all.
+        # A run that skips batches of an earlier run loses them, although the ledgers contain them.
         began = [(start.world_size, (start.epoch, start.step)) for start in total.generations]
         if began != (runs := [(run.world_size, tuple(run.origin)) for run in scene.runs]):
             raise FailedError(f"generations began as {began}, the runs' states say {runs}")
@@ -110,7 +111,7 @@ class Failover:
 
 
 def play(work: Path, ledger: Path, seed: int, coordinators: int, faults: Sequence[Fault]) -> str:
-    """All of it; returns the last line."""
+    """Runs everything and returns the last line of the output."""
     Bound.set(BOUND_S)
     dataset.write(ledger / "data", dataset.unequal(RECORDS, SHARDS, seed))
     with Cluster(work, coordinators, WORKERS) as cluster:
@@ -123,7 +124,7 @@ def play(work: Path, ledger: Path, seed: int, coordinators: int, faults: Sequenc
 
 
 def chosen(numbers: str, coordinators: int) -> list[Fault]:
-    """Raises ValueError for a fault that there is not."""
+    """Returns the selected faults. Raises ValueError for an unknown number."""
     known = {str(fault.number): fault for fault in FAULTS}
     wanted = numbers.replace(",", " ").split() or list(known)
     if not {*wanted} <= {*known}:

@@ -1,17 +1,18 @@
-"""The checkers that run longer than tests: simulation, deliberate bugs, faults on real processes, fuzzing.
+"""Run the long checkers: simulation, deliberate bugs, process faults, fuzzing.
 
     python gate.py [--seconds N] [--start SEED] [bugs [NAME ...]]
 
-Each part first runs its minimum, whatever the time: one seed, two seeds twice, which must give the
-same, one deliberate bug of each kind, one fault, one host that leaves samples in doubt, one second of each fuzz target. The rest of the
-time goes to longer runs, up to the goals below. A line for each command says what came of it. The
-last line is `gate: ok PART=RAN/GOAL ...` or `gate: FAILED ...`, and the exit status 0 or 1. A
-command that does not run, or runs less than it was asked for, is a failure.
+Each part first runs its minimum regardless of the time limit: one seed, two seeds twice with
+identical results, one deliberate bug of each kind, one fault, one host failure that leaves samples
+in doubt, and one second of each fuzz target. The rest of the time goes to longer runs, up to the
+goals below. Each command prints one line with its result. The last line is `gate: ok PART=RAN/GOAL
+...` or `gate: FAILED ...`, and the exit status is 0 or 1. A command that does not run, or runs less
+than requested, is a failure.
 
-- `--seconds`: no longer run begins that would end later, if it takes as long as the longest before
-  it. The minimum always runs.
+- `--seconds`: time limit. A longer run starts only if it would end in time, assuming the duration
+  of the longest run before it. The minimum always runs.
 - `--start`: first seed of the simulation.
-- `bugs`: only the deliberate bugs, all of them or those named, without a bound of time.
+- `bugs`: run only the deliberate bugs, all or the named ones, without a time limit.
 """
 
 from __future__ import annotations
@@ -30,40 +31,41 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILT = ROOT / "target/debug/shardfeed-chaos"
-#: A copy of it: the build with deliberate bugs takes its place.
+#: Copy of the binary above, which the build with deliberate bugs replaces.
 SIMULATION = ROOT / "target/chaos/clean"
 FUZZER = ROOT / "target/debug/shardfeed-fuzz"
 
-#: These always run twice; two runs of the last one differed once.
+#: Seeds that always run twice; two runs of the last one once differed.
 TWICE = (0, 740149571)
 #: Goals of the longer runs.
 SEEDS, SEEDS_TWICE, FAULTS, FUZZ_S = 30, 50, (3, 5, 6), 60
 #: Faults that leave samples in doubt: the first one always runs, the others in turn.
 DOUBTS = ("gone-1", "stop-host", "cut-host", "restart", "returns", "gone-2-drop")
-#: What is said where hosts cannot be cut off, as there are no network namespaces.
+#: Output where hosts cannot be cut off because there are no network namespaces.
 CUT_OFF = "nothing can be cut off"
-#: Seeds of one command.
+#: Seeds per command.
 CHUNK = 5
-#: No command takes so long; one that does hangs.
+#: Time limit of a command in seconds; one that takes longer hangs.
 COMMAND_S = 1800
-#: Seeds without a bug, before the bugs are tried.
+#: Seeds that run without a bug before the bugs are tried.
 SEEDS_CLEAN = 10
-#: A failover with three faults, at most, in seconds.
+#: Maximum duration of a failover with three faults, in seconds.
 FAILOVER_S = 240
-#: Shares of the time that is left when they begin: what seeds, doubts, bugs and fuzzing may use before the next begins.
+#: Fractions of the remaining time that seeds, doubts, bugs and fuzzing may use before the next part
+#: starts.
 SEEDS_SHARE, DOUBTS_SHARE, BUGS_SHARE, FUZZ_SHARE = 0.2, 0.25, 0.6, 0.7
-#: What the simulation says of a seed whose process died or hung: no bug is found by that.
+#: Results of a seed whose process died or hung: these do not count as finding a bug.
 NO_FIND = ("S1: the process ended", "I16: no end after")
 
 
 class Failed(Exception):
-    """A checker found something, or did not run."""
+    """A checker found a failure, or did not run."""
 
 
 class Bug(NamedTuple):
     kind: str
     name: str
-    #: Seeds within which it must be found, and the first of them.
+    #: Number of seeds within which it must be found, and the first of them.
     seeds: int
     start: int
 
@@ -73,13 +75,13 @@ def say(line: str) -> None:
 
 
 def bugs() -> list[Bug]:
-    """What chaos/bugs/SEEDS lists."""
+    """Returns the bugs listed in chaos/bugs/SEEDS."""
     diffs = {diff.stem for diff in (ROOT / "chaos/bugs").glob("*.diff")}
     return listed((ROOT / "chaos/bugs/SEEDS").read_text(), diffs)
 
 
 def listed(text: str, diffs: set[str]) -> list[Bug]:
-    """The lines of a list of bugs, which must name every diff, and nothing else."""
+    """Parses a list of bugs, which must name exactly the bugs in `diffs`."""
     found = []
     for line in text.splitlines():
         words = line.split("#")[0].split()
@@ -92,35 +94,35 @@ def listed(text: str, diffs: set[str]) -> list[Bug]:
 
 
 def first_of_each(all_bugs: list[Bug]) -> list[Bug]:
-    """One bug of each kind."""
+    """Returns one bug of each kind."""
     return list({bug.kind: bug for bug in reversed(all_bugs)}.values())
 
 
 def breach_of(status: int, output: str) -> tuple[str, str] | None:
-    """The seed and what was seen, if a simulation until the first breach found one; a crash or a hang is none."""
+    """Returns seed and breach if a simulation found one; a crash or a hang does not count."""
     breaches: list[tuple[str, str]] = re.findall(r"^seed (\d+): (\S+: .*)", output, re.MULTILINE)
     finds = (breach for breach in breaches if not breach[1].startswith(NO_FIND))
     return next(finds, None) if status != 0 else None
 
 
 def simulated(output: str) -> int:
-    """Runs of a simulation without a breach."""
+    """Returns the number of runs in a simulation without a breach."""
     ok = re.search(r"^ok: (\d+) runs", output, re.MULTILINE)
     return int(ok[1]) if ok else 0
 
 
 def fuzzed(output: str) -> int:
-    """Targets of which a fuzzer says how long it ran."""
+    """Returns the number of targets for which the fuzzer reports a run time."""
     return len({*re.findall(r"^(\S+) +\d+ s of processor time", output, re.MULTILINE)})
 
 
 def chunks(first: int, end: int) -> Iterator[tuple[int, int]]:
-    """Numbers of seeds, each with the first of them."""
+    """Splits a range of seeds into chunks: number of seeds and first seed of each."""
     return ((min(CHUNK, end - at), at) for at in range(first, end, CHUNK))
 
 
 class Gate:
-    """The parts, and the time that is left for the longer runs."""
+    """The parts, and the time that remains for the longer runs."""
 
     def __init__(self, seconds: float, start: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
@@ -134,7 +136,7 @@ class Gate:
         return self.deadline - self.clock()
 
     def while_time(self, share: float, tasks: Iterable[Callable[[], None]]) -> None:
-        """Runs one after the other, while a share of the time that is left suffices for another as long."""
+        """Runs tasks while a share of the remaining time fits one as long as the longest so far."""
         until = self.clock() + self.left() * share
         longest = 0.0
         for task in tasks:
@@ -145,7 +147,7 @@ class Gate:
             longest = max(longest, self.clock() - begun)
 
     def run(self, what: str, command: list[str | Path], **variables: str) -> str:
-        """Runs a checker to its end, shows its last line, and fails with it."""
+        """Runs a checker and prints its last line; raises Failed if the checker fails."""
         begun = self.clock()
         status, output = finished(what, command, **variables)
         if status != 0:
@@ -165,7 +167,7 @@ class Gate:
         self.ran[part] += number
 
     def build_bugs(self) -> Path:
-        """The simulation with all deliberate bugs in it, which must find nothing while none is chosen."""
+        """Builds the simulation with all bugs; while none is enabled it must find nothing."""
         if self.patched is None:
             diffs = sorted((ROOT / "chaos/bugs").glob("*.diff"))
             built = self.run("bugs: build", [ROOT / "chaos/patched.sh", *diffs])
@@ -177,7 +179,7 @@ class Gate:
         return self.patched
 
     def bug(self, bug: Bug) -> None:
-        """A bug must be found: a breach that the clean run of the same seed does not have."""
+        """Checks that a bug is found: a breach that a clean run of the same seed does not have."""
         binary, begun = self.build_bugs(), self.clock()
         command: list[str | Path] = [binary, "run", "--seeds", str(bug.seeds), "--start", str(bug.start)]
         status, output = finished(f"bug {bug.name}", [*command, "--until-breach"], SHARDFEED_BUG=bug.name)
@@ -200,7 +202,7 @@ class Gate:
 
     def doubt(self, case: str) -> None:
         command: list[str | Path] = [sys.executable, ROOT / "chaos/in_doubt.py", "--records", "20000", "--cases", case]
-        # How soon an epoch is sealed is for an idle machine.
+        # The time until an epoch is sealed is meaningful only on an idle machine, so allow more.
         output = self.run(f"doubt {case}", [*command, "--sealed-s", "60", "--start", str(self.start)])
         if CUT_OFF in output and case.startswith("cut-"):
             return
@@ -209,7 +211,7 @@ class Gate:
         self.ran["doubts"] += 1
 
     def fuzz(self, seconds: int) -> None:
-        # A copy, which keeps what is new: the corpus of the tree stays as it is.
+        # The fuzzer adds inputs to this copy; the corpus in the source tree stays unchanged.
         corpus = ROOT / "target/chaos/corpus"
         shutil.copytree(ROOT / "fuzz/corpus", corpus, dirs_exist_ok=True)
         command: list[str | Path] = [FUZZER, "--seconds", str(seconds), "--corpus", corpus]
@@ -242,14 +244,17 @@ class Gate:
         self.while_time(1, (partial(self.seeds, *seeds, "--twice") for seeds in more))
 
     def summary(self) -> str:
-        """What ran, beside the goals."""
+        """Returns the amount of work done beside the goals."""
         goals = {"seeds": SEEDS, "twice": SEEDS_TWICE, "bugs": len(bugs()), "faults": len(FAULTS), "doubts": len(DOUBTS)}
         goals["fuzz-seconds"] = FUZZ_S
         return " ".join(f"{part}={number}/{goals[part]}" for part, number in self.ran.items())
 
 
 def finished(what: str, command: list[str | Path], **variables: str) -> tuple[int, str]:
-    """Exit status and output of a command; one that cannot start, or never ends, fails."""
+    """Returns the exit status and output of a command.
+
+    Raises Failed if it cannot start or does not end in time.
+    """
     inherited = {name: value for name, value in os.environ.items() if name != "SHARDFEED_BUG"}
     try:
         done = subprocess.run(

@@ -1,15 +1,16 @@
-"""What `make failover-doubt` runs: faults that leave samples of a dynamic job in doubt, one after the other.
+"""Runs `make failover-doubt`: faults that leave samples of a dynamic job in doubt.
 
     python in_doubt.py [--cases cut-worker,...] [--ttl-ms 1500,4000] [--seeds 3] [--records 20000]
 
-Every process has a network namespace of its own (python/tests/lossy.py), so that it can be cut off; that needs root and
-/dev/net/tun, without which cases that cut are left out. Between a trainer and its worker is a line that can be held.
-Each case is one epoch of four ranks, each at its own pace, with three coordinators. What ranks received is counted from
-their ledgers and the shards alone.
+Every process has its own network namespace (python/tests/lossy.py), so that it can be cut off. That
+needs root and /dev/net/tun; without them the cases that cut are omitted. A relay that can be held
+connects each trainer to its worker. Each case is one epoch of four ranks, each at its own pace,
+with three coordinators. Received samples are counted from the ranks' ledgers and the shards alone.
 
-Where a rank comes back, lost and doubled must be 0. Where it does not, in_doubt= decides: "redeliver" doubles at most
-what `epoch show` calls redelivered, "drop" loses at most what it calls dropped, and the epoch is sealed soon after the
-grace. The last line is `failover-doubt: ok ...` or `failover-doubt: FAILED ...`, the exit status 0 or 1.
+If the lost rank returns, lost and doubled must be 0. Otherwise in_doubt= decides: "redeliver"
+doubles at most the number that `epoch show` reports as redelivered, "drop" loses at most the number
+reported as dropped, and the epoch is sealed soon after the grace period. The last line is
+`failover-doubt: ok ...` or `failover-doubt: FAILED ...`, the exit status 0 or 1.
 """
 
 from __future__ import annotations
@@ -48,16 +49,16 @@ NAME = "failover-doubt"
 COORDINATORS, RANKS = 3, 4
 BATCH_SIZE, STEP_SECONDS = 16, 0.03
 SHARDS = 10
-#: Where ranks come back the policy must not decide; else it decides soon.
+#: Grace periods: where ranks return the policy must not decide; elsewhere it decides soon.
 LONG_GRACE_S, GRACE_S = 600.0, 4.0
-#: Of one case, besides its steps.
+#: Time limit of one case in addition to its steps.
 BOUND_S = 240.0
 
 Sample = tuple[str, int]
 
 
 class Namespaces(Hosts):
-    """One for each coordinator, worker and trainer, and one to ask from."""
+    """Network namespaces: one per coordinator, worker and trainer, and one for commands."""
 
     options = ("--insecure",)
 
@@ -72,19 +73,22 @@ class Namespaces(Hosts):
         return self._network.inside(host_of(name))
 
 
-#: Namespaces.
+#: Number of namespaces.
 COUNT = COORDINATORS + 2 * RANKS + 1
 
 
 def host_of(name: str) -> int:
-    """The number of a process's namespace."""
+    """Returns the number of a process's namespace."""
     kind, _, number = name.partition("-")
     begin = {"coordinator": -1, "worker": COORDINATORS, "trainer": COORDINATORS + RANKS}
     return COUNT - 1 if kind == "admin" else begin[kind] + int(number)
 
 
 class Line:
-    """Between a trainer and its worker's socket. Held, it keeps what both say until it is let go."""
+    """Relay between a trainer and its worker's socket.
+
+    While held, it buffers the messages of both until it is released.
+    """
 
     def __init__(self, listen: Path, to: Path) -> None:
         self._to, self._open, self._closed = to, threading.Event(), False
@@ -130,7 +134,7 @@ class Line:
                 threading.Thread(target=self._pump, args=pair, daemon=True).start()
 
     def _pump(self, source: socket.socket, target: socket.socket) -> None:
-        """Bytes and the descriptors that come with them, until one end is closed."""
+        """Forwards bytes and the descriptors sent with them until one end is closed."""
         while True:
             try:
                 data, descriptors, _, _ = socket.recv_fds(source, 65536, 64)
@@ -150,16 +154,16 @@ class Line:
 
 @dataclass
 class Play:
-    """One case, with one session's life and one seed."""
+    """One run of a case, with one session TTL and one seed."""
 
     case: Case
     ttl_ms: int
     seed: int
     work: Path
     records: int
-    #: The leader is killed in the middle of the fault.
+    #: True if the leader is killed during the fault.
     kills_leader: bool
-    #: An epoch is sealed so long after its grace at most.
+    #: Maximum time from the end of the grace period until the epoch is sealed.
     sealed_s: float
     random: random.Random = field(init=False)
     network: Network | None = field(init=False, default=None)
@@ -178,7 +182,7 @@ class Play:
         return NAME
 
     def play(self) -> str:
-        """Returns what was counted. Raises FailedError if that is not as it must be."""
+        """Returns the counts. Raises FailedError if they violate the case's expectation."""
         self.work.mkdir()
         Bound.set(BOUND_S + 4 * STEP_SECONDS * self.records / BATCH_SIZE / RANKS)
         config = f"session-ttl-ms = {self.ttl_ms}\nheartbeat-ms = {self.ttl_ms // 5}\n"
@@ -203,7 +207,7 @@ class Play:
 
     @contextmanager
     def started(self, number: int, world_size: int, states: Sequence[str]) -> Iterator[Run]:
-        """Ranks that run."""
+        """Starts the ranks of a run and stops them at the end."""
         loader: dict[str, Any] = {
             "files": f"{self.data}/*.tfrecord",
             "mode": "dynamic",
@@ -237,7 +241,7 @@ class Play:
                 raise FailedError(f"rank {rank} ended: {self.run}")
 
     def cut(self, *names: str) -> None:
-        """Cuts these processes off from everything but unix sockets, and no others."""
+        """Cuts exactly these processes off; only their unix sockets still work."""
         if self.network is not None:
             self.network.cut(*map(host_of, names))
 
@@ -245,12 +249,12 @@ class Play:
         return self.random.randrange(RANKS)
 
     def pauses(self) -> list[float]:
-        """How long things are away: shortly again and again, or longer than any session lives."""
+        """Returns the downtimes: several short ones, or one that may exceed the session TTL."""
         choices = [[2.0, 3.0, 2.0], [self.random.uniform(5, 15)], [self.random.uniform(2, 60)]]
         return choices[self.seed % len(choices)]
 
     def meanwhile(self, seconds: float) -> None:
-        """So much time goes by while something is away; the leader may be killed in it."""
+        """Waits while a process is down; kills the leader meanwhile if the case says so."""
         begun = time.monotonic()
         if self.kills_leader:
             leader = self.cluster.until_led()
@@ -262,7 +266,7 @@ class Play:
             time.sleep(0.05)
 
     def show(self) -> dict[str, Any] | None:
-        """The epoch, as the command shows it; None: it is not known now."""
+        """Returns the epoch as the command shows it; None if it is unavailable now."""
         shown: dict[str, Any] | None = self.cluster.look(
             "epoch", "show", "--job", self.job, "--epoch", "0"
         )
@@ -283,7 +287,7 @@ class Play:
         return found[-1]
 
     def end(self) -> None:
-        """Waits until all ranks that are not gone have ended well."""
+        """Waits until all ranks that are not gone have ended successfully."""
         ranks = [rank for rank in range(self.run.world_size) if rank not in self.gone]
         if {*self.run.exits(ranks, within_s=BOUND_S)} != {0}:
             raise FailedError(f"not all ranks finished: {self.run}")
@@ -293,7 +297,10 @@ class Play:
         return {(f.name, n) for f in files for n in range(recount.count_records(f, "error"))}
 
     def received(self, ledger: str = "run-0", before: dict[int, int] | None = None) -> Counter[Sample]:
-        """What ranks received; `before`: of each rank only what came before this step."""
+        """Counts the samples that ranks received.
+
+        - `before`: per rank, ignore this step and later ones.
+        """
         times: Counter[Sample] = Counter()
         for path in (self.ledger / ledger).glob("rank-*"):
             rank = int(path.name[5:])
@@ -315,7 +322,7 @@ class Play:
 
 
 def nothing_happens(play: Play) -> str:
-    """The ranks and hosts that a fault is compared with."""
+    """Runs without a fault, for comparison."""
     play.end()
     return play.exactly_once(play.received())
 
@@ -325,9 +332,9 @@ def away(
     over: Callable[[Play, int], None],
     ends_session: bool = True,
 ) -> Callable[[Play], str]:
-    """Something of one rank is away, again and again.
+    """Returns a fault that takes a component of a random rank away several times.
 
-    - `ends_session`: a worker's session must end if that takes longer than sessions live.
+    - `ends_session`: the worker's session must end if the downtime exceeds the TTL.
     """
 
     def fault(play: Play) -> str:
@@ -339,7 +346,7 @@ def away(
             over(play, victim)
             play.meanwhile(play.random.uniform(0, 1))
         play.end()
-        # With a leader lost in it every session lives anew.
+        # If the leader was lost in between, every session is granted its whole TTL again.
         if ends_session and not play.kills_leader and max(pauses) > play.ttl_ms / 1e3 + 2:
             ended = play.cluster.look("events", "--kind", "worker_ended")
             if not ended or not ended["events"]:
@@ -395,7 +402,7 @@ def start_worker(play: Play, rank: int) -> None:
 
 
 def stop_leader(play: Play) -> str:
-    # With another one killed there would be no majority.
+    # If another one were killed there would be no majority.
     play.kills_leader = False
     for seconds in play.pauses():
         leader = play.cluster.until_led()
@@ -408,7 +415,7 @@ def stop_leader(play: Play) -> str:
 
 
 def leader_then_worker(play: Play) -> str:
-    """Again and again: the leader, and a worker that may just have been told of a horizon."""
+    """Repeatedly kills the leader, then a worker that may just have received a horizon."""
     for _ in range(3):
         leader, victim = play.cluster.until_led(), play.victim()
         leader.kill()
@@ -422,7 +429,7 @@ def leader_then_worker(play: Play) -> str:
 
 
 def restart(play: Play) -> str:
-    """All trainers are killed under live workers, and go on from the states that each saved last."""
+    """Kills all trainers, not the workers; a new run resumes from each rank's last saved state."""
     world_size = RANKS if play.seed % 2 else RANKS // 2
     play.gone = {*range(RANKS)}
     play.run.signal(signal.SIGKILL)
@@ -446,7 +453,7 @@ def restart(play: Play) -> str:
 
 
 def gone(count: int) -> Callable[[Play], str]:
-    """Workers and their trainers die for good."""
+    """Returns a fault that kills `count` workers and their trainers for good."""
 
     def fault(play: Play) -> str:
         play.gone = {*play.random.sample(range(RANKS), count)}
@@ -474,7 +481,7 @@ def gone(count: int) -> Callable[[Play], str]:
 
 
 def judge(play: Play, shown: dict[str, Any], in_doubt: int | None) -> str:
-    """Compares the ledgers of an epoch on which the policy decided with what the command shows."""
+    """Compares the ledgers of an epoch on which the policy decided with the shown counts."""
     times = play.received()
     lost, doubled = len(play.all() - set(times)), sum(times.values()) - len(times)
     redelivered, dropped = shown["redelivered"], shown["dropped"]
@@ -483,7 +490,7 @@ def judge(play: Play, shown: dict[str, Any], in_doubt: int | None) -> str:
     if play.case.in_doubt == "redeliver":
         bad |= lost > 0 or doubled > redelivered + shown["duplicated"] or dropped > 0
     else:
-        # What was dropped and had been consumed all the same was only never told of.
+        # Samples that were dropped although they had been consumed were never reported.
         told = shown["total"] - dropped
         bad |= doubled > 0 or lost > dropped or redelivered > 0 or shown["delivered"] != told
     if bad or shown["lost"]:
@@ -492,7 +499,7 @@ def judge(play: Play, shown: dict[str, Any], in_doubt: int | None) -> str:
 
 
 def returns(play: Play) -> str:
-    """Two processes that stood still until the policy had decided say how far they came."""
+    """Stops two processes until the policy has decided; then they report how far they came."""
     victim = play.victim()
     stop_host(play, victim)
     play.gone = {victim}
@@ -518,7 +525,7 @@ class Case(NamedTuple):
     play: Callable[[Play], str]
     in_doubt: str = "redeliver"
     grace_s: float = LONG_GRACE_S
-    #: It needs namespaces.
+    #: True if the case needs network namespaces.
     cuts: bool = False
 
 
@@ -544,7 +551,7 @@ CASES: Sequence[Case] = (
 
 
 def play_all(args: argparse.Namespace, cases: Sequence[Case], work: Path) -> str:
-    """Returns the last line; raises FailedError if any of the cases went wrong."""
+    """Returns the last line; raises FailedError if any case failed."""
     records = args.records // SHARDS * SHARDS
     dataset.write(work / "data", [records // SHARDS] * SHARDS)
     os.environ["SHARDFEED_INSECURE"] = "true"

@@ -1,7 +1,7 @@
-"""Makes one wheel of the package and the command, and tries it in an environment of its own. Run by `make wheel`.
+"""Builds one wheel with the package and the command, and tests it in a new environment.
 
-maturin makes wheels of an extension module or of a command, not of both; the command is added to the first as a script,
-which pip installs beside the interpreter.
+Run by `make wheel`. maturin builds wheels of an extension module or of a command, not of both; the
+command is added to the first as a script, which pip installs beside the interpreter.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ def run(*words: str | Path, env: dict[str, str] | None = None) -> None:
 
 
 def glibc_of(file: Path) -> tuple[int, int]:
-    """The latest glibc that a program asks for."""
+    """Returns the newest glibc version that a program requires."""
     found = re.findall(rb"GLIBC_(\d+)\.(\d+)", file.read_bytes())
     return max((int(major), int(minor)) for major, minor in found)
 
 
 def tag_of(wheel: Path, glibc: tuple[int, int]) -> str:
-    """The platform that the wheel says, or a later one if the command needs that."""
+    """Returns the wheel's platform, or a newer one if the command requires it."""
     platform = wheel.stem.rsplit("-", 1)[1]
     said = re.fullmatch(r"manylinux_(\d+)_(\d+)_(.+)", platform.split(".")[0])
     if said is None or (int(said[1]), int(said[2])) >= glibc:
@@ -79,7 +79,7 @@ def add_command(wheel: Path, command: Path, out: Path) -> Path:
 
 
 def try_out(wheel: Path) -> None:
-    """Installs it where nothing else is, and uses both halves."""
+    """Installs the wheel in an empty environment, and uses both parts."""
     with tempfile.TemporaryDirectory(dir=ROOT / "target") as scratch:
         venv.create(scratch, with_pip=True)
         python = Path(scratch) / "bin/python"

@@ -1,1 +1,1 @@
-//! Nothing: the tests are in `main.rs`.
+//! Empty: the tests are in `main.rs`.

@@ -1,4 +1,4 @@
-//! End-to-end tests and house rules, one binary.
+//! End-to-end tests and house rules, in one binary.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! The order computed by `shardfeed-plan` is the order that `order_oracle.py` computes, which was
+//! Compares the order computed by `shardfeed-plan` with that of `order_oracle.py`, which was
 //! written from docs/ORDER.md alone.
 
 use std::io::Write;
@@ -25,7 +25,8 @@ struct Case {
     world_size: u64,
 }
 
-/// A change of lanes and batch; where in the segment before it happens; which world it finds.
+/// New lanes and samples per lane; position in the previous segment and progress of its ranks, as
+/// fractions.
 type Change = (u64, u64, f64, Vec<f64>);
 
 fn changes() -> impl Strategy<Value = Vec<Change>> {
@@ -54,7 +55,7 @@ prop_compose! {
     }
 }
 
-/// Walks through `changes`, each from somewhere inside the segment before it.
+/// Applies `changes`, each at a position inside the previous segment.
 fn with_history(
     mut case: Case,
     changes: &[Change],
@@ -163,7 +164,7 @@ fn agrees_with_the_oracle_on_thousands_of_cases() {
         plain += usize::from(!case.shuffle.enabled && case.shuffle.interleave > 1);
         lists += usize::from(case.segments.iter().any(|s| matches!(s.steps, Steps::PerRank(_))));
     }
-    // The agreement means little if the cases are plain.
+    // The agreement means little for trivial cases only.
     assert!(histories > CASES / 3 && lists > CASES / 20, "{histories} histories, {lists} lists");
     assert!(plain > CASES / 20, "{plain} take turns without a shuffle");
 }

@@ -1,4 +1,5 @@
-//! An epoch's order of a million shards stays small, seen from outside: by what the process holds.
+//! Verifies the memory of an epoch's order of a million shards, measured as the process's resident
+//! size.
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ fn a_million_shards_take_less_than_200_bytes_each() {
     let counts = vec![1_000; SHARDS];
     let before = resident_bytes();
     let plan = plan(&counts);
-    // The way back needs a table of its own; it belongs to the order too.
+    // The inverse needs its own table, which is part of the order.
     let planned = plan.batch(plan.steps() - 1, 7).unwrap();
     let placed = plan.place(planned[0].sample).unwrap().unwrap();
     let held = resident_bytes().saturating_sub(before);

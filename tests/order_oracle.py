@@ -1,13 +1,13 @@
 """The independent oracle of docs/ORDER.md: a second implementation, written from that text alone.
 
-It materializes everything (line, lanes, every slot) and is slow on purpose. How to run it:
+It materializes everything (epoch sequence, lanes, every entry) and is slow by design. Usage:
 
-    python3 tests/order_oracle.py < cases.jsonl    # one JSON case a line in, one answer a line out
+    python3 tests/order_oracle.py < cases.jsonl    # one JSON case per line, one answer per line
     python3 tests/order_oracle.py --selftest       # the test vectors of section 1
 
 A case has the inputs of ORDER.md as keys: counts, digest (hex), seed, epoch, shuffle, window,
-interleave, block_length, tail, limit (or null), segments ([[C, B, steps], ...]), world_size.
-An answer has steps (S of the last segment), first_step (steps of the epoch before that segment),
+interleave, block_length, tail, limit (or null), segments ([[C, B, steps], ...]), world_size. An
+answer has steps (S of the last segment), first_step (steps of the epoch before that segment),
 rank_steps, batches[step][rank] = [[shard, ordinal, valid], ...] and dropped (samples that no step
 of any segment delivers), or only error. Section numbers below are those of ORDER.md.
 """
@@ -58,7 +58,8 @@ def permutation(n, key, stream):
 def permuted(x, key, stream):
     return [x[p] for p in permutation(len(x), key, stream)]
 
-# Sections 2 to 4: the line, the lanes, the order inside a lane. A sample is (shard, ordinal).
+# Sections 2 to 4: the epoch sequence, the lanes, the order inside a lane. A sample is (shard,
+# ordinal).
 def make_line(case, digest):
     shards = list(range(len(case["counts"])))
     if case["shuffle"]:
@@ -71,7 +72,7 @@ def cut(items, C):
     return [items[starts[l]:starts[l + 1]] for l in range(C)]
 
 def interleaved(lane, k, m):
-    by_shard, result = {}, []  # a dict keeps the line order
+    by_shard, result = {}, []  # a dict keeps the order of the epoch sequence
     for sample in lane:
         by_shard.setdefault(sample[0], []).append(sample)
     splits = list(by_shard.values())
@@ -102,7 +103,7 @@ def first_lanes(case, line, digest, C):
 
 # Sections 5 to 7: steps, segments, the end of an epoch.
 def slots(lanes, B, g, first_index, limit):
-    """Step g of a segment as a list of B slots: a sample, or None where none exists."""
+    """Returns step g of a segment as a list of B entries: a sample, or None where none exists."""
     b, result = B // len(lanes), []
     for e in range(B):
         l, position = e // b, g * b + e % b
@@ -118,7 +119,8 @@ def segment_steps(lanes, B, tail, first_index, limit):
     return min(-(-max(lengths) // b), -(-M // B))
 
 def rest_of_lane(lane, l, b, B, numbers):
-    """The rest of lane l after rank r went numbers[r] steps: rank by rank, then by position."""
+    """Returns the rest of lane l after rank r consumed numbers[r] steps: by rank, then by
+    position."""
     share = B // len(numbers)
     return [lane[p] for r, number in enumerate(numbers) for p in range(number * b, len(lane))
             if (l * b + p % b) // share == r]
@@ -139,7 +141,7 @@ def check(case):
     require(case["segments"][-1][1] % case["world_size"] == 0, "world_size must divide B")
 
 def epoch_plan(case):
-    """The answer of a case. Raises ValueError where the case is invalid."""
+    """Returns the answer of a case. Raises ValueError if the case is invalid."""
     check(case)
     segments, tail, limit, W = (case[k] for k in ("segments", "tail", "limit", "world_size"))
     digest = bytes.fromhex(case["digest"])

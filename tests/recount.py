@@ -1,30 +1,34 @@
-"""Counts what ranks were given, from their ledgers and the shards alone; the loader is not asked.
+"""Counts the samples delivered to ranks, from their ledgers and the shards alone, without the
+loader.
 
     python tests/recount.py --ledger DIR --data DIR [--epochs E] [--tail pad|drop|uneven] [--json]
         [--corrupt error|skip-record|skip-file] [--skipped N]
 
-DIR/rank-R is what SHARDFEED_LEDGER=DIR leaves (embedded/src/ledger.rs); --data is the dataset's
-folder, with no other files in it. --corrupt is the loader's policy: which records of damaged files count.
---skipped says how many may be skipped. A rank's file is in the order of time. A `start` of the same
-generation that goes on right where its file stands (a retry after an error) begins nothing. Any
-other replaces what its file has of its generation and of later ones: two starts from one token have
-the same number, and an older token leaves a branch behind. Rank 0, which every world size has, says
-which generations there are. Another rank's part counts if it began at the same (epoch, step) with
-the same world size and batch size, else it is of an attempt that is gone. Generations are taken in
-order: each drops what earlier ones delivered, on any rank, at or after its first (epoch, step).
+DIR/rank-R is written with SHARDFEED_LEDGER=DIR (embedded/src/ledger.rs); --data is the dataset's
+folder, without other files. --corrupt is the loader's policy: it determines which records of
+damaged files count. --skipped is the permitted number of skipped records. A rank's file is in
+chronological order. A `start` of the same generation that continues at the end of its file (a retry
+after an error) begins nothing. Any other start replaces the file's entries of its generation and of
+later ones: two starts from one state have the same number, and an older state abandons a branch.
+Rank 0, which every world size has, determines which generations exist. Another rank's part counts
+if it began at the same (epoch, step) with the same world size and batch size; otherwise it belongs
+to an abandoned attempt. Generations are processed in order: each drops deliveries of earlier ones,
+on any rank, at or after its first (epoch, step).
 
 Counted in each epoch, then summed:
 - lost: records never delivered as `valid`. tail="pad" and "uneven": all of them. tail="drop": less
-  those that the last step may leave out, records mod B; B - 1 if the global batch B changed in the
+  those that the last step may omit, records mod B; B - 1 if the global batch B changed in the
   epoch.
-- skipped, unless --corrupt is error: records that were only delivered as not `valid`, which is the slot of a
-  corrupt one. They are not lost.
-- duplicated: valid deliveries after a record's first. unknown: rows, padding too, of no record.
+- skipped, unless --corrupt is error: records that were only delivered as not `valid`, as the entry
+  of a corrupt record. They are not lost.
+- duplicated: valid deliveries after a record's first. unknown: rows, including padding, of no
+  record.
 - problems: steps that are not 0, 1, 2, ...; steps where not every rank has batch_size rows.
-  tail="uneven": each rank has steps of its own, of batch_size rows at most, and ranks may end at
-  different ones; starts at which they stood apart are not followed, so what they gave is lost.
+  tail="uneven": each rank has its own steps, of at most batch_size rows, and ranks may end at
+  different ones; starts at which ranks were at different steps are not followed, so their
+  deliveries are lost.
 
-Exit status: 0 all is well, 1 it is not, 2 it cannot be counted.
+Exit status: 0 success, 1 failure, 2 counting was impossible.
 """
 
 from __future__ import annotations
@@ -54,7 +58,7 @@ class Start(NamedTuple):
 
 @dataclass
 class Part:
-    """What one rank was given in one generation; (epoch, step) in the order of delivery."""
+    """Deliveries to one rank in one generation; (epoch, step) in the order of delivery."""
 
     start: Start
     steps: dict[tuple[int, int], list[Row]] = field(default_factory=dict)
@@ -98,7 +102,7 @@ class Recount:
 
 
 def count_records(file: Path, corrupt: str) -> int:
-    """Records of a file that samples are made of under a policy."""
+    """Returns the number of records of a file that become samples under a policy."""
     records, count = read_records(file), 0
     while True:
         try:
@@ -110,17 +114,18 @@ def count_records(file: Path, corrupt: str) -> int:
                 raise ValueError(str(error)) from None
             if corrupt == "skip-file":
                 return 0
-            # Behind damaged data the next record is found; anything else ends the file.
+            # After damaged data the next record is found; any other damage ends the file.
             if "do not match their checksum" not in str(error):
                 return count
             count += 1
 
 
 def read_rank(path: Path) -> dict[int, Part]:
-    """One rank's file by generation. Raises ValueError for a line that is no ledger's."""
+    """Returns one rank's file by generation. Raises ValueError for a line that is not of a
+    ledger."""
     parts: dict[int, Part] = {}
     part: Part | None = None
-    # No splitlines(): a path may hold other line separators.
+    # No splitlines(): a path may contain other line separators.
     *lines, rest = path.read_bytes().decode().split("\n")
     if rest:
         raise ValueError(f"{path}: the last line is torn: {rest!r}")
@@ -144,7 +149,7 @@ def read_rank(path: Path) -> dict[int, Part]:
 
 
 def read_ledger(folder: Path) -> tuple[list[Start], dict[tuple[int, int], Step]]:
-    """The generations, and each step as it was delivered last."""
+    """Returns the generations, and each step as last delivered."""
     ranks = {int(path.name[5:]): read_rank(path) for path in folder.glob("rank-*")}
     starts = [part.start for _, part in sorted(ranks.get(0, {}).items())]
     steps: dict[tuple[int, int], Step] = {}
@@ -160,7 +165,7 @@ def read_ledger(folder: Path) -> tuple[list[Start], dict[tuple[int, int], Step]]
 
 
 def even_problems(steps: dict[int, Step]) -> Iterator[str]:
-    """What is wrong with an epoch in which all ranks have the same whole steps."""
+    """Yields the problems of an epoch in which all ranks must have the same full steps."""
     if list(steps) != list(range(len(steps))):
         yield f": steps {list(steps)} are not 0, 1, 2, ..."
     for number, step in steps.items():
@@ -170,7 +175,7 @@ def even_problems(steps: dict[int, Step]) -> Iterator[str]:
 
 
 def uneven_problems(steps: dict[int, Step]) -> Iterator[str]:
-    """What is wrong with an epoch in which each rank has steps of its own, some of them short."""
+    """Yields the problems of an epoch in which each rank has its own steps, some of them short."""
     for rank in sorted({rank for step in steps.values() for rank in step.rows}):
         numbers = [number for number, step in steps.items() if rank in step.rows]
         if numbers != list(range(len(numbers))):
@@ -188,7 +193,7 @@ def recount(
     tail: str = "pad",
     corrupt: str = "error",
 ) -> Recount:
-    """Counts epochs 0 .. epochs - 1; None: all that were begun."""
+    """Counts epochs 0 .. epochs - 1; None: all epochs that were begun."""
     generations, steps = read_ledger(ledger)
     root = data.resolve()
     files = [path for path in root.rglob("*") if path.is_file()]

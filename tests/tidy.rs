@@ -1,5 +1,5 @@
-//! House rules that a compiler does not check: arrows between crates, what may be in the dependency
-//! tree, how long a file may be, where unsafe code may stand.
+//! House rules that a compiler does not check: dependencies between crates and on external crates,
+//! length of files, location of unsafe code.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 const LINES_MAX: usize = 800;
 
-/// Which of our crates each of our crates may stand on. Tests may stand on everything.
+/// Allowed dependencies between shardfeed's crates. Tests may depend on all of them.
 const ARROWS: &[(&str, &[&str])] = &[
     ("plan", &[]),
     ("tfrecord", &[]),
@@ -63,12 +63,12 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// A crate's package, by what stands behind `shardfeed-`; the command has the plain name.
+/// Returns a crate's package name: its name after `shardfeed-`; the command has the plain name.
 fn package(name: &str) -> String {
     if name.is_empty() { "shardfeed".into() } else { format!("shardfeed-{name}") }
 }
 
-/// Crates that decide and compute, but never do: nothing that waits, connects or stores.
+/// Crates of pure logic: nothing in them waits, connects or stores.
 const PURE: &[&str] = &[
     "shardfeed-plan",
     "shardfeed-tfrecord",
@@ -80,10 +80,11 @@ const PURE: &[&str] = &[
 const NOT_IN_PURE: &[&str] =
     &["tokio", "tonic", "prost", "openraft", "object_store", "reqwest", "tracing"];
 
-/// Building needs Rust, a C compiler, and what `worker/image/cmake.sh` finds for libjpeg-turbo; no more.
+/// Crates that must not be needed: building requires only Rust, a C compiler, and what
+/// `worker/image/cmake.sh` finds for libjpeg-turbo.
 const NOWHERE: &[&str] = &["aws-lc-sys", "openssl-sys", "bindgen", "prost-build", "protobuf-src"];
 
-/// Where unsafe code may stand, each time with a `// SAFETY:` comment.
+/// Files that may contain unsafe code, each time with a `// SAFETY:` comment.
 const UNSAFE_IN: &[&str] = &[
     "chaos/src/sim/process.rs",
     "worker/handoff/src/slot.rs",
@@ -100,7 +101,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()
 }
 
-/// Text files that git tracks, and new ones it does not ignore.
+/// Returns the text files that git tracks, and new ones that it does not ignore.
 fn files() -> Vec<PathBuf> {
     let output = Command::new("git")
         .args(["ls-files", "--cached", "--others", "--exclude-standard"])
@@ -122,7 +123,7 @@ fn sources(extensions: &[&str]) -> Vec<(String, String)> {
     files().into_iter().filter(wanted).map(read).collect()
 }
 
-/// Packages by id: name, and what they depend on in a build (not for tests).
+/// Packages by id: name, and dependencies in a build (not for tests).
 struct Tree {
     names: BTreeMap<String, String>,
     needs: BTreeMap<String, BTreeSet<String>>,
@@ -131,7 +132,7 @@ struct Tree {
 
 impl Tree {
     fn read() -> Self {
-        // Crates of other platforms are not here after a build.
+        // Crates of other platforms are not present after a build.
         let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
         let output = Command::new(env!("CARGO"))
             .args(["metadata", "--format-version", "1", "--locked", "--offline"])
@@ -160,7 +161,7 @@ impl Tree {
         ours.next().unwrap_or_else(|| panic!("{name} is no crate of the workspace"))
     }
 
-    /// Names of everything that `id` is built with.
+    /// Returns the names of all packages that `id` is built with.
     fn all_needs(&self, id: &str) -> BTreeSet<&str> {
         let (mut seen, mut next) = (BTreeSet::new(), vec![id]);
         while let Some(id) = next.pop() {
@@ -253,7 +254,7 @@ fn every_crate_takes_the_house_lints() {
     }
 }
 
-/// `make chaos-bugs` builds them in; nothing else would notice that the code went on without them.
+/// `make chaos-bugs` compiles them in; nothing else would detect that the code has diverged.
 #[test]
 fn the_deliberate_bugs_fit_the_code() {
     let diffs = files().into_iter().filter(|file| {

@@ -1,8 +1,9 @@
-//! What the machine can do, for bench/peers: `floor FOLDER CASE...`, one line of JSON.
+//! Measures the limits of the machine for bench/peers: `floor FOLDER CASE...`, one line of JSON.
 //!
-//! FOLDER holds the folders that bench/peers/data.py writes. Copying and checksums in memory on one and
-//! two threads; and for each case `read()` and the checksum of its files, framing of them, or decoding and
-//! resizing of its photographs, per second of one thread's CPU.
+//! FOLDER contains the folders written by bench/peers/data.py. The measurements are copying and
+//! checksums in memory on one and two threads; and for each case `read()` and the checksum of its
+//! files, their framing, or decoding and resizing of its photographs, per second of one thread's
+//! CPU time.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use std::collections::BTreeMap;
@@ -17,14 +18,14 @@ use rustix::time::{ClockId, clock_gettime};
 use shardfeed_image::{Decoding, Depth, Encoded, Method, Region, Resizer, Sample, Size, View};
 use shardfeed_tfrecord::{ChunkOptions, ChunkReader, CompressionChoice, open_source};
 
-/// Each measurement goes on for so long.
+/// Duration of each measurement.
 const WINDOW: Duration = Duration::from_millis(600);
 
-/// As in bench/peers/cases.py.
+/// Same as in bench/peers/cases.py.
 const SIDE: usize = 224;
 const PART: Region = Region { top: 20, left: 30, size: Size { height: 256, width: 256 } };
 
-/// In the cores' own caches, and far larger than all caches.
+/// Sizes that fit into a core's own cache, and that exceed all caches.
 const NEAR: usize = 256 << 10;
 const FAR: usize = 64 << 20;
 
@@ -33,7 +34,7 @@ fn cpu_seconds() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }
 
-/// What `step` gets done in a second of CPU, after one call of it for nothing.
+/// Returns the amount of work of `step` per second of CPU time, after one warm-up call.
 fn per_cpu_second(mut step: impl FnMut() -> usize) -> f64 {
     step();
     let (begun, cpu, mut done) = (Instant::now(), cpu_seconds(), 0);
@@ -43,7 +44,7 @@ fn per_cpu_second(mut step: impl FnMut() -> usize) -> f64 {
     done as f64 / (cpu_seconds() - cpu)
 }
 
-/// What `threads` of them get done in a second, together.
+/// Returns the total amount of work of `threads` threads per second.
 fn together<S: FnMut() -> usize + Send>(threads: usize, make: impl Fn() -> S) -> f64 {
     let barrier = Barrier::new(threads);
     let mut steps: Vec<S> = (0..threads).map(|_| make()).collect();
@@ -94,7 +95,8 @@ fn named(folder: &Path, ending: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Bytes of the files; the work is `read()` into one buffer and the checksum of all of it.
+/// Reads the files into one buffer, computes the checksum of all bytes, and returns the number of
+/// bytes.
 fn read_and_sum(files: &[PathBuf], buffer: &mut [u8]) -> usize {
     let mut bytes = 0;
     for file in files {
@@ -111,7 +113,7 @@ fn read_and_sum(files: &[PathBuf], buffer: &mut [u8]) -> usize {
     bytes
 }
 
-/// Records of the files, their framing and checksums checked.
+/// Returns the number of records of the files, with framing and checksums checked.
 fn frame(files: &[PathBuf]) -> usize {
     let mut records = 0;
     for file in files {
@@ -125,7 +127,7 @@ fn frame(files: &[PathBuf]) -> usize {
     records
 }
 
-/// Photographs, decoded and resized; of each only `part` if one is given.
+/// Returns a step that decodes and resizes the photographs; only `part` of each if it is given.
 fn resize(photos: &[Vec<u8>], part: Option<Region>) -> impl FnMut() -> usize {
     let decoding = Decoding { channels: 3, depth: Depth::Eight };
     let (mut resizer, mut pixels) = (Resizer::default(), Vec::new());

@@ -1,10 +1,11 @@
-"""What a GPU and its driver do where shardfeed relies on it, and what that costs: of the machine, not of us. Needs the
-package, from a wheel, and a GPU; no compiler, and nothing else of this repository.
+"""Check the GPU and driver features that shardfeed relies on, and measure their cost.
 
     python bench/gpu/probe.py [--device 0] [--megabytes 1024]
 
-Prints one JSON object; what could not be shown here says why. Exits with 1 if something is not as shardfeed takes it to
-be. With torch or JAX for CUDA it shows more. On the stand-in of the tests it runs, and its numbers mean nothing.
+It measures the machine, not shardfeed. It needs the package from a wheel and a GPU, but no compiler
+and no other file of this repository. It prints one JSON object; checks that cannot run here contain
+the reason. Exits with 1 if a result differs from what shardfeed assumes. With torch or JAX for CUDA
+it checks more. It also runs on the stand-in of the tests, but the numbers are then meaningless.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ import numpy as np
 
 import shardfeed as sf
 
-#: `CU_DEVICE_ATTRIBUTE_...`, those that say what a driver can share and register.
+#: Values of `CU_DEVICE_ATTRIBUTE_...` that determine what a driver can share and register.
 ATTRIBUTES = {
     "multiprocessors": 16, "unified_addressing": 41, "compute_major": 75, "compute_minor": 76,
     "host_register": 99, "virtual_memory_management": 102, "handle_posix_fd": 103,
@@ -37,16 +38,16 @@ ATTRIBUTES = {
 }  # fmt: skip
 PORTABLE = 1
 NON_BLOCKING = 1
-#: A loader's copies may slow a trainer's work on the GPU down by so much.
+#: Maximum slowdown of a trainer's work on the GPU by a loader's copies.
 STALL_MAX = 0.01
 
 
 class NotShown(Exception):
-    """Why something cannot be seen here."""
+    """Reason why a check cannot run here."""
 
 
 class Driver:
-    """The driver, by ctypes, with the context that frameworks use in this process."""
+    """The driver through ctypes, with the context that frameworks use in this process."""
 
     def __init__(self, ordinal: int) -> None:
         try:
@@ -90,7 +91,7 @@ class Driver:
 
 
 class Sealed:
-    """Memory as a worker's slots are: a memfd whose size is sealed, mapped and written."""
+    """Memory like a worker's slots: a memfd with a sealed size, mapped and written."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -111,7 +112,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def device(driver: Driver, _: int) -> dict[str, Any]:
-    """Which GPU, and what its driver can."""
+    """Returns the GPU's identity and the capabilities of its driver."""
     name, uuid, version = ctypes.create_string_buffer(96), (ctypes.c_ubyte * 16)(), ctypes.c_int()
     driver.call("cuDeviceGetName", name, 96, driver.device)
     driver.call("cuDeviceGetUuid_v2", uuid, driver.device)
@@ -127,7 +128,10 @@ def device(driver: Driver, _: int) -> dict[str, Any]:
 
 
 def registration(driver: Driver, size: int) -> dict[str, float]:
-    """Seconds a GB for memory to become known to the device, and to be forgotten: what the first batch in each slot costs."""
+    """Measures registering memory with the device and unregistering it, in seconds per GB.
+
+    This is the cost of the first batch in each slot.
+    """
     memory, found = Sealed(size), {}
     for name, count in (("whole", size), ("batches_of_32MiB", 32 << 20)):
         starts = range(memory.base, memory.base + size - count + 1, count)
@@ -148,8 +152,9 @@ def registration(driver: Driver, size: int) -> dict[str, float]:
 
 
 def rates(driver: Driver, size: int) -> dict[str, Any]:
-    """Bytes a second to the device, from registered memory and from memory that is not; whether calls return before the
-    copy is over; and whether the bytes arrive."""
+    """Measures bytes per second to the device, from registered and from unregistered memory.
+
+    Also checks whether calls return before the copy ends, and whether the bytes arrive."""
     memory, target, stream = Sealed(size), driver.allocate(size), driver.stream()
     found: dict[str, Any] = {}
 
@@ -175,7 +180,7 @@ def rates(driver: Driver, size: int) -> dict[str, Any]:
 
 
 def second_context(driver: Driver, _: int) -> dict[str, int]:
-    """Bytes of the device that a process takes by having a context at all: what a worker with one would cost."""
+    """Measures the device memory used by a second process's context, as a worker with one would."""
     code = (
         "import ctypes, sys\n"
         "cuda, device, context = ctypes.CDLL('libcuda.so.1'), ctypes.c_int(), ctypes.c_void_p()\n"
@@ -203,8 +208,9 @@ def torch_of() -> Any:
 
 
 def overlap(driver: Driver, size: int) -> dict[str, Any]:
-    """How much longer a trainer's matrix products take while registered memory is copied beside them, from another
-    stream of the same context; the median of pairs."""
+    """Measures how much slower a trainer's matrix products are during a copy of registered memory.
+
+    The copy uses another stream of the same context; the result is the median of pairs."""
     torch = torch_of()
     memory, target, stream = Sealed(size), driver.allocate(size), driver.stream()
     driver.call("cuMemHostRegister_v2", ctypes.c_void_p(memory.base), ctypes.c_size_t(size), PORTABLE)
@@ -234,7 +240,7 @@ def overlap(driver: Driver, size: int) -> dict[str, Any]:
 
 
 class Seen:
-    """A loader's array, and what was asked of it."""
+    """A loader's array that records the requests made to it."""
 
     def __init__(self, array: Any) -> None:
         self._array, self.asked = array, {}
@@ -249,7 +255,7 @@ class Seen:
 
 
 def batch_of(driver: Driver, folder: str) -> tuple[Any, Any]:
-    """A loader, and a batch of [0, 1, 2, 3] on the device."""
+    """Returns a loader, and a batch of [0, 1, 2, 3] on the device."""
     with sf.TFRecordWriter(Path(folder) / "numbers.tfrecord") as writer:
         for number in range(4):
             writer.write({"x": float(number)})
@@ -259,7 +265,7 @@ def batch_of(driver: Driver, folder: str) -> tuple[Any, Any]:
 
 
 def own(driver: Driver, _: int) -> dict[str, Any]:
-    """A batch through the loader: whether its slot could be registered, and what is on the device."""
+    """Checks a batch of the loader: whether its slot could be registered, and its contents."""
     with tempfile.TemporaryDirectory() as folder:
         feed, batch = batch_of(driver, folder)
         said, stream = batch["x"].for_stream(1).__cuda_array_interface__, driver.stream()
@@ -280,8 +286,10 @@ def own(driver: Driver, _: int) -> dict[str, Any]:
 
 
 def torch_streams(driver: Driver, size: int) -> dict[str, Any]:
-    """What torch asks of an array: on the default stream (1 is expected) and on a side stream (its address). And whether
-    it takes memory for pinned that was registered behind its back."""
+    """Records what torch requests of an array, by stream.
+
+    Expected is 1 on the default stream and the stream's address on a side stream. Also checks
+    whether torch treats memory as pinned that was registered without it."""
     torch = torch_of()
     side = torch.cuda.Stream(driver.ordinal)
     with tempfile.TemporaryDirectory() as folder:
@@ -304,7 +312,10 @@ def torch_streams(driver: Driver, size: int) -> dict[str, Any]:
 
 
 def jax_streams(driver: Driver, _: int) -> dict[str, Any]:
-    """What JAX asks of an array, what a copy of its own costs, and whether it is right when it says that it is ready."""
+    """Records what JAX requests of an array, and measures the cost of a copy that JAX makes.
+
+    Also checks that the values are correct once JAX reports that they are ready.
+    """
     try:
         jax = importlib.import_module("jax")
     except ModuleNotFoundError:
@@ -326,7 +337,7 @@ def jax_streams(driver: Driver, _: int) -> dict[str, Any]:
     return found | {"as_expected": values == [0.0, 1.0, 2.0, 3.0]}
 
 
-#: In the order in which they are looked at: frameworks come last, as they take memory and contexts.
+#: In execution order: frameworks come last, because they allocate memory and contexts.
 PROBES: list[Callable[[Driver, int], dict[str, Any]]] = [
     device, registration, rates, second_context, own, torch_streams, overlap, jax_streams,
 ]  # fmt: skip
@@ -347,7 +358,7 @@ def main() -> None:
             found[probe.__name__] = probe(driver, options.megabytes << 20)
         except NotShown as error:
             found[probe.__name__] = {"not_shown": str(error)}
-        except Exception as error:  # a framework's: the others are looked at all the same
+        except Exception as error:  # of a framework; run the other checks anyway
             found[probe.__name__] = {"failed": f"{type(error).__name__}: {error}", "as_expected": False}
     print(json.dumps(found, indent=1))
     if driver.is_standin:

@@ -1,11 +1,15 @@
-"""How fast batches come to a GPU, beside how fast this host can send bytes there at all. Needs a GPU and the package, built
-for release (`make build`, or a wheel). Prints one JSON object, in which each goal is met, missed, or not shown: because it
-was not asked for, or because something else was the bound. Exits with 1 if a goal is missed.
+"""Measure batches delivered to a GPU, compared with the host's transfer rate to it.
 
     .venv/bin/python bench/gpu/run.py [--device 0] [--gigabytes 4] [--batches 10000] [--kills 100]
 
-Everything is timed with the driver alone, without a framework: what is measured is ours. Only a batch that is ready is timed
-with torch, too, if that is installed. Without --kills and --batches it takes about a minute. On the stand-in of the tests it runs, and its numbers mean nothing; it says so.
+Needs a GPU and the package, built for release (`make build`, or a wheel). Prints one JSON object in
+which each goal is "met", "missed", or "not shown": because it was not requested, or because
+something else was the limit. Exits with 1 if a goal is missed.
+
+All times are measured with the driver alone, without a framework, so they are those of shardfeed.
+Only a batch that is ready is also timed with torch, if that is installed. Without --kills and
+--batches it takes about a minute. It also runs on the stand-in of the tests, but the numbers are
+then meaningless; the output says so.
 """
 
 from __future__ import annotations
@@ -34,10 +38,10 @@ from shardfeed import operators as op
 ROW_BYTES = 224 * 224 * 3
 FEATURES = {"image": sf.FixedLenFeature((), "string")}
 OPERATORS = [op.decode_raw("image", "uint8", (224, 224, 3))]
-#: What is usual for images, on the device: one kernel, and four times the bytes.
+#: Usual operators for images, on the device: one kernel, and four times the bytes.
 CHANGES = [op.normalize("image", (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)), op.layout("image")]
 
-#: Batches that wait in the host's memory where reading is not to be measured.
+#: Batches that wait in host memory when reading is not measured.
 FILLED = 32
 
 GOAL_RATE = 0.95
@@ -46,7 +50,7 @@ GOAL_READY_US = 30.0
 
 
 class Driver:
-    """What is measured against, by ctypes."""
+    """Reference measurements with the driver, through ctypes."""
 
     def __init__(self, ordinal: int) -> None:
         try:
@@ -71,7 +75,7 @@ class Driver:
         return free.value
 
     def pinned_rate(self, size: int) -> float:
-        """Bytes a second from pinned memory, in copies of a batch's size, best of five rounds."""
+        """Returns bytes per second from pinned memory, in copies of a batch's size; best of 5."""
         host, target = mmap.mmap(-1, size), ctypes.c_uint64()
         host.write(b"\1" * size)
         base = ctypes.addressof(ctypes.c_char.from_buffer(host))
@@ -91,7 +95,7 @@ class Driver:
 
 
 def write(folder: Path, rows: int) -> str:
-    """Records that cost next to nothing to decode."""
+    """Writes records that are very cheap to decode."""
     generator = np.random.default_rng(0)
     for shard in range(4):
         with sf.TFRecordWriter(folder / f"rows-{shard}.tfrecord") as writer:
@@ -105,7 +109,7 @@ def loader(files: str, rows: int, **options: Any) -> sf.Loader:
 
 
 def batches(feed: sf.Loader, count: int) -> Any:
-    """So many batches, over as many epochs as it takes."""
+    """Iterates over `count` batches, over as many epochs as needed."""
     left = count
     while left > 0:
         for batch in feed:
@@ -116,7 +120,7 @@ def batches(feed: sf.Loader, count: int) -> Any:
 
 
 def rate(feed: sf.Loader, count: int) -> float:
-    """Batches a second, after the first few."""
+    """Returns batches per second, after the first few."""
     begun = 0.0
     for number, _ in enumerate(batches(feed, count + 8)):
         if number == 7:
@@ -125,10 +129,12 @@ def rate(feed: sf.Loader, count: int) -> float:
 
 
 def filled_rate(driver: Driver, files: str, rows: int) -> float | None:
-    """Bytes a second from slots of the host that are full before the clock starts, and known to the device since the round
-    before: without reading. None if they are not full in a minute."""
+    """Returns bytes per second from host slots filled before the clock starts, without reading.
+
+    The slots are registered with the device since the previous round. None if they are not full
+    within a minute."""
     size, best = rows * ROW_BYTES, 0.0
-    # Records take their part of it, too.
+    # Records use a part of it, too.
     budget = 4 * FILLED * size
     with loader(files, rows, device=f"cuda:{driver.ordinal}", prefetch=FILLED, memory_budget=budget) as feed:
         source = batches(feed, 4 * FILLED + 1)
@@ -139,12 +145,12 @@ def filled_rate(driver: Driver, files: str, rows: int) -> float | None:
                 if time.monotonic() > deadline:
                     return None
                 time.sleep(0.001)
-            # Those that are there already do not count.
+            # Batches that are on the device already do not count.
             full, count = stats["ready"], stats["ready"] - stats["device_ahead"]
             begun = time.perf_counter()
             for _ in range(full):
                 batch = next(source)
-            # The legacy default stream waits for the last one's copy.
+            # The legacy default stream waits for the last batch's copy.
             last = batch["image"].for_stream(1).__cuda_array_interface__["data"]
             driver.call("cuStreamSynchronize", ctypes.c_void_p(1))
             best = max(best, count * size / (time.perf_counter() - begun))
@@ -153,7 +159,7 @@ def filled_rate(driver: Driver, files: str, rows: int) -> float | None:
 
 
 def paced(feed: sf.Loader, count: int, period: float) -> float:
-    """The part of its time that a loop waits which takes a batch each `period` seconds."""
+    """Returns the fraction of its time that a loop with one batch per `period` seconds waits."""
     source, waited = batches(feed, count + 8), 0.0
     for _ in range(8):
         next(source)
@@ -167,7 +173,7 @@ def paced(feed: sf.Loader, count: int, period: float) -> float:
 
 
 def has_torch() -> bool:
-    """Whether torch is installed, and sees a GPU."""
+    """True if torch is installed and sees a GPU."""
     try:
         return bool(importlib.import_module("torch").cuda.is_available())
     except ModuleNotFoundError:
@@ -175,8 +181,10 @@ def has_torch() -> bool:
 
 
 def ready(feed: sf.Loader, count: int) -> float:
-    """Microseconds for a batch that is there already, the median. With torch that is the time until its tensors are there
-    and the copies into them queued."""
+    """Returns the median time in microseconds to get a batch that is ready.
+
+    With torch this includes the creation of its tensors and the queueing of the copies into them.
+    """
     source, times = batches(feed, count + 1), []
     next(source)
     for _ in range(count):
@@ -190,8 +198,10 @@ def ready(feed: sf.Loader, count: int) -> float:
 
 
 def kernel_time(driver: Driver, rows: int, rounds: int = 50) -> dict[str, float]:
-    """Microseconds of the kernel alone on a batch of that many images: with its parameters as the loader has them, and by
-    the driver's own clock, best of the rounds. And the bytes a second that it reads and writes by that."""
+    """Measures the kernel alone on a batch of `rows` images, in microseconds.
+
+    It uses the loader's parameters and the driver's clock, best of the rounds. Also returns the
+    bytes per second that the kernel reads and writes."""
     text = (Path(__file__).parents[2] / "worker/device/kernels/kernels.ptx").read_bytes()
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     source, target, table = ctypes.c_uint64(), ctypes.c_uint64(), ctypes.c_uint64()
@@ -227,7 +237,7 @@ def kernel_time(driver: Driver, rows: int, rounds: int = 50) -> dict[str, float]
 
 
 def same_bits(driver: Driver, files: str, rows: int) -> bool:
-    """Whether the device makes of some batches what the worker makes of them."""
+    """True if the device and the worker compute the same bits for some batches."""
     on_host = {"batch_size": rows, "shuffle_window": 64}
     with (
         sf.Loader(files, FEATURES, operators=[*OPERATORS, *CHANGES], **on_host) as here,
@@ -247,7 +257,7 @@ def same_bits(driver: Driver, files: str, rows: int) -> bool:
 
 
 def left_behind(driver: Driver, files: str, rows: int, count: int) -> dict[str, int]:
-    """What many batches leave on the device, in descriptors and threads."""
+    """Returns the device memory, descriptors and threads that many batches leave allocated."""
     def held() -> tuple[int, int, int]:
         return driver.free_bytes(), len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
 
@@ -267,7 +277,7 @@ def left_behind(driver: Driver, files: str, rows: int, count: int) -> dict[str, 
 
 
 def kills(driver: Driver, files: str, rows: int, count: int) -> int:
-    """Bytes of the device that are gone after so many trainers were killed at work."""
+    """Returns the device memory in bytes that is lost after `count` trainers were killed."""
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); import run\n"
         "feed = run.loader(sys.argv[2], int(sys.argv[3]), device='cuda:' + sys.argv[4])\n"
@@ -287,7 +297,7 @@ def kills(driver: Driver, files: str, rows: int, count: int) -> int:
 
 
 def goals(found: dict[str, Any]) -> dict[str, str]:
-    """What became of each goal: "met", "missed", or "not shown"."""
+    """Returns the result of each goal: "met", "missed", or "not shown"."""
     pinned, host, there = (found[f"{name}_bytes_per_s"] for name in ("pinned", "host", "device"))
     slack = 4 << 20  # bytes
     left = found.get("left_behind", {})
@@ -299,13 +309,14 @@ def goals(found: dict[str, Any]) -> dict[str, str]:
         return goal(name in found, lambda: found[name] < most)
 
     filled = found["filled_bytes_per_s"] or 0.0
-    # Where reading is slower than the bus, a rate says nothing of the bus unless it reaches that anyway.
+    # If reading is slower than the bus, a rate proves nothing about the bus unless it reaches the
+    # bus's rate anyway.
     is_bus = pinned <= host or filled >= GOAL_RATE * pinned
     return {
         "bus": goal(is_bus, lambda: max(there, filled) >= GOAL_RATE * pinned),
-        # Nobody can be faster than the slower one of both.
+        # The rate cannot exceed that of the slower of both.
         "rate": goal(True, lambda: there >= GOAL_RATE * min(pinned, host)),
-        # What is changed there must not come later than what is not.
+        # Batches changed on the device must not arrive later than unchanged ones.
         "changed": goal("changed_bytes_per_s" in found, lambda: found["changed_bytes_per_s"] >= GOAL_RATE * there),
         "kernels_agree": goal("kernels_agree" in found, lambda: found["kernels_agree"]),
         "wait": below("wait", GOAL_WAIT),
@@ -346,7 +357,7 @@ def main() -> None:
             with loader(files, options.rows, device=device, output="torch") as feed:
                 found["ready_torch_us"] = ready(feed, 200)
         found["filled_bytes_per_s"] = filled_rate(driver, files, options.rows)
-        if not driver.is_standin or options.rows <= 2:  # it takes a second for a million numbers
+        if not driver.is_standin or options.rows <= 2:  # takes a second for a million numbers
             found["kernels_agree"] = same_bits(driver, files, options.rows)
         if not driver.is_standin:
             with loader(files, options.rows, device=device, device_operators=CHANGES) as feed:

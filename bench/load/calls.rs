@@ -1,4 +1,4 @@
-//! What all loads need: a connection to whoever leads, contexts, percentiles.
+//! Common parts of all loads: connections to the leader, contexts, percentiles.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 pub(crate) type Clients = WorkerServiceClient<Channel>;
 
-/// Who does not answer for so long is not asked.
+/// Time after which a coordinator that does not answer is skipped.
 const ATTEMPT: Duration = Duration::from_millis(100);
 
 pub(crate) fn context() -> Option<Context> {
@@ -23,7 +23,7 @@ pub(crate) fn context() -> Option<Context> {
     })
 }
 
-/// A connection of its own, as workers have, to whoever leads.
+/// Connects to the leader with a separate connection, as workers do.
 async fn leader(addresses: &[&str]) -> Channel {
     let deadline = Instant::now() + Duration::from_secs(30);
     while Instant::now() < deadline {
@@ -35,7 +35,7 @@ async fn leader(addresses: &[&str]) -> Channel {
     panic!("nobody leads among {addresses:?}");
 }
 
-/// The same, asking everybody once.
+/// Tries to connect to the leader, asking every coordinator once.
 pub(crate) async fn try_leader(addresses: &[&str]) -> Option<Channel> {
     for address in addresses {
         let endpoint = Endpoint::from_shared(format!("http://{address}"))
@@ -81,8 +81,8 @@ pub(crate) async fn join(client: &mut Clients, worker: String) -> u64 {
     client.join(join).await.unwrap().into_inner().session
 }
 
-/// A percentile of how long calls took, ms.
-/// - `sorted`: ns.
+/// Returns a percentile of call durations, in ms.
+/// - `sorted`: durations in ns.
 pub(crate) fn percentile_ms(sorted: &[u64], part: f64) -> f64 {
     let at = ((sorted.len() as f64 - 1.0) * part).round().max(0.0) as usize;
     sorted.get(at).copied().unwrap_or(0) as f64 / 1e6

@@ -1,4 +1,4 @@
-//! Groups of a dynamic job, granted to ranks that take one after the other.
+//! Grants of a dynamic job's groups to ranks that claim one after the other.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use shardfeed_proto::coordinator::v1::{
 use crate::calls::{Clients, connections, context, join, percentile_ms};
 use crate::paper::{self, Files};
 
-/// A rank, as far as it was granted.
+/// State of a rank's grants.
 #[derive(Debug)]
 struct Rank {
     lease: Lease,
@@ -28,7 +28,7 @@ impl Rank {
             lease: Some(self.lease.clone()),
             epoch: 0,
             step: 0,
-            // It begins at once what it gets, and so gets more.
+            // It starts everything granted at once, and so is granted more.
             started: self.samples,
             known: self.known,
             wants: 1,
@@ -46,7 +46,8 @@ impl Rank {
     }
 }
 
-/// - `batch`: ranks of one request; `ranks`: of the job; `files`: groups that there are to grant.
+/// Measures grants.
+/// - `batch`: ranks per request; `ranks`: ranks of the job; `files`: groups that can be granted.
 pub(crate) async fn measure(
     addresses: &[&str],
     clients: usize,
@@ -100,8 +101,9 @@ pub(crate) async fn measure(
     })
 }
 
-/// Takes for some ranks, so many in a request, until the time is over; what was granted, and how long
-/// each request took, ns.
+/// Claims groups for some ranks, `batch` ranks per request, until the time is over.
+///
+/// Returns the number of grants and the duration of each request in ns.
 async fn deal(
     (mut client, session): (Clients, u64),
     mut ranks: Vec<Rank>,

@@ -1,4 +1,4 @@
-//! Workers that are heard again and again, each with a rank that makes progress.
+//! Workers that send heartbeats repeatedly, each with a rank that makes progress.
 
 use std::time::{Duration, Instant};
 
@@ -10,13 +10,14 @@ use crate::paper::{self, Files};
 
 const JOB: &str = "heard";
 const CONNECTIONS: usize = 64;
-/// Joins and starts at a time.
+/// Number of simultaneous joins and starts.
 const AT_ONCE: usize = 256;
 const ROUNDS: u64 = 4;
-/// Epochs by which all ranks move on from one heartbeat to the next: history comes to be.
+/// Number of epochs by which all ranks advance between heartbeats, to build up history.
 const EPOCHS: u64 = 4;
 
-/// - `files`: of the job's dataset.
+/// Measures heartbeats.
+/// - `files`: files of the job's dataset.
 pub(crate) async fn measure(
     addresses: &[&str],
     workers: usize,
@@ -40,7 +41,7 @@ pub(crate) async fn measure(
         for start in starts.collect::<Vec<_>>() {
             ranks.push(start.await.unwrap());
         }
-        // Sessions live on while others come.
+        // Keeps the sessions alive while others join.
         for (session, _) in &ranks {
             let heartbeat = HeartbeatRequest {
                 context: context(),

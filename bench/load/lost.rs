@@ -1,4 +1,5 @@
-//! How long what a lost worker had is nobody's: one rank has everything and falls silent, another waits.
+//! Time until the groups of a lost worker are granted again: one rank has all groups and falls
+//! silent, another one waits.
 
 use std::time::{Duration, Instant};
 
@@ -29,7 +30,7 @@ pub(crate) async fn measure(addresses: &[&str]) -> Value {
         lease: Some(sessions[rank].1.clone()),
         epoch: 0,
         step: 0,
-        // It has begun all of it, so nothing is asked back.
+        // All samples count as started, so none are revoked.
         started: known * files.records,
         known,
         wants,

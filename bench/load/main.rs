@@ -2,15 +2,16 @@
 //! `load ADDRESS[,ADDRESS...] proposals|grants|heartbeats|watch|lost [--clients N] [--seconds S] [--batch B]
 //! [--ranks R] [--files F]`.
 //!
-//! - `proposals`: each client registers a job that exists, under a new request id: one durable entry.
-//! - `grants`: each request takes one group of files for each of B ranks of a dynamic job, whose
-//!   dataset has F files on paper; a grant is answered when a majority has it on disk.
-//! - `heartbeats`: N workers with a rank each, all heard once in S seconds.
-//! - `lost`: a worker that has all groups of a job falls silent; how long until another rank has some.
-//! - `watch`: one rank takes group after group, and says whenever it had to wait, until its standard
-//!   input ends.
+//! - `proposals`: each client registers an existing job under a new request id: one durable entry.
+//! - `grants`: each request claims one group of files for each of B ranks of a dynamic job, whose
+//!   simulated dataset has F files; a grant is answered when a majority has it on disk.
+//! - `heartbeats`: N workers with one rank each; every worker sends one heartbeat in S seconds.
+//! - `lost`: a worker that has all groups of a job falls silent; measures the time until another
+//!   rank is granted some of them.
+//! - `watch`: one rank claims group after group and reports every wait, until its standard input
+//!   ends.
 //!
-//! The others print one line of JSON.
+//! All but `watch` print one line of JSON.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod calls;

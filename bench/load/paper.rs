@@ -1,4 +1,4 @@
-//! A dataset that exists on paper only, and jobs over it: nothing of it is ever read.
+//! A simulated dataset without files, and jobs over it: no data is ever read.
 
 use std::time::{Duration, Instant};
 
@@ -21,10 +21,10 @@ use crate::calls::{Clients, admin, context, join};
 
 const DATASET: &str = "paper";
 
-/// Files of one part of the listing: their entries are less than 1 MiB.
+/// Files per part of the listing: their entries have less than 1 MiB.
 const PART_FILES: u64 = 2_500;
 
-/// How many files, of how many records, and how a job takes them.
+/// Number of files and of their records, and the mode of the job.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Files {
     pub(crate) count: u64,
@@ -58,7 +58,7 @@ impl Files {
     }
 }
 
-/// A job that ranks may start.
+/// A job that ranks can start.
 #[derive(Clone, Debug)]
 pub(crate) struct Job {
     name: String,
@@ -68,7 +68,7 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// What registers it, once more.
+    /// Returns the request that registers the job again.
     pub(crate) fn register(&self) -> RegisterJobRequest {
         RegisterJobRequest {
             context: context(),
@@ -110,7 +110,7 @@ impl Job {
     }
 }
 
-/// Makes a job over so many files; a dataset that is there already stays as it is.
+/// Creates a job over `files`; an existing dataset is reused.
 pub(crate) async fn job(addresses: &[&str], client: &mut Clients, name: &str, files: Files) -> Job {
     let mut admin = admin(addresses).await;
     let dataset = format!("{DATASET}-{}", files.count);
@@ -122,7 +122,7 @@ pub(crate) async fn job(addresses: &[&str], client: &mut Clients, name: &str, fi
         corrupt: String::new(),
         listing: None,
     };
-    // Whoever ran before may have added it.
+    // An earlier run may have added it.
     let _ = admin.add_dataset(add).await;
     let session = join(client, format!("scanner-{}", Uuid::new_v4())).await;
     let deadline = Instant::now() + Duration::from_secs(300);
@@ -157,7 +157,7 @@ pub(crate) async fn job(addresses: &[&str], client: &mut Clients, name: &str, fi
     job
 }
 
-/// Does what there is to scan.
+/// Executes all scan tasks.
 async fn scan(client: &mut Clients, session: u64, files: Files) {
     let (ranks, scans) = (vec![], vec![]);
     let heartbeat = HeartbeatRequest { context: context(), session, ranks, scans };

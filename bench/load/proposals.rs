@@ -1,4 +1,4 @@
-//! Durable entries: each client registers a job that exists, again and again.
+//! Durable entries: each client registers an existing job repeatedly.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! One rank that takes group after group and says how long it had to wait whenever it had to.
+//! One rank that claims group after group and reports the duration of every wait.
 
 use std::io::{BufRead, Write};
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use tokio::time::timeout;
 use crate::calls::{Clients, connections, context, join, try_leader};
 use crate::paper::{self, Files};
 
-/// Shorter waits are not told.
+/// Shorter waits are not reported.
 const GAP_LEAST: Duration = Duration::from_millis(20);
-/// Who does not answer for so long is asked no more.
+/// Time after which a coordinator that does not answer is skipped.
 const ATTEMPT: Duration = Duration::from_millis(300);
 const HEARTBEAT_EVERY: Duration = Duration::from_millis(200);
 const PAUSE: Duration = Duration::from_millis(2);
@@ -78,7 +78,7 @@ pub(crate) async fn measure(addresses: &[&str], files: u64) {
     }
 }
 
-/// Whoever leads now.
+/// Connects to the current leader.
 async fn again(addresses: &[&str]) -> Clients {
     loop {
         if let Ok(Some(channel)) = timeout(ATTEMPT, try_leader(addresses)).await {
@@ -90,6 +90,6 @@ async fn again(addresses: &[&str]) -> Clients {
 
 fn say(line: &str) {
     let mut out = std::io::stdout();
-    // Whoever reads may have gone.
+    // Ignore errors: the reader may have exited.
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }

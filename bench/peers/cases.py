@@ -1,6 +1,6 @@
-"""What is measured, the same for all contenders: records, features, batch sizes and goals.
+"""Measured cases, the same for all contenders: records, features, batch sizes and goals.
 
-Knows no contender: every process of the bench reads this, in whichever Python it runs.
+Independent of the contenders: every process of the benchmark imports this, in any Python.
 """
 
 from __future__ import annotations
@@ -9,16 +9,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-#: Files of a case.
+#: Number of files per case.
 FILES = 4
 
-#: Photographs are resized to a square of this side; a part of them is this square, at this place.
+#: Photographs are resized to a square of side SIDE; `parts` first crops a square of side PART at
+#: PLACE.
 SIDE, PART, PLACE = 224, 256, (20, 30)
 
-#: A photograph's pixels may differ by this much in the mean, out of 255: JPEG decoders round differently.
+#: Maximum mean difference of a photograph's pixels, out of 255: JPEG decoders round differently.
 PIXELS_APART = 1.5
 
-#: What is computed in floating point may differ by this much, relatively.
+#: Maximum relative difference of floating-point results.
 FLOATS_APART = 1e-9
 
 #: Name -> ("string" | "int64" | "float32", shape).
@@ -27,23 +28,23 @@ Features = dict[str, tuple[str, tuple[int, ...]]]
 
 @dataclass(frozen=True)
 class Case:
-    """One kind of record, and what is made of it."""
+    """One kind of record and its processing."""
 
     title: str
     records: int
     batch: int
-    #: Ours over the best setting of tf.data, records per CPU-second.
+    #: Goal of records per CPU-second, relative to the best setting of tf.data.
     goal: float
-    #: The same over the other loaders, and worker and trainer over tf.data service.
+    #: The same relative to the other loaders, and of worker and trainer to tf.data service.
     goal_others: float | None = None
     goal_service: float | None = None
-    #: None of them: the records' bytes.
+    #: Empty: the records' bytes are delivered.
     features: Features = field(default_factory=dict)
-    #: Whose files these are, if not its own.
+    #: Case whose files are used, if not its own.
     files_of: str = ""
-    #: Columns that are equal but for rounding.
+    #: Columns that are equal except for rounding.
     rounded: tuple[str, ...] = ()
-    #: Who takes part beside ours and tf.data.
+    #: Contenders besides ours and tf.data.
     others: tuple[str, ...] = ()
 
 
@@ -73,7 +74,7 @@ CASES = {
     ),
 }  # fmt: skip
 
-#: How each contender may be set up; the best counts.
+#: Settings of each contender; the best one counts.
 SETTINGS: dict[str, tuple[str, ...]] = {
     "ours": ("default",),
     "ours_cluster": ("default",),
@@ -84,7 +85,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "webdataset": ("workers", "in_process"),
 }
 
-#: Decoders of photographs that torch's loaders are measured with.
+#: Photograph decoders with which torch's loaders are measured.
 TORCH_IMAGES = ("torchvision", "opencv")
 
 TITLES = {
@@ -105,7 +106,7 @@ def settings(contender: str, case: str) -> tuple[str, ...]:
 
 
 def folder(data: str | Path, case: str) -> Path:
-    """Where a case's files are."""
+    """Returns the folder of a case's files."""
     return Path(data) / (CASES[case].files_of or case)
 
 
@@ -114,12 +115,12 @@ def files(data: str | Path, case: str) -> list[str]:
 
 
 def tars(data: str | Path, case: str) -> list[str]:
-    """The same records' contents as WebDataset wants them."""
+    """Returns the files with the same contents in WebDataset's format."""
     return [str(path) for path in sorted(folder(data, case).glob("*.tar"))]
 
 
 def indexes(data: str | Path, case: str) -> list[str]:
-    """Offset and size of each record, as DALI wants them."""
+    """Returns the files with offset and size of each record, as DALI requires them."""
     return [str(path) for path in sorted(folder(data, case).glob("*.idx"))]
 
 
@@ -128,5 +129,5 @@ def image_case(case: str) -> bool:
 
 
 def stored(case: str) -> dict[str, Any]:
-    """What is in a case's records, also where they are taken as bytes."""
+    """Returns the features in a case's records, even if they are delivered as bytes."""
     return PHOTO if case == "raw_large" else SMALL if case == "raw_small" else CASES[case].features

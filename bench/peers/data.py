@@ -1,8 +1,8 @@
-"""Writes the files of all cases, and the copies that other loaders read instead. Runs with our package.
+"""Writes the files of all cases, and copies for other loaders. Runs with our package.
 
     python bench/peers/data.py FOLDER --photos FOLDER [--scale 1.0] [--only CASES]
 
-What is there already is kept, as long as it was made the same way.
+Existing files are kept if they were written with the same parameters.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "examples/chess"))
 import boards  # noqa: E402
 
-#: Counts up when the data change.
+#: Increased when the data change.
 VERSION = 1
 
 
@@ -75,7 +75,7 @@ def member(tar: tarfile.TarFile, name: str, data: bytes) -> None:
 
 
 def index(path: Path) -> None:
-    """Offset and size of each record, a line each."""
+    """Writes offset and size of each record, one line each."""
     at, size = 0, path.stat().st_size
     with path.open("rb") as file, path.with_suffix(".idx").open("w") as out:
         while at < size:
@@ -97,7 +97,7 @@ def main() -> None:
         if CASES[case].files_of and CASES[case].files_of in given.only.split(","):
             continue
         case = CASES[case].files_of or case
-        # Whole batches only, so that everybody delivers the same records.
+        # Whole batches only, so that all contenders deliver the same records.
         step = CASES[case].batch * FILES
         count = max(step, int(CASES[case].records * given.scale) // step * step)
         how = {"version": VERSION, "records": count, "photos": str(given.photos) if case == "photos" else ""}

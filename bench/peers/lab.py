@@ -1,10 +1,11 @@
-"""Ours in another harness: the peers' lab (bench_peers.py), unchanged, with its own data sets and settings.
+"""Runs ours in another harness: the peers' lab (bench_peers.py), unchanged, with its data sets.
 
     .venv/bin/python bench/peers/lab.py ../shared/labs/peers --python tensorflow=PYTHON [--rounds 1]
 
-The lab's files are linked into a folder beside the contenders' Pythons, as it looks for them beside itself. It
-writes its data sets with its own generator, a few files of each. Records per CPU-second, ours over tf.data's
-best setting and over tf.data service's; results.json gets them as `lab`.
+The lab's files are linked into a folder beside the contenders' Pythons, where it expects them. It
+writes its data sets with its own generator, a few files of each, and uses its own settings. The
+results are records per CPU-second, ours relative to tf.data's best setting and to tf.data service;
+results.json stores them as `lab`.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 
-#: Files of each of its data sets; it would write 16, 40, 8 and 8.
+#: Number of files of each of its data sets; its defaults are 16, 40, 8 and 8.
 FILES = {"A": 4, "B": 4, "C": 3, "E": 3}
 
-#: Workload, data set, ours' variant, and the others' jobs: peer, variant, options.
+#: Workload, data set, our variant, and the other jobs: peer, variant, options.
 JOBS: list[tuple[str, str, str, list[tuple[str, str, str]]]] = [
     ("W1", "A", "best", [("tfdata", "seq", ""), ("tfdata", "best", "")]),
     ("W1", "B", "best", [("tfdata", "seq", ""), ("tfdata", "best", "")]),
@@ -40,7 +41,7 @@ JOBS: list[tuple[str, str, str, list[tuple[str, str, str]]]] = [
     ("W4", "E", "best", [("tfservice", "best", "nocompress")]),
 ]
 
-#: Written by the lab's own generator, in tf.data's Python.
+#: Runs the lab's own generator, in tf.data's Python.
 WRITE = """
 import sys, gen
 for name, files, out in zip(sys.argv[1::3], sys.argv[2::3], sys.argv[3::3]):
@@ -50,7 +51,7 @@ for name, files, out in zip(sys.argv[1::3], sys.argv[2::3], sys.argv[3::3]):
 
 
 def inner(folder: str) -> None:
-    """In our Python: the lab's main, which now knows us."""
+    """Runs in our Python: the lab's main, with our peer added."""
     sys.path[:0] = [folder, str(HERE)]
     os.environ["BENCH_INNER"] = "1"
     import bench_peers
@@ -60,7 +61,7 @@ def inner(folder: str) -> None:
 
 
 def link(lab: Path, folder: Path, pythons: dict[str, str]) -> None:
-    """The lab as it looks for itself: its files, and Pythons beside them."""
+    """Links the lab's files into a folder, with Pythons beside them, as the lab expects."""
     folder.mkdir(parents=True, exist_ok=True)
     wanted = {path.name: path.resolve() for path in lab.glob("*.py")}
     for name, short in (("tensorflow", "tf"), ("dali", "dali"), ("torch", "torch")):
@@ -82,7 +83,7 @@ def write(folder: Path, python: str) -> None:
         return
     print(f"the lab writes {', '.join(words[::3])}", flush=True)
     packages = folder / "packages"
-    if "A" in words and not packages.exists():  # its photographs come from these
+    if "A" in words and not packages.exists():  # the source of its photographs
         pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", str(packages)]
         subprocess.run([*pip, "scikit-image", "scikit-learn"], check=True)
     path = os.pathsep.join([str(folder), str(packages)])
@@ -90,7 +91,7 @@ def write(folder: Path, python: str) -> None:
 
 
 def run(folder: Path, ours: bool, seconds: float, *words: str) -> dict[str, Any] | None:
-    """One line of the lab's, or None if it failed."""
+    """Returns one result line of the lab, or None if it failed."""
     command = [sys.executable, __file__, "--inner"] if ours else [sys.executable, str(folder / "bench_peers.py")]
     command += ([str(folder)] if ours else []) + [*words, "--seconds", str(seconds), "--warm", "1"]
     command += ["--data", str(folder / "data")]
@@ -124,7 +125,7 @@ def measure(folder: Path, rounds: int, seconds: float) -> list[dict[str, Any]]:
         if not mine or not ratios:
             found.append({"workload": workload, "set": name, "variant": variant, "error": "failed"})
             continue
-        # The setting that leaves ours the smallest ratio is their best.
+        # Their best setting is the one with the smallest ratio for ours.
         best = min(ratios, key=lambda one: statistics.median(ratios[one]))
         found.append({
             "workload": workload, "set": name, "variant": variant, "per_cpu_s": statistics.median(mine),

@@ -1,10 +1,11 @@
-"""One measurement of one contender, in this process and those that it starts; prints one line of JSON.
+"""Runs one measurement of one contender in this process; prints one line of JSON.
 
     PYTHON bench/peers/measure.py --contender tfdata --case small --setting lean --data FOLDER
 
-In this order: the first batch of a new loader (its libraries are loaded by then), some batches to warm up,
-the window in which records, time and CPU are counted, memory, and another loader's first batch. With
---check the other loader goes through one epoch, and what it delivered is summed up.
+Order: the first batch of a new loader (its libraries are already loaded), some batches to warm up,
+the window in which records, time and CPU time are counted, memory, and the first batch of another
+loader. Child processes are included. With --check the other loader runs through one epoch, and
+checksums of the delivered records are computed.
 """
 
 from __future__ import annotations
@@ -34,26 +35,26 @@ MODULES = {
 
 TICKS = os.sysconf("SC_CLK_TCK")
 
-#: Photographs that are kept to be compared.
+#: Number of photographs that are kept for comparison.
 KEPT = 64
 
 
 def family(roots: list[int]) -> list[int]:
-    """These processes and all that came of them."""
+    """Returns these processes and all their descendants."""
     found: list[int] = []
     for root in roots:
         try:
             for task in os.listdir(f"/proc/{root}/task"):
                 children = Path(f"/proc/{root}/task/{task}/children").read_text().split()
                 found += family([int(child) for child in children])
-        except OSError:  # it has just ended
+        except OSError:  # the process has just ended
             continue
         found.append(root)
     return list(dict.fromkeys(found))
 
 
 def cpu_seconds(beside: list[int]) -> float:
-    """User and system time of this process and all that work for it, with those that have ended."""
+    """Returns user and system time of this process and all its helpers, including ended ones."""
     used = time.process_time()
     mine = os.times()
     used += mine.children_user + mine.children_system
@@ -69,7 +70,10 @@ def cpu_seconds(beside: list[int]) -> float:
 
 
 def memory_mb(beside: list[int]) -> dict[str, float]:
-    """Proportional memory of all the processes: what they share counts once. Mapped files are told apart."""
+    """Returns the proportional set size of all processes: shared memory counts once.
+
+    Mapped files are also reported separately.
+    """
     total = {"Pss": 0, "Pss_File": 0}
     for pid in family([os.getpid(), *beside]):
         try:
@@ -84,7 +88,7 @@ def memory_mb(beside: list[int]) -> dict[str, float]:
 
 
 class Largest:
-    """The largest memory seen."""
+    """Tracks the peak memory."""
 
     def __init__(self, beside: list[int]) -> None:
         self.beside, self.seen = beside, {"memory_mb": 0.0, "mapped_mb": 0.0}
@@ -96,7 +100,7 @@ class Largest:
 
 
 def busy_seconds() -> float:
-    """CPU time that the whole machine has spent, with what was stolen from it."""
+    """Returns the CPU time used by the whole machine, including stolen time."""
     words = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
     return (sum(words) - words[3] - words[4] - sum(words[8:])) / TICKS
 
@@ -127,7 +131,7 @@ def measure(module: Any, given: argparse.Namespace) -> dict[str, Any]:
 
 
 def again(module: Any, given: argparse.Namespace) -> dict[str, Any]:
-    """Another loader over the same files, in the same process."""
+    """Measures another loader over the same files, in the same process."""
     begun = time.perf_counter()
     each = module.batches(given.case, given.data, given.setting, not given.check)
     rows, batch = next(each)
@@ -147,7 +151,7 @@ def again(module: Any, given: argparse.Namespace) -> dict[str, Any]:
 
 
 class Sums:
-    """What an epoch consists of, whatever its order: sums over its records."""
+    """Order-independent summary of an epoch: sums over its records."""
 
     def __init__(self, case: str, pictures: str) -> None:
         self.case, self.pictures = cases.CASES[case], pictures
@@ -184,7 +188,7 @@ class Sums:
         if isinstance(values, list) or values.dtype == object:
             return [bytes(value) for value in values]
         if values.dtype.kind == "f":
-            values = values + values.dtype.type(0)  # the zeros have one sign then
+            values = values + values.dtype.type(0)  # gives all zeros the same sign
         flat = np.ascontiguousarray(values).reshape(len(values), -1)
         return [row.tobytes() for row in flat]
 
@@ -223,6 +227,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-    # Servers and workers end here; threads of libraries may not want to.
+    # Servers and workers end here; threads of libraries might not.
     atexit._run_exitfuncs()
     os._exit(0)

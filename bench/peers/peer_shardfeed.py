@@ -1,4 +1,4 @@
-"""Ours as a peer of another harness, bench_peers.py of the peers' lab; lab.py says how it gets there.
+"""Ours as a peer of another harness, bench_peers.py of the peers' lab; see lab.py.
 
 That harness calls `build(a)` with its options: `workload`, `set`, `variant`, `batch`, `data`.
 """
@@ -20,7 +20,7 @@ from shardfeed import operators as op
 
 ONE = sf.FixedLenFeature
 
-#: What the lab reads of each of its data sets.
+#: Features that the lab reads of each of its data sets.
 FEATURES: dict[str, dict[str, Any]] = {
     "A": {"image/encoded": ONE((), "string"), "image/class/label": ONE((), "int64")},
     "B": {"d": ONE((), "string"), "s": ONE((), "int64")},
@@ -34,7 +34,7 @@ FEATURES: dict[str, dict[str, Any]] = {
 
 
 def options(a: Any) -> dict[str, Any]:
-    """The loader's for one of the lab's workloads."""
+    """Returns the loader's options for one of the lab's workloads."""
     if a.workload == "W1":
         return {}
     found: dict[str, Any] = {"features": FEATURES[a.set]}
@@ -70,5 +70,5 @@ def build(a: Any) -> tuple[Iterator[int], list[int], str]:
 
 
 def cleanup() -> None:
-    """The cluster's processes end with this one."""
+    """Ends the cluster's processes together with this one."""
     atexit._run_exitfuncs()

@@ -1,4 +1,4 @@
-"""Makes JPEG files that are as large as photographs, where there are none: smooth noise of several sizes.
+"""Creates JPEG files of the size of photographs from smooth noise of several scales.
 
     python bench/peers/photos.py FOLDER     # needs numpy and pillow
 """
@@ -13,7 +13,7 @@ from PIL import Image
 
 COUNT = 64
 
-#: Side of the noise before it is enlarged to the picture, and how strong it is.
+#: Side of the noise before it is enlarged to the picture, and its strength.
 LAYERS = ((4, 90.0), (16, 40.0), (64, 20.0), (250, 12.0))
 
 

@@ -1,9 +1,9 @@
-"""Tables and plots of what bench/peers/run.py found, for docs/BENCHMARKS.md.
+"""Creates tables and plots of the results of bench/peers/run.py, for docs/BENCHMARKS.md.
 
     python bench/peers/report.py target/bench-peers/results.json [--svg docs/peers.svg] [--into docs/BENCHMARKS.md]
 
-The tables go to standard output, or into a file between the lines BEGIN and END. The plots
-need matplotlib (target/bench-peers/venvs/plots has it).
+The tables go to standard output, or into a file between the lines BEGIN and END. The plots need
+matplotlib (target/bench-peers/venvs/plots has it).
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from typing import Any
 
 import cases
 
-#: Goals that are the same for all cases.
+#: Goals that are common to all cases.
 FIRST_GOAL, MEMORY_GOAL, FLOOR_GOAL, IMAGE_FLOOR_GOAL = 0.3, 0.5, 0.8, 0.9
 SCALE_GOAL, COPY_GOAL = 1.8, 0.9
 
-#: Processors that others may use while a machine counts as quiet.
+#: Maximum number of processors used by others for a machine to count as quiet.
 QUIET = 0.1
 
-#: Between these a file's tables are.
+#: Lines that enclose the tables in a file.
 BEGIN, END = "<!-- bench/peers/report.py -->", "<!-- its end -->"
 
 
 class Results:
-    """What was measured, to be asked for medians."""
+    """Results of the measurements, with lookups of medians."""
 
     def __init__(self, path: Path) -> None:
         self.all: dict[str, Any] = json.loads(path.read_text())
@@ -43,7 +43,7 @@ class Results:
         return [run for run in self.runs if all(run[name] == value for name, value in wanted.items())]
 
     def best(self, group: str, case: str, contender: str, what: str = "per_cpu_s") -> str | None:
-        """The setting with the largest median of what was asked for."""
+        """Returns the setting with the largest median of `what`."""
         medians: dict[str, float] = {}
         for run in self.of(group, case, contender):
             if run["setting"] not in medians:
@@ -54,14 +54,14 @@ class Results:
         return statistics.median(float(run[what]) for run in self.of(group, case, contender, **more))
 
     def ratios(self, group: str, case: str, ours: str, other: str, what: str = "per_cpu_s") -> list[float]:
-        """Ours over the other's best setting, for each round that has both."""
+        """Returns ours relative to the other's best setting, for each round that has both."""
         setting = self.best(group, case, other, what)
         mine = {run["round"]: run[what] for run in self.of(group, case, ours)}
         their = {run["round"]: run[what] for run in self.of(group, case, other, setting=setting)}
         return [mine[turn] / their[turn] for turn in sorted(mine.keys() & their.keys())]
 
     def unequal(self, group: str, case: str, contender: str) -> str:
-        """A mark for who delivered something else."""
+        """Returns a mark for a contender that delivered different records."""
         mine = {"group": group, "case": case, "contender": contender}
         wrong = any(
             check["wrong"] for check in self.all["checks"] if all(check[name] == mine[name] for name in mine)
@@ -70,7 +70,7 @@ class Results:
 
 
 def span(values: list[float]) -> str:
-    """Median, and from where to where."""
+    """Formats the median and the range."""
     if not values:
         return "-"
     middle = statistics.median(values)
@@ -81,7 +81,7 @@ def span(values: list[float]) -> str:
 
 
 def count(value: float) -> str:
-    """Three figures are more than these measurements have."""
+    """Formats a number with three digits, which exceeds the precision of the measurements."""
     return f"{float(f'{value:.3g}'):,.0f}" if value >= 10 else f"{value:.2g}"
 
 
@@ -203,7 +203,7 @@ def machine_floor(results: Results) -> None:
 
 
 def lab(results: Results) -> None:
-    """What the peers' own harness said, if it was there."""
+    """Prints the results of the peers' own harness, if there are any."""
     names = {"W1": "raw", "W2": "parsed", "W3": "to 224 x 224", "W4": "as a service"}
     sets = {"A": "JPEG, 112 KB", "B": "242 bytes", "C": "tokens", "E": "1,024 floats"}
     rows = [
@@ -233,7 +233,7 @@ def plot(results: Results, path: Path) -> None:
 
 
 def ratio_bars(panel: Any, results: Results, group: str, ours: str, theirs: str, goal: Any) -> None:
-    """Median ratio of each case as a bar, its range as a line, the goal as a mark."""
+    """Draws each case's median ratio as a bar, its range as a line, and the goal as a mark."""
     shown = [(case, results.ratios(group, name, ours, theirs)) for name, case in cases.CASES.items()]
     shown = [(case, ratios) for case, ratios in reversed(shown) if ratios]
     for at, (case, ratios) in enumerate(shown):
@@ -250,7 +250,7 @@ def ratio_bars(panel: Any, results: Results, group: str, ours: str, theirs: str,
 
 
 def other_bars(panel: Any, results: Results) -> None:
-    """Photographs per CPU-second, everybody."""
+    """Draws photographs per CPU-second of all contenders."""
     names = ("ours", "tfdata", "dali", "torch", "webdataset")
     for at, name in enumerate(reversed(names)):
         for shift, case, color in ((0.2, "photos", "#3b7dd8"), (-0.2, "parts", "#8ab6ee")):

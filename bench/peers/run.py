@@ -1,11 +1,12 @@
-"""Ours beside the best of its field, over the same warm files; what it gave goes to a file.
+"""Compares ours with other loaders over the same warm files; writes the results to a file.
 
     .venv/bin/python bench/peers/run.py [--photos FOLDER] [--rounds 3] [--only small,tokens] [--groups peers,service]
 
-Each measurement is a process of its own (measure.py), all contenders of a case by turns, round by round. In
-the first round every setting of every contender runs, and what an epoch delivers is compared; in the others
-those settings that came near the contender's best. The contenders' Pythons and the data are kept in
---home. bench/peers/report.py makes tables and plots of the results.
+Each measurement runs in its own process (measure.py), all contenders of a case in turn, round by
+round. In the first round every setting of every contender runs, and the delivered epochs are
+compared; later rounds run only the settings that came near the contender's best. The contenders'
+Pythons and the data are kept in --home. bench/peers/report.py makes tables and plots of the
+results.
 """
 
 from __future__ import annotations
@@ -28,26 +29,27 @@ import venvs
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 
-#: Which Python each contender runs in.
+#: Python environment of each contender.
 PYTHONS = {"tfdata": "tensorflow", "tfservice": "tensorflow", "dali": "dali", "torch": "torch", "webdataset": "torch"}
 
-#: A setting goes on after the first round if it comes this near to the contender's best.
+#: A setting continues after the first round if it reaches this fraction of the contender's best.
 NEAR = 0.9
 
-#: Who is beside ours for orientation runs in so many rounds, and so does what is compared with the machine.
+#: Contenders that are measured for orientation only, in this number of rounds, as are the machine's
+#: limits.
 OTHERS, OTHER_ROUNDS = ("dali", "torch", "webdataset"), 2
 
-#: Nothing here takes so long, in seconds.
+#: Time limit of a command in seconds.
 DEADLINE = 180
 
 GROUPS = ("peers", "service", "processors", "floor")
 
-#: Where ours runs on one processor and on two.
+#: Cases in which ours runs on one processor and on two.
 SCALED = ("raw_large", "raw_small", "small", "boards", "tokens", "floats", "photos")
 
 
 class Bench:
-    """The measurements, and what they gave so far."""
+    """Runs the measurements and collects their results."""
 
     def __init__(self, given: argparse.Namespace) -> None:
         self.given = given
@@ -123,7 +125,7 @@ class Bench:
         )
 
     def by_turns(self, group: str, case: str, contenders: Iterable[str]) -> None:
-        """All rounds of a case. Settings that were far from the best run once."""
+        """Runs all rounds of a case. Settings that were far from the best run once."""
         left = {contender: cases.settings(contender, case) for contender in contenders}
         for turn in range(self.given.rounds):
             for contender, settings in left.items():
@@ -145,7 +147,7 @@ class Bench:
         return tuple(name for name, value in found.items() if value >= NEAR * max(found.values()))
 
     def compare(self, group: str, case: str) -> None:
-        """Whether all delivered the same epoch as ours."""
+        """Checks that all contenders delivered the same epoch as ours."""
         checked = [
             run for run in self.results["runs"]
             if (run["group"], run["case"]) == (group, case) and run.get("epoch")
@@ -193,7 +195,7 @@ class Bench:
 
 
 def difference(case: cases.Case, ours: dict[str, Any], theirs: dict[str, Any]) -> str:
-    """In what two epochs differ by more than rounding; "" if in nothing."""
+    """Returns the first difference of two epochs beyond rounding; "" if there is none."""
     for name in ("rows", "columns", "exact"):
         if ours[name] != theirs[name]:
             return f"{name}: {theirs[name]}, ours {ours[name]}"
@@ -208,7 +210,7 @@ def difference(case: cases.Case, ours: dict[str, Any], theirs: dict[str, Any]) -
 
 
 def apart(ours: dict[str, Any], theirs: dict[str, Any]) -> float | None:
-    """How far pixels are apart in the mean."""
+    """Returns the mean difference of the pixels."""
     if "pictures" not in ours or "pictures" not in theirs:
         return None
     mine, other = np.load(ours["pictures"]), np.load(theirs["pictures"])

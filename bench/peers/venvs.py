@@ -1,4 +1,4 @@
-"""The contenders' own Pythons, each in a folder of its own, made when they are missing.
+"""The contenders' Python environments, each in its own folder, created when missing.
 
     python bench/peers/venvs.py target/bench-peers plots     # says where that one's Python is
 """
@@ -10,8 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-#: torch from PyPI is the one for CUDA, and does not load without the libraries that it names. What is
-#: left out of them (triton above all) it does without on a CPU.
+#: torch from PyPI is built for CUDA, and does not load without the libraries listed here. The
+#: omitted ones (mainly triton) are not needed on a CPU.
 TORCH = [
     "filelock", "typing-extensions>=4.13", "setuptools>=77", "sympy", "networkx", "jinja2", "fsspec",
     "cuda-toolkit[cublas,cudart,cufft,cufile,cupti,cusparse,nvjitlink,nvrtc]==13.2.2",
@@ -31,7 +31,7 @@ VENVS: dict[str, list[list[str]]] = {
     "plots": [["matplotlib>=3.10,<4"]],
 }
 
-#: What has to load for a venv to be of use.
+#: Module that must load for a venv to be usable.
 IMPORTS = {
     "tensorflow": "tensorflow",
     "dali": "nvidia.dali",
@@ -41,7 +41,10 @@ IMPORTS = {
 
 
 def python(home: Path, name: str) -> Path:
-    """The Python of one that is complete; else it is made. Raises OSError with what pip said."""
+    """Returns the Python of an environment, which is created if it is incomplete.
+
+    Raises OSError with the output of pip.
+    """
     folder = home / "venvs" / name
     interpreter = folder / "bin/python"
     asked = hashlib.sha256(repr((VENVS[name], IMPORTS[name])).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""DALI with its operators for the CPU: its TFRecord reader, decoder and resizer. It checks no CRC."""
+"""DALI with its CPU operators: its TFRecord reader, decoder and resizer. It checks no CRC."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def batches(case: str, data: str, setting: str, repeat: bool) -> Iterator[tuple[
     for _ in range(2):
         made.schedule_run()
     while repeat or taken < records:
-        # What it gives stays valid until the next is asked for.
+        # The output is valid until the next one is requested.
         yield rows, dict(zip(names, made.share_outputs(), strict=True))
         taken += rows
         made.release_outputs()
@@ -77,7 +77,7 @@ def batches(case: str, data: str, setting: str, repeat: bool) -> Iterator[tuple[
 
 def columns(case: str, batch: Any) -> dict[str, Any] | None:
     if not cases.CASES[case].features:
-        return None  # it parses always
+        return None  # it always parses
     found = {}
     for name, (kind, shape) in cases.CASES[case].features.items():
         if kind == "string" and name != "photo":

@@ -1,4 +1,4 @@
-"""shardfeed: everything in the trainer's process, or with a coordinator and a worker beside it."""
+"""shardfeed: entirely in the trainer's process, or with a coordinator and a worker beside it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BESIDE: list[int] = []
 
 
 def prepare(contender: str, case: str, data: str, setting: str) -> None:
-    """What runs before the loader is made: nothing here has seen the files before."""
+    """Prepares the process before the loader is created, with an empty index cache."""
     folder = tempfile.mkdtemp(prefix="shardfeed-bench-")
     atexit.register(lambda: __import__("shutil").rmtree(folder, ignore_errors=True))
     os.environ["SHARDFEED_CACHE_DIR"] = folder
@@ -61,7 +61,7 @@ def batches(case: str, data: str, setting: str, repeat: bool) -> Iterator[tuple[
     made = loader(case, data)
     while True:
         for batch in made:
-            # A trainer takes its columns: the arrays are made here.
+            # A trainer uses the columns: the arrays are created here.
             yield batch.rows, {name: batch[name] for name in batch}
         if not repeat:
             return

@@ -28,7 +28,7 @@ def prepare(contender: str, case: str, data: str, setting: str) -> None:
     global _service
     if contender != "tfservice":
         return
-    # Both load TensorFlow at the same time; the worker is told then where the dispatcher is.
+    # Both load TensorFlow at the same time; the worker then receives the dispatcher's address.
     started = [_start("dispatcher"), _start("worker")]
     address = _ready(started[0])
     assert started[1].stdin is not None
@@ -55,7 +55,7 @@ def _ready(process: subprocess.Popen[str]) -> str:
 
 
 def serve(role: str) -> None:
-    """A dispatcher or a worker, until it is killed."""
+    """Runs a dispatcher or a worker until it is killed."""
     service = tf.data.experimental.service
     if role == "dispatcher":
         server = service.DispatchServer(service.DispatcherConfig(port=0))
@@ -68,10 +68,11 @@ def serve(role: str) -> None:
 
 
 def pipeline(case: str, data: str, setting: str, repeat: bool) -> tf.data.Dataset:
-    """A case's batches.
+    """Returns a case's batches.
 
-    - `lean`: one reader, one call at a time. `sequential`: one reader with a large buffer, parallel calls.
-    - `interleaved`: several files at once, a thread pool of its own, any order.
+    - `lean`: one reader, one call at a time. `sequential`: one reader with a large buffer, parallel
+      calls.
+    - `interleaved`: several files at once, a private thread pool, any order.
     """
     of = cases.CASES[case]
     names = tf.data.Dataset.from_tensor_slices(cases.files(data, case))
@@ -122,7 +123,7 @@ def photo(case: str, record: tf.Tensor) -> dict[str, tf.Tensor]:
 
 
 class Boards:
-    """What examples/chess/boards.py declares, as a graph."""
+    """The operators declared in examples/chess/boards.py, as a graph."""
 
     def __init__(self, data: str) -> None:
         text = (cases.folder(data, "boards") / "boards.json").read_text()

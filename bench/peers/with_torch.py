@@ -40,7 +40,7 @@ def prepare(contender: str, case: str, data: str, setting: str) -> None:
 
 
 def photo(setting: str, case: str, encoded: bytes) -> Any:
-    """Height x width x channels, as all give it."""
+    """Returns height x width x channels, as all contenders do."""
     top, left = cases.PLACE
     if setting == "torchvision":
         from torchvision.io import ImageReadMode, decode_jpeg
@@ -61,7 +61,7 @@ def photo(setting: str, case: str, encoded: bytes) -> Any:
 
 
 class Records(IterableDataset):  # type: ignore[misc]
-    """The records of a worker's part of the files."""
+    """Iterates over the records of a worker's part of the files."""
 
     def __init__(self, case: str, data: str, setting: str, repeat: bool) -> None:
         self.case, self.setting, self.repeat = case, setting, repeat

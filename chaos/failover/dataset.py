@@ -1,4 +1,4 @@
-"""Shards of unequal sizes, some of them empty, as real datasets have them; and their digest."""
+"""Shards of unequal sizes, some of them empty, as in real datasets; and their digest."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ import shardfeed as sf
 
 
 def write(folder: Path, counts: list[int]) -> None:
-    """Writes shards of so many records; a record's `id` counts over the whole dataset."""
+    """Writes shards with these record counts; a record's `id` counts over the whole dataset."""
     folder.mkdir(parents=True)
     number = 0
     for shard, count in enumerate(counts):
         name = f"part-{shard:05d}-of-{len(counts):05d}.tfrecord"
         with sf.TFRecordWriter(folder / name) as writer:
             for _ in range(count):
-                # Lengths differ, as the content digest is made of lengths and checksums.
+                # Lengths differ because the content digest consists of lengths and checksums.
                 writer.write({"id": number, "text": f"record {number} " * (1 + number % 5)})
                 number += 1
 
 
 def unequal(records: int, shards: int, seed: int) -> list[int]:
-    """Sizes of shards that hold so many records together; the second one is empty."""
+    """Returns shard sizes that add up to `records`; the second shard is empty."""
     cuts = sorted(random.Random(seed).sample(range(1, records), shards - 2))
     sizes = [after - before for before, after in zip([0, *cuts], [*cuts, records], strict=True)]
     return [sizes[0], 0, *sizes[1:]]
 
 
 def read_back(folder: Path) -> tuple[list[str], list[int], str]:
-    """Names, numbers of records and the content digest, from the stored bytes of plain shards."""
+    """Returns names, record counts and the content digest, from the bytes of plain shards."""
     names, counts, whole = [], [], hashlib.sha256()
     for path in sorted(folder.iterdir()):
         data, at, count, each = path.read_bytes(), 0, 0, hashlib.sha256()

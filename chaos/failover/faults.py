@@ -1,6 +1,6 @@
-"""What fails. Each fault is a function that strikes, waits and mends; it returns the victim.
+"""Faults. Each is a function that strikes, waits and repairs; it returns the name of the victim.
 
-Whether all is well again afterwards is not their business.
+The faults do not check whether the cluster recovers afterwards.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from cluster import FailedError
 from ranks import STOPPED, Place, place_of
 from scene import Scene
 
-#: How long something is gone, in seconds: some are missed by then and some are not.
+#: Downtimes in seconds: some are long enough to be detected and some are not.
 GONE_S = (0.1, 2.5)
-#: More steps than a trainer has batches in hand: it must get them from somewhere.
+#: More steps than a trainer has batches in hand, so it must obtain new ones.
 STEPS_ON = 20
-#: The world sizes to which the ranks change.
+#: World sizes to which the ranks change.
 WORLD_SIZES = (3, 6)
 
 
@@ -25,7 +25,7 @@ class Fault(NamedTuple):
     number: int
     name: str
     play: Callable[[Scene], str]
-    #: It needs other coordinators, or a command that came with them.
+    #: True if the fault needs several coordinators, or a command that requires them.
     is_of_many: bool = False
 
 
@@ -42,14 +42,14 @@ def kill_leader(scene: Scene) -> str:
 
 
 def stop_leader(scene: Scene) -> str:
-    """It believes that it leads when it comes back, and must not be believed."""
+    """Stops the leader. When it continues it still believes that it leads, and must be rejected."""
     cluster = scene.cluster
     leader = cluster.until_led()
     scene.strike()
     leader.stop()
     if cluster.is_replicated:
         cluster.until_led(otherwise_than_by=leader)
-    # Longer than the lease of a leader and the sessions' time.
+    # Longer than the leader's lease and the session TTL.
     scene.hold(2.0, 3.0)
     leader.go_on()
     return leader.name
@@ -65,7 +65,7 @@ def kill_worker(scene: Scene) -> str:
 
 
 def stop_worker(scene: Scene) -> str:
-    """Its session ends, and its trainers go on without it, before it is heard of again."""
+    """Stops a worker until its session has ended and its trainers continue without it."""
     cluster = scene.cluster
     worker = scene.random.choice(cluster.workers)
     scene.strike()
@@ -85,7 +85,7 @@ def stop_worker(scene: Scene) -> str:
 
 
 def kill_coordinators(scene: Scene) -> str:
-    """Training goes on without them, into the next epoch."""
+    """Kills all coordinators; training continues without them into the next epoch."""
     nodes = [*scene.cluster.nodes.values()]
     scene.strike()
     for node in nodes:
@@ -96,7 +96,7 @@ def kill_coordinators(scene: Scene) -> str:
 
 
 def kill_rank(scene: Scene) -> str:
-    """The others notice; all go on from the last state that all have."""
+    """Kills a rank. The others notice; all resume from the last state that all ranks saved."""
     run = scene.run
     victim = scene.random.randrange(run.world_size)
     scene.strike()
@@ -111,14 +111,18 @@ def kill_rank(scene: Scene) -> str:
 
 
 def change_world_size(scene: Scene) -> str:
-    """Restarts in mid-epoch, from where all ranks agreed to stop or from where all had saved."""
+    """Restarts in mid-epoch with other world sizes.
+
+    The ranks resume from the step at which all agreed to stop, or from the last state that all
+    saved.
+    """
     sizes = [scene.run.world_size, *WORLD_SIZES]
     scene.strike()
     for number, world_size in enumerate(WORLD_SIZES):
         if number:
             scene.mid_epoch()
         way = scene.random.choice([signal.SIGTERM, signal.SIGKILL])
-        # Of ranks that are killed one after the other, some may have noticed.
+        # Ranks are killed one after the other, so some may notice before they are killed.
         allowed = {STOPPED} if way == signal.SIGTERM else {-signal.SIGKILL, 1}
         scene.run.signal(way)
         if not {*scene.run.exits()} <= allowed:
@@ -138,7 +142,7 @@ def resume(scene: Scene, world_size: int) -> None:
 
 
 def replace_follower(scene: Scene) -> str:
-    """A host is lost with its disk; another one comes, under a number of its own."""
+    """Loses a follower with its disk and adds a replacement with a new node number."""
     cluster = scene.cluster
     leader = cluster.until_led()
     victim = scene.random.choice([node for node in cluster.nodes.values() if node is not leader])
@@ -159,7 +163,7 @@ def transfer_leader(scene: Scene) -> str:
 
 
 def drain_worker(scene: Scene) -> str:
-    """It hands over what it has, leaves, and is started again once it is let in."""
+    """Drains a worker: it hands its ranks over, is uncordoned, and restarts."""
     cluster = scene.cluster
     worker = scene.random.choice(cluster.workers)
     scene.strike()

@@ -1,4 +1,4 @@
-"""Compares what the ranks were given with the order, by the independent oracle of docs/ORDER.md."""
+"""Compares the delivered batches with the order of the independent oracle of docs/ORDER.md."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ ORACLE = ROOT / "tests/order_oracle.py"
 def compare(
     ledger: Path, data: Path, epochs: int, global_batch: int, loader: dict[str, Any]
 ) -> int:
-    """Every global batch of these epochs, row by row; returns how many there are.
-    - `loader`: the options that the order is made of, as the loaders were given them.
+    """Compares every global batch of these epochs row by row; returns their number.
 
-    Raises FailedError at the first that is another one, or that is missing.
+    - `loader`: options that determine the order, as passed to the loaders.
+
+    Raises FailedError at the first batch that differs or is missing.
     """
     names, counts, digest = dataset.read_back(data)
     case = {
@@ -53,7 +54,7 @@ def compare(
 
 
 def ask_oracle(cases: list[dict[str, Any]]) -> list[Any]:
-    """A plan for each case."""
+    """Returns the oracle's plan for each case."""
     lines = "".join(json.dumps(case) + "\n" for case in cases)
     command = [sys.executable, str(ORACLE)]
     done = subprocess.run(command, input=lines, capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""The ranks of one run, each a process, and how far they are by their own word."""
+"""The ranks of one run, each a process, and the progress that they report."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from servers import until
 from trainer import Options
 
 TRAINER = Path(__file__).with_name("trainer.py")
-#: `trainer` takes the meeting of ranks from the example.
+#: Folder of `Ranks`, which `trainer` imports from the example.
 PATHS = (ROOT / "examples/digits",)
 
 
@@ -30,7 +30,7 @@ class Place(NamedTuple):
 
 
 class Given(NamedTuple):
-    """A rank has got a batch, at a time of the monotonic clock."""
+    """Receipt of a batch by a rank, at a time of the monotonic clock."""
 
     place: Place
     time: float
@@ -43,9 +43,9 @@ class Run:
         self.number, self.world_size, self.options = number, world_size, options
         self._folder = folder
         self.processes: list[subprocess.Popen[bytes]] = []
-        #: The batches of each rank.
+        #: Batches of each rank.
         self.given: list[list[Given]] = [[] for _ in range(world_size)]
-        #: What each rank said besides.
+        #: Other lines that each rank printed.
         self.said: list[list[str]] = [[] for _ in range(world_size)]
         self._readers: list[threading.Thread] = []
 
@@ -54,12 +54,12 @@ class Run:
         variables: Callable[[int], dict[str, str]],
         inside: Callable[[int], Sequence[str]] = lambda rank: (),
     ) -> None:
-        """Starts all ranks. `variables`: of a rank's environment. `inside`: what its command begins with."""
+        """Starts all ranks. `variables`: environment of a rank. `inside`: prefix of its command."""
         options = json.dumps(asdict(self.options))
         for rank in range(self.world_size):
             environment = os.environ | variables(rank)
             environment |= {"RANK": str(rank), "WORLD_SIZE": str(self.world_size)}
-            # The package that this process uses comes with it.
+            # Inherit the package that this process uses.
             paths = [*map(str, PATHS), *filter(None, [os.environ.get("PYTHONPATH")])]
             environment |= {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": ":".join(paths)}
             with Ending.held():
@@ -72,14 +72,14 @@ class Run:
                     stderr=subprocess.STDOUT,
                 )
                 self.processes.append(process)
-            # A pipe that nobody reads would hold the rank up.
+            # A pipe that is not read would block the rank.
             self._readers.append(threading.Thread(target=self._read, args=(rank,)))
             self._readers[-1].start()
 
     def close(self) -> None:
-        """Ends what runs of it."""
+        """Ends the processes that still run."""
         for process in self.processes:
-            process.kill()  # does nothing to a process that has ended
+            process.kill()  # no effect on a process that has ended
             process.wait()
         for reader in self._readers:
             reader.join()
@@ -99,32 +99,32 @@ class Run:
         self.close()
 
     def signal(self, number: int) -> None:
-        """To all ranks that run."""
+        """Sends a signal to all running ranks."""
         for process in self.processes:
             process.send_signal(number)
 
     @property
     def origin(self) -> Place:
-        """Where it begins."""
+        """Position at which the run begins."""
         return place_of(Path(self.options.state)) if self.options.state else Place(0, 0)
 
     @property
     def first(self) -> Place:
-        """Of the rank that is farthest."""
+        """Position of the most advanced rank."""
         return max((given[-1].place for given in self.given if given), default=Place(-1, -1))
 
     @property
     def last(self) -> Place:
-        """Of the rank that is least far."""
+        """Position of the least advanced rank."""
         return min(given[-1].place if given else Place(-1, -1) for given in self.given)
 
     def must_run(self) -> None:
-        """Raises if a rank has ended."""
+        """Raises FailedError if a rank has ended."""
         if any(process.poll() is not None for process in self.processes):
             raise FailedError(f"run {self.number}: not all ranks run: {self}")
 
     def until(self, missing: Callable[[], str]) -> None:
-        """Waits, while all ranks run, until nothing is missing."""
+        """Waits until `missing` returns ""; raises FailedError if a rank ends before."""
 
         def still_missing() -> str:
             self.must_run()
@@ -133,12 +133,12 @@ class Run:
         until(still_missing)
 
     def until_all_at(self, place: Place) -> None:
-        """Waits until every rank has got this step."""
+        """Waits until every rank has received this step."""
         words = f"not all ranks are at epoch {place.epoch} step {place.step}"
         self.until(lambda: "" if self.last >= place else f"{words}, one is at {self.last}")
 
     def exits(self, ranks: Sequence[int] | None = None, within_s: float = DEADLINE_S) -> list[int]:
-        """Waits for the end of these ranks, of all by default; returns their exit statuses."""
+        """Waits for the end of these ranks, by default all; returns their exit statuses."""
         waited = [self.processes[r] for r in (range(self.world_size) if ranks is None else ranks)]
 
         def still_running() -> str:
@@ -151,7 +151,7 @@ class Run:
         return [process.wait() for process in waited]
 
     def longest_gap(self, since: float, until: float) -> float:
-        """Seconds between two batches of a rank, if some of them were between these times."""
+        """Returns the longest gap in seconds between a rank's batches that overlaps this time."""
         longest = 0.0
         for given in self.given:
             for before, after in pairwise(given):
@@ -160,7 +160,7 @@ class Run:
         return longest
 
     def common_state(self) -> Path | None:
-        """The last state that every rank has; None: there is none yet. Raises if ranks differ."""
+        """Returns the last state common to all ranks, if any; FailedError if they differ."""
         folders = [Path(self.options.states) / f"rank-{rank}" for rank in range(self.world_size)]
         folders = [self._folder / folder for folder in folders]
         names = [{path.name for path in folder.glob("*.json")} for folder in folders]
@@ -191,7 +191,7 @@ class Run:
 
 
 def place_of(state: Path) -> Place:
-    """Where a state goes on, by its file's name."""
+    """Returns the position at which a state resumes, from its file name."""
     epoch, step = state.stem.split("-")
     return Place(int(epoch), int(step))
 

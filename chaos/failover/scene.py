@@ -1,4 +1,4 @@
-"""A training on a cluster while things fail: where it stands, when to strike, when all is well."""
+"""A training on a cluster during faults: its position, when to strike, when it has recovered."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from trainer import Options
 from whole import Whole
 
 JOB = "failover"
-#: Divisible by every world size here: 4, 3 and 6.
+#: Divisible by every world size used here: 4, 3 and 6.
 GLOBAL_BATCH = 24
 LANES = 12
 RECORDS = 2_390  # the last step is padded
 SHARDS = 24
-#: Of an epoch: the longest lane, two records a step (docs/ORDER.md section 7).
+#: Steps per epoch: the longest lane, two records per step (docs/ORDER.md section 7).
 STEPS = math.ceil(math.ceil(RECORDS / LANES) / (GLOBAL_BATCH // LANES))
 SAVE_EVERY = 8
-#: A model's time: epochs of about three seconds, in the middle of which a signal can be.
+#: Simulated time per step: epochs of about 3 s, long enough to send a signal in mid-epoch.
 STEP_SECONDS = 0.03
 
 
 class Scene:
-    """The cluster, the ranks of the run that is on, and what was struck last."""
+    """The cluster, the ranks of the current run, and the last strike."""
 
     def __init__(self, work: Path, ledger: Path, cluster: Cluster, seed: int) -> None:
         self.work, self.ledger, self.cluster = work, ledger, cluster
         self.random = random.Random(seed)
-        #: What makes the order; all runs have it.
+        #: Options that determine the order; common to all runs.
         self.loader: dict[str, Any] = {
             "files": f"{ledger / 'data'}/*.tfrecord",
             "lanes": LANES,
@@ -44,7 +44,7 @@ class Scene:
             "job": JOB,
         }
         self.runs: list[Run] = []
-        #: Where the first rank was when the first signal of the fault was sent, and when.
+        #: Position of the most advanced rank and time at the first signal of the fault.
         self.struck_at, self.struck = Place(0, 0), 0.0
 
     @property
@@ -52,7 +52,7 @@ class Scene:
         return self.runs[-1]
 
     def start(self, world_size: int, state: Path | None = None) -> None:
-        """A new run, once the one before has ended."""
+        """Starts a new run after the previous one has ended."""
         number = len(self.runs)
         options = Options(
             loader=self.loader,
@@ -70,7 +70,7 @@ class Scene:
         run.start(lambda rank: of_all | self.cluster.variables(rank % workers))
 
     def last_state(self) -> Path | None:
-        """The last one that all ranks of the run have, else the one that it began with."""
+        """Returns the last state that all ranks of the run have, else the one it started from."""
         begun = self.run.options.state
         return self.run.common_state() or (Path(begun) if begun else None)
 
@@ -83,29 +83,29 @@ class Scene:
             self.run.until(lambda: "" if self.run.first >= (epoch, step) else words)  # noqa: B023
             if self.run.first.step < STEPS * 3 // 4:
                 return self.run.first
-            # This process was late; in the next epoch, then.
+            # This process was late; try the next epoch.
 
     def strike(self) -> None:
-        """Waits for the middle of an epoch: what is to fail fails now."""
+        """Waits for the middle of an epoch and records it as the time of the strike."""
         self.struck_at, self.struck = self.mid_epoch(), time.monotonic()
 
     def hold(self, least_s: float, most_s: float) -> None:
-        """Lets a fault last for a while."""
+        """Waits for a random time between these bounds while the fault lasts."""
         end = time.monotonic() + self.random.uniform(least_s, most_s)
         self.run.until(lambda: "it lasts" if time.monotonic() < end else "")
 
     def after(self, place: Place, steps: int) -> Place:
-        """So many steps later."""
+        """Returns the position `steps` later."""
         epochs, step = divmod(place.step + steps, STEPS)
         return Place(place.epoch + epochs, step)
 
     def until_whole(self) -> None:
-        """Waits until the cluster is whole, and every rank has had two batches since."""
+        """Waits until the cluster is whole and every rank has received two batches since."""
         self.run.until(Whole(self.cluster, JOB, self.run.world_size).missing)
         self.run.until_all_at(self.after(self.run.first, 2))
 
     def longest_gap(self, since: float, until: float) -> float:
-        """Of all ranks, in seconds; the pause between two runs is none."""
+        """Returns the longest gap of all ranks in seconds, not counting pauses between runs."""
         return max(run.longest_gap(since, until) for run in self.runs)
 
     def no_panic(self) -> None:

@@ -18,16 +18,16 @@ from typing import Any
 
 from cluster import BINARY, DEADLINE_S, Ending, FailedError
 
-#: What the cluster says of a dead worker is soon true; the default suits longer epochs.
+#: Short session TTL, so that a dead worker is detected soon; the default suits longer epochs.
 CONFIG = "session-ttl-ms = 1500\nheartbeat-ms = 250\n"
-#: An answer that takes longer counts as none; the next look asks again.
+#: Time limit for an answer; after it the request counts as unanswered and is repeated.
 LOOK_S = 5.0
-#: Between two looks at the same thing.
+#: Polling interval.
 LOOK_AGAIN_S = 0.05
 
 
 class Bound:
-    """No wait of the whole program ends later."""
+    """Time limit of all waits of the program."""
 
     at = math.inf
 
@@ -37,7 +37,7 @@ class Bound:
 
 
 def until(missing: Callable[[], str], within_s: float = DEADLINE_S) -> None:
-    """Waits until nothing is missing; `missing` says what is, "" if nothing."""
+    """Waits until `missing` returns "" instead of a description of the missing condition."""
     begun = time.monotonic()
     while words := missing():
         now = time.monotonic()
@@ -47,9 +47,9 @@ def until(missing: Callable[[], str], within_s: float = DEADLINE_S) -> None:
 
 
 class Server:
-    """One process of the cluster. It says on its standard output when it is ready.
+    """One process of the cluster. It reports readiness on its standard output.
 
-    - `inside`: what its command begins with, to run it elsewhere than here.
+    - `inside`: prefix of its command, to run it in a network namespace.
     """
 
     def __init__(self, name: str, folder: Path, inside: Sequence[str] = ()) -> None:
@@ -68,11 +68,11 @@ class Server:
 
     @property
     def is_answering(self) -> bool:
-        """It runs, and was not stopped."""
+        """True if it runs and is not stopped."""
         return self._process is not None and not self.is_stopped
 
     def spawn(self, arguments: list[str]) -> None:
-        """Starts it, and does not wait for it."""
+        """Starts the process without waiting for it."""
         assert self._process is None, f"{self.name} runs already"
         with self.log.open("ab") as errors, Ending.held():
             self._process = subprocess.Popen(
@@ -85,7 +85,7 @@ class Server:
         self._said = b""
 
     def ready(self) -> None:
-        """Waits until it says that it is ready."""
+        """Waits until the process reports that it is ready."""
         process, deadline = self._running(), time.monotonic() + DEADLINE_S
         assert process.stdout is not None
         with selectors.DefaultSelector() as selector:
@@ -100,7 +100,7 @@ class Server:
                 self._said += more
 
     def kill(self) -> None:
-        """SIGKILL, if it runs, stopped or not; it has ended when this returns."""
+        """Sends SIGKILL if the process runs, stopped or not, and waits for its end."""
         process, self._process = self._process, None
         self.is_stopped = False
         if process is not None:
@@ -110,7 +110,7 @@ class Server:
             process.stdout.close()
 
     def stop(self) -> None:
-        """SIGSTOP; none of its threads runs when this returns."""
+        """Sends SIGSTOP; returns when none of its threads runs."""
         self.is_stopped = True
         process = self._running()
         process.send_signal(signal.SIGSTOP)
@@ -124,7 +124,7 @@ class Server:
         until(still_running)
 
     def go_on(self) -> None:
-        """SIGCONT."""
+        """Sends SIGCONT."""
         self._running().send_signal(signal.SIGCONT)
         self.is_stopped = False
 
@@ -134,7 +134,7 @@ class Server:
 
 
 class Node(Server):
-    """A coordinator, with its place in the cluster."""
+    """A coordinator and its node number, address and data folder."""
 
     def __init__(
         self, number: int, address: str, folder: Path, inside: Sequence[str] = ()
@@ -147,27 +147,27 @@ class Node(Server):
         return self._folder / f"state-{self.number}"
 
     def wipe(self) -> None:
-        """Its disk is gone."""
+        """Deletes its data, as if the disk were lost."""
         shutil.rmtree(self.data)
 
 
 class Hosts:
-    """Where processes run: here, and coordinators listen on ports that nobody else has."""
+    """Location of the processes: this host; coordinators listen on ports that are free."""
 
-    #: More options of all coordinators and workers.
+    #: Additional options of all coordinators and workers.
     options: Sequence[str] = ()
 
     def coordinators(self, count: int) -> list[str]:
-        """Their addresses."""
+        """Returns the addresses of the coordinators."""
         return free_addresses(count)
 
     def inside(self, name: str) -> Sequence[str]:
-        """What the command of this process begins with; `admin`: of those that ask and tell."""
+        """Returns the command prefix of a process; `admin` is that of administrative commands."""
         return ()
 
 
 class Cluster:
-    """Coordinators, and workers that stand for hosts: each has a socket of its own."""
+    """Coordinators, and workers that represent hosts: each has its own socket."""
 
     def __init__(
         self,
@@ -181,7 +181,7 @@ class Cluster:
         self._hosts = hosts or Hosts()
         addresses = self._hosts.coordinators(coordinators)
         inside = self._hosts.inside
-        #: The members, by their number.
+        #: Members by node number.
         self.nodes = {
             n: Node(n, address, folder, inside(f"coordinator-{n}"))
             for n, address in enumerate(addresses, 1)
@@ -190,7 +190,7 @@ class Cluster:
         names = [f"worker-{number}" for number in range(workers)]
         self.workers = [Server(name, folder, inside(name)) for name in names]
         (folder / "coordinator.toml").write_text(config)
-        #: Every server that ever ran, so that none outlives the cluster.
+        #: Every server that was ever started, so that none outlives the cluster.
         self.servers: list[Server] = [*self.workers, *self.nodes.values()]
 
     def __enter__(self) -> Cluster:
@@ -217,20 +217,21 @@ class Cluster:
 
     @property
     def address(self) -> str:
-        """Where workers and trainers look for the coordinators, whether those are there or not."""
+        """Addresses of the coordinators for workers and trainers, whether these run or not."""
         return ",".join(node.address for node in self.nodes.values())
 
     def socket(self, worker: int) -> str:
-        """Relative to the folder, as the path of a unix socket must be short."""
+        """Path of a worker's socket, relative because the path of a unix socket must be short."""
         return f"host-{worker}/worker.sock"
 
     def variables(self, worker: int) -> dict[str, str]:
-        """What makes a trainer on the host of this worker use the cluster."""
+        """Returns the variables that make a trainer on the host of this worker use the cluster."""
         return {"SHARDFEED_COORDINATOR": self.address, "SHARDFEED_WORKER": self.socket(worker)}
 
     def start_nodes(self) -> None:
-        """Starts those that do not run. A majority makes the first one ready, so all are started
-        before any is waited for."""
+        """Starts the coordinators that do not run.
+
+        The first one is ready only with a majority, so all are started before any is waited for."""
         gone = [node for node in self.nodes.values() if not node.is_answering]
         for node in gone:
             self.spawn_node(node)
@@ -260,11 +261,11 @@ class Cluster:
         worker.ready()
 
     def replace(self, gone: Node) -> Node:
-        """Takes a dead member out and a new one, with a number never used before, in."""
+        """Removes a dead member and adds a new one with a number never used before."""
         self.command("cluster", "remove", str(gone.number), "--yes")
         del self.nodes[gone.number]
         number = 1 + max(gone.number, *self.nodes)
-        # Not the dead one's address: workers that run must hear of it from the others.
+        # A new address: running workers must learn it from the other coordinators.
         [address] = free_addresses(1)
         node = Node(number, address, self._folder)
         self.servers.append(node)
@@ -274,7 +275,7 @@ class Cluster:
         def not_added() -> str:
             status = self.status()
             if status is not None and number in {each["node"] for each in status["members"]}:
-                return ""  # by a command of which we saw no good end
+                return ""  # added by an attempt that seemed to fail
             try:
                 self.command("cluster", "add", str(number), node.address, asked=self._others(node))
             except FailedError as error:
@@ -286,7 +287,7 @@ class Cluster:
         return node
 
     def command(self, *arguments: str, asked: str | None = None) -> str:
-        """What `shardfeed ...` prints. Stopped and dead coordinators are not among the `asked`."""
+        """Returns the output of `shardfeed ...`. `asked`: addresses of running coordinators."""
         words = f"shardfeed {' '.join(arguments)}"
         try:
             return subprocess.run(
@@ -303,7 +304,7 @@ class Cluster:
             raise FailedError(f"{words}: no end in {DEADLINE_S:.0f} s") from None
 
     def look(self, *arguments: str, asked: str | None = None) -> Any:
-        """The same for programs; None: there is no answer now."""
+        """Returns the JSON output of a command; None if there is no answer now."""
         asked = asked or self._others(None)
         try:
             done = subprocess.run(
@@ -318,11 +319,11 @@ class Cluster:
         return json.loads(done.stdout) if done.returncode == 0 else None
 
     def status(self) -> Any:
-        """What the coordinators say of themselves, the leader if there is one; None: no answer."""
+        """Returns the coordinators' status, from the leader if there is one; None: no answer."""
         return self.look("cluster", "status") if self.is_replicated else self.look("status")
 
     def leader(self) -> Node | None:
-        """Whom all that answer take for the leader; None: they do not agree, or one is silent."""
+        """Returns the leader on which all answers agree; None if they differ or one is missing."""
         status = self.status()
         if status is None:
             return None
@@ -334,7 +335,7 @@ class Cluster:
         return self.nodes.get(named.pop()) if len(named) == 1 else None
 
     def until_led(self, otherwise_than_by: Node | None = None) -> Node:
-        """Waits until those that answer agree on a leader; returns it."""
+        """Waits until the coordinators that answer agree on a leader; returns it."""
         found: list[Node] = []
 
         def missing() -> str:
@@ -351,13 +352,13 @@ class Cluster:
         return (*self._hosts.inside("admin"), BINARY)
 
     def _others(self, than: Node | None) -> str:
-        """Addresses of the coordinators that run, without one of them."""
+        """Returns the addresses of the running coordinators except `than`."""
         nodes = (node for node in self.nodes.values() if node.is_answering and node is not than)
         return ",".join(node.address for node in nodes)
 
 
 def free_addresses(count: int) -> list[str]:
-    """Addresses that nobody listens on, all different."""
+    """Returns different addresses that are not in use."""
     held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     try:
         return [f"127.0.0.1:{each.getsockname()[1]}" for each in held]

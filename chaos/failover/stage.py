@@ -1,4 +1,4 @@
-"""Around every play: a folder of its own, signals that end it, and what is said at the end."""
+"""Common frame of all plays: a working folder, signal handling, and the final line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import shardfeed as sf
 from cluster import BINARY, Ending, FailedError
 
-#: Of the play, loader, recount and system; others are bugs and keep their traceback.
+#: Errors of play, loader, recount and system; all others are bugs and keep their traceback.
 KNOWN_ERRORS = (FailedError, sf.ShardfeedError, ValueError, OSError, subprocess.SubprocessError)
 
 
@@ -21,14 +21,14 @@ def say(line: str) -> None:
 
 
 def perform(name: str, play: Callable[[Path], str]) -> int:
-    """Calls `play` with an empty folder and prints the last line that it returns, or
-    `name: FAILED ...`; returns the exit status. The folder is left behind for whoever looks for the
-    cause of a failure."""
+    """Calls `play` with an empty folder and prints the last line: its result or `name: FAILED ...`.
+
+    Returns the exit status. After a failure the folder is kept for diagnosis."""
     if not BINARY.exists():
         say(f"{name}: FAILED {BINARY} is missing; `make build` makes it")
         return 1
     Ending.on_signals()
-    # The caller's cluster is none of ours.
+    # The caller's cluster must not be used.
     for variable in [each for each in os.environ if each.startswith("SHARDFEED_")]:
         del os.environ[variable]
     work = Path(tempfile.mkdtemp(prefix=f"shardfeed-{name}-"))

@@ -1,10 +1,11 @@
-"""One rank: takes batches at a pace, in step with the others, and saves where it stands.
+"""One rank: consumes batches at a fixed pace, in step with the others, and saves its state.
 
     RANK=0 WORLD_SIZE=4 python trainer.py OPTIONS    # JSON, see `Options`
 
-It says `step EPOCH STEP TIME` when it has a batch, TIME being the monotonic clock's. SIGTERM: all
-ranks save after the same step and exit with 143. SIGUSR1: all ranks end after this epoch. If a rank
-is lost the others say so and exit with 1. What it was given stands in its ledger, not here.
+It prints `step EPOCH STEP TIME` for each batch; TIME is that of the monotonic clock. On SIGTERM all
+ranks save after the same step and exit with status 143. On SIGUSR1 all ranks end after this epoch.
+If a rank is lost, the others report it and exit with status 1. The received samples are in its
+ledger, not in this output.
 """
 
 from __future__ import annotations
@@ -21,26 +22,26 @@ from typing import Any
 import shardfeed as sf
 from train import RankLostError, Ranks
 
-#: States that are kept: ranks are at most one apart when one of them dies.
+#: Number of states that are kept: ranks are at most one apart when one of them dies.
 KEPT = 3
 
 
 @dataclass(frozen=True)
 class Options:
-    """Of all ranks alike."""
+    """Options, equal for all ranks."""
 
-    #: Of the loader.
+    #: Options of the loader.
     loader: dict[str, Any]
     global_batch: int
-    #: Folder for states, one in it for each rank; of this run alone.
+    #: Folder for the states of this run, with a subfolder per rank.
     states: str
-    #: File of the state to go on from.
+    #: File of the state to resume from.
     state: str | None
     save_every: int
     step_seconds: float
-    #: Socket where the ranks meet after each step; None: each goes on alone, for one epoch.
+    #: Socket where the ranks meet after each step; None: each rank runs alone for one epoch.
     meet: str | None
-    #: Files of the states of all ranks, where they stopped at different steps; instead of `state`.
+    #: Files of the states of all ranks that stopped at different steps; used instead of `state`.
     all_states: tuple[str, ...] = ()
 
 
@@ -73,7 +74,7 @@ def train(options: Options) -> int:
             for batch in loader:
                 print(f"step {batch.epoch} {batch.step} {time.monotonic():.6f}", flush=True)
                 time.sleep(options.step_seconds)
-                # Stands for the sum of gradients: it ends if a rank is lost, and the wish of one
+                # Stands in for the sum of gradients: it ends if a rank is lost, and a signal to one
                 # rank is known to all after the same step.
                 said = ranks.gather(bytes(wishes.values()))
                 is_over = any(each[0] for each in said)
@@ -87,7 +88,7 @@ def train(options: Options) -> int:
 
 
 def save(states: Path, loader: sf.Loader) -> None:
-    """The state appears whole or not at all."""
+    """Saves the state atomically."""
     path = states / f"{loader.epoch:06}-{loader.step:06}.json"
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(loader.state_dict(), sort_keys=True))

@@ -1,4 +1,4 @@
-"""When a cluster is whole: every part is there, knows of the others, and does its own work."""
+"""Checks whether a cluster is whole: every component runs, knows the others, and does its work."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from typing import Any
 
 from servers import Cluster
 
-#: A follower that the leader has not heard of for so long is not there.
+#: A follower that the leader has not heard from for this long counts as missing.
 HEARD_MS = 2000
 
 
 class Whole:
-    """What is still missing until the cluster is whole; a new one for each wait."""
+    """First reason why the cluster is not whole; use a new instance for each wait."""
 
     def __init__(self, cluster: Cluster, job: str, world_size: int) -> None:
         self._cluster, self._job, self._world_size = cluster, job, world_size
-        #: What was committed at the first look: the log grows, and nobody ever has all of it.
+        #: Commit index at the first check: the log grows, so no follower ever has all of it.
         self._committed: int | None = None
 
     def missing(self) -> str:
-        """ "" if nothing is."""
+        """Returns the first reason; "" if the cluster is whole."""
         return self._of_coordinators() or self._of_workers() or self._of_ranks()
 
     def _of_coordinators(self) -> str:
@@ -40,7 +40,7 @@ class Whole:
         return next(filter(None, (self._behind(each) for each in others)), "")
 
     def _behind(self, member: dict[str, Any]) -> str:
-        """What a follower lacks by the leader's word."""
+        """Returns the follower's deficit according to the leader; "" if there is none."""
         number = member["node"]
         if member["role"] != "voter":
             return f"coordinator {number} does not vote"
@@ -57,7 +57,7 @@ class Whole:
         return f"{sorted(gone)} are not live" if gone else ""
 
     def _of_ranks(self) -> str:
-        """Every rank must be served by its own worker, not by itself in a dead one's place."""
+        """Checks that every rank is served by its own worker, not in-process after its loss."""
         found = self._cluster.look("rank", "list", "--job", self._job)
         if found is None:
             return "nobody says who serves the ranks"

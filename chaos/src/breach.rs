@@ -1,15 +1,15 @@
-//! What must never be seen, by the ids of docs/INVARIANTS.md.
+//! Invariant violations, identified by their ids in docs/INVARIANTS.md.
 
 use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
 
-/// Something that must never be seen was.
+/// A violated invariant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Breach {
-    /// Which invariant, as docs/INVARIANTS.md numbers them.
+    /// Id of the invariant in docs/INVARIANTS.md.
     pub id: &'static str,
-    /// What was seen.
+    /// Description of the observed violation.
     pub what: String,
 }
 
@@ -19,24 +19,26 @@ impl fmt::Display for Breach {
     }
 }
 
-/// Collects breaches; copies share it. The first one counts: the others may follow from it.
+/// Collector of breaches, shared by its clones.
+///
+/// It keeps only the first breach, because later ones may be consequences of it.
 #[derive(Clone, Debug, Default)]
 pub struct Breaches(Rc<RefCell<Option<Breach>>>);
 
 impl Breaches {
-    /// Notes a breach.
+    /// Records a breach.
     pub fn note(&self, id: &'static str, what: impl Into<String>) {
         self.0.borrow_mut().get_or_insert_with(|| Breach { id, what: what.into() });
     }
 
-    /// Notes a breach unless `holds`.
+    /// Records a breach unless `holds` is true.
     pub fn check(&self, holds: bool, id: &'static str, what: impl FnOnce() -> String) {
         if !holds {
             self.note(id, what());
         }
     }
 
-    /// The first one.
+    /// Returns the first breach, if any.
     pub fn first(&self) -> Option<Breach> {
         self.0.borrow().clone()
     }

@@ -1,4 +1,5 @@
-//! The command: one process for each seed, so that nothing of one run is left for the next.
+//! The command line. Each seed runs in its own process, so no state leaks from one run into the
+//! next.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -10,27 +11,27 @@ use shardfeed_chaos::breach::Breach;
 use shardfeed_chaos::nemesis::{HOLDS, KINDS, LOSSES};
 use shardfeed_chaos::simulation;
 
-/// A seed takes about a second; one that takes so long hangs.
+/// Time limit for a seed; it takes about a second, and one that exceeds the limit has hung.
 const SEED_TIME_MAX: Duration = Duration::from_secs(180);
 
-/// Below so many seeds a kind of fault may not have come up.
+/// Minimum number of seeds at which every kind of fault must have occurred.
 const SEEDS_FOR_ALL_KINDS: u64 = 100;
 
 const USAGE: &str = "usage: shardfeed-chaos seed N [--show] | run [--seeds N] [--start N] [--jobs N] [--twice] [--until-breach]";
 
-/// What is asked of a run.
+/// Options of a run.
 #[derive(Debug)]
 struct Asked {
     seeds: u64,
     start: u64,
     jobs: usize,
-    /// Each seed twice, which must give the same.
+    /// Run each seed twice and require identical results.
     twice: bool,
-    /// Stop at the first breach, and say how many seeds it took.
+    /// Stop at the first breach and print the number of seeds that it took.
     until_breach: bool,
 }
 
-/// What a seed's process said.
+/// Result of a seed's process.
 #[derive(Debug)]
 struct Said {
     seed: u64,
@@ -80,11 +81,11 @@ fn asked(options: &[&str]) -> Option<Asked> {
 }
 
 fn say(to: &mut impl Write, line: &str) {
-    // Whoever reads may have gone.
+    // Ignore errors: the reader may have exited.
     let _ = to.write_all(format!("{line}\n").as_bytes());
 }
 
-/// One seed in this process: a line of JSON.
+/// Runs one seed in this process and prints the result as a line of JSON.
 fn run_seed(seed: u64, is_shown: bool) -> io::Result<ExitCode> {
     if is_shown {
         shardfeed_telemetry::init("off").map_err(io::Error::other)?;
@@ -107,7 +108,7 @@ fn run_seed(seed: u64, is_shown: bool) -> io::Result<ExitCode> {
     Ok(if is_fine { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Many seeds, each in a process of its own.
+/// Runs many seeds, each in its own process.
 fn run(asked: &Asked) -> io::Result<ExitCode> {
     let begun = Instant::now();
     let mut waiting: Vec<u64> = (asked.start..asked.start + asked.seeds).rev().collect();
@@ -173,7 +174,9 @@ fn hear(seed: u64, child: Child, since: Instant) -> io::Result<Said> {
     })
 }
 
-/// How people see a breach again; `make chaos PATCH=` says which change was built in.
+/// Returns the command that reproduces a breach.
+///
+/// `make chaos PATCH=` names the change that was built in.
 fn reproduce(seed: u64, more: &str) -> String {
     let patch = std::env::var("SHARDFEED_CHAOS_PATCH");
     let patch = patch.map(|patch| format!(" PATCH={patch}")).unwrap_or_default();

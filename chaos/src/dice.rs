@@ -1,58 +1,58 @@
-//! Randomness that a seed decides.
+//! Deterministic randomness derived from a seed.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A stream of random numbers; copies share it.
+/// Stream of random numbers, shared by its clones.
 #[derive(Clone, Debug)]
 pub struct Dice(Arc<Mutex<u64>>);
 
 impl Dice {
-    /// The stream of a seed; `part` tells apart the streams of one run.
+    /// Returns the stream for `seed`; `part` separates the streams of one run.
     pub fn new(seed: u64, part: u64) -> Self {
         let mut state = seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ part.rotate_left(40);
         step(&mut state);
         Self(Arc::new(Mutex::new(state)))
     }
 
-    /// 64 random bits.
+    /// Returns 64 random bits.
     pub fn bits(&self) -> u64 {
-        // The state is one number: a panic elsewhere cannot leave half of it.
+        // The state is a single number, so a panic elsewhere cannot leave it half updated.
         step(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// A number of a range that is not empty.
+    /// Returns a random number in `range`, which must not be empty.
     pub fn pick(&self, range: Range<u64>) -> u64 {
         range.start + self.bits() % (range.end - range.start)
     }
 
-    /// One of several.
+    /// Returns a random element; `None` if the slice is empty.
     pub fn one<'a, T>(&self, of: &'a [T]) -> Option<&'a T> {
         (!of.is_empty()).then(|| &of[self.pick(0..of.len() as u64) as usize])
     }
 
-    /// Whether something happens that happens `percent` times in a hundred.
+    /// Returns true with a probability of `percent` in 100.
     pub fn chance(&self, percent: u64) -> bool {
         self.pick(0..100) < percent
     }
 
-    /// A version 4 UUID as text.
+    /// Returns a random version 4 UUID as text.
     pub fn id(&self) -> String {
         let bits = u128::from(self.bits()) << 64 | u128::from(self.bits());
         uuid::Builder::from_random_bytes(bits.to_be_bytes()).into_uuid().to_string()
     }
 }
 
-/// SplitMix64 of Steele, Lea and Flood: every seed is a good one.
+/// SplitMix64 (Steele, Lea and Flood): every seed is a good one.
 fn step(state: &mut u64) -> u64 {
     *state = state.wrapping_add(STEP);
     mixed(*state)
 }
 
-/// What a state of the generator grows by.
+/// Increment of the generator state per number.
 pub(crate) const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The number that a state of the generator gives.
+/// Output of the generator for a given state.
 pub(crate) fn mixed(state: u64) -> u64 {
     let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,5 +1,6 @@
-//! Jobs that an operator pauses, cancels and lets go on, as clients see it: what was acknowledged holds for
-//! everything that is asked afterwards.
+//! Jobs that an operator pauses, cancels and resumes, as clients observe them.
+//!
+//! An acknowledged change must be visible in the answer to every later request.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -11,11 +12,14 @@ use crate::breach::Breaches;
 use crate::sim::SimTime;
 use crate::world::node::ELECTION_MAX_MS;
 
-/// Heartbeats are answered by a leader that a majority was heard by so lately that mostly there is no other
-/// one: for so long after an answer of that other one they may not know of it, ms.
+/// Time until heartbeat answers must reflect an acknowledged change, ms.
+///
+/// The leader that answers heartbeats heard from a majority so recently that there is mostly no
+/// other leader. A former leader may not know of a change for this long after the other leader
+/// acknowledged it.
 const HEARD_MS: u64 = 2 * ELECTION_MAX_MS;
 
-/// What an operator said of jobs, and what came of it.
+/// Operator requests about jobs, and the answers that were observed.
 #[derive(Debug)]
 pub struct Holds {
     breaches: Breaches,
@@ -24,27 +28,27 @@ pub struct Holds {
     counted: RefCell<BTreeMap<&'static str, u64>>,
 }
 
-/// How a job is held, and why.
+/// State of a paused or cancelled job, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
-    /// How.
+    /// Paused or cancelled.
     pub hold: wire::Hold,
-    /// Why.
+    /// Reason that the operator gave.
     pub reason: String,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Job {
-    /// What was acknowledged last; `None`: it goes on.
+    /// Change that was acknowledged last; `None`: the job runs.
     held: Option<Held>,
     since_ms: u64,
-    /// Something was sent that is not answered yet.
+    /// True while a request is unanswered.
     is_changing: bool,
-    /// Counts what was sent and what was answered.
+    /// Number of requests sent and answers received.
     changes: u64,
 }
 
-/// What was sure of a job when a request was sent.
+/// Known state of a job when a request was sent.
 #[derive(Clone, Debug)]
 pub struct Sure {
     name: String,
@@ -57,31 +61,31 @@ impl Sure {
         self.of.held.as_ref().is_some_and(|held| held.hold == hold)
     }
 
-    /// Whether also heartbeats know of it.
+    /// Returns true if heartbeat answers must reflect it as well.
     fn is_heard(&self) -> bool {
         self.of.since_ms + HEARD_MS <= self.now_ms || self.of.changes == 0
     }
 }
 
 impl Holds {
-    /// Nothing is held.
+    /// Returns a checker without any paused or cancelled jobs.
     pub fn new(breaches: Breaches, time: SimTime) -> Self {
         Self { breaches, time, jobs: RefCell::default(), counted: RefCell::default() }
     }
 
-    /// What was seen so often.
+    /// Returns the number of occurrences of each observed event, by name.
     pub fn counted(&self) -> BTreeMap<&'static str, u64> {
         self.counted.borrow().clone()
     }
 
-    /// An operator is about to say something of a job.
+    /// Records that an operator is about to send a request about a job.
     pub fn says(&self, job: &str) {
         let mut jobs = self.jobs.borrow_mut();
         let job = jobs.entry(job.to_owned()).or_default();
         (job.is_changing, job.changes) = (true, job.changes + 1);
     }
 
-    /// The operator has a definite answer.
+    /// Records the definite answer to the operator's request.
     pub fn said(&self, job: &str, asked: Option<Held>, answer: &Result<(), WireError>) {
         let mut jobs = self.jobs.borrow_mut();
         let known = jobs.entry(job.to_owned()).or_default();
@@ -100,7 +104,7 @@ impl Holds {
                     None => {}
                 }
                 let how = |held: &Option<Held>| held.as_ref().map(|held| held.hold);
-                // Who asks for what is so already changes nothing, not even the reason.
+                // A request for the current state changes nothing, not even the reason.
                 if how(&known.held) != how(&asked) {
                     (known.held, known.since_ms) = (asked, self.time.ms());
                 }
@@ -114,15 +118,15 @@ impl Holds {
         }
     }
 
-    /// A request about a job is about to be sent.
-    /// - Returns what its answer is compared with; `None` while nothing is sure.
+    /// Records that a request about a job is about to be sent.
+    /// - Returns the state to compare the answer with; `None` while a change is unanswered.
     pub fn sends(&self, job: &str) -> Option<Sure> {
         let of = self.jobs.borrow().get(job).cloned().unwrap_or_default();
         let now_ms = self.time.ms();
         (!of.is_changing).then(|| Sure { name: job.to_owned(), of, now_ms })
     }
 
-    /// A start was answered.
+    /// Checks the answer to a start of a rank.
     pub fn started<T>(&self, sent: Option<Sure>, answer: &Result<T, WireError>) {
         let Some(sure) = self.still(sent) else {
             return;
@@ -140,8 +144,9 @@ impl Holds {
         }
     }
 
-    /// A heartbeat was answered.
-    /// - `ended`: why a lease of the job that it told of ended, if so. `note`: why it shall wait.
+    /// Checks the answer to a heartbeat.
+    /// - `ended`: reason why the job's reported lease ended, if it did. `note`: reason why the rank
+    ///   has to wait.
     pub fn beat(&self, sent: Option<Sure>, ended: Option<ErrorKind>, note: Option<&str>) {
         let Some(sure) = self.still(sent).filter(Sure::is_heard) else {
             return;
@@ -164,8 +169,8 @@ impl Holds {
         }
     }
 
-    /// Groups were answered for.
-    /// - `new`: samples of the rank's list that it did not know.
+    /// Checks the answer to a claim of groups.
+    /// - `new`: newly granted samples of the rank's list.
     pub fn took(&self, sent: Option<Sure>, new: u64) {
         if let Some(sure) = self.still(sent).filter(Sure::is_heard) {
             let is_cancelled = sure.is_held(wire::Hold::Cancelled);
@@ -175,7 +180,7 @@ impl Holds {
         }
     }
 
-    /// Somebody read how a job is held.
+    /// Checks the pause or cancellation that a client read.
     pub fn read(&self, sent: Option<Sure>, held: Option<&wire::Held>) {
         let Some(sure) = self.still(sent) else {
             return;
@@ -189,7 +194,7 @@ impl Holds {
         }
     }
 
-    /// What was sure and still is.
+    /// Returns `sent` if no change was requested or answered since then.
     fn still(&self, sent: Option<Sure>) -> Option<Sure> {
         let jobs = self.jobs.borrow();
         let changes = |name: &str| jobs.get(name).map_or(0, |job| job.changes);
@@ -213,7 +218,7 @@ mod tests {
         Some(Held { hold: wire::Hold::Cancelled, reason: "why".into() })
     }
 
-    /// What comes of it if a job is held so, some time passes, and clients see something.
+    /// Holds a job, waits, and returns the breach that a client's observation causes.
     fn breach(held: Option<Held>, see: impl FnOnce(&Holds, Option<Sure>)) -> Option<&'static str> {
         let (breaches, time) = (Breaches::default(), SimTime::default());
         let holds = Holds::new(breaches.clone(), time.clone());
@@ -221,7 +226,7 @@ mod tests {
         holds.says("job");
         assert!(holds.sends("job").is_none());
         holds.said("job", held, &Ok(()));
-        // What was sent before is compared with nothing.
+        // A request that was sent before the change is not compared.
         holds.read(early, Some(&wire::Held { reason: "other".into(), ..wire::Held::default() }));
         time.set_ms(HEARD_MS);
         see(&holds, holds.sends("job"));

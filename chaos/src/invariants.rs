@@ -1,4 +1,4 @@
-//! What must be true of the coordinators at every moment, seen from inside.
+//! Invariants of the coordinators' internal state, checked at every inspection.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -12,62 +12,65 @@ use crate::lists::Decision;
 use crate::oracle::Oracle;
 use crate::world::node::{Node, TTL_MS};
 
-/// How far moments are known, ms.
+/// Precision of the observed times, ms.
 const SLACK_MS: u64 = 40;
 
-/// Bytes that one node's disks hold at most, after minutes of a few changes a second.
+/// Maximum bytes on one node's disks, after minutes at a few changes per second.
 const DISK_BYTES_MAX: u64 = 64 << 20;
 
-/// Entries that a log holds at most beyond the snapshots that it is cut by.
+/// Maximum number of log entries that a node keeps beyond the snapshots that truncate its log.
 const LOG_ENTRIES_MAX: u64 = 400;
 
-/// A rank of a generation of a job.
+/// Job, generation and rank.
 type RankKey = (String, u64, u64);
 
-/// What was seen of the coordinators.
+/// Observations of the coordinators, compared from one inspection to the next.
 #[derive(Debug)]
 pub struct Invariants {
     breaches: Breaches,
     oracle: Rc<Oracle>,
-    /// Who was seen to lead, and in which term. A term may have several leaders, each of whom takes office
-    /// by a majority that outranks those with lower numbers: (term, node) is what counts up.
+    /// Observed leaders, as (term, node).
+    ///
+    /// A term may have several leaders. Each is elected by a majority and outranks those of the
+    /// term with lower node numbers, so (term, node) increases.
     leaders: BTreeSet<(u64, u64)>,
-    /// The furthest index that any node was seen to have committed.
+    /// Highest index that any node was observed to have committed.
     committed: u64,
-    /// The hash of the state at an index, whoever came there first.
+    /// Hash of the state at each index, from the first node observed there.
     hashes: BTreeMap<u64, [u8; 32]>,
-    /// The last status of each node, and how often it had crashed.
+    /// Last status of each node, with its crash count at that time.
     last: BTreeMap<u64, (u64, Status)>,
     applied: u64,
-    /// Number of the last event that was looked at.
+    /// Number of the last event that was checked.
     event: u64,
     ranks: BTreeMap<RankKey, RankSeen>,
-    /// Since when, and until when, somebody answered as the leader, by term and node.
+    /// Times of the first and last inspection at which a node answered as leader, by term and node.
     offices: BTreeMap<(u64, u64), (u64, u64)>,
-    /// The last session that was seen to have expired.
+    /// Highest id of a session that was observed to have expired.
     expired: u64,
-    /// Times that two nodes were compared at the same index.
+    /// Number of comparisons of two nodes at the same index.
     pub compared: u64,
-    /// Snapshots that nodes were sent because the log no longer had what they lacked.
+    /// Number of snapshots that were sent to nodes because the log no longer held the entries they
+    /// lacked.
     pub jumps: u64,
-    /// Logs that were seen cut.
+    /// Number of observed log truncations.
     pub cuts: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RankSeen {
     cursor: (u64, u64),
-    /// The newest lease that was seen.
+    /// Highest fencing token that was observed.
     fencing: u64,
-    /// The lease that it has; 0: none.
+    /// Fencing token of its current lease; 0: no lease.
     lease: u64,
     superseded: bool,
-    /// Its job is cancelled.
+    /// True if its job is cancelled.
     cancelled: bool,
 }
 
 impl Invariants {
-    /// Nothing was seen yet.
+    /// Returns a checker without any observations.
     pub fn new(breaches: Breaches, oracle: Rc<Oracle>) -> Self {
         Self {
             breaches,
@@ -87,13 +90,13 @@ impl Invariants {
         }
     }
 
-    /// Leaders that took office.
+    /// Returns the number of leaders that were elected.
     pub fn elections(&self) -> u64 {
         self.leaders.len() as u64
     }
 
-    /// Looks at the nodes that run.
-    /// - `deep`: also at what takes long.
+    /// Checks the nodes that run.
+    /// - `deep`: also run the expensive checks.
     pub fn look(&mut self, nodes: &[Rc<Node>], now_ms: u64, deep: bool) {
         let mut furthest: Option<(u64, Inspector)> = None;
         let mut committed = self.committed;
@@ -133,7 +136,8 @@ impl Invariants {
         let Status { term, is_leader, last, committed, applied, snapshot, purged, .. } = status;
         let office = (*term, node.number);
         let outranks = self.leaders.last().is_none_or(|last| *last < office);
-        // One that is outranked when it is seen first may lack what the later one has committed.
+        // A leader that is already outranked when first observed may lack entries that its
+        // successor committed.
         if *is_leader && self.leaders.insert(office) && outranks {
             self.breaches.check(last.unwrap_or(0) >= self.committed, "I14", || {
                 let committed = self.committed;
@@ -188,7 +192,7 @@ impl Invariants {
         });
     }
 
-    /// After a failover every session gets its whole time again.
+    /// Checks that after a failover every session is granted its whole TTL again.
     fn look_at_sessions(&mut self, inspector: &Inspector, now_ms: u64) {
         let expired = inspector.read(|state| {
             let ended = state.ended_sessions().filter(|s| s.reason == EndReason::Expired);
@@ -198,8 +202,8 @@ impl Invariants {
             return;
         };
         self.expired = session;
-        // Whoever proposed it led for a whole ttl by then. What a leader left behind is decided before the
-        // next one answers.
+        // The leader that proposed the expiry had led for a whole TTL by then. Proposals that a
+        // former leader left behind are decided before the next leader answers.
         let in_time = |(since, until): &(u64, u64)| {
             let mut later = self.offices.values().filter(|(other, _)| other > since);
             since + TTL_MS <= until + SLACK_MS && later.all(|(other, _)| other + SLACK_MS >= now_ms)
@@ -209,7 +213,7 @@ impl Invariants {
         });
     }
 
-    /// What the policy decides of samples in doubt.
+    /// Passes the policy's decisions about in-doubt samples to the oracle.
     fn look_at_decisions(&mut self, inspector: &Inspector, now_ms: u64) {
         let after = self.event;
         let events: Vec<_> = inspector.read(|state| state.events_after(after).cloned().collect());
@@ -224,8 +228,8 @@ impl Invariants {
         }
     }
 
-    /// Cursors go up, and only as far as whoever held the lease has told; in a generation that was
-    /// superseded nothing moves.
+    /// Checks that cursors only increase, only as far as the lease holder reported, and that
+    /// superseded generations do not change.
     fn look_at_ranks(&mut self, inspector: &Inspector, now_ms: u64) {
         let seen = inspector.read(|state| {
             let mut seen = vec![];

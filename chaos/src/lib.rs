@@ -1,9 +1,11 @@
-//! A seeded simulation of a whole cluster: the real coordinators (server, raft, scheduler) on simulated
-//! machines, model workers and trainers that keep to the protocol, faults, and an oracle that counts what
-//! trainers received. One seed decides everything.
+//! Seeded simulation of a whole cluster.
 //!
-//! It is empty unless the build says `--cfg tokio_unstable`, as `.cargo/config.toml` does: without that
-//! tokio's own randomness follows no seed. Start at `simulation`.
+//! It runs the real coordinators (server, raft, scheduler) on simulated machines, model workers and
+//! trainers that follow the protocol, fault injection, and an oracle that counts the samples that
+//! trainers received. One seed determines every event.
+//!
+//! The crate is empty unless it is built with `--cfg tokio_unstable`, as `.cargo/config.toml` does:
+//! without that flag tokio's internal randomness cannot be seeded. Start at `simulation`.
 #![deny(unsafe_code)]
 
 #[cfg(tokio_unstable)]
@@ -34,24 +36,24 @@ pub mod world;
 #[cfg(tokio_unstable)]
 pub use panics::{panicked, watch_panics};
 
-/// Panics, also of tasks whose result nobody asks for.
+/// Records panics, including those of tasks whose result is never awaited.
 #[cfg(tokio_unstable)]
 mod panics {
     use std::sync::OnceLock;
 
     static FIRST: OnceLock<String> = OnceLock::new();
 
-    /// Remembers the first panic of this process from now on.
+    /// Installs a panic hook that records the first panic of this process.
     pub fn watch_panics() {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
-            // A later one may follow from the first.
+            // Later panics may be consequences of the first.
             let _ = FIRST.set(panic.to_string().replace('\n', " "));
             before(panic);
         }));
     }
 
-    /// The first panic.
+    /// Returns the first panic, if any.
     pub fn panicked() -> Option<String> {
         FIRST.get().cloned()
     }

@@ -1,5 +1,7 @@
-//! What the trainers of dynamic jobs received, and what must be true of it: as `oracle`, but which rank has
-//! what follows from who asked when, so only the sum is known beforehand.
+//! Samples that trainers of dynamic jobs received, and the invariants about them.
+//!
+//! As `oracle`, but the assignment of samples to ranks depends on the order of requests, so only
+//! the total is known in advance.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,10 +13,10 @@ use shardfeed_proto::coordinator::v1::InDoubt;
 use crate::breach::Breaches;
 use crate::world::catalog::{GRACE_MS, JobFacts, policy_of};
 
-/// How far moments are known, ms.
+/// Precision of the observed times, ms.
 const SLACK_MS: u64 = 150;
 
-/// What an operator says is decided within so long, or not at all, ms.
+/// A `DeclareGone` request takes effect within this time or not at all, ms.
 const GONE_MS: u64 = 10_000;
 
 /// (epoch, step)
@@ -23,7 +25,7 @@ type Place = (u64, u64);
 /// A lease: job, generation, rank, fencing token.
 type LeaseKey = (String, u64, u64, u64);
 
-/// What the trainers of dynamic jobs received.
+/// Samples that the trainers of dynamic jobs received.
 #[derive(Debug)]
 pub struct Lists {
     breaches: Breaches,
@@ -33,20 +35,20 @@ pub struct Lists {
 #[derive(Debug, Default)]
 struct Seen {
     jobs: BTreeMap<String, Ledger>,
-    /// Where ranks stood, as far as was known, when the sessions that served them ended.
+    /// Last known position of a rank when the session that served it ended.
     ended: BTreeMap<LeaseKey, Place>,
-    /// Those of them that ended because somebody cancelled the job: the session lives, and hears of it with
-    /// its next heartbeat.
+    /// Leases in `ended` that ended because an operator cancelled the job. Their sessions live on
+    /// and learn of it with the next heartbeat.
     cancelled: BTreeSet<LeaseKey>,
-    /// When a rank of a generation of a job lost its lease last, ms.
+    /// Last time at which a rank of a generation lost its lease, ms, by job, generation and rank.
     unserved: BTreeMap<(String, u64, u64), u64>,
-    /// When somebody said of a rank that it does not come back, ms.
+    /// Time at which an operator declared a rank gone, ms, by job and rank.
     gone: BTreeMap<(String, u64), u64>,
     decided: Decided,
 }
 
-/// Samples in doubt that the policy decided on, by job, generation and epoch: those that other ranks got, and those
-/// that none did.
+/// In-doubt samples that the policy decided on, by job, generation and epoch: the number
+/// redelivered to other ranks and the number dropped.
 type Decided = BTreeMap<(String, u64, u64), (u64, u64)>;
 
 #[derive(Debug)]
@@ -55,27 +57,28 @@ struct Ledger {
     generations: BTreeMap<u64, Received>,
 }
 
-/// What the policy decided of samples in doubt.
+/// Decision of the policy about in-doubt samples.
 #[derive(Clone, Copy, Debug)]
 pub struct Decision {
-    /// Whose they were.
+    /// Rank that the samples had been granted to.
     pub rank: u64,
-    /// Of which epoch.
+    /// Epoch of the samples.
     pub epoch: u64,
-    /// How many.
+    /// Number of samples.
     pub samples: u64,
-    /// Whether nobody gets them.
+    /// True if the samples are dropped; false if they are redelivered.
     pub is_dropped: bool,
 }
 
-/// Where a generation begins.
+/// Start of a generation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Beginning {
-    /// The generation whose tokens it began with.
+    /// Generation whose states it started from.
     pub parent: Option<u64>,
-    /// Where the ranks of the parent stood by these tokens. One place for all of them if there is one.
+    /// Positions of the parent's ranks according to these states. One position for all ranks if it
+    /// is common to them.
     pub stood: BTreeMap<u64, Place>,
-    /// Its ranks.
+    /// Number of ranks of the generation.
     pub world_size: u64,
 }
 
@@ -83,17 +86,17 @@ pub struct Beginning {
 struct Received {
     begin: Beginning,
     batches: BTreeMap<(Place, u64), Vec<Sample>>,
-    /// Epochs of which a rank was told that they ended.
+    /// Epochs whose end was reported to a rank.
     ended: BTreeSet<u64>,
 }
 
 impl Lists {
-    /// Nothing was received yet.
+    /// Returns a ledger without any deliveries.
     pub fn new(breaches: Breaches) -> Self {
         Self { breaches, seen: RefCell::default() }
     }
 
-    /// A rank has its place in a generation.
+    /// Records that a rank was admitted to a generation.
     pub fn begins(&self, job: &Rc<JobFacts>, generation: u64, begin: &Beginning) {
         let mut seen = self.seen.borrow_mut();
         let new = || Ledger { job: Rc::clone(job), generations: BTreeMap::new() };
@@ -107,7 +110,7 @@ impl Lists {
         });
     }
 
-    /// A rank received a batch.
+    /// Records that a rank received a batch.
     pub fn delivered(&self, lease: &LeaseKey, place: Place, samples: Vec<Sample>) {
         let mut seen = self.seen.borrow_mut();
         let (job, generation, rank, _) = lease;
@@ -126,7 +129,7 @@ impl Lists {
         });
     }
 
-    /// A rank was told that an epoch ended for it.
+    /// Records that the end of an epoch was reported to a rank.
     pub fn epoch_ended(&self, job: &str, generation: u64, epoch: u64) {
         let mut seen = self.seen.borrow_mut();
         let ledger = seen.jobs.get_mut(job);
@@ -135,28 +138,28 @@ impl Lists {
         }
     }
 
-    /// A lease ended, with its rank at a place, as far as was known.
+    /// Records that a lease ended, with the last known position of its rank.
     pub fn lease_ended(&self, lease: LeaseKey, known: Place) {
         self.seen.borrow_mut().ended.entry(lease).or_insert(known);
     }
 
-    /// The same, because somebody cancelled its job.
+    /// Same as [`Lists::lease_ended`], for a lease that ended because its job was cancelled.
     pub fn lease_cancelled(&self, lease: LeaseKey, known: Place) {
         self.seen.borrow_mut().cancelled.insert(lease.clone());
         self.lease_ended(lease, known);
     }
 
-    /// An operator says that a rank does not come back.
+    /// Records that an operator declared a rank gone.
     pub fn declares_gone(&self, job: &str, rank: u64, now_ms: u64) {
         self.seen.borrow_mut().gone.insert((job.to_owned(), rank), now_ms);
     }
 
-    /// A rank lost its lease.
+    /// Records that a rank lost its lease.
     pub fn unserved(&self, (job, generation): (&str, u64), rank: u64, now_ms: u64) {
         self.seen.borrow_mut().unserved.insert((job.to_owned(), generation, rank), now_ms);
     }
 
-    /// The policy decided on samples in doubt.
+    /// Records a decision of the policy about in-doubt samples.
     pub fn decided(&self, (job, generation): (&str, u64), decision: &Decision, now_ms: u64) {
         let Decision { rank, epoch, samples, is_dropped } = *decision;
         let mut seen = self.seen.borrow_mut();
@@ -177,8 +180,8 @@ impl Lists {
         sums.1 += if is_dropped { samples } else { 0 };
     }
 
-    /// Counts everything.
-    /// - Returns epochs that ended, and samples.
+    /// Counts all deliveries and checks the totals.
+    /// - Returns the number of epochs that ended and the number of samples.
     pub fn recount(&self) -> (u64, u64) {
         let seen = self.seen.borrow();
         let counted = seen.jobs.values().map(|ledger| self.recount_job(ledger, &seen.decided));
@@ -190,7 +193,7 @@ impl Lists {
         let mut epochs: BTreeMap<u64, Delivered> = BTreeMap::new();
         let delivers = |(_, received): &(&u64, &Received)| !received.batches.is_empty();
         let mut next = ledger.generations.iter().rev().find(delivers).map(|(number, _)| *number);
-        // Where the ranks of a generation stood when the next one of the lineage began.
+        // Positions of a generation's ranks when the next generation of the lineage began.
         let mut stood: Option<&BTreeMap<u64, Place>> = None;
         while let Some(number) = next {
             let Some(received) = ledger.generations.get(&number) else {
@@ -237,15 +240,15 @@ impl Lists {
     }
 }
 
-/// Generation, rank and place of a batch.
+/// Generation, rank and position of a batch.
 type Delivery = (u64, u64, Place);
 
-/// What was delivered of an epoch.
+/// Deliveries of an epoch.
 #[derive(Debug, Default)]
 struct Delivered {
-    /// By whom.
+    /// Deliveries of each sample.
     times: BTreeMap<Sample, Vec<Delivery>>,
-    /// Samples in doubt that others got, and that nobody got.
+    /// In-doubt samples that were redelivered to other ranks, and that were dropped.
     redelivered: u64,
     dropped: u64,
     is_over: bool,

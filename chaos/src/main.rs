@@ -1,4 +1,4 @@
-//! `shardfeed-chaos`: runs seeds and says what was seen. See `make chaos`.
+//! `shardfeed-chaos`: runs seeds and reports the results. See `make chaos`.
 #![forbid(unsafe_code)]
 
 #[cfg(tokio_unstable)]
@@ -14,7 +14,7 @@ fn main() -> ExitCode {
 #[cfg(not(tokio_unstable))]
 fn main() -> ExitCode {
     use std::io::Write;
-    // Whoever reads may have gone.
+    // Ignore errors: the reader of stderr may have exited.
     let _ = std::io::stderr().write_all(
         b"error: this build cannot simulate\nhint: run `make chaos`, which builds with --cfg tokio_unstable\n",
     );

@@ -1,4 +1,5 @@
-//! What goes wrong, when, and for how long: decided by the dice, counted when it really happened.
+//! Fault injection: the seed determines the kind, time and duration of each fault; a fault is
+//! counted only once it has taken effect.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,23 +15,25 @@ use crate::world::admin::{Admin, Errand};
 use crate::world::node::{ELECTION_MAX_MS, Node, TTL_MS, address_of};
 use crate::world::worker::{Order, WorkerHost};
 
-/// Faults at a time, at most.
+/// Maximum number of simultaneous faults.
 const AT_ONCE: usize = 2;
 
-/// How far a wall clock jumps at most, ms: beyond every time that the product remembers anything for.
+/// Maximum jump of a wall clock, ms: longer than any retention time of the product.
 const JUMP_MS_MAX: u64 = 7_200_000;
 
-/// How slow links between coordinators are while workers are late, ms: the end of a session takes a round trip to be
-/// committed, which must not keep the leader from hearing of a majority within an election.
+/// Latency of links between coordinators while workers are late, ms.
+///
+/// Committing the end of a session takes a round trip. It must stay short enough for the leader to
+/// hear from a majority within an election timeout.
 const LATE_DELAY_MS: Range<u64> = 80..180;
 
-/// A machine loses its power within so many writes and syncs: a few commits of a log.
+/// Maximum number of writes and syncs before a machine loses power: a few log commits.
 const FUSE_WRITES_MAX: u64 = 60;
 
-/// A link of two hosts, by name; the lesser one first.
+/// Link between two hosts, by name; the lesser name comes first.
 type Link = (String, String);
 
-/// Everything that can go wrong.
+/// Kinds of faults.
 pub const KINDS: [&str; 23] = [
     "partition-leader",
     "partition-leader-with-hosts",
@@ -57,19 +60,19 @@ pub const KINDS: [&str; 23] = [
     "trainers-kill",
 ];
 
-/// What operators do.
+/// Changes that operators request.
 pub const HOLDS: [&str; 2] = ["job-pause", "job-cancel"];
 
-/// What power cuts come to, on disks.
+/// Effects of power cuts on disks.
 pub const LOSSES: [&str; 2] = ["lost-write", "torn-write"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Cut {
-    /// Messages wait.
+    /// Messages are delayed.
     Held,
-    /// Messages from the first to the second are lost.
+    /// Messages from the first host to the second are lost.
     Forth,
-    /// Messages from the second to the first are lost.
+    /// Messages from the second host to the first are lost.
     Back,
     /// All messages are lost.
     Both,
@@ -79,19 +82,19 @@ enum Cut {
 struct Active {
     until_ms: u64,
     links: BTreeMap<Link, Cut>,
-    /// Links that are slow.
+    /// Links with added latency.
     slow: Vec<Link>,
-    /// Coordinators that start again at the end.
+    /// Coordinators that restart when the fault ends.
     down: Vec<usize>,
-    /// Hosts of workers that start again at the end.
+    /// Hosts of workers that restart when the fault ends.
     hosts_down: Vec<usize>,
-    /// A coordinator whose disk is mended at the end.
+    /// Coordinator whose disk is repaired when the fault ends.
     disk: Option<usize>,
-    /// Coordinators that lose their power in the middle of a write, if they write enough.
+    /// Coordinators that lose power during a write, if they write enough.
     fuses: Vec<usize>,
 }
 
-/// Who makes things go wrong.
+/// Fault injector.
 #[derive(Debug)]
 pub struct Nemesis {
     dice: Dice,
@@ -104,16 +107,16 @@ pub struct Nemesis {
     next_ms: u64,
     next_spare: usize,
     founders: usize,
-    /// Nodes that were told to go, and what their errand was.
+    /// Node that is being removed and the node that replaces it.
     leaving: Option<(usize, usize)>,
     /// Nodes that are members, as far as is known.
     pub members: Vec<usize>,
-    /// How often what happened.
+    /// Number of faults that took effect, by kind.
     pub fired: BTreeMap<&'static str, u64>,
 }
 
 impl Nemesis {
-    /// Nothing goes wrong before the first tick.
+    /// Returns an injector that injects no faults before the first tick.
     pub fn new(
         (dice, trace): (Dice, Trace),
         nodes: Vec<Rc<Node>>,
@@ -137,13 +140,13 @@ impl Nemesis {
         }
     }
 
-    /// Whether the launchers can reach a host: they are where people are.
+    /// Returns true if the launchers can reach a host; they run on the operators' machine.
     pub fn is_reachable(&self, sim: &mut Sim<'_>, host: usize) -> bool {
         let name = &self.hosts[host].name;
         !self.applied.contains_key(&link("admin", name)) && sim.is_host_running(name.as_str())
     }
 
-    /// Ends what has lasted long enough, and begins something new now and then.
+    /// Ends the faults that have expired and starts new ones at random times.
     pub fn tick(&mut self, sim: &mut Sim<'_>, now_ms: u64) {
         self.end(sim, |active| active.until_ms <= now_ms);
         self.follow_errands(sim);
@@ -158,7 +161,7 @@ impl Nemesis {
         }
     }
 
-    /// Ends everything.
+    /// Ends all faults.
     pub fn heal(&mut self, sim: &mut Sim<'_>) {
         self.trace.tell("nemesis: everything is mended");
         self.end(sim, |_| true);
@@ -167,7 +170,7 @@ impl Nemesis {
         }
     }
 
-    /// The node that leads, as most would say.
+    /// Returns the node that leads in the highest term.
     pub fn leader(&self) -> Option<usize> {
         let leads = |index: &usize| {
             let inspector = self.nodes[*index].inspector.borrow();
@@ -220,7 +223,7 @@ impl Nemesis {
         }
     }
 
-    /// Whoever has lost its power in the middle of a write is down from now on.
+    /// Marks coordinators that lost power during a write as down.
     fn follow_fuses(&mut self, sim: &mut Sim<'_>) {
         for at in 0..self.active.len() {
             let dark = |index: &usize| self.nodes[*index].host.disks().is_dark();
@@ -236,14 +239,15 @@ impl Nemesis {
         }
     }
 
-    /// Starts a coordinator, again if it runs.
+    /// Starts a coordinator; restarts it if it runs.
     fn boot(&mut self, sim: &mut Sim<'_>, index: usize) {
         self.crash(sim, index, None);
         sim.bounce(self.nodes[index].name.as_str());
     }
 
-    /// Stops a coordinator without a word.
-    /// - `power`: with the machine's power, so that what was not synced may be gone; and whether blocks tear.
+    /// Crashes a coordinator.
+    /// - `power`: if set, the machine loses power and unsynced data may be lost; the value says
+    ///   whether blocks may tear.
     fn crash(&mut self, sim: &mut Sim<'_>, index: usize, power: Option<bool>) {
         let node = &self.nodes[index];
         sim.crash(node.name.as_str());
@@ -266,7 +270,7 @@ impl Nemesis {
         nodes.chain(hosts).chain(["admin".to_owned()]).collect()
     }
 
-    /// Links from some hosts to all others.
+    /// Returns the links from the given hosts to all others.
     fn around(&self, names: &[String], cut: Cut) -> BTreeMap<Link, Cut> {
         let mut links = BTreeMap::new();
         for name in names {
@@ -286,7 +290,8 @@ impl Nemesis {
         match kind {
             "partition-leader" => active.links = self.around(&[name(self.leader()?)], Cut::Both),
             "partition-leader-with-hosts" => {
-                // Others elect a leader, and sessions end there, while workers still ask this one.
+                // The other side elects a leader and expires sessions, while workers on this side
+                // still ask the old leader.
                 let names: Vec<_> = self.hosts.iter().map(|host| host.name.clone()).collect();
                 let mut side: Vec<_> = names.into_iter().filter(|_| self.dice.chance(50)).collect();
                 side.push(name(self.leader()?));
@@ -294,7 +299,7 @@ impl Nemesis {
                 active.links = self.around(&side, Cut::Both);
             }
             "partition-random" => {
-                // Some coordinators with some of the hosts on one side.
+                // Some coordinators and some hosts are on one side.
                 let all = self.everyone();
                 let side: Vec<_> = all.into_iter().filter(|_| self.dice.chance(35)).collect();
                 active.links = self.around(&side, Cut::Both);
@@ -303,7 +308,7 @@ impl Nemesis {
                 }
             }
             "partition-bridge" => {
-                // Two coordinators do not hear each other, the third hears both.
+                // Two coordinators cannot reach each other; the third reaches both.
                 let (a, b) = (some?, self.dice.one(&running).copied()?);
                 if a == b {
                     return None;
@@ -350,8 +355,8 @@ impl Nemesis {
                 active.disk = Some(index);
             }
             "clock-jump" => {
-                // Answers are remembered for a time by the wall clock: a larger jump forgets them, and a
-                // request that is sent again is carried out again.
+                // Answers are remembered for a limited time by the wall clock. After a longer jump
+                // they are forgotten, and a request that is sent again is executed again.
                 let by = self.dice.pick(1..JUMP_MS_MAX) as i64;
                 let by = if self.dice.chance(50) { by } else { -by };
                 self.nodes[some?].host.jump(by);
@@ -362,7 +367,8 @@ impl Nemesis {
             }
             "replace-member" => return self.replace(sim),
             "workers-late" => {
-                // They are heard again about when the ends of their sessions are proposed; committing takes longer.
+                // Their messages arrive at about the time at which the ends of their sessions are
+                // proposed; committing these takes longer.
                 let leader = name(self.leader()?);
                 let nodes: Vec<_> = self.nodes.iter().map(|node| node.name.clone()).collect();
                 let hosts = self.hosts.iter().map(|host| &host.name);
@@ -374,7 +380,7 @@ impl Nemesis {
                 let slow = others.map(|other| (leader.clone(), other.clone()));
                 let slow = slow_down(sim, by, slow);
                 let until_ms = active.until_ms + TTL_MS / 2;
-                // Nothing else that keeps them silent, or has the leader replaced.
+                // No other fault may delay them further or cause the leader to be replaced.
                 self.next_ms = until_ms;
                 self.active.push(Active { until_ms, slow, ..Active::default() });
             }
@@ -388,7 +394,7 @@ impl Nemesis {
             self.crash(sim, index, tears);
             self.nodes[index].host.disks().set_faults(DiskFaults::default());
         }
-        // Faults of disks count when a write meets them.
+        // Disk faults count when a write encounters them.
         if active.disk.is_none() && active.fuses.is_empty() {
             self.count(kind);
         }
@@ -423,7 +429,7 @@ impl Nemesis {
                 active.hosts_down = vec![at];
             }
             _ => {
-                // Longer than a session lives.
+                // Longer than a session TTL.
                 active.until_ms += TTL_MS;
                 active.links = self.around(std::slice::from_ref(&host.name), Cut::Held);
             }
@@ -441,13 +447,15 @@ impl Nemesis {
         None
     }
 
-    /// A member goes and a node that was never used takes its place; it counts when both is done.
+    /// Replaces a member by an unused node; counted when both the addition and the removal are
+    /// done.
     fn replace(&mut self, sim: &mut Sim<'_>) -> Option<Active> {
         if self.leaving.is_some() || self.next_spare >= self.nodes.len() {
             return None;
         }
         let (leaves, comes) = (*self.dice.one(&self.members)?, self.next_spare);
-        // Processes that start know the founders' addresses: one of them stays, as people would see to.
+        // Processes that start know the founders' addresses, so one founder stays, as an operator
+        // would ensure.
         let is_founder = |index: &usize| *index < self.founders;
         let founders = self.members.iter().copied().filter(is_founder);
         if founders.eq([leaves]) {
@@ -468,7 +476,7 @@ impl Nemesis {
         None
     }
 
-    /// Sees what errands came to; one that failed is run again.
+    /// Processes the results of errands; a failed errand is retried.
     pub fn follow_errands(&mut self, sim: &mut Sim<'_>) {
         let done: Vec<Errand> = std::mem::take(&mut *self.admin.done.borrow_mut());
         for errand in done {
@@ -514,12 +522,12 @@ impl Nemesis {
         }
     }
 
-    /// Whether members are being changed.
+    /// Returns true while a membership change is in progress.
     pub fn is_changing(&self) -> bool {
         self.leaving.is_some() || self.admin.busy.get()
     }
 
-    /// Makes the network what the faults that last say.
+    /// Applies the link states of all active faults to the network.
     fn apply_links(&mut self, sim: &mut Sim<'_>) {
         let mut wanted: BTreeMap<Link, Cut> = BTreeMap::new();
         for (link, cut) in self.active.iter().flat_map(|active| &active.links) {
@@ -547,7 +555,7 @@ impl Nemesis {
         self.applied = wanted;
     }
 
-    /// Adds what disks counted.
+    /// Adds the disks' fault counters.
     pub fn count_disks(&mut self) {
         let all = self.nodes.iter().map(|node| node.host.disks().fired());
         let (full, errors, lost, torn) = all.fold((0, 0, 0, 0), |sum, fired| {
@@ -564,8 +572,8 @@ impl Nemesis {
     }
 }
 
-/// Gives links another latency.
-/// - Returns them.
+/// Sets the latency of links.
+/// - Returns the links.
 fn slow_down(sim: &mut Sim<'_>, by: Duration, links: impl Iterator<Item = Link>) -> Vec<Link> {
     links.inspect(|(a, b)| sim.set_link_latency(a.as_str(), b.as_str(), by)).collect()
 }

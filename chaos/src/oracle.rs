@@ -1,5 +1,6 @@
-//! What clients saw, and what must be true of it. It counts from what trainers received and what was
-//! answered; it knows nothing of how coordinators work.
+//! Client observations and the invariants about them. The oracle uses only the batches that
+//! trainers received and the answers to requests; it knows nothing of the coordinators'
+//! implementation.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,17 +22,17 @@ use crate::world::session::Asked;
 /// (epoch, step)
 type Place = (u64, u64);
 
-/// A rank of a generation of a job.
+/// Job, generation and rank.
 type RankKey = (String, u64, u64);
 
-/// What clients saw.
+/// Observations of all clients.
 #[derive(Debug)]
 pub struct Oracle {
     breaches: Breaches,
     seen: RefCell<Seen>,
-    /// What the trainers of dynamic jobs received.
+    /// Samples that the trainers of dynamic jobs received.
     pub lists: Lists,
-    /// Jobs that were held.
+    /// Jobs that were paused or cancelled.
     pub holds: Holds,
     /// Corrupt records.
     pub skips: Skips,
@@ -39,47 +40,47 @@ pub struct Oracle {
 
 #[derive(Debug, Default)]
 struct Seen {
-    /// The first definite answer to each request.
+    /// First definite answer to each request, by request id.
     answers: BTreeMap<String, String>,
-    /// The largest lease that was answered so far.
+    /// Highest fencing token in an answer so far.
     granted: u64,
     grants: u64,
-    /// Positions that were sent to some coordinator, by rank and lease.
+    /// Positions that were sent to a coordinator, by rank and lease.
     told: BTreeMap<RankKey, BTreeMap<u64, Place>>,
-    /// Positions that ranks asked to come back at.
+    /// Positions at which ranks asked to reconnect.
     came_back: BTreeMap<RankKey, Place>,
-    /// The largest (generation, epoch, step) that was read of each job.
+    /// Highest (generation, epoch, step) that was read of each job.
     latest: BTreeMap<String, (u64, Place)>,
     ledgers: BTreeMap<String, Ledger>,
 }
 
-/// What the trainers of a job received.
+/// Batches that the trainers of a job received.
 #[derive(Debug)]
 struct Ledger {
     job: Rc<JobFacts>,
     generations: BTreeMap<u64, Received>,
-    /// Global batches, whoever received them first.
+    /// Global batches, as received the first time.
     batches: BTreeMap<Place, Vec<Planned>>,
 }
 
 #[derive(Debug)]
 struct Received {
-    /// The generation whose token it began with.
+    /// Generation whose state it started from.
     parent: Option<u64>,
     begin: (u64, Vec<Segment>, u64),
     slots: BTreeMap<Place, BTreeMap<u64, Vec<Planned>>>,
 }
 
-/// What was counted in the end.
+/// Final counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
-    /// Epochs that were delivered to the end.
+    /// Epochs that were delivered completely.
     pub epochs: u64,
-    /// Samples of the lineage that counts.
+    /// Samples of the surviving lineage.
     pub samples: u64,
     /// Steps of all lineages.
     pub steps: u64,
-    /// Generations.
+    /// Number of generations.
     pub generations: u64,
     /// Epochs of dynamic jobs that ended.
     pub shared_epochs: u64,
@@ -88,7 +89,7 @@ pub struct Counted {
 }
 
 impl Oracle {
-    /// Nothing was seen yet.
+    /// Returns an oracle without any observations.
     pub fn new(breaches: Breaches, time: SimTime) -> Rc<Self> {
         let lists = Lists::new(breaches.clone());
         let holds = Holds::new(breaches.clone(), time);
@@ -96,13 +97,13 @@ impl Oracle {
         Rc::new(Self { breaches, seen: RefCell::default(), lists, holds, skips })
     }
 
-    /// A request is about to be sent.
-    /// - Returns what its answer must lie behind.
+    /// Records that a request is about to be sent.
+    /// - Returns the highest fencing token so far; a token in the answer must be higher.
     pub fn sends(&self) -> u64 {
         self.seen.borrow().granted
     }
 
-    /// A request got a definite answer.
+    /// Checks that a request always receives the same definite answer.
     pub fn answered(&self, id: &str, _sent: u64, answer: &str) {
         let mut seen = self.seen.borrow_mut();
         let first = seen.answers.entry(id.to_owned()).or_insert_with(|| answer.to_owned());
@@ -111,20 +112,22 @@ impl Oracle {
         });
     }
 
-    /// Leases that were answered.
+    /// Returns the number of granted leases.
     pub fn grants(&self) -> u64 {
         self.seen.borrow().grants
     }
 
-    /// The largest position that was ever sent for a rank of a generation under a lease not below `since`,
-    /// or asked to come back at.
+    /// Returns the highest position that was ever sent for a rank of a generation.
+    ///
+    /// It covers reports under leases not below `since`, and positions at which the rank asked to
+    /// reconnect.
     pub fn told_since(&self, rank: &RankKey, since: u64) -> Option<Place> {
         let seen = self.seen.borrow();
         let told = seen.told.get(rank).into_iter().flat_map(|told| told.range(since..));
         told.map(|(_, place)| *place).max().max(seen.came_back.get(rank).copied())
     }
 
-    /// A heartbeat is about to be sent.
+    /// Records that a heartbeat is about to be sent.
     pub fn tells(&self, ranks: &[wire::RankProgress]) {
         let mut seen = self.seen.borrow_mut();
         for wire::RankProgress { lease, epoch, step, .. } in ranks {
@@ -137,7 +140,7 @@ impl Oracle {
         }
     }
 
-    /// A rank is about to ask where it may stand.
+    /// Records that a rank is about to request a start or a reconnect.
     pub fn asks(&self, asked: &Asked, intent: &Intent) {
         if let Intent::Reconnect { generation, epoch, step } = intent {
             let mut seen = self.seen.borrow_mut();
@@ -147,7 +150,7 @@ impl Oracle {
         }
     }
 
-    /// A rank got a lease.
+    /// Records that a rank was granted a lease.
     pub fn granted(
         &self,
         asked: &Asked,
@@ -171,16 +174,18 @@ impl Oracle {
         seen.told.entry(told).or_default().entry(fencing).or_default();
     }
 
-    /// A worker heard that its session ended, so long after it sent a heartbeat that was answered. No two
-    /// live workers have one name here, and none of them left.
+    /// Checks that a session ended no sooner than its TTL after the last answered heartbeat.
+    ///
+    /// - `silence`: time since that heartbeat was sent. Here no two live workers share a name, and
+    ///   no worker leaves.
     pub fn session_ended(&self, worker: &str, session: u64, silence: Duration) {
         self.breaches.check(silence >= Duration::from_millis(TTL_MS), "I10", || {
             format!("session {session} of {worker} ended {silence:?} after a heartbeat")
         });
     }
 
-    /// A trainer has its place in a generation.
-    /// - `parent`: the generation that made its token.
+    /// Records that a trainer was admitted to a generation.
+    /// - `parent`: generation that its state came from.
     pub fn begins(
         &self,
         job: &Rc<JobFacts>,
@@ -207,7 +212,7 @@ impl Oracle {
         });
     }
 
-    /// A trainer received a batch.
+    /// Records that a trainer received a batch.
     pub fn delivered(
         &self,
         job: &str,
@@ -236,7 +241,7 @@ impl Oracle {
         }
     }
 
-    /// All ranks saved their state at the same step.
+    /// Checks that the states that all ranks saved at the same step are equal.
     pub fn saved(&self, job: &str, tokens: &BTreeMap<u64, Token>) {
         let mut all = tokens.values();
         let first = all.next();
@@ -245,12 +250,12 @@ impl Oracle {
         });
     }
 
-    /// What to compare the answer to a read of a job's latest token with.
+    /// Returns the latest state known of a job, to compare the answer to a read with.
     pub fn reads_latest(&self, job: &str) -> Option<(u64, Place)> {
         self.seen.borrow().latest.get(job).copied()
     }
 
-    /// The latest token of a job was read.
+    /// Checks that the latest state of a job that was read is not older than `before`.
     pub fn latest(&self, job: &str, token: &Token, before: Option<(u64, Place)>) {
         let mut seen = self.seen.borrow_mut();
         let read = (token.generation, (token.epoch, token.step()));
@@ -273,7 +278,7 @@ impl Oracle {
         *latest = (*latest).max(read);
     }
 
-    /// Counts everything that trainers received.
+    /// Counts and checks all batches that trainers received.
     pub fn recount(&self) -> Counted {
         let seen = self.seen.borrow();
         let mut counted = Counted::default();
@@ -293,7 +298,8 @@ impl Oracle {
         let Some(last) = slots.keys().next_back().copied() else {
             return;
         };
-        // A rank that nobody stops goes on alone: only what all ranks took is the job's, and that comes first.
+        // A rank that is not stopped continues alone. Only batches that all ranks received belong
+        // to the job, and these come first.
         let mut alone: Option<BTreeSet<u64>> = None;
         for epoch in 0..=last.0 {
             let mut valid: BTreeMap<Sample, u64> = BTreeMap::new();
@@ -339,8 +345,9 @@ impl Oracle {
         self.breaches.check(known.contains(&(0, 0)), "I4", || format!("{name} lost its beginning"));
     }
 
-    /// What the last generation that delivered anything has behind it: of each ancestor what it delivered
-    /// before its child began.
+    /// Returns the deliveries of the last generation that delivered a batch and of its ancestors.
+    ///
+    /// Of each ancestor only the deliveries before its child's start count.
     fn lineage<'a>(&self, ledger: &'a Ledger) -> Slots<'a> {
         let delivers = |(_, received): &(&u64, &Received)| !received.slots.is_empty();
         let mut next = ledger.generations.iter().rev().find(delivers).map(|(number, _)| *number);
@@ -376,7 +383,8 @@ impl Oracle {
     }
 }
 
-/// Slots with the generation that delivered them, its world size, and what each rank has.
+/// Global batches, with the generation that delivered them, its world size, and the entries of each
+/// rank.
 type Slots<'a> = BTreeMap<Place, (u64, u64, &'a BTreeMap<u64, Vec<Planned>>)>;
 
 fn place_of((epoch, segments, _): &(u64, Vec<Segment>, u64)) -> Place {
@@ -410,13 +418,13 @@ mod tests {
             self.oracle.begins(&self.job, (generation, parent), (0, segments, world_size));
         }
 
-        /// All ranks of a generation take these steps of epoch 0.
+        /// Delivers these steps of epoch 0 to all ranks of a generation.
         fn take(&self, generation: u64, world_size: u64, steps: std::ops::Range<u64>) {
             let ranks: Vec<u64> = (0..world_size).collect();
             self.take_of(generation, world_size, steps, &ranks);
         }
 
-        /// Some ranks do.
+        /// Delivers these steps to some ranks.
         fn take_of(
             &self,
             generation: u64,
@@ -450,7 +458,7 @@ mod tests {
             fixture.begin(1, Some(0), 2, 1);
             fixture.begin(2, Some(0), 5, 4);
             fixture.take(2, 4, 5..steps);
-            // Somebody who was not told goes on.
+            // A rank that was not notified continues.
             fixture.take(0, 2, 10..12);
             let counted = fixture.oracle.recount();
             assert_eq!(fixture.breaches.first(), None);
@@ -474,7 +482,7 @@ mod tests {
         doubled.take(0, 2, 2..3);
         assert_eq!(doubled.breach(), Some("I4"));
 
-        // A rank of a run that was given up goes on alone; nothing of that is the job's.
+        // A rank of an abandoned run continues alone; its batches do not belong to the job.
         let alone = |then: u64| {
             let fixture = Fixture::new(Tail::Drop);
             fixture.begin(0, None, 0, 2);

@@ -1,4 +1,5 @@
-//! One seed: a cluster comes up, works, is hurt, is mended, and must work again; then everything is counted.
+//! Runs one seed: a cluster starts, works under faults, has all faults removed, and must recover.
+//! Then all deliveries are counted.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -23,37 +24,38 @@ use crate::world::launcher::Launcher;
 use crate::world::node::{ELECTION_MAX_MS, Node, TTL_MS, address_of};
 use crate::world::worker::WorkerHost;
 
-/// Coordinators that found the cluster.
+/// Coordinators that form the cluster.
 const FOUNDERS: usize = 3;
-/// Machines that may replace them.
+/// Spare machines that may replace them.
 const SPARES: usize = 3;
 /// Hosts with workers.
 const HOSTS: usize = 4;
-/// Time that passes at once, ms.
+/// Simulated time per step, ms.
 const TICK_MS: u64 = 2;
-/// How often coordinators are looked at, and how often inside, ms.
+/// Intervals between inspections of the coordinators, and between deep inspections, ms.
 const LOOK_MS: (u64, u64) = (10, 100);
-/// How often launchers look after their runs, ms.
+/// Interval at which launchers check their runs, ms.
 const LAUNCH_MS: u64 = 50;
-/// Without faults a cluster is founded, a dataset indexed and a job started within so long, ms.
+/// Time limit for forming a cluster, indexing a dataset and starting a job without faults, ms.
 const SET_UP_MS: u64 = 20_000;
-/// Things go wrong for so long, ms.
+/// Duration of the fault phase, ms.
 const FAULTS_MS: u64 = 14_000;
-/// After everything is mended: a leader within three of the longest elections.
+/// Time limit for a leader after all faults are removed: three of the longest election timeouts.
 const LEADER_MS: u64 = 3 * ELECTION_MAX_MS;
-/// Then all ranks are served within a session's life and a second, and the launcher's own pauses.
+/// Time limit after that for serving all ranks: a session TTL and 1 s, plus the launcher's pauses.
 const SERVED_MS: u64 = TTL_MS + 1_000 + 2_000;
-/// Then every job finishes an epoch, and a change of members that was begun ends.
+/// Time limit after that for every job to finish an epoch, and for a pending membership change to
+/// end.
 const EPOCH_MS: u64 = 20_000;
 
-/// What came of a seed.
+/// Result of a seed.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// Hash of everything that happened.
+    /// Hash of the trace.
     pub hash: String,
-    /// The first thing that must not be.
+    /// First breach of an invariant.
     pub breach: Option<Breach>,
-    /// What was counted, by name.
+    /// Counters by name.
     pub totals: BTreeMap<String, u64>,
 }
 
@@ -72,7 +74,7 @@ struct World<'a> {
 }
 
 /// Runs a seed.
-/// - `is_shown`: whether what happens goes to stderr.
+/// - `is_shown`: write the trace to stderr.
 pub fn run(seed: u64, is_shown: bool) -> Outcome {
     crate::sim::simulate(seed);
     shardfeed_raft::seed_randomness(seed);
@@ -261,8 +263,8 @@ impl World<'_> {
         }
     }
 
-    /// Lets time pass until something is true.
-    /// - Returns whether it became true in time; `false` also after a breach.
+    /// Advances the simulation until `done` returns true.
+    /// - Returns true if that happened within `ms`; false also after a breach.
     fn until(&mut self, ms: u64, faults: bool, done: impl Fn(&mut Self) -> bool) -> bool {
         let end = self.time.ms() + ms;
         while self.time.ms() < end {

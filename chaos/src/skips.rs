@@ -1,5 +1,7 @@
-//! Corrupt records that trainers were not given: told by workers, counted by coordinators, bounded by each
-//! rank's budget. It counts from what trainers met.
+//! Corrupt records that were not delivered to trainers: reported by workers, counted by
+//! coordinators, and bounded by each rank's budget.
+//!
+//! The expected counts come from the records that trainers encountered.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,7 +12,7 @@ use shardfeed_proto::coordinator::v1 as wire;
 use crate::breach::Breaches;
 use crate::world::catalog::JobFacts;
 
-/// What was met, told, and listed.
+/// Corrupt records that were encountered, reported and listed.
 #[derive(Debug)]
 pub struct Skips {
     breaches: Breaches,
@@ -19,40 +21,40 @@ pub struct Skips {
 
 #[derive(Debug, Default)]
 struct Seen {
-    /// Records that somebody told of, by job.
+    /// Records that a worker reported, by job.
     told: BTreeMap<String, BTreeSet<Sample>>,
-    /// Those whose report was answered.
+    /// Reported records whose report was answered, by job.
     known: BTreeMap<String, BTreeSet<Sample>>,
-    /// Records that a start of a rank was not given of an epoch.
+    /// Records of an epoch that were skipped for one start of a rank, by trainer and epoch.
     skipped: BTreeMap<(String, u64), u64>,
     counted: BTreeMap<&'static str, u64>,
 }
 
 impl Skips {
-    /// Nothing was met yet.
+    /// Returns a checker without any records.
     pub fn new(breaches: Breaches) -> Self {
         Self { breaches, seen: RefCell::default() }
     }
 
-    /// What was seen so often.
+    /// Returns the number of occurrences of each observed event, by name.
     pub fn counted(&self) -> BTreeMap<&'static str, u64> {
         self.seen.borrow().counted.clone()
     }
 
-    /// A report is about to be sent.
+    /// Records that a report is about to be sent.
     pub fn tells(&self, job: &str, records: &BTreeSet<Sample>) {
         let mut seen = self.seen.borrow_mut();
         seen.told.entry(job.to_owned()).or_default().extend(records);
         *seen.counted.entry("skip-reports").or_default() += 1;
     }
 
-    /// A report was answered.
+    /// Records that a report was answered.
     pub fn knows(&self, job: &str, records: &BTreeSet<Sample>) {
         self.seen.borrow_mut().known.entry(job.to_owned()).or_default().extend(records);
     }
 
-    /// A trainer was handed a batch out of which `skipped` records were left.
-    /// - `allowed`: of an epoch, since it started.
+    /// Records that a trainer received a batch from which `skipped` records were removed.
+    /// - `allowed`: maximum per epoch since the trainer started.
     pub fn handed_out(&self, trainer: &str, epoch: u64, skipped: u64, allowed: u64) {
         let mut seen = self.seen.borrow_mut();
         let of_epoch = seen.skipped.entry((trainer.to_owned(), epoch)).or_default();
@@ -64,7 +66,7 @@ impl Skips {
         *seen.counted.entry("records-skipped").or_default() += skipped;
     }
 
-    /// A trainer refused a batch, as too much would have been skipped with it.
+    /// Records that a trainer rejected a batch because it would have exceeded the budget.
     pub fn refused(&self, trainer: &str, epoch: u64, skipped: u64, allowed: u64) {
         let mut seen = self.seen.borrow_mut();
         let before = seen.skipped.get(&(trainer.to_owned(), epoch)).copied().unwrap_or(0);
@@ -74,14 +76,14 @@ impl Skips {
         *seen.counted.entry("budgets-refused").or_default() += 1;
     }
 
-    /// An epoch of a job is about to be asked for.
-    /// - Returns what [`Skips::listed`] compares the answer with.
+    /// Records that an epoch of a job is about to be requested.
+    /// - Returns the records to compare the answer with in [`Skips::listed`].
     pub fn asks(&self, job: &str) -> BTreeSet<Sample> {
         self.seen.borrow().known.get(job).cloned().unwrap_or_default()
     }
 
-    /// An epoch was answered for, with the records that count as skipped in it.
-    /// - `known`: what had been told and answered before it was asked for.
+    /// Checks the skipped records that an answer lists for an epoch.
+    /// - `known`: records whose reports had been answered before the request was sent.
     pub fn listed(&self, job: &JobFacts, known: &BTreeSet<Sample>, epoch: &wire::Epoch) {
         let mut seen = self.seen.borrow_mut();
         let (name, number, records) = (&job.name, epoch.epoch, &epoch.skipped_records);
@@ -181,7 +183,7 @@ mod tests {
             }
         }
 
-        /// Everything corrupt is known, and an epoch is listed.
+        /// Reports every corrupt record and returns the breach that listing `epoch` causes.
         fn breach(&self, epoch: &wire::Epoch) -> Option<&'static str> {
             self.skips.tells("job", &self.corrupt);
             self.skips.knows("job", &self.corrupt);

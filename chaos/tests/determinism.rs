@@ -1,4 +1,4 @@
-//! A seed decides everything, in every process.
+//! Checks that a seed gives the same run in every process.
 #![cfg(tokio_unstable)]
 
 use std::process::Command;

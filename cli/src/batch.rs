@@ -1,4 +1,4 @@
-//! `shardfeed batch`: which records a batch is made of, and the way back.
+//! `shardfeed batch`: the records of a batch, and the batch of a record.
 
 use std::io::{self, Write};
 
@@ -14,7 +14,7 @@ use crate::order::{Order, OrderArgs};
 use crate::output::{self, Format, Grid, Report};
 use crate::shard_ref::RecordRef;
 
-/// Rows of a batch at most: a bound for the memory that a table of them takes.
+/// Maximum number of rows of a batch: bounds the memory of a table.
 const ROWS_MAX: u64 = 1 << 20;
 
 const ABOUT: &str = "\
@@ -31,10 +31,10 @@ Examples:
   shardfeed batch show --job resnet --epoch 2 --step 120
   shardfeed batch show --find train-00003.tfrecord:17 --batch-size 32 'train/*.tfrecord'";
 
-/// What can be asked of a batch.
+/// Subcommands of `batch`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum BatchCommand {
-    /// Show the records of a batch, or with --find the batch of a record
+    /// Show the records of a batch, or the batch of a record (--find)
     #[command(long_about = ABOUT)]
     Show(ShowArgs),
 }
@@ -46,13 +46,13 @@ pub(crate) struct ShowArgs {
     /// Step of the epoch, from 0
     #[arg(long, required_unless_present = "find")]
     step: Option<u64>,
-    /// Rank, from 0; without it 0, or with --job all
+    /// Rank, from 0 [default: 0, or with --job all]
     #[arg(long)]
     rank: Option<u64>,
-    /// Show a batch of this job of the cluster, which knows files and order
+    /// Show a batch of this job of the cluster, with its files and order
     #[arg(long, conflicts_with_all = OF_FILES)]
     job: Option<String>,
-    /// Show where this record is delivered: a shard's path and the record's number in it, from 0
+    /// Show the batch of this record: a shard's path and the record's number in it, from 0
     #[arg(long, value_name = "PATH:ORDINAL", conflicts_with_all = ["step", "rank"])]
     find: Option<RecordRef>,
     #[command(flatten)]
@@ -63,7 +63,7 @@ pub(crate) struct ShowArgs {
     cluster: ClusterArgs,
 }
 
-/// What a job knows by itself.
+/// Options that a job determines.
 const OF_FILES: [&str; 15] = [
     "files",
     "compression",
@@ -82,7 +82,7 @@ const OF_FILES: [&str; 15] = [
     "token",
 ];
 
-/// Files that need not be named if a job is.
+/// Files, which may be omitted if a job is named.
 #[derive(Debug)]
 struct FilesOrJob(DatasetArgs);
 
@@ -127,7 +127,7 @@ struct SampleReport {
     valid: bool,
 }
 
-/// Where a record is delivered; padding that repeats it is not told.
+/// Position of a record; padding that repeats the record is not included.
 #[derive(Debug, Serialize)]
 struct FindReport {
     epoch: u64,
@@ -137,7 +137,8 @@ struct FindReport {
     delivered: bool,
     step: Option<u64>,
     rank: Option<u64>,
-    /// Row of the rank's batch; `null` also for a step whose global batch --world-size does not divide.
+    /// Row of the rank's batch; also `null` for a step whose global batch is not divisible by
+    /// --world-size.
     row: Option<usize>,
     world_size: u64,
 }
@@ -156,7 +157,7 @@ impl BatchCommand {
             let sample = record.find(&order.dataset)?;
             return Ok(format.print(&find(&order, sample)?)?);
         }
-        // clap sees to it that there is a step.
+        // clap ensures that there is a step.
         let step = args.step.unwrap_or_default();
         Ok(format.print(&batch(&order, step, rank)?)?)
     }

@@ -1,4 +1,5 @@
-//! `shardfeed bench`: how fast a job, or files, could be read, with a trainer that does nothing.
+//! `shardfeed bench`: measures how fast a job or files can be read, with a trainer that does
+//! nothing.
 
 use std::io::{self, Write};
 use std::num::{NonZeroU64, NonZeroUsize};
@@ -26,10 +27,10 @@ use crate::order::parse_epoch;
 use crate::output::{self, Format, Report};
 use crate::size::Bytes;
 
-/// How long a wait for a batch goes on before the clock is looked at.
+/// Timeout of one wait for a batch, after which the elapsed time is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// How often memory is looked at.
+/// Time between two measurements of memory.
 const MEMORY_EVERY: Duration = Duration::from_millis(20);
 
 pub(crate) const ABOUT: &str = "\
@@ -50,29 +51,29 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct BenchArgs {
-    /// The job's name
+    /// Name of the job
     #[arg(value_name = "JOB", required_unless_present = "files", conflicts_with = "files")]
     job: Option<String>,
-    /// TFRecord files instead of a job, read as they are: paths, or globs in quotes; again for more
+    /// TFRecord files to read instead of a job: paths, or quoted globs; repeatable
     #[arg(long, value_name = "FILES")]
     files: Vec<String>,
-    /// How long to read, after the first batch
+    /// Time to read after the first batch
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration::parse)]
     duration: Duration,
-    /// Batches to read at most
+    /// Maximum number of batches to read
     #[arg(long, value_name = "N")]
     batches: Option<NonZeroU64>,
     /// Rank of the job to read
     #[arg(long, default_value_t = 0)]
     rank: u64,
-    /// Epoch to begin with
+    /// First epoch
     #[arg(long, default_value_t = 0, value_parser = parse_epoch)]
     epoch: u64,
     /// Samples per batch [default: the job's, else 32]
     #[arg(long, value_name = "SAMPLES")]
     batch_size: Option<NonZeroU64>,
-    /// What happens at a corrupt record: `error`, `skip-record` or `skip-file` [default: what the job's
-    /// dataset was added with; what its ranks were told besides is not known]
+    /// Policy for corrupt records: `error`, `skip-record` or `skip-file` [default: the policy of
+    /// the job's dataset; the policies of its ranks are not known]
     #[arg(
         long,
         value_name = "POLICY",
@@ -81,51 +82,51 @@ pub(crate) struct BenchArgs {
         hide_possible_values = true
     )]
     corrupt: Option<Corrupt>,
-    /// Batches ahead at most [default: chosen as it goes]
+    /// Maximum number of batches ahead [default: chosen automatically]
     #[arg(long, value_name = "BATCHES")]
     prefetch: Option<NonZeroUsize>,
-    /// Memory for records and batches ahead [default: a quarter of what there is]
+    /// Memory for records and batches ahead [default: a quarter of the available memory]
     #[arg(long, value_name = "SIZE")]
     memory_budget: Option<Bytes>,
-    /// Computing threads [default: chosen as it goes]
+    /// Computing threads [default: chosen automatically]
     #[arg(long, value_name = "N")]
     threads: Option<NonZeroUsize>,
-    /// A table that the job looks things up in, as this host has it; again for more
+    /// Path on this host of a table that the job looks up; repeatable
     #[arg(long, value_name = "FILE", requires = "job")]
     table: Vec<String>,
-    /// Write a timeline of it for Perfetto
+    /// Write a timeline for Perfetto to this file
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     #[command(flatten)]
     cluster: ClusterArgs,
 }
 
-/// How fast it was.
+/// Result of `bench`.
 #[derive(Debug, Serialize)]
 struct BenchReport {
-    /// The job, or the files.
+    /// Name of the job, or the files.
     what: String,
     rank: u64,
     world_size: u64,
     batch_size: u64,
     batches: u64,
     samples: u64,
-    /// What happened at corrupt records.
+    /// Policy for corrupt records.
     corrupt: String,
-    /// Those that were skipped.
+    /// Number of skipped records.
     skipped: u64,
-    /// From the first batch to the last.
+    /// Time from the first batch to the last.
     seconds: f64,
     samples_per_second: f64,
     batch_bytes_per_second: f64,
     stored_bytes_per_second: f64,
-    /// Of this process.
+    /// CPU time of this process.
     cpu_seconds_per_1000_samples: f64,
-    /// Listing and indexing the files.
+    /// Time to list and index the files.
     open_seconds: f64,
-    /// From then to the first batch.
+    /// Time from then to the first batch.
     first_batch_seconds: f64,
-    /// Anonymous and shared memory of this process at most, as it was looked at 50 times a second.
+    /// Maximum of this process's anonymous and shared memory, measured 50 times per second.
     memory_peak_bytes: u64,
     memory_budget_bytes: u64,
     finding: Finding,
@@ -153,7 +154,8 @@ pub(crate) fn run(args: &BenchArgs, format: Format) -> anyhow::Result<()> {
     Ok(format.print(&report)?)
 }
 
-/// A job's ranks may skip what is an error here, as nobody but them knows.
+/// Explains an error about a corrupt record: the job's ranks may skip the record, but only they
+/// know their policy.
 fn explain_corrupt(args: &BenchArgs, error: anyhow::Error) -> anyhow::Error {
     let (Some(job), None) = (&args.job, args.corrupt) else {
         return error;
@@ -180,14 +182,14 @@ fn of_files(args: &BenchArgs) -> LoaderOptions {
     }
 }
 
-/// What the job's ranks were told, as far as the coordinator knows.
+/// Returns the loader options of the job's ranks, as far as the coordinator knows them.
 fn of_job(args: &BenchArgs, name: &str) -> anyhow::Result<LoaderOptions> {
     let client = args.cluster.client()?;
     let (job, record_spec) = job(&client, name)?;
     let identity = identity_from(job.identity)?;
     let dataset = dataset(&client, &job.dataset)?;
     let files = match dataset.patterns.is_empty() {
-        // It was registered by its files.
+        // The dataset was registered by its files.
         true => files(&client, name, &dataset.root)?,
         false => dataset.patterns.clone(),
     };
@@ -216,12 +218,12 @@ fn of_job(args: &BenchArgs, name: &str) -> anyhow::Result<LoaderOptions> {
     };
     let is_dynamic = identity.mode == Mode::Dynamic;
     let JobIdentity { shuffle, lanes, tail, .. } = identity;
-    // Lanes that another batch size does not fit are cut anew: what it costs is the same.
+    // Lanes that do not fit another batch size are replaced by the default: the cost is the same.
     let fits = !is_dynamic && (batch_size * world_size).is_multiple_of(lanes);
     Ok(LoaderOptions {
         files,
         compression: dataset.compression.parse().unwrap_or(LoaderOptions::default().compression),
-        // The same files are left out as for the job, so that its order is read.
+        // The same files are left out as for the job, so that the order is the job's.
         corrupt: dataset.corrupt.parse().unwrap_or(LoaderOptions::default().corrupt),
         records: Some(records),
         batch_size,
@@ -239,7 +241,7 @@ fn of_job(args: &BenchArgs, name: &str) -> anyhow::Result<LoaderOptions> {
     })
 }
 
-/// Paths of the shards that a job reads.
+/// Returns the paths of the shards that a job reads.
 fn files(client: &Client, job: &str, root: &str) -> anyhow::Result<Vec<String>> {
     let request = wire::ListShardsRequest { job: job.to_owned(), ..Default::default() };
     let answers = client.stream(|mut admin, context| async move {
@@ -250,7 +252,7 @@ fn files(client: &Client, job: &str, root: &str) -> anyhow::Result<Vec<String>> 
     Ok(shards.map(|shard| format!("{root}/{}", shard.path)).collect())
 }
 
-/// The job, and the encoded `RecordSpec` of its records.
+/// Returns the job and the encoded `RecordSpec` of its records.
 fn job(client: &Client, name: &str) -> anyhow::Result<(wire::Job, Vec<u8>)> {
     let job = name.to_owned();
     let answer = client.call(|mut admin, context| async move {
@@ -269,7 +271,7 @@ fn dataset(client: &Client, name: &str) -> anyhow::Result<wire::Dataset> {
     Ok(answer?.dataset.unwrap_or_default())
 }
 
-/// Takes batch after batch, and does nothing with them.
+/// Reads batches without using them.
 fn read(args: &BenchArgs, what: String, options: LoaderOptions) -> anyhow::Result<BenchReport> {
     let (rank, world_size, batch_size) = (options.rank, options.world_size, options.batch_size);
     let corrupt = options.corrupt.to_string();
@@ -320,7 +322,7 @@ fn read(args: &BenchArgs, what: String, options: LoaderOptions) -> anyhow::Resul
     })
 }
 
-/// The next batch, in whatever epoch: samples and bytes.
+/// Waits for the next batch of any epoch; returns its samples and bytes.
 fn take(loader: &mut Loader, memory: &mut Memory) -> anyhow::Result<(u64, u64)> {
     loop {
         let next = loader.next(LOOK_EVERY)?;
@@ -332,13 +334,13 @@ fn take(loader: &mut Loader, memory: &mut Memory) -> anyhow::Result<(u64, u64)> 
     }
 }
 
-/// Time that this process computed.
+/// CPU time of this process, s.
 fn cpu_seconds() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// The most memory that was seen.
+/// Peak of the measured memory.
 #[derive(Debug, Default)]
 struct Memory {
     peak_bytes: u64,

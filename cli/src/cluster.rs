@@ -1,6 +1,6 @@
-//! What people ask a coordinator: the way to it, and one module for each noun.
+//! Commands that ask a coordinator: the client, and one module for each noun.
 //!
-//! All of it is calls of its `AdminService`; nothing here reads a data folder.
+//! All of them call its `AdminService`; none reads a data folder.
 
 mod client;
 

@@ -1,4 +1,4 @@
-//! `shardfeed dataset`: files of records, as files and as a cluster knows them.
+//! `shardfeed dataset`: datasets as files and in a cluster.
 
 mod reading;
 mod sidecar;
@@ -13,28 +13,28 @@ use clap::Subcommand;
 use crate::cluster::dataset as cluster;
 use crate::output::Format;
 
-/// What can be done with a dataset.
+/// Subcommands of `dataset`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum DatasetCommand {
-    /// Show what a dataset holds: shards, records, sizes, digest, and the features of a record
+    /// Show a dataset's shards, records, sizes, digest and features
     Inspect(inspect::InspectArgs),
-    /// Read every record and say what is in them, and what about the files could be better
+    /// Read every record; report features and possible improvements
     #[command(long_about = stats::ABOUT)]
     Stats(stats::StatsArgs),
     /// Read every byte and report every damaged record
     #[command(long_about = verify::ABOUT)]
     Verify(verify::VerifyArgs),
-    /// Write a folder of files, a list of files or a CSV file as TFRecord shards
+    /// Write a folder, a file list or a CSV file as TFRecord shards
     #[command(long_about = write::ABOUT)]
     Write(write::WriteArgs),
-    /// Give a dataset to the cluster, and wait until its workers have scanned it
+    /// Add a dataset to the cluster and wait until it is scanned
     #[command(long_about = cluster::ADD_ABOUT)]
     Add(cluster::AddArgs),
     /// List the cluster's datasets
     List(cluster::ListArgs),
     /// Show a dataset of the cluster
     Show(cluster::ShowArgs),
-    /// Remove a dataset from the cluster; its files stay as they are
+    /// Remove a dataset from the cluster; its files are not changed
     #[command(long_about = cluster::REMOVE_ABOUT)]
     Remove(cluster::RemoveArgs),
 }

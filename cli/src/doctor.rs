@@ -1,4 +1,4 @@
-//! `shardfeed doctor`: whether this host is fit for a coordinator, a worker and a trainer.
+//! `shardfeed doctor`: checks whether this host is fit for a coordinator, a worker and a trainer.
 
 mod certificates;
 mod host;
@@ -33,39 +33,41 @@ Examples:
   shardfeed doctor --config /etc/shardfeed/coordinator.toml
   shardfeed doctor -o json | jq '.checks[] | select(.verdict == \"fail\")'";
 
-/// A worker on this host has answered by then, or hangs.
+/// Time after which a worker on this host that has not answered counts as hanging.
 const WORKER_LIMIT: Duration = Duration::from_secs(2);
 
-/// Clocks may differ by so much before logs of two hosts are hard to read together. Certificates are made good
-/// an hour back, so new ones are believed by clocks that are not further apart.
+/// Maximum difference of clocks, ms: beyond it, logs of two hosts are hard to compare. Certificates
+/// are valid from one hour before their creation, so that a clock up to one hour behind accepts new
+/// ones.
 const CLOCK_MS: u64 = 1_000;
 
 /// Arguments of `doctor`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct DoctorArgs {
-    /// Options of a coordinator or worker, as for its `start`: their ports, data folder, socket and certificates
-    /// are looked at [default: the usual ports]
+    /// Options file of a coordinator or worker: check its ports, data folder, socket and
+    /// certificates [default: the default ports]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Folder on the disk that a coordinator's data shall be on [default: that of --config, else the temporary
+    /// Folder on the disk for a coordinator's data [default: that of --config, else the temporary
     /// folder]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Path of the worker's socket [default: that of --config, else SHARDFEED_WORKER, else the usual place]
+    /// Path of the worker's socket [default: that of --config, else SHARDFEED_WORKER, else the
+    /// default path]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     #[command(flatten)]
     cluster: ClusterArgs,
 }
 
-/// What was found.
+/// Result of `doctor`.
 #[derive(Debug, Serialize)]
 struct DoctorReport {
     checks: Vec<Check>,
 }
 
-/// One thing that was looked at.
+/// Result of one check.
 #[derive(Debug, Serialize)]
 struct Check {
     check: &'static str,
@@ -75,7 +77,7 @@ struct Check {
     hint: Option<String>,
 }
 
-/// How it is.
+/// Outcome of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Verdict {
@@ -135,7 +137,7 @@ fn coordinator(cluster: &ClusterArgs) -> anyhow::Result<Vec<Check>> {
             return Ok(vec![check.hint("give --coordinator, unless this host needs none")]);
         }
     };
-    // A release that does not say has no clock here.
+    // Earlier releases do not report a clock.
     let clock = (status.clock_ms > 0).then(|| clock(status.clock_ms, (before, after)));
     let checks = [leader(&status, &client.address().to_string()), release(&status.version)];
     Ok(checks.into_iter().chain(clock).collect())
@@ -161,7 +163,8 @@ fn release(theirs: &str) -> Check {
     }
 }
 
-/// Whether the coordinator's clock, as it was told between two looks at ours, is near it. All Unix ms.
+/// Checks that the coordinator's clock, read between two readings of ours, is close to it. All Unix
+/// ms.
 fn clock(theirs_ms: u64, (before_ms, after_ms): (u64, u64)) -> Check {
     let apart = theirs_ms.saturating_sub(after_ms).max(before_ms.saturating_sub(theirs_ms));
     let found = match apart {
@@ -177,13 +180,13 @@ fn clock(theirs_ms: u64, (before_ms, after_ms): (u64, u64)) -> Check {
     }
 }
 
-/// Where a folder is, or will be made: `start` makes it with its parents.
+/// Returns the first existing ancestor of a folder: `start` creates the folder with its parents.
 fn existing(folder: &Path) -> PathBuf {
     let there = folder.ancestors().find(|folder| folder.is_dir()).map(Path::to_owned);
     there.unwrap_or_else(|| ".".into())
 }
 
-/// Whether a process may listen there.
+/// Checks whether a process may listen at the address.
 fn port((check, address): (&'static str, SocketAddr)) -> Check {
     if address.port() == 0 {
         return Check::new(check, Verdict::Ok, format!("{address}: a free one is taken"));
@@ -306,7 +309,7 @@ mod tests {
             (any.verdict, any.found.as_str()),
             (Verdict::Ok, "127.0.0.1:0: a free one is taken")
         );
-        // For documentation: no host has it.
+        // An address reserved for documentation: no host has it.
         let elsewhere = port(("port", "192.0.2.1:7070".parse().unwrap()));
         assert_eq!(elsewhere.verdict, Verdict::Fail, "{}", elsewhere.found);
         assert_eq!(

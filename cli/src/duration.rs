@@ -1,8 +1,8 @@
-//! Times as people write and read them.
+//! Durations as people write and read them.
 
 use std::time::Duration;
 
-/// Reads `10s`, `500ms` or `2min`: more than nothing, at most a day.
+/// Parses `10s`, `500ms` or `2min`: more than 0, at most a day.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -22,7 +22,7 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Reads `30min`, `12h` or `90d`: a minute to ten years.
+/// Parses `30min`, `12h` or `90d`: a minute to ten years.
 pub(crate) fn parse_long(text: &str) -> Result<Duration, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -40,10 +40,10 @@ pub(crate) fn parse_long(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Nobody wants anything for longer.
+/// Maximum duration: nothing needs more.
 const TEN_YEARS_S: u64 = 3_650 * 86_400;
 
-/// A time in its largest unit of which there is one at least.
+/// Formats a duration in whole units: days, hours and minutes from 2 on, else seconds or ms.
 pub(crate) fn text(ms: u64) -> String {
     const UNITS: [(u64, &str); 4] =
         [(172_800_000, "d"), (7_200_000, "h"), (120_000, "min"), (1_000, "s")];

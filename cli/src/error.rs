@@ -1,4 +1,4 @@
-//! How errors are told: once, as what happened, what caused it, and what to do about it.
+//! Error reports: each error is printed once, with its causes and a hint.
 
 use std::error::Error;
 use std::io::{self, Write};
@@ -15,27 +15,27 @@ use shardfeed_tfrecord::{ReadError, ReadErrorKind};
 use crate::cluster::CallError;
 use crate::output::{self, StdoutError};
 
-/// What a command says of its end by its exit code; scripts branch on it.
+/// Exit code of a command; scripts branch on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// It failed, or found damage.
+    /// The command failed, or found damage.
     #[default]
     Failed = 1,
-    /// What was asked for has no meaning.
+    /// The request is invalid.
     Usage = 2,
-    /// There is no such thing.
+    /// The named object does not exist.
     NotFound = 3,
-    /// The caller may not.
+    /// The caller lacks the permission.
     Denied = 4,
-    /// It does not go with what is there, or somebody else was first.
+    /// The request conflicts with the current state, or another caller was first.
     Conflict = 5,
     /// No coordinator answers, or none leads.
     NoLeader = 6,
-    /// Something did not happen in the time given.
+    /// A condition was not met in time.
     Timeout = 7,
 }
 
-/// Something that this command found wrong by itself.
+/// An error that this command detected.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}")]
 pub(crate) struct Problem {
@@ -45,37 +45,37 @@ pub(crate) struct Problem {
 }
 
 impl Problem {
-    /// The world is not as it must be.
+    /// A general failure.
     pub(crate) fn failed(what: impl Into<String>) -> Self {
         Self { what: what.into(), hint: None, exit: Exit::Failed }
     }
 
-    /// What was asked for has no meaning.
+    /// An invalid request.
     pub(crate) fn usage(what: impl Into<String>) -> Self {
         Self { exit: Exit::Usage, ..Self::failed(what) }
     }
 
-    /// It did not happen in the time given.
+    /// A condition that was not met in time.
     pub(crate) fn late(what: impl Into<String>) -> Self {
         Self { exit: Exit::Timeout, ..Self::failed(what) }
     }
 
-    /// Says what it means for whoever called.
+    /// Sets the exit code.
     pub(crate) fn exit(mut self, exit: Exit) -> Self {
         self.exit = exit;
         self
     }
 
-    /// Says what to do about it.
+    /// Sets the hint.
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 }
 
-/// Prints what clap has to say: help on stdout, a refusal on stderr.
+/// Prints clap's message: help on stdout, an error on stderr.
 pub(crate) fn refuse(error: &clap::Error) -> ExitCode {
-    // Whoever closed the stream does not want to know.
+    // A reader that closed the stream does not need the message.
     let _ = error.print();
     u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
 }
@@ -85,25 +85,26 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     if error.downcast_ref::<StdoutError>().is_some_and(StdoutError::is_closed) {
         return ExitCode::SUCCESS;
     }
-    // Where stderr is closed nobody can be told.
+    // If stderr is closed, the error cannot be reported.
     let _ = io::stderr().write_all(text(error).as_bytes());
     ExitCode::from(exit_of(error) as u8)
 }
 
-/// What an error means for whoever called. The innermost link that says decides: what wraps it only failed.
+/// Returns the exit code of an error. The innermost cause with a specific code decides: outer ones
+/// are general failures.
 pub(crate) fn exit_of(error: &anyhow::Error) -> Exit {
     let exits = error.chain().map(|cause| told(cause).exit);
     exits.filter(|exit| *exit != Exit::Failed).last().unwrap_or_default()
 }
 
-/// What is printed of an error.
+/// Returns the report of an error: message, causes and hint.
 pub(crate) fn text(error: &anyhow::Error) -> String {
     let mut said: Vec<String> = Vec::new();
     let mut hint = None;
     for cause in error.chain() {
         let told = told(cause);
         hint = hint.or(told.hint);
-        // Many errors say their cause in their own words; once is enough.
+        // Many errors include the message of their cause; it is printed once.
         if !said.iter().any(|earlier| earlier.contains(&told.what)) {
             said.push(told.what);
         }
@@ -145,7 +146,7 @@ impl Told {
         self.exit(Exit::Usage)
     }
 
-    /// Takes a message apart that ends in "; what to do".
+    /// Splits a message that ends in "; hint".
     fn advising(message: &str) -> Self {
         match semicolons(message).last() {
             Some(&at) => Self::new(&message[..at]).hint(&message[at + MARK.len()..]),
@@ -154,11 +155,11 @@ impl Told {
     }
 }
 
-/// Between what happened and what to do.
+/// Separator between the message and the hint.
 const MARK: &str = "; ";
 
-/// Where a message may be taken apart. What stands in quotes, backticks or parentheses is a part of something:
-/// a name, or what somebody else said.
+/// Positions at which a message may be split. Text in quotes, backticks or parentheses is part of a
+/// name or of another message.
 fn semicolons(message: &str) -> Vec<usize> {
     let (mut within, mut depth, mut found) = (None, 0_usize, Vec::new());
     for (at, c) in message.char_indices() {
@@ -173,7 +174,7 @@ fn semicolons(message: &str) -> Vec<usize> {
     }
     match within.is_none() && depth == 0 {
         true => found,
-        // It quotes something that was cut off.
+        // The message quotes a text that was cut off.
         false => message.match_indices(MARK).map(|(at, _)| at).collect(),
     }
 }
@@ -257,7 +258,7 @@ fn of_call(error: &CallError) -> Told {
     }
 }
 
-/// Another process's message: what, and after the first semicolon what to do.
+/// Splits another process's message: the text after the first semicolon is the hint.
 fn of_wire(error: &WireError) -> Told {
     let message = &error.message;
     let parts =
@@ -269,7 +270,7 @@ fn of_wire(error: &WireError) -> Told {
     told.exit(exit_of_kind(error.kind))
 }
 
-/// What a script is told of an error of another process.
+/// Returns the exit code for an error of another process.
 pub(crate) fn exit_of_kind(kind: ErrorKind) -> Exit {
     match kind {
         ErrorKind::NotFound => Exit::NotFound,
@@ -309,7 +310,7 @@ fn of_worker(error: &WorkerError) -> Told {
     match error {
         WorkerError::Socket(error @ BindError::Io { .. }) => Told::new(error.to_string())
             .hint("choose another path with --socket, in a folder that this user may write to"),
-        // What to do follows the last colon.
+        // The hint follows the last colon.
         WorkerError::Socket(error) => match error.to_string().rsplit_once(": ") {
             Some((what, hint)) => Told::new(what).hint(hint),
             None => Told::new(error.to_string()),
@@ -338,7 +339,7 @@ fn of_load(error: &LoadError) -> Told {
             Told::new(what.trim_end_matches("; ")).hint(*hint)
         }
         LoadError::Wire(error) => Told::new(error.to_string()).exit(exit_of_kind(error.kind)),
-        // What to do follows the last colon.
+        // The hint follows the last colon.
         LoadError::Denied(text) => match text.rsplit_once(": ") {
             Some((what, hint)) => Told::new(what).hint(hint).exit(Exit::Denied),
             None => Told::new(text).exit(Exit::Denied),
@@ -431,7 +432,7 @@ mod tests {
 
     use super::*;
 
-    /// A kind that is new does not compile in `exit_of_kind`, and changes this list.
+    /// A new kind does not compile in `exit_of_kind` and changes this list.
     #[test]
     fn each_kind_of_error_has_an_exit_code() {
         let kinds = (0..1_000).filter_map(|number| ErrorKind::try_from(number).ok());

@@ -1,4 +1,4 @@
-//! The files that a command is about.
+//! Files that a command works on.
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -8,13 +8,14 @@ use shardfeed_tfrecord::CompressionChoice;
 
 use crate::progress;
 
-/// Files, by name.
+/// Files by name.
 #[derive(Debug, Args)]
 pub(crate) struct FilesArgs {
-    /// TFRecord files: paths, globs in quotes (*, ?, [a-z], **), or @LIST, a text with one in each line
+    /// TFRecord files: paths, quoted globs (*, ?, [a-z], **), or @LIST, a text file with one per
+    /// line
     #[arg(required = true, value_name = "FILES")]
     files: Vec<String>,
-    /// How the files are compressed
+    /// Compression of the files
     #[arg(
         long,
         default_value = "auto",
@@ -30,8 +31,8 @@ pub(crate) struct FilesArgs {
 pub(crate) struct DatasetArgs {
     #[command(flatten)]
     files: FilesArgs,
-    /// What is left out of damaged files, as in the run: nothing, it is an error; what follows where the
-    /// framing breaks; any file with damage
+    /// Policy for damaged files, as in the run: fail; leave out records from a broken framing on;
+    /// leave out every damaged file
     #[arg(
         long,
         default_value = "error",
@@ -40,7 +41,7 @@ pub(crate) struct DatasetArgs {
             .try_map(|name| name.parse::<Corrupt>())
     )]
     corrupt: Corrupt,
-    /// Scan the files, and keep nothing of it
+    /// Scan the files without using the index cache
     #[arg(long)]
     no_cache: bool,
 }
@@ -55,7 +56,7 @@ impl FilesArgs {
 }
 
 impl DatasetArgs {
-    /// Finds the files, and scans none.
+    /// Finds the files without scanning them.
     pub(crate) fn discover(&self) -> Result<Found, LoadError> {
         self.files.discover()
     }

@@ -1,4 +1,5 @@
-//! `shardfeed health`: whether a process of this host serves, for scripts and images without curl.
+//! `shardfeed health`: reports whether a process of this host serves, for scripts and images
+//! without curl.
 
 use std::io;
 use std::path::PathBuf;
@@ -36,7 +37,7 @@ Examples:
   shardfeed health --live --http 10.0.0.7:7071
   shardfeed health --worker                 # the worker of this host";
 
-/// A page is some words; more is not read.
+/// Maximum size of a page that is read, bytes: a page has only a few words.
 const PAGE_BYTES_MAX: usize = 64 << 10;
 
 /// Arguments of `health`.
@@ -46,21 +47,21 @@ pub(crate) struct HealthArgs {
     /// HTTP address of the process
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7071")]
     http: Address,
-    /// Whether it works at all, though it may wait for others
+    /// Check only whether the process works, even if it waits for others
     #[arg(long)]
     live: bool,
-    /// Ask a worker, on its trainer socket
+    /// Ask a worker on its trainer socket
     #[arg(long, conflicts_with_all = ["http", "live"])]
     worker: bool,
-    /// Path of the worker's socket [default: SHARDFEED_WORKER, else the usual place]
+    /// Path of the worker's socket [default: SHARDFEED_WORKER, else the default path]
     #[arg(long, value_name = "PATH", requires = "worker")]
     socket: Option<PathBuf>,
-    /// How long to wait for an answer
+    /// Time to wait for an answer
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration::parse)]
     timeout: Duration,
 }
 
-/// Who serves.
+/// Result of `health`.
 #[derive(Debug, Serialize)]
 struct HealthReport {
     asked: String,

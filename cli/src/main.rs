@@ -1,8 +1,9 @@
-//! `shardfeed`, the command line: what a dataset holds, whether it is whole, how to make one, which
-//! record is delivered where, the processes of a cluster, and what a cluster does.
+//! `shardfeed`, the command line: inspects, verifies and writes datasets, shows plans and batches,
+//! runs the processes of a cluster, and manages a cluster.
 //!
-//! It must never decide an order itself: it asks `shardfeed-plan`, as trainers do, or a coordinator. Data goes to
-//! stdout, everything else to stderr; [`error::Exit`] lists the exit codes.
+//! It must never compute an order itself: it asks `shardfeed-plan`, as trainers do, or a
+//! coordinator. Results go to stdout, everything else to stderr; [`error::Exit`] lists the exit
+//! codes.
 #![forbid(unsafe_code)]
 
 mod error;
@@ -49,19 +50,19 @@ SHARDFEED_CACHE_DIR is where indexes are kept (`off`: nowhere), SHARDFEED_LOG wh
 SHARDFEED_LOG_FORMAT how (`text` or `json`), SHARDFEED_COORDINATOR where the coordinators are, with commas. With NO_COLOR \
 nothing is coloured.";
 
-/// Look at, check and write TFRecord datasets, run a cluster, and ask what an epoch is made of
+/// Inspect, check and write TFRecord datasets, and run and manage a cluster
 #[derive(Debug, Parser)]
 #[command(name = "shardfeed", version, max_term_width = 100, after_help = AFTER_HELP)]
 struct Cli {
-    /// How results are printed: for people, with more columns, or for programs, complete and with lasting
-    /// names: as one document, a line for each thing, or their names
+    /// Output format: table and wide (more columns) for people; json (one document), jsonl (one
+    /// line per item) and name (names only) for programs, with all fields under stable names
     #[arg(short, long, global = true, value_enum, default_value_t)]
     #[arg(value_name = "FORMAT", display_order = 900)]
     output: Format,
-    /// Leave the first line of tables out
+    /// Omit the header line of tables
     #[arg(long, global = true, display_order = 901)]
     no_headers: bool,
-    /// Look again every two seconds until Ctrl-C, at what only shows
+    /// Refresh a read-only view every 2 s until Ctrl-C
     #[arg(short, long, global = true, display_order = 902)]
     watch: bool,
     #[command(subcommand)]
@@ -70,73 +71,73 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Noun {
-    /// What a dataset holds, whether it is whole, and how to make one
+    /// Inspect, verify, write and manage datasets
     #[command(subcommand)]
     Dataset(dataset::DatasetCommand),
-    /// What an epoch looks like
+    /// Show the plan of an epoch
     #[command(subcommand)]
     Plan(plan::PlanCommand),
-    /// Which records a batch is made of, and which batch a record is in
+    /// Show the records of a batch, or the batch of a record
     #[command(subcommand)]
     Batch(batch::BatchCommand),
-    /// What fixes an order in the cluster, and the generations in which ranks followed it
+    /// Manage jobs of the cluster and show their generations
     #[command(subcommand)]
     Job(cluster::job::JobCommand),
-    /// How much of a job's epochs was delivered, and what is waited for
+    /// Show the progress of a job's epochs and the ranks they wait for
     #[command(subcommand)]
     Epoch(cluster::epoch::EpochCommand),
-    /// Where each shard of an epoch is
+    /// Show the location of an epoch's shards
     #[command(subcommand)]
     Shard(cluster::shard::ShardCommand),
-    /// Who serves each rank of a job, and how far it is
+    /// Show the worker and the progress of each rank of a job
     #[command(subcommand)]
     Rank(cluster::rank::RankCommand),
-    /// The processes that read for the trainers of their hosts
+    /// Run and manage workers, which read for the trainers of a host
     #[command(subcommand)]
     Worker(worker::WorkerCommand),
-    /// The process that decides who reads what
+    /// Run coordinators, which assign the work
     #[command(subcommand)]
     Coordinator(process::CoordinatorCommand),
-    /// The coordinators of a cluster: who leads, members, backups
+    /// Manage the coordinators of a cluster: leader, members, backups
     #[command(subcommand)]
     Cluster(cluster::member::MemberCommand),
-    /// What happened: workers, datasets, jobs, generations, ranks that moved
+    /// List events of workers, datasets, jobs, generations and ranks
     #[command(long_about = cluster::events::ABOUT)]
     Events(cluster::events::EventsArgs),
-    /// Who may ask what: access tokens for people, programs and workers
+    /// Manage access tokens for people, programs and workers
     #[command(subcommand)]
     Access(cluster::access::AccessCommand),
-    /// Who asked for what changes something, and who was refused
+    /// List requests for changes, and refused requests
     #[command(long_about = cluster::audit::ABOUT)]
     Audit(cluster::audit::AuditArgs),
-    /// Certificates for coordinators, workers and people, and an authority that signs them
+    /// Manage certificates, and an authority that signs them
     #[command(subcommand)]
     Tls(tls::TlsCommand),
-    /// Clusters by names, for people who work with several
+    /// Manage named clusters
     #[command(subcommand)]
     Context(cluster::context::ContextCommand),
-    /// Say what limits a job, and what to change
+    /// Report what limits a job, and what to change
     #[command(long_about = cluster::why::ABOUT)]
     Why(cluster::why::WhyArgs),
-    /// Read a job, or files, with a trainer that does nothing, and say how fast that is
+    /// Measure how fast a job or files can be read
     #[command(long_about = bench::ABOUT)]
     Bench(bench::BenchArgs),
-    /// Record what each thread of this host's worker does, as a timeline for Perfetto
+    /// Record the threads of this host's worker for Perfetto
     #[command(long_about = trace::ABOUT)]
     Trace(trace::TraceArgs),
-    /// Check whether this host is fit for a coordinator, a worker and a trainer
+    /// Check this host for use by a coordinator, worker and trainer
     #[command(long_about = doctor::ABOUT)]
     Doctor(doctor::DoctorArgs),
-    /// Say whether a coordinator or worker of this host serves
+    /// Report whether a coordinator or worker of this host serves
     #[command(long_about = health::ABOUT)]
     Health(health::HealthArgs),
-    /// The options of coordinators and workers: files, environment, defaults
+    /// Show and check the options of coordinators and workers
     #[command(subcommand)]
     Config(process::ConfigCommand),
-    /// Wait until something is so: a leader, a dataset, a worker, the end of an epoch
+    /// Wait for a leader, a dataset, a worker or the end of an epoch
     #[command(subcommand, long_about = cluster::wait::ABOUT)]
     Wait(cluster::wait::WaitCommand),
-    /// Write what a shell needs to complete this command
+    /// Write the shell completion script
     Completion(shell::CompletionArgs),
     /// Write manual pages
     Man(shell::ManArgs),
@@ -150,7 +151,7 @@ enum Noun {
 }
 
 impl Noun {
-    /// Whether it shows how something is at the moment, and changes nothing.
+    /// True if the command shows current state and changes nothing.
     fn is_view(&self) -> bool {
         use cluster::{access::AccessCommand, context::ContextCommand};
         use cluster::{epoch::EpochCommand, job::JobCommand, member::MemberCommand};
@@ -177,7 +178,7 @@ impl Noun {
         }
     }
 
-    /// What is logged if the environment does not say.
+    /// Returns the default log filter.
     fn log_filter(&self) -> &'static str {
         match self {
             Self::Up(_) => LOG_OF_UP,
@@ -187,13 +188,13 @@ impl Noun {
     }
 }
 
-/// What processes log: what people want to find there later.
+/// Log filter of processes: messages for later analysis.
 const LOG_OF_PROCESS: &str = "info,openraft=error";
 
-/// What a first try logs, between the lines that say what to type.
+/// Log filter of a first try, to keep the printed instructions readable.
 const LOG_OF_UP: &str = "warn,openraft=error";
 
-/// What commands log: what nobody else says.
+/// Log filter of commands: only messages that are not reported otherwise.
 const LOG_OF_COMMAND: &str = "warn";
 
 fn main() -> ExitCode {

@@ -1,4 +1,4 @@
-//! The order of an epoch, from options that mean what the Python loader's mean.
+//! The order of an epoch, from options with the same meaning as those of the Python loader.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,17 +16,17 @@ use shardfeed_plan::{
 use crate::error::Problem;
 use crate::files::DatasetArgs;
 
-/// Samples of a global batch at most: a bound for the memory that an answer takes, far above use.
+/// Maximum number of samples of a global batch, far above use: bounds the memory of an answer.
 const GLOBAL_BATCH_SHOWN_MAX: u64 = 1 << 24;
 
-/// Larger files are no tokens, which are under 1 KiB.
+/// Maximum size of a file with a loader state, which has less than 1 KiB.
 const TOKEN_FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// What fixes an order. Defaults are the Python loader's.
+/// Options that determine an order. Defaults are those of the Python loader.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Order, as a loader is given it")]
 pub(crate) struct OrderArgs {
-    /// Epoch, from 0; without it 0, or the token's
+    /// Epoch, from 0 [default: 0, or the state's]
     #[arg(long, value_parser = parse_epoch)]
     epoch: Option<u64>,
     /// Seed of the order
@@ -35,28 +35,28 @@ pub(crate) struct OrderArgs {
     /// Keep the order of the files
     #[arg(long)]
     no_shuffle: bool,
-    /// Samples of a lane that are shuffled among each other
+    /// Shuffle window: samples of a lane that are shuffled together
     #[arg(long, value_name = "SAMPLES", value_parser = parse_positive)]
     #[arg(default_value_t = LoaderOptions::default().shuffle_window)]
     shuffle_window: u64,
-    /// Shards that are read in turn [default: 16, or 1 with --no-shuffle]
+    /// Shards read in turn [default: 16, or 1 with --no-shuffle]
     #[arg(long, value_name = "SHARDS", value_parser = parse_positive)]
     interleave: Option<u64>,
-    /// Consecutive samples taken from a shard in its turn
+    /// Consecutive samples read from a shard in its turn
     #[arg(long, value_name = "SAMPLES", value_parser = parse_positive)]
     #[arg(default_value_t = LoaderOptions::default().block_length)]
     block_length: u64,
-    /// Equal pieces of the epoch, each with its own shuffle; without it as many as ranks, or the
-    /// token's
+    /// Lanes: equal parts of the epoch, each with its own shuffle [default: one per rank, or the
+    /// state's]
     #[arg(long, value_parser = parse_positive)]
     lanes: Option<u64>,
-    /// Samples per rank and step; without it 1, or what the token and --world-size give
+    /// Samples per rank and step [default: 1, or as the state and --world-size determine]
     #[arg(long, value_name = "SAMPLES", value_parser = parse_positive)]
     batch_size: Option<u64>,
-    /// Data-parallel ranks; without it 1
+    /// Number of data-parallel ranks [default: 1]
     #[arg(long, value_name = "RANKS", value_parser = parse_positive)]
     world_size: Option<u64>,
-    /// What becomes of samples that do not fill the last step
+    /// Policy for samples that do not fill the last step
     #[arg(
         long,
         default_value_t = LoaderOptions::default().tail,
@@ -64,10 +64,10 @@ pub(crate) struct OrderArgs {
             .try_map(|name| name.parse::<Tail>())
     )]
     tail: Tail,
-    /// Samples of the epoch at most
+    /// Maximum number of samples of the epoch
     #[arg(long, value_name = "SAMPLES", value_parser = parse_positive)]
     limit: Option<u64>,
-    /// File with a loader's state_dict() as JSON: goes on from there
+    /// File with a loader's state_dict() as JSON to continue from
     #[arg(long, value_name = "FILE")]
     token: Option<PathBuf>,
 }
@@ -81,13 +81,13 @@ pub(crate) struct Order {
 }
 
 impl OrderArgs {
-    /// The epoch, if one was named.
+    /// Returns the epoch, if one was given.
     pub(crate) fn epoch(&self) -> Option<u64> {
         self.epoch
     }
 
     /// Indexes the files and computes the order.
-    /// - `rank`: the rank that the answer is about.
+    /// - `rank`: the rank that the result is for.
     pub(crate) fn order(&self, files: &DatasetArgs, rank: u64) -> anyhow::Result<Order> {
         let token = self.token.as_deref().map(read_token).transpose()?;
         let start = self.start(token.as_ref(), rank)?;
@@ -120,7 +120,7 @@ impl OrderArgs {
 
     fn start(&self, token: Option<&Token>, rank: u64) -> Result<Start, PlanError> {
         let defaults = LoaderOptions::default();
-        // Of a token that speaks for one rank the plan is the same for all of them.
+        // A state that speaks for one rank gives the same plan for all ranks.
         let speaks_for = token.and_then(|token| token.speaks_for);
         let world_size = self
             .world_size
@@ -149,7 +149,8 @@ impl OrderArgs {
         })
     }
 
-    /// The job, as far as it fixes the order: operators and decoder are the features' business.
+    /// The job's identity as far as it determines the order: operators and decoder only concern the
+    /// features.
     fn identity(&self, content: Digest) -> JobIdentity {
         let enabled = !self.no_shuffle;
         let shuffle = Shuffle {
@@ -171,7 +172,7 @@ impl OrderArgs {
     }
 }
 
-/// An epoch's number, as `--epoch` takes it everywhere.
+/// Parses an epoch's number for every `--epoch`.
 pub(crate) fn parse_epoch(text: &str) -> Result<u64, String> {
     let epoch = text.parse::<u64>().map_err(|_| "must be a whole number below 2**48".to_owned())?;
     check_epoch(epoch).map_err(|error| error.to_string())?;
@@ -185,7 +186,7 @@ fn parse_positive(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Refuses, before anything is scanned, numbers that make no plan or one too large to show.
+/// Rejects numbers that make no plan, or one too large to show, before anything is scanned.
 fn check_start(start: &Start, token: Option<&Token>) -> anyhow::Result<()> {
     let segments = token.map_or(&[][..], |token| &token.segments);
     let open_lanes = segments.last().map(|open| open.lanes);
@@ -216,10 +217,10 @@ fn read_token(path: &Path) -> anyhow::Result<Token> {
     Token::from_json(&text).with_context(context)
 }
 
-/// Goes on from a token, if it is of this order.
+/// Continues from a loader state if it is of this order.
 ///
-/// The features are not known here, and change no order: where only they differ, the token is taken
-/// as one of this job.
+/// The features are not known here and do not affect the order: a state that differs only in them
+/// is accepted as a state of this job.
 fn resume(identity: JobIdentity, start: Start, token: &Token) -> Result<Cursor, TokenError> {
     let mut ours = identity.clone();
     ours.lanes = token.lanes;

@@ -11,68 +11,68 @@ use indicatif::{DecimalBytes, HumanCount};
 use serde::Serialize;
 use serde_json::Value;
 
-/// Rows that a table shows before it says how many more there are, unless `--all` is given.
+/// Number of rows that a table shows without `--all`; the rest is only counted.
 pub(crate) const ROWS_LISTED: usize = 20;
 
-/// Columns between two columns.
+/// Spaces between two columns.
 const GAP: u16 = 2;
 
-/// How results are printed.
+/// Output format of results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     // For people
     #[default]
     Table,
-    // For people, with more columns where there are more
+    // For people, with more columns if there are any
     Wide,
     // One JSON document
     Json,
-    // One line of JSON for each thing that is listed
+    // One line of JSON for each listed item
     Jsonl,
-    // One name on each line
+    // One name per line
     Name,
 }
 
-/// Whether tables have a first line that names their columns.
+/// True if tables have a header line.
 static HAS_HEADERS: AtomicBool = AtomicBool::new(true);
 
-/// Leaves the first line of every table out, from now on.
+/// Omits the header line of all later tables.
 pub(crate) fn without_headers() {
     HAS_HEADERS.store(false, Ordering::Relaxed);
 }
 
-/// Whether tables say what their columns are.
+/// True if tables have a header line.
 pub(crate) fn has_headers() -> bool {
     HAS_HEADERS.load(Ordering::Relaxed)
 }
 
-/// A result: its fields are the JSON, and it can write itself for people.
+/// A result: its fields form the JSON, and it can write itself as a table.
 pub(crate) trait Report: Serialize {
-    /// Of what lists things: the field that they are in, and the field of each that names it.
+    /// For lists: the field with the items, and the field of each item with its name.
     const LISTS: Option<(&'static str, &'static str)> = None;
 
-    /// Writes what people want to see.
+    /// Writes the table for people.
     fn write_table(&self, out: &mut dyn Write) -> io::Result<()>;
 
-    /// Writes more of it; the same where there is no more.
+    /// Writes the table with more columns; the same as [`Report::write_table`] by default.
     fn write_wide(&self, out: &mut dyn Write) -> io::Result<()> {
         self.write_table(out)
     }
 }
 
-/// A result that was not printed.
+/// Reason why a result was not printed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StdoutError {
-    /// stdout does not take what is written.
+    /// Writing to stdout failed.
     #[error("cannot write to standard output: {0}")]
     Write(#[from] io::Error),
-    /// `-o name`, of what has none.
+    /// `-o name` for a command whose result has no names.
     #[error("this command lists nothing that has names")]
     NoNames,
 }
 
 impl StdoutError {
-    /// Whether the reader went away, as `head` does.
+    /// True if the reader closed the stream, as `head` does.
     pub(crate) fn is_closed(&self) -> bool {
         matches!(self, Self::Write(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
@@ -112,18 +112,19 @@ impl Format {
     }
 }
 
-/// Prints a line, at once.
+/// Prints a line and flushes it.
 pub(crate) fn line(text: &str) -> Result<(), StdoutError> {
     let mut out = io::stdout().lock();
     writeln!(out, "{text}")?;
     Ok(out.flush()?)
 }
 
-/// A table in the making: no borders, so that other tools can cut it.
+/// A table without borders, so that other tools can cut it.
 pub(crate) struct Grid(Table);
 
 impl Grid {
-    /// A table with these columns; those that start with `>` hold numbers and stand to the right.
+    /// Creates a table with these columns; those that start with `>` hold numbers and are
+    /// right-aligned.
     pub(crate) fn new(columns: &[&str]) -> Self {
         let mut table = Table::new();
         table.load_style(presets::NOTHING);
@@ -148,7 +149,7 @@ impl Grid {
 impl fmt::Display for Grid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = self.0.trim_fmt();
-        // The first line is taken away at the end: columns know their sides from it.
+        // The header is removed at the end: the columns get their alignment from it.
         match text.split_once('\n') {
             Some((_, rows)) if !has_headers() => writeln!(f, "{rows}"),
             None if !has_headers() => Ok(()),
@@ -157,7 +158,7 @@ impl fmt::Display for Grid {
     }
 }
 
-/// Writes names with their values, one below the other.
+/// Writes names and values in lines.
 pub(crate) fn write_facts(out: &mut dyn Write, facts: &[(&str, String)]) -> io::Result<()> {
     let width = facts.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     for (name, value) in facts {
@@ -166,7 +167,7 @@ pub(crate) fn write_facts(out: &mut dyn Write, facts: &[(&str, String)]) -> io::
     Ok(())
 }
 
-/// Says how many rows were left out, if any.
+/// Writes how many rows were left out, if any.
 pub(crate) fn write_rest(out: &mut dyn Write, rest: usize, what: &str) -> io::Result<()> {
     match rest {
         0 => Ok(()),
@@ -174,7 +175,7 @@ pub(crate) fn write_rest(out: &mut dyn Write, rest: usize, what: &str) -> io::Re
     }
 }
 
-/// A size: in bytes, and as people say it.
+/// Formats a size: in bytes, and in a larger unit.
 pub(crate) fn bytes(bytes: u64) -> String {
     match bytes {
         0..1_000 => format!("{bytes} bytes"),
@@ -182,23 +183,23 @@ pub(crate) fn bytes(bytes: u64) -> String {
     }
 }
 
-/// A size as people say it, for columns.
+/// Formats a size in a suitable unit, for columns.
 pub(crate) fn size(bytes: u64) -> String {
     DecimalBytes(bytes).to_string()
 }
 
-/// A number with its thousands set apart.
+/// Formats a number with thousands separators.
 pub(crate) fn count(number: u64) -> String {
     HumanCount(number).to_string()
 }
 
-/// A number of things, in words.
+/// Formats a number with its noun.
 pub(crate) fn counted(number: u64, thing: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{} {thing}{plural}", count(number))
 }
 
-/// The text without anything that could command a terminal: names come from files.
+/// Escapes control characters, which could command a terminal: names come from files.
 pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     if !text.contains(char::is_control) {
         return Cow::Borrowed(text);

@@ -1,4 +1,4 @@
-//! `shardfeed plan`: what an epoch looks like.
+//! `shardfeed plan`: shows the plan of an epoch.
 
 use std::io::{self, Write};
 
@@ -10,7 +10,7 @@ use crate::files::DatasetArgs;
 use crate::order::{Order, OrderArgs};
 use crate::output::{self, Format, Grid, ROWS_LISTED, Report};
 
-/// Shards named for each lane.
+/// Number of shards named for each lane.
 const FIRST_SHARDS: usize = 3;
 
 const EXAMPLES: &str = "\
@@ -18,10 +18,10 @@ Examples:
   shardfeed plan show --batch-size 32 --world-size 8 'train/*.tfrecord'
   shardfeed plan show -o json --epoch 3 --tail pad 'train/*.tfrecord' | jq .steps";
 
-/// What can be asked of a plan.
+/// Subcommands of `plan`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum PlanCommand {
-    /// Show an epoch: samples, steps, what is dropped or padded, and its lanes
+    /// Show an epoch: samples, steps, dropped and padded samples, lanes
     Show(ShowArgs),
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct ShowArgs {
     order: OrderArgs,
 }
 
-/// An epoch.
+/// Result of `plan show`.
 #[derive(Debug, Serialize)]
 struct PlanReport {
     order: OrderReport,
@@ -50,31 +50,31 @@ struct PlanReport {
     samples: u64,
     /// Steps of the whole epoch.
     steps: u64,
-    /// Steps of the epoch that were taken before, by the token.
+    /// Steps of the epoch that were consumed before, according to the loader state.
     steps_taken: u64,
-    /// Steps of the rank that has fewest, and of the one that has most: `uneven` lets them differ.
+    /// Steps of the rank with the fewest, and of the rank with the most: `uneven` lets them differ.
     rank_steps_min: u64,
     rank_steps_max: u64,
     /// Samples that no step delivers.
     dropped: u64,
-    /// Slots that are filled with samples marked not valid.
+    /// Entries that are filled with samples marked not valid.
     padded: u64,
-    /// Stretches of the epoch with one number of lanes and one global batch.
+    /// Parts of the epoch with the same number of lanes and the same global batch.
     segments: Vec<SegmentReport>,
-    /// The pieces that the epoch was cut into at its start.
+    /// Lanes into which the epoch was divided at its start.
     lanes: Vec<LaneReport>,
     #[serde(skip)]
     lanes_listed: usize,
 }
 
-/// What fixes the order.
+/// Values that determine the order.
 #[derive(Debug, Serialize)]
 struct OrderReport {
     version: u32,
     content_digest: Digest,
     seed: u64,
     shuffle: bool,
-    /// `null` without shuffle: it decides nothing then.
+    /// `null` without shuffle, which does not use it.
     shuffle_window: Option<u64>,
     interleave: u64,
     block_length: u64,
@@ -88,7 +88,7 @@ struct OrderReport {
 struct SegmentReport {
     lanes: u64,
     global_batch: u64,
-    /// Step of the epoch that it begins with.
+    /// First step of the segment in the epoch.
     first_step: u64,
     steps: u64,
 }
@@ -98,7 +98,7 @@ struct SegmentReport {
 struct LaneReport {
     lane: u64,
     samples: u64,
-    /// Parts of shards, each of one shard.
+    /// Number of splits, each of one shard.
     splits: u64,
     /// Shards of its first splits, at most 3.
     first_shards: Vec<String>,
@@ -184,7 +184,7 @@ fn segments(order: &Order) -> Vec<SegmentReport> {
     reports
 }
 
-/// Steps of the rank that has fewest, and of the one that has most.
+/// Returns the steps of the rank with the fewest, and of the rank with the most.
 fn rank_steps(plan: &EpochPlan, tail: Tail) -> (u64, u64) {
     if tail != Tail::Uneven {
         return (plan.steps(), plan.steps());
@@ -214,7 +214,7 @@ fn lanes(plan: &EpochPlan, manifest: &Manifest) -> Vec<LaneReport> {
     (0..plan.lanes()).map(report).collect()
 }
 
-/// The first sample of each split of a piece of the line.
+/// Returns the first sample of each split in a range of the epoch sequence.
 fn splits_of<'a>(
     line: &'a Line,
     manifest: &'a Manifest,

@@ -1,7 +1,7 @@
-//! The processes of a cluster: `coordinator start`, `worker start`, and both in one for a first try.
+//! Processes of a cluster: `coordinator start`, `worker start`, and both in one for a first try.
 //!
-//! What they do is in `shardfeed-coordinator` and `shardfeed-agent`; here are options, signals, and
-//! the line on stdout that says that a process is ready.
+//! `shardfeed-coordinator` and `shardfeed-agent` implement them; this module has the options, the
+//! signals, and the line on stdout that reports that a process is ready.
 
 mod config;
 mod coordinator;
@@ -29,8 +29,8 @@ pub(crate) use worker::{
     ABOUT as WORKER_ABOUT, StartArgs as WorkerStartArgs, host_name, start as start_worker,
 };
 
-/// Threads that serve calls.
-/// - `threads`: how many; `None`: one for each core.
+/// Creates the runtime that serves calls.
+/// - `threads`: number of threads; `None`: one for each core.
 pub(crate) fn runtime(threads: Option<usize>) -> anyhow::Result<Runtime> {
     let mut builder = Builder::new_multi_thread();
     if let Some(threads) = threads {

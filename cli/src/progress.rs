@@ -1,9 +1,9 @@
-//! Progress on stderr, when that is a terminal.
+//! Progress bars on stderr, if it is a terminal.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use shardfeed_agent::{ScanProgress, ScanStage};
 
-/// A bar over `total` bytes; hidden when stderr is no terminal.
+/// Returns a bar over `total` bytes; hidden if stderr is not a terminal.
 pub(crate) fn bytes_bar(doing: &'static str, total: u64) -> ProgressBar {
     let bar = ProgressBar::new(total);
     let template = "{msg} {bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
@@ -12,7 +12,7 @@ pub(crate) fn bytes_bar(doing: &'static str, total: u64) -> ProgressBar {
     bar.with_message(doing)
 }
 
-/// Shows how far indexing is, and never gives up.
+/// Shows the progress of indexing; never cancels it.
 pub(crate) fn of_scan() -> impl FnMut(ScanProgress) -> bool {
     let mut bar: Option<ProgressBar> = None;
     move |progress| {

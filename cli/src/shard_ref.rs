@@ -8,7 +8,7 @@ use shardfeed_plan::Sample;
 
 use crate::error::Problem;
 
-/// Shards named in a hint at most.
+/// Maximum number of shards that a hint names.
 const NAMED_MAX: usize = 3;
 
 /// A record of a file.
@@ -31,9 +31,10 @@ impl FromStr for RecordRef {
 }
 
 impl RecordRef {
-    /// The sample of `dataset` that this record is.
+    /// Returns the record's sample in `dataset`.
     ///
-    /// # Errors  The dataset has no such shard, or the shard no such record.
+    /// # Errors
+    /// The dataset has no such shard, or the shard no such record.
     pub(crate) fn find(&self, dataset: &Dataset) -> Result<Sample, Problem> {
         let shards = dataset.manifest().shards();
         let absolute = std::path::absolute(Path::new(&self.path)).ok();

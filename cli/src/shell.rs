@@ -1,4 +1,5 @@
-//! `shardfeed completion` and `man`: what shells and `man` know of this command, made from its own options.
+//! `shardfeed completion` and `man`: shell completion and manual pages, generated from the
+//! command's options.
 
 use std::io;
 use std::path::PathBuf;
@@ -32,7 +33,7 @@ pub(crate) struct CompletionArgs {
 #[derive(Debug, Args)]
 #[command(after_help = MAN_EXAMPLES)]
 pub(crate) struct ManArgs {
-    /// Folder that a page for each command is written to; it must be there
+    /// Existing folder to write the pages to, one for each command
     #[arg(value_name = "DIR")]
     folder: PathBuf,
 }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// A number of bytes, at least 1. In TOML a number, or text such as `"4GiB"`.
+/// A number of bytes, at least 1. In TOML a number, or a text such as `"4GiB"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub(crate) struct Bytes(u64);
@@ -31,7 +31,7 @@ impl<'de> Deserialize<'de> for Bytes {
     }
 }
 
-/// A number of bytes that may be none. Written as [`Bytes`], or 0.
+/// A number of bytes, which may be 0. Written as [`Bytes`], or 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub(crate) struct Space(u64);
@@ -84,7 +84,7 @@ impl Visitor<'_> for BytesVisitor {
     }
 }
 
-/// Reads `150MB`, `1.5GiB` or `4096`: a number of bytes, at least 1.
+/// Parses `150MB`, `1.5GiB` or `4096`: a number of bytes, at least 1.
 pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     let digits = text
         .find(|character: char| !character.is_ascii_digit() && character != '.')
@@ -104,7 +104,7 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     };
     let bytes = number.parse::<f64>().map(|number| (number * scale).round());
     match bytes {
-        // Above 2^53 a float skips numbers; no shard is that large.
+        // Above 2^53 a float cannot represent every integer; no shard is that large.
         Ok(bytes) if (1.0..=9e15).contains(&bytes) => Ok(bytes as u64),
         Ok(_) => Err("must be between 1 byte and 9,000,000 GB".into()),
         Err(_) => Err("is no size; write a number and a unit, such as 150MB".into()),

@@ -43,35 +43,35 @@ Make the certificates below DIR anew, or the authority
 The order for a new authority: --ca, copy ca.crt to every host; without options, copy tls.crt and tls.key; \
 --forget-old-ca, copy ca.crt again. Nothing stands still meanwhile.";
 
-/// What can be done with certificates.
+/// Subcommands of `tls`.
 #[derive(Debug, Subcommand)]
 #[command(after_help = EXAMPLES)]
 pub(crate) enum TlsCommand {
-    /// Make an authority, and certificates to begin with
+    /// Create an authority and initial certificates
     #[command(long_about = INIT_ABOUT, after_help = EXAMPLES)]
     Init(InitArgs),
-    /// Make a certificate
+    /// Create a certificate
     #[command(after_help = EXAMPLES)]
     Issue(IssueArgs),
-    /// Make the certificates below DIR anew, or the authority
+    /// Renew the certificates below DIR, or the authority
     #[command(long_about = ROTATE_ABOUT)]
     Rotate(RotateArgs),
-    /// Show what a folder of certificates holds
+    /// Show the contents of a folder of certificates
     Show(ShowArgs),
 }
 
 /// Arguments of `tls init`.
 #[derive(Debug, Args)]
 pub(crate) struct InitArgs {
-    /// Folder of the authority; made if it is missing
+    /// Folder of the authority; created if it is missing
     dir: PathBuf,
-    /// Host of a coordinator, as others reach it; again for more [default: this host]
+    /// Host of a coordinator, as others reach it; repeatable [default: this host]
     #[arg(long, value_name = "HOST", value_delimiter = ',')]
     coordinator: Vec<String>,
-    /// Name that people give to the cluster
+    /// Name of the cluster, for people
     #[arg(long, value_name = "NAME", default_value = "shardfeed")]
     cluster_name: String,
-    /// The certificates are good for so many days
+    /// Validity of the certificates, in days
     #[arg(long, value_name = "DAYS", default_value_t = LEAF_DAYS)]
     days: u32,
 }
@@ -81,17 +81,17 @@ pub(crate) struct InitArgs {
 pub(crate) struct IssueArgs {
     /// Folder of the authority
     dir: PathBuf,
-    /// coordinator, worker, trainer, viewer, operator or admin
+    /// Role: coordinator, worker, trainer, viewer, operator or admin
     role: Role,
-    /// Whose certificate it is
+    /// Name of the certificate's owner
     name: String,
-    /// Name or address at which a coordinator is reached; again for more [default: NAME, for coordinators]
+    /// Name or address of a coordinator; repeatable [default: NAME, for coordinators]
     #[arg(long, value_name = "HOST", value_delimiter = ',')]
     host: Vec<String>,
-    /// It is good for so many days
+    /// Validity of the certificate, in days
     #[arg(long, value_name = "DAYS", default_value_t = LEAF_DAYS)]
     days: u32,
-    /// Folder for it [default: DIR/NAME]
+    /// Folder for the certificate [default: DIR/NAME]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
@@ -101,19 +101,19 @@ pub(crate) struct IssueArgs {
 pub(crate) struct RotateArgs {
     /// Folder of the authority
     dir: PathBuf,
-    /// Replace the authority; what the old one signed stays good for now
+    /// Replace the authority; certificates of the old one stay valid for now
     #[arg(long, conflicts_with = "forget_old_ca")]
     ca: bool,
-    /// Believe only what the new authority signed
+    /// Trust only certificates signed by the new authority
     #[arg(long)]
     forget_old_ca: bool,
-    /// Only certificates that end within so many days [default: all]
+    /// Renew only certificates that expire within this many days [default: all]
     #[arg(long, value_name = "DAYS", conflicts_with_all = ["ca", "forget_old_ca"])]
     within: Option<u32>,
-    /// Name that people give to the cluster, for a new authority
+    /// Name of the cluster, for people, in a new authority
     #[arg(long, value_name = "NAME", default_value = "shardfeed")]
     cluster_name: String,
-    /// The new ones are good for so many days
+    /// Validity of the new certificates, in days
     #[arg(long, value_name = "DAYS", default_value_t = LEAF_DAYS)]
     days: u32,
 }
@@ -121,11 +121,11 @@ pub(crate) struct RotateArgs {
 /// Arguments of `tls show`.
 #[derive(Debug, Args)]
 pub(crate) struct ShowArgs {
-    /// Folder with ca.crt, and perhaps tls.crt and tls.key
+    /// Folder with ca.crt, and optionally tls.crt and tls.key
     dir: PathBuf,
 }
 
-/// Certificates that were made.
+/// Result of commands that create certificates.
 #[derive(Debug, Serialize)]
 struct MadeReport {
     authority: String,
@@ -134,24 +134,24 @@ struct MadeReport {
     told: Option<String>,
 }
 
-/// One of them.
+/// A created certificate.
 #[derive(Debug, Serialize)]
 struct MadeOne {
     folder: String,
     role: &'static str,
     name: String,
     hosts: Vec<String>,
-    /// Unix ms.
+    /// Expiry time, Unix ms.
     expires_ms: u64,
 }
 
-/// What a folder holds.
+/// Result of `tls show`.
 #[derive(Debug, Serialize)]
 struct FolderReport {
     folder: String,
     authorities: Vec<CertificateReport>,
     certificate: Option<CertificateReport>,
-    /// Rights of the key's file, as `ls` counts them.
+    /// Permissions of the key's file, in octal.
     key_mode: Option<String>,
 }
 
@@ -182,7 +182,7 @@ fn init(args: &InitArgs, format: Format) -> anyhow::Result<()> {
         true => vec![host_name()],
         false => args.coordinator.clone(),
     };
-    // Nothing is made before all of it can be.
+    // Nothing is created before all names are checked.
     let named = |host: &String| {
         let name: String = host.chars().map(|c| if ":[]".contains(c) { '-' } else { c }).collect();
         let name = name.trim_matches('-').to_owned();
@@ -209,7 +209,8 @@ fn init(args: &InitArgs, format: Format) -> anyhow::Result<()> {
     Ok(format.print(&MadeReport::new(&args.dir, issued, Some(told)))?)
 }
 
-/// A coordinator is reached at its name, and on its own host at the loopback.
+/// Adds the loopback names: a coordinator is reached at its name, and on its own host also at the
+/// loopback.
 fn beside_itself(host: String) -> Vec<String> {
     let mut hosts = vec![host];
     for own in ["localhost", "127.0.0.1", "::1"] {
@@ -281,7 +282,7 @@ fn show(args: &ShowArgs, format: Format) -> anyhow::Result<()> {
     Ok(check_expiry(certificate.expires_ms, unix_ms(SystemTime::now()))?)
 }
 
-/// Unix ms, both.
+/// Checks that a certificate has not expired. Both times are Unix ms.
 fn check_expiry(expires_ms: u64, now_ms: u64) -> Result<(), Problem> {
     match expires_ms <= now_ms {
         true => Err(Problem::failed("the certificate has expired")

@@ -1,4 +1,4 @@
-//! `shardfeed top`: the cluster on one screen, as it is now.
+//! `shardfeed top`: the current state of the cluster on one screen.
 
 mod draw;
 mod gather;
@@ -38,26 +38,26 @@ Examples:
   shardfeed top --job resnet
   shardfeed top --once > now.txt";
 
-/// How often keys are looked for.
+/// Timeout of one wait for a key.
 const KEYS_EVERY: Duration = Duration::from_millis(100);
 
-/// Where nothing says how large the screen is.
+/// Default size of the screen, if it is unknown.
 const SIZE: (u16, u16) = (80, 24);
 
-/// No screen is larger: a variable may say anything.
+/// Maximum size of a side: the size may come from a variable with any value.
 const SIDE_MAX: u16 = 1_000;
 
 /// Arguments of `top`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct TopArgs {
-    /// The job that is looked at [default: the first one that runs]
+    /// Job to show [default: the first running job]
     #[arg(long, value_name = "NAME")]
     job: Option<String>,
-    /// Print one screen, and end
+    /// Print one screen and exit
     #[arg(long)]
     once: bool,
-    /// How often to look
+    /// Time between two refreshes
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration::parse)]
     every: Duration,
     #[command(flatten)]
@@ -75,22 +75,24 @@ pub(crate) fn run(args: &TopArgs) -> anyhow::Result<()> {
             .hint("--once prints one screen; `shardfeed status -w` goes on without one")
             .into());
     }
-    // Whether it can be had at all is said before the screen is taken.
+    // Errors of the first request are reported before the screen is switched.
     let first = gather(&client, args.job.as_deref())?;
     let runtime = runtime(Some(1))?;
     let asked = runtime.block_on(async { ends() })?;
     let mut screen = ratatui::init();
     let ended = live(args, &client, first, &mut screen, &asked);
-    // A terminal that is gone takes nothing back, and nobody can be told.
+    // If the terminal is gone, it cannot be restored, and the error cannot be reported.
     let _ = ratatui::try_restore();
     match asked.load(Ordering::Relaxed) {
         0 => ended,
-        // As a shell says of a command that a signal ended.
+        // The exit code of a shell for a command that a signal ended.
         number => std::process::exit(128 + number),
     }
 }
 
-/// Signals that end this, from now on: the number of the first of them; 0: none came. Call it within a runtime.
+/// Handles the signals that end `top`. Returns the number of the first one, 0 if none has arrived.
+///
+/// Must be called within a runtime.
 fn ends() -> io::Result<Arc<AtomicI32>> {
     let first = Arc::new(AtomicI32::new(0));
     for kind in [SignalKind::terminate(), SignalKind::hangup(), SignalKind::interrupt()] {
@@ -98,7 +100,7 @@ fn ends() -> io::Result<Arc<AtomicI32>> {
         tokio::spawn(async move {
             if signals.recv().await.is_some() {
                 let number = kind.as_raw_value();
-                // Only the first one counts.
+                // Only the first signal counts.
                 let _ = first.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed);
             }
         });
@@ -118,7 +120,7 @@ fn once(args: &TopArgs, client: &Client) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One screen as text.
+/// Renders one screen as text.
 fn picture(scene: &Scene, (columns, lines): (u16, u16)) -> String {
     let Ok(mut screen) = Terminal::new(TestBackend::new(columns, lines));
     let look = Look { has_colours: false, is_held: false, has_keys: false, error: None };
@@ -142,7 +144,7 @@ fn live(
     let (ask, asked) = mpsc::channel::<Option<String>>();
     let (tell, told) = mpsc::channel();
     let behind = client.clone();
-    // It may hang at coordinators that are gone; the keys must not.
+    // Requests may hang if coordinators are gone; the keys must still work.
     std::thread::Builder::new().name("shardfeed-top".into()).spawn(move || {
         while let Ok(job) = asked.recv() {
             if tell.send(gather(&behind, job.as_deref())).is_err() {
@@ -182,7 +184,7 @@ fn live(
                 }
             }
             Ok(Err(error)) => {
-                // What was seen last stays, and says since when.
+                // The last picture stays and shows its age.
                 (look.error, is_asked) = (Some(format!("{error:#}")), false);
             }
             Err(RecvTimeoutError::Timeout) => {}
@@ -192,11 +194,11 @@ fn live(
     Ok(())
 }
 
-/// What a key means.
+/// Action of a key.
 enum Step {
     End,
     Hold,
-    /// The job so many below.
+    /// Selects the job this many lines below.
     Choose(isize),
     None,
 }

@@ -1,4 +1,4 @@
-//! `shardfeed trace`: what each thread of a worker does, for Perfetto.
+//! `shardfeed trace`: a timeline of a worker's threads, for Perfetto.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -26,15 +26,15 @@ pub(crate) struct TraceArgs {
     /// File to write
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// How long to record, at most 60s
+    /// Duration of the recording, at most 60s
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
     duration: Duration,
-    /// Path of the worker's socket [default: SHARDFEED_WORKER, else the usual place]
+    /// Path of the worker's socket [default: SHARDFEED_WORKER, else the default path]
     #[arg(long, value_name = "PATH")]
     worker: Option<PathBuf>,
 }
 
-/// What was written.
+/// Result of `trace`.
 #[derive(Debug, Serialize)]
 struct TraceReport {
     file: String,

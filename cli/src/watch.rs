@@ -1,4 +1,4 @@
-//! `-w`: a view again and again.
+//! `-w`: refreshes a view.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
@@ -7,16 +7,18 @@ use crate::error::{Exit, Problem, exit_of, report};
 use crate::output::StdoutError;
 use crate::{Cli, run};
 
-/// How often it looks.
+/// Time between two refreshes.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// Clears a terminal and goes to its first line.
+/// Clears a terminal and moves to its first line.
 const CLEAR: &[u8] = b"\x1b[2J\x1b[H";
 
-/// Runs a view until Ctrl-C, or until nobody reads it. Coordinators that do not answer for a while are
-/// told of and asked again.
+/// Refreshes a view until Ctrl-C, or until its reader closes the stream.
 ///
-/// # Errors  The command changes something, or what it shows is not there.
+/// If the coordinators do not answer, this is reported and the request is retried.
+///
+/// # Errors
+/// The command is not read-only, or the object that it shows does not exist.
 pub(crate) fn run_again(cli: &Cli) -> anyhow::Result<()> {
     if !cli.noun.is_view() {
         return Err(Problem::usage("--watch is for what only shows")

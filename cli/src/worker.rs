@@ -1,4 +1,4 @@
-//! `shardfeed worker`: the processes that read for trainers.
+//! `shardfeed worker`: processes that read for trainers.
 
 use clap::Subcommand;
 use shardfeed_proto::coordinator::v1::Cordon;
@@ -8,7 +8,7 @@ use crate::cluster::worker::cordon;
 use crate::output::Format;
 use crate::process::{WORKER_ABOUT, WorkerStartArgs, start_worker};
 
-/// What can be done with workers.
+/// Subcommands of `worker`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum WorkerCommand {
     /// Run a worker until SIGTERM or SIGINT
@@ -16,14 +16,14 @@ pub(crate) enum WorkerCommand {
     Start(WorkerStartArgs),
     /// List the cluster's workers
     List(cluster::ListArgs),
-    /// Show a worker, and the ranks that it serves
+    /// Show a worker and the ranks that it serves
     Show(cluster::ShowArgs),
-    /// Give a worker nothing new: trainers that start beside it read in their own processes
+    /// Give a worker no new work; new trainers read in-process
     Cordon(cordon::CordonArgs),
-    /// Give a worker that was cordoned or drained work again
+    /// Give a cordoned or drained worker work again
     #[command(long_about = cordon::UNCORDON_ABOUT)]
     Uncordon(cordon::CordonArgs),
-    /// Take a worker's work from it, without a trainer waiting, and wait until it serves nothing
+    /// Drain a worker without delaying trainers; wait until it is idle
     #[command(long_about = cordon::DRAIN_ABOUT)]
     Drain(cordon::DrainArgs),
 }

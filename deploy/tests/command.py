@@ -1,4 +1,4 @@
-"""The command that is deployed, and what the tests of this folder share."""
+"""The deployed command, and shared code of the tests in this folder."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
-#: Roots, images and folders of these tests; git ignores it.
+#: Roots, images and folders of these tests; ignored by git.
 HOME = ROOT / "target/deploy"
 BINARY = Path(os.environ.get("SHARDFEED_BINARY", ROOT / "target/release/shardfeed"))
 
-#: No single command takes so long.
+#: Upper bound for a single command.
 COMMAND_S = 120.0
 
 
 def plain_environment() -> dict[str, str]:
-    """Without what somebody's shell says about shardfeed."""
+    """Returns the environment without the user's variables for shardfeed."""
     return {name: value for name, value in os.environ.items() if not name.startswith("SHARDFEED_")}
 
 
 def run(
     arguments: Sequence[str | Path], seconds: float = COMMAND_S, env: dict[str, str] | None = None
 ) -> str:
-    """What a command prints; it must end well."""
+    """Returns the output of a command; it must succeed."""
     words = " ".join(map(str, arguments))
     done = subprocess.run(
         [str(argument) for argument in arguments],
@@ -46,18 +46,18 @@ def run(
 
 
 def shardfeed(*arguments: str | Path) -> str:
-    """The same of the command that is deployed, on this host."""
+    """Returns the output of the deployed command, on this host."""
     assert BINARY.exists(), f"{BINARY} is missing: `make build` makes it"
     return run([BINARY, *arguments], env=plain_environment())
 
 
 def ask(*arguments: str | Path) -> Any:
-    """The same for programs."""
+    """Returns the parsed JSON output of the deployed command."""
     return json.loads(shardfeed(*arguments, "-o", "json"))
 
 
 def until(look: Callable[[], T], what: str, seconds: float) -> T:
-    """Looks again and again until it finds something; returns that."""
+    """Calls `look` repeatedly until it returns something; returns that."""
     deadline, pause = time.monotonic() + seconds, threading.Event()
     while True:
         found = look()

@@ -1,4 +1,4 @@
-"""What tests of several files stand on."""
+"""Fixtures shared by several test files."""
 
 from __future__ import annotations
 

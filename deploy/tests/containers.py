@@ -1,4 +1,4 @@
-"""Images of deploy/docker, built without a registry, and containers of them."""
+"""Images of deploy/docker, built without a registry, and their containers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ IMAGES = {"shardfeed": f"{PROJECT}/shardfeed", "trainer": f"{PROJECT}/trainer"}
 
 
 def build_images() -> None:
-    """From a Debian by debootstrap, which stays for the next time."""
+    """Builds the images from a Debian by debootstrap, which is kept for later runs."""
     roots.need("docker")
     if subprocess.run(["docker", "image", "inspect", BASE], capture_output=True).returncode:
         with subprocess.Popen(["tar", "-C", roots.root("base"), "-c", "."], stdout=subprocess.PIPE) as tar:
@@ -33,7 +33,7 @@ def remove_images() -> None:
 
 
 class Container:
-    """One of them; it is gone when this object is closed."""
+    """A container, which is removed when this object is closed."""
 
     def __init__(self, name: str, options: Sequence[str], image: str, arguments: Sequence[str]) -> None:
         self.name = f"{PROJECT}-{name}"
@@ -60,7 +60,7 @@ class Container:
 
     @property
     def address(self) -> str:
-        """As the host sees it."""
+        """Its address as seen by the host."""
         found = json.loads(run(["docker", "inspect", self.name]))
         (network,) = found[0]["NetworkSettings"]["Networks"].values()
         return str(network["IPAddress"])
@@ -74,6 +74,6 @@ class Container:
         return done.stdout + done.stderr
 
     def stop(self, seconds: int) -> int:
-        """As a kubelet does at the end of a pod; returns the exit status."""
+        """Stops it like a kubelet at the end of a pod; returns the exit status."""
         run(["docker", "stop", "--time", str(seconds), self.name])
         return int(self.state["ExitCode"])

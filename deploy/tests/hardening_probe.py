@@ -1,4 +1,5 @@
-"""Tries what a service must not be able to do, and what it must; prints which of it went well, as JSON.
+"""Tries operations that a service must be able to do, and others that it must not; prints the
+successful ones as JSON.
 
     python3 hardening_probe.py WRITABLE_FOLDER
 """
@@ -20,7 +21,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def goes_well(attempt: Callable[[], object]) -> bool:
-    """In a child: what is tried may end the process."""
+    """Returns true if the attempt succeeds; runs it in a child, as it may end the process."""
     child = os.fork()
     if child == 0:
         try:
@@ -46,7 +47,7 @@ def check(result: int) -> None:
 
 
 def see_others() -> None:
-    """systemd's own process."""
+    """Reads the state of systemd's own process."""
     if not Path("/proc/1/status").exists():
         raise FileNotFoundError
 

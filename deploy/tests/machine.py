@@ -1,4 +1,5 @@
-"""A machine whose first process is a real systemd, in a container of systemd-nspawn with a network of its own."""
+"""A machine with a real systemd as first process, in a systemd-nspawn container with its own
+network."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ BOOT_S = 90.0
 
 
 class Machine:
-    """Give it what to install before it boots by way of `root`."""
+    """A machine; files are installed through `root` before it boots."""
 
     def __init__(self, name: str, binds: tuple[str, ...] = ()) -> None:
         roots.need("systemd-nspawn", "nsenter")
@@ -56,7 +57,7 @@ class Machine:
         nspawn, self._nspawn = self._nspawn, None
         if nspawn is None:
             return
-        # It asks the machine to power off; the second one kills what is left.
+        # Requests the machine to power off; the second call kills the rest.
         nspawn.send_signal(signal.SIGTERM)
         try:
             nspawn.wait(BOOT_S)
@@ -77,7 +78,7 @@ class Machine:
     def execute(
         self, *arguments: str, user: str | None = None, seconds: float = 60.0
     ) -> subprocess.CompletedProcess[str]:
-        """Runs something inside."""
+        """Runs a command inside."""
         enter = ["nsenter", f"--target={self._leader}", "--all", "--"]
         if user is not None:
             enter += ["runuser", "-u", user, "--"]
@@ -87,13 +88,13 @@ class Machine:
         )  # fmt: skip
 
     def run(self, *arguments: str, user: str | None = None) -> str:
-        """The same; it must end well."""
+        """Runs a command inside; it must succeed."""
         done = self.execute(*arguments, user=user)
         assert done.returncode == 0, f"{arguments}: exit {done.returncode}: {done.stdout}{done.stderr}"
         return done.stdout
 
     def unit(self, name: str, *properties: str) -> dict[str, str]:
-        """What systemd says of a unit."""
+        """Returns systemd's properties of a unit."""
         asked = [f"--property={each}" for each in properties]
         text = self.run("systemctl", "show", name, *asked)
         return dict(line.split("=", 1) for line in text.splitlines())
@@ -102,7 +103,7 @@ class Machine:
         return self.run("journalctl", "--no-pager", "--output=cat", "-u", unit)
 
     def until_active(self, unit: str, seconds: float = 60.0, but_not: str = "0") -> str:
-        """Waits until a unit is active, with another main process than before; returns its id."""
+        """Waits until a unit is active with a new main process; returns its id."""
         deadline = time.monotonic() + seconds
 
         def main() -> str:

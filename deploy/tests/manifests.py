@@ -1,4 +1,5 @@
-"""The manifests of deploy/kubernetes as kustomize renders them, and what a kubelet makes of a pod's environment."""
+"""Manifests of deploy/kubernetes as rendered by kustomize, and a kubelet's expansion of a pod's
+environment."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ RENDERED = [
     "overlays/dev", "overlays/prod", "overlays/prod-cert-manager", "examples/job", "examples/admin", "examples/monitored",
     "examples/monitored-job",
 ]  # fmt: skip
-#: Whose objects only a controller of its own knows.
+#: API groups whose objects are known only to their own controllers.
 CUSTOM = ("cert-manager.io/", "monitoring.coreos.com/")
 
 Manifest = dict[str, Any]
@@ -25,7 +26,7 @@ REFERENCE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
 
 @cache
 def text(folder: str) -> str:
-    """What `kubectl apply -k` would send."""
+    """Returns the manifests that `kubectl apply -k` would send."""
     for command in (["kustomize", "build"], ["kubectl", "kustomize"]):
         if shutil.which(command[0]):
             return run([*command, KUBERNETES / folder])
@@ -47,7 +48,8 @@ def one(manifests: list[Manifest], kind: str, name: str = "") -> Manifest:
 
 
 def pods(manifests: list[Manifest]) -> Iterator[tuple[str, Manifest]]:
-    """Kind and name of what makes them, and the template. A pod is its own."""
+    """Yields kind and name of the objects that create pods, with the template. A pod is its own
+    template."""
     for each in manifests:
         template = each if each["kind"] == "Pod" else each.get("spec", {}).get("template")
         if template is not None:
@@ -59,8 +61,11 @@ def containers(template: Manifest) -> list[Manifest]:
 
 
 def environment(container: Manifest, fields: Mapping[str, str]) -> dict[str, str]:
-    """As the kubelet makes it: $(NAME) is what stands before, and stays as it is if nothing does.
-    - `fields`: what `fieldRef` gives, by its path."""
+    """Expands variables like a kubelet: $(NAME) is an earlier variable, and unchanged if there is
+    none.
+
+    - `fields`: values of `fieldRef`, by path.
+    """
     made: dict[str, str] = {}
     for each in container.get("env", []):
         if "valueFrom" in each:

@@ -1,5 +1,8 @@
-"""A Slurm of three nodes on this host. Each node is a network namespace on a bridge, with a host name and a /tmp of its own;
-its slurmd and all tasks are processes there, so that killing these is a power loss."""
+"""A Slurm of three nodes on this host.
+
+Each node is a network namespace on a bridge, with its own host name and /tmp; its slurmd and all
+tasks are processes there, so that killing these simulates a power loss.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ import roots
 from command import HOME, run, until
 
 BRIDGE = "shardfeed-br"
-#: A network that nobody else on the host has.
+#: A network that is not used by the host.
 ADDRESS = "10.77.0.{}"
 ACCEPT = ["FORWARD", "-i", BRIDGE, "-o", BRIDGE, "-j", "ACCEPT"]
 UP_S = 60.0
@@ -52,7 +55,7 @@ JobAcctGatherType=jobacct_gather/none
 
 
 class SlurmLab:
-    """Everything it starts ends with it."""
+    """The cluster; all of its processes end with it."""
 
     def __init__(self, nodes: int = 3) -> None:
         roots.need("slurmctld", "slurmd", "munged", "ip", "nsenter", "unshare")
@@ -100,7 +103,7 @@ class SlurmLab:
         self._remove_network()
 
     def kill_node(self, node: str) -> None:
-        """As a power loss: its slurmd and all tasks."""
+        """Simulates a power loss: kills its slurmd and all tasks."""
         found = subprocess.run(["ip", "netns", "pids", node], capture_output=True, text=True)
         for pid in found.stdout.split():
             try:
@@ -109,7 +112,8 @@ class SlurmLab:
                 continue
 
     def start_node(self, node: str) -> None:
-        # Not `ip netns exec`, which mounts another /sys, without the control groups that slurmd wants.
+        # Not `ip netns exec`, which mounts another /sys, without the control groups required by
+        # slurmd.
         config = self.home / "slurm.conf"
         mounts = f"mount -t tmpfs tmpfs /tmp && mount --bind {self.home}/hosts /etc/hosts"
         script = f"hostname {node} && {mounts} && exec slurmd -D -N {node} -f {config}"
@@ -118,12 +122,12 @@ class SlurmLab:
         self._start(f"slurmd-{node}", *inside)
 
     def inside(self, node: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Runs something with the network of a node."""
+        """Runs a command in the network of a node."""
         command = ["nsenter", f"--net=/run/netns/{node}", *arguments]
         return subprocess.run(command, capture_output=True, text=True, timeout=60, env=self.env)
 
     def run(self, *arguments: str | Path, **variables: str) -> str:
-        """A command of Slurm."""
+        """Runs a command of Slurm."""
         return run(arguments, env=self.env | variables)
 
     def idle(self) -> set[str]:
@@ -131,7 +135,7 @@ class SlurmLab:
         return {name for name, state in map(str.split, lines) if state == "idle"}
 
     def job(self, number: str) -> dict[str, str]:
-        """What Slurm says of a job."""
+        """Returns Slurm's properties of a job."""
         words = self.run("scontrol", "show", "job", "--oneliner", number).split()
         return dict(word.split("=", 1) for word in words if "=" in word)
 
@@ -141,7 +145,7 @@ class SlurmLab:
         self._daemons.append(daemon)
 
     def _clear(self) -> None:
-        """What a run that was killed left."""
+        """Removes the remains of a run that was killed."""
         shutil.rmtree(self.home, ignore_errors=True)
         for node in self.nodes:
             self.kill_node(node)
@@ -159,7 +163,8 @@ class SlurmLab:
         run(["ip", "address", "add", f"{ADDRESS.format(1)}/24", "dev", BRIDGE])
         run(["ip", "link", "set", BRIDGE, "up"])
         if shutil.which("iptables"):
-            # Docker has bridged packets go through the host's filter, and drops those that are not its own.
+            # Docker routes bridged packets through the host's filter, and drops those of other
+            # networks.
             run(["iptables", "-I", *ACCEPT])
         for node, address in self.nodes.items():
             run(["ip", "netns", "add", node])

@@ -1,4 +1,4 @@
-"""The files of deploy/config name every option, with the default that the command has."""
+"""Verifies that the files of deploy/config list every option with the command's default."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import pytest
 from command import DEPLOY, ask, shardfeed
 
 PROCESSES = ["coordinator", "worker"]
-#: What a worker finds out about its host; the value differs, so the file says how it is found.
+#: Options that a worker derives from its host; the value differs, so the file describes its source.
 OF_THE_HOST = {"worker": {"socket", "name", "memory-budget"}, "coordinator": set[str]()}
-#: Nobody can guess them.
+#: Options without a default.
 REQUIRED = {"worker": {"coordinator"}, "coordinator": {"data-dir"}}
 
 OPTION = re.compile(r"(#?)([a-z][a-z-]*) = (.+)")
 
 
 class Line(NamedTuple):
-    """An option as it stands in a file."""
+    """An option in a file."""
 
     is_set: bool
     value: Any

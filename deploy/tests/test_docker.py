@@ -1,5 +1,5 @@
-"""deploy/docker: the images are built, compose.yaml comes up, a coordinator and a worker are killed under a training, and
-what the trainers were given is counted on the host."""
+"""deploy/docker: builds the images, starts compose.yaml, kills a coordinator and a worker during a
+training, and verifies the trainers' deliveries on the host."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Compose:
         return run([*command, *arguments], seconds, env=self._env)
 
     def container(self, service: str) -> str:
-        """Its id, which it keeps when it is started again."""
+        """Returns its id, which is kept across restarts."""
         if service not in self._containers:
             self._containers[service] = self("ps", "--all", "--quiet", service).strip()
         return self._containers[service]
@@ -58,7 +58,7 @@ class Compose:
         return found[0]
 
     def execute(self, service: str, *arguments: str) -> str:
-        # As `docker-compose exec` does, which takes seconds.
+        # Equivalent to `docker-compose exec`, which takes seconds.
         return run(["docker", "exec", self.container(service), *arguments])
 
     def state(self, service: str) -> dict[str, Any]:
@@ -73,14 +73,15 @@ class Compose:
         return json.loads(self.execute(on, "shardfeed", *arguments, "-o", "json"))
 
     def stranger(self, *script: str) -> subprocess.CompletedProcess[str]:
-        """A shell in another container of the network, with what workers have at /tls; it asks coordinator-1."""
+        """Runs a shell in another container of the network, with the workers' /tls, as a client of
+        coordinator-1."""
         options = ["--network", f"{PROJECT}_shardfeed", "--volume", f"{PROJECT}_tls-worker:/tls:ro"]
         options += ["--env", f"SHARDFEED_COORDINATOR={COORDINATORS[0]}:7070", "--entrypoint", "/bin/sh"]
         command = ["docker", "run", "--rm", *options, IMAGES["shardfeed"], "-c", "\n".join(script)]
         return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
     def kill(self, service: str) -> None:
-        """As a crash: `docker kill` would count as somebody's wish."""
+        """Simulates a crash; `docker kill` would count as a requested stop."""
         before = self.state(service)
         os.kill(before["Pid"], signal.SIGKILL)
 
@@ -129,7 +130,7 @@ def test_who_does_not_prove_who_they_are_is_refused(compose: Compose) -> None:
     for script in (
         [only_ca, "exec shardfeed cluster status --tls /tmp/tls"],
         [others, "exec shardfeed cluster status --tls /tmp/other/admin"],
-        # A worker may work, and no more.
+        # A worker has only its own rights.
         ["exec shardfeed worker cordon worker-1 --tls /tls"],
     ):
         refused = compose.stranger(*script)
@@ -145,7 +146,7 @@ def test_who_does_not_prove_who_they_are_is_refused(compose: Compose) -> None:
 
 
 def test_certificates_are_renewed_while_all_runs(compose: Compose) -> None:
-    """As `up pki` does when they end soon."""
+    """As by `up pki` shortly before they expire."""
 
     def serial(role: str) -> str:
         return str(compose.ask("tls", "show", f"/tls/{role}")["certificate"]["serial"])
@@ -155,7 +156,7 @@ def test_certificates_are_renewed_while_all_runs(compose: Compose) -> None:
     run(["docker", "run", "--rm", *volumes, IMAGES["shardfeed"], "tls", "rotate", "/var/lib/shardfeed/pki"])
     compose("up", "--no-deps", "pki")
     assert serial("coordinator-1") != before
-    # Files are looked at when a connection is made or taken.
+    # Files are checked when a connection is opened or accepted.
     since = compose.state(WORKERS[0])["StartedAt"]
     killed = COORDINATORS[compose.ask("cluster", "status")["leader"] - 1]
     compose.kill(killed)

@@ -1,4 +1,5 @@
-"""The manifests are what Kubernetes knows, fit together, and name options that the command has. No API server is asked."""
+"""Manifests are valid for Kubernetes, consistent, and use existing options of the command. No API
+server is needed."""
 
 from __future__ import annotations
 
@@ -14,9 +15,10 @@ import yaml
 from command import DEPLOY, ask, run
 from manifests import CUSTOM, REFERENCE, RENDERED, containers, environment, file, one, pods, render
 
-#: The first has what is needed: native sidecars, numbered ordinals, the index of a pod as a label.
+#: The first has the required features: native sidecars, numbered ordinals, the index of a pod as a
+#: label.
 VERSIONS = ["1.32", "1.34", "1.37"]
-#: What the kubelet would put there.
+#: Values that the kubelet would insert.
 FIELDS = {
     "metadata.name": "shardfeed-coordinator-1", "metadata.namespace": "shardfeed", "spec.nodeName": "node-1",
     "metadata.labels['apps.kubernetes.io/pod-index']": "1",
@@ -33,7 +35,7 @@ def validate(manifests: list[dict[str, Any]], folder: Path, version: str) -> sub
 
 
 def jobs_of_the_set() -> list[dict[str, Any]]:
-    """What a JobSet's controller makes: plain Jobs. And what stands beside it."""
+    """Returns the Jobs that a JobSet's controller creates, and the objects beside the JobSet."""
     (jobset,) = file("examples/jobset/jobset.yaml")
     return file("examples/jobset/network-policy.yaml") + [
         {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": each["name"], **each["template"].get("metadata", {})}}
@@ -63,7 +65,7 @@ def test_a_field_that_is_misspelt_is_found(tmp_path: Path) -> None:
 
 
 def test_the_jobset_has_fields_that_its_api_knows() -> None:
-    """jobset.x-k8s.io/v1alpha2, as far as it is used; its schema is not at hand."""
+    """jobset.x-k8s.io/v1alpha2, limited to the used fields, as its schema is not available."""
     (jobset,) = file("examples/jobset/jobset.yaml")
     assert (jobset["apiVersion"], jobset["kind"]) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
     assert set(jobset["spec"]) <= {"network", "failurePolicy", "successPolicy", "replicatedJobs", "suspend"}
@@ -74,7 +76,7 @@ def test_the_jobset_has_fields_that_its_api_knows() -> None:
 
 
 def test_pod_monitors_have_fields_that_their_api_knows_and_pods_to_find() -> None:
-    """monitoring.coreos.com/v1, as far as it is used; its schema is not at hand."""
+    """monitoring.coreos.com/v1, limited to the used fields, as its schema is not available."""
     scraped = yaml.safe_load((DEPLOY / "monitoring/prometheus.yml").read_text())["scrape_configs"]
     found = set()
     for folder in ("examples/monitored", "examples/monitored-job"):
@@ -95,13 +97,14 @@ def test_pod_monitors_have_fields_that_their_api_knows_and_pods_to_find() -> Non
     assert len(found) == 3
 
 
-#: Where pages are; a policy may name a port either way.
+#: HTTP ports; a policy may give a port by name or number.
 PAGES = {"http": 7071, "worker-http": 7072}
 MONITORS = {"namespaceSelector": {"matchLabels": {"shardfeed/monitors": "true"}}}
 
 
 def who_reaches(manifests: list[dict[str, Any]], template: dict[str, Any], port: int, name: str = "") -> list[dict[str, Any]] | None:
-    """Whom policies let in at a TCP port of a pod. None: everybody, as no policy is about it."""
+    """Returns the sources that policies admit to a TCP port of a pod. None: all, as no policy
+    applies."""
     labels = template.get("metadata", {}).get("labels", {}).items()
     policies = [each["spec"] for each in manifests if each["kind"] == "NetworkPolicy"]
     policies = [each for each in policies if each["podSelector"]["matchLabels"].items() <= labels and "Ingress" in each["policyTypes"]]
@@ -139,7 +142,7 @@ def certificates() -> list[dict[str, Any]]:
 
 
 def test_certificates_have_fields_that_their_api_knows() -> None:
-    """cert-manager.io/v1, as far as it is used; its schema is not at hand."""
+    """cert-manager.io/v1, limited to the used fields, as its schema is not available."""
     known = {
         "secretName", "commonName", "isCA", "uris", "dnsNames", "ipAddresses", "usages", "duration", "renewBefore", "privateKey", "issuerRef",
     }  # fmt: skip
@@ -187,7 +190,7 @@ USAGES = {"server auth": "serverAuth", "client auth": "clientAuth"}
 
 
 def secrets(manifests: list[dict[str, Any]]) -> set[str]:
-    """That pods mount."""
+    """Returns the secrets that pods mount."""
     volumes = [volume for _, template in pods(manifests) for volume in template["spec"].get("volumes", [])]
     return {volume["secret"]["secretName"] for volume in volumes if "secret" in volume}
 
@@ -203,7 +206,7 @@ def test_keys_are_for_the_group_of_the_process_only(folder: str) -> None:
             secret, may = volume["secret"], template["spec"]["securityContext"]
             assert secret["defaultMode"] == 0o440 and may["fsGroup"] == may["runAsGroup"] == 10001, name
             assert {each["path"] for each in secret["items"]} == {"ca.crt", "tls.crt", "tls.key"}, name
-            # Which container has which; none has two.
+            # Each container has only its own secret.
             users = [c["name"] for c in containers(template) for m in c.get("volumeMounts", []) if m["name"] == volume["name"]]
             assert len(users) == 1 and secret["secretName"].split("-")[1] in users[0].split("-"), users
 
@@ -228,7 +231,7 @@ def test_what_a_manifest_names_is_there(folder: str) -> None:
     for service in (each for each in manifests if each["kind"] == "Service"):
         selector = service["spec"]["selector"]
         chosen = [template for _, template in pods(manifests) if selector.items() <= template["metadata"]["labels"].items()]
-        # Kubernetes gives a Job's pods that label.
+        # Kubernetes adds that label to a Job's pods.
         if "batch.kubernetes.io/job-name" in selector:
             one(manifests, "Job", selector["batch.kubernetes.io/job-name"])
             continue
@@ -282,7 +285,7 @@ def test_overlays_differ_where_they_should() -> None:
         assert int(made["FOUNDERS"]) == coordinators["replicas"]
         openness = {name: made.get(f"SHARDFEED_COORDINATOR__{name}") for name in ("TLS", "INSECURE")}
         assert openness == {"TLS": None, "INSECURE": "true"} if manifests is dev else {"TLS": "/etc/shardfeed/tls", "INSECURE": None}
-    # Those that belong to no namespace, and the rest: also what a component adds.
+    # Objects without a namespace, and all others, including those added by components.
     outside = {each["kind"] for each in prod if each["metadata"].get("namespace") != "shardfeed"}
     assert outside == {"Namespace", "PriorityClass"}
     assert not [each for each in dev if each["kind"] in ("DaemonSet", "PodDisruptionBudget")]

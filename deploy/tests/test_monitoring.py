@@ -1,4 +1,5 @@
-"""Alerts and dashboard, against a real Prometheus that watches a real training. Needs Debian's package prometheus."""
+"""Alerts and dashboard, with a real Prometheus that monitors a real training. Requires Debian's
+package prometheus."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from command import BINARY, DEPLOY, ROOT, plain_environment, run, until
 
 MONITORING = DEPLOY / "monitoring"
 
-#: What a training of a minute on one host, from local files, does not have.
+#: Metrics that are absent in a training of one minute on one host, from local files.
 NOTHING_YET = re.compile(r"store_|cache_read|in_doubt|Failed|revocations|sessions_expired|> 0\)? *$")
 
 TRAINING = """
@@ -37,7 +38,7 @@ for batches in loader.epochs(10_000):
 
 
 def address(number: int, port: int) -> str:
-    """Of a host of this process's own on loopback, whose ports nobody else takes meanwhile."""
+    """Returns an address on a loopback host of this process, whose ports no other process uses."""
     process = os.getpid()
     return f"127.{process // 250 % 250 + 1}.{process % 250 + 1}.{number}:{port}"
 
@@ -49,7 +50,7 @@ def tools() -> None:
 
 
 class Prometheus:
-    """A Prometheus that watches three coordinators and a worker, with our rules."""
+    """A Prometheus that monitors three coordinators and a worker, with the project's rules."""
 
     def __init__(self, at: str) -> None:
         self.home = f"http://{at}"
@@ -86,7 +87,7 @@ def watching(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     config = config.replace('["head-1:7071", "head-2:7071", "head-3:7071"]', json.dumps(pages))
     config = config.replace('["node-1:7072", "node-2:7072"]', f'["{of_worker}"]')
     assert "head-" not in config and "node-" not in config
-    # Rates over five minutes, and rules every minute, would make the test that long.
+    # Rates over five minutes, and rules every minute, would prolong the test by as much.
     rules = (MONITORING / "alerts.yml").read_text().replace("[5m]", "[10s]")
     (folder / "alerts.yml").write_text(rules)
     (folder / "prometheus.yml").write_text(config)
@@ -148,7 +149,7 @@ def test_the_rules_are_rules_and_fire_when_they_should() -> None:
     named = re.findall(r"alert: (\w+)", (MONITORING / "alerts.yml").read_text())
     tested = (MONITORING / "alerts_test.yml").read_text()
     for name in named:
-        # Once in a cluster in good order, where it is silent, and once where it fires.
+        # Once in a healthy cluster, where it is silent, and once where it fires.
         assert tested.count(f"alertname: {name}\n") + tested.count(f"alertname: {name}}}") >= 2, name
     assert tested.count("exp_alerts:") == len(named)
 
@@ -157,7 +158,7 @@ def test_the_runbook_says_what_every_alert_means_and_what_to_do() -> None:
     runbook = (ROOT / "docs/RUNBOOK.md").read_text()
     rows = re.findall(r"^\| `(Shardfeed\w+)` \| (.+) \| (.+) \|$", runbook, re.MULTILINE)
     named = re.findall(r"alert: (\w+)", (MONITORING / "alerts.yml").read_text())
-    # Each once, in the order of the file, and none that is no longer there.
+    # Each once, in the order of the file, and no removed ones.
     assert [name for name, _, _ in rows] == named
 
 
@@ -177,15 +178,16 @@ def test_every_metric_that_is_asked_for_is_one_that_processes_have(watching: Pro
     texts += re.findall(r"expr: (?:\|\n)?((?:.+\n)(?: {12}.+\n)*)", (MONITORING / "alerts.yml").read_text())
     asked = {name for text in texts for name in re.findall(r"\bshardfeed[_:][a-z_:]+", text)}
     assert len(asked) > 30, asked
-    # A counter that never counted has no series; the processes say its type all the same.
+    # A counter without increments has no series, but the processes still report its type.
     missing = asked - known - described(watching)
-    # No rank is lost here, and what is in doubt has no type before. Of the documented names another test makes sure.
+    # No rank is lost here, and in-doubt metrics have no type before. Another test checks documented
+    # names.
     documented = set(re.findall(r"^\| `(shardfeed_job_\w*in_doubt\w*)`", (ROOT / "docs/METRICS.md").read_text(), re.MULTILINE))
     assert missing == documented & missing, missing - documented
 
 
 def described(watching: Prometheus) -> set[str]:
-    """Metrics that the processes tell of, with or without a series."""
+    """Returns the metrics that the processes describe, with or without a series."""
     families: dict[str, Any] = watching.get("metadata")
     names = set(families)
     return names | {f"{name}_total" for name in names} | {f"{name}_bucket" for name in names}

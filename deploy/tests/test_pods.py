@@ -1,5 +1,6 @@
-"""The pods that the manifests of deploy/kubernetes describe, run by Docker as a kubelet would: their commands, variables, users,
-limits, volumes, probes and names. What only a cluster has, such as placing them, is not tried."""
+"""Pods of the manifests in deploy/kubernetes, run by Docker like a kubelet: commands, variables,
+users, limits, volumes, probes and names. Features that need a cluster, such as scheduling, are not
+tested."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ import recount  # noqa: E402
 NETWORK = f"{PROJECT}-pods"
 DOMAIN = "shardfeed-coordinators.shardfeed.svc"
 NAME = "shardfeed-coordinator-{}"
-#: Of the manifests' probes: they would have given up by then.
+#: As in the manifests' probes, which would fail by then.
 STARTED_S = 60.0
 EPOCHS, STEP_SECONDS = 3, 0.05
 
@@ -43,7 +44,7 @@ def network(images: None) -> Iterator[str]:
 
 @pytest.fixture
 def data() -> Path:
-    """What all pods see as /data, and trainers write."""
+    """Creates /data of all pods, which trainers write."""
     folder = HOME / "pods"
     shutil.rmtree(folder, ignore_errors=True)
     pack.pack(folder / "data", folder / "test.tfrecord", 8)
@@ -54,7 +55,7 @@ def data() -> Path:
 
 @pytest.fixture(scope="module")
 def pki() -> Path:
-    """Certificates as deploy/README.md has them made."""
+    """Creates certificates as in deploy/README.md."""
     folder = HOME / "pki"
     shutil.rmtree(folder, ignore_errors=True)
     shardfeed("tls", "init", folder, "--coordinator", "any")
@@ -65,7 +66,8 @@ def pki() -> Path:
 
 
 def secrets(template: Manifest, pki: Path) -> dict[str, str]:
-    """Its volumes of secrets as folders, with the owner and the rights that a kubelet gives the files."""
+    """Creates folders for the template's secret volumes, with a kubelet's owner and modes for
+    files."""
     made = {}
     pod = template["spec"]
     for volume in pod.get("volumes", []):
@@ -88,8 +90,10 @@ def secrets(template: Manifest, pki: Path) -> dict[str, str]:
 def as_a_container(
     template: Manifest, container: Manifest, fields: dict[str, str], mounts: dict[str, str], *more: str
 ) -> Container:
-    """A container of a pod.
-    - `mounts`: its volumes by name, as Docker's `-v` has them."""
+    """Returns a container of a pod.
+
+    - `mounts`: its volumes by name, as for Docker's `-v`.
+    """
     variables = environment(container, fields)
     pod, own = template["spec"]["securityContext"], container["securityContext"]
     merged = pod | own
@@ -113,7 +117,7 @@ def as_a_container(
 
 
 def probe(running: Container, container: Manifest, which: str) -> bool:
-    """Whether the kubelet would be content."""
+    """True if the kubelet's probe would succeed."""
     asked = container[which]
     if "exec" in asked:
         return running.execute(*asked["exec"]["command"]).returncode == 0
@@ -127,7 +131,7 @@ def probe(running: Container, container: Manifest, which: str) -> bool:
 
 
 class Set:
-    """The coordinators' StatefulSet, and the pod of examples/admin to ask from."""
+    """The coordinators' StatefulSet, and the pod of examples/admin as its client."""
 
     def __init__(self, folder: str, pki: Path) -> None:
         self.set, self._pki = one(render(folder), "StatefulSet"), pki
@@ -156,7 +160,7 @@ class Set:
             "metadata.labels['apps.kubernetes.io/pod-index']": str(number),
         }  # fmt: skip
         names = [f"--network-alias={each}" for each in (f"{name}.{DOMAIN}", DOMAIN)]
-        # A volume without a name goes with the container.
+        # An anonymous volume is removed with the container.
         options = [*names, "--volume=/var/lib/shardfeed"]
         mounted = [each for each in self.container["volumeMounts"] if each["name"] in self.secrets]
         container = self.container | {"volumeMounts": mounted}
@@ -183,7 +187,8 @@ class Set:
         return self._admin
 
     def ask(self, *arguments: str) -> Any:
-        """As `kubectl exec` would in the admin's pod; without certificates in the first coordinator's."""
+        """Equivalent to `kubectl exec` in the admin's pod; without certificates in the first
+        coordinator's."""
         running = self.admin if self.secrets else self.running[1]
         done = running.execute("shardfeed", *arguments, "-o", "json")
         assert done.returncode == 0, done.stderr
@@ -208,10 +213,10 @@ def test_coordinators_found_a_cluster_and_a_fourth_one_is_added(network: str, pk
             coordinators.until_probed(number, "readinessProbe")
         status = coordinators.ask("cluster", "status")
         assert {member["address"] for member in status["members"]} == {f"{NAME.format(n)}.{DOMAIN}:7070" for n in (1, 2, 3)}
-        # A coordinator is no admin.
+        # A coordinator has no admin rights.
         refused = coordinators.running[1].execute("shardfeed", "cluster", "remove", "2", "--yes")
         assert refused.returncode == 4, refused
-        # As `kubectl scale --replicas=4` would.
+        # Equivalent to `kubectl scale --replicas=4`.
         coordinators.start(4)
         coordinators.until_probed(4, "startupProbe")
         assert not probe(coordinators.running[4], coordinators.container, "readinessProbe")
@@ -247,7 +252,7 @@ def test_a_trainer_gets_all_records_from_the_worker_beside_it(network: str, data
     fields = {"metadata.name": name, "metadata.namespace": "shardfeed", "spec.nodeName": name}
     mounts = {"datasets": str(data / "data")} | secrets(template, pki)
     for volume, folder in volumes.items():
-        # Made by the kubelet for root: an emptyDir for all to write, a host's folder not.
+        # Created by the kubelet for root: an emptyDir is writable for all, a host's folder is not.
         (data / folder).mkdir()
         (data / folder).chmod(0o777 if shape == "sidecar" else 0o755)
         mounts[volume] = str(data / folder)
@@ -281,7 +286,8 @@ def test_a_trainer_gets_all_records_from_the_worker_beside_it(network: str, data
 
 
 def training(fields: dict[str, str], data: Path, run_folder: str, pki: Path) -> Container:
-    """The user's container: the image and the training are theirs, what it is told of the worker stands in the manifest."""
+    """Returns the user's container: image and training are the user's; the manifest has the
+    worker's variables."""
     template = one(manifests.render("examples/job"), "Job")["spec"]["template"]
     (trainer,) = template["spec"]["containers"]
     (tls,) = [each for each in trainer["volumeMounts"] if each["name"] == "shardfeed-trainer-tls"]

@@ -1,4 +1,5 @@
-"""deploy/slurm on a Slurm of three nodes, two of which a job has; a node dies, and nothing is lost."""
+"""deploy/slurm on a Slurm of three nodes, with a job on two of them; a node dies, and nothing is
+lost."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ import pack  # noqa: E402
 import recount  # noqa: E402
 
 SHARDS, EPOCHS, STEP_SECONDS = 12, 10, 0.06
-#: SlurmdTimeout, and a queue that looks every half minute.
+#: SlurmdTimeout, and a queue that is checked every 30 s.
 REQUEUE_S = 180.0
 JOB_S = 240.0
 
@@ -36,7 +37,7 @@ def lab() -> Iterator[SlurmLab]:
 
 
 class Job:
-    """A batch job with a folder of its own, on what all nodes share."""
+    """A batch job with its own folder on the shared file system."""
 
     def __init__(self, lab: SlurmLab, name: str, script: str, **variables: str) -> None:
         self.lab, self.folder = lab, lab.home / "jobs" / name
@@ -76,11 +77,11 @@ class Job:
 
     @property
     def hosts(self) -> list[str]:
-        """The first one has the coordinator, and the batch script."""
+        """The job's hosts; the first one has the coordinator, and the batch script."""
         return self.lab.run("scontrol", "show", "hostnames", self.now["NodeList"]).split()
 
     def ready(self, restart: int = 0) -> list[str]:
-        """The words that the coordinator said when it served; none before."""
+        """Returns the words of the coordinator's ready line; none before."""
         said = self.folder / f"state/log-{restart}/coordinator.out"
         return said.read_text().split() if said.exists() else []
 
@@ -98,7 +99,7 @@ class Job:
         return json.loads(done.stdout)
 
     def epoch(self, restart: int = 0) -> int:
-        """The farthest epoch that the coordinator knows; -1: none."""
+        """Returns the highest epoch known to the coordinator; -1: none."""
         self.must_run()
         if not self.ready(restart):
             return -1
@@ -109,7 +110,8 @@ class Job:
         return max((each["epoch"] for each in epochs), default=-1)
 
     def written(self, restart: int = 0) -> int:
-        """The farthest epoch in the coordinator's log, where cursors come to about once a second; -1: none."""
+        """Returns the highest epoch in the coordinator's log, which gets cursors about once per
+        second; -1: none."""
         if self.epoch(restart) < 0:
             return -1
         history = self.ask("job", "show", "digits", restart=restart)["history"]
@@ -129,7 +131,7 @@ class Job:
 
 
 def left_behind(lab: SlurmLab, node: str) -> list[str]:
-    """What runs on a node besides Slurm."""
+    """Returns the processes on a node besides Slurm's."""
     found = lab.inside(node, "ip", "netns", "pids", node).stdout.split()
     lines = [Path(f"/proc/{pid}/cmdline") for pid in found]
     words = [line.read_bytes().decode().replace("\0", " ") for line in lines if line.exists()]
@@ -180,9 +182,9 @@ def test_after_a_node_died_the_job_goes_on_where_it_was(lab: SlurmLab, victim: s
         until(lambda: job.ready(restart=1), "the coordinator is back", REQUEUE_S)
         assert node not in job.hosts
         assert job.cluster_id(restart=1) == cluster_id
-        # Of a node that was not in it before, the certificate was made then.
+        # The certificate of a node that joined now was created then.
         assert (job.folder / f"state/pki/{lab.nodes[job.hosts[0]]}/tls.crt").exists()
-        # From its disk: no rank of the second start has said anything that is as far.
+        # From its disk: no rank of the second start has reported a later epoch.
         assert job.written(restart=1) >= before
         job.until("COMPLETED")
         job.count()
@@ -204,7 +206,7 @@ def test_torchrun_starts_the_ranks(lab: SlurmLab) -> None:
 
     def is_served() -> bool:
         job.must_run()
-        # Which node has which ranks is torchrun's choice.
+        # torchrun chooses the ranks of each node.
         served = job.served()
         return sorted(worker for state, worker in served.values() if state == "served") == hosts
 
@@ -219,7 +221,7 @@ def test_torchrun_starts_the_ranks(lab: SlurmLab) -> None:
 
 
 def torch_python() -> str:
-    """A Python with torch; `make test-frameworks` makes one, too."""
+    """Returns a Python with torch; `make test-frameworks` creates one, too."""
     given = os.environ.get("SHARDFEED_TORCH_PYTHON")
     if given:
         return given

@@ -1,4 +1,5 @@
-"""The units of deploy/systemd under a real systemd: three coordinators and a worker on one machine."""
+"""The units of deploy/systemd under a real systemd: three coordinators and a worker on one
+machine."""
 
 from __future__ import annotations
 
@@ -24,12 +25,12 @@ WORKER = "shardfeed-worker.service"
 PORTS = {1: 7070, 2: 7170, 3: 7270}
 ADDRESSES = ",".join(f"127.0.0.1:{port}" for port in PORTS.values())
 SOCKET = "/run/shardfeed/worker.sock"
-#: Two processes of one host with a folder each.
+#: Two processes of one host, with one folder each.
 TLS = {"coordinator": "/etc/shardfeed/tls", "worker": "/etc/shardfeed/tls-worker"}
 AS_ADMIN = ("--coordinator", ADDRESSES, "--tls", "/root/pki/admin")
-#: What the real ones get: seconds until systemd takes a silent process for dead, and a little.
+#: As in the units: seconds until systemd considers a silent process dead, and a margin.
 WATCHDOG_S = {"coordinator": 30.0 + 15.0, "worker": 60.0 + 15.0}
-#: `systemd-analyze security`, 0 to 10, 10 is a root process.
+#: Result of `systemd-analyze security`: 0 to 10, where 10 is a root process.
 EXPOSURE_MOST = {COORDINATORS[1]: 1.1, WORKER: 1.4}
 SHARDS, EPOCHS, STEP_SECONDS = 12, 6, 0.05
 
@@ -49,7 +50,7 @@ def machine() -> Iterator[Machine]:
     shardfeed("tls", "init", pki, "--coordinator", "127.0.0.1")
     shardfeed("tls", "issue", pki, "trainer", "trainer")
     for node, port in PORTS.items():
-        # Three hosts need none of this.
+        # Not needed with three hosts.
         drop_in = etc / f"systemd/system/{COORDINATORS[node]}.d/ports.conf"
         drop_in.parent.mkdir(parents=True)
         variables = f"LISTEN=127.0.0.1:{port} SHARDFEED_COORDINATOR__HTTP=127.0.0.1:{port + 1}"
@@ -68,7 +69,7 @@ def machine() -> Iterator[Machine]:
 
 
 def install_certificates(machine: Machine) -> None:
-    """As deploy/README.md says."""
+    """Installs certificates as in deploy/README.md."""
     for process, source in (("coordinator", "127.0.0.1"), ("worker", "worker")):
         folder = TLS[process]
         machine.run("install", "-d", "-m", "0750", "-g", "shardfeed", folder)
@@ -77,7 +78,7 @@ def install_certificates(machine: Machine) -> None:
 
 @pytest.fixture(scope="module")
 def cluster(machine: Machine) -> Machine:
-    """With all of it started. The first two tests see to that; alone, others need it too."""
+    """The machine with everything started: by the first two tests, or here if others run alone."""
     machine.run("systemctl", "start", *COORDINATORS.values(), WORKER)
     return machine
 
@@ -87,13 +88,13 @@ def ask(machine: Machine, *arguments: str) -> Any:
 
 
 def leader(machine: Machine) -> int:
-    """0: there is none for now."""
+    """Returns the leader's id; 0: no leader at the moment."""
     done = machine.execute("shardfeed", "cluster", "status", *AS_ADMIN, "-o", "json")
     return int(json.loads(done.stdout)["leader"] or 0) if done.returncode == 0 else 0
 
 
 def test_systemd_understands_every_line(machine: Machine) -> None:
-    # It says what it does not understand, and ends well all the same.
+    # It prints unknown lines, but exits with 0.
     for unit in (COORDINATORS[1], WORKER):
         done = machine.execute("systemd-analyze", "verify", "--man=no", unit)
         assert (done.returncode, done.stdout + done.stderr) == (0, "")
@@ -167,7 +168,7 @@ def test_renewed_certificates_are_taken_by_what_runs(cluster: Machine) -> None:
     before = {unit: cluster.until_active(unit) for unit in units}
     cluster.run("shardfeed", "tls", "rotate", "/root/pki")
     install_certificates(cluster)
-    # Files are looked at when a connection is made or taken, as after a change of the leader.
+    # Files are checked when a connection is opened or accepted, as after a change of the leader.
     restarted = COORDINATORS[until(lambda: leader(cluster), "somebody leads", 30)]
     cluster.run("systemctl", "restart", restarted)
     for unit in set(units) - {restarted}:
@@ -221,7 +222,7 @@ def test_a_worker_that_has_a_join_token_gets_a_token_of_its_own(cluster: Machine
         assert cluster.run("stat", "--format=%U %a", own).split() == ["shardfeed", "600"]
         tokens = ask(cluster, "access", "list", "--all")["tokens"]
         assert sorted(each["state"] for each in tokens if each["role"] == "worker") == ["good", "used"]
-        # The join token is of no use any more, and not needed.
+        # The join token is no longer valid, and not needed.
         cluster.run("systemctl", "restart", WORKER)
         cluster.until_active(WORKER, but_not=before)
     finally:
@@ -280,7 +281,7 @@ def test_a_worker_that_its_cluster_refuses_for_good_is_not_started_again(cluster
         cluster.run("systemctl", "start", WORKER)
 
 
-#: What the probe tries -> the units that must be able to.
+#: Operations that the probe tries -> the units that must be able to do them.
 MAY = {
     "write its folder": UNITS,
     "connect on loopback": UNITS,
@@ -295,7 +296,7 @@ def test_the_hardening_holds(machine: Machine) -> None:
     probe = Path(__file__).with_name("hardening_probe.py")
     shutil.copy(probe, machine.root / "usr/bin/hardening_probe.py")
     tried = json.loads(machine.run("/usr/bin/python3", "/usr/bin/hardening_probe.py", "/var/tmp"))
-    # As root without a unit: what fails there would prove nothing here.
+    # As root without a unit: an operation that fails there would prove nothing.
     assert {what for what, is_done in tried.items() if not is_done} <= {"change the user"} and tried
     for unit in UNITS:
         text = (DEPLOY / "systemd" / unit).read_text()

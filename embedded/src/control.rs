@@ -1,4 +1,4 @@
-//! The local `Control`: the scheduler itself, in this process, without a log.
+//! Local `Control`: the scheduler in this process, without a log.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -10,7 +10,7 @@ use shardfeed_scheduler::{
     RegisterJob, SessionId, StartRank, State, Verdict,
 };
 
-/// The scheduler of one process. Whatever starts later under the same rank fences what was there.
+/// Scheduler of one process. A later start under the same rank fences the earlier one.
 #[derive(Debug)]
 pub struct LocalControl {
     shared: Mutex<Local>,
@@ -46,7 +46,7 @@ impl Default for LocalControl {
 }
 
 impl Local {
-    /// Nothing here depends on the time: nobody's lease expires.
+    /// Applies a change. Leases do not expire here, so the time is always 0.
     fn apply(&mut self, change: Change) -> Result<Answer, ControlError> {
         self.index += 1;
         let (request_id, principal) = (String::new(), "local".to_owned());
@@ -64,7 +64,7 @@ impl Local {
 
 impl LocalControl {
     fn lock(&self) -> MutexGuard<'_, Local> {
-        // Every change of the state is complete when the lock is released, also by a panic.
+        // Every change of the state is complete when the lock is released, even after a panic.
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -96,7 +96,7 @@ impl Control for LocalControl {
             trainer: request.trainer.clone(),
             peer: None,
             intent: request.intent.clone(),
-            // Here nobody hands samples out.
+            // The local control grants no samples.
             doubt: DoubtPolicy::default(),
         };
         match local.apply(Change::StartRank(start))? {
@@ -127,7 +127,7 @@ impl Control for LocalControl {
     }
 
     fn release(&self, lease: &Lease, is_told: bool) {
-        // One that is stale already has nothing to release.
+        // A stale lease has nothing to release.
         let _ =
             self.lock().apply(Change::EndRank { lease: reference(lease), is_told, failure: None });
     }
@@ -244,7 +244,7 @@ mod tests {
             "job `train` has mode=\"dynamic\", whose samples a coordinator hands out; pass \
              coordinator=\"host:port\", or use mode=\"deterministic\""
         );
-        // And a control that grants nothing says so of one that was leased all the same.
+        // A control without dynamic mode reports this even for a leased rank.
         control.register(&job(1), &mut always).unwrap();
         let lease = control.lease(&request(0), &mut always).unwrap();
         let wait = Duration::ZERO;

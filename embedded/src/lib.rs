@@ -1,7 +1,7 @@
-//! shardfeed in one process, without daemons: a dataset's files to one rank's batches.
+//! shardfeed in one process, without daemons: from a dataset's files to one rank's batches.
 //!
 //! The plan is pure, so embedded ranks need no coordinator to agree: each computes its own part.
-//! This crate must never know Python, sockets or a network.
+//! This crate must not depend on Python, sockets or a network.
 //!
 //! Start at [`open`].
 #![forbid(unsafe_code)]
@@ -20,9 +20,9 @@ pub use shardfeed_client::{
     worker_answers, worker_timeline,
 };
 
-/// Opens a loader: of a cluster if the options name one, else with everything in this process.
-/// - `progress`: called while files are indexed or somebody is waited for; returning `false` gives
-///   up.
+/// Opens a loader: in a cluster if the options name one, otherwise entirely in this process.
+/// - `progress`: called while files are indexed and while waiting for other processes; returning
+///   `false` aborts.
 ///
 /// # Errors  See [`LoadError`].
 pub fn open(

@@ -1,11 +1,12 @@
-"""Chess positions as many engines' trainers keep them: packed bits in, signed planes and a score out.
+"""Chess positions in a common training format: packed bits in, signed planes and a score out.
 
     python examples/chess/boards.py [FOLDER] [--records N]
 
-A record has a `board` of 194 bytes: 1,536 bits are 8 x 8 squares of 24 planes (12 of one's own pieces, 12 of
-the other side's), 10 bits are flags (castling, side, ...) and 6 are nothing. `score` is what a search said, in
-centipawns, or with `mate` the moves to it. The worker unpacks, selects, signs and scores; the trainer gets
-arrays. Everything is declared, nothing of it runs in Python.
+A record has a `board` of 194 bytes: 1,536 bits for 24 planes of 8 x 8 squares (12 for own pieces,
+12 for those of the other side), 10 bits of flags (castling, side, ...), and 6 unused bits.
+`score` is the result of a search in centipawns, or with `mate` the number of moves to mate. The
+worker unpacks, selects, signs and scores; the trainer gets arrays. All operators are declared; none
+runs in Python.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ FLAGS = 10
 BOARD_BYTES = 194
 BATCH = 512
 
-#: One's own pieces count up, the other side's down; the planes are told in turn, a piece of each side.
+#: Sign +1 for own pieces, -1 for the other side; the planes alternate between the sides.
 ORDER = [plane for piece in range(12) for plane in (piece, piece + 12)]
 SIGNS = [1.0, -1.0] * 12
 
-#: A mate at once is worth 1, one in B moves A; no score is worth more than A.
+#: An immediate mate is worth 1, one in B moves A; no score is worth more than A.
 A, B, K = 0.8, 30.0, 400.0
 SCORE = (
     f"where(mate, sign(score) * ({A} + (1 - {A}) / ({B} - 1) * max(0, {B} - abs(score))), "
@@ -58,13 +59,14 @@ OPERATORS = [
 
 
 def loader(files: str, **options: Any) -> sf.Loader:
-    """The batches: `planes` float32 [512, 8, 8, 24], `flags` float32 [512, 10], `target` float64 [512]."""
+    """Returns the loader: `planes` float32 [512, 8, 8, 24], `flags` float32 [512, 10], `target`
+    float64 [512]."""
     given: dict[str, Any] = {"batch_size": BATCH} | options
     return sf.Loader(files, FEATURES, operators=OPERATORS, outputs=["planes", "flags", "target"], **given)
 
 
 def positions(count: int, seed: int = 0) -> list[dict[str, Any]]:
-    """Positions of no game: random bits, and scores as a search has them."""
+    """Returns artificial positions: random bits, with scores as of a search."""
     rng = np.random.default_rng(seed)
     boards = rng.integers(0, 256, (count, BOARD_BYTES), dtype=np.uint8)
     mates = rng.random(count) < 0.1

@@ -1,4 +1,4 @@
-"""Coordinator, workers and commands of a cluster on this host, each a process of its own."""
+"""Coordinator, workers and commands of a cluster on this host, each in its own process."""
 
 from __future__ import annotations
 
@@ -18,21 +18,23 @@ from typing import IO, Any
 ROOT = Path(__file__).resolve().parents[2]
 BINARY = Path(os.environ.get("SHARDFEED_BINARY", ROOT / "target/release/shardfeed"))
 
-#: Nothing here takes so long.
+#: Upper bound for every wait here.
 DEADLINE_S = 30.0
-#: What happened is known in the whole cluster in less.
+#: Upper bound for a change to be visible in the whole cluster.
 KNOWN_S = 15.0
-#: The default suits epochs of hours: what the tables say would be of an epoch ago.
+#: The defaults suit epochs of hours: the tables would lag by an epoch here.
 CONFIG = "session-ttl-ms = 1500\nheartbeat-ms = 250\n"
 
 
 class FailedError(Exception):
-    """The demo does not show what it should."""
+    """The demo does not show the expected behavior."""
 
 
 class Ending:
-    """Signals that end the demo by way of every `finally`; they wait while a process is started,
-    else nobody would know its id."""
+    """Signals that end the demo through every `finally`.
+
+    They are deferred while a process is started, as its id would otherwise be unknown.
+    """
 
     _held = 0
     _number = 0
@@ -45,7 +47,7 @@ class Ending:
     @classmethod
     def _on_signal(cls, number: int, frame: object) -> None:
         if cls._number:
-            return  # it is ending
+            return  # already ending
         cls._number = number
         if not cls._held:
             sys.exit(128 + number)
@@ -63,14 +65,14 @@ class Ending:
 
 
 class Server:
-    """One process of the cluster. It says on its standard output when it is ready."""
+    """One process of the cluster, which reports on standard output when it is ready."""
 
     def __init__(self, name: str, arguments: list[str], folder: Path) -> None:
         self.name, self.arguments, self._folder = name, arguments, folder
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> list[str]:
-        """Starts it and waits until it is ready; returns the words that it says then."""
+        """Starts it and waits until it is ready; returns the words of its ready line."""
         log = self._folder / f"{self.name}.log"
         with log.open("ab") as errors, Ending.held():
             self._process = subprocess.Popen(
@@ -88,7 +90,7 @@ class Server:
         return line.split()
 
     def kill(self) -> None:
-        """SIGKILL, if it runs; it has ended when this returns."""
+        """Sends SIGKILL if it runs; it has ended when this returns."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -97,7 +99,7 @@ class Server:
             self._process = None
 
     def _first_line(self, stream: IO[bytes]) -> str:
-        """"" at the end of the stream."""
+        """Returns the first line; "" at the end of the stream."""
         text, deadline = b"", time.monotonic() + DEADLINE_S
         with selectors.DefaultSelector() as selector:
             selector.register(stream, selectors.EVENT_READ)
@@ -112,7 +114,7 @@ class Server:
 
 
 class Cluster:
-    """A coordinator, and workers that stand for hosts: each has a socket of its own."""
+    """A coordinator, and workers that represent hosts: each has its own socket."""
 
     def __init__(self, folder: Path, workers: int) -> None:
         self._folder = folder
@@ -128,7 +130,7 @@ class Cluster:
         try:
             words = self.coordinator.start()
             self.address = words[words.index("grpc") + 1]
-            # It comes back where it was: workers and trainers look for it there.
+            # It restarts at the same address, where workers and trainers look for it.
             listen = self.coordinator.arguments.index("--listen")
             self.coordinator.arguments[listen + 1] = self.address
             for number, worker in enumerate(self.workers):
@@ -154,18 +156,18 @@ class Cluster:
             server.kill()
 
     def socket(self, number: int) -> str:
-        """Relative to the folder, as the path of a unix socket must be short."""
+        """Returns a path relative to the folder, as the path of a unix socket must be short."""
         return f"host-{number}/worker.sock"
 
     def variables(self, number: int) -> dict[str, str]:
-        """What makes a trainer on the host of this worker use the cluster."""
+        """Returns variables that connect a trainer to the cluster, on the host of this worker."""
         return {
             "SHARDFEED_COORDINATOR": self.address,
             "SHARDFEED_WORKER": self.socket(number),
         }
 
     def command(self, arguments: Sequence[str]) -> str:
-        """What `shardfeed ...` prints."""
+        """Returns the output of `shardfeed ...`."""
         try:
             return subprocess.run(
                 [BINARY, *arguments, "--coordinator", self.address],
@@ -181,13 +183,13 @@ class Cluster:
             raise FailedError(f"{words}: {error.stderr.strip()}") from None
 
     def ask(self, *arguments: str) -> Any:
-        """The same for programs."""
+        """Returns the parsed JSON output of `shardfeed ...`."""
         return json.loads(self.command([*arguments, "-o", "json"]))
 
     def until(
         self, ask: Callable[[], object], expected: object, wait: Callable[[float], None]
     ) -> None:
-        """Waits until the cluster says what is to be."""
+        """Waits until the cluster reports the expected value."""
         deadline = time.monotonic() + KNOWN_S
         while (answer := ask()) != expected:
             if time.monotonic() > deadline:

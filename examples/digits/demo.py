@@ -1,20 +1,20 @@
-"""What `make demo` runs: training in a cluster, kills of every part of it, resumes, a count.
+"""Demo of `make demo`: training in a cluster, kills of every part of it, resumes, a recount.
 
     python demo.py [--ledger DIR] [--seed N]
 
 1. Packs the digits into shards, starts a coordinator and two workers, and trains on two ranks
-   (train.py), each with a worker of its own, as on two hosts.
-2. Kills a worker inside an epoch; it comes back. Kills the coordinator inside a later one; it comes
-   back. Training goes on all the while. Prints the tables of epochs and shards.
+   (train.py), each with its own worker, as on two hosts.
+2. Kills a worker inside an epoch and restarts it. Kills the coordinator inside a later epoch and
+   restarts it. Training continues throughout. Prints the tables of epochs and shards.
 3. Kills a rank inside an epoch, between two checkpoints; the other one ends too.
 4. Resumes both from the last checkpoint; stops them inside a later epoch.
 5. Resumes at another world size, with the same global batch, and trains to the end.
-6. Counts from the ranks' ledgers and the shards alone (tests/recount.py) that every epoch delivered
-   every record exactly once; compares every global batch, and the final weights, with those of one
-   undisturbed rank without a cluster; evaluates on images that nobody trained on.
+6. Verifies from the ranks' ledgers and the shards alone (tests/recount.py) that every epoch
+   delivered every record exactly once; compares every global batch, and the final weights, with
+   those of one undisturbed rank without a cluster; evaluates on held-out images.
 
-All kills are SIGKILL. The last line is `demo: ok ...` or `demo: FAILED ...`, the exit status 0 or
-1, or 128 and the signal that ended it.
+All kills are SIGKILL. The last line is `demo: ok ...` or `demo: FAILED ...`; the exit status is 0
+or 1, or 128 plus the number of the signal that ended it.
 """
 
 from __future__ import annotations
@@ -52,20 +52,21 @@ WORKERS = 2
 FIRST_RANKS = 2
 #: World sizes of the last part; they divide the global batch.
 LATER_RANKS = (3, 4)
-#: A larger model would need it; here it lets a signal hit the step that it is meant for.
+#: Simulates a larger model, so that a signal hits the intended step.
 STEP_SECONDS = 0.02
-#: A signal that comes late, on a busy machine, may miss the middle of an epoch; it is sent again in
-#: a later one.
+#: A late signal, on a busy machine, may miss the middle of an epoch; it is sent again in a later
+#: one.
 TRIES = 2
-#: How long a server is gone; some are missed by then and some are not (cluster.CONFIG).
+#: Downtime of a server; some are noticed by the cluster and some are not (cluster.CONFIG).
 GONE_S = (0.1, 2.0)
-#: What is looked at after a server is back, for the longest step.
+#: Seconds after a server's return in which the longest step is measured.
 AFTER_S = 0.5
 ACCURACY_LEAST = 0.9
-#: World sizes differ in the order of sums, so by about 1e-15 a step.
+#: World sizes differ in the order of sums, and so by about 1e-15 per step.
 WEIGHTS_TOLERANCE = 1e-9
 
-#: Of the demo, the loader, the recount and the system; others are bugs and keep their traceback.
+#: Errors of the demo, the loader, the recount and the system; others are bugs and keep their
+#: traceback.
 KNOWN_ERRORS = (FailedError, sf.ShardfeedError, ValueError, OSError, subprocess.SubprocessError)
 
 
@@ -75,11 +76,11 @@ def require(condition: bool, otherwise: str) -> None:
 
 
 class Demo:
-    """The acts. Where a run stood is read from the ledger and the checkpoint."""
+    """The acts of the demo. The position of a run is read from the ledger and the checkpoint."""
 
     def __init__(self, work: Path, ledger: Path, seed: int) -> None:
         self.work, self.ledger, self.seed = work, ledger, seed
-        # Beside the ledgers, which say nothing without the shards.
+        # Beside the ledgers, which are meaningless without the shards.
         self.data = ledger / "data"
         self.test = work / "test.tfrecord"
         self.checkpoint = work / "last.npz"
@@ -89,7 +90,7 @@ class Demo:
         self.faults = [self.kill_worker, self.kill_coordinator]
 
     def play(self) -> str:
-        """All acts; returns the last line."""
+        """Plays all acts; returns the last line."""
         records = pack(self.data, self.test, SHARDS, self.seed)
         self.screen.say(f"packed {records} records into {SHARDS} shards")
         with self.one_rank() as loader:
@@ -124,8 +125,8 @@ class Demo:
             self.screen.say("the signal came too late; once more")
 
     def first_run(self) -> bool:
-        """Kills what the ranks can do without, then one of them; returns whether it was inside of
-        an epoch, between checkpoints."""
+        """Kills replaceable parts, then one rank; returns whether the rank was inside an epoch,
+        between checkpoints."""
         with self.trainers(FIRST_RANKS) as ranks:
             self.begin(ranks)
             while self.faults:
@@ -134,7 +135,7 @@ class Demo:
             return self.kill_rank(ranks)
 
     def kill_worker(self, ranks: Trainers) -> bool:
-        """Kills a rank's worker inside an epoch; it comes back. Returns whether it was inside."""
+        """Kills a rank's worker inside an epoch and restarts it. Returns whether it was inside."""
         number = self.random.randrange(WORKERS)
         is_inside = self.kill_server(ranks, self.cluster.workers[number], [number])
         assert ranks.last is not None
@@ -142,7 +143,7 @@ class Demo:
         return is_inside
 
     def kill_coordinator(self, ranks: Trainers) -> bool:
-        """The same with the coordinator."""
+        """Kills the coordinator inside an epoch and restarts it. Returns whether it was inside."""
         return self.kill_server(ranks, self.cluster.coordinator, [*range(FIRST_RANKS)])
 
     def kill_server(self, ranks: Trainers, server: Server, of_ranks: list[int]) -> bool:
@@ -167,7 +168,7 @@ class Demo:
         return 0 < step < self.steps - 1
 
     def until_served(self, ranks: Trainers) -> None:
-        """Waits until the cluster says that every rank's batches come from its own worker."""
+        """Waits until the cluster reports that every rank's batches come from its own worker."""
 
         def served() -> object:
             of_ranks = self.cluster.ask("rank", "list", "--job", train.JOB)["ranks"]
@@ -178,7 +179,7 @@ class Demo:
         self.cluster.until(served, expected, ranks.for_seconds)
 
     def until_sealed(self, records: int) -> None:
-        """Waits until the cluster knows of every epoch that all of it was delivered."""
+        """Waits until the cluster reports every epoch as completely delivered."""
 
         def sealed() -> object:
             epochs = self.cluster.ask("epoch", "list", "--job", train.JOB, "--all")["epochs"]
@@ -187,7 +188,7 @@ class Demo:
         self.cluster.until(sealed, dict.fromkeys(range(EPOCHS), records), time.sleep)
 
     def next_place(self, ranks: Trainers, step: int) -> Place:
-        """This step of the epoch that the ranks are in, or of the next one."""
+        """Returns this step of the ranks' current epoch, or of the next one if it has passed."""
         assert ranks.last is not None
         epoch, now = ranks.last.place
         return (epoch, step) if now < step else (epoch + 1, step)
@@ -195,7 +196,7 @@ class Demo:
     def kill_rank(self, ranks: Trainers) -> bool:
         victim = self.random.randrange(FIRST_RANKS)
         peer = 1 - victim
-        # A little after a checkpoint of the first half, so that being late does no harm.
+        # Shortly after a checkpoint of the first half, so that a delay does no harm.
         step = SAVE_EVERY * self.random.randint(1, 3) + self.random.randint(1, 4)
         ranks.until(self.next_place(ranks, step))
         ranks.processes[victim].kill()
@@ -211,7 +212,7 @@ class Demo:
         return 0 < step < self.steps - 1 and saved[0] == epoch and saved <= last
 
     def stop_all(self) -> bool:
-        """Stops all ranks in an epoch; returns whether they were inside of one."""
+        """Stops all ranks in an epoch; returns whether they were inside it."""
         with self.trainers(FIRST_RANKS) as ranks:
             self.begin(ranks)
             ranks.until((self.saved_at()[0] + 1, self.random.randint(4, self.steps // 2)))
@@ -232,12 +233,12 @@ class Demo:
             return self.end(ranks)
 
     def trainers(self, world_size: int) -> Trainers:
-        """The ranks of a new run."""
+        """Starts the ranks of a new run."""
         self.runs += 1
         return Trainers(world_size, lambda rank: self.start(rank, world_size), self.screen)
 
     def begin(self, ranks: Trainers) -> None:
-        """Waits for the first step, and says where a run goes on."""
+        """Waits for the first step, and prints where a run continues."""
         self.began_at = self.saved_at()
         ranks.until(self.began_at)
         assert ranks.last is not None
@@ -248,7 +249,8 @@ class Demo:
             self.screen.say(f"{words}, {waited:.1f} s after the last step")
 
     def end(self, ranks: Trainers) -> Outcome:
-        """Follows the ranks to their end. Checks that all began where the checkpoint stood."""
+        """Follows the ranks to their end. Checks that all began at the position of the
+        checkpoint."""
         outcome = ranks.outcome()
         assert ranks.last is not None
         self.last_step_at = ranks.last.time
@@ -283,7 +285,7 @@ class Demo:
             cwd=self.work,
             env=os.environ
             | {"RANK": str(rank), "WORLD_SIZE": str(world_size)}
-            | {"SHARDFEED_RUN_ID": f"demo-{self.runs}"}  # as of torchrun
+            | {"SHARDFEED_RUN_ID": f"demo-{self.runs}"}  # as set by torchrun
             | {"SHARDFEED_LEDGER": str(self.ledger), "OPENBLAS_NUM_THREADS": "1"}
             | self.cluster.variables(rank % WORKERS),
             stdin=subprocess.DEVNULL,
@@ -292,7 +294,7 @@ class Demo:
         )
 
     def saved_at(self) -> Place:
-        """The first step that the last checkpoint does not have."""
+        """Returns the first step that is not in the last checkpoint."""
         with self.one_rank() as loader:
             if self.checkpoint.exists():
                 loader.load_state_dict(train.load(self.checkpoint)[1])
@@ -303,7 +305,7 @@ class Demo:
         return parts[max(parts)]
 
     def last_delivered(self, rank: int) -> Place:
-        """By the ledger, also while the rank writes it."""
+        """Returns the last delivered step in the ledger, also while the rank writes it."""
         *lines, _ = (self.ledger / f"rank-{rank}").read_bytes().decode().split("\n")
         for line in reversed(lines):
             if not line.startswith("start "):
@@ -312,13 +314,14 @@ class Demo:
         raise FailedError(f"rank {rank} was given nothing")
 
     def one_rank(self) -> sf.Loader:
-        """A loader of all ranks' batches, in this process, which keeps no ledger."""
+        """Returns a loader of all ranks' batches, in this process, which keeps no ledger."""
         return train.open_loader(
             self.data, self.seed, GLOBAL_BATCH, LANES, rank=0, world_size=1, provenance=True
         )
 
     def compare_with_one_rank(self) -> None:
-        """Global batches in the ledgers, row by row, and the weights, with an undisturbed run."""
+        """Compares the ledgers' global batches, row by row, and the weights with an undisturbed
+        run."""
         _, steps = recount.read_ledger(self.ledger)
         weights, compared = np.zeros(train.WEIGHTS_SHAPE), 0
         with self.one_rank() as loader:
@@ -341,7 +344,7 @@ class Demo:
         self.screen.say(f"weights too, up to rounding ({difference:.0e})")
 
     def accuracy(self) -> float:
-        """Of the last checkpoint on the images that were held out."""
+        """Returns the accuracy of the last checkpoint on the held-out images."""
         weights, _ = train.load(self.checkpoint)
         right, rows = 0, 0
         with sf.Loader(

@@ -2,12 +2,12 @@
 
     python pack.py --train DIR --test FILE [--shards 24] [--seed 0]
 
-Every sixth image goes into the test file; the others are dealt at random to train shards of quite
-unequal sizes, as real datasets have them. A record is a tf.train.Example:
+Every sixth image goes into the test file; the others are divided at random among train shards of
+very unequal sizes, as in real datasets. A record is a tf.train.Example:
 
     image  float32[64]  8x8 grey values, row-major, 0 to 1
     label  int64        the digit
-    index  int64        which image of the original set it is
+    index  int64        number of the image in the original set
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ TEST_EVERY = 6
 
 
 def pack(train: Path, test: Path, shards: int = 24, seed: int = 0) -> int:
-    """Writes `train/train-XXXXX-of-XXXXX.tfrecord` and the test file; returns the train records."""
+    """Writes `train/train-XXXXX-of-XXXXX.tfrecord` and the test file; returns the number of train
+    records."""
     images, labels = load_digits(return_X_y=True)
     images = (images / 16).astype(np.float32)
 

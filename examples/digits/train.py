@@ -4,15 +4,15 @@
     RANK=0 WORLD_SIZE=2 python train.py --data data --checkpoint last.npz &
     RANK=1 WORLD_SIZE=2 python train.py --data data --checkpoint last.npz
 
-Start it again with any WORLD_SIZE that divides the global batch: it goes on from the checkpoint,
-with the global batches that would have come. On SIGTERM all ranks finish the same step, save and
-exit with 143. If a rank dies, the others say so and exit with 1.
+Start it again with any WORLD_SIZE that divides the global batch: it resumes from the checkpoint,
+with the same global batches as without the interruption. On SIGTERM all ranks finish the same step,
+save and exit with 143. If a rank dies, the others report it and exit with 1.
 
-With a coordinator, by --coordinator or SHARDFEED_COORDINATOR, the worker of this host reads and
-batches (SHARDFEED_WORKER, if its socket is not at the usual place). The batches are the same.
+With a coordinator, from --coordinator or SHARDFEED_COORDINATOR, the worker of this host reads and
+batches (SHARDFEED_WORKER, if its socket is not at the default path). The batches are the same.
 
-Worth copying: the loader in `open_loader`, and what is done with its state in `main`, (1) to (4).
-`Ranks` stands in for torch.distributed or jax.distributed.
+Worth copying: the loader in `open_loader`, and the use of its state in `train`, (1) to (4). `Ranks`
+stands in for torch.distributed or jax.distributed.
 """
 
 from __future__ import annotations
@@ -47,39 +47,40 @@ FEATURES = {
 def open_loader(
     data: Path, seed: int, global_batch: int, lanes: int, rank: int, world_size: int, **options: Any
 ) -> sf.Loader:
-    """The loader of one rank. Without a coordinator it reads in this process."""
+    """Returns the loader of one rank. Without a coordinator it reads in this process."""
     return sf.Loader(
         f"{data}/train-*.tfrecord",
         features=FEATURES,
         batch_size=global_batch // world_size,
-        # Without these two the loader takes what torchrun, Slurm or MPI say.
+        # By default the loader takes these two from torchrun, Slurm or MPI.
         rank=rank,
         world_size=world_size,
-        # The global batch stays the same array for every world size that divides it, if the number
-        # of lanes does not come from the world size.
+        # The global batch is the same for every world size that divides it, if the number of lanes
+        # does not depend on the world size.
         lanes=lanes,
-        # Every record once: the last step is filled up with rows that are not `valid`.
+        # Every record once: the last step is padded with rows that are not `valid`.
         tail="pad",
         shuffle_window=64,
         seed=seed,
-        # What the cluster calls this order, in all runs; `shardfeed epoch list --job digits`.
+        # Name of this order in the cluster, for all runs; `shardfeed epoch list --job digits`.
         job=JOB,
         **options,
     )
 
 
 def scores(weights: Array, images: npt.NDArray[Any]) -> Array:
-    """Of each digit for each image, `[rows, 10]`."""
+    """Returns the scores of each digit for each image, `[rows, 10]`."""
     return np.asarray(with_bias(images) @ weights)
 
 
 def with_bias(images: npt.NDArray[Any]) -> Array:
-    # float64, so that the world size changes the last digits only.
+    # float64, so that the world size affects only the last digits.
     return np.hstack([images.astype(np.float64), np.ones((len(images), 1))])
 
 
 def gradient_sums(weights: Array, batch: sf.Batch) -> Array:
-    """Sums over the valid rows: the gradient, flat, then the loss, then the number of rows."""
+    """Returns sums over the valid rows: the gradient, flat, then the loss, then the number of
+    rows."""
     labels, valid, rows = batch["label"], batch.valid, np.arange(batch.rows)
     logits = scores(weights, batch["image"])
     logits -= logits.max(axis=1, keepdims=True)
@@ -87,14 +88,14 @@ def gradient_sums(weights: Array, batch: sf.Batch) -> Array:
     loss = -logits[rows, labels]
     error = np.exp(logits)
     error[rows, labels] -= 1
-    error[~valid] = 0  # padding must not teach anything
+    error[~valid] = 0  # padding must not contribute
     gradient = with_bias(batch["image"]).T @ error
     return np.concatenate([gradient.ravel(), [loss[valid].sum(), valid.sum()]])
 
 
 def updated(weights: Array, sums: Array, global_batch: int) -> Array:
-    """The weights after a step of gradient descent; `sums` are those of all ranks."""
-    # Not the mean of the valid rows: a padded last step of nine rows would count like one of 48.
+    """Returns the weights after a step of gradient descent; `sums` are those of all ranks."""
+    # Not the mean of the valid rows: a padded last step of 9 rows would weigh as much as one of 48.
     gradient = sums[: weights.size].reshape(weights.shape) / global_batch
     return weights - LEARNING_RATE * gradient
 
@@ -104,7 +105,7 @@ class RankLostError(Exception):
 
 
 class Ranks:
-    """All ranks of this run: a star of unix sockets with rank 0 in the middle."""
+    """All ranks of this run: a star of unix sockets around rank 0."""
 
     def __init__(self, path: Path, rank: int, world_size: int) -> None:
         self.rank, self.world_size = rank, world_size
@@ -131,7 +132,8 @@ class Ranks:
             _send(self._links[0], str(rank).encode())
 
     def gather(self, mine: bytes) -> list[bytes]:
-        """What each rank passed, in rank order. All ranks must call it; it is a barrier too."""
+        """Returns each rank's bytes, in rank order. All ranks must call it; it is also a
+        barrier."""
         other = 0
         try:
             if self.rank != 0:
@@ -150,12 +152,12 @@ class Ranks:
             raise RankLostError(f"lost rank {other}") from None
 
     def sum(self, mine: Array) -> Array:
-        """The sum over ranks, the same bits on all of them."""
+        """Returns the sum over ranks, bit-identical on all of them."""
         everyone = [np.frombuffer(each) for each in self.gather(mine.tobytes())]
         return np.asarray(np.sum(everyone, axis=0))
 
     def must_agree(self, what: str, mine: str) -> None:
-        """Raises unless every rank passed the same."""
+        """Raises unless every rank passed the same value."""
         everyone = self.gather(mine.encode())
         if len(set(everyone)) > 1:
             raise RuntimeError(f"ranks differ in {what}: {everyone}")
@@ -169,7 +171,7 @@ def _connect(path: Path) -> socket.socket:
         try:
             link.connect(str(path))
             return link
-        except (FileNotFoundError, ConnectionRefusedError):  # rank 0 is not there yet
+        except (FileNotFoundError, ConnectionRefusedError):  # rank 0 is not up yet
             link.close()
             if time.monotonic() > deadline:
                 raise RankLostError(f"rank 0 did not come within {TIMEOUT_S:.0f} s") from None
@@ -194,7 +196,7 @@ def _receive(link: socket.socket) -> bytes:
 
 
 def save(path: Path, weights: Array, state: str) -> None:
-    """Appears whole or not at all."""
+    """Saves atomically."""
     temporary = path.with_name(path.name + ".tmp")
     with temporary.open("wb") as file:
         np.savez(file, weights=weights, state=np.array(state))
@@ -204,7 +206,7 @@ def save(path: Path, weights: Array, state: str) -> None:
 
 
 def load(path: Path) -> tuple[Array, str]:
-    """Weights and the loader's state."""
+    """Returns the weights and the loader's state."""
     with np.load(path) as saved:
         return np.asarray(saved["weights"]), str(saved["state"])
 
@@ -224,12 +226,12 @@ def train(args: argparse.Namespace) -> int:
         coordinator=args.coordinator,
     )
     weights = np.zeros(WEIGHTS_SHAPE)
-    # (1) Every rank goes on from the same state, at whatever world size this is.
+    # (1) Every rank resumes from the same state, at any world size.
     if args.checkpoint.exists():
         weights, state = load(args.checkpoint)
         loader.load_state_dict(state)
     ranks = Ranks(args.socket, rank, world_size)
-    # (2) Equal digests: the ranks see the same files and options and stand at the same step.
+    # (2) Equal digests: all ranks have the same files, options and step.
     ranks.must_agree("the plan", loader.plan_digest)
 
     stop = False
@@ -242,7 +244,7 @@ def train(args: argparse.Namespace) -> int:
     while loader.epoch < args.epochs:
         for batch in loader:
             time.sleep(args.step_seconds)  # a larger model's time
-            # The wish to stop travels with the gradients, so all ranks stop after the same step.
+            # The stop request travels with the gradients, so all ranks stop after the same step.
             sums = ranks.sum(np.append(gradient_sums(weights, batch), float(stop)))
             sums, stops = sums[:-1], sums[-1] > 0
             weights = updated(weights, sums, args.global_batch)
@@ -250,12 +252,12 @@ def train(args: argparse.Namespace) -> int:
                 where = f"rank {rank} epoch {batch.epoch} step {batch.step} of {len(loader)}"
                 print(f"{where} loss {sums[-2] / sums[-1]:.3f}", flush=True)
             if stops or loader.step % args.save_every == 0:
-                # (3) Here every rank has had its part of the step: the sum above waited for all.
-                # State and weights speak of the same step and are the same on every rank.
+                # (3) Here every rank has done its part of the step: the sum above waited for all.
+                # State and weights belong to the same step and are the same on every rank.
                 state = json.dumps(loader.state_dict(), sort_keys=True)
                 ranks.must_agree("the state", state)
                 if rank == 0:
-                    # (4) One file, so that weights and state can never be of different steps.
+                    # (4) One file, so that weights and state always belong to the same step.
                     save(args.checkpoint, weights, state)
             if stops:
                 return 128 + signal.SIGTERM

@@ -1,4 +1,4 @@
-"""The ranks of one run, each a process, and the screen that shows how far they are."""
+"""The ranks of one run, each in a process, and the screen that shows their progress."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from cluster import Ending, FailedError
 
-#: No run takes this long.
+#: Upper bound for a run.
 DEADLINE_S = 120.0
 
 PROGRESS = re.compile(r"rank (\d+) epoch (\d+) step (\d+) of (\d+) loss (\S+)")
@@ -24,7 +24,7 @@ Place = tuple[int, int]  # epoch, step
 
 
 class Progress(NamedTuple):
-    """A rank has finished a step."""
+    """Report of a finished step."""
 
     rank: int
     epoch: int
@@ -39,7 +39,7 @@ class Progress(NamedTuple):
 
 
 class Screen:
-    """Lines; on a terminal the last one shows how far the epoch is."""
+    """Lines of output; on a terminal the last one shows the progress of the epoch."""
 
     def __init__(self) -> None:
         self._is_terminal = sys.stdout.isatty()
@@ -63,10 +63,10 @@ class Screen:
 
 @dataclass
 class Outcome:
-    """How the ranks of one run ended."""
+    """Result of the ranks of one run."""
 
     exits: list[int]
-    #: What each rank said besides its progress.
+    #: Output of each rank besides its progress.
     said: list[list[str]]
 
     def __str__(self) -> str:
@@ -75,14 +75,15 @@ class Outcome:
 
 
 class Trainers:
-    """The ranks of one run. `start(rank)` makes a process whose standard output tells of steps."""
+    """The ranks of one run. `start(rank)` starts a process that reports steps on its standard
+    output."""
 
     def __init__(
         self, world_size: int, start: Callable[[int], subprocess.Popen[bytes]], screen: Screen
     ) -> None:
         self.world_size = world_size
         self.processes: list[subprocess.Popen[bytes]] = []
-        #: Of each rank, as soon as it was reported.
+        #: Steps of each rank, as soon as they are reported.
         self.steps: list[list[Progress]] = [[] for _ in range(world_size)]
         self._said: list[list[str]] = [[] for _ in range(world_size)]
         self._start, self._screen = start, screen
@@ -96,7 +97,7 @@ class Trainers:
             for rank in range(self.world_size):
                 with Ending.held():
                     self.processes.append(self._start(rank))
-                # Not in the main thread, which has more to do: it would be late with the times.
+                # Not in the main thread, which is busy and would record the times late.
                 self._readers.append(threading.Thread(target=self._read, args=(rank,)))
                 self._readers[-1].start()
         except BaseException:
@@ -124,7 +125,7 @@ class Trainers:
 
     @property
     def last(self) -> Progress | None:
-        """Of the rank that is farthest."""
+        """Returns the last report of the rank that is furthest ahead."""
         ends = [steps[-1] for steps in self.steps if steps]
         return max(ends, key=lambda at: at.place, default=None)
 
@@ -136,7 +137,7 @@ class Trainers:
                 raise FailedError(f"the ranks ended before {where}: {self.outcome()}")
 
     def for_seconds(self, seconds: float) -> None:
-        """Follows the ranks for a while, or to their end."""
+        """Follows the ranks for `seconds`, or to their end."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if self._ended == self.world_size:
@@ -150,7 +151,8 @@ class Trainers:
         return Outcome([process.wait(DEADLINE_S) for process in self.processes], self._said)
 
     def longest_step(self, since: float, until: float) -> float:
-        """Seconds, of all ranks' steps of which a part was between these times."""
+        """Returns the duration in seconds of the longest step of any rank that overlaps this
+        period."""
         longest = 0.0
         for steps in self.steps:
             for before, after in zip(steps, steps[1:], strict=False):
@@ -159,7 +161,7 @@ class Trainers:
         return longest
 
     def _follow(self, end: float | None = None) -> bool:
-        """Takes what a rank says next, if it comes before `end`; False: all ranks have ended."""
+        """Processes a rank's next line, if it comes before `end`; False: all ranks have ended."""
         if self._ended == self.world_size:
             return False
         wait = (self._deadline if end is None else min(end, self._deadline)) - time.monotonic()

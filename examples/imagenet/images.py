@@ -1,10 +1,11 @@
-"""ImageNet as its TFRecords are: random-resized crops of 224, mirrored by chance, normalized, channels first.
+"""ImageNet from TFRecords: random-resized crops of 224, mirroring, normalization, channels first.
 
     python examples/imagenet/images.py [PATTERN] [--records N]
 
-The records have `image/encoded` (JPEG or PNG) and `image/class/label`, as TensorFlow's scripts write them. Without
-a pattern it draws some images of its own. The worker decodes, crops, resizes and turns; the trainer gets arrays.
-What is drawn by chance depends on seed, epoch and sample alone: the same on any number of ranks and after a resume.
+The records have `image/encoded` (JPEG or PNG) and `image/class/label`, as written by TensorFlow's
+scripts. Without a pattern it generates images. The worker decodes, crops, resizes and mirrors; the
+trainer gets arrays. Random numbers depend only on seed, epoch and sample: they are the same on any
+number of ranks and after a resume.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import shardfeed as sf
 from shardfeed import operators as op
 
 SIZE = 224
-#: Of the training images, in 0..255.
+#: Statistics of the training images, in 0..255.
 MEAN = [123.675, 116.28, 103.53]
 STD = [58.395, 57.12, 57.375]
 
@@ -34,7 +35,7 @@ FEATURES: dict[str, Any] = {
 
 
 def augmented(size: int = SIZE) -> list[op.Operator]:
-    """For training: a random part of each image."""
+    """Returns operators for training: a random part of each image."""
     return [
         op.decode_image("image/encoded", output="image"),
         op.random_resized_crop("image", scale=(0.08, 1.0), ratio=(3 / 4, 4 / 3)),
@@ -45,7 +46,7 @@ def augmented(size: int = SIZE) -> list[op.Operator]:
 
 
 def plain(size: int = SIZE) -> list[op.Operator]:
-    """For validation: the largest square in the middle of each image."""
+    """Returns operators for validation: the largest centered square of each image."""
     return [
         op.decode_image("image/encoded", output="image"),
         op.random_resized_crop("image", scale=(1.0, 1.0), ratio=(1.0, 1.0)),
@@ -55,7 +56,10 @@ def plain(size: int = SIZE) -> list[op.Operator]:
 
 
 def normalized(size: int = SIZE) -> list[op.Operator]:
-    """float32, `(x - mean) / std` of each channel; else images stay uint8, a quarter of the bytes."""
+    """Returns operators for float32, `(x - mean) / std` of each channel.
+
+    Without them images stay uint8, a quarter of the bytes.
+    """
     return [
         op.layout("image", "hwc"),
         op.normalize("image", MEAN, STD),
@@ -64,13 +68,14 @@ def normalized(size: int = SIZE) -> list[op.Operator]:
 
 
 def loader(files: str, *, train: bool = True, size: int = SIZE, **options: Any) -> sf.Loader:
-    """The batches: `image` uint8 [batch, 3, size, size], `image/class/label` int64 [batch]."""
+    """Returns the loader: `image` uint8 [batch, 3, size, size], `image/class/label` int64
+    [batch]."""
     defaults: dict[str, Any] = {"batch_size": 64, "shuffle": train, "operators": (augmented if train else plain)(size)}
     return sf.Loader(files, FEATURES, outputs=["image", "image/class/label"], **(defaults | options))
 
 
 def png(pixels: np.ndarray[Any, Any]) -> bytes:
-    """A PNG file of uint8 [height, width, 3]."""
+    """Encodes uint8 [height, width, 3] as a PNG file."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -82,7 +87,8 @@ def png(pixels: np.ndarray[Any, Any]) -> bytes:
 
 
 def drawn(number: int) -> np.ndarray[Any, Any]:
-    """An image of a size of its own: red grows downwards, green to the right, blue is its class."""
+    """Returns an image of random size: red grows downwards, green to the right, blue is its
+    class."""
     rng = np.random.default_rng(number)
     height, width = (int(side) for side in rng.integers(180, 320, 2))
     image = np.empty((height, width, 3), np.uint8)
@@ -93,7 +99,7 @@ def drawn(number: int) -> np.ndarray[Any, Any]:
 
 
 def write(folder: Path, count: int, files: int = 4) -> str:
-    """Writes drawn images and returns the pattern of their files."""
+    """Writes generated images and returns the pattern of their files."""
     folder.mkdir(parents=True, exist_ok=True)
     for file in range(files):
         with sf.TFRecordWriter(folder / f"images-{file:02}.tfrecord") as writer:

@@ -1,10 +1,10 @@
-"""Token sequences of any length, as language models read them: filled up to one length, with the next token as target.
+"""Token sequences for language models: padded to one length, with the next token as target.
 
     python examples/tokens/sequences.py [PATTERN] [--records N]
 
-A record has `tokens`, as many as there are, packed as protobuf packs integers. The worker fills them up to LENGTH + 1 and
-cuts inputs and targets out of it; longer ones are cut off. Documents are not put together into one row: that changes
-how many samples there are.
+A record has any number of `tokens`, as a packed protobuf list of integers. The worker pads them to
+LENGTH + 1 and slices inputs and targets; longer sequences are truncated. Documents are not packed
+into one row, as that would change the number of samples.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ def operators(length: int = LENGTH) -> list[op.Operator]:
 
 
 def loader(files: str, *, length: int = LENGTH, **options: Any) -> sf.Loader:
-    """The batches: `inputs` and `targets`, int32 [batch, length]; where targets are PAD there is no loss."""
+    """Returns the loader: `inputs` and `targets`, int32 [batch, length]; targets of PAD have no
+    loss."""
     defaults: dict[str, Any] = {"batch_size": 64}
     chosen = {"operators": operators(length), "outputs": ["inputs", "targets"]}
     return sf.Loader(files, FEATURES, **(defaults | chosen | options))
 
 
 def sequence(number: int) -> list[int]:
-    """Numbers from 1 on, of no language."""
+    """Returns random numbers from 1, not a real text."""
     rng = np.random.default_rng(number)
     tokens: list[int] = rng.integers(1, 50_000, int(rng.integers(0, 1_000))).tolist()
     return tokens

@@ -1,9 +1,10 @@
-"""A loop of one's own with Accelerate, and its `save_state`.
+"""A custom training loop with Accelerate, and its `save_state`.
 
     python ../digits/pack.py --train data --test test.tfrecord
     torchrun --nproc-per-node=2 accelerate_loop.py --data data --test test.tfrecord --checkpoint checkpoint
 
-Start it again with any number of processes that divides the global batch: it goes on in the middle of the epoch.
+Start it again with any number of processes that divides the global batch: it resumes inside the
+epoch.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def main() -> None:
         lanes=digits.LANES, tail="pad", shuffle_window=128, output="torch", job="digits",
     )  # fmt: skip
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
-    # The loader has this rank's batches already: nothing is to be prepared about it.
+    # The loader already has this rank's batches, so it must not be prepared.
     model, optimizer = accelerator.prepare(model, torch.optim.Adam(model.parameters(), lr=3e-3))
     accelerator.register_for_checkpointing(loader)
     steps = max((int(path.name.removeprefix("step_")) for path in args.checkpoint.glob("step_*")), default=0)

@@ -1,6 +1,7 @@
-"""What the trainers here share: the images, and a record of what each step was trained on.
+"""Shared code of the trainers: the images, and a record of each step's samples.
 
-The images are those of `../digits/pack.py`: handwritten digits, 8x8, each with the number it has in the original set.
+The images are those of `../digits/pack.py`: handwritten digits, 8x8, each with its number in the
+original set.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ FEATURES = {
     "index": sf.FixedLenFeature([], "int64"),
 }
 
-#: Samples of all ranks in a step. It stays the same when the number of ranks changes, and so do the batches.
+#: Samples of all ranks in a step. Independent of the number of ranks, as are the batches.
 GLOBAL_BATCH = 24
-#: A number of lanes that does not come from the number of ranks; so it fits 1, 2, 3, 4, 6 or 12 of them.
+#: Number of lanes, independent of the number of ranks: suits 1, 2, 3, 4, 6 or 12 of them.
 LANES = 12
 SAVE_EVERY = 20
 
@@ -35,8 +36,8 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 
 
 class Seen:
-    """A file for each rank, a line for each step: its number as the framework counts it, then the images' numbers.
-    Whoever puts the files of all ranks and starts together can count each epoch."""
+    """A file per rank, a line per step: its number as the framework counts it, then the images'
+    numbers. The files of all ranks and starts together allow counting each epoch."""
 
     def __init__(self, folder: Path | None, rank: int) -> None:
         self._file = None

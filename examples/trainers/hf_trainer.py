@@ -3,7 +3,7 @@
     python ../digits/pack.py --train data --test test.tfrecord
     torchrun --nproc-per-node=2 hf_trainer.py --data data --test test.tfrecord --checkpoint checkpoint
 
-Start it again with any number of ranks that divides the global batch: it goes on in the middle of the epoch.
+Start it again with any number of ranks that divides the global batch: it resumes inside the epoch.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Classifier(torch.nn.Module):
 
 
 class DigitsTrainer(sf.huggingface.LoaderTrainer):
-    """Also writes down what each step was trained on."""
+    """Also records the samples of each step."""
 
     def __init__(self, seen: Path | None, **options: Any) -> None:
         super().__init__(**options)
@@ -59,7 +59,7 @@ def main() -> None:
         str(args.checkpoint), num_train_epochs=args.epochs, learning_rate=3e-3, lr_scheduler_type="constant",
         save_steps=digits.SAVE_EVERY, save_total_limit=2, seed=1, use_cpu=True, report_to="none", disable_tqdm=True,
         logging_strategy="no", label_names=["label", "valid"],
-        # The loader stands where the checkpoint was made; nothing is to be read again in order to be skipped.
+        # The loader resumes at the position of the checkpoint, so no data must be read and skipped.
         ignore_data_skip=True, restore_callback_states_from_checkpoint=True,
     )  # fmt: skip
 

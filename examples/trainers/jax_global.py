@@ -1,10 +1,12 @@
-"""JAX with global arrays over the devices of one or more processes, optax, and checkpoints of Orbax.
+"""JAX with global arrays over the devices of one or more processes, optax, and checkpoints of
+Orbax.
 
     python ../digits/pack.py --train data --test test.tfrecord
     python jax_global.py --processes 2 --process 0 --data data --test test.tfrecord --checkpoint checkpoint &
     python jax_global.py --processes 2 --process 1 --data data --test test.tfrecord --checkpoint checkpoint
 
-Start it again with any number of processes that divides the global batch: it goes on in the middle of the epoch.
+Start it again with any number of processes that divides the global batch: it resumes inside the
+epoch.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ def begin(key: Any) -> Any:
 
 @jax.jit
 def step(weights: Any, optimizer: Any, batch: Any) -> Any:
-    """JAX sums the gradients over processes: the batch is parted, the weights are whole everywhere."""
+    """Updates the weights; JAX sums the gradients over processes, as the batch is sharded and the
+    weights are replicated."""
 
     def loss(weights: Any) -> Any:
         each = optax.softmax_cross_entropy_with_integer_labels(logits(weights, batch["image"]), batch["label"])

@@ -3,7 +3,7 @@
     python ../digits/pack.py --train data --test test.tfrecord
     python keras_fit.py --data data --test test.tfrecord --checkpoint checkpoint
 
-Start it again: it goes on in the middle of the epoch.
+Start it again: it resumes inside the epoch.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import shardfeed as sf
 
 
 class Resumable(keras.Model):
-    """Remembers where the loader stood after the last batch that was trained on, for a checkpoint.
+    """Keeps the loader's state after the last batch that was trained on, for a checkpoint.
 
-    TensorFlow fetches ahead, so the loader itself stands further on.
+    TensorFlow fetches ahead, so the loader itself is further ahead.
     """
 
     def __init__(self, inputs: Any, outputs: Any, seen: Path | None) -> None:

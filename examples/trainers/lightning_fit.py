@@ -3,7 +3,8 @@
     python ../digits/pack.py --train data --test test.tfrecord
     python lightning_fit.py --devices 2 --data data --test test.tfrecord --checkpoint checkpoint
 
-Start it again with any number of devices that divides the global batch: it goes on in the middle of the epoch.
+Start it again with any number of devices that divides the global batch: it resumes inside the
+epoch.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ import shardfeed as sf
 
 
 class Digits(L.LightningDataModule):
-    """The loaders are made in the hooks, which run when the processes are there and know their ranks."""
+    """Creates the loaders in the hooks, which run after the processes started and know their
+    ranks."""
 
     def __init__(self, data: str, test: str) -> None:
         super().__init__()

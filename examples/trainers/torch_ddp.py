@@ -3,7 +3,7 @@
     python ../digits/pack.py --train data --test test.tfrecord
     torchrun --nproc-per-node=2 torch_ddp.py --data data --test test.tfrecord --checkpoint checkpoint
 
-Start it again with any number of ranks that divides the global batch: it goes on in the middle of the epoch.
+Start it again with any number of ranks that divides the global batch: it resumes inside the epoch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ import shardfeed as sf
 
 
 class Training:
-    """Model, optimizer and how many steps they have made, as torch.distributed.checkpoint wants them."""
+    """Model, optimizer and number of steps, in the form that torch.distributed.checkpoint
+    requires."""
 
     def __init__(self) -> None:
         torch.manual_seed(1)
@@ -52,7 +53,7 @@ class Training:
 
 
 def last_checkpoint(folder: Path) -> Path | None:
-    """The .metadata comes last; without it a checkpoint is not whole."""
+    """Returns the last complete checkpoint, one with .metadata, which is written last."""
     whole = [path.parent for path in folder.glob("step-*/.metadata")]
     return max(whole, key=lambda path: int(re.sub(r"\D", "", path.name)), default=None)
 
@@ -79,7 +80,7 @@ def main() -> None:
         lanes=digits.LANES, tail="pad", shuffle_window=128, output="torch", job="digits",
     )  # fmt: skip
     training = Training()
-    # The loader is one of the things that have a state, beside model and optimizer.
+    # The loader has a state, like model and optimizer.
     state = {"training": training, "loader": loader}
     last = last_checkpoint(args.checkpoint)
     if last is not None:

@@ -1,15 +1,15 @@
-//! Bytes changed by seeded chance.
+//! Random changes of bytes, from a seed.
 
-/// Numbers of interest to somebody who cuts by lengths.
+/// Values at the limits of integer types, which often break length checks.
 const EDGES: [u64; 12] =
     [0, 1, 2, 7, 8, 0x7f, 0x80, 0xff, 0x7fff_ffff, 0xffff_ffff, 1 << 62, u64::MAX];
 
-/// Counts up from a seed: the same changes on every machine.
+/// Random number generator whose state is a counter: the same changes on every machine.
 #[derive(Clone, Debug)]
 pub struct Dice(pub u64);
 
 impl Dice {
-    /// A number below `below`.
+    /// Returns a random number below `below`.
     pub fn roll(&mut self, below: usize) -> usize {
         // splitmix64
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -19,9 +19,9 @@ impl Dice {
     }
 }
 
-/// Changes, cuts, doubles or splices some of the bytes; one to eight times.
-/// - `others`: what pieces are taken from.
-/// - `bytes_max`: what is longer afterwards is cut off.
+/// Changes, removes, duplicates or splices some of the bytes, one to eight times.
+/// - `others`: sources of spliced bytes.
+/// - `bytes_max`: maximum length of the result, which is truncated.
 pub fn disturb(bytes: &mut Vec<u8>, others: &[Vec<u8>], dice: &mut Dice, bytes_max: usize) {
     for _ in 0..1 << dice.roll(4) {
         change(bytes, others, dice);
@@ -46,7 +46,7 @@ fn change(bytes: &mut Vec<u8>, others: &[Vec<u8>], dice: &mut Dice) {
             let end = (at + dice.roll(16)).min(bytes.len());
             bytes.drain(at..end);
         }
-        // A number with an edge, as wide as numbers are.
+        // An integer near a limit, of 1, 2, 4 or 8 bytes.
         7 => {
             let wide = 1 << dice.roll(4);
             let edge = EDGES[dice.roll(EDGES.len())].wrapping_add(dice.roll(3) as u64);
@@ -57,7 +57,7 @@ fn change(bytes: &mut Vec<u8>, others: &[Vec<u8>], dice: &mut Dice) {
             let end = (at + wide).min(bytes.len());
             bytes[at..end].copy_from_slice(&number[..end - at]);
         }
-        // Decimal digits, for what is text.
+        // Decimal digits, for text formats.
         8 => {
             let number = EDGES[dice.roll(EDGES.len())].to_string();
             let digits = bytes[at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
@@ -65,7 +65,7 @@ fn change(bytes: &mut Vec<u8>, others: &[Vec<u8>], dice: &mut Dice) {
                 bytes.splice(at..at + digits, number.into_bytes());
             }
         }
-        // The same place in another one.
+        // The bytes at the same offset of another input.
         9 => {
             let other = &others[dice.roll(others.len())];
             let end = (at + dice.roll(64)).min(bytes.len()).min(other.len());

@@ -1,4 +1,4 @@
-//! Changes known inputs, and keeps those whose like was not seen.
+//! Mutates known inputs and keeps those with a new outcome.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,45 +12,45 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::Target;
 use crate::dice::{Dice, disturb};
 
-/// Inputs that are kept of a target at most, beside those that it began with.
+/// Maximum number of inputs that are kept per target, in addition to the initial ones.
 const KEPT_MAX: usize = 4096;
 
-/// How far to go.
+/// Limits of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Processor time of this process.
     pub cpu: Duration,
-    /// Inputs at most.
+    /// Maximum number of inputs.
     pub inputs: u64,
-    /// Bytes of an input at most.
+    /// Maximum size of an input in bytes.
     pub bytes: usize,
-    /// What chance begins with.
+    /// Seed of the random numbers.
     pub seed: u64,
 }
 
-/// How far it went.
+/// Result of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Inputs that were tried.
+    /// Number of inputs that were tried.
     pub inputs: u64,
-    /// Processor time that it took.
+    /// Processor time used.
     pub cpu: Duration,
-    /// Different things that became of them.
+    /// Number of different outcomes.
     pub outcomes: usize,
-    /// Inputs whose like was not in the corpus, the shortest of each outcome.
+    /// Inputs with outcomes that are not in the corpus, the shortest of each outcome.
     pub found: Vec<Vec<u8>>,
-    /// An input that broke a promise, and what the panic said. It ends the run.
+    /// Input that violated a promise, and the panic message. It ends the run.
     pub broken: Option<(Vec<u8>, String)>,
 }
 
-/// Processor time of this process.
+/// Returns the processor time of this process.
 pub fn cpu_time() -> Duration {
     let now = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(now.tv_sec.cast_unsigned(), now.tv_nsec as u32)
 }
 
-/// Runs `target` on `corpus` and what is made of it.
-/// - `progress`: is told how far it is, now and then.
+/// Runs `target` on `corpus` and on mutations of it.
+/// - `progress`: called from time to time with the report so far.
 pub fn fuzz(
     target: &Target,
     corpus: Vec<Vec<u8>>,
@@ -85,7 +85,7 @@ pub fn fuzz(
             progress(&report);
         }
         report.inputs += 1;
-        // What was found lately is changed more often.
+        // Recently found inputs are mutated more often.
         let last = inputs.len() - 1 - dice.roll(inputs.len().min(32));
         let which = if dice.roll(2) == 0 { last } else { dice.roll(inputs.len()) };
         let mut input = inputs[which].clone();
@@ -116,7 +116,7 @@ fn tried(target: &Target, input: &[u8]) -> Result<String, String> {
     })
 }
 
-/// Makes `input` shorter while it still becomes what it does.
+/// Shortens `input` as long as its outcome stays the same.
 pub fn shortened(target: &Target, input: &[u8]) -> Vec<u8> {
     let wanted = tried(target, input);
     let is_same = |other: &[u8]| match (&wanted, tried(target, other)) {
@@ -142,7 +142,7 @@ pub fn shortened(target: &Target, input: &[u8]) -> Vec<u8> {
     shortest
 }
 
-/// The inputs of a target in `corpus`, its seeds first.
+/// Returns the inputs of a target in `corpus`, its seeds first.
 ///
 /// # Errors  The folder cannot be read.
 pub fn corpus_of(target: &Target, corpus: &Path) -> io::Result<Vec<Vec<u8>>> {

@@ -1,11 +1,12 @@
-//! Hostile input: every place where bytes come in that somebody else wrote, as a function of bytes.
+//! Fuzzing of untrusted input: every parser of bytes from other processes or files, as a function
+//! of bytes.
 //!
-//! A target is given any bytes and does what the product does with them, twice where there are two ways to do
-//! it. It returns whatever they are, good or refused, and panics if a promise is broken: a panic of ours, two
-//! readers that do not agree, an answer that is not what was written.
+//! A target gets any bytes and processes them like the product, in two ways if there are two. It
+//! returns normally for valid and for rejected input, and panics if a promise is violated: a panic
+//! in the product, two readers that disagree, or a result that differs from what was written.
 //!
-//! Start at [`TARGETS`], and at [`fuzz`], which changes known inputs by seeded chance: inputs that a target
-//! has not seen the like of are kept and changed further.
+//! Start at [`TARGETS`], and at [`fuzz`], which mutates known inputs by seeded random changes:
+//! inputs with a new outcome are kept and mutated further.
 #![forbid(unsafe_code)]
 
 pub mod dice;
@@ -14,20 +15,21 @@ mod targets;
 
 pub use fuzzer::{Limits, Report, fuzz};
 
-/// A place where bytes come in.
+/// A parser of untrusted input.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// Its name, and that of its folder in the corpus.
+    /// Name of the target and of its folder in the corpus.
     pub name: &'static str,
-    /// Does with the bytes what the product does.
-    /// - Returns a few words for what became of them. Inputs with the same words are much alike, so what
-    ///   matters goes into them, and what has a value for each input does not.
+    /// Processes the bytes like the product.
+    /// - Returns a short description of the outcome. Inputs with the same description count as
+    ///   similar, so it contains the relevant properties, but no values that are specific to one
+    ///   input.
     pub run: fn(&[u8]) -> String,
-    /// Inputs to begin with: good ones.
+    /// Initial inputs, which are valid.
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
-/// All of them.
+/// All targets.
 pub const TARGETS: &[Target] = &[
     targets::framing::TARGET,
     targets::compressed::TARGET,
@@ -41,7 +43,7 @@ pub const TARGETS: &[Target] = &[
     targets::table::TARGET,
 ];
 
-/// What an error says, without the numbers and quotes that differ from input to input.
+/// Returns an error's message without the numbers and quotes that differ between inputs.
 pub(crate) fn gist(error: impl std::fmt::Display) -> String {
     let text = error.to_string();
     let mut quoted = false;
@@ -52,7 +54,7 @@ pub(crate) fn gist(error: impl std::fmt::Display) -> String {
     keep.take(120).collect()
 }
 
-/// A number as coarse as its size.
+/// Returns the number of bits of a number, as a coarse measure of its size.
 pub(crate) fn size(number: usize) -> u32 {
     usize::BITS - number.leading_zeros()
 }

@@ -1,4 +1,5 @@
-//! `shardfeed-fuzz [--seconds N] [--seed N] [--corpus DIR] [TARGET ...]`: runs the targets one after the other.
+//! `shardfeed-fuzz [--seconds N] [--seed N] [--corpus DIR] [TARGET ...]`: runs the targets one
+//! after the other.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,13 +10,13 @@ use sha2::{Digest, Sha256};
 use shardfeed_fuzz::fuzzer::{corpus_of, shortened};
 use shardfeed_fuzz::{Limits, Report, TARGETS, Target, fuzz};
 
-/// How often to say how far it is.
+/// Interval between progress reports.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
-/// Bytes of an input that is kept: longer ones say little more.
+/// Maximum size of a kept input in bytes: longer ones add little.
 const KEPT_BYTES_MAX: usize = 2048;
 
-/// Inputs that are kept of a run of a target.
+/// Maximum number of inputs that are kept per run of a target.
 const KEPT_MAX: usize = 40;
 
 struct Options {
@@ -51,7 +52,7 @@ fn options() -> Result<Options, String> {
     Ok(options)
 }
 
-/// Reports are what this program is for.
+/// Printing reports is the purpose of this program.
 #[allow(clippy::print_stderr)]
 fn tell(target: &Target, report: &Report) {
     let Report { inputs, cpu, outcomes, .. } = report;
@@ -62,10 +63,10 @@ fn tell(target: &Target, report: &Report) {
     );
 }
 
-/// Keeps what is new, made short, as files named by their content.
+/// Shortens new inputs and saves them as files named by their content.
 fn keep(target: &Target, found: &[Vec<u8>], folder: &Path) -> std::io::Result<usize> {
     fs::create_dir_all(folder)?;
-    // The latest ones took the most steps to come to.
+    // The latest inputs took the most steps to find.
     let latest = found.iter().rev().take(KEPT_MAX);
     let mut short: Vec<Vec<u8>> = latest.map(|input| shortened(target, input)).collect();
     short.retain(|input| input.len() <= KEPT_BYTES_MAX);

@@ -1,4 +1,4 @@
-//! Every target on its corpus and on a few thousand inputs made of it. `make fuzz` does it for longer.
+//! Runs every target on its corpus and on a few thousand mutations. `make fuzz` runs longer.
 #![allow(clippy::unwrap_used)] // Clippy's own exception ends at the functions marked as tests.
 
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use shardfeed_fuzz::fuzzer::corpus_of;
 use shardfeed_fuzz::{Limits, TARGETS, fuzz};
 
-/// All files of the corpus, in bytes: it is to stay small.
+/// Maximum size of the corpus in bytes.
 const CORPUS_BYTES_MAX: usize = 1 << 20;
 
 fn short(name: &str) {

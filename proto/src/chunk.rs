@@ -1,5 +1,7 @@
-//! What chunks hold: a part of a dataset's listing, and what scanning a part found. JSON with a
-//! version; whoever reads one believes nothing that is not checked here.
+//! Contents of chunks: a part of a dataset's listing, and the scan results of a part. JSON with a
+//! version.
+//!
+//! A reader must not rely on anything that is not checked here.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -10,32 +12,32 @@ use crate::CHUNK_BYTES_MAX;
 /// Version of both formats.
 pub const CHUNK_VERSION: u32 = 1;
 
-/// Records of one file at most: a bound that keeps sums over a dataset from overflowing.
+/// Maximum number of records of one file; keeps sums over a dataset from overflowing.
 pub const FILE_RECORDS_MAX: u64 = 1 << 31;
 
-/// Bytes of a path at most, as file systems have it.
+/// Maximum length of a path in bytes, as in file systems.
 pub const PATH_BYTES_MAX: usize = 4096;
 
-/// Bytes of an ETag at most.
+/// Maximum length of an ETag in bytes.
 pub const ETAG_BYTES_MAX: usize = 1024;
 
-/// Bytes of a reason why something of a file is left out, at most.
+/// Maximum length in bytes of the reason why a part of a file is omitted.
 pub const REASON_BYTES_MAX: usize = 2 * PATH_BYTES_MAX;
 
-/// Marks of one file at most.
+/// Maximum number of marks of one file.
 pub const MARKS_MAX: usize = 4096;
 
-/// A part of a dataset's files, in manifest order: bytewise by path.
+/// Part of a dataset's files, in manifest order: bytewise by path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ListingChunk {
     /// [`CHUNK_VERSION`].
     pub version: u32,
-    /// The files.
+    /// Files of the part.
     pub files: Vec<ListedFile>,
 }
 
-/// A file that was found.
+/// A file that was listed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ListedFile {
@@ -43,15 +45,15 @@ pub struct ListedFile {
     pub path: String,
     /// Stored size in bytes.
     pub size: u64,
-    /// What an object store calls its content, if it has a word for it.
+    /// The object store's identifier of the content, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub etag: Option<String>,
-    /// Time of the last modification in ns since 1970; a string in JSON. Absent: not looked at.
+    /// Modification time, ns since 1970; a string in JSON. Absent: not determined.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "as_optional_text")]
     pub changed_ns: Option<i128>,
 }
 
-/// What scanning a part of a dataset's files found, in manifest order.
+/// Scan results of a part of a dataset's files, in manifest order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EntriesChunk {
@@ -69,15 +71,15 @@ pub struct FileEntry {
     pub path: String,
     /// Stored size in bytes, part of the change stamp.
     pub size_bytes: u64,
-    /// Time of the last change in ns since 1970, the rest of the change stamp; a string in JSON.
+    /// Modification time, ns since 1970, the other part of the change stamp; a string in JSON.
     #[serde(with = "as_text")]
     pub modified_ns: i128,
-    /// What an object store calls its content, if it has a word for it; part of the change stamp.
+    /// The object store's identifier of the content, if it has one; part of the change stamp.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub etag: Option<String>,
-    /// How the file is compressed: `none`, `gzip` or `zlib`.
+    /// Compression of the file: `none`, `gzip` or `zlib`.
     pub compression: String,
-    /// Records, at most [`FILE_RECORDS_MAX`].
+    /// Number of records, at most [`FILE_RECORDS_MAX`].
     pub records: u64,
     /// Bytes of data of all records, without framing.
     pub data_bytes: u64,
@@ -87,60 +89,60 @@ pub struct FileEntry {
     pub digest: Digest,
     /// Some record starts, `[ordinal, offset in the uncompressed stream]`, both ascending.
     pub marks: Vec<(u64, u64)>,
-    /// What of the file is left out because it is damaged; counts and digest are of the rest.
+    /// Damaged part of the file that is omitted; counts and digest cover the rest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_out: Option<LeftOutEntry>,
 }
 
-/// What is left out of a damaged file.
+/// Omitted part of a damaged file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LeftOutEntry {
-    /// The first record that is damaged, or is lost with all behind it.
+    /// First record that is damaged, or that is lost together with all later ones.
     pub ordinal: u64,
     /// Offset of its header in the uncompressed stream.
     pub offset: u64,
-    /// Whether all of the file is left out.
+    /// True if the whole file is omitted.
     pub is_whole: bool,
-    /// What is wrong, in words; at most [`REASON_BYTES_MAX`].
+    /// Description of the damage; at most [`REASON_BYTES_MAX`].
     pub reason: String,
 }
 
-/// Why bytes are no chunk, or a chunk cannot be stored.
+/// Reason why bytes are not a chunk, or a chunk cannot be stored.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChunkError {
-    /// Over [`CHUNK_BYTES_MAX`].
+    /// The content exceeds [`CHUNK_BYTES_MAX`].
     #[error("{what} has {bytes} bytes; a chunk has at most {CHUNK_BYTES_MAX}, cut smaller parts")]
     TooLarge {
-        /// `a listing` or `a part's entries`.
+        /// Either `a listing` or `a part's entries`.
         what: &'static str,
-        /// Its bytes.
+        /// Size of the content in bytes.
         bytes: usize,
     },
-    /// Not the JSON that it should be.
+    /// The bytes are not the expected JSON.
     #[error("this chunk does not hold {what}: {reason}")]
     Malformed {
-        /// What was expected.
+        /// Expected content.
         what: &'static str,
-        /// What is wrong.
+        /// Reason.
         reason: String,
     },
-    /// Written by a later version of this software.
+    /// A later version of this software wrote the chunk.
     #[error("the chunk with {what} has version {found}, this software knows up to {CHUNK_VERSION}")]
     Version {
-        /// What was expected.
+        /// Expected content.
         what: &'static str,
-        /// Its version.
+        /// Version of the chunk.
         found: u32,
     },
-    /// A file that cannot be one.
+    /// The description of a file is invalid.
     #[error("`{path}` in {what}: {reason}")]
     File {
-        /// What was expected.
+        /// Expected content.
         what: &'static str,
-        /// Path of the file, cut to a readable length.
+        /// Path of the file, shortened to a readable length.
         path: String,
-        /// What is wrong with it.
+        /// Reason.
         reason: &'static str,
     },
 }
@@ -148,12 +150,12 @@ pub enum ChunkError {
 impl ListingChunk {
     const WHAT: &'static str = "a listing";
 
-    /// A chunk of these files.
+    /// Returns a chunk with these files.
     pub fn new(files: Vec<ListedFile>) -> Self {
         Self { version: CHUNK_VERSION, files }
     }
 
-    /// Its bytes.
+    /// Encodes the chunk.
     ///
     /// # Errors  `TooLarge`, `File`.
     pub fn encode(&self) -> Result<Vec<u8>, ChunkError> {
@@ -161,7 +163,7 @@ impl ListingChunk {
         encode(Self::WHAT, self)
     }
 
-    /// From its bytes, checked.
+    /// Decodes and checks a chunk.
     ///
     /// # Errors  As [`ChunkError`].
     pub fn decode(bytes: &[u8]) -> Result<Self, ChunkError> {
@@ -187,12 +189,12 @@ impl ListingChunk {
 impl EntriesChunk {
     const WHAT: &'static str = "a part's entries";
 
-    /// A chunk of these entries.
+    /// Returns a chunk with these entries.
     pub fn new(entries: Vec<FileEntry>) -> Self {
         Self { version: CHUNK_VERSION, entries }
     }
 
-    /// Its bytes.
+    /// Encodes the chunk.
     ///
     /// # Errors  `TooLarge`, `File`.
     pub fn encode(&self) -> Result<Vec<u8>, ChunkError> {
@@ -200,7 +202,7 @@ impl EntriesChunk {
         encode(Self::WHAT, self)
     }
 
-    /// From its bytes, checked.
+    /// Decodes and checks a chunk.
     ///
     /// # Errors  As [`ChunkError`].
     pub fn decode(bytes: &[u8]) -> Result<Self, ChunkError> {
@@ -209,7 +211,7 @@ impl EntriesChunk {
         Ok(chunk)
     }
 
-    /// Records of all its files.
+    /// Returns the number of records of all files.
     pub fn records(&self) -> u64 {
         self.entries.iter().map(|entry| entry.records).sum()
     }
@@ -249,7 +251,7 @@ impl FileEntry {
     }
 }
 
-/// Whether it may stand in a header.
+/// Returns true if the ETag can be used in a header.
 fn is_etag(etag: &Option<String>) -> bool {
     let printable = |etag: &String| etag.bytes().all(|byte| (b' '..=b'~').contains(&byte));
     etag.as_ref().is_none_or(|etag| etag.len() <= ETAG_BYTES_MAX && printable(etag))
@@ -314,7 +316,7 @@ fn refused(what: &'static str, path: &str, reason: &'static str) -> ChunkError {
     ChunkError::File { what, path: path.chars().take(SHOWN).collect(), reason }
 }
 
-/// Numbers that JSON readers may not hold, as text.
+/// Serializes numbers as text that JSON readers might not represent exactly.
 mod as_text {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
@@ -327,7 +329,7 @@ mod as_text {
     }
 }
 
-/// As [`as_text`], where it is present.
+/// As [`as_text`], for optional values.
 mod as_optional_text {
     use serde::{Deserializer, Serializer};
 

@@ -1,30 +1,30 @@
-//! The file in which a coordinator says where its cluster is, for those who look for it from other hosts.
+//! Endpoint file in which a coordinator publishes its cluster's addresses for other hosts.
 
 use serde::{Deserialize, Serialize};
 
-/// Version of the file's format that this software writes and reads.
+/// Version of the file format that this software reads and writes.
 const VERSION: u32 = 1;
 
-/// Where a cluster is, as a file of JSON says it. Fields that a reader does not know are passed over.
+/// Addresses of a cluster, as JSON. Readers ignore unknown fields.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Endpoint {
-    /// Version of the format; a reader refuses later ones.
+    /// Version of the format; a reader rejects later ones.
     version: u32,
-    /// The cluster's id.
+    /// Id of the cluster.
     pub cluster_id: String,
     /// Number of the node that wrote the file.
     pub node: u64,
-    /// Where the members are reached, HOST:PORT each, in the order of their numbers.
+    /// Addresses of the members, HOST:PORT, in the order of their node numbers.
     pub addresses: Vec<String>,
 }
 
-/// Why a text is no endpoint.
+/// Reason why a text is not an endpoint file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EndpointError {
-    /// It is something else, or was cut off.
+    /// The text has another format or is truncated.
     #[error("is not what a coordinator writes with --endpoint-file: {0}")]
     Strange(String),
-    /// A later release wrote it.
+    /// A later release wrote the file.
     #[error(
         "has version {0} of the format, and {VERSION} is the latest that is known here; upgrade this software"
     )]
@@ -32,18 +32,18 @@ pub enum EndpointError {
 }
 
 impl Endpoint {
-    /// An endpoint in the format of this software.
+    /// Returns an endpoint in the format of this software.
     pub fn new(cluster_id: impl Into<String>, node: u64, addresses: Vec<String>) -> Self {
         Self { version: VERSION, cluster_id: cluster_id.into(), node, addresses }
     }
 
-    /// The file's text.
+    /// Returns the text of the file.
     pub fn to_json(&self) -> String {
         let text = serde_json::to_string_pretty(self);
         text.expect("it has texts and numbers only") + "\n"
     }
 
-    /// What a file's text says.
+    /// Parses the text of a file.
     ///
     /// # Errors  See [`EndpointError`].
     pub fn from_json(text: &str) -> Result<Self, EndpointError> {

@@ -1,4 +1,4 @@
-//! Errors on the wire: a kind that says what the receiver should do, and the words for people.
+//! Errors on the wire: a kind that determines the receiver's reaction, and a message for users.
 
 use std::fmt;
 
@@ -7,25 +7,25 @@ use tonic::{Code, Status};
 
 use crate::common::v1::{Error as Wire, ErrorKind};
 
-/// An error as it crosses a process border.
+/// An error that is sent between processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WireError {
-    /// What the receiver should do.
+    /// Kind, which determines the receiver's reaction.
     pub kind: ErrorKind,
-    /// What, where, and what to do.
+    /// Description: what failed, where, and the remedy.
     pub message: String,
-    /// The file to blame.
+    /// File that caused the error.
     pub file: Option<String>,
-    /// Bytes, in the uncompressed file.
+    /// Offset in the uncompressed file, in bytes.
     pub offset: Option<u64>,
     /// Ordinal of the record.
     pub ordinal: Option<u64>,
-    /// Address of the coordinator that leads, if the sender knows it.
+    /// Address of the leading coordinator, if the sender knows it.
     pub leader: Option<Box<str>>,
 }
 
 impl WireError {
-    /// An error that blames no file.
+    /// Returns an error without a file.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self {
             kind,
@@ -37,7 +37,7 @@ impl WireError {
         }
     }
 
-    /// From its message; one that is missing is a bug of the sender.
+    /// Converts from the protobuf message; a missing one is a bug of the sender.
     pub fn from_message(error: Option<Wire>) -> Self {
         let Some(error) = error else {
             return Self::new(ErrorKind::Unspecified, "the other side failed and did not say why");
@@ -48,20 +48,20 @@ impl WireError {
         Self { kind, message, file, offset, ordinal, leader }
     }
 
-    /// As its message.
+    /// Converts to the protobuf message.
     pub fn to_message(&self) -> Wire {
         let Self { kind, message, file, offset, ordinal, leader } = self.clone();
         let leader = leader.map(String::from);
         Wire { kind: kind.into(), message, file, offset, ordinal, leader }
     }
 
-    /// As a gRPC status; the details hold the whole.
+    /// Converts to a gRPC status whose details contain the complete error.
     pub fn to_status(&self) -> Status {
         let details = self.to_message().encode_to_vec();
         Status::with_details(code_of(self.kind), self.message.clone(), details.into())
     }
 
-    /// From a gRPC status, our own or the transport's.
+    /// Converts from a gRPC status, our own or the transport's.
     pub fn from_status(status: &Status) -> Self {
         match Wire::decode(status.details()) {
             Ok(error) if !status.details().is_empty() => Self::from_message(Some(error)),
@@ -81,7 +81,7 @@ impl fmt::Display for WireError {
 
 impl std::error::Error for WireError {}
 
-/// The table from kinds to gRPC codes.
+/// Maps kinds to gRPC codes.
 fn code_of(kind: ErrorKind) -> Code {
     match kind {
         ErrorKind::Retry | ErrorKind::Unreachable => Code::Unavailable,
@@ -103,14 +103,14 @@ fn code_of(kind: ErrorKind) -> Code {
     }
 }
 
-/// What a status of the transport asks for.
+/// Maps a status of the transport to a kind.
 fn kind_of(code: Code) -> ErrorKind {
     match code {
         Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled => ErrorKind::Retry,
         Code::Unimplemented => ErrorKind::WrongVersion,
         Code::InvalidArgument => ErrorKind::Invalid,
         Code::PermissionDenied | Code::Unauthenticated => ErrorKind::Denied,
-        // The transport tells a peer that speaks something else by these.
+        // The transport reports a peer with another protocol by these codes.
         Code::Unknown | Code::Internal => ErrorKind::Retry,
         _ => ErrorKind::Unspecified,
     }

@@ -1,4 +1,4 @@
-//! The order's types from their messages, validated, and back.
+//! Converts the order's types from their messages, with validation, and back.
 
 use shardfeed_plan::{
     Digest, Intent, JobIdentity, Mode, PlanError, Records, SEGMENTS_MAX, Segment, Shuffle, Steps,
@@ -7,43 +7,43 @@ use shardfeed_plan::{
 
 use crate::common::v1 as wire;
 
-/// Why a message is not believed.
+/// Reason why a message is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidMessage {
-    /// A field that is required is missing.
+    /// A required field is missing.
     #[error("the message lacks `{0}`")]
     Missing(&'static str),
-    /// A digest is not 32 bytes.
+    /// A digest does not have 32 bytes.
     #[error("`{field}` has {len} bytes, a digest has 32")]
     Digest {
-        /// The field.
+        /// Name of the field.
         field: &'static str,
-        /// Bytes that it has.
+        /// Length in bytes.
         len: usize,
     },
     /// A list is too short or too long.
     #[error("`{field}` has {len} entries; 1 to {most} are allowed")]
     Length {
-        /// The field.
+        /// Name of the field.
         field: &'static str,
-        /// Entries.
+        /// Number of entries.
         len: usize,
-        /// The bound.
+        /// Maximum number of entries.
         most: usize,
     },
-    /// Numbers that make no plan.
+    /// The numbers are inconsistent.
     #[error(transparent)]
     Plan(#[from] PlanError),
 }
 
-/// A digest from its bytes.
+/// Converts a digest from its bytes.
 pub fn digest_from(field: &'static str, bytes: &[u8]) -> Result<Digest, InvalidMessage> {
     let len = bytes.len();
     let bytes = bytes.try_into().map_err(|_| InvalidMessage::Digest { field, len })?;
     Ok(Digest::from_bytes(bytes))
 }
 
-/// A job's identity from its message.
+/// Converts a job's identity from its message.
 pub fn identity_from(message: Option<wire::JobIdentity>) -> Result<JobIdentity, InvalidMessage> {
     let message = message.ok_or(InvalidMessage::Missing("identity"))?;
     let tail = match message.tail() {
@@ -68,17 +68,17 @@ pub fn identity_from(message: Option<wire::JobIdentity>) -> Result<JobIdentity, 
         false => Records::Operators(operators),
     };
     let mode = match wire::Mode::try_from(mode) {
-        // A sender from before there were two.
+        // Older senders do not set the mode.
         Ok(wire::Mode::Deterministic | wire::Mode::Unspecified) => Mode::Deterministic,
         Ok(wire::Mode::Dynamic) => Mode::Dynamic,
-        // Taken for another one it would be another job.
+        // Treating it as another mode would make it another job.
         Err(_) => return Err(InvalidMessage::Missing("mode")),
     };
     mode.check_tail(tail)?;
     Ok(JobIdentity { shuffle, lanes, tail, mode, records, decoder })
 }
 
-/// A job's identity as a message.
+/// Converts a job's identity to a message.
 pub fn identity_to(identity: &JobIdentity) -> wire::JobIdentity {
     let Shuffle { content, seed, enabled, window, interleave, block_length } = &identity.shuffle;
     let tail = match identity.tail {
@@ -110,7 +110,7 @@ pub fn identity_to(identity: &JobIdentity) -> wire::JobIdentity {
     }
 }
 
-/// Segments of an epoch from their messages.
+/// Converts the segments of an epoch from their messages.
 pub fn segments_from(messages: Vec<wire::Segment>) -> Result<Vec<Segment>, InvalidMessage> {
     let (len, most) = (messages.len(), SEGMENTS_MAX);
     if len == 0 || len > most {
@@ -128,7 +128,7 @@ pub fn segments_from(messages: Vec<wire::Segment>) -> Result<Vec<Segment>, Inval
     messages.into_iter().map(segment).collect()
 }
 
-/// Segments of an epoch as messages.
+/// Converts the segments of an epoch to messages.
 pub fn segments_to(segments: &[Segment]) -> Vec<wire::Segment> {
     let segment = |segment: &Segment| {
         let (steps, steps_of_rank) = match &segment.steps {
@@ -141,7 +141,7 @@ pub fn segments_to(segments: &[Segment]) -> Vec<wire::Segment> {
     segments.iter().map(segment).collect()
 }
 
-/// An intent from its message.
+/// Converts an intent from its message.
 pub fn intent_from(message: Option<wire::Intent>) -> Result<Intent, InvalidMessage> {
     use wire::intent::{Kind, Move, Reconnect, Start};
     let kind = message.and_then(|intent| intent.kind).ok_or(InvalidMessage::Missing("intent"))?;
@@ -158,7 +158,7 @@ pub fn intent_from(message: Option<wire::Intent>) -> Result<Intent, InvalidMessa
     })
 }
 
-/// An intent as a message.
+/// Converts an intent to a message.
 pub fn intent_to(intent: &Intent) -> wire::Intent {
     use wire::intent::{Kind, Move, Reconnect, Start};
     let kind = match intent {

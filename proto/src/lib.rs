@@ -1,11 +1,12 @@
-//! The wire: what coordinator, workers and trainers say to each other, and how it becomes the
-//! domain's types. Whatever comes in is validated here; nobody else believes a message.
+//! The wire: messages between coordinators, workers and trainers, and their conversion to the
+//! domain's types. Every incoming message is validated here; other code must not trust messages.
 //!
-//! The generated code is kept in `src/generated`, so that a build needs neither protoc nor a generator;
-//! `tests/generated.rs` holds it to the .proto files. This crate must never know who sends or waits.
+//! The generated code is kept in `src/generated`, so that a build needs neither protoc nor a
+//! generator; `tests/generated.rs` compares it with the .proto files. This crate must not depend on
+//! senders or waiting.
 #![forbid(unsafe_code)]
 
-/// Messages that both protocols use.
+/// Messages of both protocols.
 #[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all, clippy::pedantic)]
 pub mod common {
     pub mod v1 {
@@ -13,7 +14,7 @@ pub mod common {
     }
 }
 
-/// What workers and people ask of a coordinator.
+/// Protocol of the coordinator for workers and operators.
 #[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all, clippy::pedantic)]
 pub mod coordinator {
     pub mod v1 {
@@ -21,7 +22,7 @@ pub mod coordinator {
     }
 }
 
-/// What a worker and its trainers say to each other.
+/// Protocol between a worker and its trainers.
 #[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all, clippy::pedantic)]
 pub mod trainer {
     pub mod v1 {
@@ -51,11 +52,11 @@ pub use record_spec::{
 
 pub use traceparent::{InvalidTraceparent, TRACEPARENT, TraceContext};
 
-/// Version of the coordinator's protocol that this software speaks.
+/// Version of the coordinator's protocol in this software.
 pub const COORDINATOR_PROTOCOL: u32 = 1;
 
-/// Version of the protocol of coordinators among each other.
+/// Version of the protocol between coordinators.
 pub const PEER_PROTOCOL: u32 = 1;
 
-/// Bytes of a chunk at most.
+/// Maximum size of a chunk in bytes.
 pub const CHUNK_BYTES_MAX: usize = 1 << 20;

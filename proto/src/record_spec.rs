@@ -1,4 +1,4 @@
-//! The encoded form of a `RecordSpec`: its bounds, its digest, and how two of them differ.
+//! Encoded form of a `RecordSpec`: its limits, its digest, and the differences of two of them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,52 +17,53 @@ use crate::common::v1::{
     RecordSpec,
 };
 
-/// Version of the message and of what parsing makes of a record.
+/// Version of the message and of the result of parsing a record.
 pub const RECORD_SPEC_VERSION: u32 = 1;
 
-/// Chunks of an encoded `RecordSpec` at most.
+/// Maximum number of chunks of an encoded `RecordSpec`.
 pub const RECORD_SPEC_CHUNKS_MAX: usize = 3;
 
-/// Bytes of an encoded `RecordSpec` at most, so that it fits a frame of the trainer socket: 10,000
-/// features and as many operators with names of 60 bytes have 2 MB.
+/// Maximum size of an encoded `RecordSpec` in bytes, so that it fits into a frame of the trainer
+/// socket: 10,000 features and as many operators with names of 60 bytes have 2 MB.
 pub const RECORD_SPEC_BYTES_MAX: usize = RECORD_SPEC_CHUNKS_MAX * CHUNK_BYTES_MAX;
 
-/// Features and operators of a `RecordSpec` at most: an entry of two bytes becomes 150 in memory.
+/// Maximum number of features and operators of a `RecordSpec`: an entry of two bytes needs 150
+/// bytes of memory.
 pub const RECORD_SPEC_ENTRIES_MAX: usize = 65_536;
 
-/// Differences that an error lists at most; it counts the others.
+/// Maximum number of differences that an error lists; it counts the others.
 const DIFFERENCES_MAX: usize = 10;
 
-/// Bytes of a value that an error shows at most.
+/// Maximum number of bytes of a value that an error shows.
 const SHOWN_BYTES_MAX: usize = 200;
 
-/// Why bytes are not a `RecordSpec` in canonical encoding.
+/// Reason why bytes are not a `RecordSpec` in canonical encoding.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordSpecError {
-    /// Over [`RECORD_SPEC_BYTES_MAX`].
+    /// The encoding exceeds [`RECORD_SPEC_BYTES_MAX`].
     #[error(
         "features, operators and outputs have {bytes} bytes; a job has at most \
          {RECORD_SPEC_BYTES_MAX}, declare fewer of them or shorter names"
     )]
     TooLarge {
-        /// Its bytes.
+        /// Size in bytes.
         bytes: usize,
     },
-    /// Over [`RECORD_SPEC_ENTRIES_MAX`].
+    /// The number of entries exceeds [`RECORD_SPEC_ENTRIES_MAX`].
     #[error(
         "a job has at most {RECORD_SPEC_ENTRIES_MAX} features and operators; declare fewer of them"
     )]
     TooMany,
-    /// Of a later release.
+    /// A later release wrote the spec.
     #[error("the record spec has version {found}, this software knows {RECORD_SPEC_VERSION}")]
     Version {
-        /// Its version.
+        /// Version of the spec.
         found: u32,
     },
-    /// Another message, or one whose encoding is not the canonical one.
+    /// The bytes are another message, or their encoding is not canonical.
     #[error("the record spec is malformed: {reason}")]
     Malformed {
-        /// What is wrong.
+        /// Reason.
         reason: String,
     },
 }
@@ -72,12 +73,13 @@ fn malformed(reason: impl fmt::Display) -> RecordSpecError {
 }
 
 impl RecordSpec {
-    /// Records as they are: the spec of a job without features, operators and outputs.
+    /// Returns the spec of a job without features, operators and outputs: records are delivered as
+    /// they are.
     pub fn raw() -> Self {
         Self { version: RECORD_SPEC_VERSION, ..Self::default() }
     }
 
-    /// The canonical encoding.
+    /// Returns the canonical encoding.
     ///
     /// # Errors  `TooLarge`, `TooMany`.
     pub fn encode_canonical(&self) -> Result<Vec<u8>, RecordSpecError> {
@@ -86,7 +88,8 @@ impl RecordSpec {
         Ok(bytes)
     }
 
-    /// A spec from its canonical encoding. What the features and operators say is not checked.
+    /// Decodes a spec from its canonical encoding. The contents of features and operators are not
+    /// checked.
     ///
     /// # Errors  As [`RecordSpecError`].
     pub fn decode_canonical(bytes: &[u8]) -> Result<Self, RecordSpecError> {
@@ -105,7 +108,7 @@ impl RecordSpec {
         Ok(spec)
     }
 
-    /// Its lists of features.
+    /// Returns the lists of features.
     fn features(&self) -> [&[Feature]; 2] {
         match &self.parse {
             None => [&[], &[]],
@@ -114,7 +117,7 @@ impl RecordSpec {
         }
     }
 
-    /// Where it differs from `other`: features by name, operators by position, outputs.
+    /// Returns the differences from `other`: features by name, operators by position, outputs.
     pub fn differences(&self, other: &Self) -> Vec<Difference> {
         let mut found = Vec::new();
         let mut add = |field: String, left: Option<String>, right: Option<String>| {
@@ -161,17 +164,17 @@ impl RecordSpec {
     }
 }
 
-/// The digest of an encoded spec: `JobIdentity.record_spec`.
+/// Returns the digest of an encoded spec: `JobIdentity.record_spec`.
 pub fn record_spec_digest(encoded: &[u8]) -> Digest {
     Digest::of_parts([encoded])
 }
 
-/// The chunks of an encoded spec, in order.
+/// Iterates over the chunks of an encoded spec, in order.
 pub fn record_spec_chunks(encoded: &[u8]) -> impl Iterator<Item = (Digest, &[u8])> {
     encoded.chunks(CHUNK_BYTES_MAX).map(|chunk| (Digest::of_parts([chunk]), chunk))
 }
 
-/// Refuses what would be large in memory, before it is decoded.
+/// Rejects a message that would be large in memory, before it is decoded.
 fn check_bounds(bytes: &[u8]) -> Result<(), RecordSpecError> {
     if bytes.len() > RECORD_SPEC_BYTES_MAX {
         return Err(RecordSpecError::TooLarge { bytes: bytes.len() });
@@ -191,7 +194,7 @@ fn check_bounds(bytes: &[u8]) -> Result<(), RecordSpecError> {
     if entries > RECORD_SPEC_ENTRIES_MAX { Err(RecordSpecError::TooMany) } else { Ok(()) }
 }
 
-/// Calls `visit` with number and content of each field of a message that has a length.
+/// Calls `visit` with number and content of each length-delimited field of a message.
 fn each_field(
     mut bytes: &[u8],
     mut visit: impl FnMut(u32, &[u8]) -> Result<(), RecordSpecError>,
@@ -234,7 +237,7 @@ fn shortened(text: String) -> String {
     }
 }
 
-/// One line, for people; two specs with the same line may differ.
+/// One line for display; different specs can have the same line.
 impl fmt::Display for RecordSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.parsing())?;
@@ -255,7 +258,7 @@ impl fmt::Display for RecordSpec {
     }
 }
 
-/// Without its name.
+/// The feature without its name.
 impl fmt::Display for Feature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let of_type = match self.r#type() {

@@ -1,23 +1,23 @@
-//! Which operation a call belongs to: W3C trace context, as headers and messages carry it.
-//! Source: https://www.w3.org/TR/trace-context/, version 00.
+//! W3C trace context of a call, as carried in headers and messages. Source:
+//! https://www.w3.org/TR/trace-context/, version 00.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The header's name, and that of the variable that launchers set.
+/// Name of the header, and of the environment variable that launchers set.
 pub const TRACEPARENT: &str = "traceparent";
 
-/// A version, both ids and flags, with their dashes.
+/// Length of the text: version, both ids and flags, with their dashes.
 const TEXT_BYTES: usize = 55;
 
-/// An operation across processes, and the part of it that somebody works on.
+/// Trace of an operation across processes, and one span of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceContext {
     trace_id: u128,
     span_id: u64,
 }
 
-/// The text is no trace context.
+/// Error: the text is not a trace context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "no trace context; it is 00-TRACE-SPAN-FLAGS with 32, 16 and 2 hexadecimal digits, not all zero"
@@ -25,22 +25,24 @@ pub struct TraceContext {
 pub struct InvalidTraceparent;
 
 impl TraceContext {
-    /// A new operation, of random bits. Ids of zero stand for none; one of 2^64 is taken for another.
+    /// Returns a context with these ids, which should be random.
+    ///
+    /// An id of zero would mean none, so it is replaced; this concerns one id in 2^64.
     pub fn new(trace_id: u128, span_id: u64) -> Self {
         Self { trace_id: trace_id.max(1), span_id: span_id.max(1) }
     }
 
-    /// A part of the same operation.
+    /// Returns another span of the same trace.
     pub fn part(self, span_id: u64) -> Self {
         Self::new(self.trace_id, span_id)
     }
 
-    /// The operation's id, 32 hexadecimal digits.
+    /// Returns the trace id, 32 hexadecimal digits.
     pub fn trace_id(self) -> String {
         format!("{:032x}", self.trace_id)
     }
 
-    /// The part's id, 16 hexadecimal digits.
+    /// Returns the span id, 16 hexadecimal digits.
     pub fn span_id(self) -> String {
         format!("{:016x}", self.span_id)
     }
@@ -56,7 +58,7 @@ impl fmt::Display for TraceContext {
 impl FromStr for TraceContext {
     type Err = InvalidTraceparent;
 
-    /// Of later versions what this one has.
+    /// Of later versions the fields of this version are used.
     fn from_str(text: &str) -> Result<Self, InvalidTraceparent> {
         let parse = || {
             let known = text.get(..TEXT_BYTES)?;

@@ -1,5 +1,5 @@
-//! The generated code in `src/generated` is what the .proto files say. After a change of these run
-//! `SHARDFEED_WRITE_GENERATED=1 cargo test -p shardfeed-proto --test generated`.
+//! Checks that the generated code in `src/generated` matches the .proto files. After a change of
+//! these run `SHARDFEED_WRITE_GENERATED=1 cargo test -p shardfeed-proto --test generated`.
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;

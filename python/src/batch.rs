@@ -1,4 +1,4 @@
-//! A batch, as Python's `Batch` sees it.
+//! Native half of Python's `Batch`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,15 +12,16 @@ use shardfeed_plan::Position;
 use crate::buffer::{Item, NativeBuffer};
 use crate::device::{self, DeviceArray, Lent, device_error};
 
-/// A batch in its slot, on a device, or both. A slot is free again when the batch and all arrays of it are
-/// gone.
+/// A batch in its slot, on a device, or both. The slot is freed after the batch and all its arrays
+/// are dropped.
 #[pyclass(frozen, module = "shardfeed._native")]
 pub(crate) struct NativeBatch {
     /// `None`: everything is on the device.
     slot: Option<Arc<SharedSlot>>,
-    /// Its place on the device, as long as that is its.
+    /// Its slot on the device, until that is released.
     lent: Mutex<Option<Arc<Lent>>>,
-    /// That place is given back once the batch is consumed: until then it may be asked for again.
+    /// The device slot is to be released when the batch is consumed; until then the batch may be
+    /// requested again.
     is_released: AtomicBool,
     columns: Vec<ColumnData>,
     valid: BufferRange,
@@ -32,12 +33,12 @@ pub(crate) struct NativeBatch {
     epoch: u64,
     #[pyo3(get)]
     step: u64,
-    /// Where the loader stands after this batch.
+    /// Position of the loader after this batch.
     pub(crate) after: Position,
 }
 
 impl NativeBatch {
-    /// - `with_provenance`: whether it is asked which records it is made of.
+    /// - `with_provenance`: whether callers may request the source of each row.
     pub(crate) fn new(offered: Offered, with_provenance: bool) -> Self {
         let Offered { epoch, step, batch, after } = offered;
         let Batch { rows, columns, valid, shards, ordinals, mut slot } = batch;
@@ -51,7 +52,7 @@ impl NativeBatch {
         Self { slot, lent, is_released, columns, valid, shards, ordinals, rows, epoch, step, after }
     }
 
-    /// The batch is consumed: nobody asks for its place on the device again if that was released.
+    /// Notes that the batch is consumed; its device slot, if released, is not requested again.
     pub(crate) fn consumed(&self) {
         if self.is_released.load(Ordering::Relaxed) {
             drop(self.lent().take());
@@ -72,7 +73,7 @@ impl NativeBatch {
 
 #[pymethods]
 impl NativeBatch {
-    /// Values of a column, its strings' offsets if it has any, and its splits.
+    /// Returns the values of a column, the offsets of its strings if any, and its splits.
     fn column(
         &self,
         index: usize,
@@ -87,25 +88,26 @@ impl NativeBatch {
         Ok((values, column.offsets.map(numbers).transpose()?, splits))
     }
 
-    /// One bool a row.
+    /// Returns one bool per row.
     fn valid(&self) -> PyResult<NativeBuffer> {
         self.buffer(self.valid, Item::Bool)
     }
 
-    /// Shard ordinal and ordinal in the shard of each row.
+    /// Returns the shard ordinal and the ordinal in the shard of each row.
     fn provenance(&self) -> PyResult<(NativeBuffer, NativeBuffer)> {
         let shards = self.buffer(self.shards, Item::Int64)?;
         Ok((shards, self.buffer(self.ordinals, Item::Int64)?))
     }
 
-    /// The arrays that are on the device: each column's, by its place, and at last which rows are valid.
+    /// Returns the arrays on the device: those of columns, with their index, and last the row
+    /// validity.
     fn device_arrays(&self) -> Vec<(Option<usize>, DeviceArray)> {
         let lent = self.lent().clone();
         lent.map_or(vec![], |lent| device::arrays(&lent, &self.columns, self.rows))
     }
 
-    /// Copies these arrays to addresses on their device, in the order of a stream (a `CUstream`), and releases
-    /// the batch's place there.
+    /// Copies these arrays to addresses on their device, ordered on a stream (a `CUstream`), and
+    /// releases the device slot.
     fn copy_out(&self, py: Python<'_>, targets: Vec<u64>, stream: u64) -> PyResult<()> {
         let Some(lent) = self.lent().clone() else {
             return Err(pyo3::exceptions::PyRuntimeError::new_err("this batch was copied already"));
@@ -115,13 +117,13 @@ impl NativeBatch {
         Ok(())
     }
 
-    /// Gives the batch's place on the device back as soon as the batch is consumed, but for what arrays view.
+    /// Releases the device slot when the batch is consumed, except for memory that arrays view.
     fn release(&self) {
         self.is_released.store(true, Ordering::Relaxed);
     }
 }
 
-/// What a buffer says of itself; Python views the bytes as the column's own type.
+/// Returns the item type of a buffer; Python views the bytes as the column's own type.
 fn item(dtype: Dtype) -> Item {
     match dtype {
         Dtype::Int64 => Item::Int64,

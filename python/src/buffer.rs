@@ -1,4 +1,4 @@
-//! A buffer of a slot, viewed by Python's buffer protocol or by DLPack.
+//! A buffer of a slot, viewed through Python's buffer protocol or DLPack.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_int, c_void};
@@ -46,13 +46,15 @@ impl Item {
     }
 }
 
-/// One buffer of a batch: one-dimensional, writable, in the slot. Arrays made of it keep the slot.
+/// One buffer of a batch: one-dimensional, writable, in the slot. Arrays made from it keep the slot
+/// alive.
 #[pyclass(frozen, module = "shardfeed._native")]
 pub(crate) struct NativeBuffer {
     slot: Arc<SharedSlot>,
     range: BufferRange,
     item: Item,
-    /// Items and bytes of one, where the buffer protocol wants pointers to them.
+    /// Number of items and bytes per item, stored because the buffer protocol needs pointers to
+    /// them.
     shape: [ffi::Py_ssize_t; 1],
     strides: [ffi::Py_ssize_t; 1],
 }
@@ -107,7 +109,7 @@ impl NativeBuffer {
         // SAFETY: `view` is not null and the interpreter owns it. The buffer lies in the slot's
         // mapping (asserted), which `self` keeps alive, and `view.obj` keeps `self` alive until the
         // view is released. `shape` and `strides` are fields of the frozen object, so they do not
-        // move or change. The batch was handed to this trainer alone, so it may write.
+        // move or change. The batch belongs to this trainer alone, so the trainer may write.
         unsafe {
             let view = &mut *view;
             view.buf = this.slot.base().as_ptr().add(start).cast::<c_void>();

@@ -1,4 +1,4 @@
-//! Operators that a device carries out: what they are there, and what columns become.
+//! Operators that a device applies: its steps, and the resulting columns.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use shardfeed_pipeline::{ColumnKind, Dtype, ImageLayout, Operation, Operator};
 
 use crate::device::goes;
 
-/// Columns that a device makes others of: what they are there, by their place among a batch's.
+/// Columns that a device changes: their kind on the device, by index among the columns of a batch.
 pub(crate) type Made = BTreeMap<usize, ColumnKind>;
 
-/// What a device does to batches.
+/// Changes that a device applies to batches.
 #[derive(Default)]
 pub(crate) struct Changes {
     pub(crate) changes: Vec<Change>,
@@ -19,9 +19,9 @@ pub(crate) struct Changes {
 }
 
 impl Changes {
-    /// - `columns`: as the host has them. `rows`: of a batch at most.
+    /// - `columns`: as on the host. `rows`: maximum of a batch.
     ///
-    /// # Errors  Which operator cannot be carried out there, and why.
+    /// # Errors  The operator that the device does not support, and why.
     pub(crate) fn of(
         operators: &[Operator],
         columns: &[(Arc<str>, ColumnKind)],
@@ -53,7 +53,7 @@ impl Changes {
             steps.entry(place).or_default().push(step(operator, &shape));
             made.insert(place, ColumnKind::Dense { dtype: new, shape: new_shape });
         }
-        // Parts are those columns that go to the device.
+        // Parts are the columns that go to the device.
         let part = |place: usize| columns[..place].iter().filter(|(_, kind)| goes(kind)).count();
         let change = |(place, steps): (&usize, &Vec<Step>)| {
             Change::new(part(*place), number(columns[*place].1.dtype()), steps)
@@ -62,7 +62,7 @@ impl Changes {
     }
 }
 
-/// What an operator that was checked is on a device, for rows of this shape.
+/// Returns the device's step for a checked operator on rows of this shape.
 fn step(operator: &Operator, shape: &[usize]) -> Step {
     match &operator.operation {
         Operation::Cast { dtype, .. } => Step::Cast { to: number(*dtype) },
@@ -72,7 +72,7 @@ fn step(operator: &Operator, shape: &[usize]) -> Step {
             Step::Normalize { mean: mean.clone(), std: std.clone(), float }
         }
         Operation::Layout { to, .. } => {
-            // Whatever stands before the cut comes after it.
+            // The dimensions before the cut are moved behind it.
             let cut = if *to == ImageLayout::Chw { 2 } else { 1 };
             let size = |dims: &[usize]| (dims.iter().product::<usize>() as u32).max(1);
             Step::Transpose { rows: size(&shape[..cut]), columns: size(&shape[cut..]) }

@@ -1,4 +1,4 @@
-//! Batches on a device, as Python sees them.
+//! Native half of batches on a device.
 
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -17,14 +17,14 @@ use crate::changes::Made;
 use crate::dlpack::{Export, Place, wishes};
 use crate::errors::named;
 
-/// A loader's batches that are ready, for the device's thread.
+/// Ready batches of a loader, for the device's thread.
 pub(crate) struct Ahead(pub(crate) Weak<Mutex<Option<Loader>>>);
 
 impl Source for Ahead {
     fn look(&mut self, count: usize, device: &Device) -> Vec<Work> {
         let mut found = vec![];
         if let Some(loader) = self.0.upgrade()
-            // Whoever has it takes a batch, or waits for one.
+            // A thread that holds the lock is taking a batch, or waiting for one.
             && let Ok(mut loader) = loader.try_lock()
             && let Some(loader) = loader.as_mut()
         {
@@ -39,30 +39,30 @@ impl Source for Ahead {
     }
 }
 
-/// Whether a column's values go to the device: numbers in equal rows.
+/// True if a column's values go to the device: numbers in equal rows.
 pub(crate) fn goes(kind: &ColumnKind) -> bool {
     let is_whole = matches!(kind, ColumnKind::Dense { .. } | ColumnKind::Padded { .. });
     is_whole && kind.dtype() != Dtype::Bytes
 }
 
-/// What goes to the device: the values of those columns, then which rows are valid.
+/// Returns the data that goes to the device: the values of those columns, then the row validity.
 fn parts(columns: &[ColumnData], valid: BufferRange) -> Vec<BufferRange> {
     let values = columns.iter().filter(|column| goes(&column.kind)).map(|column| column.values);
     values.chain([valid]).collect()
 }
 
-/// A batch that the trainer has on the device.
+/// A batch on the device in use by the trainer.
 pub(crate) struct Lent {
     batch: DeviceBatch,
     address: u64,
     made: Arc<Made>,
 }
 
-/// Puts a batch on its way to the device, if it is not, and takes it there. Until it is done nothing is
-/// consumed.
-/// - `made`: what columns are there.
-/// - `patience`: how long to wait for a slot of the device at most.
-/// - Returns false if there is none yet: to be called again, with the same batch.
+/// Starts copying a batch to the device if necessary, and lends its slot there when the copy is
+/// done. Consumes nothing before.
+/// - `made`: columns that the device changes.
+/// - `patience`: maximum wait for a slot of the device.
+/// - Returns false if there is no slot yet; call it again with the same batch.
 pub(crate) fn lend(
     device: &Device,
     made: &Arc<Made>,
@@ -85,14 +85,14 @@ pub(crate) fn lend(
     Ok(true)
 }
 
-/// What [`lend`] left with the slot.
+/// Takes the result of [`lend`] from the slot.
 pub(crate) fn lent(slot: &mut SharedSlot) -> Option<Arc<Lent>> {
     let lent = slot.companion().take()?.downcast::<Lent>().ok()?;
     Some(Arc::from(lent))
 }
 
 impl Lent {
-    /// Copies all parts to these addresses of the same device, in the order of a stream.
+    /// Copies all parts to these addresses on the same device, ordered on a stream.
     pub(crate) fn copy_out(&self, targets: &[u64], stream: u64) -> Result<(), DeviceError> {
         if targets.len() != self.batch.places().len() {
             let (asked, there) = (targets.len(), self.batch.places().len());
@@ -104,7 +104,8 @@ impl Lent {
     }
 }
 
-/// The arrays of a batch on the device: those of its columns, by their place, and which rows are valid.
+/// Returns the arrays of a batch on the device: those of columns, with their index, and the row
+/// validity.
 pub(crate) fn arrays(
     lent: &Arc<Lent>,
     columns: &[ColumnData],
@@ -124,7 +125,7 @@ pub(crate) fn arrays(
     kinds.chain([(None, None)]).zip(places).map(array).collect()
 }
 
-/// Rows, how many values each has if it is padded, and the shape of one.
+/// Returns the shape of a column: rows, number of values if padded, and the shape of one value.
 fn shape(kind: &ColumnKind, rows: usize, bytes: usize) -> Vec<usize> {
     let mut sizes = vec![rows];
     match kind {
@@ -140,16 +141,17 @@ fn shape(kind: &ColumnKind, rows: usize, bytes: usize) -> Vec<usize> {
     sizes
 }
 
-/// An array on a GPU that views its batch there: compact, row-major, `[rows, ...]`. Frameworks take it by
-/// DLPack without a copy; the slot is used again when batch and arrays are gone, after what was queued by
-/// then on the streams that took it.
+/// An array on a GPU that views its batch there: compact, row-major, `[rows, ...]`.
+///
+/// Frameworks import it by DLPack without a copy. The slot is reused after the batch and its arrays
+/// are freed, and after the work that was queued by then on the streams that imported them.
 #[pyclass(frozen, module = "shardfeed")]
 pub(crate) struct DeviceArray {
     lent: Arc<Lent>,
     place: BufferRange,
     dtype: Dtype,
     shape: Vec<i64>,
-    /// The only stream that it is worked with on, as DLPack numbers it, if that was said.
+    /// The only stream that uses it, as DLPack numbers it, if specified.
     stream: Option<i64>,
 }
 
@@ -162,7 +164,8 @@ impl DeviceArray {
         self.lent.address + self.place.start as u64
     }
 
-    /// What is queued on this stream from here on comes after the copy, and before the slot's next use.
+    /// Orders work queued on this stream from now on after the copy, and before the slot's next
+    /// use.
     fn read(&self, py: Python<'_>, stream: ConsumerStream) -> Result<(), DeviceError> {
         py.detach(|| self.lent.batch.read(stream))
     }
@@ -171,12 +174,12 @@ impl DeviceArray {
 /// `CU_STREAM_LEGACY`.
 const LEGACY: i64 = 1;
 
-/// What `__cuda_array_interface__` says of an array: that it may be written.
+/// Flag for `__cuda_array_interface__`: the array is writable.
 const READ_ONLY: bool = false;
 
 #[pymethods]
 impl DeviceArray {
-    /// Rows, and the shape of one.
+    /// Rows, and the shape of one row.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, pyo3::types::PyTuple>> {
         pyo3::types::PyTuple::new(py, &self.shape)
@@ -188,13 +191,13 @@ impl DeviceArray {
         self.dtype.name()
     }
 
-    /// Where it is, such as "cuda:0".
+    /// Location, such as "cuda:0".
     #[getter]
     fn device(&self) -> String {
         format!("cuda:{}", self.ordinal())
     }
 
-    /// Bytes of its values.
+    /// Size of its values in bytes.
     #[getter]
     fn nbytes(&self) -> usize {
         self.place.len
@@ -204,8 +207,10 @@ impl DeviceArray {
         Place::Cuda(self.ordinal()).numbers()
     }
 
-    /// A DLPack capsule; what is queued on `stream` from here on comes after the copy to the device. The stream must
-    /// live until whatever was made of the capsule is gone.
+    /// Returns a DLPack capsule.
+    ///
+    /// Work queued on `stream` from now on is ordered after the copy to the device. The stream must
+    /// outlive everything made from the capsule.
     #[pyo3(signature = (*, stream=None, **arguments))]
     fn __dlpack__<'py>(
         &self,
@@ -231,9 +236,9 @@ impl DeviceArray {
         Ok(capsule)
     }
 
-    /// The same array for work on this stream alone, for those who take arrays by `__cuda_array_interface__`: it names
-    /// this stream there. 1 and 2 are the default streams, else a `CUstream`, which must live until what was made of
-    /// the array is gone.
+    /// Returns the same array for work on this stream only, for consumers of
+    /// `__cuda_array_interface__`, which then names this stream. 1 and 2 are the default streams;
+    /// other values are a `CUstream`, which must outlive everything made from the array.
     fn for_stream(&self, stream: i64) -> PyResult<Self> {
         match ConsumerStream::from_dlpack(Some(stream)) {
             Ok(known) if known != ConsumerStream::Unknown => {}
@@ -245,14 +250,17 @@ impl DeviceArray {
         Ok(Self { lent, place: *place, dtype: *dtype, shape, stream: Some(stream) })
     }
 
-    /// As CuPy, Numba and others take it, version 3. Its stream is that of `for_stream`, else the legacy default stream,
-    /// which then comes after the copy: whoever takes it lets its own come after that. Such a batch is used again after
-    /// what was queued before it was given back on that stream and, if it is the default one, on those that it waits for;
-    /// work on a non-blocking stream must be over by then, or name its stream by `for_stream`.
+    /// Describes the array for CuPy, Numba and others, version 3.
+    ///
+    /// Its stream is that of `for_stream`, else the legacy default stream, which is then ordered
+    /// after the copy; a consumer must order its own stream after that. The slot of such a batch is
+    /// reused after the work queued on that stream before the batch was released and, for the
+    /// default stream, on the streams that it waits for. Work on a non-blocking stream must have
+    /// finished by then, or must name its stream with `for_stream`.
     #[getter]
     fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let Some(kind) = type_text(self.dtype) else {
-            // Whoever asks whether there is one hears that there is none.
+            // Feature detection must find no such attribute.
             let message =
                 format!("{} has no name in __cuda_array_interface__; use DLPack", self.dtype);
             return Err(PyAttributeError::new_err(message));
@@ -287,7 +295,7 @@ impl DeviceArray {
     }
 }
 
-/// A type as numpy's array interface names it; not all have a name there.
+/// Returns the name of a type in numpy's array interface, if it has one.
 fn type_text(dtype: Dtype) -> Option<&'static str> {
     Some(match dtype {
         Dtype::Bool => "|b1",
@@ -305,7 +313,7 @@ fn type_text(dtype: Dtype) -> Option<&'static str> {
     })
 }
 
-/// The exception for a device that does not work.
+/// Returns the exception for a device error.
 pub(crate) fn device_error(py: Python<'_>, error: &DeviceError) -> PyErr {
     let class = match error {
         DeviceError::NoLibrary { .. }

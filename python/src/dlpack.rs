@@ -1,4 +1,4 @@
-//! Memory that is given to frameworks by DLPack: capsules, old and new, that keep it alive.
+//! Exports memory to frameworks by DLPack, in capsules, old and new, that keep it alive.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_void};
@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use shardfeed_pipeline::Dtype;
 
-/// Where memory is, as dlpack.h numbers it.
+/// Location of memory, as numbered by dlpack.h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     Cpu,
@@ -26,29 +26,29 @@ impl Place {
     }
 }
 
-/// What a consumer asked for besides the memory.
+/// Requests of a consumer besides the memory.
 #[derive(Default)]
 pub(crate) struct Wishes {
-    /// Which capsules it knows.
+    /// Newest capsule version that it knows.
     pub(crate) max_version: Option<(u32, u32)>,
     pub(crate) dl_device: Option<(i32, i32)>,
     pub(crate) copy: Option<bool>,
 }
 
-/// Memory to be given away: compact, row-major.
+/// Memory to export: compact, row-major.
 pub(crate) struct Export<K> {
     pub(crate) address: u64,
     pub(crate) place: Place,
     pub(crate) dtype: Dtype,
     pub(crate) shape: Vec<i64>,
-    /// Whatever keeps the memory as it is. Dropped by any thread, with or without Python's lock.
+    /// Keeps the memory alive and unchanged. Dropped by any thread, with or without the GIL.
     pub(crate) keeper: Arc<K>,
 }
 
 impl<K: Send + Sync + 'static> Export<K> {
-    /// A capsule, with the struct of DLPack 1.0 for consumers that know it.
+    /// Returns a capsule, with the struct of DLPack 1.0 for consumers that know it.
     ///
-    /// # Errors  `BufferError` for what is not there: copies, other devices.
+    /// # Errors  `BufferError` for unsupported requests: copies, other devices.
     pub(crate) fn capsule<'py>(
         self,
         py: Python<'py>,
@@ -81,14 +81,14 @@ impl<K: Send + Sync + 'static> Export<K> {
     }
 }
 
-/// What `__dlpack__` was told, of which the stream is the caller's business.
+/// Parses the arguments of `__dlpack__`; the stream is handled by the caller.
 pub(crate) fn wishes(arguments: Option<&Bound<'_, PyDict>>) -> PyResult<Wishes> {
     let mut wishes = Wishes::default();
     for (name, value) in arguments.into_iter().flatten() {
         match name.extract::<String>()?.as_str() {
             "max_version" => wishes.max_version = value.extract()?,
             "dl_device" => {
-                // An enum in some frameworks, which is an int.
+                // An enum in some frameworks, convertible to an int.
                 let device: Option<(Bound<'_, PyAny>, i32)> = value.extract()?;
                 let kind = |(kind, number): (Bound<'_, PyAny>, i32)| {
                     Ok::<_, PyErr>((kind.call_method0("__index__")?.extract()?, number))
@@ -154,7 +154,7 @@ struct ManagedVersioned {
     tensor: Tensor,
 }
 
-/// What a consumer has until it calls the deleter. The struct that it sees comes first.
+/// Owned by a consumer until it calls the deleter. The struct visible to it comes first.
 #[repr(C)]
 struct Given<M, K> {
     managed: M,
@@ -211,7 +211,7 @@ fn capsule<'py, M: Struct, K: Send + Sync + 'static>(
         device: Device { kind, number },
         dimensions: i32::try_from(shape.len()).unwrap_or(i32::MAX),
         dtype: data_type(dtype),
-        // The vectors' items stay where they are while the vectors move.
+        // The vectors' items do not move when the vectors are moved.
         shape: shape.as_mut_ptr(),
         strides: strides.as_mut_ptr(),
         byte_offset: 0,
@@ -219,10 +219,10 @@ fn capsule<'py, M: Struct, K: Send + Sync + 'static>(
     let mut given = Box::<Given<M, K>>::new_uninit();
     let context = given.as_mut_ptr().cast::<c_void>();
     given.write(Given { managed: make(tensor, context), shape, strides, _keeper: keeper });
-    // From here on it belongs to the capsule, whose destructor frees it unless somebody took it.
+    // Owned by the capsule from here on; its destructor frees it unless a consumer has taken it.
     let given = Box::into_raw(given).cast::<c_void>();
-    // SAFETY: the pointer is to a `Given<M, K>`, which was written, lives until its deleter is called and
-    // begins with `M`; the name is static; the interpreter's lock is held (`py`).
+    // SAFETY: the pointer is to an initialized `Given<M, K>`, which lives until its deleter is
+    // called and begins with `M`; the name is static; the GIL is held (`py`).
     unsafe {
         let capsule = ffi::PyCapsule_New(given, M::NAME.as_ptr(), Some(end_capsule::<M>));
         if capsule.is_null() {
@@ -233,10 +233,10 @@ fn capsule<'py, M: Struct, K: Send + Sync + 'static>(
     }
 }
 
-/// Frees what nobody took: a consumer gives the capsule another name.
+/// Frees a capsule that was not consumed: a consumer renames the capsule.
 unsafe extern "C" fn end_capsule<M: Struct>(capsule: *mut ffi::PyObject) {
-    // SAFETY: called once by the interpreter, with the capsule made above; under its first name it holds
-    // an `M` whose deleter was not called.
+    // SAFETY: called once by the interpreter, with the capsule created above; under its first name
+    // it holds an `M` whose deleter was not called.
     unsafe {
         if ffi::PyCapsule_IsValid(capsule, M::NAME.as_ptr()) == 1 {
             let managed = ffi::PyCapsule_GetPointer(capsule, M::NAME.as_ptr()).cast::<M>();
@@ -245,9 +245,10 @@ unsafe extern "C" fn end_capsule<M: Struct>(capsule: *mut ffi::PyObject) {
     }
 }
 
-/// The deleter: called once by whoever has the struct, on any thread.
+/// The deleter: called once by the owner of the struct, on any thread.
 unsafe extern "C" fn drop_context<M: Struct, K: Send + Sync + 'static>(managed: *mut M) {
-    // SAFETY: `managed` is the first field of the box that its context points to, which nobody else frees.
+    // SAFETY: `managed` is the first field of the box in its context, and only this call frees the
+    // box.
     unsafe { drop(Box::from_raw((*managed).context().cast::<Given<M, K>>())) }
 }
 

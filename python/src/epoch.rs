@@ -1,5 +1,6 @@
-//! One epoch's batches for Python's `for`. A batch is made whole before it is consumed, and nothing of Python
-//! runs between that and its return: an exception finds a loader that stands where the loop does.
+//! One epoch's batches for Python's `for`. A batch is converted before it is consumed, and no
+//! Python code runs between consuming and returning it, so an exception leaves the loader at the
+//! loop's position.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
@@ -14,7 +15,7 @@ use crate::device::{device_error, lend};
 use crate::errors::named;
 use crate::loader::NativeLoader;
 
-/// How long a wait goes on before signals are looked at.
+/// Interval at which a wait checks for signals.
 const SIGNALS_EVERY: Duration = Duration::from_millis(50);
 
 /// The rest of one epoch of a loader.
@@ -24,9 +25,9 @@ pub(crate) struct NativeEpoch {
     /// The epoch's number.
     #[pyo3(get)]
     number: u64,
-    /// Makes of a `NativeBatch` what the loop gets; called again if it was interrupted.
+    /// Converts a `NativeBatch` for the loop; called again if it was interrupted.
     make: Py<PyAny>,
-    /// Called when the loop asks for a batch, and when there is none.
+    /// Called when the loop requests a batch, and when there is none left.
     asked: Option<Py<PyAny>>,
     ended: Option<Py<PyAny>>,
 }
@@ -61,7 +62,7 @@ impl NativeEpoch {
     }
 }
 
-/// The batch in hand, if there is one.
+/// The batch in hand, if any.
 enum InHand {
     Ready { number: u64, new: Option<Offered> },
     EpochEnd,
@@ -69,8 +70,8 @@ enum InHand {
 }
 
 impl NativeLoader {
-    /// What `make` makes of the next batch of `epoch`, which is consumed; `None` if the loader stands in another
-    /// epoch. After an exception the next call finds the same batch.
+    /// Returns the next batch of `epoch`, converted by `make` and consumed; `None` if the loader is
+    /// in another epoch. After an exception the next call returns the same batch.
     fn take(&self, py: Python<'_>, epoch: u64, make: &Py<PyAny>) -> PyResult<Option<Py<PyAny>>> {
         self.check_process(py)?;
         let _turn = self.turn.begin(py)?;
@@ -97,7 +98,7 @@ impl NativeLoader {
             };
             py.check_signals()?;
             match self.with(py, Loader::commit)? {
-                // From here on nothing may fail, and no signal may be looked at.
+                // From here on nothing may fail, and signals must not be checked.
                 Commit::Consumed(_) => {
                     native.get().consumed();
                     self.turn.forget();
@@ -115,7 +116,7 @@ impl NativeLoader {
         }
     }
 
-    /// Waits a moment for the next batch of `epoch`.
+    /// Waits up to 50 ms for the next batch of `epoch`.
     fn look(&self, py: Python<'_>, epoch: u64) -> PyResult<InHand> {
         let device = self.device.as_ref();
         device.map_or(Ok(()), Device::check).map_err(|error| device_error(py, &error))?;
@@ -128,7 +129,7 @@ impl NativeLoader {
                 Offer::EpochEnd => return Ok(InHand::EpochEnd),
                 Offer::Pending => return Ok(InHand::Pending),
             };
-            // A GPU may be busy for ever: the wait for it, too, is one that a signal ends.
+            // A GPU may be busy indefinitely, so a signal also ends this wait.
             if let (Some(device), Some(batch)) = (device, loader.offered())
                 && !lend(device, &self.made, batch, SIGNALS_EVERY)?
             {
@@ -139,8 +140,8 @@ impl NativeLoader {
     }
 }
 
-/// Which thread takes the next batch of a loader, and what it has in hand: one at a time, as a batch that is
-/// made and not consumed is nobody else's.
+/// The thread that takes the next batch of a loader, and the batch in hand. One thread at a time,
+/// as a batch that is converted and not consumed belongs to its thread.
 #[derive(Default)]
 pub(crate) struct Turn {
     state: Mutex<TurnState>,
@@ -150,7 +151,7 @@ pub(crate) struct Turn {
 #[derive(Default)]
 struct TurnState {
     owner: Option<ThreadId>,
-    /// The batch in hand, by the number of its offer.
+    /// The batch in hand, with the number of its offer.
     in_hand: Option<(u64, Py<NativeBatch>)>,
 }
 
@@ -166,7 +167,7 @@ impl Drop for InTurn<'_> {
 
 impl Turn {
     fn lock(&self) -> MutexGuard<'_, TurnState> {
-        // Every change of the state is complete when the lock is released, also by a panic.
+        // Every change of the state is complete when the lock is released, even by a panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

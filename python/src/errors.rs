@@ -1,4 +1,4 @@
-//! One table from our errors to the Python exceptions of `shardfeed/errors.py`.
+//! Maps shardfeed's errors to the Python exceptions of `shardfeed/errors.py`.
 
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
@@ -7,14 +7,14 @@ use shardfeed_embedded::LoadError;
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_tfrecord::{ReadError, ReadErrorKind};
 
-/// Where in a dataset something is wrong.
+/// Location of an error in a dataset.
 struct Place<'a> {
     file: &'a str,
     offset: Option<u64>,
     ordinal: Option<u64>,
 }
 
-/// The exception for a loader's error.
+/// Returns the exception for a loader's error.
 pub(crate) fn load_error(py: Python<'_>, error: &LoadError) -> PyErr {
     let message = error.to_string();
     let (class, place) = match error {
@@ -59,7 +59,7 @@ pub(crate) fn load_error(py: Python<'_>, error: &LoadError) -> PyErr {
     raise(py, class, &message, place)
 }
 
-/// The exception for an error of another process.
+/// Returns the exception for an error of another process.
 fn wire_error(py: Python<'_>, error: &WireError) -> PyErr {
     let class = match error.kind {
         ErrorKind::Corrupt => "CorruptRecordError",
@@ -89,7 +89,7 @@ fn wire_error(py: Python<'_>, error: &WireError) -> PyErr {
     raise(py, class, message, place)
 }
 
-/// The exception for a damaged file.
+/// Returns the exception for a damaged file.
 pub(crate) fn read_error(py: Python<'_>, error: &ReadError) -> PyErr {
     let message = format!("{error}; {}", error.hint());
     let place =
@@ -104,7 +104,7 @@ pub(crate) fn read_error(py: Python<'_>, error: &ReadError) -> PyErr {
     raise(py, class, &message, Some(place))
 }
 
-/// An exception of `shardfeed.errors` by name.
+/// Returns an exception of `shardfeed.errors` by name.
 pub(crate) fn named(py: Python<'_>, class: &str, message: &str) -> PyErr {
     raise(py, class, message, None)
 }

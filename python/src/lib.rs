@@ -1,7 +1,7 @@
-//! Extension module of the Python package `shardfeed`: loaders, batches and record files for
-//! `python/shardfeed`, which users see. Never holds the interpreter's lock while it waits.
+//! Extension module of the Python package `shardfeed`: loaders, batches and record files for the
+//! public API in `python/shardfeed`. Releases the GIL during every wait.
 #![deny(unsafe_code)]
-// Python hands its arguments over by value.
+// Python passes its arguments by value.
 #![allow(clippy::needless_pass_by_value)]
 
 mod errors;
@@ -23,18 +23,18 @@ mod table;
 use pyo3::prelude::*;
 use shardfeed_pipeline::{JPEG_LIBRARY, PIXEL_CONTRACT};
 
-/// What this build decodes images with: the version of the pixel contract, which jobs pin, and the library that
-/// decodes JPEGs.
+/// Returns the versions for decoding images: the version of the pixel contract, which jobs pin, and
+/// the library that decodes JPEGs.
 #[pyfunction]
 fn decoders() -> [&'static str; 2] {
     [PIXEL_CONTRACT, JPEG_LIBRARY]
 }
 
-/// The native half of `shardfeed`.
+/// Native half of `shardfeed`.
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    // A process that logs by itself keeps what it has set up; a wrong variable must not end an import.
-    // What is waited for is said by exceptions and by Python's logging.
+    // A process with its own logger keeps it, and an invalid variable must not fail the import.
+    // Waits are reported by exceptions and Python's logging.
     let _ = shardfeed_telemetry::init("warn,shardfeed_waiting=off");
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("EPOCHS", shardfeed_plan::EPOCHS)?;

@@ -1,4 +1,4 @@
-//! The loader, as Python's `Loader` sees it.
+//! Native half of Python's `Loader`.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -22,28 +22,28 @@ use crate::device::{self, Ahead, device_error};
 use crate::epoch::Turn;
 use crate::errors::{load_error, named};
 
-/// A column as Python gets to know it: name, kind, dtype, shape.
+/// A column for Python: name, kind, dtype, shape.
 type ColumnTuple = (String, &'static str, &'static str, Vec<usize>);
 
-/// Something that was skipped: file, offset, ordinal, reason, what.
+/// Skipped data: file, offset, ordinal, reason, kind.
 type SkippedTuple = (String, u64, u64, String, &'static str);
 
-/// Bytes that a loader may use if nobody says.
+/// Returns the default memory budget of a loader, in bytes.
 #[pyfunction]
 pub(crate) fn default_budget_bytes() -> u64 {
     shardfeed_embedded::default_budget_bytes()
 }
 
-/// One rank's loader. Every call gives the interpreter's lock away before it takes the loader's.
+/// One rank's loader. Every call releases the GIL before it locks the loader.
 #[pyclass(frozen, module = "shardfeed._native")]
 pub(crate) struct NativeLoader {
     /// `None` only while it is dropped.
     loader: Arc<Mutex<Option<Loader>>>,
-    /// Which thread takes the next batch, and what it has in hand.
+    /// The thread that takes the next batch, and the batch in hand.
     pub(crate) turn: Turn,
-    /// Where batches are to be, if not on the host.
+    /// Device for the batches, if not on the host.
     pub(crate) device: Option<Device>,
-    /// What columns are there.
+    /// Columns that the device changes.
     pub(crate) made: Arc<Made>,
     pub(crate) with_provenance: bool,
     process: u32,
@@ -51,11 +51,11 @@ pub(crate) struct NativeLoader {
 
 impl NativeLoader {
     fn lock(&self) -> MutexGuard<'_, Option<Loader>> {
-        // A loader whose method panicked stands where it stood before.
+        // A loader whose method panicked keeps its previous position.
         self.loader.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Refuses a forked child.
+    /// Rejects calls in a forked child.
     pub(crate) fn check_process(&self, py: Python<'_>) -> PyResult<()> {
         if self.process == std::process::id() {
             return Ok(());
@@ -65,7 +65,7 @@ impl NativeLoader {
         Err(named(py, "ShardfeedError", message))
     }
 
-    /// Runs `call` on the loader, without the interpreter's lock.
+    /// Runs `call` on the loader without the GIL.
     pub(crate) fn with<T: Send>(
         &self,
         py: Python<'_>,
@@ -81,7 +81,7 @@ impl NativeLoader {
 }
 
 impl NativeLoader {
-    /// As [`NativeLoader::with`], for what takes its time: shows progress, and ends at a signal.
+    /// As [`NativeLoader::with`], for long operations: shows progress, and stops on a signal.
     fn watched<T: Send>(
         &self,
         py: Python<'_>,
@@ -99,10 +99,10 @@ impl NativeLoader {
     }
 }
 
-/// Told while something takes its time.
+/// Called during a long operation; returning false stops it.
 type Watch<'a> = &'a mut dyn FnMut(&OpenProgress) -> bool;
 
-/// Runs what takes its time without the interpreter's lock; shows progress, and ends at a signal.
+/// Runs a long operation without the GIL; shows progress, and stops on a signal.
 fn watched<T: Send>(
     py: Python<'_>,
     call: impl FnOnce(Watch<'_>) -> Result<T, LoadError> + Send,
@@ -139,7 +139,7 @@ impl NativeLoader {
             None => vec![],
         };
         let options = loader_options(py, options)?;
-        // Before anything is read: without a device all that would be for nothing.
+        // Fails before reading: without a device the reads would be useless.
         let device = py.detach(|| ordinal.map(Device::open).transpose());
         let device = device.map_err(|error| device_error(py, &error))?;
         let loader = watched(py, |progress| shardfeed_embedded::open(options, progress))?;
@@ -159,7 +159,7 @@ impl NativeLoader {
         Ok(Self { loader, turn, device, made, with_provenance, process })
     }
 
-    /// Columns in the order of a batch's, as they are where batches are.
+    /// Columns in the order of a batch, as they are at the batches' location.
     fn columns(&self, py: Python<'_>) -> PyResult<Vec<ColumnTuple>> {
         let mut columns = self.with(py, |loader| Ok(loader.schema().columns().to_vec()))?;
         for (place, kind) in &*self.made {
@@ -168,12 +168,12 @@ impl NativeLoader {
         Ok(columns.iter().map(column_tuple).collect())
     }
 
-    /// Steps of the whole epoch for this rank, if they are known.
+    /// Steps of the whole epoch for this rank, if known.
     fn steps(&self, py: Python<'_>) -> PyResult<Option<u64>> {
         self.with(py, |loader| Ok(loader.steps()))
     }
 
-    /// Epoch, step and generation that come next.
+    /// Epoch, step and generation of the next batch.
     fn cursor(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
         self.with(py, |loader| {
             let cursor = loader.cursor();
@@ -188,13 +188,13 @@ impl NativeLoader {
     /// Moves to the beginning of `epoch`, also right after loading a state of it.
     fn restart(&self, py: Python<'_>, epoch: u64) -> PyResult<()> {
         self.with(py, |loader| {
-            // The first one right after loading a state keeps its step.
+            // The first call right after loading a state keeps its step.
             loader.set_epoch(epoch)?;
             loader.set_epoch(epoch)
         })
     }
 
-    /// Deals the rest of the epoch anew, from `step` on; returns the rank and the batch size.
+    /// Reshards the rest of the epoch from `step`; returns the rank and the batch size.
     #[pyo3(signature = (step, world_size, rank))]
     fn redeal(
         &self,
@@ -209,18 +209,18 @@ impl NativeLoader {
         })
     }
 
-    /// The token of the cursor, as JSON.
+    /// Returns the state at the cursor, as JSON.
     fn state(&self, py: Python<'_>) -> PyResult<String> {
         self.with(py, |loader| Ok(loader.token().to_json()))
     }
 
-    /// The token after a batch, as JSON.
+    /// Returns the state after a batch, as JSON.
     fn state_after(&self, py: Python<'_>, batch: &Bound<'_, NativeBatch>) -> PyResult<String> {
         let after = batch.get().after.clone();
         self.with(py, |loader| Ok(loader.token_at(&after).to_json()))
     }
 
-    /// Goes on from one token, or from those of all ranks.
+    /// Resumes from one state, or from those of all ranks.
     fn load(&self, py: Python<'_>, tokens: Vec<String>, replay_missing: bool) -> PyResult<()> {
         self.watched(py, |loader, progress| {
             let tokens =
@@ -229,7 +229,7 @@ impl NativeLoader {
         })
     }
 
-    /// Goes on where all ranks of the job stand, as the coordinator knows.
+    /// Resumes at the positions of all ranks of the job, as known to the coordinator.
     fn load_latest(&self, py: Python<'_>) -> PyResult<()> {
         self.watched(py, |loader, progress| loader.load_latest(progress))
     }
@@ -257,7 +257,7 @@ impl NativeLoader {
         self.with(py, |loader| Ok((loader.contents().records(), loader.dropped())))
     }
 
-    /// What was skipped: file, offset, ordinal, reason, and what of the file.
+    /// Skipped data: file, offset, ordinal, reason, and part of the file.
     fn skipped(&self, py: Python<'_>) -> PyResult<Vec<SkippedTuple>> {
         let skipped = self.with(py, |loader| Ok(loader.skipped()))?;
         let tuple = |one: SkippedRecord| {
@@ -271,7 +271,7 @@ impl NativeLoader {
         Ok(skipped.into_iter().map(tuple).collect())
     }
 
-    /// What the loader holds and chose, as a dict.
+    /// Returns counters and settings of the loader, as a dict.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = self.with(py, |loader| Ok(loader.stats()))?;
         let dict = PyDict::new(py);
@@ -291,20 +291,20 @@ impl NativeLoader {
         Ok(dict)
     }
 
-    /// What limits the loader, as JSON, and in one sentence.
+    /// Returns the loader's bottleneck, as JSON and as a sentence.
     fn why(&self, py: Python<'_>) -> PyResult<(String, String)> {
         let finding = self.with(py, |loader| Ok(loader.why()))?;
         let text = serde_json::to_string(&finding).expect("a finding is plain data");
         Ok((text, finding.sentence()))
     }
 
-    /// Stops reading ahead and lets go of everything but batches that are in use; what is asked of the loader
-    /// is answered as it stood.
-    /// - `failure`: the error that ends the training; `None`: it is done.
+    /// Stops reading ahead and releases everything but batches in use; later queries return the
+    /// last values.
+    /// - `failure`: the error that ended the training; `None`: it completed.
     #[pyo3(signature = (failure = None))]
     fn close(&self, py: Python<'_>, failure: Option<&str>) {
         if self.process != std::process::id() {
-            // After a fork the loader's lock may be held by a thread that is not there.
+            // After a fork the loader's lock may be held by a thread that does not exist here.
             return;
         }
         py.detach(|| {
@@ -323,7 +323,7 @@ impl NativeLoader {
 impl Drop for NativeLoader {
     fn drop(&mut self) {
         if self.process != std::process::id() {
-            // After a fork the reading threads are not there to be waited for.
+            // After a fork the reading threads do not exist here, so they cannot be joined.
             if let Ok(mut loader) = self.loader.try_lock() {
                 std::mem::forget(loader.take());
             }
@@ -433,7 +433,7 @@ fn loader_options(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<Loade
     })
 }
 
-/// An option that loaders of the host do without.
+/// Returns an option that loaders on the host omit.
 fn optional<'py, T: for<'a> FromPyObject<'a, 'py>>(
     options: &Bound<'py, PyDict>,
     name: &str,
@@ -444,7 +444,7 @@ fn optional<'py, T: for<'a> FromPyObject<'a, 'py>>(
     value.extract().map(Some).map_err(Into::into)
 }
 
-/// How the loader uses a cluster, if it has one.
+/// Returns the cluster options, if the loader has a cluster.
 fn cluster_options<'py>(
     get: &impl Fn(&str) -> PyResult<Bound<'py, PyAny>>,
 ) -> PyResult<Option<ClusterOptions>> {
@@ -461,7 +461,7 @@ fn cluster_options<'py>(
     }))
 }
 
-/// A feature: its name, the rest but the default as JSON, its default.
+/// A feature: its name, everything but the default as JSON, its default.
 type FeatureTuple<'py> = (String, String, Option<Bound<'py, PyAny>>);
 
 fn features(py: Python<'_>, list: Vec<FeatureTuple<'_>>) -> PyResult<Vec<FeatureSpec>> {
@@ -481,7 +481,7 @@ fn features(py: Python<'_>, list: Vec<FeatureTuple<'_>>) -> PyResult<Vec<Feature
     list.into_iter().map(spec).collect()
 }
 
-/// What is declared of records: features, operators and outputs.
+/// Returns the declaration of records: features, operators and outputs.
 fn record_spec<'py>(
     py: Python<'py>,
     get: &impl Fn(&str) -> PyResult<Bound<'py, PyAny>>,
@@ -504,7 +504,7 @@ fn record_spec<'py>(
     Ok((!is_raw).then_some(RecordSpec { parse, operators, outputs }))
 }
 
-/// Operators as Python gives them.
+/// Parses operators in Python's format.
 fn operators(py: Python<'_>, option: &str, text: &str) -> PyResult<Vec<Operator>> {
     serde_json::from_str(text)
         .map_err(|error| named(py, "ConfigError", &format!("{option}: {error}")))
@@ -518,14 +518,15 @@ fn default_value(dtype: DType, value: &Bound<'_, PyAny>) -> PyResult<DefaultValu
     })
 }
 
-/// Indexing that is done by then shows nothing.
+/// Shorter indexing shows nothing.
 const BAR_AFTER: Duration = Duration::from_millis(700);
 
-/// A progress bar on a terminal's standard error while files are indexed or somebody is waited for.
+/// A progress bar on a terminal's standard error while files are indexed or another process is
+/// awaited.
 struct ScanBar {
     begun: Instant,
     bar: Option<ProgressBar>,
-    /// What is waited for was told, for those who see no bar.
+    /// Reason for waiting that was logged, for users without a bar.
     told: String,
 }
 
@@ -534,7 +535,7 @@ impl ScanBar {
         Self { begun: Instant::now(), bar: None, told: String::new() }
     }
 
-    /// # Errors  A signal's, which came while Python's logging was told.
+    /// # Errors  That of a signal, raised while Python's logging ran.
     fn show(&mut self, progress: &OpenProgress) -> PyResult<()> {
         let (note, state) = (&progress.note, &progress.scan);
         let is_waiting = !note.is_empty() && self.begun.elapsed() >= BAR_AFTER;
@@ -575,15 +576,15 @@ impl ScanBar {
     }
 }
 
-/// Says through Python's logging what is waited for.
+/// Logs the reason for waiting through Python's logging.
 ///
-/// # Errors  KeyboardInterrupt and its like, which Python raises in whatever it runs next: this.
+/// # Errors  `KeyboardInterrupt` and similar, which Python raises in the next code it runs: here.
 fn warn(note: &str) -> PyResult<()> {
     Python::attach(|py| {
         let logger = py.import("logging")?.call_method1("getLogger", ("shardfeed",))?;
         let told = logger.call_method1("warning", (format!("{note}; waiting"),));
         match told {
-            // A log that does not take it must not end the wait.
+            // A failing log handler must not end the wait.
             Err(error) if error.is_instance_of::<pyo3::exceptions::PyException>(py) => Ok(()),
             told => told.map(drop),
         }

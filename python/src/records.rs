@@ -1,4 +1,4 @@
-//! Record files, as Python's `TFRecordWriter` and `read_records` see them.
+//! Native half of Python's `TFRecordWriter` and `read_records`.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -18,7 +18,7 @@ use shardfeed_tfrecord::{
 
 use crate::errors::{named, read_error};
 
-/// A file that is being written under a temporary name until it is finished.
+/// A file that is written under a temporary name until it is finished.
 #[pyclass(frozen, module = "shardfeed._native")]
 pub(crate) struct NativeWriter {
     path: PathBuf,
@@ -57,7 +57,7 @@ impl NativeWriter {
         }
     }
 
-    /// Ends the file and gives it its name; does nothing the second time.
+    /// Completes the file and gives it its name; does nothing on a second call.
     fn finish(&self, py: Python<'_>) -> PyResult<()> {
         let result = py.detach(|| {
             let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -66,7 +66,7 @@ impl NativeWriter {
         result.unwrap_or(Ok(())).map_err(|error| self.failed("finish", &error))
     }
 
-    /// Forgets what was written; nothing is left under either name.
+    /// Discards the file; nothing is left under either name.
     fn abort(&self, py: Python<'_>) {
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
         py.detach(|| drop(writer));
@@ -76,7 +76,7 @@ impl NativeWriter {
 /// One value of an Example: its name, `int64`, `float32` or `bytes`, and its data.
 type ValueTuple<'py> = (String, String, Bound<'py, PyAny>);
 
-/// A value's data, out of Python's hands.
+/// A value's data, copied from Python.
 enum Data {
     Int64(Vec<i64>),
     Float32(Vec<f32>),
@@ -100,8 +100,8 @@ pub(crate) fn encode_example<'py>(
     Ok(PyBytes::new(py, &record))
 }
 
-/// A SequenceExample's bytes.
-/// - `lists`: the name of each, and the values of its steps.
+/// Serializes a `tf.train.SequenceExample`.
+/// - `lists`: name of each feature list, and the values of its steps.
 #[pyfunction]
 pub(crate) fn encode_sequence_example<'py>(
     py: Python<'py>,
@@ -131,7 +131,7 @@ pub(crate) fn encode_sequence_example<'py>(
     Ok(PyBytes::new(py, &record))
 }
 
-/// A value that was taken from Python.
+/// A value copied from Python.
 struct Owned {
     name: String,
     data: Data,
@@ -155,7 +155,7 @@ impl Owned {
         }
     }
 
-    /// - `slices`: what `slices()` gave.
+    /// - `slices`: result of `slices()`.
     fn value<'a>(&'a self, slices: &'a [&'a [u8]]) -> Option<Value<'a>> {
         match &self.data {
             Data::Int64(values) => Some(Value::Int64(values)),
@@ -221,7 +221,7 @@ impl Records {
             self.reader.recycle(used.bytes);
         }
         self.chunk = self.reader.next_chunk().inspect_err(|_| {
-            // Whoever asks again gets the record behind the bad one, if that can be found.
+            // The next call returns the record after the damaged one, if it can be found.
             self.reader.resume_after_error();
         })?;
         if let Some(chunk) = &mut self.chunk {

@@ -1,4 +1,4 @@
-//! Side tables, as Python's `write_table` and `operators.lookup` see them.
+//! Native half of Python's `write_table` and `operators.lookup`.
 
 use std::io;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use crate::errors::{load_error, named};
 /// A column: name, type, shape and bytes of a row.
 type ColumnTuple = (String, String, Vec<usize>, usize);
 
-/// Keys, out of Python's hands.
+/// Keys copied from Python.
 enum Owned {
     Int64(Vec<i64>),
     Bytes(Vec<PyBackedBytes>),
@@ -25,7 +25,8 @@ enum Owned {
 
 /// Writes a table.
 /// - `keys`: contiguous int64, or a list of bytes.
-/// - `gather`: gives the bytes of the rows whose numbers, int64, it is given, all columns of a row together.
+/// - `gather`: returns the bytes of the rows with the given numbers, int64; the columns of a row
+///   are adjacent.
 /// - Returns its digest.
 #[pyfunction]
 pub(crate) fn write_table(
@@ -65,7 +66,7 @@ pub(crate) fn write_table(
     })
 }
 
-/// Asks Python for these rows.
+/// Requests these rows from Python.
 fn fill(gather: &Py<PyAny>, rows: &[usize], out: &mut [u8]) -> PyResult<()> {
     let numbers: Vec<u8> = rows.iter().flat_map(|&row| (row as i64).to_ne_bytes()).collect();
     Python::attach(|py| {
@@ -81,11 +82,11 @@ fn fill(gather: &Py<PyAny>, rows: &[usize], out: &mut [u8]) -> PyResult<()> {
     })
 }
 
-/// What a table says of itself.
+/// Description of a table: digest, kind of keys, number of keys, columns.
 #[derive(IntoPyObject)]
 pub(crate) struct Described(String, &'static str, u64, Vec<(String, String, Vec<usize>)>);
 
-/// Opens a table and says its digest, kind of keys, number of keys and columns.
+/// Opens a table and returns its description.
 #[pyfunction]
 pub(crate) fn describe_table(py: Python<'_>, path: PathBuf) -> PyResult<Described> {
     let table = py

@@ -1,7 +1,9 @@
-"""What a cloud's hosts ask for credentials, and an Azure container: they say no to what is wrong or old.
+"""Simulated credential services of cloud hosts, and an Azure container; they reject wrong or old
+requests.
 
-Written here, for these tests: they show that the worker asks, signs and renews as the documents say, not that a
-cloud's own servers agree. Signatures of Azure requests are computed anew by Microsoft's own Python package.
+Written for these tests: they verify that the worker requests, signs and renews as documented, not
+that a real cloud's servers accept it. Signatures of Azure requests are verified with Microsoft's
+own Python package.
 """
 
 from __future__ import annotations
@@ -25,9 +27,9 @@ from werkzeug.wrappers import Request, Response
 
 
 class Server:
-    """A web server on this host; `answer` says what it answers."""
+    """A web server on this host; `answer` computes its responses."""
 
-    #: Certificate and key of one that speaks TLS.
+    #: Certificate and key for TLS, if it uses TLS.
     tls: tuple[str, str] | None = None
 
     def __enter__(self) -> Any:
@@ -53,21 +55,21 @@ class Server:
 
 @dataclass
 class Given:
-    """A credential that was handed out."""
+    """A credential that was issued."""
 
     name: str
     ends: float
 
 
 class Office(Server):
-    """Hands out credentials that live for so many seconds, and knows whether one is good."""
+    """Issues credentials with a limited lifetime in seconds, and validates them."""
 
     def __init__(self, lifetime_s: float = 3.0) -> None:
         self.lifetime_s = lifetime_s
         self.given: list[Given] = []
-        #: Requests that lacked what they must bring, as far as the documents say.
+        #: Errors of requests that lacked a documented requirement.
         self.wrong: list[str] = []
-        #: Answers that are a passing failure, before the next good one.
+        #: Number of transient failures to return before the next success.
         self.fail = 0
         self._lock = threading.Lock()
 
@@ -78,12 +80,12 @@ class Office(Server):
             return given
 
     def is_good(self, name: str) -> bool:
-        """Whether a request may come with it now."""
+        """True if the credential is valid now."""
         with self._lock:
             return any(given.name == name and time.time() < given.ends for given in self.given)
 
     def ended(self) -> int:
-        """How many of them are over."""
+        """Returns the number of expired credentials."""
         with self._lock:
             return sum(given.ends <= time.time() for given in self.given)
 
@@ -99,7 +101,7 @@ class Office(Server):
         return response
 
     def asked(self, request: Request) -> tuple[str, Response | None]:
-        """Why a request is refused, or its answer."""
+        """Returns the reason for rejecting a request, or its response."""
         raise NotImplementedError
 
 
@@ -112,7 +114,7 @@ def stamp(seconds: float) -> str:
 
 
 def of_aws(given: Given) -> Response:
-    # Whole seconds: what it says is not later than what it is.
+    # Whole seconds, rounded down: the stated expiration is not later than the actual one.
     return of_json({
         "Code": "Success", "Type": "AWS-HMAC", "LastUpdated": stamp(given.ends - 60), "AccessKeyId": given.name,
         "SecretAccessKey": "secret", "Token": f"token of {given.name}", "Expiration": stamp(given.ends),
@@ -120,7 +122,7 @@ def of_aws(given: Given) -> Response:
 
 
 class Instance(Office):
-    """The metadata service of an EC2 instance, version 2."""
+    """Metadata service of an EC2 instance, version 2."""
 
     def asked(self, request: Request) -> tuple[str, Response | None]:
         if request.path == "/latest/api/token":
@@ -135,7 +137,7 @@ class Instance(Office):
 
 
 class Container(Office):
-    """The agent of a container platform."""
+    """Credential agent of a container platform."""
 
     def __init__(self, path: str, token: str | None = None) -> None:
         super().__init__()
@@ -150,7 +152,7 @@ class Container(Office):
 
 
 class WebIdentity(Office):
-    """The security token service, where a pod's token buys a role's keys."""
+    """Security token service, which exchanges a pod's token for a role's keys."""
 
     def __init__(self, token: str, tls: tuple[str, str]) -> None:
         super().__init__()
@@ -174,7 +176,7 @@ class WebIdentity(Office):
 
 
 class GoogleInstance(Office):
-    """The metadata server of a Google instance."""
+    """Metadata server of a Google instance."""
 
     def asked(self, request: Request) -> tuple[str, Response | None]:
         if request.headers.get("Metadata-Flavor") != "Google":
@@ -187,7 +189,7 @@ class GoogleInstance(Office):
 
 
 class AzureInstance(Office):
-    """The identity endpoint of an Azure host."""
+    """Identity endpoint of an Azure host."""
 
     def __init__(self, secret: str) -> None:
         super().__init__()
@@ -205,7 +207,8 @@ class AzureInstance(Office):
 
 
 class AzureLogin(Office):
-    """Where a service principal's secret, or a pod's token, buys a token."""
+    """Login service, which exchanges a service principal's secret, or a pod's token, for an access
+    token."""
 
     def __init__(self, proof: Mapping[str, str], tls: tuple[str, str]) -> None:
         super().__init__()
@@ -223,15 +226,15 @@ class AzureLogin(Office):
 
 
 def shared_key(account: str, key: str) -> Callable[[Request], bool]:
-    """Checks a request's signature with Microsoft's own code."""
+    """Verifies a request's signature with Microsoft's own code."""
     policy = SharedKeyCredentialPolicy(account, key)
 
     def check(request: Request) -> bool:
         headers = {name.lower(): value for name, value in request.headers if name.lower() != "authorization"}
         if "range" in headers and "x-ms-range" not in headers:
             headers["byte_range"] = headers["range"]
-        # The path as it came, not decoded and encoded again. A space in a query may also be a plus, which that
-        # package never writes, and does not read.
+        # The path as received, neither decoded nor encoded. A space in a query may also be a plus,
+        # which that package neither writes nor reads.
         path, _, query = request.environ["REQUEST_URI"].partition("?")
         url = f"http://host{path}?{query.replace('+', '%20')}"
         asked = HttpRequest(request.method, url, headers=headers)
@@ -242,13 +245,13 @@ def shared_key(account: str, key: str) -> Callable[[Request], bool]:
 
 
 class Azure(Server):
-    """One container of Azure Blob Storage, as far as listing and reading go."""
+    """One container of Azure Blob Storage, limited to listing and reading."""
 
     def __init__(self, blobs: Mapping[str, bytes], is_good: Callable[[Request], bool]) -> None:
         self.blobs, self.is_good = dict(blobs), is_good
         self.refused: list[str] = []
         self.ranges = 0
-        #: Names in one page of a list.
+        #: Names per page of a list.
         self.page = 3
 
     def answer(self, request: Request) -> Response:
@@ -307,7 +310,7 @@ class Azure(Server):
         return Response(part, status=206, headers=headers, mimetype="application/octet-stream")
 
 
-#: When all blobs were written, as HTTP says times.
+#: Modification time of all blobs, in HTTP format.
 MODIFIED = format_datetime(datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC) + timedelta(), usegmt=True)
 
 

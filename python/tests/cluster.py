@@ -1,4 +1,4 @@
-"""A real cluster for tests: the coordinator and the worker as processes of their own."""
+"""A real cluster for tests: the coordinator and the worker in their own processes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from typing import IO
 ROOT = Path(__file__).resolve().parents[2]
 BINARY = Path(os.environ.get("SHARDFEED_BINARY", ROOT / "target/release/shardfeed"))
 
-#: Nothing here takes so long.
+#: Upper bound for every wait here.
 DEADLINE_S = 30.0
 
 
 class Server:
-    """One process of the cluster. It says on its standard output when it is ready.
+    """One process of the cluster, which reports on standard output when it is ready.
 
-    `inside`: what a command begins with that runs on another host than this one.
+    `inside`: prefix of a command that runs it on another host.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Server:
         self.ready = ""
 
     def start(self) -> str:
-        """Starts it and waits until it is ready; returns what it says then."""
+        """Starts it and waits until it is ready; returns its ready line."""
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [*self.inside, BINARY, *self.arguments],
@@ -87,7 +87,7 @@ class Server:
 
 
 def _line(stream: IO[bytes]) -> str:
-    """The first line, or "" at the end of the stream."""
+    """Returns the first line, or "" at the end of the stream."""
     text, deadline = b"", time.monotonic() + DEADLINE_S
     with selectors.DefaultSelector() as selector:
         selector.register(stream, selectors.EVENT_READ)
@@ -102,7 +102,7 @@ def _line(stream: IO[bytes]) -> str:
 
 
 class Cluster:
-    """A coordinator and workers on this host, in a folder of their own."""
+    """A coordinator and workers on this host, in their own folder."""
 
     def __init__(
         self, folder: Path, workers: int = 1, ttl: str | None = None, memory: str = "1GiB"
@@ -132,7 +132,7 @@ class Cluster:
             words = self.coordinator.start().split()
             self.address = words[words.index("grpc") + 1]
             self.cluster_id = words[words.index("cluster") + 1]
-            # From now on it comes back where it was.
+            # From now on it restarts at the same address.
             arguments = self.coordinator.arguments
             arguments[arguments.index("--listen") + 1] = self.address
             for number in range(self._count):
@@ -152,7 +152,7 @@ class Cluster:
         return self.folder / f"run-{number}" / "worker.sock"
 
     def variables(self, run: str, number: int = 0) -> dict[str, str]:
-        """What makes loaders use this cluster."""
+        """Returns variables that connect loaders to this cluster."""
         return {
             "SHARDFEED_COORDINATOR": self.address,
             "SHARDFEED_WORKER": str(self.socket(number)),
@@ -173,7 +173,7 @@ class Cluster:
 
 
 class Killer:
-    """Kills a worker with SIGKILL at random, and starts it again."""
+    """Kills a worker with SIGKILL at random times, and restarts it."""
 
     def __init__(self, worker: Server, seed: int) -> None:
         self._worker, self._random = worker, random.Random(seed)

@@ -1,4 +1,4 @@
-"""Datasets made for a test, and the order as the independent oracle computes it."""
+"""Datasets for tests, and the order as computed by the independent oracle."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import pytest
 
 import shardfeed as sf
 
-# Who was started in the background ignores it, and so would trainers that tests interrupt.
+# Background processes ignore SIGINT, and so would the trainers that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def make_dataset(folder: Path, counts: Sequence[int], compression: str | None = 
     return dataset
 
 
-#: The files whose tests run in every way: the batches must be the same.
+#: Files whose tests run in every way: the batches must be the same.
 IN_EVERY_WAY = (
     "test_loader", "test_columns", "test_operators", "test_images", "test_bad_input", "test_corrupt", "test_device",
     "test_device_operators",
@@ -97,7 +97,7 @@ def small_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[cluster.
 def way(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, private_cache: None
 ) -> Iterator[str]:
-    """How loaders get their batches: in this process, from a worker, from one that is killed."""
+    """Source of the loaders' batches: this process, a worker, or a worker that is killed."""
     way: str = request.param
     if way == "embedded":
         yield way
@@ -124,7 +124,7 @@ def private_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=["embedded", "cluster"])
 def env(request: pytest.FixtureRequest) -> dict[str, str]:
-    """What makes loaders of a program read in their process, or from a worker."""
+    """Variables that let a program's loaders read in their process, or from a worker."""
     if request.param == "embedded":
         return {}
     running: cluster.Cluster = request.getfixturevalue("small_cluster")
@@ -141,7 +141,7 @@ def s3() -> Iterator[S3]:
 
 @pytest.fixture
 def proxy(s3: S3, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """A proxy before the S3 server, and the environment that leads through it."""
+    """A proxy before the S3 server, and the environment that routes through it."""
     import stores
 
     with stores.Proxy(s3.address) as between:
@@ -155,9 +155,11 @@ def proxy(s3: S3, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
 
 @pytest.fixture
 def relaunch(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Loaders made after a call are of another run, as after a restart by a launcher. Within one
-    run, a worker that is killed before it told of its ranks' end leaves some that are known to have
-    ended here beside some that may have gone further."""
+    """Makes later loaders part of another run, as after a restart by a launcher.
+
+    Within one run, a worker that is killed before it reported the end of its ranks leaves some
+    ranks that are known to have ended here, beside some that may have progressed further.
+    """
     run, launched = os.environ.get("SHARDFEED_RUN_ID", "run"), itertools.count(1)
     return lambda: monkeypatch.setenv("SHARDFEED_RUN_ID", f"{run}-{next(launched)}")
 
@@ -170,7 +172,7 @@ def standin(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(tmp_path: Path, standin: Path, dataset: Dataset) -> Callable[..., on_standin.Ended]:
-    """Runs a program with it, over the files."""
+    """Runs a program with the stand-in, over the dataset."""
     return lambda code, *more, **variables: on_standin.Ended(
         tmp_path, standin, dataset.pattern, code, *more, **variables
     )
@@ -186,10 +188,10 @@ def loader(dataset: Dataset, **options: Any) -> sf.Loader:
         "features": FEATURES,
         "batch_size": 4,
         "shuffle_window": 16,
-        # Without shuffle the files in their order, if a test does not say otherwise.
+        # Without shuffle, files in order by default.
         "interleave": 3 if options.get("shuffle", True) else 1,
         "seed": 7,
-        # Many a test takes a batch here and a batch there.
+        # Many tests consume batches in several loops.
         "restart": False,
     }
     return sf.Loader(dataset.pattern, **(defaults | options))

@@ -1,6 +1,7 @@
-"""A trainer's side of a GPU for tests: streams, memory and work, straight on the driver; DLPack, taken by hand.
+"""A trainer's side of a GPU for tests: streams, memory and work by direct driver calls, and a
+DLPack consumer.
 
-With the stand-in for the driver (worker/device/tests/standin), which has `standin_work`.
+Requires the stand-in for the driver (worker/device/tests/standin), which has `standin_work`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def call(function: str, *arguments: Any) -> None:
 
 
 def names_of_threads() -> list[str]:
-    """Of this process; one that has just ended has none."""
+    """Returns the names of this process's threads, without those that have just ended."""
     found = []
     for task in Path("/proc/self/task").iterdir():
         try:
@@ -47,7 +48,7 @@ def names_of_threads() -> list[str]:
 
 
 def wait_for_the_thread() -> None:
-    """Waits until the thread of a loader has ended that nobody has any more, and with it what it has of the device."""
+    """Waits until the thread of a discarded loader has ended and released its device resources."""
     deadline = time.monotonic() + 20
     while "shardfeed-gpu" in names_of_threads():
         assert time.monotonic() < deadline, "the device's thread does not end"
@@ -55,9 +56,9 @@ def wait_for_the_thread() -> None:
 
 
 class Stream:
-    """A stream of this thread, which is the only one that uses the driver here beside the loader's.
+    """A stream of this thread, the only user of the driver here besides the loader's thread.
 
-    `blocking=False`: the legacy default stream does not wait for it. Such are torch's.
+    `blocking=False`: the legacy default stream does not wait for it, as for torch's streams.
     """
 
     def __init__(self, blocking: bool = True) -> None:
@@ -72,7 +73,7 @@ class Stream:
         return int(self.handle.value or 0)
 
     def works(self, address: int, size: int, microseconds: int) -> None:
-        """Queues something that reads so many bytes for so long."""
+        """Queues work that reads `size` bytes for `microseconds`."""
         call("standin_work", self.handle, address, size, microseconds)
 
     def copies(self, to: int, from_: int, size: int) -> None:
@@ -80,14 +81,14 @@ class Stream:
         call("cuMemcpyDtoDAsync_v2", to, from_, size, self.handle)
 
     def read(self, address: int, size: int) -> bytes:
-        """What is there after everything that was queued."""
+        """Returns the content of the memory after all queued work."""
         copy = ctypes.create_string_buffer(max(size, 1))
         call("cuMemcpyDtoHAsync_v2", copy, address, size, self.handle)
         call("cuStreamSynchronize", self.handle)
         return copy.raw[:size]
 
     def follows(self, other: int) -> None:
-        """What is queued here from here on comes after what is queued on another stream."""
+        """Orders later work on this stream after the work queued on another one."""
         event = ctypes.c_void_p()
         call("cuEventCreate", ctypes.byref(event), 2)
         call("cuEventRecord", event, ctypes.c_void_p(other))
@@ -96,7 +97,8 @@ class Stream:
 
     @contextlib.contextmanager
     def captured(self) -> Iterator[None]:
-        """Captures a graph, as `torch.cuda.graph` does by default (`capture_error_mode="global"`)."""
+        """Captures a graph, as `torch.cuda.graph` does by default
+        (`capture_error_mode="global"`)."""
         graph = ctypes.c_void_p()
         call("cuStreamBeginCapture_v2", self.handle, 0)
         yield
@@ -139,7 +141,7 @@ class Versioned(ctypes.Structure):
 
 
 class Taken:
-    """What a consumer has of a capsule: takes it, and calls the deleter when it is closed."""
+    """A consumer's view of a capsule: consumes it, and calls the deleter on close."""
 
     def __init__(self, capsule: Any) -> None:
         name = API.PyCapsule_GetName(capsule)
@@ -155,7 +157,7 @@ class Taken:
 
     @property
     def dtype(self) -> Any:
-        # numpy has no bfloat16: its bits.
+        # numpy has no bfloat16, so its bits are used.
         kind = {0: "i", 1: "u", 2: "f", 4: "u", 6: "b"}[self.tensor.code]
         return np.dtype(f"{kind}{self.tensor.bits // 8}")
 
@@ -168,7 +170,7 @@ class Taken:
 
 
 def on_host(array: Any, stream: Stream, **asked: Any) -> Any:
-    """A `DeviceArray`'s values, read on that stream."""
+    """Returns a `DeviceArray`'s values, read on that stream."""
     taken = Taken(array.__dlpack__(stream=stream.number, **asked))
     tensor = taken.tensor
     assert (tensor.device_type, tensor.device_id) == array.__dlpack_device__() == (2, 0)
@@ -181,7 +183,7 @@ def on_host(array: Any, stream: Stream, **asked: Any) -> Any:
 
 
 class FakeTensor:
-    """As much of a `torch.Tensor` as is asked for, in memory of the driver."""
+    """The required subset of `torch.Tensor`, in memory of the driver."""
 
     def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
         self.shape, self.dtype, address = shape, np.dtype(dtype), ctypes.c_uint64()
@@ -200,11 +202,11 @@ class FakeTensor:
 
 
 class FakeView:
-    """A `torch.Tensor` that views a capsule's memory, which it lets go of when nobody has it any more."""
+    """A `torch.Tensor` that views a capsule's memory, which it releases when it is freed."""
 
     def __init__(self, array: Any, stream: Stream) -> None:
         assert array.__dlpack_device__() == (2, 0)
-        # As torch asks: its current stream, and a capsule of DLPack 1.
+        # As torch requests it: with its current stream, as a DLPack 1 capsule.
         self._taken = Taken(array.__dlpack__(stream=stream.number, max_version=(1, 0)))
         assert self._taken.is_versioned
         self.shape, self.dtype, self.size = self._taken.shape, self._taken.dtype, self._taken.size
@@ -220,7 +222,8 @@ class FakeView:
 
 
 def fake_torch(stream: Stream) -> types.ModuleType:
-    """A module `torch` whose current stream is this one. The real one needs a GPU for its own memory there."""
+    """Returns a module `torch` whose current stream is this one. The real one needs a GPU for its
+    memory."""
     torch: Any = types.ModuleType("torch")
     torch.__version__ = "0"
     torch.empty = lambda shape, dtype, device: FakeTensor(shape, dtype)
@@ -236,8 +239,11 @@ def fake_torch(stream: Stream) -> types.ModuleType:
 
 
 def fake_jax(x64: bool = True) -> types.ModuleType:
-    """A module `jax`: names a stream that only its events are on, works on another one, lets go of what it copies on a
-    thread of its own as soon as the copy is queued, and says that it is done when it is asked."""
+    """Returns a module `jax` that behaves like JAX on GPUs.
+
+    It names a stream that has only its events, works on another one, releases copied arrays in its
+    own thread as soon as the copy is queued, and reports completion on request.
+    """
     jax: Any = types.ModuleType("jax")
     events, compute = Stream(), Stream()
 

@@ -1,4 +1,5 @@
-"""Loops over a loader that signals end at any moment, and what they got. Run as a program by `interrupted`."""
+"""Loops over a loader that are ended by signals at any point, and the batches that they received.
+Run as a program by `interrupted`."""
 
 from __future__ import annotations
 
@@ -20,17 +21,17 @@ import shardfeed as sf
 #: Epoch, step and ids of a batch.
 Got = list[tuple[int, int, list[int]]]
 
-#: Seconds from the beginning of a loop to its interrupt, at most.
+#: Maximum seconds from the beginning of a loop to its interrupt.
 LATEST_S = 0.004
 
 
 def interrupted(files: str, loop: str, env: Mapping[str, str], **options: Any) -> Got:
-    """What all loops of a program got, in the order in which they got it.
+    """Returns the batches that all loops of a program received, in that order.
 
-    - `loop`: "for", "progress" (with a bar) or "epochs"; or "next" or "torch" (DataLoader), where only what was trained
-      on counts.
-    - `options`: of the loader, and `interrupts`, how many there are; `threads`, busy ones beside the loop; `by`, "timer"
-      or "thread", who sends the signals.
+    - `loop`: "for", "progress" (with a bar) or "epochs"; or "next" or "torch" (DataLoader), where
+      only trained batches count.
+    - `options`: of the loader, and `interrupts`, their number; `threads`, busy ones beside the
+      loop; `by`, "timer" or "thread", the source of signals.
     """
     done = subprocess.run(
         [sys.executable, __file__, files, loop, json.dumps(options)], capture_output=True, text=True, timeout=300,
@@ -41,13 +42,13 @@ def interrupted(files: str, loop: str, env: Mapping[str, str], **options: Any) -
 
 
 def whole(files: str, epochs: int, **options: Any) -> Got:
-    """What loops get that nobody interrupts."""
+    """Returns the batches of uninterrupted loops."""
     with sf.Loader(files, features(), **options) as each:
         return [key(batch) for _ in range(epochs) for batch in each]
 
 
 def ledger(folder: Path) -> Got:
-    """What rank 0's ledger says was delivered."""
+    """Returns the deliveries in rank 0's ledger."""
     found: dict[tuple[int, int], list[int]] = {}
     lines = (folder / "rank-0").read_text().splitlines()
     for _, epoch, step, shard, ordinal, _ in (line.split(" ") for line in lines if not line.startswith("start")):
@@ -66,10 +67,10 @@ def key(batch: sf.Batch) -> tuple[int, int, list[int]]:
 
 
 class Interrupt(BaseException):
-    """What the signal handler raises."""
+    """Raised by the signal handler."""
 
 
-#: Set once the signal came: Python swallows what is raised in a `__del__`, as of a progress bar.
+#: Set when the signal arrived: Python swallows exceptions in a `__del__`, such as a progress bar's.
 _came = threading.Event()
 
 
@@ -94,19 +95,19 @@ def _by_thread(seconds: float) -> None:
 
 
 def _wait() -> None:
-    """For a signal that is still to come."""
+    """Waits for an outstanding signal."""
     while not _came.is_set():
         time.sleep(0.001)
 
 
 class _Terminal(io.StringIO):
-    """Where progress is shown."""
+    """The terminal for the progress bar."""
 
     def isatty(self) -> bool:
         return True
 
 
-#: What loops get their batches from, one epoch after the other.
+#: Sources of batches for loops, epoch by epoch.
 LOOPS: dict[str, Callable[[sf.Loader], Iterable[Iterable[sf.Batch]]]] = {
     "for": lambda each: [each],
     "progress": lambda each: [each.progress(file=_Terminal())],
@@ -115,7 +116,7 @@ LOOPS: dict[str, Callable[[sf.Loader], Iterable[Iterable[sf.Batch]]]] = {
 
 
 def _for(each: sf.Loader, loop: str, arm: Callable[[], None]) -> tuple[Got, Any]:
-    """What a `for` got until its interrupt, and the loader's state then."""
+    """Returns the batches of a `for` until its interrupt, and the loader's state then."""
     got: Got = []
     batch: Any = None
     try:
@@ -125,15 +126,18 @@ def _for(each: sf.Loader, loop: str, arm: Callable[[], None]) -> tuple[Got, Any]
                 got.append(key(batch))
         _wait()
     except Interrupt:
-        # The loop got what it has bound, though it had no time to write it down.
+        # The loop received its bound batch, although it had no time to record it.
         if batch is not None and (not got or got[-1][:2] != (batch.epoch, batch.step)):
             got.append(key(batch))
     return got, each.state_dict()
 
 
 def _next(each: sf.Loader, batches: Iterable[sf.Batch], arm: Callable[[], None], first: int) -> tuple[Got, Any]:
-    """What was done with batches of `next()`, which may lose what it took, and the state after the last one.
-    - `first`: the interrupt comes after so many batches."""
+    """Returns the batches trained with `next()`, which may lose a taken batch, and the state after
+    the last.
+
+    - `first`: number of batches before the interrupt.
+    """
     done = [((-1, -1, []), each.state_dict())]
     try:
         iterator = iter(batches)
@@ -154,7 +158,8 @@ def _main() -> None:
     options = json.loads(sys.argv[3])
     count, by, threads = (options.pop(name, usual) for name, usual in (("interrupts", 200), ("by", "timer"), ("threads", 0)))
     if options.get("output") == "tf":
-        # An exception while TensorFlow starts leaves it unusable, and it starts with its first tensor.
+        # An exception during TensorFlow's startup leaves it unusable, and its first tensor starts
+        # it.
         import tensorflow as tf
 
         tf.zeros(())
@@ -169,7 +174,7 @@ def _main() -> None:
     rng, got, state = random.Random(options.get("seed")), [], None
     while count > 0:
         with sf.Loader(files, features(), resume=state, restart=False, **options) as each:
-            # Some are interrupted more than once.
+            # Some are interrupted several times.
             for _ in range(rng.choice([1, 1, 2, 5])):
                 seconds = rng.uniform(1e-6, LATEST_S)
 

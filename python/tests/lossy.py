@@ -1,9 +1,9 @@
-"""A network that delays and loses packets, and from which hosts can be cut off, between network namespaces of this
-host. Needs root and /dev/net/tun.
+"""A network that delays and loses packets, and that can disconnect hosts, between network
+namespaces of this host. Requires root and /dev/net/tun.
 
-Every host is a namespace with a TUN device. One process reads the packets of all devices and writes each to its
-destination's device, later or never. So the kernel's own TCP retransmits, backs off and gives up. It does what netem
-does, which not every kernel has.
+Every host is a namespace with a TUN device. One process reads the packets of all devices and writes
+each to its destination's device, later or never. The kernel's own TCP therefore retransmits, backs
+off and gives up. This replaces netem, which some kernels lack.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ def is_available() -> bool:
 
 
 class Network:
-    """So many hosts, with the addresses 10.99.0.1, 10.99.0.2, ...; a good network at first.
+    """Hosts with the addresses 10.99.0.1, 10.99.0.2, ...; without loss and delay at first.
 
-    - `seed`: decides which packets are lost.
+    - `hosts`: number of hosts.
+    - `seed`: determines the packets that are lost.
     """
 
     def __init__(self, hosts: int, seed: int) -> None:
@@ -46,16 +47,17 @@ class Network:
         self._process: subprocess.Popen[bytes] | None = None
 
     def inside(self, host: int) -> list[str]:
-        """What a command begins with that runs on that host."""
+        """Returns the prefix of a command that runs on that host."""
         return ["nsenter", f"--net=/run/netns/{self.namespaces[host]}"]
 
     def impair(self, loss: float, delay_s: float) -> None:
-        """From here on packets are delayed so long each way, and this share of them is lost."""
+        """From now on, delays packets by `delay_s` each way, and loses the fraction `loss` of
+        them."""
         self._loss, self._delay_s = loss, delay_s
         self._tell()
 
     def cut(self, *hosts: int) -> None:
-        """From here on these hosts send and receive nothing, and no others are cut off."""
+        """From now on, disconnects exactly these hosts."""
         self._cut = set(hosts)
         self._tell()
 
@@ -99,7 +101,7 @@ class Network:
 
 
 def _device(namespace: str) -> int:
-    """A TUN device `tun0` there; it lives as long as its descriptor."""
+    """Creates a TUN device `tun0` in the namespace; it lives as long as its descriptor."""
     libc, home = ctypes.CDLL(None, use_errno=True), os.open("/proc/self/ns/net", os.O_RDONLY)
     there = os.open(f"/run/netns/{namespace}", os.O_RDONLY)
     try:
@@ -117,7 +119,7 @@ def _device(namespace: str) -> int:
 def _forward(seed: int, namespaces: list[str]) -> None:
     devices = [_device(name) for name in namespaces]
     chance, loss, delay_s, cut = random.Random(seed), 0.0, 0.0, set[int]()
-    # When a packet is due, its number, where it goes, and itself.
+    # Due time of a packet, its number, its destination, and the packet.
     flying: list[tuple[float, int, int, bytes]] = []
     number, text = 0, b""
     selector = selectors.DefaultSelector()
@@ -147,7 +149,7 @@ def _forward(seed: int, namespaces: list[str]) -> None:
             try:
                 os.write(device, packet)
             except OSError:
-                continue  # its device is not up (yet), as a cable that is not plugged in
+                continue  # its device is not up (yet), like an unplugged cable
 
 
 if __name__ == "__main__":

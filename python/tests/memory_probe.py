@@ -1,7 +1,8 @@
-"""A loader in a process of its own, whose memory somebody else looks at: `memory_probe.py CASE FILES BUDGET`.
+"""A loader in its own process, whose memory a test measures: `memory_probe.py CASE FILES BUDGET`.
 
-Says `ready` when everything is imported and nothing is opened, goes on when a line comes in, and ends with the largest
-bytes of a batch and the number of rows. A batch is dropped before the next one is asked for.
+Prints `ready` after imports and before opening anything, continues when it reads a line, and ends
+with the largest size of a batch in bytes and the number of rows. A batch is dropped before the next
+one is requested.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import sequences  # noqa: E402
 VALUES = {"values": sf.VarLenFeature("int64")}
 PHOTO = {"image": sf.FixedLenFeature((), "string")}
 
-#: What people open, each with the files that its test writes.
+#: Typical loaders, each for the files that its test writes.
 CASES: dict[str, Callable[..., sf.Loader]] = {
     "raw": sf.Loader,
     "windows": lambda files, **options: sf.Loader(files, batch_size=512, shuffle_window=60_000, **options),

@@ -11,7 +11,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 
-#: What each program begins with.
+#: Beginning of each program.
 PRELUDE = """
 import os, sys, logging
 logging.basicConfig()
@@ -37,23 +37,23 @@ def numbers(batch):
 
 
 def build(folder: Path) -> Path:
-    """Puts the stand-in there."""
+    """Builds the stand-in in the folder."""
     source = ROOT / "worker/device/tests/standin/libcuda.c"
     flags = ["-shared", "-fPIC", "-O1", "-pthread", "-Wl,-soname,libcuda.so.1"]
     subprocess.run(["cc", *flags, "-o", folder / "libcuda.so.1", source], check=True)
-    # This name is looked for first, and there may be a GPU here.
+    # This name is tried first, and the host may have a GPU.
     (folder / "libcuda.so").symlink_to("libcuda.so.1")
     return folder
 
 
 def environment(standin: Path, report: Path) -> dict[str, str]:
-    """What a program needs to find it."""
+    """Returns the variables with which a program finds it."""
     modules = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
     return {"LD_LIBRARY_PATH": str(standin), "STANDIN_REPORT": str(report), "PYTHONPATH": modules}
 
 
 class Ended:
-    """A program that has ended, and what the stand-in saw."""
+    """A program that has ended, and the stand-in's report."""
 
     def __init__(self, folder: Path, standin: Path, files: str, code: str, *more: str, **variables: str) -> None:
         report = folder / "report.json"
@@ -65,6 +65,6 @@ class Ended:
         self.report: dict[str, Any] = json.loads(report.read_text()) if report.exists() else {}
 
     def is_clean(self) -> None:
-        """Nothing was wrong, and nothing is left."""
+        """Verifies that there were no violations and no leaks."""
         assert self.report["violation"] == "", self.output
         assert not any(self.report["live"].values()), self.report["live"]

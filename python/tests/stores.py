@@ -1,4 +1,4 @@
-"""Real servers for tests, and a proxy between them and the worker that breaks what passes through."""
+"""Real servers for tests, and a proxy between them and the worker that injects faults."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from werkzeug.serving import make_server
 from werkzeug.utils import send_from_directory
 from werkzeug.wrappers import Request, Response
 
-#: What boto3 and the worker sign with; moto checks nothing, but wants a signature.
+#: Keys of boto3 and the worker; moto does not verify signatures, but requires them.
 KEYS = {"AWS_ACCESS_KEY_ID": "test-key", "AWS_SECRET_ACCESS_KEY": "test-secret"}
 
 
 def environment(endpoint: str) -> dict[str, str]:
-    """What leads a loader to an S3 server, and is impatient."""
+    """Returns the variables that route a loader to an S3 server, with short timeouts."""
     return KEYS | {
         "AWS_ENDPOINT_URL": endpoint,
         "AWS_ALLOW_HTTP": "true",
@@ -72,7 +72,7 @@ class S3:
 
 
 class Role:
-    """Gives out short-lived keys, as the agent of a container platform does."""
+    """Issues short-lived keys, like the agent of a container platform."""
 
     def __init__(self, lifetime_s: int) -> None:
         self._lifetime, self.given = lifetime_s, 0
@@ -102,7 +102,7 @@ class Role:
 
 
 class Web:
-    """A web server with ranges over a folder."""
+    """A web server over a folder, with range requests."""
 
     def __init__(self, folder: Path, etags: bool = True) -> None:
         self._folder, self._etags = folder, etags
@@ -133,10 +133,10 @@ class Web:
 
 @dataclass(frozen=True)
 class Fault:
-    """What becomes of one answer."""
+    """Fault in one response."""
 
     kind: str
-    #: Bytes of the body that pass before it strikes.
+    #: Bytes of the body that pass before the fault.
     after: int = 0
     status: int = 503
     retry_after: int | None = None
@@ -144,19 +144,19 @@ class Fault:
 
 @dataclass
 class Seen:
-    """One request that passed, and what became of it."""
+    """One request that passed, and its result."""
 
     method: str
     path: str
     range: str | None
     fault: Fault | None
     body_bytes: int = 0
-    #: All of it was sent, or is about to be.
+    #: The entire response was sent, or is about to be.
     is_done: bool = False
-    #: The key that signed it, if one did, and the session token beside it.
+    #: Key of the signature, if there is one, and its session token.
     key: str = ""
     token: str = ""
-    #: The token that it bears, if it is not signed.
+    #: Bearer token of an unsigned request.
     bearer: str = ""
 
 
@@ -168,12 +168,12 @@ def never(_: Seen) -> Fault | None:
 
 
 def is_read(seen: Seen) -> bool:
-    """Whether a request is for data; others are lists and looks."""
+    """True if a request is for data, not for a list or metadata."""
     return seen.method == "GET" and seen.range is not None
 
 
 def chaos(seed: int, share: float = 0.3) -> Choice:
-    """Every kind of fault, at random, for a share of the reads."""
+    """Returns every kind of fault, at random, for a fraction `share` of the reads."""
     rng = random.Random(seed)
 
     def choose(seen: Seen) -> Fault | None:
@@ -197,11 +197,12 @@ def chaos(seed: int, share: float = 0.3) -> Choice:
 
 @dataclass
 class Proxy:
-    """Between a client and a server: each answer is whole, or broken as `choose` says."""
+    """A proxy between a client and a server: each response is complete, or has a fault from
+    `choose`."""
 
     upstream: tuple[str, int]
     choose: Choice = never
-    #: What the server is told that it is called; else what the client says.
+    #: Host name sent to the server; None: the client's.
     host: str | None = None
     seen: list[Seen] = field(default_factory=list)
 
@@ -226,7 +227,7 @@ class Proxy:
             return [seen for seen in self.seen if is_read(seen)]
 
     def under_way(self) -> int:
-        """Reads of which something is still to come."""
+        """Returns the number of reads whose responses are not complete."""
         return sum(not seen.is_done for seen in self.seen if is_read(seen))
 
     def faults(self) -> set[str]:
@@ -248,11 +249,11 @@ class Proxy:
                 while self._answer(client, stream):
                     pass
             except OSError:
-                # The other side is gone, as clients and faults will have it.
+                # The peer is gone, as expected with faults.
                 return
 
     def _answer(self, client: socket.socket, stream: Any) -> bool:
-        """Passes one request on; returns whether the connection lives on."""
+        """Forwards one request; returns whether the connection stays open."""
         first = stream.readline().decode("latin-1").split()
         if len(first) < 3:
             return False
@@ -264,7 +265,7 @@ class Proxy:
             seen.token = headers.get("x-amz-security-token", "")
         elif signed.startswith("Bearer "):
             seen.bearer = signed.removeprefix("Bearer ")
-            # Nobody behind knows what to do with it.
+            # No server behind it accepts this header.
             del headers["authorization"]
         with self._lock:
             seen.fault = self.choose(seen)
@@ -339,7 +340,7 @@ class Proxy:
             client.sendall(content[:passes])
         seen.body_bytes = passes
         if fault.kind in ("stall", "silent"):
-            # Until the client has enough of it.
+            # Until the client gives up.
             while not self._stop.is_set() and client.recv(1):
                 pass
             return False

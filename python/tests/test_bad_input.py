@@ -1,4 +1,5 @@
-"""Bad input: a clear error that says what, where and what to do; never a crash, a hang or silence."""
+"""Invalid input: a clear error with cause, location and remedy; never a crash, a hang or
+silence."""
 
 from __future__ import annotations
 
@@ -67,7 +68,8 @@ def test_flipped_bit_in_data(dataset: Dataset, budget: int | None) -> None:
         for batch in each:
             got.append(ids(batch))
     assert (caught.value.file, caught.value.offset, caught.value.ordinal) == (str(file), at, 17)
-    # Everything before it was delivered, the cursor stands before it, and asking again says it again.
+    # Everything before it was delivered, the cursor is before it, and a retry raises the same
+    # error.
     assert got == whole[: len(got)] and 2017 in whole[len(got)]
     assert each.step == len(got)
     with pytest.raises(sf.CorruptRecordError):
@@ -289,7 +291,7 @@ def test_epochs_have_one_bound(dataset: Dataset) -> None:
 
 
 def test_a_loader_has_no_items(dataset: Dataset) -> None:
-    """As a torch DataLoader over it would ask for them."""
+    """As a torch DataLoader over it would request them."""
     with pytest.raises(TypeError, match=r"DataLoader\(sf.torch.Dataset\(loader\), batch_size=None, num_workers=0\)"):
         loader(dataset)[0]
 
@@ -312,7 +314,7 @@ def test_a_record_that_does_not_fit_into_the_budget_is_refused_by_its_file(datas
         next(iter(each))
     said = f"{file}: has a record of {size} bytes, and memory_budget has {budget}; raise it, or leave the file out"
     assert said in str(caught.value)
-    # Nobody has chosen how to read.
+    # No reading mode was chosen.
     assert each.step == each.stats()["batches"] == 0 and "reading" not in each.stats()
 
 
@@ -424,7 +426,7 @@ def test_a_file_changed_after_indexing(dataset: Dataset, change: str) -> None:
     elif change == "remove":
         file.unlink()
     elif change == "fifo":
-        # Opening it would wait for somebody who writes into it.
+        # Opening it would wait for a writer.
         file.unlink()
         os.mkfifo(file)
     else:
@@ -457,7 +459,7 @@ def test_a_folder_of_names_that_are_not_utf_8_says_so(tmp_path: Path) -> None:
         sf.Loader(str(tmp_path / "*.tfrecord"), batch_size=1)
 
 
-#: Loaders of many files in a process that may open few, and may not open more.
+#: Loaders of many files in a process with a low, fixed limit of descriptors.
 FEW_DESCRIPTORS = """
 import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
@@ -490,7 +492,7 @@ print(resource.getrlimit(resource.RLIMIT_NOFILE))
 
 
 def test_a_file_cut_short_under_the_same_stamp(dataset: Dataset) -> None:
-    """Not even a stamp that lies makes a record disappear silently."""
+    """Even a false time stamp does not make a record disappear silently."""
     each = loader(dataset, shuffle=False, batch_size=1, prefetch=1)
     file = dataset.file(2)
     stat = file.stat()
@@ -503,7 +505,7 @@ def test_a_file_cut_short_under_the_same_stamp(dataset: Dataset) -> None:
 
 
 def as_nobody(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs Python code without root's rights, where file modes mean something."""
+    """Runs Python code without root's privileges, so that file modes apply."""
     drop = "import os\nif os.getuid() == 0: os.setgid(65534); os.setuid(65534)\n"
     return subprocess.run(
         [sys.executable, "-c", "import shardfeed as sf, sys\n" + drop + code],
@@ -526,7 +528,7 @@ def test_a_cache_folder_that_cannot_be_written(dataset: Dataset, tmp_path: Path)
     assert fine.returncode == 0 and fine.stderr == "", fine.stderr
     result = as_nobody(code, SHARDFEED_CACHE_DIR=str(cache))
     assert result.returncode == 0 and result.stdout == fine.stdout, result.stderr
-    # One warning, with what it costs and what to do.
+    # One warning, with its cost and its remedy.
     (message,) = result.stderr.strip().splitlines()
     assert str(cache) in message and "read as a whole at each start" in message
     assert "SHARDFEED_CACHE_DIR" in message
@@ -551,7 +553,7 @@ def test_a_cache_folder_that_is_full(dataset: Dataset, tmp_path: Path) -> None:
     assert result.returncode == 0 and int(result.stdout) > 0, result.stderr
     (message,) = result.stderr.strip().splitlines()
     assert "cannot write the index cache" in message and "SHARDFEED_CACHE_DIR" in message
-    # Nothing half written is left, and the next start works.
+    # No partial file is left, and the next start works.
     left = [file.name for file in (cache / "index").iterdir() if "part" in file.name]
     assert left == []
 

@@ -1,4 +1,4 @@
-"""A batch as a dict: what changes it, copies it, and makes another one of it."""
+"""A batch as a dict: changes, copies, and batches made from it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_copy_has_its_place(each: sf.Loader, batch: sf.Batch, copied: Callable
 
 
 REBUILT: dict[str, Callable[[sf.Batch], Any]] = {
-    # As Trainer of Hugging Face and Accelerate do it.
+    # As in Hugging Face's Trainer and Accelerate.
     "mapping": lambda batch: type(batch)({name: value for name, value in batch.items()}),
     "pickle": lambda batch: pickle.loads(pickle.dumps(batch)),
     "deepcopy": copy.deepcopy,

@@ -1,4 +1,4 @@
-"""The scripts that a build calls for libjpeg-turbo: what they say, and what JPEG_SIMD=off asks for."""
+"""Scripts of the build for libjpeg-turbo: their output, and the effect of JPEG_SIMD=off."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ needs_nasm = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64", "i
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """The scripts in a checkout where nothing was built, and `bin`, all that PATH has: no nasm, no apt-get."""
+    """The scripts in a checkout without builds, and `bin`, the entire PATH: no nasm, no apt-get."""
     made, commands = tmp_path / "worker/image", tmp_path / "bin"
     made.mkdir(parents=True)
     commands.mkdir()

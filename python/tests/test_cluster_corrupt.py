@@ -1,4 +1,4 @@
-"""Corrupt records in a cluster: what the coordinator counts and lists, with workers that are killed."""
+"""Corrupt records in a cluster: the coordinator's counts and lists, while workers are killed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def where(running: Cluster) -> dict[str, Any]:
 
 
 def epoch(running: Cluster, job: str, number: int, **expected: int) -> dict[str, Any]:
-    """What `epoch show` says, once it says this."""
+    """Returns the output of `epoch show`, once it has these values."""
 
     def look() -> dict[str, Any] | None:
         found = ask(running, "epoch", "show", "--job", job, "--epoch", str(number))
@@ -81,7 +81,7 @@ def test_what_was_skipped_is_counted_where_it_was_consumed(
 ) -> None:
     dataset = make_dataset(tmp_path / "data", [40, 40])
     damage(dataset, [(0, 3), (0, 37)])
-    # The order of the files: three comes in the first steps, thirty-seven in later ones.
+    # In file order, record 3 comes in the first steps, and record 37 in later ones.
     with loader(dataset, batch_size=8, shuffle=False, **where, **SKIP | {"lanes": 1}) as each:
         batches = iter(each)
         first = rows(next(batches))
@@ -144,7 +144,7 @@ def test_a_list_of_whole_files_is_a_dataset_without_anything_to_skip(
     assert (added["records"], added["shard_count"]) == (len(whole), 6), added
     features = {"id": sf.FixedLenFeature((), "int64")}
     options: dict[str, Any] = {"features": features, "batch_size": 4, "tail": "pad"} | where
-    # By its name, and by the list, which is the same content and so the same job.
+    # By its name, and by the list, which has the same content and is therefore the same job.
     for named in ({"dataset": name}, {"files": f"@{out}"}):
         with sf.Loader(**named, **options | {"run": uuid.uuid4().hex}) as each:
             got = [int(number) for batch in each for number in batch["id"][batch.valid]]
@@ -175,7 +175,7 @@ def test_a_bench_skips_what_it_is_told_to_and_says_so(running: Cluster, dataset:
     ) as each:
         assert len(list(each)) == len(each)
         bench = ("bench", name, "--batches", "60")
-        # What only the loader was told nobody else knows.
+        # The loader's policy does not apply to other commands.
         command = [str(BINARY), *bench, "--coordinator", running.address]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
         assert done.returncode == 1 and "hint: " in done.stderr, done

@@ -1,4 +1,4 @@
-"""What fails in a cluster, as processes: a clear error or the exact next batch; never a hang."""
+"""Failures in a cluster of processes: a clear error or the exact next batch; never a hang."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NUMBERS = count(10)
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A coordinator; each test has a worker of its own."""
+    """A coordinator; each test has its own worker."""
     with Cluster(tmp_path_factory.mktemp("faults"), workers=0, ttl=TTL) as cluster:
         yield cluster
         for log in cluster.folder.glob("*.log"):
@@ -55,13 +55,13 @@ def worker(running: Cluster, number: int) -> Iterator[Server]:
     made = running.worker(number)
     made.start()
     yield made
-    # Stopped or not.
+    # Even if it is stopped.
     made.kill()
 
 
 @pytest.fixture
 def where(running: Cluster, worker: Server, number: int) -> dict[str, Any]:
-    """Options of a loader on the test's worker; a job's name of its own for each test."""
+    """Options of a loader on the test's worker, with a unique job name per test."""
     job = f"job-{uuid.uuid4().hex[:8]}"
     names = {"coordinator": running.address, "worker": running.socket(number)}
     return {**names, "job": job, "run": "first"}
@@ -252,7 +252,7 @@ def test_a_killed_worker_is_replaced_at_the_exact_batch_and_back_with_the_next_e
         got += take(each, steps - 9)
 
         def returned() -> bool:
-            # The worker is looked for at the end of an epoch and taken when it answers.
+            # The worker is looked up at the end of an epoch and used when it answers.
             nonlocal got
             got += take(each, 1)
             return source(each) == f"worker {worker.name}"
@@ -290,7 +290,7 @@ def test_a_stopped_worker_is_replaced_and_what_it_says_later_changes_nothing(
 def test_of_two_workers_for_one_rank_the_older_is_fenced(
     running: Cluster, dataset: Dataset, where: dict[str, Any], worker: Server, tmp_path: Path
 ) -> None:
-    """Both hold the rank: one copy of the trainer is stopped, and begun again elsewhere."""
+    """Both hold the rank: one copy of the trainer is stopped, and another is started elsewhere."""
     whole = embedded(dataset)
     other = running.worker(next(NUMBERS))
     other.start()
@@ -424,7 +424,7 @@ def test_a_path_that_is_no_socket_is_named(
 def test_the_socket_of_another_program_is_an_error_or_replaced(
     running: Cluster, dataset: Dataset, tmp_path: Path, says: bytes | None
 ) -> None:
-    """It says what it is, or nothing and closes, or nothing."""
+    """It replies in another protocol, closes without a reply, or does not reply."""
     path = tmp_path / "other.sock"
     ends = threading.Event()
 
@@ -520,7 +520,7 @@ def test_garbage_on_the_sockets_disturbs_nobody(
     expected = embedded(dataset, 2)
     held: list[socket.socket] = []
     with loader(dataset, **where) as each:
-        # The first bytes of a connection that is good, then garbage.
+        # The first bytes of a valid connection, then garbage.
         with socket.socket(socket.AF_UNIX) as probe:
             probe.connect(str(where["worker"]))
             probe.settimeout(5)
@@ -667,7 +667,7 @@ def test_descriptors_and_memory_stay_flat_over_two_hundred_reconnects(
     before, bytes_before = held(), memory(worker.pid)
     for _ in range(200):
         connect()
-    # Threads and connections end a moment after the loader that had them.
+    # Threads and connections end shortly after the loader that had them.
     until(lambda: all(now <= then for now, then in zip(held(), before, strict=True)), "all is closed")
     assert memory(worker.pid) - bytes_before < 16 * MIB
 
@@ -675,7 +675,7 @@ def test_descriptors_and_memory_stay_flat_over_two_hundred_reconnects(
 def test_the_memory_of_a_worker_stays_within_its_budget(
     running: Cluster, where: dict[str, Any], tmp_path: Path
 ) -> None:
-    """A tenth more than the budget, and 32 MiB for the program itself."""
+    """At most 110 % of the budget, and 32 MiB for the program itself."""
     pattern = big_records(tmp_path / "data", 8, 16, MIB)
     budget = 96 * MIB
     tight = with_budget(running, str(budget))
@@ -724,7 +724,7 @@ def test_nothing_is_left_behind_after_sigkill_of_every_side(
         all_sides.close()
     assert {file for file in files() - before if "shardfeed" in file.name.lower()} == set()
     assert not [file for file in files() - before if file.parent in (places[0], temporary)]
-    # It starts again over what was left in its own folders.
+    # It starts again over the remains in its own folders.
     with Cluster(tmp_path / "cluster") as again:
         where = {"coordinator": again.address, "worker": again.socket(), "job": "job"}
         with loader(dataset, **where) as each_again:
@@ -769,7 +769,7 @@ def test_a_full_disk_under_the_coordinator_is_said_and_loses_nothing(
             acknowledged = number
             said = str(refused) + full.coordinator.log.read_text()
             assert re.search("no space|full|StorageFull|os error 28", said, re.IGNORECASE), said
-            # Who trains goes on.
+            # The training continues.
             got += take(each, 40)
             full.coordinator.kill()
             filler.unlink()

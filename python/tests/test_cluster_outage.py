@@ -1,4 +1,4 @@
-"""Every coordinator gone, for long: what runs goes on, also to where it has been before."""
+"""A long outage of all coordinators: running ranks continue, also at earlier positions."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_validation_loop_goes_on_without_a_coordinator(
     running: Cluster, dataset: Dataset, where: dict[str, Any], by_worker: bool
 ) -> None:
     if not by_worker:
-        # Nobody there: the trainers read by themselves.
+        # No worker there: the trainers read in their processes.
         where = where | {"worker": running.socket(9)}
     whole = [embedded(dataset, world_size=2, rank=rank) for rank in range(2)]
     with ExitStack() as stack:
@@ -96,7 +96,7 @@ def test_a_move_that_cannot_be_confirmed_is_told(
         each("set_epoch", 0)
         assert each("take", 2) == first[:2]
         assert each("generation") == 1
-        # Others start before the coordinator hears of it.
+        # Others start before the coordinator receives a report of it.
         stop(running.workers[0])
         running.coordinator.start()
         try:

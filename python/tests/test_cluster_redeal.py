@@ -1,4 +1,4 @@
-"""Ranks that go on without those that are gone: a live re-deal, and a restart with more ranks."""
+"""Ranks that continue without lost ones: a live reshard, and a restart with more ranks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def large(tmp_path: Path) -> Dataset:
 
 
 def embedded(dataset: Dataset, **options: Any) -> list[list[int]]:
-    """The global batches of a run that nothing happened to."""
+    """Returns the global batches of an undisturbed run."""
     with loader(dataset, batch_size=GLOBAL, lanes=4, **options) as each:
         return [[int(number) for number in batch["id"]] for batch in each]
 
@@ -72,7 +72,7 @@ def test_three_of_four_ranks_deal_the_rest_anew_when_one_is_killed(
         ]
         for step in range(5):
             assert step_of_all(ranks) == whole[step]
-        # The last rank gets a step more than the others; another one dies.
+        # The last rank gets one step more than the others; another rank dies.
         ahead = ranks[3]("next")
         assert ahead == whole[5][18:]
         ranks[1].kill()
@@ -93,12 +93,12 @@ def test_three_of_four_ranks_deal_the_rest_anew_when_one_is_killed(
         got = [step_of_all(left) for _ in range(6)]
         assert got == whole[5:11]
         assert {each("generation") for each in left} == {1}
-        # Going back to a step is another generation, which delivers from there again.
+        # Returning to an earlier step begins another generation, which delivers from there again.
         for each in left:
             each("redeal", 8, 3, None)
         assert [step_of_all(left) for _ in range(2)] == whole[8:10]
         state = left[0]("state")
-    # Six ranks go on from the state.
+    # Six ranks resume from the state.
     with ExitStack() as stack:
         env = {"resume": state, "run": "second"}
         six = [

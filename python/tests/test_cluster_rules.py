@@ -1,4 +1,4 @@
-"""The rules of jobs, tokens and generations, with a coordinator and a worker as processes."""
+"""Rules of jobs, states and generations, with a coordinator and a worker as processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def where(running: Cluster) -> dict[str, Any]:
-    """Options of a loader in the cluster; a job's name of its own for each test."""
+    """Options of a loader in the cluster, with a unique job name per test."""
     job = f"job-{uuid.uuid4().hex[:8]}"
     return {"coordinator": running.address, "worker": running.socket(), "job": job, "run": "first"}
 
@@ -49,14 +49,14 @@ def embedded(dataset: Dataset, **options: Any) -> list[list[int]]:
 
 
 def state_at(dataset: Dataset, step: int, **options: Any) -> dict[str, Any]:
-    """A state that the cluster never saw being made."""
+    """Returns a state that was saved outside of the cluster."""
     with loader(dataset, **options) as each:
         take(each, step)
         return each.state_dict()
 
 
 def superseded(each: sf.Loader, most: int = 20_000) -> sf.SupersededError:
-    """Goes on until the loader says that it was superseded."""
+    """Iterates until the loader raises that it was superseded."""
     with pytest.raises(sf.SupersededError) as caught:
         for _ in range(most):
             next(iter(each), None)
@@ -136,7 +136,7 @@ def test_ranks_of_one_run_from_different_states_conflict_and_both_steps_are_name
             take(ranks[1], 1)
         for part in ("rank 1", "epoch 0 step 5", "rank 0", "epoch 0 step 3", "`first`"):
             assert part in str(caught.value)
-        # The refused rank loads what the others have; nobody was disturbed.
+        # The rejected rank loads the others' state; no rank was disturbed.
         ranks[1].load_state_dict(states[0])
         expected = [embedded(dataset, world_size=2, rank=rank) for rank in range(2)]
         assert take(ranks[1], 2) == expected[1][3:5]
@@ -186,7 +186,7 @@ def test_a_rank_that_rejoins_elsewhere_supersedes_the_others_until_they_load_its
         error = superseded(first)
         for part in ("generation 0", "rank 1", "epoch 0 step 2", "generation 1"):
             assert part in str(error)
-        # Asked again it says so again; only the state helps.
+        # A retry raises the same error; only loading the state helps.
         superseded(first, 1)
         first.load_state_dict(state)
         assert take(first, 4) == expected[0][2:6] and first.generation == 1
@@ -249,18 +249,18 @@ def test_a_late_rank_of_an_old_run_is_superseded(dataset: Dataset, where: dict[s
 def test_an_older_loader_of_a_rank_gives_nothing_once_another_one_has_started(
     running: Cluster, dataset: Dataset, where: dict[str, Any]
 ) -> None:
-    """On one worker at once, also of what it has in hand."""
+    """Also for batches in hand, with both loaders on one worker."""
     expected = embedded(dataset, batch_size=1)
     state = None
     for round_ in range(20):
         with loader(dataset, **where, batch_size=1, prefetch=8, resume=state) as first:
             assert take(first, 2) == expected[4 * round_ : 4 * round_ + 2]
             iterator, state = iter(first), first.state_dict()
-            # One that starts elsewhere than where the coordinator knows the rank begins a new generation.
+            # A start at another position than the rank's known one begins a new generation.
             until(lambda: cursors(running, where["job"]) == {0: (0, 4 * round_ + 2)}, "it is known")  # noqa: B023
             with loader(dataset, **where, batch_size=1, resume=state) as second:
                 assert take(second, 2) == expected[4 * round_ + 2 : 4 * round_ + 4]
-                # Asked again it says so again.
+                # A retry raises the same error.
                 for _ in range(3):
                     with pytest.raises(sf.FencedError):
                         next(iterator)
@@ -361,7 +361,7 @@ def test_ranks_that_go_back_one_after_the_other_supersede_nobody(
             for rank, each in enumerate(ranks):
                 each.set_epoch(0)
                 assert [ids(batch) for batch in each] == expected[rank]
-                # As much time passes between the ranks as a verdict needs.
+                # The coordinator has enough time for a decision between the ranks.
                 until(lambda: cursors(running, where["job"]).get(rank) == (1, 0), "is told")  # noqa: B023
         assert ranks[0].generation == ranks[1].generation == 2
 
@@ -421,7 +421,7 @@ def test_epochs_lengths_and_states_are_those_of_one_process(
     dataset: Dataset, where: dict[str, Any]
 ) -> None:
     def of(state: dict[str, Any]) -> dict[str, Any]:
-        # A coordinator counts branches too.
+        # A coordinator also counts branches.
         return {name: value for name, value in state.items() if name != "generation"}
 
     def story(**options: Any) -> list[Any]:
@@ -509,7 +509,7 @@ def test_an_uneven_rank_restarts_from_its_own_state(
 
 
 class World:
-    """Trainers in lockstep with ledgers, killed and begun again from a state."""
+    """Trainers in lockstep with ledgers, killed and restarted from a state."""
 
     def __init__(self, folder: Path, dataset: Dataset, where: dict[str, Any]) -> None:
         self.folder, self.dataset, self.where = folder, dataset, where
@@ -571,7 +571,7 @@ def test_every_record_counts_once_through_restarts_and_kills_of_worker_and_train
         world.all("take", 5)
         state = world.state()
         world.all("next")
-        # One comes back elsewhere; the others hear of it and load the same state.
+        # One returns elsewhere; the others receive an error and load the same state.
         world.trainers[2].kill()
         log = tmp_path / "rank-2.log"
         options = {"tail": "pad", "lanes": 2, "batch_size": 3, "resume": state}

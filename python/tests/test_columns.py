@@ -1,4 +1,4 @@
-"""Columns that are no plain arrays."""
+"""Columns that are not plain arrays."""
 
 from __future__ import annotations
 
@@ -69,7 +69,8 @@ def test_defaults(batch: sf.Batch) -> None:
 
 @pytest.mark.parametrize("dtype", ["int64", "float32", "string"])
 def test_a_default_has_as_many_values_as_the_shape(tmp_path: Path, dtype: str) -> None:
-    """As TensorFlow 2.21: any nesting of that many values; of none, the feature is required."""
+    """As in TensorFlow 2.21: any nesting of that many values; without values the feature is
+    required."""
     values: list[Any] = [b"a", b"b", b"c", b"d"] if dtype == "string" else [1, 2, 3, 4]
     with sf.TFRecordWriter(tmp_path / "x.tfrecord") as writer:
         writer.write({"other": 1})
@@ -186,7 +187,7 @@ DTYPES = ("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "int64"
 
 
 def test_what_columns_consist_of_begins_at_multiples_of_256_bytes(tmp_path: Path) -> None:
-    """Of every kind and type, with odd lengths before it, and in every batch."""
+    """For every kind and type, after odd lengths, and in every batch."""
     with sf.TFRecordWriter(tmp_path / "x.tfrecord") as writer:
         for row in range(9):
             n = row % 3 + 1

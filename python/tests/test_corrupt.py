@@ -1,4 +1,4 @@
-"""Corrupt records: what fills their slots, and that every one is counted, whatever happens around it."""
+"""Corrupt records: the substitutes in their entries, and complete counts under faults."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import shardfeed as sf
 sys.path.insert(0, str(ROOT / "tests"))
 from recount import recount  # noqa: E402
 
-#: Records (shard, ordinal) that are damaged: first and last of a file, neighbours, and one alone.
+#: Damaged records (shard, ordinal): first and last of a file, neighbors, and an isolated one.
 BAD = [(0, 0), (2, 17), (2, 18), (2, 19), (3, 6), (4, 3), (6, 12), (6, 13), (7, 17), (0, 5)]
 LANES = 2
 SKIP: dict[str, Any] = {"corrupt": "skip-record", "lanes": LANES, "tail": "pad"}
@@ -35,7 +35,7 @@ def rows(batch: sf.Batch) -> list[Row]:
 
 
 def damage(dataset: Dataset, bad: list[tuple[int, int]] = BAD) -> None:
-    """Flips a bit in the data of records: lengths and stored checksums stay, and so does the order."""
+    """Flips a bit in the data of records: lengths, stored checksums and the order are unchanged."""
     for shard, ordinal in bad:
         flip(dataset.file(shard), record_offsets(dataset.file(shard))[ordinal] + 12 + 5)
 
@@ -45,7 +45,7 @@ def take(each: sf.Loader, steps: int | None = None) -> list[list[Row]]:
 
 
 def filled(whole: list[list[Row]], bad: set[int], lanes: int = LANES) -> list[list[Row]]:
-    """What the batches of a run without damage become: docs/ORDER.md, section 12, from its text."""
+    """Returns the expected batches, given those without damage, from docs/ORDER.md, section 12."""
     each = len(whole[0]) // lanes
     order: list[list[Row]] = [[] for _ in range(lanes)]
     for step in whole:
@@ -67,7 +67,7 @@ def numbers() -> set[int]:
 
 @pytest.fixture
 def expected(dataset: Dataset, numbers: set[int]) -> list[list[Row]]:
-    """The batches of one rank, as they must be once the records are damaged."""
+    """Damages the records; returns the batches of one rank that must result."""
     with loader(dataset, batch_size=8, lanes=LANES, tail="pad") as each:
         whole = take(each)
     damage(dataset)
@@ -75,7 +75,7 @@ def expected(dataset: Dataset, numbers: set[int]) -> list[list[Row]]:
 
 
 def together(dataset: Dataset, world: int, **options: Any) -> list[list[Row]]:
-    """The global batches of `world` ranks."""
+    """Returns the global batches of `world` ranks."""
     options = SKIP | {"batch_size": 8 // world} | options
     ranks = [loader(dataset, rank=rank, world_size=world, **options) for rank in range(world)]
     taken = [take(each) for each in ranks]
@@ -174,7 +174,7 @@ def test_over_the_budget_is_an_error_that_names_the_first(
                 got.append(rows(batch))
         assert each.stats()["skipped"] <= allowed
         first = each.skipped[0]
-        # The cursor stands before the batch that is too much, and asking again says so again.
+        # The cursor is before the batch that exceeds the budget, and a retry raises the same error.
         assert each.step == len(got)
         with pytest.raises(sf.CorruptRecordError, match="corrupt_budget allows"):
             next(iter(each))
@@ -206,7 +206,7 @@ def test_a_file_whose_framing_breaks_ends_there(dataset: Dataset) -> None:
     assert sorted(number for number, _, _ in got) == sorted(left)
     with pytest.raises(sf.CorruptRecordError, match="2 in all, and corrupt_budget allows 1"):
         loader(dataset, corrupt_budget=1, **SKIP)
-    # What was found under one policy is not taken for whole under another.
+    # Results of a scan under one policy are not reused under another.
     with pytest.raises(sf.CorruptRecordError, match="length does not match"):
         loader(dataset)
 
@@ -241,7 +241,7 @@ def test_compressed_files(tmp_path: Path, compression: str) -> None:
         other.file(shard).write_bytes(pack(data) if data else b"")
     numbers = {shard * 1000 + ordinal for shard, ordinal in BAD}
     assert together(other, 2) == filled(whole, numbers)
-    # Cut short, a compressed file ends at some record.
+    # A truncated compressed file ends at some record.
     last = other.file(6)
     last.write_bytes(last.read_bytes()[:-20])
     with loader(other, **SKIP) as each:
@@ -270,7 +270,7 @@ def test_the_ledger_says_what_was_skipped(
 def test_any_flipped_bytes_end_in_right_counts_or_a_clear_error(
     tmp_path: Path, policy: str
 ) -> None:
-    """Whatever is flipped: what is delivered as valid was written, once, and the rest is accounted for."""
+    """For any flipped bits, valid rows were written, occur once, and the rest is accounted for."""
     clean = make_dataset(tmp_path / "clean", [9, 14, 6])
     images = {number: example(number)["image"].tobytes() for number in clean.ids}
     outcomes = {"clean": 0, "skipped": 0, "left out": 0, "error": 0}
@@ -333,7 +333,7 @@ def test_a_verified_list_has_nothing_to_skip(dataset: Dataset, tmp_path: Path) -
             got = [int(number) for batch in each for number in batch["id"][batch.valid]]
             assert each.skipped == []
         assert sorted(got) == sorted(number for number in dataset.ids if number // 1000 not in (2, 4))
-    # Without these files nothing is damaged, for whoever reads the list again.
+    # Without these files there is no damage in the list.
     again = subprocess.run([*command[:3], f"@{out}"], capture_output=True, text=True, timeout=60)
     assert again.returncode == 0, again.stderr
     out.write_text("nowhere.tfrecord\n")

@@ -1,4 +1,5 @@
-"""Credentials that a host or a login hands out: asked for as documented, and renewed before they end."""
+"""Credentials from a host or a login service: requested as documented, and renewed before they
+expire."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ def s3() -> Iterator[S3]:
 
 @pytest.fixture(autouse=True)
 def no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """None but what a test sets."""
+    """Removes all credentials that the test does not set."""
     for name in list(os.environ):
         if name.startswith(("AWS_", "GOOGLE_", "AZURE_", "GCE_", "IDENTITY_", "HTTP_PROXY", "HTTPS_PROXY")):
             monkeypatch.delenv(name)
@@ -53,7 +54,7 @@ def no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def tls(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, str]:
-    """An authority's certificate, and a certificate and key for this host that it signed."""
+    """An authority's certificate, and a certificate and key for this host, signed by it."""
     folder = tmp_path_factory.mktemp("tls")
     keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
     now = datetime.now(UTC)
@@ -82,7 +83,7 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, str]:
 
 
 def read_until_renewed(files: str, dataset: Dataset, office: Office, used: Callable[[], set[str]]) -> None:
-    """Epoch after epoch, until what was handed out first is over and later ones were used."""
+    """Reads epochs until the first credential has expired and later ones were used."""
     options: dict[str, Any] = {"batch_size": 4, "shuffle_window": 16, "interleave": 3, "seed": 7}
     with sf.Loader(files, FEATURES, **options) as each, sf.Loader(dataset.pattern, FEATURES, **options) as same:
 
@@ -96,7 +97,7 @@ def read_until_renewed(files: str, dataset: Dataset, office: Office, used: Calla
             return bool(used() & over) and bool(used() - over)
 
         until(renewed, "credentials are over, and others are used")
-        # Whoever hands them out fails for a moment: that is no failure of the run.
+        # A transient failure of the service is not a failure of the run.
         office.fail = 2
         seen = used()
         until(lambda: epoch() and office.fail == 0 and used() - seen, "later ones are used")
@@ -105,7 +106,7 @@ def read_until_renewed(files: str, dataset: Dataset, office: Office, used: Calla
 
 
 def guard(proxy: Proxy, office: Office, refused: list[str]) -> None:
-    """Only requests whose credential is good right now pass."""
+    """Lets requests pass only if their credential is currently valid."""
 
     def choose(seen: Seen) -> Fault | None:
         if office.is_good(seen.key) and seen.token == f"token of {seen.key}":
@@ -150,7 +151,7 @@ def test_the_role_of_an_eks_pod(
 def test_the_role_of_an_ecs_task(
     s3: S3, dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Its address is fixed, and not of this host: a proxy stands in for it.
+    # Its address is fixed, and not on this host, so a proxy stands in for it.
     with Container("/v2/credentials/id") as office:
         monkeypatch.setenv("HTTP_PROXY", office.endpoint)
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
@@ -187,7 +188,7 @@ def test_the_account_of_a_google_instance(
             return Fault("status", status=401)
 
         proxy.choose = choose
-        # It is known by a name and by an address.
+        # It has a name and an address.
         for name in ("GCE_METADATA_HOST", "GCE_METADATA_IP"):
             monkeypatch.setenv(name, office.endpoint.removeprefix("http://"))
         monkeypatch.setenv("GOOGLE_BASE_URL", proxy.endpoint)
@@ -255,7 +256,7 @@ def test_requests_to_azure_are_signed_as_its_own_package_signs_them(
         with sf.Loader("az://container/some folder/*.tfrecord", FEATURES, **options) as each:
             assert [ids(batch) for batch in each] == local(dataset)
         assert store.ranges > 0 and not store.refused
-        # A blob that was replaced is refused by name.
+        # A replaced blob is rejected, with its name.
         each = sf.Loader("az://container/some folder/*.tfrecord", FEATURES, **options)
         store.blobs["some folder/train-02.tfrecord"] = dataset.file(4).read_bytes()
         with each, pytest.raises(sf.ShardChangedError, match=r"train-02.tfrecord: changed"):

@@ -1,4 +1,4 @@
-"""The pixel contract: which pixels JPEGs become, and what a job pins of it."""
+"""The pixel contract: the pixels of JPEGs, and the part of it that a job pins."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from shardfeed import operators as op
 FEATURES: dict[str, Any] = {"photo": sf.FixedLenFeature((), "string")}
 HEIGHT, WIDTH, COUNT = 83, 121, 12
 PHOTO = (Path(__file__).parent / "waves.jpeg").read_bytes()
-#: Of the bytes of `tf.io.decode_jpeg(PHOTO, 3, dct_method="INTEGER_ACCURATE")`, TensorFlow 2.21.
+#: Digest of the bytes of `tf.io.decode_jpeg(PHOTO, 3, dct_method="INTEGER_ACCURATE")`, TensorFlow
+#: 2.21.
 TENSORFLOWS = "efae1f9b4b2f70ab"
 WHOLE = op.crop("photo", (HEIGHT, WIDTH))
 
 
 def written(path: Path, photo: bytes) -> str:
-    """A file of the same JPEG again and again."""
+    """Writes a file with COUNT copies of the JPEG; returns its path."""
     with sf.TFRecordWriter(path) as writer:
         for _ in range(COUNT):
             writer.write({"photo": photo})
@@ -72,7 +73,7 @@ def test_a_state_resumes_with_the_same_pixels(files: str) -> None:
 
 
 def test_suspect_images_are_decoded_and_counted(tmp_path: Path, files: str) -> None:
-    # A few bytes go unnoticed: they were read ahead with the last pixels.
+    # A few bytes would go unnoticed, as they are read ahead with the last pixels.
     suspect = written(tmp_path / "suspect.tfrecord", PHOTO[:-2] + b"more" * 16 + PHOTO[-2:])
     loader = made(suspect, WHOLE)
     assert np.array_equal(pixels(loader), pixels(made(files, WHOLE))), "libjpeg-turbo warns of bytes before the end marker"

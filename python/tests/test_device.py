@@ -1,4 +1,5 @@
-"""Batches on a GPU, with a stand-in for its driver: docs/GPU.md says what that shows and what not."""
+"""Batches on a GPU, with a stand-in for its driver: docs/GPU.md describes the limits of this
+test."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ import shardfeed as sf
 
 @pytest.mark.parametrize("columns", ["ragged", "padded"])
 def test_batches_on_the_device_are_those_of_the_host(run: Any, columns: str) -> None:
-    """Also when their worker is killed."""
+    """Also when the worker is killed."""
     ended = run(
         """
 stream = dc.Stream()
@@ -47,7 +48,7 @@ stream.close()
         columns,
     )
     ended.is_clean()
-    # The loader used the driver on a thread of its own alone; the other one is the program's.
+    # The loader used the driver only on its own thread; the other thread is the program's.
     assert sorted(name == "shardfeed-gpu" for name in ended.report["context_threads"]) == [False, True]
 
 
@@ -219,7 +220,8 @@ stream.close()
 
 @pytest.mark.embedded_only
 def test_a_trainer_captures_graphs_while_batches_are_copied_and_slots_made(run: Any) -> None:
-    """The stand-in ends the process at a call that would make a capture in torch's default mode fail."""
+    """The stand-in ends the process at a call that would break a capture in torch's default
+    mode."""
     run(
         """
 import time
@@ -342,8 +344,8 @@ assert sum(1 for _ in rest) == 32 - delivered
 
 
 def test_ctrl_c_ends_the_wait_for_a_device_that_is_busy(run: Any) -> None:
-    """The loop is so far ahead of it that no slot is left; what it waited for comes next, whenever that is and whoever
-    reads by then."""
+    """The loop is so far ahead that no slot is left; the awaited batch comes next, at any later
+    time and in any thread."""
     run(
         """
 import signal, threading, time
@@ -410,7 +412,7 @@ stream.close()
 
 @pytest.mark.embedded_only
 def test_an_answer_that_no_list_has_is_an_error_with_its_number(run: Any) -> None:
-    """Newer drivers have answers that the list in this package has not."""
+    """Newer drivers have results that this package's list lacks."""
     ended = run(
         """
 feed = loader(device="cuda")

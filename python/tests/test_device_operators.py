@@ -1,5 +1,5 @@
-"""Operators that a GPU carries out, beside the worker's: the committed kernels, in the interpreter of PTX of the stand-in
-for its driver. docs/GPU.md says what that shows and what not."""
+"""Operators on a GPU, compared with the worker's: the committed kernels, in the PTX interpreter of
+the driver's stand-in. docs/GPU.md describes the limits of this test."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_committed_kernels_are_what_their_script_writes() -> None:
     ],
 )
 def test_what_the_device_makes_is_what_the_worker_makes(run: Any, chain: str) -> None:
-    """Also when their worker is killed."""
+    """Also when the worker is killed."""
     ended = run(
         f"CHAIN = [{chain}]"
         """
@@ -155,7 +155,8 @@ except sf.DeviceError as error:
 
 @pytest.mark.embedded_only
 def test_others_take_columns_by_the_cuda_array_interface(run: Any) -> None:
-    """As CuPy does: its stream comes after the one that is named, and the array is kept while it works."""
+    """As in CuPy: its stream is ordered after the named one, and the array is kept while it
+    works."""
     ended = run(
         """
 import time

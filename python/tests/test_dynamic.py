@@ -1,4 +1,4 @@
-"""mode="dynamic" over real processes: who asks first is served first, everything once."""
+"""mode="dynamic" over real processes: claims are served in order of arrival, every sample once."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def start(
     stack: ExitStack, tmp_path: Path, dataset: Dataset, where: dict[str, Any],
     workers: list[Server], world_size: int, **options: Any,
 ) -> list[Trainer]:  # fmt: skip
-    """As many trainers, which take turns on the workers, opened together."""
+    """Starts `world_size` trainers, distributed over the workers and opened together."""
     log = tmp_path / f"log-{uuid.uuid4().hex[:6]}"
     ranks = [
         stack.enter_context(spawned(
@@ -89,8 +89,8 @@ def start(
 
 
 def epoch(ranks: list[Trainer], got: list[Ids] | None = None) -> list[Ids]:
-    """What each rank gets until the epoch ends for it. It ends when all have consumed everything, so
-    they run side by side."""
+    """Returns the batches of each rank until its epoch ends. It ends when all samples are consumed,
+    so the ranks run concurrently."""
     got = got or [[] for _ in ranks]
 
     def run(rank: int) -> None:
@@ -140,7 +140,7 @@ def test_without_a_tail_it_is_uneven(dataset: Dataset, where: dict[str, Any], wo
     options["run"] = "two"
     with loader(dataset, mode="dynamic", tail="uneven", **options, resume=state) as again:
         assert (again.epoch, again.step) == (1, 0), "it is the same job"
-    # With mode="deterministic" it stays "drop".
+    # With mode="deterministic" the default is still "drop".
     assert loader(dataset, batch_size=8).state_dict() == loader(dataset, batch_size=8, tail="drop").state_dict()
 
 
@@ -185,7 +185,7 @@ def test_a_worker_that_goes_loses_and_doubles_nothing(
     with ExitStack() as stack:
         ranks = start(stack, tmp_path, large, where, workers, 2, prefetch=4)
         got: list[Ids] = [each("take", 5) for each in ranks]
-        # Several batches are in hand, and what nobody has begun is asked for by the other rank.
+        # Several batches are in hand, and the other rank claims those that were not begun.
         match going:
             case "drained":
                 name = workers[0].arguments[workers[0].arguments.index("--name") + 1]
@@ -220,11 +220,11 @@ def test_a_rank_that_is_gone_for_good_leaves_its_rest_to_the_others(
         again = [number for number, times in delivered.items() if times > 1]
         missing = large.ids - set(delivered)
         if in_doubt == "redeliver":
-            # What it may have consumed is given again, and no more than that.
+            # Only samples that it may have consumed are delivered again.
             assert not missing and set(again) <= {number for batch in got[0] for number in batch}
             assert len(again) <= shown["redelivered"] and shown["dropped"] == 0
         else:
-            # Nothing comes twice; what it had begun and not consumed is lost.
+            # Nothing is delivered twice; samples that it had begun and not consumed are lost.
             assert not again and len(missing) <= shown["dropped"] and shown["redelivered"] == 0
         assert (shown["lost"], shown["duplicated"], shown["in_doubt"]) == (0, 0, [])
 
@@ -270,7 +270,7 @@ def test_a_state_replays_the_same_batches_of_every_rank(
             each("take", 6)
         states = [each("state") for each in ranks]
         assert states[0]["cluster"] and states[0]["segments"] == states[1]["segments"]
-        # Only what was granted by then is sure to come again.
+        # Only samples that were granted by then are certain to repeat.
         first = [each("take", 3) for each in ranks]
     with ExitStack() as stack:
         where = where | {"run": "two"}
@@ -323,7 +323,8 @@ def test_nothing_is_delivered_without_the_coordinators_word(
         got: Ids = each("take", 3)
         running.coordinator.signal(signal.SIGSTOP)
         try:
-            # Until then what is granted is good; then it stops, and somebody says why.
+            # Until then granted samples are delivered; then delivery stops, and the reason is
+            # logged.
             log = workers[0].log
             begun = log.stat().st_size
 
@@ -361,12 +362,13 @@ def test_an_older_loader_of_a_rank_is_fenced(
         iterator = iter(first)
         got = [ids(next(iterator)) for _ in range(3)]
         state = first.state_dict()
-        # The one before may have consumed more than anybody was told: the state begins a new generation.
+        # The previous one may have consumed more than it reported: the state begins a new
+        # generation.
         until(lambda: cursors(running, where["job"]) == {0: (0, 3)}, "it is known")
         with loader(dataset, **options, resume=state) as second:
             got.append(ids(next(iter(second))))
             for _ in range(3):
-                # Its worker says the one, the coordinator the other.
+                # Its worker raises one, the coordinator the other.
                 with pytest.raises((sf.FencedError, sf.SupersededError), match="started again"):
                     next(iterator)
             got += [ids(batch) for batch in second]

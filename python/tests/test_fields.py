@@ -1,4 +1,4 @@
-"""docs/FIELDS.md has every field that the commands print, with its type, and none that nothing prints."""
+"""docs/FIELDS.md has every field that the commands print, with its type, and no other fields."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import shardfeed as sf
 
 IDS: dict[str, Any] = {"id": sf.FixedLenFeature((), "int64")}
 
-#: What says which field of JSON is made of it, in the code of the command and of what it shows.
+#: Code of the command and of its output, which determines the fields of JSON.
 SOURCES = [*(ROOT / "cli/src").rglob("*.rs"), *(ROOT / "worker/pipeline/src").glob("*.rs")]
 
 LINK = re.compile(r"\[([a-z-]+)\]\(#\1\)")
@@ -28,7 +28,7 @@ NAME = re.compile(r"`([a-z_]+)`")
 
 
 class Field(NamedTuple):
-    """What the page says of a field."""
+    """Description of a field on the page."""
 
     #: "integer", "number", "text", "boolean", "object", "any", or the name of a section.
     kind: str
@@ -37,7 +37,7 @@ class Field(NamedTuple):
 
 
 def section(title: str) -> list[list[str]]:
-    """The cells of the first table below a title of the page."""
+    """Returns the cells of the first table below a title of the page."""
     page = (ROOT / "docs/FIELDS.md").read_text()
     (text,) = re.findall(rf"^#+ {re.escape(title)}\n(.*?)(?=^#|\Z)", page, re.MULTILINE | re.DOTALL)
     (table,) = re.findall(r"(?:^\|.*\|\n)+", text, re.MULTILINE)[:1]
@@ -46,7 +46,7 @@ def section(title: str) -> list[list[str]]:
 
 @cache
 def fields(title: str) -> dict[str, Field]:
-    """Of an object, by path. "..." stands for the fields of another one."""
+    """Returns the fields of an object, by path. "..." includes the fields of another object."""
     found: dict[str, Field] = {}
     for path, kind, _ in section(title):
         link = LINK.search(kind)
@@ -63,7 +63,7 @@ def fields(title: str) -> dict[str, Field]:
 
 @cache
 def objects() -> dict[str, str]:
-    """The section that says what a command prints."""
+    """Returns the section for the output of each command."""
     found: dict[str, str] = {}
     for commands, prints in section("Commands"):
         link = LINK.fullmatch(prints)
@@ -76,7 +76,7 @@ SCALARS: dict[str, Any] = {"integer": int, "number": (int, float), "text": str, 
 
 
 def wrong(value: dict[str, Any], title: str, below: str = "") -> Iterator[str]:
-    """What an object has that its section does not say, or says to be something else."""
+    """Yields the fields of an object that its section lacks or describes differently."""
     for name, found in value.items():
         path = below + name
         field = fields(title).get(path)
@@ -98,14 +98,16 @@ def wrong(value: dict[str, Any], title: str, below: str = "") -> Iterator[str]:
 
 
 class Asked:
-    """Asks commands, and remembers which."""
+    """Runs commands, and records them."""
 
     def __init__(self, *options: str) -> None:
         self.options, self.asked = options, set[str]()
 
     def __call__(self, command: str, *arguments: str | Path, code: int = 0) -> dict[str, Any]:
-        """What a command prints, which is as the page says.
-        - `command`: as the page names it; its flags that choose what is printed are `arguments` as well."""
+        """Returns the output of a command, after comparing it with the page.
+
+        - `command`: as named on the page; flags that select the output are also in `arguments`.
+        """
         words = [word for word in command.split() if not word.startswith("-")]
         line = [str(BINARY), *words, *map(str, arguments), *self.options, "-o", "json"]
         done = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
@@ -116,9 +118,9 @@ class Asked:
         return printed
 
 
-#: Not asked here: it changes the set of coordinators, of which this cluster has one.
+#: Not run here: they change the set of coordinators, of which this cluster has one.
 OF_SEVERAL = {"cluster add", "cluster remove", "cluster transfer-leader"}
-#: Asked by the test of the group.
+#: Run by the test of the group.
 OF_FILES = {
     "dataset inspect", "dataset inspect --unscanned", "dataset stats", "dataset verify", "dataset write", "plan show", "batch show",
     "batch show --find", "bench", "doctor", "config validate", "config show", "tls init", "tls issue", "tls rotate", "tls show",
@@ -149,7 +151,7 @@ def test_the_page_names_no_field_that_nothing_prints() -> None:
 
 
 def linked() -> set[str]:
-    """Sections that others refer to."""
+    """Returns the sections that are referenced from others."""
     found: set[str] = set()
     left = set(objects().values())
     while left:
@@ -181,7 +183,7 @@ def test_what_commands_say_of_files(tmp_path: Path) -> None:
     asked("batch show", dataset.pattern, *plan, "--step", "0")
     asked("batch show --find", dataset.pattern, *plan, "--find", f"{dataset.file(0).name}:3")
     asked("bench", "--files", dataset.pattern, "--batch-size", "4", "--batches", "4")
-    # A disk that is slow is a finding, and exit code 1.
+    # A slow disk is a finding, with exit code 1.
     done = subprocess.run([BINARY, "doctor", "-o", "json"], capture_output=True, text=True, timeout=60)
     assert list(wrong(json.loads(done.stdout), objects()["doctor"])) == []
     asked("config validate", "worker", ROOT / "deploy/config/worker.toml")
@@ -191,7 +193,7 @@ def test_what_commands_say_of_files(tmp_path: Path) -> None:
     asked("tls rotate", tmp_path / "pki")
     asked("tls show", tmp_path / "pki/head")
     assert asked.asked | {"doctor"} == OF_FILES
-    # And of what is wrong with them.
+    # The output for damaged files.
     file = bytearray(dataset.file(1).read_bytes())
     file[200] ^= 1
     dataset.file(1).write_bytes(file)
@@ -243,12 +245,12 @@ def test_what_commands_say_of_jobs(tmp_path: Path) -> None:
     assert asked.asked | alone.asked == OF_JOBS
 
 
-#: Those of an event that only some kinds have.
+#: Fields that only some kinds of events have.
 EVENT_FIELDS = ("job", "worker", "dataset", "generation", "ranks", "epoch", "step")
 
 
 def contexts(asked: Asked, folder: Path) -> None:
-    """What the command knows of clusters, in a folder of its own."""
+    """Tests the commands for contexts, in a separate folder."""
     env = {"HOME": str(folder), "XDG_CONFIG_HOME": str(folder / "config"), "PATH": "/usr/bin"}
     for line in (["context", "set", "prod", "--coordinator", "head:7070"], ["context", "list", "-o", "json"]):
         done = subprocess.run([BINARY, *line], env=env, capture_output=True, text=True, timeout=60)
@@ -265,7 +267,7 @@ def test_the_kinds_of_events_are_those_of_the_code() -> None:
 
 
 def kinds_of_events() -> dict[str, set[str]]:
-    """What the page says: the fields that each has."""
+    """Returns the fields of each kind of event on the page."""
     table = section("Kinds of events")
     return {kind: set(NAME.findall(has)) for kinds, has, _ in table for kind in NAME.findall(kinds)}
 
@@ -294,7 +296,7 @@ def test_what_commands_say_of_tokens_and_of_the_audit(tmp_path: Path) -> None:
             lambda: [each for each in asked("audit")["entries"] if each["outcome"] == "DENIED"], "what was denied is written"
         )
         assert [(each["principal"], each["method"]) for each in entries] == [(f"worker:node-1 (token {joined['id']})", "SaveSnapshot")]
-        # The files have the same fields, but the node, which is whose they are.
+        # The files have the same fields, except the node, which owns them.
         lines = [json.loads(line) for path in running.folder.rglob("audit/*.jsonl") for line in path.read_text().splitlines()]
         assert lines and all(set(line) <= set(fields("audit-entry")) - {"node"} for line in lines)
         assert asked.asked | joining.asked | as_worker.asked | alone.asked == OF_TOKENS

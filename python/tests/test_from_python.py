@@ -1,4 +1,4 @@
-"""Datasets written from Python: records, arrays, generators, and what a loader makes of them."""
+"""Datasets written from Python: records, arrays, generators, and their loaders."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NUMBERS = ("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "int64
 
 
 def records(count: int) -> list[bytes]:
-    """Of sizes that differ, in an order that a reader would notice."""
+    """Returns records of different sizes, in a recognizable order."""
     return [b"%06d" % number + b"x" * (number % 97) for number in range(count)]
 
 
@@ -39,7 +39,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 class Message:
-    """What a `tf.train.Example` has; the real one is in tests/frameworks."""
+    """The required part of a `tf.train.Example`; the real one is in tests/frameworks."""
 
     def SerializeToString(self) -> bytes:
         return sf.encode_example({"x": [1, 2]})
@@ -62,7 +62,7 @@ def test_tuples_are_x_and_y(tmp_path: Path) -> None:
     x, y = np.arange(12, dtype=np.float32).reshape(4, 3), np.arange(4)
     source = sf.from_arrays((x, y), tmp_path / "arrays")
     assert list(source.features or {}) == ["x", "y"]
-    # As by their names: nothing is written.
+    # The same as by name: nothing is written.
     assert sf.from_arrays({"x": x, "y": y}, tmp_path / "arrays") == source
     made = sf.from_generator(lambda: zip(x, y, [0.5] * 4, strict=True), tmp_path / "generator")
     with sf.Loader(made, batch_size=4, shuffle_window=1) as loader:
@@ -98,7 +98,8 @@ def test_shards_are_alike_however_the_records_come(tmp_path: Path) -> None:
     for shard in shards:
         numbers = np.array([int.from_bytes(record, "big") for record in shard])
         assert len(numbers) == 1000
-        # The mean of 1,000 of them has a standard deviation of 183; and no two neighbours of the input in a row.
+        # The mean of 1,000 of them has a standard deviation of 183; and neighbors in the input are
+        # separated.
         assert abs(numbers.mean() - 9999.5) < 5 * 183
         assert (np.abs(np.diff(numbers)) == 1).sum() < 10
 
@@ -111,7 +112,8 @@ def test_any_order_is_as_likely_as_any_other(tmp_path: Path) -> None:
             mixer.add(keys.key(number), record)
         orders.append(b"".join(mixer.drain()))
     counts = np.unique(orders, return_counts=True)[1]
-    # Chi-square with 5 degrees of freedom; beyond 20.5 once in a thousand times, and the seeds are always these.
+    # Chi-square with 5 degrees of freedom; exceeds 20.5 once in 1,000 times, and the seeds are
+    # fixed.
     assert len(counts) == 6 and ((counts - 100) ** 2 / 100).sum() < 20.5
 
 
@@ -286,7 +288,7 @@ def arrays(count: int, shape: tuple[int, ...]) -> dict[str, Any]:
         if dtype.kind == "b":
             made[name] = random.integers(0, 2, (count, *shape)).astype(dtype)
         else:
-            # Any bits: NaNs with their payloads, infinities, negative zeros.
+            # Random bits: NaNs with their payloads, infinities, negative zeros.
             values = random.bytes(count * int(np.prod(shape)) * dtype.itemsize)
             made[name] = np.frombuffer(values, dtype).reshape(count, *shape)
     return made
@@ -564,7 +566,7 @@ def test_a_generator_is_passed_uncalled(tmp_path: Path) -> None:
         sf.from_generator(photos(), tmp_path / "out")  # type: ignore[arg-type]
 
 
-# What a loader makes of a source
+# Sources in a loader
 
 
 def test_operators_come_after_the_sources_and_features_replace_both(tmp_path: Path) -> None:

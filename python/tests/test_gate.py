@@ -1,4 +1,4 @@
-"""What `make gate` takes for a failure, and how it uses its time (chaos/gate.py)."""
+"""Failures in `make gate`, and its use of time (chaos/gate.py)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ sys.path.insert(0, str(ROOT / "chaos"))
 
 import gate  # noqa: E402
 
-#: Built by `make dev`, as all that these tests run on.
+#: Built by `make dev`, like everything that these tests use.
 SIMULATION = ROOT / "target/debug/shardfeed-chaos"
 BUG = gate.Bug("kind", "some-bug", 3, 0)
 
@@ -26,7 +26,7 @@ def program(folder: Path, script: str) -> Path:
 
 
 def with_bugs(simulation: Path) -> gate.Gate:
-    """A gate whose build with deliberate bugs is this one."""
+    """Returns a gate with this build in place of the one with deliberate bugs."""
     made = gate.Gate(0, 0)
     made.patched = simulation
     return made
@@ -38,7 +38,7 @@ def test_every_bug_is_tried() -> None:
     first = gate.first_of_each(bugs)
     assert [bug.kind for bug in first] == list(dict.fromkeys(bug.kind for bug in reversed(bugs)))
     assert all(bug == next(other for other in bugs if other.kind == bug.kind) for bug in first)
-    # A comment tries nothing.
+    # Commented lines are not counted.
     with pytest.raises(gate.Failed, match="differ: two"):
         gate.listed("log one 10 # seldom\n# log two 10", {"one", "two"})
     with pytest.raises(gate.Failed, match="differ: one"):
@@ -65,7 +65,8 @@ def test_only_a_breach_is_a_find(status: int, output: str, found: tuple[str, str
 
 @pytest.mark.skipif(not SIMULATION.exists(), reason="only `make dev` builds the simulation")
 def test_a_simulation_that_cannot_run_finds_no_bug(tmp_path: Path) -> None:
-    # The real one, whose clusters cannot come up without descriptors: it fails each seed, as for a bug.
+    # The real simulation, whose clusters cannot start without descriptors: every seed fails, as
+    # with a bug.
     lame = program(tmp_path, f'ulimit -n 6; exec {SIMULATION} "$@"')
     status, output = gate.finished("seed", [lame, "run", "--seeds", "1", "--jobs", "1"])
     assert status == 1
@@ -176,7 +177,7 @@ def test_longer_runs_end_in_time() -> None:
     made = gate.Gate(100, 0, lambda: now)
     assert times(0.5, 20, 20, 20) == [20, 20]
     assert made.left() == 60
-    # The longest so far must fit.
+    # The longest run so far must fit in the remaining time.
     assert times(1, 25, 5, 10, 1) == [25, 5, 10]
     assert times(1, 31) == [31]
     assert made.left() == -11

@@ -1,4 +1,4 @@
-"""docs/GETTING_STARTED.md does what it says: its files and commands, in their order, in one folder."""
+"""Executes docs/GETTING_STARTED.md: its files and commands, in order, in one folder."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from trainer import ask
 
 PAGE = (ROOT / "docs/GETTING_STARTED.md").read_text()
 
-#: What the test does in its own way: it has a build, and its processes take free ports.
+#: Replaced by the test, which has a build and uses free ports.
 OTHERWISE = ("shardfeed coordinator start", "shardfeed worker start", "export SHARDFEED_COORDINATOR")
 
 
 def blocks(title: str, language: str = "") -> list[str]:
-    """The blocks of a section that are in a language; those of commands name none."""
+    """Returns the blocks of a section in a language; command blocks have none."""
     (section,) = re.findall(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
     found = re.findall(r"^```(\w*)\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
     return [text for named, text in found if named == language]
@@ -61,7 +61,7 @@ def test_everything_on_the_page_runs(tmp_path: Path) -> None:
         assert run("4. The same training, in a cluster") == alone
         shown = run("5. Look at it")
         assert "sealed" in shown, shown
-        # What the page says of a command is what the command shows.
+        # The columns on the page are those in the command's output.
         assert all(column in shown for column in ("DELIVERED", "LOST", "DUPLICATED", "TOOK")), shown
         epochs = ask(running, "epoch", "list", "--job", "first")["epochs"]
         sealed = [each for each in epochs if each["state"] == "sealed"]

@@ -1,5 +1,8 @@
-"""What is run first on a machine with a GPU (bench/gpu), on the stand-in for its driver: that it runs, and what it says
-of what it could not show. Its numbers mean nothing here."""
+"""Programs to run first on a machine with a GPU (bench/gpu), on the stand-in for its driver.
+
+Verifies that they run, and how they report goals that were not measured. Their numbers are
+meaningless here.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ SMALL = ("--rows", "2", "--gigabytes", "0.01")
 
 
 def has(module: str) -> bool:
-    """Whether it is installed; then it has its own word on GPUs."""
+    """True if the module is installed, which then makes its own claims about GPUs."""
     return subprocess.run([sys.executable, "-c", f"import {module}"], capture_output=True).returncode == 0
 
 
@@ -55,7 +58,7 @@ def test_goals_that_nothing_was_seen_of_are_not_met(tmp_path: Path, standin: Pat
     found, ended = runs(tmp_path, standin, "run.py", *SMALL)
     goals = found["goals"]
     assert set(goals.values()) <= {"met", "missed", "not shown"}
-    # Nobody asked for these, and the stand-in's kernels are not timed.
+    # These were not requested, and the stand-in's kernels are not timed.
     assert [goals[name] for name in ("changed", "nothing_left", "kills")] == ["not shown"] * 3
     assert (goals["kernels_agree"], goals["memory"]) == ("met", "met")
     assert found["filled_bytes_per_s"] > 0

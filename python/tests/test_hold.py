@@ -1,4 +1,4 @@
-"""Jobs that people pause, cancel and resume, and what is told of ranks that moved."""
+"""Jobs that are paused, cancelled and resumed by operators, and reports of ranks that moved."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trainer import ask, until
 
 import shardfeed as sf
 
-#: Long enough to see that nothing comes, and many heartbeats.
+#: Long enough to see that nothing arrives, and for many heartbeats.
 WAITED_US = 1_000_000
 
 
@@ -41,13 +41,13 @@ def many(tmp_path: Path) -> Dataset:
 
 
 def told(running: Cluster, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """What the command says, whatever it is."""
+    """Returns the command's result, also after a failure."""
     command = [str(BINARY), *arguments, "--coordinator", running.address]
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
 class Reading(threading.Thread):
-    """Takes the batches of one epoch on a thread, each when it is let."""
+    """Takes the batches of one epoch on a thread, each when permitted."""
 
     def __init__(self, each: sf.Loader) -> None:
         super().__init__()
@@ -64,17 +64,18 @@ class Reading(threading.Thread):
             self.error = error
 
     def begin(self) -> None:
-        """Starts, and waits until it has taken something."""
+        """Starts, and waits until it has taken a batch or failed."""
         self.start()
         until(lambda: self.seen or self.error, "the first batch")
 
     def ends(self) -> bool:
-        """Lets it take one more; whether it has failed."""
+        """Permits one more batch; returns true if the thread has failed."""
         self.go.release()
         return self.error is not None
 
     def waits(self) -> bool:
-        """Lets it take one more; whether it has waited for long for that."""
+        """Permits one more batch; returns true if the thread has waited more than WAITED_US for
+        it."""
         self.go.release()
         account = self.each.stats().get("account")
         return account is not None and account["waiting_us"] > WAITED_US
@@ -147,7 +148,7 @@ def test_events_and_history_tell_of_a_worker_that_was_killed(tmp_path: Path, man
                 gone = [event for event in events if event["kind"] == "worker_ended"]
                 return events if gone and gone[0]["worker"] == "worker-0" else []
 
-            # The trainer went on by itself before anybody missed the worker.
+            # The trainer continued in its process before the loss of the worker was detected.
             everything = until(ended, "the worker is missed")
         events = [event for event in everything if event["job"] == "moved"]
         kinds = [event["kind"] for event in events]

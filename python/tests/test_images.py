@@ -1,4 +1,4 @@
-"""Image operators through the loader: the ImageNet example, and images that are none."""
+"""Image operators in the loader: the ImageNet example, and invalid images."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ def test_random_parts_of_images_with_their_labels(files: str) -> None:
         for image, label in zip(batch["image"].astype(int), batch["image/class/label"], strict=True):
             red, green, blue = image
             assert np.all(blue == label * 20)
-            # Red grows downwards in the whole image, so in a part of it; green to the right, or it is turned.
+            # Red grows downwards in the image, and so in each part; green to the right, unless it
+            # is mirrored.
             assert np.all(np.diff(red, axis=0) >= 0) and np.ptp(red, axis=1).max() <= 1
             across = np.diff(green, axis=1)
             assert np.all(across >= 0) or np.all(across <= 0)
@@ -70,7 +71,7 @@ def test_validation_takes_the_square_in_the_middle(files: str) -> None:
         for (shard, ordinal), image in zip(batch["at"], batch["image"].astype(int), strict=True):
             height, width = images.drawn(int(shard + 3 * ordinal)).shape[:2]
             side = min(height, width)
-            # What is seen of red is what the square has of the height.
+            # The visible range of red is the square's fraction of the height.
             seen = (image[0].max() - image[0].min()) / 255
             assert seen == pytest.approx(side / height * (1 - 1 / SIZE), abs=0.02)
             seen = (image[1].max() - image[1].min()) / 255
@@ -82,7 +83,7 @@ def test_what_is_drawn_is_the_samples_own(files: str) -> None:
     assert by_sample(made(files, batch_size=6, prefetch=1)) == whole
     ranks = [made(files, batch_size=5, world_size=3, rank=rank) for rank in range(3)]
     assert by_sample([batch for rank in ranks for batch in rank]) == whole
-    # A run that stops and goes on draws as if it had not.
+    # A run that stops and resumes draws the same parts.
     loader = images.loader(files, **OPTIONS)
     begun = iter(loader)
     first = taken([next(begun), next(begun)])

@@ -1,4 +1,5 @@
-"""Exceptions out of loops, at any moment: the state names the first batch that the loop did not get."""
+"""Exceptions at any point of a loop: the state identifies the first batch that the loop did not
+receive."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ OPTIONS: dict[str, Any] = {"batch_size": 2, "shuffle_window": 16, "interleave": 
 
 
 def once(got: list[Any], files: str) -> None:
-    """Nothing lost, nothing doubled, in the order of a run that nobody interrupted."""
+    """Verifies that no batch was lost or duplicated, in the order of an uninterrupted run."""
     assert got, "some batches came before an interrupt"
     expected = whole(files, got[-1][0] + 1, **OPTIONS)
     assert got == expected[: len(got)]
@@ -49,7 +50,7 @@ def test_a_dynamic_loop_loses_and_doubles_nothing(
     env = {**small_cluster.variables(f"dynamic-{uuid.uuid4().hex[:8]}"), "SHARDFEED_LEDGER": str(tmp_path / "ledger")}
     got = interrupted(dataset.pattern, loop, env, **OPTIONS | {"tail": "uneven", "mode": "dynamic"}, interrupts=200)
     assert ledger(tmp_path / "ledger") == got
-    # Who asks first is served first, so the order is none; what an epoch gives is.
+    # Claims are served in order of arrival, so the order is not fixed; the content of an epoch is.
     of = {epoch: Counter(number for at, _, ids in got if at == epoch for number in ids) for epoch, _, _ in got}
     *ended, last = (of[epoch] for epoch in range(len(of)))
     assert ended and all(epoch == Counter(dataset.ids) for epoch in ended)

@@ -1,4 +1,4 @@
-"""What `shardfeed job show` says of a job: how its training ended, and with which error."""
+"""Output of `shardfeed job show` for a job: the end of its training, and the error."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Job:
         return shown
 
     def is_in(self, phase: str) -> dict[str, Any]:
-        """Waits until it is in a phase: a rank's end is reported a moment after it."""
+        """Waits until the job is in a phase: a rank's end is reported with a delay."""
         return until(lambda: (shown := self.shown())["phase"] == phase and shown, f"the job is {phase}")
 
 
@@ -101,7 +101,7 @@ def test_an_exception_of_the_training_fails_the_job(job: Job, ends: str) -> None
 
 
 def test_an_error_is_told_before_a_process_without_a_worker_ends(job: Job) -> None:
-    """The coordinator answers late: the process has nobody else who would tell it."""
+    """The coordinator answers late, and no other process would report the error."""
     worker = str(job.running.folder / "none.sock")
     code = "next(iter(loader))\nprint('ready')\nsys.stdin.readline()\nraise ValueError('loss is NaN')\n"
     child = job.start(code, "first", worker=worker)

@@ -1,8 +1,9 @@
-"""SIGKILL of either side at any moment, again and again: what the other one is left with. `make test-kills` does it a
-hundred times.
+"""Repeated SIGKILL of either side at any point: the remaining resources of the other side. `make
+test-kills` does it 100 times.
 
-Trainers loop freely over batches of more than a MiB and keep some of them, on the host, or on a GPU, of which there is a
-stand-in (on_standin)."""
+Trainers loop over batches of more than 1 MiB and keep some of them, on the host, or on a GPU, for
+which there is a stand-in (on_standin).
+"""
 
 from __future__ import annotations
 
@@ -28,23 +29,25 @@ import shardfeed as sf
 
 #: Times that each side is killed.
 KILLS = int(os.environ.get("SHARDFEED_KILLS", "10"))
-#: After so many everything has been mapped, opened and begun that is kept.
+#: Number of kills after which all permanent resources have been mapped, opened and started.
 WARM = 3
-#: Somebody who works is killed so many seconds after it was seen to do so, at most.
+#: Maximum delay in seconds from observing a working process to killing it.
 MOMENT_S = 0.05
-#: What the allocators of processes that work may keep, in bytes: once, and for each kill, a sixteenth of a batch. Seen: up
-#: to 3 MiB more after 10 kills, up to 8 after 100.
+#: Bytes that allocators of working processes may keep: once, and for each kill, 1/16 of a batch.
+#: Observed: up to 3 MiB more after 10 kills, up to 8 MiB after 100.
 MEMORY_SLACK, MEMORY_SLACK_EACH = 8 << 20, 64 << 10
-#: In how many slots a worker's batches lie is by chance: so many more may be mapped than after the first kills.
+#: The number of a worker's slots in use varies at random: tolerance for mappings after the first
+#: kills.
 MAPPINGS_BY_CHANCE = 4
 TTL = "session-ttl-ms = 1500\nheartbeat-ms = 300\n"
-#: Four of its records are a batch of 1 MiB and some.
+#: Four of its records make a batch of slightly more than 1 MiB.
 FEATURES = {"id": sf.FixedLenFeature((), "int64"), "image": sf.FixedLenFeature((256, 256), "float32")}
 ORDER: dict[str, Any] = {"batch_size": 4, "shuffle_window": 16, "interleave": 3, "seed": 7}
 
 pytestmark = pytest.mark.embedded_only
 
-#: Takes as many batches as it is told, or goes on until it hears a word; says what was in them and who made the last one.
+#: Takes a given number of batches, or continues until the next word; prints their content and the
+#: source of the last one.
 TRAINER = """
 import json, select
 from shardfeed import operators as op
@@ -96,7 +99,7 @@ if stream is not None:
 
 
 class Trainer:
-    """A process that runs it."""
+    """A process that runs TRAINER."""
 
     def __init__(self, folder: Path, standin: Path, files: str, **options: Any) -> None:
         self.report = folder / f"report-{uuid.uuid4().hex[:8]}.json"
@@ -117,15 +120,16 @@ class Trainer:
         return line
 
     def take(self, count: int) -> tuple[list[tuple[list[int], float]], str]:
-        """The ids of that many batches with the sum of their images, and who made the last one."""
+        """Returns the ids of `count` batches with the sum of their images, and the source of the
+        last one."""
         return self._found(str(count))
 
     def go(self) -> None:
-        """It takes batches from here on, one after the other."""
+        """Starts taking batches continuously."""
         assert self._says("go") == "going\n"
 
     def stop(self) -> tuple[list[tuple[list[int], float]], str]:
-        """As `take`, of all since `go`."""
+        """As `take`, for all batches since `go`."""
         return self._found("stop")
 
     def _found(self, word: str) -> tuple[list[tuple[list[int], float]], str]:
@@ -145,7 +149,7 @@ class Trainer:
 
 
 def held(pid: int) -> dict[str, int]:
-    """What a process has that could leak, but for memory."""
+    """Returns a process's resources that could leak, except memory."""
     maps = Path(f"/proc/{pid}/maps").read_text()
     return {
         "descriptors": len(os.listdir(f"/proc/{pid}/fd")),
@@ -155,13 +159,14 @@ def held(pid: int) -> dict[str, int]:
 
 
 def memory(pid: int) -> int:
-    """Bytes that are this process's own, or shared memory in use."""
+    """Returns the bytes of private memory and of shared memory in use."""
     status = dict(re.findall(r"^(\w+):\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE))
     return 1024 * (int(status["RssAnon"]) + int(status["RssShmem"]))
 
 
 def has_no_more(pid: int, before: dict[str, int], goes_on: Callable[[], object] = lambda: None) -> None:
-    """Waits until a process has let go of what it had for others; `goes_on`: it lets go of it as it works."""
+    """Waits until a process has released other processes' resources; `goes_on`: lets it work
+    meanwhile."""
     now: dict[str, int] = {}
 
     def look() -> bool:
@@ -180,7 +185,8 @@ def named_files() -> list[str]:
 
 
 def has_not_grown(seen: list[int]) -> None:
-    """Of what a process had after each kill: an allocator gives back what is free now or later, but what leaked stays."""
+    """Verifies memory after each kill: allocators return free memory sooner or later, but leaks
+    stay."""
     more = min(seen[-WARM:]) - max(seen[:WARM])
     assert more <= MEMORY_SLACK + KILLS * MEMORY_SLACK_EACH, f"{more} bytes more after {KILLS} kills: {seen}"
 
@@ -204,7 +210,7 @@ def files(tmp_path: Path) -> str:
 
 @pytest.fixture
 def moments(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """Waits until somebody who works is to be killed; the same moments in each run of a test."""
+    """Waits for a random time before a kill; the same times in each run of a test."""
     drawn, pause = random.Random(request.node.name), threading.Event()
     yield lambda: pause.wait(drawn.uniform(0, MOMENT_S))
 
@@ -242,7 +248,7 @@ def test_workers_killed_under_a_loop_leave_their_trainer_nothing(
 ) -> None:
     worker = running.workers[0]
     where = {"coordinator": running.address, "worker": str(running.socket()), "job": "kills", "run": "run"}
-    # How many slots there are follows from how many batches are ahead, which is chosen by times if it is not given.
+    # The number of slots follows from the batches ahead, which are chosen by timing unless given.
     trainer = Trainer(tmp_path, standin, files, device=device, prefetch=2, **ORDER, **where)
     pid = trainer.process.pid
     before: dict[str, int] = {}
@@ -257,11 +263,11 @@ def test_workers_killed_under_a_loop_leave_their_trainer_nothing(
         whole = expected()
 
         def is_whole(found: list[tuple[list[int], float]]) -> None:
-            """They are the batches that come next, whoever made them."""
+            """Verifies that these are the next batches, from any source."""
             assert found == [next(whole) for _ in found]
 
         def takes(count: int) -> str:
-            """Takes batches; says who made the last one."""
+            """Takes batches; returns the source of the last one."""
             found, source = trainer.take(count)
             is_whole(found)
             return source
@@ -274,7 +280,7 @@ def test_workers_killed_under_a_loop_leave_their_trainer_nothing(
             moments()
             is_whole(trainer.stop()[0])
             takes(3)
-            # It reads by itself now: what it has for that is part of it.
+            # It reads in its own process now, which takes additional resources.
             seen.append(memory(pid))
             worker.start()
             if kill + 1 == WARM:

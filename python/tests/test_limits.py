@@ -10,11 +10,11 @@ from conftest import ROOT
 
 FOLDERS = ("common", "proto", "coordinator", "worker", "cli")
 
-#: What stands behind a number, in bytes or seconds.
+#: Units after a number, in bytes or seconds.
 UNITS = {
     "": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "ms": 0.001, "s": 1, "min": 60, "h": 3_600, "days": 86_400,
 }  # fmt: skip
-#: A bare number in the code is of these, by the end of its name.
+#: Units of plain numbers in the code, by the end of their names.
 CODE_UNITS = {"_MS": 0.001, "_DAYS": 86_400, "_SECONDS": 1}
 
 
@@ -43,7 +43,7 @@ def path_of(end: str) -> Path:
 
 
 def in_the_code(bound: Bound) -> float:
-    """What a constant is, or the default of an option, or the one value that a field is given."""
+    """Returns the value of a constant, the default of an option, or the only value of a field."""
     code, name = path_of(bound.file).read_text(), bound.constant
     patterns = (rf"const {name}: [\w:]+ = ([^;]+);", rf"fn {name}\(\) -> u64 \{{\s*([^}}]+?)\s*\}}", rf"^\s*{name}: (\d[^,]*),$")
     for pattern in patterns:

@@ -1,4 +1,4 @@
-"""The loader's behaviour: epochs, states, world sizes, tails."""
+"""The loader's behavior: epochs, states, world sizes, tails."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import shardfeed as sf
 
 
 def run(dataset: Dataset, world_size: int, epochs: int = 1, **options: Any) -> list[list[int]]:
-    """Global batches: the ids of all ranks, in rank order, step by step."""
+    """Returns global batches: the ids of all ranks, in rank order, step by step."""
     ranks = [loader(dataset, rank=r, world_size=world_size, **options) for r in range(world_size)]
     steps: list[list[int]] = []
     for _ in range(epochs):
@@ -69,7 +69,7 @@ def test_every_rank_delivers_what_the_oracle_says(
 
 
 def content_digest(dataset: Dataset) -> str:
-    """The dataset's digest, from the stored bytes alone."""
+    """Returns the dataset's digest, from the stored bytes alone."""
     import hashlib
 
     whole = hashlib.sha256()
@@ -172,7 +172,7 @@ def test_a_run_with_restarts_is_the_run_without(
             except StopIteration:
                 continue
             got.append([number for batch in batches for number in ids(batch)])
-            # Fetch ahead on one rank, as frameworks do: what counts is what was handed out.
+            # Fetch ahead on one rank, as frameworks do: only delivered batches count.
         states = [each.state_dict() for each in ranks]
         assert all(each == states[0] for each in states)
         state = json.loads(json.dumps(states[0]))
@@ -245,7 +245,7 @@ def test_another_batch_size_in_mid_epoch_loses_and_doubles_nothing(dataset: Data
     for each in ranks:
         seen += [number for batch in each for number in valid_ids(batch)]
     assert sorted(seen) == sorted(dataset.ids)
-    # The new lanes stay for the epochs that follow.
+    # The new lanes apply to the following epochs.
     assert ranks[0].state_dict()["segments"] == [[5, 15, 0]]
 
 
@@ -276,7 +276,7 @@ def test_uneven_ranks_resume_at_another_world_size(dataset: Dataset, missing: bo
 
 @pytest.mark.parametrize("budget", [None, 100_000])
 def test_uneven_rests_are_delivered_through_small_windows(tmp_path: Path, budget: int | None) -> None:
-    """The rest of a lane is one rank's after another's, so it goes back on the lane."""
+    """The rest of a lane belongs to one rank after another, so reading moves back on the lane."""
     dataset = make_dataset(tmp_path / "data", [700, 900, 400])
     options: dict[str, Any] = {
         "tail": "uneven", "batch_size": 5, "shuffle_window": 50, "lanes": 1, "memory_budget": budget,
@@ -293,7 +293,7 @@ def test_uneven_rests_are_delivered_through_small_windows(tmp_path: Path, budget
     assert sorted(seen) == sorted(dataset.ids)
 
 
-@pytest.mark.embedded_only  # a coordinator refuses such ranks at their start
+@pytest.mark.embedded_only  # a coordinator rejects such ranks at their start
 def test_uneven_states_that_do_not_belong_together(dataset: Dataset) -> None:
     def rank(of: int, steps: int, **options: Any) -> dict[str, Any]:
         each = loader(dataset, tail="uneven", rank=of, world_size=2, **options)
@@ -400,7 +400,7 @@ def test_reading_by_place_gives_the_same_batches(tmp_path: Path, way: str) -> No
     expected = run(dataset, 1, epochs=2, **options)
     each = loader(dataset, memory_budget=200_000, **options)
     got = [ids(batch) for _ in range(2) for batch in each]
-    if way != "killed":  # one who was just replaced has nothing to tell yet
+    if way != "killed":  # a replaced worker has not reported yet
         assert each.stats()["reading"] == "locate"
     assert got == expected
     state = loader(dataset, memory_budget=200_000, **options)
@@ -510,7 +510,7 @@ def test_a_second_start_scans_nothing(
     assert run(dataset, 1) == expected
     after = index[0].stat()
     assert (after.st_mtime_ns, after.st_ino) == (written.st_mtime_ns, written.st_ino)
-    # One changed file: only it is scanned, and the dataset is another one.
+    # After one file changed, only that file is scanned, and the dataset is another one.
     with sf.TFRecordWriter(dataset.file(1)) as writer:
         writer.write(example(1000))
     assert loader(dataset).records == 131
@@ -599,7 +599,7 @@ def test_nothing_is_written_into_what_outlives_its_loader(tmp_path: Path) -> Non
     counts = [40] * 8
     dataset = make_dataset(tmp_path / "data", counts)
     for _ in range(25):
-        # The worker is at work on the next epoch when the loader goes.
+        # The worker works on the next epoch when the loader is dropped.
         held = list(loader(dataset, shuffle=False, batch_size=80))
         kept = [ids(batch) for batch in held]
         assert sorted(sum(kept, [])) == sorted(dataset.ids)
@@ -614,7 +614,7 @@ def test_a_restarting_loader_gives_the_same_epoch_at_every_loop(dataset: Dataset
     each = loader(dataset, restart=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        # As a sanity check does that looks at some batches before the first evaluation.
+        # As in a sanity check that consumes some batches before the first evaluation.
         assert [ids(batch) for _, batch in zip(range(2), each, strict=False)] == expected[:2]
         for _ in range(3):
             assert [ids(batch) for batch in each] == expected
@@ -655,7 +655,7 @@ def test_a_loop_that_goes_on_where_one_was_left_says_so_once(dataset: Dataset, r
         state = each.state_dict()
         each.close()
         relaunch()
-        # What is meant is not said: a state was loaded, an epoch ended, or it was told.
+        # No warning if intended: a state was loaded, an epoch ended, or the epoch was set.
         resumed = loader(dataset, resume=state, restart=None)
         for _ in range(2):
             list(resumed)

@@ -1,4 +1,4 @@
-"""Lookups through the loader: what is found, what is not, and tables that change while they are used."""
+"""Lookups in the loader: hits, misses, and tables that change while in use."""
 
 from __future__ import annotations
 
@@ -110,13 +110,13 @@ def test_a_state_goes_on_with_the_same_bits(file: str, tmp_path: Path) -> None:
     first = load(file, *operators)
     begun = [next(it)["embedding"].tobytes() for it in [iter(first)] for _ in range(5)]
     state = first.state_dict()
-    # Where the table lies is not part of the job.
+    # The table's path is not part of the job.
     moved = tmp_path / "elsewhere" / "t.sft"
     moved.parent.mkdir()
     os.rename(path, moved)
     second = load(file, op.lookup("id", moved, "embedding"), resume=state)
     assert begun + [batch["embedding"].tobytes() for batch in second] == whole
-    # What is in it is.
+    # Its content is.
     other, _ = write(tmp_path, seed=1)
     with pytest.raises(sf.TokenError, match=r"operators\[0\] is embedding = lookup.*digest=.* in the token and .* here"):
         load(file, op.lookup("id", other, "embedding"), resume=state)
@@ -162,14 +162,14 @@ def test_a_table_that_is_replaced_or_cut_off_while_it_is_read(file: str, tmp_pat
     operators = [op.lookup("id", path, "embedding")]
     batches = iter(load(file, *operators, prefetch=1))
     read = [next(batches)]
-    # Another table takes its name: who reads goes on with the first.
+    # Another table takes its name: open loaders continue with the first one.
     write(tmp_path, seed=1)
     for batch in [*read, *batches]:
         assert np.array_equal(batch["embedding"], columns["embedding"][(batch["id"] + 5) // 1000])
-    # Who starts now would read other rows.
+    # A new loader would read other rows.
     with pytest.raises(sf.ShardChangedError, match="but the job was declared with"):
         load(file, *operators)
-    # Cut off in use: an error, not the end of the process.
+    # Truncated in use: an error, not a crash of the process.
     path = str(tmp_path / "large.sft")
     sf.write_table(path, np.arange(RECORDS) * 1000 - 5, {"x": np.zeros((RECORDS, 20_000), np.float32)})
     batches = iter(load(file, op.lookup("id", path), prefetch=1, batch_size=10))

@@ -1,4 +1,5 @@
-"""Dynamic jobs over a network that delays and loses packets: real TCP between namespaces (lossy.py)."""
+"""Dynamic jobs over a network with delay and packet loss: real TCP between namespaces
+(lossy.py)."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ RANKS = 2
 
 
 class Lab:
-    """Coordinators and two workers, each on a host of its own, and a rank beside each worker."""
+    """Coordinators and two workers, each on its own host, and a rank beside each worker."""
 
     def __init__(self, folder: Path, coordinators: int, config: Sequence[str]) -> None:
         self.folder, self._coordinators = folder, coordinators
@@ -73,7 +74,7 @@ class Lab:
 
     @contextmanager
     def started(self) -> Iterator[None]:
-        """The coordinators, over a good network; they are ready when they have found each other."""
+        """Starts the coordinators, over a good network; they are ready when they are connected."""
         with self.network, ExitStack() as stack, ThreadPoolExecutor() as pool:
             servers = [self.coordinator(number) for number in range(self._coordinators)]
             for server in servers:
@@ -83,7 +84,7 @@ class Lab:
 
     @contextmanager
     def ranks(self) -> Iterator[list[Trainer]]:
-        """Everything, over a good network."""
+        """Starts everything, over a good network."""
         with self.started(), ExitStack() as stack:
             trainers = []
             for rank in range(RANKS):
@@ -99,7 +100,7 @@ class Lab:
 
 
 def rest(trainer: Trainer) -> list[int]:
-    """The ids of the epoch's remaining batches."""
+    """Returns the ids of the epoch's remaining batches."""
     found: list[int] = []
     while (batch := trainer("next")) is not None:
         found += batch
@@ -107,10 +108,10 @@ def rest(trainer: Trainer) -> list[int]:
 
 
 def delivered(lab: Lab, loss: float, delay_s: float, ramp: Sequence[float] = ()) -> Counter[int]:
-    """What both ranks get of an epoch through such a network.
+    """Returns the samples of an epoch that both ranks receive through an impaired network.
 
-    - `ramp`: delays before that, a few steps each: of a delay that comes at once TCP takes packets for lost, and sends
-      one at a time.
+    - `ramp`: increasing delays before, a few steps each: TCP takes packets for lost if the delay
+      rises at once, and then sends one at a time.
     """
     with lab.ranks() as trainers, ThreadPoolExecutor() as pool:
         found = Counter(number for trainer in trainers for number in trainer("next"))
@@ -128,7 +129,7 @@ def delivered(lab: Lab, loss: float, delay_s: float, ramp: Sequence[float] = ())
     ("coordinators", "config"),
     [
         (1, []),
-        # As docs/LIMITS.md says of coordinators that are so far apart.
+        # As recommended in docs/LIMITS.md for coordinators at this distance.
         (3, ["peer-heartbeat-ms = 1200", "election-min-ms = 3600", "election-max-ms = 7200"]),
     ],
 )
@@ -141,7 +142,7 @@ def test_an_epoch_ends_with_every_record_once_at_10_percent_loss_and_200_ms(
 
 
 def test_leases_last_where_answers_take_longer_than_the_pause_between_heartbeats(tmp_path: Path) -> None:
-    """If each heartbeat waited for the answer to the one before, the lease's time would be over in between."""
+    """If each heartbeat waited for the previous response, the lease would expire in between."""
     lab = Lab(tmp_path, 1, ["session-ttl-ms = 7000", "heartbeat-ms = 1200"])
     found = delivered(lab, loss=0.0, delay_s=1.2, ramp=(0.05, 0.1, 0.2, 0.4, 0.8))
     assert found == Counter(lab.dataset.ids)

@@ -1,5 +1,5 @@
-"""`memory_budget=` holds: RssAnon + RssShmem of a process of its own, looked at from outside, for every example and for
-what is hard on memory."""
+"""`memory_budget=` is respected: RssAnon + RssShmem of a separate process, measured from outside,
+for every example and for demanding cases."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PROBE = Path(__file__).with_name("memory_probe.py")
 
 
 def resident(pid: int) -> int:
-    """Bytes of a process that no file holds."""
+    """Returns the bytes of a process that are not backed by a file."""
     total = 0
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         name, _, rest = line.partition(":")
@@ -40,7 +40,7 @@ def resident(pid: int) -> int:
 
 
 class Watcher:
-    """Looks at a process's memory until it ends, and remembers the most."""
+    """Samples a process's memory until it ends, and keeps the maximum."""
 
     def __init__(self, pid: int) -> None:
         self.pid, self.most, self.looks = pid, resident(pid), 0
@@ -65,7 +65,7 @@ class Watcher:
 
 
 def run(case: str, files: str, budget: int | str, env: dict[str, str] | None = None, **options: Any) -> dict[str, Any]:
-    """One epoch; what the probe says, and `used`: by how much its memory grew at most."""
+    """Runs one epoch; returns the probe's output, and `used`: the maximum growth of its memory."""
     process = subprocess.Popen(
         [sys.executable, PROBE, case, files, str(budget), json.dumps(options)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env,
@@ -93,7 +93,7 @@ def write_strings(folder: Path, sizes: list[list[int]]) -> str:
 
 
 def write_values(folder: Path, records: int, longest: int) -> str:
-    """Most rows are short, and one in a hundred has up to `longest` numbers."""
+    """Writes mostly short rows; one in a hundred has up to `longest` numbers."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(2)
     for number in range(4):
@@ -105,7 +105,7 @@ def write_values(folder: Path, records: int, longest: int) -> str:
 
 
 def write_photos(folder: Path, count: int) -> str:
-    """Of 3,000 x 2,000 pixels, but for some small ones between."""
+    """Writes images of 3,000 x 2,000 pixels, with some small ones between."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(3)
     row = rng.integers(0, 256, (1, 3_000, 3), dtype=np.uint8)
@@ -117,7 +117,7 @@ def write_photos(folder: Path, count: int) -> str:
 
 
 def uneven(folder: Path) -> str:
-    """Files of small records, and a few of large ones, which may all be in reading at once."""
+    """Writes files of small records, and a few of large ones, which may all be read at once."""
     return write_strings(folder, [[200] * 3_000] * 60 + [[100_000] * 150] * 4)
 
 
@@ -143,7 +143,7 @@ def test_a_loader_stays_within_its_memory_budget(name: str, tmp_path: Path) -> N
     run(case, files, budget, limit=1_000)  # The index is in the cache from here on.
     said = run(case, files, budget)
     assert said["rows"] > 0
-    # The batch that the trainer has is its own, and so is the one that it is handed meanwhile.
+    # The trainer's batch is its own, and so is the batch that it is handed meanwhile.
     allowed = 1.1 * budget + 2 * said["largest"]
     print(f"{name}: {said['used'] / MIB:.1f} MiB of {allowed / MIB:.1f}, {said}")
     assert said["used"] <= allowed, said
@@ -168,7 +168,7 @@ def test_a_batch_that_never_fits_is_an_error_that_says_what_would(tmp_path: Path
 
 @pytest.mark.embedded_only
 def test_a_worker_stays_within_its_memory_budget(tmp_path: Path) -> None:
-    # Three jobs of one rank each: the last one gets a part of what is kept for later.
+    # Three jobs of one rank each: the last one gets a part of the memory reserved for later jobs.
     budget = 160 * MIB
     skewed, padded = write_values(tmp_path / "skewed", 4_000, 100_000), write_values(tmp_path / "padded", 4_000, 20_000)
     large = write_strings(tmp_path / "large", [[112_000] * 300] * 2)

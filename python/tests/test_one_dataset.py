@@ -1,4 +1,5 @@
-"""Datasets of a cluster are content: the same files are one dataset, however a loader names them."""
+"""Datasets of a cluster are identified by content: the same files are one dataset under any
+name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators through the loader: the example's boards, declared twice, and what does not fit."""
+"""Operators in the loader: the example's boards, declared twice, and invalid declarations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import sequences  # noqa: E402
 
 
 def expected(row: dict[str, Any]) -> tuple[np.ndarray, np.ndarray, float]:
-    """What the example makes of a position, by numpy."""
+    """Computes the example's result for a position, with numpy."""
     bits = np.unpackbits(np.frombuffer(row["board"], np.uint8))
     planes = bits[: boards.SQUARE_BITS].reshape(8, 8, 24)[..., boards.ORDER] * np.array(boards.SIGNS)
     flags = bits[boards.SQUARE_BITS :][: boards.FLAGS]
@@ -120,7 +120,7 @@ def test_columns_beside_operators(file: str) -> None:
     assert np.array_equal(batch["turned"], table.transpose(0, 2, 1))
     assert batch["n"].tolist() == [[(n - 1) / 2, 0.25] for n in range(4)]
     assert batch["hot"].shape == (4, 2, 4) and batch["half"].dtype == np.float16
-    # Beside them columns of parsing are as they were, also what was taken.
+    # Parsed columns beside them are unchanged, including inputs of operators.
     assert batch["raw"][1] == np.arange(6, dtype=np.int16).tobytes()
     assert batch["v"].lengths().tolist() == [0, 1, 2, 3]
 

@@ -1,4 +1,5 @@
-"""Pages of docs say what the code says: what `why` tells, and who may ask what. Their links lead somewhere."""
+"""Pages of docs agree with the code: the output of `why`, and the rights of roles. Their links are
+valid."""
 
 from __future__ import annotations
 
@@ -19,13 +20,13 @@ def page(name: str) -> str:
 
 
 def code(path: str) -> str:
-    """Without tests, and with texts over several lines in one."""
+    """Returns a file's code without tests, with multi-line strings joined."""
     text = (ROOT / path).read_text().split("#[cfg(test)]")[0]
     return re.sub(r"\\\n\s*", "", text)
 
 
 def rows(text: str, header: str) -> list[list[str]]:
-    """The cells of the table with this first line."""
+    """Returns the cells of the table with this header line."""
     (table,) = re.findall(rf"^{re.escape(header)}\n\|[- |]+\|\n((?:\|.*\n)+)", text, re.MULTILINE)
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table.splitlines()]
 
@@ -73,7 +74,8 @@ def test_links_lead_somewhere() -> None:
 
 
 def test_a_context_that_is_set_is_used() -> None:
-    """Setting one does not choose it, so commands that follow on a page would speak to another coordinator."""
+    """Setting a context does not select it, so later commands on a page would use another
+    coordinator."""
     found = 0
     for path in (path for folder in (".", "docs", "deploy", "examples") for path in (ROOT / folder).glob("*.md")):
         for block in re.findall(r"^```\w*\n(.*?)^```$", path.read_text(), re.MULTILINE | re.DOTALL):
@@ -89,7 +91,7 @@ def test_every_page_is_in_the_contents() -> None:
     assert pages <= set(re.findall(r"\(([A-Z_]+\.md)\)", page("README.md")))
 
 
-#: Of the functions of the table, the words in the page.
+#: Words on the page for the functions of the table.
 REACHES = {"Any": "allowed", "Job": "that job", "Whole": "refused"}
 ROLES = "| call | for | with a token for some jobs |"
 
@@ -110,7 +112,7 @@ def test_the_table_of_roles_is_the_one_that_is_asked() -> None:
     (sentence,) = re.findall(r"^What coordinators ask of each other \((.*?)\) is for the role coordinator", text, re.MULTILINE | re.DOTALL)
     assert set(re.findall(r"`(\w+)`", sentence)) == among_nodes
     found = {call.strip("`"): (frozenset(roles.split(", ")), reach) for call, roles, reach in rows(text, ROLES)}
-    # Whoever shows it: any role, and the token itself is looked at, not who brings it.
+    # For any role: the join token is verified, not its bearer.
     assert found.pop("ExchangeAccess") == (frozenset({"whoever shows a join token"}), "allowed")
     exchanged, _ = asked.pop("ExchangeAccess")
     assert exchanged == groups["ALL"]

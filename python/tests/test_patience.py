@@ -1,4 +1,5 @@
-"""Trainers that pause while their worker has much to send, and batches that are more than a message holds: both continue."""
+"""Trainers that pause while their worker has much to send, and batches larger than a message: both
+continue."""
 
 from __future__ import annotations
 
@@ -17,12 +18,12 @@ from trainer import served, until
 
 import shardfeed as sf
 
-#: Of the records one in so many is good: a damaged one is filled from one nearby.
+#: One in this many records is good: a damaged one is filled from a good one nearby.
 GOOD_IN = 60
 RECORDS = 62_000
 #: A record is framed by its length and two checksums.
 DATA_BYTES, FRAMED_BYTES = 8, 8 + 12 + 4
-#: More than the silences after which either side gives the other up.
+#: Longer than the timeouts of either side.
 PAUSE_S = 12.0
 
 
@@ -36,7 +37,7 @@ def test_a_trainer_that_pauses_continues_with_the_batches_of_its_worker(
     with loader(dataset, batch_size=2, prefetch=prefetch, job=job, fallback=False, **where) as each:
         batches = iter(each)
         got = [next(batches)["id"].tolist()]
-        # The worker sends what it may, and then there is nothing that it could do.
+        # The worker sends as much as permitted, and is then idle.
         until(lambda: served(small_cluster, job)[0]["ready"] >= prefetch, f"{prefetch} batches are there")
         threading.Event().wait(PAUSE_S)
         assert served(small_cluster, job)[0]["worker"] == "worker-0"
@@ -114,7 +115,7 @@ def test_a_worker_without_descriptors_says_so_of_a_batch(small_cluster: Cluster,
         with loader(dataset, batch_size=2, prefetch=1, job="no-descriptor", fallback=False, **where) as each:
             batches = iter(each)
             kept = [next(batches)]
-            # What is open stays so, and batches that the trainer keeps need memory of their own.
+            # Open files stay open, but batches that the trainer keeps need new memory.
             resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, (4, 4))
             said = "a batch: Too many open files .*this process may have 4 files open, and all are in use; raise the limit"
             with pytest.raises(sf.ConfigError, match=said):

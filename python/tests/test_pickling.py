@@ -1,4 +1,5 @@
-"""What goes to other processes, as arguments of `mp.spawn` and in what comes back: declarations, columns, errors."""
+"""Objects for other processes, in arguments and results of `mp.spawn`: declarations, columns,
+errors."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ def test_declarations(tmp_path: Path) -> None:
 
 
 def ids_of(source: sf.Source, options: dict[str, Any]) -> list[int]:
-    """In a process that was spawned with these arguments."""
+    """Runs in a process that was spawned with these arguments."""
     with sf.Loader(source, **options) as each:
         return [number for batch in each for number in ids(batch)]
 
@@ -80,7 +81,7 @@ def test_columns_are_copies_that_outlive_their_batch(batch: sf.Batch) -> None:
             assert not np.shares_memory(got[name].values, batch[name].values)
         assert np.array_equal(got["sparse"].to_dense(), batch["sparse"].to_dense())
         assert got["sparse"].shape == batch["sparse"].shape == (3, 20)
-        # What TensorFlow is told of uniform rows goes with them.
+        # Includes the uniform row lengths for TensorFlow.
         assert got["parted"]._lengths == batch["parted"]._lengths
 
 

@@ -1,4 +1,4 @@
-"""Ledgers, signals, forks: what only shows from outside of a process."""
+"""Ledgers, signals, forks: behavior that is visible only from outside of a process."""
 
 from __future__ import annotations
 
@@ -69,7 +69,8 @@ def test_a_ledger_on_a_full_disk_keeps_whole_batches(dataset: Dataset, tmp_path:
 
 
 def test_what_is_waited_for_is_said_once(dataset: Dataset, tmp_path: Path) -> None:
-    """By Python's logging or by the exception, and not once more by a line of the native log."""
+    """Waits are reported by Python's logging or by the exception, and not also in the native
+    log."""
     code = (
         "import shardfeed as sf\n"
         f"sf.Loader({dataset.pattern!r}, batch_size=4, coordinator='127.0.0.1:1', job='x', timeout=2,"
@@ -88,7 +89,7 @@ def child(code: str) -> subprocess.Popen[str]:
 
 
 def test_ctrl_c_ends_a_wait_for_a_batch(tmp_path: Path) -> None:
-    """Four gigabytes are to be inflated before the batch; the interrupt does not wait for them."""
+    """4 GiB must be inflated before the batch; the interrupt does not wait for that."""
     with sf.TFRecordWriter(tmp_path / "x.tfrecord", compression="gzip") as writer:
         for _ in range(64):
             writer.write(bytes(1 << 20))
@@ -155,7 +156,7 @@ def test_a_forked_child_is_refused(dataset: Dataset) -> None:
 
 
 def test_a_forked_child_may_make_its_own(dataset: Dataset) -> None:
-    """As the message says: make the loader after forking, whatever the parent did before."""
+    """As the message advises: the child creates a loader, regardless of the parent's loaders."""
     code = (
         "import os, shardfeed as sf\n"
         f"l = sf.Loader({dataset.pattern!r}, batch_size=4)\n"
@@ -178,7 +179,7 @@ def test_a_forked_child_may_make_its_own(dataset: Dataset) -> None:
 
 
 def test_a_batch_may_be_read_in_a_forked_child(dataset: Dataset) -> None:
-    """As long as the parent holds it. That the child lets go of it means nothing to the parent."""
+    """While the parent holds it. Releasing it in the child has no effect on the parent."""
     code = (
         "import gc, os, sys, shardfeed as sf\n"
         f"l = sf.Loader({dataset.pattern!r}, {{'id': sf.FixedLenFeature((), 'int64')}}, batch_size=4, prefetch=1)\n"
@@ -221,7 +222,7 @@ def test_the_budget_holds_in_any_order(tmp_path: Path, options: dict[str, Any]) 
 
 
 def test_waiting_does_not_hold_the_interpreter(dataset: Dataset) -> None:
-    """Many threads and loaders at once come to an end."""
+    """Many concurrent threads and loaders finish."""
     expected = [ids(batch) for batch in loader(dataset)]
     results: list[list[list[int]]] = []
 
@@ -264,7 +265,7 @@ def test_nothing_is_left_open(dataset: Dataset) -> None:
     before = held()
     for _ in range(50):
         next(iter(loader(dataset)))
-    # Threads end a moment after the loader that had them.
+    # Threads end shortly after the loader that had them.
     deadline, pause = time.monotonic() + 30, threading.Event()
     while held() > before and time.monotonic() < deadline:
         pause.wait(0.01)

@@ -1,4 +1,4 @@
-"""Signals to trainers and forks of them, where a worker and a coordinator are processes of their own."""
+"""Signals to trainers and forks of them, with a worker and a coordinator in their own processes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from trainer import socket_of, stop
 
 TTL = "session-ttl-ms = 1500\nheartbeat-ms = 300\n"
 NUMBERS = count(10)
-#: Nothing here is to end because nobody answers: only the signal ends a wait.
+#: No wait here may end by timeout: only the signal ends it.
 FOREVER_S = 600.0
 
-#: `options` are a loader's; it does what the lines of its input say, and answers each.
+#: `options` are a loader's; the process executes the lines of its input and answers each.
 TRAINER = """
 import gc, json, os, sys, threading
 import shardfeed as sf
@@ -66,7 +66,7 @@ def where(running: Cluster, worker: Server) -> dict[str, Any]:
 
 
 class Child:
-    """A program as a process, and what it says, line by line."""
+    """A program as a process, and its output by line."""
 
     def __init__(self, code: str, dataset: Dataset, where: dict[str, Any], **more: Any) -> None:
         fixed = {"files": dataset.pattern, "batch_size": 4, "shuffle_window": 16, "interleave": 3, "seed": 7}
@@ -102,7 +102,7 @@ class Child:
         self.process.wait()
 
 
-#: Goes on with the same loader after the interrupt.
+#: Continues with the same loader after the interrupt.
 READS = """
 loader = sf.Loader(**options)
 got = ids([next(iter(loader))])
@@ -141,7 +141,7 @@ def test_ctrl_c_ends_a_wait_for_a_silent_worker(dataset: Dataset, worker: Server
 
 
 def test_ctrl_c_ends_a_wait_for_a_grant(dataset: Dataset, running: Cluster, where: dict[str, Any]) -> None:
-    """The coordinator is silent, and nobody else may say what is to be read."""
+    """The coordinator is silent, and only it can grant reads."""
     more = {"mode": "dynamic", "tail": "uneven", "interleave": 1}
     with Child(READS, dataset, where, **more) as child:
         try:
@@ -154,7 +154,7 @@ def test_ctrl_c_ends_a_wait_for_a_grant(dataset: Dataset, running: Cluster, wher
 
 
 def test_ctrl_c_ends_a_wait_for_the_other_ranks(dataset: Dataset, where: dict[str, Any]) -> None:
-    """An epoch ends when all have consumed what they were granted; one of them does nothing."""
+    """An epoch ends when all ranks have consumed their grants; one of them does nothing."""
     more = {"mode": "dynamic", "tail": "uneven", "interleave": 1, "world_size": 2}
     with loader(dataset, **(where | more), rank=1) as idle, Child(READS, dataset, where, **more, rank=0) as child:
         mine = ids(next(iter(idle)))
@@ -195,7 +195,7 @@ def test_ctrl_c_ends_the_making_of_a_loader(
         server.signal(signal.SIGCONT)
 
 
-#: The child reads what it inherited, lets go of it, makes a loader of its own, and ends as any program does.
+#: The child reads inherited data, releases it, creates a loader, and ends normally.
 FORKS = """
 loader = sf.Loader(**options)
 epoch = iter(loader)
@@ -224,7 +224,7 @@ say(json.dumps([numbers + rest, again]))
 
 
 def test_a_forked_child_leaves_the_parents_slots_alone(dataset: Dataset, where: dict[str, Any]) -> None:
-    """And its connection: two epochs go through the few slots, while one is held."""
+    """Nor does it affect the connection: two epochs reuse the few slots, while one is held."""
     expected = loader(dataset)
     epochs = [[number for batch in expected for number in ids(batch)] for _ in range(2)]
     with Child(FORKS, dataset, where) as child:

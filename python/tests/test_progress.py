@@ -1,4 +1,4 @@
-"""Progress bars, as somebody in front of a terminal sees them."""
+"""Progress bars, as shown on a terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from conftest import Dataset, ids, loader
 
 import shardfeed as sf
 
-#: Two epochs, of which one is begun and resumed; what the loop got comes on standard output.
+#: Two epochs, one of them begun and resumed; the loop's batches are printed to standard output.
 LOOP = """
 import json, sys
 from pathlib import Path
@@ -42,7 +42,7 @@ print(json.dumps(got))
 
 
 def in_a_terminal(dataset: Dataset, kind: str, options: str = "{}") -> tuple[str, str]:
-    """What the loop prints, and what the terminal that is its standard error shows."""
+    """Returns the loop's output, and the text on the terminal that is its standard error."""
     ours, its = os.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
     with os.fdopen(ours, "rb", buffering=0) as terminal:
@@ -56,7 +56,7 @@ def in_a_terminal(dataset: Dataset, kind: str, options: str = "{}") -> tuple[str
         while True:
             try:
                 more = terminal.read(4096)
-            except OSError:  # nobody has it open any more
+            except OSError:  # closed by all processes
                 break
             if not more:
                 break
@@ -75,7 +75,8 @@ def whole(dataset: Dataset) -> str:
 def test_a_bar_of_tqdm(dataset: Dataset, whole: str) -> None:
     out, shown = in_a_terminal(dataset, "tqdm")
     assert out == whole
-    # 130 records in batches of 4. The first look of each bar and its last; the second goes on where the first was left.
+    # 130 records in batches of 4. The first and last update of each bar; the second one continues
+    # the first.
     looks = [line.split("\r") for line in shown.split("\r\n")[:3]]
     firsts, lasts = [each[1] for each in looks], [each[-1] for each in looks]
     for first, begin in zip(firsts, ("epoch 0:   0%", "epoch 0:  16%", "epoch 1:   0%"), strict=True):

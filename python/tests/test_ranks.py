@@ -1,4 +1,4 @@
-"""Ranks from arguments and from what launched the process. Frameworks' own are in tests/frameworks."""
+"""Ranks from arguments and launchers. Those of frameworks are in tests/frameworks."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def tf_config(kind: str, index: int, **cluster: int) -> str:
         ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "PMIX_RANK": "1"}, (1, 2, "Open MPI")),
         ({"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "8", "PMI_RANK": "0", "PMI_SIZE": "8", "PMIX_RANK": "5"},
          (5, 8, "Slurm")),
-        # A batch script, and a step that asks for one task: neither is a rank of many.
+        # A batch script, and a step of one task: neither is a rank of many.
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, (0, 1, "default")),
         ({"PALS_RANKID": "3", "PMI_SIZE": "4", "PMI_RANK": "3"}, (3, 4, "Cray PALS")),
         ({"ALPS_APP_PE": "3", "PMI_SIZE": "4"}, (3, 4, "Cray ALPS")),
@@ -77,7 +77,7 @@ def test_the_first_that_knows_wins_and_is_logged(
     [
         ((None, None), (0, 1), "rank 3 of 4, from torchrun (RANK, WORLD_SIZE)"),
         ((None, None), (1, 2), "rank 1 of 2, from torchrun (RANK, WORLD_SIZE), as replica 1 of 2"),
-        # Given numbers are data-parallel ones already.
+        # Given numbers are data-parallel already.
         ((5, 6), (1, 2), "rank 5 of 6, from arguments"),
     ],
 )
@@ -94,7 +94,8 @@ def test_what_is_logged_is_what_is_used(
 
 
 class Distributed(types.ModuleType):
-    """torch.distributed as far as it may be asked. Everything else, such as a collective, fails the test."""
+    """torch.distributed with the permitted calls. Everything else, such as a collective, fails the
+    test."""
 
     def __init__(self, initialized: bool) -> None:
         super().__init__("torch.distributed")
@@ -126,7 +127,7 @@ def test_torch_is_asked_and_never_called_together(
     dataset: Dataset, initialized: bool, variables: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
-    """By a whole epoch of a loader: nothing of it is a collective, for which ranks would have to wait."""
+    """For a whole epoch of a loader: there is no collective, for which ranks would have to wait."""
     fake = Distributed(initialized)
     monkeypatch.setitem(sys.modules, "torch.distributed", fake)
     for name, value in variables.items():
@@ -223,7 +224,7 @@ def test_replicas_get_the_same_batches(dataset: Dataset, monkeypatch: pytest.Mon
     assert got[0] == got[1] and got[2] == got[3]
     expected = [[ids(batch) for batch in loader(dataset, rank=rank, world_size=2)] for rank in range(2)]
     assert [got[0], got[2]] == expected
-    # Given numbers are data-parallel ones: groups may be of any processes.
+    # Given numbers are data-parallel: groups may consist of any processes.
     strided = loader(dataset, rank=1, world_size=2, replica=(0, 2))
     assert [ids(batch) for batch in strided] == expected[1]
 

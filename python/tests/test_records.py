@@ -1,4 +1,4 @@
-"""Record files one by one."""
+"""Record files, record by record."""
 
 from __future__ import annotations
 

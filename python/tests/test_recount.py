@@ -1,4 +1,4 @@
-"""tests/recount.py on ledgers made by hand: it must be able to fail."""
+"""tests/recount.py on handwritten ledgers: it must be able to fail."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ORDER = [(shard, ordinal) for shard, count in COUNTS.items() for ordinal in rang
 
 
 class World:
-    """Writes ledgers as ranks do that take ORDER four records a step."""
+    """Writes ledgers like ranks that take ORDER, four records per step."""
 
     def __init__(self, folder: Path) -> None:
         self.ledger, self.data = folder / "ledger", folder / "data"
@@ -41,7 +41,7 @@ class World:
             self.append(rank, line)
 
     def give(self, generation: int, at: tuple[int, int], world: int, ranks: Sequence[int]) -> None:
-        """Step `at` to the ranks."""
+        """Delivers step `at` to the ranks."""
         for rank in ranks:
             first, size = at[1] * 4 + rank * (4 // world), 4 // world
             for shard, ordinal in ORDER[first : first + size]:
@@ -64,7 +64,7 @@ class World:
             file.write(text)
 
     def run(self, generation: int, world: int, *steps: tuple[int, int]) -> None:
-        """A start at the first of the steps, which all ranks get."""
+        """Starts all ranks at the first of the steps, and delivers the steps to all of them."""
         ranks = range(world)
         self.start(generation, steps[0], world, ranks)
         for at in steps:
@@ -217,13 +217,13 @@ def test_a_generation_started_twice_at_other_world_sizes(
 def test_the_last_of_two_starts_counts(world: World) -> None:
     world.run(0, 2, (0, 0))
     world.run(1, 2, (0, 1))
-    world.start(1, (0, 1), 2, [0, 1])  # what the first attempt gave is gone with it
+    world.start(1, (0, 1), 2, [0, 1])  # deliveries of the first attempt are dropped with it
     assert numbers(world.count(epochs=1)) == (4, 0, 0, 0)
 
 
 def test_a_start_that_goes_on_after_an_error(world: World) -> None:
     world.run(0, 2, (0, 0))
-    world.start(0, (0, 1), 2, [1])  # rank 1 alone asked again
+    world.start(0, (0, 1), 2, [1])  # rank 1 alone retried
     world.give(0, (0, 1), 2, [0, 1])
     assert numbers(world.count()) == (0, 0, 0, 0)
 
@@ -270,7 +270,7 @@ def test_tail_uneven(world: World) -> None:
     world.start(0, (0, 0), 2, [0, 1])
     world.give(0, (0, 0), 2, [0, 1])
     world.give(0, (0, 1), 2, [0])
-    # A short step, and one more step than the other rank has.
+    # A short step, and one more step than the other rank.
     world.row(1, 0, (0, 1), *ORDER[6])
     world.row(1, 0, (0, 2), *ORDER[7])
     assert numbers(world.count(tail="uneven")) == (0, 0, 0, 0)
@@ -285,7 +285,7 @@ def test_tail_uneven_with_a_hole_or_too_many_rows(world: World) -> None:
     world.give(0, (0, 1), 2, [0])
     world.row(1, 0, (0, 2), *ORDER[6])
     total = world.count(tail="uneven")
-    assert numbers(total) == (1, 0, 0, 1)  # a rank that skips a step has lost what was in it
+    assert numbers(total) == (1, 0, 0, 1)  # a rank that skips a step has lost its rows
     assert "epoch 0: rank 1's steps [0, 2]" in total.problems[0]
     for _ in range(3):
         world.row(0, 0, (0, 2), *ORDER[7])
@@ -329,7 +329,7 @@ def test_ledgers_that_the_loader_wrote(world: World, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("SHARDFEED_CACHE_DIR", str(world.ledger.parent / "cache"))
 
     def load(world_size: int, state: State | None, steps: int) -> State:
-        """Each rank takes some steps; returns their state."""
+        """Lets each rank take `steps` steps; returns their state."""
         after = []
         for rank in range(world_size):
             with sf.Loader(

@@ -1,4 +1,5 @@
-"""Processes that want the same batches, in a cluster: a job each, and the same batches whatever happens."""
+"""Processes with the same batches in a cluster: one job each, and the same batches after any
+failure."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ def running(tmp_path: Path) -> Iterator[Cluster]:
 def spawned(
     stack: ExitStack, running: Cluster, log: Path, dataset: Dataset, processes: int, **options: Any
 ) -> list[Trainer]:
-    """All processes of a launcher, two of them for each data-parallel rank; each has opened its loader."""
+    """Starts all processes of a launcher, two per data-parallel rank; each has opened its
+    loader."""
     made = []
     order = {"batch_size": 8 // processes, "shuffle_window": 16, "interleave": 3, "seed": 7, "lanes": 4}
     for process in range(processes):
@@ -57,7 +59,7 @@ def test_replicas_get_the_same_batches_through_faults_and_restarts(
         states = [each("state") for each in four]
         assert all(state == states[0] for state in states)
     running.workers[0].start()
-    # All of them go on from the one that was saved, and at another number of ranks.
+    # All of them resume from the saved state, at another number of ranks.
     with ExitStack() as stack:
         two = spawned(stack, running, log, dataset, 2, job="tensor", run="second", resume=states[0])
         assert [each("take", 30) for each in two] == [whole[7:37]] * 2

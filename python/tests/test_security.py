@@ -1,4 +1,5 @@
-"""Trainers of a cluster with certificates: by the worker of their host, and in their own process."""
+"""Trainers of a cluster with certificates: with the worker of their host, and in their own
+process."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ COUNTS = [30, 25, 9]
 
 
 class Secure(Cluster):
-    """A coordinator and a worker with certificates, and one who decides who belongs to them."""
+    """A coordinator and a worker with certificates, and their authority."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -45,7 +46,7 @@ class Secure(Cluster):
         return str(self.folder / "w.sock")
 
     def run(self, *arguments: str) -> str:
-        # Not what a test gives to its trainer.
+        # Without the variables that a test sets for its trainer.
         env = {name: value for name, value in os.environ.items() if not name.startswith("SHARDFEED_")}
         ran = subprocess.run([BINARY, *arguments], capture_output=True, text=True, timeout=60, env=env)
         assert ran.returncode == 0, ran.stderr
@@ -130,7 +131,7 @@ def test_a_trainer_of_a_worker_needs_no_certificate_until_it_reads_by_itself(
         assert sorted(everything(dataset, **given)) == sorted(dataset.ids)
     finally:
         assert worker.end(signal.SIGTERM) == 0
-    # With a certificate it goes on by itself when the worker is killed.
+    # With a certificate the trainer continues in its process when the worker is killed.
     monkeypatch.setenv("SHARDFEED_TLS", str(running.pki / "tom"))
     worker = running.reader()
     worker.start()

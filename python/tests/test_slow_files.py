@@ -1,5 +1,5 @@
-"""Files on a file system whose answers are slow or never come: calls on them take their time, by a shim between the
-processes and the system."""
+"""Files on a file system with slow responses or none: a shim between the processes and the system
+delays the calls."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from trainer import ask, until
 
 import shardfeed as sf
 
-#: Looking at them takes longer than the silence after which a trainer gives its worker up, though 16 are looked at at
-#: once: an opening looks several times at each, and at what lies beside it. If these were looked at one by one, or
-#: nothing was told of it, the coordinator would take the scan for one that hangs.
+#: Checking them takes longer than the trainer's timeout for its worker, even with 16 checks at a
+#: time: an opening checks each file several times, and the files beside it. With sequential checks,
+#: or without progress reports, the coordinator would consider the scan hung.
 FILES, SLOW_US = 700, 25_000
 PATIENT = "session-ttl-ms = 1500\nheartbeat-ms = 200\n"
 RANKS = 8
-#: What hangs.
+#: Calls that hang.
 CALLS = ["statx", "open", "read"]
 HUNG_US = 3_600_000_000
 SHORT = "session-ttl-ms = 1000\nheartbeat-ms = 200\n"
@@ -53,7 +53,7 @@ def slowly(shim: Path, us: int, calls: str = "statx", **more: object) -> dict[st
 
 
 def looks_of_a_worker(folder: Path, shim: Path, slow: Dataset, us: int, ranks: int) -> Counter[str]:
-    """How often a worker looked at each file until all of its ranks had read to the end."""
+    """Counts a worker's checks of each file until all of its ranks have read to the end."""
     seen = folder / "seen"
     with Cluster(folder, workers=0, ttl=PATIENT) as running:
         worker = running.worker(0)
@@ -157,7 +157,8 @@ def test_a_loader_whose_files_never_answer_ends_at_ctrl_c(
     assert "KeyboardInterrupt" in said, said
 
 
-#: Reads in order files of which none answers any more once three batches came, and says when it waits for that.
+#: Reads files in order, which stop responding after three batches, and prints when it waits for
+#: them.
 HANGS = """import json, os, sys, threading, shardfeed as sf
 got = 0
 

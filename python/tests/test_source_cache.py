@@ -1,4 +1,4 @@
-"""What is kept of remote files on this host: fewer requests, the same batches, whoever dies."""
+"""Cache of remote files on this host: fewer requests, and the same batches when processes die."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from test_sources import batches, local
 
 import shardfeed as sf
 
-#: Loads an epoch and prints the ids, as many times as it is told to.
+#: Loads an epoch and prints the ids, a given number of times.
 READER = """
 import json, sys
 import shardfeed as sf
@@ -45,12 +45,12 @@ def blocks(folder: Path) -> list[Path]:
 
 
 def disk_bytes(folder: Path) -> int:
-    """What the blocks take on the disk at one moment: nobody reserves room while the lock is held."""
+    """Returns the blocks' current size on disk: no space is reserved while the lock is held."""
     with (folder / "blocks/used").open() as used:
         fcntl.flock(used, fcntl.LOCK_EX)
         sizes: dict[int, int] = {}
         for path in blocks(folder):
-            # A file may go meanwhile, or get another name.
+            # A file may be deleted or renamed in the meantime.
             with contextlib.suppress(FileNotFoundError):
                 found = path.stat()
                 sizes[found.st_ino] = -(-found.st_size // 4096) * 4096
@@ -67,7 +67,7 @@ def test_what_was_read_once_is_not_asked_for_again(
     kept: dict[str, Any] = {"cache_dir": str(cache), "cache_bytes": "64MiB"}
     whole = local(dataset, 2)
     assert batches(files, 2, **kept) == whole
-    # Indexing has read all there is, so the epochs after it found it here.
+    # Indexing has read everything, so the following epochs found it in the cache.
     assert len(proxy.reads()) == sum(f.stat().st_size > 0 for f in dataset.folder.iterdir())
     proxy.seen.clear()
     assert batches(files, 2, **kept) == whole
@@ -130,7 +130,7 @@ def test_processes_that_share_a_small_cache_and_are_killed_damage_nothing(
     dataset = make_dataset(tmp_path / "data", [20] * 24)
     s3.upload(dataset.folder, tmp_path.name)
     files, cache = f"s3://bucket/{tmp_path.name}/*.tfrecord", tmp_path / "kept"
-    most = 12 * 4096  # half of the files fit, so that all evict all the time
+    most = 12 * 4096  # half of the files fit, so that all processes evict constantly
     options = {"batch_size": 4, "seed": 7, "shuffle_window": 16, "interleave": 3}
     options |= {"cache_dir": str(cache), "cache_bytes": most}
     whole = local(dataset)
@@ -152,7 +152,7 @@ def test_processes_that_share_a_small_cache_and_are_killed_damage_nothing(
     survivor = start(12)
     for _ in range(4):
         victims = [start(1000) for _ in range(2)]
-        # Each has read something when it is killed, at no particular moment.
+        # Each has read something when it is killed, at a random time.
         lines = [victim.stdout.readline() for victim in victims if victim.stdout is not None]
         moment = time.monotonic() + rng.uniform(0, 0.2)
         while time.monotonic() < moment:

@@ -1,4 +1,5 @@
-"""Files in object stores and on web servers: the same batches as from local files, whatever breaks."""
+"""Files in object stores and on web servers: the same batches as from local files, under any
+faults."""
 
 from __future__ import annotations
 
@@ -19,13 +20,13 @@ from stores import S3, Fault, Proxy, Role, Seen, Web, is_read
 
 import shardfeed as sf
 
-#: A test that waits longer for an end than this has found a hang.
+#: A test that waits longer than this for an end has found a hang.
 SOON_S = 30.0
 
 
 @pytest.fixture
 def remote(s3: S3, proxy: Proxy, dataset: Dataset, tmp_path: Path) -> str:
-    """The dataset in the bucket; the prefix of its URLs."""
+    """Uploads the dataset to the bucket; returns the prefix of its URLs."""
     s3.upload(dataset.folder, tmp_path.name)
     return f"s3://bucket/{tmp_path.name}"
 
@@ -59,7 +60,7 @@ def test_batches_from_s3_are_those_of_the_local_files(dataset: Dataset, remote: 
 def test_google_cloud_storage_is_read_by_its_xml_api(
     dataset: Dataset, remote: str, proxy: Proxy, s3: S3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # S3 servers speak it too, as far as listing and reading go.
+    # S3 servers also support it, for listing and reading.
     monkeypatch.setenv("GOOGLE_BASE_URL", proxy.endpoint)
     monkeypatch.setenv("GOOGLE_ALLOW_HTTP", "true")
     monkeypatch.setenv("GOOGLE_SKIP_SIGNATURE", "true")
@@ -131,7 +132,7 @@ def test_each_fault_is_overcome_where_it_struck(
     struck: list[Seen] = []
 
     def choose(seen: Seen) -> Fault | None:
-        # Each range is broken twice.
+        # Each range fails twice.
         before = [other for other in struck if other.path == seen.path]
         if not is_read(seen) or len(before) >= 2:
             return None
@@ -152,14 +153,14 @@ def test_a_cut_body_is_read_on_from_the_byte_where_it_ended(
     proxy.choose = lambda seen: Fault("cut", 700) if seen.range == f"bytes=0-{end}" else None
     end = dataset.file(2).stat().st_size - 1
     assert batches(each) == local(one_shard(dataset, 2))
-    # The next epoch is begun ahead, so it may all come twice.
+    # The next epoch is prefetched, so all ranges may come twice.
     ranges = [seen.range for seen in proxy.reads()]
     assert set(ranges) == {f"bytes=0-{end}", f"bytes=700-{end}"}
     assert ranges[:1] == [f"bytes=0-{end}"] and len(ranges) <= 4
 
 
 def one_shard(dataset: Dataset, shard: int) -> Dataset:
-    """The dataset that is one shard of another one."""
+    """Returns a dataset that is one shard of another one."""
 
     class One(Dataset):
         @property
@@ -243,7 +244,7 @@ RUNTIMES = {"shardfeed-store", "shardfeed-cpu", "shardfeed-net"}
 
 
 def threads() -> set[str]:
-    """Names of our threads, without numbers."""
+    """Returns the names of shardfeed's threads, without numbers."""
     names = set()
     for task in Path("/proc/self/task").iterdir():
         try:
@@ -256,7 +257,7 @@ def threads() -> set[str]:
 
 
 class StopWaiting(Exception):
-    """What a signal raises in a wait."""
+    """Raised by a signal during a wait."""
 
 
 def interrupted(wait: Any, until: Any) -> None:
@@ -355,7 +356,7 @@ def test_missing_credentials_and_a_denial_say_what_to_do(
     for name in stores.KEYS:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
-    # No host answers for this one's role.
+    # No host provides a role for this one.
     monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:1")
     begun = time.monotonic()
     with pytest.raises(sf.DataError, match="no credentials.*AWS_PROFILE.*AWS_SKIP_SIGNATURE"):
@@ -377,7 +378,7 @@ def test_keys_are_fetched_anew_before_they_expire(
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "token").write_text("token")
     monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", str(tmp_path / "token"))
-    # They are fetched anew five minutes before they end.
+    # They are renewed five minutes before they expire.
     with Role(302) as role:
         monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", role.endpoint)
         whole = local(dataset)
@@ -425,7 +426,7 @@ def test_requests_under_way_stay_below_the_limit(
     s3: S3, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SHARDFEED_STORE_REQUESTS", "3")
-    # One that is given up is under way for the server until it sees that.
+    # An abandoned request is active on the server until the server notices.
     monkeypatch.setenv("SHARDFEED_STORE_STALL_SECONDS", "60")
     folder = tmp_path / "many"
     folder.mkdir()

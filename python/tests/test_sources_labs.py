@@ -1,8 +1,10 @@
-"""The same batches from servers that somebody started: skipped where nobody did.
+"""The same batches from external servers; skipped if none is configured.
 
-`SHARDFEED_LAB_S3=http://127.0.0.1:7480` with `AWS_ACCESS_KEY_ID` and `AWS_SECRET_ACCESS_KEY`: Ceph, MinIO, ...
-`SHARDFEED_LAB_GCS=http://127.0.0.1:4443`: fake-gcs-server with
-`-scheme http -public-host 127.0.0.1:4443`, which asks for no credentials.
+`SHARDFEED_LAB_S3=http://127.0.0.1:7480` with `AWS_ACCESS_KEY_ID` and `AWS_SECRET_ACCESS_KEY`: Ceph,
+MinIO, ...
+
+`SHARDFEED_LAB_GCS=http://127.0.0.1:4443`: fake-gcs-server with `-scheme http -public-host
+127.0.0.1:4443`, which requires no credentials.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from test_sources import batches, local
 import shardfeed as sf
 
 def lab(name: str) -> str:
-    """The address of a server, or no test."""
+    """Returns the address of a server, or skips the test."""
     address = os.environ.get(name)
     if not address:
         pytest.skip(f"{name} names no server")
@@ -63,7 +65,7 @@ def test_an_s3_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faults: b
     at = urlparse(address)
     assert at.hostname and at.port
     with Proxy((at.hostname, at.port), stores.chaos(4) if faults else stores.never) as proxy:
-        # Signed for the server's name, whoever is in between.
+        # Signed for the server's name, independent of the proxy.
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
         monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
         monkeypatch.setenv("AWS_REGION", "us-east-1")
@@ -108,7 +110,7 @@ def test_a_google_storage_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     at = urlparse(address)
     assert at.hostname and at.port
     choose = stores.chaos(4) if faults else stores.never
-    # It speaks the XML API to whoever calls it by its public name (-public-host).
+    # It provides the XML API under its public name (-public-host).
     with Proxy((at.hostname, at.port), choose, host=at.netloc) as proxy:
         monkeypatch.setenv("GOOGLE_BASE_URL", proxy.endpoint)
         monkeypatch.setenv("GOOGLE_ALLOW_HTTP", "true")

@@ -1,4 +1,5 @@
-"""Large records in file order are read straight into their batch: the same batches, and the same errors, as any other way."""
+"""Large records in file order are read directly into their batch: the same batches and errors as
+with any other method."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from test_bad_input import flip, record_offsets
 
 import shardfeed as sf
 
-#: One mebibyte holds no whole number of them, some are empty, and the mean is over the size from which it is done.
+#: 1 MiB is not a multiple of their sizes, some are empty, and the mean exceeds the size for direct
+#: reads.
 SIZES = [(70_001 * (number + 1)) % 131_071 for number in range(60)] + [0, 1, 400_000]
 
 
@@ -98,7 +100,7 @@ def test_a_file_that_was_cut_is_an_error(files: Path) -> None:
     with loader(files, prefetch=1, batch_size=1) as each:
         batches = iter(each)
         next(batches)
-        # The open file gets shorter under the loader.
+        # The open file is truncated under the loader.
         with (files / "0.tfrecord").open("r+b") as file:
             file.truncate(record_offsets(files / "0.tfrecord")[40] + 500)
         with pytest.raises(sf.DataError, match=r"0\.tfrecord"):
@@ -106,7 +108,7 @@ def test_a_file_that_was_cut_is_an_error(files: Path) -> None:
 
 
 def bytes_read() -> int:
-    """Of all reads of this process, as the kernel counts them."""
+    """Returns the bytes of all reads of this process, as counted by the kernel."""
     return int(dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())["rchar"])
 
 
@@ -118,6 +120,7 @@ def test_thousands_of_short_lanes_read_a_file_a_few_times(tmp_path: Path) -> Non
     with sf.Loader(str(file), batch_size=lanes, lanes=lanes, memory_budget="64MiB", prefetch=1) as each:
         before = bytes_read()
         taken = [int(bytes(record)) for batch in each for record in batch["record"]]
-    # The headers and the records, each a few times; a lane that read on from a mark alone would read its 8 KiB.
+    # The headers and the records, each a few times; a lane that read from a mark would read its 8
+    # KiB.
     assert bytes_read() - before < 8 * file.stat().st_size
     assert sorted(taken) == list(range(count))

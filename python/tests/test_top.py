@@ -1,4 +1,4 @@
-"""`shardfeed top` in a terminal, and one screen of it without."""
+"""`shardfeed top` in a terminal, and a single screen without one."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_terminal_is_drawn_and_left_as_it_was(running: Cluster, end: str) -> N
         while select.select([leader], [], [], 0.1)[0]:
             seen += os.read(leader, 65536)
         assert termios.tcgetattr(follower) == before
-        # The other screen was taken, and given back.
+        # The alternate screen was entered and left.
         assert b"\x1b[?1049h" in seen and b"\x1b[?1049l" in seen
         assert b"\x1b[32m" not in seen and b"\x1b[38;5;2m" not in seen
     finally:

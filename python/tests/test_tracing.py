@@ -14,7 +14,7 @@ import pytest
 from cluster import Cluster
 from conftest import Dataset, make_dataset
 
-#: As a launcher sets it; the example of the specification.
+#: As set by a launcher; the example of the specification.
 LAUNCHER = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 TRAINER = """
@@ -42,7 +42,7 @@ def dataset(tmp_path: Path) -> Dataset:
 
 
 def train(running: Cluster, dataset: Dataset, job: str, worker: str, **env: str) -> list[dict[str, Any]]:
-    """What a trainer in a process of its own logs."""
+    """Returns the log of a trainer in its own process."""
     arguments = [dataset.pattern, running.address, worker, job]
     env = running.env | {"PYTHONPATH": os.pathsep.join(sys.path)} | env
     command = [sys.executable, "-c", TRAINER, *arguments]
@@ -56,7 +56,7 @@ def lines(text: str) -> list[dict[str, Any]]:
 
 
 def traces(log: list[dict[str, Any]], message: str, **fields: Any) -> list[dict[str, Any]]:
-    """The spans with a trace id around lines that say this, inner ones last."""
+    """Returns the spans with a trace id around lines with this message, inner ones last."""
     found = []
     for line in log:
         spans = line.get("spans", [])
@@ -77,7 +77,7 @@ def test_a_start_has_one_trace_id_in_all_logs(running: Cluster, dataset: Dataset
     started = traces(coordinator, "call answered", rpc="StartRank")
     started = [span for span in started if span["trace_id"] == asked["trace_id"]]
     assert len(started) == 1, coordinator[-20:]
-    # The worker's part of it, not the trainer's, asked the coordinator.
+    # The worker's span, not the trainer's, called the coordinator.
     assert started[0]["parent_id"] not in (asked["span_id"], None)
     registered = traces(coordinator, "call answered", rpc="RegisterJob")
     assert registered and registered[-1]["trace_id"] != asked["trace_id"]

@@ -1,4 +1,5 @@
-"""What loaders choose while batches flow: it is shown with a reason, and changes no batch."""
+"""Settings chosen by loaders while batches flow: they are shown with a reason, and change no
+batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What type checkers see of the package."""
+"""The package as seen by type checkers."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ import shardfeed as sf
 from shardfeed.reports import Bottleneck
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Columns are what `output=` and the features say, which no type checker knows.
+#: The types of columns follow from `output=` and the features, which no type checker evaluates.
 UNKNOWN = {"Batch"}
-#: What a framework or the extension module declares.
+#: Declared by a framework or the extension module.
 FOREIGN = {"DeviceArray"}
 
 
 def functions(name: str, value: object) -> Iterator[tuple[str, types.FunctionType]]:
-    """Public functions of a public object, with their names."""
+    """Yields the public functions of a public object, with their names."""
     if isinstance(value, types.FunctionType):
         yield name, value
     elif isinstance(value, property):

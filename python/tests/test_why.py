@@ -1,4 +1,4 @@
-"""What limits a run: real work in one place, and the one sentence must name it."""
+"""Bottleneck of a run: with real work in one place, the one sentence must name it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trainer import ask, served, until
 import shardfeed as sf
 from shardfeed import operators as op
 
-#: Times are compared, which other tests beside them would change.
+#: Compares times, which concurrent tests would change.
 pytestmark = pytest.mark.alone
 
 RECORD_BYTES = 16 << 10
@@ -43,19 +43,19 @@ def where(running: Cluster) -> dict[str, Any]:
 
 
 def work(seconds: float = 0.02) -> None:
-    """Computes for so long."""
+    """Computes for `seconds`."""
     end, digest = time.thread_time() + seconds, b""
     while time.thread_time() < end:
         digest = hashlib.sha256(digest + bytes(4096)).digest()
 
 
 def batches(each: sf.Loader, most: int) -> Iterator[sf.Batch]:
-    """Batches of as many epochs as it takes."""
+    """Returns up to `most` batches, over as many epochs as needed."""
     return itertools.islice(itertools.chain.from_iterable(itertools.repeat(each)), most)
 
 
 def blobs(folder: Path, records: int, compression: str | None) -> str:
-    """One file of records that are small when compressed and not quick to inflate."""
+    """Writes one file of records that are small when compressed and slow to inflate."""
     folder.mkdir(exist_ok=True)
     draw = np.random.default_rng(3)
     with sf.TFRecordWriter(folder / "blobs.tfrecord", compression=compression) as writer:
@@ -64,7 +64,7 @@ def blobs(folder: Path, records: int, compression: str | None) -> str:
     return str(folder / "blobs.tfrecord")
 
 
-#: Operators that cost far more than it takes to read their input.
+#: Operators that cost far more than reading their input.
 HEAVY: dict[str, Any] = {
     "features": {"raw": sf.FixedLenFeature((), "string")},
     "operators": [
@@ -98,10 +98,10 @@ def test_a_trainer_that_works_longer_than_reading_takes_is_the_limit(dataset: Da
     assert why["sentence"].startswith("the trainer limits this rank: it works ")
     recent = account["recent"]
     assert recent["work_us"] >= 30 * 20_000
-    # The thread that plans did nothing but these.
+    # The planning thread did only these.
     planned = ("fill_us", "read_wait_us", "gather_us", "grant_us", "room_us")
     assert 0 < sum(recent[name] for name in planned) <= 1.2 * recent["wall_us"]
-    # A faster training step is what helps.
+    # A faster training step removes the bottleneck.
     assert why["change"].startswith("make the training step faster"), why
     with loader(dataset) as each:
         assert sum(1 for _ in batches(each, 400)) == 400
@@ -119,9 +119,10 @@ def test_one_large_compressed_shard_is_inflated_by_one_thread(tmp_path: Path) ->
     for (why, inflated), (_, copied) in found:
         assert why["limit"] == "inflating", why
         assert "without compression" in why["change"]
-        # What inflating cost is gone.
+        # The cost of inflating is gone.
         assert copied["inflate_us"] < inflated["inflate_us"] / 4
-    # And the trainer waits less for a batch: the least, as others may have had the processor.
+    # The trainer also waits less for a batch: compares minima, as others may have used the
+    # processor.
     waits = [[spent["wait_us"] for _, spent in side] for side in zip(*found, strict=True)]
     assert min(waits[1]) < 0.9 * min(waits[0]), waits
 
@@ -161,7 +162,7 @@ def test_a_budget_that_holds_no_windows_is_the_limit(tmp_path: Path) -> None:
         why, stats = each.why(), each.stats()
     assert (taken, stats["reading"]) == (700, "locate")
     assert why["limit"] == "memory_budget", why
-    # The least that it names is enough.
+    # The minimum that it names is sufficient.
     named = re.match(r"raise memory_budget= to ([\d.]+ \w+) or more", why["change"])
     assert named is not None, why
     with sf.Loader(files, batch_size=8, shuffle_window=2500, memory_budget=named[1].replace(" ", "")) as each:
@@ -176,7 +177,7 @@ def device_bytes() -> int:
 
 
 def forget(file: str) -> None:
-    """The system keeps nothing of a file in memory."""
+    """Removes a file from the page cache."""
     with open(file, "rb") as opened:
         os.fsync(opened.fileno())
         os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -233,7 +234,7 @@ def test_the_cluster_knows_what_limits_a_job(
         assert ranks[0]["limit"] == "trainer"
         setup = ask(running, "worker", "show", "worker-0")["serving"][0]["account"]["setup"]
         assert setup["prefetch"] == each.stats()["prefetch"] and setup["computing_threads"] > 0
-        # For people it is one sentence.
+        # The output for people is one sentence.
         line = command("why", each.job, "--coordinator", running.address)
         assert line.stdout.count("\n") == 1 and "the trainer limits" in line.stdout, line
 
@@ -288,7 +289,8 @@ def test_a_bench_of_files_needs_no_cluster(tmp_path: Path) -> None:
 
 
 def check_timeline(timeline: dict[str, Any], names: set[str]) -> None:
-    """It is in Trace Event Format, as Perfetto loads it: spans of a thread lie in or after each other."""
+    """Verifies Trace Event Format, as Perfetto loads it: spans of a thread are nested or
+    consecutive."""
     events = timeline["traceEvents"]
     spans = [event for event in events if event["ph"] == "X"]
     named = {event["tid"] for event in events if event["ph"] == "M" and event["name"] == "thread_name"}

@@ -1,4 +1,5 @@
-"""Each advice of `why()` is followed, and helps: those that test_why.py and test_why_limits.py do not follow."""
+"""Each advice of `why()` is followed, and helps: those not covered by test_why.py and
+test_why_limits.py."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ __all__ = ["arrays", "shim"]
 
 pytestmark = pytest.mark.alone
 
-#: Reads so many batches with so many cores, and says its setup, why, and where the time went.
+#: Reads a number of batches with a number of cores; prints its setup, why, and time breakdown.
 PROGRAM = """import json, os, sys
 import shardfeed as sf
 from test_why_advice import HEAVY, batches
@@ -43,7 +44,7 @@ Account = dict[str, Any]
 
 
 def read(each: sf.Loader, most: int) -> tuple[dict[str, Any], dict[str, int]]:
-    """What is said after so many batches, and where the time went."""
+    """Returns the diagnosis after `most` batches, and the time breakdown."""
     with each:
         assert sum(1 for _ in batches(each, most)) == most
         return dict(each.why()), each.stats()["account"]["since_start"]
@@ -96,9 +97,10 @@ def test_a_smaller_window_fits_the_budget(tmp_path: Path) -> None:
 
 
 def bursts(each: sf.Loader, many: int) -> Callable[[], Why]:
-    """A trainer that takes so many batches at a time, and then works four times as long as making them took.
+    """A trainer that takes `many` batches at a time, and then works four times as long as producing
+    them took.
 
-    Returns one burst, which returns what is said after it.
+    Returns a function that runs one burst and returns the diagnosis after it.
     """
     endless = (batch for _ in iter(int, 1) for batch in each)
 
@@ -116,7 +118,7 @@ def bursts(each: sf.Loader, many: int) -> Callable[[], Why]:
 
 
 def limited(burst: Callable[[], Why], limit: str, advice: str = "") -> str:
-    """The advice once it is this one for this limit."""
+    """Returns the advice once it contains `advice` for this limit."""
 
     def look() -> str | None:
         why = burst()
@@ -139,21 +141,21 @@ def test_a_budget_that_holds_few_batches_ahead_is_raised_or_needed_less(tmp_path
 
 
 def test_batches_ahead_are_tried_and_then_asked_for(arrays: str) -> None:
-    """Bursts of 64 batches need more than the 16 that are chosen at most."""
+    """Bursts of 64 batches need more than 16, the chosen maximum."""
     options: dict[str, Any] = {"batch_size": 4, "shuffle_window": 1, **HEAVY}
     with sf.Loader(arrays, **options) as each:
         burst = bursts(each, 64)
         limited(burst, "prefetch", "ask again in a minute")
-        # Which is all that there is to do, until there is something else to do.
+        # No other remedy is available until then.
         limited(burst, "prefetch", "set prefetch= to 32 or more, ")
         assert each.stats()["prefetch"] == 16
-    # Larger batches are the other way: as many samples at a time.
+    # Larger batches are the alternative: as many samples at a time.
     for follow, many in (({"prefetch": 64}, 64), ({"batch_size": 64}, 4)):
         with sf.Loader(arrays, **options | follow) as each:
             limited(bursts(each, many), "trainer")
     with sf.Loader(arrays, prefetch=32, **options) as each:
         change = limited(bursts(each, 64), "prefetch")
-    # Without a number there would be fewer.
+    # Without the option there would be fewer.
     assert change == "raise prefetch= above 32"
 
 
@@ -165,7 +167,7 @@ def test_more_batches_ahead_may_also_be_held(tmp_path: Path) -> None:
     with Cluster(tmp_path / "cluster", ttl=TTL, memory="4GiB") as running:
 
         def hold(prefetch: int, most: int, is_enough: Callable[[sf.Loader], bool]) -> Why:
-            """Says what limits a trainer that keeps its last 8 to 12 batches."""
+            """Returns the bottleneck of a trainer that keeps its last 8 to 12 batches."""
             options: dict[str, Any] = {"batch_size": 8, "shuffle": False, "prefetch": prefetch}
             with sf.Loader(str(tmp_path / "few.tfrecord"), features, **options, **in_cluster(running)) as each:
                 held: list[sf.Batch] = []
@@ -194,7 +196,7 @@ def test_more_batches_ahead_may_also_be_held(tmp_path: Path) -> None:
 def apart(
     files: str, most: int, cores: int = 1024, env: dict[str, str] | None = None, **options: Any
 ) -> tuple[Account, dict[str, Any], Account]:
-    """What a process of its own says: its setup, why, and where its time went."""
+    """Runs a separate process; returns its setup, diagnosis, and time breakdown."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, json.dumps([files, options, most, cores])], capture_output=True, text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **(env or {})}, timeout=300,

@@ -1,4 +1,4 @@
-"""Where each of the rarer limits is really there, and told while it is."""
+"""Each of the rarer bottlenecks, produced for real and reported while it exists."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def in_cluster(running: Cluster) -> dict[str, Any]:
 
 
 class Taking:
-    """A trainer that takes batch after batch, on a thread of its own."""
+    """A trainer that takes batches continuously, on its own thread."""
 
     def __init__(self, each: sf.Loader) -> None:
         self._each, self._stop, self.taken = each, threading.Event(), 0
@@ -87,7 +87,7 @@ def test_a_slow_store_is_the_limit_and_a_cache_of_it_is_not_cold(
     proxy.choose = lambda _: None
     cache: dict[str, Any] = {"cache_bytes": "1GiB", "cache_dir": tmp_path / "blocks"}
     for _ in range(2):
-        # Indexing or the first epoch keeps it, and the second loader asks for nothing.
+        # Indexing or the first epoch caches it, and the second loader makes no requests.
         with sf.Loader(files, batch_size=10, shuffle=False, **cache) as each:
             told = [each.why() for _ in each]
             account = each.stats()["account"]
@@ -123,9 +123,10 @@ def test_a_store_that_stops_answering_is_named_while_the_trainer_waits(
                 assert taking.taken == 0
                 proxy.choose = lambda _: None
                 until(lambda: taking.taken >= 20, "batches flow again")
-                # What was waited for is no longer told.
+                # The ended wait is no longer reported.
                 until(lambda: each.stats()["account"]["recent"]["batches"] > 0, "batches are told")
-            # What the store cost comes with the account, to the trainer and to the coordinator.
+            # The cost of the store is reported with the account, to the trainer and to the
+            # coordinator.
             stats = each.stats()
             assert stats["store_requests"] > stats["store_retries"] > 0 < stats["store_bytes"]
 
@@ -149,7 +150,7 @@ def test_a_trainer_that_asks_for_nothing_is_told_from_one_that_waits(
     ):
         next(iter(each))
 
-        # What was sent, and lies in the trainer's hand, is ready too.
+        # Batches that were sent to the trainer and not taken are ready, too.
         def ready() -> bool:
             (rank,) = ask(running, "rank", "list", "--job", each.job)["ranks"]
             return bool(rank["ready"] == 3)
@@ -166,7 +167,7 @@ def test_a_trainer_that_asks_for_nothing_is_told_from_one_that_waits(
 
 
 def test_a_trainer_that_keeps_all_batches_is_limited_by_copying_them(tmp_path: Path) -> None:
-    """Batches that are made quickly, of few bytes, and are large: each is mostly zeros."""
+    """Large batches that are quick to produce from few bytes: each is mostly zeros."""
     with sf.TFRecordWriter(tmp_path / "few.tfrecord") as writer:
         for number in range(64):
             writer.write({"x": list(range(1 << 20)) if number % 16 == 0 else [number]})
@@ -243,7 +244,7 @@ def test_a_deterministic_job_goes_on_without_a_coordinator_as_the_advice_says(tm
 
 
 def test_many_small_records_are_limited_by_gathering_them(tmp_path: Path) -> None:
-    """As many bytes in records of 4 KiB are gathered quickly, as the advice says."""
+    """The same bytes in records of 4 KiB are collected quickly, as advised."""
 
     def gathered(size: int) -> dict[str, Any]:
         file = tmp_path / f"{size}.tfrecord"
@@ -263,7 +264,7 @@ def test_many_small_records_are_limited_by_gathering_them(tmp_path: Path) -> Non
 
 
 def bursts(dataset: Dataset, prefetch: int | None, limit: str) -> dict[str, Any]:
-    """What is said once `limit` limits a trainer that takes eight batches at a time."""
+    """Returns the diagnosis once `limit` limits a trainer that takes eight batches at a time."""
     with loader(dataset, prefetch=prefetch, shuffle_window=1) as each:
         endless = (batch for _ in iter(int, 1) for batch in each)
 
@@ -271,7 +272,7 @@ def bursts(dataset: Dataset, prefetch: int | None, limit: str) -> dict[str, Any]
             began = time.monotonic()
             for _ in range(8):
                 next(endless)
-            # What it does with them takes longer than making them did.
+            # Its work with them takes longer than producing them.
             threading.Event().wait(4 * (time.monotonic() - began))
             why = each.why()
             return why if why["limit"] == limit else None

@@ -1,4 +1,5 @@
-"""Jobs with thousands of features and operators: what they deliver, and how two of them are told apart."""
+"""Jobs with thousands of features and operators: their batches, and the comparison of two such
+jobs."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ KINDS = {0: sf.FixedLenFeature((), "int64"), 1: sf.FixedLenFeature((2,), "float3
 
 
 def value(number: int, record: int) -> Any:
-    """Of feature `number`: some records have no value of the variable ones."""
+    """Returns the value of feature `number`: some records have no value of the variable ones."""
     if number % 3 == 0:
         return number * 100 + record
     if number % 3 == 1:
@@ -47,7 +48,7 @@ def features() -> dict[str, Any]:
     return {name: KINDS[number % 3] for number, name in enumerate(NAMES)}
 
 
-#: An operator for each of a tenth of the columns.
+#: An operator for every tenth int64 column.
 DOUBLED = [op.compute(f"doubled/{number}", f"2 * `{NAMES[number]}`", "int64") for number in range(0, WIDTH, 30)]
 
 

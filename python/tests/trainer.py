@@ -1,4 +1,4 @@
-"""A trainer for tests: a loader in a process of its own that does what it is told."""
+"""A trainer for tests: a loader in its own process that executes requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def until(look: Callable[[], T], what: str, deadline_s: float = cluster.DEADLINE_S) -> T:
-    """Looks again and again until it finds something; returns that."""
+    """Calls `look` repeatedly until it returns something; returns that."""
     deadline, pause = time.monotonic() + deadline_s, threading.Event()
     while True:
         found = look()
@@ -33,7 +33,7 @@ def until(look: Callable[[], T], what: str, deadline_s: float = cluster.DEADLINE
 
 
 def take(each: sf.Loader, most: int) -> list[list[int]]:
-    """The ids of the next batches, on into the next epochs."""
+    """Returns the ids of the next batches, continuing into later epochs."""
     got: list[list[int]] = []
     while len(got) < most:
         batches = zip(range(most - len(got)), each, strict=False)
@@ -42,7 +42,7 @@ def take(each: sf.Loader, most: int) -> list[list[int]]:
 
 
 def ask(running: cluster.Cluster, *arguments: str) -> dict[str, Any]:
-    """What the command says about a cluster."""
+    """Returns the command's output about a cluster."""
     command = [str(cluster.BINARY), *arguments, "--coordinator", running.address, "-o", "json"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert result.returncode == 0, result.stderr
@@ -51,24 +51,25 @@ def ask(running: cluster.Cluster, *arguments: str) -> dict[str, Any]:
 
 
 def served(running: cluster.Cluster, job: str) -> dict[int, dict[str, Any]]:
-    """What the coordinator knows of each rank."""
+    """Returns the coordinator's state of each rank."""
     ranks: list[dict[str, Any]] = ask(running, "rank", "list", "--job", job)["ranks"]
     return {each["rank"]: each for each in ranks}
 
 
 def cursors(running: cluster.Cluster, job: str) -> dict[int, tuple[int, int]]:
-    """Rank to the (epoch, step) at which the coordinator knows it."""
+    """Returns the (epoch, step) of each rank that is known to the coordinator."""
     return {rank: (each["epoch"], each["step"]) for rank, each in served(running, job).items()}
 
 
 def written(running: cluster.Cluster, job: str) -> tuple[int, int]:
-    """The slowest rank's cursor in the coordinator's log, where it comes to once a second."""
+    """Returns the slowest rank's cursor in the coordinator's log, which is updated once per
+    second."""
     generation = ask(running, "job", "show", job)["generation"]
     return generation["cursor_epoch"], generation["cursor_step"]
 
 
 def stop(server: cluster.Server) -> None:
-    """Stops a process and waits until none of its threads runs."""
+    """Stops a process and waits until all of its threads are stopped."""
     server.signal(signal.SIGSTOP)
     tasks = Path(f"/proc/{server.pid}/task")
 
@@ -83,7 +84,7 @@ def socket_of(server: cluster.Server) -> str:
 
 
 class Raised(Exception):
-    """What the trainer's loader raised."""
+    """An exception of the trainer's loader."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(f"{kind}: {message}")
@@ -91,9 +92,9 @@ class Raised(Exception):
 
 
 class Trainer:
-    """The process. It ends when this object is closed, or with SIGKILL.
+    """A trainer process. It ends when this object is closed, or with SIGKILL.
 
-    `inside`: what a command begins with that runs on another host than this one.
+    `inside`: prefix of a command that runs it on another host.
     """
 
     def __init__(
@@ -110,13 +111,13 @@ class Trainer:
         self.wait_s = 60.0
 
     def begin(self, call: str, *arguments: Any) -> None:
-        """Asks for something without waiting for the answer."""
+        """Sends a request without waiting for the answer."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps([call, *arguments]).encode() + b"\n")
         self.process.stdin.flush()
 
     def answer(self) -> Any:
-        """The next answer. Raises `Raised` if the loader did."""
+        """Returns the next answer. Raises `Raised` if the loader raised."""
         stream, deadline = self.process.stdout, time.monotonic() + self.wait_s
         assert stream is not None
         with selectors.DefaultSelector() as selector:

@@ -1,5 +1,7 @@
-//! A disk in memory that keeps its promises to the letter: what was not synced may be there after a
-//! power cut, or not, block by block, and a new name is as durable as the last rename beside it.
+//! In-memory disk that guarantees only synced data.
+//!
+//! After a power cut each unsynced block may or may not be there. A new name is as durable as the
+//! last rename beside it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -11,10 +13,10 @@ use shardfeed_host::{Disk, DiskFile, DiskLock};
 
 use crate::dice::Dice;
 
-/// What a disk writes in one go.
+/// Unit in which a disk writes, in bytes.
 const BLOCK: usize = 4096;
 
-/// What of a torn block is written in one go.
+/// Unit that stays whole in a torn block, in bytes.
 const SECTOR: usize = 512;
 
 /// All folders of one machine.
@@ -23,25 +25,25 @@ pub struct SimDisks {
     machine: Arc<Mutex<Machine>>,
 }
 
-/// What goes wrong with a machine's disk from now on.
+/// Faults that are injected into a machine's disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskFaults {
-    /// Nothing can grow.
+    /// Disk is full: writes that grow a file fail.
     pub is_full: bool,
-    /// Of a hundred writes and syncs, so many fail.
+    /// Percentage of writes and syncs that fail.
     pub errors_percent: u64,
 }
 
-/// How often something went wrong, really.
+/// Number of faults that took effect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskFired {
-    /// Writes that found the disk full.
+    /// Writes that failed because the disk was full.
     pub full: u64,
     /// Writes and syncs that failed.
     pub errors: u64,
-    /// Blocks and names that a power cut took back.
+    /// Blocks and names that were lost in a power cut.
     pub lost: u64,
-    /// Blocks that a power cut left half written.
+    /// Blocks that were torn in a power cut.
     pub torn: u64,
 }
 
@@ -51,13 +53,13 @@ struct Machine {
     faults: DiskFaults,
     fired: DiskFired,
     dice: Dice,
-    /// Writes, syncs and renames until the power goes, and whether that tears blocks.
+    /// Writes, syncs and renames until the power cut, and whether it tears blocks.
     fuse: Option<(u64, bool)>,
-    /// The power went in the middle of something, and nobody has seen it yet.
+    /// True after a power cut during an operation, until the simulation handles it.
     is_dark: bool,
 }
 
-/// A folder as one run of the machine sees it; the next run gets another one.
+/// Folder as one run of the machine sees it; the next run gets another instance.
 struct Folder {
     path: PathBuf,
     contents: Mutex<Contents>,
@@ -66,26 +68,26 @@ struct Folder {
 #[derive(Clone, Debug, Default)]
 struct Contents {
     names: BTreeMap<String, u64>,
-    /// Names as they were when the folder was synced.
+    /// Names at the last sync of the folder.
     synced_names: BTreeMap<String, u64>,
     files: BTreeMap<u64, Bytes>,
     next_file: u64,
     is_locked: bool,
 }
 
-/// A file's bytes, and what they were when it was synced.
+/// Current contents of a file, and the changes since its last sync.
 #[derive(Clone, Debug, Default)]
 struct Bytes {
     now: Vec<u8>,
     synced_len: usize,
-    /// Blocks that were written since, as they were: cut at the synced length.
+    /// Original contents of blocks that were written since then, truncated at the synced length.
     synced_blocks: BTreeMap<usize, Vec<u8>>,
-    /// It was made shorter since.
+    /// True if the file was truncated since then.
     was_cut: bool,
 }
 
 impl SimDisks {
-    /// Empty disks of one machine.
+    /// Returns the empty disks of one machine.
     pub fn new(dice: Dice) -> Self {
         let (folders, faults) = (BTreeMap::new(), DiskFaults::default());
         let fired = DiskFired::default();
@@ -94,7 +96,7 @@ impl SimDisks {
         Self { machine: Arc::new(Mutex::new(machine)) }
     }
 
-    /// The disk that holds a folder.
+    /// Returns the disk that holds `folder`.
     pub fn open(&self, folder: &Path) -> SimDisk {
         let mut machine = self.lock();
         let made = || Arc::new(Folder { path: folder.to_owned(), contents: Mutex::default() });
@@ -102,38 +104,40 @@ impl SimDisks {
         SimDisk { machine: Arc::clone(&self.machine), folder: Arc::clone(folder) }
     }
 
-    /// Sets what goes wrong from now on.
+    /// Sets the faults to inject from now on.
     pub fn set_faults(&self, faults: DiskFaults) {
         self.lock().faults = faults;
     }
 
-    /// What goes wrong at the moment.
+    /// Returns the current faults.
     pub fn faults(&self) -> DiskFaults {
         self.lock().faults
     }
 
-    /// How often something went wrong.
+    /// Returns the number of faults that took effect.
     pub fn fired(&self) -> DiskFired {
         self.lock().fired
     }
 
-    /// The power goes in the middle of what is written: after so many writes, syncs and renames.
+    /// Schedules a power cut after `operations` writes, syncs and renames.
+    /// - `tears`: a block may be torn.
     pub fn light_fuse(&self, operations: u64, tears: bool) {
         self.lock().fuse = Some((operations, tears));
     }
 
-    /// Puts the fuse out, if it still burns.
+    /// Cancels the scheduled power cut.
     pub fn put_out(&self) {
         self.lock().fuse = None;
     }
 
-    /// Whether the fuse has burnt down: the machine is without power, which nothing on it can notice.
+    /// Returns true if the scheduled power cut happened. Processes on the machine cannot observe
+    /// it.
     pub fn is_dark(&self) -> bool {
         self.lock().is_dark
     }
 
-    /// The process ended; what it wrote is still in the system's memory. Whatever it held of the disks
-    /// goes nowhere from now on.
+    /// Simulates the end of the process; its writes remain in the operating system's memory. Later
+    /// writes through its open handles have no effect.
     pub fn kill(&self) {
         let mut machine = self.lock();
         (machine.fuse, machine.is_dark) = (None, false);
@@ -144,20 +148,20 @@ impl SimDisks {
         }
     }
 
-    /// The power went: what was not synced is there or is not, as the dice say.
-    /// - `tears`: a block may be left half written.
+    /// Simulates a power cut: the dice decide which unsynced data survives.
+    /// - `tears`: a block may be torn.
     pub fn cut_power(&self, tears: bool) {
         let mut machine = self.lock();
         (machine.fuse, machine.is_dark) = (None, false);
         machine.cut_power(tears);
     }
 
-    /// The disks are replaced by empty ones.
+    /// Replaces the disks by empty ones.
     pub fn wipe(&self) {
         self.lock().folders.clear();
     }
 
-    /// Whether some folder has a file whose name, which is durable, holds `part`.
+    /// Returns true if a folder has a file with a durable name that contains `part`.
     pub fn holds(&self, part: &str) -> bool {
         let machine = self.lock();
         let has = |folder: &Arc<Folder>| {
@@ -166,7 +170,7 @@ impl SimDisks {
         machine.folders.values().any(has)
     }
 
-    /// Bytes of all files.
+    /// Returns the total size of all files in bytes.
     pub fn bytes(&self) -> u64 {
         let machine = self.lock();
         let bytes = |folder: &Arc<Folder>| -> u64 {
@@ -189,7 +193,7 @@ impl Machine {
         }
     }
 
-    /// Burns the fuse down by one; without power nothing is done any more.
+    /// Counts one operation towards the power cut; after the cut every operation fails.
     fn burn(&mut self) -> io::Result<()> {
         if let Some((left, tears)) = self.fuse {
             self.fuse = left.checked_sub(1).map(|left| (left, tears));
@@ -251,7 +255,7 @@ impl Contents {
 }
 
 impl Bytes {
-    /// Remembers the blocks of a range as they are, before they are changed.
+    /// Saves the blocks of a range before they are changed.
     fn keep(&mut self, from: usize, to: usize) {
         for block in from / BLOCK..to.div_ceil(BLOCK) {
             let start = (block * BLOCK).min(self.synced_len).min(self.now.len());
@@ -287,7 +291,7 @@ impl Bytes {
         Self { synced_len: now.len(), now, ..Self::default() }
     }
 
-    /// As it was synced.
+    /// Returns the contents at the last sync.
     fn as_synced(&self) -> Vec<u8> {
         let mut bytes = self.now.clone();
         bytes.resize(self.synced_len, 0);
@@ -298,7 +302,7 @@ impl Bytes {
     }
 
     fn after_power_cut(&self, dice: &Dice, tears: bool, fired: &mut DiskFired) -> Self {
-        // A cut is a change of the file system's own books: it happened, or nothing after it did.
+        // A truncation is a metadata change: either it took effect, or nothing after it did.
         if self.was_cut && dice.chance(50) {
             fired.lost += 1;
             return Self::of(self.as_synced());
@@ -311,7 +315,7 @@ impl Bytes {
             }
             let mut old = synced.clone();
             old.resize(end - start, 0);
-            // The new sectors came first, the old ones are what was not reached.
+            // New sectors are written first; the old ones are those that the write did not reach.
             let reached = if tears && dice.chance(30) {
                 fired.torn += 1;
                 (dice.pick(1..(BLOCK / SECTOR) as u64) as usize * SECTOR).min(old.len())
@@ -329,7 +333,7 @@ impl Bytes {
     }
 }
 
-/// One folder, as [`Disk`] has it.
+/// A folder as a [`Disk`].
 #[derive(Clone, Debug)]
 pub struct SimDisk {
     machine: Arc<Mutex<Machine>>,
@@ -337,7 +341,7 @@ pub struct SimDisk {
 }
 
 impl SimDisk {
-    /// Fails as the machine's faults say.
+    /// Fails according to the machine's faults.
     fn check(&self, grows: bool) -> io::Result<()> {
         let mut machine = self.machine.lock().unwrap_or_else(PoisonError::into_inner);
         machine.burn()?;
@@ -438,7 +442,7 @@ struct SimFile {
 impl SimFile {
     fn with<T>(&self, work: impl FnOnce(&mut Bytes) -> T) -> io::Result<T> {
         let mut contents = self.disk.folder.lock();
-        // A file that was removed lives on for whoever has it open.
+        // A removed file stays readable through handles that are open.
         Ok(work(contents.files.entry(self.file).or_default()))
     }
 }
@@ -535,7 +539,7 @@ mod tests {
             });
             seen.insert(blocks.collect::<Vec<_>>());
         }
-        // Each of the two old blocks is old or new; the third is not there, zeros, or new.
+        // Each of the two old blocks is old or new; the third is absent, zeros, or new.
         assert_eq!(seen.len(), 4 * 3, "{seen:?}");
     }
 
@@ -617,7 +621,7 @@ mod tests {
             assert!(!disks.is_dark());
             file.sync().unwrap_err();
             assert!(disks.is_dark());
-            // Nothing that comes later is on the disk.
+            // No later write reaches the disk.
             file.write_at(0, &[3; BLOCK]).unwrap_err();
             disks.kill();
             assert!(!disks.is_dark());

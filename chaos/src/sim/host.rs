@@ -1,5 +1,5 @@
-//! The machine under a simulated coordinator: turmoil's network, tokio's virtual time, a wall clock that
-//! may be wrong, randomness from the seed, disks that lose what was not synced, no threads.
+//! Host of a simulated coordinator: turmoil's network, tokio's virtual time, a wall clock that may
+//! be wrong, seeded randomness, disks that lose unsynced data, no threads.
 
 use std::fmt;
 use std::io;
@@ -17,50 +17,50 @@ use turmoil::net::{TcpListener, TcpStream};
 use crate::dice::Dice;
 use crate::sim::SimDisks;
 
-/// Where the simulated wall clocks begin, Unix ms: 2030.
+/// Initial value of the simulated wall clocks, Unix ms: 2030.
 pub const BEGIN_MS: u64 = 1_893_456_000_000;
 
-/// The simulation's time, which all hosts share; copies share it too.
+/// Simulation time, shared by all hosts and by its clones.
 #[derive(Clone, Debug, Default)]
 pub struct SimTime(Arc<AtomicU64>);
 
 impl SimTime {
-    /// Milliseconds since the simulation began.
+    /// Returns the milliseconds since the simulation began.
     pub fn ms(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Sets it: only whoever drives the simulation does.
+    /// Sets the time; only the simulation loop calls it.
     pub fn set_ms(&self, ms: u64) {
         self.0.store(ms, Ordering::Relaxed);
         super::process::set_ms(ms);
     }
 }
 
-/// One simulated machine; copies are the same one.
+/// A simulated machine; clones refer to the same machine.
 #[derive(Clone, Debug)]
 pub struct SimHost {
     time: SimTime,
     dice: Dice,
     disks: SimDisks,
-    /// How far its wall clock is off, ms.
+    /// Error of its wall clock, ms.
     skew_ms: Arc<AtomicI64>,
 }
 
 impl SimHost {
-    /// A machine with empty disks.
-    /// - `skew_ms`: how far its wall clock is off.
+    /// Returns a machine with empty disks.
+    /// - `skew_ms`: error of its wall clock.
     pub fn new(time: SimTime, dice: Dice, skew_ms: i64) -> Self {
         let disks = SimDisks::new(dice.clone());
         Self { time, dice, disks, skew_ms: Arc::new(AtomicI64::new(skew_ms)) }
     }
 
-    /// Its disks.
+    /// Returns the disks of the machine.
     pub fn disks(&self) -> &SimDisks {
         &self.disks
     }
 
-    /// Its wall clock jumps: it is off by so much from now on.
+    /// Sets the error of the wall clock to `to_ms`.
     pub fn jump(&self, to_ms: i64) {
         self.skew_ms.store(to_ms, Ordering::Relaxed);
     }

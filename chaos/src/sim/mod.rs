@@ -1,4 +1,4 @@
-//! The simulated machine: what a coordinator asks of a [`shardfeed_host::Host`].
+//! The simulated machine: implements [`shardfeed_host::Host`] for the coordinators.
 
 mod disk;
 mod host;

@@ -1,4 +1,5 @@
-//! A person at the command line: names datasets and jobs, changes the members, asks where jobs stand.
+//! An operator at the command line: creates datasets and jobs, changes the membership, and reads
+//! the state of jobs.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -18,62 +19,63 @@ use crate::trace::Trace;
 use crate::world::catalog::{JobFacts, ROOT};
 use crate::world::client::{Call, Cluster, Kind};
 
-/// How long a person waits for an answer.
+/// Maximum time that the operator waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(8);
 
-/// How the refusal of a node ends that another attempt to add it has written to.
+/// End of the error message for a node whose directory holds files of an earlier attempt to add it.
 const UNCLEAN: &str = "has a history already; empty its directory first";
 
-/// Of a hundred looks at a job so many are also at its epochs, and at who holds it.
+/// Percentage of job inspections that also read its epochs and whether it is paused or cancelled.
 const LOOK_CLOSER_PERCENT: u64 = 30;
 
-/// Datasets that are named beside the jobs' one.
+/// Number of datasets that are created beside that of the jobs.
 const MORE_MAX: u64 = 6;
 
-/// What a person is to do.
+/// Errand of the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Errand {
     /// Add a node.
     Add(u64, String),
     /// Remove a node.
     Remove(u64),
-    /// Hand the leadership over.
+    /// Transfer the leadership.
     Transfer(Option<u64>),
 }
 
-/// A person at a host.
+/// Operator at a host.
 #[derive(Debug)]
 pub struct Admin {
-    /// Coordinators.
+    /// Addresses of the coordinators.
     pub coordinators: Vec<String>,
-    /// Randomness.
+    /// Random numbers.
     pub dice: Dice,
-    /// What clients saw.
+    /// Client observations.
     pub oracle: Rc<Oracle>,
-    /// What must not be.
+    /// Breaches of invariants.
     pub breaches: Breaches,
-    /// What happened.
+    /// Trace of the run.
     pub trace: Trace,
-    /// Jobs to set up.
+    /// Jobs to create.
     pub jobs: Vec<Rc<JobFacts>>,
-    /// What is to do.
+    /// Pending errands.
     pub errands: RefCell<VecDeque<Errand>>,
-    /// Nothing goes wrong: no job is held either.
+    /// True while no faults are injected; then no job is paused or cancelled either.
     pub is_calm: Cell<bool>,
-    /// The errand that is worked on.
+    /// True while an errand is in progress.
     pub busy: Cell<bool>,
-    /// A node that cannot be added before its directory is emptied: an earlier attempt left something there.
+    /// Node that cannot be added until its directory is emptied, because an earlier attempt left
+    /// files there.
     pub unclean: Cell<Option<u64>>,
-    /// Errands that were done.
+    /// Errands that are done.
     pub done: RefCell<Vec<Errand>>,
-    /// Jobs that stand.
+    /// Number of jobs that are created.
     pub ready: Cell<usize>,
-    /// Datasets that were named beside the jobs' one.
+    /// Datasets that were created beside that of the jobs.
     pub more: RefCell<Vec<String>>,
 }
 
 impl Admin {
-    /// Sets the jobs up, then does what there is to do.
+    /// Creates the jobs, then executes errands.
     pub async fn run(self: Rc<Self>) {
         let (dice, oracle) = (self.dice.clone(), Rc::clone(&self.oracle));
         let addresses = self.coordinators.clone();
@@ -152,12 +154,12 @@ impl Admin {
         let answer = cluster.call((Kind::Changes, PATIENCE), call).await?;
         match answer.missing.is_empty() {
             true => Ok(()),
-            // A leader that was elected meanwhile.
+            // A leader was elected meanwhile and lacks the chunk.
             false => Err(WireError::new(ErrorKind::Retry, "the record spec is missing")),
         }
     }
 
-    /// Names another dataset now and then; its files are copies of the first one's.
+    /// Creates more datasets at random intervals; their files are copies of the first one's.
     async fn add_more(self: Rc<Self>, cluster: Rc<Cluster>) {
         for number in 1..=MORE_MAX {
             sleep(Duration::from_millis(self.dice.pick(1_000..3_500))).await;
@@ -217,7 +219,7 @@ async fn add(cluster: &Rc<Cluster>, dataset: &str) -> Result<(), WireError> {
     cluster.call((Kind::Changes, PATIENCE), call).await.map(|_| ())
 }
 
-/// Asks where jobs stand and how they are held, again and again: what is read later is never older.
+/// Repeatedly reads each job's latest state and its pauses; later reads must never be older.
 pub async fn look(
     jobs: Vec<Rc<JobFacts>>,
     cluster: Rc<Cluster>,
@@ -261,7 +263,7 @@ async fn look_at_hold(job: &JobFacts, cluster: &Rc<Cluster>, oracle: &Oracle) {
     }
 }
 
-/// Looks at one of the epochs that are known.
+/// Reads one random epoch of the known ones.
 async fn look_at_skips(
     job: &JobFacts,
     cluster: &Rc<Cluster>,

@@ -1,4 +1,4 @@
-//! The files that are there to be found, and jobs over them.
+//! Data files that hosts can find, and jobs over them.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -17,24 +17,24 @@ use shardfeed_proto::record_spec_digest;
 
 use crate::dice::Dice;
 
-/// Folder that all files are in.
+/// Folder of all files.
 pub const ROOT: &str = "/data";
 
-/// Of a hundred records so many are corrupt.
+/// Percentage of records that are corrupt.
 const CORRUPT_PERCENT: u64 = 4;
 
-/// Files that one part of a listing has.
+/// Files per part of a listing.
 pub const PART_FILES: usize = 4;
 
-/// The files of a dataset.
+/// Files of a dataset.
 #[derive(Clone, Debug)]
 pub struct Catalog {
-    /// In manifest order.
+    /// Files in manifest order.
     pub files: Vec<FileEntry>,
 }
 
 impl Catalog {
-    /// Some files with some records.
+    /// Returns a random set of files and record counts.
     pub fn new(dice: &Dice) -> Self {
         let file = |number: u64| {
             let (path, records) = (format!("shard-{number:03}.tfrecord"), dice.pick(8..50));
@@ -55,7 +55,7 @@ impl Catalog {
         Self { files: (0..dice.pick(6..14)).map(file).collect() }
     }
 
-    /// The files as they are named in a dataset: copies of the same content.
+    /// Returns the files under the name of a dataset: copies with the same content.
     pub fn of(&self, dataset: &str) -> Vec<FileEntry> {
         let named = |file: &FileEntry| {
             let path = format!("{dataset}/{}", file.path);
@@ -64,7 +64,7 @@ impl Catalog {
         self.files.iter().map(named).collect()
     }
 
-    /// What a coordinator makes of it.
+    /// Returns the manifest that the coordinator builds from the files.
     pub fn manifest(&self) -> Manifest {
         let shard = |file: &FileEntry| Shard {
             path: file.path.clone(),
@@ -75,26 +75,27 @@ impl Catalog {
     }
 }
 
-/// How long an epoch of a dynamic job waits for nothing but samples in doubt, ms: more than two sessions' lives.
+/// Time that an epoch of a dynamic job waits when only in-doubt samples are left, ms: more than two
+/// session TTLs.
 pub const GRACE_MS: u64 = 3_000;
 
-/// What becomes of samples in doubt of a job.
+/// Returns the policy for in-doubt samples of a job.
 pub fn policy_of(job: &str) -> InDoubt {
     if job == "shared" { InDoubt::Drop } else { InDoubt::Redeliver }
 }
 
-/// A job, as its launcher knows it.
+/// Job, as known to its launcher.
 #[derive(Debug)]
 pub struct JobFacts {
-    /// Its name.
+    /// Name of the job.
     pub name: String,
-    /// Its dataset's.
+    /// Name of its dataset.
     pub dataset: String,
-    /// What fixes its order.
+    /// Identity that determines the order.
     pub identity: JobIdentity,
-    /// Samples of one step of all ranks; it never changes.
+    /// Samples per step of all ranks; constant.
     pub global_batch: u64,
-    /// Records that nobody can read: path of the shard, offset, and what is wrong.
+    /// Records that cannot be read: path of the shard, offset and reason.
     pub corrupt: BTreeMap<Sample, (String, u64, String)>,
     counts: Vec<u64>,
     whole: RefCell<BTreeMap<u64, Rc<EpochPlan>>>,
@@ -102,12 +103,12 @@ pub struct JobFacts {
 }
 
 impl JobFacts {
-    /// A job over a dataset.
+    /// Returns a deterministic job over a dataset.
     pub fn new(name: &str, dataset: &str, manifest: &Manifest, tail: Tail, seed: u64) -> Rc<Self> {
         Self::of((name, dataset), manifest, (tail, Mode::Deterministic), seed)
     }
 
-    /// A job of either mode.
+    /// Returns a job of either mode.
     pub fn of(
         (name, dataset): (&str, &str),
         manifest: &Manifest,
@@ -143,7 +144,7 @@ impl JobFacts {
         })
     }
 
-    /// The groups of an epoch of a dynamic job.
+    /// Returns the groups of an epoch of a dynamic job.
     pub fn groups(&self, epoch: u64) -> Rc<Groups> {
         let make = || {
             let line = Line::new(&self.counts, &self.identity.shuffle, epoch);
@@ -154,14 +155,14 @@ impl JobFacts {
         Rc::clone(self.groups.borrow_mut().entry(epoch).or_insert_with(make))
     }
 
-    /// Samples of an epoch.
+    /// Returns the number of samples of an epoch.
     pub fn samples(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// The plan of an epoch.
+    /// Returns the plan of an epoch.
     ///
-    /// # Errors  The segments make none.
+    /// # Errors  The segments are invalid.
     pub fn plan(
         &self,
         epoch: u64,
@@ -173,7 +174,7 @@ impl JobFacts {
         EpochPlan::new(Arc::new(line), shuffle, epoch, (tail, None), segments, world_size)
     }
 
-    /// The epoch as one rank has it that never stopped.
+    /// Returns the plan of an epoch for a single uninterrupted rank.
     fn whole(&self, epoch: u64) -> Rc<EpochPlan> {
         let mut whole = self.whole.borrow_mut();
         let make = || {
@@ -184,28 +185,29 @@ impl JobFacts {
         Rc::clone(whole.entry(epoch).or_insert_with(make))
     }
 
-    /// Whether a sample is delivered in an epoch of a deterministic job, and not dropped by its tail.
+    /// Returns true if an epoch of a deterministic job delivers the sample; false if its tail drops
+    /// it.
     pub fn delivers(&self, epoch: u64, sample: Sample) -> bool {
         self.whole(epoch).place(sample).is_ok_and(|placed| placed.is_some())
     }
 
-    /// Those of some samples that are corrupt.
+    /// Returns the corrupt samples among `samples`.
     pub fn corrupt_in(&self, samples: impl IntoIterator<Item = Sample>) -> Vec<Sample> {
         samples.into_iter().filter(|sample| self.corrupt.contains_key(sample)).collect()
     }
 
-    /// Steps of an epoch.
+    /// Returns the number of steps of an epoch.
     pub fn steps(&self, epoch: u64) -> u64 {
         self.whole(epoch).steps()
     }
 
-    /// What all ranks together receive, in order.
+    /// Returns the entries of a global batch, in order.
     pub fn global_batch(&self, (epoch, step): (u64, u64)) -> Vec<Planned> {
         self.whole(epoch).batch(step, 0).unwrap_or_default()
     }
 }
 
-/// The same content is corrupt in the same places.
+/// Returns the corrupt records of a manifest; equal content is corrupt in the same places.
 fn corrupt_of(manifest: &Manifest) -> BTreeMap<Sample, (String, u64, String)> {
     let digest = manifest.digest();
     let (seed, _) = digest.as_bytes().split_first_chunk().expect("a digest has 32 bytes");

@@ -1,5 +1,5 @@
-//! The way to the coordinators: a list of addresses, hints at who leads, and the same request id until
-//! somebody gives a definite answer.
+//! Client of the coordinators: a list of addresses, hints about the leader, and one request id
+//! until a definite answer arrives.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,38 +22,38 @@ use turmoil::net::TcpStream;
 use crate::dice::Dice;
 use crate::oracle::Oracle;
 
-/// One attempt takes so long at most; there are others to ask.
+/// Time limit of one attempt; after it another coordinator is asked.
 const ATTEMPT: Duration = Duration::from_millis(500);
 
-/// Waits between attempts: the first, and the longest.
+/// First and longest pause between attempts.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(300));
 
-/// Of a hundred answered requests so many are sent again later, under the same id.
+/// Percentage of answered requests that are sent again later under the same id.
 const REPEAT_PERCENT: u64 = 12;
 
-/// Both services of one coordinator.
+/// Clients of both services of one coordinator.
 #[derive(Clone, Debug)]
 pub struct Clients {
-    /// What workers ask.
+    /// Service for workers.
     pub worker: WorkerServiceClient<Channel>,
-    /// What people ask.
+    /// Service for operators.
     pub admin: AdminServiceClient<Channel>,
 }
 
-/// A call that may be made again.
+/// A call that can be repeated.
 pub type Call<T> =
     Rc<dyn Fn(Clients, Option<Context>) -> LocalBoxFuture<'static, Result<Response<T>, Status>>>;
 
-/// Whether a call's first answer is its only one.
+/// Effect of a call on the coordinators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It changes nothing, or nothing that is remembered.
+    /// It changes nothing, or nothing that is remembered by request id.
     Looks,
-    /// It is remembered by its request id.
+    /// Its answer is remembered by request id.
     Changes,
 }
 
-/// The coordinators, as one process knows them.
+/// The coordinators, as known to one process.
 #[derive(Debug)]
 pub struct Cluster {
     addresses: RefCell<Vec<String>>,
@@ -66,7 +66,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// The coordinators at `addresses`; nothing is connected yet.
+    /// Returns the coordinators at `addresses`, not connected yet.
     pub fn new(
         addresses: Vec<String>,
         principal: String,
@@ -79,7 +79,7 @@ impl Cluster {
         Rc::new(Self { addresses, guess, clients, principal, dice, oracle, cluster_id })
     }
 
-    /// From now on no other cluster is believed.
+    /// Rejects any other cluster from now on.
     pub fn expect(&self, cluster_id: &str) {
         let mut known = self.cluster_id.borrow_mut();
         if known.is_empty() {
@@ -87,15 +87,17 @@ impl Cluster {
         }
     }
 
-    /// A fresh request id.
+    /// Returns a new request id.
     pub fn id(&self) -> String {
         self.dice.id()
     }
 
-    /// One round of attempts: whoever answered last first, then whom a node that does not lead names,
-    /// then the rest, each once.
+    /// Makes one round of attempts, each coordinator at most once.
     ///
-    /// # Errors  As the wire says; `Retry` if nobody who leads was found.
+    /// The order is: the one that answered last, the leader named by a node that does not lead,
+    /// then the others.
+    ///
+    /// # Errors  As returned by the coordinator; `Retry` if no leader was found.
     pub async fn once<T: Debug>(&self, id: &str, call: &Call<T>) -> Result<T, WireError> {
         let mut tried = BTreeSet::new();
         let mut next = self.guess.get();
@@ -136,8 +138,9 @@ impl Cluster {
         }
     }
 
-    /// Attempts under one request id until there is a definite answer or `patience` ends. The oracle hears
-    /// of the answer; now and then the request is sent again after it.
+    /// Retries under one request id until a definite answer arrives or `patience` ends.
+    ///
+    /// Definite answers are reported to the oracle, and some requests are sent again later.
     ///
     /// # Errors  As [`Cluster::once`].
     pub async fn call<T: Debug + 'static>(
@@ -185,7 +188,7 @@ impl Cluster {
         }
     }
 
-    /// Which of the addresses it is, as long as the process lives.
+    /// Returns the index of an address, which is stable for the life of the process.
     fn place_of(&self, address: &str) -> usize {
         let mut addresses = self.addresses.borrow_mut();
         let known = addresses.iter().position(|known| known == address);
@@ -206,7 +209,7 @@ impl Cluster {
     }
 }
 
-/// Whether somebody decided.
+/// Returns true if a leader decided on the request.
 pub fn is_definite<T>(answer: &Result<T, WireError>) -> bool {
     let passing = |error: &WireError| {
         use ErrorKind::{NotLeader, Retry, Storage, Unreachable};
@@ -222,7 +225,7 @@ fn fingerprint<T: Debug>(answer: &Result<T, WireError>) -> String {
     }
 }
 
-/// Connects when it is needed, and again.
+/// Returns a channel that connects lazily and reconnects.
 fn channel(address: &str) -> Channel {
     let endpoint = Endpoint::from_shared(format!("http://{address}"));
     let endpoint = endpoint

@@ -1,5 +1,5 @@
-//! A rank of a dynamic job: it asks for groups, begins some batches ahead, gives back what it is asked for,
-//! and delivers only while its session is surely alive.
+//! Rank of a dynamic job: it claims groups, begins some batches ahead, releases revoked groups, and
+//! delivers only while its session is surely alive.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -23,13 +23,13 @@ use crate::world::worker::WorkerHost;
 /// Batches that are begun before their turn.
 const BEGUN_MAX: usize = 2;
 
-/// Batches that shall be granted and not begun.
+/// Batches to keep granted and not begun.
 const AHEAD: u64 = 3;
 
-/// An answer is waited for so long before it is asked anew.
+/// Time limit for an answer before the request is repeated.
 const PATIENCE: Duration = Duration::from_millis(800);
 
-/// A request that is on its way.
+/// Pending request.
 struct Asking {
     request: TakeGroupsRequest,
     sure: Option<Sure>,
@@ -42,7 +42,7 @@ impl Drop for Asking {
     }
 }
 
-/// What a rank knows under one lease.
+/// State of a rank under one lease.
 struct Feed {
     fencing: u64,
     share: Share,
@@ -51,7 +51,7 @@ struct Feed {
 }
 
 impl Rank {
-    /// Delivers what it is granted, epoch after epoch, until the run is over.
+    /// Delivers the granted batches, epoch after epoch, until the run is over.
     pub(super) async fn take_steps(
         &self,
         host: &Rc<WorkerHost>,
@@ -80,7 +80,8 @@ impl Rank {
             }
             let fencing = seat.served.state.borrow().fencing;
             if fencing != has.fencing {
-                // Another lease goes on from what was consumed; what was begun may be somebody else's.
+                // Under another lease the rank continues after the consumed batches; batches that
+                // it had begun may have been granted to another rank.
                 has = feed(fencing, cursor);
             }
             if fencing != 0 && self.may_enter(cursor) {
@@ -147,7 +148,7 @@ impl Rank {
         self.run.stands.borrow_mut()[self.rank as usize] = Some(cursor.token());
     }
 
-    /// Ranks go from epoch to epoch together, so that there are states of all of them.
+    /// Ranks enter an epoch together, so that common states exist.
     fn may_enter(&self, cursor: &Cursor) -> bool {
         let stands = self.run.stands.borrow();
         stands.iter().flatten().all(|token| token.epoch >= cursor.epoch())
@@ -160,7 +161,8 @@ impl Rank {
         (cursor, seat): (&Cursor, &Seat),
     ) -> Result<(), WireError> {
         let is_asked = seat.served.is_revoked.get();
-        // A request that waits says nothing of what was asked back meanwhile.
+        // The answer to a pending long-poll request does not report revocations made in the
+        // meantime.
         if is_asked && has.asking.as_ref().is_some_and(|asking| asking.request.wait_ms > 0) {
             has.asking = None;
         }
@@ -181,7 +183,7 @@ impl Rank {
                         self.check_ahead(host, &has.share, cursor.epoch());
                     }
                 }
-                // Whether the session or the lease ended is heard with the next heartbeat.
+                // The next heartbeat reports whether the session or the lease ended.
                 Err(error)
                     if matches!(
                         error.kind,
@@ -230,13 +232,15 @@ impl Rank {
         Ok(())
     }
 
-    /// Whoever begins nothing, as the ranks of a paused job, is granted what it wants ahead and no more than
-    /// the group that this ends in.
+    /// Checks that a rank is not granted more than it wants ahead, rounded up to a whole group.
+    ///
+    /// This bounds the grants to a rank that begins no batches, such as one of a paused job.
     fn check_ahead(&self, host: &WorkerHost, share: &Share, epoch: u64) {
         let job = &self.run.job;
         let groups = job.groups(epoch);
         let largest = (0..groups.count()).map(|group| groups.samples_of(group)).max().unwrap_or(0);
-        // What an earlier lease had begun counts as begun, though it comes again.
+        // Batches that were begun under an earlier lease count as begun, although they are granted
+        // again.
         let wants = (AHEAD + BEGUN_MAX as u64) * job.global_batch / self.run.world_size;
         let ahead = share.ahead();
         host.breaches.check(ahead < wants + largest, "I19", || {

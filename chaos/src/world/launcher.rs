@@ -1,5 +1,5 @@
-//! The launcher of a job: starts its ranks, sees that some are gone, starts all of them again from the last
-//! state that all had saved, with as many ranks as there is room for.
+//! Launcher of a job: starts its ranks, detects lost ranks, and restarts all of them from the last
+//! state that all ranks saved, with as many ranks as the hosts allow.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -13,45 +13,46 @@ use crate::world::catalog::JobFacts;
 use crate::world::trainer::{Rank, Run};
 use crate::world::worker::{Order, WorkerHost};
 
-/// A run that makes no step for so long is started again, ms.
+/// Time without a step after which a run is restarted, ms.
 const STUCK_MS: u64 = 6_000;
 
 /// Hosts, and whether the launcher can reach each of them.
 pub type Hosts = [(Rc<WorkerHost>, bool)];
 
-/// The launcher of one job.
+/// Launcher of one job.
 #[derive(Debug)]
 pub struct Launcher {
     job: Rc<JobFacts>,
     dice: Dice,
     trace: Trace,
     run: Option<Started>,
-    /// The last states that all ranks had saved.
+    /// Last states that all ranks saved.
     saved: Vec<Vec<Token>>,
     runs: u64,
     begin_at_ms: u64,
     last_size: u64,
-    /// Corrupt records that a rank may skip of an epoch; people raise it when it was too few.
+    /// Maximum number of corrupt records that a rank may skip per epoch; raised when it was
+    /// exceeded.
     corrupt_budget: u64,
-    /// Starts from a state.
+    /// Number of starts from a state.
     pub resumes: u64,
-    /// Starts at another number of ranks than before.
+    /// Number of starts with a different number of ranks than before.
     pub resized: u64,
-    /// Epochs that all runs together finished.
+    /// Number of epochs that all runs together finished.
     pub epochs: u64,
 }
 
 #[derive(Debug)]
 struct Started {
     run: Rc<Run>,
-    /// Host of each rank, and which start of it.
+    /// Host of each rank, and the boot count of that host.
     places: Vec<(usize, u64)>,
     progress: (u64, u64),
     seen_epochs: u64,
 }
 
 impl Launcher {
-    /// A launcher that starts its job at the first tick.
+    /// Returns a launcher that starts its job at the first tick.
     pub fn new(job: Rc<JobFacts>, dice: Dice, trace: Trace) -> Self {
         Self {
             job,
@@ -69,17 +70,17 @@ impl Launcher {
         }
     }
 
-    /// The run, if there is one.
+    /// Returns the current run, if any.
     pub fn run(&self) -> Option<&Rc<Run>> {
         self.run.as_ref().map(|started| &started.run)
     }
 
-    /// Whether all ranks of the run have a generation.
+    /// Returns true if all ranks of the run have a generation.
     pub fn is_served(&self) -> bool {
         self.run().is_some_and(|run| run.started.get() >= run.world_size)
     }
 
-    /// Looks after the run.
+    /// Checks the run; starts, stops or restarts it.
     pub fn tick(&mut self, now_ms: u64, hosts: &Hosts) {
         if let Some(started) = &mut self.run {
             let run = &started.run;
@@ -110,7 +111,7 @@ impl Launcher {
         }
     }
 
-    /// Ends the run: trainers that can be reached end, the others go on and must be fenced.
+    /// Ends the run. Reachable trainers end; the others continue and must be fenced.
     pub fn stop(&mut self, now_ms: u64, hosts: &Hosts, why: &str) {
         let Some(started) = self.run.take() else {
             return;
@@ -143,7 +144,7 @@ impl Launcher {
         }
         let sizes = [1, 2, 4];
         let world_size = *self.dice.one(&sizes).expect("there are sizes");
-        // Mostly the last state; now and then an older one, as people do.
+        // Mostly the last state, sometimes an older one, as operators do.
         let saved = self.saved.len();
         let back = if saved == 0 || self.dice.chance(85) {
             1
@@ -182,7 +183,8 @@ impl Launcher {
         for rank in 0..world_size {
             let at = up[(rank as usize + shift) % up.len()];
             let host = &hosts[at].0;
-            // Those of dynamic jobs differ; the slowest one alone ends an epoch within EPOCH_MS.
+            // Step times of dynamic jobs differ between ranks; the slowest rank alone finishes an
+            // epoch within EPOCH_MS.
             let step_ms = match self.job.identity.is_dynamic() {
                 true if self.dice.chance(15) => self.dice.pick(100..150),
                 true => self.dice.pick(40..100),

@@ -1,5 +1,5 @@
-//! Who lives in the simulation: coordinators (the real ones), hosts with workers and trainers, launchers, and
-//! a person.
+//! Simulated processes: coordinators (the real ones), hosts with workers and trainers, launchers,
+//! and an operator.
 
 pub mod admin;
 pub mod catalog;

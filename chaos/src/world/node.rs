@@ -1,4 +1,4 @@
-//! A coordinator on a simulated machine: the real one, started and started again.
+//! Coordinator on a simulated machine: the real coordinator, started and restarted.
 
 use std::cell::{Cell, RefCell};
 use std::future::pending;
@@ -14,53 +14,55 @@ use crate::breach::Breaches;
 use crate::sim::{DiskFaults, SimHost};
 use crate::trace::Trace;
 
-/// The port of all coordinators.
+/// Port of all coordinators.
 pub const PORT: u16 = 7070;
 
-/// A worker's session lives so long, ms.
+/// TTL of a worker's session, ms.
 pub const TTL_MS: u64 = 1_500;
 
-/// The longest a follower waits before it campaigns, ms.
+/// Longest time that a follower waits before it campaigns, ms.
 pub const ELECTION_MAX_MS: u64 = 600;
 
-/// A machine for a coordinator.
+/// Machine for a coordinator.
 #[derive(Debug)]
 pub struct Node {
-    /// Its number in the cluster.
+    /// Node number in the cluster.
     pub number: u64,
-    /// Its name in the network.
+    /// Host name in the network.
     pub name: String,
-    /// The machine.
+    /// Simulated machine.
     pub host: SimHost,
-    /// How its coordinator is set up.
+    /// Options of its coordinator.
     pub options: RefCell<CoordinatorOptions>,
-    /// Whether a coordinator shall run there.
+    /// True if a coordinator is to run there.
     pub is_wanted: Cell<bool>,
-    /// A look inside, while one runs and is a member.
+    /// Inspector of the coordinator, while one runs and is a member.
     pub inspector: RefCell<Option<Inspector>>,
-    /// Counts crashes.
+    /// Number of crashes.
     pub crashes: Cell<u64>,
-    /// Why it does not run.
+    /// Reason why the coordinator did not start.
     pub refused: RefCell<Option<String>>,
     trace: Trace,
     breaches: Breaches,
 }
 
 impl Node {
-    /// A machine on which nothing runs yet.
+    /// Returns a machine on which nothing runs yet.
     pub fn new(number: u64, host: SimHost, (trace, breaches): (Trace, Breaches)) -> Rc<Self> {
         let name = name_of(number);
         let options = CoordinatorOptions {
             listen: (Ipv4Addr::UNSPECIFIED, PORT).into(),
             http: None,
-            // Simulated machines have no certificates; coordinators refuse such addresses otherwise.
+            // Simulated machines have no certificates; coordinators reject such addresses
+            // otherwise.
             insecure: true,
             node_id: number,
             advertise: Some(address_of(number)),
             session_ttl_ms: TTL_MS,
             heartbeat_ms: TTL_MS / 4,
             election_max_ms: ELECTION_MAX_MS,
-            // Few enough that every run sees snapshots, cut logs and nodes that need a snapshot.
+            // Low enough for every run to see snapshots, truncated logs and nodes that need a
+            // snapshot.
             snapshot_every: 40,
             ..CoordinatorOptions::new("/var/lib/shardfeed")
         };
@@ -78,7 +80,7 @@ impl Node {
         })
     }
 
-    /// Runs a coordinator while one is wanted, until the machine dies.
+    /// Waits until a coordinator is wanted, then runs it until the machine dies.
     pub async fn run(self: Rc<Self>) {
         while !self.is_wanted.get() {
             sleep(Duration::from_millis(10)).await;
@@ -89,14 +91,14 @@ impl Node {
             Ok(running) => {
                 *self.inspector.borrow_mut() = Some(running.inspector());
                 self.trace.tell(format!("{} runs", self.name));
-                // It is dropped with the machine.
+                // Dropped when the machine dies.
                 pending::<()>().await;
                 drop(running);
             }
             Err(error) => {
                 let chain = chain_of(&error);
-                // Power cuts are no damage: only a disk that fails is a reason not to start, or a machine
-                // that has just lost its power.
+                // A power cut is no damage: only a failing disk, or a machine that has just lost
+                // power, is a reason not to start.
                 let disks = self.host.disks();
                 let reason = disks.faults() != DiskFaults::default() || disks.is_dark();
                 self.breaches.check(reason, "I5", || format!("{}: {chain}", self.name));
@@ -118,12 +120,12 @@ fn chain_of(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// A coordinator's name in the network.
+/// Returns a coordinator's host name.
 pub fn name_of(number: u64) -> String {
     format!("coord-{number}")
 }
 
-/// A coordinator's address.
+/// Returns a coordinator's address.
 pub fn address_of(number: u64) -> String {
     format!("{}:{PORT}", name_of(number))
 }

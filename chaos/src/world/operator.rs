@@ -1,4 +1,4 @@
-//! A person who pauses jobs, cancels them and lets them go on, at any time.
+//! Operator who pauses, cancels and resumes jobs at random times.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -10,11 +10,12 @@ use crate::holds::Held;
 use crate::world::admin::Admin;
 use crate::world::client::{Call, Cluster, Kind};
 
-/// Whoever holds a job wants to know what came of it.
+/// Time limit for an answer; an operator who pauses a job waits for the result.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
 impl Admin {
-    /// Holds one job after the other while things go wrong; in the end all go on.
+    /// Pauses or cancels one job after the other while faults are injected; at the end all jobs are
+    /// resumed.
     pub(super) async fn operate(self: Rc<Self>, cluster: Rc<Cluster>) {
         loop {
             sleep(Duration::from_millis(self.dice.pick(300..1_800))).await;
@@ -32,7 +33,7 @@ impl Admin {
             };
             self.hold(&cluster, &job, first).await;
             self.wait_while_faulty(self.dice.pick(100..3_000)).await;
-            // A paused one may be cancelled; a cancelled one is not paused.
+            // A paused job may be cancelled; a cancelled one cannot be paused.
             if self.dice.chance(30) && !self.is_calm.get() {
                 let second = match (first, self.dice.chance(70)) {
                     (wire::Hold::Paused, true) => wire::Hold::Cancelled,
@@ -53,7 +54,7 @@ impl Admin {
         }
     }
 
-    /// Says of a rank that its trainer does not come back, which may be wrong. Mostly it is refused.
+    /// Declares a rank's trainer gone, which may be wrong; mostly this is rejected.
     async fn declare_gone(&self, cluster: &Rc<Cluster>, job: &str) {
         let (name, rank) = (job.to_owned(), self.dice.pick(0..4));
         self.oracle.lists.declares_gone(job, rank, self.trace.ms());

@@ -1,5 +1,7 @@
-//! A worker's session, as `shardfeed-agent` keeps it: joins, renews, tells how far ranks are, and hears
-//! which leases are no longer good. Losing the coordinators ends nothing; only their word does.
+//! Session of a worker, as `shardfeed-agent` keeps it: joins, renews, reports the ranks' progress,
+//! and receives the leases that ended.
+//!
+//! Losing the connection revokes no lease; only an explicit answer does.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,52 +22,52 @@ use crate::world::catalog::{GRACE_MS, JobFacts, policy_of};
 use crate::world::client::{Call, Cluster, Kind};
 use crate::world::node::TTL_MS;
 
-/// Between attempts while nobody answers.
+/// Pause between attempts while no coordinator answers.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
-/// After a definite refusal.
+/// Pause after a definite refusal.
 const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 
-/// What a rank asks for.
+/// Request of a rank.
 #[derive(Clone, Debug)]
 pub struct Asked {
-    /// The job.
+    /// Name of the job.
     pub job: String,
-    /// The run, as its launcher names it.
+    /// Run name, given by the launcher.
     pub run: String,
-    /// The rank.
+    /// Rank number.
     pub rank: u64,
-    /// Ranks.
+    /// Number of ranks.
     pub world_size: u64,
-    /// One loader of one process.
+    /// Id of one loader in one process.
     pub trainer: String,
 }
 
-/// A rank that a worker serves.
+/// Rank that a worker serves.
 #[derive(Debug)]
 pub struct Served {
-    /// What it asked for.
+    /// Request of the rank.
     pub asked: Asked,
-    /// Where it stands.
+    /// Current lease and position.
     pub state: RefCell<ServedState>,
-    /// Something that it was granted is asked back.
+    /// True if a grant of the rank was revoked.
     pub is_revoked: Cell<bool>,
-    /// Nothing is handed out now.
+    /// True while its batches must not be delivered.
     pub is_paused: Cell<bool>,
 }
 
-/// See [`Served`].
+/// Lease and position of a [`Served`] rank.
 #[derive(Clone, Debug)]
 pub struct ServedState {
-    /// Its generation.
+    /// Generation of the rank.
     pub generation: u64,
-    /// Its lease's token; 0: not confirmed.
+    /// Fencing token of its lease; 0: not confirmed.
     pub fencing: u64,
     /// Epoch of the first step that is not consumed.
     pub epoch: u64,
-    /// That step.
+    /// First step that is not consumed.
     pub step: u64,
-    /// Why the lease is no longer good.
+    /// Reason why the lease ended, if it did.
     pub verdict: Option<WireError>,
 }
 
@@ -85,10 +87,10 @@ impl Served {
     }
 }
 
-/// A session that is kept alive until dropped.
+/// Session that is kept alive until dropped.
 #[derive(Debug)]
 pub struct Session {
-    /// The way to the coordinators.
+    /// Client of the coordinators.
     pub cluster: Rc<Cluster>,
     name: String,
     host: String,
@@ -98,21 +100,21 @@ pub struct Session {
     heartbeat: Cell<Duration>,
     ranks: RefCell<Vec<Rc<Served>>>,
     has_scans: Cell<bool>,
-    /// By job.
+    /// Corrupt records by job.
     skipped: RefCell<BTreeMap<String, CorruptRecords>>,
     wake: Notify,
-    /// Held by the heartbeat before which leases are confirmed and corrupt records are reported.
+    /// Mutex held by the heartbeat that confirms leases and reports corrupt records first.
     confirming: Mutex<()>,
-    /// When the last heartbeat was sent that was answered.
+    /// Send time of the last heartbeat that was answered.
     heard: Cell<Option<Instant>>,
     oracle: Rc<Oracle>,
     trace: Trace,
 }
 
-/// Corrupt records of a job, and whether the coordinators know of each.
+/// Corrupt records of a job, and whether each was reported successfully.
 type CorruptRecords = (Rc<JobFacts>, BTreeMap<Sample, bool>);
 
-/// Ends a session without a word when dropped, as a crash would.
+/// Handle that ends a session without notice when dropped, as a crash would.
 #[derive(Debug)]
 pub struct Kept {
     /// The session.
@@ -127,7 +129,7 @@ impl Drop for Kept {
 }
 
 impl Session {
-    /// Joins, and keeps trying to.
+    /// Starts a session that joins, and retries until it succeeds.
     pub fn start(
         cluster: Rc<Cluster>,
         (name, host, in_process): (String, String, bool),
@@ -155,12 +157,13 @@ impl Session {
         Kept { session, task }
     }
 
-    /// The session's id, once it has joined.
+    /// Returns the session's id, once it has joined.
     pub fn id(&self) -> Option<u64> {
         self.id.get()
     }
 
-    /// Whether the session is surely alive: what was granted within it is not somebody else's yet.
+    /// Returns true if the session is surely alive, so that its grants cannot belong to another
+    /// session yet.
     pub fn is_good(&self) -> bool {
         let ttl = Duration::from_millis(TTL_MS);
         let margin = (ttl / 5).max(Duration::from_secs(1).min(ttl / 2));
@@ -168,7 +171,7 @@ impl Session {
             && self.heard.get().is_some_and(|sent| sent.elapsed() < ttl - margin)
     }
 
-    /// The session is known to be gone: joins anew.
+    /// Joins again because the session `id` is known to have ended.
     pub fn forget(&self, id: u64) {
         if self.id.get() == Some(id) {
             self.id.set(None);
@@ -176,28 +179,28 @@ impl Session {
         self.wake.notify_one();
     }
 
-    /// Whether there may be something to scan; asks only once for each time it is told.
+    /// Returns true once for each report that there may be files to scan.
     pub fn take_has_scans(&self) -> bool {
         self.id.get().is_some() && self.has_scans.replace(false)
     }
 
-    /// There may be something to scan.
+    /// Records that there may be files to scan.
     pub fn look_for_scans(&self) {
         self.has_scans.set(true);
     }
 
-    /// Serves a rank from now on.
+    /// Starts serving a rank.
     pub fn serve(&self, served: Rc<Served>) {
         self.ranks.borrow_mut().push(served);
         self.wake.notify_one();
     }
 
-    /// Serves it no longer.
+    /// Stops serving a rank.
     pub fn unserve(&self, served: &Rc<Served>) {
         self.ranks.borrow_mut().retain(|other| !Rc::ptr_eq(other, served));
     }
 
-    /// The coordinators will be told of corrupt records that they do not know.
+    /// Queues corrupt records for a report to the coordinators, except those already known.
     pub fn tell_skipped(&self, job: &Rc<JobFacts>, records: &[Sample]) {
         if records.is_empty() {
             return;
@@ -211,7 +214,7 @@ impl Session {
         self.wake.notify_one();
     }
 
-    /// Tells of corrupt records; what could not be told stays for the next time.
+    /// Reports corrupt records; those of a failed report are retried with the next heartbeat.
     async fn report_skipped(&self, session: u64) {
         let jobs: Vec<_> = self.skipped.borrow().values().cloned().collect();
         for (job, known) in jobs {
@@ -243,14 +246,14 @@ impl Session {
     }
 
     async fn keep(self: Rc<Self>) {
-        // They end with the process.
+        // Pending heartbeats end with this task.
         let mut renewing = JoinSet::new();
         loop {
             while renewing.try_join_next().is_some() {}
             let pause = match self.id.get() {
                 None => self.join().await,
                 Some(id) => {
-                    // The next heartbeat does not wait for the answer to the one before.
+                    // The next heartbeat does not wait for the answer to the previous one.
                     renewing.spawn_local(Rc::clone(&self).renew(id));
                     let answered = timeout(self.heartbeat.get(), renewing.join_next()).await;
                     answered.map_or(Duration::ZERO, |joined| match joined {
@@ -292,7 +295,7 @@ impl Session {
                 self.id.set(Some(joined.session));
                 self.heartbeat.set(Duration::from_millis(joined.heartbeat_ms.max(10)));
                 self.has_scans.set(true);
-                // Leases of an earlier session went with it.
+                // Leases of an earlier session ended with it.
                 for served in self.ranks.borrow().iter() {
                     served.state.borrow_mut().fencing = 0;
                 }
@@ -327,7 +330,7 @@ impl Session {
         let sent = Instant::now();
         let answer = self.cluster.once(&self.cluster.id(), &call).await;
         if self.id.get() != Some(id) {
-            // It was of an earlier session.
+            // The answer belongs to an earlier session.
             return Duration::ZERO;
         }
         let is_overtaken = self.heard.get().is_some_and(|heard| heard > sent);
@@ -362,7 +365,7 @@ impl Session {
         }
     }
 
-    /// Asks for leases that are not confirmed, or went with an earlier session.
+    /// Requests leases that are not confirmed or that ended with an earlier session.
     async fn confirm(&self, id: u64) {
         let ranks = self.ranks.borrow().clone();
         for served in ranks {
@@ -381,9 +384,9 @@ impl Session {
         }
     }
 
-    /// Starts a rank, or comes back to it.
+    /// Starts a rank, or reconnects it.
     ///
-    /// # Errors  As the wire says.
+    /// # Errors  As returned by the coordinator.
     pub async fn start_rank(
         &self,
         session: u64,
@@ -424,7 +427,7 @@ impl Session {
         answer
     }
 
-    /// The last word on a rank, and that it ended.
+    /// Reports the final progress of a rank, then that it ended.
     pub async fn end_rank(&self, served: &Rc<Served>) {
         let (Some(session), true) = (self.id.get(), served.state.borrow().fencing != 0) else {
             return;
@@ -438,7 +441,7 @@ impl Session {
             let request = wire::HeartbeatRequest { context, ..request.clone() };
             Box::pin(async move { clients.worker.heartbeat(request).await })
         });
-        // Nobody waits for these for ever: the coordinators find out by themselves.
+        // One attempt suffices: otherwise the coordinators detect the end through the session.
         let _ = self.cluster.once(&self.cluster.id(), &call).await;
         let call: Call<wire::EndRankResponse> = Rc::new(move |mut clients, context| {
             let request = wire::EndRankRequest {
@@ -452,7 +455,7 @@ impl Session {
         let _ = self.cluster.call((Kind::Changes, Duration::from_millis(500)), call).await;
     }
 
-    /// Compares what a heartbeat says of a lease with what operators said of its job.
+    /// Compares a heartbeat's verdict on a lease with the operators' requests about its job.
     fn hear(&self, lease: &wire::Lease, sure: Option<Sure>, response: &wire::HeartbeatResponse) {
         let mut verdicts = response.verdicts.iter();
         let ended = verdicts.find(|verdict| verdict.lease.as_ref() == Some(lease));
@@ -462,7 +465,7 @@ impl Session {
         self.oracle.holds.beat(sure, ended, paused.map(|pause| pause.note.as_str()));
     }
 
-    /// Passes a verdict on to whoever serves that lease.
+    /// Passes a verdict on to the rank that holds the lease.
     fn judge(&self, ranks: &[Rc<Served>], verdict: &wire::heartbeat_response::Verdict) {
         let Some(lease) = &verdict.lease else {
             return;
@@ -478,7 +481,7 @@ impl Session {
     }
 }
 
-/// Ranks of paused jobs get nothing; those of others go on.
+/// Pauses the ranks of paused jobs and resumes the others.
 fn pause(ranks: &[Rc<Served>], pauses: &[wire::heartbeat_response::Pause]) {
     for served in ranks {
         let lease = served.progress().lease;

@@ -1,34 +1,35 @@
-//! What a rank of a dynamic job was granted of an epoch, as far as its worker knows. Pure.
+//! Part of an epoch that was granted to a rank of a dynamic job, as known to its worker. Pure.
 
 use shardfeed_plan::dynamic::{Piece, RankList};
 use shardfeed_proto::coordinator::v1::{TakeGroupsRequest, TakeGroupsResponse};
 
-/// One rank's part of one epoch, under one lease.
+/// One rank's part of one epoch under one lease.
 #[derive(Debug)]
 pub struct Share {
     batch_size: u64,
     list: RankList,
-    /// The first step that was not begun.
+    /// First step that is not begun.
     step: u64,
-    /// Position up to which batches were begun; it follows from the step once the list reaches so far.
+    /// Position up to which batches were begun. It follows from the step once the list extends that
+    /// far.
     started: Option<u64>,
     is_told: bool,
-    /// Samples of the list, also those that were not told yet.
+    /// Samples of the list, including those not received yet.
     samples: u64,
     ended: bool,
-    /// Position up to which batches may be delivered, and the version of the list that it counts for.
+    /// Position up to which batches may be delivered, and the list version for which it is valid.
     horizon: u64,
     version: u64,
-    /// The list was given back from here on, and that is not known yet.
+    /// Position from which the list was released, until the release is acknowledged.
     release: Option<u64>,
 }
 
-/// The list is no longer the one that it was.
+/// Error: the list has changed, so the lease is no longer usable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lapsed;
 
 impl Share {
-    /// Nothing was told; `step` is the first step to begin.
+    /// Returns an empty list; `step` is the first step to begin.
     pub fn new(batch_size: u64, step: u64) -> Self {
         Self {
             batch_size,
@@ -44,9 +45,9 @@ impl Share {
         }
     }
 
-    /// What to ask, if anything: all of the request that the list decides.
-    /// - `ahead`: samples that shall be granted and not begun. `is_asked`: there is something to hear.
-    /// - `next`: the step that is delivered next; a batch after it shall lie before the horizon, too.
+    /// Returns the next request, if one is due, with the fields that follow from the list.
+    /// - `ahead`: samples to keep granted and not begun. `is_asked`: an update is waiting.
+    /// - `next`: step that is delivered next; its batch must lie before the horizon.
     pub fn due(&self, ahead: u64, is_asked: bool, next: u64) -> Option<TakeGroupsRequest> {
         let started = self.started.unwrap_or(0);
         let is_short = self.list.samples() < started + ahead && !self.ended;
@@ -68,9 +69,9 @@ impl Share {
         self.is_told && self.list.samples() >= self.samples
     }
 
-    /// Takes an answer.
+    /// Applies an answer.
     ///
-    /// # Errors  What was begun is not of the list any more.
+    /// # Errors  Batches that were begun are no longer in the list.
     pub fn answer(
         &mut self,
         asked: &TakeGroupsRequest,
@@ -115,7 +116,7 @@ impl Share {
         Ok(())
     }
 
-    /// Begins the next batch, if it was granted: its step and its pieces.
+    /// Begins the next batch, if it was granted. Returns its step and its group ranges.
     pub fn begin(&mut self) -> Option<(u64, Vec<Piece>)> {
         let started = self.started?;
         let positions = self.list.positions_of(self.step)?;
@@ -124,22 +125,22 @@ impl Share {
         Some(begun)
     }
 
-    /// Whether a step may be delivered.
+    /// Returns true if a step may be delivered.
     pub fn is_open(&self, step: u64) -> bool {
         self.list.positions_of(step).is_some_and(|batch| batch.end <= self.horizon)
     }
 
-    /// Samples of the list, as far as it was told.
+    /// Returns the samples of the list, if it is known.
     pub fn samples_told(&self) -> Option<u64> {
         self.is_told.then_some(self.samples)
     }
 
-    /// Samples that are granted and not begun.
+    /// Returns the number of samples that are granted and not begun.
     pub fn ahead(&self) -> u64 {
         self.samples.saturating_sub(self.started.unwrap_or(0))
     }
 
-    /// Whether the epoch ended for the rank, and everything that it has was begun.
+    /// Returns true if the epoch ended for the rank and all its batches were begun.
     pub fn has_ended(&self) -> bool {
         self.ended && self.is_complete() && self.list.positions_of(self.step).is_none()
     }

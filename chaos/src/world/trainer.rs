@@ -1,5 +1,5 @@
-//! A trainer as a cursor: it takes its rank's batches from the plan, in step with the other ranks, and saves
-//! its state now and then. It stops for nobody but an explicit word.
+//! Trainer, modelled as a cursor: it receives its rank's batches of the plan, in step with the
+//! other ranks, and saves its state regularly. Only an explicit answer stops it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -17,58 +17,58 @@ use crate::world::catalog::JobFacts;
 use crate::world::session::{Asked, Kept, Served, ServedState, Session};
 use crate::world::worker::WorkerHost;
 
-/// A state is saved every so many steps.
+/// Steps between saved states.
 const SAVE_EVERY: u64 = 5;
 
-/// How often a trainer that waits looks again.
+/// Polling interval of a waiting trainer.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(6);
 
-/// A start waits so long for an answer, then asks anew.
+/// Time limit for the answer to a start before it is repeated.
 const START_PATIENCE: Duration = Duration::from_secs(4);
 
-/// Ranks of a run, at most.
+/// Maximum number of ranks of a run.
 const RANKS_MAX: u64 = 4;
 
-/// Starts again in a row, if nothing was consumed.
+/// Maximum number of consecutive restarts without a consumed batch.
 const REPLACED_MAX: u64 = 8;
 
 /// One start of all ranks of a job.
 #[derive(Debug)]
 pub struct Run {
-    /// Its name.
+    /// Name of the run.
     pub name: String,
-    /// The job.
+    /// Its job.
     pub job: Rc<JobFacts>,
-    /// Ranks.
+    /// Number of ranks.
     pub world_size: u64,
-    /// What it starts from: one token for all ranks, or one of each.
+    /// States to start from: one for all ranks, or one of each rank.
     pub tokens: Vec<Token>,
-    /// Where each rank stands, of a dynamic job.
+    /// Current state of each rank of a dynamic job.
     pub stands: RefCell<Vec<Option<Token>>>,
     /// Steps that each rank consumed in this run.
     pub consumed: RefCell<Vec<u64>>,
-    /// Ranks shall end, in good order.
+    /// True if ranks are to end cleanly.
     pub is_over: Cell<bool>,
-    /// The launcher cannot reach some of its ranks; these go on as if nothing had happened.
+    /// True if the launcher cannot reach some of its ranks; these continue unaware of it.
     pub is_abandoned: Cell<bool>,
-    /// Why it cannot go on.
+    /// Reason why it cannot continue.
     pub failed: RefCell<Option<String>>,
     /// States that some ranks saved, by steps of the run.
     pub saving: RefCell<BTreeMap<u64, BTreeMap<u64, Token>>>,
     /// States that all ranks saved.
     pub saved: RefCell<Vec<Vec<Token>>>,
-    /// Ranks that have a generation.
+    /// Number of ranks that have a generation.
     pub started: Cell<u64>,
     /// Epochs that the slowest rank finished in this run.
     pub epochs: Cell<u64>,
-    /// Corrupt records that a rank may skip of an epoch.
+    /// Maximum number of corrupt records that a rank may skip per epoch.
     pub corrupt_budget: u64,
-    /// A rank would have had to skip more.
+    /// True if a rank would have exceeded that number.
     pub is_over_budget: Cell<bool>,
 }
 
 impl Run {
-    /// Where a generation of a dynamic job begins that this run opens.
+    /// Returns the start of the generation of a dynamic job that this run opens.
     fn beginning(&self, parent: Option<u64>) -> Beginning {
         let mut stood = BTreeMap::new();
         for token in &self.tokens {
@@ -81,7 +81,7 @@ impl Run {
         Beginning { parent, stood, world_size: self.world_size }
     }
 
-    /// Keeps where all ranks stand at this moment, if that is a state to start from.
+    /// Saves the current states of all ranks if a run can start from them.
     pub fn save(&self) {
         let stands: Option<Vec<Token>> = self.stands.borrow().iter().cloned().collect();
         let Some(tokens) = stands.filter(|_| self.job.identity.tail == Tail::Uneven) else {
@@ -96,7 +96,7 @@ impl Run {
     }
 }
 
-/// Goes on from one token, or from those of all ranks.
+/// Resumes from one common state, or from the states of all ranks.
 fn resume(job: &JobFacts, start: Start, tokens: &[Token]) -> Result<Cursor, TokenError> {
     let own = tokens.iter().find(|token| token.speaks_for == Some((start.rank, start.world_size)));
     match (tokens, own) {
@@ -111,14 +111,14 @@ fn resume(job: &JobFacts, start: Start, tokens: &[Token]) -> Result<Cursor, Toke
     }
 }
 
-/// A rank of a run.
+/// Rank of a run.
 #[derive(Clone, Debug)]
 pub struct Rank {
     /// Its run.
     pub run: Rc<Run>,
-    /// Its number.
+    /// Rank number.
     pub rank: u64,
-    /// Time of a step, ms.
+    /// Duration of a step, ms.
     pub step_ms: u64,
 }
 
@@ -188,7 +188,7 @@ impl Rank {
         Err(WireError::new(ErrorKind::Superseded, "others start again and again"))
     }
 
-    /// Gets a place in a generation; `None` if the run was over first.
+    /// Waits for admission to a generation; `None` if the run ended first.
     async fn start(
         &self,
         host: &Rc<WorkerHost>,
@@ -220,7 +220,7 @@ impl Rank {
         let (session, id, serial, started) = started;
         let said = segments_from(started.segments.clone()).unwrap_or_default();
         let same = match self.run.job.identity.tail {
-            // Others may have taken another number of steps.
+            // Other ranks may have taken a different number of steps.
             Tail::Uneven => said.len() == segments.len(),
             Tail::Drop | Tail::Pad => said == segments,
         };
@@ -240,7 +240,7 @@ impl Rank {
             host.oracle.begins(&self.run.job, generation, begin);
         }
         self.run.started.set(self.run.started.get() + 1);
-        // An answer that took long may be to a session that has ended since, and its lease with it.
+        // A late answer may be for a session that has ended since, and its lease with it.
         let same = session.id() == Some(id);
         let state = ServedState {
             generation: started.generation,
@@ -303,7 +303,7 @@ impl Rank {
         }
     }
 
-    /// Takes corrupt records of a batch out of it, if that is not too many.
+    /// Removes the corrupt records of a batch, or fails if they exceed the budget.
     pub(super) fn admit(
         &self,
         host: &WorkerHost,
@@ -326,7 +326,8 @@ impl Rank {
         Ok(())
     }
 
-    /// As ranks that reduce gradients together: none is a step ahead of another.
+    /// Returns true if no other rank is behind: ranks that reduce gradients together advance in
+    /// step.
     fn may_step(&self) -> bool {
         let consumed = self.run.consumed.borrow();
         self.run.is_abandoned.get()
@@ -357,7 +358,7 @@ impl Rank {
     }
 }
 
-/// A launcher sees at once that a trainer is gone, however it went.
+/// Marks the run as failed when a trainer ends, so that the launcher notices at once.
 struct Watched(Rc<Run>);
 
 impl Drop for Watched {
@@ -366,23 +367,23 @@ impl Drop for Watched {
     }
 }
 
-/// Who serves a rank.
+/// Worker that serves a rank.
 #[derive(Debug)]
 pub(super) struct Seat {
     pub(super) session: Rc<Session>,
-    /// Which start of the host's worker it is.
+    /// Start count of the host's worker.
     pub(super) serial: u64,
     pub(super) served: Rc<Served>,
-    /// The worker in the trainer's own process.
+    /// Worker in the trainer's own process.
     pub(super) own: Option<Kept>,
     began: Option<(u64, u64)>,
     count: SkipCount,
-    /// Corrupt records that it met: whoever takes its worker's place tells of them again.
+    /// Corrupt records that the trainer encountered; a worker that takes over reports them again.
     skipped: Vec<Sample>,
 }
 
 impl Drop for Seat {
-    /// A worker notices when its trainer is gone.
+    /// Lets the worker notice that its trainer is gone.
     fn drop(&mut self) {
         self.session.unserve(&self.served);
     }
@@ -393,7 +394,7 @@ impl Seat {
         self.began == Some((cursor.epoch(), cursor.step()))
     }
 
-    /// The host's worker is gone: the trainer's own process does its work, and asks nobody for that.
+    /// Moves the work of the lost host worker into the trainer's own process; no request is needed.
     pub(super) fn move_in_process(&mut self, host: &Rc<WorkerHost>, rank: &Rank) {
         let (job, rank) = (&rank.run.job, rank.rank);
         let name = format!("{}-trainer-{rank}-{}", host.name, host.dice.pick(0..1 << 30));

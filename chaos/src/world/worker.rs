@@ -1,4 +1,4 @@
-//! A host with a worker, and the trainers beside it.
+//! Host with a worker and its trainers.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -24,59 +24,59 @@ use crate::world::node::Node;
 use crate::world::session::{Kept, Session};
 use crate::world::trainer::Rank;
 
-/// How often a host looks for orders.
+/// Interval at which a host checks for orders.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// A scan waits so long for an answer; what it has found is found again after that.
+/// Time limit for the answers of a scan; after it the scan is repeated.
 const SCAN_PATIENCE: Duration = Duration::from_secs(20);
 
-/// A chunk that was put and is not there is put again so often.
+/// Maximum number of times that a missing chunk is uploaded again.
 const PUTS_MAX: usize = 50;
 
-/// What a launcher, or bad luck, wants of a host.
+/// Order from a launcher or from the fault injector to a host.
 #[derive(Debug)]
 pub enum Order {
     /// Start a trainer.
     Train(Rank),
-    /// All trainers of a job end without a word.
+    /// Kill all trainers of a job.
     KillTrainers(String),
-    /// The worker's process ends without a word, and starts again after so long.
+    /// Kill the worker's process and restart it after this time.
     KillWorker(Duration),
 }
 
-/// A host, as long as it runs; copies of the handle see the same one.
+/// A running host; clones of the handle refer to the same host.
 #[derive(Debug)]
 pub struct WorkerHost {
-    /// Its name.
+    /// Name of the host.
     pub name: String,
-    /// Coordinators that it is told of.
+    /// Addresses of coordinators that it starts with.
     pub coordinators: Vec<String>,
-    /// Randomness.
+    /// Random numbers.
     pub dice: Dice,
-    /// What clients saw.
+    /// Client observations.
     pub oracle: Rc<Oracle>,
-    /// What must not be.
+    /// Breaches of invariants.
     pub breaches: Breaches,
-    /// What happened.
+    /// Trace of the run.
     pub trace: Trace,
-    /// Files that it can see.
+    /// Files that the host can read.
     pub catalog: Rc<Catalog>,
-    /// Jobs that it asks after.
+    /// Jobs whose state it reads.
     pub jobs: Vec<Rc<JobFacts>>,
-    /// What it is to do.
+    /// Pending orders.
     pub orders: RefCell<VecDeque<Order>>,
-    /// Its worker's session, while there is a worker.
+    /// Session of its worker, while one runs.
     pub worker: RefCell<Option<Rc<Session>>>,
-    /// Counts starts of the worker.
+    /// Number of starts and kills of the worker.
     pub serial: Cell<u64>,
-    /// Counts starts of the host.
+    /// Number of starts and crashes of the host.
     pub boots: Cell<u64>,
-    /// Machines of coordinators, to see what is on their disks.
+    /// Machines of the coordinators, to inspect their disks.
     pub nodes: Vec<Rc<Node>>,
 }
 
 impl WorkerHost {
-    /// A session of its own for a process of this host.
+    /// Starts a separate session for a process of this host.
     pub fn session(&self, name: String, in_process: bool) -> Kept {
         let principal = format!("worker:{name}");
         let (dice, oracle) = (self.dice.clone(), Rc::clone(&self.oracle));
@@ -122,7 +122,7 @@ impl WorkerHost {
                 back_at = None;
                 worker = Some(self.start_worker());
             }
-            // What the worker is made of ends with it.
+            // The worker's session and tasks end when this is dropped.
             let _alive = &worker;
             sleep(LOOK_EVERY).await;
         }
@@ -137,7 +137,7 @@ impl WorkerHost {
         (kept, tasks)
     }
 
-    /// Takes scans as long as there are some.
+    /// Takes and executes scan tasks as long as there are any.
     async fn scan(self: Rc<Self>, session: Rc<Session>) {
         loop {
             sleep(LOOK_EVERY).await;
@@ -156,7 +156,7 @@ impl WorkerHost {
                 let dataset = task.dataset.clone();
                 let mut found = self.work(&session.cluster, id, task.clone()).await;
                 for _ in 0..PUTS_MAX {
-                    // A leader that came into office since, and nobody whom it reaches has the chunk.
+                    // A leader was elected since, and no node that it reaches has the chunk.
                     let Some(ErrorKind::NotFound) = found.as_ref().err().map(|error| error.kind)
                     else {
                         break;

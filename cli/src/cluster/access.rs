@@ -1,4 +1,4 @@
-//! `shardfeed access`: who may ask what.
+//! `shardfeed access`: manages access tokens.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -38,62 +38,63 @@ Exchange a join token for a token of one's own, once
 The join token is what --token-file says; the new one is written to --out. `worker start --join-token-file` does \
 the same by itself.";
 
-/// What can be done with access tokens.
+/// Subcommands of `access`.
 #[derive(Debug, Subcommand)]
 #[command(after_help = EXAMPLES)]
 pub(crate) enum AccessCommand {
-    /// Make an access token
+    /// Create an access token
     #[command(after_help = EXAMPLES)]
     Create(CreateArgs),
     /// List the access tokens
     List(ListArgs),
-    /// Make a token useless, at once and for ever
+    /// Revoke a token immediately and permanently
     Revoke(RevokeArgs),
-    /// Exchange a join token for a token of one's own
+    /// Exchange a join token for an access token, once
     #[command(long_about = EXCHANGE_ABOUT)]
     Exchange(ExchangeArgs),
-    /// Say who the cluster takes this caller for
+    /// Show the caller's identity in the cluster
     #[command(long_about = WHOAMI_ABOUT)]
     Whoami(WhoamiArgs),
 }
 
-/// What a token allows.
+/// Role of a token.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum TokenRole {
-    /// Look
+    /// Read-only
     Viewer,
-    /// And run jobs, datasets and workers
+    /// Viewer, plus manage jobs, datasets and workers
     Operator,
-    /// And decide who belongs to the cluster
+    /// Operator, plus manage cluster members and access tokens
     Admin,
     /// Read for trainers
     Worker,
-    /// Train, and read in one's own process
+    /// Train, and read in the trainer's own process
     Trainer,
 }
 
 /// Arguments of `access create`.
 #[derive(Debug, Args)]
 pub(crate) struct CreateArgs {
-    /// Whose it is, for lists and logs
+    /// Name of the holder, for lists and logs
     name: String,
-    /// What it allows
+    /// Role of the token
     #[arg(long, value_enum)]
     role: TokenRole,
-    /// Only this job, `*` at the end for anything; again or with commas for more [default: all]
+    /// Limit the token to this job, `*` at the end for any suffix; repeatable or with commas
+    /// [default: all]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     job: Vec<String>,
-    /// Good for so long: min, h or d
+    /// Lifetime of the token: min, h or d
     #[arg(long, value_name = "TIME", default_value = "90d", value_parser = duration::parse_long)]
     ttl: Duration,
-    /// It is to be exchanged, once, for a token of this role
+    /// Create a join token, to be exchanged once for a token of this role
     #[arg(long)]
     join: bool,
-    /// With --join: the token that it is exchanged for is good for so long
+    /// With --join: lifetime of the token that it is exchanged for
     #[arg(long, value_name = "TIME", default_value = "365d", value_parser = duration::parse_long)]
     #[arg(requires = "join")]
     joined_ttl: Duration,
-    /// File for it, readable by its owner only [default: stdout]
+    /// Write the token to this file, readable by its owner only [default: stdout]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     #[command(flatten)]
@@ -103,7 +104,7 @@ pub(crate) struct CreateArgs {
 /// Arguments of `access list`.
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
-    /// Also those of no use any more, as long as there is room for them
+    /// Also show unusable tokens, as far as they are kept
     #[arg(long)]
     all: bool,
     #[command(flatten)]
@@ -122,9 +123,9 @@ pub(crate) struct RevokeArgs {
 /// Arguments of `access exchange`.
 #[derive(Debug, Args)]
 pub(crate) struct ExchangeArgs {
-    /// Whose the new token is, for lists and logs
+    /// Name of the new token's holder, for lists and logs
     name: String,
-    /// File for it, readable by its owner only
+    /// Write the new token to this file, readable by its owner only
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
     #[command(flatten)]
@@ -138,7 +139,7 @@ pub(crate) struct WhoamiArgs {
     cluster: ClusterArgs,
 }
 
-/// A token that was made.
+/// Result of `access create`.
 #[derive(Debug, Serialize)]
 struct CreatedReport {
     id: String,
@@ -146,19 +147,19 @@ struct CreatedReport {
     role: String,
     jobs: Vec<String>,
     is_join: bool,
-    /// The file; `null`: `token` has it.
+    /// File with the token; `null`: it is in `token`.
     file: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     token: Option<String>,
 }
 
-/// The tokens.
+/// Result of `access list`.
 #[derive(Debug, Serialize)]
 struct TokensReport {
     tokens: Vec<TokenReport>,
 }
 
-/// A token.
+/// An access token.
 #[derive(Debug, Serialize)]
 struct TokenReport {
     id: String,
@@ -174,7 +175,7 @@ struct TokenReport {
     used_for: Option<String>,
 }
 
-/// A token that something was done to.
+/// Result of commands that change a token.
 #[derive(Debug, Serialize)]
 struct Changed {
     id: String,
@@ -182,7 +183,7 @@ struct Changed {
     told: String,
 }
 
-/// Who the caller is.
+/// Result of `access whoami`.
 #[derive(Debug, Serialize)]
 struct WhoamiReport {
     principal: String,
@@ -211,7 +212,7 @@ impl AccessCommand {
     }
 }
 
-/// Exchanges the join token that a client shows for a new one.
+/// Exchanges the client's join token for a new token.
 pub(crate) fn exchange(client: &Client, name: &str, secret: &Secret) -> anyhow::Result<()> {
     let request = wire::ExchangeAccessRequest {
         context: None,
@@ -244,7 +245,8 @@ fn create(args: &CreateArgs, format: Format) -> anyhow::Result<()> {
         join_ttl_ms: args.join.then(|| ms(args.joined_ttl)),
     };
     let client = args.cluster.client()?;
-    // A token that nobody can read afterwards would be of no use; what was there stays until there is one.
+    // The file is prepared first: a token that cannot be stored would be useless. An existing file
+    // is replaced only after the token was created.
     let staged = args.out.as_ref().map(|path| secret.stage(path)).transpose()?;
     client.call(|mut admin, context| async move {
         admin.create_access(wire::CreateAccessRequest { context, ..request }).await
@@ -363,7 +365,7 @@ impl Report for TokensReport {
 impl Report for CreatedReport {
     fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
         match (&self.token, &self.file) {
-            // Alone on its line: it goes into a file or a variable.
+            // The token is alone on its line, for use in a file or a variable.
             (Some(token), _) => writeln!(out, "{token}"),
             (None, file) => {
                 let file = file.as_deref().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `shardfeed audit`: who asked what, on every node.
+//! `shardfeed audit`: lists requests for changes and refused requests of all nodes.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -27,20 +27,20 @@ Examples:
   shardfeed audit --refused
   shardfeed audit --principal admin:ada -o jsonl";
 
-/// Entries that are asked of each node: what it tells at most.
+/// Number of entries requested from each node: the maximum that it returns.
 const ENTRIES_MAX: u64 = 5_000;
 
 /// Arguments of `audit`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct AuditArgs {
-    /// Only since so long ago: min, h or d [default: the last 20 entries]
+    /// Show only entries newer than this: min, h or d [default: the last 20 entries]
     #[arg(long, value_name = "TIME", value_parser = duration::parse_long)]
     since: Option<Duration>,
-    /// Only of this caller, as the list says it
+    /// Show only entries of this caller, as named in the list
     #[arg(long, value_name = "WHO")]
     principal: Option<String>,
-    /// Only what was refused
+    /// Show only refused requests
     #[arg(long)]
     refused: bool,
     #[command(flatten)]
@@ -53,30 +53,30 @@ struct AuditReport {
     entries: Vec<EntryReport>,
     /// Nodes that did not answer.
     missing: Vec<String>,
-    /// Whether there are earlier ones that are not told.
+    /// True if there are earlier entries that are not included.
     more: bool,
 }
 
-/// An entry.
+/// An audit entry.
 #[derive(Debug, Serialize)]
 struct EntryReport {
-    /// Unix ms, by the clock of the node.
+    /// Time by the node's clock, Unix ms.
     at_ms: u64,
     node: u64,
     principal: String,
-    /// Who it says it is, beside that.
+    /// Identity that the caller claimed, in addition to the principal.
     claimed: Option<String>,
     role: Option<String>,
     remote: String,
     method: String,
     object: Option<String>,
-    /// The action's parameters, as `name=value`.
+    /// Parameters of the action, as `name=value`.
     detail: Option<String>,
     /// `DONE`, or the kind of the error.
     outcome: String,
     message: Option<String>,
     request_id: Option<String>,
-    /// Of the change, in the coordinators' log.
+    /// Index of the change in the coordinators' log.
     index: Option<u64>,
 }
 

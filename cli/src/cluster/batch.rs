@@ -1,4 +1,5 @@
-//! `shardfeed batch show --job`: the records of a batch of a job, by its coordinator.
+//! `shardfeed batch show --job`: shows the records of a job's batch, as computed by its
+//! coordinator.
 
 use std::io::{self, Write};
 
@@ -8,18 +9,18 @@ use shardfeed_proto::coordinator::v1 as wire;
 use super::{ClusterArgs, epoch, job};
 use crate::output::{Format, Grid, Report};
 
-/// Which batch.
+/// Identifies a batch.
 #[derive(Debug)]
 pub(crate) struct BatchOf<'a> {
     pub(crate) job: &'a str,
-    /// `None`: the one that the slowest rank is in.
+    /// `None`: the epoch of the slowest rank.
     pub(crate) epoch: Option<u64>,
     pub(crate) step: u64,
     /// `None`: all ranks.
     pub(crate) rank: Option<u64>,
 }
 
-/// A batch of one rank or of all.
+/// A batch of one rank or of all ranks.
 #[derive(Debug, Serialize)]
 struct BatchReport {
     job: String,
@@ -39,7 +40,7 @@ struct SampleReport {
     row: u64,
     shard: String,
     shard_ordinal: u64,
-    /// Of the record, in its shard.
+    /// Number of the record in its shard.
     ordinal: u64,
     /// `false` for padding, which repeats a sample.
     valid: bool,
@@ -64,7 +65,7 @@ pub(crate) fn show(of: &BatchOf<'_>, cluster: &ClusterArgs, format: Format) -> a
     Ok(format.print(&report)?)
 }
 
-/// Rows come rank by rank.
+/// Numbers the rows of each rank; rows are sorted by rank.
 fn samples(rows: Vec<wire::get_batch_response::Row>) -> Vec<SampleReport> {
     let mut samples: Vec<SampleReport> = Vec::with_capacity(rows.len());
     for row in rows {

@@ -1,4 +1,4 @@
-//! The way to the coordinators: calls with a deadline, and who asks.
+//! Client of the coordinators: calls with a deadline and credentials.
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -19,57 +19,58 @@ use crate::process::host_name;
 
 pub(crate) use shardfeed_agent::CallError;
 
-/// Bytes of a name in logs at most; the coordinator takes 256 for the whole principal.
+/// Maximum length of a name in logs, bytes; the coordinator accepts 256 for the whole principal.
 const NAME_BYTES_MAX: usize = 100;
 
-/// Where help lists these options, wherever they stand.
+/// Help heading of these options in all commands.
 const HEADING: &str = "Cluster";
 
-/// A wait for coordinators that do not answer is told after so long.
+/// Time after which a wait for coordinators that do not answer is reported.
 const TOLD_AFTER: Duration = Duration::from_secs(3);
 
-/// Where the coordinators are.
+/// Options to reach the coordinators.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ClusterArgs {
-    /// Address of the coordinator; of several, with commas; or @PATH of an endpoint file [default: that of the
-    /// context, else 127.0.0.1:7070]
+    /// Address of the coordinator, or several with commas, or @PATH of an endpoint file [default:
+    /// that of the context, else 127.0.0.1:7070]
     #[arg(long, value_name = "HOST:PORT", help_heading = HEADING)]
     #[arg(env = "SHARDFEED_COORDINATOR", hide_env_values = true)]
     coordinator: Option<Whereabouts>,
-    /// Cluster, by the name that `shardfeed context` knows [default: the one in use]
+    /// Name of the cluster in `shardfeed context` [default: the current context]
     #[arg(long, value_name = "NAME", help_heading = HEADING)]
     #[arg(env = "SHARDFEED_CONTEXT", hide_env_values = true)]
     context: Option<String>,
-    /// Folder with ca.crt, for coordinators that have certificates, and with tls.crt and tls.key, to prove who
-    /// one is [default: that of the context]
+    /// Folder with ca.crt, if coordinators have certificates, and with the caller's tls.crt and
+    /// tls.key [default: that of the context]
     #[arg(long, value_name = "DIR", help_heading = HEADING)]
     #[arg(env = "SHARDFEED_TLS", hide_env_values = true)]
     tls: Option<PathBuf>,
-    /// File with an access token, to prove who one is; SHARDFEED_TOKEN may hold the token itself [default: that
-    /// of the context]
+    /// File with the caller's access token; alternatively SHARDFEED_TOKEN holds the token [default:
+    /// that of the context]
     #[arg(long, value_name = "FILE", help_heading = HEADING)]
     #[arg(env = "SHARDFEED_TOKEN_FILE", hide_env_values = true)]
     token_file: Option<PathBuf>,
-    /// How long to wait for an answer
+    /// Time to wait for an answer
     #[arg(long, value_name = "TIME", default_value = "10s", help_heading = HEADING)]
     #[arg(value_parser = duration::parse)]
     timeout: Duration,
 }
 
-/// The coordinators, connected when first asked.
+/// Client of the coordinators, connected at the first call.
 #[derive(Clone)]
 pub(crate) struct Client {
     coordinator: Coordinator,
     patience: Patience,
 }
 
-/// What a coordinator offers to people.
+/// The coordinators' admin service.
 pub(super) type Admin = AdminServiceClient<Wire>;
 
 impl ClusterArgs {
-    /// The coordinators.
+    /// Creates the client.
     ///
-    /// # Errors  There is no such context; the certificates or the token cannot be read.
+    /// # Errors
+    /// The context does not exist; the certificates or the token cannot be read.
     pub(crate) fn client(&self) -> anyhow::Result<Client> {
         let (place, options) = match &self.coordinator {
             Some(place) => (place.clone(), CredentialOptions::default()),
@@ -81,7 +82,7 @@ impl ClusterArgs {
         Ok(Client::new(place, self.timeout, credentials))
     }
 
-    /// Where credentials are, as flags and the environment say.
+    /// Returns the credentials given by flags and the environment.
     pub(crate) fn credentials(&self) -> CredentialOptions {
         let token = CredentialOptions::from_environment().token;
         CredentialOptions { tls: self.tls.clone(), token_file: self.token_file.clone(), token }
@@ -89,26 +90,27 @@ impl ClusterArgs {
 }
 
 impl Client {
-    /// The way to coordinators.
+    /// Creates a client.
     pub(crate) fn new(place: Whereabouts, timeout: Duration, credentials: Credentials) -> Self {
         let coordinator = Coordinator::of(place, principal(), timeout, None, credentials);
 
         Self { coordinator, patience: Patience::IfSomebodyIsThere }
     }
 
-    /// The same, for somebody who has begun to wait: coordinators that are gone may come back.
+    /// Returns a client that keeps waiting for coordinators that do not answer, as they may come
+    /// back.
     pub(crate) fn patient(&self) -> Self {
         Self { patience: Patience::Wait, ..self.clone() }
     }
 
-    /// Who answered last.
+    /// Address of the coordinator that answered last.
     pub(crate) fn address(&self) -> Address {
         let answered = self.coordinator.leader();
         let listed = || Some(self.coordinator.addresses()?.first().clone());
         answered.or_else(listed).unwrap_or_default()
     }
 
-    /// Makes a call. It is made again elsewhere, as the same request, if it must be.
+    /// Makes a call. It is retried elsewhere with the same request id if necessary.
     pub(crate) fn call<T, F>(
         &self,
         call: impl FnOnce(Admin, Option<wire::Context>) -> F + Clone,
@@ -131,7 +133,7 @@ impl Client {
         })
     }
 
-    /// Makes a call, and more of it: reads a stream of answers to its end.
+    /// Makes a call and reads its stream of answers to the end.
     pub(crate) fn stream<T, F>(
         &self,
         call: impl FnOnce(Admin, Option<wire::Context>) -> F + Clone,
@@ -153,7 +155,7 @@ impl Client {
         })
     }
 
-    /// The next answer of a stream that is too long to be held.
+    /// Returns the next answer of a stream that is too long to be kept in memory.
     pub(crate) fn next<T: Send + 'static>(
         &self,
         stream: Streaming<T>,
@@ -161,7 +163,7 @@ impl Client {
         self.coordinator.next_of(&self.address(), stream)
     }
 
-    /// Asks one node of itself, once.
+    /// Asks one node about itself, once.
     pub(crate) fn ask_at<T, F>(
         &self,
         address: &Address,
@@ -171,19 +173,19 @@ impl Client {
         T: Send + 'static,
         F: Future<Output = Result<Response<T>, Status>> + Send + 'static,
     {
-        // A node that is down is not worth a long wait: the others have answered.
+        // A node that is down does not justify a long wait: the others have answered.
         let limit = self.coordinator.timeout().min(Duration::from_secs(2));
         self.coordinator
             .ask_at(address, limit, |clients, context| Box::pin(call(clients.admin, context)))
     }
 
-    /// Lets time pass.
+    /// Sleeps.
     pub(crate) fn pause(&self, pause: Duration) {
         std::thread::sleep(pause);
     }
 }
 
-/// Who asks, for the coordinator's log.
+/// Returns the caller's name for the coordinator's log.
 fn principal() -> String {
     let set = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
     let user = set("USER").or_else(|| set("LOGNAME"));

@@ -1,20 +1,20 @@
-//! What is gone for good is asked for twice.
+//! Confirmation of commands that cannot be undone.
 
 use clap::Args;
 
 use crate::error::Problem;
 
-/// The word that it is meant.
+/// The confirmation.
 #[derive(Debug, Args)]
 pub(super) struct Confirm {
-    /// Do it: this cannot be taken back
+    /// Skip the confirmation; this cannot be undone
     #[arg(long)]
     yes: bool,
 }
 
 impl Confirm {
-    /// Refuses what is not meant.
-    /// - `what`: what would happen, as a sentence.
+    /// Rejects the command without a confirmation.
+    /// - `what`: effect of the command, as a sentence.
     pub(super) fn check(&self, what: &str) -> anyhow::Result<()> {
         match self.yes {
             true => Ok(()),

@@ -1,6 +1,7 @@
-//! `shardfeed context`: clusters by names, for people who work with several.
+//! `shardfeed context`: named clusters, for people who work with several.
 //!
-//! They are in one file, `contexts.toml` in the user's configuration folder, which is replaced as a whole.
+//! They are stored in one file, `contexts.toml` in the user's configuration folder, which is
+//! replaced atomically.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,21 +27,21 @@ Examples:
   shardfeed context use prod
   shardfeed status --context staging";
 
-/// Files of contexts are smaller.
+/// Maximum size of the file, bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// What can be done with contexts.
+/// Subcommands of `context`.
 #[derive(Debug, Subcommand)]
 #[command(after_help = EXAMPLES)]
 pub(crate) enum ContextCommand {
-    /// List the clusters that have names
+    /// List the named clusters
     List,
-    /// Give a cluster a name, or a named one another address
+    /// Name a cluster, or change the address of a named one
     #[command(after_help = EXAMPLES)]
     Set(SetArgs),
-    /// Ask this cluster from now on, where nothing else is said
+    /// Use this cluster by default from now on
     Use(NameArgs),
-    /// Forget a name
+    /// Remove a name
     Remove(NameArgs),
 }
 
@@ -48,10 +49,10 @@ pub(crate) enum ContextCommand {
 #[derive(Debug, Args)]
 pub(crate) struct SetArgs {
     name: String,
-    /// Address of the coordinator; of several, with commas; or @PATH of an endpoint file
+    /// Address of the coordinator, or several with commas, or @PATH of an endpoint file
     #[arg(long, value_name = "HOST:PORT")]
     coordinator: Whereabouts,
-    /// Folder with ca.crt, and with tls.crt and tls.key, as for --tls of other commands
+    /// Folder with ca.crt, tls.crt and tls.key, as for --tls of other commands
     #[arg(long, value_name = "DIR")]
     tls: Option<PathBuf>,
     /// File with an access token, as for --token-file of other commands
@@ -65,18 +66,18 @@ pub(crate) struct NameArgs {
     name: String,
 }
 
-/// The file.
+/// Content of the file.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 struct Contexts {
-    /// The one in use.
+    /// Name of the current context.
     #[serde(skip_serializing_if = "Option::is_none")]
     current: Option<String>,
     #[serde(default)]
     contexts: BTreeMap<String, Cluster>,
 }
 
-/// How a cluster is reached.
+/// Address and credentials of a cluster.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 struct Cluster {
@@ -87,7 +88,7 @@ struct Cluster {
     token_file: Option<PathBuf>,
 }
 
-/// The contexts.
+/// Result of `context list`.
 #[derive(Debug, Serialize)]
 struct ContextsReport {
     contexts: Vec<ContextReport>,
@@ -105,9 +106,11 @@ struct ContextReport {
     is_current: bool,
 }
 
-/// Where a context's coordinators are, or those of the one in use, and what is shown to them; `None`: none is.
+/// Returns the address and credentials of a context, or of the current one; `None`: there is no
+/// current one.
 ///
-/// # Errors  There is no such context; the file is not what it must be.
+/// # Errors
+/// The context does not exist; the file is invalid.
 pub(super) fn cluster(
     name: Option<&str>,
 ) -> anyhow::Result<Option<(Whereabouts, CredentialOptions)>> {
@@ -128,7 +131,7 @@ impl ContextCommand {
         match self {
             Self::List => {}
             Self::Set(SetArgs { name, coordinator, tls, token_file }) => {
-                // They hold wherever people are.
+                // Absolute paths are valid in every folder.
                 let coordinator = coordinator.absolute().context("look where this folder is")?;
                 let whole = |path: &PathBuf| std::path::absolute(path);
                 let tls = tls.as_ref().map(whole).transpose()?;
@@ -184,7 +187,7 @@ fn path() -> anyhow::Result<PathBuf> {
 }
 
 fn load() -> anyhow::Result<Contexts> {
-    // Without a home there are none; whoever wants to make one is told.
+    // Without a home folder there are no contexts; an attempt to save one fails.
     let Ok(path) = path() else {
         return Ok(Contexts::default());
     };

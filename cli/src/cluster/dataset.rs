@@ -1,4 +1,4 @@
-//! `shardfeed dataset list`, `show` and `remove`: what the cluster knows of its datasets.
+//! `shardfeed dataset list`, `show` and `remove`: datasets of a cluster.
 
 mod add;
 
@@ -31,7 +31,7 @@ pub(crate) struct ListArgs {
 /// Arguments of `dataset show`.
 #[derive(Debug, Args)]
 pub(crate) struct ShowArgs {
-    /// The dataset's name
+    /// Name of the dataset
     name: String,
     #[command(flatten)]
     cluster: ClusterArgs,
@@ -45,7 +45,7 @@ One that a job reads is refused: remove the job first. The name may stand for ot
 /// Arguments of `dataset remove`.
 #[derive(Debug, Args)]
 pub(crate) struct RemoveArgs {
-    /// The dataset's name
+    /// Name of the dataset
     name: String,
     #[command(flatten)]
     confirm: Confirm,
@@ -53,7 +53,7 @@ pub(crate) struct RemoveArgs {
     cluster: ClusterArgs,
 }
 
-/// A dataset that is gone.
+/// Result of `dataset remove`.
 #[derive(Debug, Serialize)]
 struct Removed {
     dataset: String,
@@ -74,33 +74,33 @@ struct DatasetReport {
     /// `listing`, `scanning`, `ready` or `failed`.
     state: String,
     patterns: Vec<String>,
-    /// As it was asked for.
+    /// Compression as requested.
     compression: String,
-    /// The folder that the shards' paths are relative to; `null` until they are listed.
+    /// Folder that the shards' paths are relative to; `null` until they are listed.
     root: Option<String>,
     /// `null` until it is ready.
     content_digest: Option<Digest>,
     shard_count: u64,
-    /// Known so far.
+    /// Number of records known so far.
     records: u64,
-    /// Bytes of the files.
+    /// Total size of the files, bytes.
     stored_bytes: u64,
     shards_scanned: u64,
     bytes_scanned: u64,
     /// `null` unless it failed.
     failure: Option<Failure>,
-    /// Worker that reported the failure, and for whom; `null`: none did.
+    /// Worker that reported the failure, and its principal; `null`: no worker did.
     failure_from: Option<String>,
-    /// What keeps it from being ready, if nothing happens; else `null`.
+    /// Reason why it makes no progress; `null` if it does.
     waiting: Option<String>,
-    /// Since it was added.
+    /// Time since it was added.
     age_ms: u64,
-    /// Digests of the manifest's chunks, in order; only of `dataset show`, and when it is ready.
+    /// Digests of the manifest's chunks, in order; only for `dataset show`, and when it is ready.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     manifest_chunks: Vec<Digest>,
 }
 
-/// Datasets.
+/// Lists the datasets.
 pub(super) fn list(client: &Client) -> Result<Vec<wire::Dataset>, CallError> {
     let answer = client.call(|mut admin, context| async move {
         admin.list_datasets(wire::ListDatasetsRequest { context }).await
@@ -108,7 +108,7 @@ pub(super) fn list(client: &Client) -> Result<Vec<wire::Dataset>, CallError> {
     answer.map(|answer| answer.datasets)
 }
 
-/// A dataset.
+/// Returns a dataset.
 pub(super) fn get(client: &Client, name: &str) -> Result<wire::Dataset, CallError> {
     let name = name.to_owned();
     let answer = client.call(|mut admin, context| async move {
@@ -144,7 +144,7 @@ pub(crate) fn run_remove(args: &RemoveArgs, format: Format) -> anyhow::Result<()
     Ok(format.print(&Removed { dataset: args.name.clone() })?)
 }
 
-/// Says of an error about a dataset which there are, if that one is not among them.
+/// Adds the names of all datasets to an error if the dataset does not exist.
 fn explain(client: &Client, name: &str, error: CallError) -> anyhow::Error {
     let known = list(client).map(|known| known.into_iter().map(|d| d.name).collect());
     naming(error, "datasets", name, known)
@@ -178,7 +178,7 @@ impl DatasetReport {
         }
     }
 
-    /// The state, and how far it is.
+    /// The state and the progress.
     fn progress(&self) -> String {
         match self.state.as_str() {
             "scanning" => format!("scanning {}", percent(self.bytes_scanned, self.stored_bytes)),

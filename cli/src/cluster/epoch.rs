@@ -1,4 +1,4 @@
-//! `shardfeed epoch`: how much of a job's epochs was delivered, and what is waited for.
+//! `shardfeed epoch`: progress of a job's epochs, and the ranks that they wait for.
 
 use std::io::{self, Write};
 
@@ -15,12 +15,12 @@ use crate::error::Problem;
 use crate::order::parse_epoch;
 use crate::output::{self, Format, Report};
 
-/// What can be asked of epochs.
+/// Subcommands of `epoch`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum EpochCommand {
-    /// List the epochs of a job that are over or under way, the last one first
+    /// List the epochs of a job that have begun or ended, latest first
     List(ListArgs),
-    /// Show an epoch: what was delivered, dropped, lost, and what it waits for
+    /// Show an epoch: delivered, dropped and lost samples, and awaited ranks
     Show(ShowArgs),
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct ListArgs {
 pub(crate) struct ShowArgs {
     #[command(flatten)]
     of: JobArgs,
-    /// Epoch, from 0 [default: the one that the slowest rank is in]
+    /// Epoch, from 0 [default: the epoch of the slowest rank]
     #[arg(long, value_parser = parse_epoch)]
     epoch: Option<u64>,
 }
@@ -53,7 +53,7 @@ struct EpochsReport {
     all: bool,
 }
 
-/// An epoch that was asked for.
+/// Result of `epoch show`.
 #[derive(Debug, Serialize)]
 struct ShowReport {
     job: String,
@@ -69,9 +69,9 @@ struct EpochReport {
     /// `planned`, `running`, `waiting` or `sealed`.
     state: String,
     total: u64,
-    /// To trainers, as reported by ranks.
+    /// Delivered to trainers, as reported by ranks.
     delivered: u64,
-    /// By tail or limit, or of a dynamic job by `in_doubt="drop"`.
+    /// Dropped by the tail or the limit, or in a dynamic job by `in_doubt="drop"`.
     dropped: u64,
     /// Corrupt records that a policy skips.
     skipped: u64,
@@ -79,48 +79,49 @@ struct EpochReport {
     lost: u64,
     /// Delivered twice in one lineage, as reported by ranks.
     duplicated: u64,
-    /// Samples that were in doubt and were granted to others: at most so many more were delivered twice.
+    /// Samples that were in doubt and were granted to other ranks: at most this many more were
+    /// delivered twice.
     redelivered: u64,
     /// Ranks with samples in doubt: a trainer that is gone may have consumed them.
     in_doubt: Vec<InDoubtReport>,
-    /// Until `in_doubt=` decides; `null`: other samples are left, or nobody counts.
+    /// Time until `in_doubt=` decides; `null`: other samples are left, or the time is not counted.
     decides_in_ms: Option<u64>,
-    /// 0: of a dynamic job.
+    /// Number of steps; 0 for a dynamic job.
     steps: u64,
-    /// Consumed by every rank.
+    /// Steps consumed by every rank.
     steps_done: u64,
-    /// `null`: not known.
+    /// `null`: unknown.
     samples_per_second: Option<f64>,
-    /// `null`: not known, or over.
+    /// `null`: unknown, or the epoch is over.
     eta_ms: Option<u64>,
-    /// Since it began; `null` while it is only planned.
+    /// Time since it began; `null` while it is only planned.
     age_ms: Option<u64>,
-    /// `null` until it is sealed.
+    /// Duration; `null` until it is sealed.
     took_ms: Option<u64>,
     /// Ranks without a live lease, at most 32.
     waiting_for: Vec<u64>,
-    /// Those of `skipped` that are remembered; empty where several epochs are listed.
+    /// Records of `skipped` that are kept; empty if several epochs are listed.
     skipped_records: Vec<SkippedReport>,
 }
 
-/// Samples that a trainer which is gone may have consumed.
+/// Samples that may have been consumed by a trainer that is gone.
 #[derive(Debug, Serialize)]
 struct InDoubtReport {
     rank: u64,
     samples: u64,
-    /// Since its session, or its trainer's connection, ended.
+    /// Time since the session or the trainer's connection ended.
     age_ms: u64,
 }
 
-/// A corrupt record that stands in no batch.
+/// A corrupt record that is in no batch.
 #[derive(Debug, Serialize)]
 struct SkippedReport {
     /// Path of the shard, relative to the dataset.
     path: String,
     shard: u64,
-    /// The record's number in the shard.
+    /// Number of the record in the shard.
     ordinal: u64,
-    /// Of its header, in bytes of the uncompressed shard.
+    /// Offset of its header in the uncompressed shard, bytes.
     offset: u64,
     reason: String,
 }
@@ -143,7 +144,7 @@ impl SkippedReport {
     }
 }
 
-/// Epochs of a job.
+/// Lists the epochs of a job.
 /// - `epoch`: only this one.
 pub(super) fn list(
     client: &Client,
@@ -156,7 +157,7 @@ pub(super) fn list(
     answer.map(|answer| answer.epochs)
 }
 
-/// The epoch that a job's slowest rank is in.
+/// Returns the epoch of a job's slowest rank.
 pub(super) fn current(client: &Client, job: &str) -> anyhow::Result<wire::Epoch> {
     let epochs = list(client, job.to_owned(), None);
     let epochs = epochs.map_err(|error| job::explain(client, job, error))?;
@@ -204,7 +205,7 @@ impl ShowArgs {
     }
 }
 
-/// `rank 3`, `ranks 3, 5`; `None`: no rank.
+/// Formats `rank 3` or `ranks 3, 5`; `None`: no rank.
 pub(super) fn awaited(ranks: &[u64]) -> Option<String> {
     let names: Vec<_> = ranks.iter().map(u64::to_string).collect();
     match names.as_slice() {
@@ -214,7 +215,8 @@ pub(super) fn awaited(ranks: &[u64]) -> Option<String> {
     }
 }
 
-/// What is in doubt of an epoch, whose, since when, and until when the epoch waits; `None`: nothing.
+/// Describes the samples in doubt of an epoch: their ranks, their age, and the time until the
+/// decision; `None`: there are none.
 pub(super) fn doubt(epoch: &wire::Epoch) -> Option<String> {
     let ranks = epoch.in_doubt.iter().map(|&of| InDoubtReport::new(of).text());
     let ranks: Vec<_> = ranks.collect();
@@ -261,7 +263,7 @@ impl EpochReport {
         }
     }
 
-    /// Of what this epoch delivers.
+    /// Delivered samples as a percentage of those that this epoch delivers.
     fn done(&self) -> String {
         let left_out = self.dropped.saturating_add(self.skipped);
         percent(self.delivered, self.total.saturating_sub(left_out))
@@ -289,7 +291,7 @@ impl EpochReport {
         awaited(&self.waiting_for).unwrap_or_else(|| NONE.into())
     }
 
-    /// What is in doubt, and until when the epoch waits for it.
+    /// Samples in doubt, and the time until the decision.
     fn in_doubt(&self) -> String {
         let ranks: Vec<_> = self.in_doubt.iter().map(InDoubtReport::text).collect();
         match (ranks.is_empty(), self.decides_in_ms) {
@@ -356,7 +358,7 @@ fn columns() -> [Column<EpochReport>; 17] {
 impl EpochsReport {
     fn write(&self, out: &mut dyn Write, is_wide: bool) -> io::Result<()> {
         let shown = Shown { is_wide, all: self.all };
-        // People look for the last ones.
+        // The latest epochs come first.
         let latest: Vec<_> = self.epochs.iter().rev().collect();
         listing::write(out, "epochs", &latest, &columns(), shown)
     }

@@ -1,4 +1,4 @@
-//! `shardfeed events`: what happened in the cluster.
+//! `shardfeed events`: lists events of the cluster.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -27,29 +27,29 @@ Examples:
   shardfeed events --kind worker_ended,ranks_unserved -o wide
   shardfeed events --all -o jsonl | jq -r 'select(.kind == \"dataset_failed\") | .text'";
 
-/// How often `-f` looks.
+/// Polling interval of `-f`.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// Arguments of `events`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct EventsArgs {
-    /// Go on with what happens, until Ctrl-C
+    /// Keep printing new events until Ctrl-C
     #[arg(short, long)]
     follow: bool,
-    /// Only of this job
+    /// Show only events of this job
     #[arg(long, value_name = "NAME")]
     job: Option<String>,
-    /// Only of this worker
+    /// Show only events of this worker
     #[arg(long, value_name = "NAME")]
     worker: Option<String>,
-    /// Only of this dataset
+    /// Show only events of this dataset
     #[arg(long, value_name = "NAME")]
     dataset: Option<String>,
-    /// Only of this kind; again or with commas for more
+    /// Show only events of this kind; repeatable or with commas
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     kind: Vec<String>,
-    /// Only since so long ago
+    /// Show only events newer than this
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     since: Option<Duration>,
     /// Show all events that are kept, not only the last 20
@@ -63,22 +63,22 @@ pub(crate) struct EventsArgs {
 #[derive(Debug, Serialize)]
 struct EventsReport {
     events: Vec<EventReport>,
-    /// Events that are meant and not shown, as they are older.
+    /// Number of older matching events that are not shown.
     #[serde(skip)]
     left_out: usize,
 }
 
-/// Something that happened.
+/// An event.
 #[derive(Debug, Serialize)]
 struct EventReport {
-    /// They count up from 1.
+    /// Number of the event: counts up from 1.
     number: u64,
-    /// Of the command in the coordinators' log.
+    /// Index of the command in the coordinators' log.
     index: u64,
-    /// Unix ms.
+    /// Time, Unix ms.
     at_ms: u64,
     kind: String,
-    /// Who asked for it.
+    /// Principal that proposed the command.
     principal: String,
     text: String,
     job: Option<String>,
@@ -113,17 +113,17 @@ impl EventReport {
 }
 
 impl EventsArgs {
-    /// Whether it goes on by itself.
+    /// True if it keeps printing new events.
     pub(crate) fn follows(&self) -> bool {
         self.follow
     }
 
-    /// What happened after an event, as far as it is meant; the number of the last event of all.
+    /// Returns the matching events after `number`, and the number of the last event of all.
     fn after(&self, client: &Client, number: u64) -> anyhow::Result<(Vec<EventReport>, u64)> {
         let (mut events, mut last) = (vec![], number);
         loop {
             let (more, to) = self.page(client, last)?;
-            // Nothing came after the last one: an answer is bounded.
+            // An answer is bounded: only an empty one is the end.
             if to == last {
                 return Ok((events, last));
             }
@@ -132,7 +132,7 @@ impl EventsArgs {
         }
     }
 
-    /// One answer's worth of it.
+    /// Requests one page of events.
     fn page(&self, client: &Client, number: u64) -> anyhow::Result<(Vec<EventReport>, u64)> {
         let request = wire::ListEventsRequest {
             context: None,

@@ -1,4 +1,4 @@
-//! `shardfeed job`: what fixes an order, and the generations in which ranks followed it.
+//! `shardfeed job`: jobs, their identities and their generations.
 
 mod hold;
 
@@ -18,26 +18,26 @@ use super::{CallError, Client, ClusterArgs};
 use crate::duration;
 use crate::output::{self, Format, Report};
 
-/// Bytes of a record spec that a table shows; `-o json` has all of it.
+/// Maximum length of a record spec in a table, bytes; `-o json` shows all of it.
 const OPERATORS_BYTES_SHOWN: usize = 2_000;
 
-/// What can be asked of jobs.
+/// Subcommands of `job`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum JobCommand {
     /// List the jobs
     List(ListArgs),
-    /// Show a job: what fixes its order, and its generations
+    /// Show a job: its identity and its generations
     Show(ShowArgs),
-    /// Let a job's trainers wait for their next batch until it is resumed
+    /// Pause a job: its trainers wait until it is resumed
     #[command(long_about = hold::PAUSE_ABOUT)]
     Pause(hold::PauseArgs),
-    /// Let a paused job go on, or the ranks of a cancelled one start again
+    /// Resume a paused job, or let a cancelled one start again
     #[command(long_about = hold::RESUME_ABOUT)]
     Resume(hold::ResumeArgs),
-    /// End a job: its trainers' loaders fail, and no rank may start until it is resumed
+    /// Cancel a job: loaders fail, no rank starts until it is resumed
     #[command(long_about = hold::CANCEL_ABOUT)]
     Cancel(hold::CancelArgs),
-    /// Remove a job and what is known of its generations
+    /// Remove a job and the records of its generations
     #[command(long_about = REMOVE_ABOUT)]
     Remove(RemoveArgs),
 }
@@ -61,7 +61,7 @@ pub(crate) struct ListArgs {
 /// Arguments of `job show`.
 #[derive(Debug, Args)]
 pub(crate) struct ShowArgs {
-    /// The job's name
+    /// Name of the job
     name: String,
     #[command(flatten)]
     cluster: ClusterArgs,
@@ -70,7 +70,7 @@ pub(crate) struct ShowArgs {
 /// Arguments of `job remove`.
 #[derive(Debug, Args)]
 pub(crate) struct RemoveArgs {
-    /// The job's name
+    /// Name of the job
     name: String,
     #[command(flatten)]
     confirm: Confirm,
@@ -78,17 +78,17 @@ pub(crate) struct RemoveArgs {
     cluster: ClusterArgs,
 }
 
-/// The job that something is asked of.
+/// Options of commands about one job.
 #[derive(Debug, Args)]
 pub(crate) struct JobArgs {
-    /// The job's name
+    /// Name of the job
     #[arg(long)]
     job: String,
     #[command(flatten)]
     cluster: ClusterArgs,
 }
 
-/// Jobs.
+/// Result of `job list`.
 #[derive(Debug, Serialize)]
 struct JobsReport {
     jobs: Vec<JobReport>,
@@ -102,33 +102,33 @@ struct JobReport {
     name: String,
     dataset: String,
     identity: IdentityReport,
-    /// Of the identity.
+    /// Digest of the identity.
     digest: Option<Digest>,
-    /// The current one; `null` before the first rank started.
+    /// Current generation; `null` before the first rank started.
     generation: Option<GenerationReport>,
-    /// Generations opened so far.
+    /// Number of generations opened so far.
     generations: u64,
-    /// Since it was made known.
+    /// Time since it was registered.
     age_ms: u64,
     /// `waiting`, `running`, `paused`, `cancelled`, `finished` or `failed`.
     phase: String,
-    /// The error that a rank of the current generation ended with; `null`: none is known.
+    /// Error with which a rank of the current generation ended; `null`: none is known.
     failure: Option<FailureReport>,
-    /// Who paused or cancelled it; `null`: nobody.
+    /// The hold, if it is paused or cancelled; `null`: it is not.
     held: Option<hold::HeldReport>,
-    /// Generations that are remembered, oldest first; only of `job show`.
+    /// Generations that are kept, oldest first; only for `job show`.
     #[serde(skip_serializing_if = "Option::is_none")]
     history: Option<Vec<GenerationReport>>,
 }
 
-/// How a rank failed.
+/// Failure of a rank.
 #[derive(Debug, Serialize)]
 struct FailureReport {
     rank: u64,
     message: String,
 }
 
-/// What fixes a job's order.
+/// Values that determine a job's order.
 #[derive(Debug, Default, Serialize)]
 struct IdentityReport {
     content_digest: Option<Digest>,
@@ -142,12 +142,12 @@ struct IdentityReport {
     mode: String,
     /// Digest of its record spec; `null` for a job of an earlier release.
     record_spec: Option<Digest>,
-    /// The record spec as one line; only of `job show`.
+    /// Record spec as one line; only for `job show`.
     operators: String,
     decoder: String,
 }
 
-/// A stretch of a job with one run, world size and global batch.
+/// A period of a job with one run, world size and global batch.
 #[derive(Debug, Serialize)]
 struct GenerationReport {
     generation: u64,
@@ -156,22 +156,22 @@ struct GenerationReport {
     world_size: u64,
     global_batch: u64,
     lanes: u64,
-    /// Slots of an epoch at most; `null`: all.
+    /// Maximum number of entries in an epoch; `null`: unlimited.
     limit: Option<u64>,
-    /// Where it began.
+    /// Position at which it began.
     epoch: u64,
     step: u64,
     ranks_started: u64,
-    /// Ranks with a live lease.
+    /// Number of ranks with a live lease.
     ranks_served: u64,
-    /// The least of its ranks' cursors.
+    /// Lowest cursor of its ranks.
     cursor_epoch: Option<u64>,
     cursor_step: Option<u64>,
     superseded_by: Option<u64>,
     age_ms: u64,
 }
 
-/// A job that is gone.
+/// Result of `job remove`.
 #[derive(Debug, Serialize)]
 struct Removed {
     job: String,
@@ -183,7 +183,7 @@ impl Report for Removed {
     }
 }
 
-/// Jobs.
+/// Lists the jobs.
 pub(crate) fn list(client: &Client) -> Result<Vec<wire::Job>, CallError> {
     let answer = client.call(|mut admin, context| async move {
         admin.list_jobs(wire::ListJobsRequest { context }).await
@@ -191,20 +191,20 @@ pub(crate) fn list(client: &Client) -> Result<Vec<wire::Job>, CallError> {
     answer.map(|answer| answer.jobs)
 }
 
-/// Says of an error about a job which jobs there are, if that one is not among them.
+/// Adds the names of all jobs to an error if the job does not exist.
 pub(crate) fn explain(client: &Client, job: &str, error: CallError) -> anyhow::Error {
     let known = list(client).map(|jobs| jobs.into_iter().map(|job| job.name).collect());
     naming(error, "jobs", job, known)
 }
 
-/// There is no such job; which there are.
+/// Returns the error for a missing job, with the names of all jobs.
 pub(crate) fn missing(client: &Client, job: &str) -> anyhow::Error {
     let refusal = WireError::new(ErrorKind::NotFound, format!("there is no job `{job}`"));
     explain(client, job, CallError::Refused(refusal))
 }
 
 impl JobArgs {
-    /// The coordinator, and the job's name.
+    /// Returns the client and the job's name.
     pub(super) fn open(&self) -> anyhow::Result<(Client, String)> {
         Ok((self.cluster.client()?, self.job.clone()))
     }
@@ -254,7 +254,8 @@ impl JobCommand {
 }
 
 impl JobReport {
-    /// - `record_spec`: the encoded one, from `GetJob`; `None`: the job is one of a list.
+    /// Creates a report.
+    /// - `record_spec`: encoded record spec from `GetJob`; `None`: the job is part of a list.
     fn new(job: wire::Job, record_spec: Option<&[u8]>) -> Self {
         let phase = word(job.phase().as_str_name(), "JOB_PHASE_");
         let history = job.history.into_iter().map(GenerationReport::new).collect();
@@ -352,7 +353,7 @@ impl GenerationReport {
     }
 }
 
-/// What the current generation says, if there is one.
+/// Formats a value of the current generation, if there is one.
 fn current(job: &JobReport, said: impl Fn(&GenerationReport) -> String) -> String {
     job.generation.as_ref().map_or_else(|| NONE.into(), said)
 }
@@ -393,7 +394,7 @@ impl Report for JobsReport {
 }
 
 impl JobReport {
-    /// The phase, and the reason for it: who holds the job, or which error ended a rank.
+    /// The phase with its reason: the hold of the job, or the error that ended a rank.
     fn phase_in_words(&self) -> String {
         let Some(held) = &self.held else {
             return match &self.failure {

@@ -1,4 +1,4 @@
-//! Lists for people: some columns, more of them if asked, and a bounded number of rows.
+//! Lists for people: selected columns, more for wide lists, and a bounded number of rows.
 
 use std::borrow::Borrow;
 use std::io::{self, Write};
@@ -12,26 +12,26 @@ pub(super) struct Column<T> {
     cell: fn(&T) -> String,
 }
 
-/// A column that every list has; `>` before the heading: it holds numbers.
+/// Creates a column of every list; `>` before the heading marks numbers.
 pub(super) fn column<T>(heading: &'static str, cell: fn(&T) -> String) -> Column<T> {
     Column { heading, is_wide: false, cell }
 }
 
-/// A column that only wide lists have.
+/// Creates a column of wide lists only.
 pub(super) fn wide<T>(heading: &'static str, cell: fn(&T) -> String) -> Column<T> {
     Column { heading, is_wide: true, cell }
 }
 
-/// How much of a list is shown.
+/// Extent of a list.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shown {
     pub(super) is_wide: bool,
-    /// All rows, not only the first.
+    /// True for all rows, not only the first ones.
     pub(super) all: bool,
 }
 
 /// Writes a list.
-/// - `things`: what its rows are, in the plural.
+/// - `things`: noun for the rows, in the plural.
 pub(super) fn write<T, R: Borrow<T>>(
     out: &mut dyn Write,
     things: &str,

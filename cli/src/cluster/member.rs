@@ -1,4 +1,4 @@
-//! `shardfeed cluster`: the coordinators of a cluster, and who of them leads.
+//! `shardfeed cluster`: the coordinators of a cluster and their leader.
 
 use std::io::{self, Write};
 
@@ -14,21 +14,21 @@ use super::words::{NONE, number, text, time, word};
 use super::{CallError, Client, ClusterArgs};
 use crate::output::{self, Format, Report};
 
-/// What can be done with a cluster's coordinators.
+/// Subcommands of `cluster`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum MemberCommand {
-    /// Show the coordinators: who leads, and how far the others are behind
+    /// Show the coordinators: the leader, and the lag of the others
     #[command(long_about = STATUS_ABOUT)]
     Status(StatusArgs),
     /// Add a coordinator, which must be running with --join
     #[command(long_about = ADD_ABOUT)]
     Add(AddArgs),
-    /// Remove a coordinator for good
+    /// Remove a coordinator permanently
     #[command(long_about = REMOVE_ABOUT)]
     Remove(RemoveArgs),
-    /// Let another coordinator lead, without a gap
+    /// Transfer leadership to another coordinator without a gap
     TransferLeader(TransferArgs),
-    /// Back up what a cluster knows, and start from a backup
+    /// Save or restore a backup of the cluster
     #[command(subcommand)]
     Snapshot(SnapshotCommand),
 }
@@ -61,7 +61,7 @@ pub(crate) struct AddArgs {
     /// Number of the new coordinator
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     node: u64,
-    /// Where the others and the workers reach it
+    /// Address at which the others and the workers reach it
     #[arg(value_name = "HOST:PORT")]
     address: Address,
     #[command(flatten)]
@@ -82,7 +82,7 @@ pub(crate) struct RemoveArgs {
 /// Arguments of `cluster transfer-leader`.
 #[derive(Debug, Args)]
 pub(crate) struct TransferArgs {
-    /// Number of the coordinator that shall lead [default: the one that is most up to date]
+    /// Number of the next leader [default: the most up-to-date coordinator]
     node: Option<u64>,
     #[command(flatten)]
     cluster: ClusterArgs,
@@ -93,12 +93,12 @@ pub(crate) struct TransferArgs {
 struct MembersReport {
     cluster_id: String,
     cluster_name: String,
-    /// `null`: none leads, as far as who answered knows.
+    /// `null`: there is no leader, as far as the answering coordinator knows.
     leader: Option<u64>,
     term: u64,
     /// Index of the last log entry that a majority has.
     committed_index: u64,
-    /// The coordinator whose view this is.
+    /// Coordinator that answered.
     seen_by: u64,
     members: Vec<MemberReport>,
 }
@@ -112,34 +112,34 @@ struct MemberReport {
     role: String,
     /// Last log index that it is known to have; `null` unless the leader answered.
     matched_index: Option<u64>,
-    /// Log entries that it lacks.
+    /// Number of log entries that it lacks.
     lag: Option<u64>,
-    /// Since the leader heard of it.
+    /// Time since its last message to the leader.
     heard_ms: Option<u64>,
-    /// What it says of itself; `null` if it was not asked.
+    /// Its own view; `null` if it was not asked.
     view: Option<ViewReport>,
 }
 
-/// What a coordinator says of itself.
+/// A coordinator's own view.
 #[derive(Debug, Serialize)]
 struct ViewReport {
-    /// Why there is no answer; `null` if there is one.
+    /// Reason why it did not answer; `null` if it did.
     silence: Option<String>,
     leader: Option<u64>,
     term: Option<u64>,
     committed_index: Option<u64>,
-    /// Equal on all that have the same log, in hex.
+    /// Hash of the state, in hex: equal on all coordinators with the same log.
     state_hash: Option<String>,
 }
 
-/// A cluster, as one of its coordinators sees it.
+/// Returns the cluster as one of its coordinators sees it, if possible the leader.
 fn get(client: &Client) -> Result<wire::GetClusterResponse, CallError> {
     let seen = client.call(|mut admin, context| async move {
         admin.get_cluster(wire::GetClusterRequest { context }).await
     })?;
     let leader = seen.leader.filter(|leader| *leader != seen.node);
     let leader = leader.and_then(|leader| seen.members.iter().find(|m| m.node == leader));
-    // The leader knows more; if it is gone, this is what is known.
+    // The leader knows more; if it does not answer, the first answer is used.
     match leader.map(|leader| get_at(client, leader)) {
         Some(Ok(led)) => Ok(led),
         Some(Err(_)) | None => Ok(seen),
@@ -190,7 +190,7 @@ fn print(client: &Client, format: Format) -> anyhow::Result<()> {
     let seen = get(client)?;
     let mut report = MembersReport::new(&seen);
     if format != Format::Table {
-        // Side by side: each that is down takes its time.
+        // In parallel: each coordinator that is down takes its whole timeout.
         let views: Vec<_> = std::thread::scope(|scope| {
             let ask = |member| scope.spawn(move || get_at(client, member));
             let asked: Vec<_> = seen.members.iter().map(ask).collect();

@@ -1,4 +1,4 @@
-//! `shardfeed rank`: who serves each rank of a job, and how far it is.
+//! `shardfeed rank`: the worker and the progress of each rank of a job.
 
 use std::io::{self, Write};
 
@@ -13,12 +13,12 @@ use super::listing::{self, Column, Shown, column, wide};
 use super::words::{NONE, text, time, word};
 use crate::output::{self, Format, Report};
 
-/// What can be asked of ranks.
+/// Subcommands of `rank`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum RankCommand {
-    /// List the ranks of a job: who serves each, and how far it is
+    /// List the ranks of a job with their workers and progress
     List(ListArgs),
-    /// Say that the trainer of a rank of a dynamic job does not come back
+    /// Declare the trainer of a dynamic job's rank permanently gone
     #[command(long_about = GONE_ABOUT)]
     Gone(GoneArgs),
 }
@@ -33,22 +33,22 @@ nobody does. If the trainer comes back after all, it is told so, and counts are 
 /// Arguments of `rank gone`.
 #[derive(Debug, Args)]
 pub(crate) struct GoneArgs {
-    /// The job's name
+    /// Name of the job
     #[arg(value_name = "JOB")]
     name: String,
-    /// The rank, which no worker serves
+    /// Rank that no worker serves
     #[arg(value_name = "RANK")]
     rank: u64,
     #[command(flatten)]
     cluster: ClusterArgs,
 }
 
-/// What `rank gone` did.
+/// Result of `rank gone`.
 #[derive(Debug, Serialize)]
 struct GoneReport {
     job: String,
     rank: u64,
-    /// Samples that were in doubt; 0: none were.
+    /// Number of samples that were in doubt.
     samples: u64,
 }
 
@@ -109,16 +109,16 @@ struct RankReport {
     /// Epoch of the first step that it has not consumed.
     epoch: u64,
     step: u64,
-    /// Steps of that epoch.
+    /// Number of steps of that epoch.
     steps: u64,
-    /// Batches that are ready and not consumed, also those that were sent.
+    /// Batches that are ready and not consumed, including those that were sent.
     ready: u64,
     fencing: u64,
-    /// Since its last progress; `null` if it made none.
+    /// Time since its last progress; `null` if it made none.
     age_ms: Option<u64>,
-    /// What limits it; `null` until its worker has told.
+    /// Bottleneck of the rank; `null` until its worker has reported.
     limit: Option<Limit>,
-    /// Of its trainer's time, how much it waits for batches.
+    /// Percentage of its trainer's time spent waiting for batches.
     wait_percent: Option<u64>,
 }
 

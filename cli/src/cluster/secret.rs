@@ -1,4 +1,5 @@
-//! The secret of an access token: made here, and told to nobody but its holder. And who else can read such files.
+//! Secrets of access tokens: created here and given only to their holder. Also checks the
+//! permissions of files with secrets.
 
 use std::fs;
 use std::io::Write;
@@ -14,16 +15,16 @@ use uuid::Uuid;
 
 /// A new access token.
 pub(crate) struct Secret {
-    /// Its id, which is no secret.
+    /// Id of the token; not secret.
     pub(crate) id: String,
-    /// The whole of it, for its holder.
+    /// The whole token, for its holder.
     pub(crate) token: String,
-    /// What the cluster is told.
+    /// Digest of the secret, which the cluster stores.
     pub(crate) digest: Vec<u8>,
 }
 
 impl Secret {
-    /// 244 random bits.
+    /// Creates a token with 244 random bits.
     pub(crate) fn new() -> Self {
         let id = Uuid::new_v4().simple().to_string()[..12].to_owned();
         let secret = format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple());
@@ -31,7 +32,7 @@ impl Secret {
         Self { token: format!("shardfeed_{id}_{secret}"), id, digest }
     }
 
-    /// The one that a file holds.
+    /// Reads a token from a file.
     pub(crate) fn load(path: &Path) -> Option<Self> {
         let token = fs::read_to_string(path).ok()?.trim().to_owned();
         let (id, secret) = token.strip_prefix("shardfeed_")?.split_once('_')?;
@@ -39,8 +40,10 @@ impl Secret {
         Some(Self { id: id.to_owned(), digest, token })
     }
 
-    /// Writes it beside a file, whose name it gets when it is good: whoever reads that sees all of it, or what
-    /// was there before.
+    /// Writes the token to a temporary file in the folder of `path`.
+    ///
+    /// [`Staged::keep`] renames the file to `path`: readers see the whole token, or the previous
+    /// content.
     pub(crate) fn stage(&self, path: &Path) -> anyhow::Result<Staged> {
         let failed = || format!("cannot write {}", path.display());
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
@@ -55,20 +58,20 @@ impl Secret {
         Ok(Staged { file, path: path.to_owned() })
     }
 
-    /// Writes it to a file that only its owner can read.
+    /// Writes the token to a file that only its owner can read.
     pub(crate) fn save(&self, path: &Path) -> anyhow::Result<()> {
         self.stage(path)?.keep()
     }
 }
 
-/// A file that is written, and has no name yet; it is removed unless it gets one.
+/// A temporary file, which is removed unless it is renamed.
 pub(crate) struct Staged {
     file: tempfile::NamedTempFile<fs::File>,
     path: PathBuf,
 }
 
 impl Staged {
-    /// Gives it its name.
+    /// Renames the file to its final path.
     pub(crate) fn keep(self) -> anyhow::Result<()> {
         let Self { file, path } = self;
         let kept = file.persist(&path).map_err(|error| error.error);
@@ -76,22 +79,22 @@ impl Staged {
     }
 }
 
-/// Rights of everybody on a file.
+/// Permissions of all other users on a file.
 const EVERYBODY: u32 = 0o007;
 
-/// Whether everybody on this host has rights on a file; not if it is not there.
+/// True if all users of this host have permissions on a file; false if the file does not exist.
 pub(crate) fn is_open(file: &Path) -> bool {
     fs::metadata(file).is_ok_and(|found| found.mode() & EVERYBODY != 0)
 }
 
-/// Of the files that hold secrets, those that everybody on this host has rights on.
+/// Returns the files with secrets on which all users of this host have permissions.
 fn open_files(options: &CredentialOptions) -> Vec<PathBuf> {
     let key = options.tls.as_ref().map(|folder| folder.join(KEY_FILE));
     let files = key.into_iter().chain(options.token_file.clone());
     files.filter(|file| is_open(file)).collect()
 }
 
-/// Says once in a process which of its secrets are none.
+/// Warns, once in a process, of secrets that other users can read.
 pub(crate) fn warn_of_open_files(options: &CredentialOptions) {
     static TOLD: Once = Once::new();
     let files = open_files(options);

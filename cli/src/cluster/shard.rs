@@ -1,4 +1,4 @@
-//! `shardfeed shard`: where each shard of an epoch is.
+//! `shardfeed shard`: the state of each shard of an epoch.
 
 mod history;
 
@@ -21,12 +21,12 @@ Examples:
   shardfeed shard list --job resnet --rank 3 --file part-0001 --all
   shardfeed shard list --job resnet --epoch 2 -o json | jq '.shards[] | select(.records_done == 0)'";
 
-/// What can be asked of shards.
+/// Subcommands of `shard`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ShardCommand {
     /// List the shards of an epoch: state, ranks, worker, progress
     List(ListArgs),
-    /// Show every lease of a shard in an epoch, and why it moved
+    /// Show every lease of a shard in an epoch, and why it ended
     #[command(long_about = history::ABOUT)]
     History(history::HistoryArgs),
 }
@@ -37,19 +37,19 @@ pub(crate) enum ShardCommand {
 pub(crate) struct ListArgs {
     #[command(flatten)]
     of: JobArgs,
-    /// Epoch, from 0 [default: the one that the slowest rank is in]
+    /// Epoch, from 0 [default: the epoch of the slowest rank]
     #[arg(long, value_parser = parse_epoch)]
     epoch: Option<u64>,
-    /// Only shards in this state; again or with commas for more
+    /// Show only shards in this state; repeatable or with commas
     #[arg(long, value_enum, value_delimiter = ',')]
     state: Vec<State>,
-    /// Only shards that this rank reads; of a dynamic job: of which it was granted records
+    /// Show only shards that this rank reads; for a dynamic job: shards with records granted to it
     #[arg(long)]
     rank: Option<u64>,
-    /// Only shards of ranks that this worker serves
+    /// Show only shards of ranks that this worker serves
     #[arg(long, value_name = "NAME")]
     worker: Option<String>,
-    /// Only shards whose path has this in it
+    /// Show only shards whose path contains this text
     #[arg(long, value_name = "TEXT")]
     file: Option<String>,
     /// Show all shards, not only the first 20
@@ -57,16 +57,16 @@ pub(crate) struct ListArgs {
     all: bool,
 }
 
-/// Where a shard is on its way.
+/// State of a shard in an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum State {
     /// No worker serves its ranks.
     Pending,
     /// A worker will read it.
     Leased,
-    /// It is being read, or delivered in part.
+    /// It is being read, or partly delivered.
     Reading,
-    /// All of it that this epoch delivers is delivered.
+    /// All records that this epoch delivers are delivered.
     Done,
     /// It is left out.
     Skipped,
@@ -78,15 +78,15 @@ struct ShardsReport {
     job: String,
     epoch: u64,
     generation: u64,
-    /// Shards of the epoch, by state, whatever was asked for.
+    /// Number of shards of the epoch by state, regardless of the filters.
     counts: Counts,
-    /// In manifest order.
+    /// Shards in manifest order.
     shards: Vec<ShardReport>,
     #[serde(skip)]
     all: bool,
 }
 
-/// How many shards are in which state.
+/// Number of shards in each state.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 struct Counts {
     pending: u64,
@@ -99,19 +99,19 @@ struct Counts {
 /// A shard in an epoch.
 #[derive(Debug, Serialize)]
 struct ShardReport {
-    /// Its place in the manifest.
+    /// Position in the manifest.
     ordinal: u64,
     path: String,
     state: String,
     records: u64,
-    /// Delivered to trainers, as reported by ranks.
+    /// Records delivered to trainers, as reported by ranks.
     records_done: u64,
-    /// The first and the last of the ranks that read it.
+    /// First and last rank that reads it.
     first_rank: u64,
     last_rank: u64,
     /// Workers that serve these ranks, at most 8.
     workers: Vec<String>,
-    /// Since its ranks' last progress; `null` if they made none.
+    /// Time since the last progress of its ranks; `null` if they made none.
     age_ms: Option<u64>,
 }
 
@@ -157,14 +157,14 @@ impl ListArgs {
         report
     }
 
-    /// The coordinator looks at the rest.
+    /// True if the state matches; the coordinator applies the other filters.
     fn wants(&self, state: wire::ShardState) -> bool {
         self.state.is_empty() || State::of(state).is_some_and(|state| self.state.contains(&state))
     }
 }
 
 impl State {
-    /// `None`: this release does not know it.
+    /// Converts a state; `None`: this release does not know it.
     fn of(state: wire::ShardState) -> Option<Self> {
         match state {
             wire::ShardState::Pending => Some(Self::Pending),

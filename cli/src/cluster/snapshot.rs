@@ -1,4 +1,4 @@
-//! `shardfeed cluster snapshot`: backups of what a cluster knows.
+//! `shardfeed cluster snapshot`: backups of a cluster's state.
 
 use std::fs;
 use std::io::{self, Write};
@@ -14,13 +14,13 @@ use super::ClusterArgs;
 use crate::error::Problem;
 use crate::output::{self, Format, Report};
 
-/// What can be done with backups.
+/// Subcommands of `cluster snapshot`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum SnapshotCommand {
-    /// Save what the cluster knows as a file
+    /// Save the cluster's state to a file
     #[command(long_about = SAVE_ABOUT)]
     Save(SaveArgs),
-    /// Make the data folder of a new cluster from such a file
+    /// Create the data folder of a new cluster from a backup
     #[command(long_about = RESTORE_ABOUT)]
     Restore(RestoreArgs),
 }
@@ -35,29 +35,29 @@ Nothing of the old cluster may be running, or workers and trainers would not kno
 /// Arguments of `cluster snapshot restore`.
 #[derive(Debug, Args)]
 pub(crate) struct RestoreArgs {
-    /// The file that `cluster snapshot save` made
+    /// Backup file that `cluster snapshot save` created
     file: PathBuf,
-    /// Folder for the new cluster's data; it must be empty or missing
+    /// Folder for the new cluster's data; must be empty or missing
     #[arg(long = "data-dir", value_name = "DIR")]
     data_dir: PathBuf,
-    /// Number of the node that will start over the folder
+    /// Number of the node that will use the folder
     #[arg(long, value_name = "NODE", default_value_t = 1)]
     node_id: u64,
-    /// Where workers and people will reach it [default: where it listens]
+    /// Address at which workers and people will reach it [default: its listen address]
     #[arg(long, value_name = "HOST:PORT")]
     advertise: Option<String>,
-    /// Name of the new cluster, as its nodes' option `cluster-name` says it [default: shardfeed]
+    /// Name of the new cluster, as in its nodes' option `cluster-name` [default: shardfeed]
     #[arg(long, value_name = "NAME")]
     cluster_name: Option<String>,
 }
 
-/// A backup that was restored.
+/// Result of `cluster snapshot restore`.
 #[derive(Debug, Serialize)]
 struct RestoredReport {
     data_dir: String,
     cluster: String,
     from_cluster: String,
-    /// Index of the last log entry in it.
+    /// Index of the last log entry in the backup.
     applied_index: u64,
     chunks: u64,
 }
@@ -71,18 +71,18 @@ shards, not here. The file is whole or not there.";
 /// Arguments of `cluster snapshot save`.
 #[derive(Debug, Args)]
 pub(crate) struct SaveArgs {
-    /// The file to make
+    /// File to create
     file: PathBuf,
     #[command(flatten)]
     cluster: ClusterArgs,
 }
 
-/// A backup that was made.
+/// Result of `cluster snapshot save`.
 #[derive(Debug, Serialize)]
 struct SavedReport {
     file: String,
     bytes: u64,
-    /// Index of the last log entry in it.
+    /// Index of the last log entry in the backup.
     applied_index: u64,
 }
 
@@ -106,7 +106,7 @@ fn save(args: &SaveArgs, format: Format) -> anyhow::Result<()> {
         _ => Path::new("."),
     };
     let unwritten = || format!("cannot write {name}");
-    // Its own words name a file that nobody asked for.
+    // The original error names the temporary file, which would confuse the user.
     let file = tempfile::NamedTempFile::new_in(folder);
     let mut file = file.map_err(|error| io::Error::from(error.kind())).with_context(unwritten)?;
     let client = args.cluster.client()?;

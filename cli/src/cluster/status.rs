@@ -1,4 +1,4 @@
-//! `shardfeed status`: the cluster as a whole.
+//! `shardfeed status`: overview of the cluster.
 
 use std::cmp::Reverse;
 use std::io::{self, Write};
@@ -27,19 +27,19 @@ struct StatusReport {
     cluster_id: String,
     version: String,
     node: u64,
-    /// `null`: none leads at the moment.
+    /// `null`: there is currently no leader.
     leader: Option<u64>,
     term: u64,
-    /// Index of the last log entry that was carried out.
+    /// Index of the last log entry that was applied.
     applied_index: u64,
-    /// Index of the last one in a snapshot; 0 if there is none.
+    /// Index of the last log entry in a snapshot; 0 if there is none.
     snapshot_index: u64,
     uptime_ms: u64,
-    /// `null` if none leads at the moment.
+    /// `null` if there is currently no leader.
     counts: Option<Counts>,
 }
 
-/// How much there is of what.
+/// Numbers of objects in the cluster.
 #[derive(Debug, Serialize)]
 struct Counts {
     workers: u64,
@@ -47,16 +47,16 @@ struct Counts {
     datasets_ready: u64,
     jobs: u64,
     ranks_served: u64,
-    /// The rank whose trainer waits most for its batches; `null` if no worker has told.
+    /// Rank whose trainer waits most for its batches; `null` if no worker has reported.
     worst_wait: Option<WorstWait>,
 }
 
-/// A trainer that waits.
+/// A waiting trainer.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct WorstWait {
     job: String,
     rank: u64,
-    /// Of its time.
+    /// Percentage of its time.
     wait_percent: u64,
 }
 
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &StatusArgs, format: Format) -> anyhow::Result<()> {
         admin.get_status(wire::GetStatusRequest { context }).await
     })?;
     let coordinator = client.address().to_string();
-    // Who leads knows them, whoever answered.
+    // Only a leader has the counts; the client finds it, whichever node answered.
     let counts = status.leader.map(|_| counts(&client)).transpose()?;
     let wire::GetStatusResponse { cluster_id, version, node, leader, term, .. } = status;
     Ok(format.print(&StatusReport {
@@ -100,7 +100,7 @@ fn counts(client: &Client) -> anyhow::Result<Counts> {
     })
 }
 
-/// The first one that waits most, of those whose workers told.
+/// Returns the rank that waits most, of those whose workers have reported; the first one of equals.
 fn worst_wait(workers: &[wire::Worker]) -> Option<WorstWait> {
     let served = workers.iter().flat_map(|worker| worker.serving.iter().zip(&worker.accounts));
     let waits = served.filter(|(_, account)| account.setup.is_some()).map(|(lease, account)| {

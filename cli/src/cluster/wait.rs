@@ -1,4 +1,4 @@
-//! `shardfeed wait`: until something is so, for scripts.
+//! `shardfeed wait`: waits for a condition, for scripts.
 
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
@@ -26,29 +26,29 @@ Examples:
   shardfeed wait worker node-3 --until gone
   shardfeed wait epoch --job digits --epoch 2 --for 2h && ./evaluate";
 
-/// How often it looks.
+/// Polling interval.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// What can be waited for.
+/// Conditions to wait for.
 #[derive(Debug, Subcommand)]
 pub(crate) enum WaitCommand {
-    /// Until a coordinator leads
+    /// Wait until there is a leader
     #[command(after_help = EXAMPLES)]
     Leader(LeaderArgs),
-    /// Until a dataset was scanned
+    /// Wait until a dataset is scanned
     #[command(after_help = EXAMPLES)]
     Dataset(DatasetArgs),
-    /// Until a worker is there, or gone
+    /// Wait until a worker is live, or gone
     #[command(after_help = EXAMPLES)]
     Worker(WorkerArgs),
-    /// Until an epoch is over
+    /// Wait until an epoch is over
     #[command(after_help = EXAMPLES)]
     Epoch(EpochArgs),
 }
 
 #[derive(Debug, Args)]
 struct Limit {
-    /// How long at most
+    /// Maximum time to wait
     #[arg(long = "for", value_name = "TIME", default_value = "10min", value_parser = duration::parse)]
     limit: Duration,
     #[command(flatten)]
@@ -65,7 +65,7 @@ pub(crate) struct LeaderArgs {
 /// Arguments of `wait dataset`.
 #[derive(Debug, Args)]
 pub(crate) struct DatasetArgs {
-    /// The dataset's name
+    /// Name of the dataset
     name: String,
     #[command(flatten)]
     limit: Limit,
@@ -74,29 +74,29 @@ pub(crate) struct DatasetArgs {
 /// Arguments of `wait worker`.
 #[derive(Debug, Args)]
 pub(crate) struct WorkerArgs {
-    /// The worker's name
+    /// Name of the worker
     name: String,
-    /// What it shall be
+    /// State to wait for
     #[arg(long, value_enum, default_value_t)]
     until: Presence,
     #[command(flatten)]
     limit: Limit,
 }
 
-/// Whether a worker is there.
+/// Presence of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum Presence {
-    /// The coordinator hears of it
+    /// Its session is live
     #[default]
     Live,
-    /// It left, or was silent for too long
+    /// It left, or its session expired
     Gone,
 }
 
 /// Arguments of `wait epoch`.
 #[derive(Debug, Args)]
 pub(crate) struct EpochArgs {
-    /// The job's name
+    /// Name of the job
     #[arg(long)]
     job: String,
     /// Epoch, from 0
@@ -106,18 +106,18 @@ pub(crate) struct EpochArgs {
     limit: Limit,
 }
 
-/// What came to be.
+/// Result of `wait`.
 #[derive(Debug, Serialize)]
 struct WaitReport {
     what: String,
     waited_ms: u64,
 }
 
-/// One look.
+/// Result of one check.
 enum Look {
-    /// It is so.
+    /// The condition is met.
     So(String),
-    /// Not yet, and how it is instead.
+    /// The condition is not met yet; the current state.
     NotYet(String),
 }
 
@@ -137,7 +137,7 @@ impl WaitCommand {
             let now = match self.look(&client) {
                 Ok(Look::So(what)) => break what,
                 Ok(Look::NotYet(now)) => now,
-                // Whoever waits also waits for coordinators.
+                // `wait` also waits for coordinators that do not answer.
                 Err(error) => match exit_of(&error) {
                     Exit::NoLeader | Exit::NotFound => error.to_string(),
                     _ => return Err(error),
@@ -213,12 +213,12 @@ fn epoch_look(client: &Client, args: &EpochArgs) -> anyhow::Result<Look> {
     })
 }
 
-/// How far an epoch is that is not over.
+/// Describes the progress of an epoch that is not over.
 fn progress(found: &wire::Epoch) -> String {
     let left_out = found.dropped.saturating_add(found.skipped);
     let whole = found.total.saturating_sub(left_out);
     let done = match found.steps {
-        // Of a dynamic job they are not known before the end.
+        // The steps of a dynamic job are not known before the end.
         0 => format!("{} of {whole} samples are delivered", found.delivered),
         steps => format!("{} of {steps} steps are done", found.steps_done),
     };

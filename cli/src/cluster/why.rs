@@ -1,4 +1,4 @@
-//! `shardfeed why`: what limits a job, in one sentence.
+//! `shardfeed why`: reports what limits a job, in one sentence.
 
 use std::io::{self, Write};
 
@@ -15,7 +15,7 @@ use super::{Client, ClusterArgs};
 use crate::duration;
 use crate::output::{Format, Report};
 
-/// Ranks that are named in a sentence at most.
+/// Maximum number of ranks that a sentence names.
 const NAMED_MAX: usize = 8;
 
 pub(crate) const ABOUT: &str = "\
@@ -28,7 +28,7 @@ since the batch before. `shardfeed bench JOB` says how fast it could be read.";
 /// Arguments of `why`.
 #[derive(Debug, Args)]
 pub(crate) struct WhyArgs {
-    /// The job's name
+    /// Name of the job
     job: String,
     /// Show all ranks, not only the first 20
     #[arg(long)]
@@ -37,13 +37,14 @@ pub(crate) struct WhyArgs {
     cluster: ClusterArgs,
 }
 
-/// What limits a job.
+/// Result of `why`.
 #[derive(Debug, Serialize)]
 struct WhyReport {
     job: String,
-    /// What limits it; `ranks` if some are not there, `in_doubt` if the epoch waits for nothing but samples in doubt.
+    /// Bottleneck; `ranks` if ranks are missing, `in_doubt` if the epoch waits only for samples in
+    /// doubt, and `paused` or `cancelled` if the job is held.
     limit: String,
-    /// The rank that it is said of; `null` if ranks are not there.
+    /// Rank with this bottleneck; `null` if it is not a single rank's.
     rank: Option<u64>,
     sentence: String,
     ranks: Vec<RankReport>,
@@ -57,12 +58,12 @@ pub(crate) struct RankReport {
     rank: u64,
     state: String,
     worker: String,
-    /// `null` if its worker has told nothing.
+    /// `null` if its worker has reported nothing.
     #[serde(flatten)]
     told: Option<Told>,
 }
 
-/// Where a rank's time went, and what that means.
+/// Time breakdown of a rank, and its diagnosis.
 #[derive(Debug, Serialize)]
 pub(crate) struct Told {
     finding: Finding,
@@ -78,7 +79,7 @@ pub(crate) fn run(args: &WhyArgs, format: Format) -> anyhow::Result<()> {
     Ok(format.print(&WhyReport::new(&args.job, ranks, (held, open), args.all))?)
 }
 
-/// What a job's ranks say, and who holds it.
+/// Returns a job's ranks and its hold.
 pub(crate) fn ask(
     client: &Client,
     job: &str,
@@ -95,8 +96,8 @@ pub(crate) fn ask(
     Ok((ranks, known.and_then(|known| known.held)))
 }
 
-/// What limits a job, in one sentence.
-/// - `epoch`: the one that the slowest rank is in.
+/// Returns what limits a job, in one sentence.
+/// - `epoch`: epoch of the slowest rank.
 pub(crate) fn verdict(
     job: &str,
     ranks: &[wire::Rank],
@@ -117,7 +118,7 @@ impl RankReport {
         }
     }
 
-    /// It has its place, or had it and is done.
+    /// True if the rank is served, or has ended.
     fn is_there(&self) -> bool {
         matches!(self.state.as_str(), "served" | "ended")
     }
@@ -139,7 +140,7 @@ impl WhyReport {
     }
 }
 
-/// Somebody holds the job: nothing else matters.
+/// Diagnosis of a job that is held: no other bottleneck matters.
 fn held_by(job: &str, held: &wire::Held) -> (String, Option<u64>, String) {
     let limit = word(held.hold().as_str_name(), "HOLD_");
     let wire::Held { principal, reason, age_ms, .. } = held;
@@ -151,7 +152,7 @@ fn held_by(job: &str, held: &wire::Held) -> (String, Option<u64>, String) {
     (limit, None, sentence)
 }
 
-/// What limits the job, the rank that shows it, and why.
+/// Returns the bottleneck of the job, the rank with it, and the sentence.
 fn judge(
     job: &str,
     ranks: &[RankReport],
@@ -176,7 +177,7 @@ fn judge_ranks(
     ranks: &[RankReport],
     epoch: Option<&wire::Epoch>,
 ) -> (String, Option<u64>, String) {
-    // Of a dynamic job the ranks that are served consume what others would have.
+    // In a dynamic job, served ranks consume the samples of the missing ones.
     let is_dynamic = epoch.is_some_and(|e| e.policy() != wire::InDoubt::Unspecified);
     let goes_on = is_dynamic && ranks.iter().any(|rank| rank.state == "served");
     let missing: Vec<_> = ranks.iter().filter(|rank| !goes_on && !rank.is_there()).collect();
@@ -195,7 +196,8 @@ fn judge_ranks(
         return ("ranks".into(), None, sentence);
     }
     let told = ranks.iter().filter_map(|rank| Some((rank, rank.told.as_ref()?)));
-    // A rank that is kept waiting keeps the others, whose trainers wait for it in their own time.
+    // A rank that waits for data delays the other ranks, whose trainers wait for it as part of
+    // their own work.
     let kept = |told: &Told| match told.finding.limit {
         Limit::Trainer => (1, told.account.recent.work_us.max(told.account.idle_us)),
         Limit::Unknown => (0, 0),
@@ -311,13 +313,13 @@ mod tests {
                         in_doubt=\"drop\" decides in 51 s; start those ranks again, or, if one is gone for good, \
                         `shardfeed rank gone j 1`";
         assert_eq!(sentence, expected);
-        // As long as another rank has work, that is what limits it.
+        // As long as another rank has work, that rank is the bottleneck.
         let (limit, of, sentence) = judge("j", &ranks, Some(&working));
         assert_eq!((limit.as_str(), of), ("trainer", Some(0)));
         let end = "; samples in doubt: 40 of rank 1 for 9 s; in_doubt=\"drop\" decides some time after all other \
                    samples are consumed";
         assert!(sentence.ends_with(end), "{sentence}");
-        // Nobody is left to consume the rest.
+        // No rank is left to consume the rest.
         let (limit, _, _) = judge("j", &ranks[1..], Some(&working));
         assert_eq!(limit, "ranks");
     }

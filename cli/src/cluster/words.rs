@@ -1,4 +1,4 @@
-//! What a coordinator says, in words.
+//! Formats values of a coordinator's answers for people.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -11,13 +11,13 @@ use crate::duration;
 use crate::error::{Problem, exit_of_kind};
 use crate::output;
 
-/// Names in a hint at most.
+/// Maximum number of names in a hint.
 const NAMED_MAX: usize = 10;
 
-/// What stands where nothing is known.
+/// Placeholder for an unknown value.
 pub(super) const NONE: &str = "-";
 
-/// The word of an enum's name: `SHARD_STATE_DONE` is `done`.
+/// Returns the word of an enum's name: `SHARD_STATE_DONE` is `done`.
 pub(crate) fn word(name: &str, prefix: &str) -> String {
     match name.strip_prefix(prefix).unwrap_or(name) {
         "UNSPECIFIED" => "unknown".into(),
@@ -25,33 +25,33 @@ pub(crate) fn word(name: &str, prefix: &str) -> String {
     }
 }
 
-/// A digest; none if it is not known yet.
+/// Converts a digest; `None` if it is not known yet.
 pub(super) fn digest(bytes: &[u8]) -> Option<Digest> {
     digest_from("digest", bytes).ok()
 }
 
-/// A number, or that there is none.
+/// Formats a number, or the placeholder.
 pub(crate) fn number(number: Option<u64>) -> String {
     number.map_or_else(|| NONE.into(), output::count)
 }
 
-/// A time, or that there is none.
+/// Formats a duration, or the placeholder.
 pub(crate) fn time(ms: Option<u64>) -> String {
     ms.map_or_else(|| NONE.into(), duration::text)
 }
 
-/// A moment, UTC: as in logs.
+/// Formats a time in UTC, as in logs.
 pub(crate) fn clock(unix_ms: u64) -> String {
     let moment = UNIX_EPOCH.checked_add(Duration::from_millis(unix_ms));
     moment.map_or_else(|| NONE.into(), |at| humantime::format_rfc3339_seconds(at).to_string())
 }
 
-/// A text, or that there is none.
+/// Formats a text, or the placeholder.
 pub(crate) fn text(text: &str) -> String {
     if text.is_empty() { NONE.into() } else { text.to_owned() }
 }
 
-/// How much of a whole: rounded down, so that all of it is all.
+/// Formats a percentage, rounded down so that 100 % means all.
 pub(crate) fn percent(part: u64, whole: u64) -> String {
     if whole == 0 {
         return NONE.into();
@@ -63,11 +63,11 @@ pub(crate) fn percent(part: u64, whole: u64) -> String {
 /// An error that a coordinator keeps.
 #[derive(Debug, Serialize)]
 pub(super) struct Failure {
-    /// What is to be done about it, in a word.
+    /// Kind of the error, in one word.
     kind: String,
     pub(super) message: String,
     file: Option<String>,
-    /// Bytes, in the uncompressed file.
+    /// Offset in the uncompressed file, bytes.
     offset: Option<u64>,
     /// Ordinal of the record.
     ordinal: Option<u64>,
@@ -81,8 +81,8 @@ impl Failure {
     }
 }
 
-/// Says of an error about `name` which names there are, if that one is not among them.
-/// - `things`: what they are, in the plural.
+/// Adds all names to an error about `name` if that one does not exist.
+/// - `things`: noun for the named objects, in the plural.
 pub(super) fn naming(
     error: CallError,
     things: &str,
@@ -99,7 +99,7 @@ pub(super) fn naming(
     problem.exit(exit_of_kind(refusal.kind)).into()
 }
 
-/// Which names there are.
+/// Lists the existing names.
 pub(super) fn there_are(things: &str, known: &[String]) -> String {
     if known.is_empty() {
         return format!("there are no {things} yet");

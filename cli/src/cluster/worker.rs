@@ -1,4 +1,4 @@
-//! `shardfeed worker list` and `show`; who gets no work is next door.
+//! `shardfeed worker list` and `show`; `cordon` has a separate module.
 
 pub(crate) mod cordon;
 
@@ -19,7 +19,7 @@ use crate::output::{self, Format, Report};
 /// Arguments of `worker list`.
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
-    /// Show also workers that are gone, as far as they are remembered, and more than 20
+    /// Also show workers that are gone, as far as they are kept, and more than 20
     #[arg(long)]
     all: bool,
     #[command(flatten)]
@@ -29,7 +29,7 @@ pub(crate) struct ListArgs {
 /// Arguments of `worker show`.
 #[derive(Debug, Args)]
 pub(crate) struct ShowArgs {
-    /// The worker's name
+    /// Name of the worker
     name: String,
     #[command(flatten)]
     cluster: ClusterArgs,
@@ -43,7 +43,7 @@ struct WorkersReport {
     all: bool,
 }
 
-/// A worker: one session of it.
+/// A session of a worker.
 #[derive(Debug, Serialize)]
 struct WorkerReport {
     name: String,
@@ -53,20 +53,20 @@ struct WorkerReport {
     cordon: String,
     host: String,
     session: u64,
-    /// It lives in a trainer's process.
+    /// True if it runs inside a trainer's process.
     in_process: bool,
     version: String,
     /// Path of its trainer socket.
     socket: Option<String>,
-    /// Ids of what it decodes images with; empty if it has not said.
+    /// Ids of its image decoders; empty if it has reported none.
     decoders: Vec<String>,
-    /// Ranks that it serves.
+    /// Number of ranks that it serves.
     leases: u64,
-    /// Scans that it has in hand.
+    /// Number of scans that it works on.
     scans: u64,
-    /// Since it joined.
+    /// Time since it joined.
     age_ms: u64,
-    /// Since its last heartbeat; `null` if it is gone.
+    /// Time since its last heartbeat; `null` if it is gone.
     seen_ms: Option<u64>,
     serving: Vec<LeaseReport>,
 }
@@ -78,14 +78,14 @@ struct LeaseReport {
     generation: u64,
     rank: u64,
     fencing: u64,
-    /// Where its time goes; `null` until the worker has told.
+    /// Time breakdown; `null` until the worker has reported.
     account: Option<Account>,
-    /// What that means.
+    /// Diagnosis of the time breakdown.
     finding: Option<Finding>,
 }
 
-/// Workers.
-/// - `all`: also those that are gone.
+/// Lists the workers.
+/// - `all`: include workers that are gone.
 pub(crate) fn list(client: &Client, all: bool) -> Result<Vec<wire::Worker>, CallError> {
     let answer = client.call(|mut admin, context| async move {
         admin.list_workers(wire::ListWorkersRequest { context, all }).await
@@ -106,7 +106,7 @@ pub(crate) fn run_show(args: &ShowArgs, format: Format) -> anyhow::Result<()> {
     Ok(format.print(&WorkerReport::new(worker))?)
 }
 
-/// A worker by its name: the live one, else the one that was there last.
+/// Finds a worker by name: its live session, else the last one.
 fn find(client: &Client, name: &str) -> anyhow::Result<wire::Worker> {
     let mut workers = list(client, true)?;
     workers.sort_by_key(|worker| {
@@ -128,7 +128,7 @@ fn find(client: &Client, name: &str) -> anyhow::Result<wire::Worker> {
 impl WorkerReport {
     fn new(mut worker: wire::Worker) -> Self {
         let state = word(worker.state().as_str_name(), "WORKER_STATE_");
-        // A coordinator from before there were accounts sends none.
+        // Coordinators of earlier releases send no time breakdowns.
         let mut accounts = std::mem::take(&mut worker.accounts).into_iter();
         let lease = |lease: wire::Lease| {
             let wire::Lease { job, generation, rank, fencing } = lease;
@@ -138,7 +138,7 @@ impl WorkerReport {
             LeaseReport { job, generation, rank, fencing, account, finding }
         };
         let cordon = match worker.cordon() {
-            // As a coordinator says that knows no cordons.
+            // A coordinator of an earlier release knows no cordons.
             wire::Cordon::Unspecified => "open".into(),
             cordon => word(cordon.as_str_name(), "CORDON_"),
         };
@@ -160,7 +160,7 @@ impl WorkerReport {
         }
     }
 
-    /// The state, and whether it gets work.
+    /// The state, and the cordon state if it is not open.
     fn standing(&self) -> String {
         match self.cordon.as_str() {
             "open" => self.state.clone(),
@@ -173,24 +173,24 @@ fn told(lease: &LeaseReport, said: impl Fn(&Account) -> String) -> String {
     lease.account.as_ref().map_or_else(|| NONE.into(), said)
 }
 
-/// A number that was chosen, and why.
+/// Formats an automatically chosen number with its reason.
 fn why(number: u64, reason: Reason) -> String {
     format!("{number} ({})", reason.words())
 }
 
-/// How many threads compute, of how many cores.
+/// Number of computing threads, and of cores.
 fn computing(account: &Account) -> String {
     let Setup { computing_threads, cores, reasons, .. } = account.setup;
     format!("{computing_threads} of {cores} ({})", reasons.computing.words())
 }
 
-/// How files are read, and within what.
+/// Access method of files, and the memory budget.
 fn reading(account: &Account) -> String {
     let way = if account.setup.by_place { "by place" } else { "front to back" };
     format!("{way} within {}", output::size(account.setup.budget_bytes))
 }
 
-/// What reading from a store has cost so far.
+/// Requests and bytes that reading from a store has taken so far.
 fn store(account: &Account) -> String {
     let Spent { store_requests, store_retries, store_bytes, cached_bytes, .. } =
         account.since_start;

@@ -1,4 +1,4 @@
-//! `shardfeed dataset inspect`: what a dataset holds.
+//! `shardfeed dataset inspect`: shows the contents of a dataset.
 
 mod unscanned;
 
@@ -31,32 +31,32 @@ pub(crate) struct InspectArgs {
     /// Show all shards, not only the first 20
     #[arg(long)]
     all: bool,
-    /// Scan nothing: numbers of records are those that .idx files of tfrecord2idx and TFDS's dataset_info.json say,
-    /// where such files lie beside the shards
+    /// Do not scan; take the numbers of records from .idx files of tfrecord2idx and TFDS's
+    /// dataset_info.json beside the shards, if there are any
     #[arg(long)]
     unscanned: bool,
 }
 
-/// A dataset.
+/// Result of `dataset inspect`.
 #[derive(Debug, Serialize)]
 struct Inspection {
-    /// The folder that the shards' paths are relative to.
+    /// Folder that the shards' paths are relative to.
     root: String,
     shard_count: usize,
     records: u64,
-    /// Bytes of the files.
+    /// Total size of the files, bytes.
     stored_bytes: u64,
-    /// Bytes of all records, uncompressed, without framing.
+    /// Total size of all records, bytes, uncompressed, without framing.
     data_bytes: u64,
     /// Hash of the record lengths and checksums; moving or touching files does not change it.
     content_digest: Digest,
-    /// The files' compression, or `mixed`.
+    /// Compression of the files, or `mixed`.
     compression: String,
-    /// In manifest order: a shard's place is its ordinal.
+    /// Shards in manifest order: a shard's position is its ordinal.
     shards: Vec<ShardReport>,
-    /// The first record of the first shard that has one; `null` if none has, or if it is damaged.
+    /// First record of the first shard that has one; `null` if none has, or if it is damaged.
     first_record: Option<FirstRecord>,
-    /// What files beside the shards say that is not so, or that is wrong with them.
+    /// Wrong or damaged information in files beside the shards.
     sidecar_faults: Vec<FaultReport>,
     #[serde(skip)]
     shards_listed: usize,
@@ -69,18 +69,18 @@ struct ShardReport {
     records: u64,
     stored_bytes: u64,
     data_bytes: u64,
-    /// Bytes of the largest record.
+    /// Size of the largest record, bytes.
     record_bytes_max: u64,
     compression: Compression,
     digest: Digest,
 }
 
-/// What a record looks like.
+/// A sample record.
 #[derive(Debug, Serialize)]
 struct FirstRecord {
     shard: String,
     bytes: usize,
-    /// In the record's order; `null` if it is no Example.
+    /// Features in the record's order; `null` if it is not an Example.
     features: Option<Vec<FeatureReport>>,
 }
 
@@ -88,11 +88,11 @@ struct FirstRecord {
 #[derive(Debug, Serialize)]
 struct FeatureReport {
     name: String,
-    /// `null`: the feature is there without a value.
+    /// `null`: the feature exists without a value.
     dtype: Option<DType>,
-    /// Values.
+    /// Number of values.
     count: usize,
-    /// Bytes of all values.
+    /// Total size of all values, bytes.
     bytes: usize,
 }
 
@@ -110,7 +110,7 @@ pub(crate) fn run(args: &InspectArgs, format: Format) -> anyhow::Result<()> {
     if args.all {
         inspection.shards_listed = usize::MAX;
     }
-    // What is known is shown, also when the first record turns out to be damaged.
+    // The other results are shown even if the first record turns out to be damaged.
     let damage = match first_record(&dataset) {
         Ok(first) => {
             inspection.first_record = first;

@@ -1,4 +1,4 @@
-//! Files that are read to their ends, with a bar that says how far that is.
+//! Reads files to their ends, with a progress bar.
 
 use std::io::{self, Read};
 
@@ -7,7 +7,7 @@ use shardfeed_agent::{Found, StoredFile};
 
 use crate::progress;
 
-/// A bar over all bytes of the files.
+/// Returns a bar over all bytes of the files.
 pub(super) fn bar(doing: &'static str, found: &Found) -> ProgressBar {
     let size = |path| std::fs::metadata(found.root.join(path)).map_or(0, |found| found.len());
     let bytes = match found.stamps.is_empty() {
@@ -17,7 +17,7 @@ pub(super) fn bar(doing: &'static str, found: &Found) -> ProgressBar {
     progress::bytes_bar(doing, bytes)
 }
 
-/// Tells the bar how much was read.
+/// A file that reports to the bar how much was read.
 pub(super) struct Counted<'a> {
     pub(super) file: StoredFile,
     pub(super) bar: &'a ProgressBar,

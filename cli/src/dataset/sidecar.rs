@@ -1,4 +1,4 @@
-//! What files beside shards say of them, as results tell it.
+//! Reports of the files beside shards.
 
 use std::io::{self, Write};
 
@@ -7,7 +7,7 @@ use shardfeed_agent::{Fault, Sidecars};
 
 use crate::output;
 
-/// What a file beside shards says that is not so, or that is wrong with it.
+/// A fault of a file beside shards: wrong information, or damage.
 #[derive(Debug, Serialize)]
 pub(super) struct FaultReport {
     /// Absolute path of that file.
@@ -21,8 +21,8 @@ impl From<Fault> for FaultReport {
     }
 }
 
-/// All faults: of the files themselves, and where they differ from what was counted.
-/// - `records`: of each shard; `None` where nobody could count.
+/// Returns all faults: damage of the files, and differences from the counted records.
+/// - `records`: number of records of each shard; `None` if it is unknown.
 pub(super) fn faults(
     sidecars: &Sidecars,
     paths: &[String],
@@ -36,7 +36,7 @@ pub(super) fn faults(
     sidecars.faults().iter().cloned().chain(disagreements).map(FaultReport::from).collect()
 }
 
-/// Writes them, if there are any.
+/// Writes the faults, if there are any.
 pub(super) fn write_faults(out: &mut dyn Write, faults: &[FaultReport]) -> io::Result<()> {
     if !faults.is_empty() {
         writeln!(out)?;

@@ -1,4 +1,5 @@
-//! `shardfeed dataset stats`: what records hold, and what about the files could be better.
+//! `shardfeed dataset stats`: shows the contents of records, and what could be better about the
+//! files.
 
 mod advice;
 mod labels;
@@ -40,10 +41,11 @@ Examples:
   shardfeed dataset stats --world-size 64 's3://bucket/train/*.tfrecord'
   shardfeed dataset stats -o json 'train/*' | jq '.features[] | {name, dtype, suggested}'";
 
-/// Records of so many bytes are added up by a thread alone, before they are put to those of the others.
+/// Bytes of records after which a thread merges its tally into the shared one.
 const TALLIED_BYTES: u64 = 16 << 20;
 
-/// Shards at most of which some records are compressed, to see whether they would shrink, and bytes of each.
+/// Maximum number of shards from which records are compressed to measure the gain, and bytes from
+/// each.
 const SAMPLE: (usize, u64) = (32, 64 << 10);
 
 /// Arguments of `dataset stats`.
@@ -52,7 +54,7 @@ const SAMPLE: (usize, u64) = (32, 64 << 10);
 pub(crate) struct StatsArgs {
     #[command(flatten)]
     files: FilesArgs,
-    /// Say also what is too few for this many ranks
+    /// Also report numbers too low for this many ranks
     #[arg(long, value_name = "RANKS", value_parser = clap::value_parser!(u32).range(1..))]
     world_size: Option<u32>,
     /// Show all features and their values, not only the first 20
@@ -60,20 +62,20 @@ pub(crate) struct StatsArgs {
     all: bool,
 }
 
-/// What reading found of one file.
+/// Facts about one file.
 #[derive(Clone, Debug)]
 struct ShardFacts {
     path: String,
     records: u64,
     stored_bytes: u64,
-    /// Bytes uncompressed, with framing.
+    /// Uncompressed size with framing, bytes.
     stream_bytes: u64,
     compression: Compression,
-    /// Of an uncompressed file that was chosen for it.
+    /// Result of compressing records; only for uncompressed files that were selected for it.
     sampled: Option<Sampled>,
 }
 
-/// What became of some records when they were compressed.
+/// Sizes of some records before and after compression.
 #[derive(Clone, Debug)]
 struct Sampled {
     raw_bytes: u64,
@@ -90,13 +92,13 @@ pub(crate) fn run(args: &StatsArgs, format: Format) -> anyhow::Result<()> {
     Ok(format.print(&stats)?)
 }
 
-/// What the threads that read share.
+/// Data shared by the reading threads.
 struct Reading<'a> {
     found: &'a Found,
     compression: CompressionChoice,
     bar: ProgressBar,
     tally: Mutex<Tally>,
-    /// The first file, as far as known, that is damaged: what those behind it hold does not matter any more.
+    /// Index of the first file known to be damaged: files after it need not be read.
     failed: AtomicUsize,
 }
 
@@ -111,9 +113,10 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// Reads all files side by side.
+    /// Reads all files in parallel.
     ///
-    /// # Errors  A file cannot be read, or has a damaged record.
+    /// # Errors
+    /// A file cannot be read, or has a damaged record.
     fn read_all(self) -> Result<(Vec<ShardFacts>, Tally), LoadError> {
         let every = self.found.paths.len().div_ceil(SAMPLE.0);
         let read = self.found.paths.par_iter().enumerate().map(|(index, path)| {
@@ -125,13 +128,13 @@ impl<'a> Reading<'a> {
         });
         let read: Vec<_> = read.collect();
         self.bar.finish_and_clear();
-        // Of several damaged files the first one is told.
+        // If several files are damaged, the first one is reported.
         let shards: Vec<Option<_>> = read.into_iter().collect::<Result<_, _>>()?;
         let shards = shards.into_iter().flatten().collect();
         Ok((shards, self.tally.into_inner().unwrap_or_else(PoisonError::into_inner)))
     }
 
-    /// Reads a file; `None` if one before it failed meanwhile.
+    /// Reads a file; `None` if an earlier file failed meanwhile.
     fn read(
         &self,
         index: usize,
@@ -182,7 +185,7 @@ impl<'a> Reading<'a> {
     }
 }
 
-/// Some records of a file, compressed.
+/// A compressed sample of a file's records.
 struct Sample {
     writer: Option<RecordWriter<Vec<u8>>>,
 }
@@ -193,7 +196,7 @@ impl Sample {
     }
 
     fn add(&mut self, record: &[u8]) {
-        // Of a large record the beginning will do.
+        // The beginning of a large record is sufficient.
         let record = &record[..record.len().min(SAMPLE.1 as usize)];
         if let Some(writer) = &mut self.writer
             && writer.bytes() < SAMPLE.1

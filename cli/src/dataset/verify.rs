@@ -1,4 +1,4 @@
-//! `shardfeed dataset verify`: whether a dataset is whole, to the last byte.
+//! `shardfeed dataset verify`: checks every byte of a dataset.
 
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -42,8 +42,7 @@ Examples:
 pub(crate) struct VerifyArgs {
     #[command(flatten)]
     files: FilesArgs,
-    /// Write the paths of the undamaged files to OUT, one a line: a dataset that has nothing to skip, named
-    /// as @OUT
+    /// Write the paths of undamaged files to OUT, one per line, for use as the dataset @OUT
     #[arg(long, value_name = "OUT")]
     exclude: Option<PathBuf>,
     /// Show all files, not only damaged ones and the first 20 others
@@ -51,26 +50,26 @@ pub(crate) struct VerifyArgs {
     all: bool,
 }
 
-/// What was found.
+/// Result of `dataset verify`.
 #[derive(Debug, Serialize)]
 struct Verification {
-    /// The folder that the files' paths are relative to.
+    /// Folder that the files' paths are relative to.
     root: String,
     file_count: usize,
-    /// Files that have damage or could not be read.
+    /// Number of files that are damaged or could not be read.
     files_damaged: usize,
     records_ok: u64,
     records_damaged: u64,
     stored_bytes: u64,
-    /// In the bytewise order of their paths.
+    /// Files in the bytewise order of their paths.
     files: Vec<FileReport>,
-    /// What files beside them say that is not so, or that is wrong with those files.
+    /// Wrong or damaged information in files beside these.
     sidecar_faults: Vec<FaultReport>,
     #[serde(skip)]
     good_listed: usize,
 }
 
-/// What was found in one file.
+/// Result of one file.
 #[derive(Debug, Serialize)]
 struct FileReport {
     path: String,
@@ -79,25 +78,25 @@ struct FileReport {
     stored_bytes: u64,
     records_ok: u64,
     records_damaged: u64,
-    /// Whether the file was read to its end; if not, there may have been more records.
+    /// True if the file was read to its end; otherwise there may have been more records.
     complete: bool,
-    /// In file order.
+    /// Damage in file order.
     damage: Vec<Damage>,
 }
 
-/// One damaged record.
+/// A damaged record.
 #[derive(Debug, Serialize)]
 struct Damage {
-    /// The record's number in the file, from 0.
+    /// Number of the record in the file, from 0.
     ordinal: u64,
-    /// Where its header is, in bytes of the uncompressed file.
+    /// Offset of its header in the uncompressed file, bytes.
     offset: u64,
     kind: DamageKind,
-    /// What is wrong, in words.
+    /// Description of the damage.
     reason: String,
 }
 
-/// What is wrong with a record.
+/// Kind of damage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum DamageKind {
@@ -107,7 +106,7 @@ enum DamageKind {
     Truncated,
     TooLarge,
     Decompress,
-    /// The file could not be read; its records may be good.
+    /// The file could not be read; its records may be undamaged.
     Unreadable,
 }
 
@@ -133,7 +132,7 @@ fn verify(found: &Found, compression: CompressionChoice) -> anyhow::Result<Verif
     let files: Vec<_> = verified.collect();
     bar.finish_and_clear();
     let sidecars = Sidecars::beside(&found.root, &found.paths, &mut |_| true)?;
-    // Of damaged files nobody expects another number.
+    // The number of records of a damaged file is not compared.
     let records = files.iter().map(|file| (!file.is_damaged()).then_some(file.records_ok));
     let records: Vec<_> = records.collect();
     Ok(Verification {
@@ -177,7 +176,7 @@ fn verify_file(
     report
 }
 
-/// Reads a file into its report; fails if it cannot even be opened.
+/// Reads a file into its report; fails if it cannot be opened.
 fn read_file(
     file: StoredFile,
     name: &str,
@@ -245,7 +244,7 @@ impl DamageKind {
 }
 
 impl Verification {
-    /// The error, if anything is wrong.
+    /// Returns an error if anything is wrong.
     fn verdict(&self) -> anyhow::Result<()> {
         if self.files_damaged == 0 && self.sidecar_faults.is_empty() {
             return Ok(());
@@ -272,7 +271,7 @@ impl Verification {
             .into())
     }
 
-    /// Writes the paths of all files without damage, absolute, one a line.
+    /// Writes the absolute paths of all undamaged files, one per line.
     fn write_whole(&self, out: &Path) -> anyhow::Result<()> {
         let mut text = String::new();
         for file in self.files.iter().filter(|file| !file.is_damaged()) {

@@ -1,4 +1,5 @@
-//! `shardfeed dataset write`: TFRecord shards from a folder of files, a list of files or a CSV file.
+//! `shardfeed dataset write`: writes TFRecord shards from a folder of files, a list of files or a
+//! CSV file.
 
 mod csv_source;
 mod deal;
@@ -67,17 +68,17 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct WriteArgs {
-    /// A folder of files, or a .csv or .txt file
+    /// Folder of files, or a .csv or .txt file
     source: PathBuf,
-    /// Folder for the shards; made if it is not there
+    /// Folder for the shards; created if it is missing
     out_dir: PathBuf,
-    /// Size of a shard before compression, about: KB, MB, GB, KiB, MiB or GiB
+    /// Approximate size of a shard before compression: KB, MB, GB, KiB, MiB or GiB
     #[arg(long, default_value = "150MB", value_name = "SIZE", value_parser = size::parse_bytes)]
     shard_bytes: u64,
-    /// Seed of the division among the shards
+    /// Seed of the distribution among the shards
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// How the shards are compressed
+    /// Compression of the shards
     #[arg(
         long,
         default_value = "none",
@@ -86,29 +87,30 @@ pub(crate) struct WriteArgs {
             .try_map(|name| name.parse::<Compression>())
     )]
     compression: Compression,
-    /// What shards' names start with; without it the source's name
+    /// Prefix of the shards' names [default: the source's name]
     #[arg(long, value_name = "NAME", value_parser = parse_prefix)]
     prefix: Option<String>,
-    /// Replace shards with this prefix that are already in OUT_DIR
+    /// Replace existing shards with this prefix in OUT_DIR
     #[arg(long)]
     force: bool,
-    /// Folder of annotations with boxes, Pascal VOC's XML: one for each image of a list
+    /// Folder with Pascal VOC annotations (XML boxes), one for each image of a list
     #[arg(long, value_name = "FOLDER")]
     voc: Option<PathBuf>,
-    /// Names of the classes of boxes, one a line, numbered from 1: the same for each part of a dataset
+    /// File with the class names of boxes, one per line, numbered from 1; use the same for all
+    /// parts of a dataset
     #[arg(long, value_name = "FILE", requires = "voc")]
     classes: Option<PathBuf>,
 }
 
-/// What was written.
+/// Result of `dataset write`.
 #[derive(Debug, Serialize)]
 struct Written {
     folder: String,
     records: u64,
     shard_count: usize,
-    /// Bytes of the uncompressed shards.
+    /// Total size of the uncompressed shards, bytes.
     stream_bytes: u64,
-    /// Bytes of the files.
+    /// Total size of the files, bytes.
     stored_bytes: u64,
     compression: Compression,
     /// `null` without classes.
@@ -116,7 +118,7 @@ struct Written {
     shards: Vec<WrittenShard>,
 }
 
-/// A shard that was written.
+/// A written shard.
 #[derive(Debug, Serialize)]
 struct WrittenShard {
     name: String,
@@ -153,7 +155,7 @@ pub(crate) fn run(args: &WriteArgs, format: Format) -> anyhow::Result<()> {
     Ok(format.print(&written)?)
 }
 
-/// What records are made of.
+/// Kind of the source.
 #[derive(Clone, Copy)]
 enum SourceKind {
     Folder,
@@ -162,7 +164,7 @@ enum SourceKind {
 }
 
 impl SourceKind {
-    /// Looks at the source, before anything is made.
+    /// Determines the kind of the source, before anything is created.
     fn of(args: &WriteArgs) -> anyhow::Result<Self> {
         let path = &args.source;
         let found =
@@ -200,7 +202,7 @@ impl SourceKind {
     }
 }
 
-/// Refuses a folder for shards inside of the source, whose files they would then be.
+/// Rejects an output folder inside the source: its shards would become source files.
 fn check_outside(source: &Path, out_dir: &Path) -> anyhow::Result<()> {
     let source = resolve(source)?;
     let out_dir = resolve(out_dir)?;
@@ -211,20 +213,20 @@ fn check_outside(source: &Path, out_dir: &Path) -> anyhow::Result<()> {
     Err(Problem::usage(what).hint("name a folder outside of it").into())
 }
 
-/// The path without links, as far as it is there.
+/// Resolves links in the existing part of the path.
 fn resolve(path: &Path) -> anyhow::Result<PathBuf> {
     let absolute =
         std::path::absolute(path).with_context(|| format!("cannot resolve {}", path.display()))?;
     let resolved = absolute.ancestors().find_map(|ancestor| {
         let there = ancestor.canonicalize().ok()?;
         let rest = absolute.strip_prefix(ancestor).ok()?;
-        // Joining nothing would add a slash.
+        // Joining an empty path would add a slash.
         Some(if rest.as_os_str().is_empty() { there } else { there.join(rest) })
     });
     Ok(resolved.unwrap_or(absolute))
 }
 
-/// Writes the shards side by side; each thread holds one record.
+/// Writes the shards in parallel; each thread holds one record in memory.
 fn write_shards(
     source: &dyn Source,
     deal: &Deal,
@@ -257,7 +259,7 @@ fn write_shards(
 }
 
 fn prefix_of(source: &Path) -> anyhow::Result<String> {
-    // `.` and `..` have a name too.
+    // Canonicalization gives `.` and `..` a name.
     let absolute =
         source.canonicalize().with_context(|| format!("cannot read {}", source.display()))?;
     let name = if absolute.is_dir() { absolute.file_name() } else { absolute.file_stem() };

@@ -1,4 +1,4 @@
-//! The certificates and the access token that are shown to coordinators, or that a coordinator shows.
+//! Checks of the certificates and the access token that are presented to or by coordinators.
 
 use std::fs;
 use std::time::{Duration, SystemTime};
@@ -10,10 +10,10 @@ use super::{Check, Verdict};
 use crate::cluster::secret::is_open;
 use crate::output;
 
-/// Certificates that end sooner are due.
+/// Certificates that expire within this time are due for renewal.
 const DUE: Duration = Duration::from_secs(14 * 86_400);
 
-/// What can be said of them; nothing where there are none.
+/// Returns the checks of these credentials; none if there are none.
 pub(super) fn checks(options: CredentialOptions, now: SystemTime) -> Vec<Check> {
     let CredentialOptions { tls, token_file, .. } = options;
     let mut checks = Vec::new();
@@ -80,7 +80,7 @@ mod tests {
 
     use super::*;
 
-    /// A worker's folder of certificates that are good for so many days.
+    /// A worker's folder of certificates that are valid for `days` days.
     fn made(home: &Path, days: u32) -> CredentialOptions {
         let authority = Authority::create(home.join("pki"), "test").unwrap();
         let identity = Identity { role: Role::Worker, name: "w".into() };

@@ -1,4 +1,4 @@
-//! What the host itself is like: its disk, its memory, its limits, its devices.
+//! Checks of the host: its disk, memory, limits and devices.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -12,24 +12,25 @@ use shardfeed_device::{DeviceError, device_count};
 use super::{Check, Verdict};
 use crate::output;
 
-/// Writes that are timed.
+/// Number of timed writes.
 const SYNCS: usize = 40;
 
-/// A log entry of some size.
+/// A log entry of typical size.
 const ENTRY: [u8; 4096] = [7; 4096];
 
-/// A leader's heartbeats are 100 ms apart: a disk that needs longer than a part of that for an entry delays
-/// every command, and one that needs as long as an election costs elections.
+/// Limits for making an entry durable. A leader's heartbeats are 100 ms apart: a disk slower than a
+/// fraction of that delays every command, and a disk as slow as an election timeout causes
+/// elections.
 const SLOW: Duration = Duration::from_millis(25);
 const TOO_SLOW: Duration = Duration::from_millis(300);
 
-/// A worker with many files and trainers needs some thousand.
+/// Minimum limit of open files: a worker with many files and trainers needs some thousand.
 const DESCRIPTORS_MIN: u64 = 4_096;
 
-/// Less than this is soon full of indexes.
+/// Minimum free space for the index cache, bytes: less is soon full of indexes.
 const CACHE_ROOM_MIN: u64 = 256 << 20;
 
-/// How long the disk takes to make a log entry durable.
+/// Measures how long the disk takes to make a log entry durable.
 pub(super) fn fsync(folder: &Path) -> Check {
     judged(folder, sync_times(folder))
 }
@@ -72,7 +73,7 @@ fn sync_times(folder: &Path) -> io::Result<Vec<Duration>> {
     (0..SYNCS).map(once).collect()
 }
 
-/// Whether batches can be handed over: memory without a name that can be sealed.
+/// Checks whether batches can be handed over: through anonymous memory that can be sealed.
 pub(super) fn memfd() -> Check {
     let sealed = || -> rustix::io::Result<()> {
         let flags = MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC;
@@ -90,7 +91,7 @@ pub(super) fn memfd() -> Check {
     }
 }
 
-/// Whether enough files may be open.
+/// Checks the limit of open files.
 pub(super) fn descriptors() -> Check {
     let limit = getrlimit(Resource::Nofile).current;
     let found = match limit {
@@ -103,7 +104,7 @@ pub(super) fn descriptors() -> Check {
     }
 }
 
-/// What a worker would take.
+/// Reports the default memory budget of a worker.
 pub(super) fn memory() -> Check {
     budgeted(default_budget_bytes())
 }
@@ -117,7 +118,7 @@ fn budgeted(budget: u64) -> Check {
     }
 }
 
-/// Whether indexes can be kept.
+/// Checks whether indexes can be kept.
 pub(super) fn cache() -> Check {
     const NAME: &str = "index cache";
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
@@ -136,7 +137,7 @@ pub(super) fn cache() -> Check {
             .hint("without a cache every start scans all files anew");
     };
     let path = folder.display();
-    // What is not there yet is made in its first parent that is.
+    // A missing folder will be created in its first existing ancestor.
     let there = folder.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("/"));
     let usable =
         tempfile::NamedTempFile::new_in(there).map(drop).and_then(|()| Ok(statvfs(there)?));
@@ -154,7 +155,7 @@ pub(super) fn cache() -> Check {
     }
 }
 
-/// Whether `device="cuda:0"` is possible.
+/// Checks whether `device="cuda:0"` is possible.
 pub(super) fn gpu() -> Check {
     driven(device_count())
 }

@@ -1,4 +1,4 @@
-//! Options of a process: a TOML file, and flags that win over it.
+//! Options of a process: a TOML file, overridden by flags.
 
 use std::fs;
 use std::path::Path;
@@ -10,13 +10,14 @@ use toml::Table;
 
 use crate::error::Problem;
 
-/// Larger files hold no options.
+/// Maximum size of an options file, bytes: larger files are not options files.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Reads options: what the file says, and over it what the flags say.
-/// - `flags`: of the same names as `T`'s fields; those that were not given are not serialized.
+/// Reads options from the file, overridden by the flags.
+/// - `flags`: fields with the names of `T`'s fields; those that were not given are not serialized.
 ///
-/// # Errors  The file cannot be read, or does not say what it must.
+/// # Errors
+/// The file cannot be read, or its content is invalid.
 pub(crate) fn read<T: DeserializeOwned>(
     file: Option<&Path>,
     flags: &impl Serialize,
@@ -27,12 +28,13 @@ pub(crate) fn read<T: DeserializeOwned>(
     typed(file, table)
 }
 
-/// The options that a table means.
+/// Converts a table to options.
 ///
-/// # Errors  A name or a value that has no meaning.
+/// # Errors
+/// An unknown name or an invalid value.
 pub(super) fn typed<T: DeserializeOwned>(file: Option<&Path>, table: Table) -> anyhow::Result<T> {
     let options = T::deserialize(table).map_err(|error| {
-        // The flags are checked before they come here.
+        // The flags were checked before.
         let file = file.map(|file| format!("{}: ", file.display())).unwrap_or_default();
         let said = error.to_string();
         let said: Vec<_> = said.lines().filter(|line| !line.is_empty()).collect();
@@ -42,7 +44,7 @@ pub(super) fn typed<T: DeserializeOwned>(file: Option<&Path>, table: Table) -> a
     Ok(options)
 }
 
-/// What a file says.
+/// Reads the file as a table.
 pub(super) fn load(path: &Path) -> anyhow::Result<Table> {
     let name = path.display();
     let unread = || format!("cannot read {name}");

@@ -1,4 +1,4 @@
-//! `shardfeed coordinator`: the process that decides who reads what.
+//! `shardfeed coordinator`: the process that assigns the work.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use crate::cluster::secret::warn_of_open_files;
 use crate::error::Problem;
 use crate::output;
 
-/// Where help lists what few people change.
+/// Help heading of rarely changed options.
 const TUNING: &str = "Tuning";
 
 const ABOUT: &str = "\
@@ -58,7 +58,7 @@ Examples:
   shardfeed coordinator start --data DIR --listen 0.0.0.0:7070 --tls /etc/shardfeed/tls --node-id 1 \\
       --peers 1=head-1:7070,2=head-2:7070,3=head-3:7070      # the same on 2 and 3, with their numbers";
 
-/// What can be done with a coordinator.
+/// Subcommands of `coordinator`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum CoordinatorCommand {
     /// Run a coordinator until SIGTERM or SIGINT
@@ -70,7 +70,7 @@ pub(crate) enum CoordinatorCommand {
 #[derive(Debug, Args)]
 #[command(after_help = OPTIONS)]
 pub(crate) struct StartArgs {
-    /// TOML file with options, listed below; flags win over it
+    /// TOML file with options, listed below; flags override it
     #[arg(long, value_name = "FILE")]
     #[arg(env = "SHARDFEED_COORDINATOR__CONFIG", hide_env_values = true)]
     config: Option<PathBuf>,
@@ -82,31 +82,33 @@ pub(crate) struct StartArgs {
 #[derive(Debug, Args, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) struct CoordinatorFlags {
-    /// Folder for all that outlives the process; made if it is missing
+    /// Folder for all persistent data; created if it is missing
     #[arg(long = "data", value_name = "DIR")]
     #[arg(env = "SHARDFEED_COORDINATOR__DATA_DIR", hide_env_values = true)]
     data_dir: Option<PathBuf>,
-    /// Address for workers and people, gRPC; port 0 takes a free one [default: 127.0.0.1:7070]
+    /// gRPC address for workers and people; port 0 picks a free port [default: 127.0.0.1:7070]
     #[arg(long, value_name = "IP:PORT")]
     #[arg(env = "SHARDFEED_COORDINATOR__LISTEN", hide_env_values = true)]
     listen: Option<SocketAddr>,
-    /// Address for health and metrics, HTTP; port 0 takes a free one [default: 127.0.0.1:7071]
+    /// HTTP address for health and metrics; port 0 picks a free port [default: 127.0.0.1:7071]
     #[arg(long, value_name = "IP:PORT")]
     #[arg(env = "SHARDFEED_COORDINATOR__HTTP", hide_env_values = true)]
     http: Option<SocketAddr>,
-    /// Folder with the certificates of this node: ca.crt, tls.crt, tls.key; callers prove who they are then
+    /// Folder with this node's certificates (ca.crt, tls.crt, tls.key); enables authentication of
+    /// callers
     #[arg(long, value_name = "DIR")]
     #[arg(env = "SHARDFEED_COORDINATOR__TLS", hide_env_values = true)]
     tls: Option<PathBuf>,
-    /// Listen beyond this host without certificates: whoever calls may do anything
+    /// Listen beyond this host without certificates: every caller has all permissions
     #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
     #[arg(env = "SHARDFEED_COORDINATOR__INSECURE", hide_env_values = true)]
     insecure: Option<bool>,
-    /// This node's number in its cluster, kept from the first start on [default: 1]
+    /// Number of this node in its cluster, kept from the first start on [default: 1]
     #[arg(long, value_name = "NODE")]
     #[arg(env = "SHARDFEED_COORDINATOR__NODE_ID", hide_env_values = true)]
     node_id: Option<u64>,
-    /// Where workers, people and other nodes reach this one [default: what --peers says, else --listen]
+    /// Address at which workers, people and other nodes reach this node [default: its address in
+    /// --peers, else --listen]
     #[arg(long, value_name = "HOST:PORT")]
     #[arg(env = "SHARDFEED_COORDINATOR__ADVERTISE", hide_env_values = true)]
     advertise: Option<String>,
@@ -115,26 +117,26 @@ pub(super) struct CoordinatorFlags {
     #[arg(env = "SHARDFEED_COORDINATOR__PEERS", hide_env_values = true)]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     peers: Vec<String>,
-    /// Nodes of a cluster to be added to; `cluster add` there lets this one in. With --peers a founder, too, joins
-    /// a cluster that is there
+    /// Nodes of an existing cluster to join; `cluster add` there admits this node. With --peers, a
+    /// founder also joins an existing cluster
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
     #[arg(env = "SHARDFEED_COORDINATOR__JOIN", hide_env_values = true)]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     join: Vec<String>,
-    /// File to say in where the cluster is while it serves, on a filesystem that others see; they are given
-    /// --coordinator @PATH [default: none is written]
+    /// File in which to publish the cluster's addresses while serving, on a filesystem that others
+    /// see; used as --coordinator @PATH [default: no file]
     #[arg(long, value_name = "PATH")]
     #[arg(env = "SHARDFEED_COORDINATOR__ENDPOINT_FILE", hide_env_values = true)]
     endpoint_file: Option<PathBuf>,
-    /// How often the leader tells the other nodes that it is there, ms [default: 100]
+    /// Interval of the leader's heartbeats to other nodes, ms [default: 100]
     #[arg(long, value_name = "MS", help_heading = TUNING)]
     #[arg(env = "SHARDFEED_COORDINATOR__PEER_HEARTBEAT_MS", hide_env_values = true)]
     peer_heartbeat_ms: Option<u64>,
-    /// Without the leader for so long at least, a node wants to lead, ms [default: 300]
+    /// Minimum time without a leader before a node starts an election, ms [default: 300]
     #[arg(long, value_name = "MS", help_heading = TUNING)]
     #[arg(env = "SHARDFEED_COORDINATOR__ELECTION_MIN_MS", hide_env_values = true)]
     election_min_ms: Option<u64>,
-    /// And for so long at most, ms [default: 600]
+    /// Maximum time without a leader before a node starts an election, ms [default: 600]
     #[arg(long, value_name = "MS", help_heading = TUNING)]
     #[arg(env = "SHARDFEED_COORDINATOR__ELECTION_MAX_MS", hide_env_values = true)]
     election_max_ms: Option<u64>,
@@ -146,15 +148,15 @@ pub(super) struct CoordinatorFlags {
     #[arg(long, value_name = "NAME", help_heading = TUNING)]
     #[arg(env = "SHARDFEED_COORDINATOR__CLUSTER_NAME", hide_env_values = true)]
     cluster_name: Option<String>,
-    /// A worker that is silent for so long is gone, ms [default: 10000]
+    /// Time without a heartbeat after which a worker's session expires, ms [default: 10000]
     #[arg(long, value_name = "MS", help_heading = TUNING)]
     #[arg(env = "SHARDFEED_COORDINATOR__SESSION_TTL_MS", hide_env_values = true)]
     session_ttl_ms: Option<u64>,
-    /// How often workers speak, ms; a third of that at most [default: 2000]
+    /// Interval of worker heartbeats, ms; at most a third of session-ttl-ms [default: 2000]
     #[arg(long, value_name = "MS", help_heading = TUNING)]
     #[arg(env = "SHARDFEED_COORDINATOR__HEARTBEAT_MS", hide_env_values = true)]
     heartbeat_ms: Option<u64>,
-    /// Chunks that no dataset refers to, bytes at most [default: 4294967296]
+    /// Maximum size of chunks that no dataset refers to, bytes [default: 4294967296]
     #[arg(long, value_name = "BYTES", help_heading = TUNING)]
     #[arg(env = "SHARDFEED_COORDINATOR__UNREFERENCED_BYTES_MAX", hide_env_values = true)]
     unreferenced_bytes_max: Option<u64>,
@@ -197,7 +199,8 @@ impl CoordinatorCommand {
     }
 }
 
-/// Opens as many files as the system lets this process: each connection is one.
+/// Raises the limit of open files to the maximum allowed for this process: each connection needs
+/// one.
 fn raise_files() {
     let limit = getrlimit(Resource::Nofile);
     if limit.current < limit.maximum || limit.maximum.is_none() {
@@ -208,7 +211,7 @@ fn raise_files() {
     }
 }
 
-/// Says that a coordinator serves, until it is asked to stop.
+/// Announces that the coordinator serves, and returns when it is asked to stop.
 async fn serve(running: &Running, file: Option<&EndpointFile>, stop: &Stop) -> anyhow::Result<()> {
     if let Some(file) = file {
         file.write(running).await?;
@@ -228,7 +231,7 @@ async fn serve(running: &Running, file: Option<&EndpointFile>, stop: &Stop) -> a
     }
 }
 
-/// What is said of a coordinator that serves.
+/// Returns the line that announces a serving coordinator.
 pub(super) fn ready(running: &Running) -> String {
     let (grpc, cluster) = (running.grpc_address(), running.cluster_id());
     let http = running.http_address();
@@ -246,7 +249,7 @@ mod tests {
         let listed: toml::Table = listed.collect::<Vec<_>>().join("\n").parse().unwrap();
         let defaults = toml::Table::try_from(CoordinatorOptions::new("DIR")).unwrap();
         assert_eq!(listed, defaults);
-        // They have no default of their own.
+        // These options have no fixed default.
         assert!(OPTIONS.contains("\nadvertise = \"HOST:PORT\""));
         assert!(OPTIONS.contains("\nendpoint-file = \"PATH\""));
     }

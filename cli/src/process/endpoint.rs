@@ -1,4 +1,4 @@
-//! The file in which a coordinator says where its cluster is, for those who are given `@PATH`.
+//! The file in which a coordinator publishes its cluster's addresses, for `--coordinator @PATH`.
 
 use std::fs;
 use std::io::{self, Write};
@@ -9,10 +9,10 @@ use anyhow::Context;
 use shardfeed_coordinator::Running;
 use shardfeed_proto::Endpoint;
 
-/// How often it is looked whether the cluster has other members, or the file is gone.
+/// Interval of checks whether the cluster's members have changed or the file is gone.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// A coordinator's file.
+/// A coordinator's endpoint file.
 #[derive(Clone, Debug)]
 pub(super) struct EndpointFile {
     path: PathBuf,
@@ -23,7 +23,7 @@ impl EndpointFile {
         Self { path }
     }
 
-    /// Writes it, whatever was there: only somebody who serves does.
+    /// Writes the file and replaces an existing one: only a serving coordinator calls this.
     pub(super) async fn write(&self, running: &Running) -> anyhow::Result<()> {
         let (path, endpoint) = (self.path.clone(), running.endpoint());
         let name = path.display().to_string();
@@ -31,7 +31,8 @@ impl EndpointFile {
         written.with_context(|| format!("cannot write the endpoint file {name}"))
     }
 
-    /// Keeps it as the cluster is; never returns. Several nodes may share it, as each names all of them.
+    /// Keeps the file current; never returns. Several nodes may share it, as each one names all of
+    /// them.
     pub(super) async fn keep(&self, running: &Running) {
         let mut is_wrong = false;
         loop {
@@ -51,7 +52,7 @@ impl EndpointFile {
         }
     }
 
-    /// Removes it if it is this node's still. A stop does not fail by it.
+    /// Removes the file if this node wrote it. An error does not prevent the stop.
     pub(super) async fn remove(&self, running: &Running) {
         let (path, mine) = (self.path.clone(), running.endpoint());
         let removed = tokio::task::spawn_blocking(move || remove(&path, &mine)).await;
@@ -61,20 +62,20 @@ impl EndpointFile {
     }
 }
 
-/// Nobody sees a part of it, and only this user reads it.
+/// Writes the file atomically and readable by this user only.
 fn write(path: &Path, endpoint: &Endpoint) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let mut file = tempfile::Builder::new()
         .prefix(".shardfeed-endpoint-")
         .tempfile_in(folder.unwrap_or(Path::new(".")))?;
     file.write_all(endpoint.to_json().as_bytes())?;
-    // A host that dies leaves the file that was there before, or this one.
+    // After a crash of the host, the file has its old or its new content.
     file.as_file().sync_all()?;
     file.persist(path).map_err(|error| error.error)?;
     Ok(())
 }
 
-/// What the file says; `None`: it is not there, or says nothing.
+/// Reads the file; `None`: it is missing or invalid.
 fn read(path: &Path) -> io::Result<Option<Endpoint>> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Endpoint::from_json(&text).ok()),
@@ -83,9 +84,10 @@ fn read(path: &Path) -> io::Result<Option<Endpoint>> {
     }
 }
 
-/// Writes it if it is gone or names other addresses; returns whether that was so.
+/// Writes the file if it is missing, invalid or outdated; returns true if it did.
 ///
-/// # Errors  Another cluster's coordinator wrote it.
+/// # Errors
+/// A coordinator of another cluster wrote the file.
 fn keep(path: &Path, now: &Endpoint) -> io::Result<bool> {
     match read(path)? {
         Some(said) if said.cluster_id != now.cluster_id => {
@@ -127,14 +129,14 @@ mod tests {
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
         assert_eq!(read(&path).unwrap(), Some(mine.clone()));
 
-        // Another node of the cluster that says the same leaves it, and removes nothing.
+        // Another node of the cluster with the same addresses does not rewrite or remove the file.
         assert!(!keep(&path, &other).unwrap());
         remove(&path, &other).unwrap();
         assert!(keep(&path, &endpoint("c", 2, "b:1")).unwrap(), "a member is elsewhere now");
         remove(&path, &mine).unwrap();
         assert!(path.exists(), "it is node 2's");
 
-        // Another cluster's is left.
+        // The file of another cluster is not changed.
         assert!(keep(&path, &endpoint("d", 1, "x:1")).is_err());
         remove(&path, &endpoint("d", 2, "x:1")).unwrap();
         assert!(path.exists());

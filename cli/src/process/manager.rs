@@ -1,26 +1,27 @@
-//! What a service manager is told, such as systemd: whatever NOTIFY_SOCKET names. Without it nothing is.
+//! Notifications to a service manager such as systemd, at NOTIFY_SOCKET; without that variable,
+//! none are sent.
 
 use std::time::Duration;
 
 use sd_notify::NotifyState;
 
-/// Somebody who waits says so again after this time,
+/// Interval of notifications while the process waits.
 const WAITS_EVERY: Duration = Duration::from_secs(5);
 
-/// and that it may take so long still.
+/// Extension of the start timeout with each of them, µs.
 const MAY_TAKE_US: u32 = 60_000_000;
 
-/// The process serves.
+/// Notifies that the process serves.
 pub(super) fn ready(line: &str) {
     tell(&[NotifyState::Ready, NotifyState::Status(line)]);
 }
 
-/// The process was asked to stop.
+/// Notifies that the process was asked to stop.
 pub(super) fn stopping() {
     tell(&[NotifyState::Stopping]);
 }
 
-/// Says again and again that the process waits, and for what, as long as `start` does.
+/// Awaits `start`, and meanwhile notifies periodically what the process waits for.
 pub(super) async fn while_waiting<T>(
     waits_for: impl Fn() -> Option<String>,
     start: impl Future<Output = T>,
@@ -40,9 +41,10 @@ pub(super) async fn while_waiting<T>(
     }
 }
 
-/// Says that the process is alive, as often as the manager wants to hear it, from now on. Call it within
-/// a runtime: one that is stuck says nothing.
-/// - `dead`: why it is not, if so.
+/// Notifies the watchdog at half its limit from now on.
+///
+/// Must be called within a runtime: if the runtime hangs, the notifications stop.
+/// - `dead`: the reason why the process is not alive, if it is not.
 pub(super) fn watch(dead: impl Fn() -> Option<String> + Send + 'static) {
     let Some(limit) = sd_notify::watchdog_enabled() else {
         return;

@@ -1,5 +1,5 @@
-//! What monitoring sees of a worker: the trainers' waits first, then where the time went. Labels are
-//! jobs and ranks, never shards.
+//! Metrics of a worker: first the trainers' waits, then the times of the stages. Labels are jobs
+//! and ranks, never shards.
 
 use std::sync::atomic::AtomicU64;
 use std::time::UNIX_EPOCH;
@@ -33,7 +33,7 @@ struct JobLabels {
 
 type Seconds<L> = Family<L, Counter<f64, AtomicU64>>;
 
-/// All of it as text.
+/// Returns all metrics as text.
 pub(super) fn text(report: &WorkerReport) -> String {
     let mut registry = Registry::with_prefix("shardfeed");
     of_trainers(&mut registry, &report.ranks);
@@ -47,7 +47,7 @@ pub(super) fn text(report: &WorkerReport) -> String {
     text
 }
 
-/// A rank, and what was spent since its reading began.
+/// Ranks with their time counters since their reading began.
 fn accounts(ranks: &[RankReport]) -> impl Iterator<Item = (RankLabels, Spent)> {
     ranks.iter().filter_map(|served| {
         let labels = RankLabels { job: served.job.clone(), rank: served.rank };
@@ -177,7 +177,7 @@ fn of_worker(registry: &mut Registry, report: &WorkerReport) {
     for served in &report.ranks {
         corrupt.get_or_create(&JobLabels { job: served.job.clone() }).set(0);
     }
-    // Of a job that is over nobody waits to hear it again.
+    // Jobs that are over need no further report.
     let is_served = |job: &String| report.ranks.iter().any(|served| served.job == *job);
     for (job, count) in report.corrupt_records.iter().filter(|(job, _)| is_served(job)) {
         corrupt.get_or_create(&JobLabels { job: job.clone() }).set(*count as i64);
@@ -216,7 +216,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// A worker with a rank that told of itself, and one that did not.
+    /// A worker with a rank that reported its times, and one that did not.
     pub(in crate::process) fn report() -> WorkerReport {
         let since_start =
             Spent { wait_us: 1_500_000, batches: 7, parse_us: 250_000, ..Spent::default() };

@@ -1,4 +1,4 @@
-//! Health and metrics of a worker over HTTP/1, for machines that watch this one.
+//! Health and metrics of a worker over HTTP/1, for monitoring.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,21 +19,22 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::measures;
 use crate::error::Problem;
 
-/// What Prometheus calls the text that it reads.
+/// Content type of Prometheus' text format.
 const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Connections at most: a few monitors, each with one or two.
+/// Maximum number of connections: a few monitors, each with one or two.
 const CONNECTIONS_MAX: usize = 128;
 
-/// Whoever does not ask for a page in this time is sent away.
+/// Time after which a connection without a request is closed.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
-/// After an error of the listener (too many open files) it rests so long.
+/// Pause after an error of the listener, such as too many open files.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
 
 /// Serves /livez, /readyz and /metrics of a worker until the runtime ends; returns the address.
 ///
-/// # Errors  The address cannot be listened at.
+/// # Errors
+/// Listening at the address fails.
 pub(super) async fn serve(address: SocketAddr, view: WorkerView) -> anyhow::Result<SocketAddr> {
     let refused = |error: std::io::Error| {
         Problem::failed(format!("cannot listen at {address} (option `http`): {error}"))
@@ -77,12 +78,12 @@ async fn answer(stream: TcpStream, router: Router, _permit: OwnedSemaphorePermit
     }
 }
 
-/// The process works, or why only another start helps.
+/// `ok` if the process works, else the reason why only a restart helps.
 async fn livez(State(view): State<WorkerView>) -> impl IntoResponse {
     page(view.dead())
 }
 
-/// A trainer that comes is served, or why not.
+/// `ok` if a new trainer would be served, else the reason why not.
 async fn readyz(State(view): State<WorkerView>) -> impl IntoResponse {
     page(view.unready())
 }

@@ -1,4 +1,4 @@
-//! What a process will take of this host, as its file of options says.
+//! Ports and paths that a process will use on this host, from its options file.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -12,25 +12,26 @@ use super::worker::WorkerConfig;
 /// Ports, folders and files.
 #[derive(Debug, Default)]
 pub(crate) struct Places {
-    /// What each is for, and where it is.
+    /// Purpose and address of each port.
     pub(crate) ports: Vec<(&'static str, SocketAddr)>,
     /// Folder of a coordinator's data.
     pub(crate) data: Option<PathBuf>,
-    /// A worker's socket.
+    /// Path of a worker's socket.
     pub(crate) socket: Option<PathBuf>,
-    /// What it proves with who it is.
+    /// Credentials of the process.
     pub(crate) credentials: CredentialOptions,
 }
 
-/// Reads a file of options: a coordinator's, or a worker's.
+/// Reads the options file of a coordinator or a worker.
 ///
-/// # Errors  It cannot be read, or does not say what either may.
+/// # Errors
+/// The file cannot be read, or is valid for neither.
 pub(crate) fn places(file: &Path) -> anyhow::Result<Places> {
     let table = config::load(file)?;
     let is_workers = table.contains_key("coordinator");
     match config::typed::<CoordinatorOptions>(Some(file), table.clone()) {
         Ok(options) => Ok(of_coordinator(options)),
-        // What is wrong is said of the process that it is most like.
+        // The error reported is that of the process that the file resembles most.
         Err(error) => match config::typed::<WorkerConfig>(Some(file), table) {
             Ok(config) => Ok(of_worker(config)),
             Err(of_worker) if is_workers => Err(of_worker),
@@ -59,12 +60,12 @@ fn of_worker(config: WorkerConfig) -> Places {
     }
 }
 
-/// What ports are for.
+/// Purposes of ports.
 const GRPC: &str = "port of gRPC";
 const HTTP: &str = "port of HTTP";
 const WORKER_HTTP: &str = "port of a worker";
 
-/// Those that processes take if nobody says otherwise, and where a worker's pages are in all examples.
+/// Default ports of processes, and the port of a worker's HTTP pages in all examples.
 pub(crate) fn usual_ports() -> Vec<(&'static str, SocketAddr)> {
     let port = |of, port: u16| (of, SocketAddr::from(([127, 0, 0, 1], port)));
     vec![port(GRPC, 7070), port(HTTP, 7071), port(WORKER_HTTP, 7072)]

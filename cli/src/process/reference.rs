@@ -1,4 +1,4 @@
-//! docs/CONFIG.md and docs/METRICS.md are what the code says: the options' structs, and the pages of metrics.
+//! Checks that docs/CONFIG.md and docs/METRICS.md match the options' structs and the metrics pages.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,7 +36,7 @@ which goes on when the worker is gone. Lines of jobs and their ranks are told by
 is beyond is counted.
 ";
 
-/// What is written where a file of options would have it.
+/// Returns the TOML type of an option.
 fn type_of(arg: &Arg) -> &'static str {
     let name = arg.get_value_names().and_then(|names| names.first()).map(|name| name.as_str());
     let (one, list) = match name.unwrap_or_default() {
@@ -47,11 +47,11 @@ fn type_of(arg: &Arg) -> &'static str {
         | "NAME" | "ID" => ("string", "list of strings"),
         other => panic!("say here what type {other} is"),
     };
-    // Of the worker's coordinators it takes a text with commas, too.
+    // The worker's `coordinator` may also be a text with commas.
     if arg.get_value_delimiter().is_some() { list } else { one }
 }
 
-/// What an option does, and what its help says of its default.
+/// Splits an option's help into its description and its default.
 fn words_of(arg: &Arg) -> (String, Option<String>) {
     let help = arg.get_long_help().or(arg.get_help()).expect("every option has help").to_string();
     let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -63,8 +63,9 @@ fn words_of(arg: &Arg) -> (String, Option<String>) {
     }
 }
 
-/// A row for each option.
-/// - `defaults`: those that are values. `others`: what happens where none is.
+/// Returns a table row for each option.
+/// - `defaults`: defaults that are values.
+/// - `others`: descriptions for options without a default value.
 fn options<T: Args>(defaults: &Table, others: &[(&str, &str)], host: &[&str]) -> String {
     let command = T::augment_args(Command::new("shardfeed"));
     let mut rows = String::new();
@@ -113,7 +114,7 @@ fn of_options_is_current() {
     expect_file!["../../../docs/CONFIG.md"].assert_eq(&text);
 }
 
-/// What a page says of one metric.
+/// One metric of a page.
 #[derive(Default)]
 struct Metric {
     help: String,
@@ -122,7 +123,7 @@ struct Metric {
     labels: BTreeSet<String>,
 }
 
-/// The metrics of a page in OpenMetrics' format, by the names that Prometheus has for them.
+/// Parses the metrics of a page in OpenMetrics format, by their Prometheus names.
 fn metrics(page: &str) -> BTreeMap<String, Metric> {
     let mut found: BTreeMap<String, Metric> = BTreeMap::new();
     for line in page.lines() {
@@ -164,7 +165,8 @@ fn metrics(page: &str) -> BTreeMap<String, Metric> {
     found.into_iter().map(named).collect()
 }
 
-/// Beginnings of the names that stand first, in their order: the trainers' waits before all else.
+/// Prefixes of the names that are listed first, in this order: the trainers' waits before all
+/// others.
 const FIRST: [&str; 10] = [
     "shardfeed_trainer_wait",
     "shardfeed_trainer_work",
@@ -182,7 +184,7 @@ fn table(page: &str) -> String {
     let mut text =
         "| metric | type | labels | unit | is |\n| --- | --- | --- | --- | --- |\n".to_owned();
     let mut rows: Vec<_> = metrics(page).into_iter().collect();
-    // It keeps the order of those that are alike.
+    // The sort is stable.
     rows.sort_by_key(|(name, _)| {
         let place = FIRST.iter().position(|begins| name.starts_with(begins));
         place.unwrap_or(FIRST.len())

@@ -1,4 +1,4 @@
-//! `shardfeed config`: what the options of a process are, and who said so.
+//! `shardfeed config`: the options of a process and their origins.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -33,18 +33,18 @@ Examples:
   shardfeed config validate coordinator /etc/shardfeed/coordinator.toml
   shardfeed config show worker /etc/shardfeed/worker.toml --origin";
 
-/// What can be done with options.
+/// Subcommands of `config`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
-    /// Check a file of options, with the environment, as `start` would
+    /// Check an options file and the environment as `start` would
     #[command(long_about = VALIDATE_ABOUT, after_help = EXAMPLES)]
     Validate(FileArgs),
-    /// Show every option of a process
+    /// Show all options of a process
     #[command(long_about = SHOW_ABOUT, after_help = EXAMPLES)]
     Show(ShowArgs),
 }
 
-/// Whose options they are.
+/// Process whose options are meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Process {
     Coordinator,
@@ -54,7 +54,7 @@ enum Process {
 /// Arguments of `config validate`.
 #[derive(Debug, Args)]
 pub(crate) struct FileArgs {
-    /// Whose options
+    /// Process that the options are for
     #[arg(value_enum)]
     process: Process,
     /// TOML file, as for `start --config`; without it only the environment is read
@@ -67,12 +67,12 @@ pub(crate) struct FileArgs {
 pub(crate) struct ShowArgs {
     #[command(flatten)]
     of: FileArgs,
-    /// Say where each value is from: default, file, environment
+    /// Show the origin of each value: default, file or environment
     #[arg(long)]
     origin: bool,
 }
 
-/// A file that is right.
+/// Result of `config validate`.
 #[derive(Debug, Serialize)]
 struct ValidReport {
     process: &'static str,
@@ -80,7 +80,7 @@ struct ValidReport {
     is_valid: bool,
 }
 
-/// The options of a process.
+/// Result of `config show`.
 #[derive(Debug, Serialize)]
 struct OptionsReport {
     options: Vec<OptionReport>,
@@ -92,15 +92,15 @@ struct OptionsReport {
 #[derive(Debug, Serialize)]
 struct OptionReport {
     option: String,
-    /// `null`: it has none of its own, `default` says what happens.
+    /// `null`: the option has no value, and `default` describes its effect.
     value: Option<Value>,
     origin: Origin,
-    /// What stands in for a value that nobody gave, where that is no value.
+    /// Description of the effect of an option without a value.
     #[serde(skip_serializing_if = "Option::is_none")]
     default: Option<&'static str>,
 }
 
-/// Who said it.
+/// Origin of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Origin {
@@ -157,7 +157,7 @@ fn settings<T: DeserializeOwned, F: Serialize>(
     config::read(file, flags)
 }
 
-/// What the environment says of the flags of a process.
+/// Reads the flags of a process from the environment.
 fn environment<T: Args + FromArgMatches>() -> anyhow::Result<T> {
     let refused = |error: clap::Error| {
         let said = error.to_string();
@@ -179,7 +179,7 @@ fn show(args: &ShowArgs) -> anyhow::Result<OptionsReport> {
             let mut whole = Table::try_from(CoordinatorOptions::new(""))?;
             let defaults = whole.clone();
             whole.extend(given.clone());
-            // Says what is wrong with a value, or with a name.
+            // Rejects an invalid value or name.
             config::typed::<CoordinatorOptions>(file, whole)?;
             (defaults, &COORDINATOR_OTHERS[..], said)
         }
@@ -211,7 +211,7 @@ fn show(args: &ShowArgs) -> anyhow::Result<OptionsReport> {
     Ok(OptionsReport { options, shows_origin: args.origin })
 }
 
-/// Options that have no value where nobody gives one.
+/// Options without a default value, and the effect if they are not set.
 pub(super) const COORDINATOR_OTHERS: [(&str, &str); 3] = [
     ("advertise", "what `peers` says, else `listen`"),
     ("endpoint-file", "none is written"),
@@ -230,7 +230,7 @@ pub(super) const WORKER_OTHERS: [(&str, &str); 9] = [
     ("join-token-file", "none is exchanged"),
 ];
 
-/// What a worker takes where nobody says otherwise.
+/// Defaults of a worker's options.
 pub(super) fn worker_defaults() -> Table {
     let number = |number: u64| Value::Integer(i64::try_from(number).unwrap_or(i64::MAX));
     Table::from_iter([

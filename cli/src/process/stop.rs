@@ -7,14 +7,14 @@ use anyhow::Context;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
-/// Whether this process was asked to end, by SIGTERM or SIGINT. The second time ends it at once.
+/// A request to end this process by SIGTERM or SIGINT. A second signal ends it at once.
 #[derive(Clone, Debug)]
 pub(crate) struct Stop {
     asked: watch::Receiver<bool>,
 }
 
 impl Stop {
-    /// Listens from now on. Call it within a runtime.
+    /// Starts to listen for the signals. Must be called within a runtime.
     pub(crate) fn listen() -> anyhow::Result<Self> {
         let on = |kind| signal(kind).context("listen for signals");
         let mut signals = (on(SignalKind::terminate())?, on(SignalKind::interrupt())?);
@@ -30,12 +30,12 @@ impl Stop {
         Ok(Self { asked })
     }
 
-    /// Whether it was asked.
+    /// True if the process was asked to stop.
     pub(crate) fn is_asked(&self) -> bool {
         *self.asked.borrow()
     }
 
-    /// Waits until it is asked.
+    /// Waits until the process is asked to stop.
     pub(crate) fn asked(&self) -> impl Future<Output = ()> + use<> {
         let mut asked = self.asked.clone();
         async move {

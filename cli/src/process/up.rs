@@ -22,20 +22,20 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct UpArgs {
-    /// Folder for all that outlives the process [default: a temporary one, removed at the end]
+    /// Folder for all persistent data [default: a temporary folder, removed at the end]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Address for workers and people, gRPC; port 0 takes a free one [default: 127.0.0.1:7070]
+    /// gRPC address for workers and people; port 0 picks a free port [default: 127.0.0.1:7070]
     #[arg(long, value_name = "IP:PORT")]
     listen: Option<SocketAddr>,
-    /// Address for health and metrics, HTTP; port 0 takes a free one [default: 127.0.0.1:7071]
+    /// HTTP address for health and metrics; port 0 picks a free port [default: 127.0.0.1:7071]
     #[arg(long, value_name = "IP:PORT")]
     http: Option<SocketAddr>,
     /// Path of the socket for trainers [default: /run/shardfeed/worker.sock as root, else
     /// $XDG_RUNTIME_DIR/shardfeed/worker.sock]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Memory for records and batches of all trainers [default: a quarter of what there is]
+    /// Memory for records and batches of all trainers [default: a quarter of the available memory]
     #[arg(long, value_name = "SIZE")]
     memory_budget: Option<Bytes>,
 }
@@ -81,7 +81,7 @@ pub(crate) fn run(args: &UpArgs) -> anyhow::Result<()> {
     ended
 }
 
-/// What to type next.
+/// Returns the instructions for the next steps.
 fn next(address: &Address, args: &UpArgs) -> String {
     let at = match address.is_default() {
         true => String::new(),

@@ -24,7 +24,7 @@ use crate::error::Problem;
 use crate::output;
 use crate::size::{Bytes, Space};
 
-/// How often a worker that is refused for now looks whether that changed.
+/// Interval of checks whether a temporary refusal has ended.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 
 pub(crate) const ABOUT: &str = "\
@@ -46,7 +46,7 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = OPTIONS)]
 pub(crate) struct StartArgs {
-    /// TOML file with options, as below; flags win over it
+    /// TOML file with options, as below; flags override it
     #[arg(long, value_name = "FILE")]
     #[arg(env = "SHARDFEED_WORKER__CONFIG", hide_env_values = true)]
     config: Option<PathBuf>,
@@ -58,12 +58,12 @@ pub(crate) struct StartArgs {
 #[derive(Clone, Debug, Default, Args, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct WorkerConfig {
-    /// Address of the coordinator; of several, with commas; or @PATH of an endpoint file, which is waited for;
-    /// required
+    /// Address of the coordinator, or several with commas, or @PATH of an endpoint file, for which
+    /// the worker waits; required
     #[arg(long, value_name = "HOST:PORT", env = "SHARDFEED_COORDINATOR", hide_env_values = true)]
     pub(super) coordinator: Option<Whereabouts>,
-    /// Folder with ca.crt, for coordinators that have certificates, and with tls.crt and tls.key of this worker,
-    /// unless it has a token
+    /// Folder with ca.crt, if coordinators have certificates, and with this worker's tls.crt and
+    /// tls.key, unless it has a token
     #[arg(long, value_name = "DIR")]
     #[arg(env = "SHARDFEED_WORKER__TLS", hide_env_values = true)]
     pub(super) tls: Option<PathBuf>,
@@ -71,11 +71,11 @@ pub(super) struct WorkerConfig {
     #[arg(long, value_name = "FILE")]
     #[arg(env = "SHARDFEED_WORKER__TOKEN_FILE", hide_env_values = true)]
     pub(super) token_file: Option<PathBuf>,
-    /// File with a join token: where the token file is missing, it is exchanged for one, once
+    /// File with a join token: exchanged once for an access token if the token file is missing
     #[arg(long, value_name = "FILE", requires = "token_file")]
     #[arg(env = "SHARDFEED_WORKER__JOIN_TOKEN_FILE", hide_env_values = true)]
     pub(super) join_token_file: Option<PathBuf>,
-    /// Show health and metrics also where other hosts can look, without --tls
+    /// Show health and metrics to other hosts without --tls
     #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
     #[arg(env = "SHARDFEED_WORKER__INSECURE", hide_env_values = true)]
     pub(super) insecure: Option<bool>,
@@ -88,49 +88,52 @@ pub(super) struct WorkerConfig {
     #[arg(long)]
     #[arg(env = "SHARDFEED_WORKER__NAME", hide_env_values = true)]
     pub(super) name: Option<String>,
-    /// Memory for records and batches of all its trainers [default: a quarter of what there is]
+    /// Memory for records and batches of all trainers [default: a quarter of the available memory]
     #[arg(long, value_name = "SIZE")]
     #[arg(env = "SHARDFEED_WORKER__MEMORY_BUDGET", hide_env_values = true)]
     pub(super) memory_budget: Option<Bytes>,
-    /// Computing threads [default: chosen as it goes, within the cores]
+    /// Computing threads [default: chosen automatically, up to the number of cores]
     #[arg(long, value_name = "N", value_parser = parse_threads)]
     #[arg(env = "SHARDFEED_WORKER__THREADS", hide_env_values = true)]
     pub(super) threads: Option<NonZeroUsize>,
-    /// Folder for what is kept of files [default: SHARDFEED_CACHE_DIR, else ~/.cache/shardfeed]
+    /// Folder for cached indexes and data of files [default: SHARDFEED_CACHE_DIR, else
+    /// ~/.cache/shardfeed]
     #[arg(long, value_name = "DIR")]
     #[arg(env = "SHARDFEED_WORKER__CACHE_DIR", hide_env_values = true)]
     pub(super) cache_dir: Option<PathBuf>,
-    /// Space for bytes of files in object stores; all of the host's workers with the same folder share it
-    /// [default: 0, none are kept]
+    /// Space for cached bytes of remote files; shared by all workers of the host with the same
+    /// folder [default: 0, nothing is cached]
     #[arg(long, value_name = "SIZE")]
     #[arg(env = "SHARDFEED_WORKER__CACHE_BYTES", hide_env_values = true)]
     pub(super) cache_bytes: Option<Space>,
-    /// Users whose trainers are served, besides the worker's own and root; again or with commas for
-    /// more [default: all whom the socket's file lets in, its owner and group]
+    /// Users whose trainers are served, besides the worker's own user and root; repeatable or with
+    /// commas [default: all that the socket file's permissions admit: its owner and group]
     #[arg(long, value_name = "UID", value_delimiter = ',')]
     #[arg(env = "SHARDFEED_WORKER__ALLOW_UID", hide_env_values = true)]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) allow_uid: Vec<u32>,
-    /// Groups whose trainers are served, likewise
+    /// Groups whose trainers are served; repeatable or with commas
     #[arg(long, value_name = "GID", value_delimiter = ',')]
     #[arg(env = "SHARDFEED_WORKER__ALLOW_GID", hide_env_values = true)]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) allow_gid: Vec<u32>,
-    /// Group that the socket's file is given [default: the worker's]
+    /// Group of the socket file [default: the worker's]
     #[arg(long, value_name = "GID")]
     #[arg(env = "SHARDFEED_WORKER__SOCKET_GID", hide_env_values = true)]
     pub(super) socket_gid: Option<u32>,
-    /// Folder or URL prefix below which files are read for the cluster and for other users; again or with commas
-    /// for more [default: for the cluster anything, for another user what that user could open]
+    /// Folder or URL prefix below which files are read for the cluster and for other users;
+    /// repeatable or with commas [default: for the cluster anything, for another user what that
+    /// user could open]
     #[arg(long, value_name = "DIR|URL", value_delimiter = ',')]
     #[arg(env = "SHARDFEED_WORKER__DATA_ROOT", hide_env_values = true)]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) data_root: Vec<String>,
-    /// Address for /livez, /readyz and /metrics, HTTP; port 0 takes a free one [default: none is served]
+    /// HTTP address for /livez, /readyz and /metrics; port 0 picks a free port [default: not
+    /// served]
     #[arg(long, value_name = "IP:PORT")]
     #[arg(env = "SHARDFEED_WORKER__HTTP", hide_env_values = true)]
     pub(super) http: Option<SocketAddr>,
-    /// Id of the only cluster to join [default: the one that answers first]
+    /// Id of the only cluster to join [default: the first cluster that answers]
     #[arg(long, value_name = "ID")]
     #[arg(env = "SHARDFEED_WORKER__CLUSTER_ID", hide_env_values = true)]
     pub(super) cluster_id: Option<String>,
@@ -143,7 +146,7 @@ fn parse_threads(text: &str) -> Result<NonZeroUsize, &'static str> {
 /// Runs `worker start`.
 pub(crate) fn start(StartArgs { config, flags }: &StartArgs) -> anyhow::Result<()> {
     let config: WorkerConfig = config::read(config.as_deref(), flags)?;
-    // One thread: it only hears signals.
+    // One thread suffices: the runtime only handles signals.
     let runtime = runtime(Some(1))?;
     let stop = runtime.block_on(async { Stop::listen() })?;
     let started = begin(&config)?;
@@ -160,7 +163,7 @@ pub(crate) fn start(StartArgs { config, flags }: &StartArgs) -> anyhow::Result<(
     })?;
     let waiting = runtime.spawn(manager::while_waiting(
         move || view.unready(),
-        // It ends with the process, or when the worker is ready.
+        // The task ends with the process, or when the worker is ready.
         std::future::pending::<()>(),
     ));
     let Some(Serving { worker, mut ready }) = started.join(&stop)? else {
@@ -181,14 +184,14 @@ pub(crate) fn start(StartArgs { config, flags }: &StartArgs) -> anyhow::Result<(
     Ok(told?)
 }
 
-/// A worker that its coordinator knows.
+/// A worker that has joined the cluster.
 pub(super) struct Serving {
     pub(super) worker: Worker,
-    /// The line that says so.
+    /// Line that announces it.
     pub(super) ready: String,
 }
 
-/// A worker that its coordinator may not know yet.
+/// A worker that may not have joined the cluster yet.
 struct Started {
     worker: Worker,
     name: String,
@@ -196,7 +199,7 @@ struct Started {
     coordinator: String,
 }
 
-/// Starts a worker and waits until its coordinator knows it. `None`: it was asked to stop before.
+/// Starts a worker and waits until it has joined. `None`: it was asked to stop before.
 pub(super) fn serve(config: &WorkerConfig, stop: &Stop) -> anyhow::Result<Option<Serving>> {
     begin(config)?.join(stop)
 }
@@ -223,7 +226,7 @@ impl Started {
                 }
                 Err(_) if stop.is_asked() => return Ok(None),
                 Err(error) if is_final(&error) => return Err(refused(&coordinator, &error)),
-                // It is refused for now; the session asks again by itself.
+                // Refused for now; the session retries in the background.
                 Err(_) => std::thread::sleep(REFUSED_PAUSE),
             }
         }
@@ -232,12 +235,13 @@ impl Started {
     }
 }
 
-/// Whether asking again is of no use. A coordinator of another release is: it may be the next to be upgraded.
+/// True if retrying is useless. A coordinator of another release is not final: it may be upgraded
+/// next.
 fn is_final(error: &WireError) -> bool {
     matches!(error.kind, ErrorKind::WrongCluster | ErrorKind::Invalid | ErrorKind::Denied)
 }
 
-/// What the worker shows to its coordinators. A join token is exchanged first, if that was not done yet.
+/// Returns the worker's credentials. A join token is exchanged first, unless that was done before.
 fn credentials(
     config: &WorkerConfig,
     place: &Whereabouts,
@@ -257,7 +261,8 @@ fn credentials(
                 .into());
         }
         let client = Client::new(place.clone(), COORDINATOR_TIMEOUT, credentials).patient();
-        // It is on the disk before it counts: a start that was cut off goes on with the same.
+        // The secret is on disk before the exchange: an interrupted start continues with the same
+        // secret.
         let mut staged = token.clone().into_os_string();
         staged.push(".new");
         let staged = PathBuf::from(staged);
@@ -277,7 +282,7 @@ fn credentials(
     Ok(Credentials::read(shown)?)
 }
 
-/// Pages where other hosts can look need a word that this is meant.
+/// Requires `tls` or `insecure` if the HTTP address can be reached by other hosts.
 fn check_openness(config: &WorkerConfig) -> anyhow::Result<()> {
     let open = config.http.filter(|address| !address.ip().to_canonical().is_loopback());
     match open.filter(|_| config.tls.is_none() && !config.insecure.unwrap_or_default()) {
@@ -295,7 +300,7 @@ fn refused(coordinator: &str, error: &WireError) -> anyhow::Error {
     anyhow::Error::new(error.clone()).context(what)
 }
 
-/// Whether options make sense; touches no folder and no network.
+/// Checks the options; accesses no folder and no network.
 pub(super) fn check(config: &WorkerConfig) -> anyhow::Result<Whereabouts> {
     let Some(place) = config.coordinator.clone() else {
         return Err(Problem::usage("the worker needs the address of its coordinator")
@@ -345,7 +350,7 @@ pub(super) fn options(config: &WorkerConfig) -> anyhow::Result<WorkerOptions> {
     })
 }
 
-/// This host, as it calls itself.
+/// Returns the host's name.
 pub(crate) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

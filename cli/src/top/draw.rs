@@ -1,4 +1,5 @@
-//! One screen: the same on 80 columns and 24 lines without colour as on a large one with.
+//! Draws one screen: with 80 columns and 24 lines without colour as well as on a large screen with
+//! colour.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -13,25 +14,25 @@ use crate::cluster::words::{clock, word};
 use crate::duration;
 use crate::output;
 
-/// How it is drawn.
+/// Display options.
 #[derive(Clone, Debug)]
 pub(super) struct Look {
     pub(super) has_colours: bool,
-    /// The picture is held.
+    /// True if refreshing is held.
     pub(super) is_held: bool,
-    /// There is a keyboard.
+    /// True if there is a keyboard.
     pub(super) has_keys: bool,
-    /// Why there was no answer, if there was none.
+    /// Error of the last request, if it failed.
     pub(super) error: Option<String>,
 }
 
-/// A picture that is older is said to be old.
+/// Age from which on a picture is marked as old, s.
 const OLD_SECONDS: u64 = 5;
 
 /// Width of an epoch's bar, in cells.
 const BAR: usize = 12;
 
-/// Height of a strip's columns, from nothing to most.
+/// Symbols for the height of a strip's columns, from none to the maximum.
 const LEVELS: [char; 9] = ['.', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 /// Draws a scene.
@@ -69,7 +70,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, scene: &Scene, look: &Look) {
     frame.render_widget(Paragraph::new(Line::styled(keys, pen.quiet())), foot);
 }
 
-/// Styles, or none.
+/// Styles, or none without colours.
 #[derive(Clone, Copy, Debug)]
 struct Pen {
     has_colours: bool,
@@ -114,7 +115,7 @@ fn header(scene: &Scene, look: &Look, pen: Pen) -> Paragraph<'static> {
     Paragraph::new(Line::styled(text, pen.title()))
 }
 
-/// A name in so many cells.
+/// Cuts or pads a name to `width` cells.
 fn cut(text: &str, width: usize) -> String {
     let text = output::printable(text);
     match text.chars().count() > width {
@@ -139,7 +140,7 @@ fn job_lines(scene: &Scene, area: Rect, pen: Pen) -> Vec<Line<'static>> {
     if scene.jobs.is_empty() {
         lines.push(Line::from("  no jobs"));
     }
-    // The chosen one is always in sight.
+    // The selected job is always visible.
     let room = (area.height as usize).saturating_sub(1).max(1);
     let first = scene.at.map_or(0, |at| (at + 1).saturating_sub(room));
     for (at, job) in scene.jobs.iter().enumerate().skip(first).take(room) {
@@ -185,8 +186,10 @@ fn job_line(job: &Job, is_chosen: bool, name: usize, pen: Pen) -> Line<'static> 
     Line::from(spans)
 }
 
-/// A cell of the map: its sign, and how it looks. The least advanced of its shards decides, but one that
-/// is read is seen before those that wait. One of whose shards some are done says how many.
+/// Sign and style of a cell of the map.
+///
+/// The least advanced shard decides, but one that is being read comes before those that wait. A
+/// digit shows the tenths that are done, if some shards are done and others are not.
 fn sign(cell: &wire::get_epoch_map_response::Cell, pen: Pen) -> (char, Style) {
     let wire::get_epoch_map_response::Cell { pending, leased, reading, done, skipped } = *cell;
     let (sign, style) = match () {
@@ -204,7 +207,7 @@ fn sign(cell: &wire::get_epoch_map_response::Cell, pen: Pen) -> (char, Style) {
     }
 }
 
-/// What the signs mean, of those that are seen.
+/// Explains the visible signs.
 fn meanings(cells: &[wire::get_epoch_map_response::Cell]) -> String {
     let pen = Pen { has_colours: false };
     let signs: Vec<char> = cells.iter().map(|cell| sign(cell, pen).0).collect();
@@ -268,13 +271,13 @@ fn joined(cells: &[wire::get_epoch_map_response::Cell]) -> wire::get_epoch_map_r
 /// A rank in a strip.
 struct Stood {
     rank: u64,
-    /// Steps behind the first.
+    /// Steps behind the first rank.
     behind: u64,
     found: Option<Finding>,
 }
 
 fn stood(ranks: &[wire::Rank]) -> Vec<Stood> {
-    // Ranks of one job have the same steps in an epoch, or nearly so.
+    // Ranks of one job have the same number of steps in an epoch, or nearly so.
     let place = |rank: &wire::Rank| rank.epoch * rank.steps.max(1) + rank.step;
     let first = ranks.iter().map(place).max().unwrap_or(0);
     let stood = |rank: &wire::Rank| Stood {
@@ -285,7 +288,7 @@ fn stood(ranks: &[wire::Rank]) -> Vec<Stood> {
     ranks.iter().map(stood).collect()
 }
 
-/// What the letters of the strips mean.
+/// Explains the letters of the strips.
 fn limits() -> String {
     let words = Limit::ALL.iter().filter(|limit| **limit != Limit::Unknown);
     let mut words: Vec<_> = words.map(|limit| limit.word()).collect();
@@ -342,7 +345,7 @@ fn worker_lines(scene: &Scene, area: Rect, pen: Pen) -> Vec<Line<'static>> {
         found.map(|found| found.wait_percent).max()
     };
     let mut workers: Vec<_> = scene.workers.iter().map(|worker| (waits(worker), worker)).collect();
-    // Those whose trainers wait most, then those that serve.
+    // First the workers whose trainers wait most, then those with the most leases.
     workers.sort_by_key(|(waits, worker)| {
         (u64::MAX - waits.unwrap_or(0), u64::MAX - worker.leases, worker.name.clone())
     });

@@ -1,4 +1,4 @@
-//! What one screen shows, asked of the coordinators.
+//! Collects the data of one screen from the coordinators.
 
 use std::time::Instant;
 
@@ -8,32 +8,32 @@ use crate::cluster::Client;
 use crate::cluster::why;
 use crate::cluster::{job, worker};
 
-/// Jobs whose epochs are asked for: more than a screen has room for.
+/// Maximum number of jobs whose epochs are requested: more than fit on a screen.
 const JOBS_MAX: usize = 40;
 
-/// Cells of the map that are asked for: more than a screen has room for.
+/// Number of requested cells of the map: more than fit on a screen.
 const CELLS: u64 = 2_000;
 
-/// Events that are asked for, likewise.
+/// Number of requested events, likewise.
 const EVENTS: u64 = 60;
 
-/// One look at the cluster.
+/// A snapshot of the cluster.
 #[derive(Clone, Debug)]
 pub(super) struct Scene {
     pub(super) taken: Instant,
-    /// By the coordinators' clock, Unix ms.
+    /// Time by the coordinators' clock, Unix ms.
     pub(super) clock_ms: u64,
     pub(super) address: String,
     pub(super) status: wire::GetStatusResponse,
     pub(super) workers: Vec<wire::Worker>,
-    /// Running ones first.
+    /// Jobs, running ones first.
     pub(super) jobs: Vec<Job>,
-    /// Which of them is looked at.
+    /// Index of the selected job.
     pub(super) at: Option<usize>,
     pub(super) ranks: Vec<wire::Rank>,
     pub(super) map: Option<wire::GetEpochMapResponse>,
     pub(super) events: Vec<wire::Event>,
-    /// What limits the job that is looked at.
+    /// Diagnosis of what limits the selected job.
     pub(super) verdict: String,
 }
 
@@ -51,19 +51,19 @@ impl Job {
 }
 
 impl Scene {
-    /// Name of the job that is looked at.
+    /// Name of the selected job.
     pub(super) fn chosen(&self) -> Option<&str> {
         self.at.map(|at| self.jobs[at].job.name.as_str())
     }
 
-    /// The job that stands so many below the chosen one.
+    /// Returns the job `by` lines below the selected one.
     pub(super) fn next_job(&self, by: isize) -> Option<String> {
         let last = self.jobs.len().checked_sub(1)?;
         let at = self.at.unwrap_or(0).saturating_add_signed(by).min(last);
         Some(self.jobs[at].job.name.clone())
     }
 
-    /// Marks another job; what is known of its shards and ranks comes with the next look.
+    /// Selects another job; its shards and ranks come with the next snapshot.
     pub(super) fn choose(&mut self, name: Option<&str>) {
         let at = self.jobs.iter().position(|job| Some(job.job.name.as_str()) == name);
         if at != self.at {
@@ -74,8 +74,8 @@ impl Scene {
     }
 }
 
-/// Looks.
-/// - `chosen`: name of the job that is looked at; the first that runs, if `None`.
+/// Collects a snapshot.
+/// - `chosen`: name of the job to select; `None`: the first running job.
 pub(super) fn gather(client: &Client, chosen: Option<&str>) -> anyhow::Result<Scene> {
     let status = client.call(|mut admin, context| async move {
         admin.get_status(wire::GetStatusRequest { context }).await
@@ -119,7 +119,7 @@ pub(super) fn gather(client: &Client, chosen: Option<&str>) -> anyhow::Result<Sc
     Ok(scene)
 }
 
-/// The ranks and shards of the job that is looked at.
+/// Collects the ranks and shards of the selected job.
 fn look_at(client: &Client, scene: &mut Scene, at: usize) -> anyhow::Result<()> {
     let known = &scene.jobs[at].job;
     let name = known.name.clone();
@@ -138,7 +138,7 @@ fn look_at(client: &Client, scene: &mut Scene, at: usize) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// The epoch that the slowest rank is in.
+/// Returns the epoch of the slowest rank.
 fn epoch(client: &Client, of: &wire::Job) -> anyhow::Result<Option<wire::Epoch>> {
     let epoch = of.generation.as_ref().and_then(|now| now.cursor_epoch);
     let job = of.name.clone();

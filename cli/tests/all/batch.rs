@@ -1,4 +1,4 @@
-//! `batch show`, forwards and backwards.
+//! `batch show`, by step and by record.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,7 +14,7 @@ const COUNTS: [usize; 4] = [5, 0, 17, 9];
 const RECORDS: usize = 31;
 const SHOW: [&str; 3] = ["batch", "show", "*.tfrecord"];
 
-/// Options of the orders that are tried.
+/// Options of the tested orders.
 const ORDERS: [&[&str]; 5] = [
     &["--world-size", "2", "--batch-size", "2", "--tail", "pad", "--epoch", "3"],
     &["--world-size", "3", "--batch-size", "2", "--lanes", "2", "--tail", "uneven"],
@@ -50,7 +50,7 @@ fn every_record_is_in_one_batch_and_found_there() {
             for rank in 0..number("world_size") {
                 let at = ["--step", &step.to_string(), "--rank", &rank.to_string()];
                 if step >= number("rank_steps_min") {
-                    // Not every rank has this one.
+                    // Not every rank has this step.
                     let ran = place.run(&[&SHOW, order, &at].concat());
                     if ran.stderr.contains("there is no step") {
                         continue;
@@ -99,7 +99,7 @@ fn says_what_the_loader_delivers() {
             ..place.loader("*.tfrecord")
         };
         let mut loader = shardfeed_embedded::open(options, &mut |_| true).unwrap();
-        // Into the second epoch.
+        // Until the second epoch.
         for _ in 0..8 {
             let mut delivered = loop {
                 match loader.next(Duration::from_secs(10)).unwrap() {

@@ -1,4 +1,4 @@
-//! Real processes of a cluster, in a place of their own; they end with the test.
+//! Real processes of a cluster, in their own folder; they end with the test.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -12,13 +12,13 @@ use serde_json::Value;
 
 use crate::fixture::Place;
 
-/// Nothing here takes so long on any machine.
+/// Maximum time to wait: nothing here takes this long on any machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How often a predicate is looked at.
+/// Polling interval of predicates.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Waits until `found` finds something.
+/// Waits until `found` returns a value.
 pub(crate) fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
     let begun = Instant::now();
     loop {
@@ -30,15 +30,16 @@ pub(crate) fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// A process that serves; killed when dropped.
+/// A serving process; killed when dropped.
 pub(crate) struct Process {
     child: Child,
     log: PathBuf,
 }
 
 impl Process {
-    /// Starts `args`; stderr goes to the file `log` of the place. Returns also the first line on
-    /// stdout to come.
+    /// Starts `args`; stderr goes to the file `log` of the place.
+    ///
+    /// Also returns a function that waits for the first line on stdout.
     pub(crate) fn spawn(
         place: &Place,
         log: &str,
@@ -63,19 +64,19 @@ impl Process {
         (Self { child, log }, first)
     }
 
-    /// Starts what says that it is ready.
+    /// Starts a process and waits for its ready line.
     pub(crate) fn ready(place: &Place, log: &str, args: &[&str]) -> (Self, String) {
         let (process, first) = Self::spawn(place, log, args);
         let line = first().unwrap_or_else(|| panic!("{args:?} ended: {}", process.log()));
         (process, line)
     }
 
-    /// What it logged so far.
+    /// Its log so far.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap()
     }
 
-    /// Asks it to end; returns its exit code.
+    /// Sends SIGTERM; returns the exit code.
     pub(crate) fn terminate(mut self) -> Option<i32> {
         self.signal(Signal::TERM);
         until("its end", || self.child.try_wait().unwrap()).code()
@@ -85,12 +86,12 @@ impl Process {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Its exit code, once it has ended.
+    /// Returns the exit code once the process has ended.
     pub(crate) fn exited(&mut self) -> Option<Option<i32>> {
         self.child.try_wait().unwrap().map(|status| status.code())
     }
 
-    /// Waits until it ends by itself; returns its exit code.
+    /// Waits until the process ends without a signal; returns its exit code.
     pub(crate) fn ended(mut self) -> Option<i32> {
         until("its end", || self.child.try_wait().unwrap()).code()
     }
@@ -98,13 +99,13 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended.
+        // The process may have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A coordinator, in a place.
+/// A coordinator in its own folder.
 pub(crate) struct Cluster {
     pub(crate) place: Place,
     pub(crate) coordinator: Process,
@@ -114,12 +115,12 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// A coordinator that hears of its workers soon, and forgets them after `ttl_ms`.
+    /// Starts a coordinator with frequent heartbeats and the session time `ttl_ms`.
     pub(crate) fn start(place: Place, ttl_ms: u64) -> Self {
         Self::start_with(place, ttl_ms, (ttl_ms / 10).min(100))
     }
 
-    /// A coordinator that hears of its workers every `heartbeat_ms`, and forgets them after `ttl_ms`.
+    /// Starts a coordinator with heartbeats every `heartbeat_ms` and the session time `ttl_ms`.
     pub(crate) fn start_with(place: Place, ttl_ms: u64, heartbeat_ms: u64) -> Self {
         let options = format!("session-ttl-ms = {ttl_ms}\nheartbeat-ms = {heartbeat_ms}\n");
         place.file("coordinator.toml", options);
@@ -133,7 +134,7 @@ impl Cluster {
         Self { place, coordinator, address, http, id }
     }
 
-    /// Arguments of its coordinator.
+    /// Arguments of the coordinator.
     pub(crate) const ARGS: [&str; 10] = [
         "coordinator",
         "start",
@@ -162,7 +163,7 @@ impl Cluster {
         [args, &["--coordinator", &self.address]].concat()
     }
 
-    /// Runs what must succeed; returns stdout without what differs from run to run.
+    /// Runs a command that must succeed; returns stdout without the parts that vary between runs.
     pub(crate) fn ok(&self, args: &[&str]) -> String {
         self.portable(&self.place.ok(&self.args(args)))
     }
@@ -171,24 +172,25 @@ impl Cluster {
         self.place.json(&self.args(args))
     }
 
-    /// Runs what must fail; returns the exit code and stderr.
+    /// Runs a command that must fail; returns the exit code and stderr.
     pub(crate) fn fails(&self, args: &[&str]) -> String {
         self.portable(&self.place.fails(&self.args(args)))
     }
 
-    /// The text with names for what differs from run to run.
+    /// Replaces the parts of a text that vary between runs by placeholders.
     pub(crate) fn portable(&self, text: &str) -> String {
         let text = text.replace(&self.address, "$ADDRESS").replace(&self.http, "$HTTP");
         steady(&self.place.portable(&text.replace(&self.id, "$CLUSTER")).replace(&host(), "$HOST"))
     }
 }
 
-/// This host, as it calls itself.
+/// Name of this host.
 pub(crate) fn host() -> String {
     rustix::system::uname().nodename().to_str().unwrap().to_owned()
 }
 
-/// The text with `$TIME` for times, and two blanks between columns, whose width depends on them.
+/// Replaces times by `$TIME`, and the padding between columns, whose width depends on them, by two
+/// spaces.
 fn steady(text: &str) -> String {
     let is_number = |word: &str| !word.is_empty() && word.chars().all(|c| c.is_ascii_digit());
     let cell = |cell: &str| {

@@ -1,4 +1,4 @@
-//! Verbs that change a cluster: help, and what is refused before anything is asked.
+//! Verbs that change a cluster: help, and errors before any request.
 
 use std::net::TcpListener;
 

@@ -1,4 +1,4 @@
-//! Workers that get no more work, and what becomes of their trainers.
+//! Workers that receive no more work, and their trainers.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn start() -> (Cluster, Process) {
     (cluster, worker)
 }
 
-/// A trainer that goes on in its own process where the worker `w` does not serve it.
+/// A trainer that continues in its own process if the worker `w` does not serve it.
 fn loader(cluster: &Cluster, rank: u64) -> Loader {
     let options = LoaderOptions {
         dataset: Some("train".into()),
@@ -38,7 +38,7 @@ fn loader(cluster: &Cluster, rank: u64) -> Loader {
     shardfeed_embedded::open(options, &mut |_| true).unwrap()
 }
 
-/// Takes a batch of each rank.
+/// Reads a batch of each rank.
 fn step(loaders: &mut [Loader]) {
     for loader in loaders {
         until("a batch", || match loader.next(Duration::from_millis(100)).unwrap() {
@@ -48,7 +48,7 @@ fn step(loaders: &mut [Loader]) {
     }
 }
 
-/// The state that `worker cordon`, `uncordon` and `drain` show.
+/// State that `worker cordon`, `uncordon` and `drain` show.
 fn state_of(shown: &str) -> &str {
     shown.lines().find_map(|line| line.strip_prefix("state ")).unwrap().trim()
 }
@@ -62,7 +62,7 @@ fn a_cordoned_worker_keeps_what_it_serves_and_gets_nothing_new() {
         (cluster.json(&["worker", "show", "w"])["leases"] == 1).then_some(())
     });
     assert_eq!(state_of(&cluster.ok(&["worker", "cordon", "w"])), "live, cordoned");
-    // Again is the same.
+    // A repetition changes nothing.
     let shown = cluster.json(&["worker", "cordon", "w"]);
     assert_eq!((&shown["cordon"], &shown["leases"]), (&"cordoned".into(), &1.into()));
     expect![[r#"
@@ -99,7 +99,7 @@ fn a_cordoned_worker_keeps_what_it_serves_and_gets_nothing_new() {
     assert_eq!(state_of(&cluster.ok(&["worker", "uncordon", "w"])), "live");
     let shown = cluster.json(&["worker", "show", "w"]);
     assert_eq!((&shown["cordon"], &shown["leases"]), (&"open".into(), &1.into()));
-    // A name that nobody has is open, too.
+    // An unknown name is open, too.
     let args = ["worker", "uncordon", "x", "--coordinator", &cluster.address];
     let ran = cluster.place.run(&args);
     assert_eq!((ran.code, ran.stdout.as_str()), (0, ""));
@@ -113,7 +113,7 @@ fn a_worker_has_left_when_its_drain_ends_and_its_trainers_go_on() {
     step(&mut loaders);
     let drained = std::thread::scope(|scope| {
         let drain = scope.spawn(|| cluster.ok(&["worker", "drain", "w"]));
-        // They go while they take what was sent.
+        // The trainers leave while they read the batches that were sent.
         until("the end of the drain", || {
             step(&mut loaders);
             drain.is_finished().then_some(())
@@ -132,7 +132,7 @@ fn a_worker_has_left_when_its_drain_ends_and_its_trainers_go_on() {
         ranks["ranks"].as_array().unwrap().iter().all(is_own).then_some(())
     });
 
-    // It runs until it is stopped; what was said of it outlives it.
+    // The process runs until it is stopped; its cordon state outlives it.
     assert_eq!(worker.terminate(), Some(0));
     let uncordoned =
         cluster.place.run(&["worker", "uncordon", "w", "--coordinator", &cluster.address]);

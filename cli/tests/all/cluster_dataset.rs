@@ -29,7 +29,7 @@ fn a_dataset_is_added_once_and_shown() {
         added  $TIME ago
     "#]]
     .assert_eq(&cluster.ok(&["dataset", "add", "train", "s-*.tfrecord"]));
-    // The same again is the same.
+    // A repetition changes nothing.
     cluster.ok(&["dataset", "add", "train", "s-*.tfrecord", "--wait"]);
     let zipped = ["dataset", "add", "zipped", "--compression", "gzip", "z.gz", "-o", "json"];
     let zipped: serde_json::Value = serde_json::from_str(
@@ -183,7 +183,7 @@ fn workers_come_and_go() {
         no live workers
     "#]]
     .assert_eq(&cluster.ok(&["worker", "list"]));
-    // One that comes back under its name is shown as it is now.
+    // A worker that comes back under its name is shown in its current state.
     let _first = cluster.worker("first");
     assert_eq!(cluster.json(&["worker", "show", "first"])["state"], "live");
     let status = cluster.json(&["status"]);

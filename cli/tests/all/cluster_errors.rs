@@ -1,4 +1,4 @@
-//! What admin verbs say of coordinators that are not there, and of names that are not known.
+//! Errors of admin verbs about unreachable coordinators and unknown names.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -66,7 +66,7 @@ fn somebody_who_does_not_answer() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap().to_string();
     let args = ["worker", "list", "--timeout", "200ms", "--coordinator", &address];
-    // How much of it is left for the last attempt differs.
+    // The time left for the last attempt varies.
     let mut said = place.fails(&args);
     if let Some((before, rest)) = said.split_once("within ")
         && let Some((_, after)) = rest.split_once(" ms")
@@ -91,7 +91,7 @@ fn somebody_who_speaks_something_else() {
     let address = strange.local_addr().unwrap().to_string();
     let is_over = Arc::new(AtomicBool::new(false));
     let ends = Arc::clone(&is_over);
-    // Whoever is answered so may come again to make sure.
+    // A client that gets this answer may connect again to make sure.
     let answering = std::thread::spawn(move || {
         while let Ok((mut stream, _)) = strange.accept()
             && !ends.load(Ordering::Relaxed)
@@ -100,7 +100,7 @@ fn somebody_who_speaks_something_else() {
             let asked = stream.read_exact(&mut request);
             let answer = b"220 mail.example.org ESMTP at your service\r\n";
             if asked.is_ok() && stream.write_all(answer).is_ok() {
-                // Until the other side has enough of it.
+                // Until the other side closes the connection.
                 let _ = stream.read_to_end(&mut vec![]);
             }
         }
@@ -232,7 +232,7 @@ fn a_batch_is_of_files_or_of_a_job() {
     .assert_eq(&place.fails(&["shard", "list", "--job", "x", "--state", "lost"]));
 }
 
-/// What it says, without what it logged before.
+/// Returns the error without the log lines before it.
 fn error_of(said: &str) -> &str {
     let at = said.find("\nerror: ").unwrap_or_else(|| panic!("{said}"));
     &said[at + 1..]

@@ -8,11 +8,11 @@ use shardfeed_plan::{Mode, Tail};
 use crate::cluster::{Cluster, PATIENCE, until};
 use crate::fixture::{Place, rows_of};
 
-/// Sessions live so long, and heartbeats are so rare: what is known soon after was said at the end.
+/// Session time and heartbeat interval, so long that any prompt update was sent at the end.
 const TTL_MS: u64 = 120_000;
 const HEARTBEAT_MS: u64 = 30_000;
 
-/// Far less than either, and enough on any machine.
+/// Much shorter than either, and sufficient on any machine.
 const SOON: Duration = Duration::from_secs(15);
 
 const RECORDS: usize = 96;
@@ -44,7 +44,7 @@ fn loader(cluster: &Cluster, mode: Mode, rank: u64) -> Loader {
     shardfeed_embedded::open(options, &mut |_| true).unwrap()
 }
 
-/// Rows of the next batch.
+/// Returns the rows of the next batch.
 fn next(loader: &mut Loader) -> Rows {
     until("a batch", || match loader.next(Duration::from_millis(100)).unwrap() {
         Next::Batch(mut delivered) => Some(rows_of(&mut delivered)),
@@ -52,11 +52,11 @@ fn next(loader: &mut Loader) -> Rows {
     })
 }
 
-/// Rows of all batches that are left of the epoch; no rank waits for another to be asked.
+/// Returns the rows of all remaining batches of the epoch; no rank waits for another one.
 fn rest(loaders: Vec<Loader>) -> Vec<Rows> {
     let (mut open, mut received) = (loaders, Vec::new());
     until("the end of the epoch", || {
-        // A deterministic epoch is over when the cursor stands in the next one.
+        // A deterministic epoch is over when the cursor is in the next one.
         open.retain(|loader| loader.cursor().epoch() == 0);
         open.retain_mut(|loader| match loader.next(Duration::from_millis(10)).unwrap() {
             Next::Batch(mut delivered) => {
@@ -74,7 +74,7 @@ fn rest(loaders: Vec<Loader>) -> Vec<Rows> {
 fn check(mode: Mode) {
     let place = Place::with_shards(&[RECORDS / 4; 4]);
     let cluster = Cluster::start_with(place, TTL_MS, HEARTBEAT_MS);
-    // A worker that joins looks for what there is to scan; another time it would hear of it too late.
+    // A worker that joins looks for scans at once; later it would learn of them too late.
     cluster.ok(&["dataset", "add", "train", "s-*.tfrecord", "--no-wait"]);
     let worker = cluster.worker("w");
     cluster.ok(&["wait", "dataset", "train"]);
@@ -92,7 +92,7 @@ fn check(mode: Mode) {
         assert_ne!(rank["state"], "served", "{rank}");
         assert_eq!((&rank["epoch"], &rank["step"]), (&0.into(), &3.into()), "{rank}");
     }
-    // Another one serves them where they are.
+    // Another worker serves the trainers from their current positions.
     let again = cluster.worker("w");
     received.extend(loaders.iter_mut().map(next));
     assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());

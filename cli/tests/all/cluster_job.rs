@@ -1,4 +1,4 @@
-//! What a cluster says of a job, against what its trainers received.
+//! Reports of a cluster about a job, compared with the batches that its trainers received.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -41,7 +41,7 @@ fn options(cluster: &Cluster, rank: u64) -> LoaderOptions {
     }
 }
 
-/// The next batch of each rank.
+/// Returns the next batch of each rank.
 fn step(loaders: &mut [Loader]) -> Vec<Rows> {
     let next = |loader: &mut Loader| {
         until("a batch", || match loader.next(Duration::from_millis(100)).unwrap() {
@@ -52,12 +52,12 @@ fn step(loaders: &mut [Loader]) -> Vec<Rows> {
     loaders.iter_mut().map(next).collect()
 }
 
-/// Waits until `epoch show` says what `is` wants.
+/// Waits until the output of `epoch show` satisfies `is`.
 fn epoch(cluster: &Cluster, what: &str, is: impl Fn(&Value) -> bool) -> Value {
     until(what, || Some(cluster.json(&["epoch", "show", "--job", "j"])).filter(&is))
 }
 
-/// Waits until the job's cursor, which is written down about once a second, is there.
+/// Waits until the job's cursor, which is committed about once a second, is at this position.
 fn written_down(cluster: &Cluster, epoch: u64, step: u64) {
     until("a cursor in the log", || {
         let job = cluster.json(&["job", "show", "j"]);
@@ -121,7 +121,8 @@ fn views_agree_with_what_trainers_received() {
     check_waiting(&cluster, loaders, worker);
 }
 
-/// Each shard has what was received of it, and all of them together have all.
+/// Checks that each shard shows the records that were received, and that all shards together have
+/// all records.
 fn check_shards(cluster: &Cluster, received: &[Vec<Rows>]) {
     let mut counted = [0; COUNTS.len()];
     for (shard, _, valid) in received.iter().flatten().flatten() {
@@ -148,7 +149,7 @@ fn check_shards(cluster: &Cluster, received: &[Vec<Rows>]) {
     assert_eq!(counts.sum::<u64>(), COUNTS.len() as u64);
 }
 
-/// Batches are shown as they were received, of one rank and of all.
+/// Checks that batches are shown as they were received, for one rank and for all.
 fn check_batches(cluster: &Cluster, received: &[Vec<Rows>]) {
     for (step, ranks) in received.iter().enumerate() {
         let step = step.to_string();
@@ -156,7 +157,7 @@ fn check_batches(cluster: &Cluster, received: &[Vec<Rows>]) {
         let shown = rows_shown(&cluster.json(&args));
         assert_eq!(shown.into_values().collect::<Vec<_>>(), *ranks, "step {step}");
     }
-    // Without --epoch it is the current one.
+    // Without --epoch, the current epoch is used.
     let args = ["batch", "show", "--job", "j", "--step", "3", "--rank", "1"];
     let one = cluster.json(&args);
     assert_eq!(rows_shown(&one), [(1, received[3][1].clone())].into());
@@ -233,7 +234,7 @@ fn a_script_goes_on_when_an_epoch_is_over() {
         let said = waits.join().unwrap();
         assert_eq!(said, "epoch 0 of j is over: 80 samples delivered\n");
     });
-    // It stays so.
+    // The condition stays met.
     let waited = cluster.json(&[&args[..], &["0", "--for", "1ms"]].concat());
     assert_eq!(waited["what"], "epoch 0 of j is over: 80 samples delivered");
 }
@@ -276,7 +277,7 @@ fn a_script_that_waits_in_vain_is_told_why() {
     .assert_eq(&late(&["worker", "w"]));
 }
 
-/// Paths that `shard list` shows with these options.
+/// Returns the paths that `shard list` shows with these options.
 fn listed(cluster: &Cluster, options: &[&str]) -> Vec<String> {
     let shown = cluster.json(&[&["shard", "list", "--job", "j"], options].concat());
     strings(&shown["shards"], "path").into_iter().map(ToOwned::to_owned).collect()
@@ -287,14 +288,14 @@ fn check_shard_filters(cluster: &Cluster) {
     assert_eq!(listed(cluster, &["--rank", "0"]), [all[0], all[2], all[4]]);
     assert_eq!(listed(cluster, &["--rank", "1"]), [all[3], all[4]]);
     assert_eq!(listed(cluster, &["--rank", "2"]), [""; 0]);
-    // Nobody reads the empty one.
+    // No rank reads the empty shard.
     assert_eq!(listed(cluster, &["--worker", "w"]), [all[0], all[2], all[3], all[4]]);
     assert_eq!(listed(cluster, &["--worker", "v"]), [""; 0]);
     assert_eq!(listed(cluster, &["--file=-3.tf"]), [all[3]]);
     assert_eq!(listed(cluster, &["--file", "s-", "--state", "done"]), [all[1]]);
     let one = ["--rank", "0", "--worker", "w", "--file", "4"];
     assert_eq!(listed(cluster, &one), [all[4]]);
-    // Shards that were not asked for are counted.
+    // Shards excluded by the filters are counted.
     expect![[r#"
         epoch 0 of j, generation 0: 5 shards: 1 done, 4 reading
 
@@ -324,8 +325,8 @@ fn check_shard_filters(cluster: &Cluster) {
     .assert_eq(&cluster.fails(&["shard", "history", "--job", "j", "nowhere"]));
 }
 
-/// Rows of each rank's batches until all of the epoch is consumed; no rank waits for another to be
-/// asked.
+/// Returns the rows of each rank's batches until the epoch is consumed; no rank waits for another
+/// one.
 fn dynamic_epoch(loaders: &mut [Loader]) -> Vec<Rows> {
     let mut received = step(loaders);
     let mut open = vec![true; loaders.len()];
@@ -352,7 +353,7 @@ fn shards_of_a_dynamic_jobs_rank_are_those_of_which_it_received_something() {
     cluster.ok(&["dataset", "add", "train", "s-*.tfrecord"]);
     let dynamic = |rank| {
         let (mode, tail) = (Mode::Dynamic, Tail::Uneven);
-        // Groups are of two shards, and what one rank has not begun the other may get.
+        // Groups have two shards; another rank may get samples that a rank has not begun.
         let (interleave, prefetch) = (Some(2), Some(2));
         LoaderOptions { mode, tail, interleave, prefetch, ..options(&cluster, rank) }
     };
@@ -461,14 +462,14 @@ fn check_fields(cluster: &Cluster) {
     }
 }
 
-/// The text without what depends on how fast this machine is.
+/// Removes the lines that depend on the speed of this machine.
 fn without_speed(text: &str) -> String {
     let is_steady = |line: &&str| !line.starts_with("speed") && !line.starts_with("time left");
     text.lines().filter(is_steady).map(|line| format!("{line}\n")).collect()
 }
 
-/// A worker that dies is waited for, and the shards of its ranks are nobody's; a trainer that ends is
-/// not waited for.
+/// The epoch waits for a worker that died, and the shards of its ranks have no worker; it does not
+/// wait for a trainer that ended.
 fn check_waiting(cluster: &Cluster, mut loaders: Vec<Loader>, worker: crate::cluster::Process) {
     written_down(cluster, 1, 0);
     drop(worker); // Killed.

@@ -1,4 +1,4 @@
-//! The processes: ready lines, signals, what they leave, and why they do not start.
+//! Processes: ready lines, signals, remains, and failed starts.
 
 use std::fs;
 use std::net::TcpListener;
@@ -12,11 +12,11 @@ use crate::fixture::Place;
 
 const TTL_MS: u64 = 5_000;
 
-/// Runs a process that must not start.
+/// Runs a process whose start must fail.
 fn refused(cluster: &Cluster, args: &[&str], expected: &Expect) {
     let ran = cluster.place.run(args);
     assert_eq!(ran.stdout, "", "{args:?}");
-    // Logs come first, one line each.
+    // Log lines come first.
     let from = ran.stderr.find("error: ").unwrap_or_else(|| panic!("{args:?}: {}", ran.stderr));
     let said = cluster.portable(&ran.stderr[from..]);
     expected.assert_eq(&format!("exit {}\n{said}", ran.code));
@@ -48,7 +48,7 @@ fn they_end_when_asked_and_leave_nothing_but_the_data() {
     });
     assert_eq!(ours.count(), 0);
 
-    // It goes on where it was, also without its worker.
+    // It continues with its previous state, also without its worker.
     let cluster = Cluster::start(place, TTL_MS);
     assert_eq!(cluster.id, id);
     assert_eq!(cluster.json(&["dataset", "show", "train"])["state"], "ready");
@@ -98,21 +98,21 @@ fn a_file_says_where_the_cluster_is_as_long_as_it_serves() {
     let ready = "worker ready: w socket w.sock coordinator @cluster.json";
     assert_eq!(first().as_deref(), Some(ready));
     assert_eq!(place.json(&status[..3])["cluster_id"], words[7]);
-    // A context holds in any folder.
+    // A context is valid in any folder.
     place.ok(&["context", "set", "here", "--coordinator", "@cluster.json"]);
     let mut elsewhere = place.command(&["status", "--context", "here"]);
     assert!(elsewhere.current_dir("/").output().unwrap().status.success());
 
-    // It comes back elsewhere, and the worker finds it.
+    // It comes back at another address, and the worker finds it.
     assert_eq!(served.terminate(), Some(0));
     assert!(!place.path("cluster.json").exists());
     let (served, _) = Process::ready(&place, "c2.log", &coordinator);
-    // Once when it was waited for, and now.
+    // Once after the first wait, and now.
     let times = || worker.log().matches("the coordinator is back").count();
     until("the worker", || (times() == 2).then_some(()));
     assert_eq!(worker.terminate(), Some(0));
 
-    // What another one wrote is left.
+    // A file that another coordinator wrote is kept.
     let other = r#"{"version": 1, "cluster_id": "other", "node": 1, "addresses": ["a:1"]}"#;
     place.file("cluster.json", other);
     assert_eq!(served.terminate(), Some(0));
@@ -153,7 +153,7 @@ fn a_worker_that_waits_ends_when_asked() {
 #[test]
 fn a_second_signal_ends_it_at_once() {
     let place = Place::new();
-    // It takes the connection and says nothing: leaving such a cluster takes its time.
+    // The address accepts the connection and never answers: leaving such a cluster takes a while.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap().to_string();
     let args = ["worker", "start", "--socket", "w.sock", "--coordinator", &address];

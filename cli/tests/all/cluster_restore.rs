@@ -1,4 +1,4 @@
-//! A backup of three coordinators becomes three coordinators again, as docs/RUNBOOK.md says.
+//! Restores a backup of three coordinators to three coordinators, as in docs/RUNBOOK.md.
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -9,13 +9,13 @@ use crate::cluster::{Process, until};
 use crate::fixture::Place;
 use crate::three::{RANKS, Rows, Three, look};
 
-/// The next batch of each rank.
+/// Returns the next batch of each rank.
 fn step(loaders: &mut [Loader]) -> Vec<Rows> {
     let next = |loader: &mut Loader| until("a batch", || look(loader).map(|(_, rows)| rows));
     loaders.iter_mut().map(next).collect()
 }
 
-/// What a cluster says of the job, without what passes with time and with sessions.
+/// Returns the job as a cluster shows it, without the fields that vary with time and sessions.
 fn job(cluster: &Three, coordinators: &str) -> Value {
     let mut job = cluster.json(coordinators, &["job", "show", "j"]);
     let steady = |value: &mut Value| {
@@ -35,12 +35,12 @@ fn job(cluster: &Three, coordinators: &str) -> Value {
     job
 }
 
-/// Which job a token is of, and where it stands.
+/// Returns the job of a loader state, and its position.
 fn place_of(token: &Token) -> (Digest, u64, u64) {
     (token.job, token.epoch, token.step())
 }
 
-/// Makes the data folder of node 1 from the backup.
+/// Creates the data folder of node 1 from the backup.
 fn restore(cluster: &Three, data: &str, more: &[&str]) -> Value {
     let args = ["cluster", "snapshot", "restore", "backup", "--node-id", "1", "--data-dir", data];
     let ran = cluster.place.run(&[&args[..], more, &["-o", "json"]].concat());
@@ -48,7 +48,7 @@ fn restore(cluster: &Three, data: &str, more: &[&str]) -> Value {
     serde_json::from_str(&ran.stdout).unwrap()
 }
 
-/// Starts a node that is refused; returns what it says.
+/// Starts a node that is refused; returns its error.
 fn refused(cluster: &Three, node: u64, data: &str) -> String {
     let args = cluster.args(node, data, &[]);
     let ran = cluster.place.run(&args.iter().map(String::as_str).collect::<Vec<_>>());
@@ -56,7 +56,7 @@ fn refused(cluster: &Three, node: u64, data: &str) -> String {
     ran.stderr
 }
 
-/// Adds a node that runs over an empty folder, and waits until it serves.
+/// Adds a node with an empty folder, and waits until it serves.
 fn join(cluster: &mut Three, node: u64) {
     let first = cluster.address(1).to_owned();
     let (process, ready) = cluster.spawn(node, "new", &["--join", &first]);
@@ -90,7 +90,7 @@ fn three_nodes_are_restored_from_a_backup_with_the_job_where_it_was() {
     let token = place_of(&loaders[0].cursor().token());
     let id = cluster.json(&list, &["status"])["cluster_id"].clone();
     let saved = cluster.json(&list, &["cluster", "snapshot", "save", "backup"]);
-    // What comes after it is lost with the cluster.
+    // Later batches are lost with the cluster.
     let after: Vec<_> = (0..3).map(|_| step(&mut loaders)).collect();
     drop(loaders);
     assert_eq!(worker.terminate(), Some(0));
@@ -98,7 +98,7 @@ fn three_nodes_are_restored_from_a_backup_with_the_job_where_it_was() {
     nodes.values().for_each(|node| node.signal(Signal::TERM));
     assert!(nodes.into_values().all(|node| node.ended() == Some(0)));
 
-    // The name is asked for at the start, so it is said now.
+    // The name is checked at the start, so a wrong name is reported now.
     restore(&cluster, "unnamed-1", &[]);
     let said = refused(&cluster, 1, "unnamed");
     assert!(said.contains("node 1 of `shardfeed`"), "{said}");
@@ -107,14 +107,14 @@ fn three_nodes_are_restored_from_a_backup_with_the_job_where_it_was() {
     assert_eq!(restored["applied_index"], saved["applied_index"]);
     assert_ne!(restored["cluster"], id);
 
-    // Node 1 has what it needs on its disk; its `peers` are not looked at.
+    // Node 1 has all data on its disk; its `peers` are not used.
     let (first, ready) = cluster.spawn(1, "new", &[]);
     let line = ready().unwrap_or_else(|| panic!("it ended: {}", first.log()));
     assert_eq!(line.rsplit(' ').next(), restored["cluster"].as_str(), "{line}");
     cluster.nodes.insert(1, first);
     let alone = cluster.address(1).to_owned();
     assert_eq!(job(&cluster, &alone), before);
-    // The others would found a cluster with it, unless they are told to join.
+    // The other nodes would found a cluster with it, unless they have `join`.
     let said = refused(&cluster, 2, "new");
     assert!(said.contains("give this node `join`, too"), "{said}");
     join(&mut cluster, 2);
@@ -135,7 +135,7 @@ fn three_nodes_are_restored_from_a_backup_with_the_job_where_it_was() {
         assert_eq!(shown[field], dataset[field], "{field}");
     }
 
-    // The ranks go on from the backup's token, with the batches that followed it.
+    // The ranks continue from the backup's loader state, with the batches that followed it.
     let worker: Process = cluster.worker();
     let mut loaders = open(&cluster, "run-2");
     for loader in &mut loaders {

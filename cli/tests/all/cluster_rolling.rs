@@ -1,4 +1,4 @@
-//! Three coordinators are restarted one after the other, as an upgrade does, while ranks train.
+//! Three coordinators are restarted one after the other, as in an upgrade, while ranks train.
 
 use std::collections::BTreeMap;
 
@@ -11,21 +11,21 @@ use crate::cluster::until;
 use crate::fixture::Place;
 use crate::three::{BATCH, RANKS, Rows, Three, look};
 
-/// Divides into whole steps, so that no epoch drops any.
+/// Divisible into whole steps, so that no epoch drops any.
 const RECORDS: usize = 2_000;
 const SHARDS: usize = 8;
 
-/// A follower that the leader has not heard of for so long is not there, ms.
+/// Time without a message after which the leader considers a follower absent, ms.
 const HEARD_MS: u64 = 2_000;
 
-/// Ranks, and what they were given, by epoch.
+/// Ranks, and the rows that they received, by epoch.
 struct Training {
     loaders: Vec<Loader>,
     epochs: BTreeMap<u64, Rows>,
 }
 
 impl Training {
-    /// Each rank asks once.
+    /// Asks for one batch of each rank.
     fn go_on(&mut self) {
         for loader in &mut self.loaders {
             if let Some((epoch, rows)) = look(loader) {
@@ -34,7 +34,7 @@ impl Training {
         }
     }
 
-    /// Trains on until something is so.
+    /// Trains until a condition is met.
     fn until<T>(&mut self, what: &str, mut found: impl FnMut(&Self) -> Option<T>) -> T {
         until(what, || {
             self.go_on();
@@ -42,7 +42,7 @@ impl Training {
         })
     }
 
-    /// Epochs that all ranks have left.
+    /// Number of epochs that all ranks have left.
     fn done(&self) -> u64 {
         self.loaders.iter().map(|loader| loader.cursor().epoch()).min().unwrap()
     }
@@ -53,7 +53,7 @@ impl Training {
     }
 }
 
-/// Whether all three vote, are heard of, and have what was committed at the first look.
+/// True if all three vote, are in contact, and have the entries committed at the first call.
 fn is_level(status: &Value, committed: &mut Option<u64>) -> bool {
     let members = status["members"].as_array().unwrap();
     let committed = *committed.get_or_insert(status["committed_index"].as_u64().unwrap());
@@ -96,7 +96,7 @@ fn check(mode: Mode) {
         });
     }
     training.until_another_epoch();
-    // At least one of the three led when it was asked to end.
+    // At least one of the three was the leader when it was asked to end.
     assert!((1..).zip(&leaders).any(|(node, leader)| node == *leader), "{leaders:?}");
     assert_eq!(
         cluster.json(&list, &["worker", "show", "w"])["session"],
@@ -104,7 +104,7 @@ fn check(mode: Mode) {
         "the worker was there all the time"
     );
 
-    // Nothing was lost, and nothing came twice.
+    // No record is lost or received twice.
     for epoch in 0..training.done() {
         let mut rows = training.epochs.remove(&epoch).unwrap_or_default();
         let received = rows.len();

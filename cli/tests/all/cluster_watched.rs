@@ -1,4 +1,4 @@
-//! What watches processes: service managers, probes, Prometheus. And what their options are.
+//! Monitoring of processes: service managers, probes, Prometheus; and the options of processes.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -15,7 +15,7 @@ use crate::fixture::Place;
 
 const TTL_MS: u64 = 5_000;
 
-/// The code and the text of a page.
+/// Returns the status code and the text of a page.
 fn page(address: &str, path: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -26,7 +26,7 @@ fn page(address: &str, path: &str) -> (u16, String) {
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
 }
 
-/// A service manager that hears one process.
+/// A service manager that receives the notifications of one process.
 struct Manager {
     socket: UnixDatagram,
     heard: Vec<String>,
@@ -44,7 +44,7 @@ impl Manager {
         Self { socket, heard: vec![], child }
     }
 
-    /// Waits until it hears a line that begins so.
+    /// Waits for a notification line that begins with `what`.
     fn hears(&mut self, what: &str) {
         until(what, || {
             let mut buffer = [0; 4096];
@@ -61,7 +61,7 @@ impl Manager {
 
 impl Drop for Manager {
     fn drop(&mut self) {
-        // It may have ended.
+        // The process may have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -186,7 +186,7 @@ fn options_are_those_of_flags_then_the_environment_then_the_file() {
     "#]]
     .assert_eq(&String::from_utf8(output.stdout).unwrap());
 
-    // As the process itself takes them.
+    // The process itself reads the options in the same way.
     let start = ["coordinator", "start", "--data", "d", "--http", "127.0.0.1:0", "--node-id", "7"];
     let mut command = place.command(&start);
     command.env("SHARDFEED_COORDINATOR__CONFIG", place.path("c.toml"));
@@ -340,7 +340,7 @@ fn clusters_have_names() {
     assert_eq!(place.json(&["status"])["coordinator"], cluster.address.as_str());
     let other = place.fails(&["status", "--context", "gone"]);
     assert!(other.starts_with("exit 6\n") && other.contains("127.0.0.1:1"), "{other}");
-    // What is said at the call wins.
+    // A flag overrides the context.
     let mut command = place.command(&["status", "--coordinator", &cluster.address]);
     assert!(command.env("SHARDFEED_CONTEXT", "gone").output().unwrap().status.success());
     assert_eq!(place.ok(&["context", "list", "-o", "name"]), "gone\nprod\n");

@@ -1,4 +1,4 @@
-//! Bad input: what happened, where, and what to do about it.
+//! Errors about bad input: the problem, its location, and a hint.
 
 use expect_test::{Expect, expect};
 use shardfeed_tfrecord::Compression;

@@ -1,4 +1,4 @@
-//! A folder of its own for each test, and the binary in it.
+//! A separate folder for each test, and the binary running in it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,12 +9,12 @@ use shardfeed_embedded::{Delivered, LoaderOptions};
 use shardfeed_tfrecord::{Compression, CompressionChoice, create, open_records};
 use tempfile::TempDir;
 
-/// A folder, in which the binary runs.
+/// A folder in which the binary runs.
 pub(crate) struct Place {
     folder: TempDir,
 }
 
-/// What a run of the binary left.
+/// Result of a run of the binary.
 pub(crate) struct Ran {
     pub(crate) code: i32,
     pub(crate) stdout: String,
@@ -26,7 +26,7 @@ impl Place {
         Self { folder: tempfile::tempdir().unwrap() }
     }
 
-    /// A place with shards `s-0.tfrecord`, ... of `counts` records.
+    /// Creates a place with shards `s-0.tfrecord`, ... of `counts` records.
     pub(crate) fn with_shards(counts: &[usize]) -> Self {
         let place = Self::new();
         for (shard, &count) in counts.iter().enumerate() {
@@ -61,13 +61,13 @@ impl Place {
         fs::write(self.path(name), bytes).unwrap();
     }
 
-    /// Cuts a file off.
+    /// Truncates a file.
     pub(crate) fn truncate(&self, name: &str, len: usize) {
         let bytes = fs::read(self.path(name)).unwrap();
         fs::write(self.path(name), &bytes[..len]).unwrap();
     }
 
-    /// Names in a folder, sorted; hidden ones too.
+    /// Returns the names in a folder, sorted, including hidden ones.
     pub(crate) fn names(&self, folder: &str) -> Vec<String> {
         let entries = fs::read_dir(self.path(folder)).unwrap();
         let mut names: Vec<_> =
@@ -76,7 +76,7 @@ impl Place {
         names
     }
 
-    /// Options of a loader of the files here, as the binary's defaults are.
+    /// Options of a loader of the files here, with the binary's defaults.
     pub(crate) fn loader(&self, pattern: &str) -> LoaderOptions {
         LoaderOptions {
             files: vec![self.path(pattern).to_str().unwrap().to_owned()],
@@ -112,33 +112,33 @@ impl Place {
         }
     }
 
-    /// Runs what must succeed without a word on stderr; returns stdout.
+    /// Runs a command that must succeed with an empty stderr; returns stdout.
     pub(crate) fn ok(&self, args: &[&str]) -> String {
         let ran = self.run(args);
         assert_eq!((ran.code, ran.stderr.as_str()), (0, ""), "{args:?}");
         ran.stdout
     }
 
-    /// Runs what must succeed, with JSON.
+    /// Runs a command that must succeed, with JSON output.
     pub(crate) fn json(&self, args: &[&str]) -> Value {
         serde_json::from_str(&self.ok(&[args, &["-o", "json"]].concat())).unwrap()
     }
 
-    /// Runs what must fail without a word on stdout; returns the exit code and stderr, with `$DIR`
-    /// for this folder.
+    /// Runs a command that must fail with an empty stdout; returns the exit code and stderr, with
+    /// `$DIR` for this folder.
     pub(crate) fn fails(&self, args: &[&str]) -> String {
         let ran = self.run(args);
         assert_eq!(ran.stdout, "", "{args:?}");
         format!("exit {}\n{}", ran.code, self.portable(&ran.stderr))
     }
 
-    /// The text with `$DIR` for this folder.
+    /// Replaces this folder in the text by `$DIR`.
     pub(crate) fn portable(&self, text: &str) -> String {
         text.replace(self.folder.path().to_str().unwrap(), "$DIR")
     }
 }
 
-/// Shard, ordinal and validity of a batch's rows.
+/// Returns shard, ordinal and validity of a batch's rows.
 pub(crate) fn rows_of(delivered: &mut Delivered) -> Vec<(u32, u64, bool)> {
     let batch = &mut delivered.batch;
     let numbers = |bytes: Vec<u8>| -> Vec<i64> {
@@ -151,7 +151,7 @@ pub(crate) fn rows_of(delivered: &mut Delivered) -> Vec<(u32, u64, bool)> {
     rows.map(|((shard, ordinal), valid)| (shard as u32, ordinal as u64, valid != 0)).collect()
 }
 
-/// All records of a file.
+/// Returns all records of a file.
 pub(crate) fn records(path: &Path) -> Vec<Vec<u8>> {
     let mut reader = open_records(path, CompressionChoice::Auto).unwrap();
     let mut records = Vec::new();
@@ -161,7 +161,7 @@ pub(crate) fn records(path: &Path) -> Vec<Vec<u8>> {
     records
 }
 
-/// The strings of a JSON array's field.
+/// Returns the strings in a field of a JSON array's items.
 pub(crate) fn strings<'a>(array: &'a Value, field: &str) -> Vec<&'a str> {
     array.as_array().unwrap().iter().map(|item| item[field].as_str().unwrap()).collect()
 }

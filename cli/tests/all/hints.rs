@@ -1,4 +1,4 @@
-//! What errors say that are rare: each of them with what to do.
+//! Rare errors and their hints.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -11,7 +11,7 @@ use shardfeed_embedded::{ClusterOptions, LoaderOptions, Next};
 use crate::cluster::{Cluster, PATIENCE};
 use crate::fixture::Place;
 
-/// Found and hint of a check of `doctor`.
+/// Returns verdict and hint of a check of `doctor`.
 fn check(shown: &str, name: &str) -> (String, String) {
     let shown: Value = serde_json::from_str(shown).unwrap();
     let checks = shown["checks"].as_array().unwrap();
@@ -80,7 +80,7 @@ fn a_host_that_is_not_fit_is_told_why() {
     "#]]
     .assert_debug_eq(&check(&shown, "descriptors"));
 
-    // No file may be longer than nothing, and that is an error, not a signal.
+    // The file size limit is 0: writing fails with an error, not a signal.
     let script = format!(
         "trap '' XFSZ; ulimit -f 0; exec {} {}",
         env!("CARGO_BIN_EXE_shardfeed"),
@@ -123,7 +123,7 @@ fn a_page_that_does_not_come_and_one_that_is_none() {
     "#]]
     .assert_eq(&said.replace(&address, "$ADDRESS"));
     let answering = std::thread::spawn(move || {
-        // It was taken by the first one, who is gone.
+        // The first client, which is gone, used this connection.
         drop(silent.accept().unwrap());
         let (mut stream, _) = silent.accept().unwrap();
         let mut asked = vec![];

@@ -1,5 +1,6 @@
-//! A batch that is offered and not consumed, as where a device has no room for it yet or its taker was interrupted: it
-//! is offered again, and is the next one as long as it is the rank's.
+//! Batches that are offered and not consumed, because a device has no room yet or the consumer was
+//! interrupted: such a batch is offered again, and is the next one as long as it belongs to the
+//! rank.
 
 use std::time::Duration;
 
@@ -55,7 +56,7 @@ fn next(loader: &mut Loader) -> Rows {
     })
 }
 
-/// Looks until a batch is offered, which is not consumed; returns its ordinals.
+/// Waits until a batch is offered, without consuming it; returns its ordinals.
 fn looks(loader: &mut Loader) -> Vec<u8> {
     let stood = (loader.cursor().epoch(), loader.cursor().step());
     until("a batch to look at", || {
@@ -71,7 +72,7 @@ fn looks(loader: &mut Loader) -> Vec<u8> {
     seen
 }
 
-/// The batch that was looked at last.
+/// Returns the next batch, which must be the one offered last.
 fn takes(loader: &mut Loader, seen: &[u8]) -> Rows {
     let rows = next(loader);
     let ordinals = rows.iter().flat_map(|(_, ordinal, _)| ordinal.to_ne_bytes());
@@ -83,13 +84,13 @@ fn takes(loader: &mut Loader, seen: &[u8]) -> Rows {
 fn comes_again_in_one_process() {
     let place = Place::with_shards(&COUNTS);
     let (mut late, mut other) = (alone(&place), alone(&place));
-    // On into the next epoch.
+    // Continues into the next epoch.
     for _ in 0..25 {
         let seen = looks(&mut late);
         assert_eq!(looks(&mut late), seen);
         assert_eq!(takes(&mut late, &seen), next(&mut other));
     }
-    // Whoever goes elsewhere has nothing of it.
+    // A loader that moves elsewhere discards the offered batch.
     looks(&mut late);
     late.set_epoch(5).unwrap();
     other.set_epoch(5).unwrap();

@@ -1,4 +1,4 @@
-//! docs/CLI.md is what the command says of itself.
+//! Checks that docs/CLI.md matches the command's help.
 
 use std::fmt::Write;
 
@@ -13,7 +13,7 @@ Every verb of `shardfeed` with its help, as the command prints it: made by `UPDA
 and tested to be current. [OPERATING.md](OPERATING.md) says what the options of coordinators and workers are for.
 ";
 
-/// The help of a verb, and of those below it.
+/// Appends the help of a verb and its subcommands.
 fn tell(place: &Place, verb: &[String], out: &mut String) {
     let words: Vec<&str> = verb.iter().map(String::as_str).chain(["--help"]).collect();
     let help = place.ok(&words);
@@ -22,7 +22,7 @@ fn tell(place: &Place, verb: &[String], out: &mut String) {
     write!(out, "\n{level} {name}\n\n```text\n{}```\n", trimmed(&help)).unwrap();
     let below = help.lines().skip_while(|line| *line != "Commands:").skip(1);
     for line in below.take_while(|line| !line.is_empty()) {
-        // What goes on from the line above stands further to the right.
+        // Continuation lines are indented further.
         let Some(first) = line.strip_prefix("  ").filter(|rest| !rest.starts_with(' ')) else {
             continue;
         };
@@ -33,7 +33,7 @@ fn tell(place: &Place, verb: &[String], out: &mut String) {
     }
 }
 
-/// The help without spaces at ends of lines.
+/// Removes trailing spaces from the help.
 fn trimmed(help: &str) -> String {
     help.lines().fold(String::new(), |text, line| text + line.trim_end() + "\n")
 }

@@ -1,4 +1,4 @@
-//! Certificates, access tokens, roles, the audit, and what strangers cannot do; over real processes.
+//! Certificates, access tokens, roles, the audit, and unauthenticated peers; with real processes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +16,7 @@ use shardfeed_proto::coordinator::v1::{self as wire, Context};
 use crate::cluster::{PATIENCE, Process, until};
 use crate::fixture::{Place, Ran};
 
-/// A cluster of one coordinator with certificates, in a place.
+/// A cluster of one coordinator with certificates, in its own folder.
 pub(crate) struct Secure {
     pub(crate) place: Place,
     coordinator: Process,
@@ -51,7 +51,7 @@ impl Secure {
         (coordinator, address)
     }
 
-    /// Runs the command as whoever a folder of certificates says.
+    /// Runs the command with the identity in a folder of certificates.
     pub(crate) fn run(&self, tls: &str, args: &[&str]) -> Ran {
         let shown = ["--coordinator", &self.address, "--tls", tls];
         self.place.run(&[args, &shown[..]].concat())
@@ -63,21 +63,21 @@ impl Secure {
         ran.stdout
     }
 
-    /// Runs what must be denied; returns what is said.
+    /// Runs a command that must be denied; returns the error.
     pub(crate) fn denied(&self, tls: &str, args: &[&str]) -> String {
         let ran = self.run(tls, args);
         assert_eq!(ran.code, 4, "{args:?}: {} {}", ran.stdout, ran.stderr);
         ran.stderr
     }
 
-    /// Makes an access token, as an admin.
+    /// Creates an access token as an admin.
     pub(crate) fn token(&self, name: &str, more: &[&str]) -> String {
         let file = format!("{name}.token");
         self.ok("pki/admin", &[&["access", "create", name, "--out", &file], more].concat());
         file
     }
 
-    /// A client with a token, and nothing but the authority's certificate.
+    /// Returns the options of a client with a token and only the authority's certificate.
     pub(crate) fn with_token(&self, file: &str) -> Vec<String> {
         let anonymous = self.place.path("anonymous");
         fs::create_dir_all(&anonymous).unwrap();
@@ -116,7 +116,7 @@ fn nobody_listens_beyond_this_host_without_certificates() {
     let (coordinator, _) = Process::ready(&place, "c.log", &[&args[..], &open].concat());
     assert!(coordinator.log().contains("insecure"), "{}", coordinator.log());
     assert_eq!(coordinator.terminate(), Some(0));
-    // A worker's pages, likewise.
+    // The same for a worker's HTTP pages.
     let worker = ["worker", "start", "--coordinator", "127.0.0.1:1", "--http", "0.0.0.0:0"];
     let ran = place.run(&[&worker[..], &["--socket", "w.sock"]].concat());
     assert_eq!(ran.code, 2, "{}", ran.stderr);
@@ -157,7 +157,7 @@ fn certificates_are_made_shown_and_renewed() {
         place.json(&["tls", "show", "pki/worker"])["authorities"].as_array().unwrap().len(),
         1
     );
-    // What is there is not made again.
+    // Existing certificates are not created again.
     let again = place.run(&["tls", "init", "pki"]);
     assert_eq!(again.code, 1, "{}", again.stderr);
     assert!(again.stderr.contains("is there already"), "{}", again.stderr);
@@ -168,22 +168,22 @@ fn who_does_not_prove_who_they_are_gets_nothing() {
     let cluster = Secure::start(Place::new());
     let said = cluster.ok("pki/admin", &["access", "whoami"]);
     assert!(said.starts_with("admin:admin; role admin, all jobs"), "{said}");
-    // In the clear.
+    // Without TLS.
     let ran = cluster.place.run(&["status", "--coordinator", &cluster.address]);
     assert_ne!(ran.code, 0);
     assert!(ran.stderr.contains("error:"), "{}", ran.stderr);
-    // Inside TLS, but nobody.
+    // With TLS, but without an identity.
     cluster.with_token("none");
     let said = cluster.denied("anonymous", &["status"]);
     assert!(said.contains("this cluster asks who calls"), "{said}");
-    // Of another authority.
+    // With a certificate of another authority.
     cluster.place.ok(&["tls", "init", "other", "--coordinator", "localhost"]);
     let said = cluster.denied("other/admin", &["status"]);
     assert!(said.contains("ca.crt here is of another authority"), "{said}");
     fs::copy(cluster.place.path("pki/ca.crt"), cluster.place.path("other/admin/ca.crt")).unwrap();
     let said = cluster.denied("other/admin", &["status"]);
     assert!(said.contains("trust"), "{said}");
-    // A coordinator that has no certificates, asked inside TLS.
+    // A coordinator without certificates, called with TLS.
     let args = ["coordinator", "start", "--data", "d2", "--listen", "127.0.0.1:0", "--http"];
     let (plain, line) =
         Process::ready(&cluster.place, "c2.log", &[&args[..], &["127.0.0.1:0"]].concat());
@@ -192,25 +192,26 @@ fn who_does_not_prove_who_they_are_gets_nothing() {
     assert_eq!(ran.code, 4, "{}", ran.stderr);
     assert!(ran.stderr.contains("speaks no TLS"), "{}", ran.stderr);
     drop(plain);
-    // The pages for monitors say nothing secret, and stay as they are.
+    // The pages for monitoring contain no secrets, and do not require authentication.
     assert!(!cluster.coordinator.log().contains("panicked"));
 }
 
-/// A call, and whom it is answered for.
+/// A call, as a function of the clients.
 type Call = fn(Clients, Option<Context>) -> shardfeed_agent::Answer<()>;
 
 macro_rules! calls {
     ($($client:ident.$name:ident($request:ident) $who:literal;)*) => {
         &[$((stringify!($name), $who, |clients, context| Box::pin(async move {
             let mut client = clients.$client;
-            #[allow(clippy::needless_update)] // Some requests have nothing else.
+            #[allow(clippy::needless_update)] // Some requests have no other field.
             let request = wire::$request { context, ..wire::$request::default() };
             client.$name(request).await.map(|_| tonic::Response::new(()))
         }))),*]
     };
 }
 
-/// Each call of both services, and who may make it: Viewer, Operator, Admin, Worker, Trainer, Coordinator.
+/// All calls of both services with the roles that may make them: Viewer, Operator, Admin, Worker,
+/// Trainer, Coordinator.
 const CALLS: &[(&str, &str, Call)] = calls! {
     worker.join(JoinRequest) "WT";
     worker.heartbeat(HeartbeatRequest) "WT";
@@ -266,7 +267,8 @@ fn is_denied<T>(answer: &Result<T, CallError>) -> bool {
 #[test]
 fn each_role_may_make_its_calls_and_no_others() {
     let cluster = Secure::start(Place::new());
-    // All calls of both services are in the table; exchanging is of join tokens only.
+    // All calls of both services are in the table, except the exchange, which is for join tokens
+    // only.
     let protocol = include_str!("../../../proto/shardfeed/coordinator/v1/coordinator.proto");
     let services = protocol.split("service PeerService").next().unwrap();
     let count = services.lines().filter(|line| line.trim_start().starts_with("rpc ")).count();
@@ -302,7 +304,7 @@ fn each_role_may_make_its_calls_and_no_others() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
-    // What nodes ask of each other is for nodes.
+    // Calls between nodes are only for nodes.
     let said = cluster.ok("pki/admin", &["audit", "--refused", "-o", "json", "--since", "1h"]);
     let said: serde_json::Value = serde_json::from_str(&said).unwrap();
     let entries = said["entries"].as_array().unwrap();
@@ -318,18 +320,18 @@ fn tokens_are_limited_expire_and_are_revoked_at_once() {
     let run = |file: &str, args: &[&str]| cluster.run_with_token(file, args);
     let said = run(&file, &["access", "whoami"]);
     assert!(said.stdout.contains("role operator, nightly-*, until"), "{}", said.stdout);
-    // Its jobs: there is none yet, which it may know.
+    // Its own jobs: none exists yet, which it may know.
     assert_eq!(run(&file, &["job", "show", "nightly-1"]).code, 3);
     let other = run(&file, &["job", "show", "resnet"]);
     assert_eq!(other.code, 4, "{}", other.stderr);
     assert!(other.stderr.contains("is not for job `resnet`"), "{}", other.stderr);
     assert_eq!(run(&file, &["job", "pause", "resnet"]).code, 4);
-    // More than jobs.
+    // A call about more than jobs.
     let more = run(&file, &["events"]);
     assert_eq!(more.code, 4, "{}", more.stderr);
     assert!(more.stderr.contains("for some jobs only"), "{}", more.stderr);
     assert_eq!(run(&file, &["worker", "list"]).code, 0);
-    // A secret that is almost right.
+    // A secret with one wrong character.
     let mut text = fs::read_to_string(cluster.place.path(&file)).unwrap();
     let last = text.trim_end().len() - 1;
     let other = if text.as_bytes()[last] == b'0' { "1" } else { "0" };
@@ -338,7 +340,7 @@ fn tokens_are_limited_expire_and_are_revoked_at_once() {
     let wrong = run("wrong.token", &["worker", "list"]);
     assert_eq!(wrong.code, 4, "{}", wrong.stderr);
     assert!(wrong.stderr.contains("there is no such access token"), "{}", wrong.stderr);
-    // Neither the cluster nor its files know the secret.
+    // Neither the cluster nor its files contain the secret.
     let secret = fs::read_to_string(cluster.place.path(&file)).unwrap();
     let secret = secret.trim().rsplit('_').next().unwrap().to_owned();
     for folder in ["data/raft", "data/audit"] {
@@ -348,12 +350,12 @@ fn tokens_are_limited_expire_and_are_revoked_at_once() {
             assert!(!found, "{folder}/{name} holds the secret");
         }
     }
-    // Expired.
+    // An expired token.
     let short = cluster.token("brief", &["--role", "viewer", "--ttl", "1s"]);
     until("its end", || (run(&short, &["worker", "list"]).code == 4).then_some(()));
     let late = run(&short, &["worker", "list"]);
     assert!(late.stderr.contains("has expired"), "{}", late.stderr);
-    // Revoked.
+    // A revoked token.
     let list = cluster.ok("pki/admin", &["access", "list", "-o", "json"]);
     let list: serde_json::Value = serde_json::from_str(&list).unwrap();
     let id = list["tokens"].as_array().unwrap().iter().find(|token| token["name"] == "ci");
@@ -362,7 +364,7 @@ fn tokens_are_limited_expire_and_are_revoked_at_once() {
     let late = run(&file, &["worker", "list"]);
     assert_eq!(late.code, 4);
     assert!(late.stderr.contains("was revoked"), "{}", late.stderr);
-    // All of it outlives the process.
+    // All of this outlives the process.
     let Secure { place, coordinator, address } = cluster;
     assert_eq!(coordinator.terminate(), Some(0));
     let (coordinator, address) = Secure::coordinator(&place, &address);
@@ -421,7 +423,7 @@ fn the_audit_counts_a_flood_of_refusals_and_tells_callers_apart() {
             serde_json::from_str(&cluster.ok("pki/admin", &args)).unwrap();
         told["entries"].as_array().unwrap().clone()
     };
-    // What was not written one by one is counted, though nobody is refused any more.
+    // Refusals without their own entry are counted in an entry, even if no further call is refused.
     until("all of them", || {
         let count = |entry: &serde_json::Value| match entry["message"].as_str() {
             Some(text) if text.ends_with(" more calls were refused") => {
@@ -475,7 +477,7 @@ fn a_worker_joins_by_a_token_that_is_good_once_and_speaks_for_itself_only() {
     let args = start("w", "w.sock", "w.secret");
     let args: Vec<_> = args.iter().map(String::as_str).collect();
     let (worker, _) = Process::ready(&cluster.place, "w.log", &args);
-    // It reads for the cluster with what it was given.
+    // The worker reads for the cluster with its new token.
     cluster.ok(
         "pki/otto",
         &["dataset", "add", "train", cluster.place.path("s-*.tfrecord").to_str().unwrap()],
@@ -484,14 +486,14 @@ fn a_worker_joins_by_a_token_that_is_good_once_and_speaks_for_itself_only() {
         let shown = cluster.ok("pki/vera", &["dataset", "show", "train", "-o", "json"]);
         shown.contains("\"ready\"").then_some(())
     });
-    // The join token is of no use any more, and was of no other use ever.
+    // The join token cannot be used again, and was never usable for anything else.
     let args = start("w2", "w2.sock", "w2.secret");
     let args: Vec<_> = args.iter().map(String::as_str).collect();
     let ran = cluster.place.run(&args);
     assert_eq!(ran.code, 4, "{}", ran.stderr);
     assert!(ran.stderr.contains("was used"), "{}", ran.stderr);
     assert!(!cluster.place.path("w2.secret").exists());
-    // A worker with other credentials cannot take its place, nor speak for it.
+    // A worker with other credentials can neither replace it nor use its session.
     let args = [
         "worker",
         "start",
@@ -515,12 +517,12 @@ fn a_worker_joins_by_a_token_that_is_good_once_and_speaks_for_itself_only() {
         Box::pin(async move { clients.worker.leave(wire::LeaveRequest { context, session }).await })
     });
     assert!(is_denied(&answer), "{answer:?}");
-    // It comes back with what it kept.
+    // It comes back with the token that it kept.
     assert_eq!(worker.terminate(), Some(0));
     let args = start("w", "w.sock", "w.secret");
     let args: Vec<_> = args.iter().map(String::as_str).collect();
     let (worker, _) = Process::ready(&cluster.place, "w.log", &args);
-    // Whose token is revoked is not heard any more.
+    // A worker whose token is revoked is rejected.
     let list = cluster.ok("pki/admin", &["access", "list", "-o", "json"]);
     let list: serde_json::Value = serde_json::from_str(&list).unwrap();
     let id = list["tokens"].as_array().unwrap().iter().find(|token| token["name"] == "w").unwrap();
@@ -551,7 +553,8 @@ fn certificates_are_renewed_under_a_cluster_that_goes_on() {
         serde_json::from_str::<serde_json::Value>(&shown).unwrap()["session"].clone()
     };
     let session = shown();
-    // A new authority, then new certificates, then only the new authority: whoever calls is known throughout.
+    // A new authority, then new certificates, then only the new authority: callers are recognized
+    // throughout.
     for step in [&["--ca"][..], &[], &["--forget-old-ca"]] {
         cluster.place.ok(&[&["tls", "rotate", "pki"], step].concat());
         let read_again = cluster.coordinator.log().matches("certificates were read again").count();
@@ -567,13 +570,13 @@ fn certificates_are_renewed_under_a_cluster_that_goes_on() {
     }
     assert_eq!(shown(), session, "the worker's session went on");
     assert_eq!(worker.terminate(), Some(0));
-    // What is shown by then is of the new authority, which alone is believed.
+    // The certificates are now from the new authority, which alone is trusted.
     let (worker, _) = Process::ready(&cluster.place, "w2.log", &args);
     assert_ne!(shown(), session);
     assert_eq!(worker.terminate(), Some(0));
 }
 
-/// So many strangers there shall be, and so many at least where a process may open few files.
+/// Number of unauthenticated peers, and the minimum if a process may open only few files.
 const STRANGERS: usize = 10_000;
 const STRANGERS_MIN: usize = 2_000;
 
@@ -587,7 +590,7 @@ fn thousands_of_strangers_do_not_stop_the_others() {
         rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum },
     );
     let files = limit.maximum.unwrap_or(u64::MAX);
-    // Half of the files, as the other half is the coordinator's, which has the same bound.
+    // Half of the files: the other half is for the coordinator, which has the same limit.
     let strangers = STRANGERS.min(usize::try_from(files / 2).unwrap_or(usize::MAX));
     println!("{strangers} strangers; {STRANGERS} are wanted, and a process may open {files} files");
     assert!(
@@ -622,13 +625,14 @@ fn thousands_of_strangers_do_not_stop_the_others() {
         let Ok(mut stream) = TcpStream::connect(&cluster.address) else {
             panic!("stranger {number} of {strangers} is not let in");
         };
-        // A third is silent, a third says half a hello, a third talks nonsense.
+        // A third is silent, a third sends half of a TLS hello, and a third sends something other
+        // than TLS.
         let said: &[u8] = match number % 3 {
             0 => b"",
             1 => b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
             _ => b"GET / HTTP/1.1\r\n\r\n",
         };
-        // It may be closed already.
+        // The connection may be closed already.
         let _ = stream.write_all(said);
         open.push(stream);
         if number % 2_000 == 1_999 {
@@ -640,7 +644,7 @@ fn thousands_of_strangers_do_not_stop_the_others() {
         cluster.ok("pki/admin", &["access", "whoami"]).split(';').next(),
         Some("admin:admin")
     );
-    // Who talked nonsense was shown out.
+    // The peer that did not speak TLS was disconnected.
     let mut answer = Vec::new();
     let mut rude = open.swap_remove(2);
     rude.set_read_timeout(Some(PATIENCE)).unwrap();

@@ -1,4 +1,4 @@
-//! What `.idx` files and `dataset_info.json` beside shards are used for.
+//! Use of `.idx` files and `dataset_info.json` beside shards.
 
 use std::fs;
 
@@ -14,7 +14,7 @@ fn place() -> Place {
         let new = place.path(&name(shard));
         fs::rename(place.path(&format!("s-{shard}.tfrecord")), new).unwrap();
     }
-    // A record is `record N of M`: 13 bytes, and a frame has 16 more.
+    // A record is `record N of M`: 13 bytes, and framing adds 16.
     place.file(&format!("{}.idx", name(0)), "0 29\n29 29\n58 29\n");
     place.file("dataset_info.json", info(["3", "4", "5"]));
     place
@@ -54,7 +54,7 @@ fn numbers_are_known_without_a_scan() {
     assert!(!place.path("cache").exists());
     let found = place.json(&["dataset", "inspect", "--unscanned", FILES]);
     assert_eq!((&found["records"], &found["sidecar_faults"]), (&json!(12), &json!([])));
-    // What is not said is not known.
+    // Missing information stays unknown.
     fs::remove_file(place.path("dataset_info.json")).unwrap();
     let found = place.json(&["dataset", "inspect", "--unscanned", FILES]);
     assert_eq!((&found["records"], &found["shards"][0]["records"]), (&json!(null), &json!(3)));
@@ -75,14 +75,14 @@ fn what_agrees_with_the_shards_is_not_mentioned() {
 fn a_shard_that_ends_too_early_between_two_records_is_found() {
     let place = place();
     place.truncate(&name(1), 3 * 29);
-    // To all who only look at the file it is whole; its content is what is read.
+    // The file alone looks complete, and its content is used.
     let ran = place.run(&["dataset", "inspect", FILES]);
     assert_eq!(ran.code, 0);
     assert!(ran.stdout.contains("records         11\n"), "{}", ran.stdout);
     let note = "note: $DIR/dataset_info.json says 4 records of d-train.tfrecord-00001-of-00003, which has 3\n";
     assert!(place.portable(&ran.stdout).ends_with(note), "{}", ran.stdout);
     assert!(ran.stderr.contains("says 4 records"), "{}", ran.stderr);
-    // It was scanned when it was said.
+    // The scan is cached, so stderr is empty; the note is repeated.
     let again = place.run(&["dataset", "inspect", FILES]);
     assert!(again.stderr.is_empty() && place.portable(&again.stdout).ends_with(note));
     let ran = place.run(&["dataset", "verify", FILES]);
@@ -99,7 +99,7 @@ fn an_index_of_another_file_is_a_fault_and_counts_for_nothing() {
     let place = place();
     place.file(&format!("{}.idx", name(0)), "0 29\n29 29\n");
     let found = place.json(&["dataset", "inspect", "--unscanned", FILES]);
-    // Who is right is still known from the other file.
+    // The other file shows which number is correct.
     assert_eq!(found["records"], 12);
     let fault = &found["sidecar_faults"][0];
     assert_eq!(fault["file"], place.path(&format!("{}.idx", name(0))).to_str().unwrap());
@@ -108,7 +108,7 @@ fn an_index_of_another_file_is_a_fault_and_counts_for_nothing() {
         "the frames end at byte 58, but the shard has 87 bytes: it is of another file, or of this one as it was once"
     );
     assert_eq!(place.run(&["dataset", "verify", FILES]).code, 1);
-    // Of the right size, with frames that are not there.
+    // The index has the right size, but wrong frames.
     place.file(&format!("{}.idx", name(0)), "0 30\n30 28\n58 29\n");
     let found = place.json(&["dataset", "inspect", "--unscanned", FILES]);
     assert_eq!(
@@ -126,7 +126,7 @@ fn shards_of_a_split_that_are_not_there_are_named() {
     let said =
         "names files of the split `train` that are not there: d-train.tfrecord-00002-of-00003";
     assert!(found.stdout.contains(said), "{}", found.stdout);
-    // Whoever reads some of the files that are all there hears nothing.
+    // If only some of the existing files are read, there is no note.
     let place = self::place();
     place.ok(&["dataset", "verify", &name(1)]);
 }

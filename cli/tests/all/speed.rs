@@ -1,4 +1,4 @@
-//! What the verbs about speed refuse.
+//! Errors of the verbs about speed.
 
 use expect_test::expect;
 

@@ -52,7 +52,7 @@ fn json_holds_every_figure() {
     assert_eq!(found["record_bytes"]["mean"], bytes as f64 / 400.0);
     let mut sorted = sizes;
     sorted.sort_unstable();
-    // Records of fewer than 256 bytes are counted exactly.
+    // Sizes of records with fewer than 256 bytes are exact.
     assert_eq!(found["record_bytes"]["p50"], sorted[199]);
     assert_eq!(found["record_bytes"]["p99"], sorted[395]);
     assert_eq!(found["shard_records"], json!({"min": 100, "mean": 100.0, "max": 100}));
@@ -147,7 +147,7 @@ fn a_damaged_record_is_named_with_its_place() {
         hint: copy the file again from its source; the records after this one are readable; `shardfeed dataset verify` lists all that is damaged
     "#]].assert_eq(&place.fails(&["dataset", "stats", "s-0.tfrecord"]));
     place.truncate("s-1.tfrecord", 1_000);
-    // The first file is told, whichever is read first.
+    // The first file is reported, regardless of the order in which they are read.
     for _ in 0..5 {
         assert!(
             place.fails(&["dataset", "stats", "*.tfrecord"]).contains("$DIR/s-0.tfrecord: corrupt")

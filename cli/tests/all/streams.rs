@@ -1,4 +1,5 @@
-//! What goes where: data to stdout, the rest to stderr, and nothing to whoever went away.
+//! Streams: results on stdout, everything else on stderr, and no error if the reader closed the
+//! stream.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
@@ -39,7 +40,7 @@ fn a_full_disk_is_an_error() {
 fn logs_go_to_stderr_and_have_no_color_there() {
     let place = Place::with_shards(&[3]);
     place.ok(&["dataset", "inspect", "s-0.tfrecord"]);
-    // A damaged cache is scanned anew, with a warning.
+    // A damaged cache is rebuilt, with a warning.
     let folder = place.path("cache/index");
     for entry in std::fs::read_dir(folder).unwrap() {
         std::fs::write(entry.unwrap().path(), "damaged").unwrap();
@@ -53,7 +54,7 @@ fn logs_go_to_stderr_and_have_no_color_there() {
 #[test]
 fn nothing_is_coloured_with_no_color() {
     let place = Place::with_shards(&[3]);
-    // Forced, colours come without a terminal, too.
+    // If forced, colours are used without a terminal, too.
     let has_colours = |args: &[&str], no_color: &str| {
         let mut command = place.command(args);
         command.env("CLICOLOR_FORCE", "1").env("NO_COLOR", no_color);

@@ -1,4 +1,4 @@
-//! Three coordinators as processes, in a place of their own, and ranks that train.
+//! Three coordinators as processes in their own folder, and ranks that train.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
@@ -15,10 +15,10 @@ use crate::fixture::{Place, rows_of};
 pub(crate) const BATCH: u64 = 8;
 pub(crate) const RANKS: u64 = 2;
 
-/// Of each node, at an address of its own.
+/// Port of each node, at its own address.
 const PORT: u16 = 7170;
 
-/// The machine that tests run on may stop a process for longer than the defaults.
+/// Longer timeouts than the defaults: the test machine may pause a process for longer.
 const OPTIONS: &str = "\
 cluster-name = \"prod\"
 session-ttl-ms = 10000
@@ -33,14 +33,15 @@ pub(crate) type Rows = Vec<(u32, u64, bool)>;
 /// The coordinators.
 pub(crate) struct Three {
     pub(crate) place: Place,
-    /// Of nodes 1 to 3, in order.
+    /// Addresses of nodes 1 to 3, in order.
     pub(crate) addresses: Vec<String>,
-    /// Those that run, by number.
+    /// Running nodes by number.
     pub(crate) nodes: BTreeMap<u64, Process>,
     _network: UdpSocket,
 }
 
-/// A loopback network of its own, as nodes come back to their ports; nobody else has it while the socket lives.
+/// Reserves a loopback network, as nodes come back to their ports; no other test uses it while the
+/// socket exists.
 fn network() -> (UdpSocket, [u8; 3]) {
     let first = std::process::id() % 60_000;
     let networks = (first..60_000).chain(0..first);
@@ -55,13 +56,13 @@ fn network() -> (UdpSocket, [u8; 3]) {
 }
 
 impl Three {
-    /// Nodes that have founded a cluster, with folders `data-1` to `data-3`.
+    /// Starts nodes that found a cluster, with folders `data-1` to `data-3`.
     pub(crate) fn start(place: Place) -> Self {
         place.file("coordinator.toml", OPTIONS);
         let (network, [a, b, c]) = network();
         let addresses = (1..=3).map(|node| format!("{a}.{b}.{c}.{node}:{PORT}")).collect();
         let mut this = Self { place, addresses, nodes: BTreeMap::new(), _network: network };
-        // They wait for each other.
+        // The nodes wait for each other.
         let started: Vec<_> = (1..=3).map(|node| (node, this.spawn(node, "data", &[]))).collect();
         for (node, (process, first)) in started {
             first().unwrap_or_else(|| panic!("node {node} ended: {}", process.log()));
@@ -70,7 +71,7 @@ impl Three {
         this
     }
 
-    /// Arguments of a node over its folder, whose name begins with `data`.
+    /// Arguments of a node with its folder, whose name begins with `data`.
     pub(crate) fn args(&self, node: u64, data: &str, more: &[&str]) -> Vec<String> {
         let peers = (1..).zip(&self.addresses).map(|(node, address)| format!("{node}={address}"));
         let peers = peers.collect::<Vec<_>>().join(",");
@@ -81,7 +82,7 @@ impl Three {
         args.into_iter().map(str::to_owned).collect()
     }
 
-    /// Starts a node; returns also the first line on its stdout to come.
+    /// Starts a node; also returns a function that waits for the first line on its stdout.
     pub(crate) fn spawn(
         &self,
         node: u64,
@@ -97,12 +98,12 @@ impl Three {
         &self.addresses[node as usize - 1]
     }
 
-    /// All addresses, as they are given to whoever asks.
+    /// All addresses, as a `--coordinator` value.
     pub(crate) fn list(&self) -> String {
         self.addresses.join(",")
     }
 
-    /// Runs what must succeed, asking `coordinators`.
+    /// Runs a command that must succeed, with these coordinators.
     pub(crate) fn ok(&self, coordinators: &str, args: &[&str]) -> String {
         let ran = self.place.run(&[args, &["--coordinator", coordinators]].concat());
         assert_eq!(ran.code, 0, "{args:?}: {}", ran.stderr);
@@ -120,7 +121,7 @@ impl Three {
         Process::ready(&self.place, "w.log", &[&start[..], &more].concat()).0
     }
 
-    /// A rank of job `j` over the dataset `train`, served by the worker.
+    /// Opens a rank of job `j` over the dataset `train`, served by the worker.
     pub(crate) fn loader(&self, mode: Mode, rank: u64, run: &str) -> Loader {
         let options = LoaderOptions {
             dataset: Some("train".into()),
@@ -129,7 +130,7 @@ impl Three {
             world_size: RANKS,
             mode,
             tail: if mode == Mode::Dynamic { Tail::Uneven } else { Tail::Drop },
-            // A group of a dynamic job is one shard: there are some for each rank.
+            // A group of a dynamic job is one shard, so that each rank gets several.
             interleave: Some(1),
             job: Some("j".into()),
             cluster: Some(ClusterOptions {
@@ -145,7 +146,7 @@ impl Three {
     }
 }
 
-/// The rows of a rank's next batch, if it comes soon, and the epoch that they are of.
+/// Returns the epoch and the rows of a rank's next batch, if it arrives within 10 ms.
 pub(crate) fn look(loader: &mut Loader) -> Option<(u64, Rows)> {
     let epoch = loader.cursor().epoch();
     match loader.next(Duration::from_millis(10)).unwrap() {

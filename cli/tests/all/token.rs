@@ -1,4 +1,4 @@
-//! `--token`: from where a loader stands.
+//! `--token`: plans from a loader's state.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ fn start(place: &Place, world_size: u64, batch_size: u64, tail: Tail) -> Loader 
     shardfeed_embedded::open(options, &mut |_| true).unwrap()
 }
 
-/// A token in epoch 1, after `steps` steps, and its loader.
+/// Returns a loader state in epoch 1 after `steps` steps, and its loader.
 fn stopped(place: &Place, steps: u64, tail: Tail) -> (Token, Loader) {
     let mut loader = start(place, 2, 3, tail);
     loader.set_epoch(1).unwrap();
@@ -59,7 +59,7 @@ fn a_token_says_epoch_and_batch() {
     );
     assert_eq!((&batch["epoch"], &batch["step"]), (&1.into(), &4.into()));
     assert_eq!(rows(&batch), next(&mut loader).unwrap());
-    // Without a world size, the global batch.
+    // Without a world size, the global batch is shown.
     let whole = place.json(&[&SHOW[..], &["--token", "token.json", "--step", "4"]].concat());
     assert_eq!(rows(&whole).len(), 6);
     assert_eq!(rows(&whole)[..3], rows(&batch));
@@ -121,7 +121,7 @@ fn the_token_of_one_uneven_rank_shows_all_ranks() {
 fn features_are_no_part_of_it_but_the_order_is() {
     let place = Place::with_shards(&COUNTS);
     let (token, _) = stopped(&place, 4, Tail::Drop);
-    // The same job with a decoder has another digest.
+    // The same job with another decoder has another digest.
     let mut other = token;
     other.job = "0".repeat(64).parse().unwrap();
     other.checks = other.checks.replace(",none", ",other");

@@ -1,5 +1,5 @@
-//! What a colleague with a limited token, a trainer's certificate or a seat at the worker's socket cannot do to
-//! others; over real processes.
+//! Attacks by colleagues with a limited token, a trainer's certificate or access to the worker's
+//! socket; with real processes.
 
 use std::fmt::Debug;
 use std::fs;
@@ -24,7 +24,7 @@ use crate::cluster::{PATIENCE, Process, until};
 use crate::fixture::Place;
 use crate::security::Secure;
 
-/// Makes one call; `$field` of both services' clients.
+/// Makes one call; `$field` is one of both services' clients.
 macro_rules! ask {
     ($client:expr, $field:ident.$name:ident($request:ident { $($fields:tt)* })) => {
         $client.ask(Patience::Wait, PATIENCE, &mut |_| true, |mut clients, context| {
@@ -41,7 +41,7 @@ fn refusal<T: Debug>(answer: Result<T, CallError>) -> WireError {
     }
 }
 
-/// A session of a client, under a name.
+/// Begins a session of a client, under a name.
 fn join(client: &Coordinator, name: &str) -> u64 {
     let (worker, incarnation) = (name.to_owned(), "one".to_owned());
     let joined: Result<wire::JoinResponse, _> = ask!(
@@ -55,7 +55,7 @@ fn join(client: &Coordinator, name: &str) -> u64 {
     joined.unwrap().session
 }
 
-/// The work that a session is given now.
+/// Claims the work that is available to a session now.
 fn take(client: &Coordinator, session: u64) -> Vec<wire::ScanTask> {
     let taken: Result<wire::TakeScansResponse, _> =
         ask!(client, worker.take_scans(TakeScansRequest { session, most: 16 }));
@@ -68,7 +68,7 @@ fn put(client: &Coordinator, content: &[u8]) -> Result<Vec<u8>, CallError> {
     put.map(|put| put.digest)
 }
 
-/// A listing of one file, whose chunk is put.
+/// Stores the chunk of a listing of one file; returns the part.
 fn part(client: &Coordinator, path: &str) -> Part {
     let file = ListedFile { path: path.to_owned(), size: 10, etag: None, changed_ns: Some(1) };
     let chunk = put(client, &ListingChunk::new(vec![file]).encode().unwrap()).unwrap();
@@ -108,7 +108,7 @@ fn get(client: &Coordinator, name: &str) -> wire::Dataset {
     got.unwrap().dataset.unwrap()
 }
 
-/// A worker with the workers' certificate.
+/// Starts a worker with the workers' certificate.
 fn worker(cluster: &Secure, name: &str, more: &[&str]) -> Process {
     let (socket, log) = (format!("{name}.sock"), format!("{name}.log"));
     let args = ["worker", "start", "--name", name, "--socket", &socket, "--tls", "pki/worker"];
@@ -129,7 +129,7 @@ fn a_limited_token_replaces_lists_and_fails_nobodys_dataset() {
     let pattern = cluster.place.path("s-*.tfrecord").display().to_string();
     cluster.ok("pki/otto", &["dataset", "add", "images", &pattern, "--no-wait"]);
     let session = join(&attacker, "mallory");
-    // It is given nothing of others, and what it reports without a lease is refused.
+    // It gets no work of others, and its reports without a lease are refused.
     assert_eq!(take(&attacker, session), []);
     let parts = vec![part(&attacker, "evil.tfrecord")];
     for fencing in 0..20 {
@@ -157,17 +157,17 @@ fn a_limited_token_replaces_lists_and_fails_nobodys_dataset() {
         );
         assert_eq!(refusal(failed).kind, ErrorKind::Fenced);
     }
-    // The refusals are written down, as many as there is room for.
+    // The refusals are in the audit, as far as there is room.
     let audit = cluster.ok("pki/admin", &["audit", "--since", "1h", "-o", "json"]);
     let audit: serde_json::Value = serde_json::from_str(&audit).unwrap();
     let is_fenced =
         |entry: &&serde_json::Value| entry["method"] == "FailScan" && entry["outcome"] == "FENCED";
     let fenced = audit["entries"].as_array().unwrap().iter().filter(is_fenced).count();
     assert!((1..=20).contains(&fenced), "{fenced}: {audit}");
-    // It names nothing beyond its names, nor what the coordinator names.
+    // It can use only its own names, and no names reserved for the coordinator.
     assert_eq!(refusal(add(&attacker, "images2", &pattern)).kind, ErrorKind::Denied);
     assert_eq!(refusal(add(&victim, "files-0123", &pattern)).kind, ErrorKind::Invalid);
-    // Of its own dataset it lists only what the patterns match.
+    // For its own dataset, it can list only files that match the patterns.
     add(&attacker, "nightly-a", "/tmp/mine/*.tfrecord").unwrap();
     let task = take(&attacker, session).remove(0);
     assert_eq!(task.dataset, "nightly-a");
@@ -187,7 +187,7 @@ fn a_limited_token_replaces_lists_and_fails_nobodys_dataset() {
     let error = refusal(report("/tmp/other"));
     assert!(error.message.contains("is matched by no pattern"), "{error}");
     report("/tmp/mine").unwrap();
-    // What it reports of its own is labelled, and does nothing to a terminal.
+    // Its failure reports are labelled, and cannot control a terminal.
     let task = take(&attacker, session).remove(0);
     let text = format!("\u{1b}[2J{}", "x".repeat(100_000));
     let failed: Result<wire::FailScanResponse, _> = ask!(
@@ -204,7 +204,7 @@ fn a_limited_token_replaces_lists_and_fails_nobodys_dataset() {
     let message = shown.failure.unwrap().message;
     assert!(message.len() <= 4096 && !message.contains('\u{1b}'), "{message:.80}");
     assert!(shown.failure_from.contains("mallory of trainer:nightly"), "{}", shown.failure_from);
-    // The victim's dataset is what it was.
+    // The victim's dataset is unchanged.
     let _worker = worker(&cluster, "w", &[]);
     until("the dataset", || {
         (get(&victim, "images").state() == wire::DatasetState::Ready).then_some(())
@@ -221,14 +221,15 @@ fn the_same_files_are_one_dataset_and_a_limited_scan_of_them_is_believed_by_nobo
     let theirs = add_files(&attacker, "/data", std::slice::from_ref(&files));
     let ours = add_files(&victim, "/data", std::slice::from_ref(&files));
     assert_ne!(theirs, ours);
-    // The attacker's session is given its own, and only that.
+    // The attacker's session gets only its own dataset.
     let session = join(&attacker, "mallory");
     let given: Vec<_> = take(&attacker, session).into_iter().map(|task| task.dataset).collect();
     assert_eq!(given, std::slice::from_ref(&theirs));
     let workers = join(&victim, "w");
     let given: Vec<_> = take(&victim, workers).into_iter().map(|task| task.dataset).collect();
     assert_eq!(given, std::slice::from_ref(&ours));
-    // Who comes later joins what a worker scans, also with a limited token.
+    // A dataset that a worker scans is shared with later callers, including those with a limited
+    // token.
     assert_eq!(add_files(&attacker, "/data", std::slice::from_ref(&files)), ours);
     assert_eq!(add_files(&tom, "/data", std::slice::from_ref(&files)), ours);
     assert_ne!(add_files(&victim, "/other", std::slice::from_ref(&files)), ours);
@@ -280,7 +281,7 @@ fn a_peer_with_a_trainers_certificate_takes_over_and_scans_nothing_of_others() {
     let tom = cluster.client(Some("pki/tom"), None);
     let mallory = cluster.client(Some("pki/mallory"), None);
     let (toms, mallorys) = (join(&tom, "tom"), join(&mallory, "mallory"));
-    // The same files, found by both: neither believes what the other finds in them.
+    // The same files, found by both: neither trusts the other's scan.
     let files = [part(&tom, "train.tfrecord")];
     let (theirs, ours) = (add_files(&mallory, "/data", &files), add_files(&tom, "/data", &files));
     assert_ne!(theirs, ours);
@@ -289,13 +290,13 @@ fn a_peer_with_a_trainers_certificate_takes_over_and_scans_nothing_of_others() {
     };
     assert_eq!(given(&mallory, mallorys), [theirs]);
     assert_eq!(given(&tom, toms), [ours]);
-    // What an operator added is a worker's to scan, if there is one.
+    // A dataset of an operator is scanned by a worker, if there is one.
     let worker = join(&cluster.client(Some("pki/worker"), None), "w");
     cluster.ok("pki/otto", &["dataset", "add", "images", "/images/*", "--no-wait"]);
     assert_eq!(given(&mallory, mallorys), [""; 0]);
     let workers = cluster.client(Some("pki/worker"), None);
     assert_eq!(given(&workers, worker), ["images"]);
-    // A training is its principal's.
+    // A training belongs to its principal.
     train(&tom, toms, "one").unwrap();
     let error = refusal(train(&mallory, mallorys, "two"));
     assert_eq!(error.kind, ErrorKind::Denied);
@@ -316,11 +317,11 @@ fn a_peer_with_a_trainers_certificate_takes_over_and_scans_nothing_of_others() {
 #[test]
 fn a_dataset_that_is_removed_is_scanned_no_longer() {
     let cluster = Secure::start(Place::with_shards(&[30]));
-    // Nothing answers there.
+    // The listener never answers.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", silent.local_addr().unwrap());
     let _worker = worker(&cluster, "w", &[]);
-    // They take all turns of the worker: three may be of one principal.
+    // These datasets occupy all turns of the worker: three may belong to one principal.
     let hanging = [("pki/otto", "a"), ("pki/otto", "b"), ("pki/otto", "c"), ("pki/admin", "d")];
     for (who, name) in hanging {
         let url = format!("{url}/{name}.tfrecord");
@@ -333,7 +334,7 @@ fn a_dataset_that_is_removed_is_scanned_no_longer() {
         cluster.ok("pki/otto", &["dataset", "remove", name, "--yes"]);
     }
     let client = cluster.client(Some("pki/worker"), None);
-    // Long before the store would be given up.
+    // Long before the requests to the store time out.
     until("a turn", || (get(&client, "images").state() == wire::DatasetState::Ready).then_some(()));
 }
 
@@ -341,7 +342,7 @@ fn a_dataset_that_is_removed_is_scanned_no_longer() {
 fn a_limited_token_does_not_stop_registration() {
     let cluster = Secure::start(Place::with_shards(&[30]));
     let (attacker, victim) = (nightly(&cluster), cluster.client(Some("pki/worker"), None));
-    // Nothing answers there: each connection waits in the queue of a listener that accepts none.
+    // The listener never answers: each connection waits in its queue.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", silent.local_addr().unwrap());
     let place = cluster.place.path(".");
@@ -357,17 +358,18 @@ fn a_limited_token_does_not_stop_registration() {
     }
     let (count, error) = refused.expect("a principal has a bound");
     assert!(count >= 40 && error.message.contains("that are not ready"), "{count}: {error}");
-    // Others are served meanwhile.
+    // Other principals are served meanwhile.
     let pattern = cluster.place.path("s-*.tfrecord").display().to_string();
     cluster.ok("pki/otto", &["dataset", "add", "images", &pattern]);
-    // What is removed is scanned no longer: the attacker's turns are free for the next ones.
+    // A removed dataset is no longer scanned: the attacker's turns are free for the next ones.
     for number in 0..count {
         let name = format!("nightly-{number}");
         cluster.ok("pki/otto", &["dataset", "remove", &name, "--yes"]);
     }
     let file = cluster.place.path("s-0.tfrecord").display().to_string();
     cluster.ok("pki/otto", &["dataset", "add", "more", &file]);
-    // Chunks of a limited principal have a bound of their own; others' are stored, and the pages say so.
+    // Chunks of a limited principal have a separate bound; those of others are stored, and the
+    // metrics show it.
     let mut put_all = 0_u32;
     let error = loop {
         let mut content = vec![0; 1 << 20];
@@ -405,7 +407,7 @@ fn a_dataset_by_a_trainer_says_nothing_of_paths_and_fetches_nothing() {
     for (number, probe) in probes.iter().enumerate() {
         add(&tom, &format!("probe-{number}"), probe).unwrap();
     }
-    // A dataset that comes later is scanned by then: the others are not.
+    // A later dataset is scanned by then, but the others are not.
     let pattern = cluster.place.path("s-*.tfrecord").display().to_string();
     let inside = root.join("s.tfrecord");
     fs::copy(cluster.place.path("s-0.tfrecord"), &inside).unwrap();
@@ -423,7 +425,7 @@ fn a_dataset_by_a_trainer_says_nothing_of_paths_and_fetches_nothing() {
     assert!(said[0].contains("no live worker may read IT"), "{said:?}");
     assert!(said.iter().all(|other| *other == said[0]), "{said:?}");
     assert!(asked.accept().is_err(), "the URL was fetched");
-    // A symbolic link out of a data root, to what is there and what is not.
+    // A symbolic link out of a data root, to an existing and a missing file.
     let linked = ["passwd", "none"].map(|name| {
         let dataset = format!("link-{name}");
         let pattern = root.join("link").join(name).display().to_string();
@@ -437,7 +439,7 @@ fn a_dataset_by_a_trainer_says_nothing_of_paths_and_fetches_nothing() {
     assert_eq!(linked[0], linked[1]);
 }
 
-/// Runs `work` on a thread that is another user's to those whom it connects to.
+/// Runs `work` on a thread with another user id, as seen by the servers that it connects to.
 fn as_user<T: Send>(uid: u32, work: impl FnOnce() -> T + Send) -> T {
     let run = move || {
         set_thread_groups(&[]).unwrap();
@@ -448,7 +450,7 @@ fn as_user<T: Send>(uid: u32, work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| scope.spawn(run).join().unwrap())
 }
 
-/// Two users that have no rights here.
+/// Two users without permissions here.
 const ALICE: u32 = 77_001;
 const BOB: u32 = 77_002;
 
@@ -466,7 +468,7 @@ fn a_seat_at_the_workers_socket_ends_no_job_and_opens_no_file() {
     mode("s-0.tfrecord", 0o644);
     place.file("secret.tfrecord", fs::read(place.path("s-0.tfrecord")).unwrap());
     mode("secret.tfrecord", 0o600);
-    // What a client trusts, for users who cannot read the folder of certificates.
+    // The client's trust, for users who cannot read the folder of certificates.
     let start = |uid: u32, file: &str, job: &str, run: &str| {
         let options = LoaderOptions {
             job: Some(job.to_owned()),
@@ -496,7 +498,7 @@ fn a_seat_at_the_workers_socket_ends_no_job_and_opens_no_file() {
     let error = said(start(BOB, "s-0.tfrecord", "train", "r2"));
     assert!(error.contains("is of user 77001; user 77002 may not start its ranks"), "{error}");
     start(BOB, "s-0.tfrecord", "bobs", "r1").unwrap();
-    // Hers goes on.
+    // Alice's loader continues.
     until("her next batch", || match alices.next(Duration::from_millis(100)).unwrap() {
         Next::Batch(_) => Some(()),
         Next::Pending | Next::EpochEnd => None,
@@ -509,7 +511,7 @@ fn a_seat_at_the_workers_socket_ends_no_job_and_opens_no_file() {
     }
     let hidden = said(start(BOB, "folder/none.tfrecord", "spy", "r1"));
     assert!(hidden.contains("no such file"), "{hidden}");
-    // Also by the name of a dataset that somebody else added.
+    // The same for the name of a dataset that another user added.
     let secret = place.path("secret.tfrecord").display().to_string();
     cluster.ok("pki/otto", &["dataset", "add", "secrets", &secret]);
     let named = LoaderOptions {
@@ -527,7 +529,7 @@ fn a_seat_at_the_workers_socket_ends_no_job_and_opens_no_file() {
         open.map(drop).map_err(|error| error.to_string())
     });
     assert!(error.unwrap_err().contains("Permission denied"));
-    // The audit says who.
+    // The audit names the users.
     let audit = cluster.ok("pki/admin", &["audit", "--since", "1h", "-o", "json"]);
     assert!(audit.contains("uid=77001") && audit.contains("uid=77002"), "{audit}");
 }

@@ -8,7 +8,7 @@ use shardfeed_tfrecord::Compression;
 
 use crate::fixture::Place;
 
-/// Bytes of each record's frame, with data of 84 bytes.
+/// Size of a record with framing, bytes: 84 bytes of data.
 const FRAME: usize = 100;
 
 fn place(files: usize, records: usize) -> Place {
@@ -20,7 +20,7 @@ fn place(files: usize, records: usize) -> Place {
     place
 }
 
-/// Runs what must find damage; returns the JSON and stderr.
+/// Runs a command that must find damage; returns the JSON and stderr.
 fn damaged(place: &Place, args: &[&str]) -> (Value, String) {
     let ran = place.run(&[&["dataset", "verify", "-o", "json"], args].concat());
     assert_eq!(ran.code, 1);
@@ -54,7 +54,7 @@ fn finds_exactly_the_records_that_were_damaged() {
     let hit = [(1, vec![0, 7, 8, 29_999]), (3, (0..30_000).step_by(997).collect::<Vec<_>>())];
     for (file, records) in &hit {
         for record in records {
-            // Data, or the checksum behind it.
+            // The data, or its checksum.
             let at = if record % 2 == 0 { 40 } else { FRAME - 1 };
             place.damage(&format!("f-{file}.tfrecord"), record * FRAME + at);
         }
@@ -151,7 +151,7 @@ fn the_table_says_it_for_people() {
 #[test]
 fn damaged_files_are_shown_among_many_good_ones() {
     let place = Place::with_shards(&[1; 30]);
-    place.damage("s-9.tfrecord", 14); // The last one by name.
+    place.damage("s-9.tfrecord", 14); // The last file by name.
     let ran = place.run(&["dataset", "verify", "*.tfrecord"]);
     assert!(ran.stdout.contains("… and 9 more good files"), "{}", ran.stdout);
     assert!(ran.stdout.contains("\ns-9.tfrecord    0        1"), "{}", ran.stdout);

@@ -47,7 +47,7 @@ fn each_column_has_the_narrowest_type_that_holds_it() {
             record(&[("f", Value::Float32(&[1e-3]))]),
         ],
     );
-    // One more than an int64 holds.
+    // One more than the maximum int64.
     let too_large = "i\n1\n9223372036854775808\n";
     let floats = [1.0, 9_223_372_036_854_775_808.0];
     check(too_large, floats.iter().map(|f| record(&[("i", Value::Float32(&[*f]))])).collect());
@@ -84,7 +84,7 @@ fn rows_are_found_again_in_any_order_and_size() {
     let share = told["stream_bytes"].as_u64().unwrap() / shards.len() as u64;
     assert!((90_000..=102_400).contains(&share), "{share}");
     for shard in shards {
-        // Off by one record at most.
+        // At most one record off.
         let bytes = shard["stream_bytes"].as_u64().unwrap();
         assert!(bytes.abs_diff(share) < 800, "{bytes}");
     }
@@ -92,7 +92,7 @@ fn rows_are_found_again_in_any_order_and_size() {
     let in_order = written(&place);
     expected.sort();
     assert!(in_order == expected);
-    // They are shuffled, not only divided.
+    // The records are shuffled, not only partitioned.
     let first = records(&place.path("out").join(&place.names("out")[0]));
     assert!(!first.is_sorted_by_key(|record| expected.binary_search(record)));
 }

@@ -67,12 +67,12 @@ fn shards_are_alike() {
     for (index, shard) in shards.iter().enumerate() {
         let name = format!("in-{index:05}-of-{:05}.tfrecord", shards.len());
         assert_eq!(shard["name"], name);
-        // As asked, give or take one record, the largest of which has 1.1 KB.
+        // The requested size, plus or minus one record; the largest record has 1.1 KB.
         let bytes = shard["stored_bytes"].as_u64().unwrap();
         assert!((8_500..=11_200).contains(&bytes), "{bytes}");
         assert_eq!(fs::metadata(place.path("out").join(name)).unwrap().len(), bytes);
     }
-    // Both classes are in all of them.
+    // Both classes are in all shards.
     for name in place.names("out") {
         let text = |record: &Vec<u8>| String::from_utf8_lossy(record).into_owned();
         let all: String = records(&place.path("out").join(name)).iter().map(text).collect();

@@ -8,7 +8,7 @@ use shardfeed_tfrecord::example::{Value, encode_example};
 
 use crate::fixture::{Place, records};
 
-/// The header of a PNG of this size: all that is looked at.
+/// Returns the header of a PNG of this size: only the header is read.
 fn png(width: u32, height: u32) -> Vec<u8> {
     let mut bytes = b"\x89PNG\r\n\x1a\n".to_vec();
     let mut chunk = |kind: &[u8], data: &[u8]| {
@@ -287,7 +287,7 @@ fn lists_that_make_no_dataset_are_refused() {
         error: in/list.txt: line 2: has no path before its label
         hint: write one path a line, and behind it nothing, or in every line a label; behind a tab any text is one
     "#]].assert_eq(&refused("a.png\t1\n\t2\n"));
-    // As long as a list may be and one byte more, of which the disk holds nothing.
+    // A list one byte longer than the maximum, as a sparse file.
     let place = voc();
     fs::File::create(place.path("in/list.txt")).unwrap().set_len((1 << 30) + 1).unwrap();
     expect![[r#"

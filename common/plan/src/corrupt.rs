@@ -1,5 +1,5 @@
-//! Corrupt records: what a job does about them, and what fills their slots.
-//! Source: docs/ORDER.md, section 12.
+//! Corrupt records: the policies of jobs, and the substitutes for corrupt records. Source:
+//! docs/ORDER.md, section 12.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,32 +12,31 @@ use crate::epoch::EpochPlan;
 use crate::lane::{Lane, part_of};
 use crate::line::Sample;
 
-/// Samples that are looked at on either side of a corrupt one: more corrupt neighbours than that are no
-/// accident, and whoever fills a slot must not read a whole lane for it.
+/// Number of samples that are tried as a substitute on either side of a corrupt one. More corrupt
+/// neighbours are no accident, and a substitute must not require reading a whole lane.
 pub const FILLERS_MAX: u64 = 64;
 
-/// What happens when a record is corrupt. It decides no order and is no part of a job's identity: where
-/// two policies both give a batch it is the same one.
+/// Policy for corrupt records. It does not affect the order and is not part of a job's identity:
+/// batches that two policies both return are equal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Corrupt {
-    /// An error, with file, offset and ordinal.
+    /// Return an error with file, offset and ordinal.
     #[default]
     Error,
-    /// Its slot is filled with another record and marked not valid; a file whose framing breaks ends
-    /// there.
+    /// Substitute another record, marked not valid; a file whose framing breaks ends there.
     SkipRecord,
-    /// As `SkipRecord`; but a file with any damage that checksums show has no samples at all.
+    /// As `SkipRecord`, but a file with any damage detected by checksums has no samples at all.
     SkipFile,
 }
 
 impl Corrupt {
-    /// Whether anything is skipped.
+    /// Returns true if corrupt records are skipped.
     pub fn skips(self) -> bool {
         self != Self::Error
     }
 
-    /// As it is left out where it is written.
+    /// Returns true for the default, which is omitted when serialized.
     pub fn is_error(&self) -> bool {
         *self == Self::Error
     }
@@ -68,51 +67,52 @@ impl FromStr for Corrupt {
     }
 }
 
-/// What a rank has skipped of an epoch, and how much it may. It counts from where the rank last started.
+/// Number of records that a rank skipped in an epoch, and the maximum. It counts from the rank's
+/// last start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SkipCount {
     allowed: u64,
-    /// Files that are left out, whole or in part, count in every epoch.
+    /// Files omitted entirely or in part; they count in every epoch.
     files: u64,
     epoch: u64,
     in_epoch: u64,
 }
 
 impl SkipCount {
-    /// Nothing was skipped yet but `files` that are left out.
+    /// Returns a count without skipped records, except `files` omitted files.
     pub fn new(allowed: u64, files: u64) -> Self {
         Self { allowed, files, epoch: 0, in_epoch: 0 }
     }
 
-    /// Whether a batch of an epoch may be handed out in which `more` are skipped.
+    /// Checks that a batch of an epoch with `more` skipped records may be delivered.
     ///
-    /// # Errors  How many it would be in all.
+    /// # Errors  The total that would be exceeded.
     pub fn admit(&self, epoch: u64, more: u64) -> Result<(), u64> {
         let skipped = self.files + self.before(epoch) + more;
         if more == 0 || skipped <= self.allowed { Ok(()) } else { Err(skipped) }
     }
 
-    /// Such a batch was handed out.
+    /// Counts such a batch as delivered.
     pub fn add(&mut self, epoch: u64, more: u64) {
         (self.in_epoch, self.epoch) = (self.before(epoch) + more, epoch);
     }
 
-    /// The rank goes elsewhere; what it skips is counted from there on.
+    /// Restarts the count after the rank moved to another position.
     pub fn moved(&mut self) {
         self.in_epoch = 0;
     }
 
-    /// How many may be skipped of an epoch.
+    /// Returns the maximum number of skips per epoch.
     pub fn allowed(&self) -> u64 {
         self.allowed
     }
 
-    /// Files that are left out.
+    /// Returns the number of omitted files.
     pub fn files(&self) -> u64 {
         self.files
     }
 
-    /// Records skipped of the epoch that the last batch was of.
+    /// Returns the number of skipped records in the epoch of the last batch.
     pub fn in_epoch(&self) -> u64 {
         self.in_epoch
     }
@@ -123,9 +123,11 @@ impl SkipCount {
 }
 
 impl EpochPlan {
-    /// The samples that may stand in for `sample`, in the order in which they are tried: the nearest
-    /// before it on the lane that the line was cut into, then the nearest after it, at most
-    /// [`FILLERS_MAX`] of each. Segments, ranks and steps have no say in it.
+    /// Returns the candidates to substitute for `sample`, in the order in which they are tried.
+    ///
+    /// These are the nearest samples before it on its first-segment lane of the epoch sequence,
+    /// then the nearest after it, at most [`FILLERS_MAX`] of each. Later segments, ranks and steps
+    /// have no influence.
     ///
     /// # Errors  `NoSuchSample`, `WindowTooLarge`.
     pub fn fillers(&self, sample: Sample) -> Result<Vec<Sample>, PlanError> {
@@ -193,7 +195,7 @@ mod tests {
             let line = Arc::new(Line::new(&counts, &shuffle, 1).unwrap());
             let start = Segment::start(lanes, 12, 1).unwrap();
             let whole = plan(&line, &shuffle, std::slice::from_ref(&start), 1);
-            // After a new cut in mid-epoch, and on other ranks.
+            // After resharding in mid-epoch, and on other ranks.
             let before = Segment { steps: Steps::All(steps), ..start };
             let cut = [before, Segment::start(other, 12, 1).unwrap()];
             let cut = plan(&line, &shuffle, &cut, 12);
@@ -243,7 +245,7 @@ mod tests {
         assert_eq!((count.admit(1, 3), count.admit(1, 4)), (Ok(()), Err(5)));
         count.moved();
         assert_eq!(count.admit(0, 3), Ok(()));
-        // Whoever skips nothing more is let on.
+        // A rank that skips no more records is admitted.
         assert_eq!(SkipCount::new(0, 1).admit(0, 0), Ok(()));
     }
 

@@ -1,4 +1,4 @@
-//! Where one rank stands: a pure state machine over starts, steps, epochs and tokens.
+//! Position of one rank: a pure state machine over starts, steps, epochs and states.
 
 use crate::ORDER_VERSION;
 use crate::digest::Digest;
@@ -7,20 +7,20 @@ use crate::segment::{SEGMENTS_MAX, Segment, Steps};
 use crate::token::{TOKEN_FORMAT, Token, TokenError};
 use crate::{PlanError, check_epoch};
 
-/// What a rank brings to its start.
+/// Parameters of a rank's start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Start {
-    /// Lanes asked for; `None`: the token's, else the world size.
+    /// Requested lanes; `None`: those of the state, else the world size.
     pub lanes: Option<u64>,
     /// Samples per rank and step.
     pub batch_size: u64,
-    /// This rank.
+    /// Rank number.
     pub rank: u64,
     /// Data-parallel ranks.
     pub world_size: u64,
 }
 
-/// The first step that a rank has not consumed, and what led there.
+/// The first step that a rank has not consumed, and the segments before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cursor {
     identity: JobIdentity,
@@ -28,15 +28,15 @@ pub struct Cursor {
     epoch: u64,
     generation: u64,
     segments: Vec<Segment>,
-    /// What this generation began with, for comparing ranks.
+    /// Start position of this generation, to compare ranks.
     origin: (u64, Vec<Segment>),
-    /// No step and no `set_epoch` since a token was loaded.
+    /// True until the first step or `set_epoch` after a state was loaded.
     just_loaded: bool,
-    /// Of a dynamic job: who keeps its lists.
+    /// Id of the cluster that keeps the lists of a dynamic job.
     cluster: Option<String>,
 }
 
-/// A place that a cursor stood at.
+/// An earlier position of a cursor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Position {
     lanes: u64,
@@ -46,7 +46,7 @@ pub struct Position {
 }
 
 impl Cursor {
-    /// Epoch 0, step 0. `identity.lanes` is set from `start`.
+    /// Returns a cursor at epoch 0, step 0. `identity.lanes` is set from `start`.
     ///
     /// # Errors  `DynamicTail`, `LanesDoNotDivide`, `RankOutOfRange`, `Zero`.
     pub fn new(mut identity: JobIdentity, start: Start) -> Result<Self, PlanError> {
@@ -63,12 +63,12 @@ impl Cursor {
         Ok(Self { identity, start, epoch, generation, segments, origin, just_loaded, cluster })
     }
 
-    /// Goes on from a token, as a new generation.
+    /// Resumes from a state, as a new generation.
     ///
-    /// A change of lanes or of the global batch opens a segment. A token of an uneven job speaks
-    /// for one rank and fits only that rank at the same world size; see [`Cursor::resume_uneven`].
+    /// A change of lanes or of the global batch opens a segment. A state of an uneven job belongs
+    /// to one rank and fits only that rank at the same world size; see [`Cursor::resume_uneven`].
     ///
-    /// # Errors  The token is of another job, or does not fit this start; nothing is changed.
+    /// # Errors  The state belongs to another job or does not fit this start; nothing is changed.
     pub fn resume(identity: JobIdentity, start: Start, token: &Token) -> Result<Self, TokenError> {
         check_rank(&start)?;
         token.check_job(&identity)?;
@@ -95,12 +95,13 @@ impl Cursor {
         Self::at(identity, start, token, segments)
     }
 
-    /// Goes on from the tokens of all ranks of an uneven job, at any world size.
-    /// - `rank_steps`: steps of each rank in (epoch, segments, world size), from the last
-    ///   segment's beginning; asked for ranks that are already in the next epoch.
-    /// - `replay_missing`: ranks without a token deliver their part of the segment again.
+    /// Resumes from the states of all ranks of an uneven job, at any world size.
+    /// - `rank_steps`: steps of each rank in (epoch, segments, world size), from the start of the
+    ///   last segment; called for ranks that are already in the next epoch.
+    /// - `replay_missing`: ranks without a state deliver their part of the segment again.
     ///
-    /// # Errors  As [`Cursor::resume`]; tokens that are missing, doubled, or epochs apart.
+    /// # Errors  As [`Cursor::resume`]; states that are missing, duplicated, or several epochs
+    /// apart.
     pub fn resume_uneven(
         identity: JobIdentity,
         start: Start,
@@ -114,54 +115,54 @@ impl Cursor {
         let open = segments.last_mut().expect("a token has segments");
         let wanted = wanted(&identity, &start, open)?;
         let same = wanted.lanes == open.lanes && wanted.global_batch == open.global_batch;
-        // Ranks that stopped together go on in the same segment, as in the other modes.
+        // Ranks that stopped at the same step continue in the same segment, as in the other modes.
         if !(same && matches!(open.steps, Steps::All(_))) {
             go_on_with(&mut segments, wanted);
         }
         Self::at(identity, start, &merged, segments)
     }
 
-    /// The epoch.
+    /// Returns the epoch.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Step of the epoch that comes next.
+    /// Returns the next step of the epoch.
     pub fn step(&self) -> u64 {
         self.segments.iter().map(|segment| segment.steps.most()).sum()
     }
 
-    /// The generation; it counts up along a lineage.
+    /// Returns the generation, which increases along a lineage.
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// Takes the generation that whoever counts them gave to this start.
+    /// Sets the generation that was assigned to this start.
     pub fn set_generation(&mut self, generation: u64) {
         self.generation = generation;
     }
 
-    /// Takes the id of the cluster that keeps the lists of this dynamic job.
+    /// Sets the id of the cluster that keeps the lists of this dynamic job.
     pub fn set_cluster(&mut self, cluster: Option<String>) {
         self.cluster = cluster;
     }
 
-    /// Segments of the epoch; the last one is open.
+    /// Returns the segments of the epoch; the last one is open.
     pub fn segments(&self) -> &[Segment] {
         &self.segments
     }
 
-    /// What was started with.
+    /// Returns the parameters of the start.
     pub fn start(&self) -> &Start {
         &self.start
     }
 
-    /// The job.
+    /// Returns the identity of the job.
     pub fn identity(&self) -> &JobIdentity {
         &self.identity
     }
 
-    /// Consumes one step; `steps` is this rank's number of steps in the epoch, which ends there.
+    /// Consumes one step. The epoch ends after `steps`, this rank's number of steps in it.
     pub fn advance(&mut self, steps: u64) {
         self.just_loaded = false;
         let open = self.segments.last_mut().expect("a cursor has an open segment");
@@ -171,13 +172,14 @@ impl Cursor {
         }
     }
 
-    /// Moves on from an epoch that has no step left for this rank.
+    /// Moves to the next epoch when this rank has no steps left.
     pub fn finish_epoch(&mut self) {
         self.begin(self.epoch.saturating_add(1));
     }
 
-    /// Moves to the beginning of `epoch`, except right after loading a token of it.
-    /// Returns whether the position changed; moving back opens a new generation.
+    /// Moves to the start of `epoch`, except right after loading a state of it.
+    ///
+    /// Returns true if the position changed; moving back opens a new generation.
     ///
     /// # Errors  `NoSuchEpoch`; nothing is changed.
     pub fn set_epoch(&mut self, epoch: u64) -> Result<bool, PlanError> {
@@ -195,7 +197,7 @@ impl Cursor {
         Ok(true)
     }
 
-    /// Where it stands, to make a token of later.
+    /// Returns the position, from which a state can be made later.
     pub fn position(&self) -> Position {
         Position {
             lanes: self.identity.lanes,
@@ -205,12 +207,12 @@ impl Cursor {
         }
     }
 
-    /// The token of this position.
+    /// Returns the state at this position.
     pub fn token(&self) -> Token {
         self.token_at(&self.position())
     }
 
-    /// The token of an earlier position of this rank.
+    /// Returns the state at an earlier position of this rank.
     pub fn token_at(&self, position: &Position) -> Token {
         let uneven = self.identity.tail == Tail::Uneven;
         let mut identity = self.identity.clone();
@@ -230,7 +232,8 @@ impl Cursor {
         }
     }
 
-    /// Equal on all ranks that were started alike: same job, position, world size, batch and limit.
+    /// Returns a digest that is equal on all ranks with the same job, position, world size, batch
+    /// and limit.
     pub fn plan_digest(&self, limit: Option<u64>) -> Digest {
         let job = self.identity.digest();
         let (epoch, segments) = &self.origin;
@@ -262,7 +265,9 @@ impl Cursor {
     }
 }
 
-/// Opens a segment, in place of one that nothing was consumed in; reopens the one before it if that is the same.
+/// Opens a segment.
+///
+/// It replaces an open segment without consumed steps, and reopens the one before if that is equal.
 fn go_on_with(segments: &mut Vec<Segment>, wanted: Segment) {
     segments.pop_if(|open| open.steps.most() == 0);
     let is_same = |last: &Segment| {
@@ -274,7 +279,7 @@ fn go_on_with(segments: &mut Vec<Segment>, wanted: Segment) {
     }
 }
 
-/// The segment that a start asks for. Lanes mean nothing in a dynamic job.
+/// Returns the segment that a start requests. Lanes have no meaning in a dynamic job.
 fn wanted(identity: &JobIdentity, start: &Start, open: &Segment) -> Result<Segment, PlanError> {
     let lanes = start.lanes.filter(|_| !identity.is_dynamic()).unwrap_or(open.lanes);
     Segment::start(lanes, start.batch_size, start.world_size)
@@ -289,10 +294,10 @@ fn in_json(segments: &[Segment]) -> String {
     serde_json::to_string(segments).expect("segments are plain data")
 }
 
-/// What mends a list of tokens that do not fit together.
+/// Remedy for states that do not fit together.
 const SAVED_TOGETHER: &str = "pass the tokens that all ranks of one run saved at one moment";
 
-/// One token for the tokens of all ranks of an uneven job.
+/// Merges the states of all ranks of an uneven job into one.
 fn merge(
     identity: &JobIdentity,
     tokens: &[Token],
@@ -428,7 +433,7 @@ mod tests {
         let mut again = Cursor::resume(identity(), start(4, 2), &token).unwrap();
         assert_eq!(again.set_epoch(0), Ok(false));
         assert_eq!(again.step(), 3);
-        // Going back delivers steps again, so it is another generation; going on is not.
+        // Moving back delivers steps again, so it opens a new generation; moving forward does not.
         assert_eq!(again.set_epoch(0), Ok(true));
         assert_eq!((again.epoch(), again.step(), again.generation()), (0, 0, 2));
         assert_eq!(again.set_epoch(5), Ok(true));
@@ -461,10 +466,10 @@ mod tests {
             cursor.segments().iter().map(each).collect()
         };
         assert_eq!(numbers(&again), [(2, 8, 3), (2, 6, 0)]);
-        // Nothing was consumed in it, so a further change replaces it.
+        // No step of it was consumed, so a further change replaces it.
         let third = Cursor::resume(identity(), start(4, 1), &again.token()).unwrap();
         assert_eq!(numbers(&third), [(2, 8, 3), (2, 4, 0)]);
-        // And one back to what was before goes on in that segment.
+        // A change back to the previous values continues the previous segment.
         let back = Cursor::resume(identity(), start(4, 2), &again.token()).unwrap();
         assert_eq!(numbers(&back), [(2, 8, 3)]);
         again.finish_epoch();
@@ -520,7 +525,7 @@ mod tests {
     #[test]
     fn every_refused_list_of_tokens_says_why_and_what_to_pass() {
         let uneven = JobIdentity { tail: Tail::Uneven, ..identity() };
-        // Of a rank of as many, after so many steps of an epoch.
+        // Returns the state of a rank of `world_size` after `steps` of an epoch.
         let token = |(rank, world_size): (u64, u64), epoch: u64, steps: u64| {
             let start = Start { lanes: Some(2), rank, ..start(8 / world_size, world_size) };
             let mut cursor = Cursor::new(uneven.clone(), start).unwrap();

@@ -1,9 +1,10 @@
-//! Data roots: folders and URL prefixes below which a worker reads. Over text; whoever opens files also
-//! resolves symbolic links.
+//! Data roots: folders and URL prefixes below which a worker reads.
+//!
+//! This module only compares text; code that opens files must resolve symbolic links as well.
 
-/// Whether `location`, an absolute path or a URL, lies at or below one of `roots`.
+/// Returns true if `location`, an absolute path or a URL, is at or below one of `roots`.
 ///
-/// A location with a `..` component lies below no root.
+/// A location with a `..` component is below no root.
 pub fn is_below(roots: &[String], location: &str) -> bool {
     let location = location.strip_prefix("file://").unwrap_or(location);
     if location.split('/').any(|part| part == "..") {
@@ -16,9 +17,9 @@ pub fn is_below(roots: &[String], location: &str) -> bool {
     })
 }
 
-/// The folder, or the URL, that every file matched by `pattern` lies below.
+/// Returns the folder or URL that contains every file matched by `pattern`.
 ///
-/// Of a list (`@PATH`) it is the list's own path.
+/// For a list (`@PATH`) this is the path of the list.
 pub fn fixed_folder(pattern: &str) -> &str {
     let pattern = pattern.strip_prefix('@').unwrap_or(pattern);
     let pattern = pattern.strip_prefix("file://").unwrap_or(pattern);

@@ -1,11 +1,11 @@
-//! Digests: what a dataset holds, and what fixes an order.
+//! Digests of dataset contents and job identities.
 
 use std::fmt;
 use std::str::FromStr;
 
 use sha2::{Digest as _, Sha256};
 
-/// A SHA-256, shown as 64 hex digits.
+/// A SHA-256, displayed as 64 hex digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest([u8; 32]);
 
@@ -16,7 +16,7 @@ pub type ContentDigest = Digest;
 /// Digest of a [`crate::JobIdentity`].
 pub type JobDigest = Digest;
 
-/// A text that is not 64 hex digits.
+/// Error: the text is not 64 hex digits.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a digest is 64 hex digits, not {length} characters of `{start}`")]
 pub struct DigestParseError {
@@ -25,12 +25,12 @@ pub struct DigestParseError {
 }
 
 impl Digest {
-    /// The digest with exactly these bytes.
+    /// Returns the digest with these bytes.
     pub const fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// SHA-256 of all parts, one after the other.
+    /// Returns the SHA-256 of the concatenated parts.
     pub fn of_parts<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Self {
         let mut hash = Sha256::new();
         for part in parts {
@@ -39,7 +39,7 @@ impl Digest {
         Self(hash.finalize().into())
     }
 
-    /// The 32 bytes.
+    /// Returns the 32 bytes.
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }

@@ -1,6 +1,8 @@
-//! The order of dynamic jobs: groups in a closed order, and the lists of pieces of them that ranks
-//! are granted. Who is granted what is decided elsewhere; this is what a grant means.
-//! Source: docs/ORDER.md, section 10.
+//! Order of dynamic jobs: groups in a closed-form order, and lists of the group ranges granted to
+//! ranks.
+//!
+//! The assignment of groups to ranks is decided elsewhere; this module defines the meaning of a
+//! grant. Source: docs/ORDER.md, section 10.
 
 mod groups;
 mod list;

@@ -1,5 +1,5 @@
-//! An epoch as the ranks see it: steps, global batches, tails, and the way back.
-//! Source: docs/ORDER.md, sections 5 to 7.
+//! Plan of an epoch: steps, global batches, tails, and the inverse lookup. Source: docs/ORDER.md,
+//! sections 5 to 7.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,7 +12,8 @@ use crate::line::{Line, Sample, Shuffle};
 use crate::segment::{SEGMENTS_MAX, Segment, Steps};
 use crate::window::Permutations;
 
-/// The plan of one epoch: any (step, rank) to its samples and back, without walking the epoch.
+/// Plan of one epoch: maps any (step, rank) to its samples and back without iterating over the
+/// epoch.
 #[derive(Clone, Debug)]
 pub struct EpochPlan {
     line: Arc<Line>,
@@ -24,55 +25,55 @@ pub struct EpochPlan {
     pub(crate) layers: Vec<Layer>,
 }
 
-/// A place in a global batch that is filled.
+/// An entry of a global batch that exists or is padded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
-    /// Place in the global batch.
+    /// Index in the global batch.
     pub entry: u64,
-    /// Lane of the step's segment that it belongs to.
+    /// Lane of the step's segment to which it belongs.
     pub lane: u64,
-    /// What fills it.
+    /// Source of its sample.
     pub source: SlotSource,
 }
 
-/// Where a slot's sample is found.
+/// Source of an entry's sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotSource {
-    /// The next one of a lane.
+    /// Next sample of a lane.
     Lane(LanePosition),
-    /// Padding: this position of the line, marked not valid.
+    /// Padding: the sample at this position of the epoch sequence, marked not valid.
     Padding {
-        /// Position on the line.
+        /// Position in the epoch sequence.
         position: u64,
     },
 }
 
-/// Slots next to each other that neighbours on one lane fill, or a padded one.
+/// Adjacent entries with adjacent samples of one lane, or a single padded entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotRun {
-    /// The first of them.
+    /// First of the entries.
     pub first: Slot,
-    /// How many.
+    /// Number of entries.
     pub slots: u64,
 }
 
-/// A sample as a rank receives it.
+/// Sample as a rank receives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Planned {
-    /// Which sample.
+    /// Identity of the sample.
     pub sample: Sample,
     /// `false` for padding.
     pub valid: bool,
 }
 
-/// Where a sample is delivered.
+/// Position at which a sample is delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placed {
     /// Step of the epoch.
     pub step: u64,
-    /// Place in the global batch.
+    /// Index in the global batch.
     pub entry: u64,
-    /// The rank that has this entry, with this plan's world size.
+    /// Rank of this entry at this plan's world size.
     pub rank: u64,
 }
 
@@ -90,11 +91,12 @@ impl SlotRun {
 }
 
 impl EpochPlan {
-    /// The plan of `epoch` that went through `segments`, the last of which `world_size` ranks share.
-    /// - `line`: of the same epoch and shuffle; `limit`: slots of the epoch that exist at most.
+    /// Returns the plan of `epoch` through `segments`, the last of which has `world_size` ranks.
+    /// - `line`: epoch sequence of the same epoch and shuffle; `limit`: maximum number of entries
+    ///   of the epoch.
     ///
     /// # Errors
-    /// Whatever makes the numbers no plan, see [`PlanError`].
+    /// The parameters are inconsistent, see [`PlanError`].
     pub fn new(
         line: Arc<Line>,
         shuffle: Shuffle,
@@ -125,48 +127,49 @@ impl EpochPlan {
         Ok(plan)
     }
 
-    /// The epoch.
+    /// Returns the epoch.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Data-parallel ranks of the last segment.
+    /// Returns the number of data-parallel ranks of the last segment.
     pub fn world_size(&self) -> u64 {
         self.world_size
     }
 
-    /// What the job says of shuffling.
+    /// Returns the job's shuffle parameters.
     pub fn shuffle(&self) -> &Shuffle {
         &self.shuffle
     }
 
-    /// Its line.
+    /// Returns the epoch sequence.
     pub fn line(&self) -> &Arc<Line> {
         &self.line
     }
 
-    /// Lanes that the line was cut into at the epoch's start.
+    /// Returns the number of lanes of the first segment, into which the epoch sequence is cut.
     pub fn lanes(&self) -> u64 {
         self.layers[0].segment.lanes
     }
 
-    /// One of them.
+    /// Returns one of these lanes.
     pub fn lane(&self, lane: u64) -> Lane {
         Lane::new(&self.line, &self.shuffle, self.epoch, self.lanes(), lane)
     }
 
-    /// Steps of the whole epoch, through all segments.
+    /// Returns the number of steps of the whole epoch, over all segments.
     pub fn steps(&self) -> u64 {
         self.first_step() + self.steps_in(self.layers.len() - 1)
     }
 
-    /// Steps of the epoch before the last segment.
+    /// Returns the number of steps before the last segment.
     pub fn first_step(&self) -> u64 {
         let earlier = &self.layers[..self.layers.len() - 1];
         earlier.iter().map(|layer| layer.segment.steps.most()).sum()
     }
 
-    /// Steps of the whole epoch for one rank; less than [`EpochPlan::steps`] only with `uneven`.
+    /// Returns the number of steps of the epoch for one rank; less than [`EpochPlan::steps`] only
+    /// with `uneven`.
     pub fn rank_steps(&self, rank: u64) -> u64 {
         if self.tail != Tail::Uneven {
             return self.steps();
@@ -174,31 +177,31 @@ impl EpochPlan {
         let index = self.layers.len() - 1;
         let per_lane = self.layers[index].segment.per_lane();
         let entries = entries_of(&self.layers[index].segment, rank, self.world_size);
-        // In a lane the first of a rank's entries has the most steps.
+        // Within a lane the first of a rank's entries has the most steps.
         let firsts = (entries.start / per_lane..entries.end.div_ceil(per_lane))
             .map(|lane| (lane * per_lane).max(entries.start));
         self.first_step() + firsts.map(|entry| self.entry_steps(index, entry)).max().unwrap_or(0)
     }
 
-    /// Lanes of the last segment that a rank reads, at least one.
+    /// Returns the number of lanes of the last segment that a rank reads, at least one.
     pub fn rank_lanes(&self, rank: u64) -> u64 {
         let segment = &self.layers[self.layers.len() - 1].segment;
         let entries = entries_of(segment, rank, self.world_size);
         entries.end.div_ceil(segment.per_lane()) - entries.start / segment.per_lane()
     }
 
-    /// Samples of a step of one rank, padding included: those of a full step.
+    /// Returns the number of samples of a full step of one rank, padding included.
     pub fn rows(&self) -> u64 {
         self.layers[self.layers.len() - 1].segment.global_batch / self.world_size
     }
 
-    /// Samples of the epoch that no step delivers.
+    /// Returns the number of samples of the epoch that no step delivers.
     pub fn dropped(&self) -> u64 {
         let delivered: u64 = (0..self.layers.len()).map(|index| self.delivered(index)).sum();
         self.line.samples() - delivered
     }
 
-    /// Samples that the steps of a segment deliver.
+    /// Returns the number of samples that the steps of a segment deliver.
     fn delivered(&self, index: usize) -> u64 {
         let Layer { segment, lengths, .. } = &self.layers[index];
         let batch = segment.global_batch;
@@ -220,7 +223,8 @@ impl EpochPlan {
         }
     }
 
-    /// The slots of `rank` at `step` of the epoch, in order; with `uneven` only those that exist.
+    /// Returns the entries of `rank` at `step` of the epoch, in order; with `uneven` only those
+    /// that exist.
     ///
     /// # Errors  `RankOutOfRange`, `NoSuchStep`; `WorldDoesNotDivide` for a step of an earlier
     /// segment whose global batch this plan's world size does not divide.
@@ -248,7 +252,7 @@ impl EpochPlan {
         Ok(slots)
     }
 
-    /// The same slots, those together that neighbours on one lane fill.
+    /// Returns the same entries as runs of adjacent samples of one lane.
     ///
     /// # Errors  As [`EpochPlan::slots`].
     pub fn slot_runs(&self, step: u64, rank: u64) -> Result<Vec<SlotRun>, PlanError> {
@@ -275,7 +279,7 @@ impl EpochPlan {
         Ok(runs)
     }
 
-    /// The samples of `rank` at `step` of the epoch, in order.
+    /// Returns the samples of `rank` at `step` of the epoch, in order.
     ///
     /// # Errors  As [`EpochPlan::slots`], and `WindowTooLarge`.
     pub fn batch(&self, step: u64, rank: u64) -> Result<Vec<Planned>, PlanError> {
@@ -304,14 +308,14 @@ impl EpochPlan {
         Ok(batch)
     }
 
-    /// Where `sample` is delivered, or `None` if it is dropped.
+    /// Returns the position at which `sample` is delivered, or `None` if it is dropped.
     ///
     /// # Errors  `NoSuchSample`, `WindowTooLarge`.
     pub fn place(&self, sample: Sample) -> Result<Option<Placed>, PlanError> {
         self.place_with(sample, &mut Permutations::default())
     }
 
-    /// As [`EpochPlan::place`], of many samples one after the other: `known` keeps what neighbours share.
+    /// As [`EpochPlan::place`], for many lookups: `known` caches what neighbours share.
     ///
     /// # Errors  `NoSuchSample`, `WindowTooLarge`.
     pub fn place_with(
@@ -351,7 +355,7 @@ impl EpochPlan {
         unreachable!("the last segment takes or drops every sample")
     }
 
-    /// Which segment a step of the epoch is in, and which of its steps it is.
+    /// Returns the index of the segment that contains a step of the epoch, and the step within it.
     fn segment_of(&self, step: u64, rank: u64) -> Result<(usize, u64), PlanError> {
         let mut left = step;
         let last = self.layers.len() - 1;
@@ -369,7 +373,7 @@ impl EpochPlan {
         Err(PlanError::NoSuchStep { epoch: self.epoch, step, steps })
     }
 
-    /// Steps of a segment, counted from its beginning, if it goes on to the epoch's end.
+    /// Returns the number of steps of a segment if it continues to the end of the epoch.
     pub(crate) fn steps_in(&self, index: usize) -> u64 {
         let layer = &self.layers[index];
         let per_lane = layer.segment.per_lane();
@@ -382,14 +386,14 @@ impl EpochPlan {
         }
     }
 
-    /// Steps of a segment, from its beginning, at which every slot exists.
+    /// Returns the number of initial steps of a segment at which every entry exists.
     fn full_steps(&self, index: usize) -> u64 {
         let layer = &self.layers[index];
         let limit = self.slots_left(index) / layer.segment.global_batch;
         (layer.shortest / layer.segment.per_lane()).min(limit)
     }
 
-    /// Slots that `limit` leaves from the beginning of a segment on.
+    /// Returns the number of entries that `limit` leaves from the start of a segment on.
     pub(crate) fn slots_left(&self, index: usize) -> u64 {
         let used =
             |layer: &Layer| layer.segment.steps.most().saturating_mul(layer.segment.global_batch);
@@ -397,7 +401,7 @@ impl EpochPlan {
         self.limit.map_or(u64::MAX, |limit| limit.saturating_sub(used))
     }
 
-    /// Steps of a segment, from its beginning, at which the slot of `entry` exists.
+    /// Returns the number of initial steps of a segment at which `entry` exists.
     fn entry_steps(&self, index: usize, entry: u64) -> u64 {
         let layer = &self.layers[index];
         let per_lane = layer.segment.per_lane();
@@ -407,7 +411,7 @@ impl EpochPlan {
         in_lane.min(limit.div_ceil(layer.segment.global_batch))
     }
 
-    /// Padded slots of a segment before `entry` of `step`.
+    /// Returns the number of padded entries of a segment before `entry` of `step`.
     fn padded_before(&self, index: usize, step: u64, entry: u64) -> u64 {
         if step < self.full_steps(index) {
             return 0;
@@ -433,7 +437,7 @@ impl EpochPlan {
         LanePosition { lane, output: position }
     }
 
-    /// The segment of a step, its step of that segment, and the entries of `rank` there.
+    /// Returns the segment of a step, the step within it, and the entries of `rank`.
     fn entries(&self, step: u64, rank: u64) -> Result<(usize, u64, Range<u64>), PlanError> {
         let world_size = self.world_size;
         if rank >= world_size {
@@ -448,7 +452,7 @@ impl EpochPlan {
         Ok((index, step, entries_of(segment, rank, world_size)))
     }
 
-    /// Refuses a segment that claims more steps than it has.
+    /// Checks that a segment does not claim more steps than it has.
     fn check_end(&self, index: usize) -> Result<(), PlanError> {
         let segment = &self.layers[index].segment;
         let (steps, steps_max) = (segment.steps.most(), self.steps_in(index));

@@ -1,38 +1,39 @@
-//! Where a rank wants to stand when it starts. Source: docs/ARCHITECTURE.md, Starts.
+//! Requested position of a rank at its start. Source: docs/ARCHITECTURE.md, Starts.
 
 use serde::{Deserialize, Serialize};
 
 use crate::segment::Segment;
 
-/// Where a rank wants to stand.
+/// Requested position of a rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Intent {
-    /// A start: without a token at epoch 0, step 0, or from a token.
+    /// Start from a state, or without one at epoch 0, step 0.
     Start {
-        /// Generation that made the token; `None` without one.
+        /// Generation that made the state; `None` without a state.
         token_generation: Option<u64>,
-        /// Epoch that it starts in.
+        /// Epoch in which it starts.
         epoch: u64,
-        /// Segments of that epoch; the last one is open and holds the steps taken.
+        /// Segments of that epoch; the last one is open and contains the steps taken.
         segments: Vec<Segment>,
     },
-    /// The same loader goes to another position by itself (`set_epoch` backwards).
+    /// The same loader moves to another position (`set_epoch` backwards).
     Move {
         /// Generation that it leaves.
         from: u64,
-        /// Epoch that it goes to.
+        /// Target epoch.
         epoch: u64,
         /// Segments of that epoch.
         segments: Vec<Segment>,
     },
-    /// The same loader goes on in its generation, through another worker or after an interruption.
+    /// The same loader continues in its generation, through another worker or after an
+    /// interruption.
     Reconnect {
-        /// The generation.
+        /// Generation of the loader.
         generation: u64,
         /// Epoch of the first step that it has not consumed.
         epoch: u64,
-        /// That step of the epoch.
+        /// First step of that epoch that it has not consumed.
         step: u64,
     },
 }

@@ -1,18 +1,18 @@
-//! Splits of a group taking turns. Source: docs/ORDER.md, section 4, Interleave.
+//! Interleaving of the splits of a group in turns. Source: docs/ORDER.md, section 4, Interleave.
 
-/// Lengths of the splits of one group, and how much a turn takes.
+/// Lengths of the splits of one group, and the number of samples per turn.
 #[derive(Clone, Debug)]
 pub(crate) struct Turns {
     lengths: Vec<u64>,
     block_length: u64,
 }
 
-/// A place in a group.
+/// A sample of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Turn {
-    /// Which split of the group.
+    /// Index of its split in the group.
     pub(crate) split: usize,
-    /// Which of its samples.
+    /// Index of the sample in the split.
     pub(crate) offset: u64,
 }
 
@@ -25,7 +25,7 @@ impl Turns {
         self.lengths.iter().sum()
     }
 
-    /// What stands at `position`, which is below [`Turns::samples`].
+    /// Returns the sample at `position`, which is below [`Turns::samples`].
     pub(crate) fn at(&self, position: u64) -> Turn {
         let round = self.round_at(position);
         let mut left = position - self.before(round);
@@ -39,7 +39,8 @@ impl Turns {
         unreachable!("position {position} is beyond the group's {} samples", self.samples())
     }
 
-    /// Samples that each split gave before `position`, which is at most [`Turns::samples`].
+    /// Returns the number of samples of each split before `position`, which is at most
+    /// [`Turns::samples`].
     pub(crate) fn given(&self, position: u64) -> Vec<u64> {
         let round = self.round_at(position);
         let full = round * self.block_length;
@@ -52,7 +53,7 @@ impl Turns {
         self.lengths.iter().map(&mut given).collect()
     }
 
-    /// Where `turn` stands in the group.
+    /// Returns the position of `turn` in the group.
     pub(crate) fn position(&self, turn: Turn) -> u64 {
         let round = turn.offset / self.block_length;
         let earlier: u64 =
@@ -60,7 +61,7 @@ impl Turns {
         self.before(round) + earlier + turn.offset % self.block_length
     }
 
-    /// Everything from `position` on, in turn.
+    /// Iterates over all samples from `position` on, in turn.
     pub(crate) fn iter_from(self, position: u64) -> TurnsIter {
         if position >= self.samples() {
             return TurnsIter::empty();
@@ -73,7 +74,7 @@ impl Turns {
         TurnsIter { turns: self, live, next, round, taken }
     }
 
-    /// The last round that starts at or before `position`.
+    /// Returns the last round that starts at or before `position`.
     fn round_at(&self, position: u64) -> u64 {
         let longest = self.lengths.iter().max().copied().unwrap_or(0);
         let (mut round, mut beyond) = (0, longest / self.block_length + 1);
@@ -88,7 +89,7 @@ impl Turns {
         round
     }
 
-    /// Samples given in the rounds before `round`.
+    /// Returns the number of samples in the rounds before `round`.
     fn before(&self, round: u64) -> u64 {
         let full = round * self.block_length;
         self.lengths.iter().map(|&length| length.min(full)).sum()
@@ -98,14 +99,14 @@ impl Turns {
         length.saturating_sub(round * self.block_length).min(self.block_length)
     }
 
-    /// Splits that still give something in `round`.
+    /// Iterates over the splits that have samples left in `round`.
     fn live(&self, round: u64) -> impl Iterator<Item = usize> + '_ {
         let given = round * self.block_length;
         (0..self.lengths.len()).filter(move |&split| self.lengths[split] > given)
     }
 }
 
-/// The turns of a group, from some position on.
+/// Iterator over the turns of a group from a position on.
 #[derive(Clone, Debug)]
 pub(crate) struct TurnsIter {
     turns: Turns,
@@ -120,7 +121,8 @@ impl TurnsIter {
         Self { turns: Turns::new(vec![], 1), live: vec![], next: 0, round: 0, taken: 0 }
     }
 
-    /// The next turn and how many follow it in its split, itself included: at most `max`, which is not 0.
+    /// Returns the next sample and the length of its run in the split, itself included: at most
+    /// `max`, which is not 0.
     pub(crate) fn next_run(&mut self, max: u64) -> Option<(Turn, u64)> {
         loop {
             if self.next == self.live.len() {
@@ -134,7 +136,7 @@ impl TurnsIter {
             let (split, block_length) = (self.live[self.next], self.turns.block_length);
             let offset = self.round * block_length + self.taken;
             let left = self.turns.lengths[split].saturating_sub(offset);
-            // The only split that has anything left takes all turns from here on.
+            // If only one split has samples left, it gets all remaining turns.
             let is_alone = self.live.len() == 1;
             let turn = if is_alone { left } else { left.min(block_length - self.taken) };
             if turn > 0 {

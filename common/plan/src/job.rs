@@ -1,4 +1,4 @@
-//! What fixes the order. Source: docs/ORDER.md, section 8.
+//! Job identity: everything that determines the order. Source: docs/ORDER.md, section 8.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,18 +9,18 @@ use crate::digest::{ContentDigest, Digest, JobDigest};
 use crate::line::Shuffle;
 use crate::{ORDER_VERSION, PlanError};
 
-/// The decoder of jobs that decode no images.
+/// Decoder name of jobs that decode no images.
 pub const DECODER_NONE: &str = "none";
 
-/// What happens when the samples do not fill the last step.
+/// Handling of a last step that the samples do not fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Tail {
-    /// The incomplete step is left out; every rank has equal steps.
+    /// Omit the incomplete step; all ranks have equal steps.
     Drop,
-    /// The incomplete step is filled up with samples marked not valid; equal steps.
+    /// Fill the incomplete step with samples marked not valid; all ranks have equal steps.
     Pad,
-    /// Everything once; last batches are short and ranks may differ by a step.
+    /// Deliver every sample once; the last batches are short and ranks may differ by one step.
     Uneven,
 }
 
@@ -47,19 +47,19 @@ impl FromStr for Tail {
     }
 }
 
-/// Who decides which rank delivers a sample.
+/// Assignment of samples to ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// The plan: a pure function of ordinals.
+    /// By the plan: a pure function of ordinals.
     #[default]
     Deterministic,
-    /// The coordinator, as ranks ask: first come, first served. See `docs/ORDER.md`, section 10.
+    /// By the coordinator, in the order of the ranks' claims. See `docs/ORDER.md`, section 10.
     Dynamic,
 }
 
 impl Mode {
-    /// Refuses a tail that the mode does not have: dynamic jobs have `uneven` only.
+    /// Checks that the mode supports the tail: dynamic jobs support only `uneven`.
     ///
     /// # Errors  `DynamicTail`.
     pub fn check_tail(self, tail: Tail) -> Result<(), PlanError> {
@@ -69,7 +69,7 @@ impl Mode {
         }
     }
 
-    /// As it is left out where it is written.
+    /// Returns true for the default, which is omitted when serialized.
     #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
     fn is_deterministic(&self) -> bool {
         *self == Self::Deterministic
@@ -97,39 +97,40 @@ impl FromStr for Mode {
     }
 }
 
-/// Everything that decides which sample stands where, and what a record's values are.
-/// World size, rank, batch size, prefetch, threads and paths are no part of it.
+/// Everything that determines the position of each sample and the values of a record. World size,
+/// rank, batch size, prefetch, threads and paths are not part of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobIdentity {
     /// Content digest, seed and shuffle.
     pub shuffle: Shuffle,
-    /// Lanes of the first segment of the job; 1 in a dynamic one, where they decide nothing.
+    /// Lanes of the first segment of the job; 1 in a dynamic job, where they have no effect.
     pub lanes: u64,
-    /// What happens at the end of an epoch.
+    /// Handling of the end of an epoch.
     pub tail: Tail,
-    /// Who decides which rank delivers a sample. Left out where it is written while it is the
-    /// first one, so that identities and logs from before there were two read the same.
+    /// Assignment of samples to ranks. The default is omitted when serialized, so that identities
+    /// and logs from before this field existed read the same.
     #[serde(default, skip_serializing_if = "Mode::is_deterministic")]
     pub mode: Mode,
-    /// What becomes of a record.
+    /// Processing of a record.
     #[serde(flatten)]
     pub records: Records,
     /// Version of the pixel contract, or [`DECODER_NONE`].
     pub decoder: String,
 }
 
-/// How an identity names what becomes of a record: parsing, operators, outputs.
+/// Reference to the processing of a record in an identity: parsing, operators, outputs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Records {
-    /// Digest of the canonical encoding of its `RecordSpec`.
+    /// Digest of the canonical encoding of the job's `RecordSpec`.
     RecordSpec(Digest),
-    /// One line of text: jobs of releases before `RecordSpec`, whose logs and snapshots stay readable.
+    /// One line of text: jobs of releases before `RecordSpec`, whose logs and snapshots remain
+    /// readable.
     Operators(String),
 }
 
 impl Records {
-    /// Name and value of the identity's field.
+    /// Returns name and value of the identity's field.
     fn field(&self) -> (&'static str, String) {
         match self {
             Self::RecordSpec(digest) => (RECORD_SPEC_FIELD, digest.to_string()),
@@ -138,7 +139,7 @@ impl Records {
     }
 }
 
-/// Name of the identity's field that holds the digest of a `RecordSpec`.
+/// Name of the identity's field with the digest of a `RecordSpec`.
 pub const RECORD_SPEC_FIELD: &str = "record_spec";
 
 fn one_line(text: &str) -> String {
@@ -150,17 +151,17 @@ fn one_line(text: &str) -> String {
 pub struct Difference {
     /// Name of the field.
     pub field: String,
-    /// Its value on the left.
+    /// Value on the left.
     pub left: String,
-    /// Its value on the right.
+    /// Value on the right.
     pub right: String,
 }
 
 impl JobIdentity {
-    /// The fields, by name, as text. Newlines in free text are escaped.
+    /// Returns the fields by name, as text. Newlines in free text are escaped.
     pub fn fields(&self) -> [(&'static str, String); 12] {
         let Shuffle { content, seed, enabled, window, interleave, block_length } = &self.shuffle;
-        // A number that decides nothing is 0, so that it cannot make two equal jobs differ.
+        // A number that has no effect is 0, so that it cannot make two equal jobs differ.
         let number = |value: &u64, decides: bool| if decides { *value } else { 0 }.to_string();
         let takes_turns = *enabled || *interleave > 1;
         [
@@ -179,7 +180,7 @@ impl JobIdentity {
         ]
     }
 
-    /// The digest that stands in tokens.
+    /// Returns the digest that is stored in states.
     pub fn digest(&self) -> JobDigest {
         let lines: Vec<String> =
             self.fields().iter().map(|(name, value)| format!("{name}={value}\n")).collect();
@@ -187,14 +188,15 @@ impl JobIdentity {
         Digest::of_parts(parts.map(str::as_bytes))
     }
 
-    /// Tail and mode that [`JobIdentity::field_checks`] of a job hold; `None` if they are of another build.
+    /// Returns tail and mode from [`JobIdentity::field_checks`] of a job; `None` if another build
+    /// wrote them.
     pub(crate) fn checked_tail(checks: &str) -> Option<(Tail, Mode)> {
         let mut checks = checks.split(',').skip(8);
         Some((checks.next()?.parse().ok()?, checks.next()?.parse().ok()?))
     }
 
-    /// The value of each field, with commas between them, so that a token of another job can say where
-    /// it differs. A long value is `#` and the first 8 hex digits of its digest.
+    /// Returns the values of all fields separated by commas, so that the differences to a state of
+    /// another job can be shown. A long value is `#` and the first 8 hex digits of its digest.
     pub fn field_checks(&self) -> String {
         let is_plain = |value: &str| value.len() <= 20 && !value.contains([',', '#']);
         let check = |value: &str| match is_plain(value) {
@@ -204,18 +206,18 @@ impl JobIdentity {
         self.fields().map(|(_, value)| check(&value)).join(",")
     }
 
-    /// Whether ranks get what they deliver as they ask for it.
+    /// Returns true if the coordinator assigns samples as ranks claim them.
     pub fn is_dynamic(&self) -> bool {
         self.mode == Mode::Dynamic
     }
 
-    /// The content digest of the dataset.
+    /// Returns the content digest of the dataset.
     pub fn content(&self) -> ContentDigest {
         self.shuffle.content
     }
 }
 
-/// The fields in which two identities differ.
+/// Returns the fields in which two identities differ.
 pub fn differences(left: &JobIdentity, right: &JobIdentity) -> Vec<Difference> {
     let pairs = left.fields().into_iter().zip(right.fields());
     pairs

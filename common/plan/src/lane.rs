@@ -1,5 +1,5 @@
-//! A lane: one of C equal contiguous pieces of the line, with its own shuffle.
-//! Source: docs/ORDER.md, sections 3 and 4.
+//! Lane: one of C equal contiguous parts of the epoch sequence, with its own shuffle. Source:
+//! docs/ORDER.md, sections 3 and 4.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,49 +10,49 @@ use crate::line::{Line, Sample, Shuffle};
 use crate::random::stream_key;
 use crate::window::{PassA, Permutations, Window};
 
-/// Where the `part`-th of `parts` equal pieces of `items` starts and ends.
+/// Returns the range of the `part`-th of `parts` equal parts of `items`.
 pub(crate) fn cut(items: u64, parts: u64, part: u64) -> Range<u64> {
     let start = part * (items / parts) + part.min(items % parts);
     start..start + items / parts + u64::from(part < items % parts)
 }
 
-/// The part that holds `item`, when `items` are cut into `parts`.
+/// Returns the part that contains `item` when `items` are cut into `parts`.
 pub(crate) fn part_of(items: u64, parts: u64, item: u64) -> u64 {
     let (small, longer) = (items / parts, items % parts);
     let border = longer * (small + 1);
     if item < border { item / (small + 1) } else { longer + (item - border) / small.max(1) }
 }
 
-/// One lane of an epoch as it is cut from the line.
+/// One lane of an epoch as it is cut from the epoch sequence.
 ///
-/// Its samples have two numberings: *inputs*, interleaved but not shuffled, the order in which
-/// they are read, and *outputs*, the lane's order. One is computed from the other block by block.
+/// Its samples have two numberings: *inputs*, interleaved but not shuffled, the order in which they
+/// are read, and *outputs*, the lane's order. Each is computed from the other block by block.
 #[derive(Clone, Debug)]
 pub struct Lane {
     line: Arc<Line>,
     range: Range<u64>,
-    /// Places in the line of its first split and one past its last.
+    /// Indices of its splits among the shards of the epoch sequence.
     places: Range<usize>,
     interleave: u64,
     block_length: u64,
     window: Window,
 }
 
-/// Consecutive outputs of a lane and where they come from.
+/// Consecutive outputs of a lane and their sources.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaneBlock {
     /// Outputs of the block.
     pub outputs: Range<u64>,
-    /// Inputs that must be at hand for them: at most two shuffle windows.
+    /// Inputs that they need: at most two shuffle windows.
     pub needs: Range<u64>,
     /// Input of each output, `[outputs.end - outputs.start]`.
     pub sources: Vec<u64>,
-    /// Nothing is shuffled: each output needs its own input only.
+    /// True if nothing is shuffled: each output needs only its own input.
     pub is_plain: bool,
 }
 
 impl Lane {
-    /// Lane `index` of `lanes` of the line of `epoch`.
+    /// Returns lane `index` of `lanes` of the sequence of `epoch`.
     pub(crate) fn new(
         line: &Arc<Line>,
         shuffle: &Shuffle,
@@ -65,7 +65,7 @@ impl Lane {
         Self::over(line, shuffle, range, labels, &[shuffle.seed, epoch, lanes, index])
     }
 
-    /// The order of a group of whole shards, those in `range` of the line of `epoch`.
+    /// Returns the order of a group of whole shards, those in `range` of the sequence of `epoch`.
     pub(crate) fn of_group(
         line: &Arc<Line>,
         shuffle: &Shuffle,
@@ -77,7 +77,8 @@ impl Lane {
         Self::over(line, shuffle, range, labels, &[shuffle.seed, epoch, group])
     }
 
-    /// The lane of a stretch of the line, with its two shuffles keyed by labels and numbers.
+    /// Returns the lane over a range of the epoch sequence; labels and numbers are the keys of its
+    /// two shuffles.
     fn over(
         line: &Arc<Line>,
         shuffle: &Shuffle,
@@ -103,19 +104,19 @@ impl Lane {
         Self { line, range, places, interleave, block_length, window }
     }
 
-    /// Samples of the lane.
+    /// Returns the number of samples of the lane.
     pub fn samples(&self) -> u64 {
         self.range.end - self.range.start
     }
 
-    /// The sample at an input, which is below [`Lane::samples`].
+    /// Returns the sample at an input, which is below [`Lane::samples`].
     pub fn input(&self, input: u64) -> Sample {
         let group = self.group_of(input);
         let turn = self.turns(&group).at(input - self.input_of_group(&group));
         self.sample(&group, turn)
     }
 
-    /// All samples from an input on, in reading order.
+    /// Iterates over all samples from an input on, in reading order.
     pub fn inputs_from(&self, input: u64) -> Inputs {
         if input >= self.samples() {
             return Inputs { lane: self.clone(), group: 0..0, turns: TurnsIter::empty() };
@@ -125,7 +126,7 @@ impl Lane {
         Inputs { lane: self.clone(), group, turns }
     }
 
-    /// The input at which `sample` is read, or `None` if it is in another lane.
+    /// Returns the input at which `sample` is read, or `None` if it is in another lane.
     pub fn input_of(&self, sample: Sample) -> Option<u64> {
         let position = self.line.position(sample).filter(|p| self.range.contains(p))?;
         let place = self.line.place(position);
@@ -135,7 +136,7 @@ impl Lane {
         Some(self.input_of_group(&group) + self.turns(&group).position(turn))
     }
 
-    /// The sample at an output, which is below [`Lane::samples`].
+    /// Returns the sample at an output, which is below [`Lane::samples`].
     ///
     /// # Errors  `WindowTooLarge`.
     pub fn output(&self, output: u64) -> Result<Sample, PlanError> {
@@ -144,7 +145,7 @@ impl Lane {
         Ok(self.input(block.sources[(output - block.outputs.start) as usize]))
     }
 
-    /// The samples at outputs, which are all below [`Lane::samples`].
+    /// Returns the samples at outputs, which are all below [`Lane::samples`].
     ///
     /// # Errors  `WindowTooLarge`.
     pub fn outputs(&self, outputs: Range<u64>) -> Result<Vec<Sample>, PlanError> {
@@ -164,14 +165,14 @@ impl Lane {
         Ok(samples)
     }
 
-    /// The output that `sample` becomes, or `None` if it is in another lane.
+    /// Returns the output of `sample`, or `None` if it is in another lane.
     ///
     /// # Errors  `WindowTooLarge`.
     pub fn output_of(&self, sample: Sample) -> Result<Option<u64>, PlanError> {
         self.output_with(sample, &mut Permutations::default())
     }
 
-    /// As [`Lane::output_of`], with what the lookups before it computed.
+    /// As [`Lane::output_of`], using and extending the cache `known`.
     pub(crate) fn output_with(
         &self,
         sample: Sample,
@@ -180,24 +181,24 @@ impl Lane {
         self.input_of(sample).map(|input| self.window.output_of(input, known)).transpose()
     }
 
-    /// The blocks of outputs from the one that holds `output` on.
+    /// Iterates over the blocks of outputs, beginning with the one that contains `output`.
     pub fn blocks_from(&self, output: u64) -> Blocks {
         Blocks { lane: self.clone(), next: self.window.block_of(output), passes: PassA::default() }
     }
 
-    /// The inputs that `outputs` are made of; of both any number, ascending and disjoint.
+    /// Returns the inputs of `outputs`. Both are any number of ascending, disjoint ranges.
     ///
     /// # Errors  `WindowTooLarge`.
     pub(crate) fn inputs_of(&self, outputs: Vec<Range<u64>>) -> Result<Vec<Range<u64>>, PlanError> {
         self.window.inputs_of(outputs)
     }
 
-    /// Outputs among which those of `inputs` are, which is not empty.
+    /// Returns a range of outputs that contains those of `inputs`, which is not empty.
     pub(crate) fn outputs_near(&self, inputs: &Range<u64>) -> Range<u64> {
         self.window.outputs_near(inputs)
     }
 
-    /// Its groups of splits: their places in the line.
+    /// Iterates over the groups of splits, as indices of shards in the epoch sequence.
     pub(crate) fn groups(&self) -> impl Iterator<Item = Range<usize>> + '_ {
         let mut next = self.places.start;
         std::iter::from_fn(move || {
@@ -207,12 +208,12 @@ impl Lane {
         })
     }
 
-    /// The group that holds an input, which is below [`Lane::samples`].
+    /// Returns the group that contains an input, which is below [`Lane::samples`].
     pub(crate) fn group_of(&self, input: u64) -> Range<usize> {
         self.group_at(self.line.place(self.range.start + input))
     }
 
-    /// Places of the splits of the group that the split at `place` belongs to.
+    /// Returns the indices of the splits of the group to which the split at `place` belongs.
     pub(crate) fn group_at(&self, place: usize) -> Range<usize> {
         let size = usize::try_from(self.interleave).unwrap_or(usize::MAX);
         let start = self.places.start + (place - self.places.start) / size * size;
@@ -246,7 +247,7 @@ impl Lane {
     }
 }
 
-/// Samples of a lane in reading order.
+/// Iterator over the samples of a lane in reading order.
 #[derive(Clone, Debug)]
 pub struct Inputs {
     lane: Lane,
@@ -255,8 +256,8 @@ pub struct Inputs {
 }
 
 impl Inputs {
-    /// The next sample, and how many come next that follow each other in its shard, itself included: at
-    /// most `max`, which is not 0.
+    /// Returns the next sample and the number of samples that follow each other in its shard,
+    /// itself included: at most `max`, which is not 0.
     pub fn next_run(&mut self, max: u64) -> Option<(Sample, u64)> {
         loop {
             if let Some((turn, run)) = self.turns.next_run(max) {
@@ -279,7 +280,7 @@ impl Iterator for Inputs {
     }
 }
 
-/// Blocks of a lane's outputs, in order.
+/// Iterator over the blocks of a lane's outputs, in order.
 #[derive(Clone, Debug)]
 pub struct Blocks {
     lane: Lane,

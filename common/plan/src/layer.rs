@@ -1,53 +1,54 @@
-//! The lanes of each segment, and how they lie on the lanes that the line was cut into first.
-//! Source: docs/ORDER.md, section 6.
+//! The lanes of each segment, and their mapping to the lanes of the first segment. Source:
+//! docs/ORDER.md, section 6.
 
 use std::ops::Range;
 
 use crate::lane::{cut, part_of};
 use crate::segment::{Segment, Steps};
 
-/// A place on one of the lanes that the line was cut into at the epoch's start.
+/// A position on a lane of the first segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LanePosition {
-    /// Which lane.
+    /// Lane number.
     pub lane: u64,
-    /// Which of its outputs.
+    /// Output of the lane.
     pub output: u64,
 }
 
-/// What became of a position in one segment.
+/// Effect of a segment on a position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// Consumed in this step of the segment.
+    /// The position is consumed in this step of the segment.
     Taken { step: u64 },
-    /// Left over: this place in the rest of its lane.
+    /// The position is left over: at this index in the rest of its lane.
     Left { place: u64 },
 }
 
-/// The lanes of one segment, at its beginning.
+/// The lanes of one segment at its start.
 #[derive(Clone, Debug)]
 pub(crate) struct Layer {
     pub(crate) segment: Segment,
-    /// Samples of each lane.
+    /// Length of each lane in samples.
     pub(crate) lengths: Vec<u64>,
-    /// The smallest and the largest of them.
+    /// Smallest and largest length.
     pub(crate) shortest: u64,
     pub(crate) longest: u64,
-    /// How the lanes were made of the layer below.
+    /// Derivation of the lanes from the layer below.
     form: Form,
 }
 
 #[derive(Clone, Debug)]
 enum Form {
-    /// Cut from the line.
+    /// Cut from the epoch sequence.
     First,
-    /// The rests of the lanes below.
+    /// Rests of the lanes below.
     Continued,
-    /// The rests below, end to end, cut anew; where each of them starts, and their sum.
+    /// Concatenated rests of the lanes below, cut again; contains the start of each rest and their
+    /// sum.
     Cut { starts: Vec<u64> },
 }
 
-/// The columns of a lane's steps that one rank takes, and how many steps it took.
+/// Columns of a lane's steps that belong to one rank, and the number of steps it took.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Columns {
     first: u64,
@@ -56,12 +57,12 @@ pub(crate) struct Columns {
 }
 
 impl Columns {
-    /// Positions of the lane below `end` that are taken.
+    /// Returns the number of consumed positions of the lane below `end`.
     pub(crate) fn taken(&self, per_lane: u64, end: u64) -> u64 {
         self.below(per_lane, end.min(self.steps.saturating_mul(per_lane)))
     }
 
-    /// Positions of the lane below `end`.
+    /// Returns the number of positions of these columns below `end`.
     fn below(&self, per_lane: u64, end: u64) -> u64 {
         let width = self.end - self.first;
         end / per_lane * width + (end % per_lane).saturating_sub(self.first).min(width)
@@ -81,7 +82,7 @@ impl Layer {
         Self { segment, lengths, shortest, longest, form }
     }
 
-    /// The lanes with which `segment` goes on where this one stopped.
+    /// Returns the layer of `segment`, which continues where this one stopped.
     pub(crate) fn next(&self, segment: Segment) -> Self {
         let rests: Vec<u64> = (0..self.segment.lanes).map(|lane| self.rest(lane)).collect();
         if segment.lanes == self.segment.lanes && matches!(self.segment.steps, Steps::All(_)) {
@@ -98,7 +99,8 @@ impl Layer {
         Self::new(segment, lengths, Form::Cut { starts })
     }
 
-    /// Where `position` of `lane` comes from in the layer below; `None` on the first layer.
+    /// Returns the lane and position in the layer below for `position` of `lane`; `None` on the
+    /// first layer.
     pub(crate) fn down(
         &self,
         below: Option<&Self>,
@@ -119,7 +121,8 @@ impl Layer {
         Some((lane, below.left_at(lane, place)))
     }
 
-    /// Where `positions` of `lane` lie in the layer below, in no order: lanes and stretches of them.
+    /// Returns the lanes and ranges in the layer below for `positions` of `lane`, in no particular
+    /// order.
     pub(crate) fn down_all(
         &self,
         below: &Self,
@@ -146,7 +149,8 @@ impl Layer {
         found
     }
 
-    /// Where the item at `place` in the rest of `lane` below comes to stand in this layer.
+    /// Returns the lane and position in this layer of the item at `place` in the rest of `lane`
+    /// below.
     pub(crate) fn up(&self, lane: u64, place: u64) -> (u64, u64) {
         match &self.form {
             Form::First | Form::Continued => (lane, place),
@@ -159,7 +163,7 @@ impl Layer {
         }
     }
 
-    /// What this segment does with `position` of `lane`.
+    /// Returns the effect of this segment on `position` of `lane`.
     pub(crate) fn fate(&self, lane: u64, position: u64) -> Fate {
         let per_lane = self.segment.per_lane();
         let (step, column) = (position / per_lane, position % per_lane);
@@ -179,7 +183,7 @@ impl Layer {
         unreachable!("the columns of lane {lane} cover column {column}")
     }
 
-    /// Positions of the items at `places` in the rest of `lane`.
+    /// Appends the positions of the items at `places` in the rest of `lane`.
     fn left_all(&self, lane: u64, places: Range<u64>, found: &mut Vec<(u64, Range<u64>)>) {
         let per_lane = self.segment.per_lane();
         let mut before = 0;
@@ -204,14 +208,14 @@ impl Layer {
         }
     }
 
-    /// Samples of `lane` that the segment leaves.
+    /// Returns the number of samples of `lane` that the segment leaves.
     pub(crate) fn rest(&self, lane: u64) -> u64 {
         columns(&self.segment, &self.segment.steps, lane)
             .map(|columns| self.all(lane, &columns) - self.taken(lane, &columns))
             .sum()
     }
 
-    /// Position of the item at `place` in the rest of `lane`.
+    /// Returns the position of the item at `place` in the rest of `lane`.
     fn left_at(&self, lane: u64, mut place: u64) -> u64 {
         for columns in columns(&self.segment, &self.segment.steps, lane) {
             let taken = self.taken(lane, &columns);
@@ -236,7 +240,7 @@ impl Layer {
     }
 }
 
-/// Parts of a lane's steps that stopped together, if its segment went on for `steps`.
+/// Iterates over the parts of a lane's steps that stopped together, if its segment took `steps`.
 pub(crate) fn columns<'a>(
     segment: &Segment,
     steps: &'a Steps,
@@ -260,8 +264,8 @@ pub(crate) fn columns<'a>(
     })
 }
 
-/// Positions of a lane below `end` that its `columns` took: a whole beginning, then stretches of
-/// the steps that some of them took and some did not. Ascending.
+/// Returns the positions of a lane below `end` that `columns` consumed, ascending: a complete range
+/// at the start, then ranges of the steps that only some of the columns took.
 pub(crate) fn taken_of(per_lane: u64, columns: &[Columns], end: u64) -> Vec<Range<u64>> {
     let all = columns.iter().map(|columns| columns.steps).min().unwrap_or(0);
     let some = columns.iter().map(|columns| columns.steps).max().unwrap_or(0);
@@ -276,7 +280,7 @@ pub(crate) fn taken_of(per_lane: u64, columns: &[Columns], end: u64) -> Vec<Rang
     taken
 }
 
-/// Entries `[r B / W, (r + 1) B / W)` of a global batch, which are rank r's.
+/// Returns the entries of a rank r in a global batch: `[r B / W, (r + 1) B / W)`.
 pub(crate) fn entries_of(segment: &Segment, rank: u64, world_size: u64) -> Range<u64> {
     let width = segment.global_batch / world_size;
     rank * width..(rank + 1) * width

@@ -1,8 +1,8 @@
-//! The domain's words and the order: which sample is delivered by which rank at which step.
+//! Domain model and order: which sample is delivered by which rank at which step.
 //!
 //! Everything here is a pure function of numbers. This crate never reads a file, a clock, the
-//! environment or a library's random numbers, and never starts a thread: that is what makes
-//! resume, elasticity, simulation and the command line's answers one mechanism.
+//! environment or a library's random numbers, and never starts a thread. Resume, elasticity,
+//! simulation and the results of the command line therefore use the same computation.
 //!
 //! Start at [`EpochPlan`]; `docs/ORDER.md` specifies what it computes.
 #![forbid(unsafe_code)]
@@ -54,59 +54,59 @@ pub use segment::{GLOBAL_BATCH_MAX, LANES_MAX, SEGMENTS_MAX, Segment, Steps};
 pub use token::{TOKEN_FORMAT, Token, TokenError};
 pub use window::Permutations;
 
-/// Version of the order that `docs/ORDER.md` specifies. It is part of every job and token.
+/// Version of the order that `docs/ORDER.md` specifies; part of every job and state.
 pub const ORDER_VERSION: u32 = 0;
 
-/// Epochs that an order has, numbered from 0. The position after the last one exists as the end of
-/// a job, and has no batches.
+/// Number of epochs of an order, numbered from 0. The position after the last one exists as the end
+/// of a job and has no batches.
 pub const EPOCHS: u64 = 1 << 48;
 
-/// Refuses an epoch that no order has.
+/// Checks that an order has this epoch.
 ///
 /// # Errors  `NoSuchEpoch`.
 pub fn check_epoch(epoch: u64) -> Result<(), PlanError> {
     if epoch < EPOCHS { Ok(()) } else { Err(PlanError::NoSuchEpoch { epoch }) }
 }
 
-/// Why an order cannot be computed. Nothing is changed by a refused call.
+/// Reason why an order cannot be computed. A rejected call changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// Every shard is empty, or there is none.
+    /// The dataset has no shards, or all are empty.
     #[error("the dataset has no records: {shards} shards, all empty")]
     NoSamples {
-        /// Shards of the dataset.
+        /// Number of shards of the dataset.
         shards: usize,
     },
-    /// A parameter is zero that must not be.
+    /// A parameter is zero but must be positive.
     #[error("`{name}` must be at least 1")]
     Zero {
-        /// The parameter, as users write it.
+        /// User-visible name of the parameter.
         name: &'static str,
     },
-    /// A parameter is beyond its bound.
+    /// A parameter exceeds its maximum.
     #[error("`{name}` is {value}, but may be at most {most}")]
     TooLarge {
-        /// The parameter, as users write it.
+        /// User-visible name of the parameter.
         name: &'static str,
-        /// Its value.
+        /// Value of the parameter.
         value: u64,
-        /// Its bound.
+        /// Maximum of the parameter.
         most: u64,
     },
-    /// An epoch at or beyond [`EPOCHS`].
+    /// The epoch is not below [`EPOCHS`].
     #[error("epoch must be at least 0 and below 2**48, not {epoch}")]
     NoSuchEpoch {
-        /// The epoch asked for.
+        /// Requested epoch.
         epoch: u64,
     },
-    /// The lanes do not divide the global batch.
+    /// The number of lanes does not divide the global batch.
     #[error(
         "lanes={lanes} does not divide the global batch of {global_batch} (batch_size {batch_size} \
          x world_size {world_size}); use batch_size={} or {}, or one of lanes={}",
         .batch_sizes.0, .batch_sizes.1, list(.lane_counts)
     )]
     LanesDoNotDivide {
-        /// Lanes asked for, or kept from the token.
+        /// Requested number of lanes, or that of the state.
         lanes: u64,
         /// batch_size x world_size.
         global_batch: u64,
@@ -114,23 +114,23 @@ pub enum PlanError {
         batch_size: u64,
         /// Data-parallel ranks.
         world_size: u64,
-        /// The nearest batch sizes below (or the smallest) and above that would do.
+        /// Nearest valid batch sizes below (or the smallest) and above.
         batch_sizes: (u64, u64),
-        /// The nearest lane counts that would do.
+        /// Nearest valid lane counts.
         lane_counts: Vec<u64>,
     },
-    /// The ranks do not divide the global batch.
+    /// The number of ranks does not divide the global batch.
     #[error("world_size={world_size} does not divide the global batch of {global_batch}")]
     WorldDoesNotDivide {
         /// Data-parallel ranks.
         world_size: u64,
-        /// Samples of one step of all ranks.
+        /// Samples per step of all ranks.
         global_batch: u64,
     },
-    /// Not one cursor for each rank.
+    /// The number of cursors differs from the number of ranks.
     #[error("{cursors} cursors were given for {world_size} ranks; give one for each rank")]
     CursorsDoNotFit {
-        /// Cursors given.
+        /// Number of cursors.
         cursors: u64,
         /// Data-parallel ranks.
         world_size: u64,
@@ -138,18 +138,18 @@ pub enum PlanError {
     /// The rank is not below the world size.
     #[error("rank={rank} is not in 0..{world_size}: ranks count from 0 to world_size - 1")]
     RankOutOfRange {
-        /// The rank asked for.
+        /// Requested rank.
         rank: u64,
         /// Data-parallel ranks.
         world_size: u64,
     },
-    /// More changes of lanes or global batch in one epoch than a token can hold.
+    /// One epoch has more changes of lanes or global batch than a state can hold.
     #[error(
         "lanes or the global batch changed more than {SEGMENTS_MAX} times in this epoch; keep the \
          global batch, or go on to the next epoch with set_epoch()"
     )]
     TooManySegments,
-    /// A segment says that it went further than the epoch goes.
+    /// A segment has more steps than the epoch.
     #[error(
         "the position is beyond the epoch: {steps} steps were taken with lanes={lanes} and a global \
          batch of {global_batch}, but only {steps_max} exist; it belongs to another dataset or job"
@@ -157,48 +157,48 @@ pub enum PlanError {
     BeyondEnd {
         /// Lanes of the segment.
         lanes: u64,
-        /// Its global batch.
+        /// Global batch of the segment.
         global_batch: u64,
-        /// Steps that it claims.
+        /// Steps that the segment claims.
         steps: u64,
-        /// Steps that it has.
+        /// Steps that the segment has.
         steps_max: u64,
     },
-    /// A dynamic job with equal steps.
+    /// A dynamic job requires `tail="uneven"`.
     #[error(
         "mode=\"dynamic\" has tail=\"uneven\" only: with equal steps no rank could take another's work; \
          pass tail=\"uneven\", or mode=\"deterministic\" for tail=\"{tail}\""
     )]
     DynamicTail {
-        /// The tail asked for.
+        /// Requested tail.
         tail: Tail,
     },
-    /// Ranks at different steps outside `tail="uneven"`.
+    /// Ranks are at different steps, but the tail is not `uneven`.
     #[error("only tail=\"uneven\" lets ranks stop at different steps")]
     UnevenSteps,
-    /// A block to shuffle has more samples than a permutation can hold.
+    /// A shuffle block has more samples than a permutation can hold.
     #[error(
         "a shuffle block of {samples} samples is too large; use shuffle_window <= {}",
         u32::MAX
     )]
     WindowTooLarge {
-        /// Samples of the block.
+        /// Number of samples of the block.
         samples: u64,
     },
-    /// A step that the epoch, or this rank's part of it, does not have.
+    /// The epoch, or this rank's part of it, does not have the step.
     #[error("epoch {epoch} has {steps} steps for this rank; there is no step {step}")]
     NoSuchStep {
-        /// The epoch.
+        /// Epoch of the step.
         epoch: u64,
-        /// The step asked for.
+        /// Requested step.
         step: u64,
-        /// Steps that there are.
+        /// Number of steps.
         steps: u64,
     },
-    /// A shard or ordinal that the dataset does not have.
+    /// The dataset does not have this shard or ordinal.
     #[error("shard {shard} has no sample {ordinal}")]
     NoSuchSample {
-        /// Shard ordinal.
+        /// Ordinal of the shard.
         shard: u32,
         /// Ordinal in the shard.
         ordinal: u64,

@@ -1,4 +1,5 @@
-//! The line: all samples of an epoch, permuted shards end to end. Source: docs/ORDER.md, section 2.
+//! Epoch sequence: all samples of an epoch, permuted shards end to end. Source: docs/ORDER.md,
+//! section 2.
 
 use std::sync::OnceLock;
 
@@ -8,26 +9,27 @@ use crate::PlanError;
 use crate::digest::ContentDigest;
 use crate::random::{Draws, stream_key};
 
-/// A sample's identity: its shard's place in manifest order and its place in the shard.
+/// Identity of a sample: the ordinal of its shard in manifest order and its ordinal in the shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Sample {
-    /// Shard ordinal.
+    /// Ordinal of the shard.
     pub shard: u32,
     /// Ordinal in the shard.
     pub ordinal: u64,
 }
 
-/// Beyond any use, and small enough that products of it with counts stay within 64 bits.
+/// Maximum of a parameter: far above any use, and small enough that its products with counts fit
+/// into 64 bits.
 const PARAMETER_MAX: u64 = 1 << 40;
 
-/// What a job says of shuffling.
+/// Shuffle parameters of a job.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Shuffle {
     /// Content digest of the dataset.
     pub content: ContentDigest,
     /// The user's seed.
     pub seed: u64,
-    /// Whether anything is permuted; if not, the window decides nothing.
+    /// True if anything is permuted; otherwise the window has no effect.
     pub enabled: bool,
     /// Length of a shuffle block in samples of one lane, at least 1.
     pub window: u64,
@@ -38,7 +40,7 @@ pub struct Shuffle {
 }
 
 impl Shuffle {
-    /// Refuses parameters that no order has.
+    /// Checks that an order can have these parameters.
     pub fn validate(&self) -> Result<(), PlanError> {
         let parameters = [
             ("shuffle_window", self.window),
@@ -57,21 +59,21 @@ impl Shuffle {
     }
 }
 
-/// The line of one epoch: 12 bytes a shard, 16 once something was looked up backwards.
+/// Epoch sequence of one epoch: 12 bytes per shard, 16 after the first inverse lookup.
 #[derive(Debug)]
 pub struct Line {
-    /// Shards with samples, in line order.
+    /// Shards with samples, in the order of the sequence.
     shards: Vec<u32>,
-    /// Line position of each of them, and the line's length at the end.
+    /// Start position of each of them, and the length of the sequence at the end.
     starts: Vec<u64>,
     /// Shards of the dataset, with and without samples.
     shards_total: usize,
-    /// Place in `shards` of each shard of the dataset; `u32::MAX` for one without samples.
+    /// Index in `shards` of each shard of the dataset; `u32::MAX` for a shard without samples.
     places: OnceLock<Vec<u32>>,
 }
 
 impl Line {
-    /// The line of `epoch` over shards with `counts` samples each, in manifest order.
+    /// Returns the sequence of `epoch` over shards with `counts` samples each, in manifest order.
     ///
     /// # Errors
     /// `NoSamples` if all are empty.
@@ -96,18 +98,18 @@ impl Line {
         Ok(Self { shards, starts, shards_total: counts.len(), places: OnceLock::new() })
     }
 
-    /// Samples of the line.
+    /// Returns the number of samples of the sequence.
     pub fn samples(&self) -> u64 {
         self.starts[self.shards.len()]
     }
 
-    /// The sample at `position`, which is below [`Line::samples`].
+    /// Returns the sample at `position`, which is below [`Line::samples`].
     pub fn sample(&self, position: u64) -> Sample {
         let place = self.place(position);
         self.sample_in(place, position - self.starts[place])
     }
 
-    /// Line position of `sample`, or `None` if the dataset has no such sample.
+    /// Returns the position of `sample`, or `None` if the dataset has no such sample.
     pub fn position(&self, sample: Sample) -> Option<u64> {
         let place = *self.places().get(sample.shard as usize)? as usize;
         let start = *self.starts.get(place)?;
@@ -115,22 +117,23 @@ impl Line {
         (sample.ordinal < end - start).then(|| start + sample.ordinal)
     }
 
-    /// Shards of the dataset, with and without samples.
+    /// Returns the number of shards of the dataset, with and without samples.
     pub(crate) fn shards_total(&self) -> usize {
         self.shards_total
     }
 
-    /// Shards with samples, in line order.
+    /// Returns the shards with samples, in the order of the sequence.
     pub(crate) fn shards(&self) -> &[u32] {
         &self.shards
     }
 
-    /// Place among the line's shards of the one that holds `position`.
+    /// Returns the index in [`Line::shards`] of the shard that contains `position`.
     pub(crate) fn place(&self, position: u64) -> usize {
         self.starts.partition_point(|&start| start <= position) - 1
     }
 
-    /// Line position at which the shard at `place` starts; one past the last is the line's length.
+    /// Returns the start position of the shard at `place`; for one past the last, the length of the
+    /// sequence.
     pub(crate) fn start(&self, place: usize) -> u64 {
         self.starts[place]
     }

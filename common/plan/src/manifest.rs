@@ -1,17 +1,17 @@
-//! A dataset: its shards in manifest order, and what it holds.
+//! Manifest of a dataset: its shards in order, and its content digest.
 
 use serde::{Deserialize, Serialize};
 
 use crate::digest::{ContentDigest, Digest};
 
-/// How a file looked when it was indexed; checked again when it is opened.
+/// Stamp of a file when it was indexed; checked again when it is opened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChangeStamp {
     /// Stored size in bytes.
     pub size_bytes: u64,
-    /// Time of the last change in nanoseconds since 1970, as the file system tells it; 0 with `etag`.
+    /// Modification time according to the file system, ns since 1970; 0 with `etag`.
     pub modified_ns: i128,
-    /// What an object store calls this content, if it has a word for it.
+    /// The object store's identifier of this content, if it has one.
     #[serde(default)]
     pub etag: Option<String>,
 }
@@ -21,38 +21,38 @@ pub struct ChangeStamp {
 pub struct Shard {
     /// Path relative to the dataset.
     pub path: String,
-    /// Records, which are samples.
+    /// Number of records, which are the samples.
     pub records: u64,
     /// Digest of its record lengths and stored data checksums.
     pub digest: Digest,
 }
 
-/// A dataset's shards, sorted bytewise by path, and the digest of what they hold.
+/// Shards of a dataset, sorted bytewise by path, and the digest of their content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     shards: Vec<Shard>,
     digest: ContentDigest,
 }
 
-/// Why a list of shards is no dataset.
+/// Reason why a list of shards is not a dataset.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ManifestError {
-    /// One path stands twice in the list.
+    /// A path occurs twice in the list.
     #[error("`{path}` is listed twice; a file is read once an epoch, so name it once")]
     ListedTwice {
-        /// The path.
+        /// Path of the file.
         path: String,
     },
-    /// More shards than an ordinal can count.
+    /// There are more shards than an ordinal can count.
     #[error("a dataset has at most {} shards, not {shards}", u32::MAX)]
     TooManyShards {
-        /// Shards in the list.
+        /// Number of shards in the list.
         shards: usize,
     },
 }
 
 impl Manifest {
-    /// Sorts `shards` and digests their content.
+    /// Sorts `shards` and computes their content digest.
     pub fn new(mut shards: Vec<Shard>) -> Result<Self, ManifestError> {
         if u32::try_from(shards.len()).is_err() {
             return Err(ManifestError::TooManyShards { shards: shards.len() });
@@ -69,22 +69,22 @@ impl Manifest {
         Ok(Self { shards, digest })
     }
 
-    /// Shards in manifest order; a shard's place is its ordinal.
+    /// Returns the shards in manifest order; a shard's index is its ordinal.
     pub fn shards(&self) -> &[Shard] {
         &self.shards
     }
 
-    /// Content digest of the dataset.
+    /// Returns the content digest of the dataset.
     pub fn digest(&self) -> ContentDigest {
         self.digest
     }
 
-    /// Records of all shards.
+    /// Returns the number of records of all shards.
     pub fn records(&self) -> u64 {
         self.shards.iter().map(|shard| shard.records).sum()
     }
 
-    /// Records of each shard, in manifest order.
+    /// Returns the number of records of each shard, in manifest order.
     pub fn counts(&self) -> Vec<u64> {
         self.shards.iter().map(|shard| shard.records).collect()
     }

@@ -1,8 +1,9 @@
-//! What of an epoch was delivered, told from cursors alone. Source: docs/ORDER.md, sections 4 to 7.
+//! Delivered samples of an epoch, computed from cursors alone. Source: docs/ORDER.md, sections 4 to
+//! 7.
 //!
-//! Delivered outputs of a lane are a few long stretches, and a stretch is made of the same inputs
-//! as before the shuffle but at its borders. So nothing is walked there but the shuffle blocks at
-//! the borders: whole splits and whole interleave groups are counted by their lengths.
+//! The delivered outputs of a lane form a few long ranges, and such a range has the same inputs as
+//! before the shuffle except near its ends. Therefore only the shuffle blocks at the ends are
+//! walked; whole splits and whole interleave groups are counted by their lengths.
 
 use std::ops::Range;
 
@@ -16,19 +17,22 @@ use crate::segment::Steps;
 use crate::window::joined;
 
 impl EpochPlan {
-    /// Samples of each shard that were delivered before the ranks' cursors, padding not counted.
-    /// - `steps`: for each rank the first step of the epoch that it has not consumed, `[world_size]`.
-    ///   Segments before the last one are complete, so a cursor there stands at the last one's
-    ///   beginning; one at [`EpochPlan::steps`] is at the end, also for a rank that has fewer.
-    /// - Returns a number for each shard in manifest order, `[shards]`.
+    /// Returns the number of samples of each shard that were delivered before the ranks' cursors,
+    /// without padding, `[shards]` in manifest order.
     ///
-    /// Costs O(shards + lanes x (window + interleave)), whatever the number of samples; where ranks
-    /// share a lane, also the steps of it that some of them have ahead of others. A segment more
-    /// adds borders, as many as lanes. Only behind ranks that shared a lane and stopped at different
-    /// steps (`uneven`) every row of every step is a stretch of its own: time and memory then grow
+    /// - `steps`: for each rank the first step of the epoch that it has not consumed,
+    ///   `[world_size]`. Segments before the last one are complete, so a cursor in one of them
+    ///   counts as the start of the last one. A cursor at [`EpochPlan::steps`] is at the end, even
+    ///   for a rank that has fewer steps.
+    ///
+    /// Costs O(shards + lanes x (window + interleave)), independent of the number of samples; if
+    /// ranks share a lane, also the steps of it by which some are ahead of others. Each further
+    /// segment adds ends, as many as lanes. After ranks that shared a lane stopped at different
+    /// steps (`uneven`), every row of every step is a separate range: time and memory then grow
     /// with the samples delivered since, by some tens of bytes each.
     ///
-    /// # Errors  `CursorsDoNotFit`, `NoSuchStep` for one beyond the epoch's end, `WindowTooLarge`.
+    /// # Errors  `CursorsDoNotFit`, `NoSuchStep` for a step beyond the epoch's end,
+    /// `WindowTooLarge`.
     pub fn delivered_by_shard(&self, steps: &[u64]) -> Result<Vec<u64>, PlanError> {
         let open = self.open_steps(steps)?;
         let mut counts = vec![0; self.line().shards_total()];
@@ -43,7 +47,7 @@ impl EpochPlan {
         Ok(counts)
     }
 
-    /// Samples that were delivered before the ranks' cursors: the sum of
+    /// Returns the number of samples delivered before the ranks' cursors: the sum of
     /// [`EpochPlan::delivered_by_shard`], in O(lanes + ranks).
     ///
     /// # Errors  `CursorsDoNotFit`, `NoSuchStep`.
@@ -60,7 +64,7 @@ impl EpochPlan {
         Ok(delivered)
     }
 
-    /// Samples of each shard that no step delivers, `[shards]`; their sum is
+    /// Returns the number of samples of each shard that no step delivers, `[shards]`; their sum is
     /// [`EpochPlan::dropped`]. Costs as [`EpochPlan::delivered_by_shard`].
     ///
     /// # Errors  `WindowTooLarge`.
@@ -77,11 +81,14 @@ impl EpochPlan {
         Ok(dropped)
     }
 
-    /// Ranks that read each shard in the last segment: those with a lane of it, `[shards]`, in
-    /// manifest order. Lanes are contiguous on the line, so a shard's ranks are contiguous too.
-    /// - An empty range: no samples, or none was left for the last segment.
-    /// - After a cut in mid-epoch it may hold more ranks than those whose lanes have the shard: where
-    ///   samples lie is known to a shuffle window; after ranks stopped at different steps, to a lane.
+    /// Returns the ranks that read each shard in the last segment, `[shards]` in manifest order.
+    ///
+    /// These are the ranks with a lane of the shard. Lanes are contiguous in the epoch sequence, so
+    /// a shard's ranks are contiguous too.
+    /// - An empty range means that the shard has no samples, or none left for the last segment.
+    /// - After resharding in mid-epoch the range may contain more ranks than necessary, because the
+    ///   location of samples is known only to within a shuffle window, or to within a lane after
+    ///   ranks stopped at different steps.
     ///
     /// Costs O(shards + lanes x segments).
     pub fn ranks_of_shards(&self) -> Vec<Range<u64>> {
@@ -112,13 +119,13 @@ impl EpochPlan {
         ranks
     }
 
-    /// Ranks that have entries of the last segment's lanes `first..=last`.
+    /// Returns the ranks with entries of lanes `first..=last` of the last segment.
     fn ranks_of_lanes(&self, first: u64, last: u64) -> Range<u64> {
         let per_lane = self.layers[self.layers.len() - 1].segment.per_lane();
         first * per_lane / self.rows()..((last + 1) * per_lane).div_ceil(self.rows())
     }
 
-    /// Steps of the last segment that the ranks took, as a segment says it.
+    /// Returns the steps of the last segment that the ranks took, in the form of a segment.
     fn open_steps(&self, steps: &[u64]) -> Result<Steps, PlanError> {
         let (cursors, world_size) = (steps.len() as u64, self.world_size());
         if cursors != world_size {
@@ -133,12 +140,13 @@ impl EpochPlan {
         Ok(Steps::PerRank(open).normalized())
     }
 
-    /// Steps taken of a segment, when `open` were taken of the last.
+    /// Returns the steps taken in a segment; `open` are those of the last one.
     fn steps_of<'a>(&'a self, index: usize, open: &'a Steps) -> &'a Steps {
         if index + 1 == self.layers.len() { open } else { &self.layers[index].segment.steps }
     }
 
-    /// Where the slots that exist and that the epoch's steps reach end, in each lane of a segment.
+    /// Returns for each lane of a segment the end of the entries that exist and that the epoch's
+    /// steps reach.
     fn lane_ends(&self, index: usize) -> Vec<u64> {
         let Layer { segment, lengths, .. } = &self.layers[index];
         let (per_lane, left) = (segment.per_lane(), self.slots_left(index));
@@ -151,7 +159,8 @@ impl EpochPlan {
         (0..).zip(lengths).map(end).collect()
     }
 
-    /// Delivered outputs of each lane that the line was cut into: ascending, disjoint and apart.
+    /// Returns the delivered outputs of each lane of the first segment: ascending, disjoint and not
+    /// adjacent.
     fn delivered_outputs(&self, open: &Steps) -> Vec<Vec<Range<u64>>> {
         let mut above: Vec<Vec<Range<u64>>> = Vec::new();
         for (index, layer) in self.layers.iter().enumerate().rev() {
@@ -178,11 +187,12 @@ impl EpochPlan {
     }
 }
 
-/// Where each lane of a segment starts when they are laid end to end, and its rest likewise.
+/// Start of each lane of a segment when the lanes are concatenated, and start of each rest
+/// likewise.
 struct Rests {
     lanes: Vec<u64>,
     rests: Vec<u64>,
-    /// What was taken of each lane, if that is its beginning.
+    /// Number of positions taken of each lane, if they are its first ones.
     taken: Option<u64>,
 }
 
@@ -197,7 +207,8 @@ impl Rests {
         Self { lanes, rests, taken }
     }
 
-    /// What is left of `items` of the lanes, or some more; those of the next segment's lanes.
+    /// Returns a range of rest items that contains those left of lane `items`; the next segment's
+    /// lanes consist of rest items.
     fn left_of(&self, items: Range<u64>) -> Range<u64> {
         if items.is_empty() {
             return items;
@@ -214,7 +225,8 @@ impl Rests {
     }
 }
 
-/// Where parts of these lengths start when they are laid end to end, and where the last one ends.
+/// Returns the start of each part when parts of these lengths are concatenated, and the end of the
+/// last one.
 fn sums(lengths: impl Iterator<Item = u64>) -> Vec<u64> {
     let mut starts = vec![0];
     starts.extend(lengths.scan(0, |sum, length| {
@@ -224,12 +236,13 @@ fn sums(lengths: impl Iterator<Item = u64>) -> Vec<u64> {
     starts
 }
 
-/// The part that holds `item`.
+/// Returns the part that contains `item`.
 fn part_at(starts: &[u64], item: u64) -> usize {
     starts.partition_point(|&start| start <= item) - 1
 }
 
-/// Turns of a group that are walked rather than sought anew, per split of it: about as dear.
+/// Number of turns per split of a group that are walked instead of searched again: the costs are
+/// about equal.
 const WALKED_PER_SPLIT: u64 = 16;
 
 /// Counts inputs of a lane by shard, in ascending order.
@@ -237,14 +250,14 @@ struct Tally<'a> {
     line: &'a Line,
     lane: &'a Lane,
     counts: &'a mut [u64],
-    /// The group that it is in: places of its splits, and its inputs.
+    /// Current group: the indices of its splits, and its inputs.
     group: Range<usize>,
     inputs: Range<u64>,
-    /// Turns of the group once a part of it is counted.
+    /// Turns of the group, once a part of it was counted.
     walk: Option<Walk>,
 }
 
-/// A walk through the turns of a group, and where it stands.
+/// Iteration over the turns of a group, and its position.
 struct Walk {
     turns: Turns,
     iter: TurnsIter,
@@ -273,7 +286,7 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// Goes to the group that holds `input`.
+    /// Moves to the group that contains `input`.
     fn enter(&mut self, input: u64) {
         if self.inputs.contains(&input) {
             return;
@@ -285,7 +298,7 @@ impl<'a> Tally<'a> {
         self.walk = None;
     }
 
-    /// Adds some positions of the group: by lengths if they are many, else turn by turn.
+    /// Adds some positions of the group: by lengths if they are many, otherwise turn by turn.
     fn add_part(&mut self, positions: Range<u64>) {
         let walked_max = self.group.len() as u64 * WALKED_PER_SPLIT;
         let walk = self.walk.get_or_insert_with(|| Walk {

@@ -1,5 +1,5 @@
-//! The random numbers of the order: a counter-based generator, so that any part of an epoch is
-//! found without what comes before it. Source: docs/ORDER.md, section 1; Salmon et al. 2011.
+//! Random numbers of the order: a counter-based generator, so that any part of an epoch is computed
+//! without the parts before it. Source: docs/ORDER.md, section 1; Salmon et al. 2011.
 
 use crate::PlanError;
 use crate::digest::Digest;
@@ -8,7 +8,7 @@ const ROUNDS: usize = 10;
 const MULTIPLIER: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
 const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 
-/// One output of Philox4x32-10: four 32-bit words for a 128-bit counter and a 64-bit key.
+/// Returns one output of Philox4x32-10: four 32-bit words for a 128-bit counter and a 64-bit key.
 pub fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     for round in 0..ROUNDS {
         if round > 0 {
@@ -26,7 +26,7 @@ pub fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     counter
 }
 
-/// Key of an independent family of streams, from what it is for and what it depends on.
+/// Returns the key of an independent family of streams, from its purpose and its parameters.
 pub fn stream_key(label: &str, digest: &Digest, numbers: &[u64]) -> u64 {
     let numbers: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
     let hash = Digest::of_parts([
@@ -40,7 +40,7 @@ pub fn stream_key(label: &str, digest: &Digest, numbers: &[u64]) -> u64 {
     u64::from_le_bytes(*first)
 }
 
-/// The draws of one stream, in turn.
+/// Draws of one stream, in sequence.
 #[derive(Clone, Debug)]
 pub struct Draws {
     key: [u32; 2],
@@ -50,12 +50,12 @@ pub struct Draws {
 }
 
 impl Draws {
-    /// Starts at draw 0 of `stream` under `key`.
+    /// Returns the stream under `key`, at draw 0.
     pub fn new(key: u64, stream: u64) -> Self {
         Self { key: halves(key), stream: halves(stream), invocation: 0, second: None }
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
         if let Some(second) = self.second.take() {
             return second;
@@ -67,19 +67,19 @@ impl Draws {
         u64::from(out[0]) | u64::from(out[1]) << 32
     }
 
-    /// A uniform number below `bound`, which is at least 1. Source: Lemire 2019.
+    /// Returns a uniform number below `bound`, which is at least 1. Source: Lemire 2019.
     pub fn below(&mut self, bound: u64) -> u64 {
         loop {
             let product = u128::from(self.next_u64()) * u128::from(bound);
             let low = product as u64;
-            // The division is rarely reached: only a `low` under the bound can be a biased one.
+            // The division is rarely evaluated: only a `low` below the bound can be biased.
             if low >= bound || low >= bound.wrapping_neg() % bound {
                 return (product >> 64) as u64;
             }
         }
     }
 
-    /// A uniform permutation of `0..length`.
+    /// Returns a uniform permutation of `0..length`.
     pub fn permutation(mut self, length: u64) -> Result<Vec<u32>, PlanError> {
         let bound =
             u32::try_from(length).map_err(|_| PlanError::WindowTooLarge { samples: length })?;
@@ -137,7 +137,7 @@ mod tests {
             [draws.below(bound), draws.below(bound), draws.below(bound)],
             [8_555_058_523_193_892_907, 4_101_456_112_154_868_536, 7_548_536_439_666_434_288]
         );
-        // Draws 1 and 2 were rejected, so that this is the sixth.
+        // Draws 1 and 2 were rejected, so this is the sixth draw.
         let all = std::iter::repeat_with({
             let mut all = Draws::new(key, 5);
             move || all.next_u64()

@@ -1,37 +1,39 @@
-//! Stretches of an epoch with the same lanes and global batch. Source: docs/ORDER.md, section 6.
+//! Segments: parts of an epoch with constant lanes and global batch. Source: docs/ORDER.md, section
+//! 6.
 
 use serde::{Deserialize, Serialize};
 
 use crate::PlanError;
 
-/// Segments of one epoch at most; a token holds them all and stays under 1 KiB.
+/// Maximum number of segments of one epoch; a state contains them all and stays below 1 KiB.
 pub const SEGMENTS_MAX: usize = 16;
 
-/// Lanes at most: a bound for what a hostile token can make us allocate, a hundred times above use.
+/// Maximum number of lanes: bounds the memory that a hostile state can allocate, a hundred times
+/// above use.
 pub const LANES_MAX: u64 = 1 << 20;
 
-/// Samples of one step of all ranks at most, for the same reason.
+/// Maximum number of samples per step of all ranks, for the same reason.
 pub const GLOBAL_BATCH_MAX: u64 = 1 << 28;
 
-/// A stretch of an epoch with one number of lanes and one global batch: `[C, B, steps]`.
+/// A part of an epoch with one number of lanes and one global batch: `[C, B, steps]`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "(u64, u64, Steps)", into = "(u64, u64, Steps)")]
 pub struct Segment {
-    /// Lanes, C.
+    /// Number of lanes, C.
     pub lanes: u64,
-    /// Samples of one step of all ranks, B.
+    /// Samples per step of all ranks, B.
     pub global_batch: u64,
-    /// Steps taken in it.
+    /// Steps taken in the segment.
     pub steps: Steps,
 }
 
-/// How far a segment went.
+/// Number of steps taken in a segment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Steps {
-    /// Every rank took as many.
+    /// All ranks took the same number of steps.
     All(u64),
-    /// Steps of each rank, of a job with `tail="uneven"`.
+    /// Steps of each rank, in a job with `tail="uneven"`.
     PerRank(Vec<u64>),
 }
 
@@ -48,7 +50,7 @@ impl From<Segment> for (u64, u64, Steps) {
 }
 
 impl Steps {
-    /// The largest number of steps that a rank took.
+    /// Returns the largest number of steps that a rank took.
     pub fn most(&self) -> u64 {
         match self {
             Self::All(steps) => *steps,
@@ -56,7 +58,7 @@ impl Steps {
         }
     }
 
-    /// One number where all ranks took as many.
+    /// Replaces equal steps of all ranks by a single number.
     pub fn normalized(self) -> Self {
         match self {
             Self::PerRank(steps) if steps.windows(2).all(|pair| pair[0] == pair[1]) => {
@@ -68,9 +70,9 @@ impl Steps {
 }
 
 impl Segment {
-    /// A segment at its beginning.
+    /// Returns a segment without steps.
     ///
-    /// # Errors  `LanesDoNotDivide`, with values that would; `Zero`; `TooLarge`.
+    /// # Errors  `LanesDoNotDivide`, with valid values; `Zero`; `TooLarge`.
     pub fn start(lanes: u64, batch_size: u64, world_size: u64) -> Result<Self, PlanError> {
         let parameters = [("lanes", lanes), ("batch_size", batch_size), ("world_size", world_size)];
         if let Some((name, _)) = parameters.iter().find(|(_, value)| *value == 0) {
@@ -98,21 +100,21 @@ impl Segment {
         Ok(Self { lanes, global_batch, steps: Steps::All(0) })
     }
 
-    /// Samples that a step takes of each lane, b.
+    /// Returns the number of samples of a step per lane, b.
     pub fn per_lane(&self) -> u64 {
         self.global_batch / self.lanes
     }
 }
 
-/// The nearest batch sizes at or below (else the smallest) and above `batch_size` that `lanes`
-/// divides when multiplied by `world_size`.
+/// Returns the nearest batch sizes at or below (else the smallest) and above `batch_size` whose
+/// product with `world_size` is divisible by `lanes`.
 fn near_batch_sizes(lanes: u64, batch_size: u64, world_size: u64) -> (u64, u64) {
     let step = lanes / gcd(lanes, world_size);
     let above = (batch_size / step + 1) * step;
     ((batch_size / step * step).max(step), above.max(2 * step))
 }
 
-/// Up to two divisors of `number` on each side of `near`.
+/// Returns up to two divisors of `number` on each side of `near`.
 fn near_divisors(number: u64, near: u64) -> Vec<u64> {
     const LOOKED_AT_MAX: u64 = 100_000;
     let divides = |candidate: &u64| number.is_multiple_of(*candidate);

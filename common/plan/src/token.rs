@@ -1,4 +1,5 @@
-//! Tokens: where a job stands, as JSON that is the same on every rank and under 1 KiB.
+//! States of jobs (the result of `state_dict()`): JSON that is the same on every rank and below 1
+//! KiB.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,13 +9,14 @@ use crate::job::{Difference, JobIdentity, Tail};
 use crate::segment::{GLOBAL_BATCH_MAX, LANES_MAX, Segment, Steps};
 use crate::{ORDER_VERSION, SEGMENTS_MAX, check_epoch};
 
-/// Version of the token's JSON.
+/// Version of the state's JSON.
 pub const TOKEN_FORMAT: u64 = 1;
 
-/// Where a job stands: the first step that has not been consumed, and how the epoch got there.
+/// State of a job: the first step that has not been consumed, and the segments before it in the
+/// epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Token {
-    /// [`TOKEN_FORMAT`]; its name tells a token from other JSON.
+    /// [`TOKEN_FORMAT`]; its field name distinguishes a state from other JSON.
     #[serde(rename = "shardfeed_token")]
     pub format: u64,
     /// Version of the order.
@@ -23,58 +25,59 @@ pub struct Token {
     pub job: JobDigest,
     /// [`JobIdentity::field_checks`].
     pub checks: String,
-    /// Lanes of the job's first segment, which its identity holds.
+    /// Lanes of the job's first segment, as in its identity.
     pub lanes: u64,
-    /// The epoch.
+    /// Epoch of the position.
     pub epoch: u64,
-    /// The generation that made the token; a start from it is the next one.
+    /// Generation that made the state; a start from it is the next one.
     pub generation: u64,
     /// Segments of this epoch, the last one with the steps taken so far.
     pub segments: Vec<Segment>,
-    /// With `tail="uneven"` a token speaks for one rank: (rank, world size).
+    /// With `tail="uneven"` a state belongs to one rank: (rank, world size).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speaks_for: Option<(u64, u64)>,
-    /// What the job makes of a record, for those who compare it with theirs: see the client.
+    /// Summary of the job's record processing, for comparison by the client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub records: Option<String>,
-    /// Id of the cluster that keeps the lists of a dynamic job, and alone can go on from it.
+    /// Id of the cluster that keeps the lists of a dynamic job; only that cluster can resume from
+    /// this state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<String>,
 }
 
-/// Why a token was refused. Nothing is changed by a refused token.
+/// Reason why a state was rejected. A rejected state changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
-    /// Not a token, or a part of one.
+    /// The text is not a complete state.
     #[error("this is not a whole shardfeed token: {reason}; pass what state_dict() returned")]
     NotAToken {
-        /// What is missing or wrong.
+        /// Missing or invalid part.
         reason: String,
     },
-    /// Written by a later shardfeed.
+    /// A later version of shardfeed wrote the state.
     #[error(
         "the token has {what} {found}, this shardfeed knows up to {known}; upgrade shardfeed to the \
          version that wrote it"
     )]
     Later {
-        /// `format` or `order version`.
+        /// Either `format` or `order version`.
         what: &'static str,
-        /// Version in the token.
+        /// Version in the state.
         found: u64,
         /// Version of this software.
         known: u64,
     },
-    /// The token belongs to a job with another identity.
+    /// The state belongs to a job with another identity.
     #[error(
         "the token belongs to another job: {}; create the loader as the one that made the token, or \
          start anew without a token",
         .fields.iter().map(in_words).collect::<Vec<_>>().join(", ")
     )]
     OtherJob {
-        /// Fields of the identity that differ: left in the token, right in this loader.
+        /// Fields of the identity that differ: left in the state, right in this loader.
         fields: Vec<Difference>,
     },
-    /// The token is of a dynamic job with equal steps.
+    /// The state belongs to a dynamic job with equal steps.
     #[error(
         "the token is of a job with mode=\"dynamic\" and tail=\"{tail}\", but mode=\"dynamic\" has \
          tail=\"uneven\" only; start anew without a token, with tail=\"uneven\", or with \
@@ -84,10 +87,10 @@ pub enum TokenError {
         /// Tail of the job.
         tail: Tail,
     },
-    /// The tokens of an uneven job do not fit together or not to this rank.
+    /// The states of an uneven job do not fit together or do not fit this rank.
     #[error("{0}")]
     Uneven(String),
-    /// The token's position and this start's numbers are no plan.
+    /// The state's position and this start's parameters are inconsistent.
     #[error(transparent)]
     Plan(#[from] PlanError),
 }
@@ -97,7 +100,7 @@ fn in_words(Difference { field, left, right }: &Difference) -> String {
 }
 
 impl Token {
-    /// Reads a token's JSON.
+    /// Parses a state.
     ///
     /// # Errors  `NotAToken`, `Later`, `DynamicTail`.
     pub fn from_json(text: &str) -> Result<Self, TokenError> {
@@ -113,7 +116,7 @@ impl Token {
         if format > TOKEN_FORMAT {
             return Err(TokenError::Later { what: "format", found: format, known: TOKEN_FORMAT });
         }
-        // Also of numbers that no u64 holds.
+        // Also covers numbers that exceed a u64.
         if let Some(epoch) = value.get("epoch").and_then(serde_json::Value::as_f64) {
             check_epoch(epoch as u64)?;
         }
@@ -128,17 +131,17 @@ impl Token {
         }
     }
 
-    /// The token's JSON.
+    /// Returns the state as JSON.
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).expect("a token is plain data")
     }
 
-    /// Steps of this epoch that were consumed, by this rank.
+    /// Returns the number of steps of this epoch that this rank consumed.
     pub fn step(&self) -> u64 {
         self.segments.iter().map(|segment| segment.steps.most()).sum()
     }
 
-    /// Refuses a token of another job than `identity`, whose lanes do not matter.
+    /// Checks that the state belongs to the job `identity`, whose lanes are ignored.
     pub fn check_job(&self, identity: &JobIdentity) -> Result<(), TokenError> {
         let mut expected = identity.clone();
         expected.lanes = self.lanes;
@@ -148,8 +151,8 @@ impl Token {
         Err(TokenError::OtherJob { fields: self.differences(&expected) })
     }
 
-    /// What differs between the identity of its job and `identity`, at least one field if the digests
-    /// differ: left in the token, right here.
+    /// Returns the differences between the identity of its job and `identity`, at least one field
+    /// if the digests differ: left in the state, right here.
     pub fn differences(&self, identity: &JobIdentity) -> Vec<Difference> {
         let ours = identity.field_checks();
         let (theirs, ours): (Vec<_>, Vec<_>) =
@@ -162,7 +165,7 @@ impl Token {
             })
         };
         let mut found = Vec::new();
-        // A token of a build that kept other checks says no more than its digest.
+        // If another build wrote other checks, only the digests can be compared.
         if theirs.len() == ours.len() {
             let fields = identity.fields().map(|(name, _)| name);
             let values = fields.iter().zip(theirs.iter().zip(&ours));
@@ -175,7 +178,7 @@ impl Token {
         found
     }
 
-    /// The last segment.
+    /// Returns the last segment.
     pub(crate) fn open(&self) -> &Segment {
         self.segments.last().expect("a token has segments")
     }
@@ -186,7 +189,7 @@ impl Token {
         world_size > 0 && bounded && batch.is_multiple_of(world_size)
     }
 
-    /// Its steps, if a number can say how many.
+    /// Returns the total number of steps, if it does not overflow.
     fn steps_in_all(&self) -> Option<u64> {
         self.segments.iter().try_fold(0_u64, |sum, segment| sum.checked_add(segment.steps.most()))
     }

@@ -1,14 +1,14 @@
-//! The shuffle of a lane: two passes of block permutations. Source: docs/ORDER.md, section 4, Shuffle.
+//! Shuffle of a lane: two passes of block permutations. Source: docs/ORDER.md, section 4, Shuffle.
 
 use std::ops::Range;
 
 use crate::PlanError;
 use crate::random::Draws;
 
-/// Positions of one block where nothing is shuffled; only how much is worked on at once.
+/// Block size where nothing is shuffled; it only determines how much is processed at once.
 const PLAIN_BLOCK: u64 = 1024;
 
-/// How the samples of a lane are shuffled: from *input* positions (interleaved) to *outputs*.
+/// Shuffle of a lane's samples, from *input* positions (interleaved) to *outputs*.
 #[derive(Clone, Debug)]
 pub(crate) struct Window {
     samples: u64,
@@ -18,7 +18,7 @@ pub(crate) struct Window {
 
 #[derive(Clone, Copy, Debug)]
 enum Mode {
-    /// Outputs are inputs.
+    /// Outputs equal inputs.
     Plain,
     /// One permutation of the whole lane.
     Whole { key_a: u64 },
@@ -40,12 +40,12 @@ impl Window {
         Self { samples, size: size.min(samples.max(1)), mode }
     }
 
-    /// Whether outputs are inputs.
+    /// Returns true if outputs equal inputs.
     pub(crate) fn is_plain(&self) -> bool {
         matches!(self.mode, Mode::Plain)
     }
 
-    /// Number of the block of outputs that `output` is in.
+    /// Returns the number of the block that contains `output`.
     pub(crate) fn block_of(&self, output: u64) -> u64 {
         match self.mode {
             Mode::Plain | Mode::Whole { .. } => output / self.size,
@@ -54,7 +54,7 @@ impl Window {
         }
     }
 
-    /// Outputs of a block.
+    /// Returns the outputs of a block.
     pub(crate) fn outputs(&self, block: u64) -> Range<u64> {
         match self.mode {
             Mode::Plain | Mode::Whole { .. } => self.inputs_block(block),
@@ -66,7 +66,7 @@ impl Window {
         }
     }
 
-    /// Inputs that the outputs of a block are made of: at most two blocks of pass a.
+    /// Returns the inputs of the outputs of a block: at most two blocks of pass a.
     pub(crate) fn inputs(&self, block: u64) -> Range<u64> {
         let outputs = self.outputs(block);
         if outputs.start >= outputs.end {
@@ -76,7 +76,8 @@ impl Window {
         first..self.inputs_block((outputs.end - 1) / self.size).end
     }
 
-    /// The input of each output of a block; `passes` keeps what the next block needs again.
+    /// Returns the input of each output of a block; `passes` caches what the next block needs
+    /// again.
     pub(crate) fn sources(&self, block: u64, passes: &mut PassA) -> Result<Vec<u64>, PlanError> {
         let outputs = self.outputs(block);
         let (key_a, order) = match self.mode {
@@ -96,7 +97,7 @@ impl Window {
         Ok((0..length).map(|index| passes.input(self.size, middle(index))).collect())
     }
 
-    /// The output that `input` becomes.
+    /// Returns the output of `input`.
     pub(crate) fn output_of(&self, input: u64, known: &mut Permutations) -> Result<u64, PlanError> {
         let block_a = input / self.size;
         let (key_a, key_b) = match self.mode {
@@ -114,8 +115,9 @@ impl Window {
         }
     }
 
-    /// The inputs that `outputs` are made of; of both any number, ascending and disjoint.
-    /// Costs the permutations of those blocks that `outputs` cover in part.
+    /// Returns the inputs of `outputs`. Both are any number of ascending, disjoint ranges.
+    ///
+    /// Costs the permutations of the blocks that `outputs` cover partially.
     pub(crate) fn inputs_of(&self, outputs: Vec<Range<u64>>) -> Result<Vec<Range<u64>>, PlanError> {
         let (key_a, middles) = match self.mode {
             Mode::Plain => return Ok(outputs),
@@ -132,7 +134,8 @@ impl Window {
         undone(&middles, key_a, |input| (input / size, self.inputs_block(input / size)))
     }
 
-    /// Outputs among which those of `inputs` are, which is not empty: less than two windows more.
+    /// Returns a range of outputs that contains those of `inputs`, which is not empty: less than
+    /// two windows larger.
     pub(crate) fn outputs_near(&self, inputs: &Range<u64>) -> Range<u64> {
         if self.is_plain() {
             return inputs.clone();
@@ -146,15 +149,18 @@ impl Window {
         self.size / 2
     }
 
-    /// Block of pass a, which is also a block of outputs where there is no pass b.
+    /// Returns the range of a block of pass a, which is also a block of outputs if there is no pass
+    /// b.
     fn inputs_block(&self, block: u64) -> Range<u64> {
         let start = block * self.size;
         start..self.samples.min(start + self.size)
     }
 }
 
-/// What stood at `places` before the positions of each block were permuted: whole blocks as they
-/// are, others sample by sample. `block_at` says the stream and range of a position's block.
+/// Inverts a block permutation: returns the items that were permuted to `places`.
+///
+/// Whole blocks map to themselves, other ranges are mapped sample by sample. `block_at` returns the
+/// stream and range of the block that contains a position.
 fn undone(
     places: &[Range<u64>],
     key: u64,
@@ -189,12 +195,12 @@ fn undone(
     Ok(joined(items))
 }
 
-/// A permuted block of which only some places are looked at.
+/// A permuted block of which only some positions are requested.
 struct Part {
     stream: u64,
     start: u64,
     order: Vec<u32>,
-    /// Whether an item of the block stood at such a place.
+    /// True for each item of the block that was permuted to a requested position.
     found: Vec<bool>,
 }
 
@@ -219,7 +225,8 @@ impl Part {
     }
 }
 
-/// Disjoint ranges in ascending order, those that touch as one, without empty ones.
+/// Returns the ranges in ascending order, without empty ones and with adjacent ones merged. The
+/// ranges must be disjoint.
 pub(crate) fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges.retain(|range| range.start < range.end);
     ranges.sort_unstable_by_key(|range| range.start);
@@ -233,19 +240,21 @@ pub(crate) fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges
 }
 
-/// Permuted blocks that [`Permutations`] keeps: of neighbours one of pass a, and the two or three of pass b
-/// that its positions come to stand in.
+/// Number of permuted blocks that [`Permutations`] keeps: for neighbours one of pass a, and the two
+/// or three of pass b to which its positions are moved.
 const BLOCKS_KEPT: usize = 4;
 
-/// Permutations that were computed last, so that neighbours that are looked up one after the other cost one.
+/// Cache of the last permutations, so that consecutive lookups of neighbours compute each only
+/// once.
 #[derive(Debug, Default)]
 pub struct Permutations {
-    /// Key and stream of each, and where its positions come to stand in it; the one used last is the last.
+    /// Key and stream of each, and the permuted position of each item; the most recently used one
+    /// is last.
     blocks: Vec<((u64, u64), Vec<u32>)>,
 }
 
 impl Permutations {
-    /// Where `item` comes to stand when the positions of `block` are permuted.
+    /// Returns the position of `item` after the positions of `block` are permuted.
     fn place_in(
         &mut self,
         block: Range<u64>,

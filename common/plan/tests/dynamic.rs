@@ -1,4 +1,5 @@
-//! Groups partition the line, and each has a closed order that can be entered anywhere.
+//! Groups partition the epoch sequence, and each has a closed-form order that can be read from any
+//! position.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeSet;
@@ -91,7 +92,7 @@ proptest! {
         }
     }
 
-    /// A worker that mirrors a list piece by piece has the same steps.
+    /// A worker that mirrors a list range by range computes the same steps.
     #[test]
     fn steps_are_a_function_of_pieces_and_closed_runs(
         grants in prop::collection::vec((1u64..9, prop::bool::weighted(0.3)), 0..20),

@@ -1,4 +1,4 @@
-//! What was delivered, told from cursors, against the batches themselves.
+//! Compares the delivered samples computed from cursors with the batches themselves.
 
 #![allow(clippy::unwrap_used)]
 
@@ -18,7 +18,7 @@ struct Case {
     limit: Option<u64>,
 }
 
-/// A segment to be, and parts of its steps at which its ranks stop.
+/// Parameters of a segment, and the fractions of its steps at which its ranks stop.
 #[derive(Clone, Debug)]
 struct Stretch {
     lanes: u64,
@@ -48,8 +48,9 @@ impl Stretch {
         Segment { lanes, global_batch, steps: Steps::All(0) }
     }
 
-    /// Where the ranks of `plan` stand: from its last segment's beginning to their ends, if `apart`
-    /// perhaps each somewhere else.
+    /// Returns the cursors of the ranks of `plan`, between its last segment's start and their ends.
+    ///
+    /// If `apart`, they may differ between ranks.
     fn cursors(&self, plan: &EpochPlan, apart: bool) -> Vec<u64> {
         let cursor = |rank: u64| {
             let stop = if apart && self.apart {
@@ -93,7 +94,8 @@ prop_compose! {
     }
 }
 
-/// Adds what the ranks got between these steps, and checks that they read the shards.
+/// Counts the samples that the ranks received in these steps, and checks that these ranks read the
+/// shards.
 fn deliver(plan: &EpochPlan, cursors: &[u64], counts: &mut [u64]) {
     let readers = plan.ranks_of_shards();
     for (rank, &cursor) in cursors.iter().enumerate() {
@@ -200,13 +202,13 @@ fn twenty_million_samples_are_not_walked() {
     for cursors in [near(0), near(plan.steps() / 2), vec![plan.steps(); 8]] {
         let delivered = plan.delivered_by_shard(&cursors).unwrap();
         assert_eq!(delivered.iter().sum::<u64>(), plan.delivered_before(&cursors).unwrap());
-        // Only splits near the cursors are in between: two windows and a group of each lane.
+        // Only splits near the cursors are delivered in part: two windows and a group of each lane.
         let partly = delivered.iter().filter(|&&samples| samples > 0 && samples < 1_000).count();
         assert!(partly <= 8 * (20 + 2 * 16), "{partly} shards are delivered in part");
     }
 }
 
-/// A walk over these samples would take days.
+/// Iterating over these samples would take days.
 #[test]
 fn a_trillion_samples_are_not_walked() {
     let counts: Vec<u64> = (0..2_000).map(|shard| 500_000_000 + shard).collect();

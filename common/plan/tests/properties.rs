@@ -68,7 +68,7 @@ fn divisors(number: u64) -> Vec<u64> {
     (1..=number).filter(|d| number.is_multiple_of(*d)).collect()
 }
 
-/// Batches of all ranks, step by step, each the concatenation of its ranks.
+/// Returns the global batches step by step, each the concatenation of its ranks' batches.
 fn global_batches(plan: &EpochPlan, from: u64) -> Vec<Vec<Planned>> {
     (from..plan.steps())
         .map(|step| {
@@ -187,7 +187,7 @@ proptest! {
         } else {
             prop_assert_eq!(plan.dropped(), 0);
         }
-        // The history is kept: every step of every segment can still be told.
+        // The history is kept: every step of every segment can still be computed.
         for step in 0..plan.steps() {
             plan.batch(step, 0).unwrap();
         }

@@ -1,5 +1,5 @@
-//! Three stated tests of how well the order shuffles. They are exact repetitions: keys are numbers
-//! 0, 1, 2, ..., so a test that passes once passes always.
+//! Three statistical tests of the shuffle. They are exactly repeatable: keys are the numbers 0, 1,
+//! 2, ..., so a test that passes once always passes.
 
 #![allow(clippy::unwrap_used)]
 
@@ -34,8 +34,8 @@ fn upper_tail(z: f64) -> f64 {
     if z >= 0.0 { tail } else { 1.0 - tail }
 }
 
-/// p of a chi-square statistic, by Wilson and Hilferty's cube root (1931): exact enough for
-/// thousands of degrees of freedom.
+/// p-value of a chi-square statistic, by Wilson and Hilferty's cube root (1931): accurate enough
+/// for thousands of degrees of freedom.
 fn chi_square_p(statistic: f64, degrees: f64) -> f64 {
     let scale = 2.0 / (9.0 * degrees);
     upper_tail(((statistic / degrees).cbrt() - (1.0 - scale)) / scale.sqrt())
@@ -69,10 +69,10 @@ fn all_40320_orders_of_8_samples_are_equally_likely_over_400000_keys() {
 
 #[test]
 fn displacement_in_a_small_window_is_that_of_two_uniform_passes() {
-    // A sample is moved uniformly inside its block, then uniformly inside the block that lies half
-    // a window over. From input x in [0, w) of an inner block the output is uniform over one of two
-    // windows, each with probability 1/2. So with y = output - block start: density 1/(2w) on
-    // [-w/2, 3w/2), whatever x is; the displacement y - x follows.
+    // A sample is moved uniformly inside its block, then uniformly inside the block that is half a
+    // window further. From input x in [0, w) of an inner block the output is uniform over one of
+    // two windows, each with probability 1/2. So with y = output - block start: density 1/(2w) on
+    // [-w/2, 3w/2), for every x; the displacement y - x follows.
     const WINDOW: u64 = 64;
     const SAMPLES: u64 = 64 * 4_000;
     let order = lane_order(&[SAMPLES], &shuffle(11, WINDOW, 1));

@@ -1,14 +1,15 @@
-//! Pages and blocks that were read and checked, so that a small table is read once.
+//! Cache of checked pages and blocks, so that a small table is read once.
 
 use std::sync::{Mutex, PoisonError};
 
-/// Bytes that are kept of a table's pages, and as many of its blocks.
+/// Maximum bytes cached of a table's pages, and again of its blocks.
 const KEPT_BYTES_MAX: usize = 4 << 20;
 
-/// Larger ones are not kept: a few of them would be all.
+/// Larger parts are not cached: a few of them would fill the cache.
 const PART_BYTES_MAX: usize = 64 << 10;
 
-/// Parts of one size by number. One place for many numbers; the last that was read has it.
+/// Direct-mapped cache of parts of equal size, by number: each place keeps the last part read of
+/// the numbers that map to it.
 #[derive(Debug)]
 pub(crate) struct Cache {
     slots: Vec<Mutex<Option<Kept>>>,
@@ -21,14 +22,14 @@ struct Kept {
 }
 
 impl Cache {
-    /// - `parts`: how many there are, of `bytes` bytes each.
+    /// Returns an empty cache for `parts` parts of `bytes` bytes each.
     pub(crate) fn new(parts: u64, bytes: usize) -> Self {
         let room = if bytes <= PART_BYTES_MAX { KEPT_BYTES_MAX / bytes } else { 0 };
         let slots = usize::try_from(parts).map_or(room, |parts| parts.min(room));
         Self { slots: (0..slots).map(|_| Mutex::default()).collect() }
     }
 
-    /// Calls `use_it` with part `number`, which `read` reads and checks if it is not there.
+    /// Calls `use_it` with part `number`; `read` reads and checks it if it is not cached.
     pub(crate) fn with<T, E>(
         &self,
         number: u64,
@@ -46,7 +47,7 @@ impl Cache {
                 _ => slot.take(),
             }
         };
-        // Nobody waits for a read of another part.
+        // The lock is not held during the read, so other parts can be read at the same time.
         let memory = before.map_or_else(Vec::new, |kept| kept.bytes);
         let bytes = read(memory)?;
         let used = use_it(&bytes);

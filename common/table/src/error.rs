@@ -1,66 +1,66 @@
-//! What is wrong with a table, where, and what to do.
+//! Errors of tables, with location and remedy.
 
 use std::io;
 
-/// Why a table cannot be read. `file` is its path.
+/// Reason why a table cannot be read. `file` is its path.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TableError {
-    /// It cannot be opened.
+    /// The file cannot be opened.
     #[error("{file}: cannot open the table: {source}")]
     Open {
-        /// The file.
+        /// Path of the table.
         file: String,
-        /// What the system says.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// It is no table, or one of another version.
+    /// The file is not a table, or a table of another version.
     #[error("{file}: {what}")]
     NotATable {
-        /// The file.
+        /// Path of the file.
         file: String,
-        /// Why not.
+        /// Reason.
         what: String,
     },
-    /// It is not as long as its header says.
+    /// The file's length differs from the length in its header.
     #[error(
         "{file}: has {found} bytes, but its header says {expected}: it was cut off, or is still being \
          written; copy it again"
     )]
     Length {
-        /// The file.
+        /// Path of the table.
         file: String,
-        /// Bytes that the header says.
+        /// Length according to the header, in bytes.
         expected: u64,
-        /// Bytes that there are.
+        /// Actual length in bytes.
         found: u64,
     },
-    /// What stands there is not what was written.
+    /// The content differs from what was written.
     #[error(
         "{file}: damaged at offset {offset}: {what}; copy the table again, and leave it alone while it is used"
     )]
     Damaged {
-        /// The file.
+        /// Path of the table.
         file: String,
-        /// Where the damaged part begins, in bytes.
+        /// Offset of the damaged part, in bytes.
         offset: u64,
-        /// What is wrong with it.
+        /// Description of the damage.
         what: String,
     },
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{file}: cannot read the table at offset {offset}: {source}")]
     Io {
-        /// The file.
+        /// Path of the table.
         file: String,
-        /// Where, in bytes.
+        /// Offset of the read, in bytes.
         offset: u64,
-        /// What the system says.
+        /// Error of the operating system.
         source: io::Error,
     },
 }
 
 impl TableError {
-    /// The table's path.
+    /// Returns the path of the table.
     pub fn file(&self) -> &str {
         match self {
             Self::Open { file, .. }
@@ -71,7 +71,7 @@ impl TableError {
         }
     }
 
-    /// Where in the file, if it is about a part of it.
+    /// Returns the offset in the file, if the error concerns a part of it.
     pub fn offset(&self) -> Option<u64> {
         match self {
             Self::Damaged { offset, .. } | Self::Io { offset, .. } => Some(*offset),
@@ -79,33 +79,33 @@ impl TableError {
         }
     }
 
-    /// Whether there is no such file.
+    /// Returns true if the file does not exist.
     pub fn is_missing(&self) -> bool {
         matches!(self, Self::Open { source, .. } if source.kind() == io::ErrorKind::NotFound)
     }
 }
 
-/// Why a table cannot be written.
+/// Reason why a table cannot be written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {
-    /// A key is there twice.
+    /// Two rows have the same key.
     #[error("rows {first} and {second} have the same key; a key stands for one row")]
     Duplicate {
-        /// The row of the first one, from 0.
+        /// First row, counted from 0.
         first: usize,
-        /// The row of the second one.
+        /// Second row.
         second: usize,
     },
-    /// The columns are none that a table can have.
+    /// The columns are invalid.
     #[error("{0}")]
     Columns(String),
-    /// The keys were chosen so that no hash spreads them.
+    /// The keys were chosen so that no hash distributes them.
     #[error("the {keys} keys do not spread over pages under any of {seeds} seeds; use other keys")]
     Spread {
-        /// How many there are.
+        /// Number of keys.
         keys: usize,
-        /// What was tried.
+        /// Number of seeds that were tried.
         seeds: u64,
     },
     /// The file cannot be written.

@@ -1,4 +1,4 @@
-//! The beginning of a table's file: what is in it, and where.
+//! Header of a table file: its contents and their locations.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,26 +7,26 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::TableError;
 
-/// Bytes of a page of keys.
+/// Size of a page of keys in bytes.
 pub(crate) const PAGE_BYTES: usize = 4096;
-/// Of these, what is no key: count, checksum, first row.
+/// Bytes of a page before its keys: count, checksum, first row.
 pub(crate) const PAGE_HEAD_BYTES: usize = 16;
-/// Bytes of a block's checksum.
+/// Size of a block's checksum in bytes.
 pub(crate) const SEAL_BYTES: usize = 4;
-/// Bytes of rows in a block, unless one row has more.
+/// Bytes of rows per block, unless one row is larger.
 pub(crate) const BLOCK_ROWS_BYTES: usize = 4092;
 
-/// Bytes of a row at most.
+/// Maximum size of a row in bytes.
 pub const ROW_BYTES_MAX: usize = 1 << 29;
 
 const MAGIC: &[u8; 8] = b"SHFTABLE";
 const VERSION: u32 = 1;
-/// Before the text: magic, version, length.
+/// Offset of the text: after magic, version and length.
 const TEXT_AT: usize = 16;
-/// Bytes of the text at most; columns are few and have names that people wrote.
+/// Maximum size of the text in bytes; columns are few and have names written by users.
 const TEXT_BYTES_MAX: usize = 1 << 20;
 
-/// What a table's content is: SHA-256 of its header's text, keys and rows.
+/// Digest of a table's content: SHA-256 of its header's text, keys and rows.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Digest([u8; 32]);
@@ -83,18 +83,18 @@ impl From<Digest> for String {
     }
 }
 
-/// What keys are.
+/// Type of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum KeyKind {
-    /// Numbers.
+    /// 64-bit integers.
     Int64,
     /// Byte strings of any length.
     Bytes,
 }
 
 impl KeyKind {
-    /// Bytes of a key in a page.
+    /// Returns the size of a key in a page, in bytes.
     pub(crate) fn bytes(self) -> usize {
         match self {
             Self::Int64 => 8,
@@ -102,7 +102,7 @@ impl KeyKind {
         }
     }
 
-    /// Keys in a page at most.
+    /// Returns the maximum number of keys per page.
     pub(crate) fn page_keys_max(self) -> usize {
         (PAGE_BYTES - PAGE_HEAD_BYTES) / self.bytes()
     }
@@ -117,38 +117,38 @@ impl fmt::Display for KeyKind {
     }
 }
 
-/// A column of a table: the same part of every row.
+/// Column of a table: the same part of every row.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Column {
-    /// Its name, once in a table.
+    /// Name, unique within the table.
     pub name: String,
-    /// The type of its numbers, in a word of those who read it.
+    /// Type of its numbers, as a name that only readers interpret.
     pub dtype: String,
-    /// The shape of one row.
+    /// Shape of one row.
     pub shape: Vec<usize>,
-    /// Bytes of one row, at least 1.
+    /// Bytes per row, at least 1.
     pub bytes: usize,
 }
 
-/// All that is said of a table.
+/// Description of a table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Header {
     pub(crate) key: KeyKind,
-    /// Keys, and so rows.
+    /// Number of keys, which is the number of rows.
     pub(crate) keys: u64,
-    /// What the hash of a key begins with.
+    /// Seed of the hash of keys.
     pub(crate) seed: u64,
     pub(crate) pages: u64,
     pub(crate) block_rows: u64,
     pub(crate) columns: Vec<Column>,
-    /// Not in what it is a digest of.
+    /// Digest of the content; not part of the hashed text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) digest: Option<Digest>,
 }
 
-/// Where the parts of a file are, in bytes.
+/// Locations of the parts of a file, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Places {
     pub(crate) pages_at: u64,
@@ -159,7 +159,7 @@ pub(crate) struct Places {
 }
 
 impl Header {
-    /// Why there is no such table.
+    /// Checks the columns; the error is the reason.
     pub(crate) fn check(&self) -> Result<(), String> {
         let Self { columns, .. } = self;
         if columns.is_empty() {
@@ -176,7 +176,7 @@ impl Header {
         self.row_bytes().map(drop)
     }
 
-    /// Bytes of a row, if there is such a table.
+    /// Returns the bytes per row, after checking the columns.
     pub(crate) fn row_bytes_checked(&self) -> Result<usize, String> {
         self.check()?;
         self.row_bytes()
@@ -190,7 +190,7 @@ impl Header {
         }
     }
 
-    /// Rows of a block of rows of so many bytes.
+    /// Returns the rows per block for rows of `row_bytes` bytes.
     pub(crate) fn block_rows(row_bytes: usize) -> u64 {
         (BLOCK_ROWS_BYTES / row_bytes).max(1) as u64
     }
@@ -199,14 +199,14 @@ impl Header {
         self.keys.div_ceil(self.block_rows)
     }
 
-    /// Where everything is.
-    /// - `text_bytes`: of the header as it is in the file.
+    /// Returns the locations of all parts.
+    /// - `text_bytes`: length of the header's text in the file.
     pub(crate) fn places(&self, text_bytes: usize) -> Result<Places, String> {
         let row_bytes = self.row_bytes_checked()?;
         if self.pages == 0 || self.block_rows != Self::block_rows(row_bytes) {
             return Err("its pages or blocks have a size that no table has".to_owned());
         }
-        // One row or 4 KiB of them: both are far below usize::MAX.
+        // One row or at most 4 KiB of rows: both are far below usize::MAX.
         let block_bytes = self.block_rows as usize * row_bytes + SEAL_BYTES;
         let pages_at = (TEXT_AT + text_bytes + SEAL_BYTES).next_multiple_of(PAGE_BYTES) as u64;
         let places = || {
@@ -218,12 +218,12 @@ impl Header {
         places().ok_or_else(|| "it would have more bytes than a file can".to_owned())
     }
 
-    /// What the digest begins with.
+    /// Returns the text that is hashed first into the digest.
     pub(crate) fn text_before_digest(&self) -> String {
         json(&Self { digest: None, ..self.clone() })
     }
 
-    /// The file's first bytes, up to the first page.
+    /// Returns the file's first bytes, up to the first page.
     pub(crate) fn encode(&self) -> Result<Vec<u8>, String> {
         let text = json(self);
         if text.len() > TEXT_BYTES_MAX {
@@ -238,9 +238,9 @@ impl Header {
         Ok(bytes)
     }
 
-    /// Reads the beginning of a file.
-    /// - `read`: reads at an offset; `None` beyond the end.
-    /// - Returns it, its digest, and where everything is.
+    /// Reads the header of a file.
+    /// - `read`: reads at an offset; returns `None` beyond the end.
+    /// - Returns the header, its digest, and the locations of all parts.
     pub(crate) fn read(
         file: &str,
         read: impl Fn(u64, usize) -> Result<Option<Vec<u8>>, TableError>,

@@ -1,20 +1,22 @@
-//! Keys, and where they are.
+//! Keys and their pages.
 
 use sha2::{Digest as _, Sha256};
 
 use crate::header::KeyKind;
 
-/// What a row is found by.
+/// Key of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Key<'a> {
-    /// A number.
+    /// 64-bit integer.
     Int64(i64),
     /// A byte string of any length.
     Bytes(&'a [u8]),
 }
 
-/// A key as it stands in a page: numbers so that their bytes sort as they do; of strings the first half of
-/// their SHA-256, which stands for them.
+/// A key as stored in a page.
+///
+/// Numbers are encoded so that their bytes sort like the numbers. A string is represented by the
+/// first half of its SHA-256.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Stored([u8; 16]);
 
@@ -35,16 +37,16 @@ impl Stored {
         &self.0[..kind.bytes()]
     }
 
-    /// In which of `pages` pages it is.
+    /// Returns the page of the key, of `pages` pages.
     pub(crate) fn page(&self, seed: u64, pages: u64) -> u64 {
         let first = self.0.first_chunk().expect("a key has 16 bytes");
         let hash = mixed(u64::from_be_bytes(*first).wrapping_add(mixed(seed)));
-        // Below `pages`, which is a u64.
+        // Less than `pages`, which is a u64.
         ((u128::from(hash) * u128::from(pages)) >> 64) as u64
     }
 }
 
-/// Every bit of `bits` in every bit of it: the last steps of splitmix64.
+/// Mixes every input bit into every output bit: the last steps of splitmix64.
 fn mixed(mut bits: u64) -> u64 {
     bits = bits.wrapping_add(0x9e37_79b9_7f4a_7c15);
     bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -65,13 +67,13 @@ mod tests {
 
     #[test]
     fn a_key_is_in_the_page_that_files_have_it_in() {
-        // Files are read by later versions: these numbers never change.
+        // Later versions read these files: the numbers never change.
         let page = |key, seed| Stored::of(key).page(seed, 1_000_003);
         assert_eq!(page(Key::Int64(0), 0), PAGES[0]);
         assert_eq!(page(Key::Int64(-5), 3), PAGES[1]);
         assert_eq!(page(Key::Bytes(b"n01440764_18.JPEG"), 0), PAGES[2]);
     }
 
-    /// As Python computes them from the words above.
+    /// Expected values, computed in Python.
     const PAGES: [u64; 3] = [326261, 835569, 969544];
 }

@@ -1,18 +1,19 @@
 //! Side tables: rows of fixed size in a file, found by their key with two reads.
 //!
-//! A file is a header, pages of keys, and blocks of rows. A hash of the key says in which page it is, the
-//! page says which row is its own. Nothing but the header is read at the beginning, so that a table may be
-//! larger than memory, and the system's page cache is what processes share.
+//! A file consists of a header, pages of keys, and blocks of rows. A hash of the key selects the
+//! page, and the page gives the row. Only the header is read when the table is opened, so a table
+//! may be larger than memory; processes share the system's page cache.
 //!
-//! Files are read with reads at offsets and not mapped: a mapped file that somebody cuts off kills the process
-//! that touches it (SIGBUS), and bytes in a mapping may change after they were checked. What is read is a
-//! copy, checked before anything in it is believed. Its checksum includes the table's digest and the place in
-//! the file, so a part of another table is found out as well as a flipped bit. Any bytes give the row that
-//! was written, or an error that says file and offset.
+//! Files are read with reads at offsets and are not mapped. Truncating a mapped file kills the
+//! process that touches it (SIGBUS), and bytes in a mapping may change after they were checked.
+//! Reads return a copy, which is checked before it is used. Its checksum covers the table's digest
+//! and the location in the file, so a part of another table is detected as well as a flipped bit.
+//! Any bytes give the row that was written, or an error with file and offset.
 //!
-//! This crate knows no types of numbers: a row is bytes, and its columns are names, words and lengths.
+//! This crate does not interpret number types: a row is bytes, and its columns are names, type
+//! names and lengths.
 //!
-//! Start at [`Table`], and at [`Layout`], which writes one.
+//! Start at [`Table`], and at [`Layout`], which writes a table.
 #![forbid(unsafe_code)]
 
 mod error;

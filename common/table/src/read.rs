@@ -1,4 +1,4 @@
-//! Reading a table.
+//! Reads tables.
 
 use std::fs::File;
 use std::io;
@@ -13,10 +13,10 @@ use crate::header::{Column, Digest, Header, KeyKind, PAGE_BYTES, PAGE_HEAD_BYTES
 use crate::key::{Key, Stored};
 use crate::seal::{Part, seal};
 
-/// An open table. Many threads may look things up in it at a time.
+/// An open table. Lookups may run concurrently in several threads.
 ///
-/// It is the file that was opened, also after another one took its name. Whoever writes into it or cuts it
-/// off gives those who read it errors, never other rows.
+/// It remains the file that was opened, even after another file takes its name. A write to the file
+/// or its truncation causes errors for readers, never wrong rows.
 #[derive(Debug)]
 pub struct Table {
     file: File,
@@ -28,21 +28,22 @@ pub struct Table {
     blocks: Cache,
 }
 
-/// A page of keys, checked.
+/// A checked page of keys.
 struct Page<'a> {
     first_row: u64,
     keys: &'a [u8],
 }
 
 impl Table {
-    /// Opens the table at `path` and checks its header and length; all else is checked when it is read.
+    /// Opens the table at `path`; checks its header and length. All other parts are checked when
+    /// they are read.
     ///
-    /// # Errors  It is not there, no table, or not as long as its header says.
+    /// # Errors  The file is missing, is not a table, or its length differs from its header.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, TableError> {
         let path = path.as_ref();
         let name = path.to_string_lossy().into_owned();
         let failed = |source| TableError::Open { file: name.clone(), source };
-        // A pipe would wait for somebody who writes.
+        // Opening a pipe would wait for a writer.
         if !std::fs::metadata(path).map_err(failed)?.is_file() {
             return Err(TableError::NotATable { file: name, what: "is no file".to_owned() });
         }
@@ -64,39 +65,39 @@ impl Table {
         Ok(Self { file, name, header, digest, places, pages, blocks })
     }
 
-    /// Its path, as it was opened.
+    /// Returns the path with which it was opened.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What its content is.
+    /// Returns the digest of the content.
     pub fn digest(&self) -> Digest {
         self.digest
     }
 
-    /// What its keys are.
+    /// Returns the type of the keys.
     pub fn key(&self) -> KeyKind {
         self.header.key
     }
 
-    /// Its columns, as they stand in a row one after the other.
+    /// Returns the columns in the order in which they are stored in a row.
     pub fn columns(&self) -> &[Column] {
         &self.header.columns
     }
 
-    /// How many keys it has.
+    /// Returns the number of keys.
     pub fn keys(&self) -> u64 {
         self.header.keys
     }
 
-    /// Bytes of the file.
+    /// Returns the size of the file in bytes.
     pub fn bytes(&self) -> u64 {
         self.places.file_bytes
     }
 
-    /// Calls `found` with the row of `key`, if it has one. A key of another kind has none.
+    /// Calls `found` with the row of `key`, if there is one. A key of another type has none.
     ///
-    /// # Errors  A part of the file is damaged, or cannot be read.
+    /// # Errors  A part of the file is damaged or cannot be read.
     pub fn find<T>(
         &self,
         key: Key<'_>,
@@ -158,7 +159,7 @@ impl Table {
         TableError::Damaged { file: self.name.clone(), offset, what: what.to_owned() }
     }
 
-    /// Page `number`, checked; nothing in it is beyond the table.
+    /// Reads and checks page `number`; all its rows are within the table.
     fn read_page(&self, number: u64, memory: Vec<u8>) -> Result<Vec<u8>, TableError> {
         let offset = self.places.pages_at + number * PAGE_BYTES as u64;
         let bytes = self.read_part(offset, PAGE_BYTES, memory)?;
@@ -173,14 +174,14 @@ impl Table {
         if !fits {
             return Err(self.damaged(offset, "a page says more keys than there are"));
         }
-        // What `page` cuts by.
+        // Truncated to the length from which `page` derives the keys.
         let keys_end = PAGE_HEAD_BYTES + count as usize * self.header.key.bytes();
         let mut bytes = bytes;
         bytes.truncate(keys_end);
         Ok(bytes)
     }
 
-    /// Block `number`, checked.
+    /// Reads and checks block `number`.
     fn read_block(&self, number: u64, memory: Vec<u8>) -> Result<Vec<u8>, TableError> {
         let bytes = self.places.block_bytes;
         let offset = self.places.blocks_at + number * bytes as u64;
@@ -192,10 +193,10 @@ impl Table {
         Ok(bytes)
     }
 
-    /// Reads all of it, and checks that it is what its digest says.
-    /// - `progress`: is told the bytes that were read so far.
+    /// Reads the whole table and checks it against its digest.
+    /// - `progress`: called with the number of bytes read so far.
     ///
-    /// # Errors  The first part that is damaged.
+    /// # Errors  The first damaged part.
     pub fn verify(&self, progress: &mut dyn FnMut(u64)) -> Result<(), TableError> {
         let mut hash = Sha256::new();
         hash.update(self.header.text_before_digest());
@@ -258,7 +259,7 @@ mod tests {
     use super::*;
     use crate::{Keys, Layout};
 
-    /// Whoever writes a table by a tool of their own makes checksums that fit what is wrong.
+    /// Tables written by other tools can have checksums that match wrong contents.
     #[test]
     fn every_part_that_does_not_fit_the_others_is_named() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,15 +1,16 @@
-//! Checksums of pages and blocks: of the bytes, of the table that they belong to, and of their place in it.
+//! Checksums of pages and blocks, over the bytes, the table's digest, and the location in the
+//! table.
 
 use crate::header::Digest;
 
-/// What a part of a file is.
+/// Kind of a part of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     Page,
     Block,
 }
 
-/// The checksum of part `number`, whose bytes are `bytes` one after the other.
+/// Returns the checksum of part `number`, whose bytes are the concatenation of `bytes`.
 pub(crate) fn seal(digest: &Digest, part: Part, number: u64, bytes: [&[u8]; 2]) -> u32 {
     let mut place = [0; 9];
     place[0] = match part {

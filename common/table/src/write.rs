@@ -1,4 +1,4 @@
-//! Writing a table.
+//! Writes tables.
 
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -11,40 +11,42 @@ use crate::header::{Column, Digest, Header, KeyKind, PAGE_BYTES, SEAL_BYTES};
 use crate::key::{Key, Stored};
 use crate::seal::{Part, seal};
 
-/// Bytes of rows that are asked for at a time, unless one row has more.
+/// Bytes of rows that are requested at a time, unless one row is larger.
 const CHUNK_BYTES: usize = 4 << 20;
 
-/// Seeds that are tried before giving up; keys that nobody chose for it spread under the first.
+/// Maximum number of seeds; keys that were not chosen to collide fit with the first.
 const SEEDS: u64 = 8;
 
-/// The keys of all rows, in the order of the rows.
+/// Keys of all rows, in the order of the rows.
 #[derive(Clone, Copy, Debug)]
 pub enum Keys<'a> {
-    /// Numbers.
+    /// 64-bit integers.
     Int64(&'a [i64]),
     /// Byte strings.
     Bytes(&'a [&'a [u8]]),
 }
 
-/// Where each row of a table goes. The same keys, columns and rows, in any order, are the same file.
+/// Location of each row of a table. The same keys, columns and rows, in any order, give the same
+/// file.
 #[derive(Debug)]
 pub struct Layout {
     header: Header,
-    /// In the order of the file: by page, then by key.
+    /// Rows in file order: by page, then by key.
     rows: Vec<Placed>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Placed {
     key: Stored,
-    /// Which of the caller's rows it is.
+    /// Index of the caller's row.
     row: usize,
 }
 
 impl Layout {
-    /// Finds a place for every key. Takes 24 bytes of memory for each, and as much again while it sorts.
+    /// Assigns a location to every key. Uses 24 bytes of memory per key, and again as much while
+    /// sorting.
     ///
-    /// # Errors  A key is there twice; the columns are none.
+    /// # Errors  A key occurs twice; the columns are invalid.
     pub fn new(keys: Keys<'_>, columns: Vec<Column>) -> Result<Self, WriteError> {
         let placed = |(row, key)| Placed { key: Stored::of(key), row };
         let (kind, mut rows): (_, Vec<Placed>) = match keys {
@@ -74,21 +76,22 @@ impl Layout {
         }
         (header.seed, header.pages) = spread(&rows, kind)?;
         let (seed, pages) = (header.seed, header.pages);
-        // They are sorted by key already, and stay so in each page.
+        // The rows are sorted by key already; the stable sort keeps that order within each page.
         rows.sort_by_key(|placed| placed.key.page(seed, pages));
         Ok(Self { header, rows })
     }
 
-    /// Bytes of a row.
+    /// Returns the size of a row in bytes.
     pub fn row_bytes(&self) -> usize {
         self.header.columns.iter().map(|column| column.bytes).sum()
     }
 
-    /// Writes the table at `path`; one that is there is replaced when this one is whole.
-    /// - `fill`: writes these of the caller's rows, their columns one after the other, into a buffer that was
-    ///   made for them. It is asked for every row twice, and must say the same both times.
+    /// Writes the table at `path`. An existing file is replaced once the new one is complete.
+    /// - `fill`: writes the given rows of the caller, with their columns concatenated, into a
+    ///   buffer of their size. It is called for every row twice and must write the same bytes both
+    ///   times.
     ///
-    /// # Errors  Those of the file system and of `fill`; `path` is then as it was before.
+    /// # Errors  Those of the file system and of `fill`; `path` is then unchanged.
     pub fn write(
         mut self,
         path: impl AsRef<Path>,
@@ -111,7 +114,7 @@ impl Layout {
             page[4..8].copy_from_slice(&sum.to_le_bytes());
             out.write_all(&page)
         })?;
-        // What was filled in the second time must be what it was the first time.
+        // The second fill must give the same rows as the first.
         let mut again = self.digest_of_keys();
         self.each_block(&mut fill, |number, rows| {
             again.update(rows);
@@ -146,7 +149,7 @@ impl Layout {
         hash
     }
 
-    /// Calls `visit` with each page: its number, its first row, its keys.
+    /// Calls `visit` with each page: its number, first row and keys.
     fn each_page(
         &self,
         mut visit: impl FnMut(u64, u64, &[Placed]) -> io::Result<()>,
@@ -163,7 +166,7 @@ impl Layout {
         Ok(())
     }
 
-    /// Calls `visit` with the rows of each block; those that the last one lacks are zeros.
+    /// Calls `visit` with the rows of each block; missing rows of the last block are zeros.
     fn each_block(
         &self,
         fill: &mut impl FnMut(&[usize], &mut [u8]) -> io::Result<()>,
@@ -188,13 +191,13 @@ impl Layout {
     }
 }
 
-/// A seed, and as many pages as none of them is over-full with.
+/// Returns a seed and a number of pages with which no page overflows.
 fn spread(rows: &[Placed], kind: KeyKind) -> Result<(u64, u64), WriteError> {
     let page_max = kind.page_keys_max();
     let least = rows.len().div_ceil(page_max).max(1);
     for seed in 0..SEEDS {
         let mut pages = least;
-        // Chance needs a third of the room for a table of any size.
+        // Random keys need up to a third more pages, for a table of any size.
         while pages <= least * 4 {
             let mut counts = vec![0_u16; pages];
             let fits = rows.iter().all(|placed| {

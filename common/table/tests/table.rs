@@ -1,4 +1,4 @@
-//! Tables written and read: every key finds its row, and bytes that are not what was written are errors.
+//! Tables written and read: every key finds its row, and changed bytes give errors.
 #![allow(clippy::unwrap_used)] // Clippy's own exception ends at the functions marked as tests.
 
 use std::collections::BTreeMap;
@@ -39,7 +39,7 @@ fn find(table: &Table, key: Key<'_>) -> Result<Option<Vec<u8>>, TableError> {
     table.find(key, <[u8]>::to_vec)
 }
 
-/// Rows that say their key.
+/// Returns rows that contain their key.
 fn rows(keys: i64, bytes: usize) -> BTreeMap<i64, Vec<u8>> {
     let row = |key: i64| key.to_le_bytes().iter().copied().cycle().take(bytes).collect();
     (0..keys).map(|key| (key * 7 - 50, row(key))).collect()
@@ -95,7 +95,7 @@ fn the_same_content_is_the_same_file() {
     let values: Vec<_> = rows.values().rev().cloned().collect();
     assert_eq!(write(&other, Keys::Int64(&keys), 10, &values).unwrap(), digest);
     assert_eq!(fs::read(&one).unwrap(), fs::read(&other).unwrap());
-    // A later version reads and writes the same: docs/OPERATORS.md promises it of a state.
+    // Later versions must read and write the same: docs/OPERATORS.md promises it for a state.
     assert_eq!(digest.to_string(), WRITTEN);
     let changed = numbers(&other, &rows.into_iter().skip(1).collect(), 10);
     assert_ne!(changed, digest);
@@ -144,7 +144,7 @@ fn a_changed_byte_is_an_error_or_changes_nothing() {
         }
         file.write_all_at(&good[at..=at], at as u64).unwrap();
     }
-    // All of it is needed by one key or another.
+    // Every byte is needed by one of the keys.
     assert_eq!(errors, good.len().div_ceil(3));
 }
 
@@ -175,7 +175,7 @@ fn a_file_that_was_cut_off_is_refused() {
     );
 }
 
-/// What is said of a file that is no table, with its folder's name left out.
+/// Returns the error for a file that is not a table, without its folder's name.
 fn refused(path: &Path, folder: &Path) -> String {
     let error = Table::open(path).unwrap_err().to_string();
     error.replace(folder.to_str().unwrap(), "DIR")
@@ -189,12 +189,12 @@ fn what_happens_to_a_table_in_use_gives_no_other_row() {
     numbers(&path, &first, 1000);
     let table = Table::open(&path).unwrap();
     let key = |number: i64| Key::Int64(number * 7 - 50);
-    // Another table takes its name: this one is still the first.
+    // Another table takes its name: the open table is still the first one.
     let other =
         first.iter().map(|(key, row)| (*key, row.iter().map(|b| b ^ 1).collect())).collect();
     numbers(&path, &other, 1000);
     assert_eq!(find(&table, key(3)).unwrap().as_ref(), first.values().nth(3));
-    // It is written into: the same keys lead to blocks of another table.
+    // The file is overwritten: the same keys lead to blocks of another table.
     let table = Table::open(&path).unwrap();
     assert_eq!(find(&table, key(3)).unwrap().as_ref(), other.values().nth(3));
     let again = folder.path().join("again");
@@ -206,7 +206,7 @@ fn what_happens_to_a_table_in_use_gives_no_other_row() {
         "DIR/t.sft: damaged at offset 98304: a page of keys does not fit its checksum; copy the \
          table again, and leave it alone while it is used"
     );
-    // It is cut off: an error, and no signal.
+    // The file is truncated: an error, and no signal.
     let table = Table::open(&path).unwrap();
     fs::File::options().write(true).open(&path).unwrap().set_len(5000).unwrap();
     let error = find(&table, key(19_000)).unwrap_err().to_string();
@@ -226,7 +226,7 @@ fn what_is_no_table_is_not_written() {
     let refused = |columns| Layout::new(Keys::Int64(&[1]), columns).unwrap_err().to_string();
     let named_at_length = Layout::new(Keys::Int64(&[1]), vec![column(&"a".repeat(1 << 20), 4)]);
     let named_at_length = named_at_length.unwrap().write(&path, |_, _| Ok(())).unwrap_err();
-    // Rows that are not the same twice.
+    // Rows that differ between the two calls.
     let mut calls = 0;
     let layout = Layout::new(Keys::Int64(&[1]), vec![column("a", 4)]).unwrap();
     let changing = layout.write(&path, |_, out| {

@@ -1,8 +1,8 @@
-//! Logging set-up, called once by each binary: levels from `SHARDFEED_LOG`, shape from
-//! `SHARDFEED_LOG_FORMAT`, everything on stderr, since stdout is for data.
+//! Logging set-up, called once by each binary: levels from `SHARDFEED_LOG`, format from
+//! `SHARDFEED_LOG_FORMAT`. All lines go to stderr, since stdout is for data.
 //!
-//! It must never decide what is worth a log line, and no library sets it up. What a process uses of its machine
-//! is in [`process`], for the pages /metrics.
+//! This crate must not decide which events are logged, and libraries must not call it. [`process`]
+//! provides the resource use of a process for /metrics.
 #![forbid(unsafe_code)]
 
 pub mod process;
@@ -12,43 +12,42 @@ use std::io::{self, IsTerminal};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Variable that says which levels of which targets are logged, for example
-/// `info,shardfeed_agent=debug`.
+/// Environment variable with the log levels per target, for example `info,shardfeed_agent=debug`.
 pub const FILTER_VARIABLE: &str = "SHARDFEED_LOG";
 
-/// Variable that says how lines look: `text` (the default) or `json`, one object a line.
+/// Environment variable with the line format: `text` (the default) or `json`, one object per line.
 pub const FORMAT_VARIABLE: &str = "SHARDFEED_LOG_FORMAT";
 
-/// How log lines look.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
-    /// For people.
+    /// Human-readable lines.
     #[default]
     Text,
-    /// For machines: one JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// Why logging cannot start.
+/// Reason why logging cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
-    /// A variable has a value without a meaning.
+    /// An environment variable has an invalid value.
     #[error("{variable}={value}: {reason}")]
     Variable {
-        /// The variable.
+        /// Name of the variable.
         variable: &'static str,
-        /// Its value.
+        /// Value of the variable.
         value: String,
-        /// What is wrong with it.
+        /// Reason why the value is invalid.
         reason: String,
     },
-    /// Somebody set up logging in this process before.
+    /// Logging was already set up in this process.
     #[error("logging is set up already")]
     Twice,
 }
 
 impl TelemetryError {
-    /// What to do about it, for a `hint:` line.
+    /// Returns the remedy, for a `hint:` line.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Variable { variable: FILTER_VARIABLE, .. } => Some(
@@ -60,8 +59,8 @@ impl TelemetryError {
     }
 }
 
-/// Starts logging to stderr as the environment says.
-/// - `filter_default`: what [`FILTER_VARIABLE`] means while it is unset or empty.
+/// Starts logging to stderr as configured by the environment.
+/// - `filter_default`: value of [`FILTER_VARIABLE`] if it is unset or empty.
 ///
 /// # Errors  `Variable`; `Twice`.
 pub fn init(filter_default: &str) -> Result<(), TelemetryError> {
@@ -69,13 +68,13 @@ pub fn init(filter_default: &str) -> Result<(), TelemetryError> {
     init_with(filter_default, &variable, io::stderr, ansi)
 }
 
-/// Whether lines have colors; `no_color`: as the environment says it. Source: no-color.org.
+/// Returns true if lines are colored; `no_color`: value of `NO_COLOR`. Source: no-color.org.
 fn has_colors(no_color: &str, is_terminal: bool) -> bool {
     is_terminal && no_color.is_empty()
 }
 
-/// As [`init`], with the environment and the writer given.
-/// - `variable`: the value of an environment variable, empty if it is not set. `ansi`: colors.
+/// Like [`init`], with a given environment and writer.
+/// - `variable`: returns the value of an environment variable, empty if unset. `ansi`: use colors.
 ///
 /// # Errors  `Variable`; `Twice`.
 pub fn init_with<W>(

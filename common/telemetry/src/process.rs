@@ -1,15 +1,18 @@
-//! What this process uses of its machine, under the names that every Prometheus client library gives it. Read
-//! from Linux's /proc; what that does not say has no line.
+//! Resource use of this process, under the metric names that all Prometheus client libraries use.
+//!
+//! The values come from Linux's /proc; unavailable ones have no line.
 
 use std::fs;
 
-/// Ticks of a second in /proc: what Linux tells programs, whatever its own clock ticks by.
+/// Clock ticks per second in /proc: the value that Linux reports to programs, independent of its
+/// timer.
 const TICKS: f64 = 100.0;
 
-/// Files and what they say; a test brings its own.
+/// Reads a file below /proc; replaced in tests.
 type Read<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// Lines of an OpenMetrics page, without the mark of its end. Empty where there is no /proc.
+/// Returns the metrics in OpenMetrics format, without the end marker. Empty where there is no
+/// /proc.
 pub fn page() -> String {
     let read = |name: &str| fs::read_to_string(format!("/proc/{name}")).ok();
     let open = fs::read_dir("/proc/self/fd").ok().map(|files| files.count() as f64);
@@ -50,13 +53,15 @@ fn text(read: Read<'_>, open_files: Option<f64>) -> String {
     known.collect()
 }
 
-/// A field of /proc/self/stat, counted from 1 as proc(5) does. The second one is a name that may hold spaces.
+/// Returns a field of /proc/self/stat, counted from 1 as in proc(5).
+///
+/// The second field is a name that may contain spaces.
 fn field(stat: Option<&str>, number: usize) -> Option<f64> {
     let (_, rest) = stat?.rsplit_once(')')?;
     rest.split_whitespace().nth(number.checked_sub(3)?)?.parse().ok()
 }
 
-/// The number that stands behind a word at the beginning of a line.
+/// Returns the number after a word at the beginning of a line.
 fn number_after(text: &str, word: &str) -> Option<f64> {
     let rest = text.lines().find_map(|line| line.strip_prefix(word))?;
     rest.split_whitespace().next()?.parse().ok()

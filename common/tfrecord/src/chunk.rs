@@ -1,20 +1,22 @@
-//! The hot path: many records by one read, checked where they lie.
+//! The hot path: reads many records at once and checks them in place.
 
 mod reader;
 
 pub use reader::ChunkReader;
 
-/// How a [`ChunkReader`] reads.
+/// Options of a [`ChunkReader`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChunkOptions {
-    /// Bytes asked for at a time, default 1 MiB. A larger record makes its own chunk larger.
+    /// Bytes requested at a time, default 1 MiB. A larger record makes its own chunk larger.
     pub chunk_bytes: usize,
-    /// Where the source starts, in bytes of the uncompressed stream. Default 0.
+    /// Offset of the source's start in the uncompressed stream, in bytes. Default 0.
     pub first_offset: u64,
-    /// The number of the record that the source starts with. Default 0.
+    /// Ordinal of the source's first record. Default 0.
     pub first_ordinal: u64,
-    /// A longer record is an error, default 1 GiB. Memory is taken as bytes arrive, not on a
-    /// header's word, so this bounds what a file can make us hold, not what it can claim.
+    /// Maximum record size, default 1 GiB; a longer record is an error.
+    ///
+    /// Memory is allocated as bytes arrive, not according to the header, so this limits the memory
+    /// that a file can occupy, not the length that it can claim.
     pub record_bytes_max: u64,
     /// Check each record's data, default true. Headers are always checked.
     pub verify_data: bool,
@@ -35,27 +37,27 @@ impl Default for ChunkOptions {
 /// Consecutive records in one buffer.
 #[derive(Clone, Debug)]
 pub struct Chunk {
-    /// What was read. Only the places that `records` name mean anything.
+    /// Buffer contents. Only the ranges in `records` are meaningful.
     pub bytes: Vec<u8>,
-    /// Where the records are, at least one, in file order.
+    /// Locations of the records, at least one, in file order.
     pub records: Vec<RecordSpan>,
-    /// The number in the file of the first record.
+    /// Ordinal in the file of the first record.
     pub first_ordinal: u64,
 }
 
-/// Where a record is.
+/// Location of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordSpan {
     /// Start of the data in the chunk's bytes.
     pub start: usize,
     /// Bytes of data.
     pub len: usize,
-    /// Where the record's header is in the uncompressed stream.
+    /// Offset of the record's header in the uncompressed stream.
     pub offset: u64,
 }
 
 impl Chunk {
-    /// The data of record `index` of this chunk.
+    /// Returns the data of record `index` of this chunk.
     ///
     /// # Panics
     /// If `index` is not below `records.len()`.
@@ -64,14 +66,14 @@ impl Chunk {
         self.records[index].of(&self.bytes)
     }
 
-    /// The data of all records, in order.
+    /// Iterates over the data of all records, in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &[u8]> {
         self.records.iter().map(|span| span.of(&self.bytes))
     }
 }
 
 impl RecordSpan {
-    /// The record's data, in the bytes of its chunk.
+    /// Returns the record's data from the bytes of its chunk.
     ///
     /// # Panics
     /// If `bytes` are shorter than the chunk's.

@@ -1,4 +1,4 @@
-//! Whole-file compression: naming it, finding it out, undoing it.
+//! Whole-file compression: names, detection and decompression.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::frame::{HEADER_BYTES, decode_header};
 
-/// Compressed bytes are read from the source this many at a time.
+/// Bytes that are read from the source at a time.
 const INPUT_BYTES: usize = 256 << 10;
 
-/// How a file is compressed. The framing is inside: offsets are of the uncompressed stream.
+/// Compression of a file. The framing is inside: offsets are those of the uncompressed stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Compression {
@@ -25,25 +25,25 @@ pub enum Compression {
     Zlib,
 }
 
-/// What a reader is told about compression.
+/// Compression setting of a reader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CompressionChoice {
-    /// Find out from the first bytes; see [`detect`].
+    /// Detect it from the first bytes; see [`detect`].
     #[default]
     Auto,
-    /// Believe the caller.
+    /// Use the given compression.
     #[serde(untagged)]
     Fixed(Compression),
 }
 
-/// A name that is no compression.
+/// Error for an unknown compression name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown compression {name:?}; use one of none, gzip, zlib{}", if *.auto { ", auto" } else { "" })]
 pub struct UnknownCompression {
-    /// What was asked for.
+    /// Name that was given.
     pub name: String,
-    /// Whether `auto` would have been understood.
+    /// True if `auto` would have been valid.
     pub auto: bool,
 }
 
@@ -60,7 +60,7 @@ impl fmt::Display for Compression {
 impl FromStr for Compression {
     type Err = UnknownCompression;
 
-    /// Takes our names and TensorFlow's (`""`, `"GZIP"`, `"ZLIB"`).
+    /// Accepts our names and TensorFlow's (`""`, `"GZIP"`, `"ZLIB"`).
     fn from_str(name: &str) -> Result<Self, UnknownCompression> {
         match name.to_ascii_lowercase().as_str() {
             "" | "none" => Ok(Self::None),
@@ -97,10 +97,11 @@ impl FromStr for CompressionChoice {
     }
 }
 
-/// Finds out how a file is compressed from its first bytes; 12 or more are wanted.
+/// Detects the compression of a file from its first bytes, ideally 12 or more.
 ///
-/// A right length checksum is a plain TFRecord, whatever else it looks like. What is neither that
-/// nor has gzip's or zlib's mark is called plain too, so that the error is about the framing.
+/// A valid length checksum means a plain TFRecord file, even if the bytes also match another
+/// format. A file without it and without the magic bytes of gzip or zlib counts as plain too, so
+/// that the error is about the framing.
 #[must_use]
 pub fn detect(first: &[u8]) -> Compression {
     if first.first_chunk::<HEADER_BYTES>().is_some_and(|header| decode_header(header).is_ok()) {
@@ -113,7 +114,7 @@ pub fn detect(first: &[u8]) -> Compression {
     }
 }
 
-/// Deflate, a window of at most 32 KiB, no preset dictionary, and the check bits right.
+/// Checks for deflate, a window of at most 32 KiB, no preset dictionary, and valid check bits.
 fn is_zlib_header(method: u8, flags: u8) -> bool {
     method & 0x0f == 8
         && method >> 4 <= 7
@@ -121,23 +122,24 @@ fn is_zlib_header(method: u8, flags: u8) -> bool {
         && u16::from_be_bytes([method, flags]).is_multiple_of(31)
 }
 
-/// A compressed stream that is damaged, cut short, or followed by something else. It travels inside
-/// an [`io::Error`] of kind `InvalidData`.
+/// Error for a compressed stream that is damaged, truncated, or followed by other data. It is
+/// wrapped in an [`io::Error`] of kind `InvalidData`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot decompress the {scheme} stream: {message}")]
 pub struct DecompressError {
-    /// The scheme in use.
+    /// Compression scheme in use.
     pub scheme: Compression,
-    /// What is wrong.
+    /// Description of the error.
     pub message: String,
 }
 
-/// Reads the uncompressed bytes of a source.
+/// Decompresses a source.
 ///
-/// Concatenated gzip members and concatenated zlib streams read as one. As gzip's own tools do,
-/// zeros that pad the end of a gzip file are passed over; anything else there is an error, and so is
-/// a stream that ends early: a cut file never looks like a short one. A source without a byte is empty.
-/// What comes before the damage is returned first, however much is asked for at a time.
+/// Concatenated gzip members and concatenated zlib streams are read as one stream. As with gzip's
+/// own tools, zeros that pad the end of a gzip file are skipped. Any other trailing data is an
+/// error, and so is a stream that ends early: a truncated file is never mistaken for a short one.
+/// An empty source is an empty stream. Data before the damage is returned first, regardless of the
+/// size of the reads.
 pub struct Decoder<R> {
     source: R,
     compression: Compression,
@@ -145,16 +147,16 @@ pub struct Decoder<R> {
     /// `input[at..end]` has been read from the source and not been used.
     at: usize,
     end: usize,
-    /// The member in work; none between members.
+    /// Current member; none between members.
     member: Option<Decompress>,
     members: u64,
 }
 
 impl<R: Read> Decoder<R> {
-    /// Reads `source`; with [`CompressionChoice::Auto`] its first bytes decide, and are not lost.
+    /// Reads `source`. With [`CompressionChoice::Auto`] the first bytes decide; they are not lost.
     ///
     /// # Errors
-    /// Those of reading the first bytes; there are none with a fixed choice.
+    /// Errors of reading the first bytes; none with a fixed choice.
     pub fn new(mut source: R, choice: CompressionChoice) -> io::Result<Self> {
         let mut first = [0; HEADER_BYTES];
         let mut end = 0;
@@ -171,7 +173,7 @@ impl<R: Read> Decoder<R> {
         Ok(Self { source, compression, input, at: 0, end, member: None, members: 0 })
     }
 
-    /// The compression in use, as told or as found.
+    /// Returns the compression in use, as given or detected.
     #[must_use]
     pub fn compression(&self) -> Compression {
         self.compression
@@ -187,7 +189,7 @@ impl<R: Read> Decoder<R> {
         Ok(taken)
     }
 
-    /// Gets more compressed bytes if none are left; false at the end of the source.
+    /// Reads more compressed bytes if none are left; returns false at the end of the source.
     fn fill(&mut self) -> io::Result<bool> {
         while self.at == self.end {
             match self.source.read(&mut self.input) {
@@ -200,7 +202,7 @@ impl<R: Read> Decoder<R> {
         Ok(true)
     }
 
-    /// Starts the next member; false at a proper end of the source.
+    /// Starts the next member; returns false at a valid end of the source.
     fn start_member(&mut self) -> io::Result<bool> {
         loop {
             if !self.fill()? {
@@ -240,7 +242,7 @@ impl<R: Read> Decoder<R> {
             let (read_before, written_before) = (member.total_in(), member.total_out());
             let input = &self.input[self.at..self.end];
             let result = member.decompress(input, out, FlushDecompress::None);
-            // Both fit: they are bounded by the lengths of `input` and `out`.
+            // Both fit into usize: they are bounded by the lengths of `input` and `out`.
             let read = (member.total_in() - read_before) as usize;
             let written = (member.total_out() - written_before) as usize;
             self.at += read;
@@ -250,10 +252,11 @@ impl<R: Read> Decoder<R> {
                     return Err(self.error("the file ends in the middle of it"));
                 }
                 Ok(Status::Ok | Status::BufError) => {}
-                // What came before the damage; asked again, it is an error again.
+                // Return the data before the damage; the next read fails again.
                 Err(_) if written > 0 => {}
                 Err(error) => {
-                    // Asked again, or in its fast loop, the library does not know what it was.
+                    // On a repeated call, or in its fast loop, the library does not report the
+                    // cause.
                     let message = error.message().filter(|said| !said.contains("bad state"));
                     return Err(self.error(message.unwrap_or("the bytes are damaged")));
                 }
@@ -285,7 +288,7 @@ impl<R> fmt::Debug for Decoder<R> {
     }
 }
 
-/// Reads until `out` is full or the source ends; says how much it read.
+/// Reads until `out` is full or the source ends; returns the number of bytes read.
 pub(crate) fn read_full(source: &mut impl Read, out: &mut [u8]) -> io::Result<usize> {
     let mut filled = 0;
     while filled < out.len() {

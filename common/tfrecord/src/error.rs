@@ -1,30 +1,30 @@
-//! What can be wrong with a file, and where.
+//! Errors of files, with their location.
 
 use std::path::Path;
 use std::{fmt, io};
 
 use crate::compression::{Compression, DecompressError};
 
-/// Why a record could not be read: what is wrong, and in which record at which byte of which file.
+/// Error of a record: the reason, the file, the record and the offset.
 ///
-/// `Display` says what and where; [`ReadError::hint`] says what to do about it.
+/// `Display` shows reason and location; [`ReadError::hint`] returns the remedy.
 #[derive(Debug)]
 pub struct ReadError {
-    /// The file, as users know it.
+    /// Path or URL of the file as the user gave it.
     pub file: String,
-    /// Where the record's header starts, in bytes of the uncompressed stream.
+    /// Offset of the record's header in the uncompressed stream, in bytes.
     pub offset: u64,
-    /// The record's number in the file, from 0.
+    /// Ordinal of the record in the file, from 0.
     pub ordinal: u64,
-    /// What is wrong.
+    /// Kind of the error.
     pub kind: ReadErrorKind,
 }
 
-/// What is wrong with a record or its file.
+/// Kind of error of a record or its file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadErrorKind {
-    /// The first header is wrong: most likely this was never a TFRecord file.
+    /// The first header is invalid: most likely the file is not a TFRecord file.
     #[error("not a TFRecord file: the checksum of the first record's length is wrong")]
     NotATfrecord {
         /// Masked CRC found in the header.
@@ -32,7 +32,8 @@ pub enum ReadErrorKind {
         /// Masked CRC of the length bytes.
         computed: u32,
     },
-    /// A later header is wrong. The rest of the file cannot be read: there is no mark to find again.
+    /// A later header is invalid. The rest of the file cannot be read, because the format has no
+    /// marker to resynchronize at.
     #[error(
         "corrupt record: its length does not match its checksum (stored {stored:#010x}, \
          computed {computed:#010x})"
@@ -59,7 +60,7 @@ pub enum ReadErrorKind {
     /// The file ends inside a header.
     #[error("truncated: the file ends {missing} bytes before the end of a record's 12-byte header")]
     TruncatedHeader {
-        /// Bytes of the header that are not there.
+        /// Missing bytes of the header.
         missing: u64,
     },
     /// The file ends inside a record.
@@ -68,25 +69,25 @@ pub enum ReadErrorKind {
          {available} of them"
     )]
     TruncatedData {
-        /// Bytes of data that the header promises.
+        /// Bytes of data according to the header.
         length: u64,
         /// Bytes that follow the header, of the data and its checksum.
         available: u64,
     },
-    /// The record is over the limit that the reader was given. Later records can still be read.
+    /// The record exceeds the reader's limit. Later records can still be read.
     #[error("the record has {length} bytes, over the limit of {limit}")]
     TooLarge {
-        /// Bytes of data that the header says, with a right checksum.
+        /// Bytes of data according to the header, whose checksum is valid.
         length: u64,
         /// The reader's `record_bytes_max`.
         limit: u64,
     },
-    /// The compressed stream is damaged, cut short, or followed by something else.
+    /// The compressed stream is damaged, truncated, or followed by other data.
     #[error("cannot decompress the {scheme} stream: {message}")]
     Decompress {
-        /// The scheme that was asked for or detected.
+        /// Compression scheme that was given or detected.
         scheme: Compression,
-        /// What the decompressor says.
+        /// Message of the decompressor.
         message: String,
     },
     /// The file cannot be opened.
@@ -98,7 +99,7 @@ pub enum ReadErrorKind {
 }
 
 impl ReadError {
-    /// What a person can do about it, as one sentence.
+    /// Returns the remedy, as one sentence.
     #[must_use]
     pub fn hint(&self) -> &'static str {
         match &self.kind {
@@ -132,24 +133,25 @@ impl ReadError {
         }
     }
 
-    /// Whether the next record can be found although this one is lost.
+    /// Returns true if the next record can be found although this one is lost.
     #[must_use]
     pub fn is_resumable(&self) -> bool {
         matches!(self.kind, ReadErrorKind::DataCrc { .. } | ReadErrorKind::TooLarge { .. })
     }
 
-    /// Whether reading failed, rather than what was read being wrong.
+    /// Returns true if reading failed, false if the data is invalid.
     #[must_use]
     pub fn is_io(&self) -> bool {
         matches!(self.kind, ReadErrorKind::Open(_) | ReadErrorKind::Io(_))
     }
 
-    /// The file at `path` could not be opened.
+    /// Returns the error for a file that cannot be opened.
     pub(crate) fn open(path: &Path, error: io::Error) -> Self {
         Self::at_record(&path.to_string_lossy(), 0, 0, ReadErrorKind::Open(error))
     }
 
-    /// An error in a record; a bad length in the very first header says so.
+    /// Returns the error for a record; an invalid length in the first header becomes
+    /// `NotATfrecord`.
     pub(crate) fn at_record(file: &str, offset: u64, ordinal: u64, kind: ReadErrorKind) -> Self {
         let kind = match kind {
             ReadErrorKind::LengthCrc { stored, computed } if offset == 0 => {
@@ -162,7 +164,7 @@ impl ReadError {
 }
 
 impl From<io::Error> for ReadErrorKind {
-    /// Takes the decompressor's complaint out of the [`io::Error`] that carried it through `Read`.
+    /// Unwraps the decompressor's error from the [`io::Error`] that carried it through `Read`.
     fn from(error: io::Error) -> Self {
         match error.downcast::<DecompressError>() {
             Ok(DecompressError { scheme, message }) => Self::Decompress { scheme, message },

@@ -1,13 +1,15 @@
-//! `tf.train.Example` and `SequenceExample`: parsed from the wire straight into columns, and written.
+//! `tf.train.Example` and `SequenceExample`: parsed from the wire directly into columns, and
+//! written.
 //!
-//! There is no protobuf library behind this: an Example is three nested messages, and a record is
-//! walked once without an allocation. What protobuf accepts is accepted (packed and unpacked values,
-//! mixed, in several pieces; unknown fields; any order; the last of duplicate keys), except what no
-//! writer makes: groups, a value of a wire type that its list cannot have, and a map entry that says
-//! its key or value twice. `tests/goldens.rs` lists where TensorFlow answers otherwise.
+//! This module does not use a protobuf library: an Example is three nested messages, and a record
+//! is walked once without an allocation. It accepts everything that protobuf accepts (packed and
+//! unpacked values, mixed, in several pieces; unknown fields; any order; the last of duplicate
+//! keys), except encodings that no writer produces: groups, a value of a wire type that its list
+//! cannot have, and a map entry with a repeated key or value. `tests/goldens.rs` lists the cases in
+//! which TensorFlow's result differs.
 //!
-//! Start at [`ExampleParser`] or [`SequenceParser`]; [`encode_example`] is the way back, [`features_of`] finds
-//! what a record holds when nobody knows.
+//! Start at [`ExampleParser`] or [`SequenceParser`]. [`encode_example`] writes a record,
+//! [`features_of`] lists the features of an unknown record.
 //!
 //! ```
 //! use shardfeed_tfrecord::example::{

@@ -1,5 +1,5 @@
-//! The framing: `length u64 | masked CRC of the length | data | masked CRC of the data`, all little
-//! endian. There is no magic, no index and no end mark.
+//! Framing: `length u64 | masked CRC of the length | data | masked CRC of the data`, all little
+//! endian. There is no magic, no index and no end marker.
 
 use crate::error::ReadErrorKind;
 
@@ -11,7 +11,7 @@ pub const FOOTER_BYTES: usize = 4;
 
 const MASK_DELTA: u32 = 0xa282_ead8;
 
-/// The length in a header does not match its checksum: what follows cannot be found.
+/// The length in a header does not match its checksum: later records cannot be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the length does not match its checksum (stored {stored:#010x}, computed {computed:#010x}); copy \
@@ -37,8 +37,10 @@ pub struct DataCrcMismatch {
     pub computed: u32,
 }
 
-/// Computes CRC-32C (Castagnoli) of `bytes`, masked as TFRecord stores it: rotated right by 15 bits
-/// plus a constant, so that a checksum of data that holds checksums stays good.
+/// Returns the CRC-32C (Castagnoli) of `bytes`, masked as TFRecord stores it.
+///
+/// The mask rotates right by 15 bits and adds a constant, so that checksums of data that contains
+/// checksums remain effective.
 #[must_use]
 pub fn masked_crc32c(bytes: &[u8]) -> u32 {
     mask(crc_fast::crc32_iscsi(bytes))
@@ -65,10 +67,10 @@ pub fn encode_footer(data: &[u8]) -> [u8; FOOTER_BYTES] {
     masked_crc32c(data).to_le_bytes()
 }
 
-/// Reads the data length out of a header whose checksum is right.
+/// Returns the data length from a header, after checking its checksum.
 ///
 /// # Errors
-/// [`LengthCrcMismatch`]; then the length must not be believed, nor anything allocated for it.
+/// [`LengthCrcMismatch`]; the length must then not be trusted, nor memory allocated for it.
 pub fn decode_header(header: &[u8; HEADER_BYTES]) -> Result<u64, LengthCrcMismatch> {
     let [a, b, c, d, e, f, g, h, crc @ ..] = *header;
     let length = [a, b, c, d, e, f, g, h];
@@ -89,25 +91,25 @@ pub fn check_data(data: &[u8], stored: u32) -> Result<(), DataCrcMismatch> {
     if stored == computed { Ok(()) } else { Err(DataCrcMismatch { stored, computed }) }
 }
 
-/// The checksum stored after the data of a record, from `bytes` that start right behind the data.
+/// Returns the checksum after a record's data; `bytes` start at the end of the data.
 pub(crate) fn stored_crc(bytes: &[u8]) -> Option<u32> {
     bytes.first_chunk().copied().map(u32::from_le_bytes)
 }
 
-/// What the front of a piece of a stream is.
+/// Classification of the start of a buffer.
 #[derive(Debug)]
 pub(crate) enum Cut {
-    /// A whole frame with this many bytes of data, whose length checksum is right.
+    /// A whole frame with this many bytes of data and a valid length checksum.
     Frame(usize),
-    /// The header needs more bytes.
+    /// The header is incomplete.
     PartOfHeader,
-    /// The header is good; the frame with `length` bytes of data needs more bytes.
+    /// The header is valid; the frame with `length` bytes of data is incomplete.
     PartOfData { length: u64 },
-    /// The header says that it is no frame, or one over the limit.
+    /// The header is invalid, or its length exceeds the limit.
     Bad(ReadErrorKind),
 }
 
-/// Looks at the frame at the front of `bytes`, without looking at its data.
+/// Classifies the frame at the start of `bytes` without examining its data.
 pub(crate) fn cut(bytes: &[u8], record_bytes_max: u64) -> Cut {
     let Some((header, rest)) = bytes.split_first_chunk() else {
         return Cut::PartOfHeader;

@@ -1,4 +1,4 @@
-//! One pass over a file that says all that planning needs to know about it.
+//! Index of a file, built in one pass, with all that planning needs.
 
 mod plain;
 mod stream;
@@ -16,20 +16,23 @@ pub use stream::index_records;
 /// Digest items (12 bytes each) hashed at a time.
 const DIGEST_BUFFER_BYTES: usize = 12 * 256;
 
-/// How a file is indexed.
+/// Options of indexing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IndexOptions {
-    /// How the file is compressed; default: find out.
+    /// Compression of the file; default: detect.
     pub compression: CompressionChoice,
-    /// Check each record's data too, default false: then large records of plain files are not read.
+    /// Also check each record's data. Default false: then large records of plain files are not
+    /// read.
     pub verify_data: bool,
-    /// Default false: any damage is an error. True: a break in the framing ends the index at the last
-    /// good record and is told in [`ShardIndex::broken`]; bad data (with `verify_data`) is counted, and the
-    /// first of it told.
+    /// Continue after damage. Default false: any damage is an error.
+    ///
+    /// If true, a break in the framing ends the index at the last valid record and is reported in
+    /// [`ShardIndex::broken`]; damaged data (with `verify_data`) is counted, and the first such
+    /// record is reported.
     pub keep_going: bool,
-    /// Marks kept at most, default 64.
+    /// Maximum number of marks, default 64.
     pub marks_max: usize,
-    /// A longer record is an error, default 1 GiB.
+    /// Maximum record size in bytes, default 1 GiB; a longer record is an error.
     pub record_bytes_max: u64,
 }
 
@@ -45,12 +48,12 @@ impl Default for IndexOptions {
     }
 }
 
-/// What one pass over a file finds.
+/// Result of one pass over a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShardIndex {
-    /// How the file is compressed.
+    /// Compression of the file.
     pub compression: Compression,
-    /// Records in the file.
+    /// Number of records.
     pub records: u64,
     /// Bytes of data of all records, without framing.
     pub data_bytes: u64,
@@ -61,50 +64,50 @@ pub struct ShardIndex {
     /// SHA-256 over all records in order: the length as u64 and the stored masked data checksum as
     /// u32, both little endian. Moving, touching or recompressing a file does not change it.
     pub digest: [u8; 32],
-    /// Starts of records, evenly spread, in order; the first is record 0.
+    /// Evenly spaced starts of records, in order; the first is record 0.
     pub marks: Vec<Mark>,
-    /// Whether each record's data was checked.
+    /// True if each record's data was checked.
     pub data_verified: bool,
-    /// Records whose data does not match its checksum; 0 if that was not checked.
+    /// Records whose data does not match its checksum; 0 if the data was not checked.
     pub corrupt_records: u64,
-    /// The first of them.
+    /// First of these records.
     pub first_corrupt: Option<Break>,
-    /// Where the framing breaks, if it does and the pass was told to keep going.
+    /// Break in the framing, if there is one and `keep_going` is set.
     pub broken: Option<Break>,
 }
 
-/// Where a record starts.
+/// Start of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
-    /// The record's number in the file.
+    /// Ordinal of the record in the file.
     pub ordinal: u64,
-    /// Where its header is in the uncompressed stream.
+    /// Offset of its header in the uncompressed stream.
     pub offset: u64,
 }
 
-/// Where something is wrong: a record that is damaged, or behind which no further one can be found.
+/// Location of damage: a damaged record, or a point after which no record can be found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Break {
-    /// The record's number, or the one that a lost record would have had.
+    /// Ordinal of the record, or the ordinal that the lost record would have.
     pub ordinal: u64,
-    /// Where its header is, or would be, in the uncompressed stream.
+    /// Offset of its header, actual or expected, in the uncompressed stream.
     pub offset: u64,
-    /// The error, as it would have been shown.
+    /// Text of the error.
     pub message: String,
 }
 
 impl ShardIndex {
-    /// The index of a file without records.
+    /// Returns the index of a file without records.
     pub fn empty(compression: Compression) -> Self {
         Builder::new(compression, &IndexOptions::default()).finish()
     }
 }
 
-/// A [`ShardIndex`] in the making.
+/// Incomplete [`ShardIndex`].
 struct Builder {
     index: ShardIndex,
     marks_max: usize,
-    /// Ordinals that are multiples of this have a mark.
+    /// Ordinals that are multiples of this are marked.
     mark_stride: u64,
     hasher: Sha256,
     hash_next: Vec<u8>,
@@ -133,7 +136,7 @@ impl Builder {
         }
     }
 
-    /// Adds the next record: `length` bytes of data with the checksum that is stored behind them.
+    /// Adds the next record: `length` bytes of data with this stored checksum.
     fn push(&mut self, length: u64, stored_crc: u32) {
         let index = &mut self.index;
         if index.records.is_multiple_of(self.mark_stride) {
@@ -152,7 +155,7 @@ impl Builder {
         }
     }
 
-    /// Marks the next record; when there are too many marks, every second one goes first.
+    /// Marks the next record; if there are too many marks, first removes every second one.
     fn mark(&mut self) {
         let next = Mark { ordinal: self.index.records, offset: self.index.stream_bytes };
         let marks = &mut self.index.marks;
@@ -171,7 +174,7 @@ impl Builder {
         self.index
     }
 
-    /// Ends the pass at an error: with the records before it, if that was asked for.
+    /// Ends the pass at an error; returns the index so far if `keep_going` is set.
     fn end_at(mut self, error: ReadError, options: &IndexOptions) -> Result<ShardIndex, ReadError> {
         if !options.keep_going || error.is_io() {
             return Err(error);

@@ -1,12 +1,12 @@
 //! TFRecord files and the `tf.train.Example`s in them, over bytes and [`std::io`].
 //!
-//! Framing and checksums, whole-file compression, an index of a file in one pass, and Examples parsed
-//! from the wire straight into columns. This crate never starts a thread, opens a connection, reads a
-//! clock or draws a random number, and never believes a length that it has not checked: any bytes
-//! give records or an error that says file, offset and ordinal.
+//! Framing and checksums, whole-file compression, an index of a file in one pass, and Examples
+//! parsed from the wire directly into columns. This crate never starts a thread, opens a
+//! connection, reads a clock or draws a random number, and never trusts a length that it has not
+//! checked: any bytes give records, or an error with file, offset and ordinal.
 //!
-//! Start at [`ChunkReader`], the hot path, or at [`open_records`], which is easier; then
-//! [`index_file`], [`example::ExampleParser`] and [`create`].
+//! Start at [`ChunkReader`], the hot path, or at the simpler [`open_records`]; then [`index_file`],
+//! [`example::ExampleParser`] and [`create`].
 //!
 //! ```
 //! use shardfeed_tfrecord::{Compression, CompressionChoice, create, open_records};

@@ -1,4 +1,4 @@
-//! Records of a plain file, where the page cache has them.
+//! Records of a plain file, read in place from the page cache.
 
 use std::fs::File;
 use std::path::Path;
@@ -11,9 +11,9 @@ use crate::reader::Record;
 
 /// A plain file mapped into memory; its records are read without a copy.
 ///
-/// For tools over files that stand still. If another process truncates the file while it is mapped,
-/// touching the lost pages kills this process (SIGBUS), and no error can be returned: hence the
-/// loader reads with [`ChunkReader`](crate::ChunkReader) instead.
+/// Use it for files that do not change. If another process truncates the file while it is mapped,
+/// access to the lost pages kills this process (SIGBUS), and no error can be returned. For this
+/// reason the loader reads with [`ChunkReader`](crate::ChunkReader).
 #[derive(Debug)]
 pub struct MappedFile {
     map: Mmap,
@@ -24,39 +24,39 @@ impl MappedFile {
     /// Maps the file at `path`, which must not be compressed.
     ///
     /// # Errors
-    /// A file that cannot be opened or mapped, by its path.
+    /// The file cannot be opened or mapped; the error contains its path.
     #[allow(unsafe_code)] // See SAFETY.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, ReadError> {
         let path = path.as_ref();
         let file = File::open(path).map_err(|error| ReadError::open(path, error))?;
         // SAFETY: the map is read-only and private to this struct, and lives as long as every slice
-        // of it. What Rust cannot rule out is another process writing to the file: changed bytes are
-        // only ever read as u8, any value of which is valid, and checked before use; a truncation
-        // stops the process with SIGBUS, which the type's documentation says.
+        // of it. Another process may still write to the file, which Rust cannot prevent: changed
+        // bytes are only read as u8, for which any value is valid, and are checked before use. A
+        // truncation kills the process with SIGBUS, as the type's documentation states.
         let map = unsafe { Mmap::map(&file) }.map_err(|error| ReadError::open(path, error))?;
         Ok(Self { map, file: path.to_string_lossy().into_owned() })
     }
 
     /// Iterates over all records, checking lengths and data.
     ///
-    /// A record with bad data is an error and the next item is the record behind it; any other error
-    /// is the last item.
+    /// A record with damaged data gives an error, and the next item is the record after it; any
+    /// other error is the last item.
     #[must_use]
     pub fn records(&self) -> MappedRecords<'_> {
         MappedRecords { bytes: &self.map, file: &self.file, offset: 0, ordinal: 0 }
     }
 
-    /// The whole file.
+    /// Returns the whole file.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.map
     }
 }
 
-/// The records of a [`MappedFile`], in order.
+/// Iterator over the records of a [`MappedFile`], in order.
 #[derive(Clone, Debug)]
 pub struct MappedRecords<'a> {
-    /// From the next header on; empty at the end.
+    /// Bytes from the next header on; empty at the end.
     bytes: &'a [u8],
     file: &'a str,
     offset: u64,
@@ -95,7 +95,7 @@ impl<'a> Iterator for MappedRecords<'a> {
 }
 
 impl<'a> MappedRecords<'a> {
-    /// Takes the frame at the front, which is whole, and checks its data.
+    /// Takes the whole frame at the front and checks its data.
     fn take_frame(&mut self, data_bytes: usize) -> Result<&'a [u8], ReadErrorKind> {
         let (frame, rest) = self.bytes.split_at(HEADER_BYTES + data_bytes + FOOTER_BYTES);
         self.bytes = rest;

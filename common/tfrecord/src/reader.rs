@@ -1,4 +1,4 @@
-//! One record after another, for those who do not want chunks.
+//! Reads one record at a time, as a simpler alternative to chunks.
 
 use std::fs::File;
 use std::io::Read;
@@ -14,23 +14,23 @@ use crate::error::{ReadError, ReadErrorKind};
 pub struct Record<'a> {
     /// The record's data.
     pub data: &'a [u8],
-    /// Where its header is in the uncompressed stream.
+    /// Offset of its header in the uncompressed stream.
     pub offset: u64,
-    /// Its number in the file, from 0.
+    /// Ordinal in the file, from 0.
     pub ordinal: u64,
 }
 
-/// Reads records one at a time, in chunks underneath.
+/// Reads records one at a time, using chunks internally.
 #[derive(Debug)]
 pub struct RecordReader<R> {
     chunks: ChunkReader<R>,
     chunk: Option<Chunk>,
-    /// The next record of `chunk`.
+    /// Index of the next record in `chunk`.
     index: usize,
 }
 
 impl<R: Read> RecordReader<R> {
-    /// Reads `source`, uncompressed bytes of `file` from a record's start on.
+    /// Reads `source`: uncompressed bytes of `file` that begin at the start of a record.
     pub fn new(source: R, file: impl Into<Arc<str>>, options: ChunkOptions) -> Self {
         Self { chunks: ChunkReader::new(source, file, options), chunk: None, index: 0 }
     }
@@ -38,7 +38,7 @@ impl<R: Read> RecordReader<R> {
     /// Reads the next record; `None` at the end of the file.
     ///
     /// # Errors
-    /// What is wrong with the next record. Later calls return `None`, unless
+    /// The error of the next record. Later calls return `None`, unless
     /// [`resume_after_error`](Self::resume_after_error) is called first.
     pub fn next_record(&mut self) -> Result<Option<Record<'_>>, ReadError> {
         if self.chunk.as_ref().is_none_or(|chunk| self.index == chunk.records.len()) {
@@ -57,10 +57,10 @@ impl<R: Read> RecordReader<R> {
         }))
     }
 
-    /// Passes over records up to the one numbered `ordinal`; checks their lengths, not their data.
+    /// Skips to record `ordinal`; checks the lengths of the skipped records, not their data.
     ///
-    /// - Returns the number of the record that comes next: `ordinal`, or less at the end of the file,
-    ///   or more if it was behind already.
+    /// - Returns the ordinal of the next record: `ordinal`, or less at the end of the file, or more
+    ///   if that record has been passed already.
     ///
     /// # Errors
     /// As [`next_record`](Self::next_record).
@@ -78,9 +78,9 @@ impl<R: Read> RecordReader<R> {
         self.chunks.skip_to(ordinal)
     }
 
-    /// After an error: passes over the bad record, if the next one can be found.
+    /// Skips the damaged record after an error, if the next one can be found.
     ///
-    /// - Returns whether reading goes on; see [`ChunkReader::resume_after_error`].
+    /// - Returns true if reading continues; see [`ChunkReader::resume_after_error`].
     pub fn resume_after_error(&mut self) -> bool {
         self.chunks.resume_after_error()
     }
@@ -93,10 +93,10 @@ impl<R: Read> RecordReader<R> {
     }
 }
 
-/// Opens a file for reading its uncompressed bytes.
+/// Opens a file to read its uncompressed bytes.
 ///
 /// # Errors
-/// A missing or unreadable file, by its path.
+/// The file is missing or unreadable; the error contains its path.
 pub fn open_source(path: &Path, choice: CompressionChoice) -> Result<Decoder<File>, ReadError> {
     let source = File::open(path).map_err(|error| ReadError::open(path, error))?;
     Decoder::new(source, choice).map_err(|error| {
@@ -107,7 +107,7 @@ pub fn open_source(path: &Path, choice: CompressionChoice) -> Result<Decoder<Fil
 /// Opens a file of records.
 ///
 /// # Errors
-/// A missing or unreadable file, by its path.
+/// The file is missing or unreadable; the error contains its path.
 pub fn open_records(
     path: impl AsRef<Path>,
     choice: CompressionChoice,

@@ -1,4 +1,4 @@
-//! Writing records.
+//! Writes records.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -11,20 +11,20 @@ use flate2::write::{GzEncoder, ZlibEncoder};
 use crate::compression::Compression;
 use crate::frame::{FOOTER_BYTES, HEADER_BYTES, encode_footer, encode_header};
 
-/// Framed bytes are handed on this many at a time.
+/// Framed bytes are written in units of this size.
 const OUTPUT_BYTES: usize = 256 << 10;
 
-/// Temporary names tried beside a file before giving up: more than writers of one name at a time.
+/// Maximum number of temporary names to try: more than there are concurrent writers of one file.
 const TEMPORARY_NAMES_MAX: u32 = 100;
 
 /// Writes records into `W`.
 ///
-/// The same records give the same bytes: compressed files carry no time and no name. Without
-/// [`finish`](Self::finish) the end of the file is missing.
+/// The same records give the same bytes: compressed files contain no time and no name. The file is
+/// incomplete without [`finish`](Self::finish).
 #[derive(Debug)]
 pub struct RecordWriter<W: Write> {
     sink: Sink<W>,
-    /// Framed and not yet handed on.
+    /// Framed bytes that are not written yet.
     framed: Vec<u8>,
     records: u64,
     bytes: u64,
@@ -38,7 +38,7 @@ enum Sink<W: Write> {
 }
 
 impl<W: Write> RecordWriter<W> {
-    /// Writes into `writer`, which needs no buffer of its own.
+    /// Returns a writer into `writer`, which needs no buffer.
     pub fn new(writer: W, compression: Compression) -> Self {
         let level = flate2::Compression::default();
         let sink = match compression {
@@ -52,7 +52,7 @@ impl<W: Write> RecordWriter<W> {
     /// Writes one record.
     ///
     /// # Errors
-    /// Those of the writer underneath; the file is then good for nothing.
+    /// Errors of the underlying writer; the file is then unusable.
     pub fn write(&mut self, data: &[u8]) -> io::Result<()> {
         self.framed.extend_from_slice(&encode_header(data.len() as u64));
         if data.len() < OUTPUT_BYTES {
@@ -70,10 +70,10 @@ impl<W: Write> RecordWriter<W> {
         Ok(())
     }
 
-    /// Writes out what is left, ends the compressed stream, and returns the writer, flushed.
+    /// Writes the remaining bytes, ends the compressed stream, and returns the writer, flushed.
     ///
     /// # Errors
-    /// Those of the writer underneath.
+    /// Errors of the underlying writer.
     pub fn finish(mut self) -> io::Result<W> {
         self.hand_on()?;
         let mut writer = match self.sink {
@@ -85,13 +85,13 @@ impl<W: Write> RecordWriter<W> {
         Ok(writer)
     }
 
-    /// Records written so far.
+    /// Returns the number of records written so far.
     #[must_use]
     pub fn records(&self) -> u64 {
         self.records
     }
 
-    /// Bytes of the uncompressed stream written so far, framing included.
+    /// Returns the bytes of the uncompressed stream written so far, framing included.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -114,19 +114,19 @@ impl<W: Write> Sink<W> {
     }
 }
 
-/// Writes records into a file that appears under its name only when it is whole.
+/// Writes records into a file that appears under its name only when it is complete.
 ///
-/// Until [`finish`](Self::finish) the bytes are in a temporary file beside it, as [`NewFile`] says.
+/// Until [`finish`](Self::finish) the bytes are in a temporary file beside it, see [`NewFile`].
 #[derive(Debug)]
 pub struct FileRecordWriter {
     writer: RecordWriter<File>,
     file: NewFile,
 }
 
-/// Starts a file of records at `path`; one that is there is replaced when the new one is finished.
+/// Creates a file of records at `path`; an existing one is replaced when the new one is finished.
 ///
 /// # Errors
-/// If no file can be made beside `path`.
+/// If no file can be created beside `path`.
 pub fn create(path: impl AsRef<Path>, compression: Compression) -> io::Result<FileRecordWriter> {
     let file = NewFile::beside(path.as_ref())?;
     let writer = RecordWriter::new(file.file.try_clone()?, compression);
@@ -137,38 +137,39 @@ impl FileRecordWriter {
     /// Writes one record.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Errors of the file system.
     pub fn write(&mut self, data: &[u8]) -> io::Result<()> {
         self.writer.write(data)
     }
 
-    /// Makes the file durable and gives it its name.
+    /// Makes the file durable and renames it to its final name.
     ///
     /// # Errors
-    /// Those of the file system; the final name is then as it was before.
+    /// Errors of the file system; the file under the final name is then unchanged.
     pub fn finish(self) -> io::Result<()> {
         let Self { writer, file } = self;
         drop(writer.finish()?);
         file.finish()
     }
 
-    /// Records written so far.
+    /// Returns the number of records written so far.
     #[must_use]
     pub fn records(&self) -> u64 {
         self.writer.records()
     }
 
-    /// Bytes of the uncompressed stream written so far, framing included.
+    /// Returns the bytes of the uncompressed stream written so far, framing included.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.writer.bytes()
     }
 }
 
-/// A file that appears under its name only when it is whole.
+/// A file that appears under its name only when it is complete.
 ///
-/// Until [`finish`](Self::finish) the bytes are in a temporary file beside it, which goes when this
-/// is dropped; a crash can leave it behind, under a name that starts with a dot and ends in `.tmp`.
+/// Until [`finish`](Self::finish) the bytes are in a temporary file beside it, which is deleted
+/// when this value is dropped. A crash can leave it behind, under a name that starts with a dot and
+/// ends in `.tmp`.
 #[derive(Debug)]
 pub struct NewFile {
     file: File,
@@ -178,10 +179,10 @@ pub struct NewFile {
 }
 
 impl NewFile {
-    /// Starts a file that will be at `path`.
+    /// Creates a temporary file for `path`.
     ///
     /// # Errors
-    /// If no file can be made beside `path`.
+    /// If no file can be created beside `path`.
     pub fn beside(path: &Path) -> io::Result<Self> {
         let name = path.file_name().ok_or_else(|| {
             io::Error::new(io::ErrorKind::InvalidInput, "the path ends in no file name")
@@ -207,20 +208,20 @@ impl NewFile {
         }
     }
 
-    /// What is to be written into.
+    /// Returns the file to write into.
     pub fn file(&mut self) -> &mut File {
         &mut self.file
     }
 
-    /// Makes the file durable and gives it its name.
+    /// Makes the file durable and renames it to its final name.
     ///
     /// # Errors
-    /// Those of the file system; the final name is then as it was before.
+    /// Errors of the file system; the file under the final name is then unchanged.
     pub fn finish(mut self) -> io::Result<()> {
         self.file.sync_all()?;
         fs::rename(&self.temporary, &self.path)?;
         self.renamed = true;
-        // The name is durable when the directory is.
+        // The name is durable once the directory is synced.
         File::open(directory(&self.path))?.sync_all()
     }
 }
@@ -228,7 +229,7 @@ impl NewFile {
 impl Drop for NewFile {
     fn drop(&mut self) {
         if !self.renamed {
-            // Nobody is left to tell; the name says what it is.
+            // Ignore errors: there is no way to report them, and the name identifies the leftover.
             let _ = fs::remove_file(&self.temporary);
         }
     }

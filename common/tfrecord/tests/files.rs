@@ -1,4 +1,4 @@
-//! Writing files, finding them again, and what is said about bad ones.
+//! Files that are written and read again, and the errors of damaged ones.
 #![allow(clippy::unwrap_used)] // Clippy's own exception ends at the functions marked as tests.
 
 use std::error::Error;

@@ -1,5 +1,5 @@
-//! Our answers beside TensorFlow's, which `goldens/make_goldens.py` recorded. TensorFlow is not needed
-//! here.
+//! Compares our results with those of TensorFlow that `goldens/make_goldens.py` recorded. The test
+//! itself does not need TensorFlow.
 #![allow(clippy::unwrap_used)] // Clippy's own exception ends at the functions marked as tests.
 
 use std::collections::BTreeMap;
@@ -45,17 +45,17 @@ struct DamagedFile {
     file: String,
     compression: Compression,
     sizes: Vec<usize>,
-    /// Records before the damage, where that does not depend on how the inflater works.
+    /// Number of records before the damage, if it does not depend on the inflater's implementation.
     good: Option<usize>,
     tf_records: usize,
     tf_error: Option<String>,
 }
 
-/// Files of which TensorFlow reads nothing or stops with an error, although all is there. We read them.
+/// Intact files of which TensorFlow reads nothing or stops with an error. We read them.
 const TENSORFLOW_LOSES: [&str; 3] =
     ["members_empty_first.gzip", "members_padded.gzip", "streams.zlib"];
 
-/// Files that are cut short, of which TensorFlow says nothing. We do.
+/// Truncated files for which TensorFlow reports no error. We report one.
 const TENSORFLOW_IS_SILENT: [&str; 4] =
     ["cut_in_header.tfrecord", "cut_trailer.gzip", "cut.zlib", "cut_trailer.zlib"];
 
@@ -94,7 +94,7 @@ fn files_read_as_tensorflow_wrote_them() {
         }
         let same_as_tensorflow = golden.tf_records == expected.len();
         let listed = TENSORFLOW_LOSES.contains(&golden.file.as_str());
-        // The padded file gives TensorFlow an error behind its last record.
+        // TensorFlow reports an error after the last record of the padded file.
         assert!(same_as_tensorflow != listed || golden.file == "members_padded.gzip");
 
         for verify_data in [false, true] {
@@ -162,11 +162,11 @@ enum Answer {
     Error(String),
 }
 
-/// Where we answer otherwise on purpose, and what.
+/// Cases in which our result differs on purpose, and our result.
 ///
-/// TensorFlow reads packed or unpacked values, whichever comes first, and stops at the first that is
-/// not: what follows is lost, or fails. It looks at the first field of a Feature only. Protobuf reads
-/// all of these, and so do we.
+/// TensorFlow reads packed or unpacked values, whichever comes first, and stops at the first of the
+/// other kind: later values are lost, or fail. It examines only the first field of a Feature.
+/// Protobuf reads all of these, and so do we.
 const AS_PROTOBUF: [(&str, &str); 21] = [
     ("ints packed in two pieces", r#"{"i":[1,2,3]}"#),
     ("floats packed in two pieces", r#"{"f":[1065353216,1073741824,1077936128]}"#),
@@ -191,8 +191,9 @@ const AS_PROTOBUF: [(&str, &str); 21] = [
     ("unknown bytes before values", r#"{"i":[5]}"#),
 ];
 
-/// What TensorFlow lets pass and we refuse: it reads two bytes past 6 bytes of floats away, a field
-/// number that protobuf forbids, a length over the end, and the first of two kinds.
+/// Cases that TensorFlow accepts and we reject: floats packed in 6 bytes, of which TensorFlow
+/// ignores the last two, a field number that protobuf forbids, a length over the end, and the first
+/// of two kinds.
 const REFUSED: [&str; 4] =
     ["packed floats of 6 bytes", "field 0", "length over the end", "oneof twice, other kind"];
 
@@ -203,7 +204,7 @@ fn examples_parse_as_tensorflow_parses_them() {
     let mut differences = 0;
     for case in &cases {
         let ours = parse(&unhex(&case.record), &case.features);
-        // Unknown fixed-width fields are as unknown varints.
+        // Unknown fixed-width fields behave like unknown varints.
         let name = case.name.replace("fixed64 in", "varint in").replace("fixed32 in", "varint in");
         let name = name.replace("unknown fixed64", "unknown varint");
         let name = name.replace("unknown fixed32", "unknown varint");
@@ -269,7 +270,7 @@ fn list_values(list: &ListRef<'_>) -> Vec<serde_json::Value> {
     }
 }
 
-/// Values as `make_goldens.py` writes them: floats as bits, bytes as hex.
+/// Returns values in the format of `make_goldens.py`: floats as bits, bytes as hex.
 fn default_values(values: &DefaultValue) -> Vec<serde_json::Value> {
     match values {
         DefaultValue::Int64(values) => values.iter().map(|&value| value.into()).collect(),
@@ -284,12 +285,12 @@ fn same_complaint(ours: &Complaint, theirs: &str) -> bool {
     match ours {
         Complaint::Spec(SpecError::DefaultCount { .. }) => theirs.contains("Input to reshape"),
         Complaint::Spec(_) => false,
-        // TensorFlow refuses a map entry without a value, to us it is a feature without a kind.
+        // TensorFlow rejects a map entry without a value; for us it is a feature without a list.
         Complaint::Parse(ParseError::Required { .. }) => {
             theirs.contains("is required but") || theirs.contains("Could not parse")
         }
         Complaint::Parse(ParseError::DTypeMismatch { .. }) => theirs.contains("types don't match"),
-        // TensorFlow stops writing strings when they are too many, and calls that unparsable.
+        // TensorFlow stops writing strings when there are too many, and reports a parse error.
         Complaint::Parse(ParseError::CountMismatch { .. }) => {
             theirs.contains("values != expected") || theirs.contains("Can't parse")
         }

@@ -1,4 +1,4 @@
-//! What holds for any records, any bytes and any place to cut.
+//! Properties that hold for any records, any bytes and any truncation.
 #![allow(clippy::unwrap_used)] // Clippy's own exception ends at the functions marked as tests.
 
 use std::io::{self, Read, Write};
@@ -21,7 +21,7 @@ fn write(records: &[Vec<u8>], compression: Compression) -> Vec<u8> {
     writer.finish().unwrap()
 }
 
-/// All records that can be read, resuming after every error that allows it; and the errors.
+/// Returns all readable records, resuming after every error that allows it, and the errors.
 fn read(source: impl Read, chunk_bytes: usize) -> (Vec<(u64, Vec<u8>)>, Vec<ReadErrorKind>) {
     let options =
         ChunkOptions { chunk_bytes, record_bytes_max: 1 << 20, ..ChunkOptions::default() };
@@ -108,14 +108,14 @@ proptest! {
         let at = at.index(bytes.len());
         bytes[at] ^= 1_u8 << bit;
         let (read, errors) = read(Decoder::new(&bytes[..], compression.into()).unwrap(), 1 << 10);
-        // In a compressed stream a flipped bit may repeat earlier records, whole and with good checksums;
-        // then what comes after them does not fit, which is an error.
+        // In a compressed stream a flipped bit may repeat earlier records, complete and with valid
+        // checksums. The records after them are then inconsistent, which is an error.
         if compression == Compression::None || errors.is_empty() {
             for (ordinal, data) in &read {
                 prop_assert_eq!(data, &records[*ordinal as usize]);
             }
         }
-        // Compressed streams have bits that mean nothing: times in headers, padding.
+        // Compressed streams contain bits without meaning: times in headers, padding.
         let harmless = compression != Compression::None && read.len() == records.len();
         prop_assert!(!errors.is_empty() || harmless);
     }
@@ -261,7 +261,7 @@ fn names() -> impl Strategy<Value = Vec<String>> {
         .prop_shuffle()
 }
 
-/// What is found can be decoded, whatever it is.
+/// Every feature that is found can be decoded.
 fn parse_anything(record: &[u8]) {
     let _ = describe(record);
     for dtype in [DType::Int64, DType::Float32, DType::Bytes] {
@@ -303,7 +303,7 @@ fn compress(piece: &[u8], gzip: bool, out: &mut Vec<u8>) {
     }
 }
 
-/// A source that gives as little as it may.
+/// Source that returns one byte at a time.
 struct OneByOne<'a>(&'a [u8]);
 
 impl Read for OneByOne<'_> {

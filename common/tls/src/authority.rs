@@ -1,6 +1,6 @@
-//! An authority of one's own: a folder with its key, which signs the certificates of a cluster.
+//! A certificate authority: a folder with the key that signs the certificates of a cluster.
 //!
-//! The key is needed where certificates are made, and nowhere else.
+//! The key is needed only where certificates are issued.
 
 use std::fs::{self, DirBuilder};
 use std::io::Write;
@@ -18,56 +18,56 @@ use crate::error::TlsError;
 use crate::folder::{CA_FILE, CERTIFICATE_FILE, Certificate, Folder, KEY_FILE, certificates, read};
 use crate::identity::{Identity, NAME_BYTES_MAX, Role};
 
-/// The authority's key.
+/// File of the authority's key.
 const CA_KEY_FILE: &str = "ca.key";
 
-/// An authority is good for so long, days.
+/// Validity of an authority's certificate, days.
 pub const CA_DAYS: u32 = 3_650;
-/// A certificate is good for so long if nobody says, days.
+/// Default validity of a certificate, days.
 pub const LEAF_DAYS: u32 = 365;
-/// And for so long at most, days.
+/// Maximum validity of a certificate, days.
 pub const LEAF_DAYS_MAX: u32 = 3_650;
 
-/// Certificates are good from so long ago on: clocks differ.
+/// Time by which the start of validity is backdated, because clocks differ.
 const BACKDATED: Duration = Duration::from_secs(3_600);
 
-/// Where the URIs of certificates begin; the authority says whom to believe, not this.
+/// Domain in the URIs of certificates. Trust depends on the authority, not on this name.
 const DOMAIN: &str = "shardfeed";
 
-/// Names for hosts in one certificate, at most.
+/// Maximum number of host names in a certificate.
 const HOSTS_MAX: usize = 64;
 
-/// A folder with an authority.
+/// Folder of a certificate authority.
 #[derive(Clone, Debug)]
 pub struct Authority {
     folder: PathBuf,
 }
 
-/// Whom a certificate is for.
+/// Subject of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subject {
-    /// Who they are.
+    /// Role and name of the subject.
     pub identity: Identity,
-    /// Names and addresses at which a coordinator is reached; others need none.
+    /// Host names and addresses of a coordinator; empty for other roles.
     pub hosts: Vec<String>,
 }
 
-/// A certificate that was made, and where it is.
+/// An issued certificate and its location.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Issued {
-    /// The folder: `ca.crt`, `tls.crt`, `tls.key`.
+    /// Folder with `ca.crt`, `tls.crt` and `tls.key`.
     pub folder: PathBuf,
-    /// For whom it is.
+    /// Subject of the certificate.
     pub subject: Subject,
-    /// Until when it is good.
+    /// End of validity.
     pub not_after: SystemTime,
 }
 
 impl Authority {
-    /// Makes an authority in a folder, which is made if it is missing.
-    /// - `name`: for people who look at certificates.
+    /// Creates an authority in a folder, which is created if it is missing.
+    /// - `name`: name shown when certificates are inspected.
     ///
-    /// # Errors  There is one; the folder cannot be written.
+    /// # Errors  The folder holds an authority already; it cannot be written.
     pub fn create(folder: impl Into<PathBuf>, name: &str) -> Result<Self, TlsError> {
         let this = Self { folder: folder.into() };
         for file in [CA_KEY_FILE, CA_FILE] {
@@ -84,9 +84,9 @@ impl Authority {
         Ok(this)
     }
 
-    /// An authority that [`Authority::create`] made.
+    /// Opens an authority created by [`Authority::create`].
     ///
-    /// # Errors  There is none.
+    /// # Errors  The folder holds no authority.
     pub fn open(folder: impl Into<PathBuf>) -> Result<Self, TlsError> {
         let this = Self { folder: folder.into() };
         let path = this.folder.join(CA_KEY_FILE);
@@ -99,10 +99,10 @@ impl Authority {
         }
     }
 
-    /// Makes a certificate, with a key of its own, in a folder.
-    /// - `days`: it is good for so long.
+    /// Issues a certificate with a new key into a folder.
+    /// - `days`: validity.
     ///
-    /// # Errors  The subject cannot be; the folder holds a certificate of somebody else.
+    /// # Errors  The subject is invalid; the folder holds a certificate of another subject.
     pub fn issue(&self, subject: &Subject, days: u32, folder: &Path) -> Result<Issued, TlsError> {
         subject.check()?;
         if !(1..=LEAF_DAYS_MAX).contains(&days) {
@@ -122,7 +122,7 @@ impl Authority {
         let bundle = text(&ca)?;
         let signer = KeyPair::from_pem(&text(&ca_key)?)
             .map_err(|error| TlsError::content(&ca_key, format!("is no key: {error}")))?;
-        // The first of the bundle is the one that signs.
+        // The first certificate of the bundle is that of the signing authority.
         let issuer = Issuer::from_ca_cert_pem(&bundle, signer)
             .map_err(|error| TlsError::content(&ca, format!("is no certificate: {error}")))?;
         let key = KeyPair::generate()?;
@@ -135,7 +135,7 @@ impl Authority {
         Ok(Issued { folder: folder.to_owned(), subject: subject.clone(), not_after })
     }
 
-    /// The folders of certificates below this one, in order.
+    /// Returns the folders of certificates below this one, sorted.
     ///
     /// # Errors  The folder cannot be read.
     pub fn folders(&self) -> Result<Vec<PathBuf>, TlsError> {
@@ -151,9 +151,9 @@ impl Authority {
         Ok(found)
     }
 
-    /// Makes the certificate of a folder anew, for the same subject.
+    /// Renews the certificate of a folder for the same subject.
     ///
-    /// # Errors  There is none, or one that does not say whom it is for.
+    /// # Errors  The folder has no certificate, or one without an identity.
     pub fn renew(&self, folder: &Path, days: u32) -> Result<Issued, TlsError> {
         let path = folder.join(CERTIFICATE_FILE);
         let there = Folder::new(folder).certificate()?;
@@ -167,8 +167,9 @@ impl Authority {
         self.issue(&Subject { identity, hosts }, days, folder)
     }
 
-    /// Replaces the authority by a new one that signs from now on; what earlier ones signed is believed
-    /// until [`Authority::forget`]. The folders below learn of it.
+    /// Replaces the authority by a new one that signs from now on and updates the folders below.
+    ///
+    /// Certificates that earlier authorities signed are trusted until [`Authority::forget`].
     ///
     /// # Errors  A folder cannot be written.
     pub fn replace(&self, name: &str) -> Result<(), TlsError> {
@@ -180,9 +181,10 @@ impl Authority {
         self.tell(&bundle)
     }
 
-    /// Believes only what the last authority signed. The folders below learn of it.
+    /// Removes the trust in earlier authorities and updates the folders below.
     ///
-    /// # Errors  A folder holds a certificate that an earlier authority signed; it cannot be written.
+    /// # Errors  A folder holds a certificate that an earlier authority signed; it cannot be
+    /// written.
     pub fn forget(&self) -> Result<(), TlsError> {
         let path = self.folder.join(CA_FILE);
         let bundle = text(&path)?;
@@ -225,9 +227,9 @@ impl Subject {
     }
 }
 
-/// Refuses a name that cannot stand in a certificate or be a folder's.
+/// Checks that a name can be used in a certificate and as a folder name.
 ///
-/// # Errors  What names may be.
+/// # Errors  The name is invalid; the message describes valid names.
 pub fn check_name(name: &str) -> Result<(), TlsError> {
     let fits = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     let begins = name.chars().next().is_some_and(|c| c.is_ascii_alphanumeric());
@@ -240,7 +242,7 @@ pub fn check_name(name: &str) -> Result<(), TlsError> {
     }
 }
 
-/// A certificate that signs itself, and its key, in PEM.
+/// Returns a self-signed certificate and its key in PEM.
 fn authority(name: &str) -> Result<(String, String), TlsError> {
     let key = KeyPair::generate()?;
     let mut params = CertificateParams::new(Vec::<String>::new())?;
@@ -262,7 +264,7 @@ fn leaf(subject: &Subject, not_after: SystemTime) -> Result<CertificateParams, T
     params.use_authority_key_identifier_extension = true;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = match identity.role {
-        // It listens, and it calls the others.
+        // A coordinator both accepts connections and connects to the others.
         Role::Coordinator => {
             vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth]
         }
@@ -299,7 +301,7 @@ fn signed_by(leaf: &[u8], authority: &[u8]) -> bool {
     by.is_some() && by == is
 }
 
-/// Rights of files.
+/// Permissions of files.
 const SECRET: u32 = 0o600;
 const PUBLIC: u32 = 0o644;
 
@@ -312,7 +314,7 @@ fn make_folder(path: &Path) -> Result<(), TlsError> {
     made.map_err(|source| TlsError::Write { path: path.to_owned(), source })
 }
 
-/// Replaces a file as a whole.
+/// Replaces a file atomically.
 fn write(path: &Path, text: &str, mode: u32) -> Result<(), TlsError> {
     let failed = |source| TlsError::Write { path: path.to_owned(), source };
     let folder = path.parent().unwrap_or(Path::new("."));

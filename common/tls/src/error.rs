@@ -1,57 +1,57 @@
-//! What can be wrong with certificates, said so that it can be mended.
+//! Errors of certificates, with enough detail to fix them.
 
 use std::io;
 use std::path::PathBuf;
 
-/// What can be wrong with certificates.
+/// Error of a certificate, key or folder.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read.
     #[error("{path}: cannot read: {source}")]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// A file or folder cannot be written.
     #[error("{path}: cannot write: {source}")]
     Write {
-        /// The file.
+        /// Path of the file or folder.
         path: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// A file is not what it must be.
+    /// A file has invalid content.
     #[error("{path}: {reason}")]
     Content {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong, and what to do.
+        /// Reason and remedy.
         reason: String,
     },
-    /// The certificate is not good any more, or not yet.
+    /// The certificate has expired or is not valid yet.
     #[error(
         "{path}: the certificate {reason}; renew it (`shardfeed tls rotate`), or mend the clock"
     )]
     OutOfTime {
-        /// The file.
+        /// Path of the certificate.
         path: PathBuf,
-        /// Since, or from, when.
+        /// Time since which it has expired, or until it becomes valid.
         reason: String,
     },
-    /// A subject that cannot be.
+    /// The subject is invalid.
     #[error("{0}")]
     Subject(String),
-    /// It is there already.
+    /// The file exists already.
     #[error("{path} is there already; {hint}")]
     Exists {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What to do.
+        /// Remedy.
         hint: &'static str,
     },
-    /// The certificate cannot be made.
+    /// The certificate cannot be created.
     #[error("cannot make a certificate: {0}")]
     Make(#[from] rcgen::Error),
 }

@@ -1,4 +1,4 @@
-//! A folder of certificates: three files, read together.
+//! Folder of certificates: three files that are read together.
 
 use std::fs;
 use std::io;
@@ -14,61 +14,61 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use crate::error::TlsError;
 use crate::identity::Identity;
 
-/// Whose signatures are believed: one certificate, or several of them.
+/// Certificates of the trusted authorities, one or more.
 pub const CA_FILE: &str = "ca.crt";
-/// Who one is: the certificate, and those between it and the authority.
+/// Certificate of the process, with the intermediate certificates up to the authority.
 pub const CERTIFICATE_FILE: &str = "tls.crt";
-/// The certificate's key.
+/// Key of the certificate.
 pub const KEY_FILE: &str = "tls.key";
 
-/// Files of certificates are smaller.
+/// Maximum size of a certificate file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// A folder of certificates.
+/// Folder of certificates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Folder(PathBuf);
 
-/// What it holds.
+/// Contents of a folder.
 #[derive(Debug)]
 pub(crate) struct Material {
     pub(crate) roots: Vec<CertificateDer<'static>>,
     pub(crate) own: Option<Own>,
 }
 
-/// A certificate and its key.
+/// Certificate chain and its key.
 #[derive(Debug)]
 pub(crate) struct Own {
     pub(crate) chain: Vec<CertificateDer<'static>>,
     pub(crate) key: PrivateKeyDer<'static>,
 }
 
-/// What people want to know of a certificate.
+/// Properties of a certificate for display.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Certificate {
-    /// Who it says somebody is.
+    /// Identity in the certificate, if any.
     pub identity: Option<Identity>,
-    /// DNS names and IP addresses that it is good for.
+    /// DNS names and IP addresses for which it is valid.
     pub hosts: Vec<String>,
-    /// Good from then on.
+    /// Start of validity.
     pub not_before: SystemTime,
-    /// Good until then.
+    /// End of validity.
     pub not_after: SystemTime,
-    /// Whether it may sign others.
+    /// True if it may sign other certificates.
     pub is_authority: bool,
-    /// Its serial number, hexadecimal.
+    /// Serial number, hexadecimal.
     pub serial: String,
 }
 
-/// What tells that files changed: for each, when, how long, and which inode.
+/// Stamp that detects changes of the files: for each its modification time, length and inode.
 pub(crate) type Stamp = [Option<(i64, i64, u64, u64)>; 3];
 
 impl Folder {
-    /// A folder; nothing is read yet.
+    /// Returns the folder at `path`; nothing is read yet.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self(path.into())
     }
 
-    /// Its path.
+    /// Returns the path of the folder.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -77,7 +77,7 @@ impl Folder {
         self.0.join(name)
     }
 
-    /// What tells that its files changed.
+    /// Returns the current stamp of the files.
     pub(crate) fn stamp(&self) -> Stamp {
         [CA_FILE, CERTIFICATE_FILE, KEY_FILE].map(|name| {
             let found = fs::metadata(self.file(name)).ok()?;
@@ -85,22 +85,22 @@ impl Folder {
         })
     }
 
-    /// Whether others than its owner may read the key; `None`: there is none.
+    /// Returns the permission bits of the key file; `None` if there is none.
     pub fn key_mode(&self) -> Option<u32> {
         fs::metadata(self.file(KEY_FILE)).ok().map(|found| found.mode() & 0o777)
     }
 
-    /// The certificates of the authorities that are believed.
+    /// Returns the certificates of the trusted authorities.
     ///
-    /// # Errors  There is no such file; it holds none.
+    /// # Errors  The file is missing; it holds no certificate.
     pub fn authorities(&self) -> Result<Vec<Certificate>, TlsError> {
         let path = self.file(CA_FILE);
         certificates(&path)?.iter().map(|der| Certificate::parse(&path, der)).collect()
     }
 
-    /// Its own certificate; `None`: it has none.
+    /// Returns the folder's own certificate; `None` if there is none.
     ///
-    /// # Errors  The file is not what it must be.
+    /// # Errors  The file has invalid content.
     pub fn certificate(&self) -> Result<Option<Certificate>, TlsError> {
         let path = self.file(CERTIFICATE_FILE);
         if !path.exists() {
@@ -110,10 +110,10 @@ impl Folder {
         chain.first().map(|der| Certificate::parse(&path, der)).transpose()
     }
 
-    /// Reads all of it.
+    /// Reads all files.
     ///
-    /// # Errors  A file is missing (of the own ones both may be), unreadable, or not what it must be; the
-    /// own certificate is not good now.
+    /// # Errors  A file is missing (certificate and key may both be), unreadable or invalid; the
+    /// own certificate is not valid now.
     pub(crate) fn load(&self) -> Result<Material, TlsError> {
         let roots = certificates(&self.file(CA_FILE))?;
         let (certificate, key) = (self.file(CERTIFICATE_FILE), self.file(KEY_FILE));
@@ -189,7 +189,7 @@ impl Certificate {
     }
 }
 
-/// A span for people: its largest unit.
+/// Formats a duration for display in its largest unit.
 fn words(seconds: u64) -> String {
     let (count, unit) = match seconds {
         0..=119 => (seconds, "s"),
@@ -200,7 +200,7 @@ fn words(seconds: u64) -> String {
     format!("{count} {unit}")
 }
 
-/// The certificates of a file in PEM; one at least.
+/// Returns the certificates of a PEM file, at least one.
 pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let pem = read(path)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();

@@ -1,4 +1,4 @@
-//! Who a certificate says somebody is.
+//! Identity that a certificate states.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,29 +7,29 @@ use rustls::pki_types::CertificateDer;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// What somebody is to a cluster.
+/// Role of a certificate's holder in a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
     /// A node of the cluster.
     Coordinator,
-    /// A process that reads for trainers.
+    /// A process that reads data for trainers.
     Worker,
-    /// A process that trains, and reads for itself.
+    /// A process that trains and reads data for itself.
     Trainer,
-    /// Somebody who looks.
+    /// A user with read-only access.
     Viewer,
-    /// Somebody who runs jobs, datasets and workers.
+    /// A user who also manages jobs, datasets and workers.
     Operator,
-    /// Somebody who decides who belongs to the cluster.
+    /// A user who also manages the membership of the cluster.
     Admin,
 }
 
 impl Role {
-    /// All of them.
+    /// All roles.
     pub const ALL: [Self; 6] =
         [Self::Coordinator, Self::Worker, Self::Trainer, Self::Viewer, Self::Operator, Self::Admin];
 
-    /// As certificates say it.
+    /// Returns the name used in certificates.
     pub fn name(self) -> &'static str {
         match self {
             Self::Coordinator => "coordinator",
@@ -58,12 +58,12 @@ impl FromStr for Role {
     }
 }
 
-/// Who somebody is.
+/// Identity of a process or user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// What they are to the cluster.
+    /// Role in the cluster.
     pub role: Role,
-    /// Which one of those.
+    /// Name within the role.
     pub name: String,
 }
 
@@ -73,11 +73,11 @@ impl fmt::Display for Identity {
     }
 }
 
-/// Bytes of a name at most: it stands in every line of a log.
+/// Maximum length of a name in bytes: it appears in every log line.
 pub(crate) const NAME_BYTES_MAX: usize = 100;
 
 impl Identity {
-    /// What a URI says: `spiffe://DOMAIN/.../ROLE/NAME`. `None`: it is of somebody else.
+    /// Parses a URI `spiffe://DOMAIN/.../ROLE/NAME`; `None` for any other URI.
     pub(crate) fn of_uri(uri: &str) -> Option<Self> {
         let path = uri.strip_prefix("spiffe://")?.split_once('/')?.1;
         let (above, name) = path.rsplit_once('/')?;
@@ -87,7 +87,7 @@ impl Identity {
         is_name.then(|| Self { role, name: name.to_owned() })
     }
 
-    /// What a certificate says: its first URI that says anything. `None`: it does not say.
+    /// Returns the identity in a certificate: its first matching URI. `None` if there is none.
     pub fn of(certificate: &CertificateDer<'_>) -> Option<Self> {
         let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
         let names = certificate.subject_alternative_name().ok()??;

@@ -1,9 +1,12 @@
-//! TLS between shardfeed's processes. A process is given a *folder* with the files that Kubernetes and
-//! cert-manager give one: `ca.crt` (whom to believe), `tls.crt` and `tls.key` (who one is). A certificate
-//! says who somebody is by a URI among its subject's alternative names, `spiffe://DOMAIN/.../ROLE/NAME`.
+//! TLS between shardfeed's processes.
 //!
-//! The files are looked at again before connections are made, so that a renewed certificate is used without
-//! a restart. Only TLS 1.3 is spoken. Source: docs/SECURITY.md.
+//! Each process gets a *folder* with the files that Kubernetes and cert-manager provide: `ca.crt`
+//! (trusted authorities), `tls.crt` and `tls.key` (the process's own identity). A certificate
+//! states its holder's identity by a URI among the subject's alternative names,
+//! `spiffe://DOMAIN/.../ROLE/NAME`.
+//!
+//! The files are checked for changes before connections are made, so that a renewed certificate is
+//! used without a restart. Only TLS 1.3 is used. Source: docs/SECURITY.md.
 #![forbid(unsafe_code)]
 
 mod authority;

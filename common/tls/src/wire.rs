@@ -1,4 +1,4 @@
-//! Connections that stand on a folder of certificates, whose files are read again when they change.
+//! TLS connections based on a folder of certificates, whose files are read again when they change.
 
 use std::fmt::Debug;
 use std::io;
@@ -17,21 +17,21 @@ use crate::error::TlsError;
 use crate::folder::{CA_FILE, CERTIFICATE_FILE, Certificate, Folder, Material, Stamp};
 use crate::identity::{Identity, Role};
 
-/// What is spoken inside.
+/// Application protocol inside TLS.
 const PROTOCOL: &[u8] = b"h2";
 
-/// Files are looked at so often at most.
+/// Minimum interval between checks of the files.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Bytes that are read of a connection that is refused, at most.
+/// Maximum number of bytes that are read from a rejected connection.
 const REFUSED_BYTES_MAX: u64 = 1 << 20;
 
-/// A connection inside TLS: bytes both ways.
+/// Bidirectional byte stream inside TLS.
 pub trait Stream: AsyncRead + AsyncWrite + Debug + Send + Unpin + 'static {}
 
 impl<T: AsyncRead + AsyncWrite + Debug + Send + Unpin + 'static> Stream for T {}
 
-/// Something made of a folder, made again when its files change.
+/// Value derived from a folder, rebuilt when its files change.
 #[derive(Debug)]
 struct Watched<C> {
     folder: Folder,
@@ -43,22 +43,24 @@ struct Watched<C> {
 struct Seen<C> {
     looked: Instant,
     stamp: Stamp,
-    /// What could not be used, and was told of.
+    /// Stamp of files that could not be used, for which a warning was logged.
     failed: Option<Stamp>,
     made: Arc<C>,
 }
 
 impl<C> Watched<C> {
     fn open(folder: Folder, make: fn(&Folder) -> Result<C, TlsError>) -> Result<Self, TlsError> {
-        // Files that change meanwhile are read again.
+        // Files that change meanwhile are read again later.
         let stamp = folder.stamp();
         let made = Arc::new(make(&folder)?);
         let seen = Mutex::new(Seen { looked: Instant::now(), stamp, failed: None, made });
         Ok(Self { folder, make, seen })
     }
 
-    /// The current one. Files that are not good, such as a certificate whose key is still to come, are told
-    /// of, and change nothing.
+    /// Returns the current value.
+    ///
+    /// Unusable files, such as a certificate whose key has not been written yet, are logged and
+    /// change nothing.
     fn now(&self) -> Arc<C> {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if seen.looked.elapsed() >= LOOK_EVERY {
@@ -71,7 +73,7 @@ impl<C> Watched<C> {
                         tracing::info!(%folder, "certificates were read again");
                         (seen.made, seen.stamp, seen.failed) = (Arc::new(made), stamp, None);
                     }
-                    // It is tried again: it may be a file that comes later, or a clock.
+                    // Retried at the next check: another file may follow, or the clock may change.
                     Err(error) if seen.failed.as_ref() == Some(&stamp) => {
                         tracing::debug!(%folder, %error, "certificates still cannot be used");
                     }
@@ -86,7 +88,7 @@ impl<C> Watched<C> {
     }
 }
 
-/// The listening side.
+/// TLS of the accepting side.
 #[derive(Clone, Debug)]
 pub struct ServerTls {
     watched: Arc<Watched<Server>>,
@@ -98,7 +100,7 @@ struct Server {
     certificate: Certificate,
 }
 
-/// The connecting side.
+/// TLS of the connecting side.
 #[derive(Clone, Debug)]
 pub struct ClientTls {
     watched: Arc<Watched<Client>>,
@@ -111,23 +113,24 @@ struct Client {
 }
 
 impl ServerTls {
-    /// Reads a folder. It must hold a certificate of a coordinator.
+    /// Reads a folder, which must hold a coordinator's certificate.
     ///
-    /// # Errors  [`TlsError`]: a file, with what is wrong with it.
+    /// # Errors  [`TlsError`]: the file and the reason.
     pub fn open(folder: Folder) -> Result<Self, TlsError> {
         Ok(Self { watched: Arc::new(Watched::open(folder, server)?) })
     }
 
-    /// Until when its certificate is good.
+    /// Returns the end of validity of its certificate.
     pub fn not_after(&self) -> SystemTime {
         self.watched.now().certificate.not_after
     }
 
-    /// Takes a connection. One that is refused ends once the other side has closed it: the caller bounds the time.
-    /// - Gives it with who the other side proved to be; `None`: it showed no certificate, or one that does
-    ///   not say.
+    /// Accepts a connection. A rejected one ends when the peer closes it; the caller bounds the
+    /// time.
+    /// - Returns the stream and the authenticated identity of the peer; `None`: the peer sent no
+    ///   certificate, or one without an identity.
     ///
-    /// # Errors  It speaks no TLS 1.3, or its certificate is not believed.
+    /// # Errors  The peer does not support TLS 1.3, or its certificate is not trusted.
     pub async fn accept<S: Stream>(
         &self,
         stream: S,
@@ -146,8 +149,10 @@ impl ServerTls {
     }
 }
 
-/// Ends a connection so that the other side reads the alert: it may have begun to speak, and what is closed with bytes
-/// unread is reset, which makes its next write fail before it reads.
+/// Ends a connection so that the peer reads the alert.
+///
+/// The peer may be sending already. Closing with unread bytes would reset the connection, so that
+/// the peer's next write fails before it reads the alert.
 async fn refuse(mut stream: impl Stream) {
     if stream.shutdown().await.is_ok() {
         let mut rest = stream.take(REFUSED_BYTES_MAX);
@@ -156,28 +161,28 @@ async fn refuse(mut stream: impl Stream) {
 }
 
 impl ClientTls {
-    /// Reads a folder. Without a certificate of one's own in it, one shows none.
+    /// Reads a folder. Without a certificate in it, the client sends none.
     ///
-    /// # Errors  [`TlsError`]: a file, with what is wrong with it.
+    /// # Errors  [`TlsError`]: the file and the reason.
     pub fn open(folder: Folder) -> Result<Self, TlsError> {
         Ok(Self { watched: Arc::new(Watched::open(folder, client)?) })
     }
 
-    /// Who it says one is, if it does.
+    /// Returns the identity in the client's certificate, if it has one.
     pub fn identity(&self) -> Option<Identity> {
         self.watched.now().certificate.as_ref()?.identity.clone()
     }
 
-    /// Until when the certificate is good that one shows, if one does.
+    /// Returns the end of validity of the client's certificate, if it has one.
     pub fn not_after(&self) -> Option<SystemTime> {
         Some(self.watched.now().certificate.as_ref()?.not_after)
     }
 
-    /// Makes a connection to a coordinator.
-    /// - `address`: HOST:PORT; the certificate there must be good for the host.
+    /// Connects to a coordinator.
+    /// - `address`: HOST:PORT; the coordinator's certificate must be valid for the host.
     ///
-    /// # Errors  It speaks no TLS 1.3; its certificate is not believed, or not of a coordinator; it does not
-    /// believe ours.
+    /// # Errors  The peer does not support TLS 1.3; its certificate is not trusted, or not of a
+    /// coordinator; it does not trust ours.
     pub async fn connect<S: Stream>(
         &self,
         address: &str,
@@ -243,7 +248,7 @@ fn server(folder: &Folder) -> Result<Server, TlsError> {
     }
     let believed = Arc::new(roots(folder, believed)?);
     let verifier = WebPkiClientVerifier::builder_with_provider(believed, provider())
-        // Who shows none may show a token.
+        // A client without a certificate may present a token.
         .allow_unauthenticated()
         .build()
         .map_err(|error| TlsError::content(folder.path().join(CA_FILE), error.to_string()))?;
@@ -254,7 +259,8 @@ fn server(folder: &Folder) -> Result<Server, TlsError> {
         .with_single_cert(own.chain, own.key)
         .map_err(refused)?;
     config.alpn_protocols = vec![PROTOCOL.to_vec()];
-    // Each connection proves anew who it is, so that a certificate that has expired does not come back.
+    // Every connection authenticates again, so that an expired certificate cannot be used through a
+    // resumed session.
     config.send_tls13_tickets = 0;
     config.session_storage = Arc::new(NoServerSessionStorage {});
     Ok(Server { config: Arc::new(config), certificate })

@@ -1,4 +1,5 @@
-//! Two ends of a connection, certificates that are made, renewed, wrong, and looked at by OpenSSL.
+//! Both ends of connections; certificates that are issued, renewed, invalid, and checked with
+//! OpenSSL.
 #![allow(clippy::unwrap_used)] // Fixtures are tests too; clippy sees only functions marked so.
 
 use std::fs;
@@ -21,7 +22,7 @@ fn subject(role: Role, name: &str, hosts: &[&str]) -> Subject {
     Subject { identity: Identity { role, name: name.into() }, hosts }
 }
 
-/// An authority with a coordinator and a worker.
+/// Creates an authority with a coordinator and a worker.
 fn made(home: &Path) -> Authority {
     let authority = Authority::create(home, "test").unwrap();
     let coordinator = subject(Role::Coordinator, "c1", &["localhost", "127.0.0.1", "::1"]);
@@ -30,7 +31,7 @@ fn made(home: &Path) -> Authority {
     authority
 }
 
-/// What comes of a connection: who the client proved to be, or what either side says.
+/// Connects both sides. Returns the client's authenticated identity, or the error of either side.
 async fn meet(
     server: &ServerTls,
     client: &ClientTls,
@@ -75,22 +76,22 @@ async fn each_side_proves_who_it_is() {
         let who = meet(&server, &worker, address).await.unwrap().unwrap();
         assert_eq!(who.to_string(), "worker:w1");
     }
-    // Who has no certificate is nobody, yet.
+    // A client without a certificate has no identity yet.
     fs::create_dir(home.join("anonymous")).unwrap();
     fs::copy(home.join("ca.crt"), home.join("anonymous/ca.crt")).unwrap();
     let anonymous = client(&home.join("anonymous"));
     assert_eq!(meet(&server, &anonymous, "localhost:1").await.unwrap(), None);
-    // A certificate is good for the hosts that it names.
+    // A certificate is valid for the hosts that it names.
     let error = meet(&server, &worker, "head-2:7070").await.unwrap_err();
     assert!(error.contains("not valid for name"), "{error}");
-    // Nobody but a coordinator may listen.
+    // Only a coordinator may listen.
     let error = ServerTls::open(Folder::new(home.join("w1"))).unwrap_err().to_string();
     assert_eq!(
         error.replace(home.to_str().unwrap(), "DIR"),
         "DIR/w1/tls.crt: is of worker:w1, not of a coordinator; make one by `shardfeed tls issue \
          ... coordinator`, or with the alternative name spiffe://DOMAIN/coordinator/NAME"
     );
-    // Somebody else's authority is not believed, by either side.
+    // Neither side trusts another authority.
     let other = tempfile::tempdir().unwrap();
     made(other.path());
     let stranger = client(&other.path().join("w1"));
@@ -114,7 +115,7 @@ async fn who_is_refused_while_it_speaks_is_told_why() {
     let (server, stranger) = (server(&home.path().join("c1")), client(&other.path().join("w1")));
     let (here, there) = tokio::io::duplex(1 << 16);
     let call = async {
-        // With TLS 1.3 a client is done before the server has looked at its certificate.
+        // With TLS 1.3 a client's handshake ends before the server has checked its certificate.
         let mut stream = stranger.connect("localhost:1", there).await.unwrap();
         for _ in 0..10 {
             tokio::task::yield_now().await;
@@ -167,7 +168,7 @@ async fn an_authority_is_replaced_while_both_sides_go_on() {
         error.replace(home.to_str().unwrap(), "DIR"),
         "DIR/c1/tls.crt: was signed by an earlier authority; `shardfeed tls rotate` renews it first"
     );
-    // One side before the other.
+    // One side is renewed before the other.
     authority.renew(&home.join("c1"), 30).unwrap();
     meets().await.unwrap();
     authority.renew(&home.join("w1"), 30).unwrap();
@@ -307,8 +308,8 @@ fn folders_say_what_is_wrong_with_them() {
     );
 }
 
-/// Writes a certificate that the authority in `home` signed by another tool than ours, good from so many
-/// hours from now to so many.
+/// Writes a certificate that the authority in `home` signed by another tool than ours.
+/// - `from`, `to`: start and end of validity, in hours from now.
 fn signed(home: &Path, folder: &Path, uri: Option<&str>, (from, to): (i64, i64)) {
     let signer = KeyPair::from_pem(&fs::read_to_string(home.join("ca.key")).unwrap()).unwrap();
     let authority = fs::read_to_string(home.join("ca.crt")).unwrap();
@@ -318,7 +319,7 @@ fn signed(home: &Path, folder: &Path, uri: Option<&str>, (from, to): (i64, i64))
         .subject_alt_names
         .extend(uri.map(|uri| SanType::URI(uri.to_owned().try_into().unwrap())));
     let now = time::OffsetDateTime::now_utc();
-    // Half an hour more, so that the hours that are said do not depend on the seconds.
+    // Half an hour more, so that the hours in messages do not depend on the seconds.
     let at = |hours: i64| now + time::Duration::minutes(60 * hours + 30);
     (params.not_before, params.not_after) = (at(from), at(to));
     let key = KeyPair::generate().unwrap();
@@ -327,7 +328,7 @@ fn signed(home: &Path, folder: &Path, uri: Option<&str>, (from, to): (i64, i64))
     fs::write(folder.join("tls.key"), key.serialize_pem()).unwrap();
 }
 
-/// Whoever listens at a coordinator's address with a certificate of something else.
+/// A server at a coordinator's address with a certificate of another role is rejected.
 #[tokio::test]
 async fn a_client_refuses_whoever_is_no_coordinator() {
     let home = tempfile::tempdir().unwrap();
@@ -363,7 +364,7 @@ async fn a_client_refuses_whoever_is_no_coordinator() {
     );
 }
 
-/// Somebody else's reading of what we make.
+/// OpenSSL accepts the certificates.
 #[test]
 fn openssl_verifies_them() {
     let home = tempfile::tempdir().unwrap();

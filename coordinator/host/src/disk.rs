@@ -1,4 +1,4 @@
-//! The directory a node lives in, as a port: production has files, tests have files that fail.
+//! The directory of a node, as a port: production uses files, tests use files that fail.
 
 use std::fmt::Debug;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -10,20 +10,20 @@ use rustix::fs::FlockOperation;
 
 /// A flat directory of files. All of the node's reads and writes go through it.
 pub trait Disk: Debug + Send + Sync + 'static {
-    /// Takes the directory for this node alone, until the lock is dropped.
-    /// # Errors  `WouldBlock` if another node has it.
+    /// Locks the directory for this node alone, until the lock is dropped.
+    /// # Errors  `WouldBlock` if another node has locked it.
     fn lock(&self) -> io::Result<DiskLock>;
 
-    /// The names in the directory, in any order.
+    /// Returns the names in the directory, in any order.
     fn list(&self) -> io::Result<Vec<String>>;
 
-    /// Opens a file for reading and writing; makes an empty one if there is none.
+    /// Opens a file for reading and writing; creates an empty one if it does not exist.
     fn open(&self, name: &str) -> io::Result<Box<dyn DiskFile>>;
 
     /// Reads a whole file.
     fn read(&self, name: &str) -> io::Result<Vec<u8>>;
 
-    /// Makes or replaces a file and syncs its bytes; its name is durable only after a `rename`.
+    /// Creates or replaces a file and syncs its bytes; its name is durable only after a `rename`.
     fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()>;
 
     /// Renames a file, replacing `to`, and syncs the directory.
@@ -32,16 +32,16 @@ pub trait Disk: Debug + Send + Sync + 'static {
     /// Removes a file; a crash may bring it back.
     fn remove(&self, name: &str) -> io::Result<()>;
 
-    /// How people find the file: a path for messages. `""` is the directory itself.
+    /// Returns the path of a file for messages; `""` is the directory itself.
     fn path_text(&self, name: &str) -> String;
 }
 
-/// A file that is read and written at offsets.
+/// File that is read and written at offsets.
 pub trait DiskFile: Debug + Send + Sync + 'static {
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     fn len(&self) -> io::Result<u64>;
 
-    /// Whether it has no bytes.
+    /// True if the file has no bytes.
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
     }
@@ -52,22 +52,22 @@ pub trait DiskFile: Debug + Send + Sync + 'static {
     /// Writes all of `bytes` at `offset`.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// Cuts the file, or extends it by zeros.
+    /// Truncates the file, or extends it with zeros.
     fn set_len(&self, bytes: u64) -> io::Result<()>;
 
     /// Makes everything written so far durable.
     fn sync(&self) -> io::Result<()>;
 }
 
-/// Holds a directory until it is dropped.
+/// Holds the lock on a directory until it is dropped.
 #[derive(Debug)]
 pub struct DiskLock {
-    /// What releases the directory when dropped.
+    /// Value that releases the directory when dropped.
     _guard: Box<dyn Debug + Send + Sync>,
 }
 
 impl DiskLock {
-    /// Makes a lock of whatever releases the directory when dropped.
+    /// Creates a lock from a value that releases the directory when dropped.
     pub fn new(guard: impl Debug + Send + Sync + 'static) -> Self {
         Self { _guard: Box::new(guard) }
     }
@@ -79,15 +79,15 @@ pub struct RealDisk {
     dir: PathBuf,
 }
 
-/// Its lock is what keeps others out; its bytes mean nothing.
+/// File whose lock excludes other processes; its bytes have no meaning.
 const LOCK_FILE: &str = "LOCK";
 
 impl RealDisk {
-    /// Makes the directory, and its parents, if missing.
+    /// Creates the directory, and its parents, if missing.
     pub fn new(dir: impl Into<PathBuf>) -> io::Result<Self> {
         let dir = dir.into();
         if !dir.is_dir() {
-            // Its files are nobody else's: logs, audits, manifests.
+            // Its files (logs, audits, manifests) are private to this user.
             DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
             if let Some(parent) = dir.canonicalize()?.parent() {
                 File::open(parent)?.sync_all()?;

@@ -1,10 +1,10 @@
-//! What a coordinator needs of the machine it runs on: a clock, randomness, connections, a disk, and
-//! threads for what blocks. A process stands on [`RealHost`]; a simulation brings a host whose time is
-//! virtual, whose network can be cut and whose disk can lose what was not synced.
+//! Interface between a coordinator and its machine: a clock, randomness, connections, a disk, and
+//! threads for blocking work. A process uses [`RealHost`]; a simulation provides a host with
+//! virtual time, a network that can be cut and a disk that can lose unsynced data.
 //!
-//! Whatever is not asked of a [`Host`] a simulation cannot decide, so `raft` and `server` ask for nothing
-//! elsewhere: no `SystemTime`, no std `Instant`, no random ids, no sockets, no files, no threads. Sleeping
-//! is tokio's, whose time a simulation owns anyway.
+//! A simulation controls only what passes through a [`Host`], so `raft` and `server` use nothing
+//! else: no `SystemTime`, no std `Instant`, no random ids, no sockets, no files, no threads.
+//! Sleeping uses tokio, whose time a simulation controls anyway.
 #![forbid(unsafe_code)]
 
 mod disk;
@@ -28,16 +28,16 @@ pub use real::RealHost;
 
 /// The machine under a coordinator.
 pub trait Host: Debug + Send + Sync + 'static {
-    /// The monotonic clock. No decision about safety may depend on it.
+    /// Reads the monotonic clock. No decision about safety may depend on it.
     fn now(&self) -> Instant;
 
-    /// The wall clock, Unix ms. For people and for commands, never for leases.
+    /// Reads the wall clock, Unix ms. For display and for commands, never for leases.
     fn wall_ms(&self) -> u64;
 
-    /// 64 random bits.
+    /// Returns 64 random bits.
     fn random(&self) -> u64;
 
-    /// Time that the machine was suspended since it started, which [`Host::now`] does not count.
+    /// Returns the time that the machine was suspended since its start; [`Host::now`] excludes it.
     fn suspended(&self) -> Duration {
         Duration::ZERO
     }
@@ -45,23 +45,23 @@ pub trait Host: Debug + Send + Sync + 'static {
     /// Connects to `address`, `host:port`.
     fn connect(&self, address: &str) -> BoxFuture<'static, io::Result<Box<dyn ByteStream>>>;
 
-    /// Listens on `address`; port 0 takes a free one.
+    /// Listens on `address`; port 0 selects a free port.
     fn listen(&self, address: SocketAddr) -> BoxFuture<'static, io::Result<Box<dyn Listener>>>;
 
-    /// The disk that holds `folder`, which is made if it is missing.
+    /// Returns the disk that holds `folder`, which is created if it is missing.
     fn disk(&self, folder: &Path) -> io::Result<Arc<dyn Disk>>;
 
-    /// How many files this process may have open, connections among them.
+    /// Maximum number of files, connections included, that this process may have open.
     fn open_files_max(&self) -> u64 {
         u64::MAX
     }
 
-    /// What the process uses of its machine, as lines of a page /metrics; empty where nobody would ask.
+    /// Returns the process's resource usage as lines of a page /metrics; empty if not supported.
     fn process_page(&self) -> String {
         String::new()
     }
 
-    /// Whether what blocks gets a thread of its own. A simulation has none: it runs inline there.
+    /// True if blocking work gets its own thread. A simulation has no threads and runs it inline.
     fn has_threads(&self) -> bool;
 }
 
@@ -71,9 +71,9 @@ pub fn uuid(host: &dyn Host) -> Uuid {
     uuid::Builder::from_random_bytes((high << 64 | low).to_be_bytes()).into_uuid()
 }
 
-/// Runs what blocks, or computes for long, beside the async threads.
+/// Runs blocking or long-running work outside the async threads; inline without threads.
 ///
-/// # Errors  It panicked, or the runtime is going down.
+/// # Errors  The work panicked, or the runtime is shutting down.
 pub async fn blocking<T: Send + 'static>(
     host: &dyn Host,
     work: impl FnOnce() -> T + Send + 'static,

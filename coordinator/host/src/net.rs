@@ -1,4 +1,4 @@
-//! Connections, whatever they are made of.
+//! Connections and listeners, independent of the transport.
 
 use std::fmt::Debug;
 use std::io;
@@ -7,18 +7,18 @@ use std::net::SocketAddr;
 use futures::future::BoxFuture;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// A connection: bytes both ways, in order.
+/// Connection: bytes in both directions, in order.
 pub trait ByteStream: AsyncRead + AsyncWrite + Debug + Send + Unpin + 'static {}
 
 impl<T: AsyncRead + AsyncWrite + Debug + Send + Unpin + 'static> ByteStream for T {}
 
-/// A socket that takes connections.
+/// Socket that accepts connections.
 pub trait Listener: Debug + Send + Sync + 'static {
-    /// The next connection and who made it.
+    /// Returns the next connection and the address of its peer.
     fn accept(&self) -> BoxFuture<'_, io::Result<(Box<dyn ByteStream>, SocketAddr)>>;
 
-    /// The address that it has.
+    /// Returns the address that the socket is bound to.
     ///
-    /// # Errors  The system says so.
+    /// # Errors  The operating system reports an error.
     fn address(&self) -> io::Result<SocketAddr>;
 }

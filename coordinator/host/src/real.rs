@@ -1,4 +1,4 @@
-//! The machine that a process runs on.
+//! The host of a real process.
 
 use std::io;
 use std::net::SocketAddr;
@@ -32,7 +32,7 @@ impl Host for RealHost {
     fn suspended(&self) -> Duration {
         let time = |clock| {
             let time = clock_gettime(clock);
-            // These clocks start at 0 and never go back.
+            // These clocks start at 0 and never go backwards.
             Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
         };
         let running = time(ClockId::Monotonic);
@@ -40,8 +40,8 @@ impl Host for RealHost {
     }
 
     fn random(&self) -> u64 {
-        // All bits but the six that name the version and the variant are random; the low half has two
-        // of these, so both halves are mixed.
+        // All bits except the six for version and variant are random. The low half has two of these
+        // six, so both halves are mixed.
         let (high, low) = Uuid::new_v4().as_u64_pair();
         high ^ low.rotate_left(32)
     }
@@ -50,7 +50,7 @@ impl Host for RealHost {
         let address = address.to_owned();
         async move {
             let stream = TcpStream::connect(address).await?;
-            // A request must not wait for more of it; a socket without the option works too.
+            // A request must not wait for further bytes; a socket without the option works too.
             let _ = stream.set_nodelay(true);
             Ok(Box::new(stream) as Box<dyn ByteStream>)
         }
@@ -89,7 +89,7 @@ impl Listener for RealListener {
     fn accept(&self) -> BoxFuture<'_, io::Result<(Box<dyn ByteStream>, SocketAddr)>> {
         async move {
             let (stream, peer) = self.0.accept().await?;
-            // A reply must not wait for more of it; a socket without the option works too.
+            // A reply must not wait for further bytes; a socket without the option works too.
             let _ = stream.set_nodelay(true);
             Ok((Box::new(stream) as Box<dyn ByteStream>, peer))
         }

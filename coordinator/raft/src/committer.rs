@@ -1,8 +1,9 @@
-//! The one owner of the log store: a thread that gathers changes, writes them as one transaction and
-//! answers when they are durable. While one transaction is being synced, the next one gathers.
+//! The single owner of the log store: a thread that collects changes, writes them as one
+//! transaction and answers when they are durable. While one transaction is synced, the next one is
+//! collected.
 //!
-//! On a host without threads each request is served where it is made: the same writes in the same order,
-//! one transaction each.
+//! On a host without threads each request is served by its caller: the same writes in the same
+//! order, one transaction each.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -17,14 +18,14 @@ use crate::log::{Change, LogError, LogState, LogStore};
 use crate::record::{Position, Record, Vote};
 use shardfeed_host::DiskLock;
 
-/// Requests that may wait; each holds what openraft batched, and openraft bounds its own queues.
+/// Maximum queued requests; each holds an openraft batch, and openraft bounds its own queues.
 const QUEUE_REQUESTS_MAX: usize = 1024;
-/// A transaction takes no more requests after this many, so that no one waits for a sync of megabytes.
+/// Maximum requests per transaction, so that no request waits for a sync of megabytes.
 const BATCH_REQUESTS_MAX: usize = 256;
-/// Appended entries that stay in memory: enough for those being applied or sent to peers.
+/// Maximum bytes of entries kept in memory: enough for those being applied or sent to peers.
 const TAIL_BYTES_MAX: usize = 8 << 20;
 
-/// Called once, when the change is durable or can never be.
+/// Callback that runs once, when the change is durable or has failed for good.
 pub(crate) type Done = Box<dyn FnOnce(io::Result<()>) + Send>;
 
 enum Request {
@@ -34,14 +35,14 @@ enum Request {
     Stop { done: oneshot::Sender<()> },
 }
 
-/// Why the node stopped: the first failure, kept for everyone who asks.
+/// Reason why the node stopped: the first failure, kept for every caller.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Failure(Arc<OnceLock<String>>);
 
 impl Failure {
     pub(crate) fn note(&self, message: String) {
         tracing::error!(reason = message, "the node stops");
-        // Only the first failure is the cause; those after it are consequences.
+        // Only the first failure is the cause; later ones are consequences.
         let _ = self.0.set(message);
     }
 
@@ -50,18 +51,18 @@ impl Failure {
     }
 }
 
-/// A handle of the committer.
+/// Handle to the committer.
 #[derive(Debug, Clone)]
 pub(crate) struct Committer {
     link: Link,
     shared: Arc<Shared>,
 }
 
-/// The way to the owner.
+/// Connection to the owner.
 #[derive(Clone)]
 enum Link {
     Thread(mpsc::Sender<Request>),
-    /// `None` once it has stopped.
+    /// `None` after it has stopped.
     Inline(Arc<Mutex<Option<Owner>>>),
 }
 
@@ -77,14 +78,14 @@ impl fmt::Debug for Link {
 #[derive(Debug)]
 struct Shared {
     tail: Mutex<Tail>,
-    /// The newest committed position; goes to disk with the next change.
+    /// Newest committed position; written to disk with the next change.
     committed: Mutex<Option<Position>>,
-    /// The last durable vote.
+    /// Last durable vote.
     vote: Mutex<Option<Vote>>,
 }
 
 impl Committer {
-    /// Takes the store, in a thread if the host has any; `lock` is released when it is given up.
+    /// Takes over the store, in a thread if the host has any; `lock` is released with the store.
     pub(crate) fn start(
         store: impl LogStore,
         lock: DiskLock,
@@ -107,13 +108,13 @@ impl Committer {
         Ok(Self { link: Link::Thread(requests), shared })
     }
 
-    /// Takes entries: they can be read when this returns, and are durable when `done` is called.
+    /// Appends entries: they are readable when this returns, and durable when `done` is called.
     pub(crate) async fn append(&self, records: Vec<Record>, done: Done) -> io::Result<()> {
         lock(&self.shared.tail).push(&records)?;
         self.send(Request::Write { change: Change::Append(records), done }).await
     }
 
-    /// Makes another change and waits until it is durable.
+    /// Makes a change that is not an append, and waits until it is durable.
     pub(crate) async fn write(&self, change: Change) -> io::Result<()> {
         if let Change::TruncateAfter(kept) = &change {
             lock(&self.shared.tail).truncate(kept.map_or(0, |index| index + 1));
@@ -130,7 +131,7 @@ impl Committer {
         Ok(())
     }
 
-    /// Notes what is committed, without waiting.
+    /// Records the committed position, without waiting.
     pub(crate) fn note_committed(&self, position: Position) {
         *lock(&self.shared.committed) = Some(position);
     }
@@ -143,19 +144,19 @@ impl Committer {
         *lock(&self.shared.vote)
     }
 
-    /// What the log holds, once all that was asked for before is written.
+    /// Returns the log's state after all earlier requests are written.
     pub(crate) async fn state(&self) -> io::Result<LogState> {
         let (done, answer) = oneshot::channel();
         self.send(Request::State { done }).await?;
         answer.await.map_err(|_| stopped())
     }
 
-    /// Reads entries, those not yet durable included.
+    /// Reads entries, including those that are not yet durable.
     pub(crate) async fn read(&self, range: Range<u64>) -> io::Result<Vec<Record>> {
         if range.is_empty() {
             return Ok(Vec::new());
         }
-        // The tail is looked at first: what it lacks is on disk already, and stays there.
+        // The tail is read first: entries missing from it are already on disk, and stay there.
         let (first, recent) = lock(&self.shared.tail).read(range.clone());
         if first <= range.start {
             return Ok(recent);
@@ -167,11 +168,11 @@ impl Committer {
         Ok(records)
     }
 
-    /// Writes what is gathered, closes the store and releases the directory.
+    /// Writes the collected changes, closes the store and releases the directory.
     pub(crate) async fn stop(&self) {
         let (done, answer) = oneshot::channel();
         if self.send(Request::Stop { done }).await.is_ok() {
-            // An error means that the thread has already ended, which is what was asked for.
+            // An error means that the thread has already ended, as requested.
             let _ = answer.await;
         }
     }
@@ -201,7 +202,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the thread owns.
+/// State of the owner, in its thread if there is one.
 struct Owner {
     store: Box<dyn LogStore>,
     shared: Arc<Shared>,
@@ -228,14 +229,16 @@ impl Owner {
         if self.failure.message().is_none() {
             self.write(Vec::new(), Vec::new());
         }
-        // Both are released before anyone is told, so that the directory can be opened at once.
+        // Both are released before the caller is notified, so that the directory can be reopened at
+        // once.
         drop(self);
         if let Some(done) = stop {
             let _ = done.send(());
         }
     }
 
-    /// Writes the batch's changes as one, then serves its reads, which may be of entries just written.
+    /// Writes the batch's changes as one, then serves its reads, which may include entries just
+    /// written.
     fn handle(&mut self, batch: Vec<Request>) -> Option<oneshot::Sender<()>> {
         let (mut changes, mut waiting, mut stop) = (Vec::new(), Vec::new(), None);
         let (mut reads, mut states) = (Vec::new(), Vec::new());
@@ -254,7 +257,7 @@ impl Owner {
             self.write(changes, waiting);
         }
         for (range, done) in reads {
-            // A reader that has gone away needs no answer.
+            // A reader may have been dropped.
             let _ = done.send(self.store.read(range).map_err(io::Error::from));
         }
         for done in states {
@@ -282,8 +285,9 @@ impl Owner {
                 waiting.into_iter().for_each(|done| done(Ok(())));
             }
             Err(error) => {
-                // What reached the disk is unknown, and a sync that failed once proves nothing when it
-                // is repeated: nothing is written again before a restart has read the disk anew.
+                // It is unknown which bytes reached the disk, and a repeated sync proves nothing
+                // after one has failed: nothing is written again before a restart has read the
+                // disk.
                 let error = io::Error::from(error);
                 self.failure.note(format!("the log could not be written: {error}"));
                 let again = || io::Error::new(error.kind(), error.to_string());
@@ -297,9 +301,9 @@ impl Owner {
 #[derive(Debug)]
 struct Tail {
     records: VecDeque<Record>,
-    /// The index of the first one, or of the next entry if there is none.
+    /// Index of the first entry, or of the next entry if there is none.
     first: u64,
-    /// The first index that is not durable.
+    /// First index that is not durable.
     unflushed: u64,
     bytes: usize,
 }
@@ -325,7 +329,7 @@ impl Tail {
         Ok(())
     }
 
-    /// Removes the entries from `from` on.
+    /// Removes the entries at `from` and above.
     fn truncate(&mut self, from: u64) {
         while self.next() > from
             && let Some(record) = self.records.pop_back()
@@ -336,7 +340,7 @@ impl Tail {
         self.unflushed = self.unflushed.min(from);
     }
 
-    /// Removes the entries before `upto`; if it lies beyond the end, the log goes on there.
+    /// Removes the entries before `upto`; if it lies beyond the end, the log continues there.
     fn purge(&mut self, upto: u64) {
         while self.first < upto {
             match self.records.pop_front() {
@@ -359,7 +363,7 @@ impl Tail {
         }
     }
 
-    /// The first index in memory, and the entries of `range` from there on.
+    /// Returns the first index in memory, and the entries of `range` from there on.
     fn read(&self, range: Range<u64>) -> (u64, Vec<Record>) {
         let from = range.start.max(self.first).min(self.next());
         let to = range.end.clamp(from, self.next());
@@ -376,7 +380,7 @@ mod tests {
     use crate::log::memory::MemoryLog;
     use crate::record::Payload;
 
-    /// A store whose first write waits until it is let go.
+    /// Store whose writes wait until its gate is opened.
     struct Gated(MemoryLog, Arc<(Mutex<bool>, Condvar)>);
 
     impl LogStore for Gated {
@@ -434,7 +438,7 @@ mod tests {
         for index in 0..100 {
             answers.push(append(&committer, index).await);
         }
-        // Nothing is durable, and everything can be read.
+        // Nothing is durable, and everything is readable.
         assert!(answers.iter_mut().all(|answer| answer.try_recv().is_err()));
         assert_eq!(committer.read(0..200).await.unwrap().len(), 100);
         *gate.0.lock().unwrap() = true;

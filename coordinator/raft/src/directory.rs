@@ -1,5 +1,5 @@
-//! From a directory to a log, a state and a cluster id: bootstrap of a pristine one, recovery of any
-//! other, refusal of what is not ours.
+//! Turns a directory into a log, a state and a cluster id: bootstraps a pristine one, recovers any
+//! other, and rejects one that is not ours.
 
 use std::io;
 use std::sync::Arc;
@@ -19,26 +19,26 @@ use crate::start::Origin;
 use crate::witness::Witness;
 
 const LOG: &str = "log.redb";
-/// A log under construction; it counts only once it has been renamed.
+/// Log under construction; it is valid only once it has been renamed.
 const LOG_UNFINISHED: &str = "log.redb.new";
 const WITNESS: &str = "log.witness";
-/// File systems make this one in their root.
+/// Directory that file systems create in their root.
 const LOST_AND_FOUND: &str = "lost+found";
 
-/// What the log's first page says about its owner.
+/// Owner of the log, as stored in the log's first page.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Header {
     pub(crate) cluster_name: String,
     pub(crate) node_id: u64,
-    /// Made with the directory: tells it from any other that this node number had or will have.
+    /// Made with the directory; differs from that of every other directory of this node number.
     #[serde(default)]
     pub(crate) incarnation: Option<Uuid>,
     #[serde(default)]
     pub(crate) origin: Origin,
 }
 
-/// A directory, taken and read.
+/// A directory, locked and read.
 #[derive(Debug)]
 pub(crate) struct Recovered {
     pub(crate) lock: DiskLock,
@@ -46,12 +46,12 @@ pub(crate) struct Recovered {
     pub(crate) header: Header,
     pub(crate) log: RedbLog,
     pub(crate) snapshots: SnapshotStore,
-    /// The snapshot that the machine was restored from.
+    /// Snapshot from which the machine was restored.
     pub(crate) restored: Option<SnapshotMeta>,
 }
 
-/// Takes the directory, checks everything in it and restores the machine from the newest snapshot.
-/// The log's rest is replayed by consensus. Blocks.
+/// Locks the directory, checks everything in it and restores the machine from the newest snapshot.
+/// Consensus replays the rest of the log. Blocks.
 pub(crate) fn recover(
     host: &dyn Host,
     disk: &Arc<dyn Disk>,
@@ -84,7 +84,7 @@ pub(crate) fn recover(
     Ok(Recovered { lock, cluster, header, log, snapshots, restored })
 }
 
-/// Takes the directory for this process.
+/// Locks the directory for this process.
 pub(crate) fn take(disk: &dyn Disk) -> Result<DiskLock, OpenError> {
     disk.lock().map_err(|source| match source.kind() {
         io::ErrorKind::WouldBlock => OpenError::Locked { dir: disk.path_text("") },
@@ -92,13 +92,13 @@ pub(crate) fn take(disk: &dyn Disk) -> Result<DiskLock, OpenError> {
     })
 }
 
-/// Whether there is a log in a directory that has been taken.
+/// True if a locked directory has a log.
 pub(crate) fn has_log(disk: &dyn Disk) -> Result<bool, OpenError> {
     let names = disk.list().map_err(|e| io_error(disk, "", e))?;
     Ok(names.iter().any(|name| name == LOG))
 }
 
-/// The header of a new directory, with an incarnation of its own.
+/// Returns the header of a new directory, with a new incarnation.
 pub(crate) fn header(host: &dyn Host, options: &NodeOptions, origin: Origin) -> Header {
     Header {
         cluster_name: options.cluster_name.clone(),
@@ -108,7 +108,7 @@ pub(crate) fn header(host: &dyn Host, options: &NodeOptions, origin: Origin) -> 
     }
 }
 
-/// Makes the log of a pristine directory. It counts only after `finish_log`.
+/// Creates the log of a pristine directory. It is valid only after `finish_log`.
 pub(crate) fn create_log(
     disk: &dyn Disk,
     names: &[String],
@@ -132,19 +132,19 @@ pub(crate) fn create_log(
     let body = serde_json::to_vec(header).expect("numbers and strings are always JSON");
     let sealed = framing::seal(Kind::Header, cluster, &body);
     let file = disk.open(LOG_UNFINISHED).map_err(|e| io_error(disk, LOG_UNFINISHED, e))?;
-    // The witness has its name before the log has its own: no log is ever without one.
+    // The commit mark gets its name before the log does: no log ever lacks one.
     disk.write(WITNESS, &Witness::pristine(cluster)).map_err(|e| io_error(disk, WITNESS, e))?;
     RedbLog::create(file, cluster, &sealed).map_err(|e| log_error(disk, LOG_UNFINISHED, e))
 }
 
-/// Gives a new log its name. A crash before leaves the directory pristine.
+/// Renames a new log to its final name. A crash before this leaves the directory pristine.
 pub(crate) fn finish_log(disk: &dyn Disk, cluster: Uuid, header: &Header) -> Result<(), OpenError> {
     disk.rename(LOG_UNFINISHED, LOG).map_err(|e| io_error(disk, LOG, e))?;
     tracing::info!(%cluster, node = header.node_id, origin = ?header.origin, "directory made");
     Ok(())
 }
 
-/// Opens a log with all checks; `LOG_UNFINISHED`, if it has no name of its own yet.
+/// Opens a log with all checks: `LOG`, or `LOG_UNFINISHED` if it is not renamed yet.
 pub(crate) fn open_log(disk: &dyn Disk) -> Result<(RedbLog, Uuid, Header), OpenError> {
     let name = if has_log(disk)? { LOG } else { LOG_UNFINISHED };
     let path = || disk.path_text(name);
@@ -179,8 +179,7 @@ fn check_owner(disk: &dyn Disk, options: &NodeOptions, header: &Header) -> Resul
     Err(OpenError::Foreign { path: disk.path_text(LOG), reason })
 }
 
-/// A directory that has no history yet waits for one cluster, and must not wait for another than it is
-/// told now.
+/// Rejects a start for another cluster than the one that a directory without history waits for.
 fn check_start(
     disk: &dyn Disk,
     options: &NodeOptions,
@@ -197,7 +196,7 @@ fn check_start(
     Err(OpenError::Foreign { path: disk.path_text(""), reason })
 }
 
-/// Snapshot and log must overlap or touch; else entries that were acknowledged are in neither.
+/// Snapshot and log must overlap or touch; otherwise acknowledged entries are in neither.
 fn check_no_gap(
     disk: &dyn Disk,
     log: &RedbLog,
@@ -220,7 +219,7 @@ pub(crate) fn io_error(disk: &dyn Disk, name: &str, source: io::Error) -> OpenEr
 
 pub(crate) fn log_error(disk: &dyn Disk, name: &str, error: LogError) -> OpenError {
     match error {
-        // The disk works: what it holds is no log.
+        // The disk works, but its content is not a log.
         LogError::Io(source) if source.kind() == io::ErrorKind::InvalidData => {
             OpenError::Corrupt { path: disk.path_text(name), reason: source.to_string() }
         }

@@ -1,17 +1,18 @@
-//! The frame around everything we keep: what it is, which version, whose, and whether it is whole.
+//! Frame around all stored and sent data: its kind, version, cluster and checksum.
 //!
-//! `kind [4] | version u16 | 0 u16 | cluster [16] | body length u32 | body | masked CRC-32C u32`, little endian.
-//! The checksum covers all that stands before it. Kind comes first so that a stray file is told from a damaged one.
+//! `kind [4] | version u16 | 0 u16 | cluster [16] | body length u32 | body | masked CRC-32C u32`,
+//! little endian. The checksum covers all preceding bytes. The kind comes first to distinguish a
+//! stray file from a damaged one.
 
 use uuid::Uuid;
 
-/// The newest version of every frame. A frame of an older version is upgraded one step at a time on read.
+/// Newest version of every frame. Reads upgrade a frame of an older version one step at a time.
 pub(crate) const VERSION: u16 = 1;
 
 const HEAD_BYTES: usize = 28;
 const CRC_BYTES: usize = 4;
 
-/// What a frame holds.
+/// Content of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Header,
@@ -39,7 +40,7 @@ impl Kind {
     }
 }
 
-/// Why bytes are not a frame of ours.
+/// Error of decoding a frame.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FrameError {
     #[error("it does not begin like one of our files")]
@@ -73,7 +74,7 @@ pub(crate) fn seal(kind: Kind, cluster: Uuid, body: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Takes one whole frame apart; nothing may follow it.
+/// Decodes one whole frame; nothing may follow it.
 pub(crate) fn open(
     kind: Kind,
     cluster: Option<Uuid>,
@@ -86,8 +87,8 @@ pub(crate) fn open(
     Ok((found, body))
 }
 
-/// Takes the first frame apart; returns its cluster, its body and what follows.
-/// The version is looked at before the checksum, as a newer version may check differently.
+/// Decodes the first frame; returns its cluster, its body and the bytes that follow.
+/// The version is checked before the checksum, as a newer version may compute it differently.
 pub(crate) fn open_first(
     kind: Kind,
     cluster: Option<Uuid>,
@@ -121,7 +122,7 @@ pub(crate) fn open_first(
     Ok((found, &checked[HEAD_BYTES..], rest))
 }
 
-/// Masked, so that the checksum of bytes which contain their own checksum is not a constant.
+/// Masked, so that the checksum of bytes that contain their own checksum is not a constant.
 fn masked_crc(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }

@@ -1,4 +1,4 @@
-//! Whose directory this is, before it is opened; and a cluster made of a state that was exported.
+//! Identity of a directory before it is opened, and a new cluster from an exported state.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,20 +14,20 @@ use crate::record::{Members, Position, Vote};
 use crate::snapshot::{Snapshot, SnapshotMeta, SnapshotStore};
 use crate::start::Origin;
 
-/// Whose directory it is.
+/// Owner of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// The cluster's id.
     pub cluster: Uuid,
-    /// The node's number in it.
+    /// The node's number in the cluster.
     pub node_id: u64,
-    /// The name people gave to the cluster.
+    /// Name of the cluster, chosen by its operator.
     pub cluster_name: String,
-    /// It was made to found a cluster with others.
+    /// True if the directory was made to found a cluster with others.
     pub is_founder: bool,
 }
 
-/// Says whose directory `disk` is; `None` if it is pristine. Blocks.
+/// Returns the owner of the directory `disk`; `None` if it is pristine. Blocks.
 /// # Errors  As [`Node::open`](crate::Node::open): it is in use, damaged or not ours.
 pub fn identity(disk: &dyn Disk) -> Result<Option<Identity>, OpenError> {
     let _lock = directory::take(disk)?;
@@ -40,12 +40,15 @@ pub fn identity(disk: &dyn Disk) -> Result<Option<Identity>, OpenError> {
     Ok(Some(Identity { cluster, node_id, cluster_name, is_founder }))
 }
 
-/// Makes a new cluster, of this node alone, that begins with a state exported from another one. Its log
-/// goes on after `applied`, so that indexes do not repeat. Blocks; open the node afterwards.
-/// - `disk`: a pristine directory. `applied`, `state`: as [`Node::export`](crate::Node::export) gave
-///   them. `options`: the new cluster's name, this node's number and address.
+/// Creates a new cluster of this node alone, from a state exported from another cluster.
+///
+/// Its log continues after `applied`, so that indexes do not repeat. Blocks; open the node
+/// afterwards.
+/// - `disk`: a pristine directory. `applied`, `state`: from [`Node::export`](crate::Node::export).
+///   `options`: the new cluster's name, this node's number and address.
 /// - Returns the new cluster's id.
-/// # Errors  [`OpenError`]; a directory that is not pristine is refused. After any error, empty it.
+/// # Errors  [`OpenError`]; a directory that is not pristine is rejected. After any error, empty
+/// it.
 pub fn restore(
     host: &dyn Host,
     disk: &Arc<dyn Disk>,
@@ -65,7 +68,7 @@ pub fn restore(
     directory::create_log(disk.as_ref(), &names, cluster, &header)?;
     let last = Position { term: RESTORED_TERM, node: options.node_id, index: applied };
     let (mut log, _, _) = directory::open_log(disk.as_ref())?;
-    // The vote lies before the first election of the new cluster, which thus has a later term.
+    // The vote precedes the first election of the new cluster, which thus has a later term.
     let vote = Vote { term: RESTORED_TERM, node: options.node_id, committed: true };
     log.write(&[Change::Vote(vote), Change::Purge(last)])
         .map_err(|e| directory::log_error(disk.as_ref(), "", e))?;
@@ -86,5 +89,5 @@ pub fn restore(
     Ok(cluster)
 }
 
-/// The term of what a restored cluster begins with.
+/// Term of a restored cluster's initial state.
 const RESTORED_TERM: u64 = 1;

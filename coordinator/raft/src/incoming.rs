@@ -1,13 +1,14 @@
-//! A snapshot on its way in: parts in memory, nothing on disk before the whole is verified.
+//! Incoming snapshot: its parts stay in memory, and nothing is on disk before the whole is
+//! verified.
 
 use crate::message::Part;
 use crate::record::Vote;
 use crate::snapshot::{Snapshot, SnapshotMeta, hash_text};
 
-/// A state of more bytes is refused before memory is taken for it.
+/// Maximum bytes of a state; a larger one is rejected before memory is allocated for it.
 const STATE_BYTES_MAX: u64 = 4 << 30;
 
-/// At most one snapshot comes in at a time: from the leader.
+/// The incoming snapshot; at most one at a time, from the leader.
 #[derive(Debug, Default)]
 pub(crate) struct Incoming {
     current: Option<Transfer>,
@@ -22,18 +23,18 @@ struct Transfer {
     bytes: Vec<u8>,
 }
 
-/// What a part led to.
+/// Result of receiving a part.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
-    /// So many bytes are here.
+    /// Number of bytes received so far.
     Held(u64),
-    /// All are. Whether they are what was sent takes a while to find out.
+    /// All bytes are received, but not verified, because verification is slow.
     All(Unverified),
-    /// They make no sense.
+    /// The part is invalid, for this reason.
     Bad(String),
 }
 
-/// All bytes of a state.
+/// All bytes of a state, not yet verified.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Unverified {
     snapshot: Snapshot,
@@ -41,7 +42,7 @@ pub(crate) struct Unverified {
 }
 
 impl Unverified {
-    /// Hashes the state. # Errors  It is not what was sent.
+    /// Hashes the state. # Errors  The hash differs from that of the sender.
     pub(crate) fn verify(self) -> Result<Snapshot, String> {
         let found = hash_text(&self.snapshot.state);
         if found == self.hash {
@@ -52,8 +53,9 @@ impl Unverified {
 }
 
 impl Incoming {
-    /// Takes a part. One of another snapshot, or of another leader, begins anew; one that does not
-    /// follow what is here changes nothing, and the answer says where to go on.
+    /// Accepts a part. A part of another snapshot or another leader starts a new transfer. A part
+    /// that does not follow the received bytes changes nothing, and the result says where to
+    /// continue.
     pub(crate) fn take(&mut self, part: Part) -> Taken {
         if part.total > STATE_BYTES_MAX {
             return Taken::Bad(format!("a state of {} bytes is too large", part.total));
@@ -82,7 +84,7 @@ impl Incoming {
             transfer.bytes.extend_from_slice(&part.bytes);
         }
         let held = transfer.bytes.len() as u64;
-        // An empty part only asks, unless there is nothing to send.
+        // An empty part is only a query, unless the state is empty.
         if held < part.total || (part.bytes.is_empty() && part.total > 0) {
             return Taken::Held(held);
         }
@@ -91,7 +93,7 @@ impl Incoming {
         Taken::All(Unverified { snapshot, hash: transfer.hash })
     }
 
-    /// Forgets what came from a leader that leads no more.
+    /// Discards a transfer from a leader whose term is over.
     pub(crate) fn forget_older_than(&mut self, vote: Vote) {
         if self.current.as_ref().is_some_and(|transfer| transfer.vote < vote) {
             self.current = None;
@@ -134,7 +136,7 @@ mod tests {
         assert_eq!(incoming.take(part(1, 0, 5)), Taken::Held(5));
         assert_eq!(incoming.take(part(1, 0, 5)), Taken::Held(5));
         assert_eq!(incoming.take(part(1, 9, 3)), Taken::Held(5));
-        // A sender that lost the thread asks.
+        // A sender that lost its position asks for it.
         assert_eq!(incoming.take(part(1, 0, 0)), Taken::Held(5));
         assert_eq!(verified(incoming.take(part(1, 5, STATE.len() - 5))), whole());
         assert_eq!(verified(incoming.take(part(1, 0, STATE.len()))), whole());

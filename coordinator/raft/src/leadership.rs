@@ -1,41 +1,41 @@
-//! Who leads, as one node sees it, for those who must know at once when it changes.
+//! Leadership as one node sees it, for observers that need each change at once.
 
 use crate::peers::Peer;
 
-/// Who leads, as one node sees it.
+/// Leadership as one node sees it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Leadership {
-    /// The term this node is in. What a leader keeps in memory ends with its term.
+    /// Term of this node. State in a leader's memory is valid only in its term.
     pub term: u64,
-    /// Who leads in it, if this node knows already.
+    /// Leader of the term, if this node already knows it.
     pub leader: Option<Peer>,
-    /// Whether that is this node. Another one may have taken over without its knowledge: only
-    /// `linearize` and `propose` prove that nobody has.
+    /// True if this node leads. Another node may have taken over without its knowledge: only
+    /// `linearize` and `propose` prove that none has.
     pub is_leader: bool,
 }
 
-/// What a member does in the cluster.
+/// Role of a member in the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// It votes, and leads.
+    /// Votes and leads.
     Leader,
-    /// It votes.
+    /// Votes.
     Voter,
-    /// It only learns: it is being added, and no majority counts it.
+    /// Only learns: it is being added, and no majority counts it.
     Learner,
 }
 
 /// A member of the cluster, as one node sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// Its number.
+    /// Number in the cluster.
     pub node: u64,
-    /// Where it can be found.
+    /// Address at which other nodes reach it.
     pub address: String,
-    /// What it does.
+    /// Role in the cluster.
     pub role: Role,
-    /// The last index it is known to have on disk. Only a leader knows of others.
+    /// Last index that it is known to have on disk. Only a leader knows this of other nodes.
     pub matched: Option<u64>,
-    /// How long ago it answered, milliseconds. Only a leader knows of others.
+    /// Time since its last answer, milliseconds. Only a leader knows this of other nodes.
     pub heard_ms: Option<u64>,
 }

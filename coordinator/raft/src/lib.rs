@@ -1,27 +1,29 @@
 //! A replicated, durable command log behind our own traits.
 //!
-//! A [`Node`] keeps a log of commands, which are bytes to it, and drives one [`Machine`] with them:
-//! in log order, each index once. `propose` answers when the command is on disk on a majority and applied
-//! here. A node that cannot write stops for good and says so; what it acknowledged before is there after
-//! a restart, whatever happened to a minority of the others.
+//! A [`Node`] keeps a log of commands, which are opaque bytes to it, and applies them to one
+//! [`Machine`]: in log order, each index once. `propose` returns when the command is on disk on a
+//! majority and applied here. A node that cannot write stops permanently and reports the error;
+//! everything it acknowledged before survives a restart, even if a minority of the other nodes
+//! fails.
 //!
-//! A cluster begins with one node ([`Start::Alone`]) or with several at once ([`Start::Found`]), and
-//! grows by `add_member`. Nodes talk through [`Peers`], which carries bytes: what they say is in frames
-//! with the cluster's id, and each message names the *incarnation* of both ends, made with their
-//! directories. A node of another cluster, one that lost its directory and one that was removed are thus
-//! refused, by both sides and in words; the members' list in the log remembers which incarnation it let
-//! in. A number that was a node's once is never given again. What cannot be seen for sure is a disk that
-//! goes back in time: the leader that had its acknowledgements refuses it, a later leader does not know.
+//! A cluster starts with one node ([`Start::Alone`]) or with several at once ([`Start::Found`]),
+//! and grows by `add_member`. Nodes communicate through [`Peers`], which carries bytes: messages
+//! are frames with the cluster's id, and each message has the *incarnation* of both ends, an id
+//! made with their directories. A node of another cluster, a node that lost its directory and a
+//! node that was removed are thus rejected by both sides, with an explanation; the list of members
+//! in the log records the admitted incarnation. The number of a node is never used again. A disk
+//! that goes back in time cannot be detected with certainty: the leader that had its
+//! acknowledgements rejects the node, a later leader does not know of them.
 //!
-//! This crate is the wall in front of openraft and redb: no type of theirs is public, and what lies on
-//! disk or goes between nodes is in our own encoding, so that neither's next version migrates anything.
-//! It must never know what a command means. It asks the machine it runs on for nothing but through
+//! This crate isolates openraft and redb: none of their types is public, and the data on disk and
+//! between nodes has our own encoding, so that a new version of either needs no migration. It must
+//! never interpret a command. It uses the machine it runs on only through
 //! [`Host`](shardfeed_host::Host) and tokio's time; without threads the same code runs inline, and
-//! [`seed_randomness`] decides all else.
+//! [`seed_randomness`] decides everything else.
 //!
-//! Start at [`Node`]; then `log` (what a store must do), `committer` (who writes, and when), `snapshot`,
-//! `message` and `links` (what nodes say, and how calls go wrong), `membership`, `tending` (what a node
-//! does of its own accord) and `consensus` (how openraft's traits stand on all that).
+//! Start at [`Node`]; then `log` (contract of a store), `committer` (writes to the log),
+//! `snapshot`, `message` and `links` (messages of nodes, and failures of calls), `membership`,
+//! `tending` (maintenance) and `consensus` (adapters for openraft's traits).
 #![forbid(unsafe_code)]
 
 mod committer;

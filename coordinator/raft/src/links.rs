@@ -1,4 +1,4 @@
-//! One node's calls to the others: who they are, where they are, and what went wrong with them.
+//! Calls of one node to the others: members, their addresses, and failures of the calls.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,13 +14,13 @@ use crate::message::{Answer, Envelope, Message, Speaker};
 use crate::peers::{Peer, PeerError, Peers};
 use crate::record::{Members, Position, Vote};
 
-/// A refusal is repeated to people this often: it stays until someone acts.
+/// Interval at which a refusal is logged again: it lasts until an operator acts.
 const REFUSAL_EVERY: Duration = Duration::from_secs(60);
 
-/// Strangers are remembered up to so many: their numbers are whatever they say.
+/// Maximum peers remembered, as non-members may claim any number.
 const CONTACTS_MAX: usize = 1024;
 
-/// Calls to the others.
+/// Calls to the other nodes.
 #[derive(Debug)]
 pub(crate) struct Links {
     pub(crate) me: Speaker,
@@ -28,31 +28,31 @@ pub(crate) struct Links {
     pub(crate) host: Arc<dyn Host>,
     peers: Arc<dyn Peers>,
     state: Mutex<State>,
-    /// Told when a peer answers that had not.
+    /// Notified when a peer answers again.
     recovery: Notify,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Peers that answered after they had not, until someone asks.
+    /// Peers that answer again, until `recovered` takes them.
     recovered: BTreeSet<u64>,
-    /// Who is a member, as the log of this node says, committed or not.
+    /// Members according to this node's log, committed or not.
     members: Members,
     contacts: BTreeMap<u64, Contact>,
 }
 
-/// What this process remembers of a peer.
+/// State of a peer, in the memory of this process.
 #[derive(Debug, Default)]
 struct Contact {
-    /// The last refusal of the peer that people were told of, and when.
+    /// Last logged refusal by the peer, and its time.
     refuses: Option<(String, Instant)>,
-    /// The same for what this node refused.
+    /// Last logged refusal by this node, and its time.
     refused: Option<(String, Instant)>,
-    /// Whether the last call had no answer.
+    /// True if the last call failed.
     silent: bool,
-    /// The vote of the leader that this node was, and the last position the peer had on disk then.
+    /// This node's vote when it led, and the last position that the peer had on disk then.
     acknowledged: Option<(Vote, Position)>,
-    /// Bytes of snapshots that it took.
+    /// Snapshot bytes that the peer accepted.
     snapshot_bytes: u64,
 }
 
@@ -66,7 +66,7 @@ impl Links {
         Self { me, cluster, host, peers, state: Mutex::default(), recovery: Notify::new() }
     }
 
-    /// Waits for peers that answer again after they had not.
+    /// Waits for peers that answer again, and returns them.
     pub(crate) async fn recovered(&self) -> BTreeSet<u64> {
         loop {
             let recovered = std::mem::take(&mut self.state().recovered);
@@ -77,31 +77,31 @@ impl Links {
         }
     }
 
-    /// Replaces what is known of the members.
+    /// Replaces the known members.
     pub(crate) fn set_members(&self, members: Members) {
         self.state().members = members;
     }
 
-    /// The member of this number, if there is one.
+    /// Returns the member of this number, if there is one.
     pub(crate) fn peer(&self, node: u64) -> Option<Peer> {
         let state = self.state();
         let address = state.members.addresses.get(&node)?.clone();
         Some(Peer { node, address })
     }
 
-    /// Everyone else.
+    /// Returns all members except this node.
     pub(crate) fn others(&self) -> Vec<Peer> {
         let state = self.state();
         let others = state.members.addresses.iter().filter(|(node, _)| **node != self.me.node);
         others.map(|(&node, address)| Peer { node, address: address.clone() }).collect()
     }
 
-    /// The incarnation that a member was admitted with.
+    /// Returns the incarnation with which a member was admitted.
     pub(crate) fn incarnation(&self, node: u64) -> Option<Uuid> {
         self.state().members.incarnations.get(&node).copied()
     }
 
-    /// Calls a member. # Errors  As [`Links::call`]; also if it is no member any more.
+    /// Calls a member. # Errors  As [`Links::call`]; also if it is no longer a member.
     pub(crate) async fn call_member(
         &self,
         node: u64,
@@ -116,7 +116,7 @@ impl Links {
         Ok(answer)
     }
 
-    /// Sends `message` and waits for what is answered, by whom.
+    /// Sends `message`, and returns the answer and its sender.
     pub(crate) async fn call(
         &self,
         to: &Peer,
@@ -163,7 +163,7 @@ impl Links {
         Ok((envelope.from, answer))
     }
 
-    /// Tells people of a refusal, and of its end; notes who is silent.
+    /// Logs a refusal, and its end; records whether the call failed.
     pub(crate) fn tell(&self, to: &Peer, error: Option<&PeerError>) {
         let now = self.host.now();
         let mut state = self.state();
@@ -184,7 +184,7 @@ impl Links {
         }
     }
 
-    /// Tells people that this node refused a message.
+    /// Logs that this node refused a message.
     pub(crate) fn tell_refused(&self, from: u64, reason: &str) {
         let now = self.host.now();
         let mut state = self.state();
@@ -196,7 +196,7 @@ impl Links {
         }
     }
 
-    /// Notes that a peer has the log up to `position` on disk, which the leader of `vote` had sent.
+    /// Records that a peer has the log up to `position`, as sent by the leader of `vote`, on disk.
     pub(crate) fn acknowledged(&self, node: u64, vote: Vote, position: Option<Position>) {
         let Some(position) = position else { return };
         let mut state = self.state();
@@ -207,8 +207,8 @@ impl Links {
         }
     }
 
-    /// Whether a peer denies to have `previous` although it acknowledged that, or more, to the same
-    /// leader: then its disk went back in time, and nothing that it acknowledged counts.
+    /// True if a peer lacks `previous` although it acknowledged that, or more, to the same leader:
+    /// its disk went back in time, and none of its acknowledgements are valid.
     pub(crate) fn went_back(&self, node: u64, vote: Vote, previous: Option<Position>) -> bool {
         let state = self.state();
         let noted = state.contacts.get(&node).and_then(|contact| contact.acknowledged);
@@ -229,7 +229,7 @@ impl Links {
     }
 }
 
-/// Whether people should be told of a reason: it is new, or they were told long ago.
+/// True if a reason must be logged: it is new, or `REFUSAL_EVERY` has passed.
 fn news(told: &mut Option<(String, Instant)>, reason: &str, now: Instant) -> bool {
     let recent = told
         .as_ref()
@@ -240,7 +240,7 @@ fn news(told: &mut Option<(String, Instant)>, reason: &str, now: Instant) -> boo
     !recent
 }
 
-/// What a frame's error means between nodes.
+/// Returns the message for a frame's error between nodes.
 pub(crate) fn frame_text(error: &FrameError) -> String {
     match error {
         FrameError::OtherCluster { found, expected } => {
@@ -255,7 +255,7 @@ pub(crate) fn frame_text(error: &FrameError) -> String {
     }
 }
 
-/// What is wrong with a node whose incarnation is not the one the cluster knows.
+/// Returns the message for a node whose incarnation is not the one that the cluster knows.
 pub(crate) fn lost_directory(node: u64) -> String {
     format!(
         "node {node} lost the directory it was admitted with, and with it what it had acknowledged; remove node {node} from the cluster and let the node join with an empty directory under a number that was never used"

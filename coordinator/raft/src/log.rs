@@ -1,4 +1,4 @@
-//! What a store of the log must do. One suite (`conformance`) holds every implementation to it.
+//! Contract of a log store. One suite (`conformance`) checks every implementation.
 
 #[cfg(test)]
 mod conformance;
@@ -10,17 +10,17 @@ use std::ops::Range;
 
 use crate::record::{Position, Record, Vote};
 
-/// The durable log of one node. One owner, blocking calls.
-/// Ensures: the entries held are those after `purged` up to `last`, without holes; an index is read as
-/// it was last written or not at all.
+/// The durable log of one node. It has one owner, and its calls block.
+/// Ensures: the log holds the entries after `purged` up to `last`, without holes; an index is read
+/// as it was last written or not at all.
 pub(crate) trait LogStore: Send + 'static {
-    /// What the log holds.
+    /// Returns the state of the log.
     fn state(&self) -> LogState;
 
-    /// Makes `changes`, in order and as one: all of them are durable when this returns, or none is.
-    /// Votes go through here as well, so that they are never reordered against entries.
-    /// # Errors  Any error poisons the store: its owner must not use it again, as what is on disk is
-    /// known only after it has been opened anew.
+    /// Makes `changes` in order and atomically: all of them are durable when this returns, or none
+    /// is. Votes are written here too, so that they are never reordered against entries.
+    /// # Errors  Any error poisons the store: its owner must not use it again, as the content of
+    /// the disk is unknown until it is opened again.
     fn write(&mut self, changes: &[Change]) -> Result<(), LogError>;
 
     /// Reads the entries of `range` that the log holds, in order.
@@ -30,46 +30,46 @@ pub(crate) trait LogStore: Send + 'static {
 /// One change of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// Adds entries; the first follows `last`.
+    /// Appends entries; the first follows `last`.
     Append(Vec<Record>),
     /// Removes the entries after this index; all of them, if `None`.
     TruncateAfter(Option<u64>),
-    /// Removes the entries up to this one, itself included. It may lie after `last`: then a snapshot
-    /// took the log's place.
+    /// Removes the entries up to and including this one. It may lie after `last`, if a snapshot
+    /// replaced the log.
     Purge(Position),
     /// Replaces the vote.
     Vote(Vote),
-    /// Notes up to where entries are committed. A hint that saves replay, not a promise.
+    /// Records the last committed entry. A hint that saves replay, not a promise.
     Committed(Position),
 }
 
-/// What a log holds.
+/// State of a log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct LogState {
-    /// The last entry removed at the front.
+    /// Last entry removed at the front.
     pub(crate) purged: Option<Position>,
-    /// The last entry, or `purged` if there is none.
+    /// Last entry, or `purged` if there is none.
     pub(crate) last: Option<Position>,
     pub(crate) vote: Option<Vote>,
     pub(crate) committed: Option<Position>,
 }
 
 impl LogState {
-    /// The index that the next entry must have.
+    /// Returns the index that the next entry must have.
     pub(crate) fn next_index(&self) -> u64 {
         self.last.map_or(0, |last| last.index + 1)
     }
 
-    /// The first index that the log may hold.
+    /// Returns the first index that the log may hold.
     pub(crate) fn first_index(&self) -> u64 {
         self.purged.map_or(0, |purged| purged.index + 1)
     }
 }
 
-/// Why the log cannot be written or read.
+/// Error of writing or reading the log.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LogError {
-    /// A bug of ours, refused before it reaches the disk.
+    /// A bug in this crate, rejected before it reaches the disk.
     #[error("entry {found} was to follow entry {expected} - 1: the log would have a hole")]
     Gap { expected: u64, found: u64 },
     #[error("the log's database: {0}")]

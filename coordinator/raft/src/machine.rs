@@ -1,19 +1,21 @@
-//! What the log drives.
+//! State machine that the log drives.
 
 use sha2::{Digest, Sha256};
 
-/// A deterministic state machine: its state follows from the commands applied, and nothing else.
-/// The node owns it, applies each index once and in order, and replays the log into it after a restart.
+/// Deterministic state machine: its state depends only on the commands applied.
+/// The node owns it, applies each index once and in order, and replays the log into it after a
+/// restart.
 pub trait Machine: Send + Sync + 'static {
-    /// Applies one command and answers it.
-    /// - `index`: the command's place in the log, strictly increasing, with gaps where the log holds
-    ///   entries of its own. `command`: the bytes that were proposed. `is_asked`: whether a proposer
-    ///   waits here; without one the answer may be empty.
-    /// - Returns the answer for the proposer, refusals included.
+    /// Applies one command and returns its answer.
+    /// - `index`: the command's position in the log, strictly increasing, with gaps for the log's
+    ///   own entries. `command`: the proposed bytes. `is_asked`: true if a proposer waits on this
+    ///   node; if false, the answer may be empty.
+    /// - Returns the answer for the proposer, rejections included.
     ///
-    /// Must not panic: every replica and every replay would do so again.
-    /// # Errors  [`MachineError`] if these bytes are no command that this machine knows, such as one of a
-    /// later release. The node stops before it: to pass over it would make this replica another one.
+    /// Must not panic: every replica and every replay would also panic.
+    /// # Errors  [`MachineError`] if this machine does not know the command, such as one of a
+    /// later release. The node stops before it: skipping it would make this replica
+    /// diverge.
     fn apply(
         &mut self,
         index: u64,
@@ -24,28 +26,28 @@ pub trait Machine: Send + Sync + 'static {
     /// Encodes the whole state, in the machine's own versioned encoding.
     fn snapshot(&self) -> Vec<u8>;
 
-    /// A hash of the state: replicas that applied the same entries have the same. The default hashes the
-    /// snapshot.
+    /// Returns a hash of the state: equal on replicas that applied the same entries. The default
+    /// hashes the snapshot.
     fn hash(&self) -> [u8; 32] {
         Sha256::digest(self.snapshot()).into()
     }
 
-    /// Replaces the state by one that `snapshot` encoded, on this or another node.
-    /// # Errors  [`MachineError`] if the bytes are not a state this machine can read; the node then
+    /// Replaces the state with one that `snapshot` encoded, on this or another node.
+    /// # Errors  [`MachineError`] if the machine cannot read the bytes as a state; the node then
     /// refuses to open.
     fn restore(&mut self, snapshot: &[u8]) -> Result<(), MachineError>;
 }
 
-/// Why a machine cannot read a snapshot or a command: what, and in which field or version.
+/// Reason why a machine cannot read a snapshot or a command, with the field or version.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct MachineError {
-    /// What is wrong with the bytes, in the machine's words.
+    /// Description of the error in the bytes, from the machine.
     pub message: String,
 }
 
 impl MachineError {
-    /// Makes an error from what is wrong with the bytes.
+    /// Creates an error from its description.
     pub fn new(message: impl Into<String>) -> Self {
         Self { message: message.into() }
     }

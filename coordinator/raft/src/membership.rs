@@ -1,5 +1,5 @@
-//! Who is in the cluster, and how that changes: a new node learns before it votes, a leader hands over
-//! before it goes, and a number is given once.
+//! Members of the cluster and their changes: a new node learns before it votes, a leader hands over
+//! before it leaves, and a number is assigned only once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -19,23 +19,23 @@ use crate::message::{Answer, Message};
 use crate::node::Node;
 use crate::peers::Peer;
 
-/// A learner this close to the leader's end keeps up: it is counted from here on.
+/// Maximum lag, in entries behind the leader, of a learner that counts as caught up.
 const CAUGHT_UP_ENTRIES: u64 = 64;
-/// A learner that took nothing for so long does not come any closer.
+/// A learner without progress for this time is not catching up.
 const STALLED_AFTER: Duration = Duration::from_secs(15);
-/// How often a learner's progress is looked at, if nothing else happens.
+/// Interval between checks of a learner's progress, if the metrics do not change.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// A new node that does not say hello in this time is not there.
+/// Timeout for the hello of a new node.
 const HELLO_WAIT: Duration = Duration::from_secs(5);
-/// A change of members is committed by two majorities, one after the other, or someone is gone.
+/// Timeout of a change of members, committed by two majorities in turn; after it, a node is gone.
 const CHANGE_WAIT: Duration = Duration::from_secs(30);
-/// A successor that is as far as its leader needs one round of votes. Longer, and nobody leads.
+/// Timeout of a handover: an up-to-date successor needs one round of votes; meanwhile none leads.
 const TRANSFER_WAIT: Duration = Duration::from_secs(5);
-/// How long a successor may take to do what its predecessor left to it.
+/// Timeout for a successor to remove its predecessor.
 const REMOVE_WAIT: Duration = Duration::from_secs(60);
 
 impl<M: Machine> Node<M> {
-    /// Who is in the cluster, in order of their numbers, as this node sees it.
+    /// Returns the members of the cluster in order of their numbers, as this node sees them.
     pub fn members(&self) -> Vec<Member> {
         let metrics = self.inner.raft.metrics().borrow_watched().clone();
         let membership = metrics.membership_config.membership().clone();
@@ -66,10 +66,12 @@ impl<M: Machine> Node<M> {
         membership.nodes().map(member).collect()
     }
 
-    /// Adds a node: it learns until it has nearly caught up, then votes. Only the leader can.
-    /// It must be reachable and pristine, started with `Start::Join`. Repeating the call after an error
-    /// goes on where that one stopped; for a voter it does nothing.
-    /// # Errors  [`ChangeError`]; a number that another node ever had is refused.
+    /// Adds a node: it learns until it has nearly caught up, then votes. Only the leader can add
+    /// it.
+    ///
+    /// The node must be reachable and pristine, started with `Start::Join`. Repeating the call
+    /// after an error continues where that one stopped; for a voter it does nothing.
+    /// # Errors  [`ChangeError`]; a number that another node ever had is rejected.
     pub async fn add_member(&self, node: u64, address: &str) -> Result<(), ChangeError> {
         self.lead()?;
         let _changing = self.change_begins()?;
@@ -91,7 +93,7 @@ impl<M: Machine> Node<M> {
         Ok(())
     }
 
-    /// Makes a node that is there, and has no history, a learner.
+    /// Makes a reachable node without history a learner.
     async fn admit(&self, node: u64, address: &str) -> Result<(), ChangeError> {
         if node == 0 || address.is_empty() {
             return refuse("a member needs a number from 1 on, and an address".to_owned());
@@ -123,7 +125,7 @@ impl<M: Machine> Node<M> {
         let mut stalled = self.inner.host.now() + STALLED_AFTER;
         loop {
             let now = metrics.borrow_watched().clone();
-            // Only a leader has it.
+            // Only a leader has replication metrics.
             self.lead()?;
             let matched =
                 now.replication.as_ref().and_then(|all| all.get(&node).copied().flatten());
@@ -140,16 +142,18 @@ impl<M: Machine> Node<M> {
                 return Err(ChangeError::Behind { node, matched, last });
             }
             let look = self.inner.host.now() + LOOK_EVERY;
-            // It changes, or it is time to look whether bytes came through.
+            // Waits for a change, or for the next check whether snapshot bytes arrived.
             if let Ok(Err(_)) = timeout_at(look, metrics.changed()).await {
                 return Err(ProposeError::ShuttingDown.into());
             }
         }
     }
 
-    /// Removes a node, dead or alive, voter or learner. Only the leader can; told to remove itself it
-    /// hands over first, and its successor removes it. For one that is no member it does nothing.
-    /// # Errors  [`ChangeError`]; the last voter is refused.
+    /// Removes a node, alive or dead, voter or learner. Only the leader can remove it.
+    ///
+    /// A leader that removes itself hands over first, and its successor removes it. For a node that
+    /// is not a member it does nothing.
+    /// # Errors  [`ChangeError`]; the last voter is rejected.
     pub async fn remove_member(&self, node: u64) -> Result<(), ChangeError> {
         self.lead()?;
         let members = self.members();
@@ -177,16 +181,16 @@ impl<M: Machine> Node<M> {
         let message = Message::Remove { node };
         let reason = match self.inner.links.call_member(successor, &message, REMOVE_WAIT).await? {
             Answer::Done => return Ok(()),
-            // It may have lost the lead again: nothing is wrong with asking whoever has it.
+            // The successor may have lost the lead again: the caller can ask the current leader.
             Answer::Failed { reason } => reason,
             other => format!("it answers {other:?}"),
         };
         Err(ChangeError::NotRemoved { node, to: successor, reason })
     }
 
-    /// Hands the leadership to another voter: to `to`, or to the one that is furthest.
-    /// - Returns who leads now.
-    /// # Errors  [`ChangeError`]; proposals meanwhile get `NotLeader` or `Unknown` with a hint.
+    /// Hands the leadership to another voter: to `to`, or to the one with most of the log.
+    /// - Returns the new leader.
+    /// # Errors  [`ChangeError`]; meanwhile proposals get `NotLeader` or `Unknown` with a hint.
     pub async fn transfer_leader(&self, to: Option<u64>) -> Result<u64, ChangeError> {
         let me = self.inner.options.node_id;
         self.lead()?;
@@ -220,7 +224,7 @@ impl<M: Machine> Node<M> {
         }
     }
 
-    /// Who is to lead next: the voter that was asked for, or the one with most of the log.
+    /// Returns the next leader: the requested voter, or the one with most of the log.
     fn successor(&self, to: Option<u64>) -> Result<u64, ChangeError> {
         let me = self.inner.options.node_id;
         let members = self.members();
@@ -239,13 +243,13 @@ impl<M: Machine> Node<M> {
         }
     }
 
-    /// A leader that has named its successor takes no proposals: it must not name one that is gone.
+    /// Checks that a successor is up: a leader that has named one accepts no more proposals.
     async fn reachable(&self, node: u64) -> Result<(), ChangeError> {
         self.inner.links.call_member(node, &Message::Hello, HELLO_WAIT).await?;
         Ok(())
     }
 
-    /// Notes that a member is found at another address now.
+    /// Records a member's new address.
     pub(crate) async fn move_member(&self, node: u64, address: String) -> Result<(), ChangeError> {
         self.lead()?;
         let Some(listed) = self.inner.links.peer(node) else {
@@ -262,7 +266,7 @@ impl<M: Machine> Node<M> {
         Ok(())
     }
 
-    /// # Errors  `NotLeader`, unless this node leads as far as it knows.
+    /// # Errors  `NotLeader`, unless this node considers itself the leader.
     fn lead(&self) -> Result<(), ChangeError> {
         self.refuse_if_stopped()?;
         let metrics = self.inner.raft.server_metrics().borrow_watched().clone();
@@ -277,7 +281,7 @@ impl<M: Machine> Node<M> {
         self.inner.changing.try_lock().map_err(|_| ChangeError::Busy)
     }
 
-    /// Proposes a change of members and waits until it is committed, both steps of it.
+    /// Proposes a change of members and waits until both of its steps are committed.
     async fn change(
         &self,
         changes: ChangeMembers<u64, Place>,

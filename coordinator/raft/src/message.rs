@@ -1,9 +1,9 @@
-//! What nodes say to each other, in our own encoding: one frame a message, one frame an answer.
+//! Messages between nodes, in our own encoding: one frame per message, one frame per answer.
 //!
-//! `from u64 | its incarnation [16] | to u64 | its incarnation [16] | head length u32 | head | tail`, in a
-//! frame with the cluster's id. An incarnation is zero where it is not known. The head is JSON and says
-//! what it is; the tail is what has bytes of its own: log entries, each `length u32 | record`, or a part
-//! of a snapshot.
+//! `from u64 | its incarnation [16] | to u64 | its incarnation [16] | head length u32 | head |
+//! tail`, in a frame with the cluster's id. An unknown incarnation is zero. The head is JSON: the
+//! type of the message and its fields. The tail has raw bytes: log entries, each
+//! `length u32 | record`, or a part of a snapshot.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -13,26 +13,26 @@ use crate::framing::{self, FrameError, Kind};
 use crate::record::{Position, Record, Vote};
 use crate::snapshot::SnapshotMeta;
 
-/// Who speaks to whom.
+/// Sender and receiver of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Envelope {
     pub(crate) from: Speaker,
     pub(crate) to: Speaker,
 }
 
-/// A node, and which of the lives under its number. A directory that is made anew gets a new
-/// incarnation: what an earlier one promised to others binds it no more.
+/// A node and its incarnation. A directory that is created again gets a new incarnation, which is
+/// not bound by the promises of an earlier one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Speaker {
     pub(crate) node: u64,
     pub(crate) incarnation: Option<Uuid>,
 }
 
-/// What a node asks of another.
+/// Request of a node to another.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Message {
-    /// Entries of a leader, or none as a heartbeat.
+    /// Entries of a leader; none in a heartbeat.
     Append {
         vote: Vote,
         previous: Option<Position>,
@@ -40,68 +40,68 @@ pub(crate) enum Message {
         #[serde(skip)]
         records: Vec<Record>,
     },
-    /// A candidate asks for a vote.
+    /// Request of a candidate for a vote.
     Vote(Ballot),
-    /// A node asks whether it would get a vote.
+    /// Query of a node whether it would get a vote.
     PreVote(Ballot),
-    /// A part of a snapshot.
+    /// Part of a snapshot.
     Part(Part),
     /// A leader names its successor.
     Transfer { vote: Vote, to: u64, last: Option<Position> },
-    /// Someone who founds a cluster or adds a member asks who is there.
+    /// Query for a peer's incarnation and whether it is pristine; also checks that it is reachable.
     Hello,
-    /// A member has moved.
+    /// New address of a member.
     Moved { address: String },
-    /// A leader that has stepped down asks its successor to remove it.
+    /// Request of a leader that has stepped down to its successor to remove it.
     Remove { node: u64 },
 }
 
-/// A candidate's request.
+/// Request of a candidate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Ballot {
     pub(crate) vote: Vote,
     pub(crate) last: Option<Position>,
-    /// Whether the leader itself asked for the election.
+    /// True if the leader itself requested the election.
     pub(crate) transfer: bool,
 }
 
-/// A part of a snapshot's state.
+/// Part of a snapshot's state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Part {
     pub(crate) vote: Vote,
     pub(crate) meta: SnapshotMeta,
     /// SHA-256 of the whole state, hexadecimal.
     pub(crate) hash: String,
-    /// Bytes of the whole state.
+    /// Length of the whole state, bytes.
     pub(crate) total: u64,
     pub(crate) offset: u64,
     #[serde(skip)]
     pub(crate) bytes: Vec<u8>,
 }
 
-/// What a node answers.
+/// Answer of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Answer {
-    /// All entries are durable here.
+    /// All entries are durable on this node.
     Appended,
-    /// The entries up to this one are.
+    /// The entries up to this one are durable.
     AppendedUpto { last: Option<Position> },
-    /// The entry before the first one is not the one that is here.
+    /// The entry before the first one differs from this node's entry.
     Conflict,
-    /// This node follows, or votes for, someone later.
+    /// This node follows, or votes for, a node of a later election.
     Later { vote: Vote },
-    /// To a request for a vote.
+    /// Answer to a request for a vote.
     Voted { vote: Vote, granted: bool, last: Option<Position> },
-    /// How much of the snapshot is here: go on there.
+    /// Number of snapshot bytes received so far: the sender continues there.
     Held { bytes: u64 },
-    /// The snapshot is durable and the machine restored from it.
+    /// The snapshot is durable, and the machine is restored from it.
     Installed { vote: Vote },
-    /// To a hello. Pristine: it is in no cluster's history yet.
+    /// Answer to a hello. Pristine: the node is in no cluster's history yet.
     Here { pristine: bool },
-    /// It was done.
+    /// The request is done.
     Done,
-    /// It was not done, and why.
+    /// The request failed, for this reason.
     Failed { reason: String },
 }
 
@@ -299,7 +299,7 @@ mod tests {
         }
     }
 
-    /// The checksum keeps damage out; a sender that is wrong on purpose meets these checks.
+    /// The checksum detects damage; these checks detect a malicious sender.
     #[test]
     fn wrong_lengths_in_a_sound_frame_are_errors() {
         let good = messages().swap_remove(1).encode(CLUSTER, envelope());
@@ -309,7 +309,8 @@ mod tests {
                 let mut bad = body.to_vec();
                 bad[at] = byte;
                 let bad = framing::seal(Kind::Message, CLUSTER, &bad);
-                // An error or another message: never a panic, never memory for what is not there.
+                // An error or another message: never a panic, never an allocation for missing
+                // bytes.
                 drop(Message::decode(CLUSTER, &bad));
             }
         }

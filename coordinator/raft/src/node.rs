@@ -1,4 +1,4 @@
-//! One member of the cluster: takes proposals, answers the others, shows its machine.
+//! One member of the cluster: accepts proposals, answers other nodes, gives access to its machine.
 
 use std::fmt;
 use std::sync::Arc;
@@ -30,28 +30,29 @@ use crate::peers::{NoPeers, Peer, PeerError, Peers};
 use crate::snapshot::SnapshotStore;
 use crate::status::Status;
 
-/// A command's place in the log, and the machine's answer to it.
+/// A command's log index, and the machine's answer to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Applied {
     /// The command's index in the log.
     pub index: u64,
-    /// What the machine answered.
+    /// The machine's answer.
     pub answer: Vec<u8>,
 }
 
-/// What a node stands on.
+/// Dependencies of a node.
 #[derive(Debug, Clone)]
 pub struct Footing {
     /// Clock, randomness and threads.
     pub host: Arc<dyn Host>,
-    /// Where log and snapshots are.
+    /// Disk with the log and the snapshots.
     pub disk: Arc<dyn Disk>,
-    /// The way to the others.
+    /// Connection to the other nodes.
     pub peers: Arc<dyn Peers>,
 }
 
-/// One member of the cluster. A handle: copies share the node.
-/// Ensures: what `propose` answered survives any crash, and every replica applied it at that index.
+/// One member of the cluster. A handle: its clones share the node.
+/// Ensures: a command that `propose` answered survives any crash, and every replica applies it at
+/// that index.
 pub struct Node<M: Machine> {
     pub(crate) inner: Arc<Inner<M>>,
 }
@@ -67,9 +68,9 @@ pub(crate) struct Inner<M: Machine> {
     pub(crate) options: NodeOptions,
     pub(crate) cluster_id: String,
     pub(crate) leadership: watch::Receiver<Leadership>,
-    /// Taken by whoever changes the members.
+    /// Locked by the task that changes the members.
     pub(crate) changing: Arc<Mutex<()>>,
-    /// The last term in which it handed over, or tried to.
+    /// Last term in which this node handed over leadership, or tried to.
     pub(crate) handed_over: AtomicU64,
     pub(crate) closing: AtomicBool,
     pub(crate) tasks: Vec<AbortHandle>,
@@ -95,10 +96,12 @@ impl<M: Machine> fmt::Debug for Node<M> {
 }
 
 impl<M: Machine> Node<M> {
-    /// Opens a node that needs no others, in `options.dir`: recovers it, or makes a pristine directory a
-    /// cluster of one. It leads and has replayed its whole log when this returns.
+    /// Opens a standalone node in `options.dir`: recovers it, or makes a pristine directory a
+    /// cluster of one.
+    ///
+    /// On return the node leads and has replayed its whole log.
     /// - `machine`: in its initial state; snapshot and log are replayed into it.
-    /// # Errors  [`OpenError`] says what is wrong, where, and what to do.
+    /// # Errors  [`OpenError`], with the cause, the path and the remedy.
     pub async fn open(options: NodeOptions, machine: M) -> Result<Self, OpenError> {
         options.validate()?;
         let disk = RealHost.disk(&options.dir);
@@ -107,8 +110,9 @@ impl<M: Machine> Node<M> {
         Self::open_on(disk, options, machine).await
     }
 
-    /// As [`Node::open`], on another disk than the file system's, such as one that fails on purpose.
-    /// `options.dir` is not looked at.
+    /// Like [`Node::open`], on another disk than the file system's, such as one that fails on
+    /// purpose.
+    /// `options.dir` must not be empty, but is not used.
     /// # Errors  As [`Node::open`].
     pub async fn open_on(
         disk: Arc<dyn Disk>,
@@ -119,7 +123,7 @@ impl<M: Machine> Node<M> {
         Self::open_with(footing, options, machine).await
     }
 
-    /// Opens a node of any cluster. A single voter leads when this returns; any other node takes part
+    /// Opens a node of any cluster. On return a single voter leads; any other node participates
     /// from now on, and its messages must reach [`Node::handle`].
     /// # Errors  As [`Node::open`].
     pub async fn open_with(
@@ -131,9 +135,9 @@ impl<M: Machine> Node<M> {
     }
 
     /// Answers a message that another node sent through its [`Peers`].
-    /// - `from`: who sent it, as far as the transport knows.
-    /// # Errors  `Refused`, if the two do not belong together; `Unreachable`, if this node has stopped.
-    /// Both go back to the caller as they are.
+    /// - `from`: the sender, as identified by the transport.
+    /// # Errors  `Refused` if the two nodes do not belong together; `Unreachable` if this node has
+    /// stopped. The transport returns both to the sender unchanged.
     pub async fn handle(&self, from: u64, message: &[u8]) -> Result<Vec<u8>, PeerError> {
         let inner = &self.inner;
         let (sender, message) = inner.receiver.open(from, message)?;
@@ -151,7 +155,7 @@ impl<M: Machine> Node<M> {
         Ok(answer.encode(inner.links.cluster, envelope))
     }
 
-    /// Appends a command, and answers when it is durable on a majority and applied here.
+    /// Appends a command, and returns when it is durable on a majority and applied here.
     /// # Errors  [`ProposeError`]; each variant says whether the command may still take effect.
     pub async fn propose(&self, command: Vec<u8>) -> Result<Applied, ProposeError> {
         self.refuse_if_stopped()?;
@@ -163,8 +167,8 @@ impl<M: Machine> Node<M> {
         }
     }
 
-    /// Appends commands, one after another, and answers each as `propose` does, in the same order. They
-    /// share what writing costs. Some may fail while others do not.
+    /// Appends commands in order, and returns for each the result of `propose`, in the same order.
+    /// They share the cost of writing. Some may fail while others succeed.
     pub async fn propose_many(&self, commands: Vec<Vec<u8>>) -> Vec<Result<Applied, ProposeError>> {
         let count = commands.len();
         let mut answers = Vec::with_capacity(count);
@@ -200,30 +204,31 @@ impl<M: Machine> Node<M> {
         Ok(())
     }
 
-    /// Shows the machine as of the last applied entry, under a lock: be short.
-    /// After `linearize`, that includes everything acknowledged before.
-    /// # Panics  If the machine panicked in `apply`; the node has stopped then.
+    /// Runs `view` on the machine as of the last applied entry, under a lock: `view` must be short.
+    /// After `linearize`, the machine includes everything acknowledged before.
+    /// # Panics  If the machine panicked in `apply`; the node has then stopped.
     pub fn read<T>(&self, view: impl FnOnce(&M) -> T) -> T {
         self.inner.machine.read(view)
     }
 
-    /// The index of the last applied entry, and the hash of the state there. Nodes that name the same
-    /// index must name the same hash. 0, if nothing is applied yet.
+    /// Returns the index of the last applied entry, 0 if none, and the hash of the state there.
+    /// Nodes that return the same index must return the same hash.
     /// # Panics  As [`Node::read`].
     pub fn state_hash(&self) -> (u64, [u8; 32]) {
         let (applied, hash) = self.inner.machine.read_at(Machine::hash);
         (applied.unwrap_or(0), hash)
     }
 
-    /// The index of the last applied entry, and the state there as [`restore`](crate::restore) takes it.
+    /// Returns the index of the last applied entry, and the state there for
+    /// [`restore`](crate::restore).
     /// # Panics  As [`Node::read`].
     pub fn export(&self) -> (u64, Vec<u8>) {
         let (applied, state) = self.inner.machine.read_at(Machine::snapshot);
         (applied.unwrap_or(0), state)
     }
 
-    /// Waits until this node has proved that it leads and has applied all that was acknowledged by any
-    /// leader before this call.
+    /// Waits until this node has proved that it leads and has applied all that any leader
+    /// acknowledged before this call.
     /// # Errors  As [`Node::propose`]; nothing was appended.
     pub async fn linearize(&self) -> Result<(), ProposeError> {
         self.refuse_if_stopped()?;
@@ -240,9 +245,11 @@ impl<M: Machine> Node<M> {
         }
     }
 
-    /// How long ago the newest message was sent that a majority has answered. Nobody else is elected before
-    /// that is longer than the longest election timeout. `None`: it does not lead, nobody answered yet, or
-    /// it hands over, and its successor waits for no timeout.
+    /// Returns the time since the newest message was sent that a majority has answered.
+    ///
+    /// No other leader is elected before this time exceeds the longest election timeout. `None` if
+    /// the node does not lead, has no answer yet, or hands over: its successor waits for no
+    /// timeout.
     pub fn heard_majority(&self) -> Option<Duration> {
         let metrics = self.inner.raft.metrics();
         let (acked, term) = {
@@ -253,12 +260,12 @@ impl<M: Machine> Node<M> {
         acked.filter(|_| !hands_over).map(|sent| sent.elapsed())
     }
 
-    /// Who leads, as this node sees it; changes as soon as it sees another.
+    /// Returns the leadership as this node sees it; the receiver is notified of each change.
     pub fn leadership(&self) -> watch::Receiver<Leadership> {
         self.inner.leadership.clone()
     }
 
-    /// This node's place in the log and the cluster.
+    /// Returns this node's position in the log and the cluster.
     pub fn status(&self) -> Status {
         let metrics = self.inner.raft.metrics().borrow_watched().clone();
         let fatal = match &metrics.running_state {
@@ -280,18 +287,18 @@ impl<M: Machine> Node<M> {
         }
     }
 
-    /// The cluster's id: a UUID made at bootstrap, and stamped into every file and message.
+    /// Returns the cluster's id: a UUID made at bootstrap, and written to every file and message.
     pub fn cluster_id(&self) -> &str {
         &self.inner.cluster_id
     }
 
-    /// Saves a snapshot that covers at least what is applied now.
-    /// - Returns the last index it covers.
+    /// Saves a snapshot that covers at least the entries applied now.
+    /// - Returns the last index that it covers.
     /// # Errors  As [`Node::propose`]; without an applied entry, `Timeout`.
     pub async fn snapshot_now(&self) -> Result<u64, ProposeError> {
         self.refuse_if_stopped()?;
         let mut metrics = self.inner.raft.metrics();
-        // The metrics lag behind what was answered.
+        // The metrics lag behind the answers.
         let (wanted, ()) = self.inner.machine.read_at(|_| ());
         let saved = async {
             loop {
@@ -299,7 +306,8 @@ impl<M: Machine> Node<M> {
                 if let Some(index) = found.filter(|_| found >= wanted) {
                     return Ok(index);
                 }
-                // One that is being made already may stop short of `wanted`: ask again after it.
+                // A snapshot in progress may end before `wanted`: another one is requested after
+                // it.
                 self.inner.raft.trigger().snapshot().await.map_err(|e| self.stopped(&e))?;
                 metrics.changed().await.map_err(|_| self.stopped(&Fatal::Stopped))?;
             }
@@ -307,8 +315,8 @@ impl<M: Machine> Node<M> {
         self.in_time(saved).await?
     }
 
-    /// Stops the node, and returns when its directory can be opened again. Other handles of it answer
-    /// `ShuttingDown` from now on.
+    /// Stops the node, and returns when its directory can be opened again. Other handles to it
+    /// return `ShuttingDown` from now on.
     pub async fn shutdown(self) {
         let inner = &self.inner;
         inner.closing.store(true, Ordering::Release);
@@ -317,7 +325,7 @@ impl<M: Machine> Node<M> {
             tracing::error!(%error, "consensus did not end in good order");
         }
         let snapshots = inner.snapshots.clone();
-        // It fails only if the runtime is going down, and then nothing is saved either.
+        // It fails only if the runtime is shutting down, and then nothing is saved either.
         let _ = blocking(inner.host.as_ref(), move || snapshots.close()).await;
         inner.committer.stop().await;
     }
@@ -358,7 +366,7 @@ impl<M: Machine> Node<M> {
             ClientWriteError::LogEntryDiscarded(forward) => {
                 ProposeError::Unknown { leader: self.leader_of(&forward) }
             }
-            // Only membership changes and conditional writes meet these; a proposal is neither.
+            // Only membership changes and conditional writes return these; a proposal is neither.
             other => ProposeError::Stopped { message: other.to_string() },
         }
     }

@@ -1,4 +1,4 @@
-//! From options to a running node.
+//! Startup of a node from its options.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,14 +25,16 @@ use crate::options::NodeOptions;
 use crate::start::Origin;
 use crate::tending;
 
-/// A single member elects itself in two disk writes; a disk that needs longer is broken.
+/// Timeout for a single member to elect itself: this takes two disk writes; a slower disk is
+/// broken.
 const LEADERSHIP_WAIT: Duration = Duration::from_secs(30);
-/// A peer that was away is tried again after pauses that double up to so many of the longest election
-/// timeouts. A leader that is heard but hears nobody must fall silent for longer than its followers
-/// wait, as they would never elect another one. A peer that is back is not made to wait.
+/// Maximum pause before an unreachable peer is retried, in longest election timeouts; the pauses
+/// double up to it. A leader whose messages arrive but that receives no answers must fall silent
+/// for longer than its followers' election timeout, as they would never elect another one. A peer
+/// that is back is retried at once.
 const BACKOFF_ELECTIONS_MAX: u64 = 3;
-/// A leader that no majority answers stops its heartbeats for so many of the longest election timeouts,
-/// then tries again as long, and so on.
+/// A leader that no majority answers stops its heartbeats for this many longest election timeouts,
+/// then tries again for the same time, and repeats this.
 const QUIET_ELECTIONS: u64 = 2;
 
 pub(crate) async fn open<M: Machine>(
@@ -62,7 +64,7 @@ pub(crate) async fn open<M: Machine>(
     Ok(node)
 }
 
-/// What a node is made of.
+/// Components of a node.
 struct Parts<M> {
     host: Arc<dyn shardfeed_host::Host>,
     links: Arc<Links>,
@@ -84,7 +86,7 @@ async fn start<M: Machine>(parts: Parts<M>, recovered: Recovered) -> Result<Node
     tracing::info!(%cluster, node = options.node_id, ?state, "log opened");
     let committer =
         Committer::start(log, lock, failure, host.has_threads()).map_err(start_error)?;
-    // Two thirds of the shortest election timeout: an answer that is lost costs no election.
+    // Two thirds of the shortest election timeout: a lost answer causes no election.
     let deadline = Duration::from_millis(options.election_min_ms * 2 / 3);
     let network = Network::new(links.clone(), deadline);
     let log = LogAdapter::new(committer.clone());
@@ -122,8 +124,8 @@ async fn start<M: Machine>(parts: Parts<M>, recovered: Recovered) -> Result<Node
     Ok(Node { inner: Arc::new(inner) })
 }
 
-/// Makes a pristine directory that stands alone a cluster of one; lets a single voter campaign at once,
-/// as it has nobody to wait for.
+/// Makes a pristine standalone directory a cluster of one; lets a single voter campaign at once, as
+/// there is no other voter to wait for.
 async fn take_office<M: Machine>(node: &Node<M>, header: &Header) -> Result<(), OpenError> {
     let (raft, options) = (&node.inner.raft, &node.inner.options);
     let failed = |error: &dyn fmt::Display| OpenError::Start {
@@ -140,7 +142,7 @@ async fn take_office<M: Machine>(node: &Node<M>, header: &Header) -> Result<(), 
         }
         raft.trigger().elect(false).await.map_err(|e| failed(&e))?;
     } else if header.origin == Origin::Alone {
-        // The first member campaigns by itself once it is initialized.
+        // The first member campaigns automatically once it is initialized.
         let place = Place { address: options.address.clone(), incarnation: header.incarnation };
         let me = BTreeMap::from([(options.node_id, place)]);
         raft.initialize(me).await.map_err(|e| failed(&e))?;
@@ -150,7 +152,7 @@ async fn take_office<M: Machine>(node: &Node<M>, header: &Header) -> Result<(), 
     let leads = raft.wait(Some(LEADERSHIP_WAIT)).state(ServerState::Leader, "open").await;
     leads.map_err(|e| failed(&e))?;
     node.linearize().await.map_err(|e| failed(&e))?;
-    // Whoever opened it may ask at once.
+    // A caller may send requests as soon as the node is open.
     let mut leadership = node.leadership();
     leadership.wait_for(|seen| seen.is_leader).await.map_err(|e| failed(&e))?;
     Ok(())
@@ -163,10 +165,11 @@ fn config(options: &NodeOptions) -> Result<Config, OpenError> {
         election_timeout_min: options.election_min_ms,
         election_timeout_max: options.election_max_ms,
         enable_pre_vote: Some(true),
-        // The committed mark on disk lags: a leader must win a term, and commit in it, to know more.
+        // The committed mark on disk lags: a leader must win a term, and commit in it, to learn
+        // more.
         enable_leader_restore: Some(false),
         snapshot_policy: SnapshotPolicy::LogsSinceLast(options.snapshot_every),
-        // `compact` purges, and knows which snapshots there are.
+        // `compact` purges the log, and knows which snapshots exist.
         max_in_snapshot_log_to_keep: u64::MAX,
         replication_lag_threshold: options.snapshot_every.saturating_mul(2),
         backoff: format!("50ms 100ms ...{}ms", options.election_max_ms * BACKOFF_ELECTIONS_MAX),

@@ -1,35 +1,36 @@
-//! How a node is set up.
+//! Options of a node.
 
 use std::path::PathBuf;
 
 use crate::error::OpenError;
 use crate::start::Start;
 
-/// How a node is set up; the defaults fit a disk of its own and a local network.
+/// Options of a node; the defaults fit a dedicated disk and a local network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeOptions {
-    /// The directory that holds the log and the snapshots, and nothing else. Made if missing.
+    /// Directory that holds the log and the snapshots, and nothing else. Created if missing.
     pub dir: PathBuf,
-    /// A name people give to the cluster. It is stamped into the log at bootstrap and must stay.
+    /// Name of the cluster. It is written to the log at bootstrap and must not change.
     pub cluster_name: String,
-    /// This node's number in the cluster. It is stamped into the log at bootstrap and must stay:
-    /// a node that lost its directory comes back under a new number. Default 1.
+    /// This node's number in the cluster. It is written to the log at bootstrap and must not
+    /// change: a node that lost its directory returns under a new number. Default 1.
     pub node_id: u64,
-    /// What `dir` becomes if it is pristine. Default [`Start::Alone`].
+    /// Initial role of `dir` if it is pristine. Default [`Start::Alone`].
     pub start: Start,
-    /// The address that other nodes find this one at, as [`Peers`](crate::Peers) understands it. A member
-    /// that comes back under another one is found there. Default empty: a cluster of one needs none.
+    /// Address at which other nodes reach this one, as [`Peers`](crate::Peers) interprets it. If a
+    /// member returns with another address, the others use the new one. Default empty: a cluster of
+    /// one needs none.
     pub address: String,
-    /// How often a leader sends heartbeats, milliseconds. Default 100.
+    /// Interval between heartbeats of a leader, milliseconds. Default 100.
     pub heartbeat_ms: u64,
-    /// The shortest silence of a leader after which a follower campaigns, milliseconds. Default 300.
+    /// Shortest silence of a leader after which a follower campaigns, milliseconds. Default 300.
     pub election_min_ms: u64,
-    /// The longest such silence, milliseconds. Default 600.
+    /// Longest such silence, milliseconds. Default 600.
     pub election_max_ms: u64,
-    /// How many entries are committed between two snapshots. The log keeps what is not in the older
-    /// of the last two snapshots. Default 10,000.
+    /// Number of entries committed between two snapshots. The log keeps the entries that are not in
+    /// the older of the last two snapshots. Default 10,000.
     pub snapshot_every: u64,
-    /// How long `propose` and `linearize` wait, milliseconds. Default 10,000.
+    /// Timeout of `propose` and `linearize`, milliseconds. Default 10,000.
     pub propose_timeout_ms: u64,
 }
 
@@ -51,7 +52,7 @@ impl Default for NodeOptions {
 }
 
 impl NodeOptions {
-    /// Proves the relations between the options.
+    /// Checks the options and the relations between them.
     pub(crate) fn validate(&self) -> Result<(), OpenError> {
         let refuse = |reason: String| Err(OpenError::Options { reason });
         if self.dir.as_os_str().is_empty() {
@@ -128,11 +129,11 @@ impl NodeOptions {
     }
 }
 
-/// A majority of more costs every proposal more than it can win in safety.
+/// Maximum founders: a larger majority costs every proposal more than it gains in safety.
 const FOUNDERS_MAX: usize = 9;
-/// Enough for a host name and a port.
+/// Maximum length of an address: enough for a host name and a port.
 const ADDRESS_BYTES_MAX: usize = 512;
-/// Enough for a host name; the header stays one page.
+/// Maximum length of a cluster name: enough for a host name; the header stays within one page.
 const CLUSTER_NAME_BYTES_MAX: usize = 255;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! How a node reaches the others, as a port: the server speaks gRPC, tests speak through channels.
+//! Connection to the other nodes, as a port: the server uses gRPC, tests use channels.
 
 use std::fmt;
 use std::fmt::Debug;
@@ -7,12 +7,12 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
-/// Carries messages between nodes. They are bytes here: what they say is this crate's business.
+/// Carries messages between nodes, as bytes that only this crate interprets.
 pub trait Peers: Debug + Send + Sync + 'static {
-    /// Hands `message` to [`Node::handle`](crate::Node::handle) of the node `to`, and brings back what
-    /// that returned. A message that arrives twice, late or never does no harm.
-    /// - `deadline`: an answer after it is of no use to anyone.
-    /// # Errors  [`PeerError`]; what the other node's `handle` refused comes back as it was.
+    /// Passes `message` to [`Node::handle`](crate::Node::handle) of the node `to`, and returns the
+    /// result of that. A message that arrives twice, late or never does no harm.
+    /// - `deadline`: a later answer is ignored.
+    /// # Errors  [`PeerError`]; an error of the other node's `handle` is returned unchanged.
     fn call(
         &self,
         to: &Peer,
@@ -21,12 +21,12 @@ pub trait Peers: Debug + Send + Sync + 'static {
     ) -> BoxFuture<'static, Result<Vec<u8>, PeerError>>;
 }
 
-/// A node and where to find it.
+/// A node and its address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
     /// Its number in the cluster.
     pub node: u64,
-    /// The address that it advertises; empty, if it never said one.
+    /// Address that it advertises; empty if it never reported one.
     pub address: String,
 }
 
@@ -39,29 +39,29 @@ impl fmt::Display for Peer {
     }
 }
 
-/// Why a peer gave no answer.
+/// Error of a call to a peer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PeerError {
-    /// No connection, or no answer in time. It passes, or the peer is dead.
+    /// No connection, or no answer in time. This is temporary, or the peer is dead.
     #[error("node {node} cannot be reached: {reason}")]
     Unreachable {
-        /// Who was called.
+        /// The called node.
         node: u64,
-        /// What the network says.
+        /// The network's error message.
         reason: String,
     },
-    /// The two do not belong together: another cluster, a node that lost its directory, a release that
-    /// cannot read the message. It does not pass by itself: a person must look.
+    /// The two do not belong together: another cluster, a node that lost its directory, a release
+    /// that cannot read the message. An operator must resolve this.
     #[error("node {node} refuses: {reason}")]
     Refused {
-        /// Who refuses.
+        /// The node that refuses.
         node: u64,
-        /// Why, and what to do.
+        /// Reason and remedy.
         reason: String,
     },
 }
 
-/// The network of a cluster of one: nobody can be reached.
+/// The network of a cluster of one: no node is reachable.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoPeers;
 

@@ -1,4 +1,4 @@
-//! Log entries, votes and positions in our own encoding; an openraft release changes none of it.
+//! Log entries, votes and positions in our own encoding, which no openraft release changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,7 +8,8 @@ use uuid::Uuid;
 
 use crate::framing::{self, FrameError, Kind};
 
-/// The place of an entry: who appended it when, and where. Ordered as the log is.
+/// Position of an entry: the term and the leader that appended it, and its index. Ordered like
+/// the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Position {
     pub(crate) term: u64,
@@ -16,32 +17,32 @@ pub(crate) struct Position {
     pub(crate) index: u64,
 }
 
-/// A vote this node gave or took. Ordered as elections are.
+/// Vote that this node granted or received. Ordered like elections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Vote {
     pub(crate) term: u64,
     pub(crate) node: u64,
-    /// Whether a majority granted it, so that it names a leader.
+    /// True if a majority granted it, so that it names a leader.
     pub(crate) committed: bool,
 }
 
-/// Who is in the cluster, as an entry of the log says.
+/// Members of the cluster, as recorded in a log entry.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Members {
-    /// The sets of voters that must each agree: one, or two while the set is being changed.
+    /// Sets of voters that must each agree: one, or two while the set is being changed.
     pub(crate) voters: Vec<BTreeSet<u64>>,
-    /// Address of every member; members that are in no set of voters only learn.
+    /// Address of every member; members in no set of voters are learners.
     pub(crate) addresses: BTreeMap<u64, String>,
-    /// Which of the lives under its number each member is, where that is known.
+    /// Incarnation of each member, if known.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) incarnations: BTreeMap<u64, Uuid>,
 }
 
-/// What an entry holds.
+/// Content of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Payload {
-    /// Nothing: a new leader marks the begin of its term.
+    /// No content: a new leader marks the start of its term.
     Blank,
     Command(Arc<[u8]>),
     Members(Members),
@@ -60,7 +61,7 @@ const MEMBERS: u8 = 2;
 const POSITION_BYTES: usize = 24;
 
 impl Record {
-    /// Bytes this record takes in memory and, nearly, on disk.
+    /// Returns the size of this record in memory and, approximately, on disk, bytes.
     pub(crate) fn size_bytes(&self) -> usize {
         match &self.payload {
             Payload::Command(command) => 64 + command.len(),
@@ -230,7 +231,7 @@ mod tests {
         assert_eq!(Record::decode(CLUSTER, &vote.encode(CLUSTER)), Err(FrameError::Foreign));
     }
 
-    /// The checksum keeps damage out; a release that writes them otherwise meets these.
+    /// The checksum detects damage; these errors are for a release with another encoding.
     #[test]
     fn every_refusal_of_a_sound_frame_says_what_is_wrong_in_it() {
         let place = &framing::seal(Kind::Position, CLUSTER, &[0; POSITION_BYTES]);

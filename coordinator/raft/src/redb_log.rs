@@ -24,7 +24,7 @@ const COMMITTED: &str = "committed";
 const PURGED: &str = "purged";
 const COMMITS: &str = "commits";
 
-/// The log is read once at the start and then appended to: the cache need not hold more than its tail.
+/// The log is read once at the start and then appended to: the cache only has to hold its tail.
 const CACHE_BYTES: usize = 32 << 20;
 
 /// The log of one node in one redb file.
@@ -33,26 +33,26 @@ pub(crate) struct RedbLog {
     database: Database,
     cluster: Uuid,
     state: LogState,
-    /// How many times `write` has succeeded, ever.
+    /// Number of successful calls of `write` since the log was created.
     commits: u64,
     witness: Witness,
 }
 
-/// Why a file is not a log that can be opened.
+/// Error of opening a file as a log.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RedbLogError {
     #[error(transparent)]
     Log(#[from] LogError),
-    /// A frame of ours in it is newer, foreign or not whole.
+    /// A frame in it is newer, foreign or incomplete.
     #[error("{place}: {source}")]
     Frame { place: String, source: FrameError },
-    /// It is a redb file, but not of ours.
+    /// It is a redb file, but not one of ours.
     #[error("it is a redb database without our header")]
     NoHeader,
 }
 
 impl RedbLog {
-    /// Makes a new log in an empty file. Its header is `header`, framed by the caller.
+    /// Creates a new log in an empty file. Its header is `header`, framed by the caller.
     pub(crate) fn create(
         file: Box<dyn DiskFile>,
         cluster: Uuid,
@@ -71,9 +71,9 @@ impl RedbLog {
         })
     }
 
-    /// Opens a log that `create` made: checks every page and every entry, so that what is read later
-    /// is what was written.
-    /// - `header`: takes the header apart and says whose log this is.
+    /// Opens a log that `create` made. Checks every page and every entry, so that later reads
+    /// return the written data.
+    /// - `header`: decodes the header; returns the log's cluster and any result of the caller.
     pub(crate) fn open<H>(
         file: Box<dyn DiskFile>,
         witness: Box<dyn DiskFile>,
@@ -124,7 +124,7 @@ impl LogStore for RedbLog {
     }
 }
 
-/// Every transaction is synced before it returns.
+/// Begins a transaction whose commit returns only after a sync.
 fn begin(database: &Database) -> Result<WriteTransaction, LogError> {
     let mut write = database.begin_write().map_err(log_error)?;
     write.set_durability(Durability::Immediate).map_err(|e| LogError::Io(io::Error::other(e)))?;
@@ -232,7 +232,7 @@ fn mark(database: &Database, name: &str) -> Result<Option<Vec<u8>>, LogError> {
     })
 }
 
-/// Reads the marks and every entry; a hole, a falling term or a bad checksum is damage.
+/// Reads the marks and every entry; a hole, a falling term or a wrong checksum is damage.
 fn read_state(database: &Database, cluster: Uuid) -> Result<LogState, LogError> {
     let framed = |name: &'static str| {
         move |e: FrameError| LogError::Corrupt { place: format!("`{name}`"), reason: e.to_string() }
@@ -283,7 +283,7 @@ fn decode(cluster: Uuid, index: u64, bytes: &[u8]) -> Result<Record, LogError> {
     Ok(record)
 }
 
-/// redb asserts its own structure; on a damaged file that is a panic, and for us it is damage.
+/// Returns redb's panics as damage: redb asserts its own structure, and panics on a damaged file.
 fn guarded<T>(work: impl FnOnce() -> Result<T, LogError>) -> Result<T, LogError> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let said = panic.downcast_ref::<String>().map(String::as_str);
@@ -302,7 +302,7 @@ fn log_error(error: impl Into<redb::Error>) -> LogError {
     }
 }
 
-/// Our file as redb's storage. The node's own lock keeps others out.
+/// Our file as redb's storage. The node's own lock excludes other processes.
 #[derive(Debug)]
 struct Backend(Box<dyn DiskFile>);
 

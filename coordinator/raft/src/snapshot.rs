@@ -1,7 +1,8 @@
-//! Snapshots: immutable files, each a header of ours and the machine's whole state. The last two stay.
+//! Snapshots: immutable files, each our header and the machine's whole state. The last two are
+//! kept.
 //!
-//! A file is written under another name, synced, renamed, and its directory synced: one that was cut
-//! short never has a snapshot's name. Its header is framed and names the state's length and SHA-256.
+//! A file is written under another name, synced, renamed, and its directory synced: a truncated
+//! file never has a snapshot's name. Its header is framed and has the state's length and SHA-256.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -17,29 +18,29 @@ use crate::framing::{self, FrameError, Kind};
 use crate::record::{Members, Position};
 use shardfeed_host::Disk;
 
-/// The newest, and the one before it in case the newest cannot be read.
+/// Snapshots to keep: the newest, and the previous one in case the newest cannot be read.
 const KEPT: usize = 2;
 const PREFIX: &str = "snapshot-";
 const SUFFIX: &str = ".snap";
 const UNFINISHED: &str = "snapshot.new";
 const DAMAGED: &str = ".damaged";
 
-/// What a snapshot is a snapshot of.
+/// Log position and members of a snapshot.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SnapshotMeta {
-    /// The last entry applied to the state.
+    /// Last entry applied to the state.
     pub(crate) last: Option<Position>,
-    /// The entry that set the members, and who they are.
+    /// Entry that set the members.
     pub(crate) members_at: Option<Position>,
     pub(crate) members: Members,
-    /// Every node number that was ever a member's. None of them may be given to another node.
+    /// Every node number that a member ever had. None of them may be given to another node.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub(crate) used: BTreeSet<u64>,
 }
 
 impl SnapshotMeta {
-    /// How many entries of the log the state stands for.
+    /// Returns the number of log entries that the state covers.
     pub(crate) fn entries(&self) -> u64 {
         self.last.map_or(0, |last| last.index + 1)
     }
@@ -77,8 +78,9 @@ pub(crate) struct Snapshot {
 }
 
 impl SnapshotStore {
-    /// Finds the newest good snapshot. Damaged ones are set aside under another name.
-    /// # Errors  A snapshot of another cluster or of a newer release is refused, not skipped.
+    /// Opens the store, and returns the newest good snapshot. Damaged ones are set aside under
+    /// another name.
+    /// # Errors  A snapshot of another cluster or of a newer release is rejected, not skipped.
     pub(crate) fn open(
         disk: Arc<dyn Disk>,
         cluster: Uuid,
@@ -112,18 +114,18 @@ impl SnapshotStore {
         Ok((Self { disk, cluster, kept, forgettable }, newest))
     }
 
-    /// Whether a directory listing has snapshots in it.
+    /// True if a directory listing contains snapshots.
     pub(crate) fn any(names: &[String]) -> bool {
         names.iter().any(|name| entries_of(name).is_some())
     }
 
-    /// Whether a file is one of those that this store leaves in the directory.
+    /// True if this store leaves files of this name in the directory.
     pub(crate) fn owns(name: &str) -> bool {
         name == UNFINISHED || entries_of(name.trim_end_matches(DAMAGED)).is_some()
     }
 
-    /// Makes a snapshot durable, then removes those before the last two. One that comes too late, as a
-    /// leader's newer one was installed meanwhile, is not kept.
+    /// Makes a snapshot durable, then removes those before the last two. A late one is not kept, if
+    /// a newer snapshot of the leader was installed meanwhile.
     pub(crate) fn save(&self, snapshot: &Snapshot) -> io::Result<()> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.closed {
@@ -155,18 +157,18 @@ impl SnapshotStore {
         Ok(Some(snapshot))
     }
 
-    /// How many entries of the log are no longer needed, as it changes.
+    /// Returns the number of log entries that are no longer needed; the receiver sees each change.
     pub(crate) fn forgettable(&self) -> watch::Receiver<u64> {
         self.forgettable.subscribe()
     }
 
-    /// Waits for a save under way; no later one touches the directory.
+    /// Waits for a save in progress; no later one touches the directory.
     pub(crate) fn close(&self) {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).closed = true;
     }
 }
 
-/// What the older of two snapshots covers: either of them and the log's rest give the state.
+/// Entries covered by the older of two snapshots: either of them and the log's rest give the state.
 fn forgettable(kept: &[u64]) -> u64 {
     if kept.len() < KEPT { 0 } else { kept[0] }
 }
@@ -213,7 +215,7 @@ pub(crate) fn hash_text(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Whether an undamaged file of someone else, or of a later time, looks like this.
+/// True if an undamaged file of another cluster or of a later release looks like this.
 fn fatal(error: &FrameError) -> bool {
     matches!(error, FrameError::NewerVersion { .. } | FrameError::OtherCluster { .. })
 }
@@ -224,7 +226,7 @@ fn set_aside(disk: &dyn Disk, name: &str, reason: &str) -> Result<(), OpenError>
     disk.rename(name, &format!("{name}{DAMAGED}")).map_err(|source| OpenError::Io { path, source })
 }
 
-/// What a frame's error means for someone who opens the node.
+/// Converts a frame's error into an error of opening the node.
 pub(crate) fn open_error(path: String, error: &FrameError) -> OpenError {
     match error {
         &FrameError::NewerVersion { found } => {

@@ -1,4 +1,5 @@
-//! What a pristine directory becomes. Data on disk always wins: none of this is looked at again.
+//! Initial role of a pristine directory. A directory with data keeps its role and ignores
+//! this option.
 
 use std::collections::BTreeMap;
 
@@ -6,27 +7,27 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-/// What a pristine directory becomes.
+/// Initial role of a pristine directory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Start {
     /// A cluster of one, which leads at once and grows by `add_member`.
     #[default]
     Alone,
-    /// One of several that found a cluster together, once each of them has said that it is pristine.
-    /// All are started with the same members and the same cluster name; the cluster's id follows from
-    /// these.
+    /// One of several nodes that found a cluster together, once each has reported that it is
+    /// pristine. All are started with the same members and the same cluster name, from which the
+    /// cluster's id is derived.
     Found {
-        /// Everyone's number and address, this node's included.
+        /// Number and address of every founder, this node included.
         members: BTreeMap<u64, String>,
     },
-    /// A node that waits to be added to a cluster that exists, by `add_member` there.
+    /// A node that waits to be added to an existing cluster, by `add_member` there.
     Join {
-        /// That cluster's id.
+        /// Id of that cluster.
         cluster: Uuid,
     },
 }
 
-/// How a directory was started, as its header remembers it.
+/// Role that a directory was started with, as recorded in its header.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Origin {
@@ -45,7 +46,7 @@ impl Start {
         }
     }
 
-    /// The id of the cluster that a pristine directory will belong to, if that is settled already.
+    /// Returns the id of a pristine directory's future cluster, if it is already determined.
     pub(crate) fn cluster(&self, cluster_name: &str) -> Option<Uuid> {
         match self {
             Self::Alone => None,
@@ -55,9 +56,9 @@ impl Start {
     }
 }
 
-/// The founders cannot ask each other for an id before they have one to address messages with, so it is
-/// a hash of what they were all told. Two foundings from the same words are told apart by the
-/// incarnations of their nodes.
+/// The founders need an id to address messages with before they can agree on one, so it is a hash
+/// of their common options. The incarnations of their nodes distinguish two foundings with the same
+/// options.
 fn founded_cluster(cluster_name: &str, members: &BTreeMap<u64, String>) -> Uuid {
     let mut hash = Sha256::new();
     let mut put = |bytes: &[u8]| {

@@ -1,28 +1,28 @@
-//! What a node says about itself.
+//! Status that a node reports.
 
-/// A node's place in the log and in the cluster, at one moment.
+/// Position of a node in the log and in the cluster, at one moment.
 /// The indexes are `None` before the first entry of their kind.
 /// `purged <= snapshot <= applied <= committed <= last` wherever both are known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
-    /// This node.
+    /// Number of this node.
     pub node_id: u64,
     /// The current term, 0 before the first election.
     pub term: u64,
-    /// The leader this node follows or is, if it knows one.
+    /// Leader that this node follows or is, if it knows one.
     pub leader: Option<u64>,
-    /// Whether this node leads. Only a leader accepts proposals.
+    /// True if this node leads. Only a leader accepts proposals.
     pub is_leader: bool,
-    /// The last index in the log, durable or not yet.
+    /// Last index in the log, durable or not yet.
     pub last: Option<u64>,
-    /// The last index that can never change.
+    /// Last index that can never change.
     pub committed: Option<u64>,
-    /// The last index the machine has applied.
+    /// Last index that the machine has applied.
     pub applied: Option<u64>,
-    /// The last index covered by the newest snapshot.
+    /// Last index covered by the newest snapshot.
     pub snapshot: Option<u64>,
-    /// The last index removed from the log; a snapshot covers it.
+    /// Last index removed from the log; a snapshot covers it.
     pub purged: Option<u64>,
-    /// Why the node stopped, if it did. It never starts again in this process.
+    /// Reason why the node stopped, if it did. It never restarts in this process.
     pub fatal: Option<String>,
 }

@@ -1,5 +1,5 @@
-//! What a node does of its own accord: it lets the log forget, sees who leads, founds the cluster,
-//! finishes what a leader before it began, and tells the others where it is now.
+//! Maintenance tasks of a node: purges the log, publishes the current leader, founds the cluster,
+//! completes a change that an earlier leader began, and reports the node's current address.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,12 +18,12 @@ use crate::options::NodeOptions;
 use crate::peers::{Peer, PeerError};
 use crate::start::{Origin, Start};
 
-/// How often it is looked after what should be otherwise; what is found is rare and can wait.
+/// Interval between maintenance checks; their findings are rare and not urgent.
 const TEND_EVERY: Duration = Duration::from_millis(500);
-/// A question to another node has no answer after this.
+/// Timeout of a request to another node.
 const ASK_WAIT: Duration = Duration::from_secs(2);
 
-/// Lets the log forget, after each snapshot, what the one before it covers already.
+/// Purges from the log, after each snapshot, the entries that the previous snapshot covers.
 pub(crate) async fn compact(raft: Raft, mut forgettable: watch::Receiver<u64>) {
     loop {
         let entries = *forgettable.borrow_and_update();
@@ -36,7 +36,7 @@ pub(crate) async fn compact(raft: Raft, mut forgettable: watch::Receiver<u64>) {
     }
 }
 
-/// Ends the pause before a peer is tried again, once it has answered anything.
+/// Resets the retry backoff of peers that have answered again.
 pub(crate) async fn welcome(raft: Raft, links: Arc<Links>) {
     loop {
         let peers = links.recovered().await;
@@ -46,7 +46,7 @@ pub(crate) async fn welcome(raft: Raft, links: Arc<Links>) {
     }
 }
 
-/// Keeps everyone who asks informed of the members and of who leads.
+/// Keeps the list of members and the published leadership up to date.
 pub(crate) async fn observe(raft: Raft, links: Arc<Links>, publish: watch::Sender<Leadership>) {
     let mut metrics = raft.server_metrics();
     drop(raft);
@@ -74,16 +74,16 @@ pub(crate) async fn observe(raft: Raft, links: Arc<Links>, publish: watch::Sende
     }
 }
 
-/// Looks after what should be otherwise, as long as the node runs.
+/// Periodic maintenance, as long as the node runs.
 pub(crate) struct Tend {
     raft: Raft,
     links: Arc<Links>,
-    /// Taken by whoever changes the members.
+    /// Locked by the task that changes the members.
     changing: Arc<Mutex<()>>,
     address: String,
-    /// Whom this node founds the cluster with, if it does.
+    /// Members with which this node founds the cluster, if it does.
     founders: Option<BTreeMap<u64, String>>,
-    /// What people were told of the founding last.
+    /// Last message that was logged about the founding.
     said: Option<String>,
 }
 
@@ -117,9 +117,9 @@ impl Tend {
         }
     }
 
-    /// The founder with the lowest number asks all the others, and begins the cluster's history when
-    /// each has said that it has none. The others wait to hear of it. A node that lost its directory
-    /// thus never begins a second history beside the one its peers have.
+    /// The founder with the lowest number queries all the others, and starts the cluster's history
+    /// when each has reported that it has none. The others wait to be contacted. A node that lost
+    /// its directory thus never starts a second history beside that of its peers.
     async fn found(&mut self, founders: &BTreeMap<u64, String>) {
         let me = self.links.me;
         if founders.keys().next() != Some(&me.node) {
@@ -139,7 +139,7 @@ impl Tend {
         }
     }
 
-    /// Tells people once why nothing is founded.
+    /// Logs why the cluster is not founded, once per reason.
     fn say_why(&mut self, error: &PeerError) {
         let why = error.to_string();
         if self.said.as_ref() == Some(&why) {
@@ -152,7 +152,7 @@ impl Tend {
         self.said = Some(why);
     }
 
-    /// Which incarnation of a node is there, if it is pristine.
+    /// Returns the incarnation of a peer, if the peer is pristine.
     async fn ask(&self, peer: &Peer) -> Result<Option<uuid::Uuid>, PeerError> {
         let (speaker, answer) = self.links.call(peer, &Message::Hello, ASK_WAIT).await?;
         match answer {
@@ -167,22 +167,22 @@ impl Tend {
         }
     }
 
-    /// A leader that was lost in the middle of a change left two sets of voters: one must go.
+    /// Completes a change whose leader was lost and left two sets of voters: one must be removed.
     async fn finish_change(&self) {
         let metrics = self.raft.server_metrics().borrow_watched().clone();
         let joint = metrics.membership_config.membership().get_joint_config().len() > 1;
         if metrics.state == ServerState::Leader && joint {
-            // Whoever is at it finishes it.
+            // The task that holds the lock completes the change.
             let Ok(_changing) = self.changing.try_lock() else { return };
             let nothing = ChangeMembers::AddVoterIds(Default::default());
-            // It fails while the change is still under way, and is tried again then.
+            // It fails while the change is still in progress, and is retried then.
             if let Err(error) = self.raft.change_membership(nothing, false).await {
                 tracing::debug!(%error, "the members are still being changed");
             }
         }
     }
 
-    /// Tells the leader where this node is found, if the members' list says otherwise.
+    /// Updates this node's address in the list of members, if the list has another one.
     async fn keep_address(&self) {
         let me = self.links.me.node;
         let listed = self.links.peer(me);
@@ -203,7 +203,8 @@ impl Tend {
         }
         let message = Message::Moved { address: self.address.clone() };
         for peer in self.links.others() {
-            // Only the leader can, and who that is may not be known here: the others say no.
+            // Only the leader can apply it, and this node may not know the leader: the others
+            // refuse.
             if let Ok((_, Answer::Done)) = self.links.call(&peer, &message, ASK_WAIT).await {
                 return;
             }

@@ -1,9 +1,9 @@
-//! A count of the log's commits, kept apart from the database.
+//! Commit mark: the number of the log's commits, kept apart from the database.
 //!
-//! When the newest commit of a database looks damaged, the database takes it for one that a power cut
-//! tore, and goes back to the commit before. For one that was acknowledged that is loss without a word:
-//! one flipped bit is enough. So each commit's number is synced here before it is acknowledged, and a
-//! database that knows fewer commits than its witness is refused.
+//! When the newest commit of a database looks damaged, the database assumes that a power cut tore
+//! it, and reverts to the previous commit. If that commit was acknowledged, this is silent data
+//! loss, and one flipped bit is enough. So each commit's number is synced here before the commit is
+//! acknowledged, and a database with fewer commits than its commit mark is rejected.
 
 use std::io;
 
@@ -13,11 +13,11 @@ use crate::framing::{self, FrameError, Kind};
 use crate::log::LogError;
 use shardfeed_host::DiskFile;
 
-/// Two slots in turn, each in a page of its own: a torn write spares the other one.
+/// Two slots, written in turn, each in its own page: a torn write leaves the other one intact.
 const SLOT_BYTES: usize = 4096;
 const SLOTS: usize = 2;
 
-/// The file beside the database.
+/// The file of the commit mark, beside the database.
 #[derive(Debug)]
 pub(crate) struct Witness {
     file: Box<dyn DiskFile>,
@@ -25,7 +25,7 @@ pub(crate) struct Witness {
 }
 
 impl Witness {
-    /// The bytes of a new log's witness.
+    /// Returns the bytes of a new log's commit mark.
     pub(crate) fn pristine(cluster: Uuid) -> Vec<u8> {
         let mut bytes = vec![0; SLOT_BYTES * SLOTS];
         for slot in bytes.chunks_mut(SLOT_BYTES) {
@@ -35,7 +35,7 @@ impl Witness {
         bytes
     }
 
-    /// Compares the witness with a database that knows `commits`, and agrees with it from now on.
+    /// Checks the commit mark against a database with `commits`, and sets it to this number.
     pub(crate) fn open(
         file: Box<dyn DiskFile>,
         cluster: Uuid,
@@ -68,7 +68,7 @@ impl Witness {
         Ok(witness)
     }
 
-    /// Makes it known for good that the database has this commit.
+    /// Records durably that the database has this commit.
     pub(crate) fn note(&self, commits: u64) -> io::Result<()> {
         let slot = commits % SLOTS as u64;
         self.file.write_at(slot * SLOT_BYTES as u64, &encode(self.cluster, commits))?;

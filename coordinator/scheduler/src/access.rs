@@ -1,4 +1,5 @@
-//! Access tokens: who may ask what, for those who show no certificate. Only digests of secrets are kept.
+//! Access tokens: permissions of callers that present no certificate. Only digests of secrets are
+//! kept.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,19 +12,19 @@ use crate::bound::{ACCESS_TOKENS_MAX, SCOPES_MAX, check_count, check_name, check
 use crate::event::Happening;
 use crate::state::State;
 
-/// What somebody may ask.
+/// Role of a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// Looks.
+    /// Read-only.
     Viewer,
-    /// Runs jobs, datasets and workers.
+    /// Viewer, plus manages jobs, datasets and workers.
     Operator,
-    /// Decides who belongs to the cluster.
+    /// Operator, plus manages cluster members and access tokens.
     Admin,
-    /// Reads for trainers.
+    /// Reads data for trainers.
     Worker,
-    /// Trains, and reads for itself.
+    /// Trains, and reads its own data.
     Trainer,
 }
 
@@ -39,87 +40,87 @@ impl fmt::Display for Role {
     }
 }
 
-/// An access token, as its secret's holder is known by.
+/// An access token, as the coordinator knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AccessToken {
-    /// Its id, which is no secret.
+    /// Id of the token; not secret.
     pub id: String,
-    /// SHA-256 of its secret.
+    /// SHA-256 of the secret.
     pub digest: Digest,
-    /// Whose it is, for people and logs.
+    /// Name of the holder, for people and logs.
     pub name: String,
-    /// What it allows.
+    /// Role that the token grants.
     pub role: Role,
-    /// Jobs that it is for, by name; `*` at the end stands for anything. Empty: all.
+    /// Jobs that the token covers, by name; a trailing `*` matches any suffix. Empty: all jobs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub jobs: Vec<String>,
-    /// When it was made, Unix ms.
+    /// Creation time, Unix ms.
     pub created_ms: u64,
-    /// Who made it.
+    /// Principal that created the token.
     pub created_by: String,
-    /// Good until then, Unix ms.
+    /// Expiry time, Unix ms.
     pub expires_ms: u64,
-    /// When it was revoked, Unix ms.
+    /// Revocation time, Unix ms.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revoked_ms: Option<u64>,
-    /// Good for one thing, once: to be exchanged for a token of the same role.
+    /// Set for a join token, which can only be exchanged, once, for a token of the same role.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub join: Option<Join>,
 }
 
-/// What a join token is for.
+/// Properties of a join token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Join {
-    /// The token that it was exchanged for lives so long, ms.
+    /// Lifetime of the token that it is exchanged for, ms.
     pub ttl_ms: u64,
-    /// The token that it was exchanged for.
+    /// Id of the token that it was exchanged for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used_for: Option<String>,
 }
 
-/// A new access token. Its secret is the caller's; nobody else learns it.
+/// Creates an access token. The caller keeps the secret and never sends it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CreateAccess {
-    /// Its id.
+    /// Id of the token.
     pub id: String,
-    /// SHA-256 of its secret.
+    /// SHA-256 of the secret.
     pub digest: Digest,
-    /// Whose it is.
+    /// Name of the holder.
     pub name: String,
-    /// What it allows.
+    /// Role that the token grants.
     pub role: Role,
-    /// Jobs that it is for; empty: all.
+    /// Jobs that the token covers; empty: all jobs.
     pub jobs: Vec<String>,
-    /// Good for so long, ms.
+    /// Lifetime, ms.
     pub ttl_ms: u64,
-    /// It is to be exchanged, once, for a token that is good for so long, ms.
+    /// If set, this is a join token, to be exchanged once for a token with this lifetime, ms.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub join_ttl_ms: Option<u64>,
 }
 
-/// A join token is exchanged for a token of its role, jobs and name.
+/// Exchanges a join token for a token of its role, jobs and name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExchangeAccess {
-    /// The join token.
+    /// Id of the join token.
     pub join: String,
-    /// Id of the new one.
+    /// Id of the new token.
     pub id: String,
-    /// SHA-256 of its secret.
+    /// SHA-256 of the new token's secret.
     pub digest: Digest,
-    /// Whose it is.
+    /// Name of the new token's holder.
     pub name: String,
 }
 
-/// Why a token is no good.
+/// Reason why a token is not usable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unusable {
-    /// Somebody revoked it.
+    /// It was revoked.
     Revoked,
-    /// Its time is over.
+    /// It has expired.
     Expired,
-    /// It is a join token, which is exchanged before anything else.
+    /// It is a join token, which has to be exchanged first.
     JoinOnly,
-    /// It is a join token that was exchanged.
+    /// It is a join token that was already exchanged.
     Used,
 }
 
@@ -134,16 +135,18 @@ impl fmt::Display for Unusable {
     }
 }
 
-/// A token lives so long at least and at most, ms: 10 years.
+/// Maximum lifetime of a token, ms: 10 years.
 const TTL_MS_MAX: u64 = 10 * 366 * 86_400_000;
 
-/// Tokens that have been of no use for so long are forgotten when there are too many, ms: 30 days.
+/// Unusable tokens older than this are removed once the maximum number of tokens is reached, ms: 30
+/// days.
 const REMEMBERED_MS: u64 = 30 * 86_400_000;
 
 impl AccessToken {
-    /// Whether it is good now.
+    /// Checks that the token is usable now.
     ///
-    /// # Errors  Why not.
+    /// # Errors
+    /// The reason why it is not.
     pub fn check(&self, now_ms: u64) -> Result<(), Unusable> {
         self.is_alive(now_ms)?;
         match &self.join {
@@ -153,9 +156,10 @@ impl AccessToken {
         }
     }
 
-    /// Whether it can be exchanged now.
+    /// Checks that the token can be exchanged now.
     ///
-    /// # Errors  Why not.
+    /// # Errors
+    /// The reason why it cannot.
     pub fn check_join(&self, now_ms: u64) -> Result<(), Unusable> {
         self.is_alive(now_ms)?;
         match &self.join {
@@ -171,24 +175,25 @@ impl AccessToken {
         if now_ms >= self.expires_ms { Err(Unusable::Expired) } else { Ok(()) }
     }
 
-    /// Whether it is a join token that was exchanged for this very one: who did not hear so asks again.
+    /// True if this join token was exchanged for exactly `made`: a caller that lost the answer may
+    /// retry.
     pub fn was_exchanged_for(&self, id: &str, made: Option<&Self>, digest: Digest) -> bool {
         let used_for = self.join.as_ref().and_then(|join| join.used_for.as_deref());
         used_for == Some(id) && made.is_some_and(|made| made.digest == digest)
     }
 
-    /// Whether it is for a job.
+    /// True if the token covers a job.
     pub fn covers(&self, job: &str) -> bool {
         covers(&self.jobs, job)
     }
 
-    /// Since when nobody needs it any more, if so.
+    /// Time from which on the token is unusable, Unix ms: its revocation or its expiry.
     fn over_ms(&self) -> u64 {
         self.revoked_ms.unwrap_or(self.expires_ms).min(self.expires_ms)
     }
 }
 
-/// Whether a job is among those that are named; none named: all.
+/// True if `jobs` covers a job; an empty list covers all jobs.
 pub fn covers(jobs: &[String], job: &str) -> bool {
     let is_it = |named: &String| match named.strip_suffix('*') {
         Some(start) => job.starts_with(start),
@@ -197,7 +202,7 @@ pub fn covers(jobs: &[String], job: &str) -> bool {
     jobs.is_empty() || jobs.iter().any(is_it)
 }
 
-/// All tokens.
+/// All access tokens.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct Accesses {
@@ -209,7 +214,8 @@ impl Accesses {
         self.by_id.is_empty()
     }
 
-    /// Makes room for one more, if there is none: a clock that jumped ahead must not make it forget good ones.
+    /// Removes old unusable tokens if the maximum is reached: a clock that jumped ahead must not
+    /// remove usable ones.
     fn make_room(&mut self, now_ms: u64) -> Result<(), Refusal> {
         if self.by_id.len() < ACCESS_TOKENS_MAX {
             return Ok(());
@@ -225,12 +231,12 @@ impl Accesses {
 }
 
 impl State {
-    /// Access tokens by id, those of no use any more among them for a while.
+    /// Access tokens by id, including recently expired, revoked and exchanged ones.
     pub fn access_tokens(&self) -> impl Iterator<Item = &AccessToken> {
         self.access.by_id.values()
     }
 
-    /// An access token.
+    /// Returns the access token with this id.
     pub fn access_token(&self, id: &str) -> Option<&AccessToken> {
         self.access.by_id.get(id)
     }
@@ -324,7 +330,7 @@ impl State {
         };
         self.keep_access(now_ms, token)?;
         let join = self.access.by_id.get_mut(&from).and_then(|token| token.join.as_mut());
-        // Making room may have dropped it only if it was of no use, which was refused above.
+        // If it was removed to make room, it was unusable and was refused above.
         if let Some(join) = join {
             join.used_for = Some(id);
         }
@@ -391,7 +397,7 @@ mod tests {
         assert_eq!(check(&fixture, 60), Err(Unusable::Revoked));
         let unknown = Change::RevokeAccess { id: "b".to_owned() };
         fixture.refused(unknown, expect!["there is no access token `b`"]);
-        // It is told of as long as there is room.
+        // It is listed as long as there is room.
         fixture.now_ms = 60 + REMEMBERED_MS;
         fixture.done(Change::CreateAccess(create("c")));
         let ids: Vec<_> = fixture.state.access_tokens().map(|token| token.id.as_str()).collect();
@@ -414,7 +420,7 @@ mod tests {
         let made = token(&fixture, "w");
         assert_eq!((made.role, made.expires_ms, made.check(0)), (Role::Worker, 5_000, Ok(())));
         assert!(made.covers("abc") && !made.covers("b"));
-        // The same request again is the same exchange; another one is too late.
+        // Repeating the request repeats the same exchange; a different one is refused.
         fixture.request("r", exchange("j", "w"));
         fixture.refused(
             exchange("j", "x"),

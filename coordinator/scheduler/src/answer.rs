@@ -1,4 +1,4 @@
-//! What a command comes to.
+//! Results of commands.
 
 use serde::{Deserialize, Serialize};
 use shardfeed_plan::dynamic::Piece;
@@ -6,54 +6,54 @@ use shardfeed_plan::{Corrupt, Difference, Digest, Segment};
 
 use crate::command::{Cordon, Fencing, SessionId};
 
-/// What a command that was carried out comes to.
+/// Result of a command that was carried out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
-    /// Nothing more to say.
+    /// The command has no further result.
     Done,
     /// A session began.
     Joined {
         /// The session.
         session: SessionId,
     },
-    /// Parts to list or scan, at most as many as asked for; empty: there is nothing to do.
+    /// Parts to list or scan, at most the requested number; empty if there are none.
     Scans(Vec<ScanTask>),
-    /// A rank stands.
+    /// A rank was started.
     Started(Started),
-    /// The policy decided on what was in doubt.
+    /// The policy decided on samples in doubt.
     Decided {
-        /// How many samples.
+        /// Number of samples.
         samples: u64,
     },
-    /// What each take came to, in their order.
+    /// Result of each claim, in the order of the claims.
     Taken(Vec<Result<Taken, Refusal>>),
 }
 
-/// What a rank has of an epoch, as far as it does not know yet.
+/// State of a rank's list in one epoch, without the group ranges that the rank already knows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Taken {
-    /// What the worker shall forget first: everything from this position of its list on.
+    /// Position of the list from which on the worker discards its copy before it applies the rest.
     #[serde(default)]
     pub truncated: Option<u64>,
-    /// Pieces of the list that come then, at most [`crate::PIECES_TOLD_MAX`].
+    /// Group ranges of the list that follow, at most [`crate::PIECES_TOLD_MAX`].
     pub pieces: Vec<Piece>,
-    /// Whether there are more of them.
+    /// True if further group ranges follow.
     #[serde(default)]
     pub more: bool,
     /// Position of the list up to which samples may be delivered.
     pub horizon: u64,
-    /// Version of the list that the horizon counts for.
+    /// Version of the list to which the horizon applies.
     pub version: u64,
-    /// Positions of the list at which runs end, all of them.
+    /// All positions of the list at which runs end.
     #[serde(default)]
     pub closed: Vec<u64>,
-    /// The worker is asked to release what it has not begun from this position on.
+    /// Position from which on the worker is asked to release samples that it has not begun.
     #[serde(default)]
     pub revoke_from: Option<u64>,
-    /// Whether the rank gets nothing more in this epoch.
+    /// True if the rank receives nothing more in this epoch.
     pub ended: bool,
-    /// Step of the epoch that the list's first batch is.
+    /// Step of the epoch at which the list's first batch lies.
     pub first_step: u64,
     /// Samples of a full batch.
     pub batch_size: u64,
@@ -62,67 +62,68 @@ pub struct Taken {
 /// A part of a dataset to list or to scan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScanTask {
-    /// The dataset.
+    /// Name of the dataset.
     pub dataset: String,
-    /// Its lease.
+    /// Fencing token of the scan's lease.
     pub fencing: Fencing,
-    /// How its files are compressed.
+    /// Compression of the dataset's files.
     pub compression: String,
-    /// What of damaged files is left out. Left out where it is written while that is nothing.
+    /// Policy for damaged files. Not serialized if it is the default (`Corrupt::is_error`).
     #[serde(default, skip_serializing_if = "Corrupt::is_error")]
     pub corrupt: Corrupt,
-    /// What to do.
+    /// Work to do.
     pub work: ScanWork,
 }
 
-/// What to do of a dataset.
+/// Kind of scan work.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ScanWork {
-    /// Find its files.
+    /// Find the dataset's files.
     List {
-        /// Patterns.
+        /// Patterns of the files.
         patterns: Vec<String>,
     },
-    /// Scan a part of its files.
+    /// Scan one part of the dataset's files.
     Scan {
         /// Folder that paths are relative to.
         root: String,
-        /// Which part.
+        /// Number of the part.
         part: u64,
-        /// Chunk that lists them.
+        /// Digest of the chunk that lists the part's files.
         chunk: Digest,
     },
 }
 
-/// Where a rank stands after a start.
+/// Position of a rank after a start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Started {
-    /// Its generation.
+    /// Generation of the rank.
     pub generation: u64,
-    /// Its lease's token.
+    /// Fencing token of the rank's lease.
     pub fencing: Fencing,
-    /// Run that it belongs to.
+    /// Run that the generation belongs to.
     pub run: String,
-    /// Epoch that it stands in.
+    /// Epoch of the rank's cursor.
     pub epoch: u64,
-    /// Segments with which that epoch began, or goes on where the generation started.
+    /// Segments of that epoch: those it began with, or, in the generation's first epoch, its
+    /// origin's.
     pub segments: Vec<Segment>,
 }
 
-/// Why a command was refused. The state is unchanged.
+/// Reason why a command was refused. The state is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Refusal {
-    /// No such thing.
+    /// The named object does not exist.
     #[error("there is no {what} `{name}`")]
     NotFound {
-        /// What kind of thing.
+        /// Kind of object.
         what: String,
-        /// Its name.
+        /// Name of the object.
         name: String,
     },
-    /// The name stands for something else.
+    /// The job's name is registered with another identity.
     #[error(
         "job `{name}` exists with another identity: {}; use another name, or the same values",
         describe(.differences)
@@ -130,17 +131,17 @@ pub enum Refusal {
     OtherIdentity {
         /// Name of the job.
         name: String,
-        /// The registered one on the left, the asked one on the right.
+        /// Differences: the registered value on the left, the requested one on the right.
         differences: Vec<Difference>,
     },
-    /// The dataset's name stands for other files.
+    /// The dataset's name is registered with other files.
     #[error("dataset `{name}` exists with other {field}: {known}; use another name")]
     OtherDataset {
-        /// Its name.
+        /// Name of the dataset.
         name: String,
-        /// `patterns`, `compression`, `corrupt` or `content`.
+        /// Field that differs: `patterns`, `compression`, `corrupt` or `content`.
         field: String,
-        /// What is registered.
+        /// Registered value.
         known: String,
     },
     /// Another rank of the same run started from another position.
@@ -149,21 +150,21 @@ pub enum Refusal {
          started by rank {by_rank} at epoch {by_epoch} step {by_step}; load the same state on every rank"
     )]
     Conflict {
-        /// The job.
+        /// Name of the job.
         job: String,
-        /// The run.
+        /// Name of the run.
         run: String,
-        /// The rank that is refused.
+        /// Rank that was refused.
         rank: u64,
-        /// Where it wants to start.
+        /// Epoch at which the refused rank would start.
         epoch: u64,
-        /// Where it wants to start.
+        /// Step at which the refused rank would start.
         step: u64,
-        /// The rank that came first.
+        /// Rank that opened the generation.
         by_rank: u64,
-        /// Where the run began.
+        /// Epoch at which the generation began.
         by_epoch: u64,
-        /// Where the run began.
+        /// Step at which the generation began.
         by_step: u64,
     },
     /// Ranks of one run disagree about a number.
@@ -172,18 +173,18 @@ pub enum Refusal {
          {name}={known}; start every rank with the same value"
     )]
     Disagree {
-        /// The job.
+        /// Name of the job.
         job: String,
-        /// The run.
+        /// Name of the run.
         run: String,
-        /// The rank that is refused.
+        /// Rank that was refused.
         rank: u64,
-        /// `world_size`, `lanes`, `global batch`, `segments` or `limit`; boxed, as refusals shall
-        /// be small.
+        /// Name of the number: `world_size`, `limit`, `in_doubt`, `in_doubt_grace`, `lanes`,
+        /// `global batch` or `segments`. Boxed to keep refusals small.
         name: Box<str>,
-        /// Its value.
+        /// Value of the refused rank.
         value: String,
-        /// The run's.
+        /// Value of the run.
         known: String,
     },
     /// A later generation took over.
@@ -192,41 +193,41 @@ pub enum Refusal {
          {by_epoch} step {by_step} as generation {by}; restart this rank from the same state"
     )]
     Superseded {
-        /// The job.
+        /// Name of the job.
         job: String,
-        /// The generation that ended.
+        /// Generation that ended.
         generation: u64,
-        /// The one that took over.
+        /// Generation that took over.
         by: u64,
-        /// The rank that opened it.
+        /// Rank that opened the later generation.
         by_rank: u64,
-        /// Where it began.
+        /// Epoch at which the later generation began.
         by_epoch: u64,
-        /// Where it began.
+        /// Step at which the later generation began.
         by_step: u64,
     },
-    /// The lists that a token goes on from are not kept here.
+    /// The lists that a loader state continues from are not kept.
     #[error(
         "job `{job}` cannot go on at epoch {epoch} step {step}: {reason}; a dynamic epoch goes on \
          only from a token of the last generations and epochs of the same cluster: start from a \
          later token, or start the epoch anew with set_epoch({epoch})"
     )]
     Forgotten {
-        /// The job.
+        /// Name of the job.
         job: String,
-        /// Epoch of the token.
+        /// Epoch of the loader state.
         epoch: u64,
-        /// Its step.
+        /// Step of the loader state.
         step: u64,
-        /// What is not kept.
+        /// Reason why the lists are not available.
         reason: Box<str>,
     },
-    /// The worker gets nothing new.
+    /// The worker receives no new work.
     #[error("worker `{worker}` is {state}: it gets nothing new; use another worker, or none")]
     Cordoned {
-        /// Its name.
+        /// Name of the worker.
         worker: String,
-        /// `cordoned` or `draining`.
+        /// Cordon state: `cordoned` or `draining`.
         state: Cordon,
     },
     /// The job was cancelled.
@@ -234,50 +235,50 @@ pub enum Refusal {
         "job `{job}` was cancelled by {by}{reason}; it starts again after `shardfeed job resume {job}`"
     )]
     Cancelled {
-        /// Its name.
+        /// Name of the job.
         job: String,
-        /// Who cancelled it.
+        /// Principal that cancelled it.
         by: String,
-        /// Why, behind a colon; may be empty.
+        /// Reason, after a colon; may be empty.
         reason: String,
     },
     /// The session or lease is no longer the current one.
     #[error("{what} {fencing} is no longer valid: {reason}")]
     Fenced {
-        /// `session`, `lease` or `scan`.
+        /// Kind of lease: `session`, `lease` or `scan`.
         what: String,
-        /// The stale token.
+        /// Stale fencing token.
         fencing: Fencing,
-        /// Why.
+        /// Reason why the token is stale.
         reason: String,
     },
-    /// The caller may not.
+    /// The caller lacks the permission.
     #[error("{0}")]
     Denied(String),
-    /// The request makes no sense.
+    /// The request is invalid.
     #[error("{0}")]
     Invalid(String),
     /// A bound of the state is reached.
     #[error("{what}: at most {most}; {hint}")]
     Full {
-        /// What there are too many of.
+        /// Kind of object of which there are too many.
         what: String,
-        /// The bound.
+        /// Maximum number.
         most: u64,
-        /// What to do.
+        /// Hint for the caller.
         hint: String,
     },
-    /// Another loader speaks for the rank.
+    /// Another loader holds the rank.
     #[error(
         "rank {rank} of job `{job}` was started again in generation {generation}; this loader no longer speaks \
          for it"
     )]
     Replaced {
-        /// The job.
+        /// Name of the job.
         job: String,
         /// The rank.
         rank: u64,
-        /// The generation that both started in.
+        /// Generation in which both loaders started.
         generation: u64,
     },
 }

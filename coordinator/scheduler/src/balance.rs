@@ -1,4 +1,4 @@
-//! Who of a dynamic job's ranks shall give back what, so that none waits for the slowest.
+//! Computes which ranks of a dynamic job give back work, so that no rank waits for the slowest.
 //! Source: docs/ARCHITECTURE.md, Dynamic jobs.
 
 use std::collections::BTreeMap;
@@ -9,17 +9,17 @@ use crate::generation::Generation;
 use crate::pool::{Pool, Share};
 use crate::state::State;
 
-/// A rank is slow if what it has left takes this many times as long as the median rank's.
+/// A rank is slow if its remaining work takes this many times as long as the median rank's.
 const SLOW_TIMES: u64 = 2;
 
-/// Samples a second of ranks, as the leader saw them in an epoch. Ranks that are not in it go as
-/// fast as the median of the others.
+/// Samples per second of each rank in an epoch, as the leader measured them. Ranks without an entry
+/// count with the median of the others.
 pub type Speeds = BTreeMap<u64, u64>;
 
 /// A rank with work that it has not begun.
 struct Giver {
     rank: u64,
-    /// Ms that all it has left takes.
+    /// Time to finish all its remaining work, ms.
     rest_ms: u64,
     speed: u64,
     unstarted: u64,
@@ -27,8 +27,10 @@ struct Giver {
 }
 
 impl State {
-    /// What a leader should propose now: for each epoch whose pool is empty while ranks wait,
-    /// the work that those who would finish last should give back.
+    /// Returns the revocations that the leader should propose now.
+    ///
+    /// For each epoch whose pool is empty while ranks are starved, the ranks that would finish last
+    /// give back work.
     pub fn balance(&self, job: &str, speeds: &Speeds) -> Vec<Revoke> {
         let Some(job) = self.job(job).filter(|job| job.identity.is_dynamic()) else {
             return vec![];
@@ -47,8 +49,8 @@ impl State {
         proposed
     }
 
-    /// Ranks whose rest of an epoch takes more than [`SLOW_TIMES`] the median rank's, the slowest
-    /// first.
+    /// Ranks whose remaining work in an epoch takes more than [`SLOW_TIMES`] as long as the median
+    /// rank's, slowest first.
     pub fn stragglers(&self, job: &str, generation: u64, epoch: u64, speeds: &Speeds) -> Vec<u64> {
         let known = self.job(job).and_then(|job| job.generations.get(&generation));
         let Some((known, pool)) = known.and_then(|known| Some((known, known.pools.get(&epoch)?)))
@@ -105,7 +107,7 @@ impl State {
 }
 
 impl Giver {
-    /// So much of the end of its list that both finish together, in whole batches.
+    /// Revokes the end of the giver's list, in whole batches, so that both ranks finish together.
     fn give_to(&self, speed: u64, batch_size: u64) -> Option<RankRevoke> {
         let all = u128::from(self.speed) + u128::from(speed);
         let given = u128::from(self.unstarted) * u128::from(speed) / all;
@@ -120,7 +122,7 @@ fn is_served(generation: &Generation, rank: u64) -> bool {
     generation.ranks.get(&rank).is_some_and(|rank| rank.lease.is_some())
 }
 
-/// Ms that everything takes that a rank has and has not consumed.
+/// Time to consume everything that the rank was granted and has not consumed, ms.
 fn rest_ms(share: &Share, speed: u64) -> u64 {
     (share.list.samples() - share.consumed).saturating_mul(1_000) / speed
 }

@@ -1,178 +1,187 @@
-//! What the state may hold at most, and why.
+//! Maximum sizes in the state, with the reason for each.
 
 use crate::answer::Refusal;
 
-/// Bytes of a name at most: it stands in tables, file names and every lease.
+/// Maximum length of a name, bytes: names appear in tables, file names and every lease.
 pub const NAME_BYTES_MAX: usize = 200;
 
-/// Bytes of a free text at most, as a failure's message.
+/// Maximum length of a free text, such as a failure's message, bytes.
 pub const TEXT_BYTES_MAX: usize = 4_096;
 
-/// Chunks of a job's record spec at most; a chunk has 1 MiB.
+/// Maximum number of chunks of a job's record spec; a chunk has 1 MiB.
 pub const RECORD_SPEC_CHUNKS_MAX: usize = 3;
 
-/// Bytes of the operators of a job of an earlier release at most, whose identity holds them as text.
+/// Maximum length of the operators of a job of an earlier release, whose identity holds them as
+/// text, bytes.
 pub(crate) const OPERATORS_BYTES_MAX: usize = 16_384;
 
-/// Jobs at most: ten times what a team registers in a year; each is a few kilobytes.
+/// Maximum number of jobs: ten times what a team registers in a year; each is a few kilobytes.
 pub const JOBS_MAX: usize = 10_000;
 
-/// Datasets at most: as jobs.
+/// Maximum number of datasets: the same as for jobs.
 pub const DATASETS_MAX: usize = 10_000;
 
-/// Live sessions at most: ten workers for each of 10,000 ranks.
+/// Maximum number of live sessions: ten workers for each of 10,000 ranks.
 pub const SESSIONS_MAX: usize = 100_000;
 
-/// Texts by which a worker may say what it decodes images with: there are two.
+/// Maximum number of image decoder ids of a worker; two exist.
 pub(crate) const DECODERS_MAX: usize = 16;
 
-/// Data roots of a worker at most.
+/// Maximum number of data roots of a worker.
 pub const DATA_ROOTS_MAX: usize = 64;
 
-/// Datasets of one limited principal that are not ready and have not failed, at most: each of its jobs waits
-/// for one.
+/// Maximum number of datasets of one limited principal that are neither ready nor failed: each of
+/// its jobs waits for one.
 pub const PRINCIPAL_SCANS_MAX: u64 = 64;
 
-/// Datasets of one limited principal at most: a tenth of what there may be.
+/// Maximum number of datasets of one limited principal: a tenth of the total.
 pub const PRINCIPAL_DATASETS_MAX: u64 = 1_000;
 
-/// Jobs of one limited principal at most: likewise.
+/// Maximum number of jobs of one limited principal: a tenth of the total.
 pub const PRINCIPAL_JOBS_MAX: u64 = 1_000;
 
-/// Live sessions of one limited principal at most: a quarter of what there may be, and more than the ranks of the
-/// largest training.
+/// Maximum number of live sessions of one limited principal: a quarter of the total, and more than
+/// the ranks of the largest training.
 pub const PRINCIPAL_SESSIONS_MAX: u64 = 25_000;
 
-/// Ranks in all generations of the jobs of one limited principal at most: likewise.
+/// Maximum number of ranks in all generations of one limited principal's jobs: a quarter of the
+/// total.
 pub const PRINCIPAL_RANKS_MAX: u64 = 500_000;
 
-/// Principals at most whose processes continued ranks of a job that a worker registered.
+/// Maximum number of principals whose processes continued ranks of a job that a worker registered.
 pub(crate) const CONTINUED_MAX: usize = 64;
 
-/// Scans of one principal's datasets that one session has at a time, at most: a worker has one more turn, which
-/// is left for others.
+/// Maximum number of concurrent scans of one principal's datasets in one session: the fourth turn
+/// of a worker is left for other principals.
 pub const SESSION_SCANS_OF_ONE_MAX: usize = 3;
 
-/// A dataset fails after every session that may scan it made no progress so often.
+/// Number of times that every eligible session may stall on a scan before its dataset fails.
 pub const STALLS_MAX: u32 = 3;
 
-/// Ended sessions that are remembered: the last screens of `shardfeed worker list --all`.
+/// Number of ended sessions that are kept: the last screens of `shardfeed worker list --all`.
 pub const SESSIONS_ENDED_KEPT: usize = 1_000;
 
-/// Requests whose answers are remembered: 166 a second for [`REQUEST_AGE_MS`].
+/// Number of requests whose answers are kept: 166 per second for [`REQUEST_AGE_MS`].
 pub const REQUESTS_KEPT: usize = 100_000;
 
-/// How long an answer is remembered: no client repeats a request for longer.
+/// Time for which an answer is kept, ms: no client repeats a request for longer.
 pub const REQUEST_AGE_MS: u64 = 600_000;
 
-/// Answers that no age forgets: a proposer whose clock jumps ahead must not let requests that are being
-/// repeated just now be carried out twice.
+/// Number of answers that are kept regardless of age: if a proposer's clock jumps ahead, requests
+/// that are being retried must not be carried out twice.
 pub(crate) const REQUESTS_KEPT_LEAST: usize = 10_000;
 
-/// Bytes of remembered answers at most, as JSON: some hold a number for each rank.
+/// Maximum size of the kept answers as JSON, bytes: some hold a number for each rank.
 pub const ANSWERS_BYTES_MAX: u64 = 64 << 20;
 
-/// Patterns of a dataset at most; each may match any number of files.
+/// Maximum number of patterns of a dataset; each may match any number of files.
 pub const PATTERNS_MAX: usize = 1_000;
 
-/// Parts of a dataset at most: 60 million files, in chunks of 1 MiB.
+/// Maximum number of parts of a dataset: 60 million files, in chunks of 1 MiB.
 pub const PARTS_MAX: usize = 16_384;
 
-/// Parts of all datasets at most: about 300 bytes each.
+/// Maximum number of parts of all datasets: about 300 bytes each.
 pub const PARTS_TOTAL_MAX: u64 = 1_000_000;
 
-/// Parts of a limited principal's datasets together.
+/// Maximum number of parts of a limited principal's datasets together.
 pub const PRINCIPAL_PARTS_MAX: u64 = 65_536;
 
-/// Parts that one command takes at most: more only wait in the worker, and die with it.
+/// Maximum number of parts that one command claims: more would only wait in the worker, and be lost
+/// with it.
 pub const SCANS_TAKEN_MAX: u32 = 256;
 
-/// Generations of a job that are kept besides the current one: for history, and to tell their
-/// ranks what took over.
+/// Number of generations of a job that are kept besides the current one: for history, and to report
+/// to their ranks which generation took over.
 pub const GENERATIONS_KEPT: usize = 64;
 
-/// Ranks in those generations at most, so that 64 restarts of 10,000 ranks stay small.
+/// Maximum number of ranks in those generations, so that 64 restarts of 10,000 ranks stay small.
 pub const RANKS_KEPT: u64 = 20_000;
 
-/// Ranks in all generations at most: about 400 bytes each.
+/// Maximum number of ranks in all generations: about 400 bytes each.
 pub const RANKS_TOTAL_MAX: u64 = 2_000_000;
 
-/// Runs of a job that are remembered, so that a late rank of an earlier run is not a new one.
+/// Number of runs of a job that are kept, so that a late rank of an earlier run does not open a new
+/// one.
 pub const RUNS_KEPT: usize = 1_000;
 
-/// Sealed epochs of a job that are kept, for history.
+/// Number of sealed epochs of a job that are kept, for history.
 pub const SEALED_KEPT: usize = 16;
 
-/// Epochs of a generation whose beginning is remembered until they are sealed.
+/// Number of epochs of a generation whose start time is kept until they are sealed.
 pub const EPOCHS_BEGUN_KEPT: usize = 64;
 
-/// Epochs of a generation of a dynamic job whose lists are kept: one that ranks leave, one that
-/// they enter, and two to go back to.
+/// Number of epochs of a dynamic job's generation whose lists are kept: one that ranks leave, one
+/// that they enter, and two to go back to.
 pub const EPOCHS_KEPT: usize = 4;
 
-/// The longest grace of samples in doubt, ms: a week.
+/// Maximum grace period of samples in doubt, ms: one week.
 pub const GRACE_MS_MAX: u64 = 7 * 24 * 3_600_000;
 
-/// Pieces in the lists of a job's earlier generations at most, about 40 bytes each: the lists of
-/// four epochs of a million groups.
+/// Maximum number of group ranges in the lists of a job's earlier generations, about 40 bytes each:
+/// the lists of four epochs of a million groups.
 pub const PIECES_KEPT: u64 = 4_000_000;
 
-/// Takes in one command: what a leader gathers while the one before it is written.
+/// Maximum number of claims in one command: those that a leader collects while the previous command
+/// is written.
 pub const TAKES_MAX: usize = 256;
 
-/// Group sizes that one take tells, so that a command stays small.
+/// Maximum number of group sizes in one claim, so that a command stays small.
 pub const SIZES_TOLD_MAX: usize = 2_048;
 
-/// Pieces that one take is granted or told at most; a worker asks again for more.
+/// Maximum number of group ranges that one claim grants or returns; the worker sends another claim
+/// for more.
 pub const PIECES_TOLD_MAX: usize = 4_096;
 
-/// Revocations in one command.
+/// Maximum number of revocations in one command.
 pub const REVOKES_MAX: usize = 64;
 
-/// Workers that are cordoned at most: as sessions.
+/// Maximum number of cordoned workers: the same as for sessions.
 pub const CORDONS_MAX: usize = 100_000;
 
-/// Generations are numbered up to this by tokens; the ones after it could not be counted on.
+/// Highest generation number that a loader state may name, so that later generations can still be
+/// numbered.
 pub const GENERATION_MAX: u64 = 1 << 62;
 
-/// Steps of an epoch are numbered up to this.
+/// Highest step number of an epoch.
 pub const STEP_MAX: u64 = 1 << 62;
 
-/// Corrupt records of a job whose place and reason are kept, about 400 bytes each; and records of one
-/// report. The samples of the others are kept as runs, up to [`SKIPPED_RUNS_MAX`].
+/// Number of corrupt records of a job whose location and reason are kept, about 400 bytes each;
+/// also the maximum number of records in one report. The samples of further records are kept as
+/// runs, up to [`SKIPPED_RUNS_MAX`].
 pub const SKIPPED_KEPT: usize = 1_000;
 
-/// Runs of neighbouring corrupt samples of a job, beside those of [`SKIPPED_KEPT`]: about 30 bytes each.
-/// Counts are exact up to here; a run that is known still grows beyond.
+/// Maximum number of runs of adjacent corrupt samples of a job, besides those of [`SKIPPED_KEPT`]:
+/// about 30 bytes each. Counts are exact up to this number; beyond it, only known runs still grow.
 pub const SKIPPED_RUNS_MAX: u64 = 100_000;
 
-/// Events that are kept: about 250 bytes each, 2 KiB at most; a cluster of 1,000 workers has some hundred
-/// a day.
+/// Number of events that are kept: about 250 bytes each, at most 2 KiB; a cluster of 1,000 workers
+/// has several hundred a day.
 pub const EVENTS_KEPT: usize = 10_000;
 
-/// Ranks that one event names at most.
+/// Maximum number of ranks that one event names.
 pub const EVENT_RANKS_MAX: usize = 64;
 
-/// Bytes of a failure's message in an event at most; the whole one stands where it failed.
+/// Maximum length of a failure's message in an event, bytes; the full message is kept where it
+/// failed.
 pub(crate) const EVENT_TEXT_BYTES_MAX: usize = 400;
 
-/// Leases of a rank that ended and are remembered: who has more changes workers for a living, and the
-/// events tell of it.
+/// Number of ended leases that are kept for each rank: a rank with more changes workers constantly,
+/// and the events show that.
 pub const LEASES_KEPT: usize = 8;
 
-/// Parts of lists that came back, of one epoch in one generation, that are remembered.
+/// Number of returned parts of lists that are kept, for one epoch in one generation.
 pub const RETURNS_KEPT: usize = 256;
 
-/// Pieces in those at most.
+/// Maximum number of group ranges in those.
 pub const RETURNED_PIECES_KEPT: usize = 4_096;
 
-/// Access tokens at most: people, and a token for each worker.
+/// Maximum number of access tokens: people, and one token for each worker.
 pub const ACCESS_TOKENS_MAX: usize = 20_000;
 
-/// Jobs that a token names, at most.
+/// Maximum number of jobs that a token names.
 pub(crate) const SCOPES_MAX: usize = 64;
 
-/// Refuses a name that is empty, long or not printable.
+/// Rejects a name that is empty, too long or not printable.
 pub(crate) fn check_name(what: &str, name: &str) -> Result<(), Refusal> {
     let length = name.len();
     let reason = if name.is_empty() {
@@ -187,17 +196,17 @@ pub(crate) fn check_name(what: &str, name: &str) -> Result<(), Refusal> {
     Err(Refusal::Invalid(format!("{what} {reason}")))
 }
 
-/// As [`check_name`], but may be empty.
+/// As [`check_name`], but allows an empty label.
 pub(crate) fn check_label(what: &str, label: &str) -> Result<(), Refusal> {
     if label.is_empty() { Ok(()) } else { check_name(what, label) }
 }
 
-/// Refuses a free text that is too long.
+/// Rejects a free text that is too long.
 pub(crate) fn check_text(what: &str, text: &str) -> Result<(), Refusal> {
     check_length(what, text, TEXT_BYTES_MAX)
 }
 
-/// Refuses a text that is longer than `most` bytes.
+/// Rejects a text that is longer than `most` bytes.
 pub(crate) fn check_length(what: &str, text: &str, most: usize) -> Result<(), Refusal> {
     let length = text.len();
     if length <= most {
@@ -207,12 +216,12 @@ pub(crate) fn check_length(what: &str, text: &str, most: usize) -> Result<(), Re
     Err(Refusal::Invalid(reason))
 }
 
-/// The text, cut to [`TEXT_BYTES_MAX`] at a character's border.
+/// Returns the text, cut to [`TEXT_BYTES_MAX`] at a character boundary.
 pub(crate) fn shortened(text: &str) -> String {
     text[..text.floor_char_boundary(TEXT_BYTES_MAX)].to_owned()
 }
 
-/// Refuses one more than there may be.
+/// Rejects one more item if the maximum is reached.
 pub(crate) fn check_room(what: &str, held: u64, most: u64, hint: &str) -> Result<(), Refusal> {
     if held < most {
         return Ok(());
@@ -220,7 +229,7 @@ pub(crate) fn check_room(what: &str, held: u64, most: u64, hint: &str) -> Result
     Err(Refusal::Full { what: what.to_owned(), most, hint: hint.to_owned() })
 }
 
-/// Refuses a list that is longer than it may be.
+/// Rejects a list that is longer than allowed.
 pub(crate) fn check_count(
     what: &str,
     count: usize,

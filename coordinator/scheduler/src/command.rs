@@ -1,5 +1,5 @@
-//! What may change the state. Everything that a command needs is in it: time, ids and names are
-//! chosen by whoever proposes it.
+//! Commands that change the state. A command contains everything that it needs: its proposer
+//! chooses the time, the ids and the names.
 
 use serde::{Deserialize, Serialize};
 use shardfeed_plan::{ContentDigest, Corrupt, Digest, Intent, JobIdentity};
@@ -9,31 +9,34 @@ use crate::doubt::DoubtPolicy;
 use crate::hold::Hold;
 use crate::skipped::ReportSkipped;
 
-/// A worker's session: the log index of the command that began it.
+/// Id of a worker's session: the log index of the command that began it.
 pub type SessionId = u64;
 
-/// The right to serve one rank, or to scan one part of a dataset: the log index of the grant.
+/// Fencing token of the right to serve one rank or to scan one part of a dataset: the log index of
+/// the grant.
 pub type Fencing = u64;
 
 /// One change of the replicated state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Command {
-    /// Chosen by the caller; the same one again gets the first answer. Empty: not kept.
+    /// Id chosen by the caller; a repeated id returns the first answer. Empty: the answer is not
+    /// kept.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub request_id: String,
-    /// Who asks.
+    /// Name of the caller.
     pub principal: String,
-    /// Names of jobs and datasets that the principal is limited to, `*` and its name for a trainer without limits;
-    /// empty: it is an operator, an admin or a worker of the cluster, or nobody proves who they are.
+    /// Names of jobs and datasets that the principal is limited to; for a trainer without limits,
+    /// `*` and its own name. Empty: the caller is an operator, an admin or a worker of the cluster,
+    /// or callers are not authenticated.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub scope: Vec<String>,
-    /// The proposer's clock, Unix ms.
+    /// Proposer's clock, Unix ms.
     pub now_ms: u64,
-    /// What shall change.
+    /// The change itself.
     pub change: Change,
 }
 
-/// The changes.
+/// All changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
@@ -41,21 +44,21 @@ pub enum Change {
     JoinSession(JoinSession),
     /// A worker ends its session; its leases and scans are free at once.
     LeaveSession {
-        /// The session.
+        /// Id of the session.
         session: SessionId,
     },
     /// Sessions were not renewed in time; proposed by the leader's timer.
     ExpireSessions {
-        /// The sessions; those that are gone already are passed over.
+        /// Ids of the sessions; those that have already ended are ignored.
         sessions: Vec<SessionId>,
     },
-    /// A dataset is named; it is listed and scanned by workers before it is ready.
+    /// A dataset is added; workers list and scan it before it is ready.
     AddDataset(AddDataset),
-    /// A worker asks for parts of datasets to list or scan.
+    /// A worker claims parts of datasets to list or scan.
     TakeScans {
-        /// Its session.
+        /// Session of the worker.
         session: SessionId,
-        /// Parts at most.
+        /// Maximum number of parts.
         most: u32,
     },
     /// The files of a dataset were found.
@@ -66,80 +69,84 @@ pub enum Change {
     FailScan(FailScan),
     /// Scans made no progress in time; proposed by the leader's timer. Other sessions get them.
     ReleaseScans {
-        /// The scans; those that are no longer leased so are passed over.
+        /// The scans; those that are no longer under this lease are ignored.
         scans: Vec<LeasedScan>,
     },
-    /// All parts were scanned and put together; proposed by the leader, which has read them.
+    /// All parts were scanned and assembled; proposed by the leader, which has read them.
     FinishDataset(FinishDataset),
-    /// The parts cannot be put together; proposed by the leader.
+    /// The parts cannot be assembled; proposed by the leader.
     FailDataset(FailDataset),
-    /// A job is named.
+    /// A job is registered.
     RegisterJob(RegisterJob),
     /// A trainer's rank starts, moves or comes back.
     StartRank(StartRank),
-    /// A trainer is done with its rank, or gone.
+    /// A trainer has finished its rank, or is gone.
     EndRank {
-        /// Its lease.
+        /// Lease of the rank.
         lease: LeaseRef,
-        /// Whether it said how far it came: what its worker told last is all that it consumed.
+        /// True if the trainer reported its final position: the worker's last report then covers
+        /// everything that the trainer consumed.
         is_told: bool,
-        /// The error with which it ended; `None`: it ended by itself, or nobody knows.
+        /// Error with which the rank ended; `None` if it ended without one, or the reason is
+        /// unknown.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         failure: Option<String>,
     },
-    /// First steps not consumed, as workers told since the last such command.
+    /// First unconsumed steps, as reported by workers since the last such command.
     Report {
-        /// For each lease at most one.
+        /// Reports, at most one for each lease.
         cursors: Vec<CursorReport>,
     },
-    /// Workers met corrupt records, which they skip.
+    /// Workers found corrupt records, which they skip.
     ReportSkipped(ReportSkipped),
-    /// Ranks of dynamic jobs say how far they are and ask for more.
+    /// Ranks of dynamic jobs report their progress and claim more groups.
     TakeGroups {
-        /// 1 to [`crate::TAKES_MAX`], for each rank at most one.
+        /// Claims: 1 to [`crate::TAKES_MAX`], at most one for each rank.
         takes: Vec<Take>,
     },
-    /// Ranks of a dynamic job shall give back what they have not begun; proposed by the leader.
+    /// Ranks of a dynamic job are asked to give back work that they have not begun; proposed by the
+    /// leader.
     Revoke(Revoke),
-    /// Epochs of a dynamic job waited for nothing but samples in doubt; proposed by the leader.
+    /// Epochs of a dynamic job waited only for samples in doubt; proposed by the leader.
     WaitForDoubt(WaitForDoubt),
-    /// An operator says that a rank's trainer does not come back: the policy decides on its samples in doubt.
+    /// An operator declares that a rank's trainer does not come back: the policy decides on its
+    /// samples in doubt.
     DeclareGone {
-        /// Name of its job.
+        /// Name of the job.
         job: String,
         /// The rank.
         rank: u64,
     },
-    /// A worker shall get less, or more, to do.
+    /// A worker is cordoned, drained or opened again.
     CordonWorker {
-        /// Its name.
+        /// Name of the worker.
         worker: String,
-        /// What it may get.
+        /// New cordon state.
         state: Cordon,
     },
-    /// A job is held, or goes on.
+    /// A job is paused, cancelled or resumed.
     HoldJob {
-        /// Its name.
+        /// Name of the job.
         name: String,
-        /// How; `None`: it goes on.
+        /// Kind of hold; `None`: the job is resumed.
         hold: Option<Hold>,
-        /// Why, for people; may be empty.
+        /// Reason, for people; may be empty.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         reason: String,
     },
-    /// A dataset that no job refers to is forgotten.
+    /// A dataset that no job refers to is removed.
     RemoveDataset {
-        /// Its name.
+        /// Name of the dataset.
         name: String,
     },
-    /// A job that nobody is served of is forgotten.
+    /// A job of which no rank is served is removed.
     RemoveJob {
-        /// Its name.
+        /// Name of the job.
         name: String,
     },
-    /// Somebody may ask something from now on.
+    /// An access token is created.
     CreateAccess(CreateAccess),
-    /// Somebody may not any more.
+    /// An access token is revoked.
     RevokeAccess {
         /// Id of the token.
         id: String,
@@ -154,26 +161,26 @@ pub struct JoinSession {
     /// Name of the worker; a later session of the same name and another incarnation ends the
     /// earlier one.
     pub worker: String,
-    /// Host that it runs on.
+    /// Host of the worker.
     pub host: String,
-    /// One start of its process.
+    /// Id of one start of the worker's process.
     pub incarnation: String,
-    /// Version of its software.
+    /// Version of the worker's software.
     pub version: String,
-    /// Whether it lives in a trainer's process.
+    /// True if the worker runs inside a trainer's process.
     pub in_process: bool,
-    /// How long it lives without renewal.
+    /// Lifetime of the session without renewal, ms.
     pub ttl_ms: u64,
-    /// Path of its trainer socket, for people; empty: none.
+    /// Path of the trainer socket, for people; empty: none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub endpoint: String,
-    /// Ids of what it decodes images with, for people.
+    /// Ids of the image decoders, for people.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub decoders: Vec<String>,
-    /// Whether the caller proved who it is: then nobody else takes its place.
+    /// True if the caller was authenticated: then no other principal may replace it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub proved: bool,
-    /// Folders and URL prefixes below which it reads; empty: it has no such list.
+    /// Folders and URL prefixes below which the worker reads; empty: no such list was set.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub data_roots: Vec<String>,
 }
@@ -181,16 +188,16 @@ pub struct JoinSession {
 /// See [`Change::AddDataset`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AddDataset {
-    /// Its name.
+    /// Name of the dataset.
     pub name: String,
-    /// Patterns of its files, absolute; none where `listing` is given.
+    /// Absolute patterns of the files; empty if `listing` is given.
     pub patterns: Vec<String>,
-    /// How they are compressed: `auto`, `none`, `gzip` or `zlib`.
+    /// Compression: `auto`, `none`, `gzip` or `zlib`.
     pub compression: String,
-    /// What of damaged files is left out. Left out where it is written while that is nothing.
+    /// Policy for damaged files. Not serialized if it is the default (`Corrupt::is_error`).
     #[serde(default, skip_serializing_if = "Corrupt::is_error")]
     pub corrupt: Corrupt,
-    /// Its files, where the caller found them already.
+    /// The dataset's files, if the caller has already found them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listing: Option<Listing>,
 }
@@ -198,93 +205,94 @@ pub struct AddDataset {
 /// The files of a dataset.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listing {
-    /// Folder that their paths are relative to.
+    /// Folder that the paths are relative to.
     pub root: String,
-    /// The files in manifest order, cut into parts.
+    /// The files in manifest order, split into parts.
     pub parts: Vec<Part>,
 }
 
-/// A listing or the scan of a part that is leased.
+/// A listing, or the scan of a part, that is leased.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LeasedScan {
-    /// The dataset.
+    /// Name of the dataset.
     pub dataset: String,
-    /// Which part of its listing; `None`: the listing.
+    /// Number of the part; `None`: the listing.
     pub part: Option<u64>,
-    /// The scan's lease.
+    /// Fencing token of the scan's lease.
     pub fencing: Fencing,
 }
 
-/// Where a listing or a part of it is kept: a chunk by its digest.
+/// A part of a listing, stored as a chunk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
-    /// Digest of the chunk that holds it.
+    /// Digest of the chunk.
     pub chunk: Digest,
-    /// Files in it.
+    /// Number of files in the part.
     pub files: u64,
-    /// Bytes of these.
+    /// Total size of these files, bytes.
     pub bytes: u64,
 }
 
 /// See [`Change::ReportListing`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReportListing {
-    /// The reporter's session.
+    /// Session of the reporter.
     pub session: SessionId,
-    /// The dataset.
+    /// Name of the dataset.
     pub dataset: String,
-    /// The scan's lease.
+    /// Fencing token of the scan's lease.
     pub fencing: Fencing,
-    /// Folder that its paths are relative to.
+    /// Folder that the paths are relative to.
     pub root: String,
-    /// Its files in manifest order, cut into parts.
+    /// The files in manifest order, split into parts.
     pub parts: Vec<Part>,
 }
 
 /// See [`Change::ReportScan`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReportScan {
-    /// The reporter's session.
+    /// Session of the reporter.
     pub session: SessionId,
-    /// The dataset.
+    /// Name of the dataset.
     pub dataset: String,
-    /// Which part of its listing.
+    /// Number of the part.
     pub part: u64,
-    /// The scan's lease.
+    /// Fencing token of the scan's lease.
     pub fencing: Fencing,
-    /// Digest of the chunk that holds what was found.
+    /// Digest of the chunk that holds the result.
     pub chunk: Digest,
-    /// Records found.
+    /// Number of records found.
     pub records: u64,
 }
 
 /// See [`Change::FailScan`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailScan {
-    /// The reporter's session.
+    /// Session of the reporter.
     pub session: SessionId,
-    /// The dataset.
+    /// Name of the dataset.
     pub dataset: String,
-    /// The scan's lease.
+    /// Fencing token of the scan's lease.
     pub fencing: Fencing,
-    /// What is wrong.
+    /// The failure.
     pub failure: Failure,
 }
 
-/// Why a dataset cannot be used.
+/// Reason why a dataset cannot be used.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// Name of the error's kind, as on the wire.
     pub kind: String,
-    /// What is wrong, and what to do.
+    /// Description of the error, and a hint for the user.
     pub message: String,
-    /// File, if one is to blame.
+    /// File that caused the error, if any.
     pub file: Option<String>,
-    /// Offset in the uncompressed file, in bytes.
+    /// Offset in the uncompressed file, bytes.
     pub offset: Option<u64>,
     /// Ordinal of the record.
     pub ordinal: Option<u64>,
-    /// Worker that reported it, and for whom it speaks; empty: the coordinator found it.
+    /// Worker that reported the error, and its principal if that differs; empty: the coordinator
+    /// found it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reported_by: String,
 }
@@ -292,40 +300,40 @@ pub struct Failure {
 /// See [`Change::FinishDataset`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FinishDataset {
-    /// The dataset.
+    /// Name of the dataset.
     pub dataset: String,
-    /// Its attempt: counts how often it was added.
+    /// Attempt: how many times the dataset was added.
     pub attempt: u64,
-    /// Its content.
+    /// Content digest.
     pub content: ContentDigest,
-    /// Shards.
+    /// Number of shards.
     pub shards: u64,
-    /// Records.
+    /// Number of records.
     pub records: u64,
 }
 
 /// See [`Change::FailDataset`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailDataset {
-    /// The dataset.
+    /// Name of the dataset.
     pub dataset: String,
-    /// Its attempt: counts how often it was added.
+    /// Attempt: how many times the dataset was added.
     pub attempt: u64,
-    /// What is wrong.
+    /// The failure.
     pub failure: Failure,
 }
 
 /// See [`Change::RegisterJob`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegisterJob {
-    /// Its name.
+    /// Name of the job.
     pub name: String,
-    /// What fixes its order.
+    /// Identity, which determines the job's order.
     pub identity: JobIdentity,
-    /// Dataset of the same content that it reads; empty in one process, where it has no name.
+    /// Dataset with the same content; empty in one process, where it has no name.
     pub dataset: String,
-    /// Chunks of its `RecordSpec`, in order. Empty in one process, for a job that is registered, and for
-    /// one of an earlier release.
+    /// Chunks of the job's `RecordSpec`, in order. Empty in one process, for a job that is already
+    /// registered, and for one of an earlier release.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub record_spec_chunks: Vec<Digest>,
 }
@@ -333,62 +341,62 @@ pub struct RegisterJob {
 /// See [`Change::StartRank`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StartRank {
-    /// The job.
+    /// Name of the job.
     pub job: String,
-    /// The start of the ranks that this one belongs to, as the launcher names it.
+    /// Run that the rank belongs to, as the launcher names it.
     pub run: Option<String>,
     /// Data-parallel rank.
     pub rank: u64,
-    /// Data-parallel ranks.
+    /// Number of data-parallel ranks.
     pub world_size: u64,
-    /// Slots of an epoch that exist at most.
+    /// Maximum number of entries in an epoch.
     pub limit: Option<u64>,
-    /// Session of the worker that serves it.
+    /// Session of the worker that serves the rank.
     pub session: SessionId,
-    /// One loader of one process: the same one may come back.
+    /// Id of one loader in one process: the same loader may come back.
     pub trainer: String,
-    /// Where from.
+    /// Position to start from.
     pub intent: Intent,
-    /// Of a dynamic job: what becomes of samples in doubt.
+    /// For a dynamic job: policy for samples in doubt.
     #[serde(default)]
     pub doubt: DoubtPolicy,
-    /// The trainer's process, where its worker knows it.
+    /// The trainer's process, if the worker knows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<Peer>,
 }
 
-/// A process on a worker's host, as the kernel says.
+/// A process on a worker's host, as identified by the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Peer {
-    /// Its user.
+    /// User id.
     pub uid: u32,
-    /// Its group.
+    /// Group id.
     pub gid: u32,
-    /// The process; 0: not visible to the worker.
+    /// Process id; 0: not visible to the worker.
     pub pid: u32,
 }
 
-/// A lease by what it is for.
+/// Identifies a lease of a rank.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LeaseRef {
-    /// The job.
+    /// Name of the job.
     pub job: String,
-    /// The generation.
+    /// Generation of the job.
     pub generation: u64,
     /// The rank.
     pub rank: u64,
-    /// The token.
+    /// Fencing token.
     pub fencing: Fencing,
 }
 
-/// How far a rank is.
+/// Progress of a rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CursorReport {
-    /// Its lease.
+    /// Lease of the rank.
     pub lease: LeaseRef,
-    /// Epoch of the first step that it has not consumed.
+    /// Epoch of the first step that the rank has not consumed.
     pub epoch: u64,
-    /// That step of the epoch.
+    /// That step, counted within the epoch.
     pub step: u64,
 }
 
@@ -397,83 +405,87 @@ pub struct CursorReport {
 pub struct Take {
     /// Lease of the rank.
     pub lease: LeaseRef,
-    /// Epoch whose list is meant; the rank may still be in the one before.
+    /// Epoch of the list; the rank may still be in the previous epoch.
     pub epoch: u64,
-    /// The first step of that epoch that the rank has not consumed.
+    /// First step of that epoch that the rank has not consumed.
     pub step: u64,
     /// Position in the list up to which the worker may have begun to deliver.
     pub started: u64,
-    /// Pieces of the list that the worker has, after what it released.
+    /// Number of group ranges of the list that the worker has after this release.
     pub known: u64,
-    /// Samples that it would like to have and not to have begun; 0 = only tell.
+    /// Number of samples that the worker wants to have without having begun them; 0: it claims
+    /// none.
     pub wants: u64,
-    /// Samples beyond what is consumed that shall lie before the horizon; a batch always does.
+    /// Number of samples beyond the consumed ones that should lie before the horizon; at least a
+    /// batch always does.
     pub ahead: u64,
-    /// It gives back what lies from this position on, which is not below `started`.
+    /// Position from which on the worker gives back the list; not below `started`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub released: Option<u64>,
-    /// What the plan says of the epoch.
+    /// Facts about the epoch from the plan.
     pub facts: PoolFacts,
 }
 
-/// The groups of an epoch, as the plan says: the same for every generation.
+/// The groups of an epoch, from the plan: the same for every generation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolFacts {
-    /// Groups of the epoch.
+    /// Number of groups in the epoch.
     pub groups: u64,
-    /// Samples of the epoch.
+    /// Number of samples in the epoch.
     pub samples: u64,
-    /// Group whose size is told first: the first one that was never granted, as the leader saw it.
+    /// Group of the first size in `next`: the first group that was never granted, as the leader saw
+    /// it.
     pub at: u64,
-    /// Samples of that group and those after it, at most [`crate::SIZES_TOLD_MAX`].
+    /// Number of samples of that group and the following ones, at most [`crate::SIZES_TOLD_MAX`]
+    /// groups.
     pub next: Vec<u64>,
 }
 
 /// See [`Change::Revoke`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Revoke {
-    /// The job.
+    /// Name of the job.
     pub job: String,
-    /// Its generation.
+    /// Generation of the job.
     pub generation: u64,
     /// Epoch of the lists.
     pub epoch: u64,
-    /// At most [`crate::REVOKES_MAX`]; those that no longer make sense are passed over.
+    /// At most [`crate::REVOKES_MAX`]; those that no longer apply are ignored.
     pub revokes: Vec<RankRevoke>,
 }
 
 /// See [`Change::WaitForDoubt`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitForDoubt {
-    /// The job.
+    /// Name of the job.
     pub job: String,
-    /// Its generation.
+    /// Generation of the job.
     pub generation: u64,
     /// Epochs that wait.
     pub epochs: Vec<u64>,
-    /// How long the leader has seen them wait since the last such command, ms.
+    /// Time that the leader has seen them wait since the last such command, ms.
     pub ms: u64,
 }
 
-/// One rank that shall give back.
+/// Revocation of the end of one rank's list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankRevoke {
     /// The rank.
     pub rank: u64,
-    /// Position in its list from which on.
+    /// Position in the list from which on the rank gives back samples.
     pub from: u64,
 }
 
-/// What a worker may get.
+/// Cordon state of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cordon {
-    /// Everything.
+    /// The worker may receive any work.
     #[default]
     Open,
-    /// No scan, no rank and no group that it does not have yet.
+    /// The worker receives no new scan, rank or group.
     Cordoned,
-    /// As cordoned; it also gives back scans, and groups that it has not begun.
+    /// As `Cordoned`; the worker also gives back scans, and groups that it has not begun.
     Draining,
 }
 

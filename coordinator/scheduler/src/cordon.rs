@@ -1,4 +1,4 @@
-//! Workers that get nothing new, by name: a cordon outlives their sessions.
+//! Workers that receive no new work, by name: a cordon outlives their sessions.
 
 use std::fmt;
 
@@ -21,15 +21,16 @@ impl fmt::Display for Cordon {
 }
 
 impl Sessions {
-    /// What a session may get. A worker in a trainer's process gets everything: it is where the
-    /// work of others goes.
+    /// Returns the cordon state of a session.
+    ///
+    /// Always `Open` for a worker in a trainer's process: it takes over the work of other workers.
     pub(crate) fn cordon(&self, session: SessionId) -> Cordon {
         let join = self.live.get(&session).map(|session| &session.join);
         let cordoned = join.filter(|join| !join.in_process);
         cordoned.and_then(|join| self.cordons.get(&join.worker)).copied().unwrap_or_default()
     }
 
-    /// Whether the worker of a rank gets nothing new.
+    /// True if the worker of a rank receives no new work.
     pub(crate) fn is_cordoned_rank(&self, lease: &LeaseRef, jobs: &Jobs) -> bool {
         let generation = jobs.by_name.get(&lease.job);
         let generation = generation.and_then(|job| job.generations.get(&lease.generation));
@@ -38,7 +39,7 @@ impl Sessions {
         served.is_some_and(|served| self.cordon(served.session) != Cordon::Open)
     }
 
-    /// Refuses a rank that a cordoned worker does not serve yet.
+    /// Rejects a rank that a cordoned worker does not serve yet.
     pub(crate) fn may_serve(&self, start: &StartRank) -> Result<(), Refusal> {
         let state = self.cordon(start.session);
         let Some(session) = self.live.get(&start.session).filter(|_| state != Cordon::Open) else {
@@ -53,12 +54,12 @@ impl Sessions {
 }
 
 impl State {
-    /// What the worker of that name may get.
+    /// Returns the cordon state of the worker with this name.
     pub fn cordon(&self, worker: &str) -> Cordon {
         self.sessions.cordons.get(worker).copied().unwrap_or_default()
     }
 
-    /// Workers that get less than everything, by name.
+    /// Workers that are cordoned or draining, by name.
     pub fn cordons(&self) -> impl Iterator<Item = (&str, Cordon)> {
         self.sessions.cordons.iter().map(|(worker, state)| (worker.as_str(), *state))
     }
@@ -84,8 +85,8 @@ impl State {
         Ok(Answer::Done)
     }
 
-    /// Frees the scans of a draining worker and asks its ranks to give back what they have not
-    /// begun, where others can have it.
+    /// Frees the scans of a draining worker and asks its ranks to give back the samples that they
+    /// have not begun, where other ranks can get them.
     pub(crate) fn drain(&mut self, session: SessionId) {
         if self.sessions.cordon(session) != Cordon::Draining {
             return;
@@ -199,7 +200,7 @@ mod tests {
         assert_eq!((released.truncated, released.pieces.len()), (Some(8), 0));
         let pool = &fixture.current().pools[&0];
         assert_eq!((pool.returned.samples(), facts().samples), (12, 40));
-        // What it gave back is for the other one.
+        // The other rank gets the samples that it gave back.
         assert_eq!(taken(&mut fixture, 1, 0, 12).pieces.len(), 2);
         // Its own rank ends with a short batch at most.
         assert_eq!(taken(&mut fixture, 0, 8, 20).pieces.len(), 0);

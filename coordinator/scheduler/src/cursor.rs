@@ -1,4 +1,4 @@
-//! How far ranks are: reports, and the token that all of them have passed.
+//! Progress of ranks: reports, and the loader state that all ranks have passed.
 
 use serde::{Deserialize, Serialize};
 use shardfeed_plan::{EPOCHS, ORDER_VERSION, TOKEN_FORMAT, Tail, Token};
@@ -13,49 +13,53 @@ use crate::origin::at_step;
 use crate::pool::Tally;
 use crate::state::{Moment, State};
 
-/// The first step that a rank has not consumed.
+/// First step that a rank has not consumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct RankCursor {
-    /// Its epoch.
+    /// Epoch of the step.
     pub epoch: u64,
-    /// The step of the epoch.
+    /// Number of the step within the epoch.
     pub step: u64,
 }
 
 /// An epoch that every rank of a generation has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SealedEpoch {
-    /// The epoch.
+    /// Number of the epoch.
     pub epoch: u64,
-    /// The generation that finished it.
+    /// Generation that finished it.
     pub generation: u64,
-    /// When its first rank began it in that generation, as far as reported, Unix ms.
+    /// Time at which the first rank began it in that generation, as far as reported, Unix ms.
     pub began_ms: u64,
-    /// When its last rank left it, Unix ms.
+    /// Time at which the last rank left it, Unix ms.
     pub sealed_ms: u64,
-    /// Of a dynamic job: its numbers, which outlive what was granted. Others follow from the plan.
+    /// For a dynamic job: its counts, which are kept longer than the lists. For other jobs they
+    /// follow from the plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tally: Option<Tally>,
 }
 
 impl RankCursor {
-    /// Whether there can be such a step.
+    /// True if such a step can exist.
     pub(crate) fn is_possible(&self) -> bool {
         self.epoch <= EPOCHS && self.step <= STEP_MAX
     }
 }
 
 impl State {
-    /// The first step that a rank has not consumed, as far as reported; `None` if it never joined
-    /// that generation, or is forgotten.
+    /// First step that a rank has not consumed, as far as reported; `None` if it never joined that
+    /// generation, or is no longer kept.
     pub fn live_cursor(&self, job: &str, generation: u64, rank: u64) -> Option<RankCursor> {
         Some(self.job(job)?.generations.get(&generation)?.ranks.get(&rank)?.cursor)
     }
 
-    /// The token of the first step that some rank of the current generation has not consumed;
-    /// ranks that have not joined stand at its origin. `None` if the job has not started.
+    /// Loader state of the first step that some rank of the current generation has not consumed.
     ///
-    /// # Errors  `NotFound`; `Invalid` with `tail="uneven"`, where each token speaks for one rank.
+    /// Ranks that have not joined are at the generation's origin. `None` if the job has not
+    /// started.
+    ///
+    /// # Errors
+    /// `NotFound`; `Invalid` with `tail="uneven"`, where each loader state belongs to one rank.
     pub fn latest_token(&self, job: &str) -> Result<Option<Token>, Refusal> {
         let job = self.jobs.get(job)?;
         if job.identity.tail == Tail::Uneven {
@@ -78,7 +82,7 @@ impl State {
                 segments: at_step(current.segments_of(epoch)?, step),
                 speaks_for: None,
                 records: None,
-                // Only of dynamic jobs, which have no latest one.
+                // Set only for dynamic jobs, which have no latest loader state.
                 cluster: None,
             })
         }))
@@ -112,8 +116,9 @@ impl Job {
 }
 
 impl Generation {
-    /// Whether a lease may move its rank's cursor there. One that ended tells how far its rank came at least,
-    /// while that is in doubt.
+    /// True if a lease may move its rank's cursor to `to`.
+    ///
+    /// A lease that ended may still report the rank's minimum progress while that is in doubt.
     fn may_advance(&self, lease: &LeaseRef, to: RankCursor, is_dynamic: bool) -> bool {
         let rank = self.ranks.get(&lease.rank).filter(|rank| rank.cursor <= to);
         let pool = self.pools.get(&to.epoch);
@@ -208,7 +213,7 @@ mod tests {
         fixture.report(0, 3, 0);
         fixture.now_ms = 40;
         fixture.report(1, 3, 1);
-        // No rank was seen in epoch 2.
+        // No rank reported epoch 2.
         assert_eq!(sealed(&fixture), [(0, 0, 0, 20), (1, 0, 10, 40), (2, 0, 10, 40)]);
     }
 
@@ -264,7 +269,7 @@ mod tests {
         fixture.start(start.clone());
         fixture.report(0, 2, 45);
         let token = |fixture: &Fixture| fixture.state.latest_token(JOB).unwrap().unwrap();
-        // Rank 1 has not joined, so it stands at the origin.
+        // Rank 1 has not joined, so it is at the origin.
         assert_eq!((token(&fixture).epoch, token(&fixture).step()), (2, 40));
         fixture.start(StartRank { rank: 1, ..start });
         fixture.report(1, 2, 43);

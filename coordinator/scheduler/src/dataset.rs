@@ -1,4 +1,4 @@
-//! Datasets: named once, listed and scanned by workers, then ready for good.
+//! Datasets: added once, listed and scanned by workers, then ready permanently.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,73 +22,73 @@ use crate::state::{Moment, State};
 /// A dataset.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dataset {
-    /// Its name.
+    /// Name of the dataset.
     pub name: String,
-    /// Patterns of its files.
+    /// Patterns of the files.
     pub patterns: Vec<String>,
-    /// How they are compressed: `auto`, `none`, `gzip` or `zlib`.
+    /// Compression: `auto`, `none`, `gzip` or `zlib`.
     pub compression: String,
-    /// What of damaged files is left out. Left out where it is written while that is nothing.
+    /// Policy for damaged files. Not serialized if it is the default (`Corrupt::is_error`).
     #[serde(default, skip_serializing_if = "Corrupt::is_error")]
     pub corrupt: Corrupt,
-    /// Counts how often it was added, from 1; of one that was removed before, from beyond its last.
+    /// Number of times that it was added, from 1; after a removal the count continues.
     pub attempt: u64,
     /// Log index at which this attempt began; the oldest one is served first.
     pub order: u64,
-    /// When this attempt began, Unix ms.
+    /// Time at which this attempt began, Unix ms.
     pub added_ms: u64,
-    /// Who added it.
+    /// Principal that added it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub added_by: String,
-    /// Names that they are limited to, as in [`Command::scope`]: only their own sessions, and workers below
-    /// whose data roots it lies, may scan it.
+    /// Names that this principal is limited to, as in [`Command::scope`]: only its own sessions,
+    /// and workers whose data roots contain the dataset, may scan it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub scope: Vec<String>,
-    /// Sessions that made no progress with it, and how often.
+    /// Number of stalls of each session that made no progress with it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) stalls: BTreeMap<SessionId, u32>,
-    /// How far it is.
+    /// Phase of the dataset.
     pub phase: Phase,
 }
 
-/// How far a dataset is.
+/// Phase of a dataset.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// Its files are looked for.
+    /// The files are being listed.
     Listing {
-        /// By whom; `None`: free.
+        /// Lease of the listing; `None`: free.
         lease: Option<ScanLease>,
     },
-    /// Its parts are scanned.
+    /// The parts are being scanned.
     Scanning(Scan),
-    /// All parts are scanned; the leader puts them together.
+    /// All parts are scanned; the leader assembles them.
     Assembling(Scan),
-    /// It can be read.
+    /// The dataset is ready to be read.
     Ready(Ready),
-    /// It cannot be used; adding it again tries again.
+    /// The dataset cannot be used; adding it again starts a new attempt.
     Failed {
-        /// Why.
+        /// The failure.
         failure: Failure,
-        /// When, Unix ms.
+        /// Time of the failure, Unix ms.
         failed_ms: u64,
     },
 }
 
-/// A dataset that can be read.
+/// A dataset that is ready to be read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ready {
-    /// Its content.
+    /// Content digest.
     pub content: ContentDigest,
-    /// Shards.
+    /// Number of shards.
     pub shards: u64,
-    /// Records.
+    /// Number of records.
     pub records: u64,
-    /// Bytes of its files.
+    /// Total size of the files, bytes.
     pub bytes: u64,
-    /// When, Unix ms.
+    /// Time at which it became ready, Unix ms.
     pub ready_ms: u64,
-    /// How it was scanned: its folder, and the chunks of its manifest.
+    /// Its scan: the folder, and the chunks of the manifest.
     pub scan: Scan,
 }
 
@@ -101,27 +101,27 @@ pub(crate) struct Datasets {
     pub(crate) with_work: BTreeMap<u64, String>,
     #[serde(skip)]
     pub(crate) assembling: BTreeSet<String>,
-    /// Parts of all datasets.
+    /// Number of parts of all datasets.
     #[serde(skip)]
     pub(crate) parts: u64,
-    /// Attempts of datasets that were removed are numbered up to this, so that what is proposed
-    /// for one of them never fits another of its name.
+    /// Highest attempt of the datasets that were removed. Later attempts have higher numbers, so
+    /// that a proposal for a removed dataset never fits another one of the same name.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) removed_attempts: u64,
 }
 
 impl Dataset {
-    /// What was found and done so far.
+    /// Progress of the scan.
     pub fn progress(&self) -> Progress {
         self.scan().map(|scan| scan.progress).unwrap_or_default()
     }
 
-    /// Folder that its paths are relative to, once it is listed.
+    /// Folder that the paths are relative to, once the dataset is listed.
     pub fn root(&self) -> Option<&str> {
         self.scan().map(|scan| scan.root.as_str())
     }
 
-    /// Its listing, once there is one and unless it failed.
+    /// The listing, once it exists and unless the dataset failed.
     pub fn scan(&self) -> Option<&Scan> {
         match &self.phase {
             Phase::Scanning(scan) | Phase::Assembling(scan) => Some(scan),
@@ -130,7 +130,7 @@ impl Dataset {
         }
     }
 
-    /// What is known of it, if it can be read.
+    /// Properties of the dataset, if it is ready.
     pub fn ready(&self) -> Option<&Ready> {
         match &self.phase {
             Phase::Ready(ready) => Some(ready),
@@ -155,7 +155,7 @@ impl Ready {
 }
 
 impl Phase {
-    /// What the dataset is in it, in a sentence.
+    /// Description of the phase for a sentence: "the dataset is ...".
     pub(crate) fn in_words(&self) -> &'static str {
         match self {
             Self::Listing { .. } => "being listed",
@@ -166,7 +166,7 @@ impl Phase {
         }
     }
 
-    /// Its name in tables.
+    /// Name of the phase in tables.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Listing { .. } => "listing",
@@ -187,7 +187,7 @@ impl Datasets {
         self.by_name.get(name).ok_or_else(|| not_found(name))
     }
 
-    /// Files a dataset by what it is now; after every change of one.
+    /// Updates the indexes after a change of a dataset.
     pub(crate) fn file(&mut self, name: &str) {
         let Some(dataset) = self.by_name.get(name) else {
             return;
@@ -204,7 +204,7 @@ impl Datasets {
         }
     }
 
-    /// Refuses one more dataset of a limited principal that has as many as it may.
+    /// Rejects one more dataset of a limited principal that has reached its quota.
     fn check_quota(&self, principal: &str, parts: usize) -> Result<(), Refusal> {
         let own = || self.by_name.values().filter(|dataset| dataset.added_by == principal);
         let waits =
@@ -217,7 +217,7 @@ impl Datasets {
         self.check_parts(principal, parts)
     }
 
-    /// Whether a limited principal's datasets may have so many parts more.
+    /// Checks that a limited principal's datasets may have `more` further parts.
     pub(crate) fn check_parts(&self, principal: &str, more: usize) -> Result<(), Refusal> {
         let own = self.by_name.values().filter(|dataset| dataset.added_by == principal);
         let held: u64 = own.map(|dataset| dataset.progress().parts).sum();
@@ -252,7 +252,7 @@ impl Datasets {
         self.file(name);
     }
 
-    /// Computes anew what the datasets imply.
+    /// Recomputes the indexes from the datasets.
     pub(crate) fn index(&mut self, sessions: &mut Sessions) {
         self.with_work.clear();
         self.assembling.clear();
@@ -400,7 +400,7 @@ impl State {
         Ok(Answer::Done)
     }
 
-    /// Ends an attempt; the scans of others are dropped.
+    /// Ends an attempt with a failure and drops the remaining scans.
     pub(crate) fn fail(&mut self, moment: Moment, name: &str, failure: Failure) {
         let end = failure.message.floor_char_boundary(EVENT_TEXT_BYTES_MAX);
         let (dataset, message) = (name.to_owned(), failure.message[..end].to_owned());
@@ -409,12 +409,12 @@ impl State {
     }
 }
 
-/// Whether the dataset failed by just this.
+/// True if the dataset failed with exactly this failure.
 pub(crate) fn is_failed_by(dataset: &Dataset, failure: &Failure) -> bool {
     matches!(&dataset.phase, Phase::Failed { failure: known, .. } if known == failure)
 }
 
-/// A failure with its texts cut to what is kept.
+/// Returns the failure with its texts cut to the maximum length.
 pub(crate) fn bounded(failure: &Failure) -> Failure {
     Failure {
         kind: shortened(&failure.kind),
@@ -425,7 +425,7 @@ pub(crate) fn bounded(failure: &Failure) -> Failure {
     }
 }
 
-/// Refuses a content that is not the dataset's.
+/// Rejects a content digest that differs from the dataset's.
 pub(crate) fn check_content(
     name: &str,
     ready: &Ready,
@@ -543,7 +543,7 @@ mod tests {
         Change::FailDataset(FailDataset { dataset, attempt, failure })
     }
 
-    /// A dataset of one part that waits to be put together.
+    /// A dataset of one part that waits to be assembled.
     fn assembling() -> (Fixture, u64) {
         let mut fixture = Fixture::default();
         let session = fixture.join("w");
@@ -601,7 +601,7 @@ mod tests {
         assert_eq!((dataset(&fixture).attempt, dataset(&fixture).phase.name()), (2, "listing"));
         let fencing = fixture.take(session, 1)[0].fencing;
         fixture.done(listing(session, fencing, 1));
-        // What was put together of the earlier attempt is not of this one.
+        // The result that was assembled for the earlier attempt does not apply to this one.
         let fencing = fixture.take(session, 1)[0].fencing;
         fixture.done(scanned(session, fencing, 0));
         fixture.refused(finish(1, 1), expect!["dataset `images` is in its attempt 2, not 1"]);

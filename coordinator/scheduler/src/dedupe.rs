@@ -1,4 +1,4 @@
-//! Answers that are remembered, so that a repeated request changes nothing.
+//! Kept answers, so that a repeated request changes nothing.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,7 +11,7 @@ use crate::bound::{ANSWERS_BYTES_MAX, REQUEST_AGE_MS, REQUESTS_KEPT, REQUESTS_KE
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Dedupe {
     answers: VecDeque<Remembered>,
-    /// Answers forgotten so far: the number of the oldest kept one.
+    /// Number of answers dropped so far: the number of the oldest kept one.
     forgotten: u64,
     /// Number of the answer by its request id.
     #[serde(skip)]
@@ -34,14 +34,14 @@ impl Remembered {
 }
 
 impl Dedupe {
-    /// The answer that the request got.
+    /// Returns the answer to a request, if it is kept.
     pub(crate) fn answer(&self, request_id: &str) -> Option<&Result<Answer, Refusal>> {
         let number = self.by_id.get(request_id)?;
         let place = usize::try_from(number - self.forgotten).ok()?;
         self.answers.get(place).map(|remembered| &remembered.answer)
     }
 
-    /// Remembers an answer, unless the request has no id.
+    /// Keeps an answer, unless the request has no id.
     pub(crate) fn remember(
         &mut self,
         request_id: &str,
@@ -60,7 +60,7 @@ impl Dedupe {
         }
     }
 
-    /// Forgets what is older than [`REQUEST_AGE_MS`], all but the last [`REQUESTS_KEPT_LEAST`].
+    /// Drops answers older than [`REQUEST_AGE_MS`], except the last [`REQUESTS_KEPT_LEAST`].
     pub(crate) fn expire(&mut self, now_ms: u64) {
         let old = |at_ms: u64| now_ms.saturating_sub(at_ms) >= REQUEST_AGE_MS;
         while self.answers.len() > REQUESTS_KEPT_LEAST
@@ -70,12 +70,12 @@ impl Dedupe {
         }
     }
 
-    /// Answers remembered.
+    /// Number of kept answers.
     pub(crate) fn len(&self) -> usize {
         self.answers.len()
     }
 
-    /// Computes anew what the answers imply.
+    /// Recomputes the indexes from the answers.
     pub(crate) fn index(&mut self) {
         self.by_id.clear();
         self.bytes = 0;
@@ -118,7 +118,7 @@ mod tests {
         let before = fixture.contents();
         let again = fixture.request("a", start.clone());
         assert_eq!(again, Applied { repeated: true, ..first.clone() });
-        // Whatever comes under that id.
+        // Only the id counts: another change under the same id returns the same answer.
         assert_eq!(fixture.request("a", add()), again);
         assert_eq!(fixture.contents(), before);
         assert_ne!(fixture.request("b", start).answer, first.answer);
@@ -156,7 +156,7 @@ mod tests {
         };
         let first = joined(1_000, "i1");
         assert_eq!(joined(1_000 + 9 * REQUEST_AGE_MS, "i2"), Applied { repeated: true, ..first });
-        // A proposer whose clock is behind does not turn it back.
+        // A proposer whose clock is behind does not turn the state's clock back.
         assert!(joined(0, "i2").repeated);
     }
 

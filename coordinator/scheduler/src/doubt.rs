@@ -1,5 +1,5 @@
-//! Samples in doubt: a rank's worker or trainer is gone, and only the trainer knows which of them it consumed.
-//! Nobody else gets them while it may come back and say so.
+//! Samples in doubt: a rank's worker or trainer is gone, and only the trainer knows which of them
+//! it consumed. No other rank gets them while the trainer may still come back and report.
 //! Source: docs/ORDER.md, section 10; docs/ARCHITECTURE.md, Dynamic jobs.
 
 use std::fmt;
@@ -16,26 +16,28 @@ use crate::job::Job;
 use crate::pool::{Pool, Share};
 use crate::state::{Moment, State};
 
-/// One command counts at most so much waiting: a leader that was stopped does not know what others did.
+/// Maximum waiting time that one command counts, ms: a leader that was stopped does not know what
+/// happened meanwhile.
 const WAITED_MS_MAX: u64 = 5_000;
 
-/// What becomes of samples in doubt whose trainer does not come back.
+/// Policy for samples in doubt whose trainer does not come back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InDoubt {
     /// Other ranks get them: none is lost, and those that the trainer consumed are delivered twice.
     #[default]
     Redeliver,
-    /// No rank gets them: none is delivered twice, and those that the trainer did not consume are lost.
+    /// No rank gets them: none is delivered twice, and those that the trainer did not consume are
+    /// lost.
     Drop,
 }
 
-/// The policy of a generation.
+/// In-doubt policy of a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DoubtPolicy {
-    /// What it decides.
+    /// Decision about the samples.
     pub in_doubt: InDoubt,
-    /// How long an epoch waits for nothing but samples in doubt before it decides, ms.
+    /// Time for which an epoch waits only for samples in doubt before the policy decides, ms.
     pub grace_ms: u64,
 }
 
@@ -49,7 +51,7 @@ impl fmt::Display for InDoubt {
 }
 
 impl DoubtPolicy {
-    /// The grace, as messages show it.
+    /// The grace period, as messages show it.
     pub(crate) fn grace_text(&self) -> String {
         format!("{} s", self.grace_ms as f64 / 1e3)
     }
@@ -61,33 +63,34 @@ impl Default for DoubtPolicy {
     }
 }
 
-/// Why the end of a rank's list is in doubt.
+/// Reason why the end of a rank's list is in doubt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Doubt {
-    /// The lease that had it.
+    /// Fencing token of the rank's last lease.
     pub(crate) fencing: Fencing,
-    /// Since when, Unix ms.
+    /// Time since which it is in doubt, Unix ms.
     pub since_ms: u64,
 }
 
 /// The end of a list that was in doubt until the policy decided. Its trainer may still come back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Decided {
-    /// The lease that had it.
+    /// Fencing token of the rank's last lease.
     pub(crate) fencing: Fencing,
     /// Position in the list at which it was cut off.
     pub(crate) at: u64,
-    /// What was cut off; its first step is the first one that was not known to be consumed.
+    /// The part that was cut off; its first step is the first one not known to be consumed.
     pub(crate) rest: RankList,
-    /// Whether it was dropped, and not granted to others.
+    /// True if the samples were dropped instead of granted to other ranks.
     pub(crate) is_dropped: bool,
 }
 
-/// A decision: of which rank, on how many samples.
+/// A decision: the rank and the number of samples.
 type Decision = (u64, u64);
 
 impl State {
-    /// Epochs that wait for nothing but samples in doubt, by job and generation: a leader counts for how long.
+    /// Epochs that wait only for samples in doubt, by job and generation: a leader measures how
+    /// long.
     pub fn waiting_for_doubt(&self) -> Vec<(String, u64, Vec<u64>)> {
         let mut waiting = vec![];
         for job in self.jobs().filter(|job| job.identity.is_dynamic() && job.held.is_none()) {
@@ -102,7 +105,7 @@ impl State {
         waiting
     }
 
-    /// The leader has seen epochs wait for nothing but samples in doubt.
+    /// Counts the time for which the leader has seen epochs wait only for samples in doubt.
     pub(crate) fn wait_for_doubt(
         &mut self,
         moment: Moment,
@@ -121,9 +124,11 @@ impl State {
         Ok(Answer::Done)
     }
 
-    /// An operator says that a rank's trainer does not come back.
+    /// Applies the policy to a rank whose trainer, according to an operator, does not come back.
     ///
-    /// # Errors  There is no such rank, or it is served.
+    /// # Errors
+    /// `Invalid` if there is no such rank or the rank is served; `NotFound` if there is no such
+    /// job.
     pub(crate) fn declare_gone(
         &mut self,
         moment: Moment,
@@ -163,8 +168,9 @@ impl State {
 }
 
 impl Job {
-    /// Lets `decide` look at each epoch of a generation. Returns on how many samples it decided, and what
-    /// happened by that.
+    /// Applies `decide` to each epoch of a generation.
+    ///
+    /// Returns the number of samples that were decided on, and the resulting events.
     fn decide(
         &mut self,
         number: u64,
@@ -198,20 +204,23 @@ impl Job {
 }
 
 impl Pool {
-    /// Samples in doubt.
+    /// Number of samples in doubt.
     pub(crate) fn in_doubt(&self) -> u64 {
         self.shares.values().map(Share::in_doubt).sum()
     }
 
-    /// Samples that were granted to others after they had been in doubt, and that their trainers may have consumed.
+    /// Number of samples in doubt that were then granted to other ranks, and that their first
+    /// trainers may have consumed.
     pub(crate) fn redelivered(&self) -> u64 {
         let decided = self.shares.values().filter_map(|share| share.decided.as_ref());
         decided.filter(|decided| !decided.is_dropped).map(|decided| decided.rest.samples()).sum()
     }
 
-    /// Nobody serves a rank any more. What lies beyond its horizon was not delivered and is free; what lies
-    /// before and is not known to be consumed is in doubt.
-    /// - `is_told`: its trainer has said how far it came, so that nothing is in doubt.
+    /// Ends the service of a rank.
+    ///
+    /// Samples beyond its horizon were not delivered and become free. Samples before it that are
+    /// not known to be consumed become in doubt.
+    /// - `is_told`: its trainer has reported its final position, so that nothing is in doubt.
     pub(crate) fn release(&mut self, rank: u64, fencing: Fencing, (now_ms, is_told): (u64, bool)) {
         let Some(share) = self.shares.get_mut(&rank).filter(|share| !share.left) else {
             return;
@@ -226,7 +235,7 @@ impl Pool {
         self.take_back(&rest, rank, Returned::Unserved, now_ms);
     }
 
-    /// Whether everything but what is in doubt was consumed, and something is.
+    /// True if some samples are in doubt and all others were consumed.
     pub fn waits_for_doubt(&self) -> bool {
         let settled = |share: &Share| {
             share.doubt.is_some() || share.left || share.consumed == share.list.samples()
@@ -234,7 +243,7 @@ impl Pool {
         self.free() == 0 && self.in_doubt() > 0 && self.shares.values().all(settled)
     }
 
-    /// The leader has seen the epoch wait for so long; at the end of the grace the policy decides.
+    /// Counts `ms` of waiting; at the end of the grace period the policy decides.
     fn wait(&mut self, ms: u64, policy: DoubtPolicy, now_ms: u64) -> Vec<Decision> {
         if !self.waits_for_doubt() {
             self.waited_ms = 0;
@@ -248,7 +257,7 @@ impl Pool {
         ranks.into_iter().filter_map(|rank| self.decide(rank, policy.in_doubt, now_ms)).collect()
     }
 
-    /// The policy decides on what is in doubt of a rank, if anything is.
+    /// Applies the policy to a rank's samples in doubt, if there are any.
     fn decide(&mut self, rank: u64, policy: InDoubt, now_ms: u64) -> Option<Decision> {
         let share = self.shares.get_mut(&rank)?;
         let doubt = share.doubt.take()?;
@@ -267,8 +276,11 @@ impl Pool {
         Some((rank, samples))
     }
 
-    /// A rank on which the policy has decided stands at a step beyond what was known: the list goes on up to
-    /// there. What is free or dropped of that is taken out; what others were granted is in two lists.
+    /// Extends the list of a rank up to a step beyond the known cursor, after the policy has
+    /// decided.
+    ///
+    /// Samples up to there that are free or dropped are taken out again; those that were granted to
+    /// other ranks are then in two lists.
     pub(crate) fn restore(&mut self, rank: u64, step: u64) {
         let Some(share) = self.shares.get_mut(&rank) else {
             return;
@@ -301,8 +313,10 @@ impl Pool {
         rest.closed().into_iter().for_each(|end| share.list.close_at(at + end));
     }
 
-    /// A rank joins with a list that another generation left: it stands at a step. From the first
-    /// sample after it that another list has too, the list ends and the rest is free.
+    /// Adds a rank with a list that an earlier generation left, at a step.
+    ///
+    /// The list ends before the first later sample that another list has too; the rest becomes
+    /// free.
     pub(crate) fn take_over(&mut self, rank: u64, step: u64, now_ms: u64) {
         self.restore(rank, step);
         self.consume(rank, step);
@@ -323,22 +337,25 @@ impl Pool {
         }
     }
 
-    /// Whether the list of a rank is in doubt that this lease had: its worker may still tell how far it came at
-    /// least, which ends no doubt.
+    /// True if the rank's list is in doubt and this was its last lease.
+    ///
+    /// Its worker may still report the rank's minimum progress, which does not end the doubt.
     pub(crate) fn is_in_doubt_of(&self, rank: u64, fencing: Fencing) -> bool {
         let doubt = self.shares.get(&rank).and_then(|share| share.doubt.as_ref());
         doubt.is_some_and(|doubt| doubt.fencing == fencing)
     }
 
-    /// Whether some samples are in two lists, or were decided on: which rank consumed them follows from where all
-    /// ranks stand.
+    /// True if some samples are in two lists, or were decided on: the positions of all ranks
+    /// determine which rank consumed them.
     pub(crate) fn has_moved(&self) -> bool {
         let mut shares = self.shares.values();
         shares.any(|share| !share.doubled.is_empty() || share.decided.is_some())
     }
 
-    /// What is left for other ranks, where each of these stands at a step of its own: all but what some rank's
-    /// list held before its step. `None` if one of them cannot stand there.
+    /// Returns the samples left for other ranks if each rank is at its step of `step_of`.
+    ///
+    /// These are all samples except those that some rank's list holds before its step. `None` if
+    /// one of the ranks cannot be at its step.
     pub(crate) fn left_after(&self, step_of: impl Fn(u64) -> Option<u64>) -> Option<FreePieces> {
         let mut free = self.returned.clone();
         self.dropped.iter().for_each(|piece| free.insert(piece));

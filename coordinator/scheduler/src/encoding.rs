@@ -1,42 +1,42 @@
-//! Commands as the log has them, and answers on their way to whoever asked.
+//! Encoding of commands in the log, and of answers within one process.
 //!
-//! A command is JSON, so that a log can be read by people and by later releases. Takes are the exception:
-//! there are many, and what those of one command share is written once.
+//! A command is JSON, so that people and later releases can read a log. Claims are the exception:
+//! there are many, and the values that the claims of one command share are written once.
 
 use serde::{Deserialize, Serialize};
 
 use crate::answer::{Answer, Refusal};
 use crate::command::{Change, Command, LeaseRef, PoolFacts, Take};
 
-/// First byte of takes in postcard; JSON begins with `{`.
+/// First byte of claims in postcard; JSON begins with `{`.
 const TAKES: u8 = 1;
 
-/// Bytes are no command, or no answer, that this release knows.
+/// The bytes are not a command or an answer that this release knows.
 #[derive(Debug, thiserror::Error)]
 pub enum EncodingError {
-    /// It is not JSON, or not of a known kind.
+    /// The bytes are not JSON, or of an unknown kind.
     #[error("{0}")]
     Json(#[from] serde_json::Error),
-    /// It says that it is of takes, but is not.
+    /// The bytes are marked as claims but are not valid claims.
     #[error("{0}")]
     Takes(#[from] postcard::Error),
-    /// Bytes follow that mean something to a later release only.
+    /// Further bytes follow, which only a later release understands.
     #[error("{bytes} bytes follow it")]
     Longer {
-        /// How many.
+        /// Number of further bytes.
         bytes: usize,
     },
-    /// A take refers to something that is not there.
+    /// A claim refers to a missing entry.
     #[error("take {take} refers to {what}, which is not there")]
     Missing {
-        /// Which one.
+        /// Index of the claim.
         take: usize,
-        /// What it refers to.
+        /// Kind of the missing entry.
         what: &'static str,
     },
 }
 
-/// A command of takes, as it is written.
+/// A command of claims, as it is written.
 #[derive(Serialize, Deserialize)]
 struct Takes {
     request_id: String,
@@ -47,12 +47,12 @@ struct Takes {
     takes: Vec<Row>,
 }
 
-/// One take, without what it shares with others.
+/// One claim, without the values that it shares with others.
 #[derive(Serialize, Deserialize)]
 struct Row {
-    /// Which of the pools: job, generation and epoch.
+    /// Index of its pool: job, generation and epoch.
     pool: usize,
-    /// Which of the facts.
+    /// Index of its facts.
     facts: usize,
     rank: u64,
     fencing: u64,
@@ -65,7 +65,7 @@ struct Row {
 }
 
 impl Command {
-    /// As the log has it.
+    /// Encodes the command for the log.
     pub fn to_bytes(&self) -> Vec<u8> {
         let Change::TakeGroups { takes } = &self.change else {
             return serde_json::to_vec(self).expect("a command is plain data with string keys");
@@ -82,9 +82,10 @@ impl Command {
         postcard::to_extend(&written, vec![TAKES]).expect("takes are plain data")
     }
 
-    /// Reads what [`Command::to_bytes`] wrote, in this release or an earlier one.
+    /// Reads the output of [`Command::to_bytes`] of this release or an earlier one.
     ///
-    /// # Errors  [`EncodingError`]; only a later release could have written such a command.
+    /// # Errors
+    /// [`EncodingError`]; only a later release could have written such a command.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, EncodingError> {
         match bytes {
             [TAKES, takes @ ..] => match postcard::take_from_bytes::<Takes>(takes)? {
@@ -143,7 +144,7 @@ impl Takes {
     }
 }
 
-/// An answer for whoever asked, in the same process.
+/// Encodes an answer for its caller in the same process.
 pub fn answer_to_bytes(answer: &Result<Answer, Refusal>) -> Vec<u8> {
     match answer {
         Ok(Answer::Taken(taken)) => {
@@ -153,9 +154,10 @@ pub fn answer_to_bytes(answer: &Result<Answer, Refusal>) -> Vec<u8> {
     }
 }
 
-/// Reads what [`answer_to_bytes`] wrote.
+/// Reads the output of [`answer_to_bytes`].
 ///
-/// # Errors  [`EncodingError`]
+/// # Errors
+/// [`EncodingError`]
 pub fn answer_from_bytes(bytes: &[u8]) -> Result<Result<Answer, Refusal>, EncodingError> {
     match bytes {
         [TAKES, taken @ ..] => Ok(Ok(Answer::Taken(postcard::from_bytes(taken)?))),
@@ -205,7 +207,7 @@ mod tests {
         assert_eq!(Command::from_bytes(&bytes).unwrap(), command);
         let json = serde_json::to_vec(&command).unwrap();
         assert!(bytes.len() * 5 < json.len(), "{} and {}", bytes.len(), json.len());
-        // As earlier releases wrote them.
+        // Earlier releases wrote claims as JSON.
         assert_eq!(Command::from_bytes(&json).unwrap(), command);
     }
 

@@ -1,4 +1,4 @@
-//! What happened, as the commands that were carried out tell it: the last things, for people.
+//! Events that commands produced; the last ones are kept, for people.
 
 use std::collections::VecDeque;
 
@@ -10,223 +10,224 @@ use crate::command::{Cordon, SessionId};
 use crate::hold::Hold;
 use crate::session::EndReason;
 
-/// Something that happened.
+/// An event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// Its number: they count up from 1, on every node the same.
+    /// Number of the event: counts up from 1, the same on every node.
     pub number: u64,
-    /// Log index of the command that made it happen.
+    /// Log index of the command that produced it.
     pub index: u64,
-    /// When, by the state's clock, Unix ms.
+    /// Time by the state's clock, Unix ms.
     pub at_ms: u64,
-    /// Who asked for it.
+    /// Principal that proposed the command.
     pub principal: String,
-    /// What.
+    /// Kind of the event and its details.
     pub what: Happening,
 }
 
-/// What can happen. Grants to ranks of dynamic jobs are not among it: there may be thousands a second.
+/// Kinds of events. Grants to ranks of dynamic jobs are not included: there may be thousands per
+/// second.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Happening {
     /// A worker began a session.
     WorkerJoined {
-        /// Its name.
+        /// Name of the worker.
         worker: String,
-        /// The session.
+        /// Id of the session.
         session: SessionId,
-        /// Host that it runs on.
+        /// Host of the worker.
         host: String,
-        /// Version of its software.
+        /// Version of the worker's software.
         version: String,
     },
     /// A worker's session ended.
     WorkerEnded {
-        /// Its name.
+        /// Name of the worker.
         worker: String,
-        /// The session.
+        /// Id of the session.
         session: SessionId,
-        /// Why.
+        /// Reason for the end.
         reason: EndReason,
     },
-    /// Ranks lost their worker by that.
+    /// Ranks lost their worker because its session ended.
     RanksUnserved {
-        /// The job.
+        /// Name of the job.
         job: String,
-        /// The generation.
+        /// Generation of the job.
         generation: u64,
-        /// Which, ascending, the first ones.
+        /// The first of these ranks, ascending.
         ranks: Vec<u64>,
-        /// How many they are.
+        /// Number of all these ranks.
         count: u64,
-        /// The worker.
+        /// Name of the worker.
         worker: String,
-        /// Why.
+        /// Reason for the end of the session.
         reason: EndReason,
     },
-    /// A worker may get less, or everything again.
+    /// A worker was cordoned, drained or opened again.
     WorkerCordoned {
-        /// Its name.
+        /// Name of the worker.
         worker: String,
-        /// What it may get.
+        /// New cordon state.
         state: Cordon,
     },
-    /// A dataset was named.
+    /// A dataset was added.
     DatasetAdded {
-        /// Its name.
+        /// Name of the dataset.
         dataset: String,
     },
-    /// Its files were found.
+    /// The files of a dataset were listed.
     DatasetListed {
-        /// Its name.
+        /// Name of the dataset.
         dataset: String,
-        /// Files.
+        /// Number of files.
         files: u64,
-        /// Bytes of these.
+        /// Total size of the files, bytes.
         bytes: u64,
     },
-    /// It may be used.
+    /// A dataset is ready.
     DatasetReady {
-        /// Its name.
+        /// Name of the dataset.
         dataset: String,
-        /// Shards.
+        /// Number of shards.
         shards: u64,
-        /// Records.
+        /// Number of records.
         records: u64,
     },
-    /// It cannot be used.
+    /// A dataset failed.
     DatasetFailed {
-        /// Its name.
+        /// Name of the dataset.
         dataset: String,
-        /// What is wrong.
+        /// Message of the failure.
         message: String,
     },
-    /// It was forgotten.
+    /// A dataset was removed.
     DatasetRemoved {
-        /// Its name.
+        /// Name of the dataset.
         dataset: String,
     },
-    /// A job was named.
+    /// A job was registered.
     JobRegistered {
-        /// Its name.
+        /// Name of the job.
         job: String,
-        /// Dataset that it reads; empty: one without a name.
+        /// Dataset that the job reads; empty if it has no name.
         dataset: String,
     },
-    /// It was forgotten.
+    /// A job was removed.
     JobRemoved {
-        /// Its name.
+        /// Name of the job.
         job: String,
     },
-    /// Somebody holds it, or lets it go on.
+    /// A job was paused, cancelled or resumed.
     JobHeld {
-        /// Its name.
+        /// Name of the job.
         job: String,
-        /// How; `None`: it goes on.
+        /// Kind of hold; `None`: the job was resumed.
         hold: Option<Hold>,
     },
-    /// A generation began, by its first rank.
+    /// A generation was opened by its first rank.
     GenerationOpened {
-        /// The job.
+        /// Name of the job.
         job: String,
-        /// Its number.
+        /// Number of the generation.
         generation: u64,
-        /// Its run.
+        /// Name of its run.
         run: String,
-        /// Data-parallel ranks.
+        /// Number of data-parallel ranks.
         world_size: u64,
-        /// The rank.
+        /// Rank that opened it.
         rank: u64,
-        /// Where it begins.
+        /// Epoch at which it begins.
         epoch: u64,
-        /// Where it begins.
+        /// Step at which it begins.
         step: u64,
-        /// The one that it goes on from by moves of its ranks, which stays valid; every other earlier one
+        /// Generation that its ranks move from, which stays valid; `None`: every earlier generation
         /// ended.
         moved_from: Option<u64>,
     },
-    /// Its last rank joined.
+    /// The last rank of a generation joined.
     GenerationComplete {
-        /// The job.
+        /// Name of the job.
         job: String,
-        /// Its number.
+        /// Number of the generation.
         generation: u64,
-        /// Data-parallel ranks.
+        /// Number of data-parallel ranks.
         world_size: u64,
     },
     /// A rank is served again, or by another worker.
     RankServed {
-        /// The job.
+        /// Name of the job.
         job: String,
-        /// The generation.
+        /// Generation of the job.
         generation: u64,
         /// The rank.
         rank: u64,
-        /// By which worker.
+        /// Name of the worker that serves it.
         worker: String,
-        /// First step that it has not consumed.
+        /// Epoch of the first step that the rank has not consumed.
         epoch: u64,
-        /// That step of the epoch.
+        /// That step, counted within the epoch.
         step: u64,
     },
-    /// A trainer was done with its rank.
+    /// A trainer has finished its rank, or is gone.
     RankEnded {
-        /// The job.
+        /// Name of the job.
         job: String,
-        /// The generation.
+        /// Generation of the job.
         generation: u64,
         /// The rank.
         rank: u64,
-        /// First step that it has not consumed.
+        /// Epoch of the first step that the rank has not consumed.
         epoch: u64,
-        /// That step of the epoch.
+        /// That step, counted within the epoch.
         step: u64,
     },
-    /// The policy has decided on samples in doubt: their trainer did not come back.
+    /// The policy decided on samples in doubt: their trainer did not come back.
     DoubtDecided {
-        /// The job.
+        /// Name of the job.
         job: String,
-        /// The generation.
+        /// Generation of the job.
         generation: u64,
         /// The rank.
         rank: u64,
         /// The epoch.
         epoch: u64,
-        /// How many samples.
+        /// Number of samples.
         samples: u64,
-        /// Whether they were dropped; else other ranks get them.
+        /// True if the samples were dropped; otherwise other ranks get them.
         is_dropped: bool,
     },
-    /// Every rank has left an epoch, or nothing is left of it.
+    /// Every rank has left an epoch, or nothing of it is left to deliver.
     EpochSealed {
-        /// The job.
+        /// Name of the job.
         job: String,
-        /// The generation.
+        /// Generation of the job.
         generation: u64,
         /// The epoch.
         epoch: u64,
     },
-    /// Somebody may ask from now on.
+    /// An access token was created.
     AccessCreated {
         /// Id of the token.
         token: String,
-        /// Whose it is.
+        /// Name of the holder.
         name: String,
-        /// What it allows.
+        /// Role that the token grants.
         role: Role,
     },
-    /// Somebody may not any more.
+    /// An access token was revoked.
     AccessRevoked {
         /// Id of the token.
         token: String,
-        /// Whose it was.
+        /// Name of the holder.
         name: String,
     },
-    /// Workers met corrupt records for the first time, and skip them.
+    /// Workers found corrupt records for the first time, and skip them.
     RecordsSkipped {
-        /// The job.
+        /// Name of the job.
         job: String,
-        /// How many.
+        /// Number of records.
         records: u64,
     },
 }
@@ -234,12 +235,12 @@ pub enum Happening {
 /// The last events, oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Events {
-    /// Number of the last one.
+    /// Number of the last event.
     #[serde(default)]
     last: u64,
     #[serde(default)]
     kept: VecDeque<Event>,
-    /// What the command that is carried out has brought so far.
+    /// Events of the current command so far.
     #[serde(skip)]
     told: Vec<Happening>,
 }
@@ -249,17 +250,17 @@ impl Events {
         self.last == 0
     }
 
-    /// How many are kept.
+    /// Number of kept events.
     pub(crate) fn len(&self) -> usize {
         self.kept.len()
     }
 
-    /// The command that is carried out brought this.
+    /// Adds an event of the current command.
     pub(crate) fn tell(&mut self, what: Happening) {
         self.told.push(what);
     }
 
-    /// The command is carried out, or refused: then nothing happened.
+    /// Stores the events of the current command, or discards them if it was refused.
     pub(crate) fn close(&mut self, index: u64, at_ms: u64, principal: &str, is_done: bool) {
         let told = std::mem::take(&mut self.told);
         for what in told.into_iter().filter(|_| is_done) {
@@ -271,12 +272,12 @@ impl Events {
         self.kept.drain(..too_many);
     }
 
-    /// Number of the last one, 0 if nothing has happened.
+    /// Number of the last event, 0 if there is none.
     pub(crate) fn last(&self) -> u64 {
         self.last
     }
 
-    /// Those after a number.
+    /// Events after a number.
     pub(crate) fn after(&self, number: u64) -> impl DoubleEndedIterator<Item = &Event> {
         let first = self.kept.partition_point(|event| event.number <= number);
         self.kept.range(first..)
@@ -284,7 +285,7 @@ impl Events {
 }
 
 impl Event {
-    /// Name of its kind, as in JSON.
+    /// Name of the event's kind, as in JSON.
     pub fn kind(&self) -> &'static str {
         match self.what {
             Happening::WorkerJoined { .. } => "worker_joined",
@@ -336,7 +337,7 @@ mod tests {
         let intent = Intent::Reconnect { generation: 0, epoch: 0, step: 0 };
         let back = StartRank { session: other, trainer: "t-0".into(), intent, ..start };
         fixture.start(back.clone());
-        // By the same worker it is nothing to tell.
+        // A return through the same worker produces no event.
         fixture.start(back);
         let lease = fixture.lease(0);
         fixture.done(Change::EndRank { lease, is_told: true, failure: None });

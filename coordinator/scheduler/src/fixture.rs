@@ -1,4 +1,4 @@
-//! What tests begin with.
+//! Fixtures for tests.
 
 use expect_test::Expect;
 use shardfeed_plan::{
@@ -53,7 +53,7 @@ impl Fixture {
         assert_eq!(self.apply(change), Ok(Answer::Done));
     }
 
-    /// Applies what must be refused, change nothing and say this.
+    /// Applies a change that must be refused with this message and without effect.
     #[expect(clippy::needless_pass_by_value, reason = "expect! makes values")]
     pub(crate) fn refused(&mut self, change: Change, says: Expect) {
         let before = self.contents();
@@ -88,7 +88,7 @@ impl Fixture {
         }
     }
 
-    /// Starts all ranks from the same place; returns the last one's generation.
+    /// Starts all ranks from the same position; returns the last one's generation.
     pub(crate) fn start_all(&mut self, start: &StartRank) -> u64 {
         let ranks = 0..start.world_size;
         let started = ranks.map(|rank| {
@@ -129,7 +129,7 @@ impl Fixture {
     }
 }
 
-/// The text in short lines.
+/// Wraps the text to short lines.
 pub(crate) fn wrapped(text: &str) -> String {
     const COLUMNS: usize = 60;
     let (mut lines, mut column) = (String::new(), 0);
@@ -180,7 +180,7 @@ pub(crate) fn digest(byte: u8) -> Digest {
     Digest::from_bytes([byte; 32])
 }
 
-/// A listing of parts of 10 files with 1,000 bytes.
+/// A listing with parts of 10 files and 1,000 bytes.
 pub(crate) fn listing(session: SessionId, fencing: u64, parts: u8) -> Change {
     let part = |number: u8| Part { chunk: digest(number), files: 10, bytes: 1_000 };
     Change::ReportListing(ReportListing {
@@ -192,7 +192,7 @@ pub(crate) fn listing(session: SessionId, fencing: u64, parts: u8) -> Change {
     })
 }
 
-/// 50 records in a part.
+/// A scanned part with 50 records.
 pub(crate) fn scanned(session: SessionId, fencing: u64, part: u64) -> Change {
     let (dataset, chunk) = (DATASET.to_owned(), digest((part as u8).wrapping_add(100)));
     Change::ReportScan(ReportScan { session, dataset, part, fencing, chunk, records: 50 })
@@ -236,7 +236,7 @@ pub(crate) fn facts() -> PoolFacts {
     PoolFacts { groups: 4, samples: 40, at: 0, next: vec![10; 4] }
 }
 
-/// A take of a rank of the current generation that has told nothing yet.
+/// A claim of a rank of the current generation that has reported nothing yet.
 pub(crate) fn take_of(fixture: &Fixture, rank: u64, wants: u64) -> Take {
     let lease = fixture.lease(rank);
     let (epoch, step, started, known, ahead, released) = (0, 0, 0, 0, 0, None);
@@ -250,7 +250,8 @@ pub(crate) fn takes(fixture: &mut Fixture, takes: Vec<Take>) -> Vec<Result<Taken
     }
 }
 
-/// What a rank of the current generation gets that knows its list and has begun so much of it.
+/// Claims for a rank of the current generation that knows its list and has begun `started` samples
+/// of it.
 pub(crate) fn taken(fixture: &mut Fixture, rank: u64, started: u64, wants: u64) -> Taken {
     let pool = fixture.current().pools.get(&0);
     let share = pool.and_then(|pool| pool.shares.get(&rank));
@@ -274,18 +275,18 @@ pub(crate) fn segment(steps: u64) -> Segment {
     Segment { lanes: 2, global_batch: 8, steps: Steps::All(steps) }
 }
 
-/// A token's start.
+/// A start from a loader state.
 pub(crate) fn from(token_generation: u64, epoch: u64, steps: u64) -> Intent {
     let token_generation = Some(token_generation);
     Intent::Start { token_generation, epoch, segments: vec![segment(steps)] }
 }
 
-/// A start without a token.
+/// A start without a loader state.
 pub(crate) fn fresh() -> Intent {
     Intent::Start { token_generation: None, epoch: 0, segments: vec![segment(0)] }
 }
 
-/// Rank 0 of 2 in run `r1`, served by `session`, without a token.
+/// Rank 0 of 2 in run `r1`, served by `session`, without a loader state.
 pub(crate) fn first_of_two(session: SessionId) -> StartRank {
     StartRank {
         job: JOB.to_owned(),

@@ -1,4 +1,4 @@
-//! Generations: stretches of a job with one run, world size and global batch.
+//! Generations: periods of a job with one run, world size and global batch.
 
 use std::collections::BTreeMap;
 
@@ -17,44 +17,44 @@ use crate::pool::{Pool, Tally};
 /// A generation of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Generation {
-    /// Its number; it grows along a lineage.
+    /// Number of the generation; it grows along a lineage.
     pub number: u64,
-    /// The one before it in the lineage, if it was known here.
+    /// Previous generation of the lineage, if it was known here.
     pub parent: Option<u64>,
     /// Name of its run.
     pub run: String,
-    /// Whether no launcher named the run.
+    /// True if no launcher named the run.
     pub implicit: bool,
-    /// Whether its ranks came from the parent one by one, by a move.
+    /// True if its ranks came from the parent one by one, by a move.
     pub by_move: bool,
-    /// Data-parallel ranks.
+    /// Number of data-parallel ranks.
     pub world_size: u64,
-    /// Slots of an epoch that exist at most.
+    /// Maximum number of entries in an epoch.
     pub limit: Option<u64>,
-    /// Where it began.
+    /// Position at which it began.
     pub origin: Origin,
     /// Rank that opened it.
     pub opened_by: u64,
-    /// When, Unix ms.
+    /// Time at which it was opened, Unix ms.
     pub started_ms: u64,
-    /// Its ranks, as far as they have joined.
+    /// Ranks that have joined.
     pub ranks: BTreeMap<u64, Rank>,
-    /// What took over.
+    /// Generation that took over.
     pub superseded_by: Option<Successor>,
-    /// Of a dynamic job: what was granted of each epoch, the last ones.
+    /// For a dynamic job: the pools of the last epochs.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub pools: BTreeMap<u64, Pool>,
-    /// Of a dynamic job: what becomes of samples in doubt.
+    /// For a dynamic job: the policy for samples in doubt.
     #[serde(default)]
     pub doubt: DoubtPolicy,
-    /// When each epoch began that is not sealed, as far as kept, Unix ms.
+    /// Start times of the epochs that are not sealed, as far as kept, Unix ms.
     pub(crate) begun: BTreeMap<u64, u64>,
-    /// Epochs below are sealed.
+    /// All epochs below this one are sealed.
     pub(crate) sealed_to: u64,
-    /// Joined ranks by their cursor.
+    /// Number of joined ranks by cursor.
     #[serde(skip)]
     pub(crate) cursors: BTreeMap<RankCursor, u64>,
-    /// Ranks that are served.
+    /// Number of ranks that are served.
     #[serde(skip)]
     pub(crate) served: u64,
 }
@@ -62,24 +62,24 @@ pub struct Generation {
 /// A rank of a generation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rank {
-    /// The loader that it is.
+    /// Id of the rank's loader.
     pub trainer: String,
-    /// Who serves it; `None`: nobody.
+    /// Lease of the rank; `None`: it is not served.
     pub lease: Option<RankLease>,
-    /// Where it began.
+    /// Cursor at which it began.
     pub start: RankCursor,
-    /// The first step that it has not consumed, as far as reported.
+    /// First step that it has not consumed, as far as reported.
     pub cursor: RankCursor,
-    /// When the cursor last moved, Unix ms.
+    /// Time at which the cursor last moved, Unix ms.
     pub cursor_ms: u64,
-    /// Whether its trainer was done with it.
+    /// True if its trainer has finished it.
     pub ended: bool,
-    /// The error with which it ended, until it starts again.
+    /// Error with which it ended, until it starts again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
-    /// The generation that its trainer moved to.
+    /// Generation that its trainer moved to.
     pub moved_to: Option<u64>,
-    /// Its leases that ended.
+    /// Leases of the rank that ended.
     #[serde(default, skip_serializing_if = "PastLeases::is_empty")]
     pub past: PastLeases,
 }
@@ -87,16 +87,16 @@ pub struct Rank {
 /// The generation that took over from another one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Successor {
-    /// Its number.
+    /// Number of the generation.
     pub generation: u64,
     /// Rank that opened it.
     pub rank: u64,
-    /// Where it began.
+    /// Cursor at which it began.
     pub cursor: RankCursor,
 }
 
 impl Successor {
-    /// Tells a rank of the earlier generation.
+    /// Returns the refusal for a rank of the earlier generation.
     pub(crate) fn refusal(&self, job: &str, generation: u64) -> Refusal {
         let RankCursor { epoch: by_epoch, step: by_step } = self.cursor;
         let (job, by, by_rank) = (job.to_owned(), self.generation, self.rank);
@@ -105,8 +105,9 @@ impl Successor {
 }
 
 impl Generation {
-    /// Segments with which `epoch` began, or goes on where the generation started; `None` for an
-    /// epoch before that.
+    /// Segments with which `epoch` began, or, for the generation's first epoch, the origin's.
+    ///
+    /// `None` for an earlier epoch.
     pub fn segments_of(&self, epoch: u64) -> Option<Vec<Segment>> {
         if epoch == self.origin.epoch {
             return Some(self.origin.segments.clone());
@@ -115,30 +116,29 @@ impl Generation {
         Some(vec![Segment { steps: Steps::All(0), ..*open }])
     }
 
-    /// As [`Generation::segments_of`], with the steps that this rank had taken at its start.
+    /// As [`Generation::segments_of`], with the steps that this rank had consumed at its start.
     pub(crate) fn segments_for(&self, rank: u64, epoch: u64) -> Option<Vec<Segment>> {
         let start = self.ranks.get(&rank)?.start;
         let segments = self.segments_of(epoch)?;
         Some(if epoch == start.epoch { at_step(segments, start.step) } else { segments })
     }
 
-    /// Whether a rank that names no run may still join.
+    /// True if a rank that names no run may still join.
     pub fn run_is_open(&self) -> bool {
         self.implicit && !self.is_complete()
     }
 
-    /// Whether all ranks have joined.
+    /// True if all ranks have joined.
     pub fn is_complete(&self) -> bool {
         self.ranks.len() as u64 >= self.world_size
     }
 
-    /// Ranks that a live session serves.
+    /// Number of ranks that a live session serves.
     pub fn ranks_served(&self) -> u64 {
         self.served
     }
 
-    /// The first step that some rank has not consumed; ranks that have not joined stand at the
-    /// origin.
+    /// First step that some rank has not consumed; ranks that have not joined are at the origin.
     pub fn cursor(&self) -> RankCursor {
         match self.cursors.first_key_value() {
             Some((least, _)) if self.is_complete() => *least,
@@ -146,7 +146,7 @@ impl Generation {
         }
     }
 
-    /// Position of its origin.
+    /// Cursor of the origin.
     pub fn start(&self) -> RankCursor {
         RankCursor { epoch: self.origin.epoch, step: self.origin.step() }
     }
@@ -167,7 +167,7 @@ impl Generation {
         self.ranks.insert(number, rank);
     }
 
-    /// Sets who serves a rank; returns who did before.
+    /// Sets the lease of a rank; returns its previous lease.
     pub(crate) fn lend(&mut self, number: u64, lease: Option<RankLease>) -> Option<RankLease> {
         let rank = self.ranks.get_mut(&number)?;
         self.served += u64::from(lease.is_some());
@@ -175,8 +175,9 @@ impl Generation {
         std::mem::replace(&mut rank.lease, lease)
     }
 
-    /// Frees a rank that its session or trainer no longer has. What it was granted is free or in doubt, unless
-    /// the generation is over.
+    /// Frees a rank that its session or trainer no longer has.
+    ///
+    /// Its unconsumed samples become free or in doubt, unless the generation was superseded.
     pub(crate) fn free(&mut self, number: u64, end: &LeaseEnd) -> Option<RankLease> {
         let is_told = end.why.is_told();
         let before = self.lend(number, None)?;
@@ -189,15 +190,15 @@ impl Generation {
         Some(before)
     }
 
-    /// Remembers a lease that ended.
+    /// Keeps a lease that ended.
     pub(crate) fn file_end(&mut self, number: u64, lease: &RankLease, end: &LeaseEnd) {
         if let Some(rank) = self.ranks.get_mut(&number) {
             rank.past.file(lease, rank.cursor, end);
         }
     }
 
-    /// Whether a rank of a dynamic job can stand at a cursor that is not before the known one;
-    /// `decided`: also by what it had when its session ended.
+    /// True if a rank of a dynamic job can be at a cursor that is not before the known one.
+    /// - `decided`: also counts the samples that the policy has decided on.
     pub(crate) fn can_stand_at(&self, number: u64, cursor: RankCursor, decided: bool) -> bool {
         match self.pools.get(&cursor.epoch) {
             Some(pool) => pool.can_stand_at(number, cursor.step, decided),
@@ -206,23 +207,24 @@ impl Generation {
         }
     }
 
-    /// Whether an epoch of a dynamic job is sealed: no rank gets anything of it.
+    /// True if an epoch of a dynamic job is sealed: no rank gets anything of it.
     pub fn is_over(&self, epoch: u64) -> bool {
         epoch < self.sealed_to
     }
 
-    /// Step at which the lists of an epoch begin that has no pool yet.
+    /// First step of the lists of an epoch that has no pool yet.
     pub(crate) fn first_step(&self, epoch: u64) -> u64 {
         if epoch == self.origin.epoch { self.origin.step() } else { 0 }
     }
 
-    /// Samples of one rank's full batch.
+    /// Number of samples of one rank's full batch.
     pub fn batch_size(&self) -> u64 {
         self.origin.global_batch() / self.world_size.max(1)
     }
 
-    /// The pool of an epoch, which begins as `new` if there was none. `None` while too many
-    /// earlier epochs are not over.
+    /// Returns the pool of an epoch, created by `new` if there is none.
+    ///
+    /// `None` if the maximum number of pools is reached and the oldest epoch is not over.
     pub(crate) fn pool_mut(&mut self, epoch: u64, new: impl FnOnce() -> Pool) -> Option<&mut Pool> {
         if !self.pools.contains_key(&epoch) {
             while self.pools.len() >= EPOCHS_KEPT {
@@ -237,18 +239,18 @@ impl Generation {
         self.pools.get_mut(&epoch)
     }
 
-    /// Numbers of an epoch of a dynamic job of which nothing is left to deliver; `None`: something is, or they are
-    /// not kept.
+    /// Counts of an epoch of a dynamic job if all its samples were delivered or dropped; otherwise
+    /// `None`, as well as if they are not kept.
     pub fn consumed_tally(&self, epoch: u64) -> Option<Tally> {
         self.pools.get(&epoch).filter(|pool| pool.is_done()).map(Pool::tally)
     }
 
-    /// Pieces that its pools keep.
+    /// Number of group ranges that its pools keep.
     pub(crate) fn pieces(&self) -> u64 {
         self.pools.values().map(Pool::pieces).sum()
     }
 
-    /// What a cursor's way up means for the pools of its epochs.
+    /// Applies a rank's progress to the pools of its epochs.
     fn consume(&mut self, number: u64, from: RankCursor, to: RankCursor, now_ms: u64) {
         let left = self.pools.range_mut(from.epoch..to.epoch);
         left.for_each(|(_, pool)| pool.leave(number, now_ms));
@@ -257,8 +259,8 @@ impl Generation {
         }
     }
 
-    /// Moves a rank's cursor up; returns the epochs that are sealed by that, of which at most
-    /// `most` last ones.
+    /// Moves a rank's cursor forward; returns the epochs that this seals, but at most the last
+    /// `most`.
     pub(crate) fn advance(
         &mut self,
         number: u64,
@@ -292,8 +294,10 @@ impl Generation {
         }
     }
 
-    /// Seals the epochs that all ranks have left, and those of dynamic jobs of which nothing is left to deliver;
-    /// returns at most `most` last ones.
+    /// Seals the epochs that all ranks have left, and those of dynamic jobs of which nothing is
+    /// left to deliver.
+    ///
+    /// Returns at most the last `most` of them.
     pub(crate) fn seal(&mut self, sealed_ms: u64, most: usize) -> Vec<SealedEpoch> {
         let mut to = self.cursor().epoch.max(self.sealed_to);
         while self.pools.get(&to).is_some_and(Pool::is_done) {
@@ -301,7 +305,7 @@ impl Generation {
         }
         let first = self.sealed_to.max(to.saturating_sub(most as u64));
         let sealed = (first..to).map(|epoch| {
-            // An epoch that no rank was seen in began no later than the one before it ended.
+            // An epoch that no rank reported began no later than the previous one ended.
             let begun = self.begun.range(..=epoch).next_back();
             let began_ms = begun.map_or(self.started_ms, |(_, began_ms)| *began_ms);
             let tally = self.pools.get(&epoch).map(Pool::tally);
@@ -313,7 +317,7 @@ impl Generation {
         sealed
     }
 
-    /// Sessions with the ranks that they serve.
+    /// Sessions, each with a rank that it serves.
     pub fn leases(&self) -> impl Iterator<Item = (u64, u64)> {
         let served = |(number, rank): (&u64, &Rank)| {
             rank.lease.as_ref().map(|lease| (lease.session, *number))
@@ -321,7 +325,7 @@ impl Generation {
         self.ranks.iter().filter_map(served)
     }
 
-    /// Computes anew what the ranks imply.
+    /// Recomputes the indexes from the ranks.
     pub(crate) fn index(&mut self) {
         self.cursors.clear();
         for rank in self.ranks.values() {

@@ -1,4 +1,4 @@
-//! Who had ranks before, and why not any more.
+//! History of ranks: previous leases, and samples that came back from their lists.
 
 use serde::{Deserialize, Serialize};
 use shardfeed_plan::dynamic::Piece;
@@ -12,23 +12,23 @@ use crate::session::EndReason;
 /// A lease of a rank that ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PastLease {
-    /// Its token.
+    /// Fencing token of the lease.
     pub fencing: Fencing,
-    /// Session that had it.
+    /// Session that had the lease.
     pub session: SessionId,
     /// Worker of that session.
     pub worker: String,
-    /// Since when, Unix ms.
+    /// Time of the grant, Unix ms.
     pub granted_ms: u64,
-    /// Until when, Unix ms.
+    /// Time of the end, Unix ms.
     pub ended_ms: u64,
-    /// Why it ended.
+    /// Reason for the end.
     pub why: LeaseEnded,
-    /// The first step that the rank was known not to have consumed then.
+    /// First step that the rank had not consumed, as far as known at that time.
     pub cursor: RankCursor,
 }
 
-/// Why a lease ended.
+/// Reason why a lease ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LeaseEnded {
@@ -38,20 +38,20 @@ pub enum LeaseEnded {
     WorkerExpired,
     /// Its worker started again.
     WorkerReplaced,
-    /// Its trainer was done with the rank, and said how far it came.
+    /// Its trainer finished the rank and reported its final position.
     TrainerEnded,
-    /// Its trainer was gone without a word.
+    /// Its trainer is gone and did not report its final position.
     TrainerGone,
-    /// Its trainer moved on to another generation.
+    /// Its trainer moved to another generation.
     TrainerMoved,
-    /// A trainer came back to the rank, by this worker or another one.
+    /// A trainer came back to the rank, through this worker or another one.
     TrainerReturned,
-    /// Somebody cancelled the job.
+    /// The job was cancelled.
     JobCancelled,
 }
 
 impl LeaseEnded {
-    /// Whether the trainer has said how far it came.
+    /// True if the trainer has reported its final position.
     pub(crate) fn is_told(self) -> bool {
         matches!(self, Self::TrainerEnded | Self::TrainerMoved)
     }
@@ -71,7 +71,7 @@ impl From<EndReason> for LeaseEnded {
 #[derive(Clone, Debug)]
 pub(crate) struct LeaseEnd {
     pub(crate) at_ms: u64,
-    /// Its worker.
+    /// Name of the worker.
     pub(crate) worker: String,
     pub(crate) why: LeaseEnded,
 }
@@ -81,7 +81,7 @@ pub(crate) struct LeaseEnd {
 pub struct PastLeases {
     /// The last [`LEASES_KEPT`], oldest first.
     pub kept: Vec<PastLease>,
-    /// How many there were before.
+    /// Number of earlier ones.
     pub forgotten: u64,
 }
 
@@ -107,48 +107,48 @@ impl PastLeases {
     }
 }
 
-/// What came back of a rank's list in a dynamic job, for others.
+/// Samples that came back from a rank's list in a dynamic job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Return {
-    /// When, Unix ms.
+    /// Time of the return, Unix ms.
     pub at_ms: u64,
-    /// The rank that had it.
+    /// Rank that had them.
     pub rank: u64,
-    /// Why.
+    /// Reason for the return.
     pub why: Returned,
-    /// What.
+    /// Group ranges that came back.
     pub pieces: Vec<Piece>,
 }
 
-/// Why pieces came back.
+/// Reason why group ranges came back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Returned {
-    /// Nobody served the rank any more.
+    /// The rank is no longer served.
     Unserved,
-    /// Its worker was asked for them, for ranks that had nothing left or as it was draining.
+    /// The worker was asked for them, for ranks that had nothing left or because it was draining.
     AskedBack,
-    /// The rank went on to a later epoch without them.
+    /// The rank moved to a later epoch without them.
     Left,
-    /// The rank came from an earlier generation, and others have what it had.
+    /// The rank came from an earlier generation, in which other ranks have some of its samples.
     TakenOver,
-    /// They were in doubt, and `in_doubt="redeliver"` decided.
+    /// They were in doubt, and the policy `in_doubt="redeliver"` applied.
     InDoubt,
-    /// They were in doubt, and `in_doubt="drop"` decided: nobody gets them.
+    /// They were in doubt, and the policy `in_doubt="drop"` applied: no rank gets them.
     Dropped,
 }
 
 /// The last returns of an epoch.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Returns {
-    /// The last ones, oldest first.
+    /// The last returns, oldest first.
     pub kept: Vec<Return>,
-    /// How many there were before.
+    /// Number of earlier ones.
     pub forgotten: u64,
 }
 
 impl Returns {
-    /// How many there were.
+    /// Total number of returns.
     pub fn count(&self) -> u64 {
         self.kept.len() as u64 + self.forgotten
     }

@@ -1,4 +1,4 @@
-//! Jobs that people hold: paused ones wait, cancelled ones end.
+//! Holds of jobs: a paused job waits, a cancelled job ends.
 
 use std::fmt;
 
@@ -11,13 +11,13 @@ use crate::history::{LeaseEnd, LeaseEnded};
 use crate::lease::RankRef;
 use crate::state::{Moment, State};
 
-/// How a job is held.
+/// Kind of hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Hold {
-    /// Its ranks keep their places and get no batches.
+    /// The ranks keep their leases and get no batches.
     Paused,
-    /// Its ranks have ended, and none may start.
+    /// The ranks have ended, and none may start.
     Cancelled,
 }
 
@@ -30,25 +30,26 @@ impl fmt::Display for Hold {
     }
 }
 
-/// Who holds a job.
+/// A hold of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Held {
-    /// How.
+    /// Kind of hold.
     pub hold: Hold,
-    /// Who.
+    /// Principal that holds the job.
     pub principal: String,
-    /// Why, for people; may be empty.
+    /// Reason, for people; may be empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// Since when, Unix ms.
+    /// Time since which the job is held, Unix ms.
     pub since_ms: u64,
 }
 
 impl Held {
-    /// Tells a rank of a cancelled job.
+    /// Returns the refusal for a rank of a cancelled job.
     pub(crate) fn refusal(&self, job: &str) -> Refusal {
         let Self { principal, reason, .. } = self;
-        // What follows a message's first semicolon says what to do; this is somebody's own words.
+        // The text after a message's first semicolon is the hint; `reason` is free text and must
+        // not contain one.
         let reason = reason.replace("; ", ", ");
         let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
         let (job, by) = (job.to_owned(), principal.clone());
@@ -114,7 +115,7 @@ mod tests {
         assert_eq!(fixture.state.verdict(&fixture.lease(0)), Verdict::Live);
         let held = fixture.state.job(JOB).unwrap().held.clone().unwrap();
         assert_eq!((held.principal.as_str(), held.since_ms), ("test", 70));
-        // Its other rank may start, and wait with it.
+        // The other rank may start, and waits with it.
         fixture.start(StartRank { rank: 1, trainer: "u".into(), ..first_of_two(session) });
         fixture.now_ms = 80;
         fixture.done(hold(Some(Hold::Paused)));

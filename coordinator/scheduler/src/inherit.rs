@@ -1,4 +1,4 @@
-//! What a start of a dynamic job takes over from the generation that made its token.
+//! Lists that a start of a dynamic job takes over from the generation of its loader state.
 //! Source: docs/ORDER.md, section 10.
 
 use shardfeed_plan::dynamic::FreePieces;
@@ -14,9 +14,10 @@ use crate::place::Place;
 use crate::pool::Pool;
 
 impl Job {
-    /// Finds the lists that a placed start goes on with.
+    /// Finds the lists with which a placed start continues.
     ///
-    /// # Errors  `Forgotten`; `Invalid` if nobody was granted what the rank says it consumed.
+    /// # Errors
+    /// `Forgotten`; `Invalid` if the loader states of the ranks are of different generations.
     pub(crate) fn place_lists(&self, start: &StartRank, place: &mut Place) -> Result<(), Refusal> {
         match place {
             Place::Back { generation, cursor } => {
@@ -26,7 +27,7 @@ impl Job {
             Place::Join { generation, origin } => {
                 let known = self.generations.get(generation);
                 let cursor = RankCursor { epoch: origin.epoch, step: origin.step() };
-                // Lists are a generation's own: another one's steps are other samples.
+                // Lists belong to one generation: the same steps of another one are other samples.
                 if let (Some(known), Intent::Start { token_generation, .. }) =
                     (known, &start.intent)
                     && cursor.step > 0
@@ -51,7 +52,7 @@ impl Job {
                     Intent::Move { from, .. } => (Some(*from), true),
                     Intent::Reconnect { .. } => (None, false),
                 };
-                // Who goes to the beginning of an epoch by itself wants it anew.
+                // A loader that moves to the beginning of an epoch starts it with a new pool.
                 if !(is_move && opening.origin.step() == 0) {
                     opening.pool = self.inherit(start, from, &opening.origin)?.map(Box::new);
                 }
@@ -79,8 +80,11 @@ impl Job {
         Refusal::Forgotten { job, epoch, step, reason }
     }
 
-    /// The pool with which a generation begins that goes on from a token of `from`; `None`: a new
-    /// one.
+    /// Returns the pool of a generation that continues from a loader state of `from`; `None`: a new
+    /// pool.
+    ///
+    /// # Errors
+    /// `Forgotten` if the lists are not kept, or do not fit the loader state.
     fn inherit(
         &self,
         start: &StartRank,
@@ -126,7 +130,7 @@ impl Job {
     }
 }
 
-/// A pool for other ranks, or other batches: what was consumed stays so, everything else is free.
+/// A pool for other ranks or other batches: consumed samples stay consumed, all others are free.
 fn recut(
     pool: &Pool,
     generation: &Generation,
@@ -149,7 +153,7 @@ fn recut(
     let before: u64 = closed.iter().map(|segment| segment.steps.most()).sum();
     let step_of = |rank: u64| match &stood.steps {
         Steps::All(steps) => before.checked_add(*steps),
-        // A rank whose token is missing delivers again what it had since its start.
+        // A rank whose loader state is missing delivers again all samples since its start.
         Steps::PerRank(steps) if steps.len() as u64 == generation.world_size => {
             let steps = steps.get(usize::try_from(rank).ok()?)?;
             Some(before.checked_add(*steps)?.max(pool.first_step))

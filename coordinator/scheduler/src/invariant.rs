@@ -1,4 +1,4 @@
-//! What holds after every command.
+//! Invariants that hold after every command.
 
 mod pools;
 
@@ -17,42 +17,42 @@ use crate::pool::Pool;
 use crate::scan::{PartState, ScanLease};
 use crate::state::State;
 
-/// An invariant that does not hold: our bug.
+/// A violated invariant, which is a bug of shardfeed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Breach {
-    /// What is kept beside the state is not what the state implies.
+    /// A derived index differs from what the state implies.
     #[error("what is filed of the {what} is not what they are")]
     Filed {
-        /// `answers`, `sessions`, `datasets` or `jobs`.
+        /// Name of the index: `answers`, `sessions`, `datasets` or `jobs`.
         what: &'static str,
     },
-    /// There is more of something than there may be.
+    /// A bound of the state is exceeded.
     #[error("{held} {what}, at most {most}")]
     Bound {
-        /// What there is too much of.
+        /// Kind of object.
         what: &'static str,
-        /// How much there is.
+        /// Actual number.
         held: u64,
-        /// How much there may be.
+        /// Maximum number.
         most: u64,
     },
-    /// Something is held by a session that is gone.
+    /// An object is held by a session that has ended.
     #[error("{what} is held by session {session}, which does not live")]
     Holder {
         /// The rank, listing or part.
         what: String,
-        /// The session.
+        /// Id of the session.
         session: u64,
     },
-    /// A token was granted twice, or is not of the past.
+    /// A fencing token was granted twice, or not yet.
     #[error("fencing token {fencing} of {what} was granted twice, or not yet")]
     Fencing {
         /// The rank, listing or part.
         what: String,
-        /// The token.
+        /// The fencing token.
         fencing: u64,
     },
-    /// A rule of one thing.
+    /// A rule of one object does not hold.
     #[error("{what}: not true that {rule}")]
     Rule {
         /// The dataset, job, generation or rank.
@@ -65,7 +65,8 @@ pub enum Breach {
 impl State {
     /// Checks the invariants, in time proportional to the state.
     ///
-    /// # Errors  The first one that does not hold.
+    /// # Errors
+    /// The first invariant that does not hold.
     pub fn check(&self) -> Result<(), Breach> {
         self.check_bounds()?;
         self.check_filed()?;
@@ -95,7 +96,7 @@ impl State {
         bounds.into_iter().try_for_each(|(what, held, most)| bound(what, held, most))
     }
 
-    /// Everything that is derived is what it would be if it were derived now.
+    /// Checks that every derived index equals one that is computed from the state now.
     fn check_filed(&self) -> Result<(), Breach> {
         let mut anew = self.clone();
         anew.index();
@@ -111,8 +112,10 @@ impl State {
         }
     }
 
-    /// Leases are of live sessions. The token of a rank's lease was granted once and in the past;
-    /// that of a scan may be shared by scans that were taken together, by one session.
+    /// Checks that leases belong to live sessions.
+    ///
+    /// The fencing token of a rank's lease was granted once and in the past; that of a scan may be
+    /// shared by scans that one session claimed together.
     fn check_leases(&self) -> Result<(), Breach> {
         let mut granted = BTreeSet::new();
         for job in self.jobs() {
@@ -254,7 +257,7 @@ fn check_generation(job: &Job, generation: &Generation) -> Result<(), Breach> {
     for rank in ranks.values() {
         rule(rank.start.epoch == origin.epoch, what, "ranks start in its first epoch")?;
         rule(rank.start <= rank.cursor, what, "cursors do not go back")?;
-        // In a dynamic job others may have consumed all of an epoch.
+        // In a dynamic job other ranks may have consumed all of an epoch.
         let is_beyond = rank.cursor.epoch >= *sealed_to || !generation.pools.is_empty();
         rule(is_beyond, what, "no rank is in a sealed epoch")?;
     }

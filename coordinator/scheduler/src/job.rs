@@ -1,4 +1,4 @@
-//! Jobs: what fixes an order, and the generations that delivered it.
+//! Jobs: the identity that determines an order, and the generations that delivered it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -27,49 +27,52 @@ use crate::state::{Moment, State};
 /// A job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
-    /// Its name.
+    /// Name of the job.
     pub name: String,
-    /// What fixes its order.
+    /// Identity, which determines the job's order.
     pub identity: JobIdentity,
-    /// Dataset that it reads.
+    /// Name of the dataset that it reads.
     pub dataset: String,
-    /// Chunks of its `RecordSpec`, in order; empty in one process and for a job of an earlier release.
+    /// Chunks of its `RecordSpec`, in order; empty in one process and for a job of an earlier
+    /// release.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub record_spec_chunks: Vec<Digest>,
-    /// When it was registered, Unix ms.
+    /// Time at which it was registered, Unix ms.
     pub registered_ms: u64,
-    /// Who registered it.
+    /// Principal that registered it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub registered_by: String,
-    /// User whose processes train it, as the worker that served its first rank knew it; `None`: not known.
+    /// User id of the trainers' processes, as the worker that served the first rank knew it;
+    /// `None`: unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<u32>,
-    /// Limited principals whose processes continued ranks that a worker had served: they may start others.
+    /// Limited principals whose processes continued ranks that a worker had served: they may start
+    /// others.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub continued_by: BTreeSet<String>,
-    /// Its last generations by number; the last one is the current one.
+    /// Last generations by number; the last one is the current one.
     pub generations: BTreeMap<u64, Generation>,
-    /// Generations opened so far.
+    /// Number of generations opened so far.
     pub opened: u64,
-    /// Epochs that every rank has left, the last ones, oldest first.
+    /// Last epochs that were sealed, oldest first.
     pub sealed: VecDeque<SealedEpoch>,
-    /// Reports that were passed over because their lease or cursor was no longer current.
+    /// Number of reports that were ignored because their lease or cursor was no longer current.
     pub stale_reports: u64,
-    /// Runs that launchers named, the last ones, oldest first.
+    /// Last runs that launchers named, oldest first.
     pub(crate) runs: VecDeque<SeenRun>,
     /// Generations that are not superseded.
     #[serde(skip)]
     pub(crate) usable: BTreeSet<u64>,
-    /// Generations are numbered from this on: a removed job of the name may have had those below.
+    /// Lowest generation number: a removed job of this name may have had lower ones.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) numbered_from: u64,
-    /// Who holds it; `None`: nobody.
+    /// Hold of the job; `None`: it is not held.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<Held>,
-    /// The first corrupt records that its workers met, by sample, at most [`crate::SKIPPED_KEPT`].
+    /// First corrupt records that its workers found, by sample, at most [`crate::SKIPPED_KEPT`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skipped: Vec<SkippedRecord>,
-    /// Samples of all further ones, so that they are counted.
+    /// Samples of all further corrupt records, for the count.
     #[serde(default, skip_serializing_if = "SampleRuns::is_empty")]
     pub skipped_more: SampleRuns,
 }
@@ -79,12 +82,12 @@ pub(crate) fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// A run that was seen.
+/// A known run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SeenRun {
-    /// Its name.
+    /// Name of the run.
     pub(crate) run: String,
-    /// Its last generation.
+    /// Last generation of the run.
     pub(crate) generation: u64,
 }
 
@@ -92,27 +95,27 @@ pub(crate) struct SeenRun {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Jobs {
     pub(crate) by_name: BTreeMap<String, Job>,
-    /// Ranks in all generations of all jobs.
+    /// Number of ranks in all generations of all jobs.
     #[serde(skip)]
     pub(crate) ranks: u64,
-    /// Generations of jobs that were removed are numbered below this, so that a token of one is
-    /// never taken for that of another job.
+    /// Generations of removed jobs are numbered below this, so that a loader state of one is never
+    /// mistaken for that of another job.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) removed_below: u64,
 }
 
 impl Job {
-    /// The generation that was opened last.
+    /// Returns the generation that was opened last.
     pub fn current(&self) -> Option<&Generation> {
         self.generations.last_key_value().map(|(_, generation)| generation)
     }
 
-    /// Last generation of a run that a launcher named, if it is remembered.
+    /// Returns the last generation of a run that a launcher named, if it is kept.
     pub(crate) fn seen(&self, run: &str) -> Option<u64> {
         self.runs.iter().rev().find(|seen| seen.run == run).map(|seen| seen.generation)
     }
 
-    /// Remembers the last generation of a run.
+    /// Keeps the last generation of a run.
     pub(crate) fn saw(&mut self, run: &str, generation: u64) {
         if let Some(seen) = self.runs.iter_mut().rev().find(|seen| seen.run == run) {
             seen.generation = generation;
@@ -124,7 +127,7 @@ impl Job {
         }
     }
 
-    /// What took over from a generation, if anything did.
+    /// Returns `Superseded` with the generation that took over, if one did.
     pub(crate) fn superseded(&self, generation: u64) -> Option<Refusal> {
         let known = self.generations.get(&generation);
         let by = match known {
@@ -134,7 +137,7 @@ impl Job {
         Some(by.refusal(&self.name, generation))
     }
 
-    /// What took over from a generation in which a rank has no place, or why it has none.
+    /// Returns the refusal for a rank that is not in a generation: `Superseded`, or `otherwise`.
     pub(crate) fn out_of_place(&self, generation: u64, otherwise: Refusal) -> Refusal {
         if let Some(refusal) = self.superseded(generation) {
             return refusal;
@@ -145,7 +148,7 @@ impl Job {
         }
     }
 
-    /// Keeps the last sealed epochs, and says which came.
+    /// Keeps the last sealed epochs; returns their events.
     #[must_use]
     pub(crate) fn seal(&mut self, sealed: Vec<SealedEpoch>) -> Vec<Happening> {
         let told = sealed.iter().map(|&SealedEpoch { epoch, generation, .. }| {
@@ -158,7 +161,8 @@ impl Job {
         told
     }
 
-    /// Counts sealed epochs of a dynamic job anew: a rank on which the policy had decided came back.
+    /// Recomputes the counts of a dynamic job's sealed epochs after a rank on which the policy had
+    /// decided came back.
     pub(crate) fn recount(&mut self, generation: u64) {
         let Some(known) = self.generations.get(&generation) else {
             return;
@@ -169,8 +173,10 @@ impl Job {
         }
     }
 
-    /// Takes out what is no longer kept. A generation whose ranks are just moving on is kept
-    /// regardless of how many they are.
+    /// Removes generations that are no longer kept; returns them.
+    ///
+    /// A generation whose ranks are moving to the current one is kept regardless of its number of
+    /// ranks.
     pub(crate) fn forget(&mut self) -> Vec<Generation> {
         let Some(current) = self.current() else {
             return vec![];
@@ -196,7 +202,7 @@ impl Job {
         dropped.iter().filter_map(|number| self.generations.remove(number)).collect()
     }
 
-    /// Lets go of the oldest lists, so that restarts of a large dynamic job stay small.
+    /// Drops the oldest lists, so that restarts of a large dynamic job stay small.
     fn forget_pools(&mut self) {
         let mut pieces = 0;
         for generation in self.generations.values_mut().rev().skip(1) {
@@ -227,7 +233,7 @@ impl Jobs {
         self.by_name.get_mut(name).ok_or_else(|| not_found(name))
     }
 
-    /// Ranks in all generations of the jobs of a principal.
+    /// Number of ranks in all generations of a principal's jobs.
     pub(crate) fn ranks_of(&self, principal: &str) -> u64 {
         let own = |job: &&Job| principal_name(&job.registered_by) == principal;
         let generations =
@@ -235,14 +241,15 @@ impl Jobs {
         generations.map(|generation| generation.ranks.len() as u64).sum()
     }
 
-    /// Groups begun in all pools: about how large they are.
+    /// Number of groups begun in all pools: an estimate of their size.
     pub(crate) fn groups(&self) -> u64 {
         let generations = self.by_name.values().flat_map(|job| job.generations.values());
         generations.flat_map(|generation| generation.pools.values()).map(|pool| pool.next).sum()
     }
 
     /// Frees a rank whose session ended.
-    /// Returns whether somebody cares: its generation goes on.
+    ///
+    /// Returns true if its generation was not superseded.
     pub(crate) fn free(&mut self, rank: &RankRef, end: &LeaseEnd) -> bool {
         let job = self.by_name.get_mut(&rank.job);
         let generation = job.and_then(|job| job.generations.get_mut(&rank.generation));
@@ -252,7 +259,7 @@ impl Jobs {
         })
     }
 
-    /// Computes anew what the jobs imply.
+    /// Recomputes the indexes from the jobs.
     pub(crate) fn index(&mut self, sessions: &mut Sessions) {
         self.ranks = 0;
         for job in self.by_name.values_mut() {
@@ -358,7 +365,7 @@ impl State {
 
     fn check_dataset(&self, name: &str, identity: &JobIdentity) -> Result<(), Refusal> {
         if name.is_empty() {
-            // In one process nobody else needs to find it.
+            // In one process no other process needs to find the dataset.
             return Ok(());
         }
         let dataset = self.datasets.get(name)?;

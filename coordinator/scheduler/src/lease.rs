@@ -1,4 +1,4 @@
-//! Leases of ranks: who serves which, and whether a lease is still good.
+//! Leases of ranks: the session that serves each rank, and the validity of leases.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,38 +15,38 @@ use crate::state::{Moment, State};
 /// The right to serve a rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankLease {
-    /// Its token: the log index of the grant.
+    /// Fencing token: the log index of the grant.
     pub fencing: Fencing,
-    /// Who serves it.
+    /// Session that serves the rank.
     pub session: SessionId,
-    /// Since when, Unix ms.
+    /// Time of the grant, Unix ms.
     pub granted_ms: u64,
 }
 
 /// A rank of a generation of a job.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RankRef {
-    /// The job.
+    /// Name of the job.
     pub job: String,
-    /// The generation.
+    /// Generation of the job.
     pub generation: u64,
     /// The rank.
     pub rank: u64,
 }
 
-/// Whether a lease is good.
+/// Validity of a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is.
+    /// The lease is valid.
     Live,
     /// A later generation took over, or the job was cancelled; the trainer must start again.
     Superseded {
-        /// What to tell it.
+        /// Refusal to report to the trainer.
         refusal: Refusal,
     },
     /// Another lease, or none, is the current one; the trainer may reconnect.
     Fenced {
-        /// What to tell it.
+        /// Refusal to report to the trainer.
         refusal: Refusal,
     },
 }
@@ -58,7 +58,7 @@ impl Rank {
 }
 
 impl State {
-    /// Whether a lease is good.
+    /// Checks whether a lease is valid.
     pub fn verdict(&self, lease: &LeaseRef) -> Verdict {
         let LeaseRef { job: name, generation, rank: number, fencing } = lease;
         let fenced = |reason: String| Verdict::Fenced { refusal: fenced(*fencing, reason) };
@@ -86,7 +86,7 @@ impl State {
         }
     }
 
-    /// The good leases of a session.
+    /// Valid leases of a session.
     pub fn serving(&self, session: SessionId) -> impl Iterator<Item = LeaseRef> {
         let ranks = self.session(session).into_iter().flat_map(|session| &session.leases);
         ranks.filter_map(|RankRef { job, generation: number, rank }| {
@@ -106,7 +106,8 @@ impl State {
     ) -> Result<Answer, Refusal> {
         let LeaseRef { job, generation: number, rank, fencing } = lease;
         let known = self.jobs.by_name.get_mut(job);
-        // Of a planned epoch nothing is in doubt: its rank has the same samples when it comes back.
+        // In a deterministic job nothing is in doubt: the rank has the same samples when it comes
+        // back.
         let is_told = is_told || known.as_ref().is_none_or(|job| !job.identity.is_dynamic());
         let known = known.and_then(|job| job.generations.get_mut(number));
         if let Some(generation) = known
@@ -234,7 +235,7 @@ mod tests {
         );
         let session = fixture.state.sessions().next().unwrap().id;
         assert_eq!(fixture.state.serving(session).collect::<Vec<_>>(), [fixture.lease(0)]);
-        // It may still be ended.
+        // The rank may still be ended.
         fixture.done(Change::EndRank { lease: old, is_told: true, failure: None });
     }
 

@@ -1,9 +1,9 @@
 //! The replicated state machine: datasets, jobs, runs, generations, sessions and leases.
 //!
-//! Everything that a coordinator agrees on is in [`State`], and only [`State::apply`] changes it.
+//! [`State`] holds everything that the coordinators agree on, and only [`State::apply`] changes it.
 //! This crate never reads a clock, a file, the environment or a random number, never waits and
-//! never starts a thread: the same commands at the same log indexes give the same state, byte for
-//! byte, on every replica.
+//! never starts a thread: the same commands at the same log indexes produce the same state, byte
+//! for byte, on every replica.
 //!
 //! Start at [`State::apply`] and [`Change`]; `place.rs` holds the rules of starts.
 #![forbid(unsafe_code)]

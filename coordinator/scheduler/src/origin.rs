@@ -1,4 +1,4 @@
-//! Where a generation begins.
+//! Start positions of generations.
 
 use serde::{Deserialize, Serialize};
 use shardfeed_plan::{LANES_MAX, PlanError, SEGMENTS_MAX, Segment, Steps, Tail, check_epoch};
@@ -6,19 +6,20 @@ use shardfeed_plan::{LANES_MAX, PlanError, SEGMENTS_MAX, Segment, Steps, Tail, c
 use crate::answer::Refusal;
 use crate::bound::{STEP_MAX, shortened};
 
-/// A position to start from: an epoch and how far it went.
+/// A position to start from: an epoch and the steps that were consumed of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
-    /// The epoch.
+    /// Number of the epoch.
     pub epoch: u64,
-    /// Segments of that epoch; the last one is open and holds the steps taken.
+    /// Segments of that epoch; the last one is open and holds the consumed steps.
     pub segments: Vec<Segment>,
 }
 
 impl Origin {
-    /// A position that a rank of `world_size` may start from.
+    /// Returns a position that a rank of `world_size` may start from.
     ///
-    /// # Errors  `Invalid`.
+    /// # Errors
+    /// `Invalid`.
     pub(crate) fn new(
         epoch: u64,
         segments: &[Segment],
@@ -46,35 +47,36 @@ impl Origin {
         Ok(Self { epoch, segments: segments.iter().map(normalized).collect() })
     }
 
-    /// Step of the epoch at which it stands.
+    /// Step of the epoch at which the position lies.
     pub fn step(&self) -> u64 {
         self.segments.iter().map(|segment| segment.steps.most()).sum()
     }
 
-    /// Lanes of the open segment.
+    /// Number of lanes of the open segment.
     pub fn lanes(&self) -> u64 {
         self.segments.last().map_or(0, |open| open.lanes)
     }
 
-    /// Samples of one step of all ranks, in the open segment.
+    /// Number of samples of one step of all ranks, in the open segment.
     pub fn global_batch(&self) -> u64 {
         self.segments.last().map_or(0, |open| open.global_batch)
     }
 
-    /// The segments as in a token, for people.
+    /// The segments as in a loader state, for people.
     pub(crate) fn segments_text(&self) -> String {
         shortened(&serde_json::to_string(&self.segments).expect("segments are plain data"))
     }
 
-    /// Whether ranks that start from both start together. Ranks of an uneven job may have taken
-    /// different steps in the open segment.
+    /// True if ranks that start from both positions start together.
+    ///
+    /// Ranks of an uneven job may have consumed a different number of steps in the open segment.
     pub(crate) fn fits(&self, other: &Self, tail: Tail) -> bool {
         let alike = self.epoch == other.epoch && alike(&self.segments, &other.segments);
         alike && (tail == Tail::Uneven || self.step() == other.step())
     }
 }
 
-/// Whether segments are the same up to the steps of the open one.
+/// True if the segments are the same except for the steps of the open one.
 pub(crate) fn alike(left: &[Segment], right: &[Segment]) -> bool {
     let (Some((left, left_closed)), Some((right, right_closed))) =
         (left.split_last(), right.split_last())
@@ -85,7 +87,7 @@ pub(crate) fn alike(left: &[Segment], right: &[Segment]) -> bool {
     left_closed == right_closed && numbers(left) == numbers(right)
 }
 
-/// The segments with the open one so far that they come to `step`.
+/// Returns the segments with the steps of the open one set so that the position is `step`.
 pub(crate) fn at_step(mut segments: Vec<Segment>, step: u64) -> Vec<Segment> {
     if let Some((open, closed)) = segments.split_last_mut() {
         let before: u64 = closed.iter().map(|segment| segment.steps.most()).sum();

@@ -4,31 +4,32 @@ use crate::generation::{Generation, Rank};
 use crate::hold::Hold;
 use crate::job::Job;
 
-/// What a job does.
+/// Phase of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum JobPhase {
-    /// No rank is served, and its run has not ended.
+    /// No rank is served, and the run has not ended.
     Waiting,
     /// At least one rank is served.
     Running,
-    /// An operator paused it.
+    /// An operator paused the job.
     Paused,
-    /// An operator cancelled it.
+    /// An operator cancelled the job.
     Cancelled,
-    /// All ranks of its last run ended without an error.
+    /// All ranks of the last run ended without an error.
     Finished,
-    /// A rank of its last generation reported an error and did not start again.
+    /// A rank of the last generation reported an error and did not start again.
     Failed,
 }
 
 impl JobPhase {
-    /// All of them.
+    /// All phases.
     pub const ALL: [Self; 6] =
         [Self::Waiting, Self::Running, Self::Paused, Self::Cancelled, Self::Finished, Self::Failed];
 }
 
 impl Job {
-    /// What it does. A new generation starts from `Waiting` or `Running`, whatever the one before it was.
+    /// Returns the job's phase. A new generation starts from `Waiting` or `Running`, regardless of
+    /// the previous generation's phase.
     pub fn phase(&self) -> JobPhase {
         match (self.held.as_ref().map(|held| held.hold), self.current()) {
             (Some(Hold::Paused), _) => JobPhase::Paused,
@@ -51,7 +52,8 @@ impl Generation {
         let has_failed = self.ranks.values().any(|rank| rank.failure.is_some());
         let has_ended = |rank: &Rank| rank.ended || self.has_nothing_for(rank);
         match () {
-            // The other ranks of a step need the one that failed; those of a dynamic job do not.
+            // In a deterministic job the other ranks of a step need the failed one; in a dynamic
+            // job they do not.
             () if has_failed && !(is_served && is_dynamic) => JobPhase::Failed,
             () if is_served => JobPhase::Running,
             () if self.is_complete() && self.ranks.values().all(has_ended) => JobPhase::Finished,
@@ -59,7 +61,7 @@ impl Generation {
         }
     }
 
-    /// Whether nobody serves a rank, and every sample of its epoch was consumed by others.
+    /// True if a rank is not served, and other ranks consumed every sample of its epoch.
     fn has_nothing_for(&self, rank: &Rank) -> bool {
         rank.lease.is_none() && self.is_over(rank.cursor.epoch)
     }
@@ -127,7 +129,8 @@ mod tests {
         assert_eq!(fixture.state.job(JOB).unwrap().failure(), None);
     }
 
-    /// Ranks 0 and 1 of a dynamic job, each behind a worker; returns the session of rank 1's.
+    /// Ranks 0 and 1 of a dynamic job, each behind a worker; returns the session of rank 1's
+    /// worker.
     fn two_ranks_of_a_pool() -> (Fixture, SessionId) {
         let (mut fixture, session) = dynamic_job();
         fixture.start(StartRank { trainer: "t-0".into(), ..first_of_two(session) });

@@ -12,7 +12,7 @@ use crate::job::Job;
 use crate::origin::{Origin, alike};
 use crate::pool::Pool;
 
-/// What a start comes to, before anything is changed.
+/// Decision on a start, before any change.
 #[derive(Debug)]
 pub(crate) enum Place {
     /// The rank comes back to a generation that it has joined.
@@ -28,17 +28,17 @@ pub(crate) enum Place {
 pub(crate) struct Opening {
     pub(crate) number: u64,
     pub(crate) parent: Option<u64>,
-    /// `None`: no launcher named it, and it goes by the generation's number.
+    /// `None`: no launcher named the run; its name is derived from the generation's number.
     pub(crate) run: Option<String>,
     pub(crate) implicit: bool,
     pub(crate) by_move: bool,
     pub(crate) origin: Origin,
-    /// Of a dynamic job that goes on in mid-epoch: what is granted and free of it.
+    /// For a dynamic job that continues in mid-epoch: the lists and free samples of that epoch.
     pub(crate) pool: Option<Box<Pool>>,
 }
 
 impl Job {
-    /// Where a start leads, or why nowhere.
+    /// Decides which generation a start leads to, or refuses it.
     pub(crate) fn place(&self, start: &StartRank) -> Result<Place, Refusal> {
         if self.identity.is_dynamic() && start.limit.is_some() {
             let reason =
@@ -71,7 +71,7 @@ impl Job {
         }
     }
 
-    /// The same loader goes on where it was.
+    /// The same loader continues at its position.
     fn reconnect(
         &self,
         start: &StartRank,
@@ -99,7 +99,7 @@ impl Job {
         Ok(Place::Back { generation: number, cursor })
     }
 
-    /// The same loader goes elsewhere by itself; the other ranks follow one by one.
+    /// The same loader moves elsewhere within its run; the other ranks follow one by one.
     fn move_on(&self, start: &StartRank, from: u64, origin: Origin) -> Result<Place, Refusal> {
         let (left, _) = self.own_rank(start, from)?;
         if let Some(refusal) = left.disagreement(start, None) {
@@ -107,7 +107,7 @@ impl Job {
         }
         let tail = self.identity.tail;
         let children = self.generations.range(from..).map(|(_, generation)| generation);
-        // None of them is superseded, or the one they came from would be.
+        // None of them is superseded, or the generation they came from would be, too.
         let children = children.filter(|generation| {
             let of_this = generation.by_move && generation.parent == Some(from);
             of_this && generation.origin.fits(&origin, tail)
@@ -133,7 +133,7 @@ impl Job {
         }))
     }
 
-    /// A loader starts, with a token or without.
+    /// A loader starts, with or without a loader state.
     fn start(
         &self,
         start: &StartRank,
@@ -165,9 +165,10 @@ impl Job {
                 Some(refusal) => Err(refusal),
             };
         };
-        // Cursors are told now and then. Where another loader really stood is known only if it ended
-        // with a last word; one that is just gone may have consumed more.
-        // In a dynamic job what lies beyond the state is still this rank's, and in doubt until it says so.
+        // Workers report cursors periodically. The final position of another loader is known only
+        // if that loader reported it; a loader that is gone without a report may have consumed
+        // more. In a dynamic job, samples beyond the state still belong to this rank, in doubt
+        // until it reports.
         let is_left = self.identity.is_dynamic() && rank.lease.is_none();
         let is_known = rank.trainer == start.trainer || rank.ended || is_left;
         let stays = is_known
@@ -179,7 +180,7 @@ impl Job {
         opening(again, origin)
     }
 
-    /// The rank that a loader says it is, in a generation that is not superseded.
+    /// Returns the rank that a loader names, in a generation that is not superseded.
     fn own_rank(&self, start: &StartRank, number: u64) -> Result<(&Generation, &Rank), Refusal> {
         if let Some(refusal) = self.superseded(number) {
             return Err(refusal);
@@ -233,7 +234,7 @@ impl Job {
 }
 
 impl Generation {
-    /// Whether the start belongs to this generation's run.
+    /// True if the start belongs to this generation's run.
     fn is_run_of(&self, start: &StartRank) -> bool {
         match &start.run {
             Some(run) => !self.implicit && self.run == *run,
@@ -241,7 +242,7 @@ impl Generation {
         }
     }
 
-    /// Whether a start is just where a rank stands.
+    /// True if a start is exactly at a rank's cursor.
     fn is_at(&self, cursor: RankCursor, origin: &Origin) -> bool {
         cursor == RankCursor { epoch: origin.epoch, step: origin.step() }
             && self
@@ -249,7 +250,7 @@ impl Generation {
                 .is_some_and(|segments| alike(&segments, &origin.segments))
     }
 
-    /// The number in which a start differs from the others, if it does.
+    /// Returns the first number in which a start differs from the other ranks, if there is one.
     fn disagreement(&self, start: &StartRank, origin: Option<&Origin>) -> Option<Refusal> {
         let limit = |limit: Option<u64>| limit.map_or("none".to_owned(), |limit| limit.to_string());
         let number = |number: u64| number.to_string();
@@ -271,7 +272,7 @@ impl Generation {
         Refusal::Disagree { job, run, rank, name: name.into(), value, known }
     }
 
-    /// Why a rank that has not joined cannot start here, if it cannot.
+    /// Returns the reason why a rank that has not joined cannot start here, if there is one.
     fn misfit(&self, start: &StartRank, origin: &Origin, job: &Job) -> Option<Refusal> {
         if let Some(refusal) = self.disagreement(start, Some(origin)) {
             return Some(refusal);
@@ -281,7 +282,7 @@ impl Generation {
         }
         let RankCursor { epoch: by_epoch, step: by_step } = self.start();
         if (origin.epoch, origin.step()) == (by_epoch, by_step) {
-            // The numbers of a conflict would be the same on both sides.
+            // A conflict would show the same numbers on both sides.
             let (value, known) = (origin.segments_text(), self.origin.segments_text());
             return Some(self.disagree(start, "segments", value, known));
         }

@@ -1,4 +1,4 @@
-//! What the ranks of a dynamic job were granted of one epoch, and what is free.
+//! Pools: the samples of one epoch of a dynamic job that are granted to ranks or free.
 //! Source: docs/ORDER.md, section 10; docs/ARCHITECTURE.md, Dynamic jobs.
 
 use std::collections::BTreeMap;
@@ -11,95 +11,98 @@ use crate::doubt::{Decided, Doubt};
 use crate::history::{Returned, Returns};
 use crate::job::is_zero;
 
-/// The groups of one epoch in one generation: each sample is free, or in one rank's list, or was
-/// consumed before the generation began.
+/// The groups of one epoch in one generation.
+///
+/// Each sample is free, or in one rank's list, or was consumed before the generation began.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pool {
-    /// Groups of the epoch.
+    /// Number of groups in the epoch.
     pub groups: u64,
-    /// Samples of the epoch.
+    /// Number of samples in the epoch.
     pub samples: u64,
     /// Step of the epoch at which its lists begin.
     pub first_step: u64,
-    /// Samples of a full batch of one rank.
+    /// Number of samples of a full batch of one rank.
     pub batch_size: u64,
-    /// Samples consumed before the generation began, by other lists than these.
+    /// Number of samples consumed before the generation began, from earlier lists.
     pub before: u64,
-    /// The first group of which nothing was ever granted.
+    /// First group that was never granted, not even in part.
     pub next: u64,
-    /// Samples of the groups before that one.
+    /// Number of samples of the groups before `next`.
     pub begun: u64,
-    /// Parts of these that are free again.
+    /// Ranges of these groups that are free again.
     pub returned: FreePieces,
-    /// What each rank was granted.
+    /// List and progress of each rank.
     pub shares: BTreeMap<u64, Share>,
-    /// Samples that were in doubt and that no rank will deliver, as `in_doubt="drop"` says.
+    /// Samples that were in doubt and that no rank will deliver, because of `in_doubt="drop"`.
     #[serde(default, skip_serializing_if = "FreePieces::is_empty")]
     pub dropped: FreePieces,
-    /// How long the epoch has waited for nothing but samples in doubt, ms.
+    /// Time that the epoch has waited only for samples in doubt, ms.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub waited_ms: u64,
-    /// What came back from lists.
+    /// Samples that came back from lists.
     #[serde(default, skip_serializing_if = "Returns::is_empty")]
     pub returns: Returns,
-    /// Samples delivered twice, as far as reported.
+    /// Number of samples delivered twice, as far as reported.
     pub duplicated: u64,
-    /// Samples of the lists that were consumed, each counted once.
+    /// Number of samples of the lists that were consumed, each counted once.
     #[serde(skip)]
     pub(crate) consumed: u64,
 }
 
-/// What one rank was granted of an epoch.
+/// List and progress of one rank in an epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Share {
-    /// Its pieces, in the order in which it delivers them.
+    /// The rank's group ranges, in the order in which it delivers them.
     pub list: RankList,
-    /// Position in the list up to which it was consumed, as far as reported.
+    /// Position in the list up to which samples were consumed, as far as reported.
     pub consumed: u64,
-    /// Position up to which its worker has begun to read; what lies beyond can be asked back.
+    /// Position up to which the worker has begun to read; samples beyond it can be asked back.
     pub started: u64,
-    /// Position up to which its trainer may be given samples; what lies beyond was not delivered.
+    /// Position up to which samples may be given to the trainer; samples beyond it were not
+    /// delivered.
     pub horizon: u64,
-    /// Grows with every cut of the list: a horizon counts for one version.
+    /// Increases with every cut of the list: a horizon applies to one version.
     pub version: u64,
-    /// Position from which its worker is asked to give back what it has not begun.
+    /// Position from which on the worker is asked to give back samples that it has not begun.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revoke_from: Option<u64>,
-    /// Whether the rank has left this epoch.
+    /// True if the rank has left this epoch.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub left: bool,
-    /// Pieces that its lease was told of.
+    /// Number of group ranges that were reported to the holder of the lease.
     #[serde(default)]
     pub(crate) told: u64,
-    /// Set while the samples between `consumed` and the end of the list are in doubt: nobody serves the rank,
-    /// and its trainer has not said how many of them it consumed.
+    /// Set while the samples between `consumed` and the end of the list are in doubt: the rank is
+    /// not served, and its trainer has not reported how many of them it consumed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub doubt: Option<Box<Doubt>>,
-    /// What was in doubt, once the policy has decided.
+    /// Samples that were in doubt, once the policy has decided.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) decided: Option<Box<Decided>>,
-    /// Positions of the list whose samples other lists have too, ascending and disjoint.
+    /// Positions of the list whose samples are also in other lists, ascending and disjoint.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) doubled: Vec<Range<u64>>,
 }
 
-/// Numbers of an epoch of a dynamic job, as far as reported.
+/// Counts of an epoch of a dynamic job, as far as reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
-    /// Samples of the epoch.
+    /// Number of samples in the epoch.
     pub total: u64,
-    /// Consumed, each counted once.
+    /// Consumed samples, each counted once.
     pub delivered: u64,
-    /// In no list.
+    /// Samples in no list.
     pub free: u64,
-    /// In lists, not consumed and not in doubt.
+    /// Samples in lists, not consumed and not in doubt.
     pub granted: u64,
-    /// In doubt: a trainer that is gone may have consumed them.
+    /// Samples in doubt: a trainer that is gone may have consumed them.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub in_doubt: u64,
-    /// Delivered twice, as far as reported.
+    /// Samples delivered twice, as far as reported.
     pub duplicated: u64,
-    /// Samples that were in doubt and went to other ranks: at most so many more were delivered twice.
+    /// Samples that were in doubt and went to other ranks: at most this many more were delivered
+    /// twice.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub redelivered: u64,
     /// Samples that were in doubt and that no rank will deliver.
@@ -108,7 +111,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// What is neither delivered nor dropped; at the end of an epoch, lost.
+    /// Number of samples neither delivered nor dropped; at the end of an epoch, lost.
     pub fn missing(&self) -> u64 {
         self.total.saturating_sub(self.delivered).saturating_sub(self.dropped)
     }
@@ -131,24 +134,24 @@ impl Share {
         }
     }
 
-    /// Samples that its worker has not begun.
+    /// Number of samples that the worker has not begun.
     pub fn unstarted(&self) -> u64 {
         self.list.samples().saturating_sub(self.started)
     }
 
-    /// Samples in doubt.
+    /// Number of samples in doubt.
     pub fn in_doubt(&self) -> u64 {
         let rest = self.own(self.list.samples()) - self.own(self.consumed);
         self.doubt.as_ref().map_or(0, |_| rest)
     }
 
-    /// Samples before a position that no other list has.
+    /// Number of samples before a position that are in no other list.
     fn own(&self, position: u64) -> u64 {
         let doubled = self.doubled.iter();
         position - doubled.map(|d| d.end.min(position) - d.start.min(position)).sum::<u64>()
     }
 
-    /// Its pieces at these positions that no other list has.
+    /// Group ranges at these positions that are in no other list.
     pub(crate) fn own_pieces(&self, positions: Range<u64>) -> Vec<Piece> {
         let (mut pieces, mut at) = (vec![], positions.start);
         for doubled in self.doubled.iter().chain([&(positions.end..positions.end)]) {
@@ -161,7 +164,10 @@ impl Share {
         pieces
     }
 
-    /// Position at which a step begins: in its list, or at the list's end and so far into what was decided.
+    /// Position at which a step begins.
+    ///
+    /// A step in the list: its position and 0. A step beyond the list: the position of the list's
+    /// end, and the offset in the samples that the policy decided on.
     pub(crate) fn reach(&self, step: u64) -> Option<(u64, u64)> {
         if let Some(position) = self.list.position_of_step(step) {
             return Some((position, 0));
@@ -171,21 +177,21 @@ impl Share {
         Some((end, decided.rest.position_of_step(step)?))
     }
 
-    /// Moves what is known to be consumed up; what was consumed was begun and lay before the horizon.
+    /// Moves the consumed position forward; consumed samples were begun and lay before the horizon.
     fn consume_to(&mut self, position: u64) {
         self.consumed = self.consumed.max(position);
         self.horizon = self.horizon.max(self.consumed);
         self.start_to(self.consumed);
     }
 
-    /// Moves the horizon up: so many samples beyond what was consumed may be delivered, and always a batch.
+    /// Moves the horizon to at least `ahead` samples, or one batch, beyond the consumed position.
     pub(crate) fn open(&mut self, ahead: u64) {
         let ahead = ahead.max(self.list.batch_size());
         let to = self.consumed.saturating_add(ahead).min(self.list.samples());
         self.horizon = self.horizon.max(to);
     }
 
-    /// Moves up to where its worker has begun; what was begun is not asked back.
+    /// Moves the begun position forward; samples that were begun are not asked back.
     pub(crate) fn start_to(&mut self, position: u64) {
         self.started = self.started.max(position);
         let end = self.list.samples();
@@ -193,7 +199,9 @@ impl Share {
         self.revoke_from = self.revoke_from.filter(|from| *from < end);
     }
 
-    /// Cuts the list; what came after is no longer known to its worker, and no horizon goes beyond the cut.
+    /// Cuts the list and returns the rest.
+    ///
+    /// The worker no longer counts as knowing the rest, and no horizon lies beyond the cut.
     pub(crate) fn cut(&mut self, position: u64) -> RankList {
         let rest = self.list.split_off(position);
         self.version += 1;
@@ -226,22 +234,22 @@ impl Pool {
         }
     }
 
-    /// Samples that nobody was granted, or that are free again.
+    /// Number of samples that were never granted, or that are free again.
     pub fn free(&self) -> u64 {
         self.returned.samples() + self.samples.saturating_sub(self.begun)
     }
 
-    /// Samples consumed, each counted once, as far as reported.
+    /// Number of samples consumed, each counted once, as far as reported.
     pub fn delivered(&self) -> u64 {
         self.before + self.consumed
     }
 
-    /// Whether every sample was consumed or dropped.
+    /// True if every sample was consumed or dropped.
     pub fn is_done(&self) -> bool {
         self.delivered() + self.dropped.samples() == self.samples
     }
 
-    /// Its numbers.
+    /// Counts of the epoch.
     pub fn tally(&self) -> Tally {
         let lists: u64 = self.shares.values().map(|share| share.own(share.list.samples())).sum();
         let in_doubt = self.in_doubt();
@@ -257,24 +265,25 @@ impl Pool {
         }
     }
 
-    /// Whether this rank gets nothing more of the epoch.
+    /// True if this rank gets nothing more of the epoch.
     pub fn has_ended(&self, rank: u64) -> bool {
         self.is_done() || self.shares.get(&rank).is_some_and(|share| share.left)
     }
 
-    /// Pieces that it keeps.
+    /// Number of group ranges that the pool keeps.
     pub(crate) fn pieces(&self) -> u64 {
         let lists = self.shares.values().map(|share| share.list.pieces().len() as u64);
         lists.sum::<u64>() + self.returned.len() as u64
     }
 
-    /// A rank's share, which begins empty.
+    /// Returns a rank's share, which is empty at first.
     pub(crate) fn share_mut(&mut self, rank: u64) -> &mut Share {
         let (batch_size, first_step) = (self.batch_size, self.first_step);
         self.shares.entry(rank).or_insert_with(|| Share::new(batch_size, first_step))
     }
 
-    /// Whether a rank can stand at a step; `decided`: also by what it had when its session ended.
+    /// True if a rank can be at a step.
+    /// - `decided`: also counts the samples that the policy has decided on.
     pub(crate) fn can_stand_at(&self, rank: u64, step: u64, decided: bool) -> bool {
         let Some(share) = self.shares.get(&rank) else {
             return step == self.first_step;
@@ -282,7 +291,7 @@ impl Pool {
         share.reach(step).is_some_and(|(_, more)| decided || more == 0)
     }
 
-    /// A rank has consumed everything before a step.
+    /// Marks all samples of a rank before a step as consumed.
     pub(crate) fn consume(&mut self, rank: u64, step: u64) {
         let Some(share) = self.shares.get_mut(&rank) else {
             return;
@@ -295,19 +304,20 @@ impl Pool {
         self.consumed += share.own(share.consumed) - before;
     }
 
-    /// A rank moves on to a later epoch: the samples that it did not consume are free.
+    /// Ends a rank's part in the epoch: it moved to a later epoch, and its unconsumed samples
+    /// become free.
     pub(crate) fn leave(&mut self, rank: u64, now_ms: u64) {
         let share = self.share_mut(rank);
         share.left = true;
         (share.revoke_from, share.doubt) = (None, None);
-        // What it had begun and not consumed is for others, too.
+        // Samples that were begun and not consumed are also free for other ranks.
         share.started = share.consumed;
         let rest = share.cut(share.consumed);
         self.take_back(&rest, rank, Returned::Left, now_ms);
     }
 
-    /// Another lease has the rank, whose trainer said where it stands: its worker knows nothing and has begun
-    /// nothing.
+    /// Resets a rank's share for a new lease whose trainer has reported its position: the new
+    /// worker knows no list and has begun nothing.
     pub(crate) fn hand_over(&mut self, rank: u64) {
         if let Some(share) = self.shares.get_mut(&rank) {
             (share.doubt, share.decided) = (None, None);
@@ -317,7 +327,7 @@ impl Pool {
         self.waited_ms = 0;
     }
 
-    /// A worker gives back what it has not begun from a position on.
+    /// Frees the samples from a position on that a worker gives back because it has not begun them.
     pub(crate) fn give_back(&mut self, rank: u64, position: u64, now_ms: u64) {
         let share = self.share_mut(rank);
         share.revoke_from = None;
@@ -325,7 +335,7 @@ impl Pool {
         self.take_back(&rest, rank, Returned::AskedBack, now_ms);
     }
 
-    /// The same lists, for the same ranks in a generation after this one.
+    /// Copies the lists for the same ranks in a later generation.
     pub(crate) fn copied(&self) -> Self {
         let mut copy = self.clone();
         (copy.consumed, copy.waited_ms) = (0, 0);
@@ -339,13 +349,13 @@ impl Pool {
         copy
     }
 
-    /// Files a cut-off end of a list as free.
+    /// Frees the end that was cut off a list.
     pub(crate) fn take_back(&mut self, rest: &RankList, rank: u64, why: Returned, now_ms: u64) {
         rest.pieces().iter().for_each(|&piece| self.returned.insert(piece));
         self.returns.file(now_ms, rank, why, rest.pieces().to_vec());
     }
 
-    /// Computes anew what the shares imply.
+    /// Recomputes the indexes from the shares.
     pub(crate) fn index(&mut self) {
         self.consumed = self.shares.values().map(|share| share.own(share.consumed)).sum();
     }

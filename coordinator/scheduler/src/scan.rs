@@ -20,31 +20,31 @@ use crate::state::{Moment, State};
 /// The right to list a dataset, or to scan one of its parts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScanLease {
-    /// Its token; parts that were taken together share it.
+    /// Fencing token; parts that were claimed together share it.
     pub fencing: Fencing,
-    /// Who has it.
+    /// Session that holds the lease.
     pub session: SessionId,
-    /// Since when, Unix ms.
+    /// Time of the grant, Unix ms.
     pub granted_ms: u64,
 }
 
-/// What a session lists or scans.
+/// A listing or scan of a session.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ScanRef {
-    /// The dataset.
+    /// Name of the dataset.
     pub dataset: String,
-    /// Which part; `None`: its listing.
+    /// Number of the part; `None`: the listing.
     pub part: Option<u64>,
 }
 
-/// A listing and how far its scan is.
+/// A listing and the progress of its scan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scan {
     /// Folder that paths are relative to.
     pub root: String,
-    /// Its parts, in manifest order.
+    /// Parts of the listing, in manifest order.
     pub parts: Vec<ScanPart>,
-    /// Parts that nobody has.
+    /// Parts that are not leased and not scanned.
     #[serde(skip)]
     pub(crate) free: BTreeSet<u64>,
     #[serde(skip)]
@@ -54,50 +54,50 @@ pub struct Scan {
 /// A part of a listing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScanPart {
-    /// The files.
+    /// Chunk of the part's files.
     pub listed: Part,
-    /// How far it is.
+    /// State of the scan.
     pub state: PartState,
 }
 
-/// How far a part is.
+/// State of a part's scan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PartState {
-    /// Nobody has it.
+    /// The part is not leased.
     Free,
-    /// A worker scans it.
+    /// A worker scans the part.
     Leased(ScanLease),
-    /// It is scanned.
+    /// The part is scanned.
     Done {
-        /// Digest of the chunk that holds what was found.
+        /// Digest of the chunk that holds the result.
         chunk: Digest,
-        /// Records found.
+        /// Number of records found.
         records: u64,
     },
 }
 
-/// How far a dataset's scan is.
+/// Progress of a dataset's scan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Parts of its listing.
+    /// Number of parts of the listing.
     pub parts: u64,
-    /// Parts that are scanned.
+    /// Number of parts that are scanned.
     pub parts_done: u64,
-    /// Files found.
+    /// Number of files found.
     pub files: u64,
-    /// Files in parts that are scanned.
+    /// Number of files in parts that are scanned.
     pub files_done: u64,
-    /// Bytes of all files.
+    /// Total size of all files, bytes.
     pub bytes: u64,
-    /// Bytes of files in parts that are scanned.
+    /// Total size of the files in parts that are scanned, bytes.
     pub bytes_done: u64,
-    /// Records found so far.
+    /// Number of records found so far.
     pub records: u64,
 }
 
 impl Scan {
-    /// Chunks that hold what was found, in order; of parts that are scanned.
+    /// Result chunks of the parts that are scanned, in order.
     pub fn chunks(&self) -> impl Iterator<Item = Digest> {
         self.parts.iter().filter_map(|part| match &part.state {
             PartState::Done { chunk, .. } => Some(*chunk),
@@ -137,7 +137,7 @@ impl Scan {
         Some((number, part.listed.chunk))
     }
 
-    /// Computes anew what the parts imply.
+    /// Recomputes the indexes from the parts.
     pub(crate) fn index(&mut self) {
         self.free.clear();
         self.progress = Progress::default();
@@ -292,7 +292,7 @@ impl Dataset {
         self.stalls.get(&session).copied().unwrap_or(0)
     }
 
-    /// Leases the first piece of work that is free.
+    /// Leases the first free piece of work.
     fn take(&mut self, lease: &ScanLease) -> Option<(ScanTask, Option<u64>)> {
         let (work, part) = match &mut self.phase {
             Phase::Listing { lease: free @ None } => {
@@ -314,7 +314,7 @@ impl Dataset {
         self.lease_of(part).map(|lease| lease.fencing)
     }
 
-    /// The lease of its listing (`None`) or of a part.
+    /// Lease of the listing (`None`) or of a part.
     pub fn lease_of(&self, part: Option<u64>) -> Option<&ScanLease> {
         match (&self.phase, part) {
             (Phase::Listing { lease }, None) => lease.as_ref(),
@@ -339,7 +339,7 @@ fn fenced(fencing: Fencing, phase: &Phase) -> Refusal {
     Refusal::Fenced { what: "scan".to_owned(), fencing, reason }
 }
 
-/// Whether the dataset came out of just this listing.
+/// True if the dataset's scan came from exactly this listing.
 fn was_listed(dataset: &Dataset, root: &str, parts: &[Part]) -> bool {
     match dataset.scan() {
         Some(scan) => scan.root == root && scan.parts.iter().map(|part| &part.listed).eq(parts),
@@ -366,8 +366,8 @@ fn no_progress(dataset: &Dataset, worker: &str) -> Failure {
     bounded(&Failure { kind: "ERROR_KIND_UNREACHABLE".to_owned(), message, ..Failure::default() })
 }
 
-/// Refuses more parts than all datasets together may have.
-/// - `held`: parts that there are.
+/// Rejects parts beyond the maximum for all datasets together.
+/// - `held`: current number of parts.
 pub(crate) fn check_total(held: u64, parts: usize) -> Result<(), Refusal> {
     if parts as u64 <= PARTS_TOTAL_MAX.saturating_sub(held) {
         return Ok(());

@@ -19,17 +19,17 @@ use crate::state::{Moment, State};
 /// A live session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Session {
-    /// Its id: the log index of the command that began it.
+    /// Id of the session: the log index of the command that began it.
     pub id: SessionId,
-    /// What the worker said.
+    /// Properties that the worker reported when it joined.
     pub join: JoinSession,
-    /// Who began it; where callers prove who they are, nobody else may speak for it.
+    /// Principal that began it; if callers are authenticated, only this principal may use it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub owner: String,
-    /// Names that its owner is limited to, as in [`Command::scope`].
+    /// Names that the owner is limited to, as in [`Command::scope`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub scope: Vec<String>,
-    /// When it began, Unix ms.
+    /// Start time, Unix ms.
     pub joined_ms: u64,
     /// Ranks that it serves.
     #[serde(skip)]
@@ -40,18 +40,19 @@ pub struct Session {
 }
 
 impl Session {
-    /// Whether its owner is limited to names, or is a trainer.
+    /// True if the owner is limited to names, or is a trainer.
     pub(crate) fn is_limited(&self) -> bool {
         !self.scope.is_empty()
     }
 
-    /// Name of its owner.
+    /// Name of the owner.
     pub(crate) fn principal(&self) -> &str {
         principal_name(&self.owner)
     }
 }
 
-/// A principal without the id of its access token: who gets a new token under the old name is who it was.
+/// Name of a principal without the id of its access token: a new token of the same name is the same
+/// principal.
 pub fn principal_name(principal: &str) -> &str {
     principal.split_once(" (token ").map_or(principal, |(name, _)| name)
 }
@@ -59,27 +60,27 @@ pub fn principal_name(principal: &str) -> &str {
 /// A session that ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndedSession {
-    /// Its id.
+    /// Id of the session.
     pub id: SessionId,
-    /// What the worker said.
+    /// Properties that the worker reported when it joined.
     pub join: JoinSession,
-    /// When it began, Unix ms.
+    /// Start time, Unix ms.
     pub joined_ms: u64,
-    /// When it ended, Unix ms.
+    /// End time, Unix ms.
     pub ended_ms: u64,
-    /// Why.
+    /// Reason for the end.
     pub reason: EndReason,
 }
 
-/// Why a session ended.
+/// Reason why a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EndReason {
-    /// Its worker said so.
+    /// The worker left.
     Left,
-    /// It was not renewed in time.
+    /// The session was not renewed in time.
     Expired,
-    /// Another incarnation of its worker began one.
+    /// Another incarnation of the worker began a session.
     Replaced,
 }
 
@@ -90,18 +91,19 @@ pub(crate) struct Sessions {
     pub(crate) ended: VecDeque<EndedSession>,
     #[serde(skip)]
     pub(crate) by_worker: BTreeMap<String, SessionId>,
-    /// Live sessions of each limited principal.
+    /// Number of live sessions of each limited principal.
     #[serde(skip)]
     limited: BTreeMap<String, u64>,
-    /// Workers that get less than everything, by name.
+    /// Workers that are cordoned or draining, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) cordons: BTreeMap<String, Cordon>,
 }
 
 impl Sessions {
-    /// The session, if it lives.
+    /// Returns the session if it is live.
     ///
-    /// # Errors  `Fenced`, with what is remembered of its end.
+    /// # Errors
+    /// `Fenced`, with the reason for its end as far as it is kept.
     pub(crate) fn live(&self, id: SessionId) -> Result<&Session, Refusal> {
         self.live.get(&id).ok_or_else(|| {
             let ended = self.ended.iter().rev().find(|ended| ended.id == id);
@@ -116,7 +118,7 @@ impl Sessions {
         })
     }
 
-    /// Computes anew what the sessions imply; jobs and datasets file their leases and scans.
+    /// Recomputes the indexes from the sessions; jobs and datasets add their leases and scans.
     pub(crate) fn index(&mut self) {
         let named = |session: &Session| (session.join.worker.clone(), session.id);
         self.by_worker = self.live.values().map(named).collect();
@@ -130,35 +132,35 @@ impl Sessions {
         }
     }
 
-    /// Files that the session serves the rank.
+    /// Adds a rank to the leases of a session.
     pub(crate) fn file_lease(&mut self, id: SessionId, rank: RankRef) {
         if let Some(session) = self.live.get_mut(&id) {
             session.leases.insert(rank);
         }
     }
 
-    /// Files that the session no longer serves the rank.
+    /// Removes a rank from the leases of a session.
     pub(crate) fn drop_lease(&mut self, id: SessionId, rank: &RankRef) {
         if let Some(session) = self.live.get_mut(&id) {
             session.leases.remove(rank);
         }
     }
 
-    /// Files that the session has the scan.
+    /// Adds a scan to the scans of a session.
     pub(crate) fn file_scan(&mut self, id: SessionId, scan: ScanRef) {
         if let Some(session) = self.live.get_mut(&id) {
             session.scans.insert(scan);
         }
     }
 
-    /// Files that the session no longer has the scan.
+    /// Removes a scan from the scans of a session.
     pub(crate) fn drop_scan(&mut self, id: SessionId, scan: &ScanRef) {
         if let Some(session) = self.live.get_mut(&id) {
             session.scans.remove(scan);
         }
     }
 
-    /// Name of a session's worker, as far as it is remembered.
+    /// Name of a session's worker, as far as it is kept.
     pub(crate) fn worker_of(&self, id: SessionId) -> String {
         let live = self.live.get(&id).map(|session| &session.join);
         let ended = || self.ended.iter().rev().find(|ended| ended.id == id);
@@ -166,7 +168,7 @@ impl Sessions {
         join.map(|join| join.worker.clone()).unwrap_or_default()
     }
 
-    /// Takes a session out and remembers its end; the caller frees what it held.
+    /// Removes a session and keeps its end; the caller frees its leases and scans.
     fn end(&mut self, id: SessionId, ended_ms: u64, reason: EndReason) -> Option<Session> {
         let session = self.live.remove(&id)?;
         self.by_worker.remove(&session.join.worker);
@@ -215,7 +217,7 @@ impl State {
         let earlier = self.sessions.by_worker.get(&join.worker).copied();
         if let Some(earlier) = earlier {
             let known = self.sessions.live(earlier)?;
-            // A limited principal keeps no name from a worker of the whole cluster.
+            // A limited principal cannot keep a worker name from a worker of the whole cluster.
             let gives_way = scope.is_empty() && !known.scope.is_empty();
             if join.proved && known.owner != *principal && !gives_way {
                 return Err(Refusal::Denied(format!(

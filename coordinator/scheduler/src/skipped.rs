@@ -1,4 +1,4 @@
-//! Corrupt records that workers met: facts of a job's records, whatever the epoch.
+//! Corrupt records that workers found: facts about a job's records, independent of the epoch.
 
 use std::collections::BTreeMap;
 
@@ -12,41 +12,41 @@ use crate::event::Happening;
 use crate::job::Job;
 use crate::state::State;
 
-/// A record that stands in no batch, because it is corrupt.
+/// A record that is in no batch because it is corrupt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SkippedRecord {
-    /// Which sample.
+    /// Sample of the record.
     pub sample: Sample,
-    /// Offset of its header in the uncompressed shard, in bytes.
+    /// Offset of its header in the uncompressed shard, bytes.
     pub offset: u64,
-    /// What is wrong with it, in words.
+    /// Description of the damage.
     pub reason: String,
 }
 
 /// See [`crate::Change::ReportSkipped`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReportSkipped {
-    /// The reporter's session.
+    /// Session of the reporter.
     pub session: SessionId,
-    /// The job that reads them.
+    /// Name of the job that reads the records.
     pub job: String,
-    /// The records; those that are known are passed over.
+    /// The records; known ones are ignored.
     pub records: Vec<SkippedRecord>,
 }
 
-/// Samples as runs of neighbours, at most [`SKIPPED_RUNS_MAX`].
+/// Samples as runs of adjacent ordinals, at most [`SKIPPED_RUNS_MAX`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SampleRuns {
-    /// Runs of all shards.
+    /// Number of runs of all shards.
     runs: u64,
-    /// Samples of all runs.
+    /// Number of samples of all runs.
     samples: u64,
-    /// By shard: the first ordinal of each run, and the one behind its last.
+    /// By shard: the first ordinal of each run, and the ordinal after its last.
     shards: BTreeMap<u32, BTreeMap<u64, u64>>,
 }
 
 impl SampleRuns {
-    /// Whether there are none.
+    /// True if there are no samples.
     pub fn is_empty(&self) -> bool {
         self.samples == 0
     }
@@ -56,7 +56,7 @@ impl SampleRuns {
         self.samples
     }
 
-    /// All of them, in order.
+    /// All samples, in order.
     pub fn iter(&self) -> impl Iterator<Item = Sample> + '_ {
         let runs =
             self.shards.iter().flat_map(|(shard, runs)| runs.iter().map(|run| (*shard, run)));
@@ -65,13 +65,13 @@ impl SampleRuns {
         })
     }
 
-    /// Whether it is one of them.
+    /// True if the sample is included.
     pub fn contains(&self, Sample { shard, ordinal }: Sample) -> bool {
         let run = self.shards.get(&shard).and_then(|runs| runs.range(..=ordinal).next_back());
         run.is_some_and(|(_, end)| ordinal < *end)
     }
 
-    /// Adds one; returns whether it is new and there is room for it.
+    /// Adds a sample; returns true if it is new and there is room for it.
     fn insert(&mut self, sample: Sample) -> bool {
         let Sample { shard, ordinal } = sample;
         let Some(end) = ordinal.checked_add(1).filter(|_| self.has_room(sample)) else {
@@ -90,7 +90,7 @@ impl SampleRuns {
         true
     }
 
-    /// Whether one more can be kept: always beside one that is known.
+    /// True if one more sample can be kept, which is always so next to a known one.
     fn has_room(&self, Sample { shard, ordinal }: Sample) -> bool {
         let is_known = |ordinal: Option<u64>| {
             ordinal.is_some_and(|ordinal| self.contains(Sample { shard, ordinal }))
@@ -100,7 +100,8 @@ impl SampleRuns {
             || is_known(ordinal.checked_add(1))
     }
 
-    /// Whether its numbers are those of its runs, which are apart, and not too many.
+    /// True if the counts match the runs, and the runs are disjoint, not adjacent and within the
+    /// bound.
     pub(crate) fn is_counted(&self) -> bool {
         let runs = || self.shards.values().flatten();
         let samples = runs().fold(0u64, |sum, (start, end)| sum + end.saturating_sub(*start));
@@ -116,12 +117,12 @@ impl SampleRuns {
 }
 
 impl Job {
-    /// Corrupt records that its workers met.
+    /// Number of corrupt records that the job's workers found.
     pub fn skipped_count(&self) -> u64 {
         self.skipped.len() as u64 + self.skipped_more.count()
     }
 
-    /// Whether a report of a corrupt record would change anything.
+    /// True if a report of this corrupt record would change anything.
     pub fn learns_of(&self, sample: Sample) -> bool {
         self.skipped.binary_search_by_key(&sample, |known| known.sample).is_err()
             && (self.skipped.len() < SKIPPED_KEPT
@@ -130,7 +131,8 @@ impl Job {
 }
 
 impl State {
-    /// Remembers corrupt records of a job: the first [`SKIPPED_KEPT`] as reported, then their samples.
+    /// Keeps corrupt records of a job: the first [`SKIPPED_KEPT`] as reported, and only the samples
+    /// of further ones.
     pub(crate) fn report_skipped(&mut self, report: &ReportSkipped) -> Result<Answer, Refusal> {
         let ReportSkipped { session, job, records } = report;
         self.jobs.get(job)?.check_principal(self.sessions.live(*session)?)?;

@@ -1,4 +1,4 @@
-//! A rank starts: it joins a generation, comes back to one, or opens one.
+//! Starts of ranks: a rank joins a generation, comes back to one, or opens one.
 
 use std::collections::BTreeMap;
 
@@ -82,7 +82,7 @@ impl State {
         self.started(moment, start, number)
     }
 
-    /// Grants a rank of a generation anew, to this trainer.
+    /// Grants a rank of a generation again, to this trainer.
     fn come_back(
         &mut self,
         Moment { index, now_ms }: Moment,
@@ -169,8 +169,7 @@ impl State {
         Ok(())
     }
 
-    /// Opens a generation and adds its first rank; unless it is opened by a move, every earlier one
-    /// ends.
+    /// Opens a generation and adds its first rank; unless a move opens it, every earlier one ends.
     fn open_generation(
         &mut self,
         moment: Moment,
@@ -260,7 +259,7 @@ impl State {
 }
 
 impl Job {
-    /// Refuses a process of another user than the one whose job it is; root may start any.
+    /// Rejects a process of another user than the job's owner; root may start any job.
     fn check_owner(&self, start: &StartRank) -> Result<(), Refusal> {
         match (self.owner, start.peer) {
             (Some(owner), Some(Peer { uid, .. })) if uid != owner && uid != 0 => {
@@ -274,14 +273,16 @@ impl Job {
         }
     }
 
-    /// Whether it is the process whose rank a worker serves or served: nobody else knows its id.
+    /// True if this is the process whose rank a worker serves or served: only that process knows
+    /// its id.
     fn continues(&self, start: &StartRank) -> bool {
         let mut ranks = self.generations.values().filter_map(|known| known.ranks.get(&start.rank));
         ranks.any(|rank| rank.trainer == start.trainer)
     }
 
-    /// Refuses a limited principal that did not register the job. Workers are not limited: they know their
-    /// trainers by user.
+    /// Rejects a limited principal that did not register the job.
+    ///
+    /// Workers are not limited: they identify their trainers by user.
     pub(crate) fn check_principal(&self, session: &Session) -> Result<(), Refusal> {
         let (who, registrar) = (session.principal(), principal_name(&self.registered_by));
         let is_theirs = registrar.is_empty() || who == registrar || self.continued_by.contains(who);
@@ -295,7 +296,7 @@ impl Job {
         )))
     }
 
-    /// Adds a generation; unless it is opened by a move, every earlier one ends.
+    /// Adds a generation; unless a move opens it, every earlier one ends.
     fn open(&mut self, generation: Generation) {
         let number = generation.number;
         if !generation.by_move {
@@ -345,7 +346,7 @@ mod tests {
     const TOM: (&str, &str) = ("trainer:tom (token 1)", "trainer:tom");
     const MALLORY: (&str, &str) = ("trainer:mallory", "trainer:mallory");
 
-    /// Applies a change of a principal; trainers are limited.
+    /// Applies a change as a principal; trainers are limited.
     fn by(
         fixture: &mut Fixture,
         (principal, name): (&str, &str),
@@ -398,7 +399,7 @@ mod tests {
         let report = ReportSkipped { session: mallorys, job: "toms".to_owned(), records };
         let refusal = by(&mut fixture, MALLORY, Change::ReportSkipped(report)).unwrap_err();
         assert!(matches!(refusal, Refusal::Denied(_)), "{refusal:?}");
-        // Its owner, also with another token of the name, and workers start it again.
+        // The owner, also with another token of the same name, and workers can start it again.
         let renewed = ("trainer:tom (token 2)", "trainer:tom");
         let again = session(&mut fixture, renewed);
         by(&mut fixture, renewed, of(start(again, "r2", "t2"), "toms")).unwrap();
@@ -415,7 +416,7 @@ mod tests {
         let refusal = by(&mut fixture, MALLORY, start(mallorys, "r2", "m1")).unwrap_err();
         assert!(matches!(refusal, Refusal::Denied(_)), "{refusal:?}");
         by(&mut fixture, TOM, start(toms, "r1", "toms process")).unwrap();
-        // The training is theirs now, also after a restart.
+        // The training now belongs to that principal, also after a restart.
         by(&mut fixture, TOM, start(toms, "r2", "toms next process")).unwrap();
         by(&mut fixture, MALLORY, start(mallorys, "r3", "m1")).unwrap_err();
     }

@@ -1,4 +1,4 @@
-//! The state, and the one way to change it.
+//! The replicated state, and the function that changes it.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,10 +14,10 @@ use crate::invariant::Breach;
 use crate::job::{Job, Jobs};
 use crate::session::{EndedSession, Session, Sessions};
 
-/// Version of a snapshot's JSON.
+/// Version of the snapshot's JSON.
 pub const SNAPSHOT_FORMAT: u32 = 1;
 
-/// Everything that the coordinators agree on.
+/// The replicated state that the coordinators agree on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(from = "Stored")]
 pub struct State {
@@ -35,40 +35,40 @@ pub struct State {
     pub(crate) access: Accesses,
 }
 
-/// What a command came to.
+/// Result of applying a command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Applied {
-    /// Its answer; a refused command changed nothing.
+    /// Answer to the command; a refused command changed nothing.
     pub answer: Result<Answer, Refusal>,
-    /// Whether its request was answered before; then it changed nothing either.
+    /// True if its request had been answered before; then it changed nothing either.
     pub repeated: bool,
 }
 
-/// Where and when a command is applied.
+/// Log index and time at which a command is applied.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment {
-    /// Its log index.
+    /// Log index of the command.
     pub(crate) index: u64,
-    /// The state's clock, Unix ms.
+    /// State's clock, Unix ms.
     pub(crate) now_ms: u64,
 }
 
-/// Why a snapshot was refused.
+/// Reason why a snapshot was rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
-    /// Written by a later shardfeed.
+    /// A later shardfeed wrote it.
     #[error(
         "the snapshot has format {found}, this shardfeed knows up to {SNAPSHOT_FORMAT}; upgrade \
          shardfeed to the version that wrote it"
     )]
     Later {
-        /// Its format.
+        /// Format of the snapshot.
         found: u64,
     },
-    /// Not a snapshot, or a part of one.
+    /// The bytes are not a snapshot, or only a part of one.
     #[error("this is not a whole snapshot: {0}")]
     NotAState(#[from] serde_json::Error),
-    /// It contradicts itself.
+    /// The snapshot contradicts itself.
     #[error("the snapshot contradicts itself: {0}")]
     Broken(#[from] Breach),
 }
@@ -80,7 +80,7 @@ impl Default for State {
 }
 
 impl State {
-    /// The state before the first command.
+    /// Returns the state before the first command.
     pub fn new() -> Self {
         Self {
             format: SNAPSHOT_FORMAT,
@@ -95,10 +95,10 @@ impl State {
         }
     }
 
-    /// Applies one command. The same request id again gets the first answer and changes nothing.
-    /// - `index`: its log index, larger than all before; it becomes the fencing token of what it
-    ///   grants.
-    /// - A refused command changes nothing but the clock and the remembered answers.
+    /// Applies one command. A repeated request id returns the first answer and changes nothing.
+    /// - `index`: log index of the command, higher than all previous ones; it becomes the fencing
+    ///   token of the leases that the command grants.
+    /// - A refused command changes nothing but the clock and the kept answers.
     ///
     /// Ensures [`State::check`]. Source: docs/ARCHITECTURE.md, Coordinator.
     pub fn apply(&mut self, index: u64, command: &Command) -> Applied {
@@ -121,7 +121,7 @@ impl State {
         Applied { answer, repeated: false }
     }
 
-    /// Whether a request was answered by a command, whose answer it gets again.
+    /// True if a command answered this request; a repetition returns the same answer.
     pub fn has_answered(&self, request_id: &str) -> bool {
         self.dedupe.answer(request_id).is_some()
     }
@@ -169,7 +169,7 @@ impl State {
         self.applied
     }
 
-    /// The largest clock that a command brought, Unix ms; it never goes back.
+    /// Highest clock of all commands, Unix ms; it never goes back.
     pub fn clock_ms(&self) -> u64 {
         self.clock_ms
     }
@@ -179,14 +179,15 @@ impl State {
         self.sessions.live.values()
     }
 
-    /// A live session.
+    /// Returns a live session.
     pub fn session(&self, session: SessionId) -> Option<&Session> {
         self.sessions.live.get(&session)
     }
 
-    /// As [`State::session`], for whoever speaks for it.
+    /// As [`State::session`], with an error for the session's caller.
     ///
-    /// # Errors  `Fenced`, with what is remembered of its end.
+    /// # Errors
+    /// `Fenced`, with the reason for its end as far as it is kept.
     pub fn live_session(&self, session: SessionId) -> Result<&Session, Refusal> {
         self.sessions.live(session)
     }
@@ -201,17 +202,17 @@ impl State {
         self.datasets.by_name.values()
     }
 
-    /// A dataset.
+    /// Returns a dataset.
     pub fn dataset(&self, name: &str) -> Option<&Dataset> {
         self.datasets.by_name.get(name)
     }
 
-    /// Datasets whose parts are all scanned and wait for [`Change::FinishDataset`].
+    /// Datasets whose parts are all scanned and that wait for [`Change::FinishDataset`].
     pub fn assembling(&self) -> impl Iterator<Item = &Dataset> {
         self.datasets.assembling.iter().filter_map(|name| self.dataset(name))
     }
 
-    /// Whether [`Change::TakeScans`] would get something.
+    /// True if [`Change::TakeScans`] would return work.
     pub fn has_scans(&self) -> bool {
         !self.datasets.with_work.is_empty()
     }
@@ -221,29 +222,31 @@ impl State {
         self.jobs.by_name.values()
     }
 
-    /// A job.
+    /// Returns a job.
     pub fn job(&self, name: &str) -> Option<&Job> {
         self.jobs.by_name.get(name)
     }
 
-    /// Number of the last event, 0 if nothing has happened.
+    /// Number of the last event, 0 if there is none.
     pub fn last_event(&self) -> u64 {
         self.events.last()
     }
 
-    /// Events after a number, as far as they are kept: the last [`crate::EVENTS_KEPT`], oldest first.
+    /// Events after a number, as far as they are kept: the last [`crate::EVENTS_KEPT`], oldest
+    /// first.
     pub fn events_after(&self, number: u64) -> impl DoubleEndedIterator<Item = &Event> {
         self.events.after(number)
     }
 
-    /// The whole state as JSON.
+    /// Returns the whole state as JSON.
     pub fn snapshot(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("a state is plain data with string and number keys")
     }
 
-    /// Reads what [`State::snapshot`] wrote.
+    /// Reads the output of [`State::snapshot`].
     ///
-    /// # Errors  `Later`, `NotAState`, `Broken`.
+    /// # Errors
+    /// `Later`, `NotAState`, `Broken`.
     pub fn from_snapshot(json: &[u8]) -> Result<Self, SnapshotError> {
         #[derive(Deserialize)]
         struct Format {
@@ -258,7 +261,7 @@ impl State {
         Ok(state)
     }
 
-    /// Computes everything anew that other fields imply.
+    /// Recomputes all derived fields.
     pub(crate) fn index(&mut self) {
         self.dedupe.index();
         self.sessions.index();
@@ -266,8 +269,8 @@ impl State {
         self.jobs.index(&mut self.sessions);
     }
 
-    /// Checks the invariants in debug builds; the larger the state, the more rarely, so that tests
-    /// with thousands of ranks do not spend their time here.
+    /// Checks the invariants in debug builds, more rarely the larger the state is, to keep tests
+    /// with thousands of ranks fast.
     fn debug_check(&self) {
         const CHECKED_ALWAYS: u64 = 256;
         if cfg!(debug_assertions) {
@@ -282,7 +285,7 @@ impl State {
     }
 }
 
-/// A state as it is written: without what other fields imply.
+/// A state as it is written: without derived fields.
 #[derive(Deserialize)]
 struct Stored {
     #[serde(rename = "shardfeed_state")]

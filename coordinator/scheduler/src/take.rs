@@ -1,4 +1,4 @@
-//! Ranks of dynamic jobs take groups, and give back what they have not begun.
+//! Claims of groups by ranks of dynamic jobs, and the return of groups that they have not begun.
 //! Source: docs/ORDER.md, section 10; docs/ARCHITECTURE.md, Dynamic jobs.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,10 +14,10 @@ use crate::lease::Verdict;
 use crate::pool::Pool;
 use crate::state::{Moment, State};
 
-/// Pieces at the end of a rank's list whose shards its worker is taken to have at hand.
+/// Number of group ranges at the end of a rank's list whose shards its worker probably has at hand.
 const PIECES_NEAR: usize = 16;
 
-/// Facts of the takes of one command, by job, generation and epoch: those that tell most.
+/// Facts of the claims of one command, by job, generation and epoch: those that reach furthest.
 type Told<'a> = BTreeMap<(&'a str, u64, u64), &'a PoolFacts>;
 
 impl State {
@@ -45,7 +45,7 @@ impl State {
                 *facts = &take.facts;
             }
         }
-        // What one take found to fit fits for the others: the sizes are the same ones.
+        // Facts that fit one claim fit the others: the sizes are the same.
         let mut fitting = vec![];
         let taken = takes.iter().map(|take| {
             let pool = (take.lease.job.as_str(), take.lease.generation, take.epoch);
@@ -55,7 +55,7 @@ impl State {
         Ok(Answer::Taken(taken.collect()))
     }
 
-    /// One rank's take. Refused, it changes nothing.
+    /// Applies one rank's claim. A refused claim changes nothing.
     /// - `fitting`: pools, by job, generation and epoch, that the facts are known to fit.
     fn take<'a>(
         &mut self,
@@ -84,7 +84,7 @@ impl State {
         let fits = fitting.contains(&pool);
         let asking = Asking { rank: lease.rank, take, facts, fits, may_get };
         let Some(known) = asking.check(generation)? else {
-            // Others are epochs behind; the worker asks again.
+            // Other ranks are epochs behind; the worker repeats the claim.
             return Ok(asking.nothing(generation));
         };
         if known == Stands::Beyond {
@@ -133,7 +133,7 @@ impl State {
 }
 
 impl Pool {
-    /// Asks a rank to give back what it has not begun from a position on.
+    /// Asks a rank to give back the samples from a position on that it has not begun.
     pub(crate) fn revoke(&mut self, rank: u64, from: u64) {
         let share = self.shares.get_mut(&rank).filter(|share| !share.left && share.doubt.is_none());
         if let Some(share) = share.filter(|share| from < share.list.samples()) {
@@ -144,30 +144,31 @@ impl Pool {
     }
 }
 
-/// Where a rank stands that takes.
+/// Position of the claiming rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stands {
-    /// In the epoch or before it.
+    /// The rank is in the epoch or before it.
     Here,
-    /// Beyond it.
+    /// The rank is beyond the epoch.
     Beyond,
 }
 
-/// A take of one rank, and what is known beside it.
+/// A claim of one rank, with its facts and limits.
 struct Asking<'a> {
     rank: u64,
     take: &'a Take,
-    /// Of this take or of another one in the same command.
+    /// Facts of this claim or of another one in the same command.
     facts: &'a PoolFacts,
-    /// Whether these are known to fit what was begun.
+    /// True if these facts are known to fit the groups that were begun.
     fits: bool,
-    /// Whether it may be granted anything.
+    /// True if the rank may be granted samples.
     may_get: bool,
 }
 
 impl Asking<'_> {
-    /// Whether the take makes sense. Makes the epoch's pool if it does and there is none; `None`
-    /// while there can be none.
+    /// Checks the claim, and creates the epoch's pool if there is none.
+    ///
+    /// `None` while the maximum number of pools is reached.
     fn check(&self, generation: &mut Generation) -> Result<Option<Stands>, Refusal> {
         let Take { epoch, step, facts, .. } = self.take;
         let cursor =
@@ -202,7 +203,7 @@ impl Asking<'_> {
         Ok(generation.pool_mut(*epoch, || new).map(|_| Stands::Here))
     }
 
-    /// Whether what it says of its list can be.
+    /// Checks the positions in the list that the claim reports.
     fn check_positions(&self, pool: &Pool) -> Result<(), Refusal> {
         let Take { started, released, .. } = self.take;
         let share = pool.shares.get(&self.rank);
@@ -228,14 +229,14 @@ impl Asking<'_> {
         Refusal::Invalid(format!("rank {rank} of job `{job}` in epoch {epoch} {what}"))
     }
 
-    /// Whether the rank is already in the epoch that it takes of, or says so: at the epoch's first
-    /// step it may as well be in the one before.
+    /// True if the rank is already in the claim's epoch, or reports that it is: at the epoch's
+    /// first step it may still be in the previous one.
     fn is_in_epoch(&self, cursor: RankCursor, generation: &Generation) -> bool {
         let Take { epoch, step, .. } = self.take;
         cursor.epoch == *epoch || *step > generation.first_step(*epoch)
     }
 
-    /// Says how far the rank is, and gives it what it lacks.
+    /// Records the rank's progress and grants it the samples that it lacks.
     fn grant(&self, pool: &mut Pool, now_ms: u64) -> Taken {
         let Take { started, released, wants, .. } = self.take;
         let share = pool.share_mut(self.rank);
@@ -247,7 +248,7 @@ impl Asking<'_> {
             pool.give_back(self.rank, position, now_ms);
             truncated = Some(position);
         }
-        // What a rank gives back is for others.
+        // Samples that a rank gives back are for other ranks.
         if self.may_get && truncated.is_none() && !pool.has_ended(self.rank) {
             pool.fill(self.rank, *wants, self.facts);
         }
@@ -258,13 +259,13 @@ impl Asking<'_> {
         self.tell(pool, truncated)
     }
 
-    /// What the worker does not know yet.
+    /// Returns the changes that the worker does not know yet.
     fn tell(&self, pool: &mut Pool, truncated: Option<u64>) -> Taken {
         let ended = pool.has_ended(self.rank);
         let (first_step, batch_size) = (pool.first_step, pool.batch_size);
         let share = pool.share_mut(self.rank);
         let pieces = share.list.pieces();
-        // Who knows more than it was told knows another list.
+        // A worker that knows more than was reported to it knows another list.
         let is_known = self.take.known <= share.told;
         let truncated = if is_known { truncated } else { Some(0) };
         let known = usize::try_from(self.take.known).unwrap_or(usize::MAX);
@@ -307,17 +308,18 @@ impl Asking<'_> {
 }
 
 impl Pool {
-    /// Appends free pieces in plan order until a rank has `wants` samples that it has not begun.
+    /// Appends free group ranges in plan order until a rank has `wants` samples that it has not
+    /// begun.
     fn fill(&mut self, rank: u64, wants: u64, facts: &PoolFacts) {
-        // Near the end what is left is for those who have nothing: who has a batch left would
-        // only be asked to give it back.
+        // Near the end, free samples are for ranks that have none: a rank with a batch left would
+        // only be asked to give them back.
         let is_tail = self.next == self.groups;
         let has_batch = self.share_mut(rank).unstarted() >= self.batch_size;
         let most = if is_tail && has_batch { 0 } else { u64::MAX };
         let mut granted = 0;
         loop {
             let share = self.share_mut(rank);
-            // Who is asked to give back gets nothing first.
+            // A rank that is asked to give back samples gets none first.
             let has_enough = share.unstarted() >= wants.min(most) || share.revoke_from.is_some();
             if has_enough || granted == PIECES_TOLD_MAX {
                 return;
@@ -325,7 +327,7 @@ impl Pool {
             if self.returned.is_empty() && !self.begin_next(facts) {
                 return;
             }
-            // Its worker has the shards of what it was granted last at hand.
+            // The worker has the shards of the last grants at hand.
             let last = self.share_mut(rank).list.pieces().iter().rev().take(PIECES_NEAR);
             let near: Vec<u64> = last.map(|piece| piece.group).collect();
             let piece = self.returned.take_first_of(near);
@@ -337,7 +339,7 @@ impl Pool {
         }
     }
 
-    /// Frees the next group that nothing was granted of, if its size is known.
+    /// Frees the first group that was never granted, if its size is known.
     fn begin_next(&mut self, facts: &PoolFacts) -> bool {
         let Some(size) = size_of(facts, self.next).filter(|_| self.next < self.groups) else {
             return false;
@@ -362,7 +364,7 @@ impl Pool {
     }
 }
 
-/// The first group that facts tell no size of.
+/// First group whose size the facts do not contain.
 fn end_of(facts: &PoolFacts) -> u64 {
     facts.at.saturating_add(facts.next.len() as u64)
 }
@@ -385,7 +387,7 @@ fn check_facts(facts: &PoolFacts) -> Result<(), Refusal> {
     )))
 }
 
-/// Whether the sizes fit what is already known of the epoch.
+/// Checks that the sizes match the known counts of the epoch.
 fn check_sizes(pool: &Pool, facts: &PoolFacts) -> Result<(), Refusal> {
     let known = |group: u64| usize::try_from(group.saturating_sub(facts.at)).unwrap_or(usize::MAX);
     let new = facts.next.get(known(pool.next)..).filter(|_| facts.at <= pool.next);

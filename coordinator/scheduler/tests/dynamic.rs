@@ -1,5 +1,7 @@
-//! A dynamic job from end to end, without a network: ranks of different speeds take, deliver, die
-//! and come back, and what was delivered is counted by hand.
+//! A dynamic job from end to end, without a network.
+//!
+//! Ranks of different speeds claim, deliver, die and come back, and the test counts the delivered
+//! samples itself.
 #![allow(clippy::unwrap_used)]
 
 mod ranks;
@@ -12,7 +14,7 @@ use shardfeed_scheduler::{DoubtPolicy, InDoubt};
 
 use ranks::{Cluster, Rank};
 
-/// How often each sample was delivered.
+/// Number of deliveries of each sample.
 fn counted<'a>(ranks: impl IntoIterator<Item = &'a Rank>) -> BTreeMap<(u64, u64), u64> {
     let mut counted = BTreeMap::new();
     for sample in ranks.into_iter().flat_map(|rank| &rank.delivered) {
@@ -33,7 +35,8 @@ fn sizes() -> impl Strategy<Value = Vec<u64>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// Workers are killed and come back; trainers live, and tell where they are when they return.
+    /// Workers are killed and come back; trainers survive, and report their position when they
+    /// return.
     #[test]
     fn an_epoch_is_delivered_once_whatever_workers_do(
         sizes in sizes(),
@@ -87,7 +90,7 @@ proptest! {
             (0..*reported).for_each(|_| cluster.step(rank));
             cluster.report(rank, true);
             (0..*unreported).for_each(|_| cluster.step(rank));
-            // A take tells as well.
+            // A claim reports progress as well.
             let known = cluster.pool().shares.get(&(rank as u64)).map_or(0, |share| share.consumed);
             consumed_unreported += cluster.ranks[rank].delivered.len() as u64 - known;
         }
@@ -104,7 +107,7 @@ proptest! {
             cluster.balance(&vec![1; all]);
             cluster.check();
         };
-        // Nobody gets what is in doubt, and the epoch does not end.
+        // No rank gets the samples in doubt, and the epoch does not end.
         let mut rounds = 0;
         while !cluster.pool().waits_for_doubt() && !cluster.pool().is_done() {
             cluster.wait(10_000);
@@ -114,7 +117,7 @@ proptest! {
         }
         prop_assert!(counted(&cluster.ranks).values().all(|times| *times == 1));
         if tells_late {
-            // What a worker says late is a lower bound: what is in doubt stays so.
+            // A late report of a worker is a lower bound: it ends no doubt.
             cluster.late_report(0);
             prop_assert!(counted(&cluster.ranks).values().all(|times| *times == 1));
         }
@@ -165,13 +168,13 @@ proptest! {
             prop_assert_eq!((lost, tally.dropped), (0, 0));
         }
         if returns {
-            // Now it is known exactly.
+            // The counts are now exact.
             prop_assert_eq!((tally.redelivered, tally.duplicated), (0, twice));
             prop_assert_eq!(lost as u64, tally.dropped);
         }
     }
 
-    /// A run that starts again from a token has the very same lists up to where they went.
+    /// A run that starts again from a loader state has the same lists up to their ends.
     #[test]
     fn a_restart_from_a_token_replays_the_log(
         sizes in sizes(),
@@ -198,12 +201,12 @@ proptest! {
         cluster.check();
         run(&mut cluster, more);
         for (rank, before) in first.iter().enumerate() {
-            // What had to wait the first time is at hand now.
+            // Samples that had to wait the first time are available now.
             prop_assert!(cluster.ranks[rank].delivered.starts_with(&before.delivered[had[rank]..]));
         }
     }
 
-    /// 4 -> 3 -> 6 ranks, each time from tokens.
+    /// Reshards 4 -> 3 -> 6 ranks, each time from loader states.
     #[test]
     fn other_world_sizes_go_on_with_what_is_left(
         sizes in prop::collection::vec(1u64..60, 8..40),
@@ -226,7 +229,7 @@ proptest! {
                 (0..steps[3 * stage + rank % 3]).for_each(|_| cluster.step(rank));
                 cluster.report(rank, true);
             }
-            // The token's steps, and some more that it does not speak of.
+            // The steps of the loader state, and some later steps that it does not include.
             let stood: Vec<u64> = cluster.ranks.iter().map(|rank| rank.step).collect();
             delivered.extend(cluster.ranks.iter().flat_map(|rank| rank.delivered.clone()));
             for rank in 0..world {
@@ -245,7 +248,7 @@ proptest! {
     }
 }
 
-/// Segments of a token after ranks stood there.
+/// Segments of a loader state after ranks were at these steps.
 fn next_segments(before: &[Segment], stood: &[u64], first_step: u64, batch: u64) -> Vec<Segment> {
     let segment = |steps| Segment { lanes: 1, global_batch: batch, steps };
     let mut segments = before.to_vec();
@@ -256,7 +259,7 @@ fn next_segments(before: &[Segment], stood: &[u64], first_step: u64, batch: u64)
     segments
 }
 
-/// Nothing walks over all ranks or groups: the times are printed for people, and judged by none.
+/// No operation walks over all ranks or groups: the times are printed for people and not checked.
 #[test]
 fn a_take_in_a_large_job() {
     for (groups, ranks) in [(1_000usize, 64usize), (1_000_000, 10_000)] {

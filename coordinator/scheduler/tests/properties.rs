@@ -1,4 +1,5 @@
-//! Any sequence of commands keeps the invariants, and is the same again from anywhere.
+//! Any sequence of commands keeps the invariants, and can be replayed from any point with the same
+//! result.
 #![allow(clippy::unwrap_used)]
 
 mod actions;
@@ -11,7 +12,7 @@ use shardfeed_scheduler::{Applied, Command, Generation, Phase, State, Tally};
 
 use actions::{Action, steps};
 
-/// The state without the clock, the log index and the remembered answers.
+/// The state without the clock, the log index and the kept answers.
 fn contents(state: &State) -> Value {
     let mut whole: Value = serde_json::from_slice(&state.snapshot()).unwrap();
     let fields = whole.as_object_mut().unwrap();
@@ -21,10 +22,10 @@ fn contents(state: &State) -> Value {
     whole
 }
 
-/// A log: what was applied at which index, and what it came to.
+/// A log: the index, command and result of each entry.
 type Log = Vec<(u64, Command, Applied)>;
 
-/// Applies actions, each made for the state that it meets.
+/// Applies actions, each built for the current state.
 fn run(steps: &[(Action, u64, u64, u64)], mut each: impl FnMut(&State, &State, &Applied)) -> Log {
     let mut state = State::new();
     let mut log = vec![];
@@ -48,7 +49,7 @@ fn replay(mut state: State, log: &[(u64, Command, Applied)]) -> State {
     state
 }
 
-/// What never goes back.
+/// Checks the values that never go back.
 fn goes_on(before: &State, after: &State) {
     assert!(before.clock_ms() <= after.clock_ms());
     for dataset in before.datasets() {
@@ -92,7 +93,7 @@ fn generation_goes_on(before: &Generation, after: &Generation, applied: u64) {
         assert!(!is_over || rank.cursor == again.cursor, "what is over stands still");
         let fencing = |lease: &Option<_>| lease.as_ref().map(fencing_of);
         if fencing(&rank.lease) != fencing(&again.lease) {
-            // A lease is given up, or is just granted.
+            // The lease has ended, or was just granted.
             assert!(fencing(&again.lease).is_none_or(|fencing| fencing == applied && !is_over));
         }
     }
@@ -167,7 +168,7 @@ proptest! {
     }
 }
 
-/// The harness is worth nothing if it never gets anywhere.
+/// Checks the harness: the actions reach the states that they are meant to reach.
 #[test]
 fn the_actions_reach_what_they_are_for() {
     use proptest::strategy::ValueTree;

@@ -1,8 +1,8 @@
-//! A backup of a cluster as one file: the state and the chunks that it refers to, in frames of our own.
+//! Backup of a cluster as one file: the state and the chunks that it refers to, in our own frames.
 //!
-//! `magic [8] | frame*`, a frame is `kind u8 | length u32 LE | content | SHA-256 [32]` of all before it. The
-//! first frame is the [`Header`] as JSON, then come the state in parts, each chunk in one, and an empty one
-//! at the end: a file that was cut off is told from a whole one.
+//! `magic [8] | frame*`, a frame is `kind u8 | length u32 LE | content | SHA-256 [32]` of all
+//! before it. The first frame is the [`Header`] as JSON. The state follows in parts, then each
+//! chunk in one frame, then an empty frame, which distinguishes a whole file from a truncated one.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -30,18 +30,18 @@ const MAGIC: [u8; 8] = *b"SFBACKUP";
 /// Version of the format.
 const VERSION: u32 = 1;
 
-/// Content of one frame at most.
+/// Maximum content bytes of one frame.
 const FRAME_BYTES_MAX: usize = CHUNK_BYTES_MAX;
 
-/// Bytes of one part of the stream at most.
+/// Maximum bytes of one part of the stream.
 const PART_BYTES_MAX: usize = 1 << 20;
 
-/// A state of more bytes is refused before memory is taken for it.
+/// Maximum bytes of a state; a larger one is rejected before memory is allocated for it.
 const STATE_BYTES_MAX: u64 = 4 << 30;
 
 const DIGEST_BYTES: usize = 32;
 
-/// What a frame holds.
+/// Content of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Header = 1,
@@ -50,12 +50,12 @@ enum Kind {
     End = 4,
 }
 
-/// What the file is.
+/// Description of the backup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 struct Header {
     version: u32,
-    /// The cluster that it was taken of.
+    /// Cluster that was backed up.
     cluster: String,
     /// Log index of the state.
     applied: u64,
@@ -65,7 +65,7 @@ struct Header {
     chunks: u64,
 }
 
-/// A state and what goes with it, to be sent.
+/// A state and its chunks, to be sent.
 #[derive(Debug)]
 pub(crate) struct Archive {
     header: Header,
@@ -74,7 +74,7 @@ pub(crate) struct Archive {
 }
 
 impl Archive {
-    /// - `state`: as the node exported it.
+    /// - `state`: as exported by the node.
     pub(crate) fn new(cluster: &str, applied: u64, state: Vec<u8>) -> Result<Self, WireError> {
         let known = State::from_snapshot(&state).map_err(|_| error::lost("reading the state"))?;
         let chunks: BTreeSet<Digest> = referenced(&known).into_iter().collect();
@@ -89,18 +89,18 @@ impl Archive {
         Ok(Self { header, state, chunks: chunks.into_iter().collect() })
     }
 
-    /// Log index of the state.
+    /// Returns the log index of the state.
     pub(crate) fn applied(&self) -> u64 {
         self.header.applied
     }
 
-    /// Chunks that the state refers to.
+    /// Returns the chunks that the state refers to.
     pub(crate) fn chunks(&self) -> &[Digest] {
         &self.chunks
     }
 }
 
-/// What comes next of an archive.
+/// Next frame of an archive.
 enum Next {
     Header,
     State(usize),
@@ -108,7 +108,7 @@ enum Next {
     Over,
 }
 
-/// The archive's bytes, in parts.
+/// Returns the archive's bytes, in parts.
 pub(crate) fn parts(
     core: Arc<Core>,
     archive: Archive,
@@ -126,7 +126,7 @@ pub(crate) fn parts(
     })
 }
 
-/// Adds the next frame.
+/// Appends the next frame.
 async fn more(
     core: &Arc<Core>,
     archive: &Archive,
@@ -169,23 +169,23 @@ fn frame(kind: Kind, content: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// What was restored.
+/// Result of a restore.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Restored {
-    /// The id of the new cluster.
+    /// Id of the new cluster.
     pub cluster: String,
-    /// The id of the cluster that the file was taken of.
+    /// Id of the cluster that was backed up.
     pub from_cluster: String,
     /// Log index of the state.
     pub applied: u64,
-    /// Chunks that came with it.
+    /// Number of restored chunks.
     pub chunks: u64,
 }
 
-/// Why a backup was not restored.
+/// Error of restoring a backup.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
-    /// An option makes no sense.
+    /// An option is invalid.
     #[error(transparent)]
     Option(#[from] InvalidOption),
     /// The file cannot be read.
@@ -193,42 +193,44 @@ pub enum RestoreError {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// The file is not what was saved.
+    /// The file differs from the saved one.
     #[error("{}: {reason}", .path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it, and what to do.
+        /// Kind of damage, and the remedy.
         reason: String,
     },
-    /// There is something in the data folder.
+    /// The data folder is not empty.
     #[error("{}: is not empty; a backup is restored into a new folder", .path.display())]
     NotEmpty {
         /// The folder.
         path: PathBuf,
     },
-    /// The data folder cannot be written. What is in it now is not whole.
+    /// The data folder cannot be written. Its content is now incomplete.
     #[error("{}: {reason}; name an empty folder for the next try", .path.display())]
     Folder {
         /// The file or folder.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the operating system.
         reason: String,
     },
-    /// The log cannot be made.
+    /// The log cannot be created.
     #[error(transparent)]
     Log(#[from] OpenError),
 }
 
-/// Makes a data folder of a backup: a new cluster, of one node, with the state and the chunks of the one
-/// that the backup was taken of. Blocks; nothing may run over the folder. The file is read twice, and as a
-/// whole before anything is written.
+/// Restores a backup into a data folder: a new cluster of one node, with the backup's state and
+/// chunks.
+///
+/// Blocks; no process may use the folder. The file is read twice, and checked as a whole before
+/// anything is written.
 /// - `options`: name, number and address of the new cluster's node.
 ///
-/// # Errors  [`RestoreError`]; a folder that is not empty is refused.
+/// # Errors  [`RestoreError`]; a folder that is not empty is rejected.
 pub fn restore_snapshot(
     file: &Path,
     data_dir: &Path,
@@ -301,7 +303,7 @@ fn folder(path: &Path, error: &ChunkStoreError) -> RestoreError {
     RestoreError::Folder { path: path.to_owned(), reason: error.to_string() }
 }
 
-/// Reads a whole file and checks it; hands each frame of the state and each chunk on.
+/// Reads and checks a whole file; passes each frame of the state and each chunk to `take`.
 fn read(
     path: &Path,
     mut take: impl FnMut(Kind, Vec<u8>) -> Result<(), RestoreError>,
@@ -337,7 +339,7 @@ fn read(
     Ok(header)
 }
 
-/// A file, frame by frame.
+/// Reader of a file, frame by frame.
 struct Frames<'a> {
     path: &'a Path,
     file: BufReader<File>,
@@ -494,7 +496,7 @@ mod tests {
             std::fs::write(&file, bytes).unwrap();
             let error = restore_snapshot(&file, &data, &options).expect_err(what).to_string();
             let error = error.replace(folder.path().to_str().unwrap(), "FOLDER");
-            // Where it is depends on how long the state is.
+            // The offset depends on the length of the state.
             let (begins, ends) = error.split_once("at offset ").unwrap_or((&error, ""));
             let at = if ends.is_empty() { "" } else { "at offset N" };
             let ends = ends.trim_start_matches(|digit: char| digit.is_ascii_digit());

@@ -1,5 +1,5 @@
-//! The audit: who asked what that changes something, and what was refused, as lines of JSON in files of
-//! this node, apart from the log.
+//! The audit: calls that change something, and rejected calls, with their callers, as lines of JSON
+//! in files of this node, apart from the log.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,31 +14,31 @@ use tokio::time::Instant;
 /// Folder of the audit in the data folder.
 pub(crate) const AUDIT_FOLDER: &str = "audit";
 
-/// Bytes of one file, about; then the next one begins.
+/// Approximate bytes of one file; then the next one begins.
 const FILE_BYTES: u64 = 16 << 20;
 
-/// Files that are kept.
+/// Maximum files of completed calls that are kept.
 const FILES_KEPT: usize = 8;
 
-/// And of those with what was denied.
+/// Maximum files of denied calls that are kept.
 const DENIED_FILES_KEPT: usize = 2;
 
-/// Entries that wait to be written, at most.
+/// Maximum entries that wait to be written.
 const WAITING_MAX: usize = 4_096;
 
-/// Refused calls that are written in one second, at most; of others it is written how many they were.
+/// Maximum denied calls written in one second; of further ones only the number is written.
 const REFUSED_PER_SECOND: u64 = 20;
 
-/// Entries in one answer, at most.
+/// Maximum entries in one answer.
 pub(crate) const ENTRIES_MAX: u64 = 5_000;
 
-/// One line.
+/// One line of the audit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Entry {
     pub(crate) at_ms: u64,
     pub(crate) principal: String,
-    /// Who it says it is, where that is something else.
+    /// Principal that the caller claims to be, if it differs.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) claimed: String,
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -59,10 +59,10 @@ pub(crate) struct Entry {
     pub(crate) detail: String,
 }
 
-/// As outcomes of calls that were carried out are written.
+/// Outcome of completed calls.
 pub(crate) const DONE: &str = "DONE";
 
-/// The way to the file.
+/// Handle to the audit: sends entries to the writers, and lists written ones.
 #[derive(Debug)]
 pub(crate) struct Audit {
     disk: Arc<dyn Disk>,
@@ -71,18 +71,18 @@ pub(crate) struct Audit {
     refused: Mutex<Refused>,
 }
 
-/// What was refused in the second that goes on.
+/// Denied calls of the current second.
 #[derive(Debug)]
 struct Refused {
     since: Instant,
     written: u64,
-    /// Not written yet: only their number will be.
+    /// Denied calls that were not written: only their number will be.
     passed_over: u64,
-    /// Of the last one passed over.
+    /// Outcome of the last one of these.
     outcome: String,
 }
 
-/// Whose files they are. Whoever is denied shall not drive out what was done.
+/// Kind of a file. Denied calls must not displace completed ones.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Done,
@@ -109,7 +109,7 @@ impl Kind {
     }
 }
 
-/// Writes it.
+/// Writer of the files of one kind.
 #[derive(Debug)]
 pub(crate) struct Scribe {
     kind: Kind,
@@ -125,7 +125,7 @@ struct Open {
     bytes: u64,
 }
 
-/// Both ends; of what was done, and of what was denied.
+/// Creates the audit and its writers, for completed and for denied calls.
 pub(crate) fn channel(disk: Arc<dyn Disk>, now: Instant) -> (Audit, [Scribe; 2]) {
     let scribe = |kind| {
         let (sender, receiver) = mpsc::channel(WAITING_MAX);
@@ -138,20 +138,20 @@ pub(crate) fn channel(disk: Arc<dyn Disk>, now: Instant) -> (Audit, [Scribe; 2])
 }
 
 impl Audit {
-    /// Writes down what was done; waits while the disk is slow.
+    /// Writes a completed call; waits while the disk is slow.
     pub(crate) async fn done(&self, entry: Entry) {
-        // It is gone only when the process ends.
+        // The writer ends only with the process.
         let _ = self.done.send(entry).await;
     }
 
-    /// Writes down what was begun and nobody waits for.
+    /// Writes a call that has begun and whose caller has gone.
     pub(crate) fn left(&self, entry: Entry) {
         if self.done.try_send(entry).is_err() {
             tracing::error!("the audit is behind; an entry is lost");
         }
     }
 
-    /// Writes down what was refused, unless there is too much of it.
+    /// Writes a denied call, unless there are too many.
     pub(crate) fn refused(&self, entry: Entry, now: Instant) {
         let mut refused = self.lock();
         self.end_second(&mut refused, now, entry.at_ms);
@@ -164,8 +164,8 @@ impl Audit {
         }
     }
 
-    /// Writes down how many were passed over, once their second is over: after a flood nobody may be
-    /// refused for long. Call it now and then.
+    /// Writes the number of denied calls that were not written, once their second is over: after a
+    /// flood there may be no further denial for a long time. Call it periodically.
     pub(crate) fn tick(&self, now: Instant, at_ms: u64) {
         self.end_second(&mut self.lock(), now, at_ms);
     }
@@ -183,14 +183,14 @@ impl Audit {
             let message = format!("{} more calls were refused", refused.passed_over);
             let outcome = refused.outcome.clone();
             let entry = Entry { at_ms, outcome, message, ..Entry::default() };
-            // If there is no room for it, they are counted with the next ones.
+            // If the queue is full, they are counted with the next ones.
             if self.denied.try_send(entry).is_ok() {
                 refused.passed_over = 0;
             }
         }
     }
 
-    /// The last entries that are meant. Blocks.
+    /// Returns the last matching entries. Blocks.
     pub(crate) fn list(
         &self,
         asked: &ListAuditRequest,
@@ -217,7 +217,7 @@ impl Audit {
     }
 }
 
-/// The last entries of a kind that are meant, and whether there are earlier ones.
+/// Returns the last matching entries of a kind, and whether there are earlier ones.
 fn last(
     disk: &dyn Disk,
     kind: Kind,
@@ -228,12 +228,12 @@ fn last(
     for number in numbers(disk, kind)?.into_iter().rev() {
         let text = match disk.read(&kind.file(number)) {
             Ok(text) => text,
-            // It made room for a newer one meanwhile.
+            // A newer file replaced it meanwhile.
             Err(error) if error.kind() == io::ErrorKind::NotFound => break,
             Err(error) => return Err(error),
         };
         let lines = text.split(|byte| *byte == b'\n').rev();
-        // A line that a crash cut short says nothing.
+        // A line that a crash truncated is ignored.
         let entries = lines.filter_map(|line| serde_json::from_slice(line).ok());
         for entry in entries.filter(&is_meant) {
             if found.len() == most {
@@ -246,7 +246,7 @@ fn last(
 }
 
 impl Scribe {
-    /// Writes until `stop` is told, and then what was sent before.
+    /// Writes until `stop` is set, and then the entries that were sent before.
     pub(crate) async fn run(mut self, host: Arc<dyn Host>, mut stop: watch::Receiver<bool>) {
         let mut batch = Vec::new();
         loop {
@@ -308,7 +308,7 @@ fn append(
     Ok(open)
 }
 
-/// Opens a file to go on behind its last line.
+/// Opens a file to append after its last line.
 fn reopen(disk: &dyn Disk, kind: Kind, number: u64) -> io::Result<Open> {
     let file = disk.open(&kind.file(number))?;
     let mut bytes = file.len()?;
@@ -323,7 +323,7 @@ fn reopen(disk: &dyn Disk, kind: Kind, number: u64) -> io::Result<Open> {
     Ok(Open { number, file, bytes })
 }
 
-/// Numbers of the files, ascending.
+/// Returns the numbers of the files, ascending.
 fn numbers(disk: &dyn Disk, kind: Kind) -> io::Result<Vec<u64>> {
     let begins = kind.begins();
     let number = |name: String| name.strip_prefix(begins)?.strip_suffix(".jsonl")?.parse().ok();
@@ -460,7 +460,7 @@ mod tests {
         let told = denied.receiver.try_recv().unwrap();
         assert_eq!((told.at_ms, told.outcome.as_str()), (1_000, "DENIED"));
         assert_eq!(told.message, "980 more calls were refused");
-        // Once, and not of the next ones before there is one.
+        // The number is written once; the next one needs another denial.
         audit.tick(at(2_000), 2_000);
         assert!(denied.receiver.try_recv().is_err());
         audit.refused(entry(2_001, "DENIED"), at(2_001));

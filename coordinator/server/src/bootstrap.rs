@@ -1,6 +1,6 @@
-//! How a node comes into a cluster: what is on its disk wins; an empty node asks the others first, so that
-//! one that lost its disk never founds a second cluster, nor votes again under a number whose promises are
-//! gone with the disk.
+//! Startup of a node in its cluster: data on its disk takes precedence. An empty node queries the
+//! others first, so that a node that lost its disk never founds a second cluster, nor votes again
+//! under a number whose promises were lost with the disk.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,22 +18,24 @@ use crate::core::Core;
 use crate::error::StartError;
 use crate::front::Front;
 
-/// How often the others are asked.
+/// Interval between queries to the others.
 const ASK_EVERY: Duration = Duration::from_millis(250);
 
-/// An answer takes so long at most.
+/// Timeout of an answer.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 
-/// How often people are told what is waited for.
+/// Interval between log messages about the wait.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
-/// What the others answered in one round: by address, or why there was no answer.
+/// Answers of one round: the address, and the answer or the error.
 type Answers = Vec<(String, Result<IntroduceResponse, String>)>;
 
-/// Decides what the log's folder becomes, or goes on as; waits for the others if it must. A founder that is given
-/// `join`, too, looks for a cluster that is there already, and founds one only when everybody says that there is none.
+/// Decides the role of the log's folder, new or existing; waits for the others if necessary.
 ///
-/// # Errors  `LostDisk`, `NotAFounder`, `OtherCluster`, and what is wrong with the folder.
+/// A founder with `join` also looks for an existing cluster, and founds one only when every listed
+/// node has reported that there is none.
+///
+/// # Errors  `LostDisk`, `NotAFounder`, `OtherCluster`, and errors of the folder.
 pub(crate) async fn decide(front: &Front, disk: &Arc<dyn Disk>) -> Result<Start, StartError> {
     let founders = front.options.founders()?;
     let (joins, founds) =
@@ -51,7 +53,7 @@ pub(crate) async fn decide(front: &Front, disk: &Arc<dyn Disk>) -> Result<Start,
         source,
     };
     if let Some(known) = known.map_err(died)?? {
-        // A founder may have stopped before the cluster was founded: it goes on with that.
+        // A founder may have stopped before the cluster was founded: it continues with that.
         return Ok(match joins && !(founds && known.is_founder) {
             true => Start::Join { cluster: known.cluster },
             false => found,
@@ -104,8 +106,9 @@ pub(crate) async fn arrive(front: &Front, core: &Core, start: &Start) -> Result<
     Ok(())
 }
 
-/// Waits until every other founder, and everybody else who is listed, has said that it has no history.
-/// - Returns the cluster of one who has, if this node may join it.
+/// Waits until every other founder, and every other listed node, has reported that it has no
+/// history.
+/// - Returns the cluster of a node that has one, if this node may join it.
 async fn agree_to_found(
     front: &Front,
     founders: &BTreeMap<u64, String>,
@@ -128,7 +131,7 @@ async fn agree_to_found(
                     if expected.is_some_and(|(node, _)| *node != answer.node) {
                         missing.push(format!("{address} (is node {})", answer.node));
                     } else if !answer.members.is_empty() {
-                        // It has a history without this node: somebody must add it.
+                        // It has a history without this node: an operator must add this node.
                         return Err(StartError::NotAFounder {
                             node: front.options.node_id,
                             address,
@@ -147,7 +150,7 @@ async fn agree_to_found(
     }
 }
 
-/// Waits until somebody says which cluster it is.
+/// Waits until a node reports its cluster.
 async fn ask_to_join(front: &Front, founders: &BTreeMap<u64, String>) -> Result<Uuid, StartError> {
     let mut telling = Telling::new(front);
     loop {
@@ -170,7 +173,7 @@ async fn ask_to_join(front: &Front, founders: &BTreeMap<u64, String>) -> Result<
     }
 }
 
-/// Refuses to go on where a person must look.
+/// Rejects an answer that an operator must resolve.
 fn check_answer(
     front: &Front,
     address: &str,
@@ -196,7 +199,7 @@ fn others(front: &Front, founders: &BTreeMap<u64, String>) -> Vec<String> {
     others.map(|(_, address)| address.clone()).collect()
 }
 
-/// All whom the options name, but for this node.
+/// Returns all addresses in the options, except that of this node.
 fn listed(front: &Front, founders: &BTreeMap<u64, String>) -> Vec<String> {
     let mut listed = others(front, founders);
     for address in &front.options.join {
@@ -211,7 +214,7 @@ fn waits_for(missing: &[String]) -> String {
     format!("waits for all of its peers to found a cluster; missing: {}", missing.join(", "))
 }
 
-/// Asks all of them at once who they are.
+/// Queries all addresses at once for their identity.
 async fn ask(front: &Front, addresses: Vec<String>) -> Answers {
     let ask = |address: String| async move {
         let answer = front.links.introduce(&address, front.introduction(), ANSWER_MAX).await;
@@ -227,7 +230,7 @@ async fn ask(front: &Front, addresses: Vec<String>) -> Answers {
     join_all(addresses.into_iter().map(ask)).await
 }
 
-/// Tells /readyz at once, and the log now and then.
+/// Reports the wait: to /readyz at once, to the log every `TELL_EVERY`.
 #[derive(Debug)]
 struct Telling<'a> {
     front: &'a Front,

@@ -1,8 +1,9 @@
-//! Chunks by the SHA-256 of their content, one file each. What was put is on disk before it is
-//! acknowledged, and what is read is what was put, or an error.
+//! Chunks by the SHA-256 of their content, one file each. A chunk is on disk before it is
+//! acknowledged, and a read returns the stored content or an error.
 //!
-//! Chunks that no dataset refers to are bounded in bytes and removed after an hour; what is referred
-//! to is not counted and stays. A limited principal has a part of that bound. Every node keeps a store of its own.
+//! Chunks that no dataset refers to are bounded in bytes and removed after an hour; referenced
+//! chunks are not counted and stay. A limited principal may use a part of that bound. Every node
+//! has its own store.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -15,19 +16,19 @@ use shardfeed_plan::Digest;
 use shardfeed_proto::CHUNK_BYTES_MAX;
 use tokio::time::Instant;
 
-/// A chunk that no dataset refers to is kept so long after it was last put, or after a start.
+/// Time for which an unreferenced chunk is kept after it was last put, or after a start.
 pub(crate) const UNREFERENCED_AGE_MAX: Duration = Duration::from_secs(3600);
 
-/// A chunk counts for at least so much, which bounds how many there are.
+/// Minimum bytes that a chunk is counted as, which bounds the number of chunks.
 const COUNTED_BYTES_MIN: u64 = 64 << 10;
 
-/// The part of the bound that one limited principal may fill.
+/// Divisor of the bound for the share of one limited principal.
 const PRINCIPAL_SHARE: u64 = 8;
 
 /// Prefix of files that are being written.
 const PART_PREFIX: &str = "part-";
 
-/// Why a chunk cannot be stored or read.
+/// Error of storing or reading a chunk.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ChunkStoreError {
     #[error("there is no chunk {digest}; put it again")]
@@ -64,14 +65,14 @@ pub(crate) struct ChunkStore {
     parts: AtomicU64,
 }
 
-/// What is there.
+/// Content of the store.
 #[derive(Debug, Default)]
 struct Known {
     present: BTreeSet<Digest>,
     unreferenced: Unreferenced,
-    /// What commands under way refer to, as it was counted before: a refused one gives its owner nothing.
+    /// Chunks of commands in progress, as counted before: a rejected command must not free quota.
     held: BTreeMap<Digest, Loose>,
-    /// Why the last write failed, until one succeeds.
+    /// Error of the last write, until one succeeds.
     failure: Option<String>,
 }
 
@@ -80,7 +81,7 @@ struct Known {
 struct Unreferenced {
     chunks: BTreeMap<Digest, Loose>,
     bytes: u64,
-    /// Bytes by owner, of those that have one.
+    /// Bytes by owner, of chunks that have one.
     owned: BTreeMap<String, u64>,
 }
 
@@ -88,7 +89,7 @@ struct Unreferenced {
 struct Loose {
     bytes: u64,
     put: Instant,
-    /// The limited principal that put it; empty: another one did.
+    /// Limited principal that put it; empty for any other principal.
     owner: String,
 }
 
@@ -103,7 +104,7 @@ impl Unreferenced {
         }
     }
 
-    /// A chunk to which nothing refers any more; `held`: as it was counted before, if it was.
+    /// Counts a chunk that is no longer referenced; `held`: its previous count, if any.
     fn count_again(&mut self, digest: Digest, held: Option<Loose>, now: Instant) {
         match held {
             Some(Loose { bytes, put, owner }) => self.insert(digest, bytes, put, &owner),
@@ -125,8 +126,8 @@ impl Unreferenced {
 }
 
 impl ChunkStore {
-    /// The store on a disk of its own. What a death left half written goes.
-    /// - `referenced`: what datasets refer to.
+    /// Opens the store on its own disk. Removes files that a crash left incomplete.
+    /// - `referenced`: chunks that datasets refer to.
     pub(crate) fn open(
         disk: Arc<dyn Disk>,
         unreferenced_bytes_max: u64,
@@ -152,8 +153,8 @@ impl ChunkStore {
         Ok(Self { disk, unreferenced_bytes_max, known, parts: AtomicU64::new(0) })
     }
 
-    /// Stores a chunk; on disk when this returns. Putting it again changes nothing.
-    /// - `owner`: the limited principal that puts it; empty: another one does.
+    /// Stores a chunk; on disk when this returns. Storing it again changes nothing.
+    /// - `owner`: the limited principal that puts it; empty for any other principal.
     pub(crate) fn put(
         &self,
         content: &[u8],
@@ -161,14 +162,14 @@ impl ChunkStore {
         now: Instant,
     ) -> Result<Digest, ChunkStoreError> {
         let digest = digest_of(content)?;
-        // First: an old one that is put again must not be taken away before it is referred to.
+        // Must be first: an old chunk put again must not be removed before it is referenced.
         if let Some(loose) = self.known().unreferenced.chunks.get_mut(&digest) {
             loose.put = now;
         }
         match self.read(&digest) {
             Ok(_) => return Ok(digest),
             Err(ChunkStoreError::NotFound { .. }) => self.check_room(content.len(), owner)?,
-            // The right content heals a damaged file.
+            // The correct content repairs a damaged file.
             Err(ChunkStoreError::Corrupt { .. }) => {}
             Err(error) => return Err(error),
         }
@@ -178,20 +179,20 @@ impl ChunkStore {
         Ok(digest)
     }
 
-    /// Stores a chunk that a dataset refers to and that was not here, or not as it must be.
+    /// Stores a chunk that a dataset refers to and that was missing or damaged here.
     pub(crate) fn fill(&self, content: &[u8]) -> Result<Digest, ChunkStoreError> {
         let digest = digest_of(content)?;
         self.write(&digest, content)?;
         Ok(digest)
     }
 
-    /// A chunk's content, verified.
+    /// Returns a chunk's content, verified.
     pub(crate) fn read(&self, digest: &Digest) -> Result<Vec<u8>, ChunkStoreError> {
         let name = digest.to_string();
         match self.disk.read(&name) {
             Ok(content) if Digest::of_parts([content.as_slice()]) == *digest => Ok(content),
             Ok(_) => {
-                // As good as gone: whoever looks for what is missing gets it from another node.
+                // It counts as missing, so that it is fetched from another node.
                 self.known().present.remove(digest);
                 Err(ChunkStoreError::Corrupt { path: self.disk.path_text(&name), digest: *digest })
             }
@@ -203,13 +204,13 @@ impl ChunkStore {
         }
     }
 
-    /// Those of `digests` that are not here.
+    /// Returns those of `digests` that are missing here.
     pub(crate) fn missing<'a>(&self, digests: impl IntoIterator<Item = &'a Digest>) -> Vec<Digest> {
         let known = self.known();
         digests.into_iter().filter(|digest| !known.present.contains(digest)).copied().collect()
     }
 
-    /// Takes chunks out of what may be removed, before a command refers to them.
+    /// Protects chunks from removal, before a command refers to them.
     pub(crate) fn hold<'a>(&self, digests: impl IntoIterator<Item = &'a Digest>) {
         let mut known = self.known();
         for digest in digests {
@@ -219,8 +220,8 @@ impl ChunkStore {
         }
     }
 
-    /// Puts chunks back whose command was refused; if a dataset refers to them after all, the next look at
-    /// the state takes them out again.
+    /// Releases the chunks of a rejected command; if a dataset refers to them after all, the next
+    /// `follow` stops counting them again.
     pub(crate) fn release<'a>(&self, digests: impl IntoIterator<Item = &'a Digest>, now: Instant) {
         let mut known = self.known();
         let Known { present, unreferenced, held, .. } = &mut *known;
@@ -232,8 +233,8 @@ impl ChunkStore {
         }
     }
 
-    /// Follows the state, which other nodes change as well: what datasets refer to is not counted, and
-    /// what they no longer refer to is, with a full time to live.
+    /// Follows the state, which other nodes change as well: referenced chunks are not counted, and
+    /// chunks that are no longer referenced are, with a full time to live.
     pub(crate) fn follow(&self, referenced: &BTreeSet<Digest>, now: Instant) {
         let mut known = self.known();
         let Known { present, unreferenced, held, .. } = &mut *known;
@@ -250,14 +251,14 @@ impl ChunkStore {
         }
     }
 
-    /// Removes unreferenced chunks that were put too long ago. Returns how many went.
-    /// - `referenced`: what datasets refer to by now.
+    /// Removes expired unreferenced chunks. Returns the number of removed chunks.
+    /// - `referenced`: true if a dataset refers to the chunk by now.
     pub(crate) fn collect(
         &self,
         now: Instant,
         referenced: impl Fn(&Digest) -> bool,
     ) -> Result<usize, ChunkStoreError> {
-        // Held throughout: nobody may take hold of a chunk while it goes.
+        // Locked throughout: no command may hold a chunk while it is removed.
         let mut known = self.known();
         let age = |loose: &Loose| now.saturating_duration_since(loose.put);
         let loose = known.unreferenced.chunks.iter();
@@ -282,31 +283,31 @@ impl ChunkStore {
         Ok(gone)
     }
 
-    /// Bytes of chunks that no dataset refers to, as counted against the bound.
+    /// Returns the bytes of unreferenced chunks, as counted against the bound.
     pub(crate) fn unreferenced_bytes(&self) -> u64 {
         self.known().unreferenced.bytes
     }
 
-    /// Why chunks cannot be written, if so.
+    /// Returns the error of the last write, if it failed.
     pub(crate) fn failure(&self) -> Option<String> {
         self.known().failure.clone()
     }
 
-    /// Why a chunk of an unlimited principal would be refused for want of room, if so.
+    /// Returns the error that a chunk of an unlimited principal would get if the store is full.
     pub(crate) fn full(&self) -> Option<ChunkStoreError> {
         self.check_room(0, "").err()
     }
 
-    /// Looks whether a disk that failed is mended.
+    /// Checks whether a failed disk works again.
     pub(crate) fn probe(&self) -> Result<(), ChunkStoreError> {
         let name = self.part();
         let written = self.disk.write(&name, b"is there room?");
-        // If it cannot go, the next start tries again.
+        // If it cannot be removed, the next start tries again.
         let _ = self.disk.remove(&name);
         self.noted(&name, written)
     }
 
-    /// Refuses one chunk more than there is room for.
+    /// Rejects a chunk that exceeds the bound.
     /// - `owner`: as in [`ChunkStore::put`].
     pub(crate) fn check_room(&self, bytes: usize, owner: &str) -> Result<(), ChunkStoreError> {
         let more = (bytes as u64).max(COUNTED_BYTES_MIN);
@@ -327,20 +328,20 @@ impl ChunkStore {
         format!("{PART_PREFIX}{}", self.parts.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Writes a chunk's file; says whether there was none.
+    /// Writes a chunk's file; returns true if there was none.
     fn write(&self, digest: &Digest, content: &[u8]) -> Result<bool, ChunkStoreError> {
         let (name, part) = (digest.to_string(), self.part());
         let written = self.disk.write(&part, content);
         let written = written.and_then(|()| self.disk.rename(&part, &name));
         if written.is_err() {
-            // It may be what fills the disk; if it cannot go, the next start tries again.
+            // It may be what fills the disk; if it cannot be removed, the next start tries again.
             let _ = self.disk.remove(&part);
         }
         self.noted(&name, written)?;
         Ok(self.known().present.insert(*digest))
     }
 
-    /// Remembers whether writing works.
+    /// Records whether writing works.
     fn noted(&self, name: &str, written: io::Result<()>) -> Result<(), ChunkStoreError> {
         let path = || self.disk.path_text(name);
         let written = written.map_err(|source| ChunkStoreError::Io { path: path(), source });
@@ -411,11 +412,11 @@ mod tests {
         }
         let chunks: Vec<_> = (0..16_u8).map(|byte| put(&store, &[byte]).unwrap()).collect();
         assert!(matches!(put(&store, b"one more"), Err(ChunkStoreError::Full { .. })));
-        // What a dataset refers to finds room.
+        // A referenced chunk is stored regardless of the bound.
         store.fill(b"filled").unwrap();
         store.hold(&chunks[..1]);
         put(&store, b"one more").unwrap();
-        // What is there already takes no room.
+        // A chunk that is already stored needs no room.
         put(&store, &[3]).unwrap();
     }
 
@@ -445,7 +446,7 @@ mod tests {
         let chunk = put(&store, b"a").unwrap();
         store.follow(&[chunk].into(), Instant::now());
         assert_eq!(store.unreferenced_bytes(), 0);
-        // Its dataset is removed: it goes an hour later.
+        // Its dataset is removed: the chunk is removed an hour later.
         let removed = Instant::now();
         store.follow(&BTreeSet::new(), removed);
         assert_eq!(store.collect(removed + UNREFERENCED_AGE_MAX, |_| false).unwrap(), 0);
@@ -466,7 +467,7 @@ mod tests {
         assert_eq!(own(&store), None, "while a command refers to it");
         store.release([&first], Instant::now());
         assert_eq!(own(&store), full);
-        // A call that was dropped meanwhile is no way out, either.
+        // A call that was dropped meanwhile does not free quota, either.
         store.hold([&first]);
         store.follow(&BTreeSet::new(), Instant::now());
         assert_eq!(own(&store), full);

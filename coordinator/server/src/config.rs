@@ -1,4 +1,4 @@
-//! How a coordinator is set up: one struct for the process, read from TOML or filled by tests.
+//! Options of a coordinator: one struct for the process, read from TOML or filled by tests.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -10,82 +10,85 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct CoordinatorOptions {
-    /// Folder for everything that must outlive the process: log, snapshots, chunks. Made if it is
+    /// Folder for all data that must outlive the process: log, snapshots, chunks. Created if
     /// missing; one process at a time.
     pub data_dir: PathBuf,
-    /// Address of the gRPC port; port 0 takes a free one. Default 127.0.0.1:7070.
+    /// Address of the gRPC port; port 0 selects a free one. Default 127.0.0.1:7070.
     #[serde(default = "default::listen")]
     pub listen: SocketAddr,
-    /// Address of /livez, /readyz and /metrics; port 0 takes a free one. Default 127.0.0.1:7071.
-    /// `None` serves none, which only code can ask for.
+    /// Address of /livez, /readyz and /metrics; port 0 selects a free one. Default 127.0.0.1:7071.
+    /// `None` serves none, which only code can request.
     #[serde(default = "default::http", skip_serializing_if = "Option::is_none")]
     pub http: Option<SocketAddr>,
-    /// Folder with the certificates of this node: `ca.crt`, `tls.crt`, `tls.key`. With it, callers prove who
-    /// they are, by a certificate or an access token. Default none: nobody is asked, and only this host may
-    /// call.
+    /// Folder with the certificates of this node: `ca.crt`, `tls.crt`, `tls.key`. With it, callers
+    /// must authenticate, by a certificate or an access token. Default none: callers are not
+    /// authenticated, and only this host may call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<PathBuf>,
-    /// Without `tls`, listen also where other hosts can call, and let whoever calls do anything. Default
-    /// false.
+    /// Without `tls`, listen also where other hosts can call, with full access for every caller.
+    /// Default false.
     #[serde(default)]
     pub insecure: bool,
-    /// This node's number in its cluster, from 1 on. It is kept from the first start on; a node that lost
-    /// its data folder comes back under a number that was never used. Default 1.
+    /// This node's number in its cluster, from 1 on. It is fixed at the first start; a node that
+    /// lost its data folder returns under a number that was never used. Default 1.
     #[serde(default = "default::node_id")]
     pub node_id: u64,
-    /// Where workers, people and the other nodes reach this one, HOST:PORT. Default: what `peers` says of
-    /// this node, else `listen`.
+    /// Address at which workers, people and the other nodes reach this one, HOST:PORT. Default:
+    /// this node's entry in `peers`, else `listen`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub advertise: Option<String>,
-    /// The nodes that found a cluster together: "NUMBER=HOST:PORT" each, the same list on all of them; 1, 3 or
-    /// 5. This node is one of them, unless it is given `join`, too. It is not looked at once the node is part of
-    /// a cluster. Default none: a cluster of this node alone.
+    /// Nodes that found a cluster together: "NUMBER=HOST:PORT" each, the same list on all of them;
+    /// 1, 3 or 5. This node is one of them, unless it has `join`, too. Not used once the node is
+    /// part of a cluster. Default none: a cluster of this node alone.
     #[serde(default)]
     pub peers: Vec<String>,
-    /// Nodes of a cluster that this one shall be added to, HOST:PORT each. Beside `peers`, so that all nodes may
-    /// be started alike: a founder that finds a cluster there waits to be added to it, and founds one only when
-    /// all of `peers` and `join` answer that there is none. Default none.
+    /// Nodes of a cluster that this one joins, HOST:PORT each. May be combined with `peers`, so
+    /// that all nodes start with the same options: a founder that finds a cluster there waits to be
+    /// added to it, and founds one only when all of `peers` and `join` answer that there is none.
+    /// Default none.
     #[serde(default)]
     pub join: Vec<String>,
-    /// File in which it says where its cluster is as long as it serves, for workers and people who are given
-    /// `@PATH` instead of addresses. Whoever runs it writes the file. Default none.
+    /// File with the addresses of its cluster while it serves, for workers and people who use
+    /// `@PATH` instead of addresses. The caller that runs the coordinator writes the file. Default
+    /// none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint_file: Option<PathBuf>,
-    /// How often the leader tells the other nodes that it is there, ms. Default 100.
+    /// Interval between the leader's heartbeats to the other nodes, ms. Default 100.
     #[serde(default = "default::peer_heartbeat_ms")]
     pub peer_heartbeat_ms: u64,
-    /// After so long without the leader, at least, a node wants to lead, ms; two heartbeats fit into it.
+    /// Minimum time without the leader after which a node campaigns, ms; at least two heartbeats.
     /// Default 300.
     #[serde(default = "default::election_min_ms")]
     pub election_min_ms: u64,
-    /// After so long at most, ms; more than the least. Default 600.
+    /// Maximum such time, ms; more than the minimum. Default 600.
     #[serde(default = "default::election_max_ms")]
     pub election_max_ms: u64,
-    /// Name that people give to the cluster; it is kept from the first start on. Default `shardfeed`.
+    /// Name of the cluster; fixed at the first start. Default `shardfeed`.
     #[serde(default = "default::cluster_name")]
     pub cluster_name: String,
-    /// A worker's session lives so long without a heartbeat, ms, 100 to 600,000. Default 10,000.
+    /// Time for which a worker's session lives without a heartbeat, ms, 100 to 600,000. Default
+    /// 10,000.
     #[serde(default = "default::session_ttl_ms")]
     pub session_ttl_ms: u64,
-    /// How often workers are told to send heartbeats, ms; at most a third of the ttl. Default 2,000.
+    /// Interval between workers' heartbeats, ms; at most a third of the ttl. Default 2,000.
     #[serde(default = "default::heartbeat_ms")]
     pub heartbeat_ms: u64,
-    /// Changes between two snapshots of the state; the log keeps what is newer than the older of the last two.
-    /// Default 10,000.
+    /// Changes between two snapshots of the state; the log keeps the changes after the older of the
+    /// last two. Default 10,000.
     #[serde(default = "default::snapshot_every")]
     pub snapshot_every: u64,
-    /// Bytes of chunks that no dataset refers to, at most, and at least 1 MiB. Default 4 GiB.
+    /// Maximum bytes of chunks that no dataset refers to; at least 1 MiB. Default 4 GiB.
     #[serde(default = "default::unreferenced_bytes_max")]
     pub unreferenced_bytes_max: u64,
 }
 
-/// An option, or two of them, that make no sense.
+/// Error of an invalid option, or of two that contradict each other.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("option `{option}`: {reason}")]
 pub struct InvalidOption {
-    /// Its name, as in TOML.
+    /// Name of the option, as in TOML.
     pub option: &'static str,
-    /// What is wrong, and what to do.
+    /// Reason and remedy.
     pub reason: String,
 }
 
@@ -138,7 +141,7 @@ mod default {
 }
 
 impl CoordinatorOptions {
-    /// The defaults over a folder.
+    /// Returns the defaults for a folder.
     pub fn new(data_dir: impl Into<PathBuf>) -> Self {
         Self {
             data_dir: data_dir.into(),
@@ -162,9 +165,9 @@ impl CoordinatorOptions {
         }
     }
 
-    /// Proves that the options fit together.
+    /// Checks that the options fit together.
     ///
-    /// # Errors  The first that does not, by name.
+    /// # Errors  The first one that does not, by name.
     pub fn validate(&self) -> Result<(), InvalidOption> {
         let refuse = |option, reason: String| Err(InvalidOption { option, reason });
         let (ttl, heartbeat) = (self.session_ttl_ms, self.heartbeat_ms);
@@ -204,7 +207,7 @@ impl CoordinatorOptions {
         self.validate_cluster()
     }
 
-    /// Other hosts may call only where callers prove who they are, or somebody wants it otherwise.
+    /// Other hosts may call only if callers must authenticate, or if the operator allows it.
     fn validate_openness(&self) -> Result<(), InvalidOption> {
         if self.tls.is_some() && self.insecure {
             let reason = "stands beside `tls`; leave one of them out".to_owned();
@@ -300,9 +303,9 @@ impl CoordinatorOptions {
         Ok(())
     }
 
-    /// The nodes that found the cluster together, by number.
+    /// Returns the nodes that found the cluster together, by number.
     ///
-    /// # Errors  `peers` is not written as it must be.
+    /// # Errors  `peers` has an invalid format.
     pub(crate) fn founders(&self) -> Result<BTreeMap<u64, String>, InvalidOption> {
         let mut founders = BTreeMap::new();
         for peer in &self.peers {
@@ -325,35 +328,36 @@ impl CoordinatorOptions {
         Ok(founders)
     }
 
-    /// Whether it listens on all addresses of the host, so that none of them says where it is.
+    /// True if it listens on all addresses of the host, so that `listen` does not say where to
+    /// reach it.
     pub(crate) fn listens_everywhere(&self) -> bool {
         self.listen.ip().is_unspecified()
     }
 }
 
-/// Whether only this host can call.
+/// True if only this host can call.
 fn is_loopback(ip: IpAddr) -> bool {
     ip.to_canonical().is_loopback()
 }
 
-/// How many nodes may found a cluster.
+/// Permitted numbers of founders.
 const FOUNDERS: [usize; 3] = [1, 3, 5];
 
-/// Nobody needs more to be found.
+/// Maximum nodes in `join`; more are never needed.
 const JOIN_MAX: usize = 16;
 
-/// Above this nobody would call it a failover.
+/// Maximum election timeout, ms: a failover must not take longer.
 const ELECTION_MS_MAX: u64 = 60_000;
 
-/// As long as names in the DNS, with a port.
+/// Maximum length of an address: a DNS name with a port.
 const ADDRESS_BYTES_MAX: usize = 260;
 
-/// Refuses what is no HOST:PORT.
+/// Rejects text that is not HOST:PORT.
 pub(crate) fn check_address(option: &'static str, address: &str) -> Result<(), InvalidOption> {
     let fine = |(host, port): (&str, &str)| {
         let name = |c: char| c.is_ascii_alphanumeric() || "-._:[]".contains(c);
         let host = !host.is_empty() && host.chars().all(name);
-        // More than one colon is an IPv6 address, which stands in brackets.
+        // More than one colon is an IPv6 address, which needs brackets.
         let brackets = !host || address.matches(':').nth(1).is_none() || address.contains("]:");
         host && brackets && port.parse::<u16>().is_ok_and(|port| port > 0)
     };
@@ -367,16 +371,16 @@ pub(crate) fn check_address(option: &'static str, address: &str) -> Result<(), I
     }
 }
 
-/// The log's header holds the name.
+/// Maximum length of the name, which the log's header holds.
 const CLUSTER_NAME_BYTES_MAX: usize = 255;
 
-/// Below this a loaded machine's scheduling ends sessions.
+/// Minimum ttl: below it, scheduling delays of a loaded machine end sessions.
 const SESSION_TTL_MS_MIN: u64 = 100;
 
-/// Above this nobody waits for a dead worker's scans.
+/// Maximum ttl: a dead worker's scans must not wait longer.
 const SESSION_TTL_MS_MAX: u64 = 600_000;
 
-/// The largest chunk must fit.
+/// Minimum bound: the largest chunk must fit.
 const UNREFERENCED_BYTES_MIN: u64 = shardfeed_proto::CHUNK_BYTES_MAX as u64;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Chunks on more than one node: what is acknowledged is on a majority of the voters, and a node that lacks
-//! what a dataset refers to gets it from the others.
+//! Replication of chunks: an acknowledged chunk is on a majority of the voters, and a node that
+//! lacks a chunk of a dataset fetches it from the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,19 +15,19 @@ use crate::chunks::ChunkStoreError;
 use crate::core::{Core, blocking, referenced};
 use crate::error;
 
-/// A chunk of 1 MiB takes so long at most to reach another node's disk, or to come from there.
+/// Timeout for a chunk of 1 MiB to reach another node's disk, or to arrive from there.
 const CARRY_MAX: Duration = Duration::from_secs(5);
 
-/// Chunks on their way to one node at a time, at most: 16 MiB.
+/// Maximum chunks in transit to one node: 16 MiB.
 const PUSHES_MAX: usize = 16;
 
-/// How often a node looks for chunks that it lacks.
+/// Interval between a node's checks for missing chunks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Chunks that are missing everywhere are told so often, in rounds of looking.
+/// Rounds of checks between two log messages about chunks that are missing everywhere.
 const TELL_ROUNDS: u32 = 30;
 
-/// Turns for pushes, by node.
+/// Permits for pushes, by node.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     nodes: Mutex<BTreeMap<u64, Arc<Semaphore>>>,
@@ -41,23 +41,23 @@ impl Turns {
 }
 
 /// Stores a chunk here and on a majority of the voters.
-/// - `owner`: the principal whose share of the allowance it counts for; empty: of an unlimited one.
+/// - `owner`: the principal whose share of the allowance it uses; empty: an unlimited one.
 ///
-/// # Errors  `Retry`: a majority cannot be reached; what is stored meanwhile does no harm.
+/// # Errors  `Retry`: a majority cannot be reached; copies stored meanwhile are harmless.
 pub(crate) async fn put(
     core: &Arc<Core>,
     content: Vec<u8>,
     owner: String,
 ) -> Result<Digest, WireError> {
     if !owner.is_empty() {
-        // Before other nodes get it, which do not know whose it is.
+        // Checked before other nodes get it, which do not know its owner.
         core.chunks.check_room(content.len(), &owner).map_err(|error| error::chunk(&error))?;
     }
     put_without(core, content, owner, None).await
 }
 
-/// Before a node is removed: what datasets refer to is on a majority of those that stay, as it may have
-/// been on the disks of the others only.
+/// Before a node is removed, stores the referenced chunks on a majority of the nodes that stay,
+/// which may lack them.
 ///
 /// # Errors  `Retry`: a majority of them cannot be reached.
 pub(crate) async fn put_before_removal(core: &Arc<Core>, node: u64) -> Result<(), WireError> {
@@ -67,7 +67,7 @@ pub(crate) async fn put_before_removal(core: &Arc<Core>, node: u64) -> Result<()
             Ok(content) => {
                 put_without(core, content, String::new(), Some(node)).await?;
             }
-            // Nobody has it as it must be, with this node or without it.
+            // No node has a valid copy, with or without the removed node.
             Err(error) if matches!(error.kind, ErrorKind::NotFound | ErrorKind::Corrupt) => {
                 tracing::warn!(%digest, %error, "a chunk is lost");
             }
@@ -96,7 +96,7 @@ async fn put_without(
         let (told, votes) = (told.clone(), votes(&member));
         tokio::spawn(async move {
             let pushed = push.await;
-            // Whoever waited may have its majority, or have given up.
+            // The caller may have its majority, or have given up.
             let _ = told.send(pushed.map(|()| votes)).await;
         });
     }
@@ -125,7 +125,7 @@ async fn put_without(
     Ok(digest)
 }
 
-/// Brings a chunk to a node; gives up before it begins if enough others have the chunk by then.
+/// Sends a chunk to a node; gives up before it starts if enough other nodes have the chunk by then.
 async fn push(
     core: Arc<Core>,
     to: Member,
@@ -151,9 +151,11 @@ async fn push(
     pushed
 }
 
-/// A chunk's content, from here or from another node, which heals what is missing or damaged here.
+/// Returns a chunk's content, from here or from another node; that copy replaces a missing or
+/// damaged one here.
 ///
-/// # Errors  `NotFound`, `Corrupt`: nobody has it as it must be; `Storage`.
+/// # Errors  `NotFound`, `Corrupt`: no node has a valid copy; `Retry`: some were not reached;
+/// `Storage`.
 pub(crate) async fn get(core: &Arc<Core>, digest: Digest) -> Result<Vec<u8>, WireError> {
     let here = Arc::clone(core);
     let read = move || Ok(here.chunks.read(&digest));
@@ -171,7 +173,7 @@ pub(crate) async fn get(core: &Arc<Core>, digest: Digest) -> Result<Vec<u8>, Wir
     })
 }
 
-/// Makes sure that chunks are here, before something that cannot wait for other nodes reads them.
+/// Makes sure that chunks are here, before work that cannot wait for other nodes reads them.
 pub(crate) async fn bring(core: &Arc<Core>, digests: &[Digest]) -> Result<(), WireError> {
     for digest in core.chunks.missing(digests) {
         get(core, digest).await?;
@@ -179,9 +181,9 @@ pub(crate) async fn bring(core: &Arc<Core>, digests: &[Digest]) -> Result<(), Wi
     Ok(())
 }
 
-/// Gets a chunk from another node and keeps it.
+/// Fetches a chunk from another node and stores it.
 ///
-/// # Errors  Those that could not be asked; none, if nobody has it.
+/// # Errors  The nodes that were not reached; empty if none of the nodes has it.
 async fn pull(core: &Arc<Core>, digest: Digest) -> Result<Vec<u8>, Vec<String>> {
     let mut unreached = Vec::new();
     for member in core.node.members() {
@@ -208,7 +210,7 @@ async fn pull(core: &Arc<Core>, digest: Digest) -> Result<Vec<u8>, Vec<String>> 
     Err(unreached)
 }
 
-/// Keeps this node's chunks as the state says, whoever leads: until `stop` is told.
+/// Keeps this node's chunks as the state requires, leader or not. Runs until `stop` is set.
 pub(crate) async fn keep(core: Arc<Core>, mut stop: watch::Receiver<bool>) {
     let mut ticks = tokio::time::interval(LOOK_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -1,4 +1,4 @@
-//! What all parts of the coordinator share: the node, the chunks, the leader's memory.
+//! Shared parts of the coordinator: the node, the chunks, the leader's memory.
 
 use std::fmt::{self, Debug};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,25 +34,25 @@ use crate::shard_counts::ShardCounts;
 use crate::standing::{scan_lease, standing};
 use crate::takes::Asks;
 
-/// Who proposes what nobody asked for.
+/// Principal of the coordinator's own proposals.
 pub(crate) const OWN_PRINCIPAL: &str = "coordinator";
 
-/// Commands of cursors in one round at most; what is left waits for the next.
+/// Maximum commands with cursors in one round; the rest waits for the next.
 const REPORTS_PER_ROUND_MAX: usize = 16;
 
-/// A leader that has not heard of a majority for so many of the longest elections answers nobody: another
-/// one was elected long ago, and workers should look for it.
+/// A leader without contact to a majority for this many longest election timeouts answers no calls:
+/// another one was elected long ago, and workers should look for it.
 const LONELY_ELECTIONS: u64 = 4;
 
-/// A suspension that is shorter than so many ms is none: the two clocks are read one after the other, and
-/// no election is over so soon.
+/// Minimum time, ms, that counts as a suspension: the two clocks are read one after the other, and
+/// no election takes less time.
 const SUSPENDED_MS_MIN: u64 = 20;
 
 /// See the module.
 pub(crate) struct Core {
     pub(crate) host: Arc<dyn Host>,
     pub(crate) options: CoordinatorOptions,
-    /// Where others reach this node.
+    /// Address at which others reach this node.
     pub(crate) advertise: String,
     pub(crate) links: Links,
     pub(crate) node: Node<Scheduler>,
@@ -61,22 +61,23 @@ pub(crate) struct Core {
     pub(crate) manifests: Manifests,
     pub(crate) plans: Plans,
     pub(crate) metrics: Arc<Metrics>,
-    /// Calls that may still begin.
+    /// Permits for calls.
     pub(crate) calls: Semaphore,
-    /// Ranks that may still begin to wait for groups.
+    /// Permits for ranks that wait for groups.
     pub(crate) polls: Semaphore,
-    /// Where they ask.
+    /// Queue of claims.
     pub(crate) asks: Asks,
     pub(crate) audit: Audit,
-    /// Shards of running epochs by state, for whoever monitors.
+    /// Shards of running epochs by state, for monitoring.
     pub(crate) shard_counts: ShardCounts,
     pub(crate) started: Instant,
     leadership: watch::Receiver<Leadership>,
-    /// The term in which this node leads and has applied all that was acknowledged before; 0: none.
+    /// Term in which this node leads and has applied everything acknowledged before; 0: none.
     ready_term: AtomicU64,
-    /// Time that the machine had been suspended, ms, when a majority confirmed last that this node leads.
+    /// Time that the machine had been suspended, ms, when a majority last confirmed that this node
+    /// leads.
     confirmed_at_ms: AtomicU64,
-    /// When the leader, if it is another node, sent a message of the log last.
+    /// Time of the last log message from the leader, if the leader is another node.
     heard: Mutex<Instant>,
     live: Mutex<Live>,
 }
@@ -87,7 +88,7 @@ impl Debug for Core {
     }
 }
 
-/// The leader's memory: what is not worth a command. It is of one term.
+/// The leader's memory, for data that needs no command. Valid for one term.
 #[derive(Debug, Default)]
 pub(crate) struct Live {
     term: u64,
@@ -128,26 +129,26 @@ impl Core {
         }
     }
 
-    /// Looks at the applied state, under its lock: be short.
+    /// Runs `view` on the applied state, under its lock: `view` must be short.
     pub(crate) fn read<T>(&self, view: impl FnOnce(&State) -> T) -> T {
         self.node.read(|machine| view(&machine.state))
     }
 
-    /// Another node sent a message of the log.
+    /// Records that another node sent a message of the log.
     pub(crate) fn hears(&self, node: u64) {
         if self.leadership.borrow().leader.as_ref().is_some_and(|leader| leader.node == node) {
             *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = self.host.now();
         }
     }
 
-    /// Whether nothing came from the leader for long: it is gone, or this node is no member any more.
+    /// True if the leader is silent for too long: it is gone, or this node is no longer a member.
     fn is_forgotten(&self) -> bool {
         let most = self.options.election_max_ms.saturating_mul(LONELY_ELECTIONS);
         let heard = *self.heard.lock().unwrap_or_else(PoisonError::into_inner);
         self.host.now().saturating_duration_since(heard) > Duration::from_millis(most)
     }
 
-    /// Has a change agreed upon and carried out.
+    /// Proposes a change, and returns its answer once it is applied.
     pub(crate) async fn propose(
         &self,
         caller: Caller,
@@ -171,20 +172,20 @@ impl Core {
         answer.map_err(|_| error::lost("the state"))?.map_err(|refusal| error::refusal(&refusal))
     }
 
-    /// Has a change carried out that nobody asked for.
+    /// Proposes a change by the coordinator itself.
     pub(crate) async fn propose_own(&self, change: Change) -> Result<Answer, WireError> {
         let principal = OWN_PRINCIPAL.to_owned();
         self.propose(Caller { principal, ..Caller::default() }, change).await
     }
 
-    /// Writes down and counts what was refused because of who asked.
+    /// Audits and counts a call that was denied because of its caller.
     pub(crate) fn refused(&self, entry: Entry, reason: Denial) {
         self.metrics.denied(reason);
         self.metrics.audited(Audited::Denied);
         self.audit.refused(entry, self.host.now());
     }
 
-    /// Writes down how far ranks were told to be: now and then, and before anything is decided by it.
+    /// Writes the reported cursors: periodically, and before each decision that depends on them.
     pub(crate) async fn write_cursors(&self) {
         for _ in 0..REPORTS_PER_ROUND_MAX {
             let cursors = self.live().progress.take_reports();
@@ -205,8 +206,8 @@ impl Core {
         }
     }
 
-    /// The leader's memory, under its lock: be short. A new term begins with an empty one, so that what
-    /// an earlier one remembers of sessions ends none of them.
+    /// Returns the leader's memory, under its lock: hold it only briefly. A new term begins with an
+    /// empty memory, so that data of an earlier term about sessions ends none of them.
     pub(crate) fn live(&self) -> MutexGuard<'_, Live> {
         let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
         let term = self.ready_term.load(Ordering::Acquire);
@@ -216,12 +217,13 @@ impl Core {
         live
     }
 
-    /// Who leads, as this node sees it.
+    /// Returns the leadership as this node sees it.
     pub(crate) fn leadership(&self) -> Leadership {
         self.leadership.borrow().clone()
     }
 
-    /// Follows who leads, and becomes ready to answer whenever it is this node: until `stop` is told.
+    /// Follows the leadership, and becomes ready to answer whenever this node leads. Runs until
+    /// `stop` is set.
     pub(crate) async fn follow_terms(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
         let mut changes = self.leadership.clone();
         let mut led = None;
@@ -242,15 +244,15 @@ impl Core {
             tokio::select! {
                 changed = changes.changed() => if changed.is_err() { return },
                 _ = stop.wait_for(|stop| *stop) => return,
-                // A majority may go and come back without a change of the leader.
+                // A majority may be lost and return without a change of the leader.
                 () = tokio::time::sleep(OFFICE_AGAIN), if is_leader => {}
             }
         }
     }
 
-    /// Begins to answer as the leader of a term, once all that was acknowledged before is applied: a
-    /// worker must not be told that its session is gone only because it is not read yet. What this node
-    /// proposed in an earlier office of the same term is decided then, too.
+    /// Starts to answer as the leader of a term, once everything acknowledged before is applied: a
+    /// worker must not lose its session only because this node has not read it yet. This node's
+    /// proposals from an earlier leadership in the same term are then decided, too.
     pub(crate) async fn take_office(&self, term: u64) {
         let last = self.node.status().last;
         match self.node.linearize().await {
@@ -264,7 +266,7 @@ impl Core {
         }
     }
 
-    /// Refuses calls that this node cannot answer with authority.
+    /// Rejects calls that this node cannot answer with authority.
     pub(crate) fn available(&self) -> Result<(), WireError> {
         if let Some(reason) = self.node.status().fatal {
             return Err(WireError::new(ErrorKind::Storage, storage_failed(&reason)));
@@ -274,16 +276,18 @@ impl Core {
             return Err(not_leader(leader.as_ref()));
         }
         if self.ready_term.load(Ordering::Acquire) != term {
-            // It was elected a moment ago, or lost its majority, or what it proposed.
+            // It was just elected, lost its majority, or does not know the outcome of a proposal.
             let message = "this node leads, but no majority has confirmed it yet; try again, or at another node";
             return Err(WireError::new(ErrorKind::Retry, message));
         }
         Ok(())
     }
 
-    /// As [`Core::available`], for a caller that may be nobody: one whose token this node does not know is sent to
-    /// other nodes, which may, but is not told which of them leads; of who shows nothing good it is enough to say
-    /// that.
+    /// Like [`Core::available`], for a caller that may be unauthenticated.
+    ///
+    /// A caller whose token this node does not know is sent to other nodes, which may know it, but
+    /// does not learn which of them leads. Any other denial is the answer, whether this node leads
+    /// or not.
     ///
     /// # Errors  As [`Core::available`].
     pub(crate) fn available_to(&self, denied: Option<&Denied>) -> Result<(), WireError> {
@@ -299,7 +303,7 @@ impl Core {
         }
     }
 
-    /// Whether this node leads, as far as it knows, but hears of no majority.
+    /// True if this node leads, as far as it knows, but has no contact to a majority.
     pub(crate) fn is_lonely(&self) -> bool {
         let most = self.options.election_max_ms.saturating_mul(LONELY_ELECTIONS);
         let members = self.node.members();
@@ -311,13 +315,14 @@ impl Core {
         all > 1 && heard * 2 <= all
     }
 
-    /// Proves that nobody else leads yet. Mostly a majority was heard of so lately that none can.
+    /// Proves that no other node leads yet. Usually a majority answered so recently that none can.
     ///
-    /// # Errors  `Retry`: there may be another leader, which renews sessions that this one does not.
+    /// # Errors  `Retry`: there may be another leader, which renews sessions that this one does
+    /// not.
     pub(crate) async fn prove_lead(&self) -> Result<(), WireError> {
         let most = Duration::from_millis(self.options.election_max_ms);
         let suspended_ms = self.host.suspended().as_millis() as u64;
-        // While this machine was suspended others may have elected another leader.
+        // While this machine was suspended, the others may have elected another leader.
         let is_awake =
             suspended_ms < self.confirmed_at_ms.load(Ordering::Acquire) + SUSPENDED_MS_MIN;
         if is_awake && self.node.heard_majority().is_some_and(|age| age < most) {
@@ -331,32 +336,32 @@ impl Core {
         Err(WireError::new(ErrorKind::Retry, message))
     }
 
-    /// Whether a majority confirms soon that this node leads: what it remembers of them may be old only
-    /// because nothing was to be said.
+    /// True if a majority soon confirms that this node leads: its last contact may be old only
+    /// because there was nothing to send.
     pub(crate) async fn is_confirmed(&self) -> bool {
         let wait = Duration::from_millis(self.options.election_max_ms);
         let confirmed = tokio::time::timeout(wait, self.node.linearize()).await;
         confirmed.is_ok_and(|confirmed| confirmed.is_ok())
     }
 
-    /// Answers nobody until a majority has confirmed that this node leads.
+    /// Rejects all calls until a majority has confirmed that this node leads.
     pub(crate) fn leave_office(&self) {
         self.ready_term.store(0, Ordering::Release);
     }
 
-    /// Waits until this node knows all that was acknowledged by anyone before.
+    /// Waits until this node has applied everything that any node acknowledged before.
     ///
     /// # Errors  `NotLeader`, `Retry`: it does not lead, or cannot prove it.
     pub(crate) async fn linearize(&self) -> Result<(), WireError> {
         self.node.linearize().await.map_err(|error| error::proposal(&error))
     }
 
-    /// Why only another start of the process helps, if so. That no majority is there is no reason.
+    /// Returns the reason why only a restart helps, if there is one. A missing majority is none.
     pub(crate) fn dead(&self) -> Option<String> {
         self.node.status().fatal.map(|reason| storage_failed(&reason))
     }
 
-    /// Why requests would not be answered, if so.
+    /// Returns the reason why requests would not be answered, if there is one.
     pub(crate) fn unready(&self) -> Option<String> {
         if let Some(reason) = self.dead() {
             return Some(reason);
@@ -378,7 +383,7 @@ impl Core {
         let Leadership { term, leader, is_leader } = self.leadership();
         let ready = !is_leader || self.ready_term.load(Ordering::Acquire) == term;
         match leader {
-            // Who asks here proves nothing, so the leader is not named.
+            // Callers of this page are not authenticated, so the leader is not named.
             Some(_) if !is_leader && self.is_forgotten() => Some(
                 "the leader says nothing: it is gone, or this node was removed from the cluster"
                     .into(),
@@ -388,7 +393,7 @@ impl Core {
         }
     }
 
-    /// Brings the gauges up to date.
+    /// Updates the gauges.
     pub(crate) fn measure(&self) {
         let status = self.node.status();
         let (now, metrics) = (self.host.now(), &self.metrics);
@@ -432,10 +437,10 @@ impl Core {
     }
 }
 
-/// A worker of which so many heartbeats are missing is silent.
+/// Number of missing heartbeats after which a worker is silent.
 const HEARTBEATS_MISSED: u64 = 2;
 
-/// A proposal that is not answered; also if nobody waits for that any more.
+/// A proposal without an answer, even if its caller has gone.
 struct Pending<'a>(&'a Metrics);
 
 impl<'a> Pending<'a> {
@@ -451,11 +456,11 @@ impl Drop for Pending<'_> {
     }
 }
 
-/// A leader that could not take office tries again after so long.
+/// Delay before a leader that is not ready yet tries again.
 const OFFICE_AGAIN: Duration = Duration::from_millis(50);
 
 impl Live {
-    /// Forgets what the state no longer knows, and hears of what it does.
+    /// Removes data that the state no longer has, and adds its new sessions and scans.
     pub(crate) fn follow(&mut self, state: &State, now: Instant) {
         let ttl = |ttl_ms| Duration::from_millis(ttl_ms);
         let sessions = state.sessions().map(|session| (session.id, ttl(session.join.ttl_ms)));
@@ -474,7 +479,7 @@ impl Live {
     }
 }
 
-/// Chunks that datasets and jobs refer to.
+/// Returns the chunks that datasets and jobs refer to.
 pub(crate) fn referenced(state: &State) -> Vec<Digest> {
     let scans = state.datasets().filter_map(|dataset| dataset.scan());
     let chunks = |scan: &Scan| {
@@ -485,7 +490,7 @@ pub(crate) fn referenced(state: &State) -> Vec<Digest> {
     scans.flat_map(chunks).chain(specs).collect()
 }
 
-/// Runs what blocks, or computes for long, beside the async threads.
+/// Runs blocking or long-running work outside the async threads.
 pub(crate) async fn blocking<T: Send + 'static>(
     core: &Core,
     what: &'static str,
@@ -495,10 +500,10 @@ pub(crate) async fn blocking<T: Send + 'static>(
     done.unwrap_or_else(|_| Err(error::lost(what)))
 }
 
-/// What a caller is told of the leader that this node does not know.
+/// Message to a caller that this node does not know and that must not learn the leader.
 const NOT_LEADER: &str = "this node is not the leader; try another one";
 
-/// This node does not lead; that one does.
+/// Returns the error that this node does not lead, with the leader if there is one.
 fn not_leader(leader: Option<&Peer>) -> WireError {
     let message = match leader {
         Some(leader) => format!("this node is not the leader; ask {leader}"),

@@ -1,4 +1,4 @@
-//! Errors: why a coordinator cannot start, and what a refused call says on the wire.
+//! Errors: of starting a coordinator, and of rejected calls on the wire.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,10 +13,10 @@ use shardfeed_tls::TlsError;
 use crate::chunks::ChunkStoreError;
 use crate::config::InvalidOption;
 
-/// Why a coordinator cannot start. What, where, and what to do.
+/// Error of starting a coordinator: the cause, the place and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// An option makes no sense.
+    /// An option is invalid.
     #[error(transparent)]
     Option(#[from] InvalidOption),
     /// The data folder cannot be used.
@@ -27,71 +27,71 @@ pub enum StartError {
     DataDir {
         /// The file or folder.
         path: PathBuf,
-        /// What failed.
+        /// Action that failed.
         action: &'static str,
-        /// What the system says.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// The log cannot be opened: in use, newer, damaged, or the disk refuses.
+    /// The log cannot be opened: in use, newer, damaged, or a disk error.
     #[error(transparent)]
     Node(#[from] OpenError),
     /// The certificates cannot be used.
     #[error("option `tls`: {0}")]
     Tls(TlsError),
-    /// An address cannot be listened on.
+    /// The process cannot listen on an address.
     #[error("option `{option}`: cannot listen on {address}: {source}; {hint}")]
     Listen {
         /// `listen` or `http`.
         option: &'static str,
         /// The address.
         address: SocketAddr,
-        /// What the system says.
+        /// The error of the operating system.
         source: io::Error,
-        /// What to do.
+        /// Remedy.
         hint: &'static str,
     },
-    /// The folder is empty, but the cluster knows a node of this number.
+    /// The folder is empty, but the cluster knows a node with this number.
     #[error(
         "node {node} of cluster {cluster} lost its disk: its data folder is empty, but the cluster knows \
          it; remove it from the cluster and add it under a number that was never used"
     )]
     LostDisk {
-        /// Its number.
+        /// Number of the node.
         node: u64,
         /// The cluster's id.
         cluster: String,
     },
-    /// The folder is empty, `peers` names this node, and there is a cluster without it.
+    /// The folder is empty, `peers` names this node, and a cluster without it exists.
     #[error(
         "option `peers`: {address} is part of cluster {cluster} already, which does not know node {node}; \
          give this node `join`, too, and add it to the cluster"
     )]
     NotAFounder {
-        /// This node.
+        /// Number of this node.
         node: u64,
-        /// Who said so.
+        /// Address of the node that reported this.
         address: String,
         /// The cluster's id.
         cluster: String,
     },
-    /// A node that was named in `peers` or `join` belongs to a cluster of another name.
+    /// A node in `peers` or `join` belongs to a cluster with another name.
     #[error(
         "{address} is of cluster `{theirs}`, this node is to be of `{ours}`; check the address and the \
          option `cluster-name`"
     )]
     OtherCluster {
-        /// Who said so.
+        /// Address of that node.
         address: String,
-        /// What it said.
+        /// Cluster name that it reported.
         theirs: String,
-        /// The option.
+        /// Cluster name in the options.
         ours: String,
     },
 }
 
 impl StartError {
-    /// Whether the next start with the same options over the same folder is refused, too, unless somebody does
-    /// something about it.
+    /// True if the next start with the same options and the same folder fails, too, unless an
+    /// operator intervenes.
     pub fn is_final(&self) -> bool {
         match self {
             Self::Option(_)
@@ -106,7 +106,7 @@ impl StartError {
     }
 }
 
-/// The table from refusals to what the receiver should do.
+/// Converts a rejection; the error kind determines the receiver's reaction.
 pub(crate) fn refusal(refusal: &Refusal) -> WireError {
     let kind = match refusal {
         Refusal::NotFound { .. } => ErrorKind::NotFound,
@@ -124,12 +124,12 @@ pub(crate) fn refusal(refusal: &Refusal) -> WireError {
     WireError::new(kind, refusal.to_string())
 }
 
-/// The table from what became of a proposal to what the receiver should do.
+/// Converts an error of a proposal; the error kind determines the receiver's reaction.
 pub(crate) fn proposal(error: &ProposeError) -> WireError {
     let kind = match error {
         ProposeError::NotLeader { .. } => ErrorKind::NotLeader,
         ProposeError::Stopped { .. } => ErrorKind::Storage,
-        // Nobody knows yet whether it was carried out; the same request id finds out.
+        // The outcome is not known yet; a retry with the same request id determines it.
         ProposeError::Unknown { .. }
         | ProposeError::Timeout { .. }
         | ProposeError::ShuttingDown => ErrorKind::Retry,
@@ -144,12 +144,12 @@ pub(crate) fn proposal(error: &ProposeError) -> WireError {
     }
 }
 
-/// Where a node is found, if it ever said.
+/// Returns a node's address, if it ever reported one.
 pub(crate) fn address_of(peer: &Peer) -> Option<String> {
     (!peer.address.is_empty()).then(|| peer.address.clone())
 }
 
-/// The table from what became of a change of the members to what the receiver should do.
+/// Converts an error of a change of members; the error kind determines the receiver's reaction.
 pub(crate) fn change(error: &ChangeError) -> WireError {
     let kind = match error {
         ChangeError::Propose(error) => return proposal(error),
@@ -165,7 +165,7 @@ pub(crate) fn change(error: &ChangeError) -> WireError {
     WireError::new(kind, error.to_string())
 }
 
-/// The table from what the chunk store says to what the receiver should do.
+/// Converts an error of the chunk store; the error kind determines the receiver's reaction.
 pub(crate) fn chunk(error: &ChunkStoreError) -> WireError {
     let kind = match error {
         ChunkStoreError::NotFound { .. } => ErrorKind::NotFound,
@@ -181,12 +181,12 @@ pub(crate) fn chunk(error: &ChunkStoreError) -> WireError {
     WireError { file, ..WireError::new(kind, error.to_string()) }
 }
 
-/// A message that is not believed.
+/// Converts an error of an invalid message.
 pub(crate) fn invalid(error: &InvalidMessage) -> WireError {
     WireError::new(ErrorKind::Invalid, error.to_string())
 }
 
-/// Numbers that make no plan.
+/// Converts an error of a plan.
 pub(crate) fn plan(error: &PlanError) -> WireError {
     let kind = match error {
         PlanError::NoSuchStep { .. } | PlanError::NoSuchSample { .. } => ErrorKind::NotFound,
@@ -195,7 +195,7 @@ pub(crate) fn plan(error: &PlanError) -> WireError {
     WireError::new(kind, error.to_string())
 }
 
-/// A task of ours that died: our bug.
+/// Returns the error for a task of ours that died: a bug.
 pub(crate) fn lost(what: &str) -> WireError {
     WireError::new(
         ErrorKind::Unspecified,
@@ -203,14 +203,14 @@ pub(crate) fn lost(what: &str) -> WireError {
     )
 }
 
-/// What is kept of an error in the state.
+/// Converts an error to the form that the state keeps.
 pub(crate) fn failure_from(error: &WireError) -> Failure {
     let WireError { kind, message, file, offset, ordinal, .. } = error.clone();
     let kind = kind.as_str_name().into();
     Failure { kind, message, file, offset, ordinal, ..Failure::default() }
 }
 
-/// An error as it was kept in the state.
+/// Converts an error from the form that the state keeps.
 pub(crate) fn failure_to(failure: &Failure) -> WireError {
     let Failure { kind, message, file, offset, ordinal, .. } = failure.clone();
     let kind = ErrorKind::from_str_name(&kind).unwrap_or(ErrorKind::Unspecified);

@@ -1,5 +1,5 @@
-//! What a coordinator is before it has a log, and where its calls go after: it answers who it is, and says
-//! what it waits for.
+//! The coordinator before it has a log, and the access to its core afterwards: answers requests for
+//! its identity, and reports the reason of its wait.
 
 use std::collections::HashMap;
 use std::fmt::{self, Debug};
@@ -17,17 +17,17 @@ use crate::links::Links;
 use crate::measures;
 use crate::metrics::Metrics;
 
-/// What a coordinator says of its health; it may outlive it.
+/// Health of a coordinator; may outlive it.
 #[derive(Clone, Debug)]
 pub struct Health(pub(crate) Arc<Front>);
 
 impl Health {
-    /// Why requests would not be answered now; `None`: they will be.
+    /// Returns the reason why requests would not be answered now; `None`: they will be.
     pub fn unready(&self) -> Option<String> {
         self.0.unready()
     }
 
-    /// Why only another start of the process helps; `None`: it works, or waits for others.
+    /// Returns the reason why only a restart helps; `None`: the process works, or waits for others.
     pub fn dead(&self) -> Option<String> {
         self.0.dead()
     }
@@ -37,14 +37,14 @@ impl Health {
 pub(crate) struct Front {
     pub(crate) host: Arc<dyn Host>,
     pub(crate) options: CoordinatorOptions,
-    /// Where others reach this node.
+    /// Address at which others reach this node.
     pub(crate) advertise: String,
     pub(crate) links: Links,
-    /// Who calls proves who it is; `None`: nobody is asked.
+    /// If set, callers must authenticate; `None`: they are not authenticated.
     pub(crate) tls: Option<ServerTls>,
     pub(crate) metrics: Arc<Metrics>,
     core: OnceLock<Arc<Core>>,
-    /// What it waits for, if it does.
+    /// Reason of its wait, if it waits.
     waiting: Mutex<Option<String>>,
 }
 
@@ -77,13 +77,13 @@ impl Front {
         }
     }
 
-    /// The log is open.
+    /// Sets the core, once the log is open.
     pub(crate) fn open(&self, core: Arc<Core>) {
-        // It is opened once; the first stays.
+        // It is set once; the first value stays.
         let _ = self.core.set(core);
     }
 
-    /// Says what is waited for, or that nothing is.
+    /// Sets the reason of the wait, or that there is none.
     pub(crate) fn wait_for(&self, what: Option<String>) {
         *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = what;
     }
@@ -92,7 +92,7 @@ impl Front {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The coordinator behind it.
+    /// Returns the core of the coordinator.
     ///
     /// # Errors  `Retry`: there is no log yet.
     pub(crate) fn core(&self) -> Result<&Arc<Core>, WireError> {
@@ -103,17 +103,17 @@ impl Front {
         })
     }
 
-    /// Why requests would not be answered, if so.
+    /// Returns the reason why requests would not be answered, if there is one.
     pub(crate) fn unready(&self) -> Option<String> {
         self.waiting().or_else(|| self.core.get()?.unready())
     }
 
-    /// Why only another start of the process helps, if so.
+    /// Returns the reason why only a restart helps, if there is one.
     pub(crate) fn dead(&self) -> Option<String> {
         self.core.get()?.dead()
     }
 
-    /// The metrics as text.
+    /// Returns the metrics as text.
     pub(crate) fn measured(&self) -> String {
         if let Some(core) = self.core.get() {
             core.measure();
@@ -126,7 +126,7 @@ impl Front {
         measures::page(&self.metrics, &jobs, &self.host.process_page())
     }
 
-    /// Who this is, asked.
+    /// Returns the request with which this node identifies itself.
     pub(crate) fn introduction(&self) -> IntroduceRequest {
         IntroduceRequest {
             protocol: PEER_PROTOCOL,
@@ -136,7 +136,7 @@ impl Front {
         }
     }
 
-    /// Who this is, answered.
+    /// Returns the answer with which this node identifies itself.
     pub(crate) fn introduce(&self, to: &IntroduceRequest) -> IntroduceResponse {
         let mut answer = IntroduceResponse {
             protocol: PEER_PROTOCOL,

@@ -1,4 +1,4 @@
-//! Health and metrics over HTTP/1, for machines that watch this one.
+//! Health and metrics over HTTP/1, for monitoring.
 
 use std::sync::Arc;
 
@@ -10,13 +10,13 @@ use axum::routing::get;
 
 use crate::front::Front;
 
-/// What Prometheus calls the text that it reads.
+/// Content type of the text that Prometheus reads.
 const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Connections at most: a few monitors, each with one or two.
+/// Maximum connections: a few monitors, each with one or two.
 pub(crate) const HTTP_CONNECTIONS_MAX: usize = 128;
 
-/// The pages.
+/// Returns the routes of the pages.
 pub(crate) fn router(front: Arc<Front>) -> Router {
     Router::new()
         .route("/livez", get(livez))
@@ -25,12 +25,12 @@ pub(crate) fn router(front: Arc<Front>) -> Router {
         .with_state(front)
 }
 
-/// The process works, or why only another start helps. Other nodes have no part in it.
+/// Reports that the process works, or why only a restart helps. Other nodes do not affect it.
 async fn livez(State(front): State<Arc<Front>>) -> impl IntoResponse {
     page(front.dead())
 }
 
-/// Requests will be answered, or why not.
+/// Reports that requests will be answered, or why not.
 async fn readyz(State(front): State<Arc<Front>>) -> impl IntoResponse {
     page(front.unready())
 }

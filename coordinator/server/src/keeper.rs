@@ -1,5 +1,5 @@
-//! What is done in the background, however long it takes: the leader puts datasets together, every node
-//! removes its old chunks.
+//! Background work of any duration: the leader assembles datasets, every node removes its old
+//! chunks.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,16 +16,16 @@ use crate::core::{Core, blocking, referenced};
 use crate::error;
 use crate::manifests::assemble;
 
-/// How often it looks whether a dataset is to be put together.
+/// Interval between checks for a dataset to assemble.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// How often old chunks are looked for.
+/// Interval between searches for old chunks.
 const COLLECT_EVERY: Duration = Duration::from_secs(600);
 
-/// What failed for a passing reason is tried again after so long.
+/// Delay before an operation that failed temporarily is retried.
 const TRY_AGAIN: Duration = Duration::from_secs(5);
 
-/// The loop and what it remembers.
+/// Background loop and its state.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     core: Arc<Core>,
@@ -39,7 +39,7 @@ impl Keeper {
         Self { core, collected: None, assemble_after }
     }
 
-    /// Runs until `stop` is told.
+    /// Runs until `stop` is set.
     pub(crate) async fn run(mut self, mut stop: watch::Receiver<bool>) {
         let mut ticks = tokio::time::interval(LOOK_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -64,7 +64,8 @@ impl Keeper {
         }
     }
 
-    /// Puts a dataset together whose parts are all scanned. Returns whether all is well.
+    /// Assembles a dataset whose parts are all scanned. Returns false if this must be retried
+    /// later.
     async fn assemble(&self) -> bool {
         let Some(dataset) = self.core.read(|state| state.assembling().next().cloned()) else {
             return true;
@@ -72,7 +73,7 @@ impl Keeper {
         let (name, attempt) = (dataset.name.clone(), dataset.attempt);
         let change = match self.finish(dataset).await {
             Ok(finish) => Change::FinishDataset(finish),
-            // The disk may be mended, the other nodes come back; the chunks are as good as before.
+            // The disk may be repaired, the other nodes may return; the chunks remain valid.
             Err(error) if matches!(error.kind, ErrorKind::Storage | ErrorKind::Retry) => {
                 tracing::error!(dataset = name, %error, "cannot put a dataset together");
                 return false;
@@ -90,7 +91,7 @@ impl Keeper {
         proposed.is_ok()
     }
 
-    /// Reads a dataset's parts. One that is damaged here is looked for on the other nodes.
+    /// Reads a dataset's parts. A part that is damaged here is fetched from the other nodes.
     async fn finish(&self, dataset: Dataset) -> Result<FinishDataset, WireError> {
         let chunks = dataset.scan().map(|scan| scan.chunks().collect::<Vec<_>>());
         let (chunks, dataset) = (chunks.unwrap_or_default(), Arc::new(dataset));
@@ -126,7 +127,7 @@ impl Keeper {
     }
 }
 
-/// Reads the parts of a dataset and digests the whole.
+/// Reads the parts of a dataset and computes the digest of the whole.
 fn finish(core: &Core, dataset: &Dataset) -> Result<FinishDataset, WireError> {
     let chunks = dataset.scan().map(|scan| scan.chunks().collect::<Vec<_>>()).unwrap_or_default();
     let manifest = assemble(&core.chunks, &chunks)?;

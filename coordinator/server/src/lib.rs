@@ -1,15 +1,15 @@
-//! A coordinator, one of 1, 3 or 5: gRPC for workers, people and the other coordinators, HTTP for monitors,
-//! and the timers, around the replicated state of `shardfeed-scheduler`.
+//! A coordinator, one of 1, 3 or 5: gRPC for workers, people and the other coordinators, HTTP for
+//! monitoring, and the timers, around the replicated state of `shardfeed-scheduler`.
 //!
-//! Calls are checked, then read from the applied state or proposed as commands; nothing else changes
-//! what is kept. Renewals of sessions and progress are in the leader's memory only, for its term. This crate
-//! must never decide what a command does, never write what a log holds, and never ask anyone but its
-//! [`Host`](shardfeed_host::Host) for time, connections, files or threads.
+//! Calls are checked, then read from the applied state or proposed as commands; stored data changes
+//! in no other way. Renewals of sessions and progress are in the leader's memory only, for its
+//! term. This crate must never decide the effect of a command, never write the content of a log,
+//! and use nothing but its [`Host`](shardfeed_host::Host) for time, connections, files or threads.
 //!
-//! Start at [`Coordinator::start`], then `bootstrap` (how a node comes into a cluster), `rpc` (each call),
-//! `timers` and `keeper` (what nobody asks for), `takes` (groups of
-//! dynamic jobs), `copies` (chunks on several nodes), `rights` (who may ask what), `core` (what they share),
-//! `views` (what people see) and `measures` (what monitors see).
+//! Start at [`Coordinator::start`], then `bootstrap` (joining a cluster), `rpc` (each call),
+//! `timers` and `keeper` (background work), `takes` (claims of dynamic jobs' groups), `copies`
+//! (replication of chunks), `rights` (permissions), `core` (shared parts), `views` (data shown to
+//! users) and `measures` (data for monitoring).
 #![forbid(unsafe_code)]
 
 mod config;
@@ -62,7 +62,7 @@ pub use front::Health;
 pub use inspect::Inspector;
 pub use server::{Coordinator, Running, Starting, run};
 
-/// The page /metrics with a line for every metric, for docs/METRICS.md.
+/// Returns the page /metrics with a line for every metric, for docs/METRICS.md.
 #[doc(hidden)]
 pub fn metrics_example() -> String {
     let host: &dyn shardfeed_host::Host = &shardfeed_host::RealHost;

@@ -1,4 +1,4 @@
-//! Connections to the other coordinators, and what is asked over them.
+//! Connections to the other coordinators, and the calls over them.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -26,35 +26,35 @@ use tonic::{Response, Status};
 use crate::config::CoordinatorOptions;
 use crate::metrics::Metrics;
 
-/// Bytes of a message between coordinators: entries of the log, each at most a call's message, or a
-/// part of a snapshot or a chunk, which have 1 MiB.
+/// Maximum bytes of a message between coordinators: entries of the log, each at most a call's
+/// message, or a part of a snapshot or a chunk, which have 1 MiB.
 pub(crate) const PEER_MESSAGE_BYTES_MAX: usize = 16 << 20;
 
-/// A connection that is not made in this time is given up.
+/// Timeout for making a connection.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
 
-/// How often a silent peer is pinged, and how long it may take to answer.
+/// Interval between pings of a silent peer, and timeout of its answer.
 const PING_EVERY: Duration = Duration::from_secs(2);
 const PING_ANSWER_MAX: Duration = Duration::from_secs(2);
 
-/// A connection over which a call was not answered in time is made anew, but not before this age: a
-/// network that was cut eats what was under way, and a slow peer must not drown in connections.
+/// Minimum age at which a connection is replaced after a call without an answer: a cut network
+/// drops messages in transit, but a slow peer must not be flooded with connections.
 const RENEW_AGE_MIN: Duration = Duration::from_secs(1);
 
-/// Connections at most: two to each member, and some to addresses that members had before.
+/// Maximum connections: two to each member, and some to earlier addresses of members.
 const CHANNELS_MAX: usize = 64;
 
-/// Slow connections in sequence after which it is the distance, and not a lost packet, that takes the time.
+/// Consecutive slow connections that indicate a long distance rather than a lost packet.
 const FAR_CONNECTIONS: u32 = 3;
 
-/// What a connection is for. Chunks must not stand in the way of heartbeats.
+/// Purpose of a connection. Chunks must not delay heartbeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Purpose {
     Consensus,
     Chunks,
 }
 
-/// A cloneable handle of the connections.
+/// Cloneable handle to the connections.
 #[derive(Clone, Debug)]
 pub(crate) struct Links {
     inner: Arc<Inner>,
@@ -79,7 +79,7 @@ struct Link {
 }
 
 impl Links {
-    /// No connection yet.
+    /// Creates the links, without any connection.
     /// - `options`: of this node.
     pub(crate) fn new(
         host: Arc<dyn Host>,
@@ -94,13 +94,13 @@ impl Links {
         Self { inner: Arc::new(Inner { host, metrics, me, tls, distance, cluster, channels }) }
     }
 
-    /// The log is open: this is the cluster.
+    /// Sets the cluster, once the log is open.
     pub(crate) fn of_cluster(&self, cluster: &str) {
-        // A log has one cluster for ever; the first word stays.
+        // A log belongs to one cluster for ever; the first value stays.
         let _ = self.inner.cluster.set(cluster.to_owned());
     }
 
-    /// Asks who is at an address.
+    /// Requests the identity of the node at an address.
     pub(crate) async fn introduce(
         &self,
         address: &str,
@@ -113,7 +113,7 @@ impl Links {
         .await
     }
 
-    /// Has a node store a chunk.
+    /// Stores a chunk on a node.
     pub(crate) async fn push_chunk(
         &self,
         address: &str,
@@ -128,7 +128,7 @@ impl Links {
         .map(|_| ())
     }
 
-    /// Asks a node for a chunk; `None` if it has no such chunk.
+    /// Requests a chunk from a node; `None` if it has no such chunk.
     pub(crate) async fn pull_chunk(
         &self,
         address: &str,
@@ -174,7 +174,7 @@ impl Links {
         }
     }
 
-    /// What a status says: the other node's own words, or that there was none.
+    /// Returns the other node's own error, or that the node was not reached.
     fn refusal(&self, address: &str, status: &Status) -> WireError {
         let error = WireError::from_status(status);
         match status.details().is_empty() && error.kind == ErrorKind::Retry {
@@ -193,7 +193,7 @@ impl Links {
             return Ok(link.clone());
         }
         if channels.len() >= CHANNELS_MAX {
-            // Those in use come back at once.
+            // Connections in use are made again at once.
             channels.clear();
         }
         let endpoint = Endpoint::from_shared(format!("http://{address}"));
@@ -212,7 +212,7 @@ impl Links {
         Ok(link)
     }
 
-    /// Forgets a connection over which nothing comes any more.
+    /// Removes a connection that no longer carries answers.
     fn renew(&self, address: &str, purpose: Purpose, made: Instant) {
         let now = self.inner.host.now();
         let mut channels = self.channels();
@@ -254,7 +254,7 @@ impl Peers for Links {
     }
 }
 
-/// What an error on the wire means between nodes.
+/// Converts an error on the wire to an error between nodes.
 fn peer_error(node: u64, error: WireError) -> PeerError {
     let reason = error.message;
     match error.kind {
@@ -265,7 +265,7 @@ fn peer_error(node: u64, error: WireError) -> PeerError {
     }
 }
 
-/// What a node refuses another, on the wire.
+/// Converts an error between nodes to an error on the wire.
 pub(crate) fn wire_error(error: PeerError) -> WireError {
     match error {
         PeerError::Refused { reason, .. } => WireError::new(ErrorKind::Conflict, reason),
@@ -273,18 +273,18 @@ pub(crate) fn wire_error(error: PeerError) -> WireError {
     }
 }
 
-/// Whether the other coordinators are too far away for the timers here, by the time that connections take.
+/// Detects coordinators too far away for the timers here, by the time that connecting takes.
 #[derive(Debug)]
 struct Distance {
-    /// A heartbeat that is not answered by then counts for nothing.
+    /// Heartbeat interval: a heartbeat that is not answered within it has failed.
     heartbeat: Duration,
-    /// Connections in sequence that took longer.
+    /// Consecutive connections that took longer.
     far: AtomicU32,
 }
 
 impl Distance {
-    /// Warns when so many connections in sequence took longer: a cluster whose heartbeats are all given up
-    /// commits nothing and serves nobody, and no other message gives the reason.
+    /// Warns after `FAR_CONNECTIONS` consecutive slow connections: a cluster whose heartbeats all
+    /// time out commits nothing and answers no calls, and no other message gives the reason.
     fn measured(&self, address: &str, took: Duration) {
         if took < self.heartbeat {
             self.far.store(0, Ordering::Relaxed);

@@ -3,7 +3,7 @@
 use shardfeed_raft::{Machine, MachineError};
 use shardfeed_scheduler::{Command, State, answer_to_bytes};
 
-/// The state of the coordinators.
+/// State of the coordinators.
 #[derive(Debug, Default)]
 pub(crate) struct Scheduler {
     pub(crate) state: State,

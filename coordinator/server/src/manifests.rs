@@ -1,4 +1,4 @@
-//! Manifests, put together from the chunks of a dataset, and the last few of them in memory.
+//! Manifests, assembled from the chunks of a dataset; the last few are kept in memory.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,10 +9,10 @@ use shardfeed_proto::{ErrorKind, WireError};
 use crate::chunks::ChunkStore;
 use crate::error;
 
-/// Manifests in memory at most; one of a million shards has about 150 MB.
+/// Maximum manifests in memory; one of a million shards has about 150 MB.
 const MANIFESTS_MAX: usize = 4;
 
-/// The last manifests that were asked for, newest last.
+/// Manifests requested last, newest last.
 #[derive(Debug, Default)]
 pub(crate) struct Manifests {
     recent: Mutex<Vec<Known>>,
@@ -21,13 +21,13 @@ pub(crate) struct Manifests {
 #[derive(Debug)]
 struct Known {
     content: ContentDigest,
-    /// Contents do not hold paths: a moved dataset has the same content under other names.
+    /// Content digests do not cover paths: a moved dataset has the same content under other names.
     chunks: Digest,
     manifest: Arc<Manifest>,
 }
 
 impl Manifests {
-    /// The manifest that `chunks` hold, from memory or read now. Blocks on the disk.
+    /// Returns the manifest in `chunks`, from memory or newly read. Blocks on the disk.
     ///
     /// # Errors  A chunk is missing or damaged, or the whole is not of `content`.
     pub(crate) fn get(
@@ -67,9 +67,9 @@ impl Manifests {
     }
 }
 
-/// Puts a manifest together from the chunks of all parts, in order. Blocks on the disk.
+/// Assembles a manifest from the chunks of all parts, in order. Blocks on the disk.
 ///
-/// # Errors  A chunk is missing, damaged or something else; its files are not in order.
+/// # Errors  A chunk is missing, damaged or of another kind; its files are not in order.
 pub(crate) fn assemble(store: &ChunkStore, chunks: &[Digest]) -> Result<Manifest, WireError> {
     let mut shards: Vec<Shard> = Vec::new();
     for chunk in chunks {
@@ -85,13 +85,13 @@ pub(crate) fn assemble(store: &ChunkStore, chunks: &[Digest]) -> Result<Manifest
     Manifest::new(shards).map_err(|error| WireError::new(ErrorKind::Invalid, error.to_string()))
 }
 
-/// A chunk that lists files.
+/// Reads a chunk that lists files.
 pub(crate) fn listing_of(store: &ChunkStore, chunk: &Digest) -> Result<ListingChunk, WireError> {
     let bytes = store.read(chunk).map_err(|error| error::chunk(&error))?;
     ListingChunk::decode(&bytes).map_err(|error| not_believed(chunk, &error))
 }
 
-/// A chunk that holds what was found in files.
+/// Reads a chunk that contains the scan results of files.
 pub(crate) fn entries_of(store: &ChunkStore, chunk: &Digest) -> Result<EntriesChunk, WireError> {
     let bytes = store.read(chunk).map_err(|error| error::chunk(&error))?;
     EntriesChunk::decode(&bytes).map_err(|error| not_believed(chunk, &error))
@@ -115,7 +115,7 @@ mod tests {
 
     use super::*;
 
-    /// What is reported is checked before it is believed; this is what a damaged state would meet.
+    /// Reports are checked before they are accepted; these errors are for a damaged state.
     #[test]
     fn chunks_that_are_not_the_datasets_are_refused() {
         let folder = tempfile::tempdir().unwrap();

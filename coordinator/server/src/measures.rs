@@ -1,6 +1,6 @@
-//! What monitoring sees of jobs, the trainers' waits first. Only the leader knows it, and tells it whatever
-//! became of the worker that a trainer had: heartbeats bring each rank's account, also those of trainers that
-//! read in their own processes. Labels are jobs, ranks and states, never shards, and there is a bound on each.
+//! Metrics of jobs, the trainers' waits first. Only the leader has them, independent of a trainer's
+//! worker: heartbeats carry each rank's time breakdown, also of trainers that read in their own
+//! processes. Labels are jobs, ranks and states, never shards, and each is bounded.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
@@ -21,10 +21,10 @@ use crate::core::{Core, Live};
 use crate::metrics::Metrics;
 use crate::shard_counts::Counted;
 
-/// Jobs that have lines at most, those that began last.
+/// Maximum jobs that have lines: those that started last.
 const JOBS_MAX: usize = 64;
 
-/// Ranks that have lines at most, of all these jobs together: of more nobody looks at one.
+/// Maximum ranks that have lines, of all these jobs together: more are too many to look at.
 const RANKS_MAX: usize = 2_048;
 
 /// Running jobs at one moment.
@@ -32,11 +32,11 @@ const RANKS_MAX: usize = 2_048;
 pub(crate) struct Jobs {
     jobs: Vec<JobSeen>,
     ranks: Vec<RankSeen>,
-    /// Epochs with samples in doubt, of all jobs: nobody need serve one of their ranks.
+    /// Epochs with samples in doubt, of all jobs, even if none of their ranks is served.
     doubts: Vec<DoubtSeen>,
-    /// All jobs by phase.
+    /// Number of jobs by phase.
     phases: BTreeMap<JobPhase, u64>,
-    /// Running jobs, and ranks of those that are shown, beyond the bounds.
+    /// Running jobs, and ranks of shown jobs, beyond the bounds.
     jobs_left_out: usize,
     ranks_left_out: usize,
 }
@@ -44,16 +44,16 @@ pub(crate) struct Jobs {
 #[derive(Debug)]
 struct JobSeen {
     job: String,
-    /// The first epoch that some rank has not left.
+    /// First epoch that some rank has not left.
     epoch: u64,
     leases: u64,
     is_paused: bool,
-    /// Since a rank of it consumed a batch.
+    /// Time since one of its ranks consumed a batch.
     idle: Option<Duration>,
     corrupt_records: u64,
-    /// Parts of ranks' lists that came back for others, in the epochs that are kept.
+    /// Parts of ranks' lists that were returned for other ranks, in the kept epochs.
     returns: u64,
-    /// `None`: they were not counted.
+    /// `None` if they were not counted.
     shards: Option<Cell>,
 }
 
@@ -65,13 +65,13 @@ struct RankSeen {
     account: Option<Account>,
 }
 
-/// What is in doubt of a job.
+/// Samples in doubt of a job.
 #[derive(Debug)]
 struct DoubtSeen {
     job: String,
-    /// For each rank, its samples and for how long they have been in doubt.
+    /// For each rank, its samples in doubt and the time for which they have been in doubt.
     ranks: BTreeMap<u64, (u64, Duration)>,
-    /// Until the policy decides, if nothing but samples in doubt is waited for and the job is not held.
+    /// Time until the policy decides, if only samples in doubt are awaited and the job is not held.
     decides: Option<Duration>,
 }
 
@@ -132,7 +132,8 @@ enum ShardIs {
 type Seconds<L> = Family<L, Counter<f64, AtomicU64>>;
 type Time<L> = Family<L, Gauge<f64, AtomicU64>>;
 
-/// Names of the jobs that run, at most so many, those that began last first. Empty if another node leads.
+/// Returns the names of running jobs, at most `most`, latest start first. Empty if another node
+/// leads.
 pub(crate) fn running(core: &Core, most: usize) -> Vec<String> {
     match core.available() {
         Ok(()) => core.read(|state| {
@@ -143,7 +144,7 @@ pub(crate) fn running(core: &Core, most: usize) -> Vec<String> {
     }
 }
 
-/// The jobs that run, for who watches them; none if another node leads.
+/// Returns the running jobs, for monitoring; none if another node leads.
 pub(crate) fn look(core: &Core) -> Jobs {
     if core.available().is_err() {
         return Jobs::default();
@@ -152,7 +153,7 @@ pub(crate) fn look(core: &Core) -> Jobs {
     core.read(|state| Jobs::of(state, &core.live(), counted, now))
 }
 
-/// Jobs some of whose ranks are served, those that began last first.
+/// Returns the jobs with served ranks, latest start first.
 fn newest(state: &State) -> Vec<(&Job, &Generation)> {
     let current = |job| Some((job, Job::current(job).filter(|known| known.ranks_served() > 0)?));
     let mut running: Vec<_> = state.jobs().filter_map(current).collect();
@@ -191,7 +192,8 @@ impl Jobs {
             let held = known.and_then(|known| known.ranks.get(&lease.rank)?.lease.as_ref());
             held.is_some_and(|held| held.fencing == lease.fencing)
         };
-        // What was told of an earlier lease is forgotten a moment later. So there is one of each rank.
+        // Excludes reports of earlier leases, which are removed later, so that one per rank
+        // remains.
         let told = || live.progress.ranks().filter(|(lease, _)| is_held(lease));
         let mut idle: BTreeMap<&str, Duration> = BTreeMap::new();
         for (lease, rank) in told() {
@@ -227,14 +229,14 @@ impl Jobs {
     }
 }
 
-/// The first ones, at most so many, and how many there are beyond.
+/// Returns the first `most` items, and the number of the others.
 fn bounded<T>(mut all: impl Iterator<Item = T>, most: usize) -> (Vec<T>, usize) {
     let first = all.by_ref().take(most).collect();
     (first, all.count())
 }
 
-/// The whole page.
-/// - `process`: what is said of the process, as lines of a page.
+/// Returns the whole page.
+/// - `process`: metrics of the process, as lines of a page.
 pub(crate) fn page(metrics: &Metrics, jobs: &Jobs, process: &str) -> String {
     let mut registry = Registry::with_prefix("shardfeed");
     of_ranks(&mut registry, &jobs.ranks);
@@ -369,7 +371,7 @@ fn seconds(us: u64) -> f64 {
     us as f64 / 1e6
 }
 
-/// A job of one rank: whatever has labels has a line.
+/// Returns a job of one rank, in which every metric with labels has a line.
 pub(crate) fn example() -> Jobs {
     let job = || "j".to_owned();
     let spent = Spent { wait_us: 1_500_000, work_us: 500_000, ..Spent::default() };

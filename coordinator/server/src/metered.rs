@@ -1,4 +1,4 @@
-//! The log's disk, measured: how long it takes to make bytes durable, and how many there are.
+//! The log's disk with metrics: the time to make bytes durable, and the sizes of files.
 
 use std::io;
 use std::sync::Arc;
@@ -7,17 +7,17 @@ use shardfeed_host::{Disk, DiskFile, DiskLock, Host};
 
 use crate::metrics::Metrics;
 
-/// The file of the log itself, also while it has no name of its own yet. Beside it are a witness, which is
-/// synced with it, and snapshots.
+/// File of the log: its final name, and its name until it is complete. Beside it are a commit mark,
+/// which is synced with it, and snapshots.
 const LOG: [&str; 2] = ["log.redb", "log.redb.new"];
 
-/// What snapshots are called.
+/// Prefix and suffix of snapshots' names.
 const SNAPSHOT: (&str, &str) = ("snapshot-", ".snap");
 
-/// What a file is called until it is whole.
+/// Name of a snapshot until it is complete.
 const SNAPSHOT_UNFINISHED: &str = "snapshot.new";
 
-/// A disk that is measured.
+/// Disk with metrics.
 #[derive(Debug)]
 pub(crate) struct MeteredDisk {
     pub(crate) disk: Arc<dyn Disk>,
@@ -25,7 +25,7 @@ pub(crate) struct MeteredDisk {
     pub(crate) metrics: Arc<Metrics>,
 }
 
-/// The log's file, measured.
+/// The log's file, with metrics.
 #[derive(Debug)]
 struct MeteredFile {
     file: Box<dyn DiskFile>,
@@ -94,7 +94,7 @@ impl DiskFile for MeteredFile {
         self.file.write_at(offset, bytes)
     }
 
-    /// The log's database says how long its file shall be before it writes there.
+    /// The log's database sets the length of its file before it writes there.
     fn set_len(&self, bytes: u64) -> io::Result<()> {
         self.file.set_len(bytes)?;
         self.metrics.log_bytes.set(bytes as i64);
@@ -137,7 +137,7 @@ mod tests {
         says("shardfeed_coordinator_log_fsync_seconds_count 2");
         says("shardfeed_coordinator_log_bytes 4096");
         says("shardfeed_coordinator_snapshot_bytes 77");
-        // A node that starts again knows it from what it reads.
+        // A restarted node gets the size from its read.
         metrics.snapshot_bytes.set(0);
         assert_eq!(disk.read("snapshot-5.snap").unwrap().len(), 77);
         says("shardfeed_coordinator_snapshot_bytes 77");

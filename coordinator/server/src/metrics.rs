@@ -1,5 +1,5 @@
-//! What monitoring sees of a node: one struct, closed sets of labels, no names of workers. What it sees of
-//! jobs is next door (`measures`).
+//! Metrics of a node: one struct, closed sets of labels, no names of workers. Metrics of jobs are
+//! in `measures`.
 
 use std::time::Duration;
 
@@ -68,14 +68,14 @@ pub(crate) enum Rpc {
     PullChunk,
 }
 
-/// What became of a call.
+/// Outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
 pub(crate) enum Outcome {
     /// Answered.
     Done,
-    /// The caller is wrong, or came too late.
+    /// Rejected: the caller made an error, or came too late.
     Refused,
-    /// The coordinator cannot.
+    /// Failed in the coordinator.
     Failed,
 }
 
@@ -90,12 +90,12 @@ struct RpcLabels {
     rpc: Rpc,
 }
 
-/// Why somebody who called was denied.
+/// Reason why a call was denied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
 pub(crate) enum Denial {
-    /// Neither certificate nor access token came.
+    /// Neither a certificate nor an access token was presented.
     Nothing,
-    /// What came as an access token is none.
+    /// The presented access token is malformed.
     Malformed,
     /// There is no such access token, or its secret is wrong.
     Unknown,
@@ -105,20 +105,20 @@ pub(crate) enum Denial {
     Role,
     /// The access token is for other jobs.
     Job,
-    /// The session is somebody else's.
+    /// The session belongs to another principal.
     Session,
-    /// Only coordinators ask this of each other.
+    /// Only coordinators may make this call.
     Node,
-    /// The connection did not come to TLS: most often a certificate of another authority, or an expired one.
+    /// The TLS handshake failed: most often a certificate of another authority, or an expired one.
     Handshake,
-    /// The state refused it, as a name that is somebody else's.
+    /// The state rejected it, for example because a name belongs to another principal.
     State,
     /// The session has no lease of the listing or scan that it reports.
     Lease,
 }
 
 impl Denial {
-    /// Each of them: a counter that begins at 0 is missed by no rate.
+    /// All reasons: with a counter that begins at 0, rates miss no increase.
     const ALL: [Self; 11] = [
         Self::Nothing,
         Self::Malformed,
@@ -139,16 +139,16 @@ struct DenialLabels {
     reason: Denial,
 }
 
-/// What became of a call that is audited.
+/// Outcome of an audited call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
 pub(crate) enum Audited {
-    /// Carried out.
+    /// Completed.
     Done,
-    /// Refused or failed for another reason than who asked.
+    /// Rejected or failed, for another reason than its caller.
     Refused,
-    /// Whoever asked may not.
+    /// Denied, because of its caller.
     Denied,
-    /// Nobody waited for its end.
+    /// Not known: the caller left before the end.
     Unknown,
 }
 
@@ -161,21 +161,21 @@ struct AuditLabels {
     outcome: Audited,
 }
 
-/// How a live session's worker is.
+/// State of a live session's worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
 pub(crate) enum WorkerIs {
-    /// It is heard of, and may get work.
+    /// Its heartbeats arrive, and it may get work.
     Live,
     /// Two heartbeats are missing; its session has not ended yet.
     Silent,
     /// It gets no new work.
     Cordoned,
-    /// It hands over what it has.
+    /// It hands over its work.
     Draining,
 }
 
 impl WorkerIs {
-    /// Each of them, so that none is missing where there are no such workers.
+    /// All states, so that each has a line even without such workers.
     const ALL: [Self; 4] = [Self::Live, Self::Silent, Self::Cordoned, Self::Draining];
 }
 
@@ -199,9 +199,9 @@ pub(crate) struct Metrics {
     audit_events: Family<AuditLabels, Counter>,
     workers: Family<WorkerLabels, Gauge>,
     peer_round_trip: Family<PeerLabels, Histogram>,
-    /// How long a command took that was carried out: durable on a majority, and applied here.
+    /// Time that a completed command took: durable on a majority, and applied here.
     pub(crate) proposal: Histogram,
-    /// How long the disk took to make what was written to the log durable.
+    /// Time that the disk took to make writes to the log durable.
     pub(crate) log_fsync: Histogram,
     /// Size of the log's file.
     pub(crate) log_bytes: Gauge,
@@ -215,17 +215,17 @@ pub(crate) struct Metrics {
     pub(crate) last_index: Gauge,
     /// 1 while this node has no vote.
     pub(crate) learner: Gauge,
-    /// Commands that were proposed here and are not answered yet.
+    /// Commands proposed here that are not answered yet.
     pub(crate) proposals_pending: Gauge,
-    /// Commands that were proposed here and not acknowledged; some may have been carried out.
+    /// Commands proposed here that were not acknowledged; some may have been applied.
     pub(crate) proposals_failed: Counter,
     /// Ranks that a live session serves.
     pub(crate) leases: Gauge,
-    /// Leases of ranks that ended because nothing was heard of their worker.
+    /// Leases of ranks that ended because their worker was silent.
     pub(crate) lease_expirations: Counter,
-    /// Sessions that ended because nothing was heard of them.
+    /// Sessions that ended because they were silent.
     pub(crate) sessions_expired: Counter,
-    /// Listings and scans that were taken from a worker because they made no progress.
+    /// Listings and scans taken from a worker because they made no progress.
     pub(crate) scans_stalled: Counter,
     /// Cursors that became part of a command.
     pub(crate) cursors_reported: Counter,
@@ -245,28 +245,28 @@ pub(crate) struct Metrics {
     pub(crate) storage_failed: Gauge,
     /// 1 while chunks cannot be stored.
     pub(crate) chunks_failed: Gauge,
-    /// Times that another leader than before was seen.
+    /// Number of changes of the leader that this node saw.
     pub(crate) leader_changes: Counter,
     /// Commands that were proposed here.
     pub(crate) proposals: Counter,
-    /// Groups that were granted by this leader.
+    /// Group ranges granted by this leader.
     pub(crate) grants: Counter,
-    /// Groups that this leader asked ranks to give back.
+    /// Requests of this leader to ranks to return group ranges.
     pub(crate) revocations: Counter,
     /// Last index of the log that a snapshot covers.
     pub(crate) snapshot_index: Gauge,
     /// Nodes of the cluster.
     pub(crate) members: Gauge,
-    /// Other nodes that the leader has heard of lately; only it knows.
+    /// Other nodes with recent contact to the leader; only the leader knows.
     pub(crate) peers_heard: Gauge,
-    /// 1 while whoever calls may do anything.
+    /// 1 while every caller has full access.
     pub(crate) insecure: Gauge,
-    /// When its certificate ends, Unix seconds; 0: it has none.
+    /// Expiry of its certificate, Unix seconds; 0: it has none.
     pub(crate) certificate_not_after: Gauge,
 }
 
 impl Metrics {
-    /// All at zero.
+    /// Creates all metrics at zero.
     pub(crate) fn new() -> Self {
         let seconds = || Histogram::new(exponential_buckets(0.000_25, 4.0, 9));
         let waits = || Histogram::new(exponential_buckets(0.000_25, 2.0, 14));
@@ -321,28 +321,28 @@ impl Metrics {
         metrics
     }
 
-    /// A call is over.
+    /// Counts a call that has ended.
     pub(crate) fn called(&self, rpc: Rpc, outcome: Outcome, took: Duration) {
         self.requests.get_or_create(&CallLabels { rpc, outcome }).inc();
         self.request_seconds.get_or_create(&RpcLabels { rpc }).observe(took.as_secs_f64());
     }
 
-    /// Another node answered what consensus asked of it.
+    /// Records another node's answer to a message of consensus.
     pub(crate) fn answered(&self, peer: u64, took: Duration) {
         self.peer_round_trip.get_or_create(&PeerLabels { peer }).observe(took.as_secs_f64());
     }
 
-    /// Somebody who called was denied.
+    /// Counts a denied call.
     pub(crate) fn denied(&self, reason: Denial) {
         self.denials.get_or_create(&DenialLabels { reason }).inc();
     }
 
-    /// A call was audited.
+    /// Counts an audited call.
     pub(crate) fn audited(&self, outcome: Audited) {
         self.audit_events.get_or_create(&AuditLabels { outcome }).inc();
     }
 
-    /// How the workers are now.
+    /// Sets the number of workers in each state.
     pub(crate) fn set_workers(&self, workers: impl Iterator<Item = WorkerIs>) {
         let mut counts = WorkerIs::ALL.map(|state| (state, 0));
         for found in workers {
@@ -353,7 +353,7 @@ impl Metrics {
         }
     }
 
-    /// All of them as text, without the mark of a page's end.
+    /// Returns all metrics as text, without the end mark of a page.
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
         // Writing to a string cannot fail.
@@ -361,7 +361,7 @@ impl Metrics {
         text
     }
 
-    /// Of a coordinator that was asked once: whatever has labels has a line.
+    /// Returns metrics after one call, in which every metric with labels has a line.
     pub(crate) fn example() -> Self {
         let metrics = Self::new();
         metrics.called(Rpc::Join, Outcome::Done, Duration::ZERO);

@@ -1,4 +1,5 @@
-//! Listening: bounded connections, none of them silent for long, and no accept error that ends it.
+//! Listening: bounded connections, a limit on their silence, and no accept error that ends the
+//! port.
 
 use std::fmt;
 use std::future::Future;
@@ -24,14 +25,14 @@ use crate::error::StartError;
 use crate::metrics::{Denial, Metrics};
 use crate::strangers::{Mark, Strangers};
 
-/// A connection from which nothing comes for so long is closed. HTTP/2 pings are answered thrice in
-/// that time by whoever is there.
+/// A connection without incoming bytes for this time is closed. A live peer answers three HTTP/2
+/// pings in that time.
 pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(60);
 
-/// Whoever wants to prove who it is does it in this time.
+/// Timeout of the TLS handshake.
 pub(crate) const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 
-/// How long a port waits for the other side; tests wait for less.
+/// Timeouts of a port for the other side; tests use shorter ones.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
     silence: Duration,
@@ -44,10 +45,10 @@ impl Default for Patience {
     }
 }
 
-/// Where there is no room, a stranger is dismissed so often.
+/// Interval between evictions of unauthenticated peers while a port is full.
 const DISMISS_EVERY: Duration = Duration::from_millis(100);
 
-/// After an error of the listener (too many open files) it rests so long.
+/// Pause after an error of the listener, such as too many open files.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
 
 /// A listening socket.
@@ -58,27 +59,27 @@ pub(crate) struct Port {
     permits: Arc<Semaphore>,
     strangers: Strangers,
     patience: Patience,
-    /// Its sender goes with whoever serves; connections must not outlive that.
+    /// Its sender is dropped with the server; connections must not outlive that.
     alive: watch::Receiver<()>,
 }
 
-/// Where to listen.
+/// Address to listen on, and its limits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
-    /// The option that says it, for people.
+    /// Name of the option with the address, for messages.
     pub(crate) option: &'static str,
     pub(crate) address: SocketAddr,
-    /// Connections at a time, at most; fewer if the process may not open so many files.
+    /// Maximum concurrent connections; fewer if the process may not open as many files.
     pub(crate) connections: usize,
     pub(crate) patience: Patience,
 }
 
-/// Of the files that a process may open, connections take so many at most; the rest is for its own.
+/// Maximum fraction of the process's open files for connections; the rest is for its own files.
 const SHARE_OF_FILES: (u64, u64) = (3, 4);
 
 impl Port {
-    /// Listens.
-    /// - `alive`: connections end when its sender is gone.
+    /// Listens on the address.
+    /// - `alive`: connections end when its sender is dropped.
     pub(crate) async fn bind(
         host: &dyn Host,
         place: Place,
@@ -101,20 +102,20 @@ impl Port {
         Ok(Self { listener, address, permits, strangers, patience, alive })
     }
 
-    /// The address that it has.
+    /// Returns the address that it is bound to.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The next connection. Where there are too many, the one that has been open for longest without a good
-    /// request makes room; if there is none, this waits.
+    /// Returns the next connection. If there are too many, evicts the connection that has been open
+    /// for longest without a valid request; if there is none, waits.
     pub(crate) async fn accept(&self) -> (Connection, SocketAddr) {
         let permits = Arc::clone(&self.permits);
         let permit = match Arc::clone(&permits).try_acquire_owned() {
             Ok(permit) => Some(permit),
             Err(_) => loop {
                 self.strangers.dismiss_oldest();
-                // One that cannot be told to go must not keep everybody out.
+                // A connection that cannot be evicted must not block all others.
                 let freed = Arc::clone(&permits).acquire_owned();
                 if let Ok(permit) = timeout(DISMISS_EVERY, freed).await {
                     break permit.ok();
@@ -146,8 +147,8 @@ impl Port {
         }
     }
 
-    /// Connections without end.
-    /// - `tls`: those that come out have proved who they are, or that they do not say.
+    /// Returns an endless stream of connections.
+    /// - `tls`: if set, the handshake is done, and the peer is authenticated or has no certificate.
     pub(crate) fn incoming(
         self,
         tls: Option<ServerTls>,
@@ -177,11 +178,11 @@ impl Port {
     }
 }
 
-/// The connection inside TLS; `None`: it did not come to one.
+/// Returns the connection inside TLS; `None` if the handshake failed.
 async fn proved(tls: ServerTls, connection: Connection, patience: Patience) -> Option<Connection> {
     let caller = connection.caller.clone();
     let remote = caller.address;
-    // The outer connection keeps its permit, its silence and its end.
+    // The outer connection keeps its permit, its silence limit and its end.
     match timeout(patience.handshake, tls.accept(connection)).await {
         Ok(Ok((stream, identity))) => {
             let silence = Silence::new(patience.silence);
@@ -213,8 +214,8 @@ impl axum::serve::Listener for Port {
     }
 }
 
-/// A connection that counts while it is open, and ends in an error after a long [`Silence`] or when nobody
-/// serves any more.
+/// A connection that is counted while it is open. It ends with an error after a long [`Silence`],
+/// or when the server has ended.
 pub(crate) struct Connection {
     stream: Box<dyn ByteStream>,
     caller: Remote,
@@ -223,12 +224,12 @@ pub(crate) struct Connection {
     _permit: Option<OwnedSemaphorePermit>,
 }
 
-/// How long the other side may do nothing.
+/// Limits on the inactivity of the other side.
 struct Silence {
     most: Duration,
-    /// Until when something must come.
+    /// Deadline for the next bytes from it.
     unsaid: Pin<Box<Sleep>>,
-    /// Until when the other side may leave what is written unread; `None`: nothing waits.
+    /// Deadline for it to read written bytes; `None`: no write is pending.
     unread: Option<Pin<Box<Sleep>>>,
 }
 
@@ -239,18 +240,18 @@ impl Silence {
 }
 
 impl Connection {
-    /// Ends it when nobody serves any more, or when it is dismissed.
+    /// Fails if the server has ended, or if the connection is evicted.
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         if self.over.as_mut().poll(cx).is_ready() {
-            // Polled again after this, a future that has ended would panic.
+            // Polling the completed future again would panic.
             self.over = std::future::ready(()).boxed();
             return Err(io::ErrorKind::ConnectionAborted.into());
         }
         Ok(())
     }
 
-    /// What became of a write. Who does not read what is sent for as long as it may be silent is gone, and is
-    /// told to go also while nothing is read from it.
+    /// Returns the result of a write. A peer that does not read within the maximum silence is gone.
+    /// The connection also ends here, if it must, while nothing is read from it.
     fn moved<T>(&mut self, cx: &mut Context<'_>, done: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if done.is_ready() {
             self.silence.unread = None;
@@ -333,11 +334,11 @@ impl fmt::Debug for Connection {
     }
 }
 
-/// The other end of a connection.
+/// Other end of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Remote {
     pub(crate) address: SocketAddr,
-    /// Who its certificate says it is.
+    /// Identity in its certificate.
     pub(crate) identity: Option<Identity>,
     pub(crate) mark: Arc<Mark>,
 }
@@ -351,10 +352,10 @@ mod tests {
 
     use super::*;
 
-    /// Long enough to see that it is waited for, on any machine.
+    /// Long enough to measure the wait on any machine.
     const SHORT: Duration = Duration::from_millis(200);
 
-    /// Nothing here takes so long unless it never happens.
+    /// Longer than any step here takes, unless it never completes.
     const DEADLINE: Duration = Duration::from_secs(20);
 
     #[test]
@@ -363,7 +364,7 @@ mod tests {
         assert_eq!((silence, handshake), (SILENCE_MAX, HANDSHAKE_MAX));
     }
 
-    /// A port; it serves as long as the sender lives.
+    /// Returns a port that serves as long as the sender lives.
     async fn port(patience: Patience) -> (Port, watch::Sender<()>) {
         let (alive, living) = watch::channel(());
         let address = ([127, 0, 0, 1], 0).into();
@@ -371,7 +372,7 @@ mod tests {
         (Port::bind(&RealHost, place, living).await.unwrap(), alive)
     }
 
-    /// A connection to it, from both ends.
+    /// Returns both ends of a connection to it.
     async fn connected(port: &Port) -> (Connection, TcpStream) {
         let (accepted, stream) = tokio::join!(port.accept(), TcpStream::connect(port.address()));
         (accepted.0, stream.unwrap())
@@ -399,7 +400,7 @@ mod tests {
         let (port, _alive) = port(Patience { silence: SHORT, ..Patience::default() }).await;
         let (mut connection, _other) = connected(&port).await;
         let much = vec![0; 1 << 20];
-        // Until all that lies between the two is full.
+        // Until all buffers between the two are full.
         let write = async {
             loop {
                 if let Err(error) = connection.write_all(&much).await {
@@ -429,7 +430,7 @@ mod tests {
             let came = timeout(DEADLINE, proved(tls.clone(), connection, patience)).await.unwrap();
             assert!(came.is_none());
             assert!(began.elapsed() >= SHORT, "{:?}", began.elapsed());
-            // It is told so by the end of the connection; bytes that nobody read make that a reset.
+            // The peer sees the end of the connection; unread bytes make that a reset.
             let mut rest = Vec::new();
             let ended = timeout(DEADLINE, other.read_to_end(&mut rest)).await.unwrap();
             let is_reset = |error: io::Error| error.kind() == io::ErrorKind::ConnectionReset;

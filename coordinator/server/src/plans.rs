@@ -1,4 +1,4 @@
-//! Plans of epochs for those who look: the lines behind them are dear and kept, a few of them.
+//! Plans of epochs for views: their epoch sequences are expensive, so a few of them are kept.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -17,32 +17,32 @@ use crate::copies;
 use crate::core::Core;
 use crate::error;
 
-/// Lines in memory at most; one over a million shards has 12 MB.
+/// Maximum epoch sequences in memory; one over a million shards has 12 MB.
 const LINES_MAX: usize = 4;
 
-/// Epochs of dynamic jobs whose groups are in memory, at most: a few jobs, each in two epochs.
+/// Maximum epochs of dynamic jobs whose groups are in memory: a few jobs, each in two epochs.
 const GROUPS_MAX: usize = 8;
 
-/// How often it looks whether groups are missing that are granted soon.
+/// Interval between checks for missing groups that will be granted soon.
 const READY_EVERY: Duration = Duration::from_millis(500);
 
-/// Plans that are computed at a time, at most, so that looking leaves a core for working.
+/// Maximum concurrent computations of plans, so that views leave a core for other work.
 const COMPUTING_MAX: usize = 2;
 
-/// Lists of shards that are being sent at a time, at most: each holds a job's whole picture.
+/// Maximum lists of shards being sent at the same time: each holds a copy of a job.
 const LISTS_MAX: usize = 32;
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Plans {
-    /// The last lines, newest last.
+    /// Last epoch sequences, newest last.
     recent: Mutex<Vec<Known>>,
-    /// The groups that were asked for last, newest last.
+    /// Groups requested last, newest last.
     groups: Mutex<Vec<Arc<Groups>>>,
     turn: Semaphore,
-    /// Lists of shards that may still begin.
+    /// Permits for lists of shards.
     pub(crate) lists: Arc<Semaphore>,
-    /// Archives that may still begin: each holds the whole state.
+    /// Permit for an archive, which holds the whole state.
     pub(crate) archives: Arc<Semaphore>,
 }
 
@@ -65,12 +65,12 @@ impl Default for Plans {
     }
 }
 
-/// What a job's plans are made of.
+/// Inputs of a job's plans.
 #[derive(Clone, Debug)]
 pub(crate) struct Order {
     pub(crate) identity: JobIdentity,
     pub(crate) content: ContentDigest,
-    /// Of the manifest, in order.
+    /// Chunks of the manifest, in order.
     pub(crate) chunks: Vec<Digest>,
 }
 
@@ -84,7 +84,7 @@ pub(crate) struct EpochOf {
 }
 
 impl Plans {
-    /// The line of an epoch, from memory or computed now.
+    /// Returns the epoch sequence of an epoch, from memory or newly computed.
     fn line(
         &self,
         manifest: &Manifest,
@@ -108,7 +108,7 @@ impl Plans {
 }
 
 impl Plans {
-    /// The groups of an epoch, if they are in memory.
+    /// Returns the groups of an epoch, if they are in memory.
     fn known_groups(&self, shuffle: &Shuffle, epoch: u64) -> Option<Arc<Groups>> {
         let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
         let is = |known: &Arc<Groups>| known.epoch() == epoch && known.shuffle() == shuffle;
@@ -129,7 +129,7 @@ impl Plans {
     }
 }
 
-/// The groups of an epoch of a dynamic job.
+/// Returns the groups of an epoch of a dynamic job.
 pub(crate) async fn groups(
     core: &Arc<Core>,
     order: Order,
@@ -142,8 +142,8 @@ pub(crate) async fn groups(
     computing(core, &chunks, move |core| order.groups(core, epoch)).await
 }
 
-/// Keeps the groups in memory that are granted now and next, on every node: whoever is elected grants
-/// at once. Runs until `stop` is told.
+/// Keeps the groups that are granted now and next in memory, on every node, so that a new leader
+/// grants at once. Runs until `stop` is set.
 pub(crate) async fn keep_groups_ready(core: Arc<Core>, mut stop: watch::Receiver<bool>) {
     let mut ticks = tokio::time::interval(READY_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -176,16 +176,16 @@ pub(crate) async fn keep_groups_ready(core: Arc<Core>, mut stop: watch::Receiver
 }
 
 impl Order {
-    /// Of a job in the state; `None` if there is no such job.
+    /// Returns the inputs of a job's plans; `None` if there is no such job.
     ///
-    /// # Errors  `NotFound`: it names no dataset.
+    /// # Errors  `NotFound`: the job names no dataset.
     pub(crate) fn of(state: &State, name: &str) -> Result<Option<Self>, WireError> {
         let Some(job) = state.job(name) else {
             return Ok(None);
         };
         let ready = state.dataset(&job.dataset).and_then(|dataset| dataset.ready());
         let ready = ready.ok_or_else(|| {
-            // What it names was ready when it was registered, and stays as long as the job.
+            // A named dataset was ready when the job was registered, and stays as long as the job.
             let message =
                 format!("job `{name}` names no dataset: only its trainers know what it reads");
             WireError::new(ErrorKind::NotFound, message)
@@ -194,15 +194,15 @@ impl Order {
         Ok(Some(Self { identity: job.identity.clone(), content: ready.content, chunks }))
     }
 
-    /// The manifest. Blocks on the disk.
+    /// Returns the manifest. Blocks on the disk.
     pub(crate) fn manifest(&self, core: &Core) -> Result<Arc<Manifest>, WireError> {
         core.manifests.get(&core.chunks, self.content, &self.chunks)
     }
 
-    /// The groups of an epoch of a dynamic job. Computes for long, and blocks on the disk.
+    /// Returns the groups of an epoch of a dynamic job. Slow to compute; blocks on the disk.
     pub(crate) fn groups(&self, core: &Core, epoch: u64) -> Result<Arc<Groups>, WireError> {
         let shuffle = &self.identity.shuffle;
-        // Another one may have asked while this one waited for its turn.
+        // Another call may have computed them while this one waited for its turn.
         if let Some(known) = core.plans.known_groups(shuffle, epoch) {
             return Ok(known);
         }
@@ -211,7 +211,7 @@ impl Order {
         Ok(core.plans.keep_groups(groups.map_err(|error| error::plan(&error))?))
     }
 
-    /// The plan of an epoch. Computes for long, and blocks on the disk.
+    /// Returns the plan of an epoch. Slow to compute; blocks on the disk.
     pub(crate) fn plan(&self, core: &Core, of: &EpochOf) -> Result<EpochPlan, WireError> {
         let manifest = self.manifest(core)?;
         let JobIdentity { shuffle, tail, .. } = &self.identity;
@@ -224,8 +224,8 @@ impl Order {
     }
 }
 
-/// Runs a computation over plans on a thread of its own, when it is its turn.
-/// - `chunks`: of the manifest that it needs; those that are not here are brought first.
+/// Runs a computation over plans on its own thread, when it is its turn.
+/// - `chunks`: of the manifest that it needs; missing ones are fetched first.
 pub(crate) async fn computing<T: Send + 'static>(
     core: &Arc<Core>,
     chunks: &[Digest],

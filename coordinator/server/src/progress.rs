@@ -1,5 +1,5 @@
-//! How far ranks and scans are, as heartbeats told this leader. Cursors become commands once a
-//! second; the rest is for people and lost with the process.
+//! Progress of ranks and scans, as heartbeats reported it to this leader. Cursors become commands
+//! once a second; the rest is for display and is lost with the process.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -8,28 +8,28 @@ use shardfeed_proto::common::v1::Account;
 use shardfeed_scheduler::{CursorReport, LeaseRef, LeasedScan, Speeds};
 use tokio::time::Instant;
 
-/// Shard ordinals being read that are kept of a rank.
+/// Maximum shard ordinals being read that are kept of a rank.
 pub(crate) const READING_MAX: usize = 1024;
 
-/// Cursors in one command at most; further ones go into the next.
+/// Maximum cursors in one command; further ones go into the next.
 pub(crate) const REPORT_BATCH_MAX: usize = 4096;
 
-/// Scans in one command that releases them, at most; further ones go into the next.
+/// Maximum scans in one command that releases them; further ones go into the next.
 const STALLED_BATCH_MAX: usize = 256;
 
-/// What rates are measured over.
+/// Period over which rates are measured.
 const RATE_WINDOW: Duration = Duration::from_secs(20);
 
-/// Rates are told from so much on: before, they say more about batches than about speed.
+/// Minimum period of a rate: shorter ones depend more on batches than on speed.
 const RATE_TIME_MIN: Duration = Duration::from_secs(2);
 
-/// A rank's speed is measured over so much at least: it moves batch by batch.
+/// Minimum period of a rank's speed: a rank moves batch by batch.
 const SPEED_TIME_MIN: Duration = Duration::from_millis(500);
 
-/// Jobs whose rate is measured at most; a job that is not reported on goes after the window.
+/// Maximum jobs whose rate is measured; a job without reports is removed after the window.
 const RATE_JOBS_MAX: usize = 4096;
 
-/// Progress of all leases and scans that are alive.
+/// Progress of all live leases and scans.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     ranks: BTreeMap<LeaseRef, RankState>,
@@ -37,44 +37,44 @@ pub(crate) struct Progress {
     rates: BTreeMap<String, Rate>,
 }
 
-/// How far a rank is.
+/// Progress of a rank.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct RankState {
     /// Epoch of the first step that is not consumed.
     pub(crate) epoch: u64,
-    /// That step of the epoch.
+    /// First step of the epoch that is not consumed.
     pub(crate) step: u64,
     /// Batches that are ready and not consumed.
     pub(crate) ready: u64,
     /// Shard ordinals that are being read, at most [`READING_MAX`].
     pub(crate) reading: Vec<u32>,
-    /// Where its time went, as its worker told last, and when that was.
+    /// Time breakdown that its worker reported last, and the time of that report.
     account: Option<(Account, Instant)>,
-    /// When its cursor moved last.
+    /// Time at which its cursor last moved.
     pub(crate) moved: Instant,
-    /// Samples that it consumed and when that was measured from, until it says something of its speed.
+    /// Samples consumed since that time, while the period is too short to compute a speed.
     measured: (u64, Instant),
-    /// Samples a second; `None` until known.
+    /// Samples per second; `None` until known.
     speed: Option<f64>,
-    /// The cursor that a command holds.
+    /// Cursor that a command contains.
     reported: Option<(u64, u64)>,
 }
 
-/// How far a listing, or the scan of a part, is.
+/// Progress of a listing, or of the scan of a part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ScanReport {
     /// Files that were found, or scanned of the part.
     pub(crate) files: u64,
-    /// Bytes of these.
+    /// Bytes of these files.
     pub(crate) bytes: u64,
-    /// Changes with progress that files and bytes do not show.
+    /// Counter that changes with progress that files and bytes do not show.
     pub(crate) beat: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct ScanState {
     report: ScanReport,
-    /// When that changed last.
+    /// Time of the report's last change.
     moved: Instant,
 }
 
@@ -86,9 +86,9 @@ struct Rate {
 }
 
 impl Progress {
-    /// A heartbeat told how far a rank is. What lies before the known cursor is passed over: the
-    /// heartbeat overtook another one.
-    /// - `rows`: samples of a step of this rank. `known`: the cursor that the state holds.
+    /// Records a heartbeat's report on a rank. A cursor before the known one is ignored: a newer
+    /// heartbeat overtook this one.
+    /// - `rows`: samples of a step of this rank. `known`: the cursor in the state.
     pub(crate) fn rank(&mut self, report: RankReport, rows: u64, now: Instant) {
         let RankReport { lease, cursor, ready, mut reading, account, known } = report;
         reading.truncate(READING_MAX);
@@ -123,7 +123,7 @@ impl Progress {
         rank.account = account.map(|account| (account, now)).or(rank.account.take());
     }
 
-    /// A heartbeat reported how far a scan is.
+    /// Records a heartbeat's report on a scan.
     pub(crate) fn scan(&mut self, scan: LeasedScan, report: ScanReport, now: Instant) {
         let state = self.scans.entry(scan).or_insert(ScanState { report, moved: now });
         if state.report != report {
@@ -131,13 +131,13 @@ impl Progress {
         }
     }
 
-    /// A scan is leased: from now on it must make progress.
+    /// Records that a scan is leased: from now on it must make progress.
     pub(crate) fn expect_scan(&mut self, scan: LeasedScan, now: Instant) {
         let report = ScanReport::default();
         self.scans.entry(scan).or_insert(ScanState { report, moved: now });
     }
 
-    /// Scans that made no progress for `limit`; each is named once in that time.
+    /// Returns scans without progress for `limit`; each is returned once in that time.
     pub(crate) fn stalled(&mut self, limit: Duration, now: Instant) -> Vec<LeasedScan> {
         let late = |state: &ScanState| now.saturating_duration_since(state.moved) >= limit;
         let stalled = self.scans.iter_mut().filter(|(_, state)| late(state));
@@ -148,19 +148,19 @@ impl Progress {
         stalled.collect()
     }
 
-    /// Time in which this process did not run counts against no scan.
+    /// Excludes time in which this process did not run from the idle time of scans.
     pub(crate) fn postpone_scans(&mut self, by: Duration) {
         self.scans.values_mut().for_each(|state| state.moved += by);
     }
 
-    /// How long a scan has made no progress.
+    /// Returns the time for which a scan has made no progress.
     pub(crate) fn scan_idle(&self, scan: &LeasedScan, now: Instant) -> Duration {
         self.scans
             .get(scan)
             .map_or(Duration::ZERO, |state| now.saturating_duration_since(state.moved))
     }
 
-    /// Forgets leases and scans that are no longer alive, and rates that nobody feeds.
+    /// Removes leases and scans that are no longer alive, and rates without recent reports.
     pub(crate) fn retain(
         &mut self,
         lease: impl Fn(&LeaseRef) -> bool,
@@ -175,7 +175,8 @@ impl Progress {
         });
     }
 
-    /// Cursors that no command holds yet, at most [`REPORT_BATCH_MAX`]; they count as reported.
+    /// Returns cursors that no command contains yet, at most [`REPORT_BATCH_MAX`], and marks them
+    /// as reported.
     pub(crate) fn take_reports(&mut self) -> Vec<CursorReport> {
         let unreported = |rank: &RankState| rank.reported != Some((rank.epoch, rank.step));
         let changed = self.ranks.iter_mut().filter(|(_, rank)| unreported(rank));
@@ -186,7 +187,7 @@ impl Progress {
         changed.take(REPORT_BATCH_MAX).map(report).collect()
     }
 
-    /// Cursors whose command failed are reported again.
+    /// Marks cursors whose command failed, so that they are reported again.
     pub(crate) fn put_back(&mut self, reports: &[CursorReport]) {
         for report in reports {
             if let Some(rank) = self.ranks.get_mut(&report.lease) {
@@ -195,17 +196,17 @@ impl Progress {
         }
     }
 
-    /// All of them, by job, generation, rank and fencing token.
+    /// Returns all ranks, by job, generation, rank and fencing token.
     pub(crate) fn ranks(&self) -> impl Iterator<Item = (&LeaseRef, &RankState)> {
         self.ranks.iter()
     }
 
-    /// How far the holder of a lease is.
+    /// Returns the progress of the holder of a lease.
     pub(crate) fn of_rank(&self, lease: &LeaseRef) -> Option<&RankState> {
         self.ranks.get(lease)
     }
 
-    /// How far the scans of a dataset's parts are: files and bytes.
+    /// Returns the progress of the scans of a dataset's parts: files and bytes.
     pub(crate) fn of_dataset(&self, dataset: &str) -> (u64, u64) {
         let first = LeasedScan { dataset: dataset.to_owned(), part: None, fencing: 0 };
         let scans = self.scans.range(first..).take_while(|(scan, _)| scan.dataset == dataset);
@@ -215,14 +216,14 @@ impl Progress {
         })
     }
 
-    /// Samples a second of each rank of a job whose speed is known.
+    /// Returns the samples per second of each rank of a job whose speed is known.
     pub(crate) fn speeds(&self, job: &str) -> Speeds {
         let of_job = self.ranks.iter().filter(|(lease, _)| lease.job == job);
         let speed = |rank: &RankState| rank.speed.map(|speed| speed as u64);
         of_job.filter_map(|(lease, rank)| Some((lease.rank, speed(rank)?))).collect()
     }
 
-    /// Samples per second of a job over the last seconds; `None` if not known.
+    /// Returns the samples per second of a job over the last `RATE_WINDOW`; `None` if not known.
     pub(crate) fn rate(&self, job: &str, now: Instant) -> Option<f64> {
         self.rates.get(job)?.per_second(now)
     }
@@ -241,25 +242,25 @@ impl Progress {
     }
 }
 
-/// See [`Progress::rank`].
+/// Report of a heartbeat; see [`Progress::rank`].
 #[derive(Debug)]
 pub(crate) struct RankReport {
-    /// Whose.
+    /// Lease of the rank.
     pub(crate) lease: LeaseRef,
     /// Epoch and step of the first step that is not consumed.
     pub(crate) cursor: (u64, u64),
-    /// Batches ahead.
+    /// Batches that are ready and not consumed.
     pub(crate) ready: u64,
     /// Shard ordinals that are being read.
     pub(crate) reading: Vec<u32>,
-    /// Where its time went.
+    /// Time breakdown.
     pub(crate) account: Option<Account>,
-    /// The cursor that the state holds.
+    /// Cursor in the state.
     pub(crate) known: Option<(u64, u64)>,
 }
 
 impl RankState {
-    /// Where its time went, with how long ago that was.
+    /// Returns the time breakdown with its current age.
     pub(crate) fn account(&self, now: Instant) -> Option<Account> {
         let (account, told) = self.account?;
         let lay_us = u64::try_from(now.saturating_duration_since(told).as_micros());
@@ -267,7 +268,7 @@ impl RankState {
         Some(Account { age_us, ..account })
     }
 
-    /// It consumed so much since it was last heard of. What was measured before counts for half.
+    /// Adds samples consumed since the last report. The earlier speed counts for half.
     fn measure(&mut self, samples: u64, now: Instant) {
         let (before, since) = self.measured;
         let samples = before.saturating_add(samples);
@@ -343,7 +344,7 @@ mod tests {
         let mut progress = Progress::default();
         let account = Some(Account { age_us: 5, idle_us: 7, ..Account::default() });
         progress.rank(RankReport { account, ..report((0, 1)) }, 4, start);
-        // A heartbeat without one is no news.
+        // A heartbeat without a time breakdown keeps the last one.
         progress.rank(report((0, 2)), 4, start + Duration::from_secs(1));
         let rank = progress.of_rank(&report((0, 0)).lease).unwrap();
         let account = rank.account(start + Duration::from_secs(90)).unwrap();
@@ -361,7 +362,7 @@ mod tests {
         let rate = progress.rate("a", at(60)).unwrap();
         assert!((rate - 42.0).abs() < 3.0, "{rate}");
         assert_eq!(progress.rate("b", at(60)), None);
-        // Nobody consumes: it falls to nothing.
+        // Without consumption the rate falls to 0.
         assert_eq!(progress.rate("a", at(100)), Some(0.0));
         progress.retain(|_| true, |_| true, at(100));
         assert_eq!(progress.rate("a", at(100)), None);

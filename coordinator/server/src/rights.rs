@@ -1,40 +1,40 @@
-//! Who may ask what: one table, by role and call.
+//! Permissions: one table, by role and call.
 
 use shardfeed_tls::Role;
 
 use crate::metrics::Rpc;
 
-/// How a call stands to the jobs that an access token is limited to.
+/// Relation of a call to the jobs that an access token is limited to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// It is about one job, which must be among them.
+    /// The call is about one job, which must be among them.
     Job,
-    /// It is about no job, and harmless: whatever the token is limited to.
+    /// The call is about no job, and harmless: for every token, limited or not.
     Any,
-    /// It is about more than jobs: only for tokens that are not limited.
+    /// The call is about more than jobs: only for tokens that are not limited.
     Whole,
 }
 
 use Role::{Admin, Coordinator, Operator, Trainer, Viewer, Worker};
 
-/// People who look.
+/// People with read access.
 const LOOK: &[Role] = &[Viewer, Operator, Admin];
-/// People who run things.
+/// People who manage jobs, datasets and workers.
 const RUN: &[Role] = &[Operator, Admin];
-/// People who decide who belongs here.
+/// People who manage the cluster and its access.
 const RULE: &[Role] = &[Admin];
-/// Processes that read.
+/// Processes that read data.
 const READ: &[Role] = &[Worker, Trainer];
-/// Nodes.
+/// Coordinators.
 const NODES: &[Role] = &[Coordinator];
-/// Whoever is known.
+/// Every known principal.
 const ALL: &[Role] = &[Coordinator, Worker, Trainer, Viewer, Operator, Admin];
-/// Those who may name a dataset: a trainer's first use of its files does.
+/// Roles that may name a dataset, which a trainer's first use of its files does.
 const NAME: &[Role] = &[Operator, Admin, Worker, Trainer];
-/// Those who may see how a dataset is.
+/// Roles that may see the state of a dataset.
 const SEE: &[Role] = &[Viewer, Operator, Admin, Worker, Trainer];
 
-/// The table.
+/// Returns the roles that may make a call, and its relation to jobs.
 pub(crate) fn of(rpc: Rpc) -> (&'static [Role], Reach) {
     match rpc {
         Rpc::Join | Rpc::Heartbeat | Rpc::Leave => (READ, Reach::Any),
@@ -42,7 +42,7 @@ pub(crate) fn of(rpc: Rpc) -> (&'static [Role], Reach) {
         Rpc::PutChunk | Rpc::GetChunk => (READ, Reach::Any),
         Rpc::RegisterJob | Rpc::StartRank | Rpc::EndRank => (READ, Reach::Job),
         Rpc::ReportSkipped | Rpc::LatestToken | Rpc::TakeGroups => (READ, Reach::Job),
-        // Each take is of a lease that the caller was given.
+        // Each claim names a lease that the caller holds.
         Rpc::BatchTakeGroups => (READ, Reach::Any),
         Rpc::GetStatus | Rpc::GetCluster | Rpc::WhoAmI => (ALL, Reach::Any),
         Rpc::AddMember | Rpc::RemoveMember | Rpc::TransferLeader => (RULE, Reach::Whole),
@@ -57,14 +57,14 @@ pub(crate) fn of(rpc: Rpc) -> (&'static [Role], Reach) {
         Rpc::ListDatasets | Rpc::ListJobs | Rpc::ListWorkers => (LOOK, Reach::Any),
         Rpc::GetJob | Rpc::ListEpochs | Rpc::ListShards | Rpc::ListRanks => (LOOK, Reach::Job),
         Rpc::GetBatch | Rpc::GetShardHistory | Rpc::GetEpochMap => (LOOK, Reach::Job),
-        // It tells of every job.
+        // The answer is about every job.
         Rpc::ListEvents => (LOOK, Reach::Whole),
         Rpc::Introduce | Rpc::Exchange | Rpc::PushChunk | Rpc::PullChunk => (NODES, Reach::Any),
     }
 }
 
-/// Whether a call that was carried out is written into the audit. What workers do with what they were
-/// given is not: the log, the events and the histories tell of it.
+/// True if a completed call is written into the audit. Calls of workers about their leases are not:
+/// the log, the events and the histories record them.
 pub(crate) fn is_audited(rpc: Rpc) -> bool {
     matches!(
         rpc,

@@ -1,4 +1,4 @@
-//! The process: listens, comes into its cluster, opens what it keeps, serves, and stops in good order.
+//! The coordinator process: listens, joins its cluster, opens its data, serves, and stops in order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -47,41 +47,42 @@ pub(crate) const LOG_FOLDER: &str = "raft";
 /// Folder of the chunks in the data folder.
 pub(crate) const CHUNK_FOLDER: &str = "chunks";
 
-/// gRPC connections at most: 10,000 workers, people, and room for reconnects.
+/// Maximum gRPC connections: 10,000 workers, people, and a margin for reconnects.
 pub(crate) const CONNECTIONS_MAX: usize = 16_384;
 
-/// Calls of one connection that are worked on at a time.
+/// Maximum concurrent calls of one connection.
 pub(crate) const CALLS_PER_CONNECTION: usize = 256;
 
-/// Streams of one connection at most; a client waits to open more.
+/// Maximum streams of one connection; a client waits to open more.
 pub(crate) const STREAMS_MAX: u32 = 256;
 
-/// Bytes of a request's headers at most.
+/// Maximum bytes of a request's headers.
 pub(crate) const HEADER_BYTES_MAX: u32 = 16 << 10;
 
-/// A call of another node takes so long at most: the last part of a snapshot is answered once all of it is
-/// installed, which the sender waits for as long. Other calls have half of it, and say so themselves.
+/// Timeout of a call from another node: the last part of a snapshot is answered after its
+/// installation, and the sender waits equally long. Other calls have their own timeout of half this
+/// time.
 pub(crate) const PEER_CALL_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// How often a silent peer is pinged, and how long it may take to answer.
+/// Interval between pings of a silent peer, and timeout of its answer.
 const PING_EVERY: Duration = Duration::from_secs(15);
 const PING_ANSWER_MAX: Duration = Duration::from_secs(15);
 
-/// After a stop was asked for, calls that are worked on may take so long.
+/// Maximum time for running calls to end after a stop was requested.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
-/// A leader that stops may take so long to hand over to another node.
+/// Maximum time for a leader that stops to hand over to another node.
 const HAND_OVER_MAX: Duration = Duration::from_secs(2);
 
-/// A node alone in its cluster leads as soon as it runs; a majority that is not there is not waited for.
+/// Maximum wait of a single-node cluster for its leadership; other nodes are not waited for.
 const OFFICE_WAIT: Duration = Duration::from_secs(10);
 
 /// A coordinator, before it runs.
 #[derive(Debug)]
 pub struct Coordinator;
 
-/// A coordinator that listens and is not part of a cluster yet. It answers other nodes that ask who it is,
-/// and /livez; /readyz says what it waits for. Dropping it ends it.
+/// A coordinator that listens and is not part of a cluster yet. It answers other nodes that request
+/// its identity, and /livez; /readyz reports the reason of its wait. Dropping it ends it.
 #[derive(Debug)]
 pub struct Starting {
     front: Arc<Front>,
@@ -92,7 +93,7 @@ pub struct Starting {
     servers: JoinSet<()>,
 }
 
-/// A coordinator that runs. Dropping it stops it without good order, as a crash would.
+/// A running coordinator. Dropping it stops it abruptly, as a crash would.
 #[derive(Debug)]
 pub struct Running {
     pub(crate) core: Arc<Core>,
@@ -101,21 +102,23 @@ pub struct Running {
     stop: watch::Sender<bool>,
     servers: JoinSet<()>,
     timers: JoinSet<()>,
-    /// Connections end with it.
+    /// Connections end when this is dropped.
     _alive: watch::Sender<()>,
 }
 
 impl Coordinator {
-    /// Listens, comes into its cluster and begins to serve; when this returns, it is a member. A node
-    /// without `peers` and `join` is a cluster of its own at once, and answers. The others wait for each
-    /// other, for ever: drop the future to give up.
+    /// Listens, joins its cluster and starts to serve; on return it is a member.
+    ///
+    /// A node without `peers` and `join` is at once a cluster of one, and answers. Other nodes wait
+    /// for each other, without a timeout: drop the future to cancel.
     ///
     /// # Errors  [`StartError`]: options, the data folder, the log, an address. Nothing runs then.
     pub async fn start(options: CoordinatorOptions) -> Result<Running, StartError> {
         Self::start_on(Arc::new(RealHost), options).await
     }
 
-    /// As [`Coordinator::start`], on another machine than this one, such as one that fails on purpose.
+    /// Like [`Coordinator::start`], on another host than this one, such as one that fails on
+    /// purpose.
     ///
     /// # Errors  As [`Coordinator::start`].
     pub async fn start_on(
@@ -125,14 +128,14 @@ impl Coordinator {
         Self::listen_on(host, options).await?.open().await
     }
 
-    /// The first half of [`Coordinator::start`]: listens, and touches no folder.
+    /// First half of [`Coordinator::start`]: listens, and accesses no folder.
     ///
     /// # Errors  [`StartError`]: options, an address.
     pub async fn listen(options: CoordinatorOptions) -> Result<Starting, StartError> {
         Self::listen_on(Arc::new(RealHost), options).await
     }
 
-    /// The first half of [`Coordinator::start_on`]: listens, and touches no folder.
+    /// First half of [`Coordinator::start_on`]: listens, and accesses no folder.
     ///
     /// # Errors  [`StartError`]: options, an address.
     pub async fn listen_on(
@@ -171,24 +174,25 @@ impl Coordinator {
 }
 
 impl Starting {
-    /// Its health, now and later.
+    /// Returns a handle to its health, now and later.
     pub fn health(&self) -> Health {
         Health(Arc::clone(&self.front))
     }
 
-    /// Address of the gRPC port.
+    /// Returns the address of the gRPC port.
     pub fn grpc_address(&self) -> SocketAddr {
         self.grpc
     }
 
-    /// Address of /livez, /readyz and /metrics, if they are served.
+    /// Returns the address of /livez, /readyz and /metrics, if they are served.
     pub fn http_address(&self) -> Option<SocketAddr> {
         self.http
     }
 
-    /// The second half of [`Coordinator::start_on`]: comes into the cluster.
+    /// Second half of [`Coordinator::start_on`]: joins the cluster.
     ///
-    /// # Errors  [`StartError`]: the data folder, the log, what other nodes say. The ports are free then.
+    /// # Errors  [`StartError`]: the data folder, the log, answers of other nodes. The ports are
+    /// free then.
     pub async fn open(self) -> Result<Running, StartError> {
         let Self { front, grpc, http, stop, alive, mut servers } = self;
         let mut timers = JoinSet::new();
@@ -246,41 +250,42 @@ async fn come_in(
 }
 
 impl Running {
-    /// Address of the gRPC port.
+    /// Returns the address of the gRPC port.
     pub fn grpc_address(&self) -> SocketAddr {
         self.grpc
     }
 
-    /// Address of /livez, /readyz and /metrics, if they are served.
+    /// Returns the address of /livez, /readyz and /metrics, if they are served.
     pub fn http_address(&self) -> Option<SocketAddr> {
         self.http
     }
 
-    /// Where other nodes, workers and people are told to reach it.
+    /// Returns the address at which other nodes, workers and people reach it.
     pub fn advertised(&self) -> &str {
         &self.core.advertise
     }
 
-    /// Where its cluster is, for those who are told by a file.
+    /// Returns the addresses of its cluster, for the endpoint file.
     pub fn endpoint(&self) -> Endpoint {
         let me = self.core.options.node_id;
         let members = self.core.node.members().into_iter();
         let mut addresses: BTreeMap<u64, String> =
             members.map(|member| (member.node, member.address)).collect();
-        // A node that was alone has moved without telling anybody.
+        // A node alone in its cluster may have moved without reporting its new address.
         addresses.insert(me, self.advertised().to_owned());
         let addresses = addresses.into_values().filter(|address| !address.is_empty()).collect();
         Endpoint::new(self.cluster_id(), me, addresses)
     }
 
-    /// The cluster's id: a UUID made when it was founded.
+    /// Returns the cluster's id: a UUID made when it was founded.
     pub fn cluster_id(&self) -> &str {
         self.core.node.cluster_id()
     }
 
-    /// Stops: a leader hands over to another node; it takes no more calls, lets those that are worked on
-    /// end, writes the last cursors down, closes the log. When this returns, the data folder and the ports
-    /// are free.
+    /// Stops the coordinator in order. When this returns, the data folder and the ports are free.
+    ///
+    /// A leader hands over to another node; then the coordinator accepts no more calls, lets
+    /// running calls end, writes the last cursors and closes the log.
     pub async fn stop(mut self) {
         self.hand_over().await;
         let _ = self.stop.send(true);
@@ -294,7 +299,7 @@ impl Running {
         tracing::info!("coordinator stopped");
     }
 
-    /// Spares the others an election.
+    /// Hands over the leadership, so that the other nodes need no election.
     async fn hand_over(&self) {
         let others = self.core.node.members().into_iter();
         let heard = |member: &shardfeed_raft::Member| {
@@ -316,7 +321,7 @@ impl Running {
         }
     }
 
-    /// Waits until a node that is a majority by itself answers.
+    /// Waits until a node that forms a majority alone answers calls.
     async fn settle(&self) {
         let core = &self.core;
         let alone = core
@@ -330,13 +335,13 @@ impl Running {
                 tokio::task::yield_now().await;
             }
         };
-        // Whoever calls is told why it does not answer, if that takes longer.
+        // If this takes longer, callers get the reason as an error.
         let _ = tokio::time::timeout(OFFICE_WAIT, ready).await;
     }
 }
 
-/// Runs a coordinator until `stop` ends, then stops it in good order. Its addresses are in the log;
-/// who needs them takes [`Coordinator::start`].
+/// Runs a coordinator until `stop` completes, then stops it in order. Its addresses are only in the
+/// log; a caller that needs them uses [`Coordinator::start`].
 ///
 /// # Errors  As [`Coordinator::start`].
 pub async fn run(
@@ -357,7 +362,7 @@ async fn drain(tasks: &mut JoinSet<()>) {
     }
 }
 
-/// Says loudly that anybody who reaches a port may do anything.
+/// Warns that every caller who reaches a port has full access.
 fn warn_of_openness(options: &CoordinatorOptions) {
     if options.insecure && options.tls.is_none() {
         let listen = options.listen;
@@ -365,14 +370,14 @@ fn warn_of_openness(options: &CoordinatorOptions) {
     }
 }
 
-/// Where others reach a node that listens on `grpc`.
+/// Returns the address at which others reach a node that listens on `grpc`.
 fn advertised(options: &CoordinatorOptions, grpc: SocketAddr) -> Result<String, StartError> {
     let founders = options.founders()?;
     let said = options.advertise.clone().or_else(|| founders.get(&options.node_id).cloned());
     Ok(said.unwrap_or_else(|| grpc.to_string()))
 }
 
-/// The disk of a folder in the data folder, which is made if it is missing.
+/// Returns the disk of a folder in the data folder, which is created if it is missing.
 fn disk_of(front: &Front, folder: &str) -> Result<Arc<dyn Disk>, StartError> {
     let path = front.options.data_dir.join(folder);
     let failed = |source| data_dir(path.clone(), "make the folder", source);
@@ -383,7 +388,7 @@ fn data_dir(path: PathBuf, action: &'static str, source: io::Error) -> StartErro
     StartError::DataDir { path, action, source }
 }
 
-/// The options of the log.
+/// Returns the options of the log.
 pub(crate) fn node_options(
     options: &CoordinatorOptions,
     advertise: &str,
@@ -452,7 +457,7 @@ async fn serve_grpc(front: Arc<Front>, port: Port, stop: watch::Receiver<bool>) 
     let gate = |of: Gate| {
         let front = Arc::clone(&front);
         move |request: Request<()>| {
-            // Before a byte of the message is read.
+            // Checked before a byte of the message is read.
             Seen::of(&request).gate(&front, of).map_err(|error| error.to_status())?;
             Ok(request)
         }
@@ -486,6 +491,6 @@ async fn serve_http(front: Arc<Front>, port: Port, stop: watch::Receiver<bool>) 
 }
 
 async fn told(mut stop: watch::Receiver<bool>) {
-    // A sender that is gone is a stop, too.
+    // A dropped sender is a stop, too.
     let _ = stop.wait_for(|stop| *stop).await;
 }

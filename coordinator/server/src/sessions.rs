@@ -1,5 +1,5 @@
-//! Renewals of sessions: in the leader's memory, by its monotonic clock. That a session ends is a
-//! command; here is only when to propose it.
+//! Renewals of sessions: in the leader's memory, by its monotonic clock. A command ends a session;
+//! this module only decides when to propose it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,10 +7,10 @@ use std::time::Duration;
 use shardfeed_scheduler::SessionId;
 use tokio::time::Instant;
 
-/// Sessions that one command ends, at most: a command is applied in one go.
+/// Maximum sessions that one command ends, because a command is applied without interruption.
 pub(crate) const EXPIRE_BATCH_MAX: usize = 256;
 
-/// What is known of live sessions beyond the state.
+/// Data of live sessions that is not in the state.
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
     live: BTreeMap<SessionId, Renewal>,
@@ -21,13 +21,13 @@ struct Renewal {
     deadline: Instant,
     /// Last heartbeat that reached this leader.
     seen: Option<Instant>,
-    /// That it ends was proposed: from then on no heartbeat can promise that it lives.
+    /// True once its end is proposed: from then on no heartbeat may be answered as a renewal.
     is_ending: bool,
 }
 
 impl Sessions {
-    /// A session began or sent a heartbeat; it lives on for a full `ttl`.
-    /// - Returns whether it does: not if its end was proposed.
+    /// Renews a session that began or sent a heartbeat, for a full `ttl`.
+    /// - Returns false, without renewal, if the session's end was proposed.
     pub(crate) fn renew(&mut self, session: SessionId, ttl: Duration, now: Instant) -> bool {
         if self.live.get(&session).is_some_and(|renewal| renewal.is_ending) {
             return false;
@@ -37,8 +37,8 @@ impl Sessions {
         true
     }
 
-    /// Follows the state: sessions that ended are forgotten, those that this leader has not heard of
-    /// yet (it has just started) get a full ttl.
+    /// Follows the state: forgets sessions that ended, and gives a full ttl to sessions that this
+    /// leader does not know yet because it has just started.
     /// - `live`: sessions of the state with their ttl.
     pub(crate) fn follow(&mut self, live: &BTreeMap<SessionId, Duration>, now: Instant) {
         self.live.retain(|session, _| live.contains_key(session));
@@ -48,12 +48,12 @@ impl Sessions {
         }
     }
 
-    /// Grants everybody some more time.
+    /// Extends the deadlines of all sessions.
     pub(crate) fn postpone(&mut self, by: Duration) {
         self.live.values_mut().for_each(|renewal| renewal.deadline += by);
     }
 
-    /// Sessions that were not renewed in time, at most [`EXPIRE_BATCH_MAX`]: their end is proposed now.
+    /// Returns sessions to be ended now: not renewed in time, at most [`EXPIRE_BATCH_MAX`].
     pub(crate) fn expire(&mut self, now: Instant) -> Vec<SessionId> {
         let late = self.live.iter_mut().filter(|(_, renewal)| renewal.deadline <= now);
         let late = late.take(EXPIRE_BATCH_MAX).map(|(session, renewal)| {
@@ -63,7 +63,7 @@ impl Sessions {
         late.collect()
     }
 
-    /// When this leader heard of a session last.
+    /// Returns the time of a session's last heartbeat at this leader.
     pub(crate) fn seen(&self, session: SessionId) -> Option<Instant> {
         self.live.get(&session)?.seen
     }
@@ -82,7 +82,7 @@ mod tests {
         assert!(sessions.renew(1, ttl, start + ttl / 2));
         assert_eq!(sessions.expire(start + ttl), [2]);
         assert_eq!(sessions.expire(start + 2 * ttl), [1, 2]);
-        // A follow does not renew.
+        // `follow` does not renew.
         sessions.follow(&BTreeMap::from([(2, ttl)]), start + ttl);
         assert_eq!(sessions.expire(start + ttl), [2]);
         assert_eq!(sessions.seen(1), None);
@@ -97,7 +97,7 @@ mod tests {
         assert_eq!(sessions.expire(start + ttl), [1]);
         assert!(!sessions.renew(1, ttl, start + ttl));
         assert!(sessions.renew(2, ttl, start + ttl));
-        // Until it is known what came of that.
+        // Until the outcome of that proposal is known.
         sessions.follow(&BTreeMap::from([(2, ttl)]), start + ttl);
         assert!(sessions.renew(1, ttl, start + ttl));
     }

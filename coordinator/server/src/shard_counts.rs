@@ -1,5 +1,5 @@
-//! How many shards of each running epoch are in which state, for whoever monitors: counted beside the calls,
-//! only while somebody asks, and never for more than a small part of the time.
+//! Number of shards of each running epoch by state, for monitoring: counted outside the calls, only
+//! on request, and never for more than a small part of the time.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,13 +14,13 @@ use crate::measures;
 use crate::plans::computing;
 use crate::views::{self, Picture};
 
-/// Jobs whose shards are counted at most, those that began last: each needs its epoch's plan.
+/// Maximum jobs whose shards are counted, those that started last: each needs its epoch's plan.
 pub(crate) const JOBS_COUNTED_MAX: usize = 8;
 
-/// Between two counts, at least.
+/// Minimum pause between two counts.
 const REST_MIN: Duration = Duration::from_secs(10);
 
-/// And so many times as long as a count took.
+/// Minimum pause in multiples of the time that the last count took.
 const REST_TIMES: u32 = 20;
 
 /// The last count.
@@ -30,26 +30,26 @@ pub(crate) struct ShardCounts {
     counted: Mutex<Counted>,
 }
 
-/// Jobs' shards, of the first epoch that some rank has not left.
+/// Shards of jobs, of the first epoch that some rank has not left.
 pub(crate) type Counted = BTreeMap<String, Cell>;
 
 impl ShardCounts {
-    /// The last count; the next one begins soon.
+    /// Returns the last count; the next one starts soon.
     pub(crate) fn ask(&self) -> Counted {
         self.asked.notify_one();
         self.lock().clone()
     }
 
     fn lock(&self) -> MutexGuard<'_, Counted> {
-        // No code that can panic runs under it.
+        // No code that can panic runs under this lock.
         self.counted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Counts whenever somebody asked since. Runs until `stop` is told.
+/// Counts whenever there was a request since. Runs until `stop` is set.
 pub(crate) async fn keep(core: Arc<Core>, mut stop: watch::Receiver<bool>) {
     while !*stop.borrow() {
-        // In this order, so that a simulation draws nothing for it.
+        // In this order, so that a simulation draws no random number for it.
         tokio::select! {
             biased;
             () = core.shard_counts.asked.notified() => {}

@@ -1,4 +1,4 @@
-//! Whether sessions, leases and scans that a worker speaks of are still its own.
+//! Checks whether the sessions, leases and scans that a worker refers to are still its own.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use shardfeed_scheduler::{
 
 use crate::error;
 
-/// Where the holder of a good lease stands.
+/// Progress of the holder of a valid lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Standing {
     /// Its cursor in the state.
@@ -19,9 +19,9 @@ pub(crate) struct Standing {
     pub(crate) rows: u64,
 }
 
-/// Where the holder of a lease stands.
+/// Returns the progress of the holder of a lease.
 ///
-/// # Errors  `Superseded`, `Fenced`: the lease is no longer good.
+/// # Errors  `Superseded`, `Fenced`: the lease is no longer valid.
 pub(crate) fn standing(state: &State, lease: &LeaseRef) -> Result<Standing, Refusal> {
     find(state, lease).map(|(generation, rank)| {
         let rows = generation.origin.global_batch() / generation.world_size.max(1);
@@ -29,7 +29,7 @@ pub(crate) fn standing(state: &State, lease: &LeaseRef) -> Result<Standing, Refu
     })
 }
 
-/// As [`standing`], for a lease that `session` speaks of.
+/// Like [`standing`], for a lease that must belong to `session`.
 pub(crate) fn served(
     state: &State,
     session: SessionId,
@@ -55,15 +55,15 @@ fn find<'a>(state: &'a State, lease: &LeaseRef) -> Result<(&'a Generation, &'a R
     Ok(found.expect("only of a rank that is there a lease is good"))
 }
 
-/// The lease of a scan, if it is still good.
+/// Returns the lease of a scan, if it is still valid.
 pub(crate) fn scan_lease<'a>(state: &'a State, scan: &LeasedScan) -> Option<&'a ScanLease> {
     let lease = state.dataset(&scan.dataset)?.lease_of(scan.part);
     lease.filter(|lease| lease.fencing == scan.fencing)
 }
 
-/// How long a session lives without a heartbeat.
+/// Returns the time for which a session lives without a heartbeat.
 ///
-/// # Errors  `Fenced` if it ended, with what is remembered of that.
+/// # Errors  `Fenced` if it ended, with the reason as far as it is kept.
 pub(crate) fn session_ttl(state: &State, session: SessionId) -> Result<Duration, WireError> {
     let session = state.live_session(session).map_err(|refusal| error::refusal(&refusal))?;
     Ok(Duration::from_millis(session.join.ttl_ms))

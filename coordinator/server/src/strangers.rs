@@ -1,4 +1,5 @@
-//! Connections that have not made a good request yet: when there are too many, the oldest of them goes.
+//! Unauthenticated peers: connections without a valid request. If there are too many, the oldest
+//! goes.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::sync::Notify;
 
-/// What is known of a connection.
+/// State of a connection.
 #[derive(Debug, Default)]
 pub(crate) struct Mark {
     trusted: AtomicBool,
@@ -14,28 +15,28 @@ pub(crate) struct Mark {
 }
 
 impl Mark {
-    /// It made a good request: it stays.
+    /// Records a valid request: the connection stays.
     pub(crate) fn trust(&self) {
         self.trusted.store(true, Ordering::Relaxed);
     }
 
-    /// Ends when the connection shall.
+    /// Completes when the connection must end.
     pub(crate) async fn dismissed(&self) {
         self.dismissed.notified().await;
     }
 }
 
-/// The strangers of a port, oldest first.
+/// Unauthenticated peers of a port, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Strangers {
     met: Mutex<VecDeque<Weak<Mark>>>,
 }
 
-/// Known ones and ended ones are dropped from the list whenever it has doubled, and has so many at least.
+/// Minimum length of the list for removing authenticated and ended ones, each time it has doubled.
 const SWEPT_FROM: usize = 1_024;
 
 impl Strangers {
-    /// A new connection.
+    /// Registers a new connection.
     pub(crate) fn meet(&self) -> Arc<Mark> {
         let mark = Arc::new(Mark::default());
         let mut met = self.met.lock().unwrap_or_else(PoisonError::into_inner);
@@ -48,7 +49,7 @@ impl Strangers {
         mark
     }
 
-    /// Has the oldest one end, if there is one.
+    /// Evicts the oldest unauthenticated peer, if there is one.
     pub(crate) fn dismiss_oldest(&self) {
         let mut met = self.met.lock().unwrap_or_else(PoisonError::into_inner);
         while let Some(mark) = met.pop_front() {

@@ -1,5 +1,5 @@
-//! Ranks of dynamic jobs ask for groups: many at once, and often for something that is not there yet. One
-//! loop gathers their takes into commands, and lets those wait that would get nothing.
+//! Claims of groups by ranks of dynamic jobs: many at once, and often before groups are available.
+//! One loop collects the claims into commands, and delays those that would get nothing.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -24,52 +24,52 @@ use crate::core::Core;
 use crate::error;
 use crate::rpc::POLLS_MAX;
 
-/// How often it looks whether something came for those who wait.
+/// Interval between checks for new groups and other changes for waiting claims.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// How often work is asked back from those who have much, for those who wait.
+/// Interval between requests to ranks with much work to return some of it, for waiting ranks.
 const BALANCE_EVERY: Duration = Duration::from_millis(200);
 
-/// An answer is repeated to the same request id for so long, longer than any caller tries.
+/// Time for which an answer is repeated to the same request id; longer than any caller retries.
 const ANSWERS_KEPT: Duration = Duration::from_secs(60);
 
-/// Answers that are kept at most: those of 10,000 ranks, twice.
+/// Maximum answers kept: those of 10,000 ranks, twice.
 const ANSWERS_MAX: usize = 20_000;
 
-/// Commands under way at a time, at most: while some are on their way to a majority, others are made.
+/// Maximum commands in flight: while some are being replicated, others are prepared.
 const FLIGHTS_MAX: usize = 4;
 
-/// A take that others overtook is proposed so often again, at most.
+/// Maximum repeated proposals of a claim whose cursor was outdated when it was applied.
 const TRIES_MAX: u32 = 4;
 
-/// What one rank asks.
+/// Claim of one rank.
 #[derive(Debug)]
 pub(crate) struct Ask {
-    /// Its facts are filled in when it is proposed.
+    /// Its facts are set when it is proposed.
     pub(crate) take: Take,
     pub(crate) groups: Arc<Groups>,
-    /// Empty: it is not sent again.
+    /// Empty if the claim is never repeated.
     pub(crate) request_id: String,
-    /// The answer may wait until then for something to tell.
+    /// Time until which the answer may wait for something new.
     pub(crate) until: Instant,
     pub(crate) reply: oneshot::Sender<Result<TakeGroupsResponse, WireError>>,
 }
 
-/// The way to the loop.
+/// Sender to the loop.
 pub(crate) type Asks = mpsc::Sender<Ask>;
 
-/// An ask, and what became of it so far.
+/// A claim, and its result so far.
 #[derive(Debug)]
 struct Case {
     ask: Ask,
     tries: u32,
-    /// What there was to tell last, which is nothing new.
+    /// Last answer, which had nothing new; sent when the wait ends.
     last: Option<TakeGroupsResponse>,
-    /// What was closed of its list, before it was proposed.
+    /// Number of closed positions of its list, before it was proposed.
     closed: usize,
-    /// Its horizon, before it was proposed.
+    /// Horizon of its list, before it was proposed.
     horizon: u64,
-    /// Free samples of the pool before it was proposed last.
+    /// Free samples of the pool, before it was last proposed.
     free: u64,
 }
 
@@ -79,23 +79,23 @@ type RankKey = (String, u64, u64);
 /// A job, its generation, and an epoch.
 type PoolKey = (String, u64, u64);
 
-/// Samples that are wanted, by pool.
+/// Wanted samples, by pool.
 type Wanted = BTreeMap<PoolKey, u64>;
 
-/// A command under way.
+/// A command in flight.
 type Flight = BoxFuture<'static, Landed>;
 
-/// A command that was carried out, or was not: what each of its takes came to.
+/// A command after its flight, with the result of each of its claims.
 struct Landed {
     cases: Vec<Case>,
     taken: Result<Vec<Result<Taken, Refusal>>, WireError>,
 }
 
-/// Answers that may be asked for again.
+/// Answers that may be requested again.
 #[derive(Default)]
 struct Answered {
     by_id: BTreeMap<String, TakeGroupsResponse>,
-    /// The oldest first.
+    /// Oldest first.
     ids: VecDeque<(Instant, String)>,
 }
 
@@ -106,7 +106,7 @@ impl Answered {
         }
     }
 
-    /// Forgets what nobody asks for any more, and the oldest of too many.
+    /// Removes expired answers, and the oldest ones beyond the maximum.
     fn age(&mut self, now: Instant) {
         let old = |at: &Instant| now.saturating_duration_since(*at) >= ANSWERS_KEPT;
         while self.ids.len() > ANSWERS_MAX || self.ids.front().is_some_and(|(at, _)| old(at)) {
@@ -116,20 +116,20 @@ impl Answered {
     }
 }
 
-/// The loop and what it remembers.
+/// Loop and its state.
 pub(crate) struct Desk {
     core: Arc<Core>,
     asks: mpsc::Receiver<Ask>,
     queue: VecDeque<Case>,
     waiting: Vec<Case>,
-    /// Ranks whose takes are under way: the epoch, and what they want of it.
+    /// Ranks whose claims are in flight: the epoch, and the samples that they want of it.
     flying: BTreeMap<RankKey, (u64, u64)>,
     answered: Answered,
     balanced: Instant,
     balancing: Option<JoinHandle<()>>,
 }
 
-/// A desk's both ends.
+/// Creates both ends of the queue of claims.
 pub(crate) fn channel() -> (Asks, mpsc::Receiver<Ask>) {
     mpsc::channel(POLLS_MAX)
 }
@@ -149,7 +149,7 @@ impl Desk {
         }
     }
 
-    /// Runs until `stop` is told.
+    /// Runs until `stop` is set.
     pub(crate) async fn run(mut self, mut stop: watch::Receiver<bool>) {
         let mut ticks = tokio::time::interval(LOOK_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -177,11 +177,11 @@ impl Desk {
 
     fn take_in(&mut self, ask: Ask) {
         if let Some(answer) = self.answered.by_id.get(&ask.request_id) {
-            // A caller that is gone needs no answer.
+            // The caller may have gone.
             let _ = ask.reply.send(Ok(answer.clone()));
             return;
         }
-        // A rank has one question at a time: what it asked before, it no longer waits for.
+        // A rank has one claim at a time: a new one ends the wait of its earlier one.
         let same = |case: &Case| {
             case.ask.take.lease == ask.take.lease && case.ask.take.epoch == ask.take.epoch
         };
@@ -199,7 +199,7 @@ impl Desk {
         });
     }
 
-    /// The next command, if there is one: takes of different ranks.
+    /// Returns the next command, if there is one: claims of different ranks.
     fn take_off(&mut self) -> Option<Flight> {
         if self.queue.is_empty() {
             return None;
@@ -213,7 +213,7 @@ impl Desk {
         while cases.len() < TAKES_MAX
             && let Some(case) = self.queue.pop_front()
         {
-            // Who asked is gone.
+            // The caller has gone.
             if case.ask.reply.is_closed() {
                 continue;
             }
@@ -244,7 +244,7 @@ impl Desk {
         Some(flight.boxed())
     }
 
-    /// What the takes under way want.
+    /// Returns the samples that the claims in flight want.
     fn under_way(&self) -> Wanted {
         let mut wanted = Wanted::new();
         for ((job, generation, _), (epoch, wants)) in &self.flying {
@@ -280,7 +280,7 @@ impl Desk {
     ) {
         let taken = match taken {
             Ok(taken) => taken,
-            // Its cursor was written down while the take was under way.
+            // Its cursor was written while the claim was in flight.
             Err(Refusal::Invalid(_)) if case.tries < TRIES_MAX && is_behind(state, &case.ask) => {
                 case.tries += 1;
                 self.queue.push_back(case);
@@ -304,7 +304,7 @@ impl Desk {
         if news || !waits {
             return self.answer(case, answer, now);
         }
-        // It was given back; when this is proposed again, others may have it.
+        // The rank returned it with this claim; at the next proposal other ranks may have it.
         take.released = None;
         (case.closed, case.horizon) = (answer.closed.len(), answer.horizon);
         case.last = Some(answer);
@@ -323,7 +323,7 @@ impl Desk {
         }
     }
 
-    /// Looks after those who wait: something came, or their time is over.
+    /// Proposes waiting claims for which there is something new, and ends waits that have expired.
     fn look(&mut self) {
         let now = self.core.host.now();
         self.answered.age(now);
@@ -337,7 +337,7 @@ impl Desk {
         let waiting = std::mem::take(&mut self.waiting);
         let core = Arc::clone(&self.core);
         let mut over = vec![];
-        // What is free is told to as many as may get some of it.
+        // Only as many claims are proposed as may get some of the free samples.
         let mut left: BTreeMap<PoolKey, u64> = BTreeMap::new();
         core.read(|state| {
             for case in waiting {
@@ -371,7 +371,7 @@ impl Desk {
         }
     }
 
-    /// Asks work back for those who wait, from those who would finish last.
+    /// Requests work back for waiting ranks, from the ranks that would finish last.
     fn balance(&mut self) {
         let mut revokes = vec![];
         if self.balancing.as_ref().is_some_and(|balancing| !balancing.is_finished()) {
@@ -387,7 +387,7 @@ impl Desk {
             return;
         }
         let core = Arc::clone(&self.core);
-        // Takes go on meanwhile.
+        // Claims continue meanwhile.
         self.balancing = Some(tokio::spawn(async move {
             for revoke in revokes {
                 let (job, ranks) = (revoke.job.clone(), revoke.revokes.len() as u64);
@@ -424,8 +424,8 @@ fn pool_key(case: &Case) -> PoolKey {
     (take.lease.job.clone(), take.lease.generation, take.epoch)
 }
 
-/// The takes of a command, with what they need to know of the state as it is now.
-/// - `others`: takes that are under way, and come first.
+/// Returns the claims of a command, with the facts that they need from the current state.
+/// - `others`: samples wanted by claims in flight, which come first.
 fn prepare(state: &State, cases: &mut [Case], others: &Wanted) -> Vec<Take> {
     let mut told = Wanted::new();
     for case in cases.iter() {
@@ -448,11 +448,12 @@ fn prepare(state: &State, cases: &mut [Case], others: &Wanted) -> Vec<Take> {
         let pool = pool_of(state, take);
         let at = pool.map_or(0, |pool| pool.next);
         let share = pool.and_then(|pool| pool.shares.get(&take.lease.rank));
-        // As it was before, so that what comes free while the take is under way counts as new.
+        // The state before the claim, so that samples that become free during its flight count as
+        // new.
         case.free = pool.map_or(u64::MAX, Pool::free);
         case.closed = share.map_or(0, |share| share.list.closed().len());
         case.horizon = share.map_or(0, |share| share.horizon);
-        // The first of an epoch tells the sizes for all.
+        // The first claim of an epoch carries the sizes for all.
         let wanted = told.remove(&key);
         let next = wanted.map(|wanted| sizes(groups, at, wanted)).unwrap_or_default();
         take.facts = PoolFacts { groups: groups.count(), samples: groups.samples(), at, next };
@@ -461,7 +462,8 @@ fn prepare(state: &State, cases: &mut [Case], others: &Wanted) -> Vec<Take> {
     cases.iter_mut().map(prepare).collect()
 }
 
-/// Sizes of so many groups as hold what is wanted, and one for each rank of the commands under way.
+/// Returns the sizes of enough groups for the wanted samples, and of one more for each rank of the
+/// commands in flight.
 fn sizes(groups: &Groups, at: u64, wanted: u64) -> Vec<u64> {
     let (mut next, mut samples, mut beside) = (vec![], 0_u64, 0);
     for group in (at..groups.count()).take(SIZES_TOLD_MAX) {
@@ -483,7 +485,7 @@ fn pool_of<'a>(state: &'a State, take: &Take) -> Option<&'a Pool> {
     job.generations.get(&take.lease.generation)?.pools.get(&take.epoch)
 }
 
-/// Epoch and step of the rank, as the state knows it.
+/// Returns epoch and step of the rank in the state.
 fn cursor_of(state: &State, take: &Take) -> Option<(u64, u64)> {
     let generation = state.job(&take.lease.job)?.generations.get(&take.lease.generation)?;
     let cursor = generation.ranks.get(&take.lease.rank)?.cursor;
@@ -494,13 +496,13 @@ fn is_behind(state: &State, ask: &Ask) -> bool {
     cursor_of(state, &ask.take).is_some_and(|cursor| cursor > (ask.take.epoch, ask.take.step))
 }
 
-/// What a take would come to that it did not.
+/// Change that would now be new in the answer to a waiting claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum News {
     Nothing,
-    /// Something of the rank's own.
+    /// A change for this rank only.
     Own,
-    /// So many samples are free.
+    /// Number of free samples.
     Free(u64),
 }
 
@@ -531,7 +533,7 @@ fn news(state: &State, case: &Case) -> News {
     }
 }
 
-/// What a rank is told.
+/// Returns the answer to a rank.
 fn response(state: &State, take: &Take, taken: Taken) -> TakeGroupsResponse {
     let Taken {
         truncated, pieces, horizon, version, closed, revoke_from, ended, first_step, ..
@@ -545,7 +547,7 @@ fn response(state: &State, take: &Take, taken: Taken) -> TakeGroupsResponse {
     };
     TakeGroupsResponse {
         pieces: pieces.into_iter().map(piece).collect(),
-        // Where a cut leaves less than the worker knows, it is told the whole list.
+        // If a cut leaves less than the worker knows, the answer has the whole list.
         first: if truncated == Some(0) { 0 } else { take.known },
         samples: share.map_or(0, |share| share.list.samples()),
         horizon,
@@ -557,13 +559,13 @@ fn response(state: &State, take: &Take, taken: Taken) -> TakeGroupsResponse {
     }
 }
 
-/// Too many ranks wait already.
+/// Returns the error that too many ranks already wait.
 pub(crate) fn too_many() -> WireError {
     let message = format!("{POLLS_MAX} ranks ask for groups already; try again in a moment");
     WireError::new(ErrorKind::Retry, message)
 }
 
-/// The loop ended before it answered.
+/// Returns the error that the loop ended before it answered.
 pub(crate) fn gone() -> WireError {
     WireError::new(
         ErrorKind::Retry,

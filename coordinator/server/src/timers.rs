@@ -1,5 +1,6 @@
-//! What the leader does by the clock: sees whether it still leads, ends silent sessions, writes cursors
-//! down; and what every node does: it ends the audit's seconds. Two loops, so that a log that is stuck does not keep it from seeing that.
+//! Periodic work. The leader checks that it still leads, ends silent sessions and writes cursors;
+//! every node ends the audit's seconds. Two loops, so that a blocked log does not delay the
+//! leader's check.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,29 +12,30 @@ use tokio::time::{Instant, MissedTickBehavior, timeout};
 
 use crate::core::{Core, Live};
 
-/// How often the loop looks; with short sessions more often.
+/// Maximum interval of the loop; short sessions reduce it.
 const TICK_MAX: Duration = Duration::from_millis(200);
 
-/// How often cursors are written down.
+/// Interval between writes of cursors.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 
-/// So many of the longest election timeouts the end of sessions may take to be written down. Without a
-/// majority it is never known to be, and then this node answers nobody until it is.
+/// Maximum delay for committing session expiry, in multiples of the longest election timeout.
+/// Without a majority the outcome is never known, and this node answers no calls until it is.
 const EXPIRE_ELECTIONS: u64 = 2;
 
-/// A scan that makes no progress for so many times the sessions' ttl goes to another worker: 30 s by default.
+/// A scan without progress for this many session ttls goes to another worker: 30 s by default.
 const SCAN_STALL_TTLS: u32 = 3;
 
-/// How long the last cursors may take to be written down.
+/// Timeout for writing the last cursors.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// The loop and what it remembers.
+/// Loop and its state.
 #[derive(Debug)]
 pub(crate) struct Timers {
     core: Arc<Core>,
-    /// When it last looked as the leader; `None` while it does not lead.
+    /// Time of its last check as the leader; `None` while it does not lead.
     looked: Option<Instant>,
-    /// Generations with an epoch that waits for nothing but samples in doubt, and since when that is not counted.
+    /// Generations with an epoch that waits only for samples in doubt, and the start of the wait
+    /// that is not counted yet.
     waits: BTreeMap<(String, u64), Instant>,
 }
 
@@ -42,11 +44,11 @@ impl Timers {
         Self { core, looked: None, waits: BTreeMap::new() }
     }
 
-    /// Runs until `stop` is told, then writes the last cursors down.
+    /// Runs until `stop` is set, then writes the last cursors.
     pub(crate) async fn run(mut self, stop: watch::Receiver<bool>) {
         let core = Arc::clone(&self.core);
         tokio::join!(self.look(stop.clone()), write_cursors(&core, stop));
-        // Without a majority there is nobody to write them down with.
+        // Without a majority they cannot be written.
         if self.core.available().is_ok() {
             let _ = timeout(LAST_WORDS, self.core.write_cursors()).await;
         }
@@ -65,7 +67,7 @@ impl Timers {
     }
 
     async fn tick(&mut self) {
-        // Every node has an audit of its own.
+        // Every node has its own audit.
         self.core.audit.tick(self.core.host.now(), self.core.host.wall_ms());
         if self.core.available().is_err() {
             self.looked = None;
@@ -91,12 +93,12 @@ impl Timers {
         self.count_waits(now).await;
     }
 
-    /// Counts how long epochs wait for nothing but samples in doubt. What is counted is written down once a second, so
-    /// that a leader after this one goes on from there: time without a leader does not count.
+    /// Counts the time for which epochs wait only for samples in doubt. The count is written once a
+    /// second, so that the next leader continues from there: time without a leader does not count.
     async fn count_waits(&mut self, now: Instant) {
         let waiting = self.core.read(State::waiting_for_doubt);
         let mut before = std::mem::take(&mut self.waits);
-        // A leader that has just begun has seen nobody wait.
+        // A leader that has just started has not seen any wait.
         let was_here = self.looked.is_some();
         for (job, generation, epochs) in waiting {
             let key = (job.clone(), generation);
@@ -125,13 +127,13 @@ impl Timers {
         let count = scans.len() as u64;
         match self.core.propose_own(Change::ReleaseScans { scans }).await {
             Ok(_) => _ = self.core.metrics.scans_stalled.inc_by(count),
-            // They are named again after another limit.
+            // They are returned again after another `limit`.
             Err(error) => tracing::warn!(%error, "cannot release scans"),
         }
     }
 
-    /// Time in which this process did not run (stopped, starved, suspended) does not count against
-    /// sessions: their heartbeats wait in its sockets.
+    /// Excludes time in which this process did not run (stopped, starved, suspended) from the
+    /// silence of sessions: their heartbeats wait in its sockets.
     fn forgive(&self, live: &mut Live, gap: Duration) {
         let ttl = Duration::from_millis(self.core.options.session_ttl_ms);
         if gap > ttl / 2 {
@@ -157,14 +159,14 @@ impl Timers {
             Ok(Ok(_)) => {
                 self.core.metrics.sessions_expired.inc_by(count);
                 self.core.metrics.lease_expirations.inc_by(leases);
-                // The wait for the log is not time in which nobody listened.
+                // The wait for the log is not time in which this process did not run.
                 self.looked = Some(self.core.host.now());
                 return;
             }
             Ok(Err(error)) => tracing::warn!(%error, "cannot end sessions"),
             Err(_) => tracing::warn!(count, "the end of sessions is not written down in time"),
         }
-        // They may end yet: until that is known, nobody is answered.
+        // They may still end: until that is known, this node answers no calls.
         self.core.leave_office();
         self.looked = None;
     }

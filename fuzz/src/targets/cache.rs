@@ -1,4 +1,4 @@
-//! The index cache: what was kept, or nothing.
+//! Index cache: returns the stored entries, or none.
 
 use shardfeed_agent::fuzzing::{index_cache, kept_again};
 use shardfeed_tfrecord::{Compression, IndexOptions, RecordWriter, index_records};
@@ -23,7 +23,7 @@ fn seeds() -> Vec<Vec<u8>> {
 }
 
 fn run(input: &[u8]) -> String {
-    // With the length and the checksum that its first segment should have, so that what is behind them is reached.
+    // Fix the length and the checksum of the first segment, so that the code after them is reached.
     let mut file = input.to_vec();
     let (magic, body) = (b"shardfeed index 4\n".len(), b"shardfeed index 4\n".len() + 12);
     if file.len() > body && file[0] == b's' {
@@ -35,7 +35,7 @@ fn run(input: &[u8]) -> String {
     let Some((entries, again)) = kept_again(&file) else {
         return "nothing".to_owned();
     };
-    // What is kept again is the same from then on.
+    // Storing the entries again gives the same bytes.
     assert_eq!(kept_again(&again), Some((entries, again.clone())));
     format!("{} {}", size(entries), size(again.len()))
 }

@@ -1,4 +1,5 @@
-//! Compressed streams: inflated by our decoder as by another loop over the same library, at any read size.
+//! Compressed streams: our decoder gives the same bytes as another loop over the same library, at
+//! any read size.
 
 use std::io::{self, Read, Write};
 
@@ -12,7 +13,7 @@ use crate::{Target, gist, size};
 
 pub(crate) const TARGET: Target = Target { name: "compressed", run, seeds };
 
-/// Inflated bytes at most that are looked at: an input of 64 KiB can be 64 MiB.
+/// Maximum number of decompressed bytes that are examined: an input of 64 KiB can have 64 MiB.
 const INFLATED_MAX: u64 = 1 << 20;
 
 fn seeds() -> Vec<Vec<u8>> {
@@ -64,7 +65,7 @@ fn run(input: &[u8]) -> String {
             Compression::Gzip => inflated(MultiGzDecoder::new(input), 1 << 16),
             Compression::Zlib => inflated(ZlibDecoder::new(input), 1 << 16),
         };
-        // The others stop at zeros behind the last member, or at the second zlib stream.
+        // The other decoders stop at zeros after the last member, or at the second zlib stream.
         assert!(bytes.starts_with(&theirs.0), "not what another decoder gives");
     }
     let options = IndexOptions { keep_going: true, verify_data: true, ..IndexOptions::default() };

@@ -1,4 +1,4 @@
-//! Records: columns or an error, the same alone, among others, and when they are only checked.
+//! Records: columns or an error, the same for a single record, in a batch, and when only checked.
 
 use std::sync::{Arc, OnceLock};
 
@@ -149,7 +149,7 @@ fn key() -> DrawKey {
     DrawKey { content: ContentDigest::of_parts([b"fuzz".as_slice()]), seed: 7, epoch: 0 }
 }
 
-/// A record with its checksum behind it.
+/// Returns a record followed by its checksum.
 fn stored(record: &[u8]) -> Vec<u8> {
     [record, &encode_footer(record)].concat()
 }
@@ -167,7 +167,7 @@ fn assemblers(specs: fn() -> Vec<ParseSpec>) -> Vec<Assembler> {
     specs().into_iter().map(assembler).collect()
 }
 
-/// Offsets and splits must lead to values that are there; returns how many there are.
+/// Checks that offsets and splits refer to existing values; returns the number of values.
 fn checked(mut batch: Batch) -> usize {
     let mut values = 0;
     for column in batch.columns.clone() {

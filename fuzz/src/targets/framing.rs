@@ -1,4 +1,4 @@
-//! Record files: four readers and a simple one agree on every byte string.
+//! Record files: four readers and a simple reference agree on all inputs.
 
 use std::io::{self, Read};
 
@@ -29,12 +29,12 @@ fn seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// What a reader makes of a file.
+/// Result of reading a file.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Read4 {
-    /// Offset and data of good records; `None` for those with a wrong checksum.
+    /// Offset and data of valid records; `None` for those with an invalid checksum.
     records: Vec<(u64, Option<Vec<u8>>)>,
-    /// Where the framing breaks, if it does.
+    /// Offset at which the framing breaks, if it does.
     broken: Option<u64>,
 }
 
@@ -54,7 +54,7 @@ fn number(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(number)
 }
 
-/// The format as TensorFlow documents it, and nothing else.
+/// Reference reader: the format as TensorFlow documents it.
 fn reference(file: &[u8]) -> Read4 {
     let (mut read, mut at) = (Read4::default(), 0);
     while at < file.len() {
@@ -77,7 +77,7 @@ fn reference(file: &[u8]) -> Read4 {
     read
 }
 
-/// Gives the file right checksums: of lengths with the first bit of `mode`, of data with the second.
+/// Fixes checksums: of lengths with the first bit of `mode`, of data with the second.
 fn repair(file: &mut [u8], mode: u8) {
     let mut at = 0;
     while mode & 3 != 0 && file.len() - at >= 12 {
@@ -99,7 +99,7 @@ fn repair(file: &mut [u8], mode: u8) {
     }
 }
 
-/// Gives few bytes at a time.
+/// Reader that returns few bytes at a time.
 struct Slowly<'a>(&'a [u8], usize);
 
 impl Read for Slowly<'_> {

@@ -1,4 +1,4 @@
-//! Images: pixels or an error, and no more memory than the header says, which has a limit.
+//! Images: pixels or an error, and no more memory than the header states, which is limited.
 
 use std::io::Read;
 
@@ -10,7 +10,7 @@ use crate::{Target, gist, size};
 
 pub(crate) const TARGET: Target = Target { name: "image", run, seeds };
 
-/// Images that are larger are not decoded: nothing else happens in them, only slower.
+/// Larger images are not decoded: they reach no other code, only more slowly.
 const FUZZED_PIXELS_MAX: usize = 1 << 16;
 
 fn chunk(kind: &[u8; 4], data: &[u8]) -> Vec<u8> {
@@ -20,7 +20,7 @@ fn chunk(kind: &[u8; 4], data: &[u8]) -> Vec<u8> {
     [&(data.len() as u32).to_be_bytes()[..], &body, &crc.sum().to_be_bytes()].concat()
 }
 
-/// A PNG of 3 x 2 pixels.
+/// Returns a PNG of 3 x 2 pixels.
 fn png(depth: u8, colour: u8, row_bytes: usize, more: &[Vec<u8>]) -> Vec<u8> {
     let mut header = [&3_u32.to_be_bytes()[..], &2_u32.to_be_bytes()].concat();
     header.extend_from_slice(&[depth, colour, 0, 0, 0]);
@@ -39,13 +39,13 @@ fn png(depth: u8, colour: u8, row_bytes: usize, more: &[Vec<u8>]) -> Vec<u8> {
     parts.concat()
 }
 
-/// A baseline JPEG of 8 x 8 grey pixels, written from the standard.
+/// Returns a baseline JPEG of 8 x 8 grey pixels, encoded according to the standard.
 fn jpeg(frame: u8) -> Vec<u8> {
     let segment = |marker: u8, data: &[u8]| {
         let len = (data.len() as u16 + 2).to_be_bytes();
         [&[0xff, marker], &len[..], data].concat()
     };
-    // One code of one bit, for the value 0, in either table.
+    // One code of one bit, for the value 0, in each table.
     let table = |class: u8| [&[class, 1][..], &[0; 15], &[0]].concat();
     let parts = [
         vec![0xff, 0xd8],
@@ -77,7 +77,7 @@ fn seeds() -> Vec<Vec<u8>> {
     images.into_iter().enumerate().map(with_mode).collect()
 }
 
-/// Gives the chunks of a PNG right checksums.
+/// Fixes the checksums of a PNG's chunks.
 fn repair(file: &mut [u8]) {
     let mut at = 8;
     while file.starts_with(&[0x89, b'P', b'N', b'G']) && at + 12 <= file.len() {

@@ -1,4 +1,4 @@
-//! A job as other processes declare it: the message of its identity, and its record spec.
+//! A job as declared by another process: its identity message and its record spec.
 
 use prost::Message;
 use shardfeed_agent::EncodedSpec;
@@ -9,7 +9,7 @@ use crate::{Target, gist, size};
 
 pub(crate) const TARGET: Target = Target { name: "job", run, seeds };
 
-/// What trainers declare.
+/// Declarations as sent by trainers.
 const SPECS: [&str; 6] = [
     r#"{"operators":[{"output":"x","operation":{"decode_raw":{"input":"record","dtype":"float32","shape":[2,3],"little_endian":true}}},{"output":"y","operation":{"transpose":{"input":"x","perm":[1,0]}}}],"outputs":["y"]}"#,
     r#"{"operators":[{"output":"i","operation":{"decode_image":{"input":"record","channels":3,"dtype":"uint8"}}},{"output":"i","operation":{"random_resized_crop":{"input":"i","scale":[0.1,1.0],"ratio":[0.5,2.0]}}},{"output":"i","operation":{"resize":{"input":"i","size":[8,8],"method":"bilinear","antialias":true}}}]}"#,
@@ -53,7 +53,7 @@ fn schema(spec: RecordSpec) -> String {
     match Schema::new(spec) {
         Err(error) => gist(error),
         Ok(schema) => {
-            // Another process that receives the encoding makes the same of a record.
+            // Another process that receives the encoding builds the same schema.
             let Ok(encoded) = EncodedSpec::of(&schema) else { return "too large".to_owned() };
             let decoded = EncodedSpec::decode(encoded.bytes());
             let decoded = decoded.unwrap_or_else(|error| panic!("{error}: {:?}", schema.spec()));

@@ -1,4 +1,4 @@
-//! The targets, one for each place.
+//! The targets, one module per input format.
 
 pub(crate) mod cache;
 pub(crate) mod compressed;
@@ -14,7 +14,7 @@ use std::path::PathBuf;
 
 use tempfile::TempDir;
 
-/// A file of this thread; it goes with the thread.
+/// Returns the path of a temporary file of this thread, deleted when the thread ends.
 fn scratch(name: &str) -> PathBuf {
     thread_local! {
         static FOLDER: TempDir = tempfile::tempdir().expect("there is a place for temporary files");

@@ -1,4 +1,4 @@
-//! The trainer socket: a worker that is told any bytes says what is wrong, or gives messages.
+//! Trainer socket: a worker that receives any bytes returns an error or messages.
 
 use std::io::Write;
 use std::net::Shutdown;
@@ -14,10 +14,10 @@ use crate::{Target, gist, size};
 
 pub(crate) const TARGET: Target = Target { name: "socket", run, seeds };
 
-/// Bytes that a socket's buffer takes without a reader.
+/// Number of bytes that fit into a socket's buffer without a reader.
 const SENT_MAX: usize = 64 << 10;
 
-/// Nothing here takes so long: all bytes are there before they are asked for.
+/// Not reached in practice: all bytes are available before they are read.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn frame(message: &ToWorker) -> Vec<u8> {

@@ -1,4 +1,4 @@
-//! Side tables: rows that were written, or an error.
+//! Side tables: rows as written, or an error.
 
 use shardfeed_table::{Column, Key, Keys, Layout, Table};
 
@@ -31,7 +31,8 @@ fn seeds() -> Vec<Vec<u8>> {
         table(Keys::Bytes(&[b"a", b"b"]), 1),
         table(Keys::Int64(&(0..600).collect::<Vec<_>>()), 8),
     ];
-    // Without the zeros behind the header, the page and the block, so that there is less to change.
+    // Without the zeros after the header, the page and the block, so that fewer bytes can be
+    // mutated.
     let packed = |file: &Vec<u8>| {
         let text = u32::from_le_bytes(file[12..16].try_into().expect("four bytes")) as usize;
         let head = &file[..16 + text];
@@ -40,8 +41,10 @@ fn seeds() -> Vec<Vec<u8>> {
     tables.iter().map(packed).collect()
 }
 
-/// The file that an input stands for: what follows the header begins at the next page, zeros follow to the end
-/// that the header says, and with `repaired` all checksums are right.
+/// Returns the file that an input represents.
+///
+/// The bytes after the header move to the next page, and zeros fill the file up to the length in
+/// the header. With `repaired` all checksums are valid.
 fn unpacked(input: &[u8], repaired: bool) -> Vec<u8> {
     let Some(length) = input.get(12..16) else {
         return input.to_vec();

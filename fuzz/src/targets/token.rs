@@ -1,4 +1,4 @@
-//! States: a token that says the same when it is written again, or an error.
+//! States: a state that is unchanged when it is serialized again, or an error.
 
 use shardfeed_plan::Token;
 

@@ -1,7 +1,10 @@
 """TFRecord input for training clusters: equal steps, exact resume, elastic world size.
 
-A `Loader` gives one rank its batches; `FixedLenFeature` and its siblings say what is in a record, with TensorFlow's meaning; `TFRecordWriter` and `read_records` write and read files, `write_table` writes what `operators.lookup` finds.
-`from_arrays`, `from_generator`, `from_tfds` make a `Source` of other data, which a `Loader` takes in place of files and features.
+`Loader` delivers the batches of one rank. `FixedLenFeature` and the other features describe the
+content of a record, as in TensorFlow. `TFRecordWriter` and `read_records` write and read files;
+`write_table` writes the tables for `operators.lookup`. `from_arrays`, `from_generator` and
+`from_tfds` create a `Source` from other data, which `Loader` accepts in place of files and
+features.
 """
 
 import importlib
@@ -103,7 +106,7 @@ __all__ = [
 
 
 if TYPE_CHECKING:
-    # These need their frameworks, so they are imported when they are asked for.
+    # These modules require their frameworks and are imported on first use.
     from shardfeed import grain as grain
     from shardfeed import huggingface as huggingface
     from shardfeed import jax as jax

@@ -26,28 +26,30 @@ class Column(NamedTuple):
     kind: str
     dtype: str
     shape: tuple[int, ...]
-    #: Of a ragged column: the length of the rows of each of its splits, None where they differ.
+    #: Of a ragged column: row length of each split; None where rows differ.
     row_lengths: tuple[int | None, ...]
 
 
 class Batch(dict[str, Any]):
     """One step's samples of one rank: a dict of its columns.
 
-    `batch["label"]` is an array `[rows, *shape]` of numpy, or a tensor of the loader's `output`; for strings,
-    ragged and sparse features it is one of shardfeed's columns. All view the batch's slot without a copy and may
-    be written where the framework writes; the slot is used again when the batch and all of them are gone. With
-    `device=` of a GPU the arrays and tensors of columns, and `valid`, are there; what else there is stays on the host.
+    `batch["label"]` is a numpy array `[rows, *shape]`, or a tensor of the loader's `output`;
+    strings, ragged and sparse features are shardfeed's columns. All view the batch's slot without a
+    copy, and may be written where the framework permits writing; the slot is reused after the batch
+    and all its columns are freed. With a GPU `device=`, the arrays and tensors of columns, and
+    `valid`, are on the GPU; everything else stays on the host.
 
-    For type checkers columns are `Any`, as torch's DataLoader has them: `output=` and the features decide what they are.
+    Type checkers see columns as `Any`, as with torch's DataLoader: `output=` and the features
+    determine their types.
 
-    Columns may be replaced, added and deleted; a `copy.copy` shares those that are not. What is made from a mapping,
-    `Batch({...})`, as some frameworks do it, and what comes out of pickle or `copy.deepcopy`, has the columns alone:
-    no `valid`, no step, and no state after it.
+    Columns may be replaced, added and deleted; `copy.copy` shares unchanged columns. A batch made
+    from a mapping, `Batch({...})`, as some frameworks do, or by pickle or `copy.deepcopy`, has only
+    columns: no `valid`, no step, and no state after it.
     """
 
     __slots__ = ("_columns", "_native", "_output", "_valid", "_with_provenance")
 
-    #: `None` in what was made from a mapping, which has only this and `_valid`.
+    #: `None` in a batch made from a mapping, which has only this and `_valid`.
     _native: NativeBatch | None
     _columns: dict[str, Column]
     _output: Output
@@ -71,7 +73,7 @@ class Batch(dict[str, Any]):
     def _of(
         cls, native: NativeBatch, columns: dict[str, Column], with_provenance: bool, output: Output
     ) -> Batch:
-        """A loader's batch."""
+        """Creates a loader's batch."""
         new = cls(dict.fromkeys(columns))
         new._native, new._columns = native, columns
         new._with_provenance, new._output = with_provenance, output
@@ -104,8 +106,11 @@ class Batch(dict[str, Any]):
         return self._native
 
     def to(self, device: torch.device | str | int, non_blocking: bool = False) -> Batch:
-        """This batch with its tensors on another device, as Lightning and Accelerate ask for it.
-        For output="torch"; columns that are no tensors stay as they are."""
+        """Returns this batch with its tensors on another device, as used by Lightning and
+        Accelerate.
+
+        For output="torch"; columns that are not tensors are unchanged.
+        """
         if self._native is not None and self._output.name != "torch":
             raise ConfigError(f'batches of output="{self._output.name}" do not move to devices; use output="torch"')
         new = self.__copy__()
@@ -133,15 +138,19 @@ class Batch(dict[str, Any]):
 
     @property
     def valid(self) -> Any:
-        """bool `[rows]`, False for padding, and where a corrupt record was skipped: another one stands there."""
+        """Validity of each row, bool `[rows]`: False for padding, and where another record replaces
+        a corrupt one."""
         if self._valid is None:
             self._valid = self._tensor(_array(self._slot.valid(), np.bool_), "bool", "valid")
         return self._valid
 
     @property
     def provenance(self) -> tuple[Any, Any] | None:
-        """Shard ordinal and ordinal in the shard of each row, int64 `[rows]` each; `loader.shards`
-        has the shards' paths. Where a corrupt record was skipped they name that one. None unless the loader was made with `provenance=True`."""
+        """Shard ordinal and ordinal in the shard of each row, int64 `[rows]` each.
+
+        `loader.shards` has the shards' paths. For a skipped corrupt record they name that record.
+        None unless the loader was created with `provenance=True`.
+        """
         native = self._slot
         if not self._with_provenance:
             return None
@@ -152,7 +161,8 @@ class Batch(dict[str, Any]):
         )
 
     def lengths(self, name: str) -> Any:
-        """How many values each row of a padded or ragged column has, int64 `[rows]`, on the host."""
+        """Returns the number of values in each row of a padded or ragged column, int64 `[rows]`, on
+        the host."""
         native = self._slot
         if name not in self._columns:
             raise no_column(name, self._columns)

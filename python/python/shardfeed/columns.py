@@ -1,7 +1,8 @@
-"""Columns that are no plain arrays: byte strings, and rows of different lengths.
+"""Columns that are not plain arrays: byte strings, and rows of different lengths.
 
-All of them view the batch's slot; nothing is copied until it is asked for. They are leaves to what walks through
-batches (torch's collate functions, tf.nest): read like sequences, but no `collections.abc.Sequence`.
+All of them view the batch's slot; data is copied only on request. Code that traverses batches
+(torch's collate functions, tf.nest) treats them as leaves: they read like sequences, but are no
+`collections.abc.Sequence`.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ Array = npt.NDArray[Any]
 #: A byte string, or nested lists of them.
 Nested: TypeAlias = "bytes | list[Nested]"
 
-#: The length of the rows of each split, None where they differ; (): nobody knows.
+#: Row length of each split, None where rows differ; (): unknown.
 Lengths = tuple[int | None, ...]
 
 
 class BytesColumn:
     """Byte strings of a fixed shape, `[rows, *shape]`.
 
-    Indexing gives `bytes` (a copy) for shape `()`, else nested lists of them.
+    Indexing returns `bytes` (a copy) for shape `()`, else nested lists of them.
 
-    - `values`: uint8, all strings end to end.
+    - `values`: uint8, all strings concatenated.
     - `offsets`: int64 `[rows * prod(shape) + 1]`; string i is `values[offsets[i]:offsets[i + 1]]`.
     """
 
@@ -67,22 +68,22 @@ class BytesColumn:
         return _nest(items, self.shape[1:])
 
     def view(self, index: int) -> memoryview:
-        """String `index` (row-major) without a copy."""
+        """Returns string `index` (row-major) without a copy."""
         return self.values[self.offsets[index] : self.offsets[index + 1]].data
 
     def tolist(self) -> list[Nested]:
-        """All rows as `bytes`, or nested lists of them; copies."""
+        """Returns all rows as `bytes`, or nested lists of them; copies."""
         return self[:]
 
     def to_numpy(self) -> Array:
-        """An object array of `bytes` of the column's shape; copies."""
+        """Returns an object array of `bytes` of the column's shape; copies."""
         out = np.empty(self.shape[0] * self._per_row, dtype=object)
         for i in range(len(out)):
             out[i] = self._item(i)
         return out.reshape(self.shape)
 
     def to_tf(self) -> tf.Tensor:
-        """A string `tf.Tensor` of the column's shape; copies."""
+        """Returns a string `tf.Tensor` of the column's shape; copies."""
         framework = TensorFlow().framework
         return framework.constant(self.to_numpy(), dtype=framework.string)
 
@@ -94,12 +95,14 @@ class BytesColumn:
 
 
 class RaggedColumn:
-    """Rows of any number of numbers, or of rows of these. Indexing gives a row without a copy: an
-    array, or with several splits a `RaggedColumn` of what is in the row.
+    """Rows of any number of numbers, possibly nested.
 
-    - `values`: `[n, *shape]`, all rows end to end.
-    - `nested_row_splits`: int64 each, the outermost `[rows + 1]` first: row r is what lies from
-      `splits[r]` to `splits[r + 1]` in the next one, after the last one in `values`.
+    Indexing returns a row without a copy: an array, or with several splits a `RaggedColumn` of the
+    row's content.
+
+    - `values`: `[n, *shape]`, all rows concatenated.
+    - `nested_row_splits`: int64 each, the outermost `[rows + 1]` first: row r is the range
+      `splits[r]` to `splits[r + 1]` of the next split, or for the last split of `values`.
     """
 
     __slots__ = ("_lengths", "nested_row_splits", "values")
@@ -111,7 +114,7 @@ class RaggedColumn:
 
     @property
     def row_splits(self) -> Array:
-        """The outermost splits, int64 `[rows + 1]`."""
+        """Outermost splits, int64 `[rows + 1]`."""
         return self.nested_row_splits[0]
 
     def __len__(self) -> int:
@@ -133,21 +136,25 @@ class RaggedColumn:
         return RaggedColumn(values, *inner, lengths=self._lengths[1:]) if inner else values
 
     def lengths(self) -> Array:
-        """How many values, or rows of values, each row has, int64 `[rows]`."""
+        """Returns the number of values, or rows of values, in each row, int64 `[rows]`."""
         return np.diff(self.row_splits)
 
     def tolist(self) -> list[object]:
-        """All rows as nested lists; copies."""
+        """Returns all rows as nested lists; copies."""
         return [row.tolist() for row in self]
 
     def inner(self) -> RaggedColumn:
-        """With several splits the rows of rows, one after the other: a column of all splits but the outermost one, over
-        the same memory. Raises `ValueError` with one split."""
+        """Returns the nested rows, concatenated: a column of all splits but the outermost, over the
+        same memory.
+
+        Raises `ValueError` with one split.
+        """
         return RaggedColumn(self.values, *_without_outermost(self.nested_row_splits), lengths=self._lengths[1:])
 
     def to_dense(self, default: npt.ArrayLike = 0, length: int | None = None) -> Array:
-        """`[rows, length, ...]`, short rows filled with `default`; `length` is the longest row's if not
-        given, inner rows are as long as the longest of them. Copies.
+        """Returns an array `[rows, length, ...]` with short rows filled with `default`; copies.
+
+        `length` defaults to the longest row; inner rows have the length of the longest one.
 
         Raises `ValueError` if a row is longer than `length`.
         """
@@ -161,17 +168,16 @@ class RaggedColumn:
         return out
 
     def to_sparse(self) -> tuple[Array, Array, tuple[int, ...]]:
-        """Indices int64 `[n, 1 + splits]`, values `[n, ...]` and dense shape, as TensorFlow's SparseTensor
-        has them for a VarLenFeature. Values are not copied."""
+        """Returns indices int64 `[n, 1 + splits]`, values `[n, ...]` and dense shape, as in
+        TensorFlow's SparseTensor for a VarLenFeature. Values are not copied."""
         indices, shape = _places(self.nested_row_splits)
         return indices, self.values, shape
 
     def to_torch_jagged(self) -> torch.Tensor:
-        """A nested `torch.Tensor` of layout torch.jagged, over the same memory. Writing to `values()` writes to the
-        batch.
+        """Returns a nested `torch.Tensor` of layout torch.jagged, over the same memory.
 
-        Raises `ValueError` for rows of rows: torch knows one ragged dimension. `inner()` of two splits has that, beside the
-        outermost `row_splits`.
+        Writing to its `values()` writes to the batch. Raises `ValueError` for nested rows: torch
+        supports one ragged dimension. With two splits use `inner()` and the outermost `row_splits`.
         """
         if len(self.nested_row_splits) != 1:
             raise ValueError(
@@ -183,20 +189,21 @@ class RaggedColumn:
         make = output.framework.nested.nested_tensor_from_jagged
         if "max_seqlen" not in signature(make).parameters:
             return make(values, splits)
-        # Without the longest row torch pads to as many values as there are in all.
+        # Without the longest row, torch pads to the total number of values.
         lengths = self.lengths()
         least, most = int(lengths.min(initial=len(self.values))), int(lengths.max(initial=0))
         return make(values, splits, min_seqlen=least, max_seqlen=most)
 
     def to_tf_ragged(self) -> tf.RaggedTensor:
-        """A `tf.RaggedTensor` over the same memory, row splits int64."""
+        """Returns a `tf.RaggedTensor` over the same memory, row splits int64."""
         output = TensorFlow()
         return _tf_ragged(output, output.view(self.values), self.nested_row_splits, self._lengths)
 
     def to_tf_sparse(self) -> tf.SparseTensor:
-        """A `tf.SparseTensor`, as `tf.io.parse_example` gives for a VarLenFeature. Values are not copied.
+        """Returns a `tf.SparseTensor`, as `tf.io.parse_example` for a VarLenFeature. Values are not
+        copied.
 
-        Raises `ValueError` if single values have a shape of their own.
+        Raises `ValueError` if the values are not scalars.
         """
         if self.values.ndim != 1:
             raise ValueError(
@@ -210,12 +217,12 @@ class RaggedColumn:
 
 
 class RaggedBytesColumn:
-    """Rows of any number of byte strings, or of rows of these. Indexing gives a row as a list of
+    """Rows of any number of byte strings, possibly nested. Indexing returns a row as a list of
     `bytes`, or nested lists, a copy.
 
     - `values`, `offsets`: the strings, as in `BytesColumn`.
     - `nested_row_splits`: as in `RaggedColumn`, over strings.
-    - `shape`: of what lies together, `()` for single strings.
+    - `shape`: of one element of the innermost rows, `()` for single strings.
     """
 
     __slots__ = ("_lengths", "nested_row_splits", "offsets", "shape", "values")
@@ -231,7 +238,7 @@ class RaggedBytesColumn:
 
     @property
     def row_splits(self) -> Array:
-        """The outermost splits, int64 `[rows + 1]`."""
+        """Outermost splits, int64 `[rows + 1]`."""
         return self.nested_row_splits[0]
 
     def __len__(self) -> int:
@@ -256,7 +263,7 @@ class RaggedBytesColumn:
         return BytesColumn(self.values, offsets, (end - begin, *self.shape)).tolist()
 
     def lengths(self) -> Array:
-        """How many strings, or rows of strings, each row has, int64 `[rows]`."""
+        """Returns the number of strings, or rows of strings, in each row, int64 `[rows]`."""
         return np.diff(self.row_splits)
 
     def inner(self) -> RaggedBytesColumn:
@@ -265,17 +272,17 @@ class RaggedBytesColumn:
         return RaggedBytesColumn(self.values, self.offsets, *splits, shape=self.shape, lengths=self._lengths[1:])
 
     def tolist(self) -> list[list[Nested]]:
-        """All rows as nested lists of `bytes`; copies."""
+        """Returns all rows as nested lists of `bytes`; copies."""
         return self[:]
 
     def to_tf_ragged(self) -> tf.RaggedTensor:
-        """A string `tf.RaggedTensor`, row splits int64; copies."""
+        """Returns a string `tf.RaggedTensor`, row splits int64; copies."""
         return _tf_ragged(TensorFlow(), self._strings().to_tf(), self.nested_row_splits, self._lengths)
 
     def to_tf_sparse(self) -> tf.SparseTensor:
-        """A string `tf.SparseTensor`, as `tf.io.parse_example` gives for a VarLenFeature; copies.
+        """Returns a string `tf.SparseTensor`, as `tf.io.parse_example` for a VarLenFeature; copies.
 
-        Raises `ValueError` if single values have a shape of their own.
+        Raises `ValueError` if the elements are not single strings.
         """
         if self.shape:
             raise ValueError(
@@ -285,7 +292,7 @@ class RaggedBytesColumn:
         return SparseColumn(indices, self._strings(), shape).to_tf_sparse()
 
     def _strings(self) -> BytesColumn:
-        """What lies in the rows, `[n, *shape]`."""
+        """Returns the content of the innermost rows, `[n, *shape]`."""
         return BytesColumn(self.values, self.offsets, (int(self.nested_row_splits[-1][-1]), *self.shape))
 
     def __repr__(self) -> str:
@@ -293,9 +300,9 @@ class RaggedBytesColumn:
 
 
 class SparseColumn:
-    """Values at places of a tensor that is mostly empty.
+    """Values at positions of a mostly empty tensor.
 
-    - `indices`: int64 `[n, 1 + dims]`, the row and the place in it of each value, ascending.
+    - `indices`: int64 `[n, 1 + dims]`, row and position in it of each value, ascending.
     - `values`: `[n]`, for strings a `BytesColumn`.
     - `shape`: `(rows, *size)`.
     """
@@ -311,29 +318,31 @@ class SparseColumn:
         return self.shape[0]
 
     def to_dense(self, default: npt.ArrayLike = 0) -> Array:
-        """An array of `shape`, with `default` where no value is. Of values at one place the last one
-        stays. Copies."""
+        """Returns an array of `shape`, with `default` where there is no value. Of several values at
+        one position the last is used. Copies."""
         values = self.values.to_numpy() if isinstance(self.values, BytesColumn) else self.values
         out = np.full(self.shape, default, dtype=values.dtype)
         out[tuple(self.indices.T)] = values
         return out
 
     def to_torch_sparse(self) -> torch.Tensor:
-        """A sparse COO `torch.Tensor` of `shape`; values are not copied. Not for strings."""
+        """Returns a sparse COO `torch.Tensor` of `shape`; values are not copied. Not for
+        strings."""
         numbers = self._numbers("torch")
         output = Torch()
         indices, values = output.view(self.indices).t(), output.view(numbers)
-        # The worker checked the places.
+        # The worker checked the indices.
         return output.framework.sparse_coo_tensor(indices, values, self.shape, check_invariants=False)
 
     def to_tf_sparse(self) -> tf.SparseTensor:
-        """A `tf.SparseTensor` of `shape`; numbers are not copied, strings are."""
+        """Returns a `tf.SparseTensor` of `shape`; numbers are not copied, strings are."""
         output = TensorFlow()
         values = self.values.to_tf() if isinstance(self.values, BytesColumn) else output.view(self.values)
         return output.framework.SparseTensor(output.view(self.indices), values, self.shape)
 
     def to_jax_bcoo(self) -> BCOO:
-        """A `jax.experimental.sparse.BCOO` of `shape`, indices int32 unless jax_enable_x64 is on. Not for strings."""
+        """Returns a `jax.experimental.sparse.BCOO` of `shape`. Indices are int32 unless
+        jax_enable_x64 is on. Not for strings."""
         numbers = self._numbers("JAX")
         output = Jax()
         indices, values = output.view(self.indices), output.view(numbers)
@@ -349,7 +358,7 @@ class SparseColumn:
 
 
 def _tf_ragged(output: TensorFlow, values: Any, splits: tuple[Array, ...], lengths: Lengths) -> Any:
-    """With the lengths that all rows have as TensorFlow's own parser gives them."""
+    """Returns a RaggedTensor with uniform row lengths where TensorFlow's own parser has them."""
     ragged = output.framework.RaggedTensor
     for split, length in zip(reversed(splits), reversed(lengths or (None,) * len(splits)), strict=True):
         if length is None:
@@ -366,7 +375,7 @@ def _without_outermost(splits: tuple[Array, ...]) -> tuple[Array, ...]:
 
 
 def _inner(splits: tuple[Array, ...], row: int) -> tuple[int, int, list[Array]]:
-    """Where a row lies in the values, and the splits inside of it."""
+    """Returns the range of a row in the values, and its inner splits."""
     begin, end = int(splits[0][row]), int(splits[0][row + 1])
     inner = []
     for ends in splits[1:]:
@@ -377,7 +386,8 @@ def _inner(splits: tuple[Array, ...], row: int) -> tuple[int, int, list[Array]]:
 
 
 def _places(splits: tuple[Array, ...]) -> tuple[Array, tuple[int, ...]]:
-    """The place of each value, int64 `[n, 1 + splits]`, and the shape that holds all."""
+    """Returns the indices of each value, int64 `[n, 1 + splits]`, and the shape that contains
+    all."""
     columns = [np.arange(len(splits[0]) - 1)]
     shape = [len(splits[0]) - 1]
     for ends in splits:

@@ -1,4 +1,4 @@
-"""The file beside shards that says what is in them, `PREFIX.shardfeed.json`."""
+"""The file `PREFIX.shardfeed.json`, which describes the content of the shards beside it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class Description:
-    """What was written.
+    """Content of the shards of a dataset.
 
     - `files`: name and size in bytes of each shard.
-    - `digest`: of what the shards were made of; None where that is not known beforehand.
+    - `digest`: of the data that the shards were made from; None if not known in advance.
     """
 
     columns: tuple[StoredColumn, ...]
@@ -31,7 +31,8 @@ class Description:
 
     @classmethod
     def read(cls, path: Path) -> Description:
-        """The description at `path`. Raises `ConfigError` if it is none, or of a later version."""
+        """Reads the description at `path`. Raises `ConfigError` if it is invalid or of a later
+        version."""
         try:
             data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             version = data["format"]
@@ -47,7 +48,7 @@ class Description:
         raise ConfigError(f"{path}: has format {version!r}; this version of shardfeed reads {_FORMAT}")
 
     def write(self, path: Path) -> None:
-        """Puts it there, durable."""
+        """Writes the description durably."""
         data = {
             "format": _FORMAT,
             "records": self.records,
@@ -62,7 +63,7 @@ class Description:
             os.fsync(file.fileno())
 
     def source(self, directory: Path) -> Source:
-        """The dataset in `directory`. Raises if a file is not there, or of another size."""
+        """Returns the dataset in `directory`. Raises if a file is missing or has another size."""
         for name, size in self.files:
             path = directory / name
             try:
@@ -80,11 +81,12 @@ class Description:
 
 
 def open_source(directory: str | os.PathLike[str], prefix: str | None = None) -> Source:
-    """What `from_arrays` or `from_generator` wrote to a directory, there or in another process.
+    """Returns a dataset that `from_arrays` or `from_generator` wrote, in any process.
 
-    - `prefix`: which of the datasets; may be left out if there is one.
+    - `prefix`: of the dataset; optional if the directory has only one.
 
-    Raises `DatasetNotFoundError` if there is none or a file is missing, `ShardChangedError` if one has another size.
+    Raises `DatasetNotFoundError` if there is none or a file is missing, `ShardChangedError` if a
+    file has another size.
     """
     folder = Path(os.path.abspath(os.fspath(directory)))
     if prefix is None:

@@ -1,4 +1,4 @@
-"""What columns become on a GPU: arrays that view the device's slot, or a framework's own tensors. docs/GPU.md."""
+"""Types of columns on a GPU: views of the device's slot, or a framework's tensors. docs/GPU.md."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ class Device(Protocol):
 
 
 def ordinal(device: str | Device, output: str) -> int | None:
-    """The number of the device that a text or a `torch.device` names; None for the host. Raises `ConfigError`."""
+    """Returns the number of the device named by a text or `torch.device`; None: host.
+
+    Raises `ConfigError` for other names.
+    """
     text = str(device)
     match = re.fullmatch(r"cuda(?::([0-9]{1,4}))?", text)
     if text == "cpu":
@@ -37,16 +40,17 @@ def ordinal(device: str | Device, output: str) -> int | None:
 
 
 def _current() -> int:
-    """torch's current device, if torch has begun to use one."""
+    """Returns torch's current device, if torch has initialized CUDA; else 0."""
     torch = Torch().framework
     return int(torch.cuda.current_device()) if torch.cuda.is_initialized() else 0
 
 
 class Arrays(Output):
-    """`DeviceArray`s, which other libraries take by DLPack. For output="numpy": numpy has nothing on GPUs."""
+    """`DeviceArray`s, which other libraries import by DLPack. For output="numpy", as numpy has no
+    GPU arrays."""
 
     def check(self, dtypes: Iterable[tuple[str, str]]) -> None:
-        """All types can be given."""
+        """Accepts all types."""
 
     def fill(self, batch: Batch) -> None:
         for name, array in _named(batch):
@@ -54,8 +58,8 @@ class Arrays(Output):
 
 
 class TorchOnDevice(Torch):
-    """`torch.Tensor` of torch's own memory on the GPU, copied there from the batch on torch's current stream.
-    With `zero_copy` tensors that view the batch."""
+    """`torch.Tensor` in torch's own memory on the GPU, copied from the batch on torch's current
+    stream. With `zero_copy`, tensors that view the batch."""
 
     def __init__(self, number: int, zero_copy: bool) -> None:
         super().__init__()
@@ -78,7 +82,7 @@ class TorchOnDevice(Torch):
 
 
 class JaxOnDevice(Jax):
-    """`jax.Array` of JAX's own memory on the GPU."""
+    """`jax.Array` in JAX's own memory on the GPU."""
 
     def check(self, dtypes: Iterable[tuple[str, str]]) -> None:
         wide = [name for name, dtype in dtypes if dtype in ("int64", "float64")]
@@ -92,7 +96,8 @@ class JaxOnDevice(Jax):
     def fill(self, batch: Batch) -> None:
         jax = self.framework
         taken = [(name, jax.dlpack.from_dlpack(array, copy=True)) for name, array in _named(batch)]
-        # What JAX runs later is on streams that it shows to nobody: the batch's place is released when its copy is done.
+        # JAX does not expose the streams of later work, so the slot is released when its copy is
+        # complete.
         jax.block_until_ready([value for _, value in taken])
         for name, value in taken:
             _put(batch, name, value)
@@ -100,7 +105,7 @@ class JaxOnDevice(Jax):
 
 
 def find(output: str, number: int, zero_copy: bool) -> Output:
-    """The output of this name on a GPU. Raises `ConfigError`."""
+    """Returns the output of this name on a GPU. Raises `ConfigError`."""
     if zero_copy and output != "torch":
         raise ConfigError(
             'zero_copy=True is for output="torch": output="numpy" gives views as it is, and JAX does not say when it is '
@@ -119,7 +124,7 @@ def find(output: str, number: int, zero_copy: bool) -> Output:
 
 
 def _named(batch: Batch) -> list[tuple[str | None, DeviceArray]]:
-    """The batch's arrays on the device with their columns' names; which rows are valid has none."""
+    """Returns the batch's arrays on the device with their columns' names; None for `valid`."""
     names = {column.place: name for name, column in batch._columns.items()}
     return [(None if place is None else names[place], array) for place, array in batch._slot.device_arrays()]
 

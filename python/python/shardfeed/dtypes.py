@@ -1,4 +1,4 @@
-"""Types of numbers by name."""
+"""Numeric types by name."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from shardfeed.errors import ConfigError
 
 
 class NamedType(Protocol):
-    """A type of numbers of a framework, such as `tf.float32`."""
+    """A framework's numeric type, such as `tf.float32`."""
 
     @property
     def name(self) -> str: ...
 
 
-#: A type of numbers by its name, numpy's, or a framework's.
+#: A numeric type: its name, or numpy's or a framework's type.
 DType: TypeAlias = npt.DTypeLike | NamedType
 
 _DTYPES = (
@@ -38,7 +38,7 @@ _DTYPES = (
 
 
 def dtype_name(dtype: DType | None) -> str:
-    """Our name of a type that numpy, TensorFlow or a word says."""
+    """Returns shardfeed's name of a type given by name, or as a type of numpy or a framework."""
     text: Any = dtype if isinstance(dtype, str) else getattr(dtype, "name", None)
     if text is None:
         try:
@@ -51,7 +51,7 @@ def dtype_name(dtype: DType | None) -> str:
 
 
 def as_numpy(dtype: str) -> Any:
-    """numpy's type of a column's type."""
+    """Returns the numpy type of a column's type."""
     if dtype != "bfloat16":
         return np.dtype(dtype)
     try:

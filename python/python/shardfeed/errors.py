@@ -1,4 +1,4 @@
-"""What shardfeed raises. Messages say what is wrong, where, and what to do."""
+"""Exceptions of shardfeed. Messages state the problem, its location and a remedy."""
 
 from __future__ import annotations
 
@@ -6,47 +6,49 @@ from collections.abc import Iterable
 
 
 class ShardfeedError(Exception):
-    """Anything that shardfeed says."""
+    """Base class of all errors of shardfeed."""
 
 
 class ConfigError(ShardfeedError, ValueError):
-    """Options that have no meaning, alone or together; the message names values that have."""
+    """Options that are invalid, alone or combined; the message lists valid values."""
 
 
 class TokenError(ShardfeedError, ValueError):
-    """A state that this loader cannot go on from. The loader is unchanged."""
+    """A state from which this loader cannot resume. The loader is unchanged."""
 
 
 class DatasetNotFoundError(ShardfeedError, FileNotFoundError):
-    """No file under a name or pattern."""
+    """No file matches a name or pattern."""
 
 
 class ClusterError(ShardfeedError, ConnectionError):
-    """The coordinator or the worker does not answer, or is not the right one."""
+    """The coordinator or the worker does not answer, or is not the expected one."""
 
 
 class DeniedError(ShardfeedError, PermissionError):
-    """The cluster does not know who this is, or does not let it do what it asked for."""
+    """The cluster does not authenticate this client, or does not authorize its request."""
 
 
 class JobIdentityError(ConfigError):
-    """The job's name stands for a job with another identity; the message lists what differs."""
+    """The job's name belongs to a job with another identity; the message lists the differences."""
 
 
 class ConflictError(ShardfeedError):
-    """The ranks of one run were started from different states or with different numbers."""
+    """The ranks of one run were started from different states, or with different options such as
+    world size, global batch or limit."""
 
 
 class SupersededError(ShardfeedError):
-    """The ranks were started again elsewhere: restart this one from the same state."""
+    """The ranks were restarted elsewhere: restart this one from the same state."""
 
 
 class JobCancelledError(ShardfeedError):
-    """Somebody cancelled the job: the message says who. After `shardfeed job resume` ranks may start again."""
+    """The job was cancelled; the message names who cancelled it. Ranks may start again after
+    `shardfeed job resume`."""
 
 
 class FencedError(ShardfeedError):
-    """This rank was started again elsewhere; this loader no longer speaks for it."""
+    """This rank was restarted elsewhere; this loader no longer acts for it."""
 
 
 class DeviceError(ShardfeedError, RuntimeError):
@@ -54,13 +56,13 @@ class DeviceError(ShardfeedError, RuntimeError):
 
 
 class DataError(ShardfeedError):
-    """Something is wrong with a file; the loader stands before it and may be asked again."""
+    """A file is invalid; the loader stays before it and may be retried."""
 
     #: Path of the file.
     file: str | None = None
     #: Offset of the record's header in the uncompressed file, in bytes.
     offset: int | None = None
-    #: The record's number in the file, from 0.
+    #: Record number in the file, from 0.
     ordinal: int | None = None
 
 
@@ -69,13 +71,13 @@ class CorruptRecordError(DataError):
 
 
 class FeatureError(DataError):
-    """A record is not what the features say."""
+    """A record does not match the features."""
 
 
 class ShardChangedError(DataError):
-    """A file is not the one that was indexed."""
+    """A file differs from the one that was indexed."""
 
 
 def no_column(name: object, columns: Iterable[str]) -> KeyError:
-    """The error for a name that no column has."""
+    """Returns the error for a column name that does not exist."""
     return KeyError(f"there is no column {name!r}; the columns are {', '.join(map(repr, columns))}")

@@ -1,4 +1,4 @@
-"""What is in a record: names and meaning of TensorFlow's `tf.io.*Feature`."""
+"""Features of records, with the names and semantics of TensorFlow's `tf.io.*Feature`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from shardfeed.dtypes import DType
 from shardfeed.errors import ConfigError
 
-#: What a record without a feature has instead: a number, a string, or an array or nested lists of them.
+#: Value for records without the feature: a number, a string, or an array or nested lists of them.
 Default: TypeAlias = npt.ArrayLike | None
 
 _DTYPES = {
@@ -28,7 +28,7 @@ _DTYPES = {
 
 
 class Feature:
-    """What is in a record under a name: the base class of the features."""
+    """Base class of the features, which describe the values under a name in a record."""
 
     __slots__ = ()
 
@@ -44,11 +44,12 @@ class ForeignFeature(Protocol):
 class FixedLenFeature(Feature):
     """The same number of values in every record.
 
-    - `shape`: of one record's values, `()` for one value.
-    - `dtype`: "float32", "int64" or "string" (byte strings); anything whose name is one of these, as
-      numpy's and TensorFlow's types, will do.
-    - `default_value`: for records without the feature: as many values as the shape holds, which TensorFlow does
-      not repeat, either. None, and a default without values: such a record is an error.
+    - `shape`: of the values of one record; `()` for one value.
+    - `dtype`: "float32", "int64" or "string" (byte strings); or an object with one of these names,
+      such as a numpy or TensorFlow type.
+    - `default_value`: for records without the feature: as many values as the shape holds; as in
+      TensorFlow, a single value is not repeated. None, or a default without values: such a record
+      is an error.
 
     Gives an array `[rows, *shape]`; for strings a `BytesColumn`.
     """
@@ -60,10 +61,10 @@ class FixedLenFeature(Feature):
 
 @dataclass(frozen=True)
 class VarLenFeature(Feature):
-    """Any number of values in a record, also none.
+    """Zero or more values per record.
 
-    Gives a `RaggedColumn`; for strings a `RaggedBytesColumn`. In `sequence_features` any number of
-    values in each step: rows of steps of values.
+    Gives a `RaggedColumn`; for strings a `RaggedBytesColumn`. In `sequence_features`, zero or more
+    values per step: rows of steps of values.
     """
 
     dtype: DType
@@ -71,14 +72,16 @@ class VarLenFeature(Feature):
 
 @dataclass(frozen=True)
 class FixedLenSequenceFeature(Feature):
-    """Any number of values of a shape, padded to the longest record of the batch.
+    """Any number of values of one shape, padded to the longest record of the batch.
 
-    - `shape`, `dtype`: of one of them, as for `FixedLenFeature`.
-    - `allow_missing`: whether a record without the feature has none; in `features` it must be True.
-    - `default_value`: what pads, one value; else 0 or the empty string. Not in `sequence_features`.
+    - `shape`, `dtype`: of one value, as for `FixedLenFeature`.
+    - `allow_missing`: whether a record without the feature has no values; must be True in
+      `features`.
+    - `default_value`: one value for padding; default 0 or the empty string. Not in
+      `sequence_features`.
 
-    Gives an array `[rows, longest, *shape]`, for strings a `BytesColumn`; `batch.lengths(name)` says how
-    many each row has. In `sequence_features` each step has one of this shape.
+    Gives an array `[rows, longest, *shape]`, for strings a `BytesColumn`; `batch.lengths(name)` has
+    the number of values per row. In `sequence_features` each step has one value of this shape.
     """
 
     shape: Sequence[int] | int
@@ -89,15 +92,15 @@ class FixedLenSequenceFeature(Feature):
 
 @dataclass(frozen=True)
 class RaggedFeature(Feature):
-    """Any number of values, parted into rows, and rows of rows, by other features of the record.
+    """Any number of values, partitioned into (nested) rows by other features of the record.
 
-    - `value_key`: the key of the values, if it is not the feature's name.
-    - `partitions`: how they are parted, the outermost first: `RaggedFeature.RowSplits(key)`,
-      `RowLengths(key)`, `RowStarts(key)`, `RowLimits(key)`, `ValueRowIds(key)`,
-      `UniformRowLength(length)`. A partition that does not fit its values is an error.
+    - `value_key`: key of the values, if different from the feature's name.
+    - `partitions`: outermost first: `RaggedFeature.RowSplits(key)`, `RowLengths(key)`,
+      `RowStarts(key)`, `RowLimits(key)`, `ValueRowIds(key)`, `UniformRowLength(length)`. A
+      partition that does not fit its values is an error.
 
-    Gives a `RaggedColumn` with one split for the records and one for each partition; uniform lengths
-    that come last are dimensions of the values instead. Splits are int64.
+    Gives a `RaggedColumn` with one split for the records and one for each partition; trailing
+    uniform lengths become dimensions of the values instead. Splits are int64.
     """
 
     dtype: DType
@@ -106,42 +109,42 @@ class RaggedFeature(Feature):
 
     @dataclass(frozen=True)
     class RowSplits:
-        """Where each row begins, and where the last one ends."""
+        """Start of each row, and the end of the last row."""
 
         key: str
         what: ClassVar[str] = "row_splits"
 
     @dataclass(frozen=True)
     class RowLengths:
-        """How many values each row has."""
+        """Number of values in each row."""
 
         key: str
         what: ClassVar[str] = "row_lengths"
 
     @dataclass(frozen=True)
     class RowStarts:
-        """Where each row begins."""
+        """Start of each row."""
 
         key: str
         what: ClassVar[str] = "row_starts"
 
     @dataclass(frozen=True)
     class RowLimits:
-        """Where each row ends."""
+        """End of each row."""
 
         key: str
         what: ClassVar[str] = "row_limits"
 
     @dataclass(frozen=True)
     class ValueRowIds:
-        """In which row each value is, ascending."""
+        """Row number of each value, ascending."""
 
         key: str
         what: ClassVar[str] = "value_row_ids"
 
     @dataclass(frozen=True)
     class UniformRowLength:
-        """All rows have so many values."""
+        """All rows have `length` values."""
 
         length: int
         what: ClassVar[str] = "uniform_row_length"
@@ -159,12 +162,13 @@ _Partition = (
 
 @dataclass(frozen=True)
 class SparseFeature(Feature):
-    """Values at places of a large and mostly empty tensor.
+    """Values at positions of a large and mostly empty tensor.
 
-    - `index_key`: the key of the places, int64, as many as values; one for each dimension.
+    - `index_key`: key of the positions, int64, as many as values; one key per dimension.
     - `value_key`, `dtype`: the values.
-    - `size`: of each dimension; a place outside of it is an error.
-    - `already_sorted`: whether the places ascend in every record, which is checked; else they are sorted.
+    - `size`: of each dimension; a position outside it is an error.
+    - `already_sorted`: whether the positions ascend in every record, which is checked; otherwise
+      they are sorted.
 
     Gives a `SparseColumn` of shape `[rows, *size]`.
     """
@@ -181,14 +185,15 @@ _FEATURES: dict[str, type[Feature]] = {
     for kind in (FixedLenFeature, VarLenFeature, FixedLenSequenceFeature, RaggedFeature, SparseFeature)
 }
 
-#: Name, all but the default as JSON, default.
+#: Name; everything but the default, as JSON; default.
 FeatureTuple = tuple[str, str, list[Any] | None]
 
 
 def checked(
     features: Mapping[str, Feature | ForeignFeature] | None, argument: str = "features"
 ) -> dict[str, Feature] | None:
-    """The features, those of TensorFlow as ours. Raises `ConfigError` for what is no feature."""
+    """Returns the features, converting those of TensorFlow. Raises `ConfigError` for anything
+    else."""
     if features is None:
         return None
     if not isinstance(features, Mapping):
@@ -202,15 +207,15 @@ def checked(
 
 
 def to_native(features: Mapping[str, Feature] | None) -> list[FeatureTuple] | None:
-    """Features that are `checked`, as the extension module takes them."""
+    """Returns `checked` features in the format of the extension module."""
     return None if features is None else [_to_native(name, feature) for name, feature in features.items()]
 
 
 def row_lengths(
     features: Mapping[str, Feature] | None, sequence_features: Mapping[str, Feature] | None
 ) -> dict[str, tuple[int | None, ...]]:
-    """Name to the length of the rows of each of the column's row splits, None where they differ, of features that give
-    ragged columns."""
+    """Returns, for features that give ragged columns, the row length of each row split of the
+    column; None where rows differ."""
     found: dict[str, tuple[int | None, ...]] = {}
     for given, of_record in ((features or {}, (None,)), (sequence_features or {}, (None, None))):
         for name, feature in given.items():
@@ -240,7 +245,7 @@ def _ours(name: str, feature: object) -> Feature:
             f"feature {name!r} must be a FixedLenFeature, a VarLenFeature or another feature of "
             f"shardfeed or tf.io, not {type(feature).__name__}"
         )
-    # TensorFlow's are named tuples; what only they have is about TensorFlow's own tensors.
+    # TensorFlow's are named tuples; their additional fields concern TensorFlow's own tensors.
     fields = {field.name: getattr(feature, field.name) for field in dataclasses.fields(cast(Any, kind))}
     if kind is RaggedFeature:
         fields["partitions"] = tuple(_our_partition(each) for each in fields["partitions"])
@@ -365,7 +370,7 @@ def _default(
 
 
 def _default_values(value: Any, dtype: str) -> list[Any]:
-    """All values, row by row."""
+    """Returns all values in row-major order."""
     if dtype == "bytes":
         items = np.empty((), dtype=object)
         items[()] = value
@@ -377,7 +382,7 @@ def _default_values(value: Any, dtype: str) -> list[Any]:
         return [item.encode() if isinstance(item, str) else bytes(item) for item in flat]
     array = np.asarray(value)
     if array.size == 0:
-        return []  # nothing to have a type
+        return []  # without values there is no type to check
     if dtype == "int64" and array.dtype == np.uint64 and array.max() >= 2**63:
         raise ValueError(f"{array.max()} does not fit int64")
     if array.dtype.kind not in ("iub" if dtype == "int64" else "iubf"):

@@ -1,4 +1,5 @@
-"""A loader as a source of Grain's pipelines, with its state in Grain's checkpoints. Needs grain."""
+"""A loader as a source of Grain pipelines, with its state in Grain's checkpoints. Requires
+grain."""
 
 from __future__ import annotations
 
@@ -14,19 +15,20 @@ from shardfeed.sizes import whole_number
 
 
 class IterDataset(grain.IterDataset):
-    """The batches of a loader, as dicts, for `map()` and what else Grain makes of an `IterDataset`.
+    """Batches of a loader as dicts, for `map()` and Grain's other transformations of an
+    `IterDataset`.
 
-    An iterator begins where the loader stands now, and goes on from epoch to epoch. Its `get_state()` is the loader's
-    `state_dict()`, which Grain's checkpoints keep, also for iterators that fetch ahead of the step: theirs belongs to
-    the last element that came out. It is JSON, the same on every rank (not with tail="uneven"), and `Loader(resume=)`
-    takes it, too.
+    An iterator begins at the loader's current position and continues from epoch to epoch. Its
+    `get_state()` is the loader's `state_dict()`, which Grain stores in checkpoints. Iterators that
+    fetch ahead of the step store the state of the last element they returned. The state is JSON,
+    the same on every rank (except with tail="uneven"), and valid for `Loader(resume=)`.
 
-    - `epochs`: the last one is this - 1; None: there is no last one.
-    - `valid`: name under which elements have `batch.valid`; None: they have not.
+    - `epochs`: number of the epoch to stop before; None: unlimited.
+    - `valid`: name of `batch.valid` in the elements; None: not included.
 
-    A rank has one iterator at a time: a new one begins anew, and the one before raises `ConfigError`. Processes of
-    `mp_prefetch()` are refused, as each would deliver all batches of the rank: shardfeed reads and decodes in threads of
-    its own.
+    A rank has one iterator at a time: a new one starts from the beginning, and the previous one
+    raises `ConfigError`. Processes of `mp_prefetch()` are rejected, as each would deliver all
+    batches of the rank; shardfeed reads and decodes in its own threads.
 
     Raises `ConfigError` if `valid` is the name of a column.
     """
@@ -52,7 +54,7 @@ class IterDataset(grain.IterDataset):
 
 
 class _Turn:
-    """Which iterator of a dataset may take batches; held while it does."""
+    """The iterator of a dataset that may consume batches; the lock is held while it does."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -60,7 +62,7 @@ class _Turn:
 
 
 class Iterator(grain.DatasetIterator):
-    """What `iter()` of an `IterDataset` gives."""
+    """Iterator over an `IterDataset`."""
 
     def __init__(self, loader: Loader, epochs: int | None, valid: str | None, turn: _Turn) -> None:
         super().__init__()
@@ -72,12 +74,12 @@ class Iterator(grain.DatasetIterator):
             self._check()
             loader = self._loader
             while self._epochs is None or loader.epoch < self._epochs:
-                # Made before its batch is consumed, as what makes it may fail or be interrupted.
+                # Created before its batch is consumed, as creating it may fail or be interrupted.
                 element: Any = next(Epoch(loader, loader.epoch, self._make), None)
                 if element is not None:
                     return element  # type: ignore[no-any-return]
                 if loader._native.steps() == 0:
-                    break  # as will be every other epoch
+                    break  # all other epochs are empty, too
             raise StopIteration
 
     def _make(self, native: NativeBatch) -> dict[str, Any]:
@@ -88,12 +90,12 @@ class Iterator(grain.DatasetIterator):
         return element
 
     def get_state(self) -> State:
-        """The loader's `state_dict()`."""
+        """Returns the loader's `state_dict()`."""
         self._check_turn()
         return self._loader.state_dict()
 
     def set_state(self, state: State) -> None:
-        """Goes on from a state, at any world size whose batches the lanes divide."""
+        """Resumes from a state, at any world size whose batches the lanes divide."""
         with self._turn.lock:
             self._check()
             self._loader.load_state_dict(state)

@@ -1,4 +1,4 @@
-"""A loader in Hugging Face's `Trainer`, with its own checkpoints. Needs transformers."""
+"""A loader in Hugging Face's `Trainer`, with its own checkpoints. Requires transformers."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from shardfeed.loader import Loader, State
 
 
 class LoaderState(TrainerCallback, ExportableState):
-    """Keeps in the trainer's state (trainer_state.json) the loader's after the last batch that the weights have.
+    """Saves the loader's state in the trainer's state (trainer_state.json), as of the last batch
+    that is in the weights.
 
-    `Trainer` fetches all batches of an update before the first of them, and a batch is in the weights after the update:
-    a checkpoint that is made after an exception inside of an update has the state before it. `LoaderTrainer` adds this
-    callback, and calls `trained_on()`.
+    `Trainer` fetches all batches of an update in advance, and a batch is in the weights after the
+    update: a checkpoint made after an exception inside an update has the state before it.
+    `LoaderTrainer` adds this callback, and calls `trained_on()`.
     """
 
     def __init__(self) -> None:
         self.loader: Loader | None = None
-        #: The state that a checkpoint held, which `Trainer` puts here.
+        #: State from a checkpoint, set by `Trainer`.
         self.saved: State | None = None
         self._state: State | None = None
-        #: The epoch of the last batch, and the state after it where no update followed yet.
+        #: Epoch of the last batch, and the state after it until the next update.
         self._epoch: int | None = None
         self._pending: State | None = None
 
@@ -40,7 +41,7 @@ class LoaderState(TrainerCallback, ExportableState):
         train_dataloader: object = None,
         **more: object,
     ) -> None:
-        """Moves the loader to where the checkpoint was made."""
+        """Moves the loader to the position of the checkpoint."""
         if not isinstance(train_dataloader, Loader):
             raise ConfigError(
                 f"LoaderState is for a shardfeed.Loader from get_train_dataloader(), not {type(train_dataloader).__name__}"
@@ -52,14 +53,14 @@ class LoaderState(TrainerCallback, ExportableState):
         self._state, self._epoch, self._pending = self.loader.state_dict(), None, None
 
     def trained_on(self, batch: Batch) -> None:
-        """The gradients have this batch of the loader; the next update is with it."""
+        """Notes that the gradients include this batch, as the next update will."""
         if self.loader is not None:
             self._epoch, self._pending = batch.epoch, self.loader.state_after(batch)
 
     def on_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: object
     ) -> None:
-        """The weights have the gradients."""
+        """Commits the state: the weights now include the gradients."""
         if self._pending is None:
             raise ConfigError(
                 "LoaderState does not know which batch this update is with: training_step() of LoaderTrainer needs the "
@@ -71,17 +72,18 @@ class LoaderState(TrainerCallback, ExportableState):
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: object
     ) -> None:
-        """Where the number of steps is unknown, only now is it known that none follows."""
+        """Notes the end of an epoch whose number of steps was unknown."""
         if self._pending is None:
             self._note_end()
 
     def _note_end(self) -> None:
-        """That a batch was its epoch's last one is known to the loader alone. All that was fetched was trained on."""
+        """Updates the state if the last batch ended its epoch, which only the loader knows. All
+        fetched batches were trained on."""
         if self.loader is not None and self._epoch not in (None, self.loader.epoch) and self.loader.step == 0:
             self._state = self.loader.state_dict()
 
     def state(self) -> dict[str, dict[str, object]]:
-        """As `Trainer` writes it into its checkpoints."""
+        """Returns the state in the format of `Trainer`'s checkpoints."""
         return {"args": {}, "attributes": {"saved": self.saved if self._state is None else self._state}}
 
 
@@ -94,13 +96,13 @@ class LoaderTrainer(Trainer):
             model_inputs=lambda batch: {"input_ids": batch["tokens"], "labels": batch["tokens"]},
         )
 
-    - `train_loader`: makes this rank's loader, with output="torch"; called once, when training begins: before that
-      the rank may be unknown.
-    - `eval_loader`: makes the loader for `evaluate()`, with output="torch" and restart=True; called once, when an
-      evaluation begins. None: `eval_dataset=`, as for `Trainer`.
-    - `model_inputs`: the model's arguments from a batch; None: its columns.
-    - `args`: with `ignore_data_skip=True` and `restore_callback_states_from_checkpoint=True`, as the loader continues
-      where the checkpoint was made.
+    - `train_loader`: returns this rank's loader, with output="torch"; called once, when training
+      begins, as the rank may be unknown before.
+    - `eval_loader`: returns the loader for `evaluate()`, with output="torch" and restart=True;
+      called once, when an evaluation begins. None: `eval_dataset=`, as for `Trainer`.
+    - `model_inputs`: returns the model's arguments for a batch; None: its columns.
+    - `args`: requires `ignore_data_skip=True` and `restore_callback_states_from_checkpoint=True`,
+      as the loader resumes at the position of the checkpoint.
     - The others as for `Trainer`.
 
     Raises `ConfigError` for other `args`, and for an `eval_loader` without restart=True.
@@ -117,7 +119,7 @@ class LoaderTrainer(Trainer):
         if eval_loader is not None:
             if options.get("eval_dataset") is not None:
                 raise ConfigError("LoaderTrainer takes eval_loader= or eval_dataset=, not both")
-            # `Trainer` wants to know that there is something to evaluate on.
+            # `Trainer` requires an evaluation dataset.
             options["eval_dataset"] = eval_loader
         super().__init__(*arguments, **options)
         for name in ("ignore_data_skip", "restore_callback_states_from_checkpoint"):
@@ -131,13 +133,15 @@ class LoaderTrainer(Trainer):
         self.add_callback(LoaderState())
 
     def get_train_dataloader(self) -> Loader:
-        """The loader, as it is: `Accelerator.prepare` would divide its batches once more."""
+        """Returns the loader unprepared: `Accelerator.prepare` would divide its batches once
+        more."""
         if self._loader is None:
             self._loader = self._make_loader()
         return self._loader
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
-        """The loader of `eval_loader`, as it is; for another data set as of `Trainer`."""
+        """Returns the loader of `eval_loader`, unprepared; for another dataset, `Trainer`'s
+        dataloader."""
         if self._make_eval_loader is None or eval_dataset not in (None, self._make_eval_loader):
             return super().get_eval_dataloader(eval_dataset)
         if self._eval_loader is None:
@@ -147,12 +151,12 @@ class LoaderTrainer(Trainer):
         return self._eval_loader
 
     def num_examples(self, dataloader: Any) -> int:
-        """Samples of an epoch, of all ranks."""
+        """Returns the samples of an epoch, over all ranks."""
         number: int = dataloader.records if isinstance(dataloader, Loader) else super().num_examples(dataloader)
         return number
 
     def training_step(self, model: torch.nn.Module, inputs: object, *more: object) -> torch.Tensor:
-        """A step over the model's arguments, as a dict."""
+        """Runs a training step on the model's arguments, as a dict."""
         loss: torch.Tensor = super().training_step(model, self._arguments(inputs), *more)
         if isinstance(inputs, Batch):
             for callback in self.callback_handler.callbacks:
@@ -161,7 +165,7 @@ class LoaderTrainer(Trainer):
         return loss
 
     def prediction_step(self, model: torch.nn.Module, inputs: object, *more: object, **options: object) -> Any:
-        """As of `Trainer`, over the model's arguments."""
+        """Runs `Trainer`'s prediction step on the model's arguments."""
         return super().prediction_step(model, self._arguments(inputs), *more, **options)
 
     def _arguments(self, inputs: object) -> object:
@@ -170,8 +174,11 @@ class LoaderTrainer(Trainer):
         return dict(inputs if self._model_inputs is None else self._model_inputs(inputs))
 
     def _run_epoch(self, **of_epoch: Any) -> None:
-        """Corrects the number of steps for the rest of an epoch. With that of a whole one `Trainer` would leave a last
-        update of fewer than `gradient_accumulation_steps` batches to the next epoch."""
+        """Corrects the number of steps for the rest of an epoch.
+
+        With the number of a full epoch, `Trainer` would defer a last update of fewer than
+        `gradient_accumulation_steps` batches to the next epoch.
+        """
         loader, epoch = self._loader, of_epoch.get("epoch")
         if loader is not None and loader.epoch == epoch and loader.step > 0 and loader._native.steps() is not None:
             left = len(loader) - loader.step

@@ -1,4 +1,4 @@
-"""Datasets made of arrays and of Python's generators."""
+"""Datasets from arrays and Python generators."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from shardfeed.staging import Staging, description_name
 from shardfeed.stored import Array, StoredColumn, as_array, column_of
 from shardfeed.writing import Layout, encode_numbered
 
-#: Of an array, at once in memory.
+#: Bytes of an array processed at a time.
 _CHUNK_BYTES = 16 << 20
 
 
-#: Columns of a tuple, as Keras names them.
+#: Column names of a tuple, as in Keras.
 _TUPLE_NAMES = ("x", "y", "sample_weight")
 
 
@@ -40,22 +40,26 @@ def from_arrays(
     compression: Compression = None,
     force: bool = False,
 ) -> Source:
-    """Writes arrays as a dataset, one record for each row, and returns it as `Loader` takes it; where the same arrays
-    were written with the same options, it only does the latter.
+    """Writes arrays as a dataset, one record per row, and returns its `Source`.
+
+    If the same arrays were already written with the same options, only returns it.
 
         source = sf.from_arrays({"image": images, "label": labels}, "/data/digits")    # [n, 28, 28], [n]
         loader = sf.Loader(source, batch_size=32)
 
-    So every rank may call it, and every start: one writes, others wait for it. What the loader gives has the type and
-    shape of a row: int64, float32 and strings are stored as such, text as UTF-8 (it comes back as bytes), all other
-    numbers as their bytes, with `operators.decode_raw` in the source.
+    Every rank may therefore call it at every start: one writes, the others wait. The loader
+    delivers the type and shape of a row: int64, float32 and strings are stored directly, text as
+    UTF-8 (returned as bytes), all other numbers as their bytes, with `operators.decode_raw` in the
+    source.
 
-    - `arrays`: by name, or as a tuple `(x, y)` or `(x, y, sample_weight)`, whose columns are named so; each `[n, ...]`: of bool, (u)int8 to (u)int32, int64, float16 to float64, bfloat16, or
-      strings; what numpy makes an array of. They are read row by row, so that `np.memmap` may be larger than memory.
+    - `arrays`: by name, or a tuple `(x, y)` or `(x, y, sample_weight)`, which gives these column
+      names; each convertible to a numpy array `[n, ...]` of bool, (u)int8 to (u)int32, int64,
+      float16 to float64, bfloat16, or strings. Arrays are read row by row, so `np.memmap` may be
+      larger than memory.
     - The others as for `write_dataset`.
 
-    Raises `ConfigError` as `write_dataset`, and for an array that cannot be stored; and if the shards that are there
-    are of other arrays.
+    Raises `ConfigError` as `write_dataset`, for an array that cannot be stored, and if the existing
+    shards contain other arrays.
     """
     layout = Layout.of(directory, prefix, shard_bytes, seed, compression, force)
     columns, values = _columns(arrays)
@@ -64,7 +68,7 @@ def from_arrays(
     if there is not None:
         return there
     with layout.stage(wait=True) as staging:
-        # Another process may have written them meanwhile.
+        # Another process may have written them in the meantime.
         there = _there(layout, digest)
         if there is not None:
             return there
@@ -85,8 +89,9 @@ def from_generator(
     compression: Compression = None,
     force: bool = False,
 ) -> Source:
-    """Writes what a function yields as a dataset, once, and returns it as `Loader` takes it. Later, and in other
-    processes, `open_source(directory)` does.
+    """Writes the records of a function as a dataset, once, and returns its `Source`.
+
+    Use `open_source(directory)` later and in other processes.
 
         def photos():
             for path in paths:
@@ -94,13 +99,15 @@ def from_generator(
 
         source = sf.from_generator(photos, "/data/photos")
 
-    Each record has the same columns, each of one type and shape, or it is an error that names the record. They are
-    stored as `from_arrays` says. Numbers of Python are int64 and float64 as in numpy, unless `columns` say otherwise.
+    All records must have the same columns with the same type and shape; otherwise the error names
+    the record. They are stored as in `from_arrays`. Python numbers are int64 and float64 as in
+    numpy, unless `columns` declares otherwise.
 
-    - `function`: returns an iterable of dicts, or of tuples `(x, y)` or `(x, y, sample_weight)`, whose columns are named
-      so; called once, without arguments, and read to its end.
-    - `columns`: name to (dtype, shape of a row); None: those of the first record. With shape `(None,)` rows may have
-      any number of values, of int64, float32 or strings, and the loader gives a ragged column.
+    - `function`: returns an iterable of dicts, or of tuples `(x, y)` or `(x, y, sample_weight)`,
+      which give these column names; called once, without arguments, and read to its end.
+    - `columns`: name to (dtype, shape of a row); None: as in the first record. With shape `(None,)`
+      rows may have any number of values, of int64, float32 or strings, and the loader gives a
+      ragged column.
     - The others as for `write_dataset`.
     """
     if not callable(function):
@@ -115,7 +122,7 @@ def from_generator(
 
 
 class _Rows:
-    """Encodes rows that all have the same columns, those of the first one if nobody says."""
+    """Encodes rows with equal columns, by default those of the first row."""
 
     def __init__(self, columns: list[StoredColumn] | None) -> None:
         self.columns = columns or []
@@ -160,7 +167,7 @@ def _write(
 
 
 def _there(layout: Layout, digest: str) -> Source | None:
-    """The dataset, if it was made of what has this digest, and is whole."""
+    """Returns the dataset if it has this digest and is complete; else None."""
     path = layout.directory / description_name(layout.prefix)
     try:
         description = Description.read(path)
@@ -190,7 +197,8 @@ def _declared(columns: Mapping[str, tuple[Any, Any]]) -> list[StoredColumn]:
 
 
 def _by_name(values: tuple[Any, ...]) -> Mapping[str, Any] | tuple[Any, ...]:
-    """A tuple's values by their names, if it has as many as names are known for."""
+    """Returns the values of a tuple by name, if it has at most as many values as there are
+    names."""
     return dict(zip(_TUPLE_NAMES, values, strict=False)) if 0 < len(values) <= len(_TUPLE_NAMES) else values
 
 
@@ -216,7 +224,7 @@ def _length(values: dict[str, Array]) -> int:
 
 
 def _digest(layout: Layout, columns: list[StoredColumn], values: dict[str, Array]) -> str:
-    """Of all that decides the bytes of the shards."""
+    """Returns the digest of everything that determines the bytes of the shards."""
     forms = [(column.name, column.dtype, column.shape) for column in columns]
     options = [1, _length(values), layout.shard_bytes, layout.seed, layout.compression]
     digest = hashlib.sha256(json.dumps([options, forms]).encode())

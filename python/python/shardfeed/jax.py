@@ -1,4 +1,4 @@
-"""Global arrays of JAX from what each process's loader gives. Needs jax."""
+"""Global JAX arrays from the batches of each process's loader. Requires jax."""
 
 from __future__ import annotations
 
@@ -19,18 +19,21 @@ def global_batch(
     *,
     valid: str | None = None,
 ) -> dict[str, jax.Array]:
-    """A step of all ranks as global `jax.Array`s `[world_size * rows, ...]`, by
-    `jax.make_array_from_process_local_data`. No process waits for another one.
+    """Returns a step of all ranks as global `jax.Array`s `[world_size * rows, ...]`.
 
-    - `batch`: this process's batch of a loader with output="numpy" or "jax", or a dict of arrays `[rows, ...]`.
-    - `sharding`: of all columns, or by name. Rows are parted over processes in the order of the mesh's devices; with
-      `rank=jax.process_index()` and devices in their usual order the rows are those of the ranks in order.
-    - `valid`: name under which the result has `batch.valid`, bool; None: it has not.
+    Uses `jax.make_array_from_process_local_data`; processes do not wait for each other.
 
-    Types of 64 bits become those of 32 unless jax_enable_x64 is on.
+    - `batch`: this process's batch of a loader with output="numpy" or "jax", or a dict of arrays
+      `[rows, ...]`.
+    - `sharding`: for all columns, or by name. Rows are divided among processes in the order of the
+      mesh's devices; with `rank=jax.process_index()` and devices in default order, rows follow the
+      order of the ranks.
+    - `valid`: name of `batch.valid` in the result, bool; None: not included.
 
-    Raises `ConfigError` for columns that are no arrays and names without a sharding; `OverflowError` for an int64
-    that does not fit.
+    64-bit types become 32-bit unless jax_enable_x64 is on.
+
+    Raises `ConfigError` for columns that are not arrays and for names without a sharding;
+    `OverflowError` for an int64 value that does not fit.
     """
     columns = dict(batch)
     if valid is not None:

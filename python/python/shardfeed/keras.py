@@ -1,4 +1,4 @@
-"""A loader in Keras' `fit`, also one that continues inside of an epoch. Needs keras and tensorflow."""
+"""A loader in Keras' `fit`, with resume inside an epoch. Requires keras and tensorflow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shardfeed.loader import Loader
 
 
 class ValidationArguments(TypedDict, total=False):
-    """Those of `keras.Model.fit` that a validation has."""
+    """Arguments of `keras.Model.fit` for validation."""
 
     validation_data: tf.data.Dataset
     validation_steps: int
@@ -39,26 +39,26 @@ def fit_arguments(
     state: str | None = None,
     prefetch: int = 2,
 ) -> FitArguments:
-    """Arguments with which `model.fit` trains on what is left of the epochs 0 to `epochs` - 1.
+    """Returns arguments for `model.fit` that train on the rest of epochs 0 to `epochs` - 1.
 
         def pair(x):
             return x["image"], x["label"], x["valid"]
 
         model.fit(**sf.keras.fit_arguments(loader, 90, pair, validation=held_out, valid="valid"))
 
-    Keras has one number of steps for all epochs of a fit. Here its first epoch ends with the loader's, also after a
-    resume inside of an epoch, and each later one has all steps. `loader.state_dict()` in a callback's
-    `on_train_batch_end` is the state after that batch.
+    Keras has one number of steps for all epochs of a fit. With these arguments the first epoch ends
+    with the loader's epoch, also after a resume inside an epoch, and later epochs have all steps.
+    `loader.state_dict()` in a callback's `on_train_batch_end` is the state after that batch.
 
-    - `element`: what the model takes, from the dict of columns; None: the dict.
-    - `validation`: a loader with restart=True, all of whose steps Keras evaluates after each epoch. `element` and
-      `valid` are for it, too; `state` is not.
+    - `element`: converts the dict of columns to the model's input; None: the dict.
+    - `validation`: a loader with restart=True; Keras evaluates all of its steps after each epoch.
+      `element` and `valid` apply to it, `state` does not.
     - `valid`, `state`: as for `Loader.as_tf_dataset`.
     - `prefetch`: elements that TensorFlow fetches ahead.
-    - Callbacks of your own go behind those that are returned: `arguments["callbacks"] += [...]`.
+    - Add your own callbacks after the returned ones: `arguments["callbacks"] += [...]`.
 
-    For steps_per_execution=1. Raises `TypeError` where the steps of an epoch are unknown (mode="dynamic"), `ConfigError`
-    for a `validation` without restart=True.
+    For steps_per_execution=1. Raises `TypeError` if the steps of an epoch are unknown
+    (mode="dynamic"), `ConfigError` for a `validation` without restart=True.
     """
 
     def elements(each: Loader, **options: Any) -> tf.data.Dataset:
@@ -75,27 +75,29 @@ def fit_arguments(
         steps_per_epoch=steps,
         initial_epoch=loader.epoch,
         epochs=epochs,
-        shuffle=False,  # the loader does that, and Keras warns
+        shuffle=False,  # the loader shuffles, and Keras warns
         callbacks=[RestOfEpoch(steps - loader.step)],
         **held_out,
     )
 
 
 class RestOfEpoch(keras.callbacks.Callback):
-    """Ends the first epoch of a fit after so many steps. It goes before other callbacks: what they say about stopping
-    at the end of an epoch stays."""
+    """Ends the first epoch of a fit after `steps` steps.
+
+    It must precede other callbacks, so that their request to stop at the end of an epoch is kept.
+    """
 
     def __init__(self, steps: int) -> None:
         super().__init__()
         self._left: int | None = steps
 
     def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
-        """Keras leaves the epoch when `stop_training` is set."""
+        """Sets `stop_training`, upon which Keras leaves the epoch."""
         if self._left is not None and batch + 1 >= self._left:
             self.model.stop_training = True
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
-        """And goes on with the next one if it is not."""
+        """Resets `stop_training`, so that Keras continues with the next epoch."""
         if self._left is not None:
             self._left = None
             self.model.stop_training = False

@@ -1,4 +1,4 @@
-"""One rank's batches, epoch after epoch."""
+"""Loader: the batches of one rank, epoch by epoch."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from shardfeed.sources import Source
 if TYPE_CHECKING:
     import tensorflow as tf
 
-#: What `state_dict()` returns: JSON.
+#: JSON-compatible state returned by `state_dict()`.
 State: TypeAlias = dict[str, object]
 
 
 class Skipped(NamedTuple):
-    """Something corrupt that was skipped. `what` is "record"; or of a damaged file "rest", all from this record
-    on, or "file", all of it."""
+    """Skipped corrupt data. `what` is "record", or for a damaged file "rest" (everything from this
+    record on) or "file" (everything)."""
 
     file: str
     offset: int
@@ -52,116 +52,121 @@ class Skipped(NamedTuple):
 
 
 def _described(error: BaseException) -> str | None:
-    """An error as the coordinator shows it; None: the process was asked to end."""
+    """Returns the error text shown by the coordinator; None if the process was asked to exit."""
     if isinstance(error, (KeyboardInterrupt, GeneratorExit)) or (isinstance(error, SystemExit) and not error.code):
         return None
     return f"{type(error).__name__}: {error}"
 
 
 def _close(native: _native.NativeLoader) -> None:
-    """Closes a loader that its program left open, with the error that ended the program, if one did."""
+    """Closes a loader that was left open, with the error that ended the program, if any."""
     error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
     native.close(None if error is None else _described(error))
 
 
 class Loader:
-    """The batches of one rank. Iterating goes through one epoch and stops; iterating again goes on
-    with the next one. After a `break` the next loop goes on with the batch that would have come.
+    """The batches of one rank.
 
-    Which sample stands in which batch follows from the files' content, `seed`, `shuffle`,
-    `shuffle_window`, `interleave`, `block_length`, `lanes` and `tail` alone, and from the global batch
-    (batch_size x world_size): not from prefetch or threads. Ranks agree without talking to each other.
-    For the same global batches at another world size keep `lanes` and batch_size x world_size; a state
-    keeps its lanes.
+    One iteration covers one epoch; the next iteration covers the next epoch. After a `break`, the
+    next loop resumes with the batch that would have come next.
 
-    - `files`: a path, a glob, or a list of them, or "@whole.txt" for what the lines of a text name; or URLs, such as "s3://bucket/train/*.tfrecord", gs://, az:// or
-      https:// (there without patterns): docs/SOURCES.md. Credentials come from the environment. Or a `Source`, as
-      `from_arrays`, `from_generator`, `from_tfds` and `open_source` give it, which says what is in its files: its
-      features, and its operators before those that are given, unless `features` are. docs/DATASETS.md.
-    - `features`: name to `FixedLenFeature`, `VarLenFeature`, `FixedLenSequenceFeature`, `RaggedFeature` or
-      `SparseFeature`, or those of `tf.io` themselves; None: raw records under "record".
-    - `sequence_features`: name to `FixedLenSequenceFeature`, `VarLenFeature` or `RaggedFeature` of the feature
-      lists of `tf.train.SequenceExample`s; `features` are then those of the context. No name may be in both.
-    - `operators`: what is made of the columns, one after the other, by the worker: see `shardfeed.operators`. They
-      are part of the job's order: a state goes on under the same ones only.
-    - `outputs`: names of the columns that batches have; None: all of features and operators.
-    - `output`: what batches have for numbers: "numpy" arrays, or "torch", "jax" or "tf" (TensorFlow) tensors, which
-      view the batch without a copy. See docs/FRAMEWORKS.md.
-    - `device`: where they are: "cpu", or "cuda" or "cuda:0" for a GPU of NVIDIA's, to which batches are copied ahead of
-      the loop. There "numpy" gives `DeviceArray`s, which others take by DLPack, "torch" and "jax" tensors of the
-      framework's own memory; "tf" is for the CPU. `zero_copy`: with "torch", tensors that view the batch instead, which
-      is used again when they are gone: work on other streams must be over by then. See docs/GPU.md.
-    - `device_operators`: `cast`, `normalize` and `layout` that come after `operators` and that the GPU carries out, so that
-      what is small crosses the bus. The bits are the worker's. They are no part of the order: a state goes on under others.
-      With device="cpu" they are the last of `operators`, and as those.
+    The batch of a sample depends only on the files' content, `seed`, `shuffle`, `shuffle_window`,
+    `interleave`, `block_length`, `lanes`, `tail` and the global batch (batch_size x world_size),
+    not on prefetching or threads. Ranks agree without communication. For the same global batches at
+    another world size, keep `lanes` and batch_size x world_size; a state keeps its lanes.
+
+    - `files`: path, glob, or a list of them; "@whole.txt" for the files listed in a text file, one
+      per line; or URLs such as "s3://bucket/train/*.tfrecord", gs://, az:// or https:// (no
+      patterns), see docs/SOURCES.md. Credentials come from the environment. Or a `Source` from
+      `from_arrays`, `from_generator`, `from_tfds` or `open_source`: it supplies its features, and
+      its operators before the given ones, unless `features` is given. See docs/DATASETS.md.
+    - `features`: name to `FixedLenFeature`, `VarLenFeature`, `FixedLenSequenceFeature`,
+      `RaggedFeature` or `SparseFeature`, or the `tf.io` features; None: raw records under "record".
+    - `sequence_features`: name to `FixedLenSequenceFeature`, `VarLenFeature` or `RaggedFeature` of
+      the feature lists of `tf.train.SequenceExample`s; `features` has the context, by other names.
+    - `operators`: transformations of the columns, applied in order by the worker; see
+      `shardfeed.operators`. They are part of the job's order: a state requires the same operators.
+    - `outputs`: names of the columns in a batch; None: all columns of features and operators.
+    - `output`: type of numeric columns: "numpy" arrays, or "torch", "jax" or "tf" (TensorFlow)
+      tensors that view the batch without a copy. See docs/FRAMEWORKS.md.
+    - `device`: location of numeric columns: "cpu", or "cuda" or "cuda:0" for an NVIDIA GPU, to
+      which batches are copied ahead of the loop. On a GPU, "numpy" gives `DeviceArray`s (for
+      DLPack); "torch" and "jax" give tensors in the framework's own memory; "tf" is for the CPU.
+      `zero_copy`: with "torch", tensors view the batch instead. Its memory is reused after they
+      are freed: work on other streams must have finished by then. See docs/GPU.md.
+    - `device_operators`: `cast`, `normalize` and `layout` operators that the GPU applies after
+      `operators`, so that less data crosses the bus; bit-identical to the worker's. Not part of the
+      order: a state is valid with others; but with device="cpu" they are the last of `operators`.
     - `batch_size`: samples per rank and step.
-    - `shuffle_window`: samples of a lane that are shuffled among each other; at least a lane's
-      length is one uniform shuffle. Memory is about two windows of records for each lane of this
-      rank, or less within `memory_budget`.
-    - `interleave`, `block_length`: files that are read in turn, and samples taken in a turn. `interleave=None`: 16, or
-      1 with `shuffle=False`, which keeps the order of the files.
-    - `lanes`: equal pieces that an epoch is cut into; must divide batch_size x world_size. None: the
-      world size, or what the state to resume from says.
-    - `tail`: "drop" leaves the incomplete last step out, "pad" fills it with samples that are not
-      `valid`, "uneven" gives everything once, in steps that may be short and may differ by rank. None: "drop", or with
-      mode="dynamic" "uneven", the only one that it has.
-    - `mode`: "deterministic": which rank delivers what follows from the order. "dynamic": the coordinator hands
-      groups of `interleave` files out to whoever asks first, for ranks of different speed and for files that
-      arrive slowly; everything in an epoch is still delivered once. An epoch ends for all ranks when every
-      sample is consumed, so its steps are not known before; a rank that is gone leaves its rest to the others. A
-      state goes on only in the same cluster, while that keeps the lists. It has tail="uneven" only, and no `limit` or
-      `lanes`.
-    - `in_doubt`, `in_doubt_grace`: with mode="dynamic", what becomes of samples that a trainer had begun when its worker or
-      its process was gone, and of which it has not said whether it consumed them. No other rank gets them while it may
-      come back and say so: once everything else of the epoch is consumed, for `in_doubt_grace` seconds (None: 60) more, or
-      until `shardfeed rank gone`. Then "redeliver" (None) gives them to other ranks: none is lost, and those that
-      the trainer did consume come twice; "drop" to nobody: none comes twice, and those that it did not consume are lost.
-      The same on all ranks.
-    - `limit`: only the first slots of the order, for smoke runs.
-    - `rank`, `world_size`: None: from SHARDFEED_RANK and SHARDFEED_WORLD_SIZE, torch.distributed if it is initialized,
-      torchrun, Horovod, Open MPI, MVAPICH2, Slurm, Cray PALS, Cray ALPS, PMI, jax.distributed if it is initialized, or
-      TF_CONFIG, the first that knows, else 0 of 1. The logger "shardfeed" says which one.
-    - `replica`: (i, n): this process is the i-th of n that get the same batches, as with tensor or pipeline parallelism. A
-      launcher's rank is then that of n consecutive processes; a given one is the data-parallel rank, for any other
-      grouping. None: no other process gets these batches. In a cluster the replicas are a job each, "NAME.replica-1"
-      beside "NAME", which reads for itself; mode="deterministic" only, and no resume="latest".
-    - `coordinator`: addresses of a cluster's coordinators, a list of "host:port" or one text with commas; one
-      that answers is enough, the leader is found. "@PATH": of the file that a coordinator writes with
-      --endpoint-file, which is waited for. None: SHARDFEED_COORDINATOR if that is set, else everything in
-      this process.
-      In a cluster this host's worker reads and batches, and the arrays view its shared memory; the batches are
-      the same. If it dies, this process goes on in its place at the exact batch.
-    - `job`: the name that the ranks share in the cluster; it stands for one order. None: made of `run` and
-      the order. `run`: one start of all ranks; None: what Slurm says, or torchrun with
-      --rdzv-id.
-    - `dataset`: a dataset that the cluster knows by this name, instead of `files`.
-    - `worker`: path of this host's worker's socket; None: SHARDFEED_WORKER, else the usual place; without one
-      this process reads by itself. `fallback`: whether it also does in place of a worker that is gone.
-    - `timeout`: seconds to wait for a coordinator (or a worker without fallback) that does not answer, or for files whose
-      listing or scan makes no progress. A
-      rank of a dynamic job that does its lost worker's work waits on, as nobody else can say what it may read.
-    - `prefetch`: batches ahead at most; None: 4, and more while the trainer is kept waiting by bursts. `memory_budget`: bytes or text like "4GiB" for batches ahead
-      and records in reading; None: a quarter of the memory of the host or container, divided by the ranks on the host if
-      the launcher says how many.
-    - `cache_bytes`: space on this host's disk, bytes or text, for what was read of files in object stores, shared by
-      all its processes; 0: nothing of it is kept. `cache_dir`: folder for that and for indexes; None:
-      SHARDFEED_CACHE_DIR, else ~/.cache/shardfeed. In a cluster the worker has its own.
-    - `provenance`: whether batches say which records they are made of.
-    - `resume`: a state to go on from, as for `load_state_dict`; "latest": where the cluster knows all
-      ranks of the job to stand (it hears of it every heartbeat, so some batches may come again); not with
-      tail="uneven", so neither with mode="dynamic".
-    - `restart`: True: every `iter()` begins at step 0 of the same epoch, for evaluation: of epoch 0, or of that which
-      `set_epoch()` or a state says. Not with mode="dynamic". False: an `iter()` after a `break` goes on with the batch
-      that would have come, for training. None: as False, and the first such `iter()` warns.
+    - `shuffle_window`: samples of a lane shuffled together; at least the lane's length: one uniform
+      shuffle. Memory: about two windows of records per lane of this rank, less in `memory_budget`.
+    - `interleave`, `block_length`: number of files read in turn, and samples taken per turn.
+      `interleave=None`: 16, or 1 with `shuffle=False`, which keeps the order of the files.
+    - `lanes`: number of equal parts of an epoch; must divide batch_size x world_size. None: the
+      world size, or the lanes of the state to resume from.
+    - `tail`: "drop" omits the incomplete last step, "pad" fills it with samples that are not
+      `valid`, "uneven" delivers every sample once, in steps that may be short and may differ by
+      rank. None: "drop", or "uneven" with mode="dynamic", which supports no other.
+    - `mode`: "deterministic": the order determines the rank of each sample. "dynamic": the
+      coordinator grants groups of `interleave` files to ranks on request, for ranks of different
+      speed and files that arrive slowly; every sample of an epoch is still delivered once. An epoch
+      ends for all ranks when all samples are consumed, so its number of steps is not known in
+      advance; other ranks take over the rest of a rank that is gone. A state is valid only in the
+      same cluster, while it keeps the lists. Requires tail="uneven"; excludes `limit` and `lanes`.
+    - `in_doubt`, `in_doubt_grace`: with mode="dynamic", the policy for samples that a trainer had
+      begun, but not reported as consumed or not, when its worker or process was lost. They are
+      reserved while the trainer may return and report: until `in_doubt_grace` seconds (None: 60)
+      after the rest of the epoch is consumed, or until `shardfeed rank gone`. Then "redeliver"
+      (None) grants them to other ranks: none is lost, and those that the trainer consumed are
+      delivered twice. "drop" grants them to no rank: none is delivered twice, and those that the
+      trainer did not consume are lost. All ranks must use the same values.
+    - `limit`: use only the first `limit` entries of the order, for smoke tests.
+    - `rank`, `world_size`: None: from the first available of SHARDFEED_RANK and
+      SHARDFEED_WORLD_SIZE, torch.distributed if initialized, torchrun, Horovod, Open MPI, MVAPICH2,
+      Slurm, Cray PALS, Cray ALPS, PMI, jax.distributed if initialized, and TF_CONFIG; else 0 of 1.
+      The logger "shardfeed" reports the source.
+    - `replica`: (i, n): this process is number i of n that get the same batches, as with tensor or
+      pipeline parallelism. A launcher's rank then counts n consecutive processes per data-parallel
+      rank; a given `rank` is the data-parallel rank, for any other grouping. None: no other process
+      gets these batches. In a cluster each replica is a separate job, "NAME.replica-1" beside
+      "NAME", with its own reads; mode="deterministic" only, without resume="latest".
+    - `coordinator`: addresses of a cluster's coordinators: a list of "host:port", or one text with
+      commas. One address that answers is enough; the leader is found. "@PATH": read from the file
+      that a coordinator writes with --endpoint-file; the loader waits for the file. None:
+      SHARDFEED_COORDINATOR if set, else everything runs in this process. In a cluster this host's
+      worker reads and batches, and the arrays view its shared memory; the batches are the same. If
+      the worker dies, this process continues in its place at the exact batch.
+    - `job`: name that the ranks share in the cluster; identifies one order. None: from `run` and
+      the order. `run`: one start of all ranks; None: from Slurm, or torchrun with --rdzv-id.
+    - `dataset`: name of a dataset registered in the cluster, instead of `files`.
+    - `worker`: socket path of this host's worker; None: SHARDFEED_WORKER, else the default path;
+      without a worker this process reads. `fallback`: whether it also replaces a lost worker.
+    - `timeout`: seconds to wait for a coordinator (or, without fallback, a worker) that does not
+      answer, or for files whose listing or scan makes no progress. A rank of a dynamic job that
+      replaces its lost worker waits longer, as only the coordinator can grant its reads.
+    - `prefetch`: maximum batches ahead; None: 4, and more while bursts keep the trainer waiting.
+      `memory_budget`: bytes or text like "4GiB" for batches ahead and records being read; None: a
+      quarter of the host's or container's memory, divided by its ranks if the launcher reports it.
+    - `cache_bytes`: disk space on this host, bytes or text, for data read from object stores,
+      shared by all its processes; 0: no cache. `cache_dir`: folder for the cache and for indexes;
+      None: SHARDFEED_CACHE_DIR, else ~/.cache/shardfeed. In a cluster the worker has its own.
+    - `provenance`: whether batches report the source of each row.
+    - `resume`: a state to resume from, as for `load_state_dict`; "latest": the positions of all
+      ranks that the cluster knows from their heartbeats, so some batches may come again. "latest"
+      excludes tail="uneven", and therefore mode="dynamic".
+    - `restart`: True: every `iter()` begins at step 0 of the same epoch, for evaluation: epoch 0,
+      or that of `set_epoch()` or a state. Not with mode="dynamic". False: an `iter()` after `break`
+      resumes with the next batch, for training. None: as False, and the first such `iter()` warns.
     - `compression`: "auto", "none", "gzip" or "zlib".
-    - `corrupt`: what to do about a record whose data does not match its checksum, or is not what features and
-      operators say. "error": raise. "skip-record": its slot is filled with the nearest good record of the order and
-      is not `valid`; a file whose framing breaks ends there. "skip-file": the same, but a file with any wrong checksum
-      is left out whole, for which all files are read when they are indexed. Everything that is skipped is in
-      `loader.skipped`, and logged. Batches without corrupt records are the same under all three, and a state goes
-      on under any of them (unless files were left out, which is other content).
-    - `corrupt_budget`: how much may be skipped of an epoch on this rank, in records or, as a float, as a part of its
-      samples; a file that is left out, or cut, counts as one. Beyond it: an error. None: 0.01, at least 16.
+    - `corrupt`: policy for a record whose data does not match its checksum, or does not fit
+      features and operators. "error": raise. "skip-record": its entry is filled with the nearest
+      good record of the order and is not `valid`; a file with broken framing ends there.
+      "skip-file": the same, but a file with any wrong checksum is left out entirely, so all files
+      are read in full when they are indexed. Skipped data is listed in `loader.skipped`, and
+      logged. Batches without corrupt records are the same under all three, and a state is valid
+      under any of them (unless files were left out, which changes the content).
+    - `corrupt_budget`: maximum skipped per epoch on this rank: records, or as a float the fraction
+      of its samples; a file left out or cut counts as one. More: an error. None: 0.01, at least 16.
     """
 
     @suggesting
@@ -238,13 +243,13 @@ class Loader:
         zero_copy, shuffle = flag("zero_copy", zero_copy), flag("shuffle", shuffle)
         if number is None and zero_copy:
             raise ConfigError('zero_copy=True is for device="cuda"; on the CPU batches are viewed without a copy as it is')
-        #: Where batches are: "cpu", or "cuda:N".
+        #: Location of the batches: "cpu" or "cuda:N".
         self.device = "cpu" if number is None else f"cuda:{number}"
         self._output = find_output(output) if number is None else on_device.find(output, number, zero_copy)
         found = ranks.find(rank, world_size, replica)
         own = _check_replica(replica, coordinators is not None, mode, resume)
         on_gpu = device_operators_to_native(device_operators)
-        # What is no list of operators is refused later.
+        # A value that is not a list of operators is rejected later.
         if number is None and isinstance(operators, list | tuple):
             operators = [*operators, *device_operators]
         options: dict[str, Any] = {
@@ -286,23 +291,23 @@ class Loader:
             "corrupt": str(corrupt),
             "corrupt_budget": _corrupt_budget(corrupt_budget),
         }
-        #: This rank, the number of ranks, and the samples per rank and step: `redeal()` changes them.
+        #: This rank, the number of ranks, samples per rank and step; `redeal()` changes them.
         self.rank, self.world_size = found.rank, found.world_size
         self.batch_size: int = options["batch_size"]
         self._mode = mode
-        #: How often a loop over it began, or it was told where to go on; and what TensorFlow has fetched since.
+        #: Number of loops begun and moves made, and batches fetched by TensorFlow since the last.
         self._moves = 0
         self._passes: Any = None
         self._native = _native.NativeLoader.open(options)
-        # What is left open when the interpreter ends says how its rank ended, writes its timeline, and lets go of the
-        # driver before that shuts down.
+        # For a loader still open at interpreter exit: reports how its rank ended, writes the
+        # timeline, and releases the driver before it shuts down.
         weakref.finalize(self, _close, self._native)
         lengths = row_lengths(features, sequence_features)
         self._columns = {
             name: Column(place, kind, dtype, tuple(shape), lengths.get(name, ()) if kind == "ragged" else ())
             for place, (name, kind, dtype, shape) in enumerate(self._native.columns())
         }
-        #: Makes batches of the native ones.
+        #: Creates batches from native batches.
         self._make = functools.partial(
             Batch._of, columns=self._columns, with_provenance=provenance, output=self._output
         )
@@ -310,7 +315,7 @@ class Loader:
         self._has_short_batches = tail == "uneven"
         if known_records is not None and corrupt == "error":
             self._check_records(known_records)
-        #: The epoch of each pass with `restart=True`; and where the pass began that was the last one.
+        #: Epoch of each pass with `restart=True`, and the start position of the last pass.
         self._restart, self._pass_epoch = restart, self.epoch
         self._pass: tuple[int, int] | None = None
         if resume == "latest":
@@ -321,18 +326,18 @@ class Loader:
         self._warn_of_what_is_missing()
 
     def __iter__(self) -> Iterator[Batch]:
-        """The rest of the epoch that the loader stands in; with `restart=True` all of it."""
+        """Iterates over the rest of the current epoch; with `restart=True` over all of it."""
         return self._begin()
 
     def epochs(self, count: int) -> Iterator[Epoch]:
-        """What is left of the epochs 0 to `count` - 1: for each an iterator over (the rest of) its batches.
+        """Yields an iterator over (the rest of) the batches of each epoch up to `count` - 1.
 
             for epoch in loader.epochs(90):
                 for batch in epoch: ...
 
-        A resumed loader goes on in its epoch and ends with the same one. After a `break` in the inner loop the rest of
-        that epoch comes next, as with `iter()`. Raises `RuntimeError` if no batch was taken in between, `ConfigError`
-        with `restart=True`.
+        A resumed loader continues in its epoch and ends with the same one. After a `break` in the
+        inner loop, the rest of that epoch comes next, as with `iter()`. Raises `RuntimeError` if no
+        batch was consumed in between, `ConfigError` with `restart=True`.
         """
         if self._restart:
             raise ConfigError("epochs() goes from epoch to epoch, and restart=True repeats one; iterate over the loader")
@@ -348,15 +353,15 @@ class Loader:
             yield Epoch(self, self.epoch)
 
     def progress(self, *, file: TextIO | None = None) -> Iterator[Batch]:
-        """The rest of the epoch, as `iter()` gives it, with a progress bar on rank 0: the step, of how many, the rate,
-        and how much of the time was spent waiting for batches.
+        """Iterates over the rest of the epoch, as `iter()`, with a progress bar on rank 0: step,
+        number of steps, rate, and percentage of time spent waiting for batches.
 
             for batch in loader.progress(): ...
             for epoch in loader.epochs(90):
                 for batch in epoch.progress(): ...
 
-        By tqdm if that is installed, else as lines of text; nothing is written if `file` (None: stderr) is no terminal.
-        A resumed loader's begins where it goes on.
+        Uses tqdm if installed, else lines of text; writes nothing if `file` (None: stderr) is not a
+        terminal. The bar of a resumed loader begins at its step.
         """
         return self._begin().progress(file=file)
 
@@ -373,28 +378,28 @@ class Loader:
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next batch is of."""
+        """Epoch of the next batch."""
         return self._native.cursor()[0]
 
     @property
     def step(self) -> int:
-        """The step of the epoch that comes next."""
+        """Step of the next batch in its epoch."""
         return self._native.cursor()[1]
 
     @property
     def generation(self) -> int:
-        """Counts starts that went elsewhere than the ranks stood: a start from a state has a higher one
-        than the start that made the state. A cluster counts all starts of its job."""
+        """Number of starts that moved the ranks to another position; higher after a start from a
+        state than in the start that saved it. A cluster counts all starts of its job."""
         return self._native.cursor()[2]
 
     @property
     def output(self) -> OutputName:
-        """What batches have for numbers: "numpy", "torch", "jax" or "tf"."""
+        """Type of numeric columns: "numpy", "torch", "jax" or "tf"."""
         return self._output.name
 
     @property
     def mode(self) -> Mode:
-        """Who decides which rank delivers a sample: "deterministic" or "dynamic"."""
+        """Assignment of samples to ranks: "deterministic" or "dynamic"."""
         return self._mode
 
     @property
@@ -419,14 +424,13 @@ class Loader:
 
     @property
     def skipped(self) -> list[Skipped]:
-        """What was skipped because it is corrupt: files that are left out, then records in the order in which
-        this rank met them, each once; the first 1,000. `stats()` counts all: `skipped`, `skipped_in_epoch`,
-        `files_left_out`."""
+        """Skipped corrupt data: files left out, then records as this rank met them, each once; the
+        first 1,000. `stats()` counts all: `skipped`, `skipped_in_epoch`, `files_left_out`."""
         return [Skipped(*one) for one in self._native.skipped()]
 
     @property
     def plan_digest(self) -> str:
-        """Equal on all ranks that were started alike: same job, state, world size and batch size."""
+        """Digest that is equal on ranks with the same job, state, world size and batch size."""
         return self._native.plan_digest()
 
     def set_epoch(self, epoch: int) -> None:
@@ -435,20 +439,20 @@ class Loader:
         self._moved()
 
     def redeal(self, step: int, world_size: int, rank: int | None = None) -> None:
-        """Deals the rest of this epoch anew to `world_size` ranks, without a restart: for the ranks that
-        are left when others are gone for good, or when more have come.
+        """Reshards the rest of this epoch to `world_size` ranks without a restart: for the
+        remaining ranks after others are gone for good, or after ranks were added.
 
-        All of them call it with the same `step`, the least first step that one of them has not consumed
-        (`loader.step`; what was taken beyond it comes again). The global batches stay the same, so
-        `batch_size` becomes the global batch divided by `world_size`; whoever was not called gets
-        `SupersededError`. Ranks that come anew start from a `state_dict()` of this position.
+        All ranks call it with the same `step`: the minimum over the ranks of the first step not
+        consumed (`loader.step`; batches consumed beyond it come again). The global batches stay the
+        same, so `batch_size` becomes the global batch divided by `world_size`. Ranks that do not
+        call it get `SupersededError`. New ranks start from a `state_dict()` of this position.
 
         - `step`: of this epoch; not beyond this rank's own.
         - `world_size`: must divide the global batch.
-        - `rank`: what this rank becomes; None: what it is. The ranks must be 0 to world_size - 1.
+        - `rank`: new rank; None: unchanged. The ranks must be 0 to world_size - 1.
 
-        Raises `ConfigError` if the numbers do not fit, also with tail="uneven" or mode="dynamic"; the loader is
-        unchanged then.
+        Raises `ConfigError` if the numbers do not fit, also with tail="uneven" or mode="dynamic";
+        the loader is unchanged then.
         """
         self.rank, self.batch_size = self._native.redeal(
             _number("step", step, 0),
@@ -459,32 +463,32 @@ class Loader:
         self._moved()
 
     def state_dict(self) -> State:
-        """Where the loader stands: the batches that the loop got are consumed, no others; of `as_tf_dataset()` the
-        elements that came out. Small, JSON, and the same on every rank (not with tail="uneven", where it speaks for its
-        rank)."""
+        """Returns the state: batches that the loop received count as consumed, and no others; for
+        `as_tf_dataset()`, elements that left the dataset. Small, JSON, and the same on every rank
+        (with tail="uneven" it describes this rank only)."""
         unused = None if self._passes is None else self._passes.state(self._moves)
         state: State = json.loads(unused or self._native.state())
         return state
 
     def state_after(self, batch: Batch) -> State:
-        """The state after a batch of this loader: where frameworks fetch ahead, and wherever an exception may come
-        between the loader and the step, as around `next()`. Raises `ConfigError` for a batch that was rebuilt from a
-        mapping, which has no place in the order."""
+        """Returns the state after a batch of this loader: for frameworks that fetch ahead, and for
+        exceptions between the loader and the step, as around `next()`. Raises `ConfigError` for a
+        batch rebuilt from a mapping, which has no position in the order."""
         state: State = json.loads(self._native.state_after(batch._slot))
         return state
 
     def load_state_dict(
         self, state: State | str | Sequence[State | str], *, missing: Literal["error", "replay"] = "error"
     ) -> None:
-        """Goes on from a state, at any world size whose batches the lanes divide.
+        """Resumes from a state, at any world size whose batches the lanes divide.
 
-        - `state`: what `state_dict()` returned, or its JSON. With tail="uneven" and another world
-          size: the states of all ranks, as a list.
-        - `missing`: "error", or "replay": ranks without a state in that list deliver what they had
+        - `state`: returned by `state_dict()`, or its JSON. With tail="uneven" and another world
+          size: a list of the states of all ranks.
+        - `missing`: "error", or "replay": ranks without a state in that list deliver the batches
           since their last start again.
 
-        Raises `TokenError` if the state is not of this job, is of a later version, or is no state;
-        the loader is unchanged then.
+        Raises `TokenError` if the state is not of this job, is of a later version, or is not a
+        state; the loader is unchanged then.
         """
         if missing not in ("error", "replay"):
             raise ConfigError(f'missing={missing!r} is neither "error" nor "replay"')
@@ -495,49 +499,52 @@ class Loader:
     def as_tf_dataset(
         self, *, valid: str | None = None, state: str | None = None, epochs: int | None = None
     ) -> tf.data.Dataset:
-        """A `tf.data.Dataset` of dicts, batch by batch; one pass is (the rest of) one epoch of this rank.
+        """Returns a `tf.data.Dataset` of dicts, one per batch; one pass is (the rest of) one epoch.
 
-        Its `element_spec` is static: the batch size unless tail="uneven", strings as string tensors, ragged and
-        sparse features as `tf.RaggedTensor` (splits int64) and `tf.SparseTensor`. TensorFlow must not shard it again:
-        its AutoShard policy is OFF. Keras' `fit` takes it; batches are copied into TensorFlow's threads.
+        Its `element_spec` is static: the batch size unless tail="uneven", strings as string
+        tensors, ragged and sparse features as `tf.RaggedTensor` (splits int64) and
+        `tf.SparseTensor`. TensorFlow must not shard it again: its AutoShard policy is OFF. Keras'
+        `fit` accepts it; batches are copied into TensorFlow's threads.
 
-        A pass that is left (`break`, `take()`) goes on in the next one: what TensorFlow had fetched ahead of the last
-        element used comes again, and `state_dict()` does not count it. Used is what came out of the dataset, or of
-        what `map()`, `prefetch()`, `take()` and `with_options()` made of it. Other transformations (`batch()`, `repeat()`,
-        `shuffle()`, a strategy of tf.distribute) use what they take.
+        The next pass continues a pass that was left (`break`, `take()`): elements that TensorFlow
+        fetched beyond the last one used come again, and `state_dict()` does not count them. An
+        element is used when it leaves the dataset, or its `map()`, `prefetch()`, `take()` or
+        `with_options()`. `batch()`, `repeat()`, `shuffle()`, tf.distribute etc. use all they take.
 
-        - `valid`: name under which elements have `batch.valid`, bool `[rows]`; None: they have not.
-        - `state`: name under which elements have the JSON of `state_after(batch)`, a string `[]`: for checkpoints where
-          other transformations fetch ahead.
-        - `epochs`: a pass continues until the epochs 0 to `epochs` - 1 are done, as `epochs()`; None: to the end of one.
-          `repeat()` does that, too, but then `state_dict()` counts what it has fetched.
+        - `valid`: name of `batch.valid` in the elements, bool `[rows]`; None: not included.
+        - `state`: name of the JSON of `state_after(batch)` in the elements, a string `[]`: for
+          checkpoints where other transformations fetch ahead.
+        - `epochs`: a pass covers epochs 0 to `epochs` - 1, as `epochs()`; None: one epoch. With
+          `repeat()` instead, `state_dict()` counts the elements that `repeat()` has fetched.
 
-        Needs output="numpy" or "tf". Raises `ConfigError` if a name is that of a column.
+        Needs output="numpy" or "tf" and device="cpu". Raises `ConfigError` if a name is a column's.
         """
-        TensorFlow()  # says so if it is not installed
+        TensorFlow()  # Raises an error if TensorFlow is not installed.
         from shardfeed import tf_dataset
 
         return tf_dataset.make(self, valid, state, None if epochs is None else _number("epochs", epochs, 0))
 
     def stats(self) -> Stats:
-        """What the loader chose and holds: reading mode, batches ahead, bytes, waiting time. With
-        mode="dynamic" also `granted`, the samples that this rank was granted and has not begun, and
-        `lookahead`, how many it asks for, and `horizon_waits`, batches that were ready and had to wait for the coordinator. Of files in a store `store_requests`, of these `store_retries`,
-        `store_bytes` and `cached_bytes`, as its worker told last. `suspect_images` counts images that were decoded
-        although libjpeg-turbo warned of their data, as TensorFlow decodes them.
+        """Returns counters and chosen settings: reading mode, batches ahead, bytes, waiting time.
 
-        With `device=` of a GPU `device_slots`, `device_slot_bytes` (memory there), `device_ahead`, `device_batches`, of these
-        `device_late_batches` (asked for before they were copied), `device_bytes`, `device_pageable_batches` (the
-        system refused to pin their memory, so that they were copied slowly), `device_pinned_bytes`, and
-        `device_extra_slots` (times that the loop held all slots).
+        With mode="dynamic" also `granted` (samples granted to this rank that it has not begun),
+        `lookahead` (samples that it requests) and `horizon_waits` (ready batches that waited for
+        the coordinator). For files in a store: `store_requests`, of these `store_retries`,
+        `store_bytes` and `cached_bytes`, as last reported by the worker. `suspect_images`: images
+        decoded although libjpeg-turbo warned about their data, as TensorFlow decodes them.
 
-        `account` says where time went, in microseconds: over the last seconds (`recent`) and in this epoch
-        (`in_epoch`), of the trainer (`wait_us`, `work_us`), the thread that plans (`fill_us`, `read_wait_us`,
-        `gather_us`, `grant_us`, `room_us`, `confirm_us`), and, summed over threads, storage and computing (`storage_us`,
-        `inflate_us`, `parse_us`, `write_us`; `compute_us` is the last two by the clock, so also what threads
-        waited for a core), and under `setup` what was chosen. `waiting_us` is how long the trainer has waited
-        for its next batch; of a long wait `recent` tells what was done since the batch before. `why()` says
-        what it means.
+        With a GPU `device=`: `device_slots`, `device_slot_bytes` (device memory), `device_ahead`,
+        `device_batches`, of these `device_late_batches` (requested before they were copied),
+        `device_bytes`, `device_pageable_batches` (copied slowly, as the system refused to pin their
+        memory), `device_pinned_bytes`, `device_extra_slots` (times that the loop held all slots).
+
+        `account`: time in microseconds, over the last seconds (`recent`) and in this epoch
+        (`in_epoch`): of the trainer (`wait_us`, `work_us`), the planning thread (`fill_us`,
+        `read_wait_us`, `gather_us`, `grant_us`, `room_us`, `confirm_us`), and, summed over threads,
+        storage and computing (`storage_us`, `inflate_us`, `parse_us`, `write_us`; `compute_us` is
+        the last two in wall time, including waits for a core); `setup` has the chosen settings.
+        `waiting_us`: the trainer's wait for its next batch so far; in a long wait, `recent` covers
+        the time since the previous batch. `why()` interprets these numbers.
         """
         stats = self._native.stats()
         if "account" in stats:
@@ -545,21 +552,21 @@ class Loader:
         return cast(Stats, stats)
 
     def why(self) -> Why:
-        """What limits this rank and what to change: `sentence` for people; `limit` ("trainer", "storage",
-        "inflating", "decoding", "gathering", "window_fill", "memory_budget", "prefetch", "held_batches",
-        "coordinator" or "unknown"), `wait_percent` (of the trainer's time, how much it waited), `is_cold` (shards
-        are read for the first time, from storage devices), `because` and `change`."""
+        """Returns this rank's bottleneck and a remedy: `sentence` for people; `limit` ("trainer",
+        "storage", "inflating", "decoding", "gathering", "window_fill", "memory_budget", "prefetch",
+        "held_batches", "coordinator" or "unknown"), `wait_percent` (of the trainer's time),
+        `is_cold` (first read of the shards, from storage devices), `because` and `change`."""
         text, sentence = self._native.why()
         found: Why = json.loads(text) | {"sentence": sentence}
         return found
 
     def close(self) -> None:
-        """Stops reading ahead. Batches in use stay good, and what the loader says of itself stays as it was: its
-        state, epoch, step, length and statistics."""
+        """Stops reading ahead. Batches in use stay valid; state, epoch, step, length and statistics
+        stay as they were."""
         self._native.close()
 
     def __getitem__(self, index: object) -> NoReturn:
-        """Says what to use: a torch `DataLoader` over a loader would ask it for samples."""
+        """Raises `TypeError` with a remedy: a torch `DataLoader` would index samples."""
         raise TypeError(
             "a Loader has no samples to index: iterate over it. In a torch DataLoader use "
             'DataLoader(sf.torch.Dataset(loader), batch_size=None, num_workers=0), with output="torch"'
@@ -590,7 +597,7 @@ class Loader:
         )
 
     def _warn_of_what_is_missing(self) -> None:
-        """What is legal, but most often a mistake."""
+        """Warns about settings that are legal, but most often a mistake."""
         if self._native.steps() == 0:
             warnings.warn(
                 f"every epoch has 0 steps: {self.records} records are less than one batch of all "
@@ -606,7 +613,7 @@ class Loader:
             )
 
     def _check_records(self, known: int) -> None:
-        """Refuses files that were cut off between two records, which looks like shorter ones."""
+        """Rejects files that were cut off between two records, which look like shorter files."""
         if self.records != known:
             found = self.records
             self.close()
@@ -616,7 +623,7 @@ class Loader:
             )
 
     def _check_dtypes(self) -> None:
-        """Refuses columns of types that batches cannot have, before anything is read."""
+        """Rejects columns of types that batches cannot have, before anything is read."""
         numbers = [(name, column) for name, column in self._columns.items() if column.dtype != "bytes"]
         whole = [(name, column.dtype) for name, column in numbers if column.kind in ("dense", "padded")]
         self._output.check(whole)
@@ -625,7 +632,7 @@ class Loader:
                 as_numpy(column.dtype)
 
     def _check_restart(self, where: str) -> None:
-        """Refuses a loader whose evaluations would each see other samples."""
+        """Rejects a loader whose evaluations would each see different samples."""
         if not self._restart:
             raise ConfigError(
                 f"{where}: this loader has no restart=True, so an evaluation that stops early would leave its rest to the "
@@ -633,12 +640,12 @@ class Loader:
             )
 
     def _moved(self) -> None:
-        """It was told where to go on."""
+        """Notes that the position was set explicitly."""
         self._moves += 1
         self._pass, self._pass_epoch = None, self.epoch
 
     def _begin(self) -> Epoch:
-        """A pass over the loader."""
+        """Begins a pass over the loader."""
         self._moves += 1
         if self._restart:
             self._native.restart(self._pass_epoch)
@@ -649,7 +656,7 @@ class Loader:
         return Epoch(self, stands[0])
 
     def _warn_of_rest(self, epoch: int, step: int, stacklevel: int) -> None:
-        """A pass begins inside of an epoch, where the one before was left. Warns once, unless that is meant."""
+        """Warns once, unless intended, that a pass continues inside an epoch."""
         if self._restart is None:
             warnings.warn(
                 f"this loop goes on at step {step} of epoch {epoch}, where the one before was left; for evaluation, where "
@@ -661,10 +668,11 @@ class Loader:
 
 
 class Epoch(_native.NativeEpoch):
-    """The rest of one epoch of a loader; `number` is the epoch's.
+    """The rest of one epoch of a loader; `number` is the epoch number.
 
-    In `for batch in epoch` an exception, such as that of a signal handler, finds `loader.state_dict()` at the first
-    batch that the loop did not get. `make`: what makes of the worker's batch what the loop gets, before it is consumed.
+    In `for batch in epoch`, when an exception such as that of a signal handler is raised,
+    `loader.state_dict()` is at the first batch that the loop did not receive. `make`: converts the
+    worker's batch for the loop, before the batch is consumed.
     """
 
     __slots__ = ("_loader",)
@@ -676,12 +684,12 @@ class Epoch(_native.NativeEpoch):
         return new
 
     def progress(self, *, file: TextIO | None = None) -> Iterator[Batch]:
-        """These batches, with a progress bar: as `Loader.progress()`."""
+        """Iterates over these batches with a progress bar, as `Loader.progress()`."""
         return progress.show(self._loader, self, file)
 
 
 def _missing_shards(shards: list[str]) -> list[str]:
-    """Names like `x-00003-of-00010` say how many files there are to be."""
+    """Returns missing files of names like `x-00003-of-00010`, which state the number of files."""
     numbered = re.compile(r"(.*)-([0-9]{2,})-of-([0-9]{2,})(\..*)?")
     if numbered.fullmatch(shards[0]) is None:
         return []
@@ -700,7 +708,7 @@ def _missing_shards(shards: list[str]) -> list[str]:
 
 
 def _after(first: Sequence[Operator], operators: Any) -> Any:
-    """All of them, or what is no list of operators, which is refused later."""
+    """Concatenates the operators; returns anything but a list or tuple unchanged."""
     return [*first, *operators] if isinstance(operators, list | tuple) else operators
 
 
@@ -715,7 +723,7 @@ def _outputs(outputs: Sequence[str] | None) -> list[str] | None:
 def _check_replica(
     replica: tuple[int, int] | None, in_cluster: bool, mode: str, resume: Any
 ) -> Callable[[str | None], str | None]:
-    """Refuses what replicas cannot have; returns what makes of a name in the cluster this replica's own."""
+    """Rejects options that replicas lack; returns a function that renames jobs for this replica."""
     part, parts = (0, 1) if replica is None else replica
     if parts > 1 and os.environ.get("SHARDFEED_LEDGER"):
         raise ConfigError(
@@ -737,7 +745,7 @@ def _check_replica(
 
 
 def _coordinators(given: str | Sequence[str] | None) -> str | None:
-    """The addresses with commas between them; None without a cluster."""
+    """Returns the addresses separated by commas; None without a cluster."""
     if given is None or given == "":
         return os.environ.get("SHARDFEED_COORDINATOR") or None
     if isinstance(given, str):
@@ -771,7 +779,7 @@ def _corrupt_budget(value: int | float | None) -> int | float | None:
 
 
 def _whole(value: object) -> int:
-    """A number of a framework, such as np.int64, as it comes out of its checkpoints."""
+    """Converts a framework's number, such as np.int64 from its checkpoints."""
     try:
         return operator.index(value)  # type: ignore[arg-type]
     except TypeError:

@@ -1,9 +1,9 @@
-"""Records in an order that a seed decides, in bounded memory, however many there are.
+"""External shuffle: orders any number of records by a seed, in bounded memory.
 
-Record number n has the n-th number of SplitMix64 as its key, and the order is that of the keys: any order is as likely
-as any other, and it depends on the seed alone, not on sizes or on how much memory there was. What does not fit in
-memory goes to files, one for each first byte of the key, which are sorted one after the other; a file that does not fit
-is parted again by the next byte.
+The key of record n is the n-th number of SplitMix64, and records are ordered by key: all orders are
+equally likely, and the order depends only on the seed, not on sizes or available memory. Records
+that do not fit in memory go to files, one per first byte of the key, which are sorted one after the
+other; a file that does not fit in memory is divided again by the next byte.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ from pathlib import Path
 
 from shardfeed.errors import DataError
 
-#: Records in memory at once; more go to files.
+#: Maximum bytes of records in memory; more go to files.
 MEMORY_BYTES = 256 << 20
-#: What Python keeps of a record beside its bytes, about: two objects, a pair, its place in a list.
+#: Approximate memory of a record besides its bytes: two objects, a pair, its position in a list.
 _RECORD_OVERHEAD_BYTES = 176
-#: Key, length, CRC-32 of the record that follows.
+#: Key, length and CRC-32 of the record that follows.
 _HEADER = struct.Struct("<QQI")
 _KEY_BITS = 64
 _MASK = (1 << _KEY_BITS) - 1
-#: By which the state of SplitMix64 goes on.
+#: Increment of the state of SplitMix64.
 _STEP = 0x9E3779B97F4A7C15
 
 
 class Keys:
-    """The keys of the records of one seed.
+    """Keys of the records of one seed.
 
-    Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014. No two of its 2**64 numbers are
-    equal, so that no two records have one key.
+    Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014. Its 2**64
+    numbers are distinct, so no two records have the same key.
     """
 
     def __init__(self, seed: int) -> None:
-        # Seeds that follow each other would give each other's numbers, one place further.
+        # Consecutive seeds would otherwise give the same numbers, shifted by one position.
         self._state = _scramble(seed)
 
     def key(self, number: int) -> int:
-        """The key of record `number`, from 0."""
+        """Returns the key of record `number`, counted from 0."""
         return _scramble((self._state + (number + 1) * _STEP) & _MASK)
 
 
 class Mixer:
-    """Takes records in any order, and gives them in that of their keys.
+    """Accepts records in any order and yields them ordered by key.
 
-    - `folder`: for files, if there is need; made then, and emptied by `drain`.
-    - `shift`: of the key's byte that parts the files.
+    - `folder`: for spilled records; created when needed, and emptied by `drain`.
+    - `shift`: bit position of the key byte that selects the file.
     """
 
     def __init__(self, folder: Path, shift: int = _KEY_BITS - 8) -> None:
@@ -60,7 +60,7 @@ class Mixer:
         self._spilled = False
 
     def add(self, key: int, record: bytes) -> None:
-        """Takes a record; no other one may have its key."""
+        """Adds a record; its key must be unique."""
         size = len(record) + _RECORD_OVERHEAD_BYTES
         if self._held and self._held_bytes + size > MEMORY_BYTES:
             self._spill()
@@ -68,7 +68,7 @@ class Mixer:
         self._held_bytes += size
 
     def drain(self) -> Iterator[bytes]:
-        """All records, ordered; the last use of the mixer."""
+        """Yields all records ordered by key; the mixer must not be used afterwards."""
         if not self._spilled:
             self._held.sort()
             yield from (record for _, record in self._held)
@@ -86,7 +86,7 @@ class Mixer:
         shutil.rmtree(self._folder)
 
     def _spill(self) -> None:
-        """Appends what is held to the files, one of which is open at a time."""
+        """Appends the records in memory to the files, with one file open at a time."""
         self._folder.mkdir(parents=True, exist_ok=True)
         self._spilled = True
         self._held.sort()

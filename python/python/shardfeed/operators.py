@@ -1,8 +1,8 @@
-"""Operators: what the worker makes of a sample's columns, with TensorFlow's and numpy's meaning.
+"""Operators: transformations of a sample's columns by the worker, as in TensorFlow and numpy.
 
-They are declared for `Loader(operators=[...])` and carried out in their order. Each makes one column, of one
-fixed shape for every row, and may replace the one that it takes: `output` is the input's name if it is left
-out. Shapes and axes are those of one row, without the batch.
+They are declared in `Loader(operators=[...])` and applied in order. Each creates one column, with
+the same fixed shape for every row, and may replace its input: `output` defaults to the input's
+name. Shapes and axes are those of one row, without the batch dimension.
 
     operators=[
         op.decode_raw("board", "uint8", (194,)),
@@ -10,7 +10,7 @@ out. Shapes and axes are those of one row, without the batch.
         op.compute("value", "tanh(score / 400)", "float32"),
     ]
 
-docs/OPERATORS.md says what each does with every input, and where it was compared with TensorFlow.
+docs/OPERATORS.md defines each operator for every input, and lists the comparisons with TensorFlow.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from shardfeed.tables import Table
 
 @dataclass(frozen=True)
 class Operator:
-    """One operator, made by the functions of this module."""
+    """One operator, created by the functions of this module."""
 
     output: str
     operation: dict[str, dict[str, object]]
@@ -45,12 +45,12 @@ def decode_raw(
     fixed_length: int | None = None,
     output: str | None = None,
 ) -> Operator:
-    """The bytes of a string as numbers of `dtype` and `shape`, as `tf.io.decode_raw`.
+    """Converts the bytes of a string to numbers of `dtype` and `shape`, as `tf.io.decode_raw`.
 
-    - `fixed_length`: cuts every string off at so many bytes, or fills it up with zeros. None: a string of
-      another length is an error.
-    - `shape`: with names of int64 columns, `("height", "width", 3)`, it is an image's and differs from row to
-      row, as what `decode_image` gives.
+    - `fixed_length`: bytes to which every string is truncated or padded with zeros. None: a string
+      of another length is an error.
+    - `shape`: with names of int64 columns, `("height", "width", 3)`, it is the shape of an image,
+      and differs from row to row, as for `decode_image`.
     """
     fields: dict[str, Any] = {
         "dtype": _dtype(dtype),
@@ -63,23 +63,24 @@ def decode_raw(
 
 
 def cast(input: str, dtype: DType, *, output: str | None = None) -> Operator:
-    """The same numbers as another type, as `tf.cast`. A float that no integer of the type can be becomes its
-    largest or smallest one, one that is no number 0 (in TensorFlow that is left open)."""
+    """Converts numbers to another type, as `tf.cast`. A float out of range of an integer type
+    becomes its largest or smallest value, and NaN becomes 0 (undefined in TensorFlow)."""
     return _one("cast", input, output, {"dtype": _dtype(dtype)})
 
 
 def reshape(
     input: str, shape: Sequence[int | str] | int, *, output: str | None = None
 ) -> Operator:
-    """The same numbers in another shape; one size may be -1. With names of int64 columns it is an image's, and
-    differs from row to row, as what `decode_image` gives."""
+    """Changes the shape; one size may be -1. With names of int64 columns it is the shape of an
+    image, and differs from row to row, as for `decode_image`."""
     return _one("reshape", input, output, {"shape": _dims("shape", shape, -1)})
 
 
 def unpack_bits(
     input: str, *, bit_order: Literal["big", "little"] = "big", output: str | None = None
 ) -> Operator:
-    """Eight numbers, 0 or 1, of each uint8 along the last dimension, as `np.unpackbits(x, axis=-1)`."""
+    """Expands each uint8 to eight numbers, 0 or 1, along the last dimension, as `np.unpackbits(x,
+    axis=-1)`."""
     if bit_order not in ("big", "little"):
         raise ConfigError(f'bit_order is "big" or "little", not {bit_order!r}')
     return _one("unpack_bits", input, output, {"bit_order": bit_order})
@@ -93,8 +94,8 @@ def scale(
     dtype: DType = "float32",
     output: str | None = None,
 ) -> Operator:
-    """`x * scale + offset`, computed in `dtype`, float32 or float64; one value for all, or one for each of
-    the last dimension."""
+    """Computes `x * scale + offset` in `dtype`, float32 or float64; one value for all, or one for
+    each index of the last dimension."""
     fields = {
         "scale": _floats("scale", scale),
         "offset": _floats("offset", offset),
@@ -111,21 +112,21 @@ def normalize(
     dtype: DType = "float32",
     output: str | None = None,
 ) -> Operator:
-    """`(x - mean) / std`, computed in `dtype`, float32 or float64; one value for all, or one for each of
-    the last dimension."""
+    """Computes `(x - mean) / std` in `dtype`, float32 or float64; one value for all, or one for
+    each index of the last dimension."""
     fields = {"mean": _floats("mean", mean), "std": _floats("std", std), "dtype": _dtype(dtype)}
     return _one("normalize", input, output, fields)
 
 
 def transpose(input: str, perm: Sequence[int], *, output: str | None = None) -> Operator:
-    """The dimensions in the order `perm`, as `tf.transpose`."""
+    """Permutes the dimensions to the order `perm`, as `tf.transpose`."""
     return _one("transpose", input, output, {"perm": _sizes("perm", perm)})
 
 
 def slice(
     input: str, begin: Sequence[int], size: Sequence[int], *, output: str | None = None
 ) -> Operator:
-    """A part of each dimension, as `tf.slice`; a size of -1 is all that is left."""
+    """Returns a part of each dimension, as `tf.slice`; a size of -1 means the rest."""
     fields = {"begin": _sizes("begin", begin), "size": _sizes("size", size, -1)}
     return _one("slice", input, output, fields)
 
@@ -133,7 +134,8 @@ def slice(
 def select(
     input: str, indices: Sequence[int], *, axis: int = 0, output: str | None = None
 ) -> Operator:
-    """These of a dimension, in this order, as `tf.gather(x, indices, axis)` without the batch."""
+    """Selects indices of a dimension, in the given order, as `tf.gather(x, indices, axis)` without
+    the batch."""
     fields = {"indices": _sizes("indices", indices), "axis": _size("axis", axis)}
     return _one("select", input, output, fields)
 
@@ -147,8 +149,8 @@ def one_hot(
     dtype: DType = "float32",
     output: str | None = None,
 ) -> Operator:
-    """A last dimension of `depth` more: `on` at the place that an integer says, `off` elsewhere, as
-    `tf.one_hot`. An integer that is no place is all `off`."""
+    """Adds a last dimension of size `depth`: `on` at the index given by an integer, `off`
+    elsewhere, as `tf.one_hot`. An integer out of range gives only `off`."""
     fields = {"depth": _size("depth", depth), "on": _float("on", on), "off": _float("off", off)}
     return _one("one_hot", input, output, {**fields, "dtype": _dtype(dtype)})
 
@@ -161,11 +163,11 @@ def padded_batch(
     truncate: bool = False,
     output: str | None = None,
 ) -> Operator:
-    """The numbers of a `VarLenFeature`, each row filled up with `value` to `length`, as
-    `tf.data`'s `padded_batch(..., [length], value)`.
+    """Pads each row of a `VarLenFeature` with `value` to `length`, as `tf.data`'s
+    `padded_batch(..., [length], value)`.
 
-    A longer row is an error, or with `truncate` is cut off. Rows that are padded to the longest of their batch
-    need no operator: that is what `FixedLenSequenceFeature` gives, and `batch.lengths()` with it.
+    A longer row is an error, or with `truncate` is truncated. Padding to the longest row of the
+    batch needs no operator: use `FixedLenSequenceFeature`, with `batch.lengths()`.
     """
     fields = {"length": _size("length", length), "value": _float("value", value), "truncate": bool(truncate)}
     return _one("padded_batch", input, output, fields)
@@ -179,11 +181,11 @@ def decode_image(
     size: Sequence[int] | None = None,
     output: str | None = None,
 ) -> Operator:
-    """Images, `[height, width, channels]`, of JPEG and PNG strings, as `tf.io.decode_image`. JPEGs have the pixels
-    that `tf.io.decode_jpeg(dct_method="INTEGER_ACCURATE")` gives, bit for bit.
+    """Decodes JPEG and PNG strings to images `[height, width, channels]`, as `tf.io.decode_image`.
 
-    They may differ in size from row to row: `resize` or a crop makes them one size before they are in a batch.
-    An orientation in a file's metadata changes nothing.
+    JPEG pixels are bit-identical to `tf.io.decode_jpeg(dct_method="INTEGER_ACCURATE")`. Sizes may
+    differ from row to row: `resize` or a crop must make them equal before they are batched.
+    Orientation metadata is ignored.
 
     - `channels`: 1 grey, 3 red, green, blue, 4 with alpha. `dtype`: uint8, or uint16 for PNG.
     - `size`: (height, width) of all images; another size is an error.
@@ -204,8 +206,8 @@ def crop(
     offset: Sequence[int] | None = None,
     output: str | None = None,
 ) -> Operator:
-    """A part of (height, width) pixels: in the middle, or from row and pixel `offset` on, as
-    `tf.image.crop_to_bounding_box`. An image that is smaller is an error."""
+    """Crops to (height, width) pixels: centered, or from row and pixel `offset`, as
+    `tf.image.crop_to_bounding_box`. A smaller image is an error."""
     fields = {"size": _pair("size", size)}
     if offset is not None:
         fields["offset"] = _pair("offset", offset)
@@ -213,10 +215,11 @@ def crop(
 
 
 def random_crop(input: str, size: Sequence[int] | int, *, output: str | None = None) -> Operator:
-    """A part of (height, width) pixels from anywhere, all places alike, as `tf.image.random_crop`.
+    """Crops to (height, width) pixels at a uniformly random position, as `tf.image.random_crop`.
 
-    What is drawn is keyed by the job's seed, the epoch, the sample and the operator's place: the same on any
-    rank and after any resume."""
+    Random numbers are keyed by the job's seed, the epoch, the sample and the operator's position:
+    the same on any rank and after any resume.
+    """
     return _one("random_crop", input, output, {"size": _pair("size", size)})
 
 
@@ -227,10 +230,11 @@ def random_resized_crop(
     *,
     output: str | None = None,
 ) -> Operator:
-    """A part of random area, `scale` times the image's, and random shape, width by height in `ratio`, from
-    anywhere; `resize` comes after it. Keyed as `random_crop`.
+    """Crops a random area, `scale` times the image's, with a random aspect ratio (width by height)
+    in `ratio`, at a random position; follow it with `resize`. Keyed as `random_crop`.
 
-    Ten tries; if none lies within the image, the largest part in the middle whose shape is in `ratio`.
+    Tries ten times; if no candidate lies within the image, takes the largest centered part with a
+    ratio in `ratio`.
     """
     fields = {"scale": _range("scale", scale), "ratio": _range("ratio", ratio)}
     return _one("random_resized_crop", input, output, fields)
@@ -245,10 +249,11 @@ def resize(
     dtype: DType | None = None,
     output: str | None = None,
 ) -> Operator:
-    """Images of (height, width) pixels, as `tf.image.resize`.
+    """Resizes images to (height, width) pixels, as `tf.image.resize`.
 
-    - `antialias`: a smaller image's pixels are averages of all that they cover (TensorFlow's default is False).
-    - `dtype`: None, the images' own type, which is rounded to; or float32, as TensorFlow gives.
+    - `antialias`: when downscaling, each pixel averages all pixels that it covers (TensorFlow's
+      default is False).
+    - `dtype`: None, the images' own type, with rounding; or float32, as in TensorFlow.
     """
     if method not in ("nearest", "bilinear", "bicubic"):
         raise ConfigError(f'method is "nearest", "bilinear" or "bicubic", not {method!r}')
@@ -269,8 +274,8 @@ def flip(
     probability: float = 0.5,
     output: str | None = None,
 ) -> Operator:
-    """The mirror image, left and right or up and down changed, as likely as `probability` says; 1.0: always.
-    Keyed as `random_crop`."""
+    """Mirrors the image horizontally or vertically with `probability`; 1.0: always. Keyed as
+    `random_crop`."""
     if axis not in ("horizontal", "vertical"):
         raise ConfigError(f'axis is "horizontal" or "vertical", not {axis!r}')
     fields = {"axis": axis, "probability": _float("probability", probability)}
@@ -278,7 +283,8 @@ def flip(
 
 
 def layout(input: str, to: Literal["chw", "hwc"] = "chw", *, output: str | None = None) -> Operator:
-    """Channels first, `[channels, height, width]`, of images that have them last; or the other way."""
+    """Transposes images from channels last to channels first, `[channels, height, width]`, or vice
+    versa."""
     if to not in ("chw", "hwc"):
         raise ConfigError(f'layout is "chw" or "hwc", not {to!r}')
     return _one("layout", input, output, {"to": to})
@@ -292,14 +298,15 @@ def lookup(
     missing: float | Literal["error"] = "error",
     output: str | None = None,
 ) -> Operator:
-    """What `table` has under the keys in `input`, as `tf.lookup.StaticHashTable`.
+    """Returns the rows of `table` for the keys in `input`, as `tf.lookup.StaticHashTable`.
 
-    The keys are int64 (any integers) or byte strings, one a row or of any fixed shape; what comes out has a
-    row of the table for each of them. The table is a file of `shardfeed.write_table` that every worker opens
-    under the same path; its content is part of the job.
+    The keys are int64 (any integers) or byte strings, one per row or of any fixed shape; the output
+    has a row of the table for each key. The table is a file of `shardfeed.write_table` that every
+    worker opens under the same path; its content is part of the job.
 
-    - `column`: which of the table's columns; may be left out if it has one. It names the output, too.
-    - `missing`: "error", or the number that stands for a key that the table does not have.
+    - `column`: column of the table; optional if it has only one. Also the default name of the
+      output.
+    - `missing`: "error", or the number to use for a key that is not in the table.
     """
     found = table if isinstance(table, Table) else Table(table)
     if column is None:
@@ -321,11 +328,12 @@ def lookup(
 
 
 def compute(output: str, expression: str, dtype: DType = "float32") -> Operator:
-    """An expression over columns of one number a row, computed in float64 and cast to `dtype`.
+    """Evaluates an expression over columns of one number per row, in float64, and casts it to
+    `dtype`.
 
-    It has numbers, names of columns, `+ - * /`, `< <= > >= == !=`, `and or not`, brackets, and `abs exp floor
-    log max min sign sqrt tanh where(condition, yes, no)`. What is true is 1, what is false 0. A name with other
-    signs than letters, digits and `_` stands between two backticks.
+    Supports numbers, column names, `+ - * /`, `< <= > >= == !=`, `and or not`, parentheses, and
+    `abs exp floor log max min sign sqrt tanh where(condition, yes, no)`. True is 1 and false is 0.
+    Names with characters other than letters, digits and `_` must be enclosed in backticks.
     """
     if not isinstance(expression, str):
         raise ConfigError(f"expression is a str, not {expression!r}")
@@ -333,7 +341,7 @@ def compute(output: str, expression: str, dtype: DType = "float32") -> Operator:
 
 
 def to_native(operators: Sequence[Operator]) -> str:
-    """The operators as the extension module takes them."""
+    """Returns the operators in the format of the extension module."""
     if not isinstance(operators, Sequence) or isinstance(operators, str):
         raise ConfigError(f"operators is a list of operators, not {operators!r}")
     for number, operator in enumerate(operators):
@@ -344,12 +352,13 @@ def to_native(operators: Sequence[Operator]) -> str:
     return json.dumps([{"output": one.output, "operation": one.operation} for one in operators])
 
 
-#: What a GPU carries out.
+#: Operators that a GPU applies.
 _ON_DEVICE = ("cast", "layout", "normalize")
 
 
 def device_to_native(operators: Sequence[Operator]) -> str:
-    """As `to_native`, for `Loader(device_operators=[...])`, on the CPU, too: what one takes the other one does."""
+    """As `to_native`, for `Loader(device_operators=[...])`; the CPU accepts the same ones as the
+    GPU."""
     text = to_native(operators)
     for number, operator in enumerate(operators):
         (kind, fields), = operator.operation.items()

@@ -1,4 +1,4 @@
-"""Types of options, and errors about options that do not exist."""
+"""Types of options, and errors for unknown options."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from shardfeed.errors import ConfigError
 Tail: TypeAlias = Literal["drop", "pad", "uneven"]
 Mode: TypeAlias = Literal["deterministic", "dynamic"]
 OutputName: TypeAlias = Literal["numpy", "torch", "jax", "tf"]
-#: What becomes of samples that a trainer which is gone may have consumed, with mode="dynamic".
+#: Policy for samples that a lost trainer may have consumed, with mode="dynamic".
 InDoubt: TypeAlias = Literal["redeliver", "drop"]
 Corrupt: TypeAlias = Literal["error", "skip-record", "skip-file"]
-#: Of files that are written; None is "none".
+#: Compression of files to write; None is "none".
 Compression: TypeAlias = Literal["none", "gzip", "zlib"] | None
-#: Of files that are read.
+#: Compression of files to read.
 CompressionChoice: TypeAlias = Literal["auto", "none", "gzip", "zlib"] | None
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: Options of torch's DataLoader and of tf.data, and what does the same here.
+#: Options of torch's DataLoader and of tf.data, and their equivalents here.
 _ELSEWHERE = {
     "buffer_size": "shuffle_window",
     "cycle_length": "interleave",
@@ -44,7 +44,7 @@ _ELSEWHERE = {
 
 
 def suggesting(function: Callable[P, R]) -> Callable[P, R]:
-    """The same function; a `TypeError` for an option that it does not have names the option that was meant."""
+    """Wraps a function: its `TypeError` for an unknown option suggests the intended one."""
     names = list(inspect.signature(function).parameters)
     what = function.__qualname__.removesuffix(".__init__")
 
@@ -61,14 +61,15 @@ def suggesting(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def flag(name: str, value: object) -> bool:
-    """The option `name` as True or False. Raises `ConfigError` for anything else, such as the text "no"."""
+    """Returns the option `name` as a bool. Raises `ConfigError` for other types, such as the text
+    "no"."""
     if not isinstance(value, bool | np.bool_):
         raise ConfigError(f"{name} must be True or False, not {value!r}")
     return bool(value)
 
 
 def doubt_policy(in_doubt: InDoubt | None, grace: float | None, mode: str) -> tuple[InDoubt, float]:
-    """What becomes of samples in doubt, and after how many seconds."""
+    """Returns the policy for samples in doubt, and its grace period in seconds."""
     if mode != "dynamic" and not (in_doubt is None and grace is None):
         raise ConfigError(
             'in_doubt= and in_doubt_grace= are for mode="dynamic"; with mode="deterministic" no other rank gets what '

@@ -1,4 +1,4 @@
-"""What dense columns become: arrays of numpy, or tensors of a framework that view the same memory."""
+"""Types of dense columns: numpy arrays, or tensors of a framework that view the same memory."""
 
 from __future__ import annotations
 
@@ -20,31 +20,33 @@ Array = npt.NDArray[Any]
 
 
 class Output:
-    """numpy's arrays, as they are."""
+    """Numpy arrays, unchanged."""
 
     name: OutputName = "numpy"
     #: The framework's module.
     framework: Any = np
 
     def storage(self, dtype: str) -> Any:
-        """numpy's type under which `tensor` takes the bytes of a column of this type."""
+        """Returns the numpy type in which `tensor` accepts the bytes of a column of type
+        `dtype`."""
         return as_numpy(dtype)
 
     def tensor(self, array: Array, dtype: str, column: str) -> Any:
-        """A tensor of a column's array, which is of the column's `storage`; it keeps the array."""
+        """Returns a tensor of a column's array of type `storage`; it keeps the array alive."""
         return array
 
     def view(self, array: Array, column: str = "values") -> Any:
-        """A tensor of any array of numbers."""
+        """Returns a tensor of any array of numbers."""
         dtype = array.dtype.name
         self.check([(column, dtype)])
         return self.tensor(array.view(self.storage(dtype)), dtype, column)
 
     def fill(self, batch: Batch) -> None:
-        """Puts what is on a device into a new batch. What is on the host is made when it is asked for."""
+        """Puts the columns on a device into a new batch. Columns on the host are created on
+        access."""
 
     def check(self, dtypes: Iterable[tuple[str, str]]) -> None:
-        """Refuses columns, as (name, type), that cannot be given. Raises `ConfigError`."""
+        """Rejects columns, as (name, type), that are not supported. Raises `ConfigError`."""
         for _, dtype in dtypes:
             self.storage(dtype)
 
@@ -58,7 +60,7 @@ class Torch(Output):
         self.framework = _import("torch", "torch")
 
     def storage(self, dtype: str) -> Any:
-        # Viewed as bfloat16 afterwards, so that nobody needs ml_dtypes.
+        # Viewed as bfloat16 afterwards, so ml_dtypes is not needed.
         return np.dtype(np.int16) if dtype == "bfloat16" else np.dtype(dtype)
 
     def tensor(self, array: Array, dtype: str, column: str) -> Any:
@@ -75,7 +77,8 @@ class Torch(Output):
 
 
 class Jax(Output):
-    """`jax.Array` on the CPU. Types of 64 bits are copied to 32 unless jax_enable_x64 is on, as JAX does."""
+    """`jax.Array` on the CPU. 64-bit types are copied to 32 bits unless jax_enable_x64 is on, as in
+    JAX."""
 
     name = "jax"
 
@@ -86,13 +89,13 @@ class Jax(Output):
         jax = self.framework
         narrow = narrowed(array, column)
         if dtype == "bfloat16" or narrow is not array:
-            # DLPack of numpy has no bfloat16. A column is aligned, so that this does not copy, either.
+            # DLPack of numpy has no bfloat16. A column is aligned, so this does not copy either.
             return jax.device_put(narrow, jax.local_devices(backend="cpu")[0], may_alias=True)
         return jax.dlpack.from_dlpack(array)
 
 
 class TensorFlow(Output):
-    """`tf.Tensor` on the CPU, eager."""
+    """Eager `tf.Tensor` on the CPU."""
 
     name = "tf"
 
@@ -105,32 +108,35 @@ class TensorFlow(Output):
     def tensor(self, array: Array, dtype: str, column: str) -> Any:
         tf = self.framework
         if array.ctypes.data % _TF_ALIGNMENT:
-            tensor = tf.constant(array)  # no column of a batch, but what was computed from one
+            tensor = tf.constant(array)  # not a column of a batch, but computed from one
         else:
             tensor = tf.experimental.dlpack.from_dlpack(array.__dlpack__())
         return tf.bitcast(tensor, tf.bfloat16) if dtype == "bfloat16" else tensor
 
 
-#: TensorFlow's kernels rely on it. Columns lie at multiples of 256 bytes.
+#: Alignment required by TensorFlow's kernels. Columns are aligned to 256 bytes.
 _TF_ALIGNMENT = 64
 
 _OUTPUTS: dict[str, type[Output]] = {each.name: each for each in (Output, Torch, Jax, TensorFlow)}
 
 
 def find(output: str) -> Output:
-    """The output of this name; imports its framework. Raises `ConfigError`."""
+    """Returns the output of this name; imports its framework. Raises `ConfigError`."""
     check_name(output)
     return _OUTPUTS[output]()
 
 
 def check_name(output: str) -> None:
-    """Raises `ConfigError` for what is no output."""
+    """Raises `ConfigError` if there is no such output."""
     if output not in _OUTPUTS:
         raise ConfigError(f"output={output!r} is none of {', '.join(map(repr, _OUTPUTS))}")
 
 
 def narrowed(array: Array, column: str) -> Array:
-    """With 32 bits where JAX has no 64. Raises `OverflowError` for numbers that it would wrap around without a word."""
+    """Returns the array with 32-bit types where JAX has no 64-bit types.
+
+    Raises `OverflowError` for numbers that JAX would silently wrap around.
+    """
     if array.dtype not in (np.int64, np.float64) or _import("jax", "jax").config.jax_enable_x64:
         return array
     if array.dtype == np.float64:

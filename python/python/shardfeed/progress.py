@@ -1,4 +1,4 @@
-"""How far an epoch is, for people in front of a terminal: by tqdm where that is installed, else in lines of text."""
+"""Progress of an epoch on a terminal: with tqdm if installed, else in lines of text."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from shardfeed.batch import Batch
     from shardfeed.loader import Epoch, Loader
 
-#: Seconds between two lines, where there is no tqdm.
+#: Seconds between two lines of text, without tqdm.
 _LINE_EVERY_S = 5.0
 
 
 def show(loader: Loader, epoch: Epoch, file: TextIO | None) -> Iterator[Batch]:
-    """As `Loader.progress` says."""
+    """Implements `Loader.progress`."""
     file = sys.stderr if file is None else file
     if loader.rank != 0 or not file.isatty():
         return epoch
@@ -27,7 +27,8 @@ def show(loader: Loader, epoch: Epoch, file: TextIO | None) -> Iterator[Batch]:
 
 
 class _Shown:
-    """Moves a bar while batches are made, before they are consumed: nothing runs between that and the loop."""
+    """Advances a bar while batches are created, before they are consumed, so that no code runs
+    between consuming a batch and the loop."""
 
     def __init__(self, make: Callable[[NativeBatch], Batch], bar: Any) -> None:
         self._make, self._bar = make, bar
@@ -39,7 +40,7 @@ class _Shown:
         self._asked = time.monotonic()
 
     def make(self, native: NativeBatch) -> Batch:
-        # After an interrupt it is made again.
+        # After an interrupt the batch is created again.
         if (native.epoch, native.step) != self._last:
             self._last = native.epoch, native.step
             self._look()
@@ -57,7 +58,7 @@ class _Shown:
         self._bar.set_postfix_str(f"wait {100 * share:.0f} %", refresh=False)
 
     def __del__(self) -> None:
-        # An interrupt may have ended its making.
+        # An interrupt may have stopped `__init__`.
         if bar := getattr(self, "_bar", None):
             bar.close()
 
@@ -71,7 +72,7 @@ def _bar(title: str, steps: int | None, step: int, file: TextIO) -> Any:
 
 
 class _Lines:
-    """What is used of tqdm's bar, in lines."""
+    """The used subset of tqdm's interface, in lines of text."""
 
     def __init__(self, title: str, steps: int | None, step: int, file: TextIO) -> None:
         self._title, self._of = title, "" if steps is None else f" of {steps}"

@@ -1,5 +1,8 @@
-"""Which rank this process is, from what launched it. Asks what is there already; never starts anything up, and
-never calls a collective."""
+"""Rank of this process, from its launcher.
+
+Reads only existing information: it never starts devices or other services, and never calls a
+collective.
+"""
 
 from __future__ import annotations
 
@@ -16,36 +19,36 @@ from shardfeed.errors import ConfigError
 
 log = logging.getLogger("shardfeed")
 
-#: Launcher, variable with the rank, variable with the world size; the first one that is set wins.
-#: A plain `srun` of one task sets Slurm's too, so torchrun inside of it comes first.
+#: Launcher, variable with the rank, variable with the world size; the first one that is set is
+#: used. A plain `srun` of one task also sets Slurm's variables, so torchrun inside it comes first.
 _LAUNCHERS = (
     ("torchrun", "RANK", "WORLD_SIZE"),
     ("Horovod", "HOROVOD_RANK", "HOROVOD_SIZE"),
     ("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("MVAPICH2", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
-    # Not SLURM_NTASKS: a batch script has it too, although it is one process and no step.
+    # Not SLURM_NTASKS: a batch script has it too, although it is one process and not a step.
     ("Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
-    # These have no variable of their own for the number of ranks.
+    # These have no separate variable for the number of ranks.
     ("Cray PALS", "PALS_RANKID", "PMI_SIZE"),
     ("Cray ALPS", "ALPS_APP_PE", "PMI_SIZE"),
     ("PMI", "PMI_RANK", "PMI_SIZE"),
 )
 
-#: Whose size is no sign of them: a batch script has it, or another launcher.
+#: The size variable does not identify these: batch scripts or other launchers also set it.
 _BY_RANK_ONLY = ("Slurm", "Cray PALS", "Cray ALPS")
 
-#: Variables with the number of ranks on this host; the first one that is set wins.
+#: Variables with the number of ranks on this host; the first one that is set is used.
 _LOCAL_SIZES = (
     "LOCAL_WORLD_SIZE", "HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE", "PMI_LOCAL_SIZE",
     "PALS_LOCAL_SIZE", "MPI_LOCALNRANKS",
 )  # fmt: skip
 
 
-#: Names of variables by which launchers that are not known say which rank a process is, or of how many.
+#: Names of variables in which unknown launchers usually pass a process its rank or world size.
 _OF_LAUNCHERS = re.compile(r"(.*_)?((LOCAL_?)?RANK(ID)?|WORLD_SIZE|NRANKS|COMM_SIZE)")
 
 
-#: Launcher, variables that together name one start of its ranks.
+#: Launcher, and variables that together identify one start of its ranks.
 _RUNS = (
     ("shardfeed", ("SHARDFEED_RUN_ID",), ()),
     ("torchrun", ("TORCHELASTIC_RUN_ID",), ("TORCHELASTIC_RESTART_COUNT",)),
@@ -53,12 +56,12 @@ _RUNS = (
 )
 
 
-#: Who said so when nobody did.
+#: Source if no other source is available.
 _DEFAULT = "default"
 
 
 class Ranks(NamedTuple):
-    """A rank, the number of ranks, and who said so."""
+    """Rank, number of ranks, and their source."""
 
     rank: int
     world_size: int
@@ -68,12 +71,13 @@ class Ranks(NamedTuple):
 def find(
     rank: int | None, world_size: int | None, replica: tuple[int, int] | None = None
 ) -> Ranks:
-    """The data-parallel rank and world size: as given, else of the first that knows, else 0 of 1.
+    """Returns the data-parallel rank and world size: as given, else of the first source, else 0 of
+    1.
 
-    Logs the numbers that it returns, and who said so.
+    Logs the returned numbers and their source.
 
-    With `replica` = (i, n) the numbers of a launcher, which counts all processes, are parted into groups of n
-    consecutive ones that read the same; given numbers are data-parallel already.
+    With `replica` = (i, n) the numbers of a launcher, which counts all processes, are divided into
+    groups of n consecutive processes that read the same; given numbers are data-parallel already.
     """
     part, parts = _replica(replica)
     if (rank is None) != (world_size is None):
@@ -82,7 +86,7 @@ def find(
         found = _checked(Ranks(rank, world_size, "arguments"))
     else:
         found = _of_replicas(_found(), part, parts)
-    # Once, and of the numbers that are used: who looks for the reason of a wrong rank reads this line.
+    # Logged once, with the numbers in use: this line explains a wrong rank.
     log.info("rank %d of %d, from %s", *found)
     return found
 
@@ -93,14 +97,15 @@ def _found() -> Ranks:
         if ranks is not None:
             return _checked(ranks)
     if "PMIX_RANK" in os.environ:
-        # Taking this for rank 0 of 1 would make every process read everything.
+        # Rank 0 of 1 would make every process read everything.
         raise ConfigError("PMIX_RANK is set, but nothing says how many ranks there are; pass rank= and world_size=")
     _warn_of_a_launcher()
     return Ranks(0, 1, _DEFAULT)
 
 
 def _warn_of_a_launcher() -> None:
-    """Where variables look as if a launcher that is not known had started this process as one of several."""
+    """Warns if variables suggest that an unknown launcher started this process as one of
+    several."""
     named = sorted(filter(_OF_LAUNCHERS.fullmatch, os.environ))
     found = {name: os.environ[name] for name in named if os.environ[name].isdigit()}
     sizes = [value for name, value in found.items() if name.endswith(("SIZE", "NRANKS"))]
@@ -118,7 +123,7 @@ def _shardfeed() -> Ranks | None:
 
 
 def _torch() -> Ranks | None:
-    """What torch.distributed was told, if the program has imported and initialized it."""
+    """Returns the ranks of torch.distributed, if the program has imported and initialized it."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
@@ -137,24 +142,25 @@ def _variables(launcher: str, rank_name: str, size_name: str) -> Ranks | None:
     has_rank, has_size = rank_name in os.environ, size_name in os.environ
     if has_rank and has_size:
         return Ranks(_number(rank_name), _number(size_name), f"{launcher} ({rank_name}, {size_name})")
-    # A batch script of Slurm has the rank, too, but not the size of a step.
+    # A batch script of Slurm also has the rank, but not the size of a step.
     if has_rank and launcher != "Slurm" or has_size and launcher not in _BY_RANK_ONLY:
-        # Taking this for rank 0 of 1 would make every process read everything.
+        # Rank 0 of 1 would make every process read everything.
         given, absent = (rank_name, size_name) if has_rank else (size_name, rank_name)
         raise ConfigError(f"{given} is set and {absent} is not; set it too, or pass rank= and world_size=")
     return None
 
 
 def _jax() -> Ranks | None:
-    """What jax.distributed was told, if the program has imported and initialized it.
+    """Returns the ranks of jax.distributed, if the program has imported and initialized it.
 
-    JAX has no public name for the process's number but `jax.process_index()`, which starts the devices up, and that
-    waits for all processes: it is asked only when they are up. Else the number comes from where JAX keeps it.
+    JAX's only public name for the process number is `jax.process_index()`, which starts the
+    devices, and that waits for all processes. The number is therefore read from JAX's internal
+    state; `jax.process_index()` is called only if that fails and the devices are up.
     """
     if "jax" not in sys.modules:
         return None
     state: Any = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
-    # The first is public, but came later than the other.
+    # The first is public, but newer than the other.
     is_initialized = getattr(sys.modules.get("jax.distributed"), "is_initialized", None)
     if not (is_initialized() if is_initialized is not None else getattr(state, "client", None) is not None):
         return None
@@ -165,7 +171,7 @@ def _jax() -> Ranks | None:
     are_up = getattr(sys.modules.get("jax._src.xla_bridge"), "backends_are_initialized", None)
     if are_up is not None and are_up():
         return Ranks(jax.process_index(), jax.process_count(), "jax.process_index()")
-    # Taking this for rank 0 of 1 would make every process read everything.
+    # Rank 0 of 1 would make every process read everything.
     raise ConfigError(
         f"jax.distributed is initialized, but JAX {getattr(jax, '__version__', '')} does not say without starting the "
         f"devices which process this is; pass rank=jax.process_index() and world_size=jax.process_count()"
@@ -173,7 +179,7 @@ def _jax() -> Ranks | None:
 
 
 def _tensorflow() -> Ranks | None:
-    """The place among chief and workers that TF_CONFIG gives; an evaluator reads by itself."""
+    """Returns the position among chief and workers in TF_CONFIG; an evaluator reads everything."""
     text = os.environ.get("TF_CONFIG")
     if not text:
         return None
@@ -197,7 +203,7 @@ def _tensorflow() -> Ranks | None:
     return Ranks(before + index, sum(sizes[name] for name in readers), f"TF_CONFIG ({kind} {index})")
 
 
-#: The first one that knows wins.
+#: The first source with a result is used.
 _SOURCES: tuple[Callable[[], Ranks | None], ...] = (_shardfeed, _torch, _launcher, _jax, _tensorflow)
 
 
@@ -230,9 +236,9 @@ def _of_replicas(ranks: Ranks, part: int, parts: int) -> Ranks:
 
 
 def run_id(run: str | None) -> str | None:
-    """One start of all ranks: as given, else as the launcher names it, else None.
+    """Returns the id of one start of all ranks: as given, else from the launcher, else None.
 
-    torchrun's id is "none" unless somebody sets one, so it says nothing about which run this is.
+    torchrun's id is "none" unless set by the user, and then does not identify a run.
     """
     if run is not None:
         return run
@@ -244,13 +250,14 @@ def run_id(run: str | None) -> str | None:
 
 
 def on_this_host() -> int:
-    """Ranks that share this host's memory, as far as the launcher says; 0: it does not."""
+    """Returns the number of ranks that share this host's memory, from the launcher; 0 if
+    unknown."""
     sizes = (_number(name) for name in _LOCAL_SIZES if name in os.environ)
     return max(0, next(sizes, 0) or _slurm_tasks_here())
 
 
 def _slurm_tasks_here() -> int:
-    """Slurm writes the tasks of each node as `4(x2),3`."""
+    """Parses Slurm's tasks per node, such as `4(x2),3`."""
     parts = re.findall(r"(\d+)(?:\(x(\d+)\))?", os.environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
     tasks = [int(each) for each, times in parts for _ in range(int(times or 1))]
     node = os.environ.get("SLURM_NODEID", "")

@@ -1,4 +1,4 @@
-"""TFRecord files record by record."""
+"""TFRecord files, record by record."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ class Message(Protocol):
     def SerializeToString(self) -> bytes: ...
 
 
-#: A feature's value: numbers, `bytes`, `str`, or sequences and arrays of them; None leaves it out.
+#: Value of a feature: numbers, `bytes`, `str`, or sequences and arrays of them; None omits it.
 Value: TypeAlias = npt.ArrayLike | None
-#: What becomes a record: its bytes, a protocol buffer, or a dict of features to encode as an Example.
+#: Input for a record: its bytes, a protocol buffer, or a dict of features to encode as an Example.
 Record: TypeAlias = bytes | bytearray | memoryview | Message | Mapping[str, Value]
 
 
 def read_records(path: str | os.PathLike[str], compression: CompressionChoice = "auto") -> Iterator[bytes]:
-    """The records of a file, in order, each checked.
+    """Iterates over the records of a file in order, verifying each.
 
     - `compression`: "auto", "none" (or None), "gzip" or "zlib".
 
-    Raises `DatasetNotFoundError`, and `CorruptRecordError` with file, offset and ordinal at the first
-    damaged record. Where only the data of that one is damaged, `next()` goes on behind it.
+    Raises `DatasetNotFoundError`, and `CorruptRecordError` with file, offset and ordinal at the
+    first damaged record. If only that record's data is damaged, `next()` continues after it.
     """
     return _native.NativeRecords(os.fspath(path), compression or "none")
 
 
 def encode_example(features: Mapping[str, Value]) -> bytes:
-    """A serialized `tf.train.Example`.
+    """Returns a serialized `tf.train.Example`.
 
     Values are numbers, `bytes`, `str` (as UTF-8), or sequences and arrays of them, flattened in
-    row-major order: integers and bools become int64, floats float32. None and an empty list leave the
-    feature out.
+    row-major order: integers and bools become int64, floats float32. None and an empty list omit
+    the feature.
 
     Raises `ConfigError` for a value that an Example cannot hold.
     """
-    # An empty list has no type, so it is the same as no feature.
+    # An empty list has no type, so it is equivalent to no feature.
     typed = [item for item in features.items() if not _is_untyped(item[1])]
     return _native.encode_example([_value(name, value) for name, value in typed])
 
@@ -55,13 +55,13 @@ def encode_example(features: Mapping[str, Value]) -> bytes:
 def encode_sequence_example(
     context: Mapping[str, Value], feature_lists: Mapping[str, Sequence[Value]]
 ) -> bytes:
-    """A serialized `tf.train.SequenceExample`.
+    """Returns a serialized `tf.train.SequenceExample`.
 
     - `context`: features of the whole record, as for `encode_example`.
-    - `feature_lists`: name to a sequence of steps, each a value as for `encode_example`. A step that is None
-      or an empty list has no values, whatever the type of the others is.
+    - `feature_lists`: name to a sequence of steps, each a value as for `encode_example`. A step
+      that is None or an empty list has no values, regardless of the type of the others.
 
-    Raises `ConfigError` for a value that it cannot hold.
+    Raises `ConfigError` for a value that a SequenceExample cannot hold.
     """
     typed = [item for item in context.items() if not _is_untyped(item[1])]
     lists = [
@@ -72,23 +72,26 @@ def encode_sequence_example(
 
 
 class TFRecordWriter:
-    """Writes a TFRecord file; it appears under its name when it is closed, whole.
+    """Writes a TFRecord file, which gets its name when it is complete and closed.
 
     - `compression`: None, "gzip" or "zlib".
 
-    As a context manager it leaves nothing behind when the block raises.
+    As a context manager, it removes the file if the block raises.
     """
 
     def __init__(self, path: str | os.PathLike[str], compression: Compression = None) -> None:
         self._native = _native.NativeWriter(os.fspath(path), compression or "none")
 
     def write(self, record: Record) -> None:
-        """Appends a record: its bytes, a protocol buffer such as a `tf.train.Example`, or a dict of features to encode
-        as an Example. Raises `ConfigError` for anything else."""
+        """Appends a record: its bytes, a protocol buffer such as a `tf.train.Example`, or a dict of
+        features to encode as an Example.
+
+        Raises `ConfigError` for anything else.
+        """
         self._native.write(as_bytes(record))
 
     def close(self) -> None:
-        """Ends the file and gives it its name."""
+        """Completes the file and gives it its name."""
         self._native.finish()
 
     def __enter__(self) -> TFRecordWriter:
@@ -107,7 +110,7 @@ class TFRecordWriter:
 
 
 def as_bytes(record: Record) -> bytes:
-    """A record's bytes. Raises `ConfigError` for what is no record."""
+    """Returns a record's bytes. Raises `ConfigError` for anything that is not a record."""
     if isinstance(record, Mapping):
         return encode_example(record)
     if isinstance(record, bytes | bytearray | memoryview):

@@ -1,10 +1,10 @@
-"""What a loader reports of itself, for type checkers."""
+"""Types of a loader's reports, for type checkers."""
 
 from __future__ import annotations
 
 from typing import Literal, NotRequired, TypedDict
 
-#: What can limit a rank: docs/TUNING.md has a row for each.
+#: Possible bottlenecks of a rank: docs/TUNING.md has a row for each.
 Bottleneck = Literal[
     "unknown", "trainer", "storage", "inflating", "decoding", "gathering", "window_fill", "memory_budget", "prefetch",
     "held_batches", "coordinator",
@@ -12,7 +12,7 @@ Bottleneck = Literal[
 
 
 class Why(TypedDict):
-    """What `Loader.why()` returns."""
+    """Result of `Loader.why()`."""
 
     sentence: str
     limit: Bottleneck
@@ -24,7 +24,7 @@ class Why(TypedDict):
 
 
 class Account(TypedDict):
-    """Where a loader's time went, in microseconds."""
+    """Time breakdown of a loader, in microseconds."""
 
     setup: dict[str, object]
     epoch: int
@@ -38,7 +38,7 @@ class Account(TypedDict):
 
 
 class Stats(TypedDict):
-    """What `Loader.stats()` returns. Keys that may be missing are about stores, GPUs and mode="dynamic"."""
+    """Result of `Loader.stats()`. Optional keys concern stores, GPUs and mode="dynamic"."""
 
     batches: int
     memory_budget_bytes: int

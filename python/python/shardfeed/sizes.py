@@ -1,4 +1,4 @@
-"""Whole numbers and sizes in bytes, as options have them."""
+"""Parses options that are whole numbers or sizes in bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _UNITS = {
 
 
 def whole_number(name: str, value: Any, least: int, below: int = 2**64) -> int:
-    """The option `name` as a whole number, at least `least` and below `below`, a power of 2."""
+    """Returns the option `name` as a whole number in `least`..`below`, `below` being a power of
+    2."""
     try:
         number = value.__index__()
     except AttributeError:
@@ -26,7 +27,7 @@ def whole_number(name: str, value: Any, least: int, below: int = 2**64) -> int:
 
 
 def byte_size(name: str, value: int | str, least: int) -> int:
-    """The option `name` in bytes, from a number or from text with a unit."""
+    """Returns the option `name` in bytes, from a number or from text with a unit."""
     if not isinstance(value, str):
         return whole_number(name, value, least)
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", value)

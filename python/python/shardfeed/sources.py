@@ -1,4 +1,5 @@
-"""Files together with what is in them: what `Loader` takes in place of files, features and first operators."""
+"""Files with a description of their content, which `Loader` accepts in place of files and
+features."""
 
 from __future__ import annotations
 
@@ -11,13 +12,13 @@ from shardfeed.operators import Operator
 
 @dataclass(frozen=True)
 class Source:
-    """A dataset's files and what is in them; `Loader(source, batch_size=...)` reads it.
+    """Files of a dataset and their content; read it with `Loader(source, batch_size=...)`.
 
     - `files`: paths, in order.
-    - `features`: what is in the records; None: they are raw.
-    - `operators`: what makes the columns of them, before those that a loader is given.
-    - `records`: how many there are, if that is known. A loader raises `ShardChangedError` if the files hold another
-      number.
+    - `features`: features of the records; None: raw records.
+    - `operators`: operators that create the columns, applied before those given to a loader.
+    - `records`: number of records, if known. A loader raises `ShardChangedError` if the files hold
+      another number.
     """
 
     files: tuple[str, ...]

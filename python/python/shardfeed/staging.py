@@ -1,4 +1,4 @@
-"""A folder in which a dataset is written before it appears, all of it, under its names."""
+"""A folder in which a dataset is written before all of its files get their names."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from types import TracebackType
 from shardfeed.errors import ConfigError
 
 _ENDINGS = {"none": "", "gzip": ".gz", "zlib": ".zlib"}
-#: In a staging folder of ours, which a lock tells apart from one whose process was killed.
+#: Marks a locked staging folder, to tell it from one left by a killed process.
 _MARK = "locked"
 
 
 def shard_name(prefix: str, shard: int, shards: int, compression: str) -> str:
-    """The name of a shard, as `shardfeed dataset write` gives it."""
+    """Returns the name of a shard, as `shardfeed dataset write` names it."""
     return f"{prefix}-{shard:05}-of-{shards:05}.tfrecord{_ENDINGS[compression]}"
 
 
 def description_name(prefix: str) -> str:
-    """The name of the file that says what is in the shards."""
+    """Returns the name of the file that describes the shards."""
     return f"{prefix}.shardfeed.json"
 
 
 def check_prefix(prefix: str) -> str:
-    """The prefix, if shards can have it."""
+    """Returns the prefix; raises `ConfigError` if shards cannot have it."""
     if not isinstance(prefix, str) or not prefix or prefix.startswith("."):
         raise ConfigError(f"prefix={prefix!r} must be a name that does not start with a dot")
     if "/" in prefix or any(ord(letter) < 32 or ord(letter) == 127 for letter in prefix):
@@ -36,13 +36,15 @@ def check_prefix(prefix: str) -> str:
 
 
 class Staging:
-    """A hidden folder in the one that shards go to, for one process at a time; removed at the end, with all that is
-    in it. Commands and Python keep out of each other's way: both name it alike.
+    """A hidden folder in the shards' directory, for one process at a time; removed at the end with
+    its content. The command and Python use the same name, so they exclude each other.
 
-    - `force`: whether shards that are there may be replaced.
-    - `wait`: whether to wait for another process of ours that writes the same shards, or to raise.
+    - `force`: whether existing shards may be replaced.
+    - `wait`: whether to wait for another shardfeed process that writes the same shards, or to
+      raise.
 
-    Raises `ConfigError` if another process writes, or one that no lock tells of did and was killed.
+    Raises `ConfigError` if another process writes, or if one was killed while writing without a
+    lock.
     """
 
     def __init__(self, directory: Path, prefix: str, *, force: bool, wait: bool = False) -> None:
@@ -83,7 +85,8 @@ class Staging:
             )
 
     def publish(self, names: list[str]) -> None:
-        """Moves these files to where they belong, in place of all that have the prefix; or on any error none."""
+        """Moves these files to the directory, replacing all files with the prefix; moves none on an
+        error."""
         aside = self.folder / "replaced"
         aside.mkdir()
         moves = [(self.directory / name, aside / name) for name in self._old()]
@@ -91,10 +94,10 @@ class Staging:
         done: list[tuple[Path, Path]] = []
         try:
             for move in moves:
-                # Noted before, so that an interrupt in between is undone, too.
+                # Recorded before the move, so that an interrupt in between is undone, too.
                 done.append(move)
                 move[0].rename(move[1])
-            # The names are durable when the folder is.
+            # The names are durable once the folder is.
             descriptor = os.open(self.directory, os.O_RDONLY)
             try:
                 os.fsync(descriptor)
@@ -107,15 +110,15 @@ class Staging:
             raise
 
     def _old(self) -> list[str]:
-        """Names that a dataset with this prefix could have."""
+        """Returns existing names that a dataset with this prefix could have."""
         shard = re.compile(re.escape(self._prefix) + r"-[0-9]{5}-of-[0-9]{5}\.tfrecord(\.gz|\.zlib)?")
         found = {entry.name for entry in os.scandir(self.directory)}
         return sorted(name for name in found if shard.fullmatch(name) or name == description_name(self._prefix))
 
     def _locked(self, wait: bool) -> int | None:
-        """A descriptor that holds the lock; None where the file system has none."""
+        """Returns a descriptor that holds the lock; None if the file system has no locks."""
         while True:
-            # Whoever had it may have failed, and removed what it made.
+            # The previous holder may have failed, and removed the directory it created.
             self.directory.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             try:
@@ -138,7 +141,7 @@ class Staging:
                 raise
 
     def _is_the_lock(self, descriptor: int) -> bool:
-        """Whether the file has its name still: who has the lock removes it at the end."""
+        """True if the file still has its name: the holder of the lock removes it at the end."""
         try:
             return os.path.samestat(os.fstat(descriptor), self._lock_path.stat())
         except FileNotFoundError:
@@ -146,7 +149,7 @@ class Staging:
 
     def _make(self) -> None:
         mark = self.folder / _MARK
-        # Nobody else has the lock: whoever made the folder under one was killed.
+        # This process has the lock, so the process that created the marked folder was killed.
         if self._force or (self._lock is not None and mark.exists()):
             shutil.rmtree(self.folder, ignore_errors=True)
         try:
@@ -167,4 +170,4 @@ class Staging:
             try:
                 path.rmdir()
             except OSError:
-                break  # Something is in it, as is meant to be.
+                break  # Not empty, as expected.

@@ -1,9 +1,9 @@
-"""How a column of any type is stored in Examples, which hold int64, float32 and byte strings.
+"""Storage of columns of any type in Examples, which hold int64, float32 and byte strings.
 
-- int64 and float32: as such.
+- int64 and float32: directly.
 - str and bytes: as byte strings, text as UTF-8.
-- all other numbers (bool, (u)int8 to (u)int32, float16, bfloat16, float64): their bytes, little-endian, in row-major
-  order, as one byte string, which `operators.decode_raw` makes the same numbers again.
+- all other numbers (bool, (u)int8 to (u)int32, float16, bfloat16, float64): their bytes,
+  little-endian, in row-major order, as one byte string, which `operators.decode_raw` converts back.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _DIRECT = ("int64", "float32", "string")
 
 @dataclass(frozen=True)
 class StoredColumn:
-    """A column of a dataset that we wrote.
+    """A column of a dataset written by shardfeed.
 
-    - `dtype`: "string" or a number's.
+    - `dtype`: "string" or a numeric type.
     - `shape`: of one row; `(None,)`: any number of values.
     """
 
@@ -39,7 +39,7 @@ class StoredColumn:
 
     @classmethod
     def of(cls, name: Any, dtype: Any, shape: Any) -> StoredColumn:
-        """The column as someone declares it, checked."""
+        """Validates a column's declaration and returns it."""
         if not isinstance(name, str):
             raise ConfigError(f"a column's name is a str, not {name!r}")
         try:
@@ -58,7 +58,7 @@ class StoredColumn:
 
     @property
     def feature(self) -> Feature:
-        """What stands in the records."""
+        """Feature of the records that stores the column."""
         stored = self.dtype if self.dtype in _DIRECT else "string"
         if self.shape == (None,):
             return VarLenFeature(stored)
@@ -66,13 +66,13 @@ class StoredColumn:
 
     @property
     def operator(self) -> Operator | None:
-        """What makes the column of it, if that takes something."""
+        """Operator that creates the column, if one is needed."""
         return None if self.dtype in _DIRECT else decode_raw(self.name, self.dtype, self._dims)
 
     def value(self, row: Any) -> Any:
-        """A row as `encode_example` takes it.
+        """Returns a row in the format of `encode_example`.
 
-        Raises `ConfigError` if it has another type or shape than the column.
+        Raises `ConfigError` if its type or shape differs from the column's.
         """
         found = self._strings(row) if self.dtype == "string" else self._numbers(row)
         if found.shape != self.shape and not (self.shape == (None,) and found.ndim == 1):
@@ -102,14 +102,14 @@ class StoredColumn:
         asked = as_numpy(self.dtype)
         if array.dtype.name == asked.name:
             return array.astype(asked, copy=False)
-        # Numbers of Python have no type of their own: what the column can hold as it is, it may hold.
+        # Python numbers have no fixed type: the column accepts those that it can hold.
         if not hasattr(row, "dtype") and _can_hold(asked, array):
             return array.astype(asked)
         raise ConfigError(f"column {self.name!r} is {self.dtype}, but here {array.dtype}: {row!r:.80}")
 
 
 def column_of(name: Any, value: Any, rows: bool = False) -> StoredColumn:
-    """The column that has `value` as a row; or with `rows` as all its rows."""
+    """Returns the column with `value` as a row, or with `rows` as all its rows."""
     array = as_array(name, value)
     if rows and array.ndim < 1:
         raise ConfigError(f"column {name!r} is {value!r:.80}; it needs an array with one row for each record")
@@ -124,7 +124,8 @@ def column_of(name: Any, value: Any, rows: bool = False) -> StoredColumn:
 
 
 def as_array(name: Any, value: Any) -> Array:
-    """The value as an array; of Python's objects if it has strings, which numpy would make as long as the longest."""
+    """Returns the value as an array; strings as Python objects, as numpy would pad them to the
+    longest."""
     leaf = value
     while isinstance(leaf, Sequence) and not isinstance(leaf, str | bytes) and len(leaf) > 0:
         leaf = leaf[0]
@@ -145,7 +146,7 @@ def _object_array(value: Any) -> Array:
 
 
 def _can_hold(asked: np.dtype[Any], array: Array) -> bool:
-    """Whether the type can hold numbers of Python: integers as they are, fractions rounded."""
+    """True if the type can hold Python numbers: integers exactly, fractions rounded."""
     if array.dtype.kind not in "iuf" or asked.kind == "b":
         return False
     with np.errstate(all="ignore"):

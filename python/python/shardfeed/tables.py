@@ -1,10 +1,10 @@
-"""Side tables: rows of fixed size in a file, found by key. `operators.lookup` finds them.
+"""Side tables: rows of fixed size in a file, found by key with `operators.lookup`.
 
     sf.write_table("scores.sft", ids, {"score": scores, "embedding": embeddings})
     sf.Loader(files, {"id": sf.FixedLenFeature((), "int64")}, operators=[op.lookup("id", "scores.sft", "score")])
 
-A table may be larger than memory: nothing but its header is read at the beginning, and a key is found with two
-small reads, checked each time.
+A table may be larger than memory: only its header is read when it is opened, and each lookup takes
+two small reads, which are verified.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ Form = tuple[str, tuple[int, ...]]
 def write_table(
     path: str | os.PathLike[str], keys: npt.ArrayLike | Sequence[bytes], columns: Mapping[str, npt.ArrayLike]
 ) -> str:
-    """Writes the table at `path`, and returns its digest. One that is there is replaced when the new one is whole.
+    """Writes the table at `path` and returns its digest. Replaces an existing table when complete.
 
-    - `keys`: integers `[n]`, or a list of n byte strings; each once.
-    - `columns`: arrays `[n, ...]` of fixed shape, by name: bool, (u)int8 to int64, float16 to float64, bfloat16.
-      They are read twice and not copied whole, so that `np.memmap` may be larger than memory.
+    - `keys`: integers `[n]`, or a list of n byte strings; unique.
+    - `columns`: arrays `[n, ...]` of fixed shape, by name: bool, (u)int8 to int64, float16 to
+      float64, bfloat16. They are read twice and not copied whole, so `np.memmap` may be larger than
+      memory.
 
-    The same keys and rows in another order are the same file. Another content is another job: write it under a
-    new name, and leave a table that is in use alone.
+    The same keys and rows in another order give the same file. A table with other content is
+    another job: write it under a new name, and do not change a table in use.
     """
     if not isinstance(columns, Mapping) or not columns:
         raise ConfigError(f"columns is a dict of arrays by name, not {columns!r:.80}")
@@ -68,7 +69,7 @@ Described = tuple[str, str, list[int], int]
 
 
 def _column(name: Any, values: Any, rows: int) -> tuple[Described, npt.NDArray[np.uint8]]:
-    """A column, and its rows as bytes."""
+    """Returns a column's description, and its rows as bytes."""
     if not isinstance(name, str):
         raise ConfigError(f"a column's name is a str, not {name!r}")
     array = np.asarray(values)
@@ -89,13 +90,13 @@ def _column(name: Any, values: Any, rows: int) -> tuple[Described, npt.NDArray[n
 
 
 class Table:
-    """What a table says of itself. Its digest is part of the identity of the jobs that look things up in it."""
+    """Description of a table. Its digest is part of the identity of jobs that use the table."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        #: Absolute, as workers open it.
+        #: Absolute path, under which workers open it.
         self.path: str = os.path.abspath(os.fspath(path))
         digest, key, rows, columns = _native.describe_table(self.path)
-        #: SHA-256 of its content, in hex.
+        #: SHA-256 of the content, in hex.
         self.digest: str = digest
         #: "int64" or "bytes".
         self.key: str = key

@@ -1,4 +1,5 @@
-"""`tf.data` over a loader: its elements, their static spec, and what TensorFlow fetched but nobody used. Needs tensorflow."""
+"""`tf.data` over a loader: its elements, their static spec, and elements that TensorFlow fetched
+but did not use. Requires tensorflow."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ _LEFT = (
 
 
 def make(loader: Loader, valid: str | None, state: str | None, epochs: int | None) -> Elements:
-    """As `Loader.as_tf_dataset` says."""
+    """Implements `Loader.as_tf_dataset`."""
     if loader.output not in ("numpy", "tf"):
         raise ConfigError(f'as_tf_dataset() needs output="numpy" or "tf", this loader has output="{loader.output}"')
     if loader.device != "cpu":
@@ -51,9 +52,9 @@ def make(loader: Loader, valid: str | None, state: str | None, epochs: int | Non
         return made
 
     options = tf.data.Options()
-    # Each process has its rank's part already.
+    # Each process already has its rank's part.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    # It would stand behind the place where elements are counted, and the loader fetches ahead itself.
+    # It would come after the point where elements are counted, and the loader prefetches already.
     options.experimental_optimization.inject_prefetch = False
     passes: Passes = loader._passes or Passes()
     loader._passes = passes
@@ -71,28 +72,33 @@ class Fetched(NamedTuple):
 
 
 class Passes:
-    """What the passes over a loader's datasets have fetched. TensorFlow does not say what of it came out at the other end,
-    so each element travels with a number, which is told at the end; what is left of a pass comes first in the next one."""
+    """Elements fetched by the passes over a loader's datasets.
+
+    TensorFlow does not report which of them left the pipeline, so each element carries a number,
+    which is reported at the end. The rest of a pass comes first in the next pass.
+    """
 
     def __init__(self) -> None:
-        #: Held while a batch is fetched, so that none is on its way when another pass begins.
+        #: Held while a batch is fetched, so that none is in flight when another pass begins.
         self._turn = threading.Lock()
-        #: Passes that have begun; only the last one goes on.
+        #: Number of passes begun; only the last one continues.
         self._begun = 0
         self._numbers = itertools.count()
-        #: Held while what follows changes.
+        #: Held while the fields below change.
         self._lock = threading.Lock()
         self._moves = 0
-        #: Fetched by TensorFlow and not used yet, by number; and what was, of earlier passes, to be given again.
+        #: Fetched by TensorFlow and not used yet, by number; then unused ones of earlier passes, to
+        #: repeat.
         self._ahead: dict[int, Fetched] = {}
         self._again: deque[Fetched] = deque()
-        #: The state before the batch that is being fetched.
+        #: State before the batch that is being fetched.
         self._fetching: str | None = None
 
     def elements(
         self, loader: Loader, element: Callable[[Batch], dict[str, Any]], epochs: int | None
     ) -> Iterator[tuple[int, Any]]:
-        """One pass: the rest of an epoch, or of the epochs before `epochs`, as (number, element)."""
+        """Yields one pass: the rest of an epoch, or of the epochs before `epochs`, as (number,
+        element)."""
         with self._turn, self._lock:
             self._begun += 1
             this = self._begun
@@ -103,7 +109,7 @@ class Passes:
                 loader._begin()
                 self._moves = loader._moves
             elif self._moves != loader._moves:
-                # It was told to go on elsewhere since, or somebody took batches behind these.
+                # The loader was moved since, or later batches were consumed elsewhere.
                 self._again.clear()
                 self._moves = loader._moves
             elif self._again:
@@ -150,13 +156,13 @@ class Passes:
         return number, fetched.batch
 
     def use(self, number: Any) -> None:
-        """An element has left its dataset."""
+        """Marks an element as having left its dataset."""
         with self._lock:
             if self._ahead.pop(int(number), None) is None:
                 raise ConfigError(_LEFT)
 
     def state(self, moves: int) -> str | None:
-        """The loader's state after what was used, if more was fetched."""
+        """Returns the loader's state after the used elements, if more were fetched; else None."""
         with self._lock:
             if moves != self._moves:
                 return None
@@ -165,10 +171,10 @@ class Passes:
 
 
 class Elements(tf.data.Dataset):
-    """A dataset of a loader's elements, which tells of each that is used.
+    """A dataset of a loader's elements, which reports each element that is used.
 
-    What `map()`, `prefetch()`, `take()` and `with_options()` make of it does so, too. What others make is a dataset of
-    TensorFlow's own: to it, elements are used when it takes them.
+    The results of `map()`, `prefetch()`, `take()` and `with_options()` do, too. Other
+    transformations return a plain TensorFlow dataset: an element counts as used when they take it.
     """
 
     def __init__(self, passes: Passes, numbered: Any) -> None:
@@ -180,7 +186,7 @@ class Elements(tf.data.Dataset):
             tf.numpy_function(passes.use, [number], [])
             return element
 
-        # One by one and in their order, also where a prefetch stands before it.
+        # One by one and in order, also after a prefetch.
         self._used = numbered.map(used)
         super().__init__(tf.data.experimental.to_variant(self._used))
 
@@ -193,7 +199,7 @@ class Elements(tf.data.Dataset):
 
     def map(self, map_func: Callable[..., Any], *arguments: Any, **options: Any) -> Elements:
         def mapped(number: Any, element: Any) -> Any:
-            # As TensorFlow's own map() passes and takes them.
+            # As TensorFlow's own map() passes and returns them.
             made = map_func(*element) if type(element) is tuple else map_func(element)
             return number, tuple(made) if isinstance(made, list) else made
 

@@ -1,8 +1,9 @@
-"""Datasets that TensorFlow Datasets wrote to disk, without it and without TensorFlow.
+"""Datasets that TensorFlow Datasets (TFDS) wrote to disk, read without TFDS and TensorFlow.
 
-What is in the records is in two files beside them, `dataset_info.json` and `features.json`. TFDS stores integers and
-bool as int64, all floats as float32, images as PNG or JPEG, tensors with an encoding as their bytes, features of a dict
-under `outer/inner`, sequences end to end, and of sequences in sequences the lengths of the inner ones beside them.
+Two files beside the records describe their content: `dataset_info.json` and `features.json`. TFDS
+stores integers and bool as int64, all floats as float32, images as PNG or JPEG, tensors with an
+encoding as their bytes, features of a dict under `outer/inner`, sequences concatenated, and for
+nested sequences the lengths of the inner ones beside them.
 """
 
 from __future__ import annotations
@@ -31,26 +32,28 @@ _STRINGS = ("string", "str", "object")
 def from_tfds(
     directory: str | os.PathLike[str], split: str | None = None, *, columns: Sequence[str] | None = None
 ) -> Source:
-    """A split of a dataset that TFDS has prepared, as `Loader` takes it: its files, and what is in them.
+    """Returns a split of a dataset prepared by TFDS as a `Source` of files, features and operators.
 
         loader = sf.Loader(sf.from_tfds("~/tensorflow_datasets/mnist/3.0.1", "train"), batch_size=32)
 
-    Columns are what TFDS gives: `Tensor`, `Scalar`, `ClassLabel` and `BBoxFeature` as numbers of their type, `Text`
-    and strings as bytes, `Image` and `LabeledImage` decoded. Dicts in dicts give columns `outer/inner`, and so do
-    sequences of dicts and translations. Images without a fixed size need an operator that gives them one:
-    `Loader(source, operators=[op.resize("image", 224)], ...)`.
+    Columns are as in TFDS: `Tensor`, `Scalar`, `ClassLabel` and `BBoxFeature` as numbers of their
+    type, `Text` and strings as bytes, `Image` and `LabeledImage` decoded. Nested dicts become
+    columns `outer/inner`, and so do sequences of dicts and translations. Images without a fixed
+    size need an operator that resizes them: `Loader(source, operators=[op.resize("image", 224)],
+    ...)`.
 
-    `Sequence`, also in a `Sequence`, and tensors of shape `(None, ...)` are ragged columns. Their numbers are of the type
-    that is stored: int64 for integers and bool, float32 for all floats. An optional value that is not there is what TFDS
-    puts in its place: the least number of its type, False, or no bytes.
+    `Sequence`, also nested in a `Sequence`, and tensors of shape `(None, ...)` are ragged columns.
+    Their numbers have the stored type: int64 for integers and bool, float32 for all floats. A
+    missing optional value has the substitute of TFDS: the minimum of its type, False, or no bytes.
 
-    - `directory`: the one of a version, with `dataset_info.json`; local or mounted.
-    - `split`: such as "train", whole; may be left out if there is one.
-    - `columns`: those that are wanted; None: all.
+    - `directory`: of one version, with `dataset_info.json`; local or mounted.
+    - `split`: such as "train", entire; optional if the dataset has only one.
+    - `columns`: names of the columns to read; None: all.
 
-    Raises `ConfigError` for columns of other kinds (`Video`, `Audio`, `Dataset`, sequences of images, tensors whose inner
-    sizes differ, uint64, zlib), all of which it lists, for splits and versions that are not there, for other file formats;
-    `DatasetNotFoundError` for missing files.
+    Raises `ConfigError` for columns of other kinds (`Video`, `Audio`, `Dataset`, sequences of
+    images, tensors whose inner sizes differ, uint64, zlib), listing all of them, for splits and
+    versions that do not exist, and for other file formats; `DatasetNotFoundError` for missing
+    files.
     """
     folder = Path(os.path.abspath(os.path.expanduser(os.fspath(directory))))
     info = _json(folder, "dataset_info.json")
@@ -141,7 +144,7 @@ def _file(template: str, dataset: str, split: str, shard: int, shards: int) -> s
 @dataclass(frozen=True)
 class _Column:
     feature: Mapping[str, Any]
-    #: Of the sequences that it is in, the outermost first; None: as long as they are.
+    #: Lengths of the enclosing sequences, outermost first; None: variable length.
     lengths: tuple[int | None, ...]
 
 
@@ -149,7 +152,7 @@ _TEXT = {"pythonClassName": "Text"}
 
 
 def _flat(name: str, feature: Mapping[str, Any], lengths: tuple[int | None, ...] = ()) -> Iterator[tuple[str, _Column]]:
-    """What TFDS stores for a feature, each under its name."""
+    """Yields the stored features of a TFDS feature with their names."""
     kind, below = _kind(feature), f"{name}/" if name else ""
     if "featuresDict" in feature:
         for inner, one in feature["featuresDict"].get("features", {}).items():
@@ -185,7 +188,7 @@ def _wanted(
 
 
 def _column(name: str, column: _Column) -> tuple[Feature, list[Operator]]:
-    """What is in the records under the name, and what makes the column of it."""
+    """Returns the stored feature under the name, and the operators that create the column."""
     feature, lengths = column.feature, column.lengths
     match kind := _kind(feature):
         case "Text":
@@ -233,7 +236,10 @@ def _sequence(
 
 
 def _ragged(name: str, tensor: Mapping[str, Any], shape: tuple[int | None, ...], levels: int) -> Feature:
-    """Rows, or rows of rows, of tensors of a known shape. No operator takes them, so numbers are as they are stored."""
+    """Returns rows, or nested rows, of tensors of a known shape.
+
+    No operator accepts them, so numbers keep their stored type.
+    """
     stored, dims = _stored(name, tensor), _known(name, shape)
     if levels == 1 and not dims:
         return VarLenFeature(stored)
@@ -243,7 +249,7 @@ def _ragged(name: str, tensor: Mapping[str, Any], shape: tuple[int | None, ...],
 
 
 def _stored(name: str, tensor: Mapping[str, Any]) -> str:
-    """The type of the numbers, or strings, in the records."""
+    """Returns the stored type of the numbers or strings."""
     dtype, encoding = tensor["dtype"], _encoding(tensor)
     if encoding == "none" and dtype in _STRINGS:
         return "string"
@@ -256,7 +262,7 @@ def _stored(name: str, tensor: Mapping[str, Any]) -> str:
 
 
 def _default(dtype: str) -> bytes | int | float:
-    """What TFDS gives where an optional value is not there."""
+    """Returns the value that TFDS substitutes for a missing optional value."""
     if dtype in _STRINGS:
         return b""
     if dtype in _INTEGERS:

@@ -1,6 +1,7 @@
-"""A loader inside `torch.utils.data.DataLoader`, for trainers that insist on one. Needs torch.
+"""A loader inside `torch.utils.data.DataLoader`, for trainers that require one. Requires torch.
 
-Lightning, Accelerate and torch.distributed.checkpoint take a `Loader` as it is: docs/FRAMEWORKS.md.
+Lightning, Accelerate and torch.distributed.checkpoint accept a `Loader` directly:
+docs/FRAMEWORKS.md.
 """
 
 from __future__ import annotations
@@ -18,17 +19,20 @@ from shardfeed.loader import Loader, State
 
 
 class Dataset(torch.utils.data.IterableDataset):
-    """The batches of a loader with `output="torch"`, for `DataLoader(dataset, batch_size=None, num_workers=0)`.
+    """Batches of a loader with `output="torch"`, for `DataLoader(dataset, batch_size=None,
+    num_workers=0)`.
 
-    One pass is (the rest of) one epoch, as of the loader. torchdata's `StatefulDataLoader` finds the loader's state
-    in `state_dict()`; what comes out of it is `Batch`es, so `state_after(batch)` knows each. It has no
-    `set_epoch()` on purpose: some trainers count epochs from their own start, a resumed loader goes on by itself.
+    One pass is (the rest of) one epoch of the loader. torchdata's `StatefulDataLoader` saves the
+    loader's state through `state_dict()`; its elements are `Batch`es, so `state_after(batch)` works
+    for each. There is no `set_epoch()` by design: some trainers count epochs from their own start,
+    while a resumed loader continues at its own epoch.
 
-    DataLoader runs Python between the loader and the loop: after an exception that comes at any time, as that of a
-    signal handler, `state_after()` of the last batch that was trained on is exact, `state_dict()` may be one further.
+    DataLoader runs Python between the loader and the loop. After an asynchronous exception, such as
+    that of a signal handler, `state_after()` of the last trained batch is exact, and `state_dict()`
+    may be one batch ahead.
 
-    Raises `ConfigError` in worker processes, where a `batch_size=` would put batches together, and where Accelerate
-    would deal a rank's batches out once more.
+    Raises `ConfigError` in worker processes, where a `batch_size=` would combine batches, and where
+    Accelerate would divide a rank's batches once more.
     """
 
     def __init__(self, loader: Loader) -> None:
@@ -52,15 +56,15 @@ class Dataset(torch.utils.data.IterableDataset):
         return len(self.loader)
 
     def state_dict(self) -> State:
-        """The loader's `state_dict()`."""
+        """Returns the loader's `state_dict()`."""
         return self.loader.state_dict()
 
     def load_state_dict(self, state: State) -> None:
-        """The loader's `load_state_dict()`."""
+        """Calls the loader's `load_state_dict()`."""
         self.loader.load_state_dict(state)
 
     def state_after(self, batch: Batch) -> State:
-        """The loader's `state_after()`."""
+        """Returns the loader's `state_after()`."""
         return self.loader.state_after(batch)
 
 
@@ -71,14 +75,18 @@ _BATCHES = (
 
 
 def _check_readers(world_size: int) -> None:
-    """Refuses those that would put several batches into one, whatever their collator, and those that would deal a
-    rank's batches out once more. Nobody tells a dataset who reads it, so the callers are looked through."""
+    """Rejects readers that would combine several batches, whatever their collate function, and
+    readers that would divide a rank's batches once more.
+
+    A dataset has no reference to its reader, so this searches the call stack.
+    """
     frame = sys._getframe(2)
     for _ in range(12):
         reader = frame.f_locals.get("self")
         if type(reader).__name__ == "_IterableDatasetFetcher" and getattr(reader, "auto_collation", False):
             raise ConfigError(_BATCHES)
-        # Accelerate's `prepare()` makes one process read for all, which would drop the other ranks' batches.
+        # Accelerate's `prepare()` lets one process read for all, which would drop the other ranks'
+        # batches.
         name = (type(reader).__module__, type(reader).__name__)
         if world_size > 1 and name == ("accelerate.data_loader", "DataLoaderDispatcher"):
             raise ConfigError(
@@ -94,5 +102,5 @@ def _refuse_to_collate(batches: Any, *, collate_fn_map: Any = None) -> NoReturn:
     raise ConfigError(_BATCHES)
 
 
-# Without it a DataLoader's own batch_size would put another dimension before each column.
+# Otherwise a DataLoader's own batch_size would add a dimension to each column.
 default_collate_fn_map[Batch] = _refuse_to_collate

@@ -1,4 +1,4 @@
-"""Writing records as the shards of a dataset."""
+"""Writes records as the shards of a dataset."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from shardfeed.sizes import byte_size, whole_number
 from shardfeed.sources import Source
 from shardfeed.staging import Staging, check_prefix, shard_name
 
-#: Names count shards with five digits, and sort by that.
+#: Shard names have five digits, and sort by them.
 _SHARDS_MAX = 99_999
-#: Length, two checksums.
+#: Length and two checksums.
 _FRAME_BYTES = 16
 
 
@@ -33,24 +33,25 @@ def write_dataset(
     compression: Compression = None,
     force: bool = False,
 ) -> Source:
-    """Writes records as TFRecord shards `PREFIX-00000-of-00007.tfrecord`, and returns them as `Loader` takes them.
+    """Writes records as TFRecord shards `PREFIX-00000-of-00007.tfrecord`; returns their `Source`.
 
-    Records are divided among all shards at random, so that shards are alike, in whatever order the records come; the
-    same records and options give the same bytes. 256 MiB of records are in memory at most (or the longest one); more
-    of them pass through files in `directory`, which shrink as the shards grow. The shards appear under their names
-    when all of them are written; on an error, nothing is left.
+    Records are divided among all shards at random, so that shards are alike for any order of the
+    records; the same records and options give the same bytes. At most 256 MiB of records (or the
+    longest record) are in memory; larger inputs pass through files in `directory`, which shrink as
+    the shards grow. The shards get their names after all of them are written; an error leaves
+    nothing.
 
-    - `iterable`: of records, each as `TFRecordWriter.write` takes it. Read once, to its end.
-    - `directory`: local or mounted; made if it is not there.
-    - `prefix`: what names start with.
-    - `shard_bytes`: size of a shard before compression, about; bytes or text like "150MiB".
-    - `seed`: of the division among the shards.
+    - `iterable`: records as for `TFRecordWriter.write`. Read once, to its end.
+    - `directory`: local or mounted; created if it does not exist.
+    - `prefix`: first part of the shards' names.
+    - `shard_bytes`: approximate size of a shard before compression; bytes or text like "150MiB".
+    - `seed`: for the division among the shards.
     - `compression`: None, "gzip" or "zlib"; names then end in `.gz` or `.zlib`.
-    - `force`: whether shards with this prefix that are there are replaced, when the new ones are whole; else they are
-      an error.
+    - `force`: replace existing shards with this prefix once the new ones are complete; otherwise
+      they are an error.
 
-    Raises `ConfigError`: shards are there, another process writes them, there are no records, or one cannot be
-    written, whose number it names. What the iterable raises goes through.
+    Raises `ConfigError` if shards exist, another process writes them, there are no records, or a
+    record cannot be written; the error then has its number. Exceptions of the iterable propagate.
     """
     layout = Layout.of(directory, prefix, shard_bytes, seed, compression, force)
     with layout.stage() as staging:
@@ -62,7 +63,7 @@ def write_dataset(
 
 @dataclass(frozen=True)
 class Layout:
-    """Where shards go, and how records are divided among them."""
+    """Location of the shards, and the division of records among them."""
 
     directory: Path
     prefix: str
@@ -81,7 +82,7 @@ class Layout:
         compression: Compression,
         force: bool,
     ) -> Layout:
-        """What arguments say, checked."""
+        """Validates the arguments and returns the layout."""
         compression = compression or "none"
         if compression not in ("none", "gzip", "zlib"):
             raise ConfigError(f'compression={compression!r} is none of None, "gzip" and "zlib"')
@@ -99,13 +100,13 @@ class Layout:
         )
 
     def stage(self, *, wait: bool = False) -> Staging:
-        """The folder to write in."""
+        """Returns the folder for files being written."""
         return Staging(self.directory, self.prefix, force=self.force, wait=wait)
 
     def write(self, records: Iterable[bytes], staging: Staging) -> tuple[list[str], int]:
-        """Writes the shards in the folder.
+        """Writes the shards to the folder.
 
-        Returns their names and how many records they hold.
+        Returns their names and the number of records.
         """
         keys, mixer = Keys(self.seed), Mixer(staging.folder / "mixing")
         count = total = 0
@@ -137,14 +138,17 @@ class _Part:
 
 
 def _parts(records: Iterator[bytes], count: int, total: int, shards: int) -> Iterator[_Part]:
-    """Cuts `count` records of `total` bytes with their frames into parts, none of them empty: each ends where the
-    records so far come nearest to its share, as `shardfeed dataset write` cuts them. To be used up one by one."""
+    """Cuts `count` records of `total` bytes with their frames into non-empty parts.
+
+    Each part ends where the cumulative size is nearest to its target, as in `shardfeed dataset
+    write`. Each part must be consumed before the next one is requested.
+    """
     taken, taken_bytes, ahead = 0, 0, next(records, None)
 
     def part(shard: int) -> Iterator[bytes]:
         nonlocal taken, taken_bytes, ahead
         first, share = taken, total * shard // shards
-        # Those to come need a record each.
+        # Each remaining part needs at least one record.
         last = count - (shards - shard)
         while ahead is not None and taken < last:
             size = len(ahead) + _FRAME_BYTES
@@ -170,7 +174,7 @@ def _encoded(iterable: Iterable[Record]) -> Iterator[bytes]:
 
 
 def encode_numbered(number: int, record: Record) -> bytes:
-    """The record's bytes, or an error with its number."""
+    """Returns the record's bytes, or raises an error with its number."""
     try:
         return as_bytes(record)
     except (ConfigError, OverflowError) as error:

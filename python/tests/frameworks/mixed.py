@@ -30,7 +30,7 @@ FEATURES: dict[str, Any] = {
     "deep": sf.RaggedFeature("float32", value_key="value", partitions=[sf.RaggedFeature.RowLengths("length")]),
 }
 
-#: Types that cast makes, and what numbers 0 to 5 are in them is exact in all.
+#: Types that `cast` supports; 0 to 5 are exact in all of them.
 DTYPES = (
     "bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "int64", "float16", "bfloat16", "float32", "float64",
 )  # fmt: skip
@@ -53,7 +53,7 @@ def row(number: int) -> dict[str, Any]:
 
 
 def write(folder: Path, rows: int = ROWS) -> str:
-    """Two shards; returns their pattern."""
+    """Writes two shards; returns their pattern."""
     folder.mkdir(parents=True, exist_ok=True)
     for shard in range(2):
         with sf.TFRecordWriter(folder / f"part-{shard}.tfrecord") as writer:
@@ -68,13 +68,14 @@ def loader(files: str, **options: Any) -> sf.Loader:
 
 
 def casts(files: str, output: Any, dtypes: tuple[str, ...] = DTYPES) -> sf.Loader:
-    """One column of each type, named after it, with what `raw` of the record has: 0 to 5."""
+    """Returns a loader with one column of each type, named after it, with the values 0 to 5."""
     features = {name: sf.FixedLenFeature((2, 3), "float32") for name in ("image",)}
     made = [op.cast("image", dtype, output=dtype) for dtype in dtypes]
     return sf.Loader(files, features, operators=made, outputs=list(dtypes), output=output, batch_size=1, shuffle=False)
 
 
-#: Partitions by how they are told of, each with the features of `parted` records: `kind` has RaggedFeature's names.
+#: Partitions by kind of description, for the features of `parted` records: `kind` has
+#: RaggedFeature's names.
 PARTITIONS: dict[str, Callable[[Any], list[Any]]] = {
     "none": lambda kind: [],
     "row lengths": lambda kind: [kind.RowLengths("lengths")],
@@ -94,7 +95,8 @@ PARTITIONS: dict[str, Callable[[Any], list[Any]]] = {
 
 
 def parted(file: Path) -> list[bytes]:
-    """Writes records whose values are parted in every way, and returns them; the first has none."""
+    """Writes records with all kinds of partitions, and returns them; the first record has no
+    values."""
     with sf.TFRecordWriter(file) as writer:
         for number in range(6):
             n = number % 4
@@ -112,19 +114,19 @@ def slots_in_use(each: sf.Loader) -> int:
 
 
 def buffer(batch: sf.Batch, name: str) -> Any:
-    """A column's values as the slot has them, which frameworks take by DLPack, too."""
+    """Returns a column's values in the slot, which frameworks also import by DLPack."""
     return batch._native.column(batch._columns[name].place)[0]
 
 
 def address(batch: sf.Batch, column: str) -> int:
-    """Where the values of a column begin in the slot, asked of the slot itself."""
+    """Returns the address of a column's values, from the slot."""
     place = batch._columns[column].place
     return np.frombuffer(memoryview(batch._native.column(place)[0]), np.uint8).ctypes.data
 
 
 def two_processes(code: str, word: str, *arguments: str) -> list[list[Any]]:
-    """Runs code as two processes, with (an address, its number, *arguments), which must both end well. Returns of
-    each the JSON of its lines that begin with `word`."""
+    """Runs code in two processes, with (an address, its number, *arguments); both must succeed.
+    Returns, for each, the JSON of its lines that begin with `word`."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"

@@ -1,10 +1,11 @@
-"""Runs the tests of frameworks, each group in an environment of its own that is made when it is missing.
+"""Runs the frameworks' tests, each group in its own environment, which is created if missing.
 
     python python/tests/frameworks/run.py target/frameworks               # all
     python python/tests/frameworks/run.py target/frameworks torch -k dcp  # one, with options for pytest
     PYTHON=python3.13 python python/tests/frameworks/run.py target/frameworks  # under another interpreter
 
-With PYTHONPATH and SHARDFEED_BINARY of the Makefile's ON_DEV they run on the module and the command of `make dev`.
+With PYTHONPATH and SHARDFEED_BINARY of the Makefile's ON_DEV they use the module and the command of
+`make dev`.
 
 Fails if a test fails, or is skipped without being in allowed_skips.txt.
 """
@@ -21,7 +22,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 PYTHON = HERE.parents[1]
 
-#: Environment, as its requirement file is named -> what it runs. The examples of docs/FRAMEWORKS.md run in all.
+#: Environment, named after its requirement file -> its tests. docs/FRAMEWORKS.md's examples run in
+#: all.
 GROUPS = {
     "torch": [
         "test_torch_output.py", "test_torch_dataset.py", "test_torch_ranks.py", "test_lightning.py", "test_accelerate.py",
@@ -40,13 +42,16 @@ IN_ALL = ["test_examples.py"]
 
 
 def version(python: str) -> str:
-    """Such as 3.13, of an interpreter."""
+    """Returns the version of an interpreter, such as 3.13."""
     asked = [python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
     return subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def environment(home: Path, name: str) -> Path:
-    """Its Python, with exactly what the requirement file says; each version of Python has its own."""
+    """Returns an environment's Python, with exactly the packages of its requirement file.
+
+    Each version of Python has its own environment.
+    """
     requirements = HERE / f"{name}.txt"
     python = os.environ.get("PYTHON") or sys.executable
     mine, other = version(sys.executable), version(python)
@@ -64,7 +69,7 @@ def environment(home: Path, name: str) -> Path:
 
 
 def skipped(report: Path) -> list[str]:
-    """FILE::TEST of what pytest skipped."""
+    """Returns FILE::TEST of the tests that pytest skipped."""
     cases = xml.parse(report).iter("testcase")
     names = (f"{case.get('classname', '').rsplit('.', 1)[-1]}.py::{case.get('name')}" for case in cases
              if case.find("skipped") is not None)  # fmt: skip
@@ -72,11 +77,11 @@ def skipped(report: Path) -> list[str]:
 
 
 def run(home: Path, name: str, options: list[str]) -> bool:
-    """Whether all of a group passed."""
+    """Runs a group; returns true if all of it passed."""
     report = home / f"{name}.xml"
     files = [f"tests/frameworks/{file}" for file in (*GROUPS[name], *IN_ALL)]
     command = [str(environment(home, name)), "-m", "pytest", f"--junitxml={report}", *files, *options]
-    # The package of `make build`, or that beside another command.
+    # The package of `make build`, or the one beside another command.
     package = os.environ["PYTHONPATH"] if "SHARDFEED_BINARY" in os.environ else str(PYTHON / "python")
     paths = {"PYTHONPATH": package, "TF_CPP_MIN_LOG_LEVEL": "2"}
     done = subprocess.run(command, cwd=PYTHON, env={**os.environ, **paths})

@@ -1,4 +1,4 @@
-"""Accelerate: a loader is iterated over as it is, and its state goes with the others."""
+"""Accelerate: a loader is iterated over directly, and its state is saved with the others."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def train(accelerator: Accelerator, model: Any, loader: Any, steps: int) -> list
 
 @pytest.mark.parametrize("stop", [2, 6, 9])
 def test_a_prepared_stateful_data_loader_of_one_process(files: str, tmp_path: Path, stop: int) -> None:
-    """Accelerate fetches a batch ahead, and keeps the state of before it."""
+    """Accelerate fetches a batch ahead, and saves the state from before it."""
 
     def prepared(accelerator: Accelerator) -> Any:
         dataset = sf.torch.Dataset(mixed.loader(files, output="torch"))

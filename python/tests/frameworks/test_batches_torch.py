@@ -1,4 +1,5 @@
-"""Batches that frameworks rebuild, collate or evaluate on: Hugging Face's Trainer, Accelerate, Lightning's validation."""
+"""Batches that frameworks rebuild, collate or evaluate: Hugging Face's Trainer, Accelerate,
+Lightning's validation."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ def trainer(folder: Path, net: Net, loader: Any, **more: Any) -> Trainer:
 
 
 def test_the_trainer_of_hugging_face_takes_batches_as_they_are(files: str, tmp_path: Path) -> None:
-    """It rebuilds them as `type(batch)({...})`."""
+    """The trainer rebuilds them as `type(batch)({...})`."""
     expected = [batch["id"].tolist() for batch in mixed.loader(files, output="torch")]
     net = Net()
     trainer(tmp_path, net, mixed.loader(files, output="torch", outputs=["id", "image"])).train()
@@ -102,7 +103,7 @@ class Evaluated(L.LightningModule):
 
 @pytest.mark.parametrize("limit", [1.0, 2])
 def test_each_validation_sees_the_same_samples(files: str, tmp_path: Path, limit: float) -> None:
-    """Behind a sanity check of two batches, and with `limit_val_batches`."""
+    """After a sanity check of two batches, and with `limit_val_batches`."""
     model = Evaluated()
     whole = [batch["id"].tolist() for batch in mixed.loader(files, tail="pad", shuffle=False, output="torch")]
     with warnings.catch_warnings():
@@ -123,7 +124,7 @@ def test_each_validation_sees_the_same_samples(files: str, tmp_path: Path, limit
 
 
 def test_a_validation_that_continues_is_refused(files: str, tmp_path: Path) -> None:
-    """Alone, in a list, and inside of a DataLoader; before the sanity check has taken a batch."""
+    """Alone, in a list, and inside a DataLoader; before the sanity check has consumed a batch."""
     for restart, nested in ((None, False), (False, False), (None, True)):
         each = mixed.loader(files, output="torch", shuffle=False, tail="pad", restart=restart)
         given = [DataLoader(sf.torch.Dataset(each), batch_size=None)] if nested else each

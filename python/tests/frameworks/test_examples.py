@@ -1,4 +1,4 @@
-"""Each example of docs/FRAMEWORKS.md, as a script of its own, where its framework is installed."""
+"""Each example of docs/FRAMEWORKS.md as a separate script, where its framework is installed."""
 
 from __future__ import annotations
 

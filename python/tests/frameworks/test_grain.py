@@ -1,4 +1,5 @@
-"""shardfeed.grain.IterDataset: states in Grain's own checkpoints, also where Grain fetches ahead."""
+"""shardfeed.grain.IterDataset: states in Grain's own checkpoints, also where Grain fetches
+ahead."""
 
 from __future__ import annotations
 
@@ -63,7 +64,7 @@ def test_grains_checkpoint_goes_on_with_the_next_element(
         manager.save(taken, args=ocp.args.Composite(weights=weights, data=grain.checkpoint.CheckpointSave(iterator)))
         manager.wait_until_finished()
         state = json.loads((tmp_path / f"checkpoint/{taken}/data/process_0-of-1.json").read_text())
-        # What the first one does after that is nobody's business.
+        # Later progress of the first one must not matter.
         after = ids(iterator, 3)
         again = iter(make(sf.grain.IterDataset(mixed.loader(files), epochs=3)))
         restore = grain.checkpoint.CheckpointRestore(again)
@@ -78,7 +79,7 @@ def test_grains_checkpoint_goes_on_with_the_next_element(
 
 
 def test_the_checkpointables_of_orbax_are_ours_too(files: str, tmp_path: Path) -> None:
-    """Its newer interface asks the iterator itself."""
+    """Orbax's newer interface calls the iterator itself."""
     make = PIPELINES["thread ahead"]
     iterator = iter(make(sf.grain.IterDataset(mixed.loader(files))))
     assert ids(iterator, 8) == order(files)[:8]
@@ -90,7 +91,7 @@ def test_the_checkpointables_of_orbax_are_ours_too(files: str, tmp_path: Path) -
 
 
 def test_a_state_of_grain_is_one_of_shardfeed(files: str) -> None:
-    """At another world size, and the other way round."""
+    """Also at another world size, and in the opposite direction."""
     iterator = iter(sf.grain.IterDataset(mixed.loader(files, lanes=2)))
     whole = order(files, lanes=2)
     assert ids(iterator, 7) == whole[:7]

@@ -1,4 +1,5 @@
-"""`sf.huggingface.LoaderTrainer`: its checkpoints, after exceptions and with accumulated gradients, and its evaluations."""
+"""`sf.huggingface.LoaderTrainer`: checkpoints after exceptions and with accumulated gradients, and
+evaluations."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ class Net(torch.nn.Module):
 
 
 class Updates(TrainerCallback):
-    """Which batches the weights have: those of each update. `stop_at` (a batch's number) raises in its step."""
+    """Batches in the weights, by update. `stop_at` (a batch's number) raises in its step."""
 
     def __init__(self, stop_at: int = -1) -> None:
         self.done: list[list[list[int]]] = []
@@ -82,7 +83,7 @@ def whole(files: str) -> list[list[int]]:
 
 
 def updates_of(batches: list[list[int]], accumulate: int) -> list[list[list[int]]]:
-    """An epoch's last update has what is left."""
+    """Returns the updates; the last update of an epoch has the remaining batches."""
     epochs = [batches[at : at + STEPS] for at in range(0, len(batches), STEPS)]
     return [epoch[at : at + accumulate] for epoch in epochs for at in range(0, STEPS, accumulate)]
 
@@ -92,8 +93,9 @@ def updates_of(batches: list[list[int]], accumulate: int) -> list[list[list[int]
 def test_after_an_exception_the_weights_get_each_batch_once(
     files: str, tmp_path: Path, accumulate: int, stop_at: int
 ) -> None:
-    """Batches that were fetched, or whose gradients no update had yet, come again; the updates are those of a training
-    that nothing disturbs, also behind the end of an epoch whose last one has fewer batches."""
+    """Batches that were fetched, or whose gradients were not in an update yet, come again. The
+    updates equal those of an undisturbed training, also after the end of an epoch whose last update
+    has fewer batches."""
 
     def handler(*_: Any) -> None:
         raise Interrupt
@@ -142,7 +144,8 @@ def test_a_training_step_with_something_else_is_refused(files: str, tmp_path: Pa
 
 
 def test_each_evaluation_sees_every_sample_once(tmp_path: Path) -> None:
-    """Counted by what the evaluation got, of 21 samples in batches of 8; also after one that an exception left."""
+    """Verified by the batches that the evaluation received, of 21 samples in batches of 8; also
+    after one that was ended by an exception."""
     files, held_out = mixed.write(tmp_path / "train"), mixed.write(tmp_path / "held out", rows=21)
     seen: list[list[int]] = []
 

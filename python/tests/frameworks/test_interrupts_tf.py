@@ -1,4 +1,4 @@
-"""Exceptions out of loops at any moment, with TensorFlow's tensors."""
+"""Exceptions at any point of a loop, with TensorFlow's tensors."""
 
 from __future__ import annotations
 

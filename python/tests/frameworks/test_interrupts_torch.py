@@ -1,4 +1,5 @@
-"""Exceptions out of loops at any moment, with torch's tensors, DataLoader, Accelerate's loop and Lightning."""
+"""Exceptions at any point of a loop, with torch's tensors, DataLoader, Accelerate's loop and
+Lightning."""
 
 from __future__ import annotations
 
@@ -21,13 +22,13 @@ OPTIONS: dict[str, Any] = {"batch_size": 2, "shuffle_window": 16, "interleave": 
 
 @pytest.mark.parametrize("loop", ["for", "next", "torch"])
 def test_nothing_is_lost_and_nothing_doubled(dataset: Dataset, env: dict[str, str], loop: str) -> None:
-    """`for` by `state_dict()`; `next()` and DataLoader by `state_after()` the last batch."""
+    """`for` with `state_dict()`; `next()` and DataLoader with `state_after()` the last batch."""
     got = interrupted(dataset.pattern, loop, env, **OPTIONS, output="torch", interrupts=200 if loop == "for" else 100)
     assert got == whole(dataset.pattern, got[-1][0] + 1, **OPTIONS)[: len(got)]
 
 
 class Model(L.LightningModule):
-    """Remembers the batches whose step was done."""
+    """Records the batches whose step was done."""
 
     def __init__(self, got: list[Any]) -> None:
         super().__init__()
@@ -47,8 +48,9 @@ class Model(L.LightningModule):
 
 
 def test_lightning_goes_on_after_the_last_batch_that_was_trained_on(dataset: Dataset, tmp_path: Path) -> None:
-    """Its callback is what the checkpoint of an exception is made from. What of a batch was done when the exception
-    came is the model's to know; the state in the checkpoint is that after a batch, and the next one follows."""
+    """The checkpoint after an exception comes from the callback. Only the model knows the progress
+    of a batch when the exception came; the state in the checkpoint is that after a batch, and the
+    next one follows."""
 
     def handler(*_: Any) -> None:
         raise Interrupt
@@ -73,7 +75,7 @@ def test_lightning_goes_on_after_the_last_batch_that_was_trained_on(dataset: Dat
             (state,) = torch.load(checkpoint, weights_only=False)["loops"]["fit_loop"]["state_dict"]["combined_loader"]
             with sf.Loader(dataset.pattern, features(), resume=state, **OPTIONS) as each:
                 stands = key(next(iter(each)))
-            # The model's hook runs behind the callback's: of the last batch it may not have heard.
+            # The model's hook runs after the callback's, so it may have missed the last batch.
             done = expected[len(trained) : expected.index(stands)]
             assert got in (done, done[:-1])
             trained += done

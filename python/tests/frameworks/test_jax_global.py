@@ -1,4 +1,5 @@
-"""shardfeed.jax.global_batch: two devices in one process, and two processes; states in Orbax's checkpoints."""
+"""shardfeed.jax.global_batch: two devices in one process, and two processes; states in Orbax'
+checkpoints."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ def test_one_process_with_two_devices(files: str, parted: NamedSharding, output:
         assert [len(shard.data) for shard in arrays["id"].addressable_shards] == [5, 5]
         held.append((arrays, {"id": plain["id"], "image": plain["image"], "valid": plain.valid}))
     del batch
-    for _ in range(3):  # the slots are used again, unless somebody needs them
+    for _ in range(3):  # the slots are reused, unless they are still in use
         for _batch in each:
             pass
     for arrays, expected in held:
@@ -113,7 +114,7 @@ for batch in each:
 
 
 def two_processes(files: str, state: Any) -> list[Any]:
-    """What both say, which must be the same."""
+    """Returns the output of both, which must be equal."""
     first, second = mixed.two_processes(TRAINER, "step", files, json.dumps(state))
     assert first == second
     return first

@@ -1,10 +1,11 @@
-"""Ranks from jax.distributed, in two processes of it: also where JAX keeps its numbers elsewhere than today."""
+"""Ranks from jax.distributed, in two processes, also for versions of JAX with other internal
+names."""
 
 from __future__ import annotations
 
 import mixed
 
-#: Says at each stage what was found, as [rank, world size, source] or the error, and whether JAX's devices are up.
+#: Reports at each stage [rank, world size, source] or the error, and whether JAX's devices are up.
 PROCESS = """
 import json, sys
 import shardfeed as sf

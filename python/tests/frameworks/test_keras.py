@@ -18,7 +18,7 @@ STEPS = mixed.ROWS // mixed.BATCH
 
 
 class Seen(keras.callbacks.Callback):
-    """The steps of each of Keras' epochs, and the loader's state after each."""
+    """Steps of each of Keras' epochs, and the loader's state after each step."""
 
     def __init__(self, loader: sf.Loader) -> None:
         super().__init__()
@@ -36,12 +36,12 @@ class Seen(keras.callbacks.Callback):
 
 
 class Model(keras.Model):
-    """Writes down the numbers of the records that it was trained and evaluated on."""
+    """Records the numbers of the records that it was trained and evaluated on."""
 
     def __init__(self, inputs: Any, outputs: Any) -> None:
         super().__init__(inputs, outputs)
         self.ids: list[list[int]] = []
-        #: Of each evaluation.
+        #: By evaluation.
         self.evaluated: list[list[int]] = []
 
     def train_step(self, element: Any) -> Any:
@@ -104,7 +104,7 @@ def test_a_fit_after_a_resume_has_all_steps_that_are_left(tmp_path: Path, taken:
 
 
 def test_the_state_is_that_after_each_batch(tmp_path: Path) -> None:
-    """While TensorFlow fetches ahead, and over the borders of epochs."""
+    """While TensorFlow fetches ahead, and across the ends of epochs."""
     files = mixed.write(tmp_path)
     _, seen = fit(loader(files), 3)
     expected = whole(files, 4)
@@ -124,8 +124,8 @@ def test_callbacks_may_still_end_the_fit(tmp_path: Path) -> None:
 
 
 def test_validation_comes_after_each_epoch(tmp_path: Path) -> None:
-    """And sees every sample each time, also of files whose last step is not full, and after an `evaluate()` that stopped
-    early."""
+    """It sees every sample each time, also of files whose last step is not full, and after an
+    `evaluate()` that stopped early."""
     files, held_out = mixed.write(tmp_path / "train"), mixed.write(tmp_path / "held out", rows=21)
     test = loader(held_out, shuffle=False, restart=True)
     made, seen = fit(loader(files), 3, validation=test)

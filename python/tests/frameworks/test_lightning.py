@@ -1,4 +1,4 @@
-"""Lightning: a loader, or a StatefulDataLoader over one, through Lightning's own checkpoints."""
+"""Lightning: a loader, or a StatefulDataLoader over one, with Lightning's own checkpoints."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import shardfeed as sf
 
 
 class Model(L.LightningModule):
-    """Remembers what it was trained on."""
+    """Records the samples that it was trained on."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ def test_a_run_goes_on_at_the_exact_batch(files: str, tmp_path: Path, make: Any,
     assert first.seen == expected[:stop]
     second = Model()
     with warnings.catch_warnings():
-        # Lightning would say so if it found no state in the loader.
+        # Lightning would warn if it found no state in the loader.
         warnings.filterwarnings("error", message=".*not resumable.*")
         trainer(tmp_path, 18).fit(second, make(files), ckpt_path=checkpoint.best_model_path)
     assert second.seen == expected[stop:]
@@ -85,7 +85,7 @@ def test_an_unknown_length_is_fetched_ahead_of(
     first = Model()
     checkpoint = L.pytorch.callbacks.ModelCheckpoint(tmp_path / "kept", every_n_train_steps=3, save_top_k=-1)
     loader = dynamic("first")
-    # In the order in which nobody would think of it: Lightning puts those that save last.
+    # In the unfavorable order: Lightning moves callbacks that save to the end.
     trainer(tmp_path, 3, [checkpoint, sf.lightning.LoaderState()]).fit(first, loader)
     assert len(first.seen) == 3 and loader.step == 4
     loader.close()
@@ -97,7 +97,8 @@ def test_an_unknown_length_is_fetched_ahead_of(
 def test_at_the_end_of_an_epoch_the_next_one_is_kept(
     files: str, tmp_path: Path, small_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which only the loader knows, as the last batch looks like any other. Known lengths are kept as without it."""
+    """Only the loader knows that the last batch was the last. Known lengths are saved as without
+    it."""
     for name, value in small_cluster.variables("end").items():
         monkeypatch.setenv(name, value)
     unknown = {"mode": "dynamic", "tail": "uneven", "interleave": 1, "job": f"end-{tmp_path}"}
@@ -113,7 +114,7 @@ def test_at_the_end_of_an_epoch_the_next_one_is_kept(
 
 @pytest.mark.parametrize("stop", [0, 1, 5, 6])
 def test_an_exception_in_a_step_loses_no_batch(files: str, tmp_path: Path, stop: int) -> None:
-    """Also in the first step of a training, and in that of one that goes on from a checkpoint."""
+    """Also in the first step of a training, and in that of one resumed from a checkpoint."""
 
     class Stops(Model):
         def training_step(self, batch: sf.Batch, index: int) -> torch.Tensor:

@@ -17,7 +17,7 @@ import tensorflow as tf
 import shardfeed as sf
 
 
-# While tests are collected, as TensorFlow takes it only before it has done anything.
+# At collection time, as TensorFlow accepts it only before its first use.
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
 )
@@ -136,7 +136,7 @@ def test_a_state_of_each_element_holds_under_prefetch(files: str, taken: int) ->
 
 
 def delivered(ledger: Path) -> list[list[int]]:
-    """The ids of each step that the loader handed out, as its ledger has them: a record is `shard + 2 * ordinal`."""
+    """Returns the ids of each step in the loader's ledger: a record is `shard + 2 * ordinal`."""
     steps: list[list[int]] = []
     last = None
     for line in (ledger / "rank-0").read_text().splitlines():
@@ -165,7 +165,8 @@ AHEAD: dict[str, Make] = {
 def test_a_pass_that_was_left_goes_on_in_the_next_one(
     files: str, ahead: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever was fetched ahead, all epochs come whole and in order, and the loader gave each batch out once."""
+    """With any fetch-ahead, all epochs are complete and in order, and the loader delivered each
+    batch once."""
     whole = order(files, epochs=4)
     monkeypatch.setenv("SHARDFEED_LEDGER", str(tmp_path / "ledger"))
     each = mixed.loader(files)
@@ -212,7 +213,7 @@ def test_the_loaders_state_is_that_of_what_was_used(files: str, ahead: str) -> N
 
 
 def test_a_loader_that_is_told_where_to_go_on_goes_there(files: str) -> None:
-    """And not where TensorFlow had got to."""
+    """It does not continue at TensorFlow's position."""
     each = mixed.loader(files)
     dataset = each.as_tf_dataset().prefetch(2)
     start = each.state_dict()
@@ -221,7 +222,7 @@ def test_a_loader_that_is_told_where_to_go_on_goes_there(files: str) -> None:
     assert ids(dataset.take(2)) == order(files)[:2]
     each.set_epoch(2)
     assert ids(dataset.take(1)) == order(files)[12:13]
-    # Whoever takes batches past TensorFlow has them from behind what it fetched.
+    # Batches taken outside of TensorFlow follow those that it fetched.
     position = next(iter(each)).step
     assert each.state_dict() == json.loads(each._native.state())
     assert ids(dataset) == order(files)[12 + position + 1 : 18]
@@ -240,7 +241,7 @@ def test_other_transformations_use_what_they_take(files: str) -> None:
 
 
 def test_loops_of_a_graph(files: str) -> None:
-    """With `take()` they use what they take, and an iterator asked in one does."""
+    """With `take()` they use all elements that they take, and so does an iterator in a graph."""
     dataset = mixed.loader(files).as_tf_dataset().prefetch(2)
 
     @tf.function
@@ -259,7 +260,8 @@ def test_loops_of_a_graph(files: str) -> None:
 
 
 def test_keras_goes_on_where_it_was_left(files: str) -> None:
-    """`take()` to look at a batch, a fit that is stopped inside of an epoch, and another one that Keras cuts."""
+    """After `take()` of a batch, a fit that is stopped inside an epoch, and another one that Keras
+    cuts."""
     each = mixed.loader(files, tail="pad", batch_size=9)
     seen: list[list[int]] = []
 
@@ -282,7 +284,8 @@ def test_keras_goes_on_where_it_was_left(files: str) -> None:
     looked_at = [numbers.numpy().tolist() for _, _, numbers in dataset.take(1)]
     model.fit(dataset, epochs=9, callbacks=[Stop()], verbose=0)
     assert len(seen) == 2
-    # The rest of the epoch are 3 steps. Keras cuts the next one, as it takes their number for that of all.
+    # The rest of the epoch has 3 steps. Keras cuts the next one, as it assumes that number for all
+    # epochs.
     model.fit(dataset, epochs=2, verbose=0)
     steps = 1 + len(seen)
     assert 6 < steps < 12
@@ -293,7 +296,7 @@ def test_keras_goes_on_where_it_was_left(files: str) -> None:
 
 
 def test_keras_fits(files: str) -> None:
-    """The target is a linear function of the image, so that its loss goes to zero."""
+    """The target is a linear function of the image, so the loss goes to zero."""
     each = mixed.loader(files, tail="pad", batch_size=9)
     seen: list[int] = []
 
@@ -345,7 +348,7 @@ def test_a_pass_that_continues_one_that_was_left_warns_once(tmp_path: Path) -> N
 
 
 def test_every_pass_of_a_restarting_loader_is_the_same(tmp_path: Path) -> None:
-    """Also after passes that were left, with what TensorFlow had fetched ahead of them."""
+    """Also after abandoned passes, with elements that TensorFlow had fetched ahead."""
     files = mixed.write(tmp_path / "data")
     whole = [batch["id"].tolist() for batch in mixed.loader(files)]
     loader = mixed.loader(files, restart=True)

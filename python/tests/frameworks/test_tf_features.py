@@ -1,4 +1,4 @@
-"""`tf.io`'s own features, and protocol buffers of TensorFlow, where ours are taken."""
+"""`tf.io`'s own features, and TensorFlow's protocol buffers, in place of shardfeed's."""
 
 from __future__ import annotations
 

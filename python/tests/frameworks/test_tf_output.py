@@ -20,7 +20,7 @@ def files(tmp_path: Path) -> str:
 
 
 def pointer(tensor: tf.Tensor) -> int:
-    """Where TensorFlow has the values; what it exports by DLPack shares its memory."""
+    """Returns the address of the values; an export by DLPack shares TensorFlow's memory."""
     return int(np.from_dlpack(Exported(tensor)).ctypes.data)
 
 
@@ -81,7 +81,7 @@ def test_every_type(files: str, dtype: str) -> None:
     batch = next(iter(mixed.casts(files, "tf", (dtype,))))
     tensor = batch[dtype]
     assert tensor.dtype == tf.as_dtype(dtype)
-    # TensorFlow exports no bfloat16 that numpy knows.
+    # TensorFlow exports no bfloat16 that numpy supports.
     shown = tf.bitcast(tensor, tf.uint16) if dtype == "bfloat16" else tensor
     assert pointer(shown) == mixed.address(batch, dtype) and pointer(shown) % 256 == 0
     expected = np.arange(6).reshape(1, 2, 3)
@@ -122,7 +122,7 @@ def test_ragged_sparse_and_strings_are_what_parse_example_gives(files: str) -> N
 @pytest.mark.parametrize("dtype", ["float32", "string"])
 @pytest.mark.parametrize("partitions", mixed.PARTITIONS)
 def test_partitions_are_what_parse_example_gives(partitions: str, dtype: Any, tmp_path: Path) -> None:
-    """Values, splits, and shapes as far as they are known."""
+    """Compares values, splits, and shapes as far as they are known."""
     records = mixed.parted(tmp_path / "x.tfrecord")
     key = "number" if dtype == "float32" else "string"
     ours, theirs = (mixed.PARTITIONS[partitions](kind) for kind in (sf.RaggedFeature, tf.io.RaggedFeature))

@@ -1,4 +1,5 @@
-"""Two processes of MultiWorkerMirroredStrategy, each with its TF_CONFIG: every record goes to one of them, once."""
+"""Two processes of MultiWorkerMirroredStrategy, each with its TF_CONFIG: every record goes to one
+of them, once."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import mixed
 import pytest
 from trainings import free_address
 
-#: Says the ids of each element that TensorFlow deals to it, after a step of all workers.
+#: Prints the ids of each element that it gets from TensorFlow, after a step of all workers.
 PROCESS = """
 import json, os, sys
 first, number, second, files, how = sys.argv[1:]
@@ -40,12 +41,12 @@ for epoch in range(2):
 
 @pytest.mark.parametrize("dealt", ["a dataset", "of a function"])
 def test_each_worker_gets_its_part_and_all_of_it(tmp_path: Path, dealt: str) -> None:
-    """AutoShard would leave half of each part out."""
+    """AutoShard would omit half of each part."""
     rows = mixed.ROWS + 3
     said = mixed.two_processes(PROCESS, "got", free_address(), mixed.write(tmp_path / "data", rows), dealt)
     for epoch in range(2):
         parts = [Counter(number for at, ids, _ in rank for number in ids if at == epoch) for rank in said]
         assert all(parts) and parts[0] + parts[1] == Counter(range(rows))
     steps = [[rows_of_all for _, _, rows_of_all in rank] for rank in said]
-    # Of a dataset that stands for all workers TensorFlow makes batches as much smaller.
+    # For a dataset that represents all workers, TensorFlow makes smaller batches accordingly.
     assert steps[0] == steps[1] and set(steps[0]) == {mixed.BATCH if dealt == "a dataset" else 2 * mixed.BATCH}

@@ -1,4 +1,4 @@
-"""`from_tfds` over what TensorFlow Datasets itself writes, beside what it reads."""
+"""`from_tfds` over datasets written by TensorFlow Datasets, compared with its own reads."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ENCODED = tuple(name for name in TYPES if name != "uint32")
 GOOD |= {
     f"bytes_{name}": tfds.features.Tensor(shape=(2, 3), dtype=np.dtype(name).type, encoding="bytes") for name in ENCODED
 }
-#: As question answering, object detection and translation have them.
+#: As in question answering, object detection and translation.
 COMMON = {
     "photo": GOOD["photo"],
     "answers": tfds.features.Sequence({"text": tfds.features.Text(), "answer_start": np.int32}),
@@ -64,7 +64,7 @@ COMMON = {
     "may_be_floats": tfds.features.Tensor(shape=(2,), dtype=np.float32, optional=True),
     "may_be_true": tfds.features.Scalar(np.bool_, optional=True),
 }  # fmt: skip
-#: TFDS gives these with the type they were declared with; they are stored, and read, as int64 and float32.
+#: TFDS returns these in their declared type; they are stored, and read here, as int64 and float32.
 SEQUENCES = {f"sequence_{name}": tfds.features.Sequence(np.dtype(name).type) for name in TYPES}
 OPTIONAL = {f"optional_{name}": tfds.features.Scalar(np.dtype(name).type, optional=True) for name in TYPES}
 OTHER = {
@@ -118,7 +118,7 @@ def record(at: int) -> dict[str, Any]:
 
 
 def common(at: int) -> dict[str, Any]:
-    """Sequences of no value, too, and every fourth optional value is not there."""
+    """Includes sequences without values; every fourth optional value is missing."""
     n, there = at % 4, at % 4 != 1
     return {
         "photo": record(at)["photo"],
@@ -157,7 +157,7 @@ def other(at: int) -> dict[str, Any]:
 
 
 class Whole(tfds.core.GeneratorBasedBuilder):
-    """All that is read."""
+    """All features that can be read."""
 
     VERSION = tfds.core.Version("1.2.0")
     features, make = GOOD, staticmethod(record)
@@ -173,7 +173,7 @@ class Whole(tfds.core.GeneratorBasedBuilder):
 
 
 class Common(Whole):
-    """What many datasets have."""
+    """Features of many datasets."""
 
     features = {"id": tfds.features.Scalar(np.int64), **COMMON}
     make = staticmethod(lambda at: {"id": at, **common(at)})
@@ -193,7 +193,7 @@ class Sequences(Whole):
 
 
 class Mixed(Whole):
-    """With what is not."""
+    """Includes features that cannot be read."""
 
     features = {"id": tfds.features.Scalar(np.int64), "text": tfds.features.Text(), **OTHER}
     make = staticmethod(lambda at: {"id": at, "text": str(at), **other(at)})
@@ -247,7 +247,8 @@ def test_one_call_reads_sequences_translations_and_optional_values(
 
 
 def check_ragged(column: sf.RaggedColumn | sf.RaggedBytesColumn, row: int, wanted: Any, name: str) -> None:
-    """The values are TFDS's; their type is that of the record, as no operator takes ragged columns."""
+    """The values are TFDS's; their type is that of the record, as operators do not take ragged
+    columns."""
     if isinstance(column, sf.RaggedColumn):
         is_float = (wanted.values if isinstance(wanted, tf.RaggedTensor) else wanted).dtype.name.startswith("float")
         assert column.values.dtype == (np.float32 if is_float else np.int64), name
@@ -272,7 +273,7 @@ def check(batch: sf.Batch, row: int, theirs: dict[int, dict[str, Any]], names: l
         if isinstance(got, bytes | list):
             assert got == (wanted if isinstance(wanted, bytes) else wanted.tolist()), name
         elif name == "photo":
-            # TFDS decodes with the fast one of libjpeg's transforms, this package with the accurate one.
+            # TFDS decodes with libjpeg's fast transform, this package with the accurate one.
             assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape)
             difference = np.abs(got.astype(int) - wanted)
             assert difference.max() <= 6 and difference.mean() <= 1.5
@@ -327,7 +328,7 @@ def test_what_is_missing_is_named(whole: Any, tmp_path: Path) -> None:
 
 
 def command(*words: str) -> tuple[int, dict[str, Any]]:
-    """The status and what the command says."""
+    """Returns the status and output of the command."""
     done = subprocess.run([str(BINARY), *words, "-o", "json"], capture_output=True, text=True, timeout=60)
     return done.returncode, json.loads(done.stdout)
 
@@ -335,7 +336,7 @@ def command(*words: str) -> tuple[int, dict[str, Any]]:
 def test_its_numbers_of_records_are_known_to_the_command(
     whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the `dataset_info.json` that TFDS wrote, before anything is scanned; and it says which shard was cut."""
+    """Read from TFDS's `dataset_info.json`, before a scan; a truncated shard is named."""
     monkeypatch.setenv("SHARDFEED_CACHE_DIR", str(tmp_path / "cache"))
     copy = tmp_path / "whole/1.2.0"
     shutil.copytree(whole.data_dir, copy)
@@ -361,7 +362,7 @@ def test_its_numbers_of_records_are_known_to_the_command(
 
 
 def test_arrays_of_bfloat16(tmp_path: Path) -> None:
-    """Here, as numpy has them of the `ml_dtypes` that TensorFlow brings."""
+    """Tested here, as TensorFlow provides the `ml_dtypes` for numpy."""
     bfloat16 = tf.bfloat16.as_numpy_dtype
     values = np.arange(32, dtype=np.float32).reshape(16, 2).astype(bfloat16)
     source = sf.from_arrays({"x": values}, tmp_path / "out")

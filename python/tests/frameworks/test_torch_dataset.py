@@ -1,4 +1,5 @@
-"""shardfeed.torch.Dataset in DataLoader and StatefulDataLoader, and states in torch's distributed checkpoints."""
+"""shardfeed.torch.Dataset in DataLoader and StatefulDataLoader, and states in torch's distributed
+checkpoints."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def loader(files: str, **options: Any) -> sf.Loader:
 
 
 def order(files: str, **options: Any) -> list[list[int]]:
-    """The ids of all batches of three epochs."""
+    """Returns the ids of all batches of three epochs."""
     each = loader(files, **options)
     return [batch["id"].tolist() for _ in range(EPOCHS) for batch in each]
 
@@ -56,18 +57,18 @@ def test_a_data_loader_hands_the_batches_on(files: str) -> None:
 def test_batches_in_pinned_memory(files: str, monkeypatch: pytest.MonkeyPatch) -> None:
     each = loader(files)
     with warnings.catch_warnings():
-        # Without an accelerator torch says that nothing is pinned.
+        # Without an accelerator, torch warns that nothing is pinned.
         warnings.simplefilter("ignore")
         data_loader = DataLoader(sf.torch.Dataset(each), batch_size=None, pin_memory=True)
         assert [batch["id"].tolist() for batch in data_loader] == order(files)[:6]
-    # With one it does this to each batch.
+    # With an accelerator, torch does this to each batch.
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor, device=None: tensor.clone())
     batch = next(iter(each))
     pinned = pin_memory(batch)
     assert isinstance(pinned, sf.Batch) and list(pinned) == list(batch)
     for name in ("id", "image", "padded"):
         assert pinned[name].data_ptr() != batch[name].data_ptr() and torch.equal(pinned[name], batch[name])
-    # What is no tensor stays where it is.
+    # Columns that are not tensors are unchanged.
     for name in ("name", "list", "words", "at", "deep"):
         assert pinned[name] is batch[name]
     assert each.state_after(pinned) == each.state_dict()
@@ -101,7 +102,7 @@ def test_what_else_is_refused(files: str) -> None:
 
 @pytest.mark.parametrize("taken", range(0, 14, 2))
 def test_a_stateful_data_loader_resumes_exactly(files: str, taken: int) -> None:
-    """Also in the middle of an epoch, at its end (6, 12), and before anything (0)."""
+    """Also in the middle of an epoch, at its end (6, 12), and before the first batch (0)."""
     first = StatefulDataLoader(sf.torch.Dataset(loader(files)), batch_size=None)
     got: list[list[int]] = []
     while len(got) < taken:
@@ -120,7 +121,7 @@ def test_a_stateful_data_loader_resumes_exactly(files: str, taken: int) -> None:
 
 
 def test_a_distributed_checkpoint_holds_the_state(files: str, tmp_path: Path) -> None:
-    """Also where the one that loads has another number of segments than the one that saved."""
+    """Also if the loading loader has another number of segments than the saving one."""
     model = torch.nn.Linear(6, 1)
     each = loader(files, batch_size=4, lanes=1)
     got = [batch["id"].tolist() for _, batch in zip(range(5), each, strict=False)]
@@ -162,7 +163,8 @@ dist.destroy_process_group()
 
 
 def torchrun(ranks: int, *arguments: str) -> None:
-    """Runs the trainer, which hides what torchrun says of ranks, so that torch.distributed is what tells."""
+    """Runs the trainer, which hides torchrun's variables, so that torch.distributed is the source
+    of ranks."""
     folder = Path(__file__).parent
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--standalone",
@@ -174,7 +176,7 @@ def torchrun(ranks: int, *arguments: str) -> None:
 
 
 def steps(out: Path, ranks: int) -> dict[int, list[int]]:
-    """Step to the ids of the global batch."""
+    """Returns the ids of the global batch by step."""
     found: dict[int, list[int]] = {}
     for rank in range(ranks):
         for line in Path(f"{out}-{rank}").read_text().splitlines():

@@ -108,7 +108,7 @@ def test_bfloat16_needs_no_other_package(files: str) -> None:
 
 
 def test_a_type_that_torch_lacks_is_refused(files: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(torch, "uint16")  # as it is before torch 2.3
+    monkeypatch.delattr(torch, "uint16")  # as before torch 2.3
     with pytest.raises(sf.ConfigError, match=r"'uint16' is uint16, which torch .* does not have; .*operators.cast"):
         mixed.casts(files, "torch", ("uint16",))
 
@@ -135,7 +135,8 @@ def test_other_columns_stay_and_know_the_way(files: str) -> None:
 
 @pytest.mark.parametrize("partitions", mixed.PARTITIONS)
 def test_partitions_become_jagged(partitions: str, tmp_path: Path) -> None:
-    """The innermost rows, over the same memory; those around them are what the other splits say."""
+    """Compares the innermost rows, over the same memory; the other splits define the rows around
+    them."""
     mixed.parted(tmp_path / "x.tfrecord")
     feature = sf.RaggedFeature("float32", "number", mixed.PARTITIONS[partitions](sf.RaggedFeature))
     batch = next(iter(sf.Loader(tmp_path / "x.tfrecord", {"x": feature}, batch_size=6, shuffle=False, output="torch")))

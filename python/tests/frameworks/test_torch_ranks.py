@@ -1,4 +1,4 @@
-"""Ranks from torch.distributed, in two processes of it, which never wait for each other."""
+"""Ranks from torch.distributed, in two processes, which never wait for each other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import mixed
 from trainings import free_address
 
-#: Goes through an epoch when it is told to, with all that ranks do together failing.
+#: Runs an epoch on request; all collective operations fail.
 PROCESS = """
 import json, logging, os, sys
 import torch.distributed as dist
@@ -48,7 +48,7 @@ assert sys.stdin.readline() == "end\\n"
 
 
 def test_a_rank_waits_for_no_other(tmp_path: Path) -> None:
-    """Rank 1 ends its epoch before rank 0 makes a loader."""
+    """Rank 1 ends its epoch before rank 0 creates a loader."""
     files = mixed.write(tmp_path / "data")
     host, port = free_address().split(":")
     paths = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}

@@ -1,5 +1,8 @@
-"""A real training with JAX, by examples/trainers/jax_global.py: two processes, killed inside of an epoch, resumed from
-Orbax's checkpoint with one process, and the other way round."""
+"""Training with JAX, by examples/trainers/jax_global.py.
+
+Two processes are killed inside an epoch and resumed from Orbax's checkpoint with one process, and
+vice versa.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""A real training with Keras' `fit`, by examples/trainers/keras_fit.py: killed inside of an epoch, while TensorFlow has
-fetched ahead, and resumed from a checkpoint of tf.train."""
+"""Training with Keras' `fit`, by examples/trainers/keras_fit.py.
+
+It is killed inside an epoch, while TensorFlow has fetched ahead, and resumed from a checkpoint of
+tf.train.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Real trainings with PyTorch, Lightning, Accelerate and Hugging Face's Trainer, by the examples of examples/trainers:
-killed inside of an epoch, resumed from the framework's own checkpoint with another number of processes."""
+"""Training with PyTorch, Lightning, Accelerate and Hugging Face's Trainer, by examples/trainers.
+
+Each is killed inside an epoch, and resumed from the framework's own checkpoint with another number
+of processes.
+"""
 
 from __future__ import annotations
 
@@ -42,15 +45,16 @@ def test_it_goes_on_inside_of_an_epoch(images: Images, tmp_path: Path, name: str
 
 @pytest.mark.parametrize("after", [1, 3])
 def test_ddp_in_a_cluster_whose_worker_is_killed(images: Images, tmp_path: Path, after: int) -> None:
-    """Two torchruns stand for two hosts, each with a worker. One worker is killed inside of an epoch and the training
-    goes on; later all ranks are, and the training is resumed with others."""
+    """Two torchruns represent two hosts, each with a worker. One worker is killed inside an epoch
+    and the training continues; later all ranks are killed, and the training is resumed with
+    others."""
     with Cluster(tmp_path / "cluster", workers=2, ttl="session-ttl-ms = 3000\nheartbeat-ms = 500\n") as running:
 
         def start(run: str, hosts: list[int], ranks_each: int, epochs: int) -> Training:
             torchrun = ["-m", "torch.distributed.run", f"--nnodes={len(hosts)}", f"--nproc-per-node={ranks_each}"]
             torchrun += ["--rdzv-backend=c10d", f"--rdzv-endpoint={free_address()}", f"--rdzv-id={run}"]
             torchrun += ["--local-addr=127.0.0.1", "torch_ddp.py", *images.arguments(tmp_path / "checkpoint", epochs)]
-            # torchrun says which run it is.
+            # torchrun identifies the run.
             variables = [{**running.variables(run, host), "SHARDFEED_RUN_ID": ""} for host in hosts]
             return Training(tmp_path / run, [(torchrun, each) for each in variables])
 

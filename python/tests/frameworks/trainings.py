@@ -1,7 +1,8 @@
-"""Trainings of examples/trainers as processes of their own, and a count of what their steps were trained on.
+"""Runs the trainings of examples/trainers as processes, and counts the samples of their steps.
 
-The count does not ask shardfeed. Which images there are follows from scikit-learn's; which ones a step had is what the
-trainer wrote when it had them; and where a start went on says the step that the framework's own checkpoint has.
+The count does not use shardfeed. The set of images follows from scikit-learn's; the images of a
+step are those recorded by the trainer when it had them; a start resumes at the step in the
+framework's own checkpoint.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ import pack  # noqa: E402
 IMAGES = 1797
 TEST = [number for number in range(IMAGES) if number % pack.TEST_EVERY == 0]
 TRAIN = sorted(set(range(IMAGES)) - set(TEST))
-#: For a start that is to be killed: it does not end before.
+#: For a start to be killed: it does not end before.
 ENDLESS = 1_000
 #: Enough to learn the digits.
 EPOCHS_LEAST = 8
-#: Each lane has its part of the images, and its part of each step; both are rounded up with tail="pad".
+#: Each lane has a part of the images and of each step; both are rounded up with tail="pad".
 STEPS = ceil(ceil(len(TRAIN) / digits.LANES) / (digits.GLOBAL_BATCH // digits.LANES))
 ACCURACY_LEAST = 0.95
-#: Small models; more threads would only be in each other's way.
+#: The models are small; more threads would only compete.
 ENVIRONMENT = {"OMP_NUM_THREADS": "1"}
 #: Importing a framework takes seconds on an idle machine.
 DEADLINE_S = 400.0
@@ -62,16 +63,18 @@ class Images:
         return self.folder / "test.tfrecord"
 
     def arguments(self, checkpoint: Path, epochs: int) -> list[str]:
-        """What each example takes."""
+        """Returns the common arguments of the examples."""
         named = {"--data": self.data, "--test": self.test, "--checkpoint": checkpoint, "--epochs": epochs}
         return [str(word) for pair in named.items() for word in pair]
 
 
 class Training:
-    """One start of a training: launchers and ranks. What is left of it ends when this object is closed."""
+    """One start of a training: launchers and ranks. Remaining processes end when this object is
+    closed."""
 
     def __init__(self, folder: Path, commands: Sequence[tuple[Sequence[str], Mapping[str, str]]]) -> None:
-        """A command begins with an example's name or with `-m`, a launcher and an example's name."""
+        """A command begins with an example's name or with `-m`, a launcher and an example's
+        name."""
         folder.mkdir()
         self.seen, self.log = folder / "seen", folder / "log"
         self._started: list[subprocess.Popen[bytes]] = []
@@ -86,7 +89,7 @@ class Training:
                 )  # fmt: skip
 
     def processes(self) -> list[int]:
-        """Launchers and all that they have started."""
+        """Returns launchers and the processes that they have started."""
         found = [process.pid for process in self._started if process.poll() is None]
         for pid in found:
             for task in Path(f"/proc/{pid}/task").glob("*/children"):
@@ -94,12 +97,13 @@ class Training:
         return found
 
     def steps(self) -> int:
-        """How many steps the rank that is farthest has begun, of all starts together."""
+        """Returns the number of steps begun by the rank that is furthest ahead, over all starts."""
         return max((lines[-1][0] + 1 for lines in seen(self.seen) if lines), default=0)
 
     def hold_inside_an_epoch(self, after: int = 0) -> int:
-        """Stops all processes (SIGSTOP) when more than `after` steps have begun; returns how many. That is inside of
-        an epoch that has a checkpoint, and no checkpoint is being written."""
+        """Stops all processes (SIGSTOP) when more than `after` steps have begun; returns their
+        number. This point is inside an epoch with a checkpoint, and no checkpoint is being
+        written."""
 
         def held() -> int:
             self.must_run()
@@ -121,7 +125,7 @@ class Training:
         _signal(self.processes(), signal.SIGCONT)
 
     def kill(self) -> None:
-        """SIGKILL for all of it, as when its hosts are gone."""
+        """Sends SIGKILL to all of its processes, as if its hosts were lost."""
         pids = self.processes()
         _signal(pids, signal.SIGKILL)
         for process in self._started:
@@ -133,11 +137,11 @@ class Training:
         assert ended == [None] * len(ended), f"it ended with {ended}: {self.said()}"
 
     def first_step(self) -> int:
-        """Where it went on: the step as the framework's checkpoint has it."""
+        """Returns the first step after the start, as in the framework's checkpoint."""
         return seen(self.seen)[0][0][0]
 
     def accuracy(self) -> float:
-        """Waits for the end. Of the test images, how many the model knows, as it says."""
+        """Waits for the end; returns the model's reported accuracy on the test images."""
         ended = [process.wait(DEADLINE_S) for process in self._started]
         assert not any(ended), f"it ended with {ended}: {self.said()}"
         (answer,) = re.findall(r"^accuracy (\d\.\d+) of (\d+) images$", self.log.read_text(), re.MULTILINE)
@@ -155,7 +159,8 @@ class Training:
 
 
 def seen(folder: Path) -> list[list[tuple[int, list[int]]]]:
-    """Of each rank, the steps with their images. A line that is not written out yet is left out."""
+    """Returns the steps with their images, by rank. A line that is still being written is
+    omitted."""
     files = sorted(folder.glob("rank-*"), key=lambda file: int(file.name.removeprefix("rank-")))
     ranks = []
     for file in files:
@@ -165,8 +170,11 @@ def seen(folder: Path) -> list[list[tuple[int, list[int]]]]:
 
 
 def trained_on(starts: Sequence[tuple[Training, int]]) -> list[list[int]]:
-    """The images of each step, of all ranks in order, that the weights at the end come from: a start that goes on
-    from a checkpoint replaces what earlier ones did after it. Starts come with their numbers of ranks."""
+    """Returns the images of each step, of all ranks in order, that the final weights include.
+
+    A start that resumes from a checkpoint replaces the steps of earlier ones after it. Starts are
+    given with their numbers of ranks.
+    """
     steps: list[list[int]] = []
     for training, world_size in starts:
         ranks = seen(training.seen)
@@ -176,19 +184,19 @@ def trained_on(starts: Sequence[tuple[Training, int]]) -> list[list[int]]:
         for lines in ranks:
             assert [step for step, _ in lines] == list(range(begin, begin + len(lines)))
         del steps[begin:]
-        # Of those that were killed one rank may have begun a step more.
+        # Of killed ranks, one may have begun one more step than another.
         steps += [[image for _, part in lines for image in part] for lines in zip(*ranks, strict=False)]
     return steps
 
 
 def epochs_after(killed_at: int) -> int:
-    """How many to train when a start was killed at this step."""
+    """Returns the number of epochs to train after a start was killed at this step."""
     return max(EPOCHS_LEAST, killed_at // STEPS + 3)
 
 
 def assert_trained(images: Images, starts: Sequence[tuple[Training, int]], killed_at: int, accuracy: float) -> None:
-    """The last start went on inside of the epoch in which the one before was killed; each epoch had each image once,
-    in the batches of a run that nothing disturbs; and that was learned."""
+    """The last start resumed inside the epoch in which the one before was killed; each epoch had
+    each image once, in the batches of an undisturbed run; and the model learned them."""
     resumed_at, epochs = starts[-1][0].first_step(), epochs_after(killed_at)
     went_on = f"killed at {killed_at}, went on at {resumed_at}"
     assert 0 < killed_at - resumed_at <= digits.SAVE_EVERY and resumed_at % STEPS != 0, went_on
@@ -204,7 +212,7 @@ def assert_trained(images: Images, starts: Sequence[tuple[Training, int]], kille
 
 
 def undisturbed(images: Images, epochs: int) -> list[list[int]]:
-    """The steps of one rank that runs to the end, without a cluster."""
+    """Returns the steps of one rank that runs to the end, without a cluster."""
     loader = sf.Loader(
         f"{images.data}/train-*.tfrecord", digits.FEATURES, batch_size=digits.GLOBAL_BATCH, lanes=digits.LANES,
         tail="pad", shuffle_window=128,
@@ -219,7 +227,8 @@ def free_address() -> str:
 
 
 def _end_with_parent() -> None:
-    """SIGTERM when the tests are killed, which launchers pass on; nobody else would end an endless training."""
+    """Requests SIGTERM when the tests are killed, which launchers pass on; otherwise an endless
+    training would never end."""
     PR_SET_PDEATHSIG = 1
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
@@ -233,7 +242,7 @@ def _signal(pids: Sequence[int], number: int) -> None:
 
 
 def _text(path: Path) -> str:
-    """"" if the process has ended."""
+    """Returns the file's content, "" if the process has ended."""
     try:
         return path.read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -241,7 +250,7 @@ def _text(path: Path) -> str:
 
 
 def _states(pid: int) -> set[str]:
-    """Of its threads, as in /proc; of a thread that has ended ""."""
+    """Returns the states of its threads, as in /proc; "" for a thread that has ended."""
     stats = [_text(task) for task in Path(f"/proc/{pid}/task").glob("*/stat")]
     return {stat.rpartition(")")[2].split()[0] for stat in stats if stat}
 

@@ -1,5 +1,7 @@
-"""Batches on a real GPU, with PyTorch and JAX built for CUDA. Skipped, with the reason, everywhere else: there
-`test_device.py` has a stand-in for the driver."""
+"""Batches on a real GPU, with PyTorch and JAX built for CUDA.
+
+Skipped with a reason on other machines, where `test_device.py` uses a stand-in for the driver.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ def torch() -> Any:
 
 @pytest.fixture(scope="module")
 def jax() -> Any:
-    # Else it takes most of the memory, and torch is here, too.
+    # Otherwise JAX takes most of the memory, and torch needs some, too.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     jax = pytest.importorskip("jax", reason="no JAX here; on a machine with a GPU: pip install jax[cuda12]")
     if all(each.platform != "gpu" for each in jax.devices()):
@@ -91,7 +93,7 @@ CHAINS = {
 
 @pytest.mark.parametrize("chain", CHAINS)
 def test_what_the_device_makes_is_what_the_worker_makes(torch: Any, dataset: Dataset, chain: str) -> None:
-    """The worker's operators are the oracle: the same bits."""
+    """The worker's operators are the oracle: results are bit-identical."""
     operators = CHAINS[chain]
     before, after = [o for o in operators if "reshape" in o.operation], [o for o in operators if "reshape" not in o.operation]
     with (
@@ -105,7 +107,7 @@ def test_what_the_device_makes_is_what_the_worker_makes(torch: Any, dataset: Dat
 
 
 def test_all_casts_are_those_of_the_worker(torch: Any, tmp_path: Any) -> None:
-    """Random bits of every type, each cast to every other one. What is no number is none in both."""
+    """Random bits of every type, each cast to every other one. NaN is NaN in both."""
     types = ["bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
     types = [each for each in types if hasattr(torch, each)]
     generator = np.random.default_rng(3)
@@ -174,7 +176,7 @@ def test_a_device_that_is_not_there_is_refused(torch: Any, dataset: Dataset) -> 
         loader(dataset, device="cuda:4000")
 
 
-#: JAX has no types of 64 bits unless it is told to have them.
+#: JAX has no 64-bit types unless they are enabled.
 NARROW: dict[str, Any] = {"operators": [op.cast("id", "int32")]}
 
 
@@ -191,7 +193,7 @@ def test_arrays_of_jax_are_those_of_the_host_and_stay(jax: Any, dataset: Dataset
 
 
 def test_what_jax_runs_later_sees_the_batch_that_it_was_given(jax: Any, dataset: Dataset) -> None:
-    """Work that JAX only queued, on streams that it shows to nobody, while the loop goes on."""
+    """Work that JAX only queued, on streams that it does not expose, while the loop continues."""
     busy = jax.jit(lambda x, seed: (seed @ seed).sum() * 0 + (x * 2).sum())
     seed = jax.numpy.ones((4096, 4096))
     with loader(dataset, **NARROW) as here, loader(dataset, **NARROW, output="jax", device="cuda") as there:

@@ -1,9 +1,9 @@
-//! Accounts as messages, and back.
+//! Conversions between time breakdowns and their messages.
 
 use shardfeed_pipeline::{Account, Reason, Reasons, Setup, Spent};
 use shardfeed_proto::common::v1 as wire;
 
-/// An account as a message.
+/// Converts a time breakdown to its message.
 pub fn account_to(account: &Account) -> wire::Account {
     let Account { setup, recent, in_epoch, since_start, .. } = account;
     wire::Account {
@@ -19,7 +19,7 @@ pub fn account_to(account: &Account) -> wire::Account {
     }
 }
 
-/// An account from its message; any numbers are one.
+/// Converts a message to a time breakdown; any numbers are valid.
 pub fn account_from(message: &wire::Account) -> Account {
     let wire::Account { setup, recent, in_epoch, since_start, .. } = message;
     let spent = |spent: &Option<wire::Spent>| spent.as_ref().map(spent_from).unwrap_or_default();
@@ -36,7 +36,7 @@ pub fn account_from(message: &wire::Account) -> Account {
     }
 }
 
-/// Writes both ways from the fields, which both sides name alike.
+/// Generates both conversions from the field names, which are the same on both sides.
 macro_rules! alike {
     ($to:ident, $from:ident, $ours:ident { $($field:ident),* $(,)? }) => {
         fn $to(ours: &$ours) -> wire::$ours {

@@ -1,10 +1,11 @@
-//! Blocks of remote files, kept on this host's disk for all its processes.
+//! Blocks of remote files, cached on this host's disk for all its processes.
 //!
-//! A block is a file under a name that its place in a content makes, with a checksum that is looked at
-//! each time. A process reserves room by creating a file of the block's size while it holds a lock, so the
-//! blocks never exceed the bound. A process that finds no room removes the blocks that were unused for longest.
-//! A process that dies leaves at most its reserved file, which another process removes later.
-//! Nobody waits for the lock for long: what cannot be kept is not kept.
+//! A block is a file named by a digest of the remote file's URL, its change stamp and the block
+//! number. Its checksum is verified at each read. A process reserves space by creating a file of
+//! the block's size while it holds a lock, so the blocks never exceed the limit. A process that
+//! finds no space removes the least recently used blocks. A process that dies leaves at most its
+//! reserved file, which another process removes later. A process waits at most about 20 ms for the
+//! lock; a block that cannot be stored in time is not cached.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
@@ -15,28 +16,28 @@ use std::time::{Duration, SystemTime};
 
 use shardfeed_plan::{ChangeStamp, Digest};
 
-/// Bytes of a block; the last one of a file is shorter.
+/// Bytes of a block; the last block of a file is shorter.
 pub(crate) const BLOCK_BYTES: u64 = 1 << 20;
 
-/// First bytes of a block's file; the number is the version of what follows.
+/// First bytes of a block's file; the digit is the version of the format.
 const MAGIC: &[u8; 16] = b"shardfeed block1";
 
-/// Magic, key, checksum and length of what follows.
+/// Magic, key, checksum and length of the block.
 const HEAD_BYTES: usize = 16 + 32 + 4 + 4;
 
-/// File systems give room in pages.
+/// File systems allocate space in pages.
 const PAGE_BYTES: u64 = 4096;
 
-/// Looks at the lock before a block is not kept, and the time between them.
+/// Attempts to acquire the lock before a block is not cached, and the pause between them.
 const LOCK_LOOKS: (u32, Duration) = (20, Duration::from_millis(1));
 
-/// A block that was used so long ago is marked as used again.
+/// Minimum age of a block's last-use time before a read updates it.
 const USED_AGAIN: Duration = Duration::from_secs(10);
 
-/// Nobody writes a block for so long.
+/// Age after which a partly written block is abandoned: no write takes this long.
 const PART_AGE: Duration = Duration::from_secs(600);
 
-/// Where a block is in which content.
+/// Digest that identifies a block of one version of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlockKey(Digest);
 
@@ -54,13 +55,14 @@ impl BlockKey {
 pub(crate) struct BlockCache {
     folder: PathBuf,
     bytes_max: u64,
-    /// Blocks that were found damaged.
+    /// Damaged blocks found so far.
     damaged: AtomicU64,
     has_warned: AtomicBool,
 }
 
 impl BlockCache {
-    /// Blocks below `folder`, of at most `bytes_max` together; `None` if the folder cannot be made.
+    /// Opens the blocks below `folder`, at most `bytes_max` in total; `None` if the folder cannot
+    /// be created.
     pub(crate) fn open(folder: &Path, bytes_max: u64) -> Option<Self> {
         let folder = folder.join("blocks");
         if let Err(error) = fs::create_dir_all(&folder) {
@@ -72,7 +74,7 @@ impl BlockCache {
         Some(Self { folder, bytes_max, damaged, has_warned })
     }
 
-    /// A block, if it is there and whole.
+    /// Returns a block if it is cached and intact.
     pub(crate) fn get(&self, key: BlockKey) -> Option<Vec<u8>> {
         let path = self.path(key);
         let file = File::open(&path).ok()?;
@@ -80,19 +82,19 @@ impl BlockCache {
         let Some(block) = read_whole(&file, metadata.len(), key) else {
             self.damaged.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(file = %path.display(), "a cached block is damaged, it is fetched again");
-            // Whoever replaced it meanwhile loses nothing but this copy.
+            // If another process replaced the block meanwhile, only that copy is lost.
             let _ = fs::remove_file(&path);
             return None;
         };
         let used = metadata.modified().ok().and_then(|used| used.elapsed().ok());
         if used.is_none_or(|used| used > USED_AGAIN) {
-            // A folder that is only readable keeps what it has in the order it came.
+            // In a read-only folder the blocks keep their order of arrival.
             let _ = file.set_modified(SystemTime::now());
         }
         Some(block)
     }
 
-    /// Keeps a block, if there is room or room can be made.
+    /// Caches a block, if there is space or space can be freed.
     pub(crate) fn put(&self, key: BlockKey, block: &[u8]) {
         if let Err(error) = self.try_put(key, block)
             && !self.has_warned.swap(true, Ordering::Relaxed)
@@ -120,19 +122,20 @@ impl BlockCache {
         self.folder.join(&name[..2]).join(&name[2..])
     }
 
-    /// Reserves room for a block of `bytes` that will be at `path`. Returns a file of that size and its temporary
-    /// path; `None` if there is no room, or if other processes hold the lock for long.
+    /// Reserves space for a block of `bytes` that will be at `path`. Returns a file of that size
+    /// and its temporary path; `None` if there is no space, or if other processes hold the lock for
+    /// too long.
     fn reserve(&self, path: &Path, bytes: u64) -> io::Result<Option<(File, PathBuf)>> {
         static PARTS: AtomicU64 = AtomicU64::new(0);
         let room = room_of(bytes);
         let Some(used) = Used::lock(&self.folder)? else {
             return Ok(None);
         };
-        // A number that cannot be right is found out anew.
+        // A damaged number is computed again from the folder.
         let known = used.read()?.map_or_else(|| self.make_room(self.bytes_max), Ok)?;
         let known = match known + room > self.bytes_max {
             false => known,
-            // A tenth at a time, so that a look at the folder is rare.
+            // Frees a tenth at a time, so that the folder is rarely scanned.
             true => self.make_room((self.bytes_max - self.bytes_max / 10).saturating_sub(room))?,
         };
         if known + room > self.bytes_max {
@@ -143,13 +146,14 @@ impl BlockCache {
         let number = PARTS.fetch_add(1, Ordering::Relaxed);
         let part = path.with_extension(format!("part-{}-{number}", std::process::id()));
         fs::create_dir_all(path.parent().expect("a block is in a folder"))?;
-        // The lock is still held, so the next process that makes room counts this file.
+        // The lock is still held, so the next process that frees space counts this file.
         let file = File::create(&part)?;
         or_remove(&part, file.set_len(bytes))?;
         Ok(Some((file, part)))
     }
 
-    /// Removes what was unused for longest until at most `bytes` are left; returns what is.
+    /// Removes the least recently used blocks until at most `bytes` are left; returns the bytes
+    /// left.
     fn make_room(&self, bytes: u64) -> io::Result<u64> {
         let mut blocks = Vec::new();
         let mut left = 0;
@@ -158,7 +162,7 @@ impl BlockCache {
                 continue;
             }
             for file in entries(&folder.path())? {
-                // One that another process removed meanwhile takes no room.
+                // A file that another process removed meanwhile takes no space.
                 let Ok(metadata) = file.metadata() else {
                     continue;
                 };
@@ -190,7 +194,7 @@ impl BlockCache {
     }
 }
 
-/// The number of bytes that are in use or reserved, under its lock.
+/// Number of bytes in use or reserved, under its lock.
 struct Used {
     file: File,
 }
@@ -218,7 +222,7 @@ impl Used {
         Ok(None)
     }
 
-    /// `None` if nobody has written it, or not to its end.
+    /// Reads the number; `None` if it was never written, or not completely.
     fn read(&self) -> io::Result<Option<u64>> {
         let mut bytes = [0; 12];
         match self.file.read_exact_at(&mut bytes, 0) {
@@ -246,7 +250,8 @@ fn entries(folder: &Path) -> io::Result<Vec<fs::DirEntry>> {
     }
 }
 
-/// Removes a part that could not be written, as it may be what fills the disk. A failure to remove it is ignored.
+/// Removes a part that could not be written, as it may be what fills the disk. A failure to remove
+/// it is ignored.
 fn or_remove(part: &Path, written: io::Result<()>) -> io::Result<()> {
     written.inspect_err(|_| drop(fs::remove_file(part)))
 }
@@ -355,7 +360,7 @@ mod tests {
         let most = 10 * PAGE_BYTES;
         let cache = BlockCache::open(folder.path(), most).unwrap();
         let (_, part) = cache.reserve(&cache.path(key(0)), 3000).unwrap().unwrap();
-        // Others find no room, and look at the folder.
+        // Other writers find no space, and scan the folder.
         for number in 1..30 {
             cache.put(key(number), &[1; 3000]);
             assert!(cache.get(key(number)).is_some());
@@ -370,7 +375,7 @@ mod tests {
         let most = 10 * PAGE_BYTES;
         let cache = BlockCache::open(folder.path(), most).unwrap();
         cache.put(key(0), &[1; 3000]);
-        // It reserved nearly all, wrote a part, and a number that is none.
+        // The process reserved nearly all space, wrote a part, and an invalid number.
         let part = cache.path(key(0)).with_extension("part-1-0");
         fs::write(&part, [0; 3000]).unwrap();
         File::open(&part).unwrap().set_modified(SystemTime::now() - 2 * PART_AGE).unwrap();

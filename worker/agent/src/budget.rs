@@ -1,14 +1,14 @@
-//! The memory that a worker may use when nobody says.
+//! The default memory budget of a worker.
 
 use std::fs;
 
-/// Without a word a worker takes this part of the memory it may use at all.
+/// Divisor of the available memory that gives the default budget.
 const SHARE: u64 = 4;
 
-/// If the system does not say how much there is.
+/// Memory that is assumed if the system reports none, in bytes.
 const FALLBACK_BYTES: u64 = 1 << 30;
 
-/// A quarter of the memory of this host or container, in bytes.
+/// Returns a quarter of the memory of this host or container, in bytes.
 pub fn default_budget_bytes() -> u64 {
     let limits = [
         fs::read_to_string("/proc/meminfo").ok().and_then(|text| total_of(&text)),

@@ -1,11 +1,11 @@
-//! What indexing found, kept on disk so that a second start scans nothing.
+//! Results of indexing, kept on disk so that a second start scans nothing.
 //!
-//! One file for each folder that datasets are relative to, under a lock: one process of a host scans,
-//! the others wait and read. An entry is good while its file's change stamp is.
+//! There is one file for each folder that datasets are relative to, under a lock: one process of a
+//! host scans, the others wait and read. An entry is valid while its file's change stamp is.
 //!
-//! A file is a magic and then segments, each a checksum, a length and entries; later ones replace earlier
-//! ones. So what is found is appended, and a dataset that is scanned part by part is not written anew with
-//! each of them.
+//! A file is a magic and then segments. Each segment has a checksum, a length and entries; later
+//! entries replace earlier ones. New results are therefore appended: a dataset that is scanned part
+//! by part does not rewrite the file for each part.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -22,45 +22,47 @@ use shardfeed_tfrecord::ShardIndex;
 use crate::blocks::BlockCache;
 use crate::error::LoadError;
 
-/// First bytes of a cache file; the number is the version of what follows.
+/// First bytes of a cache file; the number is the version of the format.
 const MAGIC: &[u8] = b"shardfeed index 4\n";
 
 /// Checksum and length of a segment.
 const SEGMENT_HEAD: usize = 4 + 8;
 
-/// So much is appended before a file is written anew, and so much more as it had then: what is replaced
-/// never is most of it.
+/// Minimum number of bytes that may be appended before a file is rewritten; a larger file may
+/// double. Replaced entries are therefore never most of a file.
 const APPENDED_MIN: u64 = 1 << 20;
 
-/// What the extension of a file begins with that becomes a cache file once it is written; a process number follows.
+/// Prefix of a temporary file's extension; a process number follows. The file becomes a cache file
+/// once it is written.
 const PART: &str = "part-";
 
-/// How often a waiting process looks whether the lock is free.
+/// Interval at which a waiting process retries the lock.
 const LOCK_POLL: Duration = Duration::from_millis(50);
 
-/// Nobody writes an index for so long. Locks of some network file systems hold within one host only, so that a part
-/// may be another host's that is at work.
+/// Age after which a temporary file is abandoned: no write takes this long. Locks of some network
+/// file systems hold within one host only, so a younger file may be another host's write in
+/// progress.
 const PART_AGE: Duration = Duration::from_secs(600);
 
-/// Where indexes are kept.
+/// Location of the index cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum CacheChoice {
-    /// `SHARDFEED_CACHE_DIR` if set (`off`: nowhere), else `$XDG_CACHE_HOME/shardfeed`, else
+    /// `SHARDFEED_CACHE_DIR` if set (`off`: no cache), else `$XDG_CACHE_HOME/shardfeed`, else
     /// `~/.cache/shardfeed`.
     #[default]
     Environment,
-    /// In this folder.
+    /// This folder.
     Folder(PathBuf),
-    /// Nowhere: every start scans.
+    /// No cache: every start scans.
     Off,
 }
 
-/// What is kept on this host's disk, and where.
+/// Location and limits of this host's disk cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CacheOptions {
-    /// The folder of all that is kept.
+    /// Folder of the cache.
     pub folder: CacheChoice,
-    /// Bytes of remote files that are kept at most; 0: none.
+    /// Maximum number of cached bytes of remote files; 0: none are cached.
     pub bytes: u64,
 }
 
@@ -71,9 +73,9 @@ impl From<CacheChoice> for CacheOptions {
 }
 
 impl CacheOptions {
-    /// Where bytes of remote files are kept, if they are.
+    /// Returns the cache for bytes of remote files, if it is enabled and can be opened.
     ///
-    /// # Errors  There is no folder for them.
+    /// # Errors  It is enabled, but there is no cache folder.
     pub(crate) fn blocks(&self) -> Result<Option<Arc<BlockCache>>, LoadError> {
         if self.bytes == 0 {
             return Ok(None);
@@ -92,13 +94,13 @@ impl CacheOptions {
 pub(crate) struct Entry {
     pub(crate) stamp: ChangeStamp,
     pub(crate) inode: Inode,
-    /// The compression that was asked for, as users write it.
+    /// Requested compression, in the user's notation.
     pub(crate) compression: String,
     pub(crate) index: ShardIndex,
 }
 
-/// What tells a file of this host from another one, and from itself before it was rewritten. Only
-/// the cache looks at it: a file may be moved between hosts while it is read.
+/// Identity of a local file, which also changes when the file is rewritten. Only the cache compares
+/// it: a file may be moved between hosts while it is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Inode {
     pub(crate) device: u64,
@@ -111,7 +113,7 @@ pub(crate) struct Inode {
 pub(crate) type Entries = BTreeMap<String, Entry>;
 
 impl CacheChoice {
-    /// The folder, or `None` for no cache.
+    /// Returns the folder, or `None` for no cache.
     fn folder(&self) -> Option<PathBuf> {
         let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
         match self {
@@ -130,13 +132,13 @@ impl CacheChoice {
     }
 }
 
-/// What is kept of one folder, as it was when it was last looked at.
+/// Cached entries of one folder, as of the last read.
 #[derive(Debug, Default)]
 pub(crate) struct Cache {
-    /// `None`: nothing is kept on disk.
+    /// `None`: nothing is cached on disk.
     file: Option<PathBuf>,
     entries: Entries,
-    /// The file that they were read from.
+    /// The file that the entries were read from.
     seen: Option<Seen>,
 }
 
@@ -144,20 +146,22 @@ pub(crate) struct Cache {
 struct Seen {
     device: u64,
     inode: u64,
-    /// Bytes that are segments; beyond them nothing is to be appended.
+    /// Bytes of complete segments; data beyond them is damaged or incomplete and prevents
+    /// appending.
     bytes: u64,
-    /// Bytes that it had when it was written as a whole.
+    /// Bytes of the file when it was last written as a whole.
     whole: u64,
 }
 
-/// The right to scan for one folder; released when dropped, also by the death of the process.
+/// Exclusive right to scan one folder; released when dropped, also by the death of the process.
 #[derive(Debug)]
 pub(crate) struct ScanLock {
     _file: File,
 }
 
 impl Cache {
-    /// The cache of `root`, not read yet. One that cannot be used is one where nothing is kept.
+    /// Opens the cache of `root` without reading it. An unusable cache folder gives a cache that is
+    /// not kept on disk.
     pub(crate) fn open(choice: &CacheChoice, root: &Path) -> Self {
         let Some(folder) = choice.folder() else {
             return Self::default();
@@ -171,12 +175,12 @@ impl Cache {
         Self { file: Some(folder.join(&name[..24])), ..Self::default() }
     }
 
-    /// Whether another look finds again what is kept now.
+    /// True if the entries are kept on disk, so that a later read finds them.
     pub(crate) fn is_kept(&self) -> bool {
         self.file.is_some()
     }
 
-    /// What is kept, as far as it was read.
+    /// Returns the entries read or added so far.
     pub(crate) fn entries(&self) -> &Entries {
         &self.entries
     }
@@ -186,8 +190,8 @@ impl Cache {
         self.entries
     }
 
-    /// Reads what is kept, if somebody has written since. A damaged or older cache, or one that cannot be
-    /// read, counts as empty: it is only a cache.
+    /// Reads the entries that were written since the last read. A damaged, older or unreadable
+    /// cache counts as empty.
     pub(crate) fn refresh(&mut self) {
         let Some(path) = self.file.clone() else {
             return;
@@ -201,7 +205,7 @@ impl Cache {
         }
     }
 
-    /// Nothing is kept on disk from here on.
+    /// Stops keeping entries on disk.
     fn give_up(&mut self, path: &Path, action: &'static str, error: &io::Error) {
         warn(path, action, error);
         self.file = None;
@@ -237,8 +241,8 @@ impl Cache {
         Ok(())
     }
 
-    /// Adds what was found, under the lock and after a look: appended, or with all the rest written anew. If
-    /// it cannot be written, what is on disk stays.
+    /// Adds new entries; call it under the lock and after a read. Appends them, or rewrites the
+    /// whole file. If the write fails, the file on disk is unchanged.
     pub(crate) fn add(&mut self, found: Entries) {
         let Some(path) = self.file.clone() else {
             self.entries.extend(found);
@@ -253,7 +257,7 @@ impl Cache {
         }
     }
 
-    /// Replaces what is kept, atomically.
+    /// Replaces the file atomically.
     fn save(&self, path: &Path) -> io::Result<Seen> {
         let part = path.with_extension(format!("{PART}{}", std::process::id()));
         let bytes = encode(&self.entries);
@@ -265,7 +269,8 @@ impl Cache {
             file.metadata()
         })();
         let metadata = written.inspect_err(|_| {
-            // The part may be what fills the disk; if it cannot go either, there is no more to do.
+            // The temporary file may be what fills the disk; if it cannot be removed either,
+            // nothing more can be done.
             let _ = fs::remove_file(&part);
         })?;
         let (device, inode, bytes) = (metadata.dev(), metadata.ino(), bytes.len() as u64);
@@ -273,9 +278,10 @@ impl Cache {
     }
 
     /// Waits for the right to scan.
-    /// - `waiting`: called while another process has it; returning `false` gives up.
+    /// - `waiting`: called while another process holds it; returning `false` cancels.
     ///
-    /// - Gives `None` where nothing is kept, and where there are no locks: then several may scan the same.
+    /// - Returns `None` if nothing is kept on disk, or if the file system has no locks; then
+    ///   several processes may scan the same files.
     ///
     /// # Errors  `Interrupted`.
     pub(crate) fn lock(
@@ -311,8 +317,8 @@ impl Cache {
 }
 
 impl Cache {
-    /// Removes what processes left behind that died while they wrote this cache file, whose lock the caller has.
-    /// What cannot be removed costs room and nothing else.
+    /// Removes temporary files of processes that died while they wrote this cache file. The caller
+    /// holds its lock. A file that cannot be removed only wastes space.
     fn remove_old_parts(&self) {
         let Some(file) = &self.file else {
             return;
@@ -335,20 +341,20 @@ impl Cache {
     }
 }
 
-/// What it costs that nothing can be kept in a folder, and what to do.
+/// Consequence and remedy if nothing can be cached in a folder.
 const UNKEPT: &str = "the files are read as a whole at each start, by each process of this host; make the folder \
     writable and free some space, or set SHARDFEED_CACHE_DIR to another one";
 
-/// What it costs that a folder has no locks, and what to do.
+/// Consequence and remedy if a folder has no locks.
 const UNLOCKED: &str = "processes of this host that start together each read the files as a whole; set \
     SHARDFEED_CACHE_DIR to a folder on a file system with locks";
 
-/// Says once for each folder that nothing can be kept there.
+/// Warns once for each folder that nothing can be cached there.
 fn warn(path: &Path, action: &'static str, error: &io::Error) {
     warn_of(path, action, error, UNKEPT);
 }
 
-/// Says once for each folder what it costs that something cannot be done there.
+/// Warns once for each folder about a failed action, with its consequence.
 fn warn_of(path: &Path, action: &'static str, error: &io::Error, cost: &'static str) {
     static WARNED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
     let folder = path.parent().unwrap_or(path).to_path_buf();
@@ -357,8 +363,9 @@ fn warn_of(path: &Path, action: &'static str, error: &io::Error, cost: &'static 
     }
 }
 
-/// Appends to the file that was read; `None`: it is another one by now, ends in what is no segment, or it is
-/// time to write it anew. It is not synced: what a crash leaves of it has no good checksum.
+/// Appends to the file that was read. Returns `None` if the file was replaced, ends with incomplete
+/// data, or is due for a rewrite. The write is not synced: a crash leaves at most a segment with a
+/// bad checksum.
 fn append(path: &Path, seen: Seen, segment: &[u8]) -> io::Result<Option<Seen>> {
     let bytes = seen.bytes + segment.len() as u64;
     if bytes - seen.whole.min(bytes) > seen.whole.max(APPENDED_MIN) {
@@ -374,19 +381,19 @@ fn append(path: &Path, seen: Seen, segment: &[u8]) -> io::Result<Option<Seen>> {
         return Ok(None);
     }
     if let Err(error) = file.write_all(segment) {
-        // Half a segment has no good checksum; the file is written anew with the next.
+        // A partial segment has no valid checksum; the file is rewritten with the next one.
         let _ = file.set_len(seen.bytes);
         return Err(error);
     }
     Ok(Some(Seen { bytes, ..seen }))
 }
 
-/// Magic, and all entries as one segment.
+/// Encodes the magic and all entries as one segment.
 fn encode(entries: &Entries) -> Vec<u8> {
     [MAGIC, &encode_segment(entries)].concat()
 }
 
-/// CRC-32C of what follows, bytes of the body, entries.
+/// Encodes a segment: CRC-32C of the rest, bytes of the body, entries.
 fn encode_segment(entries: &Entries) -> Vec<u8> {
     let body = postcard::to_stdvec(entries).expect("entries are plain data");
     let mut rest = (body.len() as u64).to_le_bytes().to_vec();
@@ -396,14 +403,14 @@ fn encode_segment(entries: &Entries) -> Vec<u8> {
     segment
 }
 
-/// What is good of a file, or of its end.
+/// Valid part of a file, or of its end.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Good {
-    /// Bytes of it.
+    /// Bytes of complete segments.
     bytes: u64,
-    /// Bytes of it with its first segment.
+    /// Bytes up to the end of the first segment.
     first: u64,
-    /// What follows is no segment, and none that is being written.
+    /// The data that follows is neither a segment nor one that is being written.
     is_damaged: bool,
 }
 
@@ -416,7 +423,7 @@ fn decode(bytes: &[u8], entries: &mut Entries) -> Good {
     Good { bytes: bytes + magic, first: first + magic, is_damaged }
 }
 
-/// Takes the entries of segments up to the first one that is cut off or damaged.
+/// Adds the entries of all segments before the first incomplete or damaged one.
 fn segments(mut bytes: &[u8], entries: &mut Entries) -> Good {
     let mut good = Good::default();
     while let Some((head, rest)) = bytes.split_at_checked(SEGMENT_HEAD) {
@@ -424,7 +431,7 @@ fn segments(mut bytes: &[u8], entries: &mut Entries) -> Good {
         let length = u64::from_le_bytes(length.try_into().expect("a head ends with eight bytes"));
         let body = usize::try_from(length).ok().and_then(|length| rest.split_at_checked(length));
         let Some((body, after)) = body else {
-            // Somebody is writing it, or did not come to its end.
+            // Another process is writing it, or died while it did.
             break;
         };
         let checksum = crc32c::crc32c_append(crc32c::crc32c(&head[4..]), body);
@@ -447,7 +454,7 @@ fn segments(mut bytes: &[u8], entries: &mut Entries) -> Good {
 pub mod fuzzing {
     use super::{ChangeStamp, Entries, Entry, Inode, ShardIndex, decode, encode};
 
-    /// The cache file of files with these indexes.
+    /// Returns the cache file of files with these indexes.
     pub fn index_cache(indexes: Vec<ShardIndex>) -> Vec<u8> {
         let entry = |(number, index): (usize, ShardIndex)| {
             let stamp = ChangeStamp { size_bytes: index.stream_bytes, modified_ns: 5, etag: None };
@@ -460,8 +467,8 @@ pub mod fuzzing {
         encode(&indexes.into_iter().enumerate().map(entry).collect())
     }
 
-    /// How many entries the cache file `bytes` has, and the file that they would be kept in; `None` if it
-    /// counts as empty.
+    /// Returns the number of entries in the cache file `bytes`, and the file re-encoded from them;
+    /// `None` if the file counts as empty.
     pub fn kept_again(bytes: &[u8]) -> Option<(usize, Vec<u8>)> {
         let mut entries = Entries::new();
         let good = decode(bytes, &mut entries);
@@ -490,7 +497,7 @@ mod tests {
         [(path.to_owned(), entry)].into()
     }
 
-    /// What is found in a file, and how much of it is good.
+    /// Decodes a file: the number of entries, and its valid part.
     fn read(bytes: &[u8]) -> (usize, Good) {
         let mut entries = Entries::new();
         let good = decode(bytes, &mut entries);
@@ -576,7 +583,7 @@ mod tests {
         let same = |names: &mut dyn Iterator<Item = String>| -> Entries {
             names.flat_map(|name| entries(&name)).collect()
         };
-        // The same is found again and again: what it replaces does not stay for ever.
+        // The same results are added repeatedly: replaced entries do not stay in the file for ever.
         for _ in 0..10 {
             cache.add(same(&mut many(0)));
         }
@@ -636,7 +643,7 @@ mod tests {
             nowhere.blocks().unwrap_err().to_string(),
             "cache_bytes has no folder, as nothing is to be kept; name one by cache_dir"
         );
-        // Where its files should be there are folders.
+        // Folders take the names of its files.
         let mut cache = open(folder.path());
         let path = cache.file.clone().unwrap();
         fs::create_dir(path.with_extension("lock")).unwrap();

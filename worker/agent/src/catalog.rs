@@ -1,4 +1,4 @@
-//! Datasets of a cluster: registered once, scanned by its workers, opened here from what they found.
+//! Datasets of a cluster: registered once, scanned by its workers, opened here from their results.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -24,20 +24,20 @@ use crate::opening::Openings;
 use crate::remote::is_remote;
 use crate::rights::{Rights, user_of};
 
-/// Waits between looks at a dataset that is being scanned: the first, and the longest.
+/// First and longest pause between queries of a dataset that is being scanned.
 const LOOK_EVERY: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
 
-/// Datasets that are kept in mind while somebody uses them.
+/// Maximum number of datasets in use that are remembered, to be shared by trainers.
 const OPEN_MAX: usize = 64;
 
-/// Storage that does not answer for so long is reported.
+/// Time without progress after which slow storage is reported.
 const IDLE_SHOWN: Duration = Duration::from_secs(2);
 
-/// Listings that are sent at most: the first without its chunks, others where the leader changed after they
-/// were put.
+/// Maximum number of attempts to add a listing: the first without its chunks, later ones in case
+/// the leader changed after the chunks were put.
 const LISTINGS_MAX: u32 = 5;
 
-/// What a trainer asks for.
+/// Dataset that a trainer requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// A dataset by its name.
@@ -46,31 +46,31 @@ pub enum Source {
     Files {
         /// Absolute paths, globs or URLs.
         patterns: Vec<String>,
-        /// How they are compressed, and what is left out of damaged ones.
+        /// Compression of the files, and the parts of damaged files to leave out.
         rules: FileRules,
     },
 }
 
-/// How far opening is, and what it waits for.
+/// Progress of opening a dataset, and the reason for a wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenProgress {
-    /// What is waited for; empty if nothing is in the way.
+    /// Reason for the wait; empty if nothing blocks.
     pub note: String,
-    /// How far the scan is.
+    /// Progress of the scan.
     pub scan: ScanProgress,
 }
 
-/// Told now and then; returning `false` gives up.
+/// Progress callback, called now and then; returning `false` cancels.
 pub(crate) type Progress<'a> = &'a mut dyn FnMut(&OpenProgress) -> bool;
 
-/// A dataset that is open, and its name.
+/// An open dataset and its name.
 #[derive(Clone, Debug)]
 pub struct Opened {
-    /// Its name in the cluster.
+    /// Name in the cluster.
     pub name: String,
-    /// How its files are read, as it was registered.
+    /// Rules for reading its files, as registered.
     pub rules: FileRules,
-    /// What it is.
+    /// Contents of the dataset.
     pub dataset: Arc<Dataset>,
 }
 
@@ -84,17 +84,18 @@ pub struct Catalog {
 }
 
 impl Catalog {
-    /// A catalog of the session's cluster.
-    /// - `cache`: where indexes are kept on this host.
+    /// Creates a catalog of the session's cluster.
+    /// - `cache`: location of the indexes on this host.
     pub fn new(session: Arc<Session>, cache: CacheOptions) -> Self {
         Self { session, cache, open: Mutex::default(), openings: Openings::default() }
     }
 
-    /// Opens a dataset; one that is not registered or scanned yet is, first.
-    /// - `peer`: the trainer's process, which must be able to read the files, too; `None`: this one.
+    /// Opens a dataset; registers and scans it first if necessary.
+    /// - `peer`: the trainer's process, which must also be able to read the files; `None`: this
+    ///   process.
     ///
-    /// # Errors  No such dataset or files; a file is damaged or not the one that was scanned; nobody
-    /// answers; `Interrupted`.
+    /// # Errors  The dataset or its files do not exist; a file is damaged or differs from the
+    /// scanned one; no coordinator answers; `Interrupted`.
     pub fn open(
         &self,
         source: &Source,
@@ -149,7 +150,7 @@ impl Catalog {
         Ok(Opened { name, rules, dataset })
     }
 
-    /// Refuses files that the trainer's user cannot read.
+    /// Rejects files that the trainer's user cannot read.
     fn check<'a>(
         &self,
         rights: &Rights,
@@ -180,12 +181,12 @@ impl Catalog {
             // Its files are opened later with the rights that it was opened with.
             same.find(|dataset| dataset.rights() == rights)
         };
-        // Whatever a store sends is compared with the stamp that was indexed.
+        // Each answer of a store is compared with the indexed stamp, so remote files need no check.
         let Some(dataset) = dataset else { return Ok(None) };
         if dataset.is_remote() {
             return Ok(Some(dataset));
         }
-        // A file that was written anew since is looked at again.
+        // A dataset with a rewritten file is indexed again.
         let paths = dataset.files().iter().map(|file| file.path.clone()).collect();
         let mut waiting = waiting(progress);
         let now = local_stamps(paths, &mut || waiting(""))?;
@@ -195,7 +196,7 @@ impl Catalog {
         Ok(dataset.files().iter().zip(&now).all(is_same).then_some(dataset))
     }
 
-    /// Registers files, under the name that the coordinator gives to just these.
+    /// Registers files; the coordinator derives the name from exactly this set of files.
     fn register(
         &self,
         patterns: &[String],
@@ -237,7 +238,8 @@ impl Catalog {
                     self.session.look_for_scans();
                     return Ok(name);
                 }
-                // Files that are known need no chunks; those of others are put, and again if another node leads by then.
+                // Known files need no chunks. Chunks of new files are put, and again if the leader
+                // changed meanwhile.
                 Err(error) if error.kind == ErrorKind::NotFound && attempt < LISTINGS_MAX => {
                     attempt += 1;
                     for (_, content) in &listing.parts {
@@ -266,7 +268,7 @@ impl Catalog {
                 DatasetState::Ready => return Ok(dataset),
                 DatasetState::Failed => {
                     let mut failure = WireError::from_message(dataset.failure);
-                    // Whoever met a coordinator that does not answer asks again; this answer stays the same.
+                    // A caller retries `Unreachable` errors, but this answer is final.
                     if failure.kind == ErrorKind::Unreachable {
                         failure.kind = ErrorKind::Data;
                     }
@@ -275,7 +277,8 @@ impl Catalog {
                 _ if !progress(&progress_of(&dataset)) => return Err(LoadError::Interrupted),
                 _ => {}
             }
-            // It may be the only one who would scan, and would get nothing to read afterwards.
+            // A refused worker may be the only one that could scan, and could not read the dataset
+            // afterwards.
             if let Some(refusal) = self.session.refusal() {
                 return Err(refusal.into());
             }
@@ -308,7 +311,8 @@ impl Catalog {
     ) -> Result<Dataset, LoadError> {
         let paths = entries.iter().map(|entry| entry.path.clone()).collect();
         let root = PathBuf::from(&described.root);
-        // Remote files need no look: each answer of the store is compared with the stamp they had.
+        // Remote files need no look: each answer of the store is compared with their recorded
+        // stamp.
         let stamps = match is_remote(&root) {
             true => entries.iter().map(stamp_of_entry).collect(),
             false => Vec::new(),
@@ -337,7 +341,7 @@ fn other_content(dataset: &Dataset, name: &str, entry: &FileEntry) -> LoadError 
     WireError { file: Some(file), ..WireError::new(ErrorKind::Changed, message) }.into()
 }
 
-/// A chunk by its digest.
+/// Fetches a chunk by its digest.
 pub(crate) fn get_chunk(
     session: &Session,
     digest: &[u8],
@@ -365,7 +369,7 @@ pub(crate) fn put_chunk(
     Ok(response.digest)
 }
 
-/// How a dataset's files are read, as it was registered.
+/// Parses the rules for reading a dataset's files, as registered.
 pub(crate) fn rules_of(compression: &str, corrupt: &str) -> Result<FileRules, LoadError> {
     let corrupt = match corrupt {
         "" => Corrupt::Error,
@@ -374,7 +378,7 @@ pub(crate) fn rules_of(compression: &str, corrupt: &str) -> Result<FileRules, Lo
     Ok(FileRules { compression: compression.parse().map_err(invalid)?, corrupt })
 }
 
-/// What another worker found, as if found here; `None`: it did not keep enough of it.
+/// Converts another worker's result to a local one; `None` if the whole file was left out.
 fn seed(entry: &FileEntry, rules: FileRules) -> Result<Option<(String, Seed)>, LoadError> {
     let FileEntry { path, left_out, .. } = entry.clone();
     if left_out.as_ref().is_some_and(|left| left.is_whole) {
@@ -408,7 +412,7 @@ fn stamp_of_entry(entry: &FileEntry) -> ChangeStamp {
     ChangeStamp { size_bytes, modified_ns, etag: entry.etag.clone() }
 }
 
-/// What was found here, for others.
+/// Converts a local scan result to an entry for other workers.
 pub(crate) fn entry_of(
     root: &Path,
     path: &str,
@@ -448,7 +452,7 @@ fn progress_of(dataset: &wire::Dataset) -> OpenProgress {
     OpenProgress { note: dataset.waiting.clone(), scan }
 }
 
-/// Tells a caller's progress what is waited for.
+/// Returns a callback that reports the reason for a wait to `progress`.
 fn waiting<'a>(progress: Progress<'a>) -> impl FnMut(&str) -> bool + 'a {
     let scan = ScanProgress {
         stage: ScanStage::Waiting,
@@ -460,7 +464,7 @@ fn waiting<'a>(progress: Progress<'a>) -> impl FnMut(&str) -> bool + 'a {
     move |note| progress(&OpenProgress { note: note.to_owned(), scan })
 }
 
-/// Tells a caller's progress of storage that does not answer.
+/// Returns a callback that reports storage without progress to `progress`.
 fn idle<'a>(what: String, progress: Progress<'a>) -> impl FnMut(Duration) -> bool + 'a {
     let stage = ScanStage::Scanning;
     let scan = ScanProgress { stage, files: 0, files_total: 0, bytes: 0, bytes_total: 0 };

@@ -1,4 +1,4 @@
-//! The side that faces the coordinators: the way to them, the session, and `Control` over it.
+//! The coordinator-facing side: routing to coordinators, the session, and `Control` over it.
 
 pub(crate) mod address;
 pub(crate) mod control;

@@ -1,4 +1,5 @@
-//! The port to whoever assigns work: a coordinator over gRPC, or the local one in this process.
+//! The port to the component that assigns work: a coordinator over gRPC, or the local control in
+//! this process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,62 +13,63 @@ use shardfeed_socket::Peer;
 use crate::mend::Skipped;
 use crate::record_spec::EncodedSpec;
 
-/// How long an epoch waits for nothing but samples in doubt, if nobody says.
+/// Default time that an epoch waits for samples in doubt once nothing else is left.
 pub const IN_DOUBT_GRACE: Duration = Duration::from_secs(60);
 
 /// A job as a rank wants to run it.
 #[derive(Clone, Debug)]
 pub struct JobSpec {
-    /// Its name, shared by the ranks of a cluster.
+    /// Job name, shared by the ranks of a cluster.
     pub name: String,
-    /// Name of the dataset that it reads.
+    /// Name of the dataset that the job reads.
     pub dataset: String,
-    /// What fixes its order.
+    /// Parameters that fix the job's order.
     pub identity: JobIdentity,
-    /// What becomes of a record; its digest is in the identity.
+    /// Features, operators and outputs of its records; the digest is part of the identity.
     pub record_spec: Arc<EncodedSpec>,
 }
 
-/// Asks for the right to serve one rank from one position on.
+/// Request for the right to serve one rank from a given position.
 #[derive(Clone, Debug)]
 pub struct LeaseRequest {
-    /// The job.
+    /// Job name.
     pub job: String,
-    /// The start of the ranks that this one belongs to, as the launcher names it.
+    /// Start of the ranks that this rank belongs to, as named by the launcher.
     pub run: Option<String>,
-    /// One loader of one process: the same one may come back.
+    /// Id of one loader of one process; the same loader may reconnect with it.
     pub trainer: String,
     /// Data-parallel rank.
     pub rank: u64,
-    /// Data-parallel ranks.
+    /// Number of data-parallel ranks.
     pub world_size: u64,
-    /// Slots of an epoch that exist at most.
+    /// Maximum number of entries in an epoch.
     pub limit: Option<u64>,
-    /// Who decides which rank delivers a sample.
+    /// Mode of the job, which decides how samples are assigned to ranks.
     pub mode: Mode,
-    /// Where from.
+    /// Start position and kind of start.
     pub intent: Intent,
-    /// Where that is, for a control that cannot ask anybody: an epoch and its segments.
+    /// Epoch of the start position, for a control without a coordinator.
     pub epoch: u64,
     /// Segments of that epoch; the last one is open.
     pub segments: Vec<Segment>,
-    /// Of a dynamic job: what becomes of samples in doubt.
+    /// Dynamic jobs only: policy for samples in doubt.
     pub doubt: DoubtPolicy,
-    /// The trainer's process, where it is another one than the worker's.
+    /// The trainer's process, if it differs from the worker's.
     pub peer: Option<Peer>,
 }
 
-/// What becomes of samples that a trainer which does not come back may have consumed.
+/// Policy for samples in doubt: those that a trainer which does not return may have consumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DoubtPolicy {
-    /// Whether no rank gets them; else other ranks do.
+    /// True if no rank gets them; otherwise other ranks do.
     pub is_drop: bool,
-    /// How long an epoch waits for nothing else before that is decided.
+    /// Time that an epoch waits for nothing else before the policy applies.
     pub grace: Duration,
 }
 
 impl DoubtPolicy {
-    /// As a trainer says; `grace_ms`: the default if it does not.
+    /// Creates a policy from a trainer's options; without `grace_ms` the grace is
+    /// [`IN_DOUBT_GRACE`].
     pub(crate) fn new(is_drop: bool, grace_ms: Option<u64>) -> Self {
         Self { is_drop, grace: grace_ms.map_or(IN_DOUBT_GRACE, Duration::from_millis) }
     }
@@ -82,103 +84,107 @@ impl Default for DoubtPolicy {
 /// The right of one incarnation of a worker to serve one rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// The job.
+    /// Job name.
     pub job: Arc<str>,
-    /// The generation that the rank is in.
+    /// Generation of the rank.
     pub generation: u64,
-    /// Rank that is served.
+    /// The rank that is served.
     pub rank: u64,
-    /// Grows with every grant; an older one is refused. 0: the coordinator could not be asked yet.
+    /// Fencing token: grows with every grant; older ones are rejected. 0: not yet confirmed by a
+    /// coordinator.
     pub fencing: u64,
-    /// Which of its leases this is to the control that gave it.
+    /// Number of this lease among those of the control that returned it.
     pub serial: u64,
-    /// Epoch that it starts in.
+    /// Epoch of the start position.
     pub epoch: u64,
     /// Segments of that epoch; the last one is open.
     pub segments: Vec<Segment>,
 }
 
 impl Lease {
-    /// The segments with which `epoch` begins, or goes on where the lease started.
+    /// Returns the segments with which `epoch` begins, or continues where the lease started.
     pub fn lanes(&self, epoch: u64) -> Vec<Segment> {
         if epoch == self.epoch {
             return self.segments.clone();
         }
-        // A later epoch begins with the lanes and the batch that the last one ended with.
+        // A later epoch begins with the lanes and the batch size that the previous one ended with.
         let last = self.segments.last().cloned();
         last.into_iter().map(|open| Segment { steps: Steps::All(0), ..open }).collect()
     }
 }
 
-/// A rank of a dynamic job says what it has begun of an epoch, and asks for more.
+/// Claim of a rank of a dynamic job: reports the samples it has begun in an epoch, and requests
+/// more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Take {
-    /// The epoch.
+    /// Epoch of the claim.
     pub epoch: u64,
-    /// Samples of its list that it has begun; those are not revoked.
+    /// Samples of its list that it has begun; these are not revoked.
     pub started: u64,
-    /// Pieces of its list that it has.
+    /// Group ranges of its list that it knows.
     pub known: u64,
-    /// Samples that it would like to have beyond `started`; 0: it only tells.
+    /// Requested number of samples beyond `started`; 0: the claim only reports.
     pub wants: u64,
-    /// Samples beyond what its trainer consumed that shall lie before the horizon; a batch always does.
+    /// Samples beyond the consumed ones that should lie before the horizon; at least a batch always
+    /// does.
     pub ahead: u64,
-    /// Answer to a revocation: it keeps its list up to this position.
+    /// Answer to a revocation: the rank keeps its list up to this position.
     pub released: Option<u64>,
-    /// The answer may wait so long for something to tell.
+    /// Maximum time that the answer may wait for a change to report.
     pub wait: Duration,
 }
 
-/// What it has been granted.
+/// Result of a claim.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Grant {
-    /// Number of the first of `pieces` in the list; below what was known if the list is told anew.
+    /// Number of the first of `pieces` in the list; below the known number if the list is sent
+    /// again.
     pub first: u64,
-    /// Pieces of the list from there on, all or the first ones.
+    /// Group ranges of the list from `first` on: all of them, or the first ones.
     pub pieces: Vec<Piece>,
     /// Samples of the whole list.
     pub samples: u64,
     /// Position of the list up to which samples may be delivered to the trainer.
     pub horizon: u64,
-    /// Version of the list that the horizon counts for.
+    /// Version of the list that the horizon applies to.
     pub version: u64,
     /// Positions at which a short batch ends, ascending.
     pub closed: Vec<u64>,
-    /// What is not begun is asked back from this position on.
+    /// Samples that are not begun from this position on are revoked.
     pub revoke_from: Option<u64>,
-    /// Whether it gets nothing more in this epoch.
+    /// True if the rank gets no more samples in this epoch.
     pub ended: bool,
-    /// Step of the epoch that the list's first batch is.
+    /// Step of the epoch that the list's first batch has.
     pub first_step: u64,
 }
 
-/// What happens to the lease of a rank of a dynamic job.
+/// Event of the lease of a rank of a dynamic job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum News {
-    /// Something that was granted is asked back.
+    /// Some of the granted samples are revoked.
     Revoked,
     /// The trainer consumed everything before a step.
     Consumed {
-        /// The epoch.
+        /// Epoch of the step.
         epoch: u64,
-        /// The step.
+        /// First step that was not consumed.
         step: u64,
     },
-    /// The lease is no longer good.
+    /// The lease is no longer valid.
     Ended,
 }
 
-/// Told what happens to a lease; never waits.
+/// Notifier for the events of a lease; never waits.
 #[derive(Clone)]
 pub struct Bell(Arc<dyn Fn(News) + Send + Sync>);
 
 impl Bell {
-    /// A bell that calls `ringing`.
+    /// Creates a notifier that calls `ringing`.
     pub fn new(ringing: impl Fn(News) + Send + Sync + 'static) -> Self {
         Self(Arc::new(ringing))
     }
 
-    /// Tells.
+    /// Reports an event.
     pub fn ring(&self, news: News) {
         (self.0)(news);
     }
@@ -190,50 +196,51 @@ impl std::fmt::Debug for Bell {
     }
 }
 
-/// Why control refused, or could not be asked. Nothing is changed by a refused call.
+/// Reason why control rejected a call or could not be reached. A rejected call changes nothing.
 pub type ControlError = WireError;
 
-/// Told while control cannot be reached, in words; returning `false` gives up.
+/// Callback while control cannot be reached, with a readable note; returning `false` cancels.
 pub type Waiting<'a> = &'a mut dyn FnMut(&str) -> bool;
 
-/// Register, lease, lanes, report: all that a worker asks of whoever assigns work.
+/// Interface of the component that assigns work: register, lease, lanes, report.
 pub trait Control: Send + Sync {
-    /// Makes the job known. Repeating it with the same identity changes nothing.
+    /// Registers the job. Repeating it with the same identity changes nothing.
     ///
-    /// # Errors  The name stands for another identity; nobody answers in time.
+    /// # Errors  The name already belongs to another identity; no coordinator answers in time.
     fn register(&self, job: &JobSpec, waiting: Waiting<'_>) -> Result<(), ControlError>;
 
-    /// Grants a rank from a position on, and fences whoever served it before. A reconnect is granted
-    /// for the time being when nobody answers: the order does not depend on anybody.
+    /// Grants a rank from a position on, and fences its previous holder. If no coordinator answers,
+    /// a reconnect is granted provisionally: the order does not depend on a coordinator.
     ///
-    /// # Errors  The rules of starts (docs/ARCHITECTURE.md); nobody answers in time.
+    /// # Errors  Violations of the start rules (docs/ARCHITECTURE.md); no coordinator answers in
+    /// time.
     fn lease(&self, request: &LeaseRequest, waiting: Waiting<'_>) -> Result<Lease, ControlError>;
 
-    /// The segments with which `epoch` begins, or goes on where the lease started. Answers without
-    /// asking anybody.
+    /// Returns the segments with which `epoch` begins, or continues where the lease started. Sends
+    /// no request.
     ///
-    /// # Errors  The lease is known to be no longer good.
+    /// # Errors  The lease is known to be invalid.
     fn lanes(&self, lease: &Lease, epoch: u64) -> Result<Vec<Segment>, ControlError>;
 
-    /// Tells the first step that the rank has not consumed. Never waits.
+    /// Reports the first step that the rank has not consumed. Never waits.
     ///
-    /// # Errors  The lease is known to be no longer good.
+    /// # Errors  The lease is known to be invalid.
     fn report(&self, lease: &Lease, epoch: u64, step: u64) -> Result<(), ControlError>;
 
-    /// Tells what is ahead of the trainer: how many batches are ready, and which shards the batches on
-    /// their way are made of. Never waits.
+    /// Reports the number of ready batches and the shards of the batches in flight. Never waits.
     fn report_ahead(&self, _lease: &Lease, _ready: u64, _reading: &[u32]) {}
 
-    /// Tells of corrupt records of a job that were skipped. Never waits.
+    /// Reports corrupt records of a job that were skipped. Never waits.
     fn report_skipped(&self, _job: &str, _skipped: &[Skipped]) {}
 
-    /// Tells where the rank's time went. Never waits.
+    /// Reports the rank's time breakdown. Never waits.
     fn report_account(&self, _lease: &Lease, _account: &Account) {}
 
-    /// Says what a rank of a dynamic job has begun, and what it was granted. Waits up to `take.wait`
-    /// for something to tell, and for whoever answers; `waiting` giving up is `Retry`.
+    /// Reports the samples that a rank of a dynamic job has begun, and returns its grants. Waits up
+    /// to `take.wait` for a change, and for the component that grants; if `waiting` cancels, the
+    /// error is `Retry`.
     ///
-    /// # Errors  The lease is no longer good; there is nobody who grants.
+    /// # Errors  The lease is no longer valid; this control grants no samples.
     fn take(
         &self,
         lease: &Lease,
@@ -248,35 +255,36 @@ pub trait Control: Send + Sync {
         Err(WireError::new(ErrorKind::Invalid, message))
     }
 
-    /// From now on `bell` is told what happens to the lease of a rank of a dynamic job.
+    /// Registers `bell` for the events of the lease of a rank of a dynamic job.
     fn watch(&self, _lease: &Lease, _bell: Bell) {}
 
-    /// How long what the lease was granted may still be delivered without hearing from whoever
-    /// grants; `None`: for ever, as the order does not depend on anybody.
+    /// Returns the time for which granted samples may still be delivered without a confirmation
+    /// from the coordinator; `None`: unlimited, as the order does not depend on a coordinator.
     fn good_for(&self, _lease: &Lease) -> Option<Duration> {
         None
     }
 
-    /// Why nothing may be handed out to the rank now, if somebody paused its job.
+    /// Returns why nothing may be delivered to the rank now, if its job is paused.
     fn paused(&self, _lease: &Lease) -> Option<String> {
         None
     }
 
-    /// Notes the error with which the rank ends, for [`Control::release`] to report. Never waits.
+    /// Records the error with which the rank ends, for [`Control::release`] to report. Never waits.
     fn report_failure(&self, _lease: &Lease, _failure: &str) {}
 
-    /// The rank is no longer served. Never waits.
-    /// - `is_told`: its trainer has said how far it came; else what it was given beyond that is in doubt.
+    /// Stops serving the rank. Never waits.
+    /// - `is_told`: its trainer reported its final position; otherwise samples delivered beyond the
+    ///   reported position are in doubt.
     fn release(&self, lease: &Lease, is_told: bool);
 
-    /// Whether it has granted something without the word of whoever assigns work, and could not tell of
-    /// it yet: only this control can, so its ranks stay with it until then.
+    /// True if it has provisional grants that it could not report yet. Only this control can report
+    /// them, so its ranks stay with it until then.
     fn has_untold(&self) -> bool {
         false
     }
 
-    /// The token at which all ranks of the job stand; `None` if it has not started.
+    /// Returns the state at which all ranks of the job are; `None` if the job has not started.
     ///
-    /// # Errors  The job is not known, or has no such token; nobody answers in time.
+    /// # Errors  The job is not known, or has no such state; no coordinator answers in time.
     fn latest(&self, job: &str, waiting: Waiting<'_>) -> Result<Option<Token>, ControlError>;
 }

@@ -1,4 +1,4 @@
-//! A dataset that has been found and indexed.
+//! A dataset whose files were found and indexed.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::index::{ScanProgress, Seeds, index_files};
 use crate::remote::is_remote;
 use crate::rights::Rights;
 
-/// A dataset's manifest and what is known of each file, both in manifest order.
+/// A dataset's manifest and the metadata of each file, both in manifest order.
 #[derive(Debug)]
 pub struct Dataset {
     root: PathBuf,
@@ -27,13 +27,13 @@ pub struct Dataset {
     rights: Rights,
 }
 
-/// How files are read.
+/// Rules for reading files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileRules {
-    /// How they are compressed.
+    /// Compression of the files.
     pub compression: CompressionChoice,
-    /// What happens to those that are damaged. With `SkipRecord` a file ends where its framing breaks;
-    /// with `SkipFile` one with any damage has no samples, for which every byte is read when it is indexed.
+    /// Treatment of damaged files. With `SkipRecord` a file ends where its framing breaks. With
+    /// `SkipFile` a file with any damage has no samples; indexing therefore reads every byte.
     pub corrupt: Corrupt,
 }
 
@@ -43,45 +43,45 @@ impl From<CompressionChoice> for FileRules {
     }
 }
 
-/// What indexing left out of a file, because it is damaged.
+/// Part of a damaged file that indexing left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeftOut {
     /// Shard ordinal.
     pub shard: u32,
-    /// The first record that is damaged, or is lost with all behind it.
+    /// Ordinal of the first record that is damaged, or lost with all records behind it.
     pub ordinal: u64,
     /// Offset of its header in the uncompressed file, in bytes.
     pub offset: u64,
-    /// Whether all of the file is left out, and not only what comes from there on.
+    /// True if the whole file is left out, false if only the part from there on is.
     pub is_whole: bool,
-    /// What is wrong, in words.
+    /// Human-readable reason.
     pub reason: String,
 }
 
-/// What indexing found in one file.
+/// Results of indexing one file.
 #[derive(Clone, Debug)]
 pub struct DatasetFile {
     /// Absolute path, or URL.
     pub path: PathBuf,
-    /// How the file looked when it was indexed.
+    /// Change stamp of the file when it was indexed.
     pub stamp: ChangeStamp,
-    /// How it is compressed.
+    /// Compression of the file.
     pub compression: Compression,
-    /// Records.
+    /// Number of records.
     pub records: u64,
     /// Bytes of data of all records, without framing.
     pub data_bytes: u64,
     /// Bytes of data of the largest record.
     pub record_bytes_max: u64,
-    /// Some record starts, from which others are found.
+    /// Positions of some records, from which others are found.
     pub marks: Vec<Mark>,
 }
 
 impl Dataset {
     /// Finds the files that `patterns` name and indexes those that are not in the cache.
-    /// - `progress`: called now and then; returning `false` gives up.
+    /// - `progress`: called now and then; returning `false` cancels.
     ///
-    /// # Errors  Nothing is found; a file is damaged or listed twice; `Interrupted`.
+    /// # Errors  No file is found; a file is damaged or listed twice; `Interrupted`.
     pub fn open(
         patterns: &[String],
         rules: impl Into<FileRules>,
@@ -107,9 +107,9 @@ impl Dataset {
         Self::index(found, rules, cache, &Seeds::new(), Rights::Own, progress)
     }
 
-    /// As [`Dataset::open`], with what others found: files that look as they did then are not
-    /// scanned.
-    /// - `rights`: with which its files are opened, now and later.
+    /// As [`Dataset::open`], with the results of other workers: files whose change stamps still
+    /// match are not scanned.
+    /// - `rights`: access rights with which its files are opened, now and later.
     pub(crate) fn index(
         found: Found,
         rules: FileRules,
@@ -145,34 +145,34 @@ impl Dataset {
         Ok(Self { root, manifest, files, blocks, left_out, rights })
     }
 
-    /// The folder that its shards' paths are relative to, or its URL.
+    /// Returns the folder or URL that its shards' paths are relative to.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// Its shards and their digest.
+    /// Returns its shards and their digest.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// Its files, in manifest order.
+    /// Returns its files, in manifest order.
     pub fn files(&self) -> &[DatasetFile] {
         &self.files
     }
 
-    /// What is left out of damaged files, in manifest order.
+    /// Returns the parts of damaged files that are left out, in manifest order.
     pub fn left_out(&self) -> &[LeftOut] {
         &self.left_out
     }
 
-    /// Mean bytes of a record, rounded up; 0 without records.
+    /// Returns the mean bytes of a record, rounded up; 0 without records.
     pub fn record_bytes_mean(&self) -> u64 {
         let bytes: u64 = self.files.iter().map(|file| file.data_bytes).sum();
         bytes.div_ceil(self.manifest.records().max(1))
     }
 
-    /// Mean bytes of the `samples` largest records that can stand together, rounded up, where a record
-    /// counts as its file's mean.
+    /// Returns the mean bytes of the `samples` largest records that can be held together, rounded
+    /// up, where a record counts as its file's mean.
     pub fn record_bytes_together(&self, samples: u64) -> u64 {
         let mean = |file: &DatasetFile| file.data_bytes.div_ceil(file.records.max(1));
         let mut files: Vec<_> = self.files.iter().filter(|file| file.records > 0).collect();
@@ -189,35 +189,36 @@ impl Dataset {
         bytes.div_ceil((samples.max(1) - left).max(1))
     }
 
-    /// Mean bytes of an uncompressed file, rounded up.
+    /// Returns the mean bytes of an uncompressed file, rounded up.
     pub fn stream_bytes_mean(&self) -> u64 {
         let framing = (HEADER_BYTES + FOOTER_BYTES) as u64;
         let bytes: u64 = self.files.iter().map(|f| f.data_bytes + framing * f.records).sum();
         bytes.div_ceil(self.files.len().max(1) as u64)
     }
 
-    /// With which its files are opened.
+    /// Returns the access rights with which its files are opened.
     pub(crate) fn rights(&self) -> &Rights {
         &self.rights
     }
 
-    /// Where bytes of its files are kept, if they are remote and that is wanted.
+    /// Returns the cache for bytes of its files, if they are remote and caching is enabled.
     pub(crate) fn blocks(&self) -> Option<&Arc<BlockCache>> {
         self.blocks.as_ref()
     }
 
-    /// Whether its files are in an object store or on a web server.
+    /// True if its files are in an object store or on a web server.
     pub fn is_remote(&self) -> bool {
         is_remote(&self.root)
     }
 
-    /// Whether any file is compressed.
+    /// True if any file is compressed.
     pub fn is_compressed(&self) -> bool {
         self.files.iter().any(|file| file.compression != Compression::None)
     }
 }
 
-/// Takes what a policy leaves out of a file out of its index. The digest is of the records that are left.
+/// Removes the part that a policy leaves out from a file's index. The digest covers the remaining
+/// records.
 pub(crate) fn leave_out(index: &mut ShardIndex, shard: u32, corrupt: Corrupt) -> Option<LeftOut> {
     let is_whole = corrupt == Corrupt::SkipFile;
     let corrupt = index.first_corrupt.take().filter(|_| is_whole);

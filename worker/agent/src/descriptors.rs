@@ -7,19 +7,19 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// The soft limit is raised so far, or to the hard one if that is lower: it is there for programs that wait with
-/// `select`, which ours do not.
+/// Value to which the soft limit is raised, or to the hard limit if that is lower. The soft limit
+/// exists for programs that use `select`, which this one does not.
 const LIMIT_RAISED: u64 = 65_536;
 
-/// Of the process's descriptors one part in so many is for open shards,
+/// Divisor of the process's descriptor limit that gives the budget for open shards.
 const SHARDS_PART: usize = 4;
-/// but no more than these.
+/// Maximum of that budget.
 const SHARDS_MAX: usize = 2048;
 
-/// A loader holds at least so many shards open.
+/// Minimum number of open shards of each loader.
 const EACH_MIN: usize = 4;
 
-/// How many shards each loader may hold open now.
+/// Number of shards that each loader may hold open now.
 static EACH: AtomicUsize = AtomicUsize::new(EACH_MIN);
 
 static LOADERS: Mutex<Loaders> = Mutex::new(Loaders { process: 0, all: Vec::new() });
@@ -29,20 +29,20 @@ struct Loaders {
     all: Vec<Weak<dyn Closing>>,
 }
 
-/// Open files that can be opened again when they are needed.
+/// Open files that can be closed and opened again when they are needed.
 pub(crate) trait Closing: Send + Sync {
-    /// Closes those that were not used for longest, at least half of them; returns how many.
+    /// Closes the least recently used ones, at least half of them; returns their number.
     fn close_some(&self) -> usize;
 }
 
-/// Descriptors that this process may have open, after raising the soft limit.
+/// Returns the number of descriptors that this process may have open, after raising the soft limit.
 pub(crate) fn limit() -> usize {
     static RAISED: Once = Once::new();
     RAISED.call_once(|| {
         let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
         let wanted = maximum.map_or(LIMIT_RAISED, |most| most.min(LIMIT_RAISED));
         if current.is_some_and(|now| now < wanted) {
-            // Where it is refused there are as many as before.
+            // If raising is refused, the limit is unchanged.
             let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum });
         }
     });
@@ -53,7 +53,7 @@ pub(crate) fn limit() -> usize {
 fn lock() -> MutexGuard<'static, Loaders> {
     let mut loaders = LOADERS.lock().unwrap_or_else(PoisonError::into_inner);
     if loaders.process != std::process::id() {
-        // After a fork the loaders of the parent are not there.
+        // After a fork the parent's loaders do not exist.
         (loaders.process, loaders.all) = (std::process::id(), Vec::new());
     }
     loaders.all.retain(|loader| loader.strong_count() > 0);
@@ -65,7 +65,7 @@ fn divide(loaders: &Loaders) {
     EACH.store((shards / loaders.all.len().max(1)).max(EACH_MIN), Ordering::Relaxed);
 }
 
-/// A loader opens shards from here on, until it is dropped.
+/// Counts a loader that opens shards, until it is dropped.
 pub(crate) fn add(loader: &Arc<impl Closing + 'static>) {
     let mut loaders = lock();
     let loader = Arc::downgrade(loader);
@@ -73,17 +73,18 @@ pub(crate) fn add(loader: &Arc<impl Closing + 'static>) {
     divide(&loaders);
 }
 
-/// A loader is gone, and the others may hold more.
+/// Divides the budget again after a loader was dropped.
 pub(crate) fn removed() {
     divide(&lock());
 }
 
-/// How many shards each loader may hold open now.
+/// Returns the number of shards that each loader may hold open now.
 pub(crate) fn each() -> usize {
     EACH.load(Ordering::Relaxed)
 }
 
-/// Does what needs a descriptor; where none is left, again after shards of all loaders were closed.
+/// Runs `open`, which needs a descriptor; if none is left, closes shards of all loaders and
+/// retries.
 ///
 /// # Errors  As `open`.
 pub(crate) fn with<T, E>(
@@ -98,14 +99,14 @@ pub(crate) fn with<T, E>(
     }
 }
 
-/// Whether the process, or the system, has no descriptor left.
+/// True if the process or the system has no descriptor left.
 pub(crate) fn is_short(error: &io::Error) -> bool {
     let errno = error.raw_os_error();
     [Errno::MFILE, Errno::NFILE].into_iter().any(|short| errno == Some(short.raw_os_error()))
 }
 
 fn close_some() -> usize {
-    // Closed without the lock: a file in a loader's hands is none of ours.
+    // Closes without the lock: a file that a loader is using stays open.
     let all: Vec<_> = lock().all.iter().filter_map(Weak::upgrade).collect();
     all.iter().map(|loader| loader.close_some()).sum()
 }

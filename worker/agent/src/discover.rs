@@ -1,4 +1,4 @@
-//! From what a user writes to the files of a dataset.
+//! Resolution of users' patterns to the files of a dataset.
 
 mod list;
 
@@ -17,34 +17,37 @@ use crate::remote;
 
 pub use list::absolute_pattern;
 
-/// The files of a dataset, and the folder that their paths are relative to.
+/// Files of a dataset, and the folder that their paths are relative to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     /// Absolute path, or URL, of the deepest folder that holds all files.
     pub root: PathBuf,
     /// Paths relative to it.
     pub paths: Vec<String>,
-    /// How remote files looked when they were found, in the order of `paths`; empty: nobody looked.
+    /// Change stamps of remote files when they were found, in the order of `paths`; empty: not
+    /// examined.
     pub stamps: Vec<ChangeStamp>,
 }
 
 impl Found {
-    /// Absolute paths, or URLs, in the order of `paths`.
+    /// Returns absolute paths, or URLs, in the order of `paths`.
     pub(crate) fn files(&self) -> Vec<PathBuf> {
         self.paths.iter().map(|path| self.root.join(path)).collect()
     }
 }
 
-/// Finds the files that `patterns` name: paths, URLs (`file://`, `s3://`, `gs://`, `az://`, `http://`,
-/// `https://`), or globs (`*`, `?`, `[a-z]`, `**`). A glob passes over folders and over names that start
-/// with a dot, unless it says the dot. Web servers list nothing: there a range in braces stands for its
-/// numbers (`x-{00..99}`). `@LIST` stands for the files that the lines of a local text name, which may be
-/// relative to its folder.
-/// - `go_on`: asked ten times a second, and told whether anything was found since; each question to a store counts
-///   as such, for they end by themselves. `false` gives up.
+/// Finds the files that `patterns` name.
 ///
-/// # Errors  A path does not exist or is named twice, a pattern matches no file, or a store refuses;
-/// `Interrupted`.
+/// A pattern is a path, a URL (`file://`, `s3://`, `gs://`, `az://`, `http://`, `https://`), or a
+/// glob (`*`, `?`, `[a-z]`, `**`). A glob skips folders, and names that start with a dot unless it
+/// contains the dot. Web servers list nothing: there a range in braces expands to its numbers
+/// (`x-{00..99}`). `@LIST` expands to the files that the lines of a local text name, which may be
+/// relative to its folder.
+/// - `go_on`: called ten times a second with `true` if anything was found since the last call. A
+///   request to a store counts as progress, because it always ends. `false` cancels.
+///
+/// # Errors  A path does not exist or is named twice, a pattern matches no file, or a store
+/// refuses; `Interrupted`.
 pub fn discover(
     patterns: &[String],
     go_on: &mut dyn FnMut(bool) -> bool,
@@ -71,7 +74,7 @@ pub fn discover(
     let mut files = Vec::new();
     let paths = patterns.iter().map(|pattern| local(pattern).expect("no pattern is remote"));
     let paths = paths.map(ToOwned::to_owned).collect();
-    // A walk is one look, however much it finds; it ends when nobody waits for it.
+    // A walk is one look, however much it finds; it ends when the caller cancels.
     let walked = Arc::new(AtomicUsize::new(0));
     let of = Arc::downgrade(&walked);
     let found = {
@@ -103,7 +106,7 @@ fn discover_remote(
     go_on: &mut dyn FnMut() -> bool,
 ) -> Result<Found, LoadError> {
     let mut files = Vec::new();
-    // Of files that are named one by one all are looked at together.
+    // Files that are named one by one are examined together.
     let is_pattern = |pattern: &&String| pattern.contains(['*', '?', '[', '{']);
     let (globs, named): (Vec<_>, Vec<_>) = patterns.iter().partition(is_pattern);
     let mut hosts: Vec<Vec<String>> = Vec::new();
@@ -134,7 +137,7 @@ fn discover_remote(
     Ok(Found { root: root.into(), paths, stamps })
 }
 
-/// The path that a pattern is, unless it is the URL of something elsewhere.
+/// Returns the local path of a pattern; `None` if it is the URL of a remote file.
 fn local(pattern: &str) -> Option<&str> {
     match pattern.split_once("://") {
         Some(("file", path)) => Some(path),
@@ -143,18 +146,18 @@ fn local(pattern: &str) -> Option<&str> {
     }
 }
 
-/// What a pattern names.
+/// Result of one pattern.
 enum Matches {
     File(PathBuf),
     Glob(Glob),
 }
 
-/// What a glob matches.
+/// Paths that a glob matches.
 struct Glob {
     pattern: String,
-    /// As it was looked for.
+    /// The pattern as an absolute path.
     text: String,
-    /// Files, and folders.
+    /// Matched files and folders.
     found: Vec<PathBuf>,
 }
 
@@ -164,7 +167,7 @@ const STRICT: MatchOptions = MatchOptions {
     require_literal_leading_dot: true,
 };
 
-/// - `walked`: counts what is walked over; gone: nobody waits for it.
+/// - `walked`: counts the entries walked over; dropped when the caller cancels.
 fn matches(pattern: &str, walked: &Weak<AtomicUsize>) -> Result<Matches, LoadError> {
     let path = absolute(Path::new(pattern))?;
     match std::fs::metadata(&path) {
@@ -209,12 +212,13 @@ fn matches(pattern: &str, walked: &Weak<AtomicUsize>) -> Result<Matches, LoadErr
 }
 
 fn walk(text: &str) -> Result<glob::Paths, glob::PatternError> {
-    // Its own look for leading dots panics at a name that is not UTF-8; without, it passes over it.
+    // With its own check for leading dots, `glob` panics at a name that is not UTF-8; without it,
+    // `glob` skips the name.
     glob::glob_with(text, MatchOptions { require_literal_leading_dot: false, ..STRICT })
 }
 
 impl Glob {
-    /// The files among what it matches.
+    /// Returns the files among the matched paths.
     fn files(self, go_on: &mut dyn FnMut(bool) -> bool) -> Result<Vec<PathBuf>, LoadError> {
         let Self { pattern, text, found } = self;
         let look = |path: &PathBuf| (!path.is_dir()).then(|| settled(path.clone()));
@@ -229,7 +233,7 @@ impl Glob {
     }
 }
 
-/// A path without `..`, so that a file has one name however it was found.
+/// Returns a path without `..`, so that a file has one name however it was found.
 fn settled(path: PathBuf) -> Result<PathBuf, LoadError> {
     if !path.components().any(|part| part == Component::ParentDir) {
         return Ok(path);
@@ -242,7 +246,7 @@ fn settled(path: PathBuf) -> Result<PathBuf, LoadError> {
         }
     }
     let inode = |path: &Path| std::fs::metadata(path).map(|file| (file.dev(), file.ino())).ok();
-    // Behind a symbolic link `..` leads elsewhere.
+    // Behind a symbolic link, `..` leads elsewhere.
     if inode(&plain).is_some() && inode(&plain) == inode(&path) {
         return Ok(plain);
     }
@@ -250,13 +254,13 @@ fn settled(path: PathBuf) -> Result<PathBuf, LoadError> {
     std::fs::canonicalize(&path).map_err(error)
 }
 
-/// Without what stands twice or for nothing.
+/// Removes redundant path components.
 fn plain(path: &Path) -> PathBuf {
     path.components().collect()
 }
 
-/// Refuses a file in a folder of the glob `text` that would match if its name were UTF-8: nobody would see
-/// that it is left out.
+/// Rejects a file in a folder of the glob `text` that would match if its name were UTF-8: it would
+/// otherwise be left out silently.
 fn refuse_odd_names(
     text: &str,
     found: &[PathBuf],
@@ -264,7 +268,7 @@ fn refuse_odd_names(
 ) -> Result<(), LoadError> {
     let mut folders: BTreeSet<PathBuf> =
         found.iter().filter_map(|file| file.parent()).map(Path::to_path_buf).collect();
-    // And those where nothing else matches.
+    // Also the folders in which nothing else matches.
     let above = Path::new(text).parent().and_then(Path::to_str).unwrap_or("/");
     let above = walk(above).into_iter().flatten().flatten();
     folders.extend(above.filter(|folder| folder.is_dir()));

@@ -1,4 +1,4 @@
-//! The way of a dynamic job: a rank reads what it is granted while it asks for more.
+//! Reading of a dynamic job: a rank reads its granted samples while it claims more.
 //! Source: docs/ORDER.md, section 10.
 
 mod feed;
@@ -18,18 +18,18 @@ use crate::error::LoadError;
 pub use feed::GrantStats;
 pub(crate) use feed::{Feed, Gate, lapsed};
 
-/// The groups of an epoch.
+/// Callback that returns the groups of an epoch.
 pub type GroupsOf = Box<dyn FnMut(u64) -> Result<Groups, LoadError> + Send>;
 
-/// What a rank of a dynamic job asks with.
+/// Parameters with which a rank of a dynamic job claims samples.
 pub struct DynamicRank {
-    /// Who grants.
+    /// Control that grants them.
     pub control: Arc<dyn Control>,
-    /// The right to be granted.
+    /// Lease of the rank.
     pub lease: Lease,
-    /// The groups of an epoch; asked for each epoch once, in ascending order.
+    /// Groups of an epoch; requested once for each epoch, in ascending order.
     pub groups_of: GroupsOf,
-    /// What the job says of shuffling.
+    /// Shuffle settings of the job.
     pub shuffle: Shuffle,
     /// Samples of a full batch.
     pub batch_size: u64,

@@ -1,4 +1,4 @@
-//! What can go wrong between a pattern and a batch: what, where, and what to do.
+//! Errors between a pattern and a batch: cause, location and remedy.
 
 use std::io;
 use std::path::PathBuf;
@@ -13,33 +13,33 @@ use shardfeed_proto::{ErrorKind, WireError};
 
 use crate::descriptors;
 
-/// Why a loader cannot go on. Its position is unchanged: after mending the cause, trying again
-/// gives the same batch.
+/// Error that stops a loader. Its position is unchanged: once the cause is fixed, a retry gives the
+/// same batch.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// No file under this name.
+    /// No file has this name.
     #[error("{0}")]
     NotFound(String),
     /// A file is damaged.
     #[error("{read}; {}", .read.hint())]
     Corrupt {
-        /// What is wrong, and where.
+        /// Fault and its location.
         read: Box<ReadError>,
     },
-    /// A record is damaged, or is not what the features say.
+    /// A record is damaged, or does not match the features.
     #[error("{file}: record {ordinal} at offset {offset}: {fault}")]
     Record {
         /// The file.
         file: String,
         /// Offset of the record's header in the uncompressed file, in bytes.
         offset: u64,
-        /// Its ordinal.
+        /// Ordinal of the record.
         ordinal: u64,
-        /// What is wrong with it.
+        /// Fault of the record.
         fault: Box<RowFault>,
     },
-    /// A record is damaged, and so is everything near it.
+    /// A record is damaged, and no candidate can substitute it.
     #[error(
         "{file}: record {ordinal} at offset {offset}: {reason}; none of the {tried} records nearest to it \
          in the order is good either, so none can stand in for it: check features and operators, and \
@@ -50,11 +50,11 @@ pub enum LoadError {
         file: String,
         /// Offset of the record's header in the uncompressed file, in bytes.
         offset: u64,
-        /// Its ordinal.
+        /// Ordinal of the record.
         ordinal: u64,
-        /// What is wrong with it.
+        /// Fault of the record.
         reason: String,
-        /// Records that were tried.
+        /// Number of records that were tried.
         tried: usize,
     },
     /// More was skipped than the job allows.
@@ -64,13 +64,13 @@ pub enum LoadError {
         .first.join("; ")
     )]
     Budget {
-        /// Of which epoch, or of which files.
+        /// The epoch or the files that the count is for.
         what: String,
-        /// Records and files that were skipped.
+        /// Number of skipped records and files.
         skipped: u64,
-        /// How many may be.
+        /// Allowed number.
         allowed: u64,
-        /// Some of them, in words.
+        /// Human-readable descriptions of some of them.
         first: Vec<String>,
     },
     /// A file is not the one that was indexed.
@@ -82,7 +82,7 @@ pub enum LoadError {
     Changed {
         /// The file.
         file: String,
-        /// How it was, and how it is.
+        /// Change stamps before and now.
         look: Box<ChangedLook>,
     },
     /// A file cannot be read.
@@ -90,47 +90,47 @@ pub enum LoadError {
     Io {
         /// The file.
         file: String,
-        /// What the system says.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// The process has no descriptor left for something.
+    /// The process has no descriptor left.
     #[error(
         "{what}: {source}: this process may have {limit} files open, and all are in use; raise the limit (`ulimit -n`; \
          LimitNOFILE= of a unit), or read fewer datasets at once in it"
     )]
     Descriptors {
-        /// The file, or what else needs one.
+        /// The file, or other object that needs a descriptor.
         what: String,
-        /// Descriptors that it may have.
+        /// Descriptors that the process may have open.
         limit: usize,
-        /// What the system says.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// A remote file cannot be read, or not be found out about.
+    /// A remote file cannot be read or examined.
     #[error("{file}: cannot read{}: {reason}; {hint}", at(.offset))]
     Store {
-        /// Its URL.
+        /// URL of the file.
         file: String,
-        /// Where reading stopped, in bytes of the stored file.
+        /// Offset at which reading stopped, in bytes of the stored file.
         offset: Option<u64>,
-        /// What was tried, and what was said.
+        /// Attempts and the store's answers.
         reason: String,
-        /// What to do.
+        /// Remedy.
         hint: &'static str,
     },
-    /// A table that operators look things up in cannot be used.
+    /// A side table of an operator cannot be used.
     #[error(transparent)]
     Table(#[from] Box<TableFault>),
-    /// The numbers make no plan.
+    /// The parameters give no valid plan.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// The files make no dataset.
+    /// The files form no valid dataset.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
-    /// What is declared of records cannot be met.
+    /// The declared features, operators or outputs are invalid.
     #[error(transparent)]
     Schema(#[from] SchemaError),
-    /// The token was refused.
+    /// The state was rejected.
     #[error(transparent)]
     Token(#[from] TokenError),
     /// The memory budget is too small.
@@ -139,13 +139,13 @@ pub enum LoadError {
     /// A batch is larger than the memory budget.
     #[error("{0}; it is that of epoch {1}, step {2}")]
     BatchTooLarge(BatchTooLarge, u64, u64),
-    /// Whoever assigns work refused, or a worker failed, in its words.
+    /// The component that assigns work rejected a call, or a worker failed; in its words.
     #[error(transparent)]
     Wire(#[from] WireError),
-    /// An option has no meaning.
+    /// An option is invalid.
     #[error("{0}")]
     Option(String),
-    /// The worker is not for this user.
+    /// This user may not use the worker.
     #[error("{0}")]
     Denied(String),
     /// The ledger cannot be written.
@@ -153,29 +153,29 @@ pub enum LoadError {
     Ledger {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// A batch could not be brought to the device.
+    /// A batch could not be copied to the device.
     #[error("{0}")]
     Device(String),
-    /// The caller asked to stop.
+    /// The caller cancelled.
     #[error("interrupted")]
     Interrupted,
     /// The loader was closed.
     #[error("the loader was closed")]
     Closed,
-    /// A thread of ours ended without a word: our bug.
+    /// An internal thread ended unexpectedly: a bug.
     #[error("a reader stopped unexpectedly; please report this with the log above")]
     ReaderLost,
 }
 
-/// How a file was when it was indexed, and how it is.
+/// Change stamps of a file when it was indexed and now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangedLook {
-    /// How it was.
+    /// Stamp when it was indexed.
     pub indexed: ChangeStamp,
-    /// How it is; `None` if it is gone.
+    /// Stamp now; `None` if the file is gone.
     pub found: Option<ChangeStamp>,
 }
 
@@ -184,7 +184,7 @@ impl LoadError {
         Self::Changed { file, look: Box::new(ChangedLook { indexed, found }) }
     }
 
-    /// What the system says of a file, or of what else needs a descriptor.
+    /// Wraps a system error of a file, or of another object that needs a descriptor.
     pub(crate) fn io(what: String, source: io::Error) -> Self {
         match descriptors::is_short(&source) {
             true => Self::Descriptors { what, limit: descriptors::limit(), source },
@@ -192,7 +192,7 @@ impl LoadError {
         }
     }
 
-    /// As it crosses a process border.
+    /// Converts the error to its form between processes.
     pub fn to_wire(&self) -> WireError {
         let at = |kind, file: &str, offset, ordinal| WireError {
             kind,
@@ -253,8 +253,8 @@ impl LoadError {
         WireError::new(kind, self.to_string())
     }
 
-    /// Whether it fails the job: nobody interrupted it, no other trainer or operator took the rank, and the
-    /// same request would not succeed later.
+    /// True if the error fails the job: it is no interruption, the rank was not taken over by
+    /// another trainer or an operator, and a retry of the request would not succeed later.
     pub fn fails_job(&self) -> bool {
         use ErrorKind::{Cancelled, Cordoned, Fenced, NotLeader, Retry, Superseded, Unreachable};
         let others = [Cancelled, Cordoned, Fenced, NotLeader, Retry, Superseded, Unreachable];
@@ -269,7 +269,7 @@ impl From<TableFault> for LoadError {
 }
 
 impl From<ReadError> for LoadError {
-    /// Our own errors pass through decoders as those of a source; here they come out again.
+    /// Returns an error of this type that passed through a decoder as the error of its source.
     fn from(error: ReadError) -> Self {
         let read = match error.kind {
             ReadErrorKind::Io(source) => match source.downcast::<Self>() {

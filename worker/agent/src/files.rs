@@ -1,4 +1,4 @@
-//! Open files of a dataset: few at a time, each checked when it is opened.
+//! Open files of a dataset: a limited number at a time, each checked when it is opened.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,8 +17,8 @@ use crate::meter::Meter;
 use crate::remote::{Reach, RemoteFile, RemoteObject, Stop, is_remote};
 use crate::stream::ReadCounters;
 
-/// Opens files as they are needed and closes the ones that were not used for longest. How many
-/// splits are in reading never decides how many descriptors are in use.
+/// Opens files on demand and closes the least recently used ones. The number of open descriptors is
+/// independent of the number of splits being read.
 #[derive(Debug)]
 pub(crate) struct Files {
     dataset: Arc<Dataset>,
@@ -28,7 +28,7 @@ pub(crate) struct Files {
     meter: Arc<Meter>,
 }
 
-/// Open shards, and when each was used last.
+/// Open shards, and the time of last use of each.
 #[derive(Debug, Default)]
 struct OpenFiles(Mutex<Open>);
 
@@ -46,7 +46,7 @@ impl OpenFiles {
 }
 
 impl Open {
-    /// Takes out the one that was not used for longest.
+    /// Removes the least recently used file.
     fn oldest(&mut self) -> Option<Arc<File>> {
         let (&oldest, _) = self.files.iter().min_by_key(|(_, (_, used))| *used)?;
         self.files.remove(&oldest).map(|(file, _)| file)
@@ -64,16 +64,16 @@ impl Closing for OpenFiles {
 
 impl Drop for Files {
     fn drop(&mut self) {
-        // The last to hold it: it is no longer counted.
+        // This drops the last reference, so that the loader is no longer counted.
         self.open = Arc::default();
         descriptors::removed();
     }
 }
 
 impl Files {
-    /// - `stop`: set when nobody waits for a read any more.
+    /// - `stop`: set when the results of reads are no longer needed.
     ///
-    /// # Errors  A remote dataset whose store cannot be reached with what the environment says.
+    /// # Errors  The dataset is remote, and the environment does not give access to its store.
     pub(crate) fn new(
         dataset: Arc<Dataset>,
         counters: &ReadCounters,
@@ -93,7 +93,7 @@ impl Files {
         Ok(Self { dataset, open, remote, stop, meter })
     }
 
-    /// A shard that is remote.
+    /// Returns the object of a remote shard.
     fn object(&self, remote: &Reach, shard: u32) -> Result<Arc<RemoteObject>, LoadError> {
         let stamp = self.dataset.files()[shard as usize].stamp.clone();
         remote.object(&self.name(shard), stamp)
@@ -103,22 +103,22 @@ impl Files {
         &self.dataset
     }
 
-    /// Where time goes.
+    /// Returns the meter of reading times.
     pub(crate) fn meter(&self) -> &Meter {
         &self.meter
     }
 
-    /// The path of a shard, for messages.
+    /// Returns the path of a shard, for messages.
     pub(crate) fn name(&self, shard: u32) -> String {
         self.dataset.files()[shard as usize].path.display().to_string()
     }
 
-    /// A row's error, with the file that the row is of.
+    /// Converts a row's error to one that names the row's file.
     pub(crate) fn located(&self, error: RowError) -> LoadError {
         let RowError { sample, offset, len, fault } = error;
         let (file, ordinal) = (self.name(sample.shard), sample.ordinal);
         match fault {
-            // The same error, whoever checks the data.
+            // The same error as that of a check while reading.
             RowFault::Data(DataCrcMismatch { stored, computed }) => {
                 let kind = ReadErrorKind::DataCrc { length: len as u64, stored, computed };
                 ReadError { file, offset, ordinal, kind }.into()
@@ -126,13 +126,13 @@ impl Files {
             RowFault::Memory { source, .. } if descriptors::is_short(&source) => {
                 LoadError::io("a batch".into(), source)
             }
-            // Not the record's doing.
+            // An error of the side table, not of the record.
             RowFault::Operator { fault: OperatorFault::Table(fault), .. } => fault.into(),
             fault => LoadError::Record { file, offset, ordinal, fault: Box::new(fault) },
         }
     }
 
-    /// Reads at most `buffer` at `offset` of the stored file.
+    /// Reads at most `buffer.len()` bytes at `offset` of the stored file.
     pub(crate) fn read_at(
         &self,
         shard: u32,
@@ -200,13 +200,13 @@ impl Files {
     }
 }
 
-/// A shard's stored bytes from some offset on.
+/// Sequential reader of a shard's stored bytes from an offset on.
 #[derive(Debug)]
 pub(crate) struct ShardBytes {
     files: Arc<Files>,
     shard: u32,
     offset: u64,
-    /// Of a remote shard, in reading from the first moment on.
+    /// Remote shards only: its reads start at creation.
     remote: Option<Result<RemoteFile, LoadError>>,
 }
 
@@ -226,7 +226,7 @@ impl ShardBytes {
 
 impl io::Read for ShardBytes {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        // The size was checked when the file was opened, so its end needs no read to be seen.
+        // The size was checked when the file was opened, so no read is needed to detect the end.
         let size = self.files.dataset().files()[self.shard as usize].stamp.size_bytes;
         let left = usize::try_from(size.saturating_sub(self.offset)).unwrap_or(usize::MAX);
         let end = buffer.len().min(left);
@@ -272,7 +272,7 @@ mod tests {
             writer.write(b"twelve bytes").unwrap();
             writer.finish().unwrap();
         }
-        // Size and time of a file can be made those of another.
+        // A file can be given the size and time of another.
         let modified = fs::metadata(at("data/a")).unwrap().modified().unwrap();
         File::options().write(true).open(at("secret")).unwrap().set_modified(modified).unwrap();
         let index = |rights: Rights| {

@@ -1,8 +1,8 @@
-//! Records in hand: the chunks they lie in, and the rows of a batch that is made of them.
+//! Held records: the chunks that contain them, and the rows of a batch that is made of them.
 //!
-//! A chunk is shared by thousands of records, which other threads use. Counting each of them there would have
-//! all processors write the same place; so the reading thread counts what it holds by itself, and a batch has
-//! one share in each chunk.
+//! A chunk is shared by thousands of records, which other threads use. Reference counts per record
+//! would make all processors write to the same memory. The reading thread therefore counts its held
+//! records in its own memory, and a batch has one reference to each chunk.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use shardfeed_tfrecord::{FOOTER_BYTES, RecordSpan};
 
 use crate::place::Place;
 
-/// A record by itself.
+/// A single record with its chunk.
 #[derive(Clone, Debug)]
 pub(crate) struct Record {
     pub(crate) sample: Sample,
@@ -21,7 +21,7 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// As a row that is not valid.
+    /// Returns the record as a row that is not valid.
     pub(crate) fn row(&self, occurrence: u32) -> Row<'_> {
         let Self { sample, span, ref chunk } = *self;
         let stored = stored(chunk, span);
@@ -29,7 +29,7 @@ impl Record {
     }
 }
 
-/// A record's data and its checksum.
+/// Returns a record's data and its checksum.
 fn stored(chunk: &ChunkBuffer, span: RecordSpan) -> &[u8] {
     &chunk[span.start..span.start + span.len + FOOTER_BYTES]
 }
@@ -38,13 +38,13 @@ fn stored(chunk: &ChunkBuffer, span: RecordSpan) -> &[u8] {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Held {
     pub(crate) sample: Sample,
-    /// Where it is in its chunk.
+    /// Position in its chunk.
     pub(crate) span: RecordSpan,
-    /// Which chunk, as whoever holds it numbers them.
+    /// Number of the chunk, as assigned by the holder of the chunks.
     pub(crate) chunk: u32,
 }
 
-/// A record in hand, or where it is.
+/// A held record, or the position of one that is not read yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Item {
     Held(Held),
@@ -55,14 +55,14 @@ pub(crate) enum Item {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PendingRow {
     pub(crate) item: Item,
-    /// `false` for padding, and where another record stands in for a corrupt one.
+    /// `false` for padding, and for a substitute of a corrupt record.
     pub(crate) valid: bool,
-    /// As random operators count: 1 for padding.
+    /// Occurrence number for random operators: 1 for padding.
     pub(crate) occurrence: u32,
 }
 
 impl PendingRow {
-    /// Which sample it is.
+    /// Returns the sample of the row.
     pub(crate) fn sample(&self) -> Sample {
         match self.item {
             Item::Held(held) => held.sample,
@@ -71,7 +71,7 @@ impl PendingRow {
     }
 }
 
-/// The rows of a batch, with the chunks that its records lie in.
+/// Rows of a batch, with the chunks that contain its records.
 #[derive(Debug, Default)]
 pub(crate) struct Gathered {
     pub(crate) rows: Vec<PendingRow>,
@@ -83,7 +83,7 @@ impl Gathered {
         Self { rows: Vec::with_capacity(rows), chunks: Vec::new() }
     }
 
-    /// A record that is held nowhere else, as an item of this batch.
+    /// Adds a record that is held nowhere else, as an item of this batch.
     pub(crate) fn item(&mut self, record: Record) -> Item {
         let Record { sample, span, chunk } = record;
         Item::Held(Held { sample, span, chunk: self.chunk(chunk) })
@@ -94,7 +94,7 @@ impl Gathered {
         u32::try_from(self.chunks.len() - 1).expect("a batch has fewer rows")
     }
 
-    /// The record of a row, if it was read.
+    /// Returns the record of a row, if it was read.
     pub(crate) fn record(&self, row: usize) -> Option<Record> {
         match self.rows[row].item {
             Item::Held(Held { sample, span, chunk }) => {
@@ -104,7 +104,7 @@ impl Gathered {
         }
     }
 
-    /// All rows as they are assembled; every one of them was read.
+    /// Returns all rows in the form for assembly; all of them must have been read.
     pub(crate) fn assembled(&self) -> Vec<Row<'_>> {
         let row = |row: &PendingRow| {
             let Item::Held(Held { sample, span, chunk }) = row.item else {
@@ -117,34 +117,34 @@ impl Gathered {
         self.rows.iter().map(row).collect()
     }
 
-    /// Its rows as they were planned.
+    /// Returns its rows as planned.
     pub(crate) fn planned(&self) -> Vec<Planned> {
         let planned = |row: &PendingRow| Planned { sample: row.sample(), valid: row.valid };
         self.rows.iter().map(planned).collect()
     }
 }
 
-/// The chunks that the shards of a lane were read into, while records of them are held.
+/// Chunks of a lane's shards, while records of them are held.
 #[derive(Debug, Default)]
 pub(crate) struct Chunks {
     entries: Vec<Entry>,
     free: Vec<u32>,
-    /// Counts the gatherings.
+    /// Counts the batches collected.
     gathering: u64,
 }
 
 #[derive(Debug)]
 struct Entry {
-    /// `None` if nothing of it is held.
+    /// `None` if no record of it is held.
     chunk: Option<Arc<ChunkBuffer>>,
-    /// Records that are held, and one more while more of them are to come.
+    /// Number of held records, plus one while more of its records may be held.
     held: usize,
-    /// Its number in the batch of this gathering.
+    /// Its number in the batch being collected.
     given: (u64, u32),
 }
 
 impl Chunks {
-    /// A chunk, held once.
+    /// Adds a chunk, held once.
     pub(crate) fn insert(&mut self, chunk: Arc<ChunkBuffer>) -> u32 {
         let entry = Entry { chunk: Some(chunk), held: 1, given: (0, 0) };
         match self.free.pop() {

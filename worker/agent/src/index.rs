@@ -1,4 +1,5 @@
-//! Indexing a dataset's files: in parallel, once per host, and never twice for an unchanged file.
+//! Indexing of a dataset's files: in parallel, once per host, and never twice for an unchanged
+//! file.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,41 +22,41 @@ use crate::remote::{Reach, RemoteFile, Stop, is_remote, stamps};
 use crate::rights::Rights;
 use crate::sidecar::{Fault, Sidecars};
 
-/// Scanning waits for storage more than for the processor, up to this many files at once.
+/// Maximum number of files scanned at once: scanning waits for storage more than for the processor.
 const SCANS_MAX: usize = 16;
 
-/// Remote files scanned at once: as many as there may be requests under way where one request is a
-/// file, else fewer, each with several requests.
+/// Remote files scanned at once: 64, the number of concurrent requests, if one request covers a
+/// file; otherwise 16, each with several requests.
 const REMOTE_SCANS: (usize, usize) = (64, 16);
 
-/// Bytes of one request while scanning, and requests under way for one file.
+/// Bytes of one request while scanning, and requests in flight for one file.
 const REMOTE_BLOCK: (usize, usize) = (1 << 20, 4);
 
-/// Files beside shards that are warned of at a time; `dataset inspect` lists all.
+/// Maximum number of warnings about files beside shards at a time; `dataset inspect` lists all.
 const FAULTS_TOLD_MAX: usize = 10;
 
-/// How often progress is told.
+/// Maximum time between progress reports.
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 
-/// What indexing is doing.
+/// Stage of indexing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScanStage {
-    /// It is looked which files there are, how they look, and what lies beside them.
+    /// Lists the files, and examines them and the files beside them.
     Listing,
-    /// Another process of this host scans; this one will read what it found.
+    /// Waits for another process of this host that scans, to read its results.
     Waiting,
-    /// Scanning.
+    /// Scans.
     Scanning,
-    /// Done; told once, also when there was nothing to scan.
+    /// Done; reported once, also when no file had to be scanned.
     Done,
 }
 
-/// How far indexing is.
+/// Progress of indexing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScanProgress {
-    /// What is being done.
+    /// Current stage.
     pub stage: ScanStage,
-    /// Files scanned, of those that had to be; while listing, looks that are done.
+    /// Files scanned, of those that had to be; while listing, completed looks.
     pub files: usize,
     /// Files that have to be scanned.
     pub files_total: usize,
@@ -66,7 +67,7 @@ pub struct ScanProgress {
 }
 
 impl ScanProgress {
-    /// So many looks at files are done.
+    /// Creates the progress of listing after `files` completed looks.
     pub(crate) fn listing(files: usize) -> Self {
         Self { stage: ScanStage::Listing, files, files_total: 0, bytes: 0, bytes_total: 0 }
     }
@@ -77,18 +78,18 @@ enum Event {
     File(usize, Box<Result<(ShardIndex, Option<FileState>), LoadError>>),
 }
 
-/// A file of the dataset, what was found in it, and how it looked afterwards if it is local.
+/// A file's index in `found`, its shard index, and its state afterwards if it is local.
 type Scanned = (usize, ShardIndex, Option<FileState>);
 
-/// What others found in files, by path: used where a file looks as it did then.
+/// Results of other workers by path: used for files whose change stamps still match.
 pub(crate) type Seeds = BTreeMap<String, Seed>;
 
-/// How a file looked, and what was found in it.
+/// Change stamp of a file, and its index.
 pub(crate) type Seed = (ChangeStamp, ShardIndex);
 
 /// Indexes the files of `found`, in its order.
-/// - `rights`: with which they are opened.
-/// - `progress`: called now and then from this thread; returning `false` gives up.
+/// - `rights`: access rights with which they are opened.
+/// - `progress`: called now and then from this thread; returning `false` cancels.
 ///
 /// # Errors  The first damaged file by name; `Interrupted`.
 pub(crate) fn index_files(
@@ -106,7 +107,8 @@ pub(crate) fn index_files(
     Ok(found.paths.iter().map(entry).collect())
 }
 
-/// Indexes the files of `found`; afterwards `cache`, which is of their folder, has an entry of each.
+/// Indexes the files of `found`; afterwards `cache`, which is of their folder, has an entry for
+/// each.
 ///
 /// # Errors  See [`index_files`].
 pub(crate) fn index_into(
@@ -131,8 +133,8 @@ pub(crate) fn index_into(
         let _lock = cache.lock(|| progress(waiting))?;
         cache.refresh();
         let mut wanted = missing(&states, cache.entries());
-        // What a store sends is compared with its stamp each time; a local file is looked at, unless another
-        // process has found what it is while this one waited.
+        // Each answer of a store is compared with its stamp; a local file is examined again, unless
+        // another process indexed it while this one waited.
         if !is_remote && !wanted.is_empty() {
             let paths = wanted.iter().map(|&file| found.root.join(&found.paths[file])).collect();
             let go_on = &mut |done| progress(ScanProgress::listing(done));
@@ -165,7 +167,7 @@ pub(crate) fn index_into(
             let (stamp, inode, compression) = (after.stamp, after.inode, name.clone());
             new.insert(path, Entry { stamp, inode, compression, index });
         }
-        // What was scanned is kept, also when another file is damaged or the user had enough.
+        // Results are kept even if another file is damaged or the user cancelled.
         if !new.is_empty() {
             cache.add(new);
         }
@@ -180,8 +182,8 @@ pub(crate) fn index_into(
     Ok(())
 }
 
-/// Warns where a file beside shards that were scanned says that they have other numbers of records. A shard that
-/// was cut off between two records is whole to all who only look at it.
+/// Warns if a file beside the scanned shards states another number of records. A shard that was cut
+/// off between two records looks intact on its own.
 ///
 /// # Errors  `Interrupted`.
 fn hear_others(
@@ -204,7 +206,7 @@ fn hear_others(
     Ok(())
 }
 
-/// What others found of files that look as they did then.
+/// Returns the results of other workers for files whose change stamps still match.
 fn adopt(
     found: &Found,
     states: &[FileState],
@@ -217,7 +219,7 @@ fn adopt(
     for &file in wanted {
         let path = &found.paths[file];
         let FileState { stamp, inode } = states[file].clone();
-        // A file that this host knew is looked at again: its stamp may have been set back.
+        // A file that this host knew is scanned again: its stamp may have been set back.
         if let Some((seen, index)) = seeds.get(path)
             && *seen == stamp
             && !known.contains_key(path)
@@ -229,7 +231,7 @@ fn adopt(
     adopted
 }
 
-/// A file as it is now.
+/// Current state of a file.
 #[derive(Clone, Debug)]
 struct FileState {
     stamp: ChangeStamp,
@@ -251,12 +253,12 @@ impl FileState {
         Ok(Self { stamp, inode })
     }
 
-    /// A file that is elsewhere: its stamp says all there is to know.
+    /// Creates the state of a remote file, which consists of its stamp only.
     fn remote(stamp: ChangeStamp) -> Self {
         Self { stamp, inode: Inode { device: 0, number: 0, changed_ns: 0 } }
     }
 
-    /// All files of a dataset, none of them under two names.
+    /// Returns the states of all files of a dataset, none of them under two names.
     fn all(found: &Found, go_on: &mut dyn FnMut(usize) -> bool) -> Result<Vec<Self>, LoadError> {
         if is_remote(&found.root) {
             if found.stamps.len() == found.paths.len() {
@@ -286,9 +288,10 @@ impl FileState {
     }
 }
 
-/// Sizes of regular files, and when anything of them changed last, ns since 1970: unlike its modification time no
-/// user can set that back.
-/// - `go_on`: asked while they are looked at, and told whether any was since; `false` gives up.
+/// Returns sizes and change times of regular files; times are in ns since 1970. Unlike the
+/// modification time, a user cannot set the change time back.
+/// - `go_on`: called during the looks with `true` if one was completed since the last call; `false`
+///   cancels.
 pub(crate) fn changes(
     paths: Vec<PathBuf>,
     go_on: &mut dyn FnMut(bool) -> bool,
@@ -300,7 +303,7 @@ pub(crate) fn changes(
     each(paths, &mut moved(go_on), look)?.into_iter().collect()
 }
 
-/// The change stamp of a file as it is now.
+/// Returns the current change stamp of a file.
 pub(crate) fn stamp(path: &Path) -> Result<ChangeStamp, LoadError> {
     if is_remote(path) {
         let seen = stamps(&[path.display().to_string()], &mut || true)?;
@@ -310,8 +313,8 @@ pub(crate) fn stamp(path: &Path) -> Result<ChangeStamp, LoadError> {
     FileState::of(path).map(|state| state.stamp)
 }
 
-/// The change stamps of local files as they are now, and why one has none.
-/// - `go_on`: asked while they are looked at; `false` gives up.
+/// Returns the current change stamp of each local file, or the reason why it has none.
+/// - `go_on`: called during the looks; `false` cancels.
 pub(crate) fn local_stamps(
     paths: Vec<PathBuf>,
     go_on: &mut dyn FnMut() -> bool,
@@ -327,7 +330,7 @@ pub(crate) fn stamp_of(metadata: &fs::Metadata) -> std::io::Result<ChangeStamp> 
     Ok(ChangeStamp { size_bytes: metadata.len(), modified_ns, etag: None })
 }
 
-/// Files without a good entry, which says all that the policy asks for.
+/// Returns the files without a valid entry that satisfies the policy.
 fn missing(
     found: &Found,
     states: &[FileState],
@@ -339,7 +342,7 @@ fn missing(
         known.get(&found.paths[file]).is_some_and(|entry| {
             let FileState { stamp, inode } = &states[file];
             let suits = match corrupt {
-                // Scanned again, for its error.
+                // Scanned again, to report its error.
                 Corrupt::Error => entry.index.broken.is_none(),
                 Corrupt::SkipRecord => true,
                 Corrupt::SkipFile => entry.index.data_verified,
@@ -368,7 +371,7 @@ fn scan_all(
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     for index in 0..threads.unwrap_or((2 * cores).min(SCANS_MAX)).min(files.len()) {
         let (scan, sender) = (Arc::clone(&scan), sender.clone());
-        // Not joined: a read of storage that hangs must not keep an interrupt from getting through.
+        // Not joined: a hung read of storage must not block an interrupt.
         let named = std::thread::Builder::new().name(format!("shardfeed-scan-{index}"));
         if let Err(source) = named.spawn(move || scan.run(&sender)) {
             return (vec![], Some(LoadError::Io { file: "scanning threads".into(), source }));
@@ -408,7 +411,7 @@ fn scan_all(
     (results, failed)
 }
 
-/// What the scanning threads share.
+/// State shared by the scanning threads.
 struct Scan {
     paths: Vec<(usize, PathBuf)>,
     remote: Option<RemoteScan>,
@@ -418,10 +421,10 @@ struct Scan {
     stop: Stop,
 }
 
-/// What scanning remote files needs.
+/// State for scanning remote files.
 struct RemoteScan {
     reach: Reach,
-    /// How each file of the dataset looks.
+    /// Change stamp of each file of the dataset.
     stamps: Vec<ChangeStamp>,
     threads: usize,
 }
@@ -465,7 +468,7 @@ impl Scan {
         Ok((index, Some(FileState::of(path)?)))
     }
 
-    /// Scans file after file until none is left or nobody listens.
+    /// Scans files until none is left or the receiver is gone.
     fn run(&self, events: &Sender<Event>) {
         let options = IndexOptions {
             compression: self.rules.compression,
@@ -482,7 +485,7 @@ impl Scan {
             let mut progress = |bytes: u64| {
                 let more = bytes.saturating_sub(told);
                 told = bytes;
-                // The receiver is gone after an interrupt; then nobody wants to know.
+                // The receiver is gone after an interrupt; the progress is then dropped.
                 let _ = events.send(Event::Bytes(more));
             };
             let result = match &self.remote {

@@ -1,17 +1,17 @@
-//! Threads that wait for storage, so that the ones that compute never do.
+//! Threads that wait for storage, so that computing threads never do.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
-/// Reads waiting for a thread at most; whoever asks for more waits.
+/// Maximum number of queued reads; further callers wait.
 const QUEUE_MAX: usize = 1024;
 
 type Task = Box<dyn FnOnce() + Send>;
 
-/// A fixed number of threads for blocking reads. They end with the last task after the pool is
-/// dropped, and are not waited for: storage that hangs must not hang who closes a loader.
+/// Threads for blocking reads. They end with the last task after the pool is dropped, and are not
+/// joined: hung storage must not block the caller that closes a loader.
 #[derive(Debug)]
 pub(crate) struct IoPool {
     tasks: Sender<Task>,
@@ -22,7 +22,7 @@ pub(crate) struct IoPool {
 impl IoPool {
     /// Starts `threads` threads.
     ///
-    /// # Errors  The system has none.
+    /// # Errors  The system cannot start them.
     pub(crate) fn new(threads: usize) -> std::io::Result<Self> {
         let (tasks, queue) = bounded::<Task>(QUEUE_MAX);
         let pool = Self { tasks, queue, threads: AtomicUsize::new(0) };
@@ -35,7 +35,7 @@ impl IoPool {
 
     fn add(&self, index: usize) -> std::io::Result<()> {
         let queue = self.queue.clone();
-        // A task that panics leaves its place to its ticket; the thread goes on.
+        // The ticket of a task that panics reports the failure; the thread continues.
         let work = move || {
             for task in queue {
                 let _ = catch_unwind(AssertUnwindSafe(task));
@@ -44,12 +44,12 @@ impl IoPool {
         std::thread::Builder::new().name(format!("shardfeed-io-{index}")).spawn(work).map(drop)
     }
 
-    /// How many threads there are.
+    /// Returns the number of threads.
     pub(crate) fn threads(&self) -> usize {
         self.threads.load(Ordering::Relaxed)
     }
 
-    /// Starts threads until there are `threads`, as far as the system has some. One caller at a time.
+    /// Starts threads until there are `threads`, or the system refuses. One caller at a time.
     pub(crate) fn grow_to(&self, threads: usize) {
         for index in self.threads()..threads {
             if let Err(error) = self.add(index) {

@@ -1,8 +1,8 @@
 //! The worker's shell: it finds and indexes a dataset's files, reads ahead of the plan, and keeps
 //! finished batches ready.
 //!
-//! It must never decide an order or an assignment: the order is `shardfeed-plan`'s, and who reads
-//! what it asks through the [`Control`] port, behind which stands a coordinator or, in one process,
+//! It must never decide an order or an assignment: the order comes from `shardfeed-plan`, and
+//! assignments come through the [`Control`] port, from a coordinator or, within one process, from
 //! `shardfeed-embedded`.
 //!
 //! Start at [`Dataset`] and [`Prefetch`].

@@ -1,4 +1,4 @@
-//! The files of a dataset as the coordinator has them: a root, and parts in chunks.
+//! The listing of a dataset's files in the coordinator's form: a root, and parts in chunks.
 
 use shardfeed_plan::Digest;
 use shardfeed_proto::chunk::{ListedFile, ListingChunk};
@@ -9,30 +9,31 @@ use crate::discover::Found;
 use crate::error::LoadError;
 use crate::index::changes;
 
-/// Files of one part: few enough that several workers share a small dataset, many enough that a
-/// large one has not too many parts.
+/// Minimum and maximum files of one part: few enough that several workers share a small dataset,
+/// many enough that a large one has not too many parts.
 const PART_FILES: (usize, usize) = (64, 512);
 
-/// Parts of a large dataset.
+/// Target number of parts of a large dataset.
 const PARTS: usize = 1024;
 
-/// Bytes of one part at most, unless it is one file.
+/// Maximum bytes of one part, unless it is a single file.
 const PART_BYTES: u64 = 16 << 30;
 
-/// Files that were found, as a listing. The same files give the same listing on every host.
+/// Listing of found files. The same files give the same listing on every host.
 #[derive(Debug)]
 pub(crate) struct Listing {
     /// Folder or URL that their paths are relative to.
     pub(crate) root: String,
-    /// Its parts, in manifest order, each with the chunk's content.
+    /// Its parts, in manifest order, each with the content of its chunk.
     pub(crate) parts: Vec<(Part, Vec<u8>)>,
 }
 
 impl Listing {
-    /// Looks at files that were found.
-    /// - `go_on`: asked while they are looked at, and told whether any was since; `false` gives up.
+    /// Examines found files.
+    /// - `go_on`: called during the looks with `true` if one was completed since the last call;
+    ///   `false` cancels.
     ///
-    /// # Errors  A file is gone, or no regular file; `Interrupted`.
+    /// # Errors  A file is gone, or not a regular file; `Interrupted`.
     pub(crate) fn of(found: Found, go_on: &mut dyn FnMut(bool) -> bool) -> Result<Self, LoadError> {
         let looks: Vec<_> = match found.stamps.is_empty() {
             true => {
@@ -62,13 +63,13 @@ impl Listing {
         Ok(Self { root: found.root.display().to_string(), parts })
     }
 
-    /// Its parts without their contents.
+    /// Returns its parts without their contents.
     pub(crate) fn wire_parts(&self) -> Vec<Part> {
         self.parts.iter().map(|(part, _)| part.clone()).collect()
     }
 }
 
-/// Cuts a listing into parts, in its order.
+/// Divides a listing into parts, in its order.
 fn cut(files: Vec<ListedFile>) -> Vec<Vec<ListedFile>> {
     let most = (files.len() / PARTS).clamp(PART_FILES.0, PART_FILES.1);
     let mut parts: Vec<Vec<ListedFile>> = Vec::new();

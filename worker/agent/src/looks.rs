@@ -1,5 +1,5 @@
-//! Looks at files, many at once, by threads that nobody waits for when the caller gives up: a look at a file
-//! system that is far away takes long, and one at a mount that hangs never ends.
+//! Parallel examination of many files, on threads that are abandoned when the caller cancels: a
+//! look at a remote file system takes long, and a look at a hung mount never ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -9,17 +9,18 @@ use crossbeam_channel::{RecvTimeoutError, bounded};
 
 use crate::error::LoadError;
 
-/// Looks at once at most: they wait for the file system, not for a processor.
+/// Maximum number of concurrent looks: they wait for the file system, not for a processor.
 const THREADS_MAX: usize = 16;
 
-/// Looks that a thread claims at a time, at most: of a few each thread gets some.
+/// Maximum number of looks that a thread claims at a time, so that a few items are spread over
+/// threads.
 const CLAIM_MAX: usize = 16;
 
-/// How often the caller is asked whether it still wants to know.
+/// Interval between calls of the caller's `go_on`.
 const ASK_EVERY: Duration = Duration::from_millis(100);
 
-/// What `look` finds for each of `items`, in their order.
-/// - `go_on`: asked ten times a second, with the number of looks that are done; `false` gives up.
+/// Runs `look` on each of `items` in parallel; returns the results in the order of the items.
+/// - `go_on`: called ten times a second with the number of completed looks; `false` cancels.
 ///
 /// # Errors  `Interrupted`; the system has no threads.
 pub(crate) fn each<T, R>(
@@ -80,17 +81,17 @@ where
             return Err(LoadError::Interrupted);
         }
     }
-    // A look that panicked left a place empty.
+    // A look that panicked left its result empty.
     found.into_iter().collect::<Option<_>>().ok_or(LoadError::ReaderLost)
 }
 
-/// Asks `go_on` as [`each`] asks, and tells it whether a look was done since it was asked last.
+/// Adapts `go_on` for [`each`]: passes whether a look was completed since the last call.
 pub(crate) fn moved<'a>(go_on: &'a mut dyn FnMut(bool) -> bool) -> impl FnMut(usize) -> bool + 'a {
     let mut before = 0;
     move |done| go_on(std::mem::replace(&mut before, done) != done)
 }
 
-/// What `look` finds, by a thread of its own.
+/// Runs `look` on a separate thread.
 /// - `go_on`: as for [`each`].
 ///
 /// # Errors  `Interrupted`; the system has no threads.
@@ -120,7 +121,7 @@ mod tests {
     fn slow_looks_are_made_at_once_told_of_and_given_up() {
         let gate = Arc::new((Mutex::new(0), Condvar::new()));
         let of = Arc::clone(&gate);
-        // As at a mount that hangs: no look ends before all threads are in one.
+        // As at a hung mount: no look ends before all threads are in one.
         let look = move |_: &usize| {
             let mut inside = of.0.lock().unwrap();
             *inside += 1;

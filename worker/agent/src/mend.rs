@@ -1,4 +1,4 @@
-//! Slots whose records are corrupt: other records stand in for them. Source: docs/ORDER.md, section 12.
+//! Substitution of corrupt records by other records. Source: docs/ORDER.md, section 12.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use crate::error::LoadError;
 use crate::gather::{Gathered, PendingRow, Record};
 use crate::stream::StreamTools;
 
-/// Bytes of what is said of a skipped record, at most: an error may quote the record.
+/// Maximum bytes of the reason for a skipped record: an error may quote the record.
 const REASON_BYTES_MAX: usize = 300;
 
-/// The order that says which records may stand in for another one.
+/// Order that determines the candidates to substitute a record.
 #[derive(Clone, Debug)]
 pub(crate) enum Order {
     Planned(Arc<EpochPlan>),
@@ -33,14 +33,14 @@ impl Order {
     }
 }
 
-/// A sample that was planned and not delivered, because its record is corrupt.
+/// A planned sample that was not delivered because its record is corrupt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skipped {
-    /// Which sample.
+    /// The sample.
     pub sample: Sample,
     /// Offset of its header in the uncompressed shard, in bytes.
     pub offset: u64,
-    /// What is wrong with it, in words.
+    /// Human-readable fault of the record.
     pub reason: String,
 }
 
@@ -48,7 +48,7 @@ impl Skipped {
     fn of(error: &RowError) -> Self {
         let RowError { sample, offset, len, .. } = *error;
         let mut reason = match &error.fault {
-            // In the words of the error that it would be.
+            // The same text as that of the error.
             RowFault::Data(DataCrcMismatch { stored, computed }) => {
                 let (stored, computed) = (*stored, *computed);
                 ReadErrorKind::DataCrc { length: len as u64, stored, computed }.to_string()
@@ -63,7 +63,7 @@ impl Skipped {
     }
 }
 
-/// A batch with corrupt records in it.
+/// A batch with corrupt records.
 pub(crate) struct Mending<'a> {
     pub(crate) assembler: &'a Assembler,
     pub(crate) tools: &'a StreamTools,
@@ -72,26 +72,27 @@ pub(crate) struct Mending<'a> {
 }
 
 impl Mending<'_> {
-    /// What is wrong with each row that is to blame for it. On the threads of the current rayon pool.
+    /// Returns the fault of each row with a corrupt record. Runs on the threads of the current
+    /// rayon pool.
     ///
-    /// # Errors  Something else is wrong.
+    /// # Errors  A fault that is not of a record.
     pub(crate) fn faults(&self, rows: &[Row<'_>]) -> Result<Vec<Option<RowError>>, LoadError> {
         let faults: Vec<_> = rows.par_iter().map(|row| self.check(row)).collect();
         faults.into_iter().collect()
     }
 
-    /// Gives every slot of a corrupt record another record, and marks it not valid. The slot keeps the
-    /// name of the sample that was planned for it.
+    /// Substitutes each corrupt record by another one, and marks its row not valid. The entry keeps
+    /// the name of its planned sample.
     /// - `faults`: of each row.
-    /// - Returns what was skipped; padding is not, as its sample has a slot of its own.
+    /// - Returns the skipped samples, without padding, whose sample has its own entry.
     ///
-    /// # Errors  No good record is near; something cannot be read.
+    /// # Errors  No good candidate is found; a record cannot be read.
     pub(crate) fn mend(
         &self,
         gathered: &mut Gathered,
         faults: &[Option<RowError>],
     ) -> Result<Vec<Skipped>, LoadError> {
-        // What was read, for this batch or for a slot of it, may be asked for again.
+        // Records of this batch, read before or as candidates, may be needed again as candidates.
         let records = (0..gathered.rows.len()).filter_map(|row| gathered.record(row));
         let mut read: BTreeMap<Sample, Record> =
             records.map(|record| (record.sample, record)).collect();
@@ -111,7 +112,7 @@ impl Mending<'_> {
         Ok(skipped)
     }
 
-    /// What is wrong with a row that is to blame for it.
+    /// Returns the fault of a row, if its record is corrupt.
     fn check(&self, row: &Row<'_>) -> Result<Option<RowError>, LoadError> {
         match self.assembler.check(row, self.draw) {
             Ok(()) => Ok(None),
@@ -120,7 +121,7 @@ impl Mending<'_> {
         }
     }
 
-    /// The record that stands in for a corrupt one, under its name.
+    /// Returns the substitute of a corrupt record, under the corrupt record's name.
     fn filler(
         &self,
         error: &RowError,
@@ -141,7 +142,8 @@ impl Mending<'_> {
                     record
                 }
             };
-            // Tried as what it would be here: what is beside it in the batch must have no say.
+            // Checked alone and under this row's name: other rows of the batch must not influence
+            // the choice.
             let record = Record { sample, ..record };
             if self.check(&record.row(occurrence))?.is_none() {
                 return Ok(record);

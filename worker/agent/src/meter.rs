@@ -1,4 +1,4 @@
-//! The clocks behind an account: a few reads for each chunk, part and batch, none for a record.
+//! The clocks of a time breakdown: a few reads for each chunk, part and batch, none for a record.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,22 +10,22 @@ use shardfeed_pipeline::{Account, Begun, Book, Setup, Spent, Stage, Watch};
 use crate::remote::RemoteCounters;
 use crate::trace;
 
-/// How often the system is asked what came from storage devices.
+/// Minimum interval between queries of the bytes read from storage devices.
 const DEVICE_EVERY: Duration = Duration::from_millis(20);
 
-/// A trainer that waits says so again within this time.
+/// A waiting trainer repeats its report within this time.
 const TOLD_FOR: Duration = Duration::from_secs(5);
 
-/// What the thread that plans does.
+/// Activity of the planning thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Doing {
-    /// Waits for room for a batch.
+    /// Waits for memory for a batch.
     Room,
-    /// Fills the windows of an epoch and gathers its first batch.
+    /// Fills the windows of an epoch and collects its first batch.
     Fill,
-    /// Gathers a batch.
+    /// Collects a batch.
     Gather,
-    /// Waits to be granted samples.
+    /// Waits for granted samples.
     Grant,
 }
 
@@ -40,36 +40,36 @@ impl Doing {
     }
 }
 
-/// What a trainer spent on one batch: the wait for it, and the work before that.
+/// Time that a trainer spent on one batch: the wait for it, and the work before that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
     /// Epoch of the batch.
     pub epoch: u64,
-    /// Samples in it, padding counted.
+    /// Samples in it, including padding.
     pub samples: u64,
     /// Bytes of its slot.
     pub bytes: u64,
-    /// It waited for the batch.
+    /// Time that the trainer waited for the batch.
     pub wait: Duration,
-    /// It worked, since it took the one before.
+    /// Time that it worked since it received the previous one.
     pub work: Duration,
-    /// Of the wait, copying the batch; zero if it was not copied.
+    /// Part of the wait that copied the batch; zero if it was not copied.
     pub copy: Duration,
-    /// The trainer also tells when it waits for long.
+    /// True if the trainer also reports long waits.
     pub tells_waits: bool,
 }
 
-/// Sums of all threads that work for one rank.
+/// Sums over all threads that work for one rank.
 #[derive(Debug)]
 pub(crate) struct Meter {
     begun: Instant,
-    /// What talking to stores costs.
+    /// Counters of requests to object stores.
     pub(crate) remote: Arc<RemoteCounters>,
     storage_ns: AtomicU64,
     stored_bytes: AtomicU64,
     inflate_ns: AtomicU64,
     read_wait_ns: AtomicU64,
-    /// A wait for a shard that is under way: since when, counted from `begun`; 0: there is none.
+    /// Start of the wait for a shard in progress, as time since `begun`; 0: none.
     reading_since_ns: AtomicU64,
     parse_ns: AtomicU64,
     write_ns: AtomicU64,
@@ -80,27 +80,27 @@ pub(crate) struct Meter {
 
 #[derive(Debug)]
 struct Sums {
-    /// Of the planning thread and the trainer, microseconds apart from what is being done now.
+    /// Sums of the planning thread and the trainer, without the activity in progress.
     spent: Spent,
-    /// What the planning thread does, since when, and what it had waited for shards before.
+    /// Activity of the planning thread, its start, and the time waited for shards before it.
     doing: Option<(Doing, Instant, u64)>,
-    /// Since when what is made may not be delivered, because nobody confirms the lease.
+    /// Start of the period in which batches may not be delivered because the lease is unconfirmed.
     unconfirmed: Option<Instant>,
     demand: Between,
     book: Book,
     setup: Setup,
-    /// Bytes from storage devices when this began, and when that was looked at last.
+    /// Bytes from storage devices at the last query, and its time.
     device: Option<(u64, Instant)>,
 }
 
-/// What the trainer does, since it took its last batch.
+/// Activity of the trainer since it received its last batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Between {
-    /// It does not tell.
+    /// Not reported.
     Unknown,
-    /// It has not asked for the next one.
+    /// It has not requested the next batch.
     Works,
-    /// It has waited since then, as it said at the second time.
+    /// It has waited since the first time, according to its report at the second.
     Waits(Instant, Instant),
 }
 
@@ -143,7 +143,7 @@ impl Meter {
         self.sums.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs a part of the planning thread's work.
+    /// Runs a part of the planning thread's work and counts its time.
     pub(crate) fn during<T>(&self, doing: Doing, work: impl FnOnce() -> T) -> T {
         let _span = trace::span(doing.name());
         let (begun, read_wait_ns) = (Instant::now(), self.read_wait_ns.load(Ordering::Relaxed));
@@ -156,7 +156,7 @@ impl Meter {
         done
     }
 
-    /// Counts what the planning thread does, up to now.
+    /// Adds the time of the planning thread's activity up to now.
     fn count(&self, spent: &mut Spent, (doing, since, waited_ns): (Doing, Instant, u64)) {
         let took_us = micros(since.elapsed());
         match doing {
@@ -176,7 +176,7 @@ impl Meter {
         }
     }
 
-    /// The planning thread waits for a shard to be read.
+    /// Counts the planning thread's wait for a shard.
     pub(crate) fn read_wait<T>(&self, wait: impl FnOnce() -> T) -> T {
         let _span = trace::span("wait for shard");
         let begun = Instant::now();
@@ -187,7 +187,7 @@ impl Meter {
         done
     }
 
-    /// A reading thread reads, checks and inflates a chunk.
+    /// Counts a reading thread's work to read, check and inflate a chunk.
     pub(crate) fn chunk<T>(&self, shard: u32, work: impl FnOnce() -> T) -> T {
         let _span = trace::span_of("chunk", [("shard", u64::from(shard)), trace::NONE]);
         let begun = thread_ns();
@@ -196,7 +196,7 @@ impl Meter {
         done
     }
 
-    /// Some thread reads stored bytes; whatever of it is no computing is waiting for storage.
+    /// Counts a read of stored bytes; its time without computing is the wait for storage.
     pub(crate) fn storage<E>(&self, read: impl FnOnce() -> Result<usize, E>) -> Result<usize, E> {
         let _span = trace::span("read");
         let (begun, cpu_ns) = (Instant::now(), thread_ns());
@@ -209,12 +209,12 @@ impl Meter {
         result
     }
 
-    /// What reading chose.
+    /// Changes the recorded settings of reading.
     pub(crate) fn set_up(&self, change: impl FnOnce(&mut Setup)) {
         change(&mut self.lock().setup);
     }
 
-    /// Whether what is made may be delivered, as far as the coordinator's word goes.
+    /// Records whether batches may be delivered: whether the coordinator has confirmed the lease.
     pub(crate) fn confirmed(&self, is_confirmed: bool) {
         let mut sums = self.lock();
         match (is_confirmed, sums.unconfirmed) {
@@ -227,14 +227,14 @@ impl Meter {
         }
     }
 
-    /// The trainer has waited for its next batch for so long by now.
+    /// Records that the trainer has waited `waiting` for its next batch.
     pub(crate) fn waits(&self, waiting: Duration) {
         let now = Instant::now();
         let since = now.checked_sub(waiting).unwrap_or(self.begun);
         self.lock().demand = Between::Waits(since, now);
     }
 
-    /// The trainer took a batch.
+    /// Records that the trainer received a batch.
     pub(crate) fn took(&self, demand: &Demand) {
         let mut sums = self.lock();
         sums.demand = if demand.tells_waits { Between::Works } else { Between::Unknown };
@@ -250,7 +250,7 @@ impl Meter {
         sums.book.took(demand.epoch, spent);
     }
 
-    /// Where time went.
+    /// Returns the time breakdown.
     pub(crate) fn account(&self) -> Account {
         let mut sums = self.lock();
         let spent = self.spent(&mut sums);
@@ -259,7 +259,7 @@ impl Meter {
             Between::Waits(since, told) if told.elapsed() < TOLD_FOR => {
                 Some(micros(since.elapsed()))
             }
-            // One that no longer says so was stopped, or does something else.
+            // A trainer that stopped reporting was stopped, or does something else.
             Between::Unknown | Between::Waits(..) => None,
         };
         sums.book.account(sums.setup, spent, waiting_us)
@@ -289,7 +289,7 @@ impl Meter {
             suspect_images: self.suspect_images.load(Ordering::Relaxed),
             ..sums.spent
         };
-        // What takes long is seen while it does.
+        // Long activities are visible while they are in progress.
         if let Some(doing) = sums.doing {
             self.count(&mut spent, doing);
         }
@@ -331,13 +331,14 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Time that this thread computed.
+/// Returns the CPU time of this thread.
 fn thread_ns() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     (time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_nsec as u64)
 }
 
-/// Bytes that this process has fetched from storage devices; `None` where the system does not say.
+/// Returns the bytes that this process has read from storage devices; `None` if the system does not
+/// report them.
 fn device_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/io").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("read_bytes:"))?;

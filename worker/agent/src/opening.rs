@@ -1,4 +1,5 @@
-//! Ranks that open the same dataset at the same time: one looks at the files, the others get what it found.
+//! Concurrent opening of one dataset by several ranks: one examines the files, the others share the
+//! result.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,17 +10,17 @@ use crate::catalog::{OpenProgress, Opened, Progress, Source};
 use crate::error::LoadError;
 use crate::rights::User;
 
-/// How often one that waits tells its caller how far the other is.
+/// Interval at which a waiting caller reports the progress of the active one.
 const TELL_EVERY: Duration = Duration::from_millis(100);
 
-/// What is asked for, and by whom: what one user may open says nothing of another.
+/// Requested dataset and the requesting user; access of one user implies nothing for another.
 pub(crate) type Wanted = (Source, Option<User>);
 
-/// What is being opened.
+/// Datasets that are being opened.
 #[derive(Debug, Default)]
 pub(crate) struct Openings(Mutex<Vec<(Wanted, Arc<Opening>)>>);
 
-/// Something that is being opened.
+/// A dataset that is being opened.
 #[derive(Debug, Default)]
 struct Opening {
     state: Mutex<State>,
@@ -36,7 +37,7 @@ struct State {
 enum End {
     Opened(Opened),
     Failed(WireError),
-    /// Its caller gave up: another one opens it.
+    /// The active caller cancelled; another one opens the dataset.
     GaveUp,
 }
 
@@ -48,7 +49,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Openings {
     /// Opens `wanted` by `open`, or waits for another caller that does.
     ///
-    /// # Errors  As those of `open`; `Interrupted`.
+    /// # Errors  The errors of `open`; `Interrupted`.
     pub(crate) fn open(
         &self,
         wanted: &Wanted,
@@ -102,7 +103,7 @@ impl Opening {
     }
 }
 
-/// Ends an opening, also when the one who opens panics.
+/// Ends an opening, also when the active caller panics.
 struct Leader<'a> {
     openings: &'a Openings,
     opening: &'a Arc<Opening>,
@@ -161,7 +162,7 @@ mod tests {
                     };
                     let opened = openings.open(&source, told, |progress_of| {
                         opens.fetch_add(1, Ordering::Relaxed);
-                        // It takes until all have been told how far it is.
+                        // Continues until all waiting ranks have received progress.
                         while waiting.load(Ordering::Relaxed) < RANKS {
                             assert!(progress_of(&progress()));
                             std::thread::yield_now();

@@ -1,4 +1,5 @@
-//! Reading in plan order: places of records instead of records, when two windows do not fit.
+//! Reading in plan order: positions of records instead of records, when two windows exceed the
+//! budget.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -16,19 +17,19 @@ use crate::files::Files;
 use crate::gather::{PendingRow, Record};
 use crate::stream::{StreamTools, mark_before};
 
-/// Bytes read at once at most where many headers are near each other.
+/// Maximum bytes read at once where many headers are close together.
 const NEAR_BYTES: usize = 8 << 10;
 
-/// Records from this size on are far enough apart that only headers are read.
+/// Mean record size from which records are far enough apart that only headers are read.
 const FAR_RECORD_BYTES: u64 = 16 << 10;
 
-/// Where a record of a plain file is.
+/// Position of a record in an uncompressed file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) sample: Sample,
     /// Offset of its header in bytes.
     pub(crate) offset: u64,
-    /// Bytes of data.
+    /// Bytes of its data.
     pub(crate) len: u64,
 }
 
@@ -50,7 +51,7 @@ impl Place {
     }
 }
 
-/// A batch of records as they are, read to where they belong; `None` if that is not possible, for whatever
+/// Reads a batch of raw records directly into its slot; `None` if that is not possible, for any
 /// reason.
 pub(crate) fn read_straight(
     places: &[Place],
@@ -77,17 +78,17 @@ pub(crate) fn read_straight(
     Some(batch)
 }
 
-/// The last record of each shard that a lane of the rank found, as the mark of the record behind it. A lane that begins
-/// there, as lane by lane they do, walks nothing.
+/// For each shard, the mark of the record after the last one that a lane of the rank found. A lane
+/// that starts there, as consecutive lanes do, walks no headers.
 #[derive(Debug, Default)]
 pub(crate) struct Trails(Mutex<BTreeMap<u32, Mark>>);
 
-/// Finds places shard by shard, walking headers onwards from where it stood, from a trail or from a mark.
+/// Finds positions shard by shard, walking headers from the previous position, a trail or a mark.
 #[derive(Debug)]
 pub(crate) struct Places {
     files: Arc<Files>,
     trails: Arc<Trails>,
-    /// Bytes read at once where many headers are near each other.
+    /// Maximum bytes read at once where many headers are close together.
     near_bytes: usize,
     walks: BTreeMap<u32, Walk>,
 }
@@ -96,13 +97,13 @@ pub(crate) struct Places {
 struct Walk {
     ordinal: u64,
     offset: u64,
-    /// Bytes at `near_from` of the file.
+    /// Bytes of the file from `near_from` on.
     near: Vec<u8>,
     near_from: u64,
 }
 
 impl Trails {
-    /// Where a walk to a sample begins.
+    /// Returns the mark where a walk to a sample begins.
     fn before(&self, file: &DatasetFile, sample: Sample) -> Mark {
         let mark = mark_before(file, sample.ordinal);
         let trails = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -116,14 +117,14 @@ impl Trails {
 }
 
 impl Places {
-    /// For a lane of `samples`: of a million short ones, each needs few bytes.
+    /// Creates a finder for a lane of `samples`: each of a million short lanes needs few bytes.
     pub(crate) fn new(tools: &StreamTools, samples: u64) -> Self {
         let near_bytes = NEAR_BYTES.min(tools.bytes_of(samples)).max(HEADER_BYTES);
         let (files, trails) = (Arc::clone(&tools.files), Arc::clone(&tools.trails));
         Self { files, trails, near_bytes, walks: BTreeMap::new() }
     }
 
-    /// The place of `sample`; cheap if it is the next one of its shard.
+    /// Returns the position of `sample`; cheap if it is the next one of its shard.
     pub(crate) fn find(&mut self, sample: Sample) -> Result<Place, LoadError> {
         let file = &self.files.dataset().files()[sample.shard as usize];
         let ahead = self.walks.remove(&sample.shard).filter(|walk| walk.ordinal <= sample.ordinal);
@@ -150,7 +151,7 @@ impl Places {
         }
     }
 
-    /// The length that the header at the walk's offset says.
+    /// Returns the length in the header at the walk's offset.
     fn length_at(&self, walk: &mut Walk, shard: u32, window: usize) -> Result<u64, LoadError> {
         let near = |walk: &Walk| {
             let from = usize::try_from(walk.offset.checked_sub(walk.near_from)?).ok()?;
@@ -192,7 +193,7 @@ fn error_at(files: &Files, sample: Sample, offset: u64, kind: ReadErrorKind) -> 
     ReadError { file, offset, ordinal: sample.ordinal, kind }.into()
 }
 
-/// Fills `buffer` as far as the file goes.
+/// Fills `buffer` up to the end of the file.
 fn read_full(
     files: &Files,
     shard: u32,

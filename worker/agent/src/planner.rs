@@ -20,33 +20,33 @@ use crate::stream::StreamTools;
 use crate::tuning::{PREFETCH_MOST, PREFETCH_START};
 use crate::work::{Work, computing};
 
-/// The thread that follows the plan.
+/// State of the thread that follows the plan.
 pub(crate) struct Planner {
-    /// What is followed, until it is.
+    /// The source of the plan; `None` once it is being followed.
     pub(crate) assignment: Option<Assignment>,
     pub(crate) options: PrefetchOptions,
     pub(crate) assembler: Assembler,
     pub(crate) shared: Arc<Shared>,
     pub(crate) tools: StreamTools,
-    /// The order of the epoch in reading, if records of it stand in for corrupt ones.
+    /// Order of the epoch being read, if corrupt records are substituted.
     pub(crate) order: Option<Order>,
 }
 
-/// What random operators of an epoch draw by.
+/// Returns the key for the draws of random operators of an epoch.
 pub(crate) fn draw_key(shuffle: &Shuffle, epoch: u64) -> DrawKey {
     DrawKey { content: shuffle.content, seed: shuffle.seed, epoch }
 }
 
-/// Whether samples are held until others have come.
+/// True if samples are held until others have arrived.
 pub(crate) fn has_window(shuffle: &Shuffle) -> bool {
     shuffle.enabled && shuffle.window > 1
 }
 
-/// What an epoch asks of a reader.
+/// Parameters of an epoch that determine how it is read.
 pub(crate) struct Shape {
     /// Samples of a full batch.
     pub(crate) rows: u64,
-    /// Lanes that are read at once.
+    /// Lanes that are read concurrently.
     pub(crate) lanes: u64,
     /// Samples of the longest of them.
     pub(crate) lane_samples: u64,
@@ -64,7 +64,7 @@ impl Shape {
     }
 }
 
-/// Bytes of a row in its slot, on average.
+/// Returns the mean bytes of a row in its slot.
 pub(crate) fn slot_row_bytes(dataset: &Dataset, schema: &Schema) -> u64 {
     (schema.fixed_row_bytes() as u64).max(dataset.record_bytes_mean()) + 17
 }
@@ -87,14 +87,14 @@ impl Planner {
         if let Some(error) = error {
             self.shared.finish(place, Err(error));
         }
-        // What is held for reading goes before the end is told.
+        // Resources for reading are released before the end is reported.
         let shared = Arc::clone(&self.shared);
         drop(self);
         shared.lock().planner_ended = true;
         shared.ready.notify_all();
     }
 
-    /// Epoch after epoch, step after step, until told to stop.
+    /// Follows the plan, epoch by epoch and step by step, until stopped.
     fn follow(&mut self, mut plan_of: PlanOf) -> Result<(), LoadError> {
         let (mut epoch, mut step) = (self.options.epoch, self.options.step);
         loop {
@@ -107,7 +107,7 @@ impl Planner {
             self.reads(Order::Planned(Arc::clone(&plan)));
             let (rank, draw) = (self.options.rank, draw_key(plan.shuffle(), epoch));
             let mut reader = RankReader::new(Arc::clone(&plan), rank, reading, self.tools.clone());
-            // Without a window there is nothing to fill: the first batch is one like the others.
+            // Without a window nothing needs filling: the first batch is like the others.
             let mut is_filled = !has_window(plan.shuffle());
             while step < steps {
                 let meter = &self.shared.counters.meter;
@@ -129,16 +129,16 @@ impl Planner {
         }
     }
 
-    /// An epoch of this order is read from here on.
+    /// Sets the order of the epoch that is read from here on.
     pub(crate) fn reads(&mut self, order: Order) {
         self.order = self.options.corrupt.skips().then_some(order);
     }
 
-    /// How to read this epoch's lanes, and how many batches ahead, within the budget.
+    /// Chooses how to read this epoch's lanes, and the number of batches ahead, within the budget.
     pub(crate) fn reading(&self, shape: &Shape) -> Result<Reading, LoadError> {
         let PrefetchOptions { dataset, schema, budget_bytes, prefetch, .. } = &self.options;
         let Shape { rows, lanes, lane_samples, ref shuffle } = *shape;
-        // The reader holds a record as a whole, however it reads.
+        // The reader holds a whole record in every mode.
         let largest = dataset.files().iter().max_by_key(|file| file.record_bytes_max);
         if let Some(file) = largest.filter(|file| file.record_bytes_max > *budget_bytes) {
             let (file, record_bytes) = (file.path.display().to_string(), file.record_bytes_max);
@@ -150,7 +150,7 @@ impl Planner {
             .into());
         }
         let record_bytes = dataset.record_bytes_mean();
-        // A batch needs its slot and, while it is assembled, the records that go into it.
+        // A batch needs its slot and, while it is assembled, the records that it is made of.
         let slot_bytes = slot_row_bytes(dataset, schema);
         let batch_bytes = rows.saturating_mul(slot_bytes + record_bytes).max(1);
         let fits = usize::try_from(budget_bytes / 2 / batch_bytes).unwrap_or(usize::MAX);
@@ -177,10 +177,10 @@ impl Planner {
             ..shape
         };
         let reading = choose(&need(start))?;
-        // More batches ahead may not be at the cost of how files are read.
+        // More batches ahead must not change the reading mode.
         let is_same = |prefetch: &usize| choose(&need(*prefetch)) == Ok(reading);
         let most = (start..=fits.min(PREFETCH_MOST)).rev().find(is_same).unwrap_or(start);
-        // Batches may turn out larger than they are on average, if that costs nothing else.
+        // Batches may be larger than the mean, if the allowance does not change the reading mode.
         let roomy = Need { batch_bytes: budget_bytes / 2, ..shape };
         let batches_bytes = match choose(&roomy) == Ok(reading) {
             true => roomy.batch_bytes,
@@ -225,7 +225,7 @@ impl Planner {
         Ok(reading)
     }
 
-    /// Reads what is only known by place, then assembles on the computing threads.
+    /// Reads rows known only by position, then assembles on the computing threads.
     pub(crate) fn assemble(
         &self,
         ticket: Ticket,

@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use shardfeed_plan::dynamic::Groups;
 use shardfeed_plan::{EpochPlan, JobIdentity, Line, PlanError, Segment, Tail};
 
-/// Lines kept: the epoch that is consumed and the one that is read ahead.
+/// Cached epoch sequences: that of the epoch being consumed and that of the epoch being read ahead.
 const LINES_KEPT: usize = 2;
 
-/// Plans of a dataset's epochs, the last lines kept: whoever consumes and whoever reads ask for the
-/// same ones.
+/// Plans of a dataset's epochs, with the latest epoch sequences cached: the consumer and the reader
+/// use the same ones.
 #[derive(Debug)]
 pub struct Plans {
     counts: Vec<u64>,
@@ -18,13 +18,13 @@ pub struct Plans {
 }
 
 impl Plans {
-    /// Plans over shards of so many records.
-    /// - `rules`: what happens at the end of an epoch, and slots of an epoch that exist at most.
+    /// Creates plans over shards with these numbers of records.
+    /// - `rules`: the treatment of an epoch's tail, and the maximum number of entries in an epoch.
     pub fn new(counts: Vec<u64>, rules: (Tail, Option<u64>)) -> Self {
         Self { counts, rules, lines: Mutex::default() }
     }
 
-    /// The plan of an epoch that is made of `segments`.
+    /// Returns the plan of an epoch that consists of `segments`.
     ///
     /// # Errors  See [`PlanError`].
     pub fn plan(
@@ -39,7 +39,7 @@ impl Plans {
         EpochPlan::new(line, shuffle, epoch, self.rules, segments, world_size).map(Arc::new)
     }
 
-    /// The groups of an epoch of a dynamic job.
+    /// Returns the groups of an epoch of a dynamic job.
     ///
     /// # Errors  See [`PlanError`].
     pub fn groups(&self, identity: &JobIdentity, epoch: u64) -> Result<Groups, PlanError> {

@@ -24,27 +24,27 @@ use crate::sequence::{Delivered, Outcome, Shared, State};
 use crate::stream::{ReadCounters, StreamTools};
 use crate::tuning::{PREFETCH_START, Tuning};
 
-/// Chunks kept for reuse at most.
+/// Maximum number of chunks kept for reuse.
 const CHUNKS_KEEP: usize = 64;
-/// And of the memory budget one part in so many.
+/// Divisor of the memory budget that gives the maximum bytes of these chunks.
 const CHUNKS_PART: u64 = 8;
 
-/// How long stopping waits for a read that is under way.
+/// Maximum time that stopping waits for a read in progress.
 const STOP_WAIT: Duration = Duration::from_secs(1);
 
-/// The plan of an epoch, as whoever assigns work says.
+/// Callback that returns the plan of an epoch, from the component that assigns work.
 pub type PlanOf = Box<dyn FnMut(u64) -> Result<Arc<EpochPlan>, LoadError> + Send>;
 
-/// Who says what a rank reads.
+/// Source of a rank's samples.
 pub enum Assignment {
-    /// The plan of an epoch; asked for each epoch once, in ascending order.
+    /// The plan of an epoch; requested once for each epoch, in ascending order.
     Planned(PlanOf),
-    /// Whoever grants groups.
+    /// Grants of groups.
     Dynamic(DynamicRank),
 }
 
 impl Assignment {
-    /// What `lease` gives the right to read of a job.
+    /// Creates the assignment for a lease of a job.
     pub fn of(
         control: Arc<dyn Control>,
         lease: &Lease,
@@ -67,78 +67,78 @@ impl Assignment {
     }
 }
 
-/// What a rank reads, and how far ahead.
+/// Inputs, position and limits of reading ahead for one rank.
 pub struct PrefetchOptions {
-    /// The dataset.
+    /// The dataset to read.
     pub dataset: Arc<Dataset>,
-    /// What becomes of a record.
+    /// Features, operators and outputs of its records.
     pub schema: Arc<Schema>,
-    /// What happens when a record is corrupt.
+    /// Policy for corrupt records.
     pub corrupt: Corrupt,
     /// Slots that batches are written into.
     pub slots: SlotPool,
-    /// This rank.
+    /// The rank that is read for.
     pub rank: u64,
-    /// Where to start.
+    /// Epoch to start in.
     pub epoch: u64,
     /// Step of `epoch` to start at.
     pub step: u64,
-    /// Batches ready or in work at most; `None`: as many as turn out to be of use.
+    /// Maximum number of batches ready or in progress; `None`: chosen while reading.
     pub prefetch: Option<usize>,
-    /// Bytes for records in reading and batches ahead.
+    /// Bytes for records being read and batches ahead.
     pub budget_bytes: u64,
-    /// This process reads because a worker was lost or stopped serving the rank.
+    /// True if this process reads because a worker was lost or stopped serving the rank.
     pub took_over: bool,
 }
 
-/// What a look for the next batch found.
+/// Result of polling for the next batch.
 #[derive(Debug)]
 pub enum Polled {
     /// The next batch.
     Ready(Box<Delivered>),
-    /// A dynamic job: the rank gets nothing more of this epoch.
+    /// Dynamic jobs only: the rank gets no more samples in this epoch.
     EpochEnd {
-        /// The epoch.
+        /// The epoch that ended.
         epoch: u64,
-        /// Steps that it had for this rank.
+        /// Steps of that epoch for this rank.
         steps: u64,
     },
-    /// Not yet.
+    /// No batch is ready yet.
     Pending,
 }
 
-/// What a prefetcher chose and holds.
+/// Settings and counters of a prefetcher.
 #[derive(Clone, Copy, Debug)]
 pub struct PrefetchStats {
-    /// Batches ready and not given to anybody.
+    /// Batches that are ready and not handed out.
     pub ready: usize,
-    /// Batches that were given to somebody who passes them on, and that the trainer has not taken.
+    /// Batches that were handed out for forwarding and not yet taken by the trainer.
     pub shown: usize,
     /// Batches that are being read or assembled.
     pub in_work: usize,
-    /// Batches ahead at most, after the memory budget had its say.
+    /// Maximum number of batches ahead, within the memory budget.
     pub prefetch: usize,
-    /// Bytes for records in reading and batches ahead.
+    /// Bytes for records being read and batches ahead.
     pub budget_bytes: u64,
-    /// How files are read; `None` before the first plan.
+    /// Reading mode; `None` before the first plan.
     pub reading: Option<Reading>,
-    /// Bytes that were read from shards.
+    /// Bytes read from shards.
     pub read_bytes: u64,
-    /// Bytes of compressed shards that were inflated only to be passed over.
+    /// Bytes of compressed shards that were inflated only to be skipped.
     pub reinflated_bytes: u64,
-    /// What reading remote files cost; `None` if files are local.
+    /// Requests for remote files; `None` if files are local.
     pub remote: Option<RemoteStats>,
     /// Slots that exist and are in use.
     pub slots: SlotPoolStats,
     /// Time that the trainer waited.
     pub waited: Duration,
-    /// Of a dynamic job: what it was granted.
+    /// Dynamic jobs only: samples granted.
     pub granted: Option<GrantStats>,
-    /// Where time went.
+    /// Time breakdown.
     pub account: Account,
 }
 
-/// Reads ahead of one rank's trainer until dropped.
+/// Reads ahead for one rank's trainer until dropped.
 #[derive(Debug)]
 pub struct Prefetch {
     shared: Arc<Shared>,
@@ -148,7 +148,7 @@ pub struct Prefetch {
     slots: SlotPool,
     budget_bytes: u64,
     is_remote: bool,
-    /// Tells everything that reads to stop.
+    /// Stops all reads when set.
     stop: Arc<AtomicBool>,
 }
 
@@ -231,7 +231,7 @@ impl Prefetch {
 
     /// Waits at most `timeout` for the next batch, strictly in sequence, and takes it.
     ///
-    /// # Errors  What stopped the reading; nothing comes after it.
+    /// # Errors  The error that stopped reading; no batch follows it.
     pub fn poll(&mut self, timeout: Duration) -> Result<Polled, LoadError> {
         let polled = self.show(timeout)?;
         if let Polled::Ready(delivered) = &polled {
@@ -240,8 +240,8 @@ impl Prefetch {
         Ok(polled)
     }
 
-    /// Lets `see` have those of the next `count` batches that are ready, in sequence, without taking
-    /// them. Nothing goes on meanwhile, so it should only note what it sees.
+    /// Calls `see` for those of the next `count` batches that are ready, in sequence, without
+    /// taking them. All other work is blocked meanwhile, so `see` should be short.
     pub fn peek(&mut self, count: usize, see: &mut dyn FnMut(&mut Batch)) {
         let mut state = self.shared.lock();
         for place in (self.next..).take(count) {
@@ -252,15 +252,15 @@ impl Prefetch {
         }
     }
 
-    /// A handle to say that batches that were shown were taken.
+    /// Returns a handle to report that shown batches were taken.
     pub fn taken(&self) -> Taken {
         Taken { shared: Arc::clone(&self.shared) }
     }
 
-    /// As [`Prefetch::poll`], but the batch counts as ahead until it is [taken](Taken::take): for one
-    /// who passes it on to somebody who takes it later.
+    /// As [`Prefetch::poll`], but the batch counts as ahead until it is [taken](Taken::take): for a
+    /// caller that forwards it to a consumer that takes it later.
     ///
-    /// # Errors  What stopped the reading; nothing comes after it.
+    /// # Errors  The error that stopped reading; no batch follows it.
     pub fn show(&mut self, timeout: Duration) -> Result<Polled, LoadError> {
         let begun = Instant::now();
         let mut state = self.shared.lock();
@@ -291,7 +291,7 @@ impl Prefetch {
             }
             state = self.shared.lock();
             if gate == Gate::Never {
-                // What follows says why.
+                // A later result states the reason.
                 state.results.remove(&self.next);
                 state.taken += 1;
                 self.next += 1;
@@ -319,12 +319,12 @@ impl Prefetch {
         })
     }
 
-    /// Whether what is made may be delivered, as far as the coordinator's word goes.
+    /// Records whether batches may be delivered: whether the coordinator has confirmed the lease.
     pub fn confirmed(&self, is_confirmed: bool) {
         self.shared.counters.meter.confirmed(is_confirmed);
     }
 
-    /// What was chosen and what is held.
+    /// Returns the current settings and counters.
     pub fn stats(&self) -> PrefetchStats {
         let state = self.shared.lock();
         let counters = &self.shared.counters;
@@ -346,25 +346,25 @@ impl Prefetch {
     }
 }
 
-/// Whether there is a batch at a place of the sequence; else it is an end, or an error.
+/// True if a result of the sequence is a batch, false if it is an end or an error.
 fn is_batch(result: &Result<Outcome, LoadError>) -> bool {
     matches!(result, Ok(Outcome::Batch(_)))
 }
 
-/// Says that batches were taken, so that others may be started.
+/// Handle to report that batches were taken, so that more may be started.
 #[derive(Clone, Debug)]
 pub struct Taken {
     shared: Arc<Shared>,
 }
 
 impl Taken {
-    /// The trainer has waited for its next batch for so long by now.
+    /// Records that the trainer has waited `waiting` for its next batch.
     pub fn waits(&self, waiting: Duration) {
         self.shared.counters.meter.waits(waiting);
         self.tune();
     }
 
-    /// What the trainer spent on a batch that it took.
+    /// Records the time that the trainer spent on a batch that it took.
     pub fn account(&self, demand: &Demand) {
         self.shared.counters.meter.took(demand);
         self.tune();
@@ -377,7 +377,7 @@ impl Taken {
         }
     }
 
-    /// `batches` that were shown were taken; their slots together have `bytes`.
+    /// Records that `batches` shown batches were taken; their slots have `bytes` in total.
     pub fn take(&self, batches: usize, bytes: usize) {
         let mut state = self.shared.lock();
         debug_assert!(batches <= state.shown, "only what was shown can be taken");
@@ -406,7 +406,7 @@ impl Drop for Prefetch {
             state = wait.unwrap_or_else(PoisonError::into_inner).0;
         }
         if !state.planner_ended {
-            // Storage that hangs must not hang the trainer as well; the thread ends with its read.
+            // Hung storage must not block the trainer; the thread ends with its read.
             tracing::warn!("a read is still under way, leaving its thread behind");
             return;
         }

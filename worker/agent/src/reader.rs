@@ -1,4 +1,4 @@
-//! The rows of one rank's steps, gathered in plan order from what is read ahead.
+//! The rows of one rank's steps, collected in plan order from the shards read ahead.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -12,29 +12,29 @@ use crate::gather::{Gathered, Item, PendingRow};
 use crate::place::Places;
 use crate::stream::{StreamTools, Streams};
 
-/// Samples that are looked at beforehand to open the files that come next.
+/// Samples examined in advance to open the files that come next.
 const LOOK_AHEAD: u64 = 2048;
 
-/// Reads what one rank needs of one epoch, step by step.
+/// Reads the samples of one rank in one epoch, step by step.
 #[derive(Debug)]
 pub(crate) struct RankReader {
     plan: Arc<EpochPlan>,
     rank: u64,
     reading: Reading,
     tools: StreamTools,
-    /// By lane of the step's segment and lane of the line: after a new cut two lanes of a rank may
-    /// read different parts of one.
+    /// By lane of the step's segment and lane of the epoch sequence: after a new segment begins,
+    /// two lanes of a rank may read different parts of one lane of the sequence.
     feeds: BTreeMap<(u64, u64), Feed>,
-    /// Padding repeats the line from its start.
+    /// Padding repeats the epoch sequence from its start.
     padding: Streams,
 }
 
-/// A lane in reading.
+/// A lane being read.
 #[derive(Debug)]
 pub(crate) struct Feed {
     lane: LaneFeed<Item, LoadError>,
     source: Source,
-    /// What is on its way into a batch.
+    /// Items on their way into a batch.
     items: Vec<Item>,
     used_at: u64,
 }
@@ -59,7 +59,7 @@ impl RankReader {
         Self { plan, rank, reading, tools, feeds: BTreeMap::new(), padding }
     }
 
-    /// The rows of a step, in order; steps are asked for in ascending order.
+    /// Returns the rows of a step, in order; steps are requested in ascending order.
     pub(crate) fn rows(&mut self, step: u64) -> Result<Gathered, LoadError> {
         let runs = self.plan.slot_runs(step, self.rank)?;
         let rows: u64 = runs.iter().map(|run| run.slots).sum();
@@ -75,12 +75,12 @@ impl RankReader {
                 }
             }
         }
-        // A lane that gave nothing is not needed now; if it comes again it is read anew.
+        // A lane that gave no rows is not needed now; if it is needed again, it is reopened.
         self.feeds.retain(|_, feed| feed.used_at == step);
         Ok(gathered)
     }
 
-    /// Takes as many as there are `slots` from a lane, for a lane of the step's segment.
+    /// Takes `slots` rows from a lane of the epoch sequence, for a lane of the step's segment.
     fn take(
         &mut self,
         (lane, at): (u64, LanePosition),
@@ -89,8 +89,9 @@ impl RankReader {
         into: &mut Gathered,
     ) -> Result<(), LoadError> {
         let key = (lane, at.lane);
-        // After ranks stopped at different steps a lane goes on with one rank's rest after another's,
-        // so it may go back on the line's lane; then it is read anew from there.
+        // After ranks stopped at different steps, a lane continues with the remainders of one rank
+        // after another, so it may go back on its lane of the epoch sequence; then it is reopened
+        // there.
         let fits = |feed: &Feed| feed.next_output() <= at.output;
         if !self.feeds.get(&key).is_some_and(fits) {
             let lane = self.plan.lane(at.lane);
@@ -104,7 +105,7 @@ impl RankReader {
 }
 
 impl Feed {
-    /// A lane from an output on; its first shards are in reading from here on.
+    /// Opens a lane from an output on; reading of its first shards starts here.
     pub(crate) fn new(
         lane: &Lane,
         output: u64,
@@ -126,7 +127,7 @@ impl Feed {
         Ok(Self { lane: LaneFeed::new(lane, output)?, source, items: Vec::new(), used_at: 0 })
     }
 
-    /// Appends what stands at `outputs`, which are taken in ascending order.
+    /// Appends the items of `outputs`, which are taken in ascending order.
     pub(crate) fn take(
         &mut self,
         outputs: Range<u64>,
@@ -144,30 +145,30 @@ impl Feed {
         Ok(())
     }
 
-    /// The first output that may still be taken.
+    /// Returns the first output that may still be taken.
     pub(crate) fn next_output(&self) -> u64 {
         self.lane.next_output()
     }
 
-    /// Whether there is no further shard of the lane to begin with.
+    /// True if reading of all the lane's shards has started.
     pub(crate) fn is_all_in_reading(&self) -> bool {
         match &self.source {
-            // What is read by place is not read ahead.
+            // Positions are not read ahead.
             Source::Places(_) => false,
             Source::Streams { ahead, .. } => ahead.is_done,
         }
     }
 }
 
-/// The samples that come next, looked at beforehand so that their shards are in reading in time.
+/// The samples that come next, examined in advance so that reading of their shards starts in time.
 #[derive(Debug)]
 struct Ahead {
     inputs: Inputs,
-    /// The next ones, whose shard found no room yet.
+    /// The next samples, whose shard could not be started yet.
     waiting: Option<(Sample, u64)>,
-    /// Samples looked at and not loaded yet.
+    /// Samples examined and not loaded yet.
     distance: u64,
-    /// There is no further one to look at.
+    /// True if no further samples are left to examine.
     is_done: bool,
 }
 
@@ -176,7 +177,7 @@ impl Ahead {
         Self { inputs, waiting: None, distance: 0, is_done: false }
     }
 
-    /// Starts what there is room for, up to [`LOOK_AHEAD`] samples from here.
+    /// Starts shards while the limit allows, up to [`LOOK_AHEAD`] samples from here.
     fn prime(&mut self, streams: &mut Streams) {
         while self.distance < LOOK_AHEAD {
             let most = LOOK_AHEAD - self.distance;
@@ -193,7 +194,8 @@ impl Ahead {
         }
     }
 
-    /// So many samples are being loaded: the oldest of those looked at, then those that wait or come next.
+    /// Accounts for `samples` being loaded: first those examined, then those that wait or come
+    /// next.
     fn pass(&mut self, samples: u64) {
         let looked_at = samples.min(self.distance);
         self.distance -= looked_at;

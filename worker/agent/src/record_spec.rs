@@ -1,7 +1,7 @@
-//! A job's `RecordSpec` as the message that processes exchange, and back.
+//! Conversions between a job's `RecordSpec` and the message that processes exchange.
 //!
-//! A feature has a message of its own. An operator's arguments travel by name, as serde writes them,
-//! so that a new operator needs no code here.
+//! A feature has its own message type. An operator's arguments are encoded by name, as serde writes
+//! them, so that a new operator needs no code here.
 
 use serde_json::{Map, Number, Value};
 use shardfeed_pipeline::{OPERATORS_VERSION, Operation, Operator, ParseSpec, RecordSpec, Schema};
@@ -24,33 +24,33 @@ pub struct EncodedSpec {
 }
 
 impl EncodedSpec {
-    /// The encoding of what `schema` was made of. The paths of side tables are not part of it.
+    /// Encodes the spec of `schema`, without the paths of side tables.
     ///
-    /// # Errors  It is larger than a job's spec may be.
+    /// # Errors  The encoding is larger than the limit for a job's spec.
     pub fn of(schema: &Schema) -> Result<Self, LoadError> {
         let bytes = message(schema.spec()).encode_canonical().map_err(|error| refused(&error))?;
         let digest = record_spec_digest(&bytes);
         Ok(Self { bytes, digest })
     }
 
-    /// Of records as they are.
+    /// Returns the spec of raw records.
     pub fn raw() -> Self {
         Self::of(&Schema::raw()).expect("it is small")
     }
 
-    /// The bytes.
+    /// Returns the encoded bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// As an identity names it.
+    /// Returns the digest in the form for an identity.
     pub fn records(&self) -> Records {
         Records::RecordSpec(self.digest)
     }
 
-    /// The spec that `bytes` encode, whose side tables have no path.
+    /// Decodes `bytes` to a spec, whose side tables have no path.
     ///
-    /// # Errors  The bytes are not a canonical encoding; they name what this release does not know.
+    /// # Errors  The bytes are not a canonical encoding, or contain names unknown to this release.
     pub fn decode(bytes: &[u8]) -> Result<RecordSpec, LoadError> {
         let spec =
             spec(wire::RecordSpec::decode_canonical(bytes).map_err(|error| refused(&error))?);
@@ -264,7 +264,7 @@ fn arguments_to(fields: Map<String, Value>) -> Vec<wire::Argument> {
 
 fn argument_to(value: Value) -> Option<Kind> {
     Some(match value {
-        // What JSON has no number for; no operator accepts it.
+        // A number that JSON cannot represent; no operator accepts it.
         Value::Null => return None,
         Value::Bool(flag) => Kind::Flag(flag),
         Value::String(text) => Kind::Text(text),

@@ -1,7 +1,8 @@
-//! Files in object stores and on web servers: listed, looked at, and read by ranges.
+//! Files in object stores and on web servers: listing, change stamps, and reads of ranges.
 //!
-//! One in flight is a range; it is read again from the byte where it ended, until its time is up. What
-//! answers is checked against the change stamp each time, so that bytes of two versions never meet.
+//! Each request is for a range. An interrupted range is requested again from the byte where it
+//! ended, until its time is up. Each response is checked against the change stamp, so that bytes of
+//! two versions are never mixed.
 
 mod bucket;
 mod fault;

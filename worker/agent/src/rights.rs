@@ -1,5 +1,5 @@
-//! Which files a worker reads for whom: below its data roots with its own rights, elsewhere only what the
-//! trainer's user could open.
+//! Access to files on behalf of trainers: below its data roots a worker reads with its own rights,
+//! elsewhere only what the trainer's user may open.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -23,22 +23,22 @@ use crate::discover::Found;
 use crate::error::LoadError;
 use crate::looks::{each, moved};
 
-/// How often whoever waits for files is asked whether it still wants to.
+/// Interval at which a caller that waits for files is asked whether to continue.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Folders and URL prefixes below which a worker reads; none: it has no such list.
+/// Folders and URL prefixes below which a worker reads; empty: there is no restriction list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DataRoots {
-    /// As they were given, folders without empty, `.` and `..` components.
+    /// The roots as given; folders without empty, `.` and `..` components.
     given: Vec<String>,
-    /// The folders among them, without symbolic links.
+    /// The folders among them, with symbolic links resolved.
     resolved: Vec<String>,
 }
 
 impl DataRoots {
-    /// A list of absolute folders that exist, and URL prefixes.
+    /// Creates a list of absolute folders that exist, and URL prefixes.
     ///
-    /// # Errors  What is wrong with which one.
+    /// # Errors  The invalid root and the reason.
     pub fn new(given: Vec<String>) -> Result<Self, String> {
         let (mut plain, mut resolved) = (vec![], vec![]);
         for root in given {
@@ -63,12 +63,12 @@ impl DataRoots {
         Ok(Self { given: plain, resolved })
     }
 
-    /// As they were given.
+    /// Returns the roots as given.
     pub(crate) fn given(&self) -> &[String] {
         &self.given
     }
 
-    /// Whether all that `patterns` name lies below them, by its name.
+    /// True if all `patterns` are below the roots, by name.
     fn cover(&self, patterns: &[String]) -> bool {
         patterns.iter().all(|pattern| {
             let folder = fixed_folder(pattern);
@@ -76,8 +76,9 @@ impl DataRoots {
         })
     }
 
-    /// Whether all files lie below them, wherever symbolic links lead.
-    /// - `go_on`: asked while they are looked at, and told whether any was since; `false` gives up.
+    /// Returns true if all files are below the roots after symbolic links are resolved.
+    /// - `go_on`: called during the looks with `true` if one was completed since the last call;
+    ///   `false` cancels.
     ///
     /// # Errors  `Interrupted`.
     fn hold(
@@ -110,9 +111,10 @@ impl DataRoots {
         Ok(!each(files, &mut moved(go_on), is_file_inside)?.contains(&false))
     }
 
-    /// Refuses a scan of patterns that lie elsewhere, by their names or by symbolic links, before a file is looked at.
+    /// Rejects a scan of patterns outside the roots, by name or by symbolic links, before any file
+    /// is examined.
     ///
-    /// # Errors  `Denied`, whether there is such a file or not.
+    /// # Errors  `Denied`, whether such a file exists or not.
     pub(crate) fn check(&self, patterns: &[String]) -> Result<(), LoadError> {
         let is_inside = |pattern: &String| !self.leads_outside(fixed_folder(pattern));
         match self.given.is_empty() || (self.cover(patterns) && patterns.iter().all(is_inside)) {
@@ -121,15 +123,16 @@ impl DataRoots {
         }
     }
 
-    /// Whether symbolic links lead from the part of a folder's path that exists to a place outside.
+    /// True if symbolic links in the existing part of a folder's path lead outside the roots.
     fn leads_outside(&self, folder: &str) -> bool {
         let there = Path::new(folder).ancestors().find_map(|path| fs::canonicalize(path).ok());
         let is_local = !folder.contains("://");
         is_local && there.is_some_and(|path| !is_below(&self.resolved, &path.display().to_string()))
     }
 
-    /// Refuses a scan of files that symbolic links lead elsewhere.
-    /// - `go_on`: asked while they are looked at, and told whether any was since; `false` gives up.
+    /// Rejects a scan of files that symbolic links lead outside the roots.
+    /// - `go_on`: called during the looks with `true` if one was completed since the last call;
+    ///   `false` cancels.
     ///
     /// # Errors  `Denied`; `Interrupted`.
     pub(crate) fn check_found(
@@ -150,26 +153,27 @@ fn outside(patterns: &[String]) -> LoadError {
     WireError::new(ErrorKind::Denied, message).into()
 }
 
-/// With whose rights files are listed and opened.
+/// User whose rights are used to list and open files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Rights {
-    /// The worker's, everywhere: it asks for itself, or for root or its own user.
+    /// The worker's, everywhere: for itself, for root, or for its own user.
     Own,
-    /// The worker's below these roots.
+    /// The worker's, below these roots.
     Below(DataRoots),
     /// Those of another user.
     Of(User),
 }
 
 impl Rights {
-    /// The worker's below its data roots, or everywhere if it has none.
+    /// Returns the worker's rights below its data roots, or everywhere if it has none.
     pub(crate) fn below(roots: &DataRoots) -> Self {
         if roots.given.is_empty() { Self::Own } else { Self::Below(roots.clone()) }
     }
 
-    /// With whose rights `patterns` are read for a trainer; `peer`: `None` in its own process.
+    /// Returns the rights to read `patterns` for a trainer; `peer`: `None` in the trainer's own
+    /// process.
     ///
-    /// # Errors  `Denied`: the worker cannot tell what the trainer's user may open.
+    /// # Errors  `Denied`: the worker cannot determine which files the trainer's user may open.
     pub(crate) fn of(
         roots: &DataRoots,
         peer: Option<Peer>,
@@ -196,10 +200,11 @@ impl Rights {
         }
     }
 
-    /// Refuses files that these rights do not open; to be asked where [`Rights::run`] works.
-    /// - `go_on`: asked while they are looked at, and told whether any was since; `false` gives up.
+    /// Rejects files that these rights do not open; call it within [`Rights::run`].
+    /// - `go_on`: called during the looks with `true` if one was completed since the last call;
+    ///   `false` cancels.
     ///
-    /// # Errors  `Denied` or `Io`, by name; `Interrupted`.
+    /// # Errors  `Denied` or `Io`, with the file's name; `Interrupted`.
     pub(crate) fn check(
         &self,
         root: &Path,
@@ -225,10 +230,10 @@ impl Rights {
         }
     }
 
-    /// Opens a file with these rights, and checks the file that was opened: its path may have been replaced by a
-    /// symbolic link since [`Rights::check`].
+    /// Opens a file with these rights, and checks the opened file: its path may have been replaced
+    /// by a symbolic link since [`Rights::check`].
     ///
-    /// # Errors  As those of the system; `PermissionDenied`.
+    /// # Errors  Those of the system; `PermissionDenied`.
     pub(crate) fn open(&self, path: &Path) -> io::Result<File> {
         match self {
             Self::Own => open_file(path),
@@ -254,9 +259,10 @@ impl Rights {
         }
     }
 
-    /// Runs `work` with these rights on a thread of its own, so that storage that hangs holds nobody up. Threads that
-    /// `work` starts have them, too.
-    /// - `go_on`: asked now and then, with the time since `work` told that it moved on; `false` gives up.
+    /// Runs `work` with these rights on a separate thread, so that hung storage does not block the
+    /// caller. Threads that `work` starts have the same rights.
+    /// - `go_on`: called now and then with the time since `work` last reported progress; `false`
+    ///   cancels.
     ///
     /// # Errors  Those of `work`; `Interrupted`.
     pub(crate) fn run<T: Send + 'static>(
@@ -274,7 +280,7 @@ impl Rights {
                 !stopped.load(Ordering::Relaxed)
             };
             let result = rights.assume().and_then(|()| work(&mut tell));
-            // Nobody listens after an interrupt.
+            // The receiver is gone after an interrupt.
             let _ = sender.send(result);
         };
         std::thread::Builder::new()
@@ -314,13 +320,13 @@ impl Rights {
     }
 }
 
-/// Opens a file for reading. A FIFO is refused later, and must not be waited for.
+/// Opens a file for reading, without waiting for a writer of a FIFO, which is rejected later.
 fn open_file(path: &Path) -> io::Result<File> {
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     File::options().read(true).custom_flags(flags).open(path)
 }
 
-/// Somebody with other rights than the worker's.
+/// A user with other rights than the worker's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct User {
     pub(crate) uid: u32,
@@ -329,8 +335,8 @@ pub(crate) struct User {
 }
 
 impl User {
-    /// Gives this thread the user's rights. Only its effective ids change: by its real ones that user could send
-    /// signals to the worker.
+    /// Gives this thread the user's rights. Only the effective ids change: if the real ones did,
+    /// that user could send signals to the worker.
     fn assume(&self) -> io::Result<()> {
         let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
         set_thread_groups(&self.groups)?;
@@ -339,19 +345,19 @@ impl User {
     }
 }
 
-/// Who a trainer's process acts for; `None`: it has the worker's rights. What one may open, so may the same one from
-/// another process.
+/// Returns the user of a trainer's process; `None` if it has the worker's rights. Access depends
+/// only on the user, not on the process.
 pub(crate) fn user_of(peer: Option<Peer>) -> Option<User> {
     let peer = peer.filter(|peer| !is_own(peer))?;
     Some(User { uid: peer.uid, gid: peer.gid, groups: groups_of(&peer) })
 }
 
-/// Whether a trainer's user has the worker's rights anyway.
+/// True if a trainer's user has the worker's rights anyway.
 pub(crate) fn is_own(peer: &Peer) -> bool {
     peer.uid == 0 || peer.uid == geteuid().as_raw()
 }
 
-/// Groups that the process has beside its effective one, if it can be seen and is still of that user.
+/// Returns the supplementary groups of the process, if it is visible and still has that user.
 fn groups_of(peer: &Peer) -> Vec<Gid> {
     let status = peer.pid.and_then(|pid| fs::read_to_string(format!("/proc/{pid}/status")).ok());
     let status = status.unwrap_or_default();
@@ -422,7 +428,7 @@ mod tests {
         let own = geteuid().as_raw();
         assert_eq!(Rights::of(&none, peer(own), &texts(&["/x"])).unwrap(), Rights::Own);
         assert_eq!(Rights::of(&none, None, &texts(&["s3://b/x"])).unwrap(), Rights::Own);
-        // The worker's own credentials for a store are nobody else's.
+        // The worker's own credentials for a store must not serve other users.
         assert!(Rights::of(&none, peer(77_001), &texts(&["s3://b/x"])).is_err());
         let bucket = DataRoots::new(texts(&["s3://b"])).unwrap();
         assert!(Rights::of(&bucket, peer(77_001), &texts(&["s3://b/x"])).is_ok());
@@ -480,7 +486,7 @@ mod tests {
             assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{rights:?}: {error}");
             fs::rename(at("data/kept"), at("data/a")).unwrap();
         }
-        // The worker itself reads what it may.
+        // The worker itself can read the file.
         Rights::Own.open(&at("secret")).unwrap();
     }
 

@@ -1,5 +1,5 @@
-//! Scanning for the cluster: this worker takes parts of datasets that are new, lists or scans them,
-//! and tells what it found.
+//! Scanning for the cluster: this worker claims parts of new datasets, lists or scans them, and
+//! reports the results.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,22 +25,22 @@ use crate::listing::Listing;
 use crate::remote::is_remote;
 use crate::rights::Rights;
 
-/// How often it is looked whether to stop.
+/// Interval at which the thread checks whether to stop.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// Listings and scans at a time: one that waits for storage must not keep others waiting. Each has as many
-/// threads as it needs.
+/// Maximum number of concurrent listings and scans: one that waits for storage must not block
+/// others. Each uses its own threads.
 const SCANS_AT_ONCE: usize = 4;
 
-/// Threads that hang in storage after the coordinator gave their scans to others, at most: then nothing more is
-/// taken.
+/// Maximum number of threads that hang in storage after the coordinator reassigned their scans;
+/// beyond it no task is claimed.
 const HANGING_MAX: usize = 64;
 
-/// Waiting for another process's scan of the same folder counts as progress for so long.
+/// Maximum time that a wait for another process's scan of the same folder counts as progress.
 const LOCK_WAIT_MAX: Duration = Duration::from_secs(600);
 
-/// A report is made so often at most when the coordinator no longer has a chunk that was put: it may have
-/// been put on a node that does not lead any more.
+/// Maximum number of reports when the coordinator lacks a chunk that was put: it may have been put
+/// on a node that no longer leads.
 const REPORTS_MAX: u32 = 4;
 
 /// Scans for the cluster until dropped.
@@ -51,7 +51,7 @@ pub struct Scanner {
 }
 
 impl Scanner {
-    /// Starts to take scans.
+    /// Starts to claim scans.
     ///
     /// # Errors  The system has no threads.
     pub fn start(session: Arc<Session>, cache: CacheOptions) -> std::io::Result<Self> {
@@ -65,20 +65,21 @@ impl Scanner {
 
 impl Drop for Scanner {
     fn drop(&mut self) {
-        // The thread ends by itself within a moment; a read that hangs must hold nobody up.
+        // The thread ends shortly afterwards; it is not joined, as a hung read must not block the
+        // caller.
         self.stop.store(true, Ordering::Relaxed);
         drop(self.thread.take());
     }
 }
 
-/// A listing or scan that this worker has, as heartbeats tell of it.
+/// A listing or scan of this worker, as reported in heartbeats.
 #[derive(Debug)]
 pub(crate) struct Running {
     task: wire::ScanProgress,
     files: AtomicU64,
     bytes: AtomicU64,
     beat: AtomicU64,
-    /// The coordinator gave it to another worker, or the dataset was removed.
+    /// The coordinator reassigned it to another worker, or the dataset was removed.
     ended: AtomicBool,
 }
 
@@ -94,7 +95,7 @@ impl Running {
         Self { task, files, bytes, beat, ended: AtomicBool::new(false) }
     }
 
-    /// How far it is.
+    /// Returns its progress.
     pub(crate) fn progress(&self) -> wire::ScanProgress {
         wire::ScanProgress {
             files: self.files.load(Ordering::Relaxed),
@@ -104,7 +105,7 @@ impl Running {
         }
     }
 
-    /// Stops it if it is the one that ended.
+    /// Stops it if it is the scan that ended.
     pub(crate) fn end(&self, ended: &wire::ScanProgress) {
         let wire::ScanProgress { dataset, fencing, part, is_listing, .. } = &self.task;
         if (dataset, fencing, part, is_listing)
@@ -126,7 +127,7 @@ impl Running {
 struct Scan {
     session: Arc<Session>,
     cache: CacheOptions,
-    /// What is kept of the folder whose part was scanned last: others of its parts follow.
+    /// Cache of the folder whose part was scanned last: its other parts are likely next.
     kept: Mutex<Option<(PathBuf, Cache)>>,
     stop: Arc<AtomicBool>,
 }
@@ -168,7 +169,7 @@ impl Scan {
         !self.is_stopped() && hanging < HANGING_MAX && scans.len() - hanging < SCANS_AT_ONCE
     }
 
-    /// Works on a task beside others.
+    /// Starts a thread for a task.
     fn begin(self: &Arc<Self>, task: wire::ScanTask) {
         let running = Arc::new(Running::new(&task));
         self.session.add_scan(&running);
@@ -178,7 +179,7 @@ impl Scan {
             let at_work = AtWork { session: &scan.session, running: &of_task };
             scan.work(&task, &of_task);
             drop(at_work);
-            // There may be more to take now.
+            // There may be more tasks to claim now.
             scan.session.look_for_scans();
         });
         if let Err(error) = spawned {
@@ -204,8 +205,9 @@ impl Scan {
         !self.is_stopped() && !running.is_some_and(Running::is_ended)
     }
 
-    /// Tells of looks at files. While nothing moves it does not give up: what hangs in storage counts as a thread of
-    /// this scan, and as nobody's once it is left behind. A store that does not answer is asked for a bounded time.
+    /// Returns a callback that reports progress of looks at files. While there is none, only a stop
+    /// of this worker cancels: a thread that hangs in storage stays counted with this scan, whereas
+    /// an abandoned one would be counted nowhere. Requests to a store have a time limit.
     fn tells<'a>(&'a self, running: &'a Running) -> impl FnMut(bool) -> bool + 'a {
         move |is_moving| {
             if is_moving {
@@ -231,7 +233,8 @@ impl Scan {
         let told = match self.find(session, task, running) {
             Ok(()) => Ok(()),
             Err(LoadError::Interrupted) => return,
-            // A part that another worker took over in the meantime is none of ours.
+            // A part that was reassigned to another worker in the meantime is not an error of this
+            // one.
             Err(LoadError::Wire(error)) if error.kind == ErrorKind::Fenced => Err(error),
             Err(error) if !self.goes_on(Some(running)) => Err(error.to_wire()),
             Err(error) => self.fail(session, task, &error.to_wire()),
@@ -302,7 +305,7 @@ impl Scan {
         let listing = get_chunk(&self.session, &scan.chunk, &mut |_| goes_on())?;
         let listing = ListingChunk::decode(&listing).map_err(invalid)?;
         let root = PathBuf::from(&scan.root);
-        // With an ETag the listing has said all; others are looked at.
+        // Listed files with an ETag have a complete stamp; other files are examined.
         let known = listing.files.iter().map(|file| {
             let etag = Some(file.etag.clone()?);
             Some(ChangeStamp { size_bytes: file.size, modified_ns: 0, etag })
@@ -315,7 +318,7 @@ impl Scan {
         let mut progress = |state: ScanProgress| {
             running.files.store(state.files as u64, Ordering::Relaxed);
             running.bytes.store(state.bytes, Ordering::Relaxed);
-            // Reads of a store end by themselves, with an error that says more than silence.
+            // Reads of a store always end, with an error that is more specific than a stall.
             if is_remote || state.stage == ScanStage::Waiting && begun.elapsed() < LOCK_WAIT_MAX {
                 running.beat();
             }
@@ -384,7 +387,8 @@ impl Scan {
     }
 }
 
-/// A thread that works on a scan, which the session knows until it ends: by itself, or after storage that hangs.
+/// Guard of a scan's thread: the session lists the scan until the thread ends, which may be long
+/// after the end of the scan if storage hangs.
 struct AtWork<'a> {
     session: &'a Session,
     running: &'a Arc<Running>,
@@ -396,7 +400,7 @@ impl Drop for AtWork<'_> {
     }
 }
 
-/// Puts and reports, once more for as long as a chunk is not found.
+/// Puts chunks and reports; repeats while a chunk is not found.
 fn again(mut report: impl FnMut() -> Result<(), LoadError>) -> Result<(), LoadError> {
     let mut reports = 1;
     loop {
@@ -412,7 +416,7 @@ fn again(mut report: impl FnMut() -> Result<(), LoadError>) -> Result<(), LoadEr
     }
 }
 
-/// A chunk of entries; where it would be too large, with fewer marks: they only save walking.
+/// Encodes entries as a chunk; if it is too large, with fewer marks, which only save walking.
 fn encode(mut entries: Vec<FileEntry>) -> Result<Vec<u8>, LoadError> {
     loop {
         match EntriesChunk::new(entries.clone()).encode() {

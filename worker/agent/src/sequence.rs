@@ -1,4 +1,4 @@
-//! Finished batches in sequence, whoever finishes them first.
+//! Finished batches in sequence, independent of the order in which they finish.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,21 +20,21 @@ use crate::tuning::Tuning;
 pub struct Delivered {
     /// Epoch of the batch.
     pub epoch: u64,
-    /// Its step in the epoch.
+    /// Step in the epoch.
     pub step: u64,
     /// Its rows, as planned.
     pub samples: Vec<Planned>,
-    /// Those of them that were skipped: other records stand in their slots, not valid.
+    /// Samples that were skipped: their rows hold substitutes and are not valid.
     pub skipped: Vec<Skipped>,
-    /// What the trainer gets.
+    /// Contents for the trainer.
     pub batch: Batch,
 }
 
-/// What stands at a place of the sequence.
+/// Result at a position of the sequence.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     Batch(Delivered),
-    /// A dynamic job: the rank gets nothing more of this epoch, of which it had so many steps.
+    /// Dynamic jobs only: the rank gets no more samples in this epoch, which had `steps` for it.
     EpochEnd {
         epoch: u64,
         steps: u64,
@@ -46,34 +46,34 @@ pub(crate) struct Shared {
     pub(crate) state: Mutex<State>,
     /// A batch became ready, or the planner ended.
     pub(crate) ready: Condvar,
-    /// A batch was taken, or the planner shall stop.
+    /// A batch was taken, or the planner is to stop.
     pub(crate) room: Condvar,
     pub(crate) counters: Arc<ReadCounters>,
     pub(crate) tuning: Tuning,
-    /// Where the bytes are that batches are made of.
+    /// Memory of the chunks that batches are made of.
     pub(crate) chunks: ChunkPool,
-    /// What batches are written into.
+    /// Slots that batches are written into.
     pub(crate) slots: SlotPool,
 }
 
-/// How often it is looked whether chunks were let go.
+/// Interval at which released chunks are detected.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 #[derive(Debug)]
 pub(crate) struct State {
-    /// Finished batches by their place in the sequence.
+    /// Finished batches by their position in the sequence.
     pub(crate) results: BTreeMap<u64, Result<Outcome, LoadError>>,
     pub(crate) started: u64,
-    /// Batches that were shown to somebody who has not taken them yet.
+    /// Batches that were shown and not taken yet.
     pub(crate) shown: usize,
     pub(crate) taken: u64,
-    /// What batches ahead may use, and use.
+    /// Memory limit and use of batches ahead.
     pub(crate) budget: Room,
-    /// Batches that wait for room, by their place.
+    /// Batches that wait for memory, by their position.
     pub(crate) parked: BTreeMap<u64, Parked>,
     pub(crate) prefetch: usize,
     pub(crate) reading: Option<Reading>,
-    /// Of a dynamic job: what it was granted.
+    /// Dynamic jobs only: the granted list.
     pub(crate) feed: Option<Arc<Feed>>,
     pub(crate) stop: bool,
     pub(crate) planner_ended: bool,
@@ -118,7 +118,7 @@ impl Shared {
                 state.budget.begin(place);
                 return Some(Ticket { shared: Arc::clone(self), place, is_open: true });
             }
-            // Chunks are let go without a word.
+            // The release of chunks sends no notification.
             state = match ahead < state.prefetch {
                 true => {
                     let wait = self.room.wait_timeout(state, LOOK_EVERY);
@@ -129,7 +129,7 @@ impl Shared {
         }
     }
 
-    /// Batches that wait for room go on if there is some.
+    /// Resumes batches that wait for memory, as far as there is some.
     pub(crate) fn unpark(&self) {
         let mut state = self.lock();
         let taken = state.taken;
@@ -147,15 +147,16 @@ impl Shared {
 }
 
 impl State {
-    /// Whether the trainer waits for its first batch, whose records are in hand: then no other one takes
-    /// computing threads from it. What is read by place takes none, and may wait for storage for long.
+    /// True if the trainer waits for its first batch, whose records are being held: then no other
+    /// batch may take computing threads from it. Reading by position takes none, and may wait long
+    /// for storage.
     fn is_first_in_work(&self) -> bool {
         let is_alone = self.started == 1 && self.taken == 0 && self.shown == 0;
         is_alone && self.results.is_empty() && matches!(self.reading, Some(Reading::Hold { .. }))
     }
 }
 
-/// A batch that waits for room.
+/// A batch that waits for memory.
 pub(crate) struct Parked {
     bytes: usize,
     go_on: Box<dyn FnOnce() + Send>,
@@ -167,7 +168,7 @@ impl fmt::Debug for Parked {
     }
 }
 
-/// A place in the sequence that must be filled, whatever happens to whoever fills it.
+/// A position in the sequence that must be filled, even if the thread that fills it panics.
 pub(crate) struct Ticket {
     shared: Arc<Shared>,
     place: u64,
@@ -175,7 +176,7 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
-    /// Whether a slot of `bytes` may be taken for this place.
+    /// Returns true if a slot of `bytes` may be allocated for this position.
     ///
     /// # Errors  It will never fit.
     pub(crate) fn has_room(&self, bytes: usize) -> Result<bool, BatchTooLarge> {
@@ -190,13 +191,13 @@ impl Ticket {
         Ok(fits)
     }
 
-    /// Does `go_on` when there is room for a slot of `bytes`.
+    /// Returns a function that runs its argument once there is memory for a slot of `bytes`.
     pub(crate) fn park(&self, bytes: usize) -> impl FnOnce(Box<dyn FnOnce() + Send>) + use<> {
         let (shared, place) = (Arc::clone(&self.shared), self.place);
         move |go_on| {
             let parked = Parked { bytes: SlotPool::slot_bytes(bytes), go_on };
             shared.lock().parked.insert(place, parked);
-            // Room may have been made since it was asked for.
+            // Memory may have been released since the request.
             shared.unpark();
         }
     }
@@ -258,7 +259,7 @@ mod tests {
                 assert!(is_finished.load(Ordering::Acquire), "begun beside the first one");
                 others
             });
-            // Enough for the other thread to go on if nothing held it back.
+            // Enough time for the other thread to continue if it were not blocked.
             (0..10_000).for_each(|_| drop(shared.lock()));
             assert_eq!(shared.lock().started, 1);
             is_finished.store(true, Ordering::Release);

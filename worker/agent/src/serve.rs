@@ -13,8 +13,8 @@ use std::os::fd::BorrowedFd;
 use shardfeed_proto::trainer::v1 as wire;
 use shardfeed_socket::{Sender, SocketError};
 
-/// Sends a message. A trainer that does not read, because it is paused or evaluates a model, is waited for
-/// as long as its process lives and `wanted` says so.
+/// Sends a message. If the trainer does not read, because it is paused or evaluates a model, this
+/// waits while its process lives and `wanted` returns true.
 fn send(
     sender: &Sender<wire::ToTrainer>,
     message: wire::to_trainer::Message,

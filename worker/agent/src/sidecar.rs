@@ -1,10 +1,10 @@
-//! Files beside shards that say how many records these have: indexes of `tfrecord2idx`, and TFDS's
+//! Files beside shards that state their numbers of records: indexes of `tfrecord2idx`, and TFDS's
 //! `dataset_info.json`.
 //!
-//! What decides is the shards' content: it is scanned, whatever these files say, because the content digest
-//! is made of every record's length and checksum. So they are good for two things: a number before anything
-//! is scanned, and a second opinion. A shard that was cut off between two records looks whole, and only
-//! somebody who counted when it was written can tell.
+//! The shards' content is authoritative and is always scanned, because the content digest covers
+//! every record's length and checksum. These files therefore serve two purposes: a number before
+//! the scan, and a cross-check. A shard that was cut off between two records looks intact; only a
+//! count made when it was written reveals the loss.
 
 mod idx;
 mod tfds;
@@ -18,42 +18,43 @@ use crate::error::LoadError;
 use crate::looks::{aside, each};
 use crate::remote::is_remote;
 
-/// What files beside a dataset's shards say of them.
+/// Statements of the files beside a dataset's shards.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sidecars {
-    /// What is said of each shard, in the order in which they were given.
+    /// Counts for each shard, in the order in which the shards were given.
     counts: Vec<Vec<Count>>,
-    /// What is wrong with files beside the shards, and files that should be there and are not.
+    /// Faults of files beside the shards, and files that are missing.
     faults: Vec<Fault>,
 }
 
-/// How many records a shard has, as a file beside it says.
+/// Number of a shard's records according to a file beside it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Count {
-    /// Records.
+    /// Number of records.
     pub records: u64,
     /// Absolute path of the file.
     pub by: PathBuf,
 }
 
-/// Something that a file beside shards says and that is not so, or that is wrong with it.
+/// A false statement of a file beside shards, or a fault of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// Absolute path of the file.
     pub file: PathBuf,
-    /// What is wrong, in words that go on after the file's name.
+    /// The fault as a phrase that follows the file's name.
     pub what: String,
 }
 
-/// What one file says.
+/// Statement of one file.
 type Said = Result<Count, Fault>;
 
 impl Sidecars {
-    /// Reads the files beside local shards; there is nothing beside remote ones.
+    /// Reads the files beside local shards; remote shards have none.
     ///
-    /// Of an index every line is read, and compared with its shard: its size, and up to 64 of its frames.
+    /// Every line of an index is read and compared with its shard: with its size, and with up to 64
+    /// of its frames.
     /// - `paths`: of the shards, relative to `root`.
-    /// - `go_on`: asked ten times a second, with the number of looks that are done; `false` gives up.
+    /// - `go_on`: called ten times a second with the number of completed looks; `false` cancels.
     ///
     /// # Errors  `Interrupted`; the system has no threads.
     pub fn beside(
@@ -133,32 +134,33 @@ impl Sidecars {
         Ok(())
     }
 
-    /// What is said of a shard, in the order of the names of those who say it; they may differ.
+    /// Returns the counts for a shard, in the order of their files' names; they may differ.
     ///
     /// # Panics
-    /// If there are not so many shards.
+    /// If there is no such shard.
     pub fn counts(&self, shard: usize) -> &[Count] {
         &self.counts[shard]
     }
 
-    /// The number that all who say one agree on; `None` if nobody says one, or they differ.
+    /// Returns the number that all counts for a shard agree on; `None` if there is none, or they
+    /// differ.
     ///
     /// # Panics
-    /// If there are not so many shards.
+    /// If there is no such shard.
     pub fn records(&self, shard: usize) -> Option<u64> {
         let (first, others) = self.counts[shard].split_first()?;
         others.iter().all(|count| count.records == first.records).then_some(first.records)
     }
 
-    /// What is wrong with files beside the shards.
+    /// Returns the faults of files beside the shards.
     pub fn faults(&self) -> &[Fault] {
         &self.faults
     }
 
-    /// What is said of a shard that has `records` and is not so.
+    /// Returns the counts for a shard that differ from its actual `records`.
     ///
     /// # Panics
-    /// If there are not so many shards.
+    /// If there is no such shard.
     pub fn disagreements(&self, shard: usize, path: &str, records: u64) -> Vec<Fault> {
         let wrong = self.counts[shard].iter().filter(|count| count.records != records);
         let fault = |count: &Count| Fault {
@@ -169,7 +171,7 @@ impl Sidecars {
     }
 }
 
-/// What indexes beside a shard say.
+/// Returns the statements of indexes beside a shard.
 fn of_index(shard: &Path) -> Vec<Said> {
     let there = idx::names(shard).filter(|path| path != shard && path.is_file());
     let read = |path: PathBuf| {

@@ -1,4 +1,4 @@
-//! The bytes of a stored file front to back, wherever it is: for tools that look at files by themselves.
+//! Sequential reads of a stored file, local or remote: for tools that examine files on their own.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -12,10 +12,10 @@ use crate::error::LoadError;
 use crate::index::stamp;
 use crate::remote::{Reach, RemoteFile, is_remote};
 
-/// Bytes of one request of a remote file, and requests under way.
+/// Bytes of one request of a remote file, and requests in flight.
 const REMOTE_BLOCK: (usize, usize) = (4 << 20, 4);
 
-/// A stored file that is open; reading gives its bytes as they are stored.
+/// An open stored file; reads return its bytes as stored.
 #[derive(Debug)]
 pub struct StoredFile {
     /// Bytes of the file.
@@ -31,9 +31,9 @@ enum Source {
 
 impl StoredFile {
     /// Opens a file by its path or URL.
-    /// - `known`: how it looked when it was found, if it is remote and somebody looked.
+    /// - `known`: its change stamp, if it is remote and was already examined.
     ///
-    /// # Errors  It is not there, or cannot be reached.
+    /// # Errors  The file does not exist, or cannot be reached.
     pub fn open(path: &Path, known: Option<&ChangeStamp>) -> Result<Self, LoadError> {
         if !is_remote(path) {
             let failed = |source| LoadError::Io { file: path.display().to_string(), source };

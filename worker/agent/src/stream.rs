@@ -1,4 +1,4 @@
-//! Reading shards front to back, one chunk ahead of what is asked for.
+//! Sequential reading of shards, one chunk ahead of the requested record.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -19,30 +19,30 @@ use crate::io_pool::IoPool;
 use crate::meter::Meter;
 use crate::place::Trails;
 
-/// Bytes that are read at once for a single record.
+/// Bytes read at once for a single record.
 const ONE_RECORD_BYTES: usize = 64 << 10;
 
-/// A record's length and checksums in its file.
+/// Bytes of a record's length and checksums in its file.
 const FRAME_BYTES: u64 = 16;
 
-/// Bytes of a read at least, however few records a lane has.
+/// Minimum bytes of a read, however few records a lane has.
 const CHUNK_BYTES_LEAST: usize = 4 << 10;
 
-/// The reader of one shard, handed to a reading thread and back.
+/// The reader of one shard, passed to a reading thread and back.
 type Reader = ChunkReader<Decoder<ShardBytes>>;
 
-/// What reading costs, shared by everything that reads for one loader.
+/// Counters of reading, shared by all readers of one loader.
 #[derive(Debug, Default)]
 pub(crate) struct ReadCounters {
     /// Bytes of uncompressed shards that were read into chunks.
     pub(crate) bytes: AtomicU64,
-    /// Bytes of compressed shards that were inflated only to be passed over.
+    /// Bytes of compressed shards that were inflated only to be skipped.
     pub(crate) reinflated_bytes: AtomicU64,
-    /// Where time goes.
+    /// Meter of reading times.
     pub(crate) meter: Arc<Meter>,
 }
 
-/// What all streams of a loader share.
+/// Resources shared by all streams of a loader.
 #[derive(Clone, Debug)]
 pub(crate) struct StreamTools {
     pub(crate) files: Arc<Files>,
@@ -50,11 +50,11 @@ pub(crate) struct StreamTools {
     pub(crate) chunks: ChunkPool,
     pub(crate) counters: Arc<ReadCounters>,
     pub(crate) chunk_bytes: usize,
-    /// Shards of a lane that are in reading before their turn, at most.
+    /// Maximum number of a lane's shards that are read before their turn.
     pub(crate) primed_max: usize,
-    /// Where the walks of lanes that are read by place ended.
+    /// End positions of the walks of lanes that are read by position.
     pub(crate) trails: Arc<Trails>,
-    /// Nobody waits any more: reading ends at the next record.
+    /// Set when the results are no longer needed: reading ends at the next record.
     pub(crate) stop: Arc<AtomicBool>,
 }
 
@@ -72,7 +72,7 @@ struct Stream {
     next: Receiver<Ahead>,
 }
 
-/// The chunk that a shard's next records lie in, which is held for them.
+/// The chunk that holds a shard's next records.
 #[derive(Debug)]
 struct Current {
     number: u32,
@@ -88,14 +88,14 @@ struct Read {
     first_ordinal: u64,
 }
 
-/// A chunk that was read ahead, and the reader to go on with.
+/// A chunk that was read ahead, and the reader to continue with.
 #[derive(Debug)]
 struct Ahead {
     reader: Option<Reader>,
     chunk: Result<Option<Read>, LoadError>,
 }
 
-/// The last mark at or before a record.
+/// Returns the last mark at or before a record.
 pub(crate) fn mark_before(file: &DatasetFile, ordinal: u64) -> Mark {
     let after = file.marks.partition_point(|mark| mark.ordinal <= ordinal);
     after.checked_sub(1).map_or(Mark { ordinal: 0, offset: 0 }, |index| file.marks[index])
@@ -106,8 +106,8 @@ impl Streams {
         Self { tools, open: BTreeMap::new(), chunks: Chunks::default() }
     }
 
-    /// Starts to read at `sample`, if its shard is not in reading already and there is room for one
-    /// more. Returns whether it is in reading.
+    /// Starts to read at `sample`, unless its shard is being read already or the limit is reached.
+    /// Returns true if the shard is being read.
     pub(crate) fn prime(&mut self, sample: Sample) -> bool {
         if self.open.contains_key(&sample.shard) {
             return true;
@@ -119,8 +119,8 @@ impl Streams {
         has_room
     }
 
-    /// Appends the records of `first` and of the samples behind it in its shard, `count` in all; cheap if
-    /// they are the next ones of the shard.
+    /// Appends the records of `first` and of the samples after it in its shard, `count` in total;
+    /// cheap if they are the next ones of the shard.
     pub(crate) fn fetch(
         &mut self,
         first: Sample,
@@ -140,7 +140,8 @@ impl Streams {
         }
         let records = self.tools.files.dataset().files()[shard as usize].records;
         if fetched.is_err() || next == records {
-            // After the last one there is nothing to wait for; after an error a retry starts anew.
+            // After the last record nothing follows; after an error a retry starts with a new
+            // reader.
             if let Some(stream) = self.open.remove(&shard) {
                 self.close(stream);
             }
@@ -148,7 +149,7 @@ impl Streams {
         fetched
     }
 
-    /// The record of a sample that pads, for a batch.
+    /// Collects the record of a padding sample for a batch.
     pub(crate) fn fetch_padding(
         &mut self,
         sample: Sample,
@@ -170,7 +171,7 @@ impl Streams {
         self.chunks.give(items, valid, into);
     }
 
-    /// Lets go of a fetched record that nobody takes.
+    /// Releases a fetched record that is not needed.
     pub(crate) fn pass(&mut self, item: Item) {
         if let Item::Held(held) = item {
             self.chunks.let_go(held.chunk);
@@ -183,8 +184,8 @@ impl Streams {
         }
     }
 
-    /// Appends what the chunk at hand, or the next one, has of the samples from `first` on, up to `most`.
-    /// Returns how many.
+    /// Appends the samples from `first` on that the current or the next chunk contains, up to
+    /// `most`. Returns their number.
     fn find(
         &mut self,
         first: Sample,
@@ -231,20 +232,20 @@ impl Streams {
 }
 
 impl StreamTools {
-    /// The same for a lane of `samples`: of thousands of short ones, each needs few bytes.
+    /// Returns tools for a lane of `samples`: each of thousands of short lanes needs few bytes.
     pub(crate) fn for_samples(&self, samples: u64) -> Self {
         let most = self.bytes_of(samples).max(CHUNK_BYTES_LEAST);
         Self { chunk_bytes: self.chunk_bytes.min(most), ..self.clone() }
     }
 
-    /// Bytes that most runs of so many records are shorter than.
+    /// Returns a number of bytes that most runs of `samples` records fit into.
     pub(crate) fn bytes_of(&self, samples: u64) -> usize {
         let record_bytes = self.files.dataset().record_bytes_mean().saturating_add(FRAME_BYTES);
         let twice = samples.saturating_mul(2).saturating_mul(record_bytes);
         usize::try_from(twice).unwrap_or(usize::MAX)
     }
 
-    /// The record of `sample`, by reads of its own on this thread.
+    /// Reads the record of `sample` alone, on this thread.
     pub(crate) fn read_one(&self, sample: Sample) -> Result<Record, LoadError> {
         let chunk_bytes = self.chunk_bytes.min(ONE_RECORD_BYTES);
         let (mut reader, skip) = Self { chunk_bytes, ..self.clone() }.reader_at(sample);
@@ -264,7 +265,7 @@ impl StreamTools {
         Stream { current: None, next: self.read_ahead(reader, sample.shard, Some(skip)) }
     }
 
-    /// A reader of a sample's shard, and what it has to pass over to come to it.
+    /// Returns a reader of a sample's shard, and the ordinal to skip to.
     fn reader_at(&self, sample: Sample) -> (Reader, (u64, Compression)) {
         let file = &self.files.dataset().files()[sample.shard as usize];
         let mark = match file.compression {
@@ -280,7 +281,7 @@ impl StreamTools {
             Compression::Gzip | Compression::Zlib => u64::MAX,
         };
         let options = ChunkOptions {
-            // One byte more than there is, so that the end is seen with the last record.
+            // One byte more than is left, so that the end is detected with the last record.
             chunk_bytes: self
                 .chunk_bytes
                 .min(usize::try_from(left).unwrap_or(usize::MAX).saturating_add(1)),
@@ -305,13 +306,13 @@ impl StreamTools {
         self.io.spawn(move || {
             let meter = &tools.counters.meter;
             let chunk = meter.chunk(shard, || tools.read(&mut reader, skip));
-            // Nobody waits for it any more when the loader moved elsewhere.
+            // The receiver is gone if the loader moved elsewhere.
             let _ = sender.send(Ahead { reader: Some(reader), chunk });
         });
         receiver
     }
 
-    /// The chunk that was read ahead; only waiting for it is looked at the clock for.
+    /// Returns the chunk that was read ahead; reads the clock only if it has to wait.
     fn receive(&self, next: &Receiver<Ahead>) -> Result<Ahead, LoadError> {
         match next.try_recv() {
             Ok(ahead) => Ok(ahead),
@@ -344,7 +345,8 @@ impl StreamTools {
         Ok(Some(Read { chunk: self.chunks.share(chunk.bytes), records, first_ordinal }))
     }
 
-    /// The file ended before a record that its index has: it is not the file that was indexed.
+    /// Returns the error for a file that ended before an indexed record: it is not the file that
+    /// was indexed.
     fn ended(&self, sample: Sample) -> LoadError {
         let file = &self.files.dataset().files()[sample.shard as usize];
         let found = crate::index::stamp(&file.path).ok();

@@ -1,4 +1,4 @@
-//! A timeline of what each thread does, for Perfetto. Off, a span costs a load.
+//! A timeline of each thread's work, for Perfetto. When off, a span costs one atomic load.
 //! Source: Trace Event Format, JSON object format, complete events.
 
 use std::collections::BTreeMap;
@@ -7,18 +7,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// Spans that are kept of a recording; later ones are counted. They take 11 MB, and are some hundreds of
-/// seconds of a busy loader.
+/// Maximum number of recorded spans; later ones are only counted. They use 11 MB, enough for some
+/// hundreds of seconds of a busy loader.
 const SPANS_MAX: usize = 1 << 17;
 
-/// No further number.
+/// Placeholder for an unused number.
 pub(crate) const NONE: (&str, u64) = ("", 0);
 
 static IS_ON: AtomicBool = AtomicBool::new(false);
 static RECORDING: Mutex<Recording> =
     Mutex::new(Recording { spans: Vec::new(), threads: BTreeMap::new(), lost: 0 });
 static ORIGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
-/// When the recording began, as [`now_ns`] counts.
+/// Start of the recording, in the time of [`now_ns`].
 static STARTED_NS: AtomicU64 = AtomicU64::new(0);
 
 type Numbers = [(&'static str, u64); 2];
@@ -44,7 +44,7 @@ fn lock() -> MutexGuard<'static, Recording> {
     RECORDING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Starts to record; `false` if somebody else does already.
+/// Starts recording; `false` if a recording is already in progress.
 pub fn start() -> bool {
     let mut recording = lock();
     if IS_ON.load(Ordering::Relaxed) {
@@ -58,7 +58,7 @@ pub fn start() -> bool {
     true
 }
 
-/// Stops recording, and lets go of what was recorded.
+/// Stops recording and discards the spans.
 pub fn stop() {
     IS_ON.store(false, Ordering::Relaxed);
     let mut recording = lock();
@@ -66,7 +66,7 @@ pub fn stop() {
     recording.threads.clear();
 }
 
-/// Something that takes time on this thread; recorded when dropped.
+/// A period of work on this thread; recorded when dropped.
 #[derive(Debug)]
 pub struct Span {
     name: &'static str,
@@ -82,23 +82,23 @@ impl Drop for Span {
     }
 }
 
-/// A span from here until it is dropped.
+/// Begins a span, which ends when it is dropped.
 pub fn span(name: &'static str) -> Span {
     span_of(name, [NONE, NONE])
 }
 
-/// As [`span`], with what it is about.
+/// As [`span`], with numbers that describe the work.
 pub fn span_of(name: &'static str, numbers: Numbers) -> Span {
     let begun_ns = IS_ON.load(Ordering::Relaxed).then(now_ns);
     Span { name, numbers, begun_ns }
 }
 
-/// Time since this process first looked, ns.
+/// Returns the time since the first call in this process, ns.
 pub fn now_ns() -> u64 {
     u64::try_from(ORIGIN.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Records a span that began at `begun_ns` and ends now; one that began before the recording is none.
+/// Records a span that began at `begun_ns` and ends now, unless it began before the recording.
 pub fn since(name: &'static str, begun_ns: u64) {
     record(name, [NONE, NONE], begun_ns);
 }
@@ -121,8 +121,8 @@ fn record(name: &'static str, numbers: Numbers, begun_ns: u64) {
     recording.spans.push(Recorded { name, numbers, thread, begun_ns, took_ns });
 }
 
-/// What was recorded so far, as Perfetto and chrome://tracing read it.
-/// - `process`: its name there.
+/// Returns the spans recorded so far, in the format of Perfetto and chrome://tracing.
+/// - `process`: process name in the timeline.
 pub fn to_json(process: &str) -> String {
     let recording = lock();
     let mut spans = recording.spans.clone();
@@ -160,9 +160,9 @@ pub fn to_json(process: &str) -> String {
     json
 }
 
-/// Writes what was recorded so far to a file, whole or not at all.
+/// Writes the spans recorded so far to a file, atomically.
 ///
-/// # Errors  What the system says.
+/// # Errors  Those of the system.
 pub fn write(path: &Path, process: &str) -> std::io::Result<()> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(format!(".{}", std::process::id()));

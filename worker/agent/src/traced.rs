@@ -1,8 +1,9 @@
-//! Which operation this thread works on, so that the logs of a trainer, its worker and the coordinators
-//! show the same trace id for it.
+//! The operation that this thread works on, so that the logs of a trainer, its worker and the
+//! coordinators show the same trace id for it.
 //!
-//! A trainer's request names its operation; the thread that serves it is in that until it is done
-//! ([`enter`]), and calls to coordinators that are made meanwhile carry it in the header `traceparent`.
+//! A trainer's request names its operation. The thread that serves it works on that operation until
+//! the request is done ([`enter`]), and its calls to coordinators carry the operation in the header
+//! `traceparent`.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -19,11 +20,11 @@ thread_local! {
 }
 
 tokio::task_local! {
-    /// What the call that is made in this task belongs to.
+    /// Operation of the call that is made in this task.
     static CALLED: TraceContext;
 }
 
-/// Until it is dropped, what this thread does belongs to an operation.
+/// Guard: until it is dropped, this thread's work belongs to an operation.
 #[derive(Debug)]
 pub struct Entered {
     before: Option<TraceContext>,
@@ -37,7 +38,8 @@ impl Drop for Entered {
 }
 
 /// Begins a part of an operation on this thread, named for logs.
-/// - `of`: the part that asked for it; `None`: what this thread is in, or the launcher's, or its own.
+/// - `of`: the parent part; `None`: this thread's current one, else the launcher's, else a new
+///   operation.
 pub fn enter(name: &'static str, of: Option<TraceContext>) -> Entered {
     let before = CURRENT.get();
     let parent = of.or(before).or_else(of_launcher);
@@ -54,13 +56,12 @@ pub fn enter(name: &'static str, of: Option<TraceContext>) -> Entered {
     Entered { before, _span: span.entered() }
 }
 
-/// What this thread works on, else what the process was started in.
+/// Returns the operation that this thread works on, else the one that the process was started in.
 pub fn current() -> Option<TraceContext> {
     CURRENT.get().or_else(of_launcher)
 }
 
-/// The operation that this process was started in, if its launcher said so: `TRACEPARENT`, as other tools
-/// take it.
+/// Returns the operation that this process was started in, from the usual variable `TRACEPARENT`.
 fn of_launcher() -> Option<TraceContext> {
     static KNOWN: OnceLock<Option<TraceContext>> = OnceLock::new();
     *KNOWN.get_or_init(|| std::env::var("TRACEPARENT").ok()?.parse().ok())
@@ -74,7 +75,7 @@ fn random_span() -> u64 {
     Uuid::new_v4().as_u64_pair().1
 }
 
-/// A call of what this thread works on now, wherever it is polled.
+/// Wraps a call so that it belongs to this thread's current operation wherever it is polled.
 pub(crate) fn carry<F: Future>(call: F) -> impl Future<Output = F::Output> {
     let current = current();
     async move {
@@ -85,7 +86,7 @@ pub(crate) fn carry<F: Future>(call: F) -> impl Future<Output = F::Output> {
     }
 }
 
-/// Puts the operation that a call belongs to into its headers.
+/// Adds the operation of a call to its headers.
 pub(crate) fn mark(mut request: Request<()>) -> Result<Request<()>, Status> {
     if let Ok(called) = CALLED.try_with(|called| *called) {
         let value: AsciiMetadataValue =

@@ -1,4 +1,4 @@
-//! What is chosen while batches flow, put into force.
+//! Application of the settings that are chosen while batches flow.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,21 +9,21 @@ use crate::io_pool::IoPool;
 use crate::meter::Meter;
 use crate::work::{Share, cores};
 
-/// Batches ahead to begin with if nobody says.
+/// Initial number of batches ahead, unless it is given.
 pub const PREFETCH_START: usize = 4;
-/// And at most: more than that is no burst.
+/// Maximum that is chosen: a longer shortage is not a burst.
 pub(crate) const PREFETCH_MOST: usize = 16;
 const _: () = assert!(PREFETCH_MOST as u64 == shardfeed_pipeline::PREFETCH_CHOSEN_MAX);
 
-/// Threads that wait for storage, to begin with: at least, at most, and for each core.
+/// Initial number of threads that wait for storage: minimum, maximum, and threads per core.
 const READING_START: (usize, usize, usize) = (4, 16, 2);
-/// And at most, when storage keeps the trainer waiting.
+/// Maximum number of these threads, when storage keeps the trainer waiting.
 const READING_MOST: usize = 32;
 
-/// How often it is looked whether something is to be changed.
+/// Minimum interval between reviews of the settings.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// A loader's choice.
+/// A loader's settings.
 #[derive(Debug)]
 pub(crate) struct Tuning {
     io: Arc<IoPool>,
@@ -38,7 +38,7 @@ struct State {
 }
 
 impl Tuning {
-    /// - `prefetch`: `None`: it is chosen, too.
+    /// - `prefetch`: `None`: it is chosen as well.
     ///
     /// # Errors  The system has no threads.
     pub(crate) fn start(prefetch: Option<usize>) -> std::io::Result<Self> {
@@ -51,7 +51,7 @@ impl Tuning {
         };
         let computing = match Share::asked() {
             Some(asked) => Range::fixed(asked as u64),
-            // Until the first batches are out the trainer has nothing to do.
+            // Until the first batches are ready, the trainer has no work for the cores.
             None => Range { start: cores as u64, least: 1, most: cores as u64 },
         };
         let start = reading as u64;
@@ -68,23 +68,23 @@ impl Tuning {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The threads that wait for storage.
+    /// Returns the threads that wait for storage.
     pub(crate) fn io(&self) -> &Arc<IoPool> {
         &self.io
     }
 
-    /// What is chosen, and why.
+    /// Returns the settings, and their reasons.
     pub(crate) fn choice(&self) -> (Choice, Reasons) {
         let state = self.lock();
         (state.tuner.choice(), state.tuner.reasons())
     }
 
-    /// The memory budget holds so many batches ahead at most.
+    /// Bounds the number of batches ahead to what the memory budget holds.
     pub(crate) fn fit_prefetch(&self, most: usize) {
         self.lock().tuner.fit_prefetch(most as u64);
     }
 
-    /// Looks at what was spent, if it is time; returns what is chosen if that changed.
+    /// Reviews the settings if it is time; returns them if they changed.
     pub(crate) fn look(&self, meter: &Meter) -> Option<Choice> {
         let mut state = self.lock();
         if state.looked.elapsed() < LOOK_EVERY {
@@ -105,7 +105,7 @@ impl Tuning {
         Some(choice)
     }
 
-    /// What is in force, for whoever looks.
+    /// Records the settings in force in `meter`.
     pub(crate) fn tell(&self, meter: &Meter) {
         let (choice, reasons) = self.choice();
         let (computing, reading) = (Share::threads() as u64, self.io.threads() as u64);
@@ -116,7 +116,7 @@ impl Tuning {
     }
 }
 
-/// What was spent since reading began, with what the trainer has done since its last batch.
+/// Returns the times since reading began, including the trainer's activity since its last batch.
 fn up_to_now(account: &Account) -> Spent {
     let waiting_us = account.waiting_us.unwrap_or(0);
     let mut spent = account.since_start;

@@ -1,4 +1,4 @@
-//! What a worker is doing, for those who watch it: health pages, metrics.
+//! A view of a worker for monitoring: health pages, metrics.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,10 +9,11 @@ use shardfeed_pipeline::Account;
 
 use crate::serve::Hub;
 
-/// The accepting thread looks several times a second; one that has not for so long never will again.
+/// Silence of the accepting thread after which it counts as stuck; it normally runs several times a
+/// second.
 const STUCK_AFTER: Duration = Duration::from_secs(30);
 
-/// When a thread was seen last.
+/// Time of a thread's last sign of life.
 #[derive(Debug)]
 pub(crate) struct Pulse {
     begun: Instant,
@@ -42,7 +43,7 @@ impl Pulse {
     }
 }
 
-/// A look at a worker; it does not keep it running.
+/// A view of a worker; it does not keep the worker running.
 #[derive(Clone)]
 pub struct WorkerView {
     pub(crate) hub: Arc<Hub>,
@@ -50,28 +51,29 @@ pub struct WorkerView {
     pub(crate) pulse: Arc<Pulse>,
 }
 
-/// A worker at one moment.
+/// State of a worker at one moment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkerReport {
-    /// Its session, while the coordinator knows it.
+    /// Session id, while the coordinator knows it.
     pub session: Option<u64>,
-    /// Whether the coordinator has ever known this process.
+    /// True if the coordinator has ever accepted this process.
     pub has_joined: bool,
-    /// Why the coordinator refuses it, if it does.
+    /// Reason why the coordinator rejects it, if it does.
     pub refused: Option<String>,
-    /// Time since the session was last known to live.
+    /// Time since the session was last known to be alive.
     pub confirmed: Option<Duration>,
-    /// How long the coordinator took to answer the last heartbeat that it answered.
+    /// Response time of the last answered heartbeat.
     pub heartbeat_took: Option<Duration>,
-    /// Corrupt records that were left out, by job; of each as many as the coordinator remembers.
+    /// Corrupt records that were left out, by job; for each job at most as many as the coordinator
+    /// remembers.
     pub corrupt_records: BTreeMap<String, u64>,
-    /// Until when the certificate is good that it shows to coordinators, if it shows one.
+    /// Expiry of the certificate that it presents to coordinators, if any.
     pub certificate_not_after: Option<SystemTime>,
-    /// Whether it hands its trainers over, to leave.
+    /// True if it hands its trainers over, to leave.
     pub is_draining: bool,
-    /// Trainers that are connected.
+    /// Number of connected trainers.
     pub trainers: u64,
-    /// Bytes of its memory budget, and those of them that no rank has.
+    /// Bytes of its memory budget; `budget_left_bytes` are those not assigned to a rank.
     pub budget_bytes: u64,
     /// See `budget_bytes`.
     pub budget_left_bytes: u64,
@@ -82,24 +84,24 @@ pub struct WorkerReport {
 /// A rank that a worker serves.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RankReport {
-    /// Its job.
+    /// Job name.
     pub job: String,
-    /// Its number.
+    /// Rank number.
     pub rank: u64,
-    /// Its generation.
+    /// Generation of the rank.
     pub generation: u64,
     /// First step that was not consumed.
     pub epoch: u64,
     /// See `epoch`.
     pub step: u64,
-    /// Batches that wait for the trainer.
+    /// Batches that are ready for the trainer.
     pub ready: u64,
-    /// Where its time went; `None` before its first batch.
+    /// Time breakdown; `None` before its first batch.
     pub account: Option<Account>,
 }
 
 impl WorkerView {
-    /// What the worker does now.
+    /// Returns the worker's current state.
     pub fn report(&self) -> WorkerReport {
         let mut report = self.hub.session.shared().report();
         report.trainers = self.trainers.load(Ordering::Relaxed) as u64;
@@ -108,8 +110,8 @@ impl WorkerView {
         report
     }
 
-    /// Why only another start helps, if so. The coordinator has no part in it: without one the worker
-    /// serves on.
+    /// Returns why only a restart helps, if so. The coordinator is not considered: without one the
+    /// worker continues to serve.
     pub fn dead(&self) -> Option<String> {
         let silent = self.pulse.silent();
         (silent > STUCK_AFTER).then(|| {
@@ -117,7 +119,7 @@ impl WorkerView {
         })
     }
 
-    /// Why a trainer that comes now would not be served, if so. A worker that was in a cluster once is
+    /// Returns why a new trainer would not be served, if so. A worker that has been in a cluster is
     /// ready also while no coordinator answers.
     pub fn unready(&self) -> Option<String> {
         let report = self.report();

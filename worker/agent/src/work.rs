@@ -15,23 +15,23 @@ use crate::sequence::{Delivered, Outcome, Ticket};
 use crate::stream::StreamTools;
 use crate::trace;
 
-/// Computing threads that were asked for; 0: one for each core.
+/// Requested number of computing threads; 0: none was requested.
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 
-/// Sets how many threads compute in this process, before the first of them is needed; `None`: one for each
-/// core.
+/// Sets the number of computing threads of this process; `None`: chosen while reading, at most one
+/// for each core. Call it before the first of them is needed.
 pub fn use_threads(threads: Option<usize>) {
     THREADS.store(threads.unwrap_or(0), Ordering::Relaxed);
 }
 
-/// Cores that this process may use, as they were when it was asked first: finding out reads files, which costs
-/// as much as a small batch.
+/// Returns the cores available to this process, as of the first call: determining them reads files,
+/// which costs as much as a small batch.
 pub(crate) fn cores() -> usize {
     static CORES: OnceLock<usize> = OnceLock::new();
     *CORES.get_or_init(|| std::thread::available_parallelism().map_or(2, usize::from))
 }
 
-/// What each loader of a process would like to compute on.
+/// Computing threads that each loader of a process would use.
 #[derive(Debug)]
 struct Shares {
     process: u32,
@@ -41,7 +41,7 @@ struct Shares {
 
 static SHARES: Mutex<Shares> = Mutex::new(Shares { process: 0, next: 0, threads: BTreeMap::new() });
 
-/// A loader's part of the computing threads; whichever is free works, for whomever.
+/// A loader's part of the computing threads; any free thread works for any loader.
 #[derive(Debug)]
 pub(crate) struct Share {
     number: u64,
@@ -51,7 +51,7 @@ impl Share {
     fn lock() -> MutexGuard<'static, Shares> {
         let mut shares = SHARES.lock().unwrap_or_else(PoisonError::into_inner);
         if shares.process != std::process::id() {
-            // After a fork the loaders of the parent are not there.
+            // After a fork the parent's loaders do not exist.
             (shares.process, shares.threads) = (std::process::id(), BTreeMap::new());
         }
         shares
@@ -71,12 +71,12 @@ impl Share {
         }
     }
 
-    /// The number that was asked for, for all loaders together.
+    /// Returns the requested number, for all loaders together.
     pub(crate) fn asked() -> Option<usize> {
         Some(THREADS.load(Ordering::Relaxed)).filter(|asked| *asked > 0)
     }
 
-    /// How many threads compute.
+    /// Returns the number of computing threads.
     pub(crate) fn threads() -> usize {
         Self::asked().unwrap_or_else(|| {
             let shares: usize = Self::lock().threads.values().sum();
@@ -91,7 +91,7 @@ impl Drop for Share {
     }
 }
 
-/// The computing threads of this process, shared by all its loaders.
+/// Returns the computing threads of this process, shared by all its loaders.
 pub(crate) fn computing() -> Arc<rayon::ThreadPool> {
     static POOL: Mutex<Option<(u32, Arc<rayon::ThreadPool>)>> = Mutex::new(None);
     let (process, threads) = (std::process::id(), Share::threads());
@@ -108,15 +108,15 @@ pub(crate) fn computing() -> Arc<rayon::ThreadPool> {
         .panic_handler(|_| tracing::error!("a computing thread panicked"));
     let made = Arc::new(builder.build().expect("the system has threads for computing"));
     match pool.replace((process, Arc::clone(&made))) {
-        // Its threads end with what they were given.
+        // Its threads end with their current work.
         Some((of, before)) if of == process => drop(before),
-        // After a fork the threads of the parent's pool are not there: it can only be forgotten.
+        // After a fork the threads of the parent's pool do not exist, so it must not be dropped.
         other => std::mem::forget(other),
     }
     made
 }
 
-/// All rows' places, if none of them was read yet.
+/// Returns all rows' positions, if none of the rows was read yet.
 fn places(gathered: &Gathered) -> Option<Vec<Place>> {
     let place = |item| match item {
         Item::Place(place) => Some(place),
@@ -125,11 +125,11 @@ fn places(gathered: &Gathered) -> Option<Vec<Place>> {
     gathered.rows.iter().map(|row| place(row.item)).collect()
 }
 
-/// Why a batch cannot be made.
+/// Reason why a batch cannot be assembled.
 enum AssembleError {
-    /// Of one of its rows.
+    /// Fault of one of its rows.
     Row(RowError),
-    /// Of something else.
+    /// Another error.
     Load(LoadError),
 }
 
@@ -137,7 +137,7 @@ enum AssembleError {
 pub(crate) struct Work {
     pub(crate) assembler: Assembler,
     pub(crate) tools: StreamTools,
-    /// What says which records stand in for corrupt ones; `None`: they are errors.
+    /// Order that gives the substitutes of corrupt records; `None`: corrupt records are errors.
     pub(crate) order: Option<Order>,
     pub(crate) ticket: Ticket,
     pub(crate) draw: DrawKey,
@@ -145,7 +145,7 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// Reads what is only known by place, on a reading thread; then assembles on a computing one.
+    /// Reads rows known only by position, on a reading thread; then assembles on a computing one.
     pub(crate) fn read_placed(self, mut gathered: Gathered) {
         if self.assembler.is_straight()
             && let Some(places) = places(&gathered)
@@ -168,7 +168,7 @@ impl Work {
                         io.spawn(move || work.read_placed(gathered));
                     });
                 }
-                // Read one by one they tell what is wrong.
+                // Reading them one by one reports the error.
                 (None, None) => {}
             }
         }
@@ -186,7 +186,7 @@ impl Work {
         }
     }
 
-    /// Reads what is only known by place.
+    /// Reads rows known only by position.
     fn read(&self, gathered: &mut Gathered) -> Result<(), LoadError> {
         for index in 0..gathered.rows.len() {
             if let Item::Place(place) = gathered.rows[index].item {
@@ -200,7 +200,7 @@ impl Work {
         Ok(())
     }
 
-    /// - Returns `None`, and how many bytes it needs, if there is no room for the batch yet.
+    /// Assembles a batch; returns `Ok(Err(bytes))` with the needed bytes if there is no memory yet.
     fn assemble(&self, rows: &[Row<'_>]) -> Result<Result<Batch, usize>, AssembleError> {
         let at = [("epoch", self.draw.epoch), ("step", self.step)];
         let _span = trace::span_of("assemble", at);
@@ -214,7 +214,7 @@ impl Work {
                 })
             })
         };
-        // A slot for another process needs a descriptor until that has it.
+        // A slot for another process needs a descriptor until that process has it.
         let made = descriptors::with(assemble, |error| match &error.fault {
             RowFault::Memory { source, .. } => descriptors::is_short(source),
             _ => false,
@@ -245,7 +245,7 @@ impl Work {
         };
         match faults {
             Ok(faults) => {
-                // Records that stand in are read, for which no computing thread waits.
+                // Substitutes are read on a reading thread, so that no computing thread waits.
                 let io = Arc::clone(&self.tools.io);
                 io.spawn(move || self.mend(gathered, &faults));
             }
@@ -253,7 +253,7 @@ impl Work {
         }
     }
 
-    /// Goes on when there is room for a batch of `bytes`.
+    /// Continues when there is memory for a batch of `bytes`.
     fn park(self, bytes: usize, go_on: impl FnOnce(Self) + Send + 'static) {
         let park = self.ticket.park(bytes);
         park(Box::new(move || {
@@ -264,7 +264,7 @@ impl Work {
         }));
     }
 
-    /// How corrupt records are skipped, if they are.
+    /// Returns the context to substitute corrupt records, if they are skipped.
     fn mending(&self) -> Option<Mending<'_>> {
         let Self { assembler, tools, order, draw, .. } = self;
         order.as_ref().map(|order| Mending { assembler, tools, order, draw })
@@ -293,7 +293,7 @@ impl Work {
 
     fn finish(self, batch: Batch, gathered: &Gathered, skipped: Vec<Skipped>) {
         let Self { ticket, draw: DrawKey { epoch, .. }, step, .. } = self;
-        // Where another record stands in for a corrupt one, the row is no longer valid.
+        // A row with a substitute is no longer valid.
         let samples = gathered.planned();
         ticket.finish(Ok(Outcome::Batch(Delivered { epoch, step, samples, skipped, batch })));
     }

@@ -20,54 +20,55 @@ use crate::serve::{Budget, Hub, serve};
 use crate::view::{Pulse, WorkerView};
 use crate::work::use_threads;
 
-/// Trainers at once; each has two threads.
+/// Maximum number of trainers; each has two threads.
 const TRAINERS_MAX: usize = 1024;
 
-/// How often the accepting thread looks whether to stop.
+/// Interval at which the accepting thread checks whether to stop.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// After the system refused a connection for want of something.
+/// Pause after the system refused a connection for lack of a resource.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// How long stopping waits for trainers to be let go.
+/// Maximum time that stopping waits for trainers to end.
 const STOP_WAIT: Duration = Duration::from_secs(5);
 
-/// Whoever is not let go in this time is left to it, and the cluster is left: others wait for the leases.
+/// Time that stopping waits for trainers before it leaves the cluster without waiting for the rest,
+/// as others wait for the leases.
 const LET_GO_WAIT: Duration = Duration::from_secs(1);
 
-/// What a worker is told.
+/// Options of a worker.
 #[derive(Clone, Debug)]
 pub struct WorkerOptions {
-    /// Its name; unique in the cluster.
+    /// Name; unique in the cluster.
     pub name: String,
     /// Host that it runs on.
     pub host: String,
-    /// Its coordinator.
+    /// The cluster's coordinators.
     pub coordinator: Coordinator,
     /// Path of its trainer socket.
     pub socket: PathBuf,
-    /// Who may use the socket.
+    /// Access to the socket.
     pub listen: ListenOptions,
     /// Bytes for all ranks that it serves.
     pub memory_budget_bytes: u64,
-    /// Computing threads; `None`: one for each core.
+    /// Computing threads; `None`: chosen while reading, at most one for each core.
     pub threads: Option<usize>,
-    /// Where indexes are kept.
+    /// Location of the index cache.
     pub cache: CacheOptions,
-    /// Below which folders and URLs it reads for the cluster, and for other users than its own.
+    /// Folders and URLs below which it reads for the cluster, and for other users than its own.
     pub data_roots: DataRoots,
 }
 
-/// Why a worker does not start.
+/// Reason why a worker does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
-    /// Its socket cannot be made.
+    /// Its socket cannot be created.
     #[error(transparent)]
     Socket(#[from] BindError),
     /// The system has no threads.
     #[error("cannot start the worker's threads: {0}")]
     Threads(#[from] std::io::Error),
-    /// The coordinator refuses it.
+    /// The coordinator rejects it.
     #[error(transparent)]
     Refused(#[from] WireError),
 }
@@ -91,7 +92,8 @@ impl Worker {
         let WorkerOptions { name, host, coordinator, socket, listen, .. } = options;
         let listener = Arc::new(Listener::bind(&socket, listen)?);
         use_threads(options.threads);
-        // Each trainer has a socket and, while it is started, a slot's descriptor for each batch ahead.
+        // Each trainer needs a socket and, while it starts, a slot's descriptor for each batch
+        // ahead.
         descriptors::limit();
         let endpoint = socket.display().to_string();
         let data_roots = options.data_roots;
@@ -125,12 +127,12 @@ impl Worker {
         Ok(Self { hub, control, listener, trainers, pulse, accepting, _scanner: scanner })
     }
 
-    /// Its session.
+    /// Returns its session.
     pub fn session(&self) -> &Session {
         &self.hub.session
     }
 
-    /// A look at it.
+    /// Returns a view of it.
     pub fn view(&self) -> WorkerView {
         let (hub, trainers) = (Arc::clone(&self.hub), Arc::clone(&self.trainers));
         WorkerView { hub, trainers, pulse: Arc::clone(&self.pulse) }
@@ -167,19 +169,19 @@ struct Accept {
     draining: Draining,
 }
 
-/// How far a worker is that its cluster wants to be rid of.
+/// Progress of draining.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Draining {
     No,
-    /// Trainers are told to go.
+    /// Trainers are asked to leave.
     Begun,
-    /// Nothing is served, and the cluster was left.
+    /// No trainer is served, and the worker has left the cluster.
     Done,
 }
 
 impl Accept {
-    /// Hands trainers over, leaves the cluster once none is served, and keeps running: whoever started
-    /// this process stops it.
+    /// Hands trainers over, leaves the cluster once none is served, and keeps running until the
+    /// process is stopped.
     fn drain(&mut self) {
         if self.draining == Draining::No && self.hub.session.is_draining() {
             self.draining = Draining::Begun;

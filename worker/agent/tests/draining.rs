@@ -1,5 +1,6 @@
-//! Whom a worker serves not: any trainer once its cluster wants to be rid of it, when they are told goodbye, the
-//! cluster is left, and the process goes on; and jobs that it cannot decode.
+//! Trainers that a worker does not serve: all of them once its cluster drains it, when they receive
+//! a goodbye, the worker leaves the cluster and its process keeps running; and those of jobs whose
+//! images it cannot decode.
 #![allow(clippy::unwrap_used)]
 
 use std::convert::Infallible;
@@ -32,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 struct Sessions {
     draining: Arc<AtomicBool>,
     left: Arc<AtomicUsize>,
-    /// Decoders that a worker said it has.
+    /// Decoders that a worker announced.
     joined: Arc<Mutex<Vec<String>>>,
 }
 
@@ -184,7 +185,7 @@ fn trainers_are_told_goodbye_and_the_cluster_is_left() {
     drop(served);
     until("the cluster is left", || sessions.left.load(Ordering::Relaxed) == 1);
 
-    // It runs, and sends trainers away at once.
+    // It keeps running, and refuses trainers at once.
     let (_sent_away, said) = greet(&socket);
     let Message::Failed(failed) = said else { panic!("{said:?}") };
     let refused = WireError::from_message(failed.error);

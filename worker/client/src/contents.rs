@@ -1,4 +1,4 @@
-//! What a trainer knows of its dataset: names and counts, not where records lie.
+//! A dataset as a trainer knows it: names and counts, but no record offsets.
 
 use shardfeed_agent::{Dataset, FileRules, LeftOut};
 use shardfeed_plan::ContentDigest;
@@ -8,31 +8,31 @@ use shardfeed_plan::ContentDigest;
 pub struct ShardRow {
     /// Path relative to the dataset.
     pub path: String,
-    /// Records.
+    /// Number of records.
     pub records: u64,
 }
 
 /// A dataset as a trainer knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contents {
-    /// Its name in the cluster; empty in one process.
+    /// Name in the cluster; empty without a cluster.
     pub name: String,
     /// Folder that paths are relative to.
     pub root: String,
-    /// How its files are read.
+    /// Rules for reading the files.
     pub rules: FileRules,
-    /// Its content.
+    /// Digest of the content.
     pub digest: ContentDigest,
-    /// Its shards, in manifest order.
+    /// Shards, in manifest order.
     pub shards: Vec<ShardRow>,
-    /// What of damaged files is in no batch; not all of it if that is much.
+    /// Parts of damaged files that no batch contains; truncated if there are many.
     pub left_out: Vec<LeftOut>,
-    /// How many that are.
+    /// Total number of such parts.
     pub left_out_total: u64,
 }
 
 impl Contents {
-    /// Those of a dataset that was opened in this process.
+    /// Contents of a dataset that was opened in this process.
     pub(crate) fn of(name: &str, rules: FileRules, dataset: &Dataset) -> Self {
         let row = |shard: &shardfeed_plan::Shard| ShardRow {
             path: shard.path.clone(),
@@ -49,7 +49,7 @@ impl Contents {
         }
     }
 
-    /// Records of all shards.
+    /// Total records of all shards.
     pub fn records(&self) -> u64 {
         self.shards.iter().map(|shard| shard.records).sum()
     }

@@ -1,21 +1,21 @@
-//! What is known beforehand of an epoch: its plan or, in a dynamic job, nothing.
+//! Plan of an epoch, known in advance for a deterministic job only.
 
 use std::sync::Arc;
 
 use shardfeed_agent::Plans;
 use shardfeed_plan::{Cursor, EpochPlan, PlanError};
 
-/// The epoch that a rank stands in.
+/// Plan of the epoch that a rank is in, if it has one.
 #[derive(Clone, Debug)]
 pub(crate) enum Course {
-    /// Everything is known.
+    /// A deterministic job: the plan of the whole epoch.
     Planned(Arc<EpochPlan>),
-    /// What a rank delivers is known as it is granted.
+    /// A dynamic job: the samples of a rank are known only as they are granted.
     Dynamic,
 }
 
 impl Course {
-    /// Of the epoch that a cursor stands in.
+    /// Returns the course of the cursor's epoch.
     /// - `records`: of the dataset.
     pub(crate) fn at(plans: &Plans, cursor: &Cursor, records: u64) -> Result<Self, PlanError> {
         let identity = cursor.identity();
@@ -25,7 +25,7 @@ impl Course {
             return Ok(Self::Planned(plan));
         }
         if records == 0 {
-            // The same error as that of a plan.
+            // Returns the same error as planning would.
             drop(plans.groups(identity, cursor.epoch())?);
         }
         Ok(Self::Dynamic)

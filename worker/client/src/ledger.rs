@@ -1,10 +1,11 @@
-//! What a rank was given, line by line, for whoever counts from outside.
+//! Log of every sample that a rank was given, one per line, for external verification.
 //!
 //! With `SHARDFEED_LEDGER=dir` each rank appends to `dir/rank-R`: one line
 //! `start generation epoch step world_size batch_size` when it begins a generation, and one line
 //! `generation epoch step shard ordinal valid` for each sample that was handed out. `shard` is the
-//! path relative to the dataset; control characters and `%` in it are written as `%XX`. A `start` line
-//! is written with the first batch of its generation, so a rank that dies before has none.
+//! path relative to the dataset; control characters and `%` in it are written as `%XX`. A `start`
+//! line is written with the first batch of its generation, so a rank that dies before that writes
+//! none.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -25,9 +26,9 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// The ledger of `rank`, if the environment asks for one.
+    /// Opens the ledger of `rank` if `SHARDFEED_LEDGER` is set.
     ///
-    /// # Errors  The file cannot be made.
+    /// # Errors  The file cannot be created.
     pub(crate) fn from_environment(rank: u64) -> Result<Option<Self>, LoadError> {
         let Some(folder) = std::env::var_os("SHARDFEED_LEDGER").filter(|dir| !dir.is_empty())
         else {
@@ -44,7 +45,7 @@ impl Ledger {
         Ok(Some(Self { path, file, text: String::new() }))
     }
 
-    /// A generation begins at the cursor.
+    /// Records that a generation begins at the cursor.
     pub(crate) fn begin(&mut self, cursor: &Cursor) -> Result<(), LoadError> {
         let start = cursor.start();
         self.text = format!(
@@ -58,7 +59,7 @@ impl Ledger {
         self.append()
     }
 
-    /// A batch is consumed.
+    /// Records that a batch is consumed.
     pub(crate) fn hand_out(
         &mut self,
         generation: u64,
@@ -78,8 +79,10 @@ impl Ledger {
         self.append()
     }
 
-    /// Appends the text whole or not at all: what a full disk or a kill left of a batch is cut off
-    /// again, now or when the ledger is opened next.
+    /// Appends the text entirely or not at all.
+    ///
+    /// A partial write, after a full disk or a kill, is truncated at once or when the ledger is
+    /// next opened.
     fn append(&mut self) -> Result<(), LoadError> {
         let written = append_whole(&mut self.file, self.text.as_bytes());
         written.map_err(|source| LoadError::Ledger { path: self.path.clone(), source })
@@ -89,12 +92,12 @@ impl Ledger {
 fn append_whole(file: &mut File, text: &[u8]) -> io::Result<()> {
     let before = file.metadata()?.len();
     file.write_all(text).inspect_err(|_| {
-        // If this fails too, opening the ledger the next time cuts the torn line off.
+        // If this fails too, the torn line is truncated the next time the ledger is opened.
         let _ = file.set_len(before);
     })
 }
 
-/// Cuts off a last line that has no end.
+/// Truncates a last line that has no line end.
 fn cut_torn_line(file: &mut File) -> io::Result<()> {
     let mut text = Vec::new();
     file.read_to_end(&mut text)?;

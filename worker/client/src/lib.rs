@@ -1,9 +1,9 @@
-//! The trainer's side: where one rank stands, and its batches, from this host's worker or from this
-//! process.
+//! Trainer side of shardfeed: one rank's position in the dataset, and its batches.
 //!
-//! A worker that dies is replaced: batches that were in hand are delivered, the next ones come from
-//! wherever reading goes on, strictly in sequence. This crate must never know Python, and never
-//! decides an order.
+//! Batches come from this host's worker or from this process. A worker that dies is replaced:
+//! batches that were already received are delivered, and the following ones come from the
+//! replacement, strictly in sequence. This crate never depends on Python and never decides an
+//! order.
 //!
 //! Start at [`Loader`].
 #![forbid(unsafe_code)]

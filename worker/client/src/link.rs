@@ -1,4 +1,4 @@
-//! Where a rank's batches come from.
+//! Source of a rank's batches: this process or a cluster.
 
 mod cluster;
 mod connect;
@@ -28,47 +28,47 @@ pub(crate) use worker::{Lost, WorkerLink};
 /// Makes the control of a loader that runs in one process.
 pub type ControlOf = Box<dyn Fn() -> Arc<dyn Control> + Send>;
 
-/// Told while opening takes its time; returning `false` gives up.
+/// Called while opening is in progress; returning `false` cancels.
 pub(crate) type Progress<'a> = &'a mut dyn FnMut(&OpenProgress) -> bool;
 
-/// Where a rank stands, for whoever starts to read for it.
+/// Position of a rank, for the reader that starts there.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
-    /// What is asked of control.
+    /// Intent of the request to the control.
     pub(crate) intent: Intent,
-    /// Epoch of the first step that is not in hand.
+    /// Epoch of the first step that was not received yet.
     pub(crate) epoch: u64,
     /// Segments of that epoch.
     pub(crate) segments: Vec<Segment>,
-    /// The first step of it that is not in hand.
+    /// First step of that epoch that was not received yet.
     pub(crate) step: u64,
 }
 
-/// What happened on the link.
+/// Result of polling the link.
 #[derive(Debug)]
 pub(crate) enum Event {
     /// Nothing yet.
     Pending,
-    /// The rank was given a place in this generation.
+    /// The rank joined this generation.
     Started { generation: u64 },
-    /// The next batch, not taken yet.
+    /// The next batch, not consumed yet.
     Batch(Box<Delivered>),
-    /// A dynamic job: the rank gets nothing more of this epoch.
+    /// A dynamic job: the rank gets no more samples of this epoch.
     EpochEnd { epoch: u64, steps: u64 },
 }
 
-/// What the batch in hand counts for.
+/// Validity of the offered batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InHand {
     /// It may be consumed.
     Good,
-    /// Its lease is not confirmed, or its job is paused: it waits.
+    /// Its lease is not confirmed, or its job is paused: it has to wait.
     Unconfirmed,
-    /// Nothing: what was read under its lease comes again.
+    /// It is invalid: samples that were read under its lease are delivered again.
     Gone,
 }
 
-/// What a job is, for whoever makes it known.
+/// A job, as it is registered.
 #[derive(Clone, Debug)]
 pub(crate) struct Job {
     pub(crate) name: String,
@@ -77,17 +77,17 @@ pub(crate) struct Job {
     pub(crate) record_spec: Arc<EncodedSpec>,
 }
 
-/// What is common to all links of one loader.
+/// Settings common to all links of one loader.
 #[derive(Clone, Debug)]
 pub(crate) struct Setting {
     pub(crate) options: LoaderOptions,
-    /// One loader of one process.
+    /// Unique id of a loader in a process.
     pub(crate) trainer: String,
-    /// Whether batches say which samples they are made of.
+    /// True if batches list their samples.
     pub(crate) with_samples: bool,
 }
 
-/// Which part of each global batch a loader has.
+/// A loader's part of each global batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Deal {
     pub(crate) rank: u64,
@@ -103,14 +103,14 @@ impl Deal {
     }
 }
 
-/// This process, or a cluster.
+/// Link to this process or to a cluster.
 pub(crate) enum Link {
     Here(Box<Here>),
     Cluster(Box<Cluster>),
     Closed(Box<LastWords>),
 }
 
-/// What a link said of itself when it was closed.
+/// Last report of a link, made when it was closed.
 pub(crate) struct LastWords {
     cluster_id: Option<String>,
     stats: Option<PrefetchStats>,
@@ -119,7 +119,7 @@ pub(crate) struct LastWords {
 }
 
 impl Link {
-    /// Ends reading and lets go of everything but what it says of itself.
+    /// Ends reading and releases everything except the last report.
     pub(crate) fn close(&mut self) {
         if let Self::Closed(_) = self {
             return;
@@ -133,7 +133,7 @@ impl Link {
         matches!(self, Self::Closed(_))
     }
 
-    /// Makes the job known.
+    /// Registers the job.
     pub(crate) fn register(&mut self, job: &Job, progress: Progress<'_>) -> Result<(), LoadError> {
         match self {
             Self::Here(here) => here.register(job, progress),
@@ -142,7 +142,7 @@ impl Link {
         }
     }
 
-    /// What comes next. `place` is asked for where reading has to start.
+    /// Returns the next event. `place` is called for the position where reading has to start.
     pub(crate) fn poll(
         &mut self,
         place: &mut dyn FnMut(usize) -> Result<Place, LoadError>,
@@ -155,7 +155,7 @@ impl Link {
         }
     }
 
-    /// Shows what is ready of the next `count` batches; never waits.
+    /// Shows the ready batches of the next `count`; never waits.
     pub(crate) fn peek(&mut self, count: usize, see: &mut dyn FnMut(&mut Batch)) {
         match self {
             Self::Here(here) => here.peek(count, see),
@@ -164,8 +164,9 @@ impl Link {
         }
     }
 
-    /// Whether the batch that the last [`Link::poll`] gave may be consumed; what has come from whoever reads is
-    /// looked at first, without waiting.
+    /// Checks whether the batch returned by the last [`Link::poll`] may be consumed.
+    ///
+    /// Messages that have arrived from the reader are processed first, without waiting.
     ///
     /// # Errors  The rank was started again elsewhere.
     pub(crate) fn confirm(&mut self) -> Result<InHand, LoadError> {
@@ -176,7 +177,7 @@ impl Link {
         }
     }
 
-    /// Tells that a batch was taken, after which the rank stands at (epoch, step).
+    /// Reports that a batch was consumed, and the rank's new position (epoch, step).
     pub(crate) fn took(&mut self, epoch: u64, step: u64, demand: Demand) {
         match self {
             Self::Here(here) => here.took(epoch, step, Some(&demand)),
@@ -185,8 +186,7 @@ impl Link {
         }
     }
 
-    /// Tells that the trainer, which stands at (epoch, step), has waited for its next batch for so long
-    /// by now.
+    /// Reports how long the trainer at (epoch, step) has waited for its next batch.
     pub(crate) fn waits(&mut self, epoch: u64, step: u64, waiting: Duration) {
         match self {
             Self::Here(here) => here.waits(waiting),
@@ -195,7 +195,7 @@ impl Link {
         }
     }
 
-    /// Tells where the rank stands without a batch taken: an epoch ended for it.
+    /// Reports the rank's position when an epoch ended for it without a batch.
     pub(crate) fn stands_at(&mut self, epoch: u64, step: u64) {
         match self {
             Self::Here(here) => here.took(epoch, step, None),
@@ -204,7 +204,7 @@ impl Link {
         }
     }
 
-    /// Forgets what was read ahead: the rank goes elsewhere, or has failed.
+    /// Discards prefetched batches: the rank moves elsewhere, or has failed.
     pub(crate) fn stop(&mut self) {
         match self {
             Self::Here(here) => here.stop(),
@@ -222,7 +222,7 @@ impl Link {
         }
     }
 
-    /// From the next start on this is another rank.
+    /// Changes the rank and its part of each batch from the next start on.
     pub(crate) fn deal(&mut self, deal: Deal) {
         match self {
             Self::Here(here) => here.deal(deal),
@@ -231,14 +231,14 @@ impl Link {
         }
     }
 
-    /// An epoch ended: a good moment to go back to a worker that has come back.
+    /// An epoch ended: the link may return to a worker that is available again.
     pub(crate) fn epoch_ended(&mut self) {
         if let Self::Cluster(cluster) = self {
             cluster.epoch_ended();
         }
     }
 
-    /// The token at which all ranks of the job stand.
+    /// Returns the state at the latest position that all ranks of the job reached.
     pub(crate) fn latest(
         &mut self,
         job: &Job,
@@ -262,7 +262,7 @@ impl Link {
         }
     }
 
-    /// What is held, once something is read.
+    /// Statistics of the prefetcher, once reading has started.
     pub(crate) fn stats(&self) -> Option<PrefetchStats> {
         match self {
             Self::Here(here) => here.stats(),
@@ -271,7 +271,7 @@ impl Link {
         }
     }
 
-    /// Batches that were copied because the trainer holds on to many.
+    /// Batches that were copied because the trainer holds many.
     pub(crate) fn copied(&self) -> u64 {
         match self {
             Self::Here(_) => 0,
@@ -280,7 +280,7 @@ impl Link {
         }
     }
 
-    /// Where batches come from, in a word or two.
+    /// Source of the batches, in one or two words.
     pub(crate) fn source(&self) -> String {
         match self {
             Self::Here(_) => "in process".into(),
@@ -290,5 +290,5 @@ impl Link {
     }
 }
 
-/// What a dataset turned out to be.
+/// A link, and the contents of the dataset that was opened.
 pub(crate) type Opened = (Link, Contents);

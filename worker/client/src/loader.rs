@@ -1,4 +1,4 @@
-//! A rank's loader: where it stands, and the batches from there on.
+//! A rank's loader: its position, and the batches from there on.
 
 mod offer;
 
@@ -30,7 +30,7 @@ pub(crate) use offer::Head;
 use offer::Held;
 pub use offer::{Commit, Next, Offer, Offered};
 
-/// One rank's batches, epoch after epoch.
+/// Loader of one rank's batches, epoch after epoch.
 pub struct Loader {
     options: LoaderOptions,
     trainer: String,
@@ -40,65 +40,65 @@ pub struct Loader {
     link: Link,
     job: Job,
     cursor: Cursor,
-    /// What is known of the cursor's epoch.
+    /// Plan of the cursor's epoch, as far as it is known.
     course: Course,
-    /// How the rank takes its place the next time that reading starts.
+    /// Way in which the rank joins a generation the next time that reading starts.
     entry: Entry,
-    /// Nothing was consumed since the rank took its place.
+    /// True if nothing was consumed since the rank joined its generation.
     is_untouched: bool,
-    /// Times that it took another place because of that.
+    /// Times that the rank joined again because it was superseded before it consumed anything.
     replaced: u32,
     ledger: Option<Ledger>,
-    /// Generation whose beginning stands in the ledger; starting again after an error is no new one.
+    /// Generation whose `start` line is in the ledger; a restart after an error writes no second
+    /// one.
     in_ledger: Option<u64>,
-    /// The batch in hand, not consumed yet.
+    /// Batch that was offered and is not consumed yet.
     held: Option<Held>,
-    /// Batches that were offered.
+    /// Number of batches offered.
     offers: u64,
     handed_out: u64,
     skipped: SkipLog,
     pace: Pace,
-    /// Last, as it is written when everything else is gone.
+    /// Last field: it is written on drop, after all others are dropped.
     timeline: Option<Timeline>,
 }
 
-/// How a rank takes its place.
+/// Way in which a rank joins a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Entry {
-    /// A start where the cursor stands.
+    /// It starts at the cursor's position.
     Start,
-    /// A move of its own from this generation to where the cursor stands.
+    /// It moves itself from this generation to the cursor's position.
     Move { from: u64 },
-    /// It has its place in this generation.
+    /// It has joined this generation.
     Joined { generation: u64 },
 }
 
-/// What a loader holds and has done.
+/// Statistics of a loader.
 #[derive(Clone, Debug)]
 pub struct LoaderStats {
     /// Batches handed out.
     pub batches: u64,
-    /// Of the prefetcher, once it runs.
+    /// Statistics of the prefetcher, once it runs.
     pub prefetch: Option<PrefetchStats>,
-    /// Bytes that the loader may use for records and batches ahead.
+    /// Bytes that the loader may use for records and prefetched batches.
     pub memory_budget_bytes: u64,
-    /// Batches that were copied because the trainer holds on to many.
+    /// Batches that were copied because the trainer holds many.
     pub copied_batches: u64,
     /// Corrupt records that were skipped.
     pub skipped: u64,
-    /// Of these, in the epoch that was read last, since the rank went there.
+    /// Corrupt records skipped in the epoch read last, since the rank moved there.
     pub skipped_in_epoch: u64,
-    /// Damaged files that are left out, whole or in part.
+    /// Damaged files that are left out, entirely or in part.
     pub files_left_out: u64,
-    /// Where batches come from: `in process`, `worker NAME`, `connecting`.
+    /// Source of the batches: `in process`, `worker NAME`, `connecting`.
     pub source: String,
 }
 
 impl Loader {
-    /// Finds and indexes the files and stands at the beginning of epoch 0.
+    /// Finds and indexes the files and starts at the beginning of epoch 0.
     /// - `control_of`: makes the control of a loader without a cluster.
-    /// - `progress`: called while files are indexed or somebody is waited for; returning `false`
-    ///   gives up.
+    /// - `progress`: called while files are indexed or the loader waits; returning `false` cancels.
     ///
     /// # Errors  See [`LoadError`].
     pub fn open(
@@ -122,7 +122,7 @@ impl Loader {
         let record_spec = Arc::new(EncodedSpec::of(&schema)?);
         schema.open_tables()?;
         let start = start(&options);
-        // Numbers that make no plan are refused before anything is scanned.
+        // Numbers that make no valid plan are rejected before any file is scanned.
         let lanes = match options.mode {
             Mode::Deterministic => start.lanes.unwrap_or(start.world_size),
             Mode::Dynamic => 1,
@@ -179,28 +179,31 @@ impl Loader {
         Ok(Course::at(&self.plans, cursor, self.contents.records())?)
     }
 
-    /// Where the loader stands.
+    /// Position of the loader.
     pub fn cursor(&self) -> &Cursor {
         &self.cursor
     }
 
-    /// The token of where it stands.
+    /// State of the loader's current position.
     pub fn token(&self) -> Token {
         spec_in_state::with_spec(self.cursor.token(), &self.job.record_spec)
     }
 
-    /// The token of a position of this cursor.
+    /// State of a position of this cursor.
     pub fn token_at(&self, position: &Position) -> Token {
         spec_in_state::with_spec(self.cursor.token_at(position), &self.job.record_spec)
     }
 
-    /// Samples of the epoch that it stands in that no step delivers.
+    /// Samples of the current epoch that no step delivers.
     pub fn dropped(&self) -> u64 {
         self.course.dropped()
     }
 
-    /// The plan of any epoch: of the current one with its history, of another from its beginning. As
-    /// if it were planned, for a dynamic job, whose order nobody knows beforehand.
+    /// Returns the plan of any epoch: of the current one with its history, of another from its
+    /// beginning.
+    ///
+    /// A dynamic job has no order in advance; its plan is the one that a deterministic job would
+    /// have.
     pub fn plan_of(&self, epoch: u64) -> Result<Arc<EpochPlan>, LoadError> {
         let mut cursor = self.cursor.clone();
         if epoch != cursor.epoch() {
@@ -209,18 +212,19 @@ impl Loader {
         Ok(plan_at(&self.plans, &cursor)?)
     }
 
-    /// Steps of the whole epoch for this rank; `None` for a dynamic job, which knows them at the epoch's
-    /// end.
+    /// Steps of the whole epoch for this rank.
+    ///
+    /// `None` for a dynamic job, which knows the number only at the end of the epoch.
     pub fn steps(&self) -> Option<u64> {
         self.course.steps(self.options.rank)
     }
 
-    /// What becomes of a record.
+    /// Schema that records are converted to.
     pub fn schema(&self) -> &Arc<Schema> {
         &self.schema
     }
 
-    /// The dataset, as a trainer knows it.
+    /// Contents of the dataset, as a trainer knows them.
     pub fn contents(&self) -> &Arc<Contents> {
         &self.contents
     }
@@ -230,14 +234,15 @@ impl Loader {
         &self.job.name
     }
 
-    /// What it was told.
+    /// Options that the loader was created with.
     pub fn options(&self) -> &LoaderOptions {
         &self.options
     }
 
-    /// Stops reading ahead, and lets go of everything but batches that are in use. What the loader says of
-    /// itself stays as it was; it delivers nothing and moves nowhere any more.
-    /// - `failure`: the error that ends the trainer; `None`: it is done.
+    /// Stops prefetching and releases everything except batches in use.
+    ///
+    /// Afterwards the loader reports its last statistics, delivers nothing and cannot be moved.
+    /// - `failure`: error that ends the trainer; `None` if it finished normally.
     pub fn close(&mut self, failure: Option<&str>) {
         self.link.end(failure);
         (self.held, self.ledger) = (None, None);
@@ -249,9 +254,9 @@ impl Loader {
         if self.link.is_closed() { Err(LoadError::Closed) } else { Ok(()) }
     }
 
-    /// Moves to the beginning of `epoch`, except right after loading a token of it.
+    /// Moves to the beginning of `epoch`, except right after loading a state of that epoch.
     ///
-    /// # Errors  It is closed; the epoch has no plan.
+    /// # Errors  The loader is closed; the epoch has no plan.
     pub fn set_epoch(&mut self, epoch: u64) -> Result<(), LoadError> {
         self.check_open()?;
         let mut cursor = self.cursor.clone();
@@ -270,10 +275,10 @@ impl Loader {
         Ok(())
     }
 
-    /// Goes on from one token, or for `tail="uneven"` from the tokens of all ranks.
-    /// - `replay_missing`: ranks without a token deliver their part of the segment again.
+    /// Resumes from one state, or for `tail="uneven"` from the states of all ranks.
+    /// - `replay_missing`: ranks without a state deliver their part of the segment again.
     ///
-    /// # Errors  The tokens do not fit; nothing is changed.
+    /// # Errors  The states do not match the job; nothing is changed.
     pub fn load(
         &mut self,
         tokens: &[Token],
@@ -306,32 +311,34 @@ impl Loader {
         let job = Job { identity, ..self.job.clone() };
         let name = match job.identity == self.job.identity {
             true => job.name.clone(),
-            // The token brings lanes of its own.
+            // The state brings its own number of lanes, so the job is a different one.
             false => job_name(&self.options, &self.trainer, &job.identity)?,
         };
         let job = Job { name, ..job };
         self.link.register(&job, progress)?;
         if job.identity.is_dynamic() {
-            // Now it is known which cluster this is.
+            // Registering the job made the cluster id known.
             check_tokens(tokens, self.link.cluster_id().as_deref())?;
         }
         (self.cursor, self.course, self.job) = (cursor, course, job);
         self.held = None;
         self.skipped.moved();
-        // The same token may be loaded twice: that is a generation each time.
+        // The same state may be loaded twice: each load starts a generation.
         (self.entry, self.in_ledger) = (Entry::Start, None);
         Ok(())
     }
 
-    /// Deals the rest of the epoch anew, from `step` on, to `world_size` ranks: what the survivors of a
-    /// run do, all with the same `step`, when some of its ranks are gone for good. The global batch
-    /// stays, so `batch_size` changes with the world size; the steps from `step` on are delivered
-    /// again, in a new generation.
+    /// Reshards the rest of the epoch, from `step` on, to `world_size` ranks.
+    ///
+    /// The survivors of a run call this, all with the same `step`, when some of its ranks are gone
+    /// for good. The global batch is unchanged, so `batch_size` changes with the world size; the
+    /// steps from `step` on are delivered again, in a new generation.
     /// - `step`: first step that some survivor has not consumed; not beyond this rank's own.
-    /// - `rank`: `None`: the one it had.
+    /// - `rank`: `None` keeps the current rank.
     /// - Returns the batch size.
     ///
-    /// # Errors  The numbers do not fit, or nobody answers; the loader is unchanged.
+    /// # Errors  The numbers do not fit, or the coordinator is unreachable; the loader is
+    /// unchanged.
     pub fn redeal(
         &mut self,
         step: u64,
@@ -357,10 +364,12 @@ impl Loader {
         Ok(deal.batch_size)
     }
 
-    /// Goes on where all ranks of the job stand, as the coordinator knows; at the beginning if the
-    /// job has not started.
+    /// Resumes at the latest position that all ranks of the job reached, as the coordinator
+    /// recorded it.
     ///
-    /// # Errors  There is no coordinator; the job has no such place; nobody answers.
+    /// Stays at the current position if the job has not started.
+    ///
+    /// # Errors  There is no coordinator; it has no such position; it is unreachable.
     pub fn load_latest(
         &mut self,
         progress: &mut dyn FnMut(&OpenProgress) -> bool,
@@ -371,29 +380,29 @@ impl Loader {
         }
     }
 
-    /// Equal on all ranks that were started alike.
+    /// Digest of the plan; equal on all ranks that were started with the same options.
     pub fn plan_digest(&self) -> Digest {
         self.cursor.plan_digest(self.options.limit)
     }
 
-    /// What was skipped, each corrupt record and each file that is left out once; the first thousand.
+    /// Returns corrupt records and files left out, each once; the first 1,000.
     pub fn skipped(&self) -> Vec<SkippedRecord> {
         self.skipped.listed().cloned().collect()
     }
 
-    /// What limits it.
+    /// Returns the loader's bottleneck.
     pub fn why(&self) -> Finding {
         finding(&self.account())
     }
 
-    /// Where its time went; of a worker as it told last.
+    /// Time breakdown of the loader; a worker's part is as of its last report.
     pub fn account(&self) -> Account {
         self.link
             .stats()
             .map_or_else(|| self.here(Account::default()), |stats| self.here(stats.account))
     }
 
-    /// An account with what is known best here: whether the trainer waits.
+    /// Adds the trainer's waiting and idle time, which only this process knows exactly.
     fn here(&self, account: Account) -> Account {
         let us = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let (waiting, idle) = self.pace.stands();
@@ -403,13 +412,13 @@ impl Loader {
         Account { idle_us: us(idle), waiting_us: Some(us(waiting)), ..account }
     }
 
-    /// What it holds and has done.
+    /// Returns the loader's statistics.
     pub fn stats(&self) -> LoaderStats {
         let prefetch = self.link.stats().map(|prefetch| {
             let account = self.here(prefetch.account);
             PrefetchStats { account, ..prefetch }
         });
-        // A worker divides its own budget; what this rank got of it is known once it reads.
+        // A worker divides its own budget; the part of this rank is known once it reads.
         let granted = prefetch.as_ref().map(|prefetch| prefetch.budget_bytes);
         let asked = || self.options.memory_budget_bytes.unwrap_or_else(default_budget_bytes);
         let (skipped, skipped_in_epoch, files_left_out) = self.skipped.counts();
@@ -426,7 +435,7 @@ impl Loader {
     }
 }
 
-/// Refuses what a dynamic job cannot have.
+/// Rejects options that a dynamic job does not support.
 fn check_dynamic(options: &LoaderOptions) -> Result<(), LoadError> {
     let refused = if options.cluster.is_none() {
         "mode=\"dynamic\" needs a coordinator, which hands the samples out; pass \
@@ -441,7 +450,7 @@ fn check_dynamic(options: &LoaderOptions) -> Result<(), LoadError> {
     Err(LoadError::Option(refused.into()))
 }
 
-/// Refuses tokens that the lists of this cluster say nothing about.
+/// Rejects states of another cluster, and states of different epochs.
 fn check_tokens(tokens: &[Token], cluster: Option<&str>) -> Result<(), LoadError> {
     let refused = |message: String| Err(WireError::new(ErrorKind::Token, message).into());
     for token in tokens {
@@ -468,7 +477,7 @@ fn check_tokens(tokens: &[Token], cluster: Option<&str>) -> Result<(), LoadError
     Ok(())
 }
 
-/// Whether one token of an uneven job speaks for all of its ranks.
+/// True if this single state of an uneven job covers all of its ranks.
 fn is_whole_world(token: &Token) -> bool {
     matches!(token.speaks_for, Some((_, 1)))
 }
@@ -523,7 +532,8 @@ fn identity(
     }
 }
 
-/// The name that a job's ranks share: theirs, or of their run and what they read.
+/// Name that the ranks of a job share: the one given, or one made of the run and the identity's
+/// digest.
 fn job_name(
     options: &LoaderOptions,
     trainer: &str,
@@ -547,13 +557,13 @@ fn job_name(
     }
 }
 
-/// The plan of the cursor's epoch.
+/// Returns the plan of the cursor's epoch.
 fn plan_at(plans: &Plans, cursor: &Cursor) -> Result<Arc<EpochPlan>, shardfeed_plan::PlanError> {
     let world_size = cursor.start().world_size;
     plans.plan(cursor.identity(), cursor.epoch(), cursor.segments(), world_size)
 }
 
-/// Where reading starts, `in_hand` batches after the cursor.
+/// Returns the position where reading starts, `in_hand` batches after the cursor.
 fn place(
     cursor: &Cursor,
     plans: &Plans,
@@ -565,7 +575,7 @@ fn place(
     let segments = cursor.segments().to_vec();
     let intent = match entry {
         Entry::Start => {
-            // A generation is one more than that of the token that it began with.
+            // The cursor's generation is one more than that of the state that it was resumed from.
             let token_generation = cursor.generation().checked_sub(1);
             Intent::Start { token_generation, epoch, segments }
         }

@@ -1,4 +1,4 @@
-//! What a loader is told.
+//! Options of a loader.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,41 +10,43 @@ use shardfeed_tfrecord::CompressionChoice;
 
 use crate::skipped::CorruptBudget;
 
-/// Everything that makes a loader. Defaults are those of the Python package.
+/// All options of a loader. Defaults are those of the Python package.
 #[derive(Clone, Debug)]
 pub struct LoaderOptions {
     /// Files: paths, `file://` URLs, globs.
     pub files: Vec<String>,
     /// A dataset of the cluster by its name, instead of files.
     pub dataset: Option<String>,
-    /// How the files are compressed.
+    /// Compression of the files.
     pub compression: CompressionChoice,
-    /// What happens when a record or a file is corrupt. Of a dataset by name: of a record; what of its
-    /// files is left out was said when it was added.
+    /// Policy for corrupt records and files.
+    ///
+    /// For a named dataset it applies to records only: the policy for files was set when the
+    /// dataset was added.
     pub corrupt: Corrupt,
-    /// How much may be skipped.
+    /// Number of corrupt records that may be skipped.
     pub corrupt_budget: CorruptBudget,
-    /// What becomes of records; `None`: they stay as they are.
+    /// Parsing and operators of records; `None` leaves records unchanged.
     pub records: Option<RecordSpec>,
     /// Samples per rank and step.
     pub batch_size: u64,
     /// Seed of the order.
     pub seed: u64,
-    /// Whether the order is shuffled.
+    /// True if the order is shuffled.
     pub shuffle: bool,
-    /// Samples of a lane that are shuffled among each other.
+    /// Samples of a lane that are shuffled together.
     pub shuffle_window: u64,
-    /// Splits that are read in turn; `None`: [`interleave_default`].
+    /// Splits that are interleaved; `None`: [`interleave_default`].
     pub interleave: Option<u64>,
-    /// Consecutive samples taken from a split in its turn.
+    /// Consecutive samples read from a split before the next split.
     pub block_length: u64,
-    /// Equal pieces of the line; `None`: world size at creation.
+    /// Equal parts of the epoch sequence; `None`: world size at creation.
     pub lanes: Option<u64>,
-    /// What happens at the end of an epoch; with [`Mode::Dynamic`] it must be [`Tail::Uneven`].
+    /// Policy for the end of an epoch; must be [`Tail::Uneven`] with [`Mode::Dynamic`].
     pub tail: Tail,
-    /// Who decides which rank delivers a sample.
+    /// Assignment of samples to ranks: planned or dynamic.
     pub mode: Mode,
-    /// Slots of an epoch that exist at most.
+    /// Maximum number of entries of an epoch.
     pub limit: Option<u64>,
     /// This rank.
     pub rank: u64,
@@ -52,38 +54,40 @@ pub struct LoaderOptions {
     pub world_size: u64,
     /// Name of the job.
     pub job: Option<String>,
-    /// Batches ready or in work at most; `None`: as many as turn out to be of use.
+    /// Maximum number of batches ready or in work; `None` adapts the number automatically.
     pub prefetch: Option<usize>,
-    /// Bytes for records in reading and batches ahead; `None`: a quarter of the memory there is.
+    /// Bytes for records being read and prefetched batches; `None`: a quarter of the available
+    /// memory.
     pub memory_budget_bytes: Option<u64>,
-    /// Where indexes are kept, and how much of remote files.
+    /// Folder for indexes, and size of the cache of remote files.
     pub cache: CacheOptions,
-    /// The cluster; `None`: everything in this process.
+    /// The cluster; `None` runs everything in this process.
     pub cluster: Option<ClusterOptions>,
-    /// Of a dynamic job: what becomes of samples in doubt.
+    /// Policy for samples in doubt of a dynamic job.
     pub doubt: DoubtPolicy,
 }
 
-/// How a trainer uses a cluster.
+/// Options of a trainer in a cluster.
 #[derive(Clone, Debug)]
 pub struct ClusterOptions {
-    /// Addresses of its coordinators, with commas between them.
+    /// Addresses of the coordinators, separated by commas.
     pub coordinator: String,
-    /// Path of this host's worker's socket; `None`: `SHARDFEED_WORKER`, else the usual place, if there
-    /// is one.
+    /// Socket path of this host's worker.
+    ///
+    /// `None`: `SHARDFEED_WORKER`, else the default path, if a socket exists there.
     pub worker: Option<PathBuf>,
-    /// Whether a worker that is not there is replaced by one in this process.
+    /// True if a missing worker is replaced by one in this process.
     pub fallback: bool,
-    /// How long a coordinator, or a worker that must not be replaced, is waited for.
+    /// Maximum wait for a coordinator, or for a worker that must not be replaced.
     pub timeout: Duration,
-    /// The start of the ranks that this one belongs to, as the launcher names it.
+    /// Id of the run that this rank belongs to, as the launcher names it.
     pub run: Option<String>,
-    /// Ranks on this host, as far as the launcher says; 0: unknown.
+    /// Ranks on this host, as reported by the launcher; 0: unknown.
     pub ranks_on_host: u64,
 }
 
 impl ClusterOptions {
-    /// The defaults, for a coordinator, or several with commas.
+    /// Returns the defaults for a coordinator, or for several separated by commas.
     pub fn new(coordinator: impl Into<String>) -> Self {
         Self {
             coordinator: coordinator.into(),
@@ -96,13 +100,13 @@ impl ClusterOptions {
     }
 }
 
-/// Splits that are read in turn if nobody says: without shuffle one, which keeps the order of the files.
+/// Default number of interleaved splits: 1 without shuffling, which keeps the order of the files.
 pub fn interleave_default(shuffle: bool) -> u64 {
     if shuffle { 16 } else { 1 }
 }
 
 impl LoaderOptions {
-    /// How its files are read.
+    /// Returns the rules for reading the files.
     pub fn file_rules(&self) -> FileRules {
         FileRules { compression: self.compression, corrupt: self.corrupt }
     }

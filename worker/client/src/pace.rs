@@ -1,4 +1,4 @@
-//! How long a trainer works on a batch, and how long it waits for the next.
+//! Measures how long a trainer works on a batch, and how long it waits for the next.
 
 use std::time::{Duration, Instant};
 
@@ -6,18 +6,18 @@ use shardfeed_agent::{Demand, trace};
 
 use crate::loader::Head;
 
-/// A wait for a batch is told to whoever reads when it takes so long, and again so often.
+/// A wait for a batch is reported to the reader after this time, and again at this interval.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
-/// What a trainer does, from one call to the next.
+/// Timing of a trainer between calls.
 #[derive(Debug)]
 pub(crate) struct Pace {
     since: Instant,
     since_ns: u64,
     is_waiting: bool,
-    /// It told last that it had waited so long.
+    /// Waiting time that was reported last.
     told: Duration,
-    /// It worked so long before the wait that is under way.
+    /// Work time before the wait in progress.
     worked: Duration,
 }
 
@@ -29,7 +29,7 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// It asks for a batch.
+    /// The trainer requests a batch.
     pub(crate) fn asks(&mut self) {
         if !self.is_waiting {
             trace::since("trainer works", self.since_ns);
@@ -38,7 +38,7 @@ impl Pace {
         }
     }
 
-    /// It gets one.
+    /// The trainer receives a batch.
     pub(crate) fn gets(&mut self, head: &Head) -> Demand {
         trace::since("trainer waits", self.since_ns);
         let demand = Demand {
@@ -55,12 +55,12 @@ impl Pace {
         demand
     }
 
-    /// There is none in this epoch: what it does until it asks again is its own.
+    /// The epoch has no further batch; time until the next request counts as the trainer's work.
     pub(crate) fn rests(&mut self) {
         self.turn(false);
     }
 
-    /// How long it has waited for its next batch, if that is to be told now.
+    /// Returns how long the trainer has waited for its next batch, if a report is due.
     pub(crate) fn tells(&mut self) -> Option<Duration> {
         let waited = self.since.elapsed();
         if !self.is_waiting || waited < self.told + TELL_EVERY {
@@ -70,7 +70,8 @@ impl Pace {
         Some(waited)
     }
 
-    /// How long it has waited for its next batch by now, and how long it is since it got the last one.
+    /// Returns the time waited so far for the next batch, and the time since the last batch was
+    /// received.
     pub(crate) fn stands(&self) -> (Duration, Duration) {
         let since = self.since.elapsed();
         match self.is_waiting {
@@ -86,7 +87,7 @@ impl Pace {
     }
 }
 
-/// Microseconds of a time, as it is told.
+/// Converts a time to microseconds, as reported.
 pub(crate) fn us(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }

@@ -1,14 +1,15 @@
-//! A live re-deal: the rest of an epoch for another number of ranks. Pure.
+//! Resharding while training: the rest of an epoch for another number of ranks. Pure.
 
 use shardfeed_agent::LoadError;
 use shardfeed_plan::{Cursor, Segment, Start, Steps, Tail};
 
 use crate::link::Deal;
 
-/// Where a rank stands after a re-deal from `step` of its cursor's epoch on, and its part from then on.
-/// - `rank`: `None`: the one that it has.
+/// Returns the cursor after a reshard from `step` of its epoch on, and the rank's part from then
+/// on.
+/// - `rank`: `None` keeps the cursor's rank.
 ///
-/// # Errors  The numbers do not fit; the message names those that do.
+/// # Errors  The numbers do not fit; the message names some that do.
 pub(crate) fn redeal(
     cursor: &Cursor,
     step: u64,
@@ -79,7 +80,7 @@ pub(crate) fn redeal(
     Ok((cursor, Deal { rank, world_size, batch_size }))
 }
 
-/// Segments as they were at an earlier step of their epoch.
+/// Truncates segments to an earlier step of their epoch.
 fn cut(segments: &mut Vec<Segment>, step: u64) {
     let mut left = step;
     for index in 0..segments.len() {
@@ -92,7 +93,7 @@ fn cut(segments: &mut Vec<Segment>, step: u64) {
     }
 }
 
-/// The divisors of a global batch next to a number that is none, in words.
+/// Names the divisors of a global batch that are nearest to a number that is not one.
 fn around(global_batch: u64, number: u64) -> String {
     let divides = |candidate: &u64| global_batch.is_multiple_of(*candidate);
     let below = (1..=global_batch.min(number.saturating_sub(1))).rev().find(divides);

@@ -1,4 +1,4 @@
-//! What a rank was not given because it is corrupt: counted, listed, and bounded by a budget.
+//! Corrupt records and files that a rank skipped: counted, listed and limited by a budget.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -8,30 +8,31 @@ use shardfeed_plan::{Sample, SkipCount};
 use crate::contents::Contents;
 use crate::loader::Head;
 
-/// Corrupt records that are listed, and logged one by one, at most.
+/// Maximum number of corrupt records that are listed and logged individually.
 const LISTED_MAX: usize = 1000;
 
-/// Records that an error about the budget names.
+/// Number of records that an error about the budget names.
 const NAMED_MAX: usize = 3;
 
-/// The budget if none is given: this part of a rank's samples, and at least so many.
+/// Default budget: this fraction of a rank's samples, and at least this many.
 const DEFAULT_BUDGET: (f64, u64) = (0.01, 16);
 
-/// How much may be skipped of an epoch, on one rank. Files that are left out, whole or in part, count as
-/// one each.
+/// Maximum number of records that a rank may skip in one epoch.
+///
+/// A file that is left out, entirely or in part, counts as one.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum CorruptBudget {
-    /// A hundredth of the rank's samples of an epoch, at least 16.
+    /// 1% of the rank's samples of an epoch, at least 16.
     #[default]
     Usual,
-    /// So many.
+    /// This number of records.
     Records(u64),
-    /// This part of the rank's samples of an epoch.
+    /// This fraction of the rank's samples of an epoch.
     Part(f64),
 }
 
 impl CorruptBudget {
-    /// How many that are of an epoch of so many samples.
+    /// Returns the budget in records for an epoch of this many samples.
     fn of(self, samples: u64) -> u64 {
         match self {
             Self::Records(records) => records,
@@ -44,33 +45,33 @@ impl CorruptBudget {
     }
 }
 
-/// Something corrupt that was skipped, as users know it.
+/// A corrupt record or file that was skipped, as shown to users.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SkippedRecord {
-    /// The file, absolute.
+    /// Absolute path of the file.
     pub file: String,
     /// Offset of the record's header in the uncompressed file, in bytes.
     pub offset: u64,
-    /// The record's number in the file.
+    /// Index of the record in the file.
     pub ordinal: u64,
-    /// What is wrong, in words.
+    /// Description of the damage.
     pub reason: String,
-    /// What of the file is skipped.
+    /// Extent of the file that is skipped.
     pub what: What,
 }
 
-/// What is skipped of a file.
+/// Extent of a file that is skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// This record.
+    /// Only this record.
     Record,
-    /// All from this record on, as nothing behind it can be found.
+    /// This record and all after it, because no later record can be located.
     Rest,
-    /// All of it.
+    /// The entire file.
     File,
 }
 
-/// Everything that a loader has skipped.
+/// Log of everything that a loader has skipped.
 #[derive(Debug)]
 pub(crate) struct SkipLog {
     count: SkipCount,
@@ -80,9 +81,10 @@ pub(crate) struct SkipLog {
 }
 
 impl SkipLog {
+    /// Creates the log with the damaged files that indexing left out.
     /// - `samples`: of this rank in an epoch.
     ///
-    /// # Errors  `Budget`: what indexing left out is more than is allowed.
+    /// # Errors  `Budget`: more files were left out than the budget allows.
     pub(crate) fn new(
         budget: CorruptBudget,
         samples: u64,
@@ -106,7 +108,7 @@ impl SkipLog {
         }
     }
 
-    /// Whether a batch may be handed out with what was skipped in it.
+    /// Checks that the budget allows the records skipped in a batch.
     ///
     /// # Errors  `Budget`.
     pub(crate) fn admit(&self, head: &Head, contents: &Contents) -> Result<(), LoadError> {
@@ -119,7 +121,7 @@ impl SkipLog {
         Err(self.over(&what, skipped, self.listed.iter().chain(&fresh)))
     }
 
-    /// A batch was handed out.
+    /// Records that a batch was handed out.
     pub(crate) fn add(&mut self, head: &Head, contents: &Contents) {
         let more = head.skipped.len() as u64;
         self.count.add(head.epoch, more);
@@ -138,7 +140,7 @@ impl SkipLog {
         }
     }
 
-    /// The rank goes elsewhere; what it skips is counted from there on.
+    /// The rank moves to another position; skipped records are counted from there on.
     pub(crate) fn moved(&mut self) {
         self.count.moved();
     }
@@ -158,12 +160,13 @@ impl SkipLog {
         LoadError::Budget { what: what.to_owned(), skipped, allowed, first }
     }
 
-    /// What was skipped, each file and record once, at most [`LISTED_MAX`].
+    /// Skipped records and files, each once, at most [`LISTED_MAX`].
     pub(crate) fn listed(&self) -> impl ExactSizeIterator<Item = &SkippedRecord> {
         self.listed.iter()
     }
 
-    /// Records that were skipped in all epochs, those of the current one, and files left out.
+    /// Returns the records skipped in all epochs, those of the current epoch, and the files left
+    /// out.
     pub(crate) fn counts(&self) -> (u64, u64, u64) {
         (self.total, self.count.in_epoch(), self.count.files())
     }

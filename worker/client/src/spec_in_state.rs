@@ -1,5 +1,7 @@
-//! What a job makes of a record, in the states of that job: so that a state of a job with other features
-//! says which of them differ. A digest alone says only that something does.
+//! The record spec in a job's states.
+//!
+//! With it, an error about a state of a job with other features names the features that differ; a
+//! digest alone shows only that they differ.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD_NO_PAD;
@@ -7,17 +9,18 @@ use shardfeed_agent::EncodedSpec;
 use shardfeed_plan::{Difference, JobIdentity, RECORD_SPEC_FIELD, Token, TokenError};
 use shardfeed_proto::common::v1::RecordSpec;
 
-/// Bytes of a state's JSON at most, if it is to hold the record spec.
+/// Maximum size of a state's JSON that contains the record spec, in bytes.
 const STATE_BYTES_MAX: usize = 1023;
 
-/// `token` with the record spec, if both together stay below 1 KiB.
+/// Adds the record spec to `token`, if both together stay below 1 KiB.
 pub(crate) fn with_spec(token: Token, spec: &EncodedSpec) -> Token {
     let records = Some(BASE64_STANDARD_NO_PAD.encode(spec.bytes()));
     let whole = Token { records, ..token.clone() };
     if whole.to_json().len() <= STATE_BYTES_MAX { whole } else { token }
 }
 
-/// Refuses tokens of another job, and names the features and operators that differ where they know them.
+/// Rejects states of another job, and names the differing features and operators if the states have
+/// them.
 pub(crate) fn check_tokens(
     tokens: &[Token],
     identity: &JobIdentity,
@@ -45,7 +48,7 @@ fn in_detail(field: Difference, token: &Token, spec: &EncodedSpec) -> Vec<Differ
     }
 }
 
-/// A text that is no record spec is as none: the digest has decided already.
+/// Returns `None` for a text that is no record spec: the digest has already shown the mismatch.
 fn decoded(text: &str) -> Option<RecordSpec> {
     let bytes = BASE64_STANDARD_NO_PAD.decode(text).ok()?;
     RecordSpec::decode_canonical(&bytes).ok()

@@ -1,4 +1,4 @@
-//! Timelines: of the loaders of this process, if the environment asks for them, and of a worker.
+//! Timelines of this process's loaders, if the environment enables them, and of a worker.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -13,13 +13,13 @@ use uuid::Uuid;
 
 use crate::link::{Lost, Progress, WorkerLink};
 
-/// Folder for timelines of loaders.
+/// Environment variable with the folder for timelines of loaders.
 const VARIABLE: &str = "SHARDFEED_TRACE";
 
-/// How long a worker may take to say who it is.
+/// Maximum time for a worker to complete the handshake.
 const HANDSHAKE: Duration = Duration::from_secs(2);
 
-/// Records what this process does while there is a loader; written when that is closed.
+/// Recording of this process while a loader exists; written when the loader is closed.
 #[derive(Debug)]
 pub(crate) struct Timeline {
     path: PathBuf,
@@ -27,7 +27,7 @@ pub(crate) struct Timeline {
 }
 
 impl Timeline {
-    /// Starts one if `SHARDFEED_TRACE` names a folder; warns if that cannot be made.
+    /// Starts a recording if `SHARDFEED_TRACE` names a folder; warns if that cannot be created.
     pub(crate) fn from_environment(rank: u64) -> Option<Self> {
         let folder = std::env::var_os(VARIABLE).filter(|folder| !folder.is_empty())?;
         let folder = PathBuf::from(folder);
@@ -35,7 +35,8 @@ impl Timeline {
             tracing::warn!(folder = %folder.display(), %error, "no timeline is recorded: the folder cannot be made");
             return None;
         }
-        // The loaders of a process share one recording: each writes what there is when it goes.
+        // The loaders of a process share one recording: each writes the events so far when it
+        // closes.
         trace::start();
         let name = format!("rank-{rank}-{}.json", std::process::id());
         Some(Self { path: folder.join(name), rank })
@@ -51,10 +52,10 @@ impl Drop for Timeline {
     }
 }
 
-/// What a worker's threads do for `duration`, in Trace Event Format.
-/// - `socket`: its trainer socket.
+/// Records a worker's threads for `duration`, in Trace Event Format.
+/// - `socket`: the worker's trainer socket.
 ///
-/// # Errors  Nobody is there, or it refuses.
+/// # Errors  No worker is listening, or it refuses.
 pub fn worker_timeline(
     socket: &Path,
     duration: Duration,
@@ -78,10 +79,10 @@ pub fn worker_timeline(
     }
 }
 
-/// Greets a worker as a trainer would; returns its name.
-/// - `socket`: its trainer socket.
+/// Performs the handshake with a worker as a trainer would; returns the worker's name.
+/// - `socket`: the worker's trainer socket.
 ///
-/// # Errors  Nobody is there, it refuses, or it does not answer within `timeout`.
+/// # Errors  No worker is listening, it refuses, or it does not answer within `timeout`.
 pub fn worker_answers(socket: &Path, timeout: Duration) -> Result<String, LoadError> {
     let begun = Instant::now();
     let (_, welcome) = greet(socket, timeout, &mut |_| begun.elapsed() < timeout)?;

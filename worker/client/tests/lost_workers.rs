@@ -1,4 +1,5 @@
-//! Workers that are there and serve nothing: the trainer's process takes over, or says so; it never waits for ever.
+//! Workers that accept connections but serve no batch: the trainer's process takes over or returns
+//! an error; it never waits forever.
 #![allow(clippy::unwrap_used)] // Clippy's own exception ends at the functions marked as tests.
 
 use std::path::{Path, PathBuf};
@@ -19,21 +20,21 @@ const RECORDS: u64 = 12;
 
 type ToTrainer = Connection<wire::ToTrainer, wire::ToWorker>;
 
-/// A worker that serves until its first batch, and how it ends then.
+/// Behaviour of a worker after its first start, instead of sending a batch.
 #[derive(Clone, Copy)]
 enum Ends {
     /// It closes the connection.
     Closed,
-    /// It says why nothing follows.
+    /// It sends the reason why no message follows.
     Goodbye,
 }
 
 fn say(trainer: &ToTrainer, message: Message) {
-    // A trainer that went away meanwhile has no use for it.
+    // A trainer that has disconnected does not need it.
     let _ = trainer.send(&wire::ToTrainer { message: Some(message) }, None);
 }
 
-/// Answers one trainer as far as its start.
+/// Answers one trainer up to and including its start.
 fn answer(mut trainer: ToTrainer, dataset: &Dataset, ends: Ends, starts: &AtomicUsize) {
     let shards = dataset.manifest().shards();
     while let Ok(Some((message, _))) = trainer.recv(PATIENCE) {
@@ -77,7 +78,7 @@ fn answer(mut trainer: ToTrainer, dataset: &Dataset, ends: Ends, starts: &Atomic
     }
 }
 
-/// Runs `trainer` beside such a worker; returns how often it was asked to start.
+/// Runs `trainer` with such a worker; returns how often the worker was asked to start.
 fn beside(ends: Ends, fallback: bool, trainer: impl FnOnce(Loader)) -> usize {
     let folder = tempfile::tempdir().unwrap();
     let file = shard(folder.path());
@@ -98,7 +99,7 @@ fn beside(ends: Ends, fallback: bool, trainer: impl FnOnce(Loader)) -> usize {
                 }
             }
         });
-        // Nobody listens at port 1: whatever needs a coordinator's word would fail.
+        // No process listens on port 1, so that every call to a coordinator would fail.
         let cluster = ClusterOptions {
             worker: Some(socket.clone()),
             fallback,
@@ -130,7 +131,7 @@ fn shard(folder: &Path) -> PathBuf {
     path
 }
 
-/// Every step of the epoch, once, in order.
+/// Checks that every step of the epoch is delivered once, in order.
 fn takes_all(mut loader: Loader) {
     let (mut steps, begun) = (vec![], Instant::now());
     while loader.cursor().epoch() == 0 {

@@ -1,4 +1,4 @@
-//! What a loader says when it cannot be made, word by word.
+//! Exact error messages of a loader that cannot be created.
 #![allow(clippy::unwrap_used)] // Clippy's own exception ends at the functions marked as tests.
 
 use std::fs;
@@ -18,7 +18,7 @@ use shardfeed_socket::{ListenOptions, Listener};
 use shardfeed_tfrecord::example::{DType, Feature, FeatureSpec};
 use shardfeed_tfrecord::{Compression, create};
 
-/// What is said of options, which are refused before anybody is asked to lease anything.
+/// Returns the error about options that are rejected before any lease is requested.
 fn refused(options: LoaderOptions) -> String {
     let nobody = Box::new(|| panic!("it was to be refused before"));
     Loader::open(options, nobody, &mut |_| true).map(drop).unwrap_err().to_string()
@@ -78,7 +78,7 @@ fn every_refused_option_says_why_and_what_to_pass() {
     );
 }
 
-/// Grants whatever is asked, to the one rank that there is.
+/// Grants every request of the single rank.
 struct Alone;
 
 impl Control for Alone {
@@ -117,7 +117,7 @@ fn open(options: LoaderOptions) -> Result<Loader, LoadError> {
     Loader::open(options, Box::new(|| Arc::new(Alone)), &mut |_| true)
 }
 
-/// What is said instead of a batch.
+/// Returns the error that ends an epoch.
 fn ends(loader: &mut Loader) -> String {
     let begun = Instant::now();
     loop {
@@ -130,7 +130,7 @@ fn ends(loader: &mut Loader) -> String {
     }
 }
 
-/// A shard of records of 8 bytes.
+/// Writes a shard of records of 8 bytes.
 fn shard(path: &Path, records: u8) {
     let mut writer = create(path, Compression::None).unwrap();
     (0..records).for_each(|record| writer.write(&[record; 8]).unwrap());

@@ -1,16 +1,17 @@
-"""Writes kernels.ptx beside it: what a device does to a batch before it is ready. Needs nothing but Python.
+"""Writes kernels.ptx beside this file: kernels that change batches on a device. Needs only Python.
 
     python3 worker/device/kernels/make.py            # writes kernels.ptx
-    python3 worker/device/kernels/make.py --check    # says whether it is what this would write
+    python3 worker/device/kernels/make.py --check    # checks that kernels.ptx is up to date
     make check-kernels                               # assembles it with NVIDIA's ptxas for each kind of GPU
 
-The text is committed, so that building needs neither this nor CUDA; a test compares both. The worker's operators
-(worker/pipeline/src/operator/run.rs, dtype.rs) say what comes out: each line here does what a line there does, in the
-same order, rounded in the same way. Nothing is contracted: every operation that could be says how it rounds.
+The text is committed, so that building needs neither this script nor CUDA; a test compares both.
+The worker's operators (worker/pipeline/src/operator/run.rs, dtype.rs) define the results: each line
+here does the same as a line there, in the same order and with the same rounding. No operations are
+contracted: every operation that could be contracted specifies its rounding.
 
-A thread makes one number. `source` is read as `[images, rows, columns]`, `target` is `[images, columns, rows]`; with one
-row nothing moves. What the types are is asked for each number: all threads take the same way, and texts for each pair
-of types would be 185.
+Each thread computes one number. `source` is read as `[images, rows, columns]`, `target` is
+`[images, columns, rows]`; with one row nothing moves. The types are tested for each number: all
+threads take the same branch, and separate kernels for each pair of types would be 185.
 """
 
 from __future__ import annotations
@@ -25,20 +26,20 @@ FILE = Path(__file__).with_name("kernels.ptx")
 TYPES = (
     "bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "int64", "float16", "bfloat16", "float32", "float64",
 )  # fmt: skip
-#: As PTX calls it where it is read and written, and its bytes.
+#: PTX type for loads and stores, and size in bytes.
 INTEGERS = {
     "uint8": ("u8", 1), "int8": ("s8", 1), "uint16": ("u16", 2), "int16": ("s16", 2), "uint32": ("u32", 4),
     "int32": ("s32", 4), "int64": ("s64", 8),
 }  # fmt: skip
-#: Those that are asked for first are found first.
+#: Types in the order in which they are tested, the most likely first.
 LIKELY = sorted(TYPES, key=lambda name: (name not in ("uint8", "float32"), TYPES.index(name)))
-#: Least and largest, as float64. int64 has no such largest one: `cvt` ends there by itself.
+#: Minimum and maximum, as float64. int64's maximum is no float64: there `cvt` saturates instead.
 ENDS = {
     "uint8": (0, 0xFF), "int8": (-0x80, 0x7F), "uint16": (0, 0xFFFF), "int16": (-0x8000, 0x7FFF),
     "uint32": (0, 0xFFFFFFFF), "int32": (-0x80000000, 0x7FFFFFFF),
 }  # fmt: skip
 
-#: The oldest target is Volta. Every driver that is supported (525 and later) takes this version.
+#: The oldest target is Volta. All supported drivers (525 and later) accept this PTX version.
 HEADER = """\
 // Written by make.py: do not edit.
 .version 7.0
@@ -55,19 +56,20 @@ REGISTERS = """\
     .reg .f64 %fd<6>;
 """
 
-# What registers are for:
-#   %r1 place in target, %r2 place in source, %r3 source's type, %r4 target's, %r5 channel; %r6 and on for a while
+# Register usage:
+#   %r1 index in target, %r2 index in source, %r3 source type, %r4 target type, %r5 channel
+#   %r6 and higher: temporary values
 #   %rd1 source, %rd2 target, %rd3 an address, %rd4 an integer, %rd5 table
 #   %f1, %fd1 a float
 
 
 def f64(value: float) -> str:
-    """As PTX writes it: bits, so that nobody rounds."""
+    """Formats a float64 constant for PTX as bits, so that nothing is rounded."""
     return "0d" + struct.pack(">d", value).hex().upper()
 
 
 def kernel(name: str, parameters: list[str], body: list[str]) -> str:
-    """An entry. Labels are the lines that end with a colon."""
+    """Formats an entry. Lines that end with a colon are labels."""
     names = ",\n".join(f"    .param .{kind} {what}" for kind, what in (p.split() for p in parameters))
     lines = [line if line.endswith(":") else f"    {line}" for line in body]
     return f"\n.visible .entry shardfeed_{name}(\n{names}\n)\n{{\n{REGISTERS}" + "\n".join(lines) + "\n}\n"
@@ -77,7 +79,7 @@ PLACES = ["u64 source", "u64 target", "u32 count", "u32 rows", "u32 columns"]
 
 
 def places() -> list[str]:
-    """This thread's number: %r1 in the target, %r2 in the source. Leaves the threads that have none."""
+    """Computes this thread's index: %r1 in the target, %r2 in the source. Ends surplus threads."""
     return [
         "mov.u32 %r6, %ctaid.x;",
         "mov.u32 %r7, %ntid.x;",
@@ -105,12 +107,12 @@ def places() -> list[str]:
 
 
 def address(of: str, place: str, width: int) -> str:
-    """%rd3 = where that number is."""
+    """Computes the address of the number at `place` in %rd3."""
     return f"mad.wide.u32 %rd3, {place}, {width}, {of};"
 
 
 def choose(register: str, labels: dict[str, str]) -> list[str]:
-    """Goes to the label of the type that the register names; the last one is not asked for."""
+    """Branches to the label of the type in the register; the last type is not tested."""
     lines = []
     for name in LIKELY[:-1]:
         lines += [f"setp.eq.u32 %p1, {register}, {TYPES.index(name)};", f"@%p1 bra {labels[name]};"]
@@ -118,7 +120,9 @@ def choose(register: str, labels: dict[str, str]) -> list[str]:
 
 
 def load(integer: list[str], narrow: list[str], wide: list[str]) -> list[str]:
-    """Reads the number, and goes on with what comes after an integer in %rd4, a float32 in %f1, a float64 in %fd1."""
+    """Reads the number and continues with the code for an integer in %rd4, a float32 in %f1 or a
+    float64 in %fd1.
+    """
     lines = ["ld.param.u32 %r3, [from];", *choose("%r3", {name: f"FROM_{name}" for name in TYPES})]
     for name, (kind, width) in INTEGERS.items():
         lines += [f"FROM_{name}:", address("%rd1", "%r2", width), f"ld.global.{kind} %rd4, [%rd3];", *integer]
@@ -165,7 +169,8 @@ def store_halves() -> list[str]:
         "st.global.b16 [%rd3], %h1;",
         "bra END;",
         "PUT_bfloat16:",
-        # The upper half, to the nearest, ties to even; no number stays none. Older GPUs have no instruction for it.
+        # The upper half, rounded to nearest, ties to even; NaN stays NaN. Older GPUs have no
+        # instruction for this.
         address("%rd2", "%r1", 2),
         "mov.b32 %r18, %f1;",
         "shr.u32 %r19, %r18, 16;",
@@ -182,7 +187,7 @@ def store_halves() -> list[str]:
 
 
 def store_integer() -> list[str]:
-    """Writes %rd4: integers wrap around."""
+    """Writes %rd4; integers wrap around."""
     lines = ["INTEGER:", *choose("%r4", {name: f"INTEGER_{name}" for name in TYPES})]
     for name, (kind, width) in INTEGERS.items():
         lines += [f"INTEGER_{name}:", address("%rd2", "%r1", width), f"st.global.{kind} [%rd3], %rd4;", "bra END;"]
@@ -205,7 +210,7 @@ def store_integer() -> list[str]:
 
 
 def store_float() -> list[str]:
-    """Writes %fd1: cut towards zero, and at an integer's ends; what is no number is 0."""
+    """Writes %fd1: integers are truncated towards zero and saturate; NaN becomes 0."""
     lines = ["FLOAT:", *choose("%r4", {name: f"FLOAT_{name}" for name in TYPES})]
     for name, (kind, width) in INTEGERS.items():
         lines += [
@@ -231,7 +236,7 @@ def store_float() -> list[str]:
         "bra END;",
     ]
     for name in ("float32", "float16", "bfloat16"):
-        # float16 and bfloat16 go through float32.
+        # float16 and bfloat16 are converted through float32.
         lines += [f"FLOAT_{name}:", "cvt.rn.f32.f64 %f1, %fd1;", f"bra PUT_{name};"]
     return lines
 
@@ -240,7 +245,7 @@ END = ["END:", "ret;"]
 
 
 def move() -> str:
-    """Numbers of so many bytes at other places."""
+    """Moves numbers of a given width to other positions."""
     lines = [*places(), "ld.param.u32 %r3, [width];"]
     widths = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}
     for width in (1, 2, 4):
@@ -258,7 +263,7 @@ def move() -> str:
 
 
 def cast() -> str:
-    """The same numbers as another type. All floats go through float64, which holds each of them."""
+    """Converts numbers to another type. Floats go through float64, which represents all of them."""
     body = [
         *places(),
         "ld.param.u32 %r4, [to];",
@@ -272,8 +277,11 @@ def cast() -> str:
 
 
 def normalize(kind: str) -> str:
-    """(x - mean) / std in this type, then cast. A table has all means, then all deviations; which of them a number takes
-    is its place modulo their count: in the target if `after` is not 0, else in the source."""
+    """Computes (x - mean) / std in this type, then casts.
+
+    A table has all means, then all deviations. A number's index in both is its position modulo
+    their count: its position in the target if `after` is not 0, else that in the source.
+    """
     width, x = (4, "%f") if kind == "f32" else (8, "%fd")
     if kind == "f32":
         read = load(
@@ -318,7 +326,7 @@ def normalize(kind: str) -> str:
 
 
 def text() -> str:
-    """The whole file."""
+    """Returns the content of kernels.ptx."""
     return HEADER + move() + cast() + normalize("f32") + normalize("f64")
 
 

@@ -1,4 +1,4 @@
-//! The thread that owns a device: takes commands, copies ahead, sees who is done.
+//! The thread that owns a device: processes commands, copies ahead, and detects completed work.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,14 +16,14 @@ use crate::handle::{Answer, Command, Device, DeviceStats, Shared, Source, Work};
 use crate::ring::{BatchId, Ring, SlotIndex};
 use crate::stream::ConsumerStream;
 
-/// How often it is looked whether the device is done, or whether there is a batch to copy: at first,
+/// Initial interval of the checks for completed work and new batches.
 const PAUSE_MIN: Duration = Duration::from_micros(50);
-/// and after nothing has changed for a while.
+/// Maximum interval of these checks while nothing changes.
 const PAUSE_MAX: Duration = Duration::from_millis(4);
-/// With nothing to look at a command ends the wait.
+/// Maximum wait if there is nothing to check; a command ends it.
 const PAUSE_IDLE: Duration = Duration::from_secs(3600);
 
-/// A device's thread.
+/// State of a device's thread.
 pub(crate) struct Agent {
     inbox: Receiver<Command>,
     shared: Weak<Shared>,
@@ -33,11 +33,11 @@ pub(crate) struct Agent {
     waiting: VecDeque<Work>,
     /// Batches that the trainer waits for.
     asked: Vec<(BatchId, Answer<u64>)>,
-    /// Streams that are to read a batch, and wait here until its copy is complete.
+    /// Streams that will read a batch, and wait here until its copy is complete.
     reading: Vec<(BatchId, ConsumerStream, Answer<()>)>,
-    /// Batches that were given back, and whose readers' streams are part of a capture.
+    /// Returned batches whose readers' streams are part of a capture.
     captured: Vec<BatchId>,
-    /// Regions of host memory, by their address.
+    /// Regions of host memory, by address.
     regions: BTreeMap<usize, Region>,
     stats: DeviceStats,
     is_closed: bool,
@@ -57,7 +57,7 @@ struct Region {
 }
 
 impl Agent {
-    /// Opens the device, says so, and serves it until nobody needs it.
+    /// Opens the device, reports the result, and serves the device until it is no longer used.
     pub(crate) fn run(
         ordinal: usize,
         turns: usize,
@@ -133,7 +133,7 @@ impl Agent {
         }
     }
 
-    /// Whether something may change without a command.
+    /// True if something may change without a command.
     fn has_to_look(&self) -> bool {
         if self.failure.is_some() {
             return false;
@@ -143,12 +143,12 @@ impl Agent {
         is_looking || is_waiting || self.has_to_wait()
     }
 
-    /// Whether memory may be read that cannot be freed before a capture has ended.
+    /// True if memory may be read that cannot be freed before a capture has ended.
     fn has_to_wait(&self) -> bool {
         self.failure.is_none() && !self.captured.is_empty()
     }
 
-    /// Sees who is done, and copies what there is room for; whether anything changed.
+    /// Detects completed work, and starts copies that fit; returns true if anything changed.
     fn turn(&mut self) -> Result<bool, DeviceError> {
         if self.failure.is_some() {
             return Ok(false);
@@ -174,7 +174,7 @@ impl Agent {
         Ok(has_moved)
     }
 
-    /// Gives the trainer what it waits for and what has a slot; whether there was something.
+    /// Lends the trainer a requested batch that has a slot; returns true if there was one.
     fn lend(&mut self) -> bool {
         let waiting = |id: BatchId| self.waiting.iter().any(|work| work.id == id);
         let Some(at) = self.asked.iter().position(|(id, _)| !waiting(*id)) else {
@@ -183,12 +183,12 @@ impl Agent {
         let (batch, answer) = self.asked.swap_remove(at);
         let slot = self.ring.lend(batch).ok_or(DeviceError::Ended);
         self.tell_stats();
-        // Whoever asked may have gone.
+        // The requester may be gone.
         let _ = answer.send(slot.map(|slot| self.slots[slot.0].address()));
         true
     }
 
-    /// Sees which copies are complete and which slots nobody reads any more.
+    /// Detects complete copies and slots that have no readers left.
     fn settle(&mut self) -> Result<bool, DeviceError> {
         let mut has_moved = self.drain()?;
         for index in self.ring.unsettled() {
@@ -211,21 +211,22 @@ impl Agent {
         Ok(has_moved)
     }
 
-    /// Answers who is to read a batch, once its stream can.
+    /// Answers requests to read a batch once their streams can.
     fn read(&mut self) {
         for (batch, stream, answer) in std::mem::take(&mut self.reading) {
             let slot = self.working().and_then(|()| self.lent(batch));
             let ordered = slot.and_then(|slot| self.slots[slot.0].lend(stream));
             match self.failed(ordered) {
                 Ok(false) => self.reading.push((batch, stream, answer)),
-                // Whoever asked may have gone.
+                // The requester may be gone.
                 other => drop(answer.send(other.map(drop))),
             }
         }
     }
 
-    /// Lets those slots drain that were given back; whether there was one. A slot that is read on a stream
-    /// of a capture stays the trainer's until that has ended.
+    /// Starts draining returned slots; returns true if there was one.
+    ///
+    /// A slot that is read on a stream of a capture stays lent until the capture has ended.
     fn drain(&mut self) -> Result<bool, DeviceError> {
         let before = self.captured.len();
         for batch in std::mem::take(&mut self.captured) {
@@ -239,7 +240,7 @@ impl Agent {
         Ok(self.captured.len() < before)
     }
 
-    /// Begins to copy a batch; gives it back if it has to wait for a slot.
+    /// Starts copying a batch; returns it if it has to wait for a slot.
     fn begin(&mut self, work: Work) -> Result<Option<Work>, DeviceError> {
         let is_asked_for = self.asked.iter().any(|(id, _)| *id == work.id);
         let bytes = work.copies.bytes.max(1);
@@ -265,7 +266,7 @@ impl Agent {
         Ok(None)
     }
 
-    /// Makes the memory of a host's slot known to the device, once; whether it could be.
+    /// Registers a host slot's memory with the device, once; returns true if it is registered.
     fn register(&mut self, hold: &Hold) -> bool {
         let (base, bytes) = (hold.base(), hold.size_bytes());
         if let Some(region) = self.regions.get(&base.addr().get()) {
@@ -275,10 +276,10 @@ impl Agent {
             return false;
         };
         let commands = shared.commands.clone();
-        // This thread lives while the memory may come; once it has ended nothing is registered.
+        // This thread exists while the memory may arrive; after it has ended nothing is registered.
         let heir = move |memory| drop(commands.send(Command::Unmap(memory)));
         if !hold.bequeath(heir) {
-            // Another device has it: nobody would tell this one when it goes.
+            // Another device uses it: this one would not be notified when it is unmapped.
             return false;
         }
         let registered = self.driver.register(base, bytes);
@@ -312,7 +313,7 @@ impl Agent {
             }
             Command::Lend(batch, answer) => match self.working() {
                 Ok(()) => self.asked.push((batch, answer)),
-                // Whoever asked may have gone.
+                // The requester may be gone.
                 Err(error) => drop(answer.send(Err(error))),
             },
             Command::Read(batch, stream, answer) => {
@@ -346,7 +347,7 @@ impl Agent {
         self.failure.clone().map_or(Ok(()), Err)
     }
 
-    /// Keeps in mind what the driver refused: nothing works after that.
+    /// Records a driver error: nothing works after it.
     fn failed<T>(&mut self, result: Result<T, DeviceError>) -> Result<T, DeviceError> {
         if let Err(error @ DeviceError::Call { .. }) = &result {
             self.fail(error);
@@ -368,7 +369,7 @@ impl Agent {
             let _ = answer.send(Err(error.clone()));
         }
         self.read();
-        // Slots of the host that are held here would keep this thread.
+        // Slots of the host that are held here would keep this thread alive.
         self.source = None;
         self.waiting.clear();
         let _ = self.stream.synchronize();
@@ -384,7 +385,7 @@ impl Agent {
 
     fn unregister(&mut self, region: &Region) {
         if region.is_registered {
-            // A device that failed keeps nothing; the memory is unmapped all the same.
+            // A failed device keeps no registration; the memory is unmapped anyway.
             let result = self.driver.unregister(region.base, region.bytes);
             self.stats.pinned_bytes -= region.bytes;
             if self.failure.is_none() {
@@ -393,7 +394,7 @@ impl Agent {
         }
     }
 
-    /// No more batches; what was lent stays good.
+    /// Stops accepting batches; those that were lent stay valid.
     fn close(&mut self) {
         self.is_closed = true;
         self.source = None;
@@ -411,12 +412,12 @@ impl Agent {
         self.tell_stats();
     }
 
-    /// Frees everything, once nobody has a batch.
+    /// Frees everything once no batch is in use.
     fn end(mut self) {
         self.close();
     }
 
-    /// Says that this thread lives.
+    /// Signals that this thread is alive.
     fn beat(&self) {
         if let Some(shared) = self.shared.upgrade() {
             shared.beats.fetch_add(1, Ordering::Relaxed);

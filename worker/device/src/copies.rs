@@ -1,4 +1,4 @@
-//! Which bytes of a slot go where on the device, and what is made of them there.
+//! Copies from a host slot to the device, and kernels on the copied parts.
 
 use shardfeed_handoff::{BufferRange, Layout};
 
@@ -9,44 +9,46 @@ use crate::kernels::Change;
 pub struct Copy {
     /// First byte in the host's slot.
     pub from: usize,
-    /// First byte in the device's.
+    /// First byte in the device's slot.
     pub to: usize,
     /// Bytes.
     pub len: usize,
 }
 
-/// One kernel: which, from where to where on the device.
+/// One kernel launch, with its source and target on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Launch {
-    /// Number of the change.
+    /// Index of the change.
     pub change: usize,
-    /// Number of its pass.
+    /// Index of its pass.
     pub pass: usize,
-    /// First byte that it reads.
+    /// First byte of the source.
     pub source: usize,
-    /// First byte that it writes.
+    /// First byte of the target.
     pub target: usize,
-    /// Numbers that it makes.
+    /// Number of values to write.
     pub count: usize,
 }
 
-/// The parts of a host's slot that go to the device, and their places there.
+/// Parts of a host's slot to copy, and their positions on the device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Copies {
-    /// What is copied.
+    /// Copies.
     pub copies: Vec<Copy>,
-    /// What is done then, in this order.
+    /// Kernel launches after the copies, in this order.
     pub launches: Vec<Launch>,
-    /// Where each part is on the device when all is done.
+    /// Final position of each part on the device.
     pub places: Vec<BufferRange>,
     /// Bytes of all parts and the gaps between them.
     pub bytes: usize,
 }
 
 impl Copies {
-    /// Lays `parts` one after the other, each aligned as on the host. Parts that stand as far apart there
-    /// as here are one copy, with what little is between them.
-    /// - `parts`: in ascending order of where they start for the fewest copies; any order is right.
+    /// Lays out `parts` in sequence, each aligned as on the host.
+    ///
+    /// Parts with the same distance on host and device are one copy, including the small gap
+    /// between them.
+    /// - `parts`: for the fewest copies in ascending order of their start; any order is correct.
     pub fn of(parts: &[BufferRange]) -> Self {
         let mut layout = Layout::default();
         let places: Vec<_> = parts.iter().map(|part| layout.push(part.len)).collect();
@@ -64,7 +66,7 @@ impl Copies {
         Self { copies, launches: vec![], places, bytes: layout.bytes() }
     }
 
-    /// As [`Copies::of`], with room for what each change makes of its part, and the part's place there.
+    /// As [`Copies::of`], with space for each pass of a change, and the final position of its part.
     pub fn with(parts: &[BufferRange], changes: &[Change]) -> Self {
         let mut found = Self::of(parts);
         let mut layout = Layout::default();

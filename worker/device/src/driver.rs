@@ -1,7 +1,7 @@
-//! The CUDA driver, as far as it is used: a context, streams, events, memory, kernels. The only unsafe
-//! code of the crate.
+//! Bindings to the CUDA driver: context, streams, events, memory and kernels. The only unsafe code
+//! of the crate.
 //!
-//! Everything but [`device_count`] belongs to the thread that [`Driver::open`] was called on.
+//! Everything except [`device_count`] belongs to the thread that called [`Driver::open`].
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -21,11 +21,13 @@ use crate::error::{DeviceError, hint, variable};
 use crate::kernels::{BLOCK, Change, Kernel, NUMBERS_MAX, PTX, Pass};
 use crate::stream::ConsumerStream;
 
-/// Makes `cuda`, the functions that are used as they are in the library, and the list of their names. Here their answer
-/// is a number: a driver that is newer than cudarc's `CUresult` gives answers that this `enum` must never have.
+/// Defines `cuda`, the driver functions used here, and the list of their names.
+///
+/// Functions return a number instead of cudarc's `CUresult`: a newer driver may return codes that
+/// are no valid value of this `enum`.
 macro_rules! functions {
     ($($name:ident($($argument:ident: $type:ty),*);)*) => {
-        /// All functions that are used, so that a library without one is refused and not run into.
+        /// Names of all used functions, so that a library that lacks one is rejected.
         const FUNCTIONS: &[&str] = &["cuGetErrorName", $(stringify!($name)),*];
 
         #[allow(non_snake_case, clippy::too_many_arguments)]
@@ -33,11 +35,11 @@ macro_rules! functions {
             use super::*;
 
             $(function!($name($($argument: $type),*));)*
-            // Its first argument is an answer of the driver.
+            // The first argument is a return code of the driver.
             function!(cuGetErrorName(code: u32, text: *mut *const c_char));
         }
 
-        // What they take is what cudarc's, which NVIDIA's header was read for, take.
+        // Checks that the argument types equal cudarc's, which were generated from NVIDIA's header.
         $(const _: unsafe fn($($type),*) -> CUresult = sys::$name;)*
     };
 }
@@ -48,14 +50,15 @@ macro_rules! function {
             type Function = unsafe extern "C" fn($($type),*) -> u32;
             static FOUND: OnceLock<Function> = OnceLock::new();
             let find = || {
-                // SAFETY: the library has the function (`device_count` looked) and is never unloaded. Its type is
-                // that of NVIDIA's header, where `CUresult` is an `enum` of C, in 32 bits without a sign.
+                // SAFETY: the library has the function (checked by `device_count`) and is never
+                // unloaded. Its type is that of NVIDIA's header, where `CUresult` is a C `enum`, an
+                // unsigned 32-bit integer.
                 unsafe {
                     let found = sys::culib().get::<Function>(stringify!($name).as_bytes());
                     *found.expect("whoever calls it has opened the driver")
                 }
             };
-            // SAFETY: the caller's, who knows what this function asks.
+            // SAFETY: the caller fulfils the requirements of this function.
             unsafe { FOUND.get_or_init(find)($($argument),*) }
         }
     };
@@ -106,13 +109,13 @@ functions! {
     cuThreadExchangeStreamCaptureMode(mode: *mut CUstreamCaptureMode);
 }
 
-/// Answers that are no errors, or have one of their own.
+/// Return codes that are no errors, or have a separate error.
 const SUCCESS: u32 = CUresult::CUDA_SUCCESS as u32;
 const NO_DEVICE: u32 = CUresult::CUDA_ERROR_NO_DEVICE as u32;
 const NOT_READY: u32 = CUresult::CUDA_ERROR_NOT_READY as u32;
 const CAPTURE_IMPLICIT: u32 = CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT as u32;
 
-/// Registering 512 GiB at once is said to fail.
+/// Registering 512 GiB at once is reported to fail.
 const REGISTER_BYTES_MAX: usize = 64 << 30;
 
 /// `CU_STREAM_LEGACY`.
@@ -123,19 +126,19 @@ const RELAXED: u32 = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as u32;
 
 const PORTABLE: u32 = sys::CU_MEMHOSTREGISTER_PORTABLE;
 
-/// Devices that this process sees.
+/// Returns the number of devices that this process sees.
 ///
 /// # Errors  There is no driver, or none that works, or no device.
 pub fn device_count() -> Result<usize, DeviceError> {
-    // SAFETY: looks for a library by its usual names; loading the driver runs its initializers, as
-    // every program that uses a GPU does.
+    // SAFETY: searches for a library by its usual names; loading the driver runs its initializers,
+    // as in every program that uses a GPU.
     if !unsafe { sys::is_culib_present() } {
         return Err(DeviceError::NoLibrary { library_path: variable("LD_LIBRARY_PATH") });
     }
-    // SAFETY: it is there (just seen), so that this does not panic; it is never unloaded.
+    // SAFETY: the library is present (just checked), so this does not panic; it is never unloaded.
     let library = unsafe { sys::culib() };
     let lacks = |name: &&&'static str| {
-        // SAFETY: the symbol is only looked for, not used.
+        // SAFETY: the symbol is only looked up, not used.
         unsafe { library.get::<*const c_void>(name.as_bytes()) }.is_err()
     };
     let missing: Vec<_> = FUNCTIONS.iter().filter(lacks).copied().collect();
@@ -155,13 +158,15 @@ pub fn device_count() -> Result<usize, DeviceError> {
     if count > 0 { Ok(count.unsigned_abs() as usize) } else { Err(no_device()) }
 }
 
-/// - `answer`: the driver's, of whatever version: any number.
+/// Converts a return code to a result.
+/// - `answer`: return code of a driver of any version; may be any number.
 fn check(call: &'static str, answer: u32) -> Result<(), DeviceError> {
     if answer == SUCCESS {
         return Ok(());
     }
     let mut text = null();
-    // SAFETY: `text` outlives the call, after which it is null or a text that the driver never frees.
+    // SAFETY: `text` outlives the call, which sets it to null or to a text that the driver never
+    // frees.
     let name = unsafe {
         match cuda::cuGetErrorName(answer, &raw mut text) {
             SUCCESS if !text.is_null() => CStr::from_ptr(text).to_string_lossy().into_owned(),
@@ -171,14 +176,15 @@ fn check(call: &'static str, answer: u32) -> Result<(), DeviceError> {
     Err(DeviceError::Call { call, code: answer, name, hint: hint(call, answer) })
 }
 
-/// A device's primary context, which the trainer's framework uses too, current on this thread.
+/// A device's primary context, shared with the trainer's framework, current on this thread.
 ///
-/// While it lives, this thread's stream capture mode is the relaxed one: other threads may capture graphs
-/// (torch: `capture_error_mode="global"`), and in the default mode allocating, registering, waiting or
-/// asking for an event here would then fail and invalidate their graph. Nothing here belongs into one.
+/// While it exists, this thread's stream capture mode is relaxed: other threads may capture graphs
+/// (torch: `capture_error_mode="global"`), and in the default mode allocating, registering, waiting
+/// or querying an event here would then fail and invalidate their graph. No work of this thread
+/// belongs to a graph.
 pub(crate) struct Driver {
     device: i32,
-    /// This thread's mode before.
+    /// Previous mode of this thread.
     capture_mode: u32,
     /// A context is current on one thread.
     _thread: PhantomData<Rc<()>>,
@@ -193,9 +199,9 @@ impl Driver {
             return Err(DeviceError::NoSuchDevice { ordinal, count, visible });
         };
         let (mut device, mut context): (i32, CUcontext) = (0, null_mut());
-        // SAFETY: the driver is initialized and complete, the results outlive the calls. The context is
-        // made current on this thread, which is the caller's own and runs nobody else's code; it is
-        // released when `self` is dropped.
+        // SAFETY: the driver is initialized and complete, the results outlive the calls. The
+        // context is made current on this thread, which belongs to the caller and runs no foreign
+        // code; it is released when `self` is dropped.
         unsafe {
             check("cuDeviceGet", cuda::cuDeviceGet(&raw mut device, number))?;
             let retained = cuda::cuDevicePrimaryCtxRetain(&raw mut context, device);
@@ -207,16 +213,16 @@ impl Driver {
         }
     }
 
-    /// Sets this thread's stream capture mode to the one that is kept, and keeps the one that it was.
+    /// Exchanges this thread's stream capture mode with the saved one.
     fn exchange_capture_mode(&mut self) -> Result<(), DeviceError> {
-        // SAFETY: the driver is initialized. It reads and writes one `enum` of C, of 32 bits, as a number, so that a
-        // mode that cudarc does not know is none of Rust's `enum`.
+        // SAFETY: the driver is initialized. It reads and writes one 32-bit C `enum` as a number,
+        // so that a mode unknown to cudarc is never a value of a Rust `enum`.
         let exchanged =
             unsafe { cuda::cuThreadExchangeStreamCaptureMode((&raw mut self.capture_mode).cast()) };
         check("cuThreadExchangeStreamCaptureMode", exchanged)
     }
 
-    /// Whether memory can be allocated and freed in the order of a stream.
+    /// True if memory can be allocated and freed in the order of a stream.
     fn has_pools(&self) -> Result<bool, DeviceError> {
         let attribute = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED;
         let mut value = 0;
@@ -226,7 +232,7 @@ impl Driver {
         Ok(value != 0)
     }
 
-    /// Makes host memory known to the device, so that copies from it run by themselves.
+    /// Registers host memory with the device, so that copies from it run asynchronously.
     pub(crate) fn register(&self, base: NonNull<u8>, bytes: usize) -> Result<(), DeviceError> {
         for start in (0..bytes).step_by(REGISTER_BYTES_MAX) {
             let len = REGISTER_BYTES_MAX.min(bytes - start);
@@ -236,7 +242,7 @@ impl Driver {
                 cuda::cuMemHostRegister_v2(piece, len, PORTABLE)
             };
             if let Err(error) = check("cuMemHostRegister", result) {
-                // What was registered before is not kept by halves.
+                // A partial registration is undone.
                 let _ = self.unregister(base, start);
                 return Err(error);
             }
@@ -244,7 +250,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Takes that back. No copy from it may be under way.
+    /// Undoes the registration. No copy from the memory may be in progress.
     pub(crate) fn unregister(&self, base: NonNull<u8>, bytes: usize) -> Result<(), DeviceError> {
         for start in (0..bytes).step_by(REGISTER_BYTES_MAX) {
             // SAFETY: this piece was registered, and is still mapped.
@@ -258,15 +264,15 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // A driver that has shut down already keeps no mode.
+        // A driver that has already shut down keeps no mode.
         let _ = self.exchange_capture_mode();
-        // SAFETY: retained once in `open`; everything of it was dropped before. A driver that has shut
-        // down already, at the process's end, says so and does nothing.
+        // SAFETY: retained once in `open`; everything in the context was dropped before. A driver
+        // that has already shut down, at the end of the process, returns an error and does nothing.
         let _ = unsafe { cuda::cuDevicePrimaryCtxRelease_v2(self.device) };
     }
 }
 
-/// The stream that copies to the device run on: never waits for the default stream.
+/// Stream for copies to the device; never waits for the default stream.
 pub(crate) struct CopyStream {
     stream: CUstream,
     has_pools: bool,
@@ -290,12 +296,12 @@ impl CopyStream {
 
 impl Drop for CopyStream {
     fn drop(&mut self) {
-        // SAFETY: made in `new`, destroyed once; work that is queued on it runs on.
+        // SAFETY: created in `new`, destroyed once; work queued on it still completes.
         let _ = unsafe { cuda::cuStreamDestroy_v2(self.stream) };
     }
 }
 
-/// A place in a stream's work.
+/// A position in a stream's work.
 struct Event {
     event: CUevent,
 }
@@ -305,17 +311,19 @@ impl Event {
         let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32
             | sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC as u32;
         let mut event = null_mut();
-        // SAFETY: a context is current on this thread, as a `Driver` was given to the slot.
+        // SAFETY: a context is current on this thread, because the slot was created with a
+        // `Driver`.
         check("cuEventCreate", unsafe { cuda::cuEventCreate(&raw mut event, flags) })?;
         Ok(Self { event })
     }
 
     fn record(&self, stream: CUstream) -> Result<(), DeviceError> {
-        // SAFETY: event and stream live, the stream as its owner promises (see `DeviceSlot::lend`).
+        // SAFETY: event and stream exist, the stream as its owner guarantees (see
+        // `DeviceSlot::lend`).
         check("cuEventRecord", unsafe { cuda::cuEventRecord(self.event, stream) })
     }
 
-    /// What is queued on `stream` from here on runs after what was before the event.
+    /// Makes work queued on `stream` from now on wait for the work before the event.
     fn hold_back(&self, stream: CUstream) -> Result<(), DeviceError> {
         // SAFETY: as in `record`.
         check("cuStreamWaitEvent", unsafe { cuda::cuStreamWaitEvent(stream, self.event, 0) })
@@ -337,21 +345,22 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        // SAFETY: made in `new`, destroyed once; waits for it that are queued are kept by the driver.
+        // SAFETY: created in `new`, destroyed once; the driver keeps queued waits for it.
         let _ = unsafe { cuda::cuEventDestroy_v2(self.event) };
     }
 }
 
-/// Memory on the device. It is dropped before the stream that it was made with.
+/// Memory on the device. It is dropped before the stream that it was created with.
 struct DeviceMemory {
     base: CUdeviceptr,
     bytes: usize,
-    /// In whose order it is freed. `None`: this device can only free it after all work of the context.
+    /// Stream in whose order it is freed. `None`: the device frees it only after all work of the
+    /// context.
     stream: Option<CUstream>,
 }
 
 impl DeviceMemory {
-    /// Memory for what is queued on `stream`, or after that.
+    /// Allocates memory for work queued on `stream`, or after that.
     fn new(bytes: usize, stream: &CopyStream) -> Result<Self, DeviceError> {
         let (mut base, stream) = (0, stream.has_pools.then_some(stream.stream));
         // SAFETY: as for `Event::new`; the stream lives.
@@ -366,10 +375,11 @@ impl DeviceMemory {
         Ok(Self { base, bytes, stream })
     }
 
-    /// Memory with these bytes, once what `stream` does is over.
+    /// Allocates memory that contains these bytes, and waits for the copy.
     fn holding(bytes: &[u8], stream: &CopyStream) -> Result<Self, DeviceError> {
         let memory = Self::new(bytes.len(), stream)?;
-        // SAFETY: both have so many bytes; the source is not touched until the stream was waited for.
+        // SAFETY: both have this many bytes; the source is unchanged until the stream is
+        // synchronized.
         let result = unsafe {
             let from = bytes.as_ptr().cast::<c_void>();
             cuda::cuMemcpyHtoDAsync_v2(memory.base, from, bytes.len(), stream.stream)
@@ -382,8 +392,9 @@ impl DeviceMemory {
 
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new`, freed once. With a stream, after all that is queued there, which is the
-        // copies into it and waits for its readers; without one the driver waits for whatever reads it.
+        // SAFETY: allocated in `new`, freed once. With a stream it is freed after all work queued
+        // there, which is the copies into it and waits for its readers; without one the driver
+        // waits for all readers.
         let _ = unsafe {
             match self.stream {
                 Some(stream) => cuda::cuMemFreeAsync(self.base, stream),
@@ -393,21 +404,21 @@ impl Drop for DeviceMemory {
     }
 }
 
-/// The kernels that make of parts what batches are to have, and what they look up.
+/// Loaded kernels, and their lookup tables.
 pub(crate) struct Kernels {
     module: CUmodule,
     /// In the order of [`Kernel::ALL`].
     functions: Vec<CUfunction>,
     changes: Arc<[Change]>,
-    /// Means and deviations, of each pass of each change that normalizes.
+    /// Means and deviations, for each pass of each change that normalizes.
     tables: Vec<Vec<Option<DeviceMemory>>>,
 }
 
 impl Kernels {
     pub(crate) fn load(stream: &CopyStream, changes: Arc<[Change]>) -> Result<Self, DeviceError> {
         let mut module = null_mut();
-        // SAFETY: a context is current on this thread, as there is a stream; the text ends with a zero
-        // (a test says so), the result outlives the call.
+        // SAFETY: a context is current on this thread, as a stream exists; the text ends with a
+        // zero (checked by a test), the result outlives the call.
         let loaded = unsafe { cuda::cuModuleLoadData(&raw mut module, PTX.as_ptr().cast()) };
         check("cuModuleLoadData", loaded)?;
         let mut kernels = Self { module, functions: vec![], changes, tables: vec![] };
@@ -431,10 +442,10 @@ impl Kernels {
         Ok(kernels)
     }
 
-    /// Queues a kernel over a slot.
-    /// - `memory`: the slot's.
+    /// Queues a kernel on a slot.
+    /// - `memory`: of the slot.
     ///
-    /// # Panics  If it has no such bytes.
+    /// # Panics  If the memory is too small for the kernel.
     fn launch(
         &self,
         launch: &Launch,
@@ -489,9 +500,10 @@ impl Kernels {
                 ]);
             }
         }
-        // SAFETY: the parameters are as many and as wide as `kernels.ptx` declares for this kernel, and are
-        // read during the call. It reads and writes `count` numbers of the slot, which has them (asserted),
-        // and whoever read it last comes before on the stream; and as many of the table as it has.
+        // SAFETY: number and widths of the parameters match the declaration in `kernels.ptx`, and
+        // they are read during the call. The kernel reads and writes `count` numbers of the slot,
+        // which has them (asserted), after its previous readers in stream order; and it reads
+        // within the table.
         let result = unsafe {
             cuda::cuLaunchKernel(
                 self.functions[kernel as usize],
@@ -513,22 +525,22 @@ impl Kernels {
 
 impl Drop for Kernels {
     fn drop(&mut self) {
-        // SAFETY: loaded once in `load`, unloaded once; nothing that was queued uses it any more, as
-        // the copy stream was waited for.
+        // SAFETY: loaded once in `load`, unloaded once; no queued work uses it, because the copy
+        // stream was synchronized.
         let _ = unsafe { cuda::cuModuleUnload(self.module) };
     }
 }
 
-/// One slot: its memory, and the events that say who is done with it.
+/// One slot: its memory, and the events that mark the end of its use.
 pub(crate) struct DeviceSlot {
     memory: Option<DeviceMemory>,
-    /// The copy into it is complete.
+    /// Marks that the copy into it is complete.
     ready: Event,
-    /// What is being copied.
+    /// Sources of the copy in progress.
     sources: Vec<Hold>,
     /// Streams that may read it, and whose end is not marked by an event yet.
     readers: Vec<ConsumerStream>,
-    /// Recorded on the readers' streams when it was given back: these, and then some for reuse.
+    /// Events recorded on the readers' streams when the slot was returned, followed by unused ones.
     free: Vec<Event>,
     draining: usize,
 }
@@ -539,7 +551,7 @@ impl DeviceSlot {
         Ok(Self { memory: None, ready: Event::new()?, sources, readers, free, draining: 0 })
     }
 
-    /// Gets memory in place of what it has, which nobody uses.
+    /// Allocates memory to replace its current memory, which must be unused.
     pub(crate) fn allocate(
         &mut self,
         bytes: usize,
@@ -561,10 +573,10 @@ impl DeviceSlot {
         self.memory.as_ref().map_or(0, |memory| memory.base)
     }
 
-    /// Begins to copy a batch into it, after those who read it last, and to make of it what it is to be.
-    /// - `kernels`: by which that is done.
+    /// Starts copying a batch into it and running its kernels, after the previous readers.
+    /// - `kernels`: for the launches.
     ///
-    /// # Panics  If source or target have no such bytes, or there are no kernels for what is to be done.
+    /// # Panics  If source or target are too small, or kernels are missing for a launch.
     pub(crate) fn fill(
         &mut self,
         source: Hold,
@@ -584,14 +596,14 @@ impl DeviceSlot {
             source.size_bytes()
         );
         let base = self.address();
-        // Kept also if one of several copies is refused.
+        // Also kept if one of several copies fails.
         self.sources.push(source);
         let source = self.sources.last().expect("just added").base();
         for Copy { from, to, len } in copies {
-            // SAFETY: both ranges lie in their memory (asserted). The source is mapped while its hold
-            // lives, which is kept until `ready` says that the copy is complete, also when the slot is
-            // dropped; nobody writes it meanwhile. The target is this slot's own, and whoever read it
-            // comes before on the stream.
+            // SAFETY: both ranges are within their memory (asserted). The source is mapped while
+            // its hold exists, which is kept until `ready` marks the copy as complete, also when
+            // the slot is dropped; it is not written in that time. The target belongs to this slot,
+            // and its previous readers come before in stream order.
             let result = unsafe {
                 let from = source.as_ptr().add(*from).cast::<c_void>();
                 cuda::cuMemcpyHtoDAsync_v2(base + *to as u64, from, *len, stream.stream)
@@ -607,7 +619,7 @@ impl DeviceSlot {
         self.ready.record(stream.stream)
     }
 
-    /// Whether the copy is complete; the host's slot is let go then.
+    /// Returns true if the copy is complete; the host's slot is released then.
     pub(crate) fn is_filled(&mut self) -> Result<bool, DeviceError> {
         let is_over = self.sources.is_empty() || self.ready.is_over()?;
         if is_over {
@@ -616,21 +628,21 @@ impl DeviceSlot {
         Ok(is_over)
     }
 
-    /// The device failed: what was being copied is let go.
+    /// Releases the source of a copy after a failure of the device.
     pub(crate) fn abandon(&mut self) {
         if !self.sources.is_empty() {
-            // The host's memory must not be used again before; a device that failed copies no more.
+            // The host's memory must not be reused before that; a failed device stops copying.
             let _ = self.ready.wait();
             self.sources.clear();
         }
     }
 
-    /// From here on `stream` may read it: what is queued there comes after the copy.
-    /// - Returns false if the stream cannot wait for the copy, as it is of another thread or part of a
-    ///   capture: to be called again until the copy is complete.
+    /// Lets `stream` read the slot: work queued there from now on runs after the copy.
+    /// - Returns false if the stream cannot wait for the copy, because it belongs to another thread
+    ///   or is part of a capture: call again until the copy is complete.
     ///
-    /// A stream that was named by its handle must live until the slot was given back and this thread has
-    /// seen that; the frameworks' streams live as long as the process.
+    /// A stream named by its handle must exist until the slot was returned and this thread has
+    /// processed that; the frameworks' streams exist as long as the process.
     pub(crate) fn lend(&mut self, stream: ConsumerStream) -> Result<bool, DeviceError> {
         if !self.sources.is_empty() && stream != ConsumerStream::Unknown {
             match stream {
@@ -645,10 +657,10 @@ impl DeviceSlot {
         Ok(true)
     }
 
-    /// Copies bytes of it to addresses on the same device, on the trainer's stream, which need not live
-    /// longer than this call.
+    /// Copies bytes of it to addresses on the same device, on the trainer's stream, which need not
+    /// exist longer than this call.
     ///
-    /// # Panics  If it has no such bytes.
+    /// # Panics  If the slot is too small.
     pub(crate) fn copy_out(
         &mut self,
         copies: &[(Copy, u64)],
@@ -668,9 +680,9 @@ impl DeviceSlot {
         let has = self.memory.as_ref().map_or(0, |memory| memory.bytes);
         for (copy, target) in copies.iter().filter(|(copy, _)| copy.len > 0) {
             assert!(copy.from + copy.len <= has, "{copy:?} lies in a slot of {has} bytes");
-            // SAFETY: the source lies in this slot (asserted), which is not written before what is
-            // queued on this stream is over. The target is memory that the trainer's framework made
-            // for this; a wrong address is an error of the driver.
+            // SAFETY: the source is within this slot (asserted), which is not written before the
+            // work queued on this stream is complete. The target is memory that the trainer's
+            // framework allocated for this; a wrong address is an error of the driver.
             let result = unsafe {
                 let from = self.address() + copy.from as u64;
                 cuda::cuMemcpyDtoDAsync_v2(target + copy.to as u64, from, copy.len, stream)
@@ -683,8 +695,8 @@ impl DeviceSlot {
         Ok(())
     }
 
-    /// The slot is read until what is queued on `stream` now is over.
-    /// - Returns false if no event can mark that now: the stream is part of a capture.
+    /// Marks the slot as being read until the work queued on `stream` now is complete.
+    /// - Returns false if no event can mark that, because the stream is part of a capture.
     fn drains_after(&mut self, stream: CUstream) -> Result<bool, DeviceError> {
         if is_captured(stream)? {
             return Ok(false);
@@ -693,14 +705,14 @@ impl DeviceSlot {
             self.free.push(Event::new()?);
         }
         self.free[self.draining].record(stream)?;
-        // An event that a capture took in, which began in between, would never be over.
+        // An event that became part of a capture, which began in between, would never complete.
         let is_marked = !is_captured(stream)?;
         self.draining += usize::from(is_marked);
         Ok(is_marked)
     }
 
-    /// The trainer gave it back: whoever reads it is done when what is queued on its stream now is.
-    /// - Returns false if a reader's stream is part of a capture: to be called again until that has ended.
+    /// Takes the slot back: each reader is done when the work queued on its stream now is complete.
+    /// - Returns false if a reader's stream is part of a capture: call again until that has ended.
     pub(crate) fn give_back(&mut self) -> Result<bool, DeviceError> {
         for reader in std::mem::take(&mut self.readers) {
             if !self.drains_after(raw(reader))? {
@@ -710,7 +722,7 @@ impl DeviceSlot {
         Ok(self.readers.is_empty())
     }
 
-    /// Whether nobody reads it any more.
+    /// Returns true if no reader is left.
     pub(crate) fn is_drained(&mut self) -> Result<bool, DeviceError> {
         while self.draining > 0 {
             if !self.free[self.draining - 1].is_over()? {
@@ -726,7 +738,7 @@ impl Drop for DeviceSlot {
     fn drop(&mut self) {
         self.abandon();
         if let Some(stream) = self.memory.as_ref().and_then(|memory| memory.stream) {
-            // Its memory is freed after those who still read it.
+            // Its memory is freed after the remaining readers.
             for reader in self.free.iter().take(self.draining) {
                 let _ = reader.hold_back(stream);
             }
@@ -734,8 +746,10 @@ impl Drop for DeviceSlot {
     }
 }
 
-/// A stream's handle. One that cannot be named is a default stream, or is one that the legacy default
-/// stream waits for: `DeviceArray` promises no more.
+/// Returns a stream's handle.
+///
+/// A stream that cannot be named is a default stream, or one that the legacy default stream waits
+/// for: `DeviceArray` guarantees no more.
 fn raw(stream: ConsumerStream) -> CUstream {
     match stream {
         ConsumerStream::Handle(handle) => handle as CUstream,
@@ -745,12 +759,12 @@ fn raw(stream: ConsumerStream) -> CUstream {
     }
 }
 
-/// Whether a graph is captured on a stream; for the legacy default stream, on any stream that it waits
-/// for. An event of ours must get neither into nor out of a graph.
+/// Returns true if a graph is being captured on a stream; for the legacy default stream, on any
+/// stream that it waits for. Events of this crate must not enter or leave a graph.
 fn is_captured(stream: CUstream) -> Result<bool, DeviceError> {
     let mut status = 0_u32;
-    // SAFETY: the stream lives, as its owner promises. The result is one `enum` of C, of 32 bits, as a
-    // number. Asking is allowed at any time and changes no capture.
+    // SAFETY: the stream exists, as its owner guarantees. The result is one 32-bit C `enum`, as a
+    // number. This query is permitted at any time and changes no capture.
     let asked = unsafe { cuda::cuStreamIsCapturing(stream, (&raw mut status).cast()) };
     if asked == CAPTURE_IMPLICIT {
         return Ok(true);

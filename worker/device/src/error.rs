@@ -1,7 +1,8 @@
-//! What can go wrong with a device: what was tried, what was said, what to do.
+//! Errors of a device: the failed operation, the driver's answer, and what to do.
 
-/// Why a device cannot be used, or not any more. Without a device everything works with
-/// `device="cpu"`.
+/// Reason why a device is unusable, from the start or since a failure.
+///
+/// `device="cpu"` works without a device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
     /// There is no driver.
@@ -11,17 +12,17 @@ pub enum DeviceError {
          (docker run --gpus all), or use device=\"cpu\""
     )]
     NoLibrary {
-        /// What that variable says, or that it is not set.
+        /// Value of that variable, or that it is not set.
         library_path: String,
     },
-    /// What is called libcuda is another library, or too old.
+    /// The library called libcuda is a different library, or too old.
     #[error(
         "the NVIDIA driver that was found lacks {}; a driver of version 525 or later has all that is \
          used (a stub of the CUDA toolkit in LD_LIBRARY_PATH hides it)",
         .missing.join(", ")
     )]
     Incomplete {
-        /// Functions that it has not.
+        /// Missing functions.
         missing: Vec<&'static str>,
     },
     /// The driver sees no device.
@@ -30,32 +31,32 @@ pub enum DeviceError {
          container one, or use device=\"cpu\""
     )]
     NoDevice {
-        /// What that variable says, or that it is not set.
+        /// Value of that variable, or that it is not set.
         visible: String,
     },
-    /// There are fewer.
+    /// The device number is too large.
     #[error(
         "there is no device \"cuda:{ordinal}\": this process sees {count}, counted from 0 \
          (CUDA_VISIBLE_DEVICES: {visible})"
     )]
     NoSuchDevice {
-        /// Its number.
+        /// Requested number.
         ordinal: usize,
-        /// How many there are.
+        /// Number of devices.
         count: usize,
-        /// What that variable says, or that it is not set.
+        /// Value of that variable, or that it is not set.
         visible: String,
     },
-    /// A call of the driver failed.
+    /// A driver call failed.
     #[error("{call}: the NVIDIA driver says {name} ({code}){hint}")]
     Call {
-        /// The function.
+        /// Name of the function.
         call: &'static str,
-        /// Its answer.
+        /// Returned error code.
         code: u32,
-        /// And what the driver calls it.
+        /// Driver's name of the error code.
         name: String,
-        /// What to do.
+        /// Advice to the user.
         hint: &'static str,
     },
     /// The process was forked.
@@ -67,35 +68,35 @@ pub enum DeviceError {
     /// The loader was closed.
     #[error("the loader was closed, and with it what copies to the device")]
     Ended,
-    /// Nothing was heard of the driver for long.
+    /// The device's thread has not answered for a long time.
     #[error(
         "the thread that copies to the device has not answered for {seconds} s: it waits for the NVIDIA \
          driver; look at dmesg and nvidia-smi, and start the process again"
     )]
     Stuck {
-        /// How long.
+        /// Time without an answer, in seconds.
         seconds: u64,
     },
-    /// The system has no thread.
+    /// The system cannot start a thread.
     #[error("cannot start the thread that copies to the device: {0}")]
     Thread(String),
-    /// A batch was asked for inside of a graph.
+    /// A batch was requested within the capture of a CUDA graph.
     #[error(
         "the stream that batches are copied on is part of the capture of a CUDA graph: take batches before \
          the capture or after it, as what is captured now is read again whenever the graph is launched"
     )]
     Captured,
-    /// A place that is none.
+    /// An argument is invalid.
     #[error("{0}")]
     Invalid(String),
 }
 
-/// What an environment variable says, for a message.
+/// Formats the value of an environment variable for a message.
 pub(crate) fn variable(name: &str) -> String {
     std::env::var(name).map_or_else(|_| "not set".into(), |value| format!("{value:?}"))
 }
 
-/// What to do about an answer of the driver.
+/// Returns advice for an error code of the driver.
 pub(crate) fn hint(call: &str, code: u32) -> &'static str {
     match code {
         712 => {

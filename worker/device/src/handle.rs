@@ -1,4 +1,4 @@
-//! What other threads have of a device.
+//! Handles of a device for other threads.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,13 +18,13 @@ use crate::stream::ConsumerStream;
 /// Device slots that are used in turn: the batch in work, the next one, and one for jitter.
 const TURNS: usize = 3;
 
-/// The thread is given up when it has done nothing for so long a wait: the driver does not answer it.
+/// The thread is given up after this wait without any activity: the driver does not respond to it.
 const ANSWER_WAIT: Duration = Duration::from_secs(60);
 
-/// Closing waits so long for copies that are under way.
+/// Maximum wait on closing for copies in progress.
 const CLOSE_WAIT: Duration = Duration::from_secs(10);
 
-/// A device, and the thread that copies batches to it. Ends when it was closed and no batch is left.
+/// A device, and the thread that copies batches to it. Ends when it is closed and no batch is left.
 #[derive(Clone)]
 pub struct Device {
     shared: Arc<Shared>,
@@ -35,31 +35,32 @@ pub(crate) struct Shared {
     process: u32,
     next: AtomicU64,
     changes: OnceLock<Arc<[Change]>>,
-    /// Counts turns of the thread, which has one every few milliseconds while somebody waits.
+    /// Counts the thread's iterations, of which there is one every few milliseconds while a caller
+    /// waits.
     pub(crate) beats: AtomicU64,
-    /// Not bounded: each batch is told of once for each call that waits for its answer and once when it
-    /// is given back, each region of memory once.
+    /// Unbounded: each batch causes one command per call that waits for an answer and one when it
+    /// is returned, each region of memory one.
     pub(crate) commands: Sender<Command>,
     pub(crate) failure: Mutex<Option<DeviceError>>,
     pub(crate) stats: Mutex<DeviceStats>,
 }
 
-/// What a device holds and has done.
+/// Statistics of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceStats {
-    /// Slots that have memory.
+    /// Slots with memory.
     pub slots: usize,
-    /// Bytes of these on the device.
+    /// Bytes of these slots on the device.
     pub slot_bytes: usize,
-    /// Batches that are on the device and not asked for.
+    /// Batches on the device that were not requested yet.
     pub ahead: usize,
-    /// Batches that were copied.
+    /// Batches copied.
     pub batches: u64,
-    /// Of these, batches that were not ahead: the trainer asked for them first.
+    /// Copied batches that were not ahead: the trainer requested them first.
     pub late: u64,
-    /// Bytes that were copied.
+    /// Bytes copied.
     pub bytes: u64,
-    /// Batches that were copied from memory that could not be pinned: slower, and not in the background.
+    /// Batches copied from memory that could not be pinned: slower, and not in the background.
     pub pageable: u64,
     /// Bytes of host memory that are pinned.
     pub pinned_bytes: usize,
@@ -67,52 +68,53 @@ pub struct DeviceStats {
     pub extra_slots: u64,
 }
 
-/// A batch that is to be copied.
+/// A batch to copy.
 #[derive(Debug)]
 pub struct Work {
     pub(crate) id: BatchId,
     pub(crate) hold: Hold,
     pub(crate) copies: Arc<Copies>,
-    /// The trainer asked for it before it was seen.
+    /// The trainer requested it before the source offered it.
     pub(crate) is_late: bool,
 }
 
-/// Where batches come from that the trainer has not asked for.
+/// Source of batches that the trainer has not requested yet.
 pub trait Source: Send {
-    /// What is ready of the next `count` batches and was not given yet, in sequence. Asked often, and
-    /// must not wait; `device` says what becomes of a slot.
+    /// Returns the ready batches of the next `count` that were not returned before, in sequence.
+    ///
+    /// Called often; must not wait. `device` prepares a slot.
     fn look(&mut self, count: usize, device: &Device) -> Vec<Work>;
 }
 
 pub(crate) type Answer<T> = SyncSender<Result<T, DeviceError>>;
 
-/// What is asked of the thread.
+/// Command for the thread.
 pub(crate) enum Command {
-    /// This is done to all batches from here on.
+    /// Apply these changes to all following batches.
     Change(Arc<[Change]>, Answer<()>),
-    /// Batches come from there.
+    /// Take batches from this source.
     Follow(Box<dyn Source>),
     /// Something may have changed.
     Look,
-    /// The trainer wants a batch that is not ahead.
+    /// Copy a requested batch that is not ahead.
     Stage(Work),
-    /// The trainer gets a batch: where is it?
+    /// Lend a batch to the trainer, and return its address.
     Lend(BatchId, Answer<u64>),
-    /// A stream is going to read a batch.
+    /// Let a stream read a batch.
     Read(BatchId, ConsumerStream, Answer<()>),
-    /// Parts of a batch are wanted elsewhere on the device.
+    /// Copy parts of a batch to other memory of the device.
     CopyOut(BatchId, Vec<(Copy, u64)>, ConsumerStream, Answer<()>),
-    /// A batch is done with.
+    /// Take back a batch that is no longer used.
     GiveBack(BatchId),
-    /// Host memory is done with.
+    /// Unregister and unmap host memory.
     Unmap(Memory),
-    /// No more batches.
+    /// Stop accepting batches.
     Close(Answer<()>),
 }
 
 impl Device {
-    /// Opens a device, in the context that others in this process use.
-    /// - `ordinal`: as this process counts devices.
+    /// Opens a device, in the context that the rest of this process uses.
+    /// - `ordinal`: device number as counted in this process.
     ///
     /// # Errors  There is no driver, or no such device, or it does not work.
     pub fn open(ordinal: usize) -> Result<Self, DeviceError> {
@@ -147,15 +149,16 @@ impl Device {
         Self { shared }
     }
 
-    /// Its number.
+    /// Device number.
     pub fn ordinal(&self) -> usize {
         self.shared.ordinal
     }
 
-    /// Has this done to parts of every batch, on the device, before it is ready. Once, and before the first
-    /// batch is prepared.
+    /// Sets changes to parts of every batch, made on the device before the batch is ready.
     ///
-    /// # Errors  The driver cannot load the kernels, or something was said before.
+    /// Call once, before the first batch is prepared.
+    ///
+    /// # Errors  The driver cannot load the kernels, or changes were set before.
     pub fn change(&self, changes: Vec<Change>) -> Result<(), DeviceError> {
         let changes: Arc<[Change]> = changes.into();
         self.ask(|answer| Command::Change(Arc::clone(&changes), answer))?;
@@ -163,19 +166,19 @@ impl Device {
         said.map_err(|_| DeviceError::Invalid("changes are said once".into()))
     }
 
-    /// Copies batches from there ahead of the trainer.
+    /// Copies batches from this source ahead of the trainer.
     pub fn follow(&self, source: Box<dyn Source>) {
         self.tell(Command::Follow(source));
     }
 
-    /// Says that a batch was taken, so that there may be room for another one.
+    /// Notifies the thread that a batch was taken, so that another one may fit.
     pub fn look(&self) {
         self.tell(Command::Look);
     }
 
-    /// Whether batches can be copied.
+    /// Checks that batches can be copied.
     ///
-    /// # Errors  Why not.
+    /// # Errors  The reason why they cannot.
     pub fn check(&self) -> Result<(), DeviceError> {
         if self.shared.process != std::process::id() {
             return Err(DeviceError::Forked);
@@ -184,9 +187,9 @@ impl Device {
         failure.clone().map_or(Ok(()), Err)
     }
 
-    /// Gets a batch ready to be copied; its place on the device goes with the slot, as its companion.
-    /// - `parts`: what goes to the device, in the order of [`DeviceBatch::places`].
-    /// - Returns what [`Source::look`] gives, or [`Device::stage`] takes.
+    /// Prepares a batch for copying; its device batch is attached to the slot as its companion.
+    /// - `parts`: parts to copy, in the order of [`DeviceBatch::places`].
+    /// - Returns the work for [`Source::look`] or [`Device::stage`].
     pub fn prepare(&self, slot: &mut SharedSlot, parts: &[BufferRange]) -> Work {
         let id = BatchId(self.shared.next.fetch_add(1, Ordering::Relaxed));
         let changes = self.shared.changes.get().map_or(&[][..], |changes| changes);
@@ -197,17 +200,17 @@ impl Device {
         Work { id, hold, copies, is_late: false }
     }
 
-    /// Copies a batch that the trainer wants now.
+    /// Copies a batch that the trainer needs now.
     pub fn stage(&self, work: Work) {
         self.tell(Command::Stage(work));
     }
 
-    /// What it holds and has done.
+    /// Statistics of the device.
     pub fn stats(&self) -> DeviceStats {
         *self.shared.stats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends the copying ahead, and waits for copies that are under way. Batches that were lent stay good.
+    /// Stops copying ahead, and waits for copies in progress. Lent batches stay valid.
     pub fn close(&self) {
         // The thread did not survive a fork.
         if self.shared.process == std::process::id() {
@@ -218,7 +221,8 @@ impl Device {
     }
 
     pub(crate) fn tell(&self, command: Command) {
-        // A thread that is gone has nothing to do: its memory is freed, what is asked is not answered.
+        // A thread that has ended has nothing to do: its memory is freed, and requests get no
+        // answer.
         let _ = self.shared.commands.send(command);
     }
 
@@ -239,13 +243,14 @@ impl Device {
     }
 }
 
-/// What the thread was asked and has not answered yet.
+/// A request to the thread that is not answered yet.
 #[derive(Debug)]
 struct Asked<T> {
     answered: Receiver<Result<T, DeviceError>>,
-    /// The thread's turns when it was heard of last.
+    /// The thread's iterations at its last sign of activity.
     beats: u64,
-    /// How long it was waited for since then. Not by a clock, which goes on while a process is stopped.
+    /// Time waited since then. Measured without a clock, which continues while a process is
+    /// stopped.
     silent: Duration,
 }
 
@@ -254,8 +259,10 @@ impl<T> Asked<T> {
         Self { answered, beats: beats.load(Ordering::Relaxed), silent: Duration::ZERO }
     }
 
-    /// Waits at most `patience` for the answer. A trainer that is far ahead of its device may wait as long as that
-    /// takes: the thread lives, and has nothing to say yet.
+    /// Waits at most `patience` for the answer.
+    ///
+    /// A trainer that is far ahead of its device may wait for any time: the thread is alive, and
+    /// has no answer yet.
     fn wait(&mut self, patience: Duration, beats: &AtomicU64) -> Result<Option<T>, DeviceError> {
         match self.answered.recv_timeout(patience) {
             Ok(answer) => return answer.map(Some),
@@ -280,34 +287,39 @@ impl fmt::Debug for Device {
     }
 }
 
-/// A batch on a device, or on its way there. Given back when dropped.
+/// A batch on a device, or on its way there. Returned when dropped.
 #[derive(Debug)]
 pub struct DeviceBatch {
     id: BatchId,
     copies: Arc<Copies>,
     device: Device,
-    /// The trainer wants it. Under a lock only because batches are shared once they are lent.
+    /// Request for the batch. The lock is needed only because batches are shared once they are
+    /// lent.
     asked: Mutex<Option<Asked<u64>>>,
 }
 
 impl DeviceBatch {
-    /// Where each part is, as it is after all changes, from the batch's address.
+    /// Final position of each part, after all changes, relative to the batch's address.
     pub fn places(&self) -> &[BufferRange] {
         &self.copies.places
     }
 
-    /// The device.
+    /// Device of the batch.
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// Takes it: from here on it keeps its slot until it is dropped. Does not wait for the copy, but for a
-    /// slot, if all are in use by what the trainer has queued and given back: as long as that takes, which may be
-    /// for ever, so that whoever calls looks meanwhile whether it is still wanted.
-    /// - `patience`: how long to wait at most.
-    /// - Returns the address that places count from; `None` if there is no slot yet. To be called again then.
+    /// Lends the batch, which keeps its slot until it is dropped.
     ///
-    /// # Errors  It could not be copied; the thread of the device was not heard of for 60 s of waiting.
+    /// Does not wait for the copy, but for a slot if the trainer's queued work still uses all
+    /// returned ones. That wait may last forever, so callers check between calls whether the batch
+    /// is still needed.
+    /// - `patience`: maximum wait of this call.
+    /// - Returns the address that positions are relative to; `None` if there is no slot yet, and
+    ///   the call has to be repeated.
+    ///
+    /// # Errors  It could not be copied; the device's thread showed no activity during 60 s of
+    /// waiting.
     pub fn lend(&mut self, patience: Duration) -> Result<Option<u64>, DeviceError> {
         self.device.check()?;
         let Self { id, device, asked, .. } = self;
@@ -322,9 +334,11 @@ impl DeviceBatch {
             .wait(patience, beats)
     }
 
-    /// Lets a stream read it: what is queued there from here on comes after the copy, and the slot is
-    /// used again after what was queued there before the batch is dropped.
-    /// - `stream`: must live until then, and a little longer: until the device's thread has seen it.
+    /// Lets a stream read the batch.
+    ///
+    /// Work queued on the stream after this call runs after the copy. The slot is reused after the
+    /// work that was queued there before the batch is dropped.
+    /// - `stream`: must live until then, and until the device's thread has processed the drop.
     ///
     /// # Errors  The device failed.
     pub fn read(&self, stream: ConsumerStream) -> Result<(), DeviceError> {
@@ -332,7 +346,7 @@ impl DeviceBatch {
     }
 
     /// Copies parts to other memory of the device, in the order of the trainer's stream.
-    /// - `targets`: number of a part, address it goes to.
+    /// - `targets`: index of a part, and target address.
     ///
     /// # Errors  There is no such part; the device failed.
     pub fn copy_out(

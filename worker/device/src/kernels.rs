@@ -1,20 +1,20 @@
-//! What the device does to parts of a batch before it is ready: which kernels, over what. Decided here,
-//! without a driver; `kernels/make.py` writes the kernels themselves.
+//! Plans the kernels that change parts of a batch on the device. Needs no driver; the kernels
+//! themselves are written by `kernels/make.py`.
 
-/// The kernels, as text for the driver.
+/// Text of the kernels for the driver.
 pub(crate) const PTX: &str = concat!(include_str!("../kernels/kernels.ptx"), "\0");
 
-/// A part has fewer numbers than that: kernels count in 32 bits.
+/// Maximum numbers of a part, exclusive: kernels count in 32 bits.
 pub const NUMBERS_MAX: usize = 1 << 31;
 
-/// Threads of a block.
+/// Threads per block.
 pub(crate) const BLOCK: u32 = 256;
 
-/// A type of numbers, counted as the kernels do.
+/// Type of numbers; the discriminants are those that the kernels use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Number {
-    /// One byte; what is not 0 is true.
+    /// One byte; any value except 0 is true.
     Bool = 0,
     /// Unsigned, 1 byte.
     Uint8,
@@ -41,7 +41,7 @@ pub enum Number {
 }
 
 impl Number {
-    /// Bytes of one.
+    /// Bytes of one number.
     pub fn bytes(self) -> usize {
         match self {
             Self::Bool | Self::Uint8 | Self::Int8 => 1,
@@ -52,7 +52,7 @@ impl Number {
     }
 }
 
-/// The type that a normalization is computed in.
+/// Type in which a normalization is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Float {
     /// 4 bytes.
@@ -62,7 +62,7 @@ pub enum Float {
 }
 
 impl Float {
-    /// As a type of numbers.
+    /// Returns this type as a [`Number`].
     pub fn number(self) -> Number {
         match self {
             Self::Float32 => Number::Float32,
@@ -71,24 +71,25 @@ impl Float {
     }
 }
 
-/// One thing that is done to each number of a part.
+/// One operation on each number of a part.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// The same numbers as another type.
+    /// Converts the numbers to another type.
     Cast {
-        /// Which.
+        /// Target type.
         to: Number,
     },
-    /// `(x - mean) / std`. A number's mean and deviation are those at its place modulo their count.
+    /// `(x - mean) / std`. The index of a number's mean and deviation is its position modulo their
+    /// count.
     Normalize {
-        /// What is subtracted: one, or as many as `std` has.
+        /// Values to subtract: one, or as many as `std` has.
         mean: Vec<f64>,
         /// Divisors: one, or as many as `mean` has.
         std: Vec<f64>,
-        /// Type of it and of the result.
+        /// Type of the computation and of the result.
         float: Float,
     },
-    /// `[rows, columns]` becomes `[columns, rows]`, in each of the images that follow one another.
+    /// `[rows, columns]` becomes `[columns, rows]`, in each of the consecutive images.
     Transpose {
         /// At least 1.
         rows: u32,
@@ -97,21 +98,21 @@ pub enum Step {
     },
 }
 
-/// What is done to one part of each batch.
+/// Changes to one part of each batch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
-    /// Its place among the parts of [`crate::Device::prepare`].
+    /// Index among the parts of [`crate::Device::prepare`].
     pub part: usize,
     from: Number,
     passes: Vec<Pass>,
 }
 
-/// One kernel over one part: what it reads once and writes once.
+/// One kernel on one part, which reads and writes each number once.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Pass {
     pub(crate) from: Number,
     pub(crate) to: Number,
-    /// 1 and 1 where nothing moves.
+    /// 1 and 1 if nothing is transposed.
     pub(crate) rows: u32,
     pub(crate) columns: u32,
     is_cast: bool,
@@ -121,14 +122,14 @@ pub(crate) struct Pass {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Normalize {
     pub(crate) float: Float,
-    /// Whether a number's place is that in the target.
+    /// True if a number's position in the target counts, else that in the source.
     pub(crate) is_after: bool,
     pub(crate) channels: u32,
     /// All means, then all deviations, as bytes of `float`.
     pub(crate) table: Vec<u8>,
 }
 
-/// The kernel that a pass runs.
+/// Kernel of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kernel {
     Move,
@@ -152,8 +153,9 @@ impl Kernel {
 }
 
 impl Change {
+    /// Plans the passes for a part.
     /// - `from`: type of the part's numbers.
-    /// - `steps`: what is done to them, in this order.
+    /// - `steps`: operations on them, in this order.
     pub fn new(part: usize, from: Number, steps: &[Step]) -> Self {
         let mut passes: Vec<Pass> = vec![];
         for step in steps {
@@ -168,7 +170,7 @@ impl Change {
         Self { part, from, passes }
     }
 
-    /// Type of its numbers before.
+    /// Type of the numbers before the changes.
     pub fn from(&self) -> Number {
         self.from
     }
@@ -187,7 +189,7 @@ impl Pass {
         (self.rows, self.columns) != (1, 1)
     }
 
-    /// Does this, too, if one kernel can do all of it with the same bits.
+    /// Adds a step to this pass if one kernel can do all of it with bit-identical results.
     fn takes(&mut self, step: &Step) -> bool {
         match step {
             Step::Cast { to } => {
@@ -197,7 +199,8 @@ impl Pass {
                 (self.to, self.is_cast) = (*to, true);
             }
             Step::Normalize { mean, std, float } => {
-                // It casts to its own type first: whoever did that already did nothing more.
+                // The kernel casts to its own type first: an earlier cast to that type is already
+                // included.
                 let is_prepared = !self.is_cast || self.to == float.number();
                 if self.normalize.is_some() || !is_prepared {
                     return false;
@@ -243,7 +246,8 @@ mod tests {
         Step::Normalize { mean, std, float: Float::Float32 }
     }
 
-    /// From, to, kernel, whether it moves, and where channels are counted, of each pass.
+    /// Types, kernel, whether it transposes, and the position that selects the channel, of each
+    /// pass.
     fn passes(steps: &[Step]) -> Vec<(Number, Number, Kernel, bool, Option<bool>)> {
         let change = Change::new(0, Number::Uint8, steps);
         let of = |p: &Pass| {

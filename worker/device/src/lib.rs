@@ -1,14 +1,14 @@
-//! Batches on a GPU before the trainer asks for them.
+//! Copies batches to a GPU before the trainer requests them.
 //!
 //! One thread in the trainer's process copies finished batches into a few device slots ahead of the
-//! trainer, on a stream of its own, in the context that the trainer's framework uses. No other thread
-//! calls the driver. The driver is loaded when a device is opened; building needs none.
-//! This crate must never know what a column means, where batches come from, or Python.
+//! trainer, on a separate stream, in the context that the trainer's framework uses. No other thread
+//! calls the driver. The driver is loaded when a device is opened; building needs none. This crate
+//! never depends on the meaning of a column, the source of batches, or Python.
 //!
-//! On its way a batch's parts can be cast, normalized and laid out anew ([`Change`]), by kernels whose
-//! text is in `kernels/`.
+//! After the copy, kernels in `kernels/` can cast, normalize and transpose parts of a batch
+//! ([`Change`]).
 //!
-//! Start at [`Device`], or for what is decided without a driver at [`Ring`].
+//! Start at [`Device`], or at [`Ring`] for the decisions that need no driver.
 #![deny(unsafe_code)]
 
 mod error;

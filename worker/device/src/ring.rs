@@ -1,8 +1,8 @@
-//! The states of device slots: what is decided about them, without a driver.
+//! States of device slots, and the decisions about them, without a driver.
 
 use std::fmt;
 
-/// Names a batch on its way through a device; never used again.
+/// Id of a batch on its way through a device; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BatchId(pub u64);
 
@@ -12,59 +12,60 @@ impl fmt::Display for BatchId {
     }
 }
 
-/// Which slot.
+/// Index of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlotIndex(pub usize);
 
-/// What a slot is used for.
+/// State of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotState {
-    /// Nothing.
+    /// Unused.
     Empty,
-    /// A batch is on its way into it.
+    /// A batch is being copied into it.
     Copying(BatchId),
-    /// A batch is in it, and the trainer has not asked for it yet.
+    /// It contains a batch that the trainer has not requested yet.
     Available(BatchId),
-    /// The trainer has it. Its copy may still be under way: the trainer's stream waits for that.
+    /// The trainer holds it. Its copy may still be in progress: the trainer's stream waits for it.
     Lent(BatchId),
-    /// The trainer gave it back, and what it had begun on the device may still read it.
+    /// The trainer returned it, and work that was queued on the device may still read it.
     Draining,
 }
 
-/// Where a copy goes, and what has to be done before.
+/// Target of a copy, and the steps required before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Begin {
     /// The slot.
     pub slot: SlotIndex,
-    /// Bytes of memory to get for it first, in place of what it has.
+    /// Bytes of memory to allocate for it first, replacing its current memory.
     pub allocate: Option<usize>,
-    /// Whether the copy must wait, on the device, for whoever read the slot last.
+    /// True if the copy must wait, on the device, for the previous readers of the slot.
     pub after_readers: bool,
 }
 
-/// Slots of a device: a few that are used in turn, and extra ones for a trainer that holds those.
+/// Slots of a device: a few that are used in turn, and extra ones for a trainer that holds all of
+/// them.
 ///
-/// A slot is `Empty -> Copying -> Available -> Lent -> Draining -> Empty`. It may be lent while it is
-/// being copied into, given back without ever being lent, and copied into while it drains: that copy
-/// waits on the device, not here.
+/// A slot is `Empty -> Copying -> Available -> Lent -> Draining -> Empty`. It may be lent while it
+/// is being copied into, returned without ever being lent, and copied into while it drains: that
+/// copy waits on the device, not here.
 #[derive(Clone, Debug)]
 pub struct Ring {
-    /// Slots that are used in turn.
+    /// Number of slots that are used in turn.
     turns: usize,
     slots: Vec<Slot>,
-    /// Counts what was given back, so that what drains the longest is used first.
+    /// Counts returned slots, so that the slot that drains longest is reused first.
     given_back: u64,
-    /// Times that an extra slot was made.
+    /// Number of extra slots made.
     extra_total: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     state: SlotState,
-    /// Bytes of its memory; 0 for an extra slot that is gone.
+    /// Bytes of its memory; 0 for an extra slot that was freed.
     bytes: usize,
     is_extra: bool,
-    /// Whether its last copy may still be under way.
+    /// True if its last copy may still be in progress.
     is_copying: bool,
     given_back: u64,
 }
@@ -76,27 +77,27 @@ impl Slot {
 }
 
 impl Ring {
-    /// `turns` slots without memory.
+    /// Creates a ring of `turns` slots without memory.
     pub fn new(turns: usize) -> Self {
         Self { turns, slots: vec![Slot::new(false); turns], given_back: 0, extra_total: 0 }
     }
 
-    /// Batches that may be ahead of the trainer now: slots that it does not hold.
+    /// Maximum batches that may now be ahead of the trainer: slots that it does not hold.
     pub fn ahead_max(&self) -> usize {
         let own = &self.slots[..self.turns];
         own.iter().filter(|slot| !matches!(slot.state, SlotState::Lent(_))).count()
     }
 
-    /// Slots into which a batch could be copied.
+    /// Number of slots into which a batch could be copied.
     pub fn room(&self) -> usize {
         let own = &self.slots[..self.turns];
         own.iter().filter(|s| matches!(s.state, SlotState::Empty | SlotState::Draining)).count()
     }
 
-    /// Finds a slot for a batch of `bytes`, which is being copied from here on.
-    /// - `allocation`: bytes that a slot gets if it has too few.
-    /// - `is_asked_for`: the trainer waits for this batch. If no slot will be free without the trainer's
-    ///   doing, there is an extra one.
+    /// Chooses a slot for a batch of `bytes`, and marks it as being copied into.
+    /// - `allocation`: bytes to allocate for a slot that has too few.
+    /// - `is_asked_for`: the trainer waits for this batch. An extra slot is made if no slot will
+    ///   become free without an action of the trainer.
     /// - Returns `None` if the batch has to wait.
     pub fn begin(
         &mut self,
@@ -106,7 +107,8 @@ impl Ring {
         is_asked_for: bool,
     ) -> Option<Begin> {
         let begin = self.find(bytes, allocation).or_else(|| {
-            // What drains ends by itself: a trainer that is ahead of its device waits for that.
+            // A draining slot becomes free without the trainer: one that is ahead of its device
+            // waits for that.
             let drains = |slot: &Slot| slot.state == SlotState::Draining;
             let is_held = is_asked_for && !self.slots[..self.turns].iter().any(drains);
             is_held.then(|| Begin {
@@ -129,11 +131,11 @@ impl Ring {
         if let Some(slot) = fitting {
             return Some(Begin { slot, allocate: None, after_readers: false });
         }
-        // The smallest gives its memory up: nobody reads it.
+        // The memory of the smallest is replaced, because it has no readers.
         if let Some(slot) = with(SlotState::Empty).min_by_key(|slot| self.at(*slot).bytes) {
             return Some(Begin { slot, allocate: Some(allocation), after_readers: false });
         }
-        // One copy at a time: what is being copied holds a slot of the host.
+        // Only one copy at a time: a copy in progress holds a slot of the host.
         let is_fit = |slot: &SlotIndex| self.at(*slot).bytes >= bytes && !self.is_copying(*slot);
         let slot = with(SlotState::Draining)
             .filter(is_fit)
@@ -151,7 +153,7 @@ impl Ring {
         SlotIndex(self.slots.len() - 1)
     }
 
-    /// The copy into a slot was seen to be complete.
+    /// Records that the copy into a slot is complete.
     pub fn copied(&mut self, slot: SlotIndex) {
         let slot = &mut self.slots[slot.0];
         slot.is_copying = false;
@@ -160,26 +162,26 @@ impl Ring {
         }
     }
 
-    /// Whether a slot drains.
+    /// True if a slot is draining.
     pub fn is_draining(&self, slot: SlotIndex) -> bool {
         self.at(slot).state == SlotState::Draining
     }
 
-    /// Whether the last copy into a slot may still be under way.
+    /// True if the last copy into a slot may still be in progress.
     pub fn is_copying(&self, slot: SlotIndex) -> bool {
         self.at(slot).is_copying
     }
 
-    /// The trainer gets a batch.
-    /// - Returns its slot; `None` for a batch that has none.
+    /// Lends a batch to the trainer.
+    /// - Returns its slot; `None` for a batch without one.
     pub fn lend(&mut self, batch: BatchId) -> Option<SlotIndex> {
         let slot = self.slot_of(batch)?;
         self.slots[slot.0].state = SlotState::Lent(batch);
         Some(slot)
     }
 
-    /// A batch is given back, lent or not.
-    /// - Returns its slot, which drains; `None` for a batch that has none.
+    /// Takes back a batch's slot, whether it was lent or not.
+    /// - Returns the slot, which now drains; `None` for a batch without one.
     pub fn give_back(&mut self, batch: BatchId) -> Option<SlotIndex> {
         let slot = self.slot_of(batch)?;
         self.given_back += 1;
@@ -188,10 +190,10 @@ impl Ring {
         Some(slot)
     }
 
-    /// All that was begun with a draining slot is over.
-    /// - Returns whether its memory is to be freed: it was an extra one.
+    /// Records that all work on a draining slot is complete.
+    /// - Returns true if its memory has to be freed, because it was an extra slot.
     ///
-    /// # Panics  If the slot does not drain, or its copy is under way.
+    /// # Panics  If the slot is not draining, or its copy is in progress.
     pub fn drained(&mut self, slot: SlotIndex) -> bool {
         let slot = &mut self.slots[slot.0];
         assert!(slot.state == SlotState::Draining && !slot.is_copying, "{slot:?} drains");
@@ -206,7 +208,7 @@ impl Ring {
         &self.slots[slot.0]
     }
 
-    /// Where a batch is.
+    /// Slot that contains a batch.
     pub fn slot_of(&self, batch: BatchId) -> Option<SlotIndex> {
         let is_of = |slot: &Slot| match slot.state {
             SlotState::Copying(of) | SlotState::Available(of) | SlotState::Lent(of) => of == batch,
@@ -215,8 +217,9 @@ impl Ring {
         self.slots.iter().position(is_of).map(SlotIndex)
     }
 
-    /// From here on no slot is used again.
-    /// - Returns those whose memory is to be freed now; the others' is when they have drained.
+    /// Closes the ring: no slot is reused.
+    /// - Returns the slots whose memory has to be freed now; that of the others after they have
+    ///   drained.
     pub fn close(&mut self) -> Vec<SlotIndex> {
         self.slots.iter_mut().for_each(|slot| slot.is_extra = true);
         self.turns = 0;
@@ -229,31 +232,31 @@ impl Ring {
         empty.into_iter().map(SlotIndex).collect()
     }
 
-    /// What a slot is used for.
+    /// State of a slot.
     pub fn state(&self, slot: SlotIndex) -> SlotState {
         self.at(slot).state
     }
 
-    /// Slots whose copy may be under way, or that drain.
+    /// Slots whose copy may be in progress, or that drain.
     pub fn unsettled(&self) -> Vec<SlotIndex> {
         let is_unsettled = |slot: &Slot| slot.is_copying || slot.state == SlotState::Draining;
         let all = self.slots.iter().enumerate().filter(|(_, slot)| is_unsettled(slot));
         all.map(|(index, _)| SlotIndex(index)).collect()
     }
 
-    /// Batches that the trainer has not asked for.
+    /// Number of batches that the trainer has not requested.
     pub fn ahead(&self) -> usize {
         let is_ahead =
             |slot: &&Slot| matches!(slot.state, SlotState::Copying(_) | SlotState::Available(_));
         self.slots.iter().filter(is_ahead).count()
     }
 
-    /// Times that an extra slot was made.
+    /// Number of extra slots made.
     pub fn extra_total(&self) -> u64 {
         self.extra_total
     }
 
-    /// Slots that have memory, and their bytes.
+    /// Number of slots with memory, and their total bytes.
     pub fn memory(&self) -> (usize, usize) {
         let with = self.slots.iter().filter(|slot| slot.bytes > 0);
         with.fold((0, 0), |(slots, bytes), slot| (slots + 1, bytes + slot.bytes))
@@ -269,15 +272,16 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Whatever a trainer and a device do, in any order: no slot has two batches, none is written while
-        /// the trainer has it, memory is the ring's but for batches that were asked for, and all ends.
+        /// For any sequence of actions of trainer and device: no slot has two batches, none is
+        /// written while the trainer holds it, only requested batches get memory beyond the ring's,
+        /// and everything ends.
         #[test]
         fn a_slot_has_one_batch_at_a_time(
             turns in 2usize..5,
             steps in prop::collection::vec((0u8..5, 0usize..8, 1usize..2000), 0..120),
         ) {
             let mut ring = Ring::new(turns);
-            // What is known without the ring: which batch is where, and which of them the trainer has.
+            // Model without the ring: the slot of each batch, and whether the trainer holds it.
             let mut placed: BTreeMap<u64, (usize, bool)> = BTreeMap::new();
             let mut next = 0;
             for (what, which, bytes) in steps {
@@ -328,7 +332,7 @@ mod tests {
         }
     }
 
-    /// The device is done with everything.
+    /// The device completes all work.
     fn settle(ring: &mut Ring) {
         for slot in ring.unsettled() {
             ring.copied(slot);

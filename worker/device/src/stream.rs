@@ -1,4 +1,4 @@
-//! The streams that trainers work on, as DLPack names them.
+//! Streams of trainers, as DLPack names them.
 
 use crate::error::DeviceError;
 
@@ -11,14 +11,14 @@ pub enum ConsumerStream {
     PerThread,
     /// A stream, by its `CUstream`.
     Handle(u64),
-    /// Nobody said: whoever takes the data orders its work itself.
+    /// Unspecified: the consumer of the data orders its work itself.
     Unknown,
 }
 
 impl ConsumerStream {
-    /// What `__dlpack__(stream=)` means for CUDA.
+    /// Returns the stream that `__dlpack__(stream=)` means for CUDA.
     ///
-    /// # Errors  It is 0, which may be either default stream, or no stream at all.
+    /// # Errors  It is 0, which may be either default stream, or no valid stream.
     pub fn from_dlpack(stream: Option<i64>) -> Result<Self, DeviceError> {
         match stream {
             None | Some(1) => Ok(Self::Legacy),
@@ -36,7 +36,7 @@ impl ConsumerStream {
         }
     }
 
-    /// A stream by the number that frameworks show, to whom 0 is the legacy default stream.
+    /// Returns the stream for a number as frameworks show it, where 0 is the legacy default stream.
     pub fn from_handle(handle: u64) -> Self {
         match handle {
             0 | 1 => Self::Legacy,

@@ -1,5 +1,4 @@
-//! Batches through a device, with the stand-in for its driver: what happens in which order, what is
-//! left, and what is refused.
+//! Batches through a device, with a fake driver: order of the work, leaks, and errors.
 #![allow(clippy::unwrap_used)]
 
 #[allow(dead_code)]
@@ -102,7 +101,7 @@ fn a_slot_is_written_only_after_whoever_reads_it() {
         for step in 0..60 {
             trainer.reads(1);
             let (_, address, batch) = trainer.next();
-            // Two streams read it, and it is given back while they do.
+            // Two streams read it, and it is returned during that.
             for consumer in &consumers[..1 + step % 2] {
                 batch.read(consumer.stream()).unwrap();
                 consumer.works(address, BYTES, 15_000);
@@ -125,7 +124,7 @@ fn a_trainer_that_is_ahead_of_its_device_waits_for_it() {
         let consumer = Consumer::new();
         trainer.follows();
         for _ in 0..60 {
-            // Queued and forgotten: this loop takes no time, the device does.
+            // Only queued: this loop takes no time, the device does.
             trainer.reads(1);
             let (_, address, batch) = trainer.next();
             batch.read(consumer.stream()).unwrap();
@@ -157,7 +156,7 @@ fn streams_that_cannot_be_named_are_waited_for() {
                     if step % 2 == 0 { ConsumerStream::PerThread } else { ConsumerStream::Unknown };
                 batch.read(stream).unwrap();
                 if stream == ConsumerStream::PerThread {
-                    // The copy is over: whatever stream reads it now is right.
+                    // The copy is complete: any stream may read it now.
                     consumer.works(address, BYTES, 2_000);
                 }
             }
@@ -252,7 +251,7 @@ fn batches_of_any_size_arrive_and_ones_never_taken_are_given_back() {
             let mut slot = trainer.slot(number, bytes);
             let (address, batch) = trainer.takes(&mut slot, bytes).unwrap();
             if number % 3 == 0 {
-                // Dropped while it is being copied, with its slot, which is written again at once.
+                // Dropped while it is being copied, with its slot, which is overwritten at once.
                 drop((slot, batch));
                 continue;
             }
@@ -325,7 +324,7 @@ fn a_device_that_failed_says_so_and_ends() {
 
 #[test]
 fn an_answer_that_no_list_has_is_an_error_with_its_number() {
-    // Newer drivers have answers that cudarc's `CUresult` has not, and one may be 12345.
+    // Newer drivers have codes that cudarc's `CUresult` lacks; 12345 represents one of them.
     let environment = [("STANDIN_FAIL", "cuMemcpyHtoDAsync_v2:2:12345")];
     let name = "an_answer_that_no_list_has_is_an_error_with_its_number";
     let end = run(name, &environment, || {
@@ -352,7 +351,7 @@ fn a_wait_for_a_device_that_is_busy_can_be_left_and_taken_up_again() {
         let consumer = Consumer::new();
         trainer.follows();
         for _ in 0..4 {
-            // Two are there at once, and two are copied as soon as those were read.
+            // Two are copied at once, and two more as soon as those were read.
             trainer.reads(1);
             let (_, address, batch) = trainer.next();
             batch.read(consumer.stream()).unwrap();
@@ -404,7 +403,7 @@ fn ten_thousand_batches_leave_nothing() {
     });
     let Some(end) = end else { return };
     end.is_clean();
-    // Slots are made as they are needed: where batches come slowly, fewer than the ring may have.
+    // Slots are created on demand: if batches come slowly, there are fewer than the ring's maximum.
     let (slot, peak) = (SlotPool::slot_bytes(BYTES) as u64, end.number("device_bytes_peak"));
     assert!((slot..=3 * slot).contains(&peak), "{peak} bytes are more than the ring's, or none");
     let host = end.number("pinned_bytes_peak");
@@ -541,8 +540,8 @@ fn every_answer_of_the_driver_says_what_to_do() {
     );
 }
 
-/// A process in which the driver is used wrongly must be ended by the stand-in; else the tests above
-/// show nothing.
+/// Checks that the fake driver aborts a process that misuses the driver; otherwise the tests above
+/// would prove nothing.
 fn is_caught(test: &str, what: &str, wrong: impl FnOnce(Consumer)) {
     let end = run(test, &[("STANDIN_COPY_US", "50000")], || wrong(Consumer::new()));
     let Some(end) = end else { return };
@@ -557,7 +556,7 @@ fn the_stand_in_catches_a_write_under_a_reader() {
         "while something reads it",
         |consumer| {
             let [one, two] = [consumer.allocate(1000), consumer.allocate(1000)];
-            // One that the default stream, which the write is on, does not wait for.
+            // A stream that the default stream, which is used for the write, does not wait for.
             let reader = Consumer::non_blocking();
             reader.works(one, 1000, 300_000);
             std::thread::sleep(Duration::from_millis(50));

@@ -1,5 +1,7 @@
-//! Batches while a trainer captures a CUDA graph: the stand-in ends the process at a call that would make the
-//! capture fail, as it does at wrong order.
+//! Batches while a trainer captures a CUDA graph.
+//!
+//! The fake driver aborts the process at a call that would make the capture fail, as it does for
+//! work in the wrong order.
 #![allow(clippy::unwrap_used)]
 
 #[allow(dead_code)]
@@ -22,8 +24,8 @@ fn a_graph_is_captured_while_batches_are_copied_and_slots_made() {
         let consumer = Consumer::new();
         let graph = Consumer::non_blocking();
         graph.captures();
-        // Opened, its kernels loaded, memory allocated and registered, copied ahead, given back, freed and
-        // closed: all of it within the capture.
+        // Opening, loading kernels, allocating and registering memory, copying ahead, returning,
+        // freeing and closing all happen within the capture.
         let mut trainer = Trainer::new(2);
         let cast = Step::Cast { to: Number::Uint8 };
         trainer.device.change(vec![Change::new(0, Number::Uint8, &[cast])]).unwrap();
@@ -61,9 +63,10 @@ fn a_slot_that_is_read_on_a_captured_stream_waits_for_the_end_of_the_capture() {
         batch.read(graph.stream()).unwrap();
         graph.works(address, BYTES, 50_000);
         graph.captures();
-        // What was queued before the capture still reads it, and no event can say when that is over.
+        // Work queued before the capture still reads it, and no event can mark the end of that
+        // work.
         drop(batch);
-        // Nor can the stream wait for a copy: the answer comes when the copy is complete.
+        // The stream cannot wait for a copy either: the answer comes when the copy is complete.
         let (_, _, during) = trainer.next();
         during.read(graph.stream()).unwrap();
         let refused = during.copy_out(&[(0, 0)], graph.stream()).unwrap_err();
@@ -102,7 +105,7 @@ fn the_default_stream_is_left_alone_while_a_stream_that_it_waits_for_is_captured
             graph.captures();
             batch.read(stream).unwrap();
             drop(batch);
-            // Answered by the same thread after that.
+            // Answered by the same thread, after the read.
             let (_, _, other) = trainer.next();
             other.read(stream).unwrap();
             graph.ends_capture();
@@ -137,7 +140,7 @@ fn a_batch_that_outlives_its_device_within_a_capture_is_freed_after_it() {
 
 #[test]
 fn extra_slots_are_freed_while_the_device_is_busy() {
-    // cuMemFree would wait for the work: so long the loop would get no batch.
+    // cuMemFree would wait for the work, and the loop would get no batch in that time.
     let name = "extra_slots_are_freed_while_the_device_is_busy";
     let end = run(name, &[], || {
         let mut trainer = Trainer::new(2);
@@ -208,8 +211,8 @@ fn memory_that_somebody_else_registered_is_copied_all_the_same() {
     end.is_clean();
 }
 
-/// The stand-in must end a process that makes a call which a capture forbids; else the tests above show
-/// nothing.
+/// Checks that the fake driver aborts a process that makes a call forbidden during a capture;
+/// otherwise the tests above would prove nothing.
 fn is_caught(end: &End, what: &str) {
     assert!(end.signal.is_some(), "nothing was caught: {}", end.output);
     assert!(end.output.contains(what), "{}", end.output);

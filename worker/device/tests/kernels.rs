@@ -1,5 +1,5 @@
-//! What the device makes of columns, by the committed kernels in the stand-in's interpreter of PTX, beside
-//! what the worker's operators make of the same columns.
+//! Compares the results of the committed kernels, in the fake driver's PTX interpreter, with those
+//! of the worker's operators on the same columns.
 #![allow(clippy::unwrap_used)]
 
 #[allow(dead_code)]
@@ -40,7 +40,7 @@ fn number(dtype: Dtype) -> Number {
     NUMBERS.iter().find(|(named, _)| *named == dtype).unwrap().1
 }
 
-/// One operator, as a job has it and as a device has it.
+/// One operator, in the form for a job and in the form for a device.
 #[derive(Clone)]
 struct Op(Value, Step);
 
@@ -56,16 +56,16 @@ fn normalize(mean: &[f64], std: &[f64], float: Float) -> Op {
     )
 }
 
-/// Of images that are `[rows, columns]` of whatever does not move.
+/// Layout of images that are `[rows, columns]` of contiguous items.
 fn layout(to: &str, rows: u32, columns: u32) -> Op {
     Op(json!({"layout": {"input": "x", "to": to}}), Step::Transpose { rows, columns })
 }
 
-/// A column, and what is made of it.
+/// A column, and operators on it.
 struct Case {
     dtype: Dtype,
     shape: Vec<usize>,
-    /// Its rows.
+    /// Bytes of its rows.
     bytes: Vec<u8>,
     operators: Vec<Op>,
 }
@@ -80,7 +80,7 @@ impl Case {
         format!("{} of {:?}: {}", self.dtype, self.shape, operators.join(", "))
     }
 
-    /// What the worker makes of it: the oracle.
+    /// Returns the worker's result: the oracle.
     fn on_the_host(&self) -> (Dtype, Vec<u8>) {
         let decode = json!({"decode_raw": {
             "input": "x", "dtype": self.dtype.name(), "shape": self.shape, "little_endian": true,
@@ -117,7 +117,7 @@ impl Case {
     }
 }
 
-/// What a device makes of all of them, as parts of one batch.
+/// Returns the device's results for all cases, as parts of one batch.
 fn on_the_device(cases: &[Case]) -> Vec<Vec<u8>> {
     let device = Device::open(0).unwrap();
     let change = |(part, case): (usize, &Case)| {
@@ -148,7 +148,7 @@ fn on_the_device(cases: &[Case]) -> Vec<Vec<u8>> {
     found
 }
 
-/// Equal to the bit; what is no number is none in both, whatever its bits are.
+/// True if bit-identical; NaN equals NaN with any bits.
 fn is_same(dtype: Dtype, ours: &[u8], theirs: &[u8]) -> bool {
     let width = dtype.bytes();
     let is_nan = |bytes: &[u8]| match dtype {
@@ -184,7 +184,7 @@ fn compare(test: &str, cases: &[Case]) {
     end.is_clean();
 }
 
-/// Bytes that look like nothing, always the same.
+/// Pseudorandom bytes, always the same.
 fn random(count: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut next = || {
@@ -196,7 +196,7 @@ fn random(count: usize) -> Vec<u8> {
     (0..count).map(|_| next()).collect()
 }
 
-/// Random numbers. Of bool those that a column has: decode_raw makes them 0 and 1.
+/// Random numbers. For bool 0 and 1, as decode_raw makes them.
 fn random_of(dtype: Dtype, count: usize) -> Vec<u8> {
     let mut bytes = random(count * dtype.bytes());
     if dtype == Dtype::Bool {
@@ -205,7 +205,7 @@ fn random_of(dtype: Dtype, count: usize) -> Vec<u8> {
     bytes
 }
 
-/// All numbers of one or two bytes; of wider types those at which something changes, and random ones.
+/// All numbers of one or two bytes; for wider types boundary values and random ones.
 fn numbers(dtype: Dtype) -> Vec<u8> {
     let edges_f64: Vec<f64> =
         [0.0, 0.5, 1.0, 1.5, 2.5, 127.5, 128.0, 255.5, 256.0, 32768.0, 65504.0]
@@ -221,7 +221,7 @@ fn numbers(dtype: Dtype) -> Vec<u8> {
         let power = 1_i64 << bit;
         [power, power.wrapping_sub(1), power.wrapping_neg(), power.wrapping_add(1)]
     });
-    // Whole numbers of float32 that lie between two of float16, bfloat16 or int32, too.
+    // Includes whole numbers of float32 that lie between two of float16, bfloat16 or int32.
     let mut bytes: Vec<u8> = match dtype.bytes() {
         1 => (0..=u8::MAX).collect(),
         2 => (0..=u16::MAX).flat_map(u16::to_le_bytes).collect(),
@@ -234,7 +234,7 @@ fn numbers(dtype: Dtype) -> Vec<u8> {
     };
     if dtype.bytes() > 2 {
         bytes.extend(random(2048 * dtype.bytes()));
-        // Random bits are mostly huge or tiny floats: also some of usual sizes.
+        // Random bits are mostly huge or tiny floats, so some of usual size are added.
         let usual = (0..1024).map(|at| (f64::from(at) - 500.3) * 0.37);
         match dtype {
             Dtype::Float32 => bytes.extend(usual.flat_map(|x| (x as f32).to_le_bytes())),
@@ -273,7 +273,7 @@ fn normalization_is_that_of_the_worker_to_the_bit() {
             cases.push(Case { dtype, shape, bytes, operators: vec![three] });
         }
     }
-    // As of images, and what is not the same for one mean and for one deviation.
+    // Values as for images, and different numbers of means and deviations.
     let images = random(2 * 9 * 11 * 3);
     let values = [([123.675, 116.28, 103.53].as_slice(), [58.395, 57.12, 57.375].as_slice())];
     let more = [([127.5].as_slice(), [1.0, 2.0, 3.0].as_slice()), (&[1.0, 2.0, 3.0], &[0.1])];
@@ -314,7 +314,7 @@ fn chains_are_those_of_the_worker() {
     let (mean, std) = ([123.675, 116.28, 103.53], [58.395, 57.12, 57.375]);
     let imagenet = || normalize(&mean, &std, Float::Float32);
     let chw = || layout("chw", 35, 3);
-    // Of [3, 5, 7]: the last dimension is the width then.
+    // For [3, 5, 7], where the last dimension is the width.
     let by_column: Vec<f64> = (0..7).map(|at| f64::from(at) + 0.1).collect();
     let chains = [
         vec![imagenet(), chw()],
@@ -342,7 +342,7 @@ fn chains_are_those_of_the_worker() {
 const ROWS: usize = 4;
 const IMAGE: [usize; 3] = [4, 5, 3];
 
-/// What is usual.
+/// The usual operators on images.
 fn images(bytes: Vec<u8>) -> Case {
     let operators = vec![
         normalize(&[123.675, 116.28, 103.53], &[58.395, 57.12, 57.375], Float::Float32),
@@ -351,8 +351,8 @@ fn images(bytes: Vec<u8>) -> Case {
     Case { dtype: Dtype::Uint8, shape: IMAGE.to_vec(), bytes, operators }
 }
 
-/// Takes batches of images through a device, and looks at some of them.
-/// - Returns the stream that they were read on, which must live until they were given back.
+/// Takes batches of images through a device, and checks some of them.
+/// - Returns the stream that read them, which must exist until they were returned.
 fn train(
     device: &Device,
     batches: u64,
@@ -407,7 +407,7 @@ fn kernels_run_between_the_copy_and_the_trainer() {
         let places = trace.iter().enumerate().filter(|(_, t)| t.1 == kind && t.2 == which);
         places.map(|(place, _)| place).collect()
     };
-    // The first copy is the table's.
+    // The first copy is that of the table.
     let copied = ends_of("copy_in", "end").split_off(1);
     let (begun, done) = (ends_of("kernel", "begin"), ends_of("kernel", "end"));
     let worked = ends_of("work", "begin");

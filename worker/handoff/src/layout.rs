@@ -1,27 +1,27 @@
-//! Where buffers lie in a slot.
+//! Layout of buffers in a slot.
 
 use std::ops::Range;
 
-/// Alignment of every buffer: dlpack.h asks for 256, JAX and TensorFlow for 64 on the CPU.
+/// Alignment of every buffer: dlpack.h requires 256, JAX and TensorFlow 64 on the CPU.
 pub const SLOT_ALIGN_BYTES: usize = 256;
 
-/// A buffer's place in its slot, in bytes.
+/// Position of a buffer in its slot, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BufferRange {
     /// First byte; a multiple of [`SLOT_ALIGN_BYTES`].
     pub start: usize,
-    /// Bytes.
+    /// Length in bytes.
     pub len: usize,
 }
 
 impl BufferRange {
-    /// The bytes as a range of the slot.
+    /// Returns the bytes as a range of the slot.
     pub fn bytes(&self) -> Range<usize> {
         self.start..self.start + self.len
     }
 }
 
-/// Lays buffers one after the other, each aligned.
+/// Lays out buffers in sequence, each aligned.
 #[derive(Clone, Debug, Default)]
 pub struct Layout {
     end: usize,
@@ -29,7 +29,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Adds a buffer of `len` bytes behind the others.
+    /// Appends a buffer of `len` bytes.
     pub fn push(&mut self, len: usize) -> BufferRange {
         let range = BufferRange { start: self.end.next_multiple_of(SLOT_ALIGN_BYTES), len };
         self.end = range.start + len;
@@ -42,7 +42,7 @@ impl Layout {
         self.end
     }
 
-    /// The buffers of `slot`, in the order they were added, to be written side by side.
+    /// Splits `slot` into the buffers in the order they were added, for concurrent writing.
     pub fn split<'a>(&self, mut slot: &'a mut [u8]) -> Vec<&'a mut [u8]> {
         let mut at = 0;
         let mut buffers = Vec::with_capacity(self.ranges.len());

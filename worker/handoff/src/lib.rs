@@ -1,11 +1,11 @@
 //! Slots: the memory that finished batches are written into and that trainers' arrays view.
 //!
-//! A batch is laid out in one [`Slot`]; arrays view it without a copy and give it back to its
-//! [`SlotPool`] when the last of them is dropped. The slots of a sealed pool can be shown to another
-//! process: that one makes a [`Mapping`] of the descriptor it is sent and views batches through it.
-//! Whoever copies a batch elsewhere in the background has a [`Hold`] on its slot meanwhile.
-//! This crate must never know what a column means, where records come from, who waits for a batch,
-//! or how a descriptor travels.
+//! A batch is laid out in one [`Slot`]; arrays view it without a copy, and it returns to its
+//! [`SlotPool`] when the last of them is dropped. The slots of a sealed pool can be shared with
+//! another process, which creates a [`Mapping`] of the descriptor it receives and views batches
+//! through it. Code that copies a batch in the background keeps a [`Hold`] on its slot. This crate
+//! never depends on the meaning of a column, the source of records, the consumer of a batch, or the
+//! transport of a descriptor.
 //!
 //! Start at [`SlotPool`].
 #![deny(unsafe_code)]

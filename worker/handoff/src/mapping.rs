@@ -9,62 +9,66 @@ use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 
 use crate::memory::Mapped;
 
-/// A region that a worker announced. Slots that view it come from
-/// [`SharedSlot::imported`](crate::SharedSlot::imported); it is unmapped when they and all other
-/// holders are gone, also if the worker is gone long before.
+/// A region that a worker announced.
+///
+/// Slots that view it come from [`SharedSlot::imported`](crate::SharedSlot::imported). It is
+/// unmapped when they and all other holders are dropped, even if the worker ended long before.
 #[derive(Debug)]
 pub struct Mapping {
     mapped: Mapped,
 }
 
-/// Why a descriptor was not mapped. Each means that the sender is no worker of this version, or a
-/// broken one: close the connection.
+/// Reason why a descriptor was not mapped.
+///
+/// Each means that the sender is not a worker of this version, or a broken one: close the
+/// connection.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
-    /// The descriptor is of no file.
+    /// The descriptor is not a file.
     #[error("read the size of a slot's descriptor: {source}")]
     Stat {
-        /// What the system says.
+        /// Error of the system.
         source: io::Error,
     },
     /// The sizes differ.
     #[error("a slot was announced with {announced_bytes} bytes, its descriptor has {actual_bytes}")]
     Size {
-        /// Bytes that the worker told.
+        /// Size announced by the worker, in bytes.
         announced_bytes: u64,
-        /// Bytes that are there.
+        /// Actual size in bytes.
         actual_bytes: u64,
     },
-    /// The descriptor is no memfd.
+    /// The descriptor is not a memfd.
     #[error("a slot's descriptor is no memfd that can be sealed: {source}")]
     NotMemfd {
-        /// What the system says.
+        /// Error of the system.
         source: io::Error,
     },
-    /// Its size may change: reading behind its end would kill this process.
+    /// Its size may change: reading beyond its end would kill this process.
     #[error(
         "a slot's memfd is not sealed against growing and shrinking (its seals: {seals:#x}), \
          so the worker could end this process by truncating it"
     )]
     Unsealed {
-        /// Its seals, `F_SEAL_*`.
+        /// The seals, `F_SEAL_*`.
         seals: u32,
     },
-    /// There is no room for it, or it may not be written.
+    /// There is not enough memory to map it, or it is not writable.
     #[error("map a slot of {size_bytes} bytes: {source}")]
     Map {
-        /// Its bytes.
+        /// Size in bytes.
         size_bytes: u64,
-        /// What the system says.
+        /// Error of the system.
         source: io::Error,
     },
 }
 
 impl Mapping {
-    /// Maps the region behind `fd`, to be read and written, and closes `fd`.
-    /// - `size_bytes`: what the worker announced with it.
+    /// Maps the region behind `fd` for reading and writing, and closes `fd`.
+    /// - `size_bytes`: announced by the worker.
     ///
-    /// # Errors  The region is not of that size, or not sealed to stay so; see [`ImportError`].
+    /// # Errors  The region does not have this size, or the size is not sealed; see
+    /// [`ImportError`].
     pub fn import(fd: OwnedFd, size_bytes: u64) -> Result<Self, ImportError> {
         let stat = fstat(&fd).map_err(|errno| ImportError::Stat { source: errno.into() })?;
         let actual_bytes = stat.st_size.cast_unsigned();
@@ -78,7 +82,7 @@ impl Mapping {
         }
         let map =
             MmapRaw::map_raw(&fd).map_err(|source| ImportError::Map { size_bytes, source })?;
-        // The mapping keeps the memory; a descriptor for each slot would be one too many.
+        // The mapping keeps the memory; keeping a descriptor per slot would use up the limit.
         drop(fd);
         Ok(Self { mapped: Mapped::new(map) })
     }

@@ -1,4 +1,4 @@
-//! Mapped memory, and who wants to have it before it is unmapped.
+//! Mapped memory, and the receiver of it before it is unmapped.
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -6,19 +6,19 @@ use std::sync::OnceLock;
 
 use memmap2::MmapRaw;
 
-/// Memory that nobody views any more. It is unmapped when dropped.
+/// Memory that nothing views any more. It is unmapped when dropped.
 #[derive(Debug)]
 pub struct Memory {
     map: MmapRaw,
 }
 
 impl Memory {
-    /// Address of its first byte.
+    /// Address of the first byte.
     pub fn base(&self) -> NonNull<u8> {
         NonNull::new(self.map.as_mut_ptr()).expect("a mapping is not at address 0")
     }
 
-    /// Bytes.
+    /// Size in bytes.
     pub fn size_bytes(&self) -> usize {
         self.map.len()
     }
@@ -26,7 +26,7 @@ impl Memory {
 
 type Heir = Box<dyn FnOnce(Memory) + Send + Sync>;
 
-/// Memory in use. When it is no longer, it goes to its heir, or is unmapped if it has none.
+/// Memory in use. On drop it is passed to its heir, or unmapped if it has none.
 pub(crate) struct Mapped {
     memory: Option<Memory>,
     heir: OnceLock<Heir>,
@@ -49,7 +49,7 @@ impl Mapped {
         self.memory().size_bytes()
     }
 
-    /// Names the heir; whether there was none before. The first one stays.
+    /// Sets the heir; returns true if there was none before. The first one stays.
     pub(crate) fn bequeath(&self, heir: impl FnOnce(Memory) + Send + Sync + 'static) -> bool {
         self.heir.set(Box::new(heir)).is_ok()
     }

@@ -1,4 +1,4 @@
-//! The pool that slots are taken from and return to.
+//! The pool that slots are taken from and returned to.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,15 +6,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::region::{Backing, Region, RegionId};
 use crate::slot::Slot;
 
-/// Slots grow in steps of this, so that batches of slightly different size fit the same ones.
+/// Granularity of slot sizes, so that batches of slightly different size fit the same slots.
 const SLOT_STEP_BYTES: usize = 64 << 10;
 
-/// Memory of finished batches. Free slots are kept for reuse, at most `keep` of them and, if a bound
-/// [is set](SlotPool::bound), only while all slots together are within it; a trainer that holds on to
-/// batches gets further slots, so it never waits for itself.
+/// Pool of memory for finished batches.
 ///
-/// A sealed pool serves one peer: a peer that has mapped a region can read whatever is written there
-/// later.
+/// Free slots are kept for reuse: at most `keep` of them and, if a limit [is set](SlotPool::bound),
+/// only while all slots together are within it. A trainer that holds batches gets further slots, so
+/// it never waits for slots that it holds itself.
+///
+/// A sealed pool serves one peer: a peer that has mapped a region can read everything that is
+/// written there later.
 #[derive(Clone, Debug)]
 pub struct SlotPool {
     shared: Arc<Shared>,
@@ -31,33 +33,35 @@ pub(crate) struct Shared {
 struct State {
     free: Vec<Region>,
     stats: SlotPoolStats,
-    /// Bytes of all slots beyond which free ones are let go; `None`: their number is the only bound.
+    /// Maximum bytes of all slots before free ones are released; `None` limits only their number.
     bytes_max: Option<usize>,
-    /// Sealed regions let go and not yet asked for: eight bytes for each that ever existed, at most.
+    /// Sealed regions released and not reported yet: at most eight bytes for each that ever
+    /// existed.
     retired: Vec<RegionId>,
 }
 
-/// What a pool holds.
+/// Statistics of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlotPoolStats {
     /// Slots that exist, free and in use.
     pub slots: usize,
-    /// Bytes of these.
+    /// Bytes of these slots.
     pub bytes: usize,
     /// Slots in use: being written, ready, or viewed by a trainer's arrays.
     pub in_use: usize,
-    /// Times a slot was mapped anew because no free one was large enough.
+    /// Number of slots created because no free one was large enough.
     pub mapped_total: u64,
 }
 
 impl SlotPool {
-    /// An empty pool that keeps at most `keep` free slots, in this process's own memory.
+    /// Creates an empty pool that keeps at most `keep` free slots, in private memory of this
+    /// process.
     pub fn new(keep: usize) -> Self {
         Self::backed(keep, Backing::Anonymous)
     }
 
-    /// An empty pool that keeps at most `keep` free slots, each a memfd that another process may
-    /// map: see [`SharedSlot::region`](crate::SharedSlot::region).
+    /// Creates an empty pool that keeps at most `keep` free slots, each a memfd that another
+    /// process may map: see [`SharedSlot::region`](crate::SharedSlot::region).
     pub fn sealed(keep: usize) -> Self {
         Self::backed(keep, Backing::Sealed)
     }
@@ -66,7 +70,7 @@ impl SlotPool {
         Self { shared: Arc::new(Shared { keep, backing, state: Mutex::default() }) }
     }
 
-    /// A slot of at least `bytes`. Its content is whatever was there before.
+    /// Takes a slot of at least `bytes`. Its content is unspecified (that of its previous use).
     ///
     /// # Errors  The system has no memory or, for a sealed pool, no descriptor for it.
     pub fn take(&self, bytes: usize) -> io::Result<Slot> {
@@ -74,7 +78,7 @@ impl SlotPool {
             Some(region) => region,
             None => {
                 let size = Self::slot_bytes(bytes);
-                // Those that are too small make room.
+                // Releases free slots, which are too small, to make space.
                 self.shared.trim(size);
                 let region = Region::new(self.shared.backing, size)?;
                 let mut state = self.shared.lock();
@@ -88,25 +92,26 @@ impl SlotPool {
         Ok(Slot::new(region, Arc::clone(&self.shared)))
     }
 
-    /// Bytes of a slot that is made for a batch of `bytes`.
+    /// Size of a slot created for a batch of `bytes`.
     pub fn slot_bytes(bytes: usize) -> usize {
-        // One more step than asked for: the next batch may be a little larger.
+        // Some reserve, because the next batch may be a little larger.
         bytes.max(1).next_multiple_of(SLOT_STEP_BYTES).saturating_add(bytes / 8)
     }
 
-    /// From here on free slots are let go while all slots together have more than `bytes_max`.
+    /// Releases free slots while all slots together have more than `bytes_max`, from now on.
     pub fn bound(&self, bytes_max: usize) {
         self.shared.lock().bytes_max = Some(bytes_max);
         self.shared.trim(0);
     }
 
-    /// The regions that this pool has unmapped since it was last asked, so that a peer can unmap
-    /// them too: until it does, it keeps their memory. Some may never have been shown to it.
+    /// Returns the regions unmapped since the last call, so that a peer can unmap them too.
+    ///
+    /// Until then the peer keeps their memory. Some may never have been announced to it.
     pub fn take_retired(&self) -> Vec<RegionId> {
         std::mem::take(&mut self.shared.lock().retired)
     }
 
-    /// What the pool holds now.
+    /// Statistics of the pool.
     pub fn stats(&self) -> SlotPoolStats {
         self.shared.lock().stats
     }
@@ -114,11 +119,11 @@ impl SlotPool {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Every change of the state is complete when the lock is released, also by a panic.
+        // Each change of the state is complete when the lock is released, even after a panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The smallest free region that is large enough.
+    /// Takes the smallest free region that is large enough.
     fn take_free(&self, bytes: usize) -> Option<Region> {
         let mut state = self.lock();
         let best = (0..state.free.len())
@@ -128,7 +133,7 @@ impl Shared {
         Some(state.free.swap_remove(best))
     }
 
-    /// Takes a region back, for another batch if there is room for it.
+    /// Returns a region to the pool, which keeps it for another batch if the limits allow it.
     pub(crate) fn give_back(&self, region: Region) {
         let mut state = self.lock();
         state.stats.in_use -= 1;
@@ -141,7 +146,7 @@ impl Shared {
             }
             return;
         }
-        // The smallest goes: larger ones fit more batches.
+        // The smallest is released: larger ones fit more batches.
         let smallest = (0..state.free.len()).min_by_key(|&index| state.free[index].len());
         let unmapped = match smallest {
             Some(index) if state.free[index].len() < region.len() => {
@@ -152,7 +157,7 @@ impl Shared {
         self.let_go(state, unmapped);
     }
 
-    /// Lets free regions go, the smallest first, until `more` bytes fit or none is left.
+    /// Releases free regions, the smallest first, until `more` bytes fit or none is left.
     fn trim(&self, more: usize) {
         loop {
             let mut state = self.lock();
@@ -169,7 +174,7 @@ impl Shared {
         }
     }
 
-    /// Takes a region out of the pool for good.
+    /// Removes a region from the pool permanently.
     pub(crate) fn retire(&self, region: Region) {
         let mut state = self.lock();
         state.stats.in_use -= 1;
@@ -180,7 +185,7 @@ impl Shared {
         state.stats.slots -= 1;
         state.stats.bytes -= region.len();
         state.retired.extend(region.id());
-        // Unmapping takes long enough that others should not wait for it.
+        // Unmapping takes too long to do it under the lock.
         drop(state);
         drop(region);
     }

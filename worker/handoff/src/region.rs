@@ -1,4 +1,4 @@
-//! The memory of one slot: private to this process, or a sealed memfd that another one may map.
+//! Memory of one slot: private to this process, or a sealed memfd that another process may map.
 
 use std::fmt;
 use std::io;
@@ -12,10 +12,10 @@ use rustix::io::Errno;
 
 use crate::memory::Mapped;
 
-/// What `/proc/PID/maps` and `ls -l /proc/PID/fd` call a region. It is in no file system.
+/// Name of a region in `/proc/PID/maps` and `ls -l /proc/PID/fd`. It is in no file system.
 const MEMFD_NAME: &str = "shardfeed-slot";
 
-/// Names a region of a sealed pool. Unique in the process that made it, never used again.
+/// Id of a region of a sealed pool. Unique in the process that created it, never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RegionId(pub u64);
 
@@ -25,27 +25,27 @@ impl fmt::Display for RegionId {
     }
 }
 
-/// What another process needs to map a region.
+/// Information that another process needs to map a region.
 #[derive(Clone, Copy, Debug)]
 pub struct RegionHandle<'a> {
-    /// The name to announce it by; a descriptor needs to be sent only once.
+    /// Id to announce it by; a descriptor needs to be sent only once.
     pub id: RegionId,
-    /// Bytes, to be announced with it; they never change.
+    /// Size in bytes, to be announced with it; it never changes.
     pub size_bytes: usize,
     /// The memfd; `None` once it was [closed](crate::SharedSlot::close_descriptor).
     pub fd: Option<BorrowedFd<'a>>,
 }
 
-/// Where a pool gets its memory.
+/// Kind of memory of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Backing {
-    /// Pages of this process.
+    /// Private pages of this process.
     Anonymous,
-    /// A memfd for each region, of a size that is sealed.
+    /// A memfd for each region, of a sealed size.
     Sealed,
 }
 
-/// Memory that is unmapped, or goes to its heir, when dropped; its descriptor is closed.
+/// Memory that on drop is unmapped, or passed to its heir; its descriptor is closed.
 #[derive(Debug)]
 pub(crate) struct Region {
     mapped: Mapped,
@@ -89,7 +89,7 @@ impl Region {
         Some(RegionHandle { id: *id, size_bytes: self.len(), fd })
     }
 
-    /// The mapping keeps the memory, and the peer has a mapping of its own.
+    /// Closes the descriptor; the mapping keeps the memory, and the peer has its own mapping.
     pub(crate) fn close_descriptor(&mut self) {
         if let Some((_, fd)) = &mut self.sealed {
             *fd = None;
@@ -102,12 +102,12 @@ fn next_id() -> RegionId {
     RegionId(NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// A memfd that keeps its size whatever its holders do, so that none can make another one's reads
-/// fail with SIGBUS.
+/// Creates a memfd whose size no holder can change, so that none can make another one's reads fail
+/// with SIGBUS.
 fn sealed_memfd(size_bytes: usize) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let fd = match memfd_create(MEMFD_NAME, flags | MemfdFlags::NOEXEC_SEAL) {
-        // Linux before 6.3 does not know the flag; some hosts allow no memfd without it.
+        // Linux before 6.3 does not know the flag; some hosts require it for any memfd.
         Err(Errno::INVAL) => memfd_create(MEMFD_NAME, flags)?,
         other => other?,
     };

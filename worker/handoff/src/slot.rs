@@ -1,4 +1,4 @@
-//! Slots: written by one, then viewed by arrays. The only unsafe code of the package.
+//! Slots: written by one owner, then viewed by arrays. The only unsafe code of the package.
 
 use std::any::Any;
 use std::fmt;
@@ -29,20 +29,20 @@ impl Slot {
         self.region.as_ref().expect("held until dropped")
     }
 
-    /// Its bytes.
+    /// Bytes of the slot.
     #[allow(unsafe_code)]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let region = self.region();
-        // SAFETY: the region is mapped, readable and writable, for its whole length for as long as
-        // `self` holds it, and its size is sealed if others can map it. A pool gives a region to one
-        // slot at a time and `self` is borrowed mutably, so nothing in this process views it: a slot
+        // SAFETY: the region is mapped, readable and writable, for its whole length while `self`
+        // holds it, and its size is sealed if others can map it. A pool gives a region to one slot
+        // at a time and `self` is borrowed mutably, so nothing in this process views it: a slot
         // that was viewed is back in its pool only after the views' owner dropped it. A peer that
-        // has mapped a sealed region has given the slot back and must not touch it; one that does
+        // has mapped a sealed region has returned the slot and must not access it; one that does
         // anyway changes bytes that are only ever written here, any value of which is valid.
         unsafe { std::slice::from_raw_parts_mut(region.base().as_ptr(), region.len()) }
     }
 
-    /// Ends the writing: from here on the slot is viewed.
+    /// Ends the writing: from now on the slot is viewed.
     pub fn share(self) -> SharedSlot {
         SharedSlot::new(Holder::Pool(self))
     }
@@ -56,20 +56,23 @@ impl Drop for Slot {
     }
 }
 
-/// What goes with the content of a slot, such as its copy on a device: made by whoever knows what it
-/// is, and dropped with the batch.
+/// Object attached to the content of a slot, such as its copy on a device; dropped with the batch.
 pub type Companion = Box<dyn Any + Send + Sync>;
 
-/// A finished slot, viewed by arrays. When dropped it returns to its pool or, if it is a peer's, its
-/// peer is told; if somebody has a [`Hold`] on it, with the last of these.
+/// A finished slot, viewed by arrays.
+///
+/// On drop it returns to its pool, or notifies its peer if it is the peer's; with a [`Hold`] on it,
+/// this happens when the last hold is dropped.
 #[derive(Debug)]
 pub struct SharedSlot {
     held: Arc<Held>,
     companion: Option<Companion>,
 }
 
-/// Keeps a slot's memory as it is for somebody who reads it in the background. Nobody writes it: not its
-/// pool, which has not got it back, and not the trainer, if what is read is not shown to it.
+/// Keeps a slot's memory unchanged for a reader in the background.
+///
+/// Nothing writes it: not its pool, to which it has not returned, and not the trainer, if the parts
+/// being read are not shown to it.
 #[derive(Clone, Debug)]
 pub struct Hold {
     held: Arc<Held>,
@@ -77,9 +80,9 @@ pub struct Hold {
 
 #[derive(Debug)]
 struct Held {
-    /// Taken when dropped.
+    /// `None` only while being dropped.
     holder: Option<Holder>,
-    /// It is not used again.
+    /// The memory is not reused.
     is_retired: AtomicBool,
 }
 
@@ -125,7 +128,7 @@ impl Drop for Held {
 }
 
 impl Hold {
-    /// Address of the first byte of the slot. It stays valid while the hold lives.
+    /// Address of the first byte of the slot. It is valid while the hold exists.
     pub fn base(&self) -> NonNull<u8> {
         self.held.base()
     }
@@ -135,10 +138,11 @@ impl Hold {
         self.held.size_bytes()
     }
 
-    /// Names who gets the slot's memory, still mapped, when nobody needs it any more: one who made it
-    /// known to a device and has to take that back first. `heir` is called by any thread, and should
-    /// only pass the memory on.
-    /// - Returns whether nobody was named before; the first one stays, for all batches of this memory.
+    /// Sets the receiver of the slot's memory, still mapped, when it is no longer in use.
+    ///
+    /// For code that registered the memory with a device and has to undo that first. `heir` is
+    /// called by any thread, and should only pass the memory on.
+    /// - Returns true if none was set before; the first one stays, for all batches of this memory.
     pub fn bequeath(&self, heir: impl FnOnce(Memory) + Send + Sync + 'static) -> bool {
         match self.held.holder() {
             Holder::Pool(slot) => slot.region().mapped().bequeath(heir),
@@ -152,36 +156,38 @@ impl SharedSlot {
         Self { held: Held::new(holder), companion: None }
     }
 
-    /// A view of a peer's slot; `on_drop` is called once, by the thread that drops the slot, and
-    /// should only note that the slot is free.
+    /// Creates a view of a peer's slot.
+    ///
+    /// `on_drop` is called once, by the thread that drops the slot, and should only record that the
+    /// slot is free.
     pub fn imported(mapping: Arc<Mapping>, on_drop: impl FnOnce() + Send + Sync + 'static) -> Self {
         let on_drop: OnDrop = Box::new(on_drop);
         Self::new(Holder::Import(Import { mapping, on_drop: Some(on_drop) }))
     }
 
-    /// Keeps the memory as it is, also when the slot is dropped meanwhile.
+    /// Keeps the memory unchanged, even if the slot is dropped.
     pub fn hold(&self) -> Hold {
         Hold { held: Arc::clone(&self.held) }
     }
 
-    /// What goes with the content, if somebody put it there.
+    /// Object attached to the content, if one was set.
     pub fn companion(&mut self) -> &mut Option<Companion> {
         &mut self.companion
     }
 
-    /// Address of its first byte. It stays valid while the slot lives; the trainer's arrays may
-    /// write through it, as the batch is theirs alone.
+    /// Address of the first byte. It is valid while the slot exists; the trainer's arrays may write
+    /// through it, because the batch belongs to the trainer.
     pub fn base(&self) -> NonNull<u8> {
         self.held.base()
     }
 
-    /// Bytes of the slot. There is no way to read them from here: once a batch is handed out they
-    /// are the trainer's to write.
+    /// Size of the slot in bytes. The bytes cannot be read from here: once a batch is handed out,
+    /// the trainer may write them.
     pub fn size_bytes(&self) -> usize {
         self.held.size_bytes()
     }
 
-    /// What another process needs to view this slot; none unless it is of a sealed pool.
+    /// Information for another process to view this slot; `None` unless it is from a sealed pool.
     pub fn region(&self) -> Option<RegionHandle<'_>> {
         match self.held.holder() {
             Holder::Pool(slot) => slot.region().handle(),
@@ -189,8 +195,8 @@ impl SharedSlot {
         }
     }
 
-    /// Closes the descriptor of a slot that its peer has got, now and for all batches to come: so slots use
-    /// none of those that a process may have. Nobody may have a [`Hold`] on it.
+    /// Closes the descriptor of a slot that its peer has received, for this and all later batches,
+    /// so that slots use none of the process's descriptors. There must be no [`Hold`] on it.
     pub fn close_descriptor(&mut self) {
         if let Some(held) = Arc::get_mut(&mut self.held)
             && let Some(Holder::Pool(Slot { region: Some(region), .. })) = &mut held.holder
@@ -199,16 +205,16 @@ impl SharedSlot {
         }
     }
 
-    /// Ends the slot without reuse, for one who cannot know whether a peer still views it, because
-    /// the connection broke: the memory lives on in the peer's mapping only. A peer's own slot is
-    /// given back as if dropped.
+    /// Ends the slot without reuse, if it is unknown whether a peer still views it because the
+    /// connection broke: the memory stays only in the peer's mapping. A peer's own slot is returned
+    /// as if dropped.
     pub fn retire(self) {
         self.held.is_retired.store(true, Ordering::Relaxed);
     }
 
     /// Copies a buffer out, before any array views the slot: see [`SharedSlot::copy_into`].
     ///
-    /// # Panics  If the slot has no such bytes.
+    /// # Panics  If the range is beyond the slot.
     #[allow(unsafe_code)]
     pub fn read(&mut self, range: &BufferRange) -> Vec<u8> {
         let end = range.start.checked_add(range.len);
@@ -222,13 +228,14 @@ impl SharedSlot {
         copy
     }
 
-    /// Copies the first `bytes` into a slot of `pool`, before any array views this one; drop this one
-    /// then, and its owner has it back. What goes with the content goes with the copy.
+    /// Copies the first `bytes` into a slot of `pool`, before any array views this slot.
     ///
-    /// That nothing views it is what `&mut self` says: arrays hold the slot they view, so a slot that
+    /// Drop this slot afterwards to return it to its owner. The attached object moves to the copy.
+    ///
+    /// `&mut self` guarantees that nothing views it: arrays hold the slot they view, so a slot that
     /// can be borrowed mutably has none.
     ///
-    /// # Errors  The system has no memory for the copy; this slot is as good as before.
+    /// # Errors  The system has no memory for the copy; this slot is unchanged.
     ///
     /// # Panics  If the slot has fewer than `bytes`.
     #[allow(unsafe_code)]
@@ -236,12 +243,12 @@ impl SharedSlot {
         assert!(bytes <= self.size_bytes(), "a slot of {} has no {bytes}", self.size_bytes());
         let mut copy = pool.take(bytes)?;
         let target = &mut copy.bytes_mut()[..bytes];
-        // SAFETY: the source is mapped for at least `bytes` (asserted) while `self` lives, the target
-        // is a slice of `bytes`; they are different mappings of different memory, as a pool never
-        // gives out a region that is in use. `self` is borrowed mutably, so nothing in this process
-        // writes the source; whoever has a hold on it only reads. Its worker finished writing before announcing it; one that does not
-        // keep to that changes bytes under the copy, any value of which is valid, and no reference
-        // to the source is made.
+        // SAFETY: the source is mapped for at least `bytes` (asserted) while `self` exists, the
+        // target is a slice of `bytes`; they are different mappings of different memory, as a pool
+        // never returns a region that is in use. `self` is borrowed mutably, so nothing in this
+        // process writes the source; holders of a hold only read. Its worker finished writing
+        // before announcing it; one that violates this changes bytes during the copy, any value of
+        // which is valid, and no reference to the source is created.
         unsafe {
             std::ptr::copy_nonoverlapping(self.base().as_ptr(), target.as_mut_ptr(), bytes);
         }

@@ -1,4 +1,4 @@
-//! Slots across a process border: what one side writes the other sees, and nothing is left behind.
+//! Slots shared between processes: both see the same bytes, and nothing leaks.
 #![allow(clippy::unwrap_used)]
 
 use std::fs::{self, File};
@@ -12,7 +12,7 @@ use shardfeed_handoff::{ImportError, Mapping, SharedSlot, SlotPool};
 
 const PART: &str = "SHARDFEED_HANDOFF_TEST_PART";
 
-/// Each test counts this process's descriptors and mappings, so one runs at a time.
+/// Serializes the tests, as each counts this process's descriptors and mappings.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -27,7 +27,7 @@ fn mapped_regions() -> usize {
     maps.lines().filter(|line| line.contains("memfd:shardfeed-slot")).count()
 }
 
-/// What a worker sends and a trainer receives, without a socket.
+/// Descriptor and size as a worker sends them, without a socket.
 fn announced(slot: &SharedSlot) -> (OwnedFd, u64) {
     let region = slot.region().unwrap();
     (region.fd.unwrap().try_clone_to_owned().unwrap(), region.size_bytes as u64)
@@ -44,7 +44,7 @@ fn written(pool: &SlotPool, bytes: &[u8]) -> SharedSlot {
     slot.share()
 }
 
-/// A view's bytes, by way of a copy: the one safe way to see them.
+/// Reads a view's bytes through a copy, the only safe way.
 fn read(slot: &mut SharedSlot, bytes: usize) -> Vec<u8> {
     let pool = SlotPool::new(1);
     drop(slot.copy_into(&pool, bytes).unwrap());
@@ -122,7 +122,7 @@ fn nothing_is_left_behind_by_a_thousand_slots() {
     let pool = SlotPool::sealed(2);
     let mut retired = 0;
     for round in 0..1000_usize {
-        // Of many sizes, so that some are let go.
+        // Many sizes, so that some slots are released.
         let slot = written(&pool, &vec![1; 1 + round * 7919 % 300_000]);
         let other = written(&pool, &[2]);
         let view = SharedSlot::imported(import(&slot), || {});
@@ -159,7 +159,7 @@ fn a_refused_descriptor_is_closed() {
     assert_eq!(open_descriptors(), descriptors);
 }
 
-/// An ordinary file of no bytes.
+/// Creates an ordinary empty file.
 fn empty_file() -> File {
     let path = std::env::temp_dir().join(format!("shardfeed-handoff-{}", std::process::id()));
     let file = File::create_new(&path).unwrap();
@@ -167,7 +167,7 @@ fn empty_file() -> File {
     file
 }
 
-/// This binary again, as a trainer whose standard input is the region.
+/// Starts this binary as a trainer whose standard input is the region.
 fn trainer(slot: &SharedSlot, part: &str) -> Child {
     let (fd, size_bytes) = announced(slot);
     let mut command = Command::new(std::env::current_exe().unwrap());
@@ -176,7 +176,7 @@ fn trainer(slot: &SharedSlot, part: &str) -> Child {
     command.stdout(Stdio::null()).spawn().unwrap()
 }
 
-/// No test unless another one starts this binary to play a part.
+/// Does nothing unless another test starts this binary with a role.
 #[test]
 fn plays_its_part() {
     let Ok(part) = std::env::var(PART) else {
@@ -205,7 +205,7 @@ fn another_process_sees_the_slot_and_cannot_cut_it() {
         assert!(trainer(&slot, part).wait().unwrap().success(), "{part}");
     }
     assert_eq!(read(&mut slot, 100_000), [7; 100_000]);
-    // And it would have told other bytes apart.
+    // It would have detected different bytes.
     drop(slot);
     let slot = written(&pool, &[8; 100_000]);
     assert!(!trainer(&slot, "read").wait().unwrap().success());

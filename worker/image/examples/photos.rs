@@ -1,8 +1,8 @@
-//! Photographs decoded and resized by one thread, and nothing else: what the pipeline is measured against.
+//! Decodes and resizes photographs with one thread, as a baseline for the pipeline.
 //!
 //! `cargo run --release -p shardfeed-image --example photos -- FOLDER [SECONDS]`
-#![allow(clippy::disallowed_methods)] // It measures: clocks are what it is for.
-#![allow(clippy::print_stdout)] // What was measured goes there.
+#![allow(clippy::disallowed_methods)] // A measurement needs clocks.
+#![allow(clippy::print_stdout)] // Prints the results.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -12,11 +12,11 @@ use shardfeed_image::{
     Decoding, Depth, Encoded, JPEG_LIBRARY, Method, Region, Resizer, Sample, Size, View,
 };
 
-/// As `bench/peers` has them.
+/// Sizes as in `bench/peers`.
 const SIDE: Size = Size { height: 224, width: 224 };
 const PART: Region = Region { top: 20, left: 30, size: Size { height: 256, width: 256 } };
 
-/// Memory for one image at a time, as the pipeline's.
+/// Memory for one image at a time, as in the pipeline.
 #[derive(Default)]
 struct Scratch {
     resizer: Resizer,

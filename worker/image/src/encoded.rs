@@ -1,4 +1,4 @@
-//! An image file whose header was read.
+//! An image file with its header read.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,7 @@ use crate::jpeg::Jpeg;
 use crate::png::Png;
 use crate::region::{Region, Size};
 
-/// Pixels of an image at most; what a header says beyond that is a mistake, or an attack.
+/// Maximum pixels of an image; a larger number in a header is treated as a mistake or an attack.
 pub const PIXELS_MAX: usize = 1 << 26;
 
 /// Bits of a sample.
@@ -31,16 +31,16 @@ impl Depth {
     }
 }
 
-/// Whether the data of an image is as its format says.
+/// Result of the format's checks of an image's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Health {
-    /// It is.
+    /// The data is valid.
     Sound,
-    /// The library warned of it, and decoded it all the same.
+    /// The library issued a warning and decoded the data anyway.
     Suspect,
 }
 
-/// What an image is decoded to.
+/// Target format of decoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decoding {
     /// 1: grey; 3: red, green, blue; 4: with alpha.
@@ -56,7 +56,7 @@ impl Decoding {
     }
 }
 
-/// An image file whose header was read.
+/// An image file with its header read.
 pub struct Encoded<'a>(File<'a>);
 
 enum File<'a> {
@@ -67,7 +67,7 @@ enum File<'a> {
 impl<'a> Encoded<'a> {
     /// Reads the header.
     ///
-    /// # Errors  What the header says is wrong, too large, or not to be had as `decoding`.
+    /// # Errors  The header is invalid, the image too large, or it cannot be decoded as `decoding`.
     pub fn open(bytes: &'a [u8], decoding: Decoding) -> Result<Self, ImageError> {
         let file = match bytes {
             [0xff, 0xd8, 0xff, ..] => File::Jpeg(Jpeg::open(bytes, decoding)?),
@@ -80,7 +80,7 @@ impl<'a> Encoded<'a> {
         Ok(Self(file))
     }
 
-    /// What the header says.
+    /// Size according to the header.
     pub fn size(&self) -> Size {
         match &self.0 {
             File::Jpeg(jpeg) => jpeg.size(),
@@ -88,17 +88,17 @@ impl<'a> Encoded<'a> {
         }
     }
 
-    /// What has to be decoded to have `region`: at least that.
+    /// Returns the region that has to be decoded for `region`, which it contains.
     pub fn needed(&self, region: Region) -> Region {
         debug_assert!(region.lies_in(self.size()), "{region:?} lies in {:?}", self.size());
         match &self.0 {
             File::Jpeg(jpeg) => jpeg.needed(region),
-            // It can leave nothing out.
+            // PNG always decodes the whole image.
             File::Png(_) => Region::all(self.size()),
         }
     }
 
-    /// Bytes that the decoder holds beside the pixels it returns.
+    /// Bytes that the decoder holds in addition to the returned pixels.
     pub fn held_bytes(&self) -> usize {
         match &self.0 {
             File::Jpeg(jpeg) => jpeg.held_bytes(),
@@ -106,10 +106,11 @@ impl<'a> Encoded<'a> {
         }
     }
 
-    /// Decodes `region`, one that [`Encoded::needed`] gave, to `out`, which has exactly its bytes.
-    /// An orientation in the file's metadata changes nothing.
+    /// Decodes `region`, as returned by [`Encoded::needed`], to `out`, which has exactly its size.
     ///
-    /// # Errors  The data of the region is damaged, or of a kind that is not supported.
+    /// The orientation in the file's metadata is ignored.
+    ///
+    /// # Errors  The data of the region is damaged, or of an unsupported kind.
     pub fn decode(self, region: Region, out: &mut [u8]) -> Result<Health, ImageError> {
         match self.0 {
             File::Jpeg(jpeg) => jpeg.decode(region, out),
@@ -121,7 +122,7 @@ impl<'a> Encoded<'a> {
     }
 }
 
-/// Refuses sizes that nothing is allocated for.
+/// Rejects sizes that are too large before memory is allocated.
 pub(crate) fn check_size(size: Size) -> Result<(), ImageError> {
     if size.pixels() > PIXELS_MAX {
         return Err(ImageError::TooLarge { size, pixels_max: PIXELS_MAX });

@@ -1,49 +1,49 @@
-//! What is wrong with an image.
+//! Errors of images.
 
 use crate::region::Size;
 
-/// Why bytes are no image that can be used.
+/// Reason why bytes cannot be used as an image.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImageError {
-    /// It is of no format that is known.
+    /// The format is unknown.
     #[error(
         "neither JPEG nor PNG: {len} bytes that begin with \"{}\"; other formats have to be converted when \
          the dataset is written", .begin.escape_ascii()
     )]
     Format {
-        /// Its first bytes.
+        /// First bytes.
         begin: Vec<u8>,
-        /// How many bytes there are.
+        /// Number of bytes.
         len: usize,
     },
-    /// It is not whole, or not as its format says.
+    /// The file is incomplete or violates its format.
     #[error("damaged {format} of {len} bytes: {what}")]
     Damaged {
         /// JPEG or PNG.
         format: &'static str,
-        /// How many bytes there are.
+        /// Number of bytes.
         len: usize,
-        /// What the decoder says.
+        /// Error of the decoder.
         what: String,
     },
-    /// It is of a kind that the decoder does not do.
+    /// The kind of file is not supported by the decoder.
     #[error("{format} of a kind that is not supported: {what}")]
     Unsupported {
         /// JPEG or PNG.
         format: &'static str,
-        /// What it is.
+        /// Description of the kind.
         what: String,
     },
-    /// It has more pixels than an image may have.
+    /// The image has more pixels than allowed.
     #[error("{}x{} pixels, more than the {pixels_max} that an image may have", .size.height, .size.width)]
     TooLarge {
-        /// What its header says.
+        /// Size according to the header.
         size: Size,
-        /// What is allowed.
+        /// Maximum number of pixels.
         pixels_max: usize,
     },
-    /// It has 8 bits, and 16 are asked for.
+    /// The image has 8 bits per sample, and 16 were requested.
     #[error("a JPEG has 8 bits a sample; decode it to uint8")]
     Depth,
 }

@@ -1,5 +1,5 @@
-//! JPEG, by libjpeg-turbo: the pixels and the refusals of TensorFlow's `INTEGER_ACCURATE`, and of a part only
-//! what it needs.
+//! JPEG decoding with libjpeg-turbo: the same pixels and errors as TensorFlow's `INTEGER_ACCURATE`.
+//! A region is decoded without the rest of the image where possible.
 
 mod library;
 
@@ -9,11 +9,11 @@ use crate::region::{Region, Size};
 use library::{Colors, Decompressor, Header};
 
 const FORMAT: &str = "JPEG";
-/// Colour is stored at half or a quarter of the resolution and smoothed between its samples: pixels at
-/// the border of a part depend on samples this far beyond it at most.
+/// Pixels around a region that its border pixels depend on: colour is stored at half or a quarter
+/// of the resolution and smoothed between samples.
 const MARGIN: usize = 8;
-/// A progressive file may lack scans. What they would say is then guessed from blocks nearby: up to two
-/// of them away, and a block of colour is at most as wide as a unit.
+/// Units around a region of a progressive file. Missing scans are estimated from nearby blocks, up
+/// to two blocks away, and a block of colour is at most as wide as a unit.
 const MARGIN_UNITS: usize = 3;
 
 pub(crate) struct Jpeg<'a> {
@@ -53,13 +53,14 @@ impl<'a> Jpeg<'a> {
         self.header.size
     }
 
-    /// Bytes that the decoder holds beside the pixels.
+    /// Bytes that the decoder holds in addition to the pixels.
     pub(crate) fn held_bytes(&self) -> usize {
         let Header { size, components, is_multi_scan, .. } = self.header;
         if is_multi_scan { size_of::<i16>() * components * size.pixels() } else { 0 }
     }
 
-    /// `region`, with what its pixels depend on, from a place where decoding may begin.
+    /// Returns `region` extended by the pixels it depends on, to a position where decoding may
+    /// begin.
     pub(crate) fn needed(&self, region: Region) -> Region {
         let Header { size, unit_width: Some(unit_width), is_progressive, .. } = self.header else {
             return Region::all(self.header.size);
@@ -67,7 +68,7 @@ impl<'a> Jpeg<'a> {
         let margin = if is_progressive { MARGIN_UNITS * unit_width } else { MARGIN };
         let left = region.left.saturating_sub(margin) / unit_width * unit_width;
         let right = size.width.min(region.left + region.size.width + margin);
-        // Rows come one after the other, so that those above are there when they are needed.
+        // Rows are decoded in sequence, so those above are available.
         let size = Size { height: region.size.height, width: right - left };
         Region { top: region.top, left, size }
     }

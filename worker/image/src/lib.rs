@@ -1,9 +1,9 @@
-//! Images: what their bytes are decoded to, parts of them, and other sizes of them.
+//! Images: decoding, regions, and resizing.
 //!
-//! Works over bytes in memory that the caller brings. This crate must never know records, columns or
-//! jobs, and allocates nothing for pixels before their number was checked.
+//! Works on bytes in memory that the caller provides. This crate never depends on records, columns
+//! or jobs, and checks the number of pixels before it allocates memory for them.
 //!
-//! Start at [`Encoded`], which is an image file whose header was read, and [`Resizer`].
+//! Start at [`Encoded`], an image file with its header read, and [`Resizer`].
 #![deny(unsafe_code)]
 
 mod error;
@@ -20,9 +20,11 @@ pub use error::ImageError;
 pub use region::{Region, Size, View};
 pub use resize::{Method, Resizer, Sample};
 
-/// Version of the pixel contract: which image files are decoded, and to which pixels. A job pins it, not the
-/// libraries that keep it. docs/OPERATORS.md, Images, says what it promises.
+/// Version of the pixel contract: the supported image files, and their decoded pixels.
+///
+/// A job pins this version, not those of the libraries. docs/OPERATORS.md, Images, describes the
+/// contract.
 pub const PIXEL_CONTRACT: &str = "pixels/1";
 
-/// The library that decodes JPEGs: its version, and whether it was compiled with SIMD.
+/// Library that decodes JPEGs: its version, and whether it was compiled with SIMD.
 pub const JPEG_LIBRARY: &str = env!("SHARDFEED_JPEG_LIBRARY");

@@ -1,4 +1,4 @@
-//! PNG, by the png crate.
+//! PNG decoding with the png crate.
 
 use std::io::{BufRead, Cursor, Seek};
 
@@ -9,7 +9,7 @@ use crate::error::ImageError;
 use crate::region::Size;
 
 const FORMAT: &str = "PNG";
-/// What the decoder may allocate beside the pixels: rows and metadata.
+/// Memory that the decoder may allocate in addition to the pixels: rows and metadata.
 const LIMITS: Limits = Limits { bytes: 64 << 20 };
 
 pub(crate) struct Png<'a> {
@@ -25,7 +25,7 @@ impl<'a> Png<'a> {
         let mut decoder = png::Decoder::new_with_limits(Cursor::new(bytes), LIMITS);
         decoder.set_ignore_text_chunk(true);
         decoder.set_ignore_iccp_chunk(true);
-        // Grey is made of colours before anything is rounded.
+        // Grey is computed from colours before any rounding.
         let depth = match decoding {
             Decoding { depth: Depth::Eight, channels: 3 | 4, .. } => Transformations::STRIP_16,
             _ => Transformations::IDENTITY,
@@ -67,7 +67,7 @@ impl<'a> Png<'a> {
     }
 }
 
-/// Refuses a palette that ends within a colour: the png crate panics at it, libpng refuses it.
+/// Rejects a palette that ends within a colour: the png crate panics on it, libpng rejects it.
 fn check_palette<R: BufRead + Seek>(reader: &Reader<R>, len: usize) -> Result<(), ImageError> {
     let info = reader.info();
     let bytes = info.palette.as_deref().map_or(0, <[u8]>::len);
@@ -80,7 +80,7 @@ fn check_palette<R: BufRead + Seek>(reader: &Reader<R>, len: usize) -> Result<()
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Layout {
-    /// Grey, grey with alpha, colours, colours with alpha.
+    /// 1: grey, 2: grey with alpha, 3: colours, 4: colours with alpha.
     channels: usize,
     depth: Depth,
 }
@@ -102,8 +102,8 @@ impl Layout {
     }
 }
 
-/// Other channels, and 16 bits of 8: each sample times 257, so that white stays white. Samples of 16
-/// bits have their first byte first here.
+/// Converts channels and depth. 8 bits become 16 by multiplication with 257, so that white stays
+/// white. 16-bit samples are big-endian here.
 fn convert(bytes: &[u8], from: Layout, out: &mut [u8], to: Layout) {
     let sample = |pixel: &[u8], at: usize| match from.depth {
         Depth::Eight => u32::from(pixel[at]),
@@ -140,8 +140,8 @@ fn convert(bytes: &[u8], from: Layout, out: &mut [u8], to: Layout) {
     }
 }
 
-/// Brightness. Source: ITU-R BT.601, with the weights and the rounding of libpng, so that grey is what
-/// other readers of PNG make of it.
+/// Brightness. Source: ITU-R BT.601, with the weights and the rounding of libpng, so that grey
+/// equals that of other PNG readers.
 fn luma([red, green, blue]: [u32; 3], depth: Depth) -> u32 {
     if red == green && green == blue {
         return red;

@@ -1,4 +1,4 @@
-//! Sizes, and parts of images.
+//! Sizes and regions of images.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,57 +12,57 @@ pub struct Size {
 }
 
 impl Size {
-    /// How many pixels these are.
+    /// Number of pixels.
     pub fn pixels(self) -> usize {
         self.height.saturating_mul(self.width)
     }
 }
 
-/// A part of an image.
+/// A rectangular part of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// Its first row.
+    /// First row.
     pub top: usize,
-    /// Its first pixel in a row.
+    /// First pixel in a row.
     pub left: usize,
-    /// How much it is.
+    /// Size of the region.
     pub size: Size,
 }
 
 impl Region {
-    /// All of an image of `size`.
+    /// Region of an entire image of `size`.
     pub fn all(size: Size) -> Self {
         Self { top: 0, left: 0, size }
     }
 
-    /// Whether an image of `size` has all of it.
+    /// True if the region is within an image of `size`.
     pub fn lies_in(self, size: Size) -> bool {
         let fits = |from: usize, len: usize, all: usize| from <= all && len <= all - from;
         fits(self.top, self.size.height, size.height)
             && fits(self.left, self.size.width, size.width)
     }
 
-    /// The part `inner` of this part.
+    /// Returns the region `inner` of this region, relative to the image.
     pub fn within(self, inner: Self) -> Self {
         Self { top: self.top + inner.top, left: self.left + inner.left, size: inner.size }
     }
 }
 
-/// A part of an image that lies in memory, row-major, channels last.
+/// A region of an image in memory, row-major, channels last.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
-    /// The whole image.
+    /// Pixels of the whole image.
     pub bytes: &'a [u8],
-    /// Its size.
+    /// Size of the whole image.
     pub size: Size,
     /// Bytes of one pixel.
     pub pixel_bytes: usize,
-    /// The part that is meant.
+    /// Visible region.
     pub region: Region,
 }
 
 impl<'a> View<'a> {
-    /// The rows of the part, in order.
+    /// Rows of the region, in order.
     pub fn rows(self) -> impl DoubleEndedIterator<Item = &'a [u8]> {
         let Region { top, left, size } = self.region;
         let (stride, from) = (self.size.width * self.pixel_bytes, left * self.pixel_bytes);
@@ -70,7 +70,7 @@ impl<'a> View<'a> {
         (top..top + size.height).map(move |row| &self.bytes[row * stride + from..][..len])
     }
 
-    /// Copies the part to `out`, which is as long as it is.
+    /// Copies the region to `out`, which has exactly its size.
     pub fn copy_to(self, out: &mut [u8]) {
         let len = self.region.size.width * self.pixel_bytes;
         if len > 0 {

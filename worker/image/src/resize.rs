@@ -1,4 +1,4 @@
-//! Other sizes of images.
+//! Resizes images.
 
 use fast_image_resize::images::{CroppedImage, Image, ImageRef};
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions};
@@ -6,16 +6,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::region::{Region, Size, View};
 
-/// How values between pixels are found.
+/// Interpolation of values between pixels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Method {
-    /// The pixel at that place.
+    /// Value of the nearest pixel.
     Nearest,
-    /// Weighted by distance, of two in each direction.
+    /// Average of two pixels in each direction, weighted by distance.
     #[default]
     Bilinear,
-    /// A cubic curve through four in each direction. Source: Keys 1981, a = -0.5.
+    /// Cubic curve through four pixels in each direction. Source: Keys 1981, a = -0.5.
     Bicubic,
 }
 
@@ -58,7 +58,7 @@ impl Sample {
     }
 }
 
-/// Makes other sizes of images; keeps its memory between them.
+/// Resizes images and reuses its memory.
 #[derive(Debug, Default)]
 pub struct Resizer {
     inner: fast_image_resize::Resizer,
@@ -66,12 +66,13 @@ pub struct Resizer {
 }
 
 impl Resizer {
-    /// Bytes of the memory that it keeps.
+    /// Bytes of the memory kept for reuse.
     pub fn bytes(&self) -> usize {
         self.inner.size_of_internal_buffers() + 4 * self.floats.capacity()
     }
 
-    /// Resizes the part that `from` shows to `size`, written to `out`, aligned for its samples.
+    /// Resizes the region of `from` to `size` and writes it to `out`, which is aligned for its
+    /// samples.
     /// - `antialias`: averages over all pixels that a smaller image's pixel covers.
     /// - `to`: the samples' own type, or `F32`, which is not rounded. `channels`: 1 to 4.
     ///
@@ -87,7 +88,7 @@ impl Resizer {
     ) {
         let (sample, to) = samples;
         if sample != to {
-            // What is not to be rounded at the end is computed in float32 all the way.
+            // A result that is not rounded at the end is computed in float32 throughout.
             let mut floats = std::mem::take(&mut self.floats);
             floats.clear();
             for row in from.rows() {

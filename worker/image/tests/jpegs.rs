@@ -1,4 +1,5 @@
-//! JPEGs of every kind, whole and damaged, beside TensorFlow's answers, as `goldens/make_jpegs.py` recorded them.
+//! Compares JPEGs of every kind, intact and damaged, with TensorFlow's results, recorded by
+//! `goldens/make_jpegs.py`.
 #![allow(clippy::unwrap_used)] // Clippy's own exception ends at the functions marked as tests.
 
 mod common;
@@ -25,13 +26,13 @@ struct Case {
     rgb: Option<Answer>,
 }
 
-/// Pixels that TensorFlow gives.
+/// TensorFlow's pixels.
 #[derive(Deserialize)]
 struct Answer {
     size: [usize; 2],
     sha256: String,
     warned: bool,
-    /// Those of libjpeg-turbo since 2.1.5, of a file that lacks scans.
+    /// Digest with libjpeg-turbo since 2.1.5, for a file that lacks scans.
     newer: Option<String>,
 }
 
@@ -50,7 +51,7 @@ fn goldens() -> Vec<Case> {
     serde_json::from_str::<Goldens>(&text).unwrap().cases
 }
 
-/// All pixels, and whether the library warned of the data.
+/// Returns all pixels, and whether the library issued a warning.
 fn decoded(bytes: &[u8], channels: usize) -> Result<(Size, Vec<u8>, Health), ImageError> {
     let encoded = Encoded::open(bytes, decoding(channels))?;
     let size = encoded.size();
@@ -63,7 +64,7 @@ fn digest(pixels: &[u8]) -> String {
     Sha256::digest(pixels).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What is wrong with ours.
+/// Compares one decoded image with TensorFlow's answer.
 fn compared(bytes: &[u8], channels: usize, answer: Option<&Answer>) -> Result<(), String> {
     let (size, pixels, health) = match (decoded(bytes, channels), answer) {
         (Err(_), None) => return Ok(()),
@@ -120,8 +121,8 @@ fn alpha_is_opaque_and_changes_no_color() {
     }
 }
 
-/// Of a file whose data is damaged, too, as long as both are decoded: only what lies below a part may be wrong
-/// without a refusal.
+/// Also for a file with damaged data, if both are decoded: only damage below a region may go
+/// unnoticed.
 #[test]
 fn parts_of_every_jpeg_have_the_pixels_of_the_whole() {
     let (mut dice, mut parts, mut smaller) = (Dice(8), 0, 0);
@@ -147,7 +148,7 @@ fn parts_of_every_jpeg_have_the_pixels_of_the_whole() {
     assert!(parts > 6000 && 2 * smaller > parts, "{smaller} of {parts} left something out");
 }
 
-/// Rare ways to store an image, by their marker: none of them is guessed at.
+/// Rare kinds of images, made by changing a marker: all are rejected instead of guessed.
 #[test]
 fn refusals_say_why() {
     let size = Size { height: 70, width: 90 };

@@ -1,4 +1,4 @@
-//! A part of a JPEG, decoded alone, has the pixels that it has in the whole image.
+//! A region of a JPEG, decoded alone, has the same pixels as in the whole image.
 #![allow(clippy::unwrap_used)] // Clippy's own exception ends at the functions marked as tests.
 
 mod common;
@@ -22,7 +22,7 @@ const SIDES: [[usize; 2]; 10] = [
     [200, 66],
 ];
 
-/// The borders, single pixels at them, and some from anywhere.
+/// Returns the whole image, single pixels at the corners, and random regions.
 fn regions(size: Size, dice: &mut Dice) -> Vec<Region> {
     let Size { height, width } = size;
     let one = Size { height: 1, width: 1 };
@@ -44,7 +44,7 @@ struct Seen {
     smaller: usize,
 }
 
-/// Compares parts of one file, with every number of channels.
+/// Compares regions of one file, for every number of channels.
 fn check(bytes: &[u8], what: &str, dice: &mut Dice, seen: &mut Seen) {
     for channels in [1, 3, 4] {
         let decoding = decoding(channels);
@@ -86,7 +86,7 @@ fn parts_have_the_pixels_of_the_whole() {
     assert!(parts > 10_000 && 2 * smaller > parts, "{smaller} of {parts} left something out");
 }
 
-/// What the missing scans would say is guessed from what lies around, further than a smooth colour reaches.
+/// Missing scans are estimated from surrounding pixels, further away than colour smoothing reaches.
 #[test]
 fn parts_of_progressive_files_that_lack_scans_too() {
     let mut dice = Dice(2);
@@ -106,7 +106,7 @@ fn parts_of_progressive_files_that_lack_scans_too() {
     assert!(2 * seen.smaller > seen.parts / 2, "{} of {}", seen.smaller, seen.parts);
 }
 
-/// Photographs of `SHARDFEED_PHOTOS`, a folder, if there is one.
+/// Photographs in the folder `SHARDFEED_PHOTOS`, if it is set.
 #[test]
 fn parts_of_photographs() {
     let Some(folder) = std::env::var_os("SHARDFEED_PHOTOS").map(PathBuf::from) else { return };

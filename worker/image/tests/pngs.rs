@@ -1,4 +1,5 @@
-//! Palettes of every length: libpng decodes indexed pixels with 1 to 256 whole colours and refuses the rest.
+//! Palettes of every length: libpng decodes indexed pixels with 1 to 256 complete colours and
+//! rejects the rest.
 #![allow(clippy::unwrap_used)] // Clippy's own exception ends at the functions marked as tests.
 
 mod common;

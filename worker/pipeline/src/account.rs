@@ -1,5 +1,5 @@
-//! Where the time of a rank's batches went. Sums only: whoever has clocks fills them in, and
-//! [`finding`](crate::finding) says what they mean.
+//! Time breakdown of a rank's batches. Contains sums only: callers with clocks fill them in, and
+//! [`finding`](crate::finding) interprets them.
 
 use std::collections::VecDeque;
 
@@ -7,83 +7,85 @@ use serde::{Deserialize, Serialize};
 
 use crate::tune::Reasons;
 
-/// Recent is what the last so many stretches saw,
+/// Number of intervals that the recent figures cover.
 const STRETCHES: usize = 40;
-/// each of a batch, or of so long if there are more batches than that.
+/// Minimum length of an interval in microseconds; it contains at least one batch.
 const STRETCH_US: u64 = 250_000;
 
-/// A trainer that waits for one batch for so long says more by that than by its last batches.
+/// A trainer that waits this long for one batch, in microseconds, is diagnosed by that wait instead
+/// of its last batches.
 const LONG_WAIT_US: u64 = 2_000_000;
 
-/// What was spent since reading began. Every sum only grows, so the difference of two says what was
-/// spent between them. Times are in microseconds; those of reading and computing threads are summed
-/// over all threads.
+/// Counters since reading began.
+///
+/// Every sum only grows, so the difference of two values covers the time between them. Times are in
+/// microseconds; those of reading and computing threads are summed over all threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spent {
-    /// Time that passed.
+    /// Elapsed time.
     pub wall_us: u64,
     /// Batches that the trainer took.
     pub batches: u64,
-    /// Their samples, padding counted.
+    /// Samples of these batches, including padding.
     pub samples: u64,
-    /// Bytes of their slots.
+    /// Bytes of the slots of these batches.
     pub batch_bytes: u64,
-    /// Bytes of shards that were read, before inflating.
+    /// Bytes read from shards, before inflating.
     pub stored_bytes: u64,
-    /// Bytes that this process fetched from storage devices; what came from the system's memory is not
-    /// among them. 0 also where the system does not say.
+    /// Bytes that this process fetched from storage devices, excluding the system's page cache. 0
+    /// also where the system does not report it.
     pub device_bytes: u64,
 
-    /// The planning thread, until the first batch of an epoch was gathered: two windows are filled. 0
+    /// Planning thread: filling two windows, until the first batch of an epoch was collected. 0
     /// without a window.
     pub fill_us: u64,
-    /// Then: it waited for shards to be read.
+    /// Planning thread, after that: waiting for shards to be read.
     pub read_wait_us: u64,
-    /// It gathered records from windows.
+    /// Planning thread: collecting records from windows.
     pub gather_us: u64,
-    /// It waited for a coordinator to grant samples.
+    /// Planning thread: waiting for the coordinator to grant samples.
     pub grant_us: u64,
-    /// It waited for room for a batch: enough were ahead.
+    /// Planning thread: waiting for memory for a batch, because enough were prefetched.
     pub room_us: u64,
-    /// Batches that were made were kept until the coordinator confirmed their lease again.
+    /// Finished batches withheld until the coordinator confirmed their lease again.
     pub confirm_us: u64,
 
-    /// Reading threads waited for storage.
+    /// Reading threads: waiting for storage.
     pub storage_us: u64,
-    /// Reading threads computed: inflated, checked framing, copied.
+    /// Reading threads: computing (inflating, checking framing, copying).
     pub inflate_us: u64,
 
-    /// Computing threads checked and parsed records.
+    /// Computing threads: checking and parsing records.
     pub parse_us: u64,
-    /// Computing threads ran operators and wrote batches.
+    /// Computing threads: running operators and writing batches.
     pub write_us: u64,
-    /// Both by the clock: also what they waited for a core that others had.
+    /// Wall-clock time of both, including waiting for a core that other threads used.
     pub compute_us: u64,
 
-    /// The trainer waited for its next batch.
+    /// Trainer: waiting for its next batch.
     pub wait_us: u64,
-    /// The trainer worked, from one batch to when it asked for the next.
+    /// Trainer: working, from a batch to the request for the next.
     pub work_us: u64,
-    /// Batches that were copied because the trainer holds many, and what that took of its waiting.
+    /// Batches copied because the trainer holds many, and the part of its waiting spent on that.
     pub copied: u64,
     /// See `copied`.
     pub copy_us: u64,
 
-    /// Requests for ranges that were made to an object store or a web server.
+    /// Range requests to an object store or a web server.
     pub store_requests: u64,
-    /// Of these, those that were made again after one failed.
+    /// Requests repeated after a failure.
     pub store_retries: u64,
-    /// Bytes that came from there.
+    /// Bytes received from there.
     pub store_bytes: u64,
-    /// Bytes that this host had kept of it.
+    /// Bytes of remote files that were read from this host's cache.
     pub cached_bytes: u64,
 
-    /// Images that were decoded although libjpeg-turbo warned of their data.
+    /// Images decoded although libjpeg-turbo issued a warning about their data.
     pub suspect_images: u64,
 }
 
 impl Spent {
-    /// What was spent since `before`.
+    /// Returns the difference to `before`.
     pub fn since(&self, before: &Self) -> Self {
         let (mut left, before) = (*self, *before);
         for (sum, before) in left.sums().into_iter().zip({ before }.sums()) {
@@ -152,72 +154,74 @@ impl Spent {
     }
 }
 
-/// What reading chose, as far as it matters to where time goes.
+/// Configuration of reading, as far as it affects the time breakdown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setup {
     /// Cores that this process may use.
     pub cores: u64,
-    /// Computing threads, of all loaders of the process.
+    /// Computing threads of all loaders of the process.
     pub computing_threads: u64,
     /// Reading threads.
     pub reading_threads: u64,
-    /// Batches ahead at most.
+    /// Maximum prefetched batches.
     pub prefetch: u64,
-    /// As many as were asked for; fewer if the memory budget does not hold them. 0: nobody asked.
+    /// Requested number of prefetched batches, which the budget may not hold. 0: none was
+    /// requested.
     pub prefetch_asked: u64,
-    /// Bytes for records and batches ahead.
+    /// Bytes for records and prefetched batches.
     pub budget_bytes: u64,
     /// Records are read one by one, because two shuffle windows do not fit into the budget.
     pub by_place: bool,
-    /// The budget with which two windows would be held.
+    /// Budget with which two windows could be held.
     pub hold_bytes: u64,
-    /// Whether any shard is compressed.
+    /// True if any shard is compressed.
     pub compressed: bool,
-    /// Shards are in an object store or on a web server.
+    /// True if shards are in an object store or on a web server.
     pub remote: bool,
-    /// And this host keeps what comes from there.
+    /// True if this host caches remote files.
     pub cached: bool,
-    /// The trainer's process reads, because a worker was lost or stopped serving it.
+    /// True if the trainer's process reads because a worker was lost or stopped serving it.
     pub took_over: bool,
-    /// Why there are as many batches ahead and threads.
+    /// Reasons for the numbers of prefetched batches and threads.
     pub reasons: Reasons,
 }
 
-/// Where the time of a rank's batches went.
+/// Time breakdown of a rank's batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Account {
-    /// What reading chose.
+    /// Configuration of reading.
     pub setup: Setup,
-    /// The epoch of the batch that was taken last.
+    /// Epoch of the batch taken last.
     pub epoch: u64,
-    /// Whether it is the first that was read since reading began: shards may be read for the first time.
+    /// True in the first epoch since reading began: shards may be read for the first time.
     pub is_first: bool,
     /// Time since the trainer took its last batch, or since reading began.
     pub idle_us: u64,
-    /// Of that, how long it has waited for the next one; 0: it has not asked. `None`: it does not tell.
+    /// Part of that spent waiting for the next batch; 0: none was requested. `None`: it does not
+    /// report it.
     pub waiting_us: Option<u64>,
-    /// Time since all of this was so. Whoever passes it on adds the time that it lay there.
+    /// Age of these figures; a component that forwards them adds the time that it kept them.
     pub age_us: u64,
-    /// Spent over the last seconds, or the last batches if they take longer. Of a trainer that waits
-    /// for long: since its last batch, so of no batch at all.
+    /// Counters of the last seconds, or of the last batches if they take longer. For a trainer that
+    /// waits long: since its last batch, so for no batch at all.
     pub recent: Spent,
-    /// Spent on this epoch so far.
+    /// Counters of this epoch so far.
     pub in_epoch: Spent,
-    /// Spent since reading began.
+    /// Counters since reading began.
     pub since_start: Spent,
 }
 
 impl Account {
-    /// The same account, after it lay somewhere for so long.
+    /// Returns the breakdown with its age increased by `us` microseconds.
     pub fn aged(self, us: u64) -> Self {
         Self { age_us: self.age_us.saturating_add(us), ..self }
     }
 }
 
-/// Sums over the recent past and over the epoch, from sums that only grow.
+/// Computes recent and per-epoch sums from sums that only grow.
 #[derive(Clone, Debug, Default)]
 pub struct Book {
-    /// What was spent when each stretch began, oldest first.
+    /// Counters at the start of each interval, oldest first.
     stretches: VecDeque<Spent>,
     now: Spent,
     epoch: Option<u64>,
@@ -226,7 +230,7 @@ pub struct Book {
 }
 
 impl Book {
-    /// The trainer took a batch of `epoch`, and so much was spent until then.
+    /// Records that the trainer took a batch of `epoch`, with the counters at that time.
     pub fn took(&mut self, epoch: u64, spent: Spent) {
         if self.epoch != Some(epoch) {
             self.epoch_began = self.now;
@@ -243,9 +247,10 @@ impl Book {
         self.now = spent;
     }
 
-    /// What was spent, as of the batch that was taken last; before the first one, and while the trainer
-    /// waits for long, as of `spent`.
-    /// - `waiting_us`: how long the trainer has waited for its next batch, if it tells.
+    /// Returns the breakdown as of the batch taken last.
+    ///
+    /// Before the first batch, and during a long wait of the trainer, it is as of `spent`.
+    /// - `waiting_us`: how long the trainer has waited for its next batch, if it reports that.
     pub fn account(&self, setup: Setup, spent: Spent, waiting_us: Option<u64>) -> Account {
         let idle_us = spent.wall_us.saturating_sub(self.now.wall_us);
         let waited_us = waiting_us.unwrap_or(0).min(idle_us);
@@ -331,7 +336,7 @@ mod tests {
             (0, 95_000_000, 94_000_000, 94_000_000)
         );
         assert_eq!(account.in_epoch.batches, 100);
-        // One that has not asked yet is told by its batches, however long ago they were.
+        // A trainer that has not requested a batch is diagnosed by its last batches, of any age.
         let account = told(&book, spent);
         assert_eq!((account.idle_us, account.recent.batches), (95_000_000, 100));
         assert_eq!(account.aged(5).aged(6).age_us, 11);

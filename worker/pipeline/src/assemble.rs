@@ -1,4 +1,4 @@
-//! A batch of records, written once, in place, into a slot.
+//! Assembles a batch of records, written once, in place, into a slot.
 
 use std::io;
 use std::sync::Arc;
@@ -16,40 +16,39 @@ use crate::operator::OperatorFault;
 use crate::record::Row;
 use crate::rows::{Cells, Part, Total};
 
-/// Rows are worked on in parts of about this many bytes; smaller parts cost more to hand around
-/// than to do.
+/// Approximate bytes of a part of a batch; smaller parts cost more to distribute than to process.
 const PART_BYTES: usize = 128 << 10;
 
-/// What operators hold of a part is no more than this, unless a single row needs more.
+/// Maximum bytes of operators' intermediate columns in a part, unless a single row needs more.
 const PART_MADE_BYTES_MAX: usize = 4 << 20;
 
 /// A finished batch.
 #[derive(Debug)]
 pub struct Batch {
-    /// Rows, padding included.
+    /// Number of rows, including padding.
     pub rows: usize,
     /// Columns, in the schema's order.
     pub columns: Vec<ColumnData>,
-    /// Whether each row is no padding: one byte, 0 or 1, `[rows]`.
+    /// Flag of each row, 0 for padding, else 1: one byte each, `[rows]`.
     pub valid: BufferRange,
     /// Shard ordinals, i64, `[rows]`.
     pub shards: BufferRange,
     /// Ordinals in the shard, i64, `[rows]`.
     pub ordinals: BufferRange,
-    /// The slot that holds all of it.
+    /// Slot that contains all buffers.
     pub slot: SharedSlot,
 }
 
-/// A row that could not be used.
+/// Error in a row.
 #[derive(Debug)]
 pub struct RowError {
-    /// Which sample.
+    /// Sample of the row.
     pub sample: Sample,
-    /// Offset of its header in the uncompressed shard, in bytes.
+    /// Offset of the record's header in the uncompressed shard, in bytes.
     pub offset: u64,
-    /// Bytes of its data.
+    /// Bytes of the record's data.
     pub len: usize,
-    /// What is wrong with it.
+    /// Description of the error.
     pub fault: RowFault,
 }
 
@@ -67,40 +66,40 @@ impl RowError {
     }
 }
 
-/// What is wrong with a row.
+/// Kind of error in a row.
 #[derive(Debug, thiserror::Error)]
 pub enum RowFault {
-    /// The data is not what was written.
+    /// The data does not match its checksum.
     #[error(transparent)]
     Data(#[from] frame::DataCrcMismatch),
-    /// The data is not what the features say.
+    /// The data does not match the declared features.
     #[error("{error}{}", names(.holds))]
     Parse {
-        /// What is wrong.
+        /// The parse error.
         error: Box<ParseError>,
-        /// Names of the features that the record does hold.
+        /// Names of the features that the record contains.
         holds: Vec<String>,
     },
-    /// An operator cannot work on it.
+    /// An operator failed on the row.
     #[error("column `{output}`: {fault}")]
     Operator {
-        /// What the operator makes.
+        /// Output column of the operator.
         output: String,
-        /// Why not.
+        /// Error of the operator.
         fault: OperatorFault,
     },
-    /// There is no memory for the batch.
+    /// There is not enough memory for the batch.
     #[error("no memory for a batch of {bytes} bytes: {source}")]
     Memory {
         /// Bytes of the slot.
         bytes: usize,
-        /// What the system says.
+        /// Error of the system.
         source: io::Error,
     },
 }
 
 impl RowFault {
-    /// Whether the record is to blame, so that another one may stand in for it.
+    /// True if the record causes the error, so that another record may be substituted.
     pub fn is_of_record(&self) -> bool {
         match self {
             Self::Data(_) | Self::Parse { .. } => true,
@@ -110,35 +109,35 @@ impl RowFault {
     }
 }
 
-/// What a computing thread does with a part of a batch.
+/// Stage of a computing thread's work on a part of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Checksums, and where the features are.
+    /// Checking checksums and locating features.
     Parse,
-    /// Operators, and values into the slot.
+    /// Running operators and writing values into the slot.
     Write,
 }
 
-/// When a stage of a part began, as its watch counts.
+/// Start of a stage of a part, as measured by its watch.
 #[derive(Clone, Copy, Debug)]
 pub struct Begun {
-    /// Time that the thread computed.
+    /// CPU time of the thread.
     pub cpu_ns: u64,
-    /// Time that passed.
+    /// Wall-clock time.
     pub wall_ns: u64,
 }
 
-/// Looks at clocks, which this crate never does.
+/// Access to clocks, which this crate never reads.
 pub trait Watch: Send + Sync + std::fmt::Debug {
-    /// A stage of a part begins on this thread.
+    /// Begins a stage of a part on this thread.
     fn begin(&self) -> Begun;
-    /// It ended.
+    /// Ends a stage.
     fn end(&self, stage: Stage, begun: Begun);
-    /// So many images were decoded although the library warned of their data.
+    /// Reports the number of images that were decoded although the library issued a warning.
     fn suspect_images(&self, count: u64);
 }
 
-/// Makes batches of records.
+/// Assembles batches of records.
 #[derive(Clone, Debug)]
 pub struct Assembler {
     schema: Arc<Schema>,
@@ -147,12 +146,12 @@ pub struct Assembler {
 }
 
 impl Assembler {
-    /// An assembler that writes into slots of `slots`.
+    /// Creates an assembler that writes into slots of `slots`.
     pub fn new(schema: Arc<Schema>, slots: SlotPool) -> Self {
         Self { schema, slots, watch: None }
     }
 
-    /// The same, whose stages `watch` measures.
+    /// Returns this assembler with `watch` measuring its stages.
     pub fn watched(self, watch: Arc<dyn Watch>) -> Self {
         Self { watch: Some(watch), ..self }
     }
@@ -168,18 +167,21 @@ impl Assembler {
     }
 
     /// Checks, parses and writes `rows` on the threads of the current rayon pool.
-    /// - `key`: what random operators draw by, beside the sample.
+    /// - `key`: key of random operators' draws, in addition to the sample.
     ///
-    /// # Errors  A row that is damaged or not what the features say, the first one of those; or one that an
-    /// operator cannot work on.
+    /// # Errors
+    ///
+    /// The first row that is damaged or does not match the features; or a row in which an operator
+    /// fails.
     pub fn assemble(&self, rows: &[Row<'_>], key: &DrawKey) -> Result<Batch, RowError> {
         let made = self.assemble_within(rows, key, |_| true)?;
         Ok(made.expect("there was room"))
     }
 
-    /// As [`Assembler::assemble`], if there is room: nothing is written before that is known.
-    /// - `has_room`: whether a slot for so many bytes may be taken.
-    /// - Returns `None` if there is no room.
+    /// Assembles as [`Assembler::assemble`] does, if memory permits; nothing is written before
+    /// that.
+    /// - `has_room`: returns true if a slot of this many bytes may be taken.
+    /// - Returns `None` if it may not.
     ///
     /// # Errors  As [`Assembler::assemble`].
     pub fn assemble_within(
@@ -220,18 +222,18 @@ impl Assembler {
         Ok(Some(Batch { rows, columns, valid, shards, ordinals, slot }))
     }
 
-    /// Whether records are delivered as they are, so that they can be [read straight](Self::assemble_straight)
-    /// into their batch.
+    /// True if records are delivered unchanged, so that they can be
+    /// [read directly](Self::assemble_straight) into their batch.
     pub fn is_straight(&self) -> bool {
         self.schema.is_raw()
     }
 
-    /// A batch of records as they are, each read to where it belongs, one after the other.
-    /// - `rows`: each record's sample and bytes, and whether it is no padding. `has_room`: as for
-    ///   [`Assembler::assemble_within`].
-    /// - `read`: fills the bytes that are there for a record and, behind them, its stored checksum.
-    /// - Returns `None` if there is no room, `read` says `false`, the system has no memory, or the data is
-    ///   not what its checksum says: whoever assembles the rows finds out what is wrong.
+    /// Assembles a batch of unchanged records, each read directly to its position.
+    /// - `rows`: sample, length in bytes, and `false` for padding, of each record. `has_room`: as
+    ///   for [`Assembler::assemble_within`].
+    /// - `read`: fills a record's bytes, followed by its stored checksum.
+    /// - Returns `None` if memory does not permit it, `read` returns `false`, the system has no
+    ///   memory, or data does not match its checksum; assembling the rows normally finds the error.
     pub fn assemble_straight(
         &self,
         rows: &[(Sample, usize, bool)],
@@ -251,8 +253,8 @@ impl Assembler {
         let mut ends = Vec::with_capacity(rows.len() + 1);
         ends.push(0_i64);
         for (index, (_, len, _)) in rows.iter().enumerate() {
-            // The checksum lies where the next record comes or, behind the last one, the offsets, which
-            // are longer.
+            // The checksum is overwritten by the next record or, after the last one, by the
+            // offsets, which are longer.
             let stored = &mut memory[at..at + len + frame::FOOTER_BYTES];
             if !read(index, stored) {
                 return None;
@@ -276,10 +278,10 @@ impl Assembler {
         Some(Batch { rows, columns, valid, shards, ordinals, slot })
     }
 
-    /// Whether `row` can stand in a batch; says nothing of the rows beside it.
+    /// Checks whether `row` can be part of a batch, independent of other rows.
     /// - `key`: as for [`Assembler::assemble`].
     ///
-    /// # Errors  What is wrong with it.
+    /// # Errors  The error in the row.
     pub fn check(&self, row: &Row<'_>, key: &DrawKey) -> Result<(), RowError> {
         let cells = Cells::locate(&self.schema, std::slice::from_ref(row))?;
         cells.carry_out(&self.schema, key, |_| None)
@@ -298,7 +300,7 @@ impl Assembler {
         rows.len().div_ceil(parts).clamp(1, fit.max(1))
     }
 
-    /// Places of all buffers; [`Part::split_all`] takes them in the same order.
+    /// Lays out all buffers; [`Part::split_all`] takes them in the same order.
     fn lay_out(&self, rows: usize, totals: &[Total]) -> (Layout, Places) {
         let mut layout = Layout::default();
         let mut columns = Vec::with_capacity(totals.len());

@@ -1,11 +1,12 @@
-//! Bytes that were read from a shard, shared by the records in them and used again afterwards.
+//! Bytes read from a shard, shared by the records in them and reused afterwards.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Buffers of read bytes, at most `keep` of them and `keep_bytes` waiting for reuse: a fresh megabyte
-/// costs as much in page faults as half of reading it.
+/// Pool of read buffers; at most `keep` buffers and `keep_bytes` bytes wait for reuse.
+///
+/// Page faults of a fresh megabyte cost as much as half of reading it.
 #[derive(Clone, Debug)]
 pub struct ChunkPool {
     free: Arc<Mutex<Vec<Vec<u8>>>>,
@@ -21,7 +22,7 @@ impl ChunkPool {
         Self { free: Arc::default(), shared_bytes: Arc::default(), keep, keep_bytes }
     }
 
-    /// A buffer with whatever length and content it had before.
+    /// Takes a buffer with its previous length and content.
     pub fn take(&self) -> Vec<u8> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
     }
@@ -32,7 +33,7 @@ impl ChunkPool {
         Arc::new(ChunkBuffer { bytes, pool: self.clone() })
     }
 
-    /// Bytes of the buffers in which some record is still wanted.
+    /// Bytes of the buffers that some record still uses.
     pub fn shared_bytes(&self) -> usize {
         self.shared_bytes.load(Ordering::Relaxed)
     }

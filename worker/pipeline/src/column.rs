@@ -15,8 +15,10 @@ use crate::dtype::Dtype;
 use crate::operator::{Operator, OperatorError, TableFault, TableRef};
 use crate::program::{Made, Program};
 
-/// What a column is, and which buffers it has in its slot. Byte strings lie end to end in `values`;
-/// string i is `values[offsets[i]..offsets[i + 1]]`, and what is said of values below is of strings then.
+/// Kind of a column, and the buffers that it has in its slot.
+///
+/// Byte strings are stored end to end in `values`; string i is
+/// `values[offsets[i]..offsets[i + 1]]`. The descriptions of values below then apply to strings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ColumnKind {
     /// Values of a fixed shape: `[rows] + shape`, row-major.
@@ -26,27 +28,27 @@ pub enum ColumnKind {
         /// Shape of one row.
         shape: Vec<usize>,
     },
-    /// Rows of any number of values of a shape, padded to the longest row of the batch:
-    /// `[rows, longest] + shape`. One split, `[rows]`, says how many each row has.
+    /// Rows with a variable number of values of a shape, padded to the longest row of the batch:
+    /// `[rows, longest] + shape`. One split, `[rows]`, has the number of values of each row.
     Padded {
         /// Type of the values.
         dtype: Dtype,
-        /// Shape of one of a row's values.
+        /// Shape of one value of a row.
         shape: Vec<usize>,
     },
-    /// Rows of any number of values, or of rows of these: `[n] + shape`. The splits begin with the
-    /// outermost, `[rows + 1]`: row r is what lies from `splits[r]` to `splits[r + 1]` in the next one,
-    /// or in the values.
+    /// Rows with a variable number of values, or of such rows: `[n] + shape`. The splits begin with
+    /// the outermost, `[rows + 1]`: row r consists of the items `splits[r]` to `splits[r + 1]` of
+    /// the next split, or of the values.
     Ragged {
         /// Type of the values.
         dtype: Dtype,
-        /// How many splits there are, 1 or more.
+        /// Number of splits, 1 or more.
         levels: usize,
         /// Shape of one value.
         shape: Vec<usize>,
     },
-    /// Values at places of a tensor of `[rows] + size`. One split, `[n, 1 + size.len()]`, has the place
-    /// of each, ascending.
+    /// Values at positions of a tensor of `[rows] + size`. One split, `[n, 1 + size.len()]`, has
+    /// the position of each, ascending.
     Sparse {
         /// Type of the values.
         dtype: Dtype,
@@ -66,7 +68,7 @@ impl ColumnKind {
         }
     }
 
-    /// Bytes of a row of numbers of a fixed shape; 0 for what has none.
+    /// Bytes of a row of fixed-shape numbers; 0 for other kinds.
     pub(crate) fn row_bytes(&self) -> usize {
         match self {
             Self::Dense { dtype: Dtype::Bytes, .. } => 0,
@@ -75,7 +77,7 @@ impl ColumnKind {
         }
     }
 
-    /// How many splits it has.
+    /// Number of splits.
     pub fn splits(&self) -> usize {
         match self {
             Self::Dense { .. } => 0,
@@ -85,22 +87,22 @@ impl ColumnKind {
     }
 }
 
-/// A column of one batch, by the places of its buffers in the slot.
+/// A column of one batch, as ranges of its buffers in the slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ColumnData {
     /// Name of the feature.
     pub name: Arc<str>,
-    /// What it is.
+    /// Kind of the column.
     pub kind: ColumnKind,
-    /// Numbers, or bytes of all strings end to end.
+    /// Numbers, or the bytes of all strings end to end.
     pub values: BufferRange,
-    /// Byte strings: i64, `[strings + 1]`, where each starts in `values`, and the end.
+    /// Byte strings: i64, `[strings + 1]`, start of each string in `values`, and the end.
     pub offsets: Option<BufferRange>,
-    /// i64 each; what they say depends on the kind.
+    /// i64 each; their meaning depends on the kind.
     pub splits: Vec<BufferRange>,
 }
 
-/// How records are parsed.
+/// Parsing of records.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum ParseSpec {
@@ -108,24 +110,25 @@ pub enum ParseSpec {
     Example(Vec<FeatureSpec>),
     /// As `tf.train.SequenceExample`s, to a column for each feature and each list.
     Sequence {
-        /// What a record has once.
+        /// Features that a record has once.
         context: Vec<FeatureSpec>,
-        /// What it has in every step.
+        /// Features that a record has in every step.
         lists: Vec<FeatureSpec>,
     },
 }
 
-/// What becomes of a record, as a job declares it. Serde's form is that of options and tests; processes
-/// exchange `shardfeed.common.v1.RecordSpec`.
+/// Parsing, operators and outputs of a job's records.
+///
+/// The serde form is for options and tests; processes exchange `shardfeed.common.v1.RecordSpec`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RecordSpec {
-    /// How it is parsed; `None`: it stays as it is, in a column `record`.
+    /// Parsing; `None` keeps the record unchanged, in a column `record`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parse: Option<ParseSpec>,
-    /// What is made of its columns, one after the other.
+    /// Operators on the columns, applied in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub operators: Vec<Operator>,
-    /// The columns of a batch by name; `None`: all that are there at the end.
+    /// Names of the columns of a batch; `None`: all columns after the last operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outputs: Option<Vec<String>>,
 }
@@ -136,27 +139,27 @@ impl From<ParseSpec> for RecordSpec {
     }
 }
 
-/// Why records cannot become what is declared.
+/// Error in a record spec.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SchemaError {
-    /// A feature makes no sense.
+    /// A feature is invalid.
     #[error(transparent)]
     Spec(#[from] SpecError),
-    /// An operator cannot do what is asked.
+    /// An operator cannot be applied.
     #[error(transparent)]
     Operator(#[from] OperatorError),
-    /// There is no such column to give out, or it is named twice.
+    /// An output column does not exist, or is named twice.
     #[error("outputs name `{name}`, {what}")]
     Output {
-        /// The name.
+        /// Name of the output.
         name: String,
-        /// What is wrong with it.
+        /// Description of the error.
         what: String,
     },
 }
 
-/// What finds a record's features.
+/// Parser of a record's features.
 #[derive(Debug)]
 pub(crate) enum Parser {
     Raw,
@@ -164,10 +167,10 @@ pub(crate) enum Parser {
     Sequence(SequenceParser),
 }
 
-/// Where a column's values come from.
+/// Source of a column's values.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Origin {
-    /// The record as it is.
+    /// The unchanged record.
     Record,
     /// A feature.
     Feature(Parts),
@@ -177,17 +180,17 @@ pub(crate) enum Origin {
     Step(usize),
 }
 
-/// A column, and how it is made.
+/// A column, and its source.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) kind: ColumnKind,
     pub(crate) origin: Origin,
-    /// Its spec in the parser, if there is one.
+    /// Spec of the feature in the parser, if there is one.
     pub(crate) spec: Option<FeatureSpec>,
 }
 
 impl Plan {
-    /// What stands where a record has no such feature, or pads it.
+    /// Value for a record without this feature, or for padding.
     pub(crate) fn default(&self) -> Option<&DefaultValue> {
         self.spec.as_ref()?.default()
     }
@@ -198,7 +201,7 @@ impl Plan {
     }
 }
 
-/// What becomes of a record, checked and ready.
+/// A record spec, checked and ready for use.
 #[derive(Debug)]
 pub struct Schema {
     spec: RecordSpec,
@@ -210,15 +213,17 @@ pub struct Schema {
 }
 
 impl Schema {
-    /// Records as they are: one column `record` of byte strings.
+    /// Schema for unchanged records: one column `record` of byte strings.
     pub fn raw() -> Self {
         Self::new(RecordSpec::default()).expect("nothing is asked of the records")
     }
 
-    /// Records parsed to columns, sorted by name, those of lists last; then what operators make, in their
-    /// order.
+    /// Checks a spec and prepares it.
     ///
-    /// # Errors  What no record can meet.
+    /// Parsed columns are sorted by name, with those of lists last, then come the operators'
+    /// columns in their order.
+    ///
+    /// # Errors  No record could satisfy the spec.
     pub fn new(mut spec: RecordSpec) -> Result<Self, SchemaError> {
         let parser = parser(&mut spec)?;
         let parsed = parsed_plans(&parser);
@@ -234,25 +239,26 @@ impl Schema {
         Ok(Self { spec, parser, program, columns, plans, decoder })
     }
 
-    /// Opens the tables that operators look things up in, so that what is wrong with them is known before
-    /// anything is read. A table that was not opened is opened by the first row that needs it.
+    /// Opens the lookup tables of operators, so that errors are found before any record is read.
     ///
-    /// # Errors  A table is not there, or is not the one that was declared.
+    /// A table that was not opened is opened by the first row that needs it.
+    ///
+    /// # Errors  A table does not exist, or is not the one that was declared.
     pub fn open_tables(&self) -> Result<(), TableFault> {
         self.program.open_tables()
     }
 
-    /// Columns by name and kind, in the order of a batch's.
+    /// Names and kinds of the columns, in the order of a batch.
     pub fn columns(&self) -> &[(Arc<str>, ColumnKind)] {
         &self.columns
     }
 
-    /// What was declared, with features sorted by name.
+    /// The record spec, with features sorted by name.
     pub fn spec(&self) -> &RecordSpec {
         &self.spec
     }
 
-    /// The tables that operators look things up in.
+    /// Lookup tables of the operators.
     pub fn tables(&self) -> impl Iterator<Item = &TableRef> {
         self.spec.operators.iter().filter_map(|operator| operator.operation.table())
     }
@@ -274,8 +280,7 @@ impl Schema {
         &self.program
     }
 
-    /// Bytes of a row that are known beforehand, with what operators have in between; variable parts count
-    /// nothing.
+    /// Known bytes of a row, including operators' intermediate columns; variable parts count as 0.
     pub fn fixed_row_bytes(&self) -> usize {
         let bytes = |kind: &ColumnKind| match kind {
             ColumnKind::Dense { dtype: Dtype::Bytes, shape } => 8 * items(shape),
@@ -287,7 +292,7 @@ impl Schema {
         columns + self.program.row_bytes()
     }
 
-    /// Whether batches are records as they are and nothing else.
+    /// True if batches consist of the unchanged records only.
     pub(crate) fn is_raw(&self) -> bool {
         matches!(self.parser, Parser::Raw)
             && self.program.is_empty()
@@ -295,20 +300,20 @@ impl Schema {
             && self.plans[0].origin == Origin::Record
     }
 
-    /// Of `budget_bytes` the part that operators may use for what is in between.
+    /// Part of `budget_bytes` that operators may use for intermediate columns.
     pub fn made_bytes(&self, budget_bytes: u64) -> u64 {
-        /// One part in so many.
+        /// Divisor of the budget.
         const MADE_PART: u64 = 8;
         if self.program.is_empty() { 0 } else { budget_bytes / MADE_PART }
     }
 
-    /// From here on operators use no more than that, unless a single row or image needs more.
+    /// Limits the operators' memory from now on, except for a single row or image that needs more.
     pub fn bound_made(&self, bytes: u64) {
         self.program.memory().bound(usize::try_from(bytes).unwrap_or(usize::MAX));
     }
 }
 
-/// What parses records. Features are sorted, so that the same ones in another order are the same job.
+/// Creates the parser. Features are sorted, so that their order does not change the job's identity.
 fn parser(spec: &mut RecordSpec) -> Result<Parser, SpecError> {
     let sort = |features: &mut Vec<FeatureSpec>| features.sort_by(|a, b| a.name.cmp(&b.name));
     match &mut spec.parse {
@@ -331,7 +336,7 @@ fn parser(spec: &mut RecordSpec) -> Result<Parser, SpecError> {
     }
 }
 
-/// A plan for each column that parsing gives.
+/// Returns a plan for each parsed column.
 fn parsed_plans(parser: &Parser) -> Vec<Plan> {
     let of_features = |parser: &ExampleParser| -> Vec<Plan> {
         let plan = |(index, spec): (usize, &FeatureSpec)| {
@@ -358,7 +363,7 @@ fn parsed_plans(parser: &Parser) -> Vec<Plan> {
     }
 }
 
-/// The columns that are asked for, in the order in which they are.
+/// Returns the output columns in the order of `names`.
 fn choose(
     all: &[(String, Plan)],
     images: &[String],
@@ -396,7 +401,8 @@ pub(crate) fn items(shape: &[usize]) -> usize {
     shape.iter().product()
 }
 
-/// - `steps`: levels that a list has beside those of a feature.
+/// Returns the kind of a feature's column.
+/// - `steps`: additional levels of a list compared with a feature.
 fn kind(spec: &FeatureSpec, steps: usize) -> ColumnKind {
     let dtype = Dtype::from(spec.dtype());
     match &spec.feature {

@@ -1,4 +1,4 @@
-//! Where the side tables of a spec lie, which its digest does not cover.
+//! Paths of a spec's side tables, which its digest does not cover.
 
 use shardfeed_table::Table;
 
@@ -6,10 +6,10 @@ use crate::column::RecordSpec;
 use crate::operator::{Operation, TableFault};
 
 impl RecordSpec {
-    /// Takes the file at `path` for the tables with its content.
-    /// - Returns whether an operator looks things up in it.
+    /// Uses the file at `path` for all tables with its content.
+    /// - Returns true if an operator uses it.
     ///
-    /// # Errors  It is not a table.
+    /// # Errors  The file is not a table.
     pub fn use_table(&mut self, path: &str) -> Result<bool, TableFault> {
         let digest = Table::open(path)?.digest().to_string();
         Ok(self.place_table(&digest, path))
@@ -17,7 +17,7 @@ impl RecordSpec {
 
     /// Sets the path of the tables with this content; the file is opened later.
     /// - `digest`: 64 hex digits.
-    /// - Returns whether an operator looks things up in it.
+    /// - Returns true if an operator uses it.
     pub fn place_table(&mut self, digest: &str, path: &str) -> bool {
         let mut is_used = false;
         for operator in &mut self.operators {

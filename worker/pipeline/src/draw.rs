@@ -1,8 +1,8 @@
-//! What random operators draw. Source: docs/ORDER.md, section 11.
+//! Random draws of operators. Source: docs/ORDER.md, section 11.
 
 use shardfeed_plan::{ContentDigest, Draws, Sample, stream_key};
 
-/// What is the same for all rows of a batch.
+/// Key of the draws that is the same for all rows of a batch.
 #[derive(Clone, Copy, Debug)]
 pub struct DrawKey {
     /// Content digest of the dataset.
@@ -13,14 +13,14 @@ pub struct DrawKey {
     pub epoch: u64,
 }
 
-/// Datasets are not mixed yet, and operators make one output of a sample.
+/// Constants: datasets are not mixed yet, and operators make one output per sample.
 const SOURCE: u64 = 0;
 const OUTPUT: u64 = 0;
 
 impl DrawKey {
-    /// The draws of one operator for one sample: the same wherever and whenever it is read.
-    /// - `occurrence`: which time the sample stands in the epoch, from 0. `position`: the operator's
-    ///   among those of the job.
+    /// Returns the draws of one operator for one sample, independent of where and when it is read.
+    /// - `occurrence`: occurrence of the sample in the epoch, from 0. `position`: index of the
+    ///   operator in the job.
     pub(crate) fn draws(&self, sample: Sample, occurrence: u32, position: usize) -> Draws {
         let numbers = [
             self.seed,

@@ -6,7 +6,7 @@ use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 use shardfeed_tfrecord::example::DType;
 
-/// The type of the values of a column.
+/// Type of the values of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Dtype {
@@ -49,7 +49,7 @@ impl Dtype {
         }
     }
 
-    /// Whether its values are whole numbers.
+    /// True for integer types; not for bool.
     pub(crate) fn is_integer(self) -> bool {
         match self {
             Self::Uint8 | Self::Int8 | Self::Uint16 | Self::Int16 => true,
@@ -59,7 +59,7 @@ impl Dtype {
         }
     }
 
-    /// As numpy calls it.
+    /// Name of the type in numpy.
     pub fn name(self) -> &'static str {
         match self {
             Self::Bool => "bool",
@@ -102,9 +102,9 @@ pub(crate) trait Number: bytemuck::Pod + Default + Send + Sync {
     fn to_f64(self) -> f64;
     /// Exact for integers.
     fn to_i64(self) -> i64;
-    /// To the nearest; integers are cut towards zero and end at their largest and smallest value.
+    /// Converts to the nearest value; integers are truncated towards zero and saturate.
     fn from_f64(value: f64) -> Self;
-    /// Integers wrap around.
+    /// Converts; integers wrap around.
     fn from_i64(value: i64) -> Self;
 }
 
@@ -158,7 +158,7 @@ macro_rules! floats {
     )*};
 }
 
-// Through float32, as TensorFlow does it.
+// Conversion through float32, as in TensorFlow.
 floats!(
     f64, |x| x, |x| x, |x: i64| x as f64;
     f32, f64::from, |x: f64| x as f32, |x: i64| x as f32;
@@ -166,7 +166,7 @@ floats!(
     bf16, |x: bf16| f64::from(x.to_f32()), |x: f64| bf16::from_f32(x as f32), |x: i64| bf16::from_f32(x as f32)
 );
 
-/// One byte, 0 or 1; any other is true where it is read.
+/// One byte, 0 or 1; any other value counts as true when read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(transparent)]
 pub(crate) struct Boolean(u8);
@@ -191,7 +191,7 @@ impl Number for Boolean {
     }
 }
 
-/// Runs an expression with a type's name standing for the type of a [`Dtype`]. Byte strings are bytes.
+/// Runs an expression with a type alias for the type of a [`Dtype`]. Byte strings are `u8`.
 macro_rules! with_type {
     ($dtype:expr, $name:ident => $body:expr) => {
         match $dtype {

@@ -1,5 +1,4 @@
-//! How much the rows of a part of a batch hold of a column, and how it is parted: found before anything
-//! is written.
+//! Sizes and partitions of a column in one part of a batch, determined before writing.
 
 use shardfeed_tfrecord::example::{
     DType, DefaultValue, EMPTY_ROWS_MAX, ListRef, Located, ParseError, Partition, PartitionFault,
@@ -9,46 +8,46 @@ use shardfeed_tfrecord::example::{
 use crate::column::{ColumnKind, Origin, Plan, items};
 use crate::dtype::Dtype;
 
-/// What some rows hold of a column.
+/// Size and partitions of a column in some rows.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Extent {
-    /// Values, padding not counted.
+    /// Number of values, without padding.
     pub(crate) items: usize,
-    /// Bytes of all strings.
+    /// Total bytes of all strings.
     pub(crate) bytes: usize,
-    /// Padded: how many of its shape the longest row has.
+    /// Padded: number of values, each of the column's shape, in the longest row.
     pub(crate) longest: usize,
-    /// Ragged: the length of each row of each level, the outermost first. Padded: of each row.
+    /// Ragged: length of each row of each level, the outermost first. Padded: length of each row.
     pub(crate) lengths: Vec<Vec<i64>>,
-    /// Sparse: of each value its row in the part, then its place, ascending.
+    /// Sparse: for each value its row in the part, then its position, ascending.
     pub(crate) places: Vec<i64>,
-    /// Sparse: which value of its row each place is for.
+    /// Sparse: for each position the index of its value in the row.
     pub(crate) order: Vec<u32>,
 }
 
-/// One record's part of what was found.
+/// The located features of one record.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found<'r, 'a> {
-    /// The cells of its features.
+    /// Cells of its features.
     pub(crate) cells: &'r [Located<'a>],
-    /// The cells of its lists.
+    /// Cells of its lists.
     pub(crate) lists: &'r [Steps<'a>],
-    /// Its row in the part.
+    /// Row in the part.
     pub(crate) row: usize,
 }
 
-/// Memory that is used again for each record.
+/// Memory that is reused for each record.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     numbers: Vec<i64>,
     counts: Vec<usize>,
-    /// Places of a record's values, a dimension after the other.
+    /// Positions of a record's values, one dimension after the other.
     places: Vec<i64>,
-    /// Rows that row numbers may still leave empty.
+    /// Number of empty rows that row numbers may still create.
     empty: usize,
 }
 
-/// How many values, and how many bytes of strings.
+/// Returns the number of values, and the bytes of their strings.
 fn size_of(cell: &Located<'_>, default: Option<&DefaultValue>) -> (usize, usize) {
     match (cell, default) {
         (Located::Present(list), _) => (list.count(), string_bytes(list)),
@@ -67,7 +66,7 @@ fn string_bytes(list: &ListRef<'_>) -> usize {
     if list.dtype() == DType::Bytes { list.data_bytes() } else { 0 }
 }
 
-/// The numbers of a cell; none if it is not in the record.
+/// Returns the numbers of a cell; none if the record does not have it.
 fn numbers<'s>(list: Option<&ListRef<'_>>, place: &'s mut Vec<i64>) -> &'s [i64] {
     place.clear();
     if let Some(list) = list {
@@ -100,7 +99,7 @@ impl Extent {
         self.bytes += bytes;
     }
 
-    /// Adds what a record has of the column.
+    /// Adds a record's values of the column.
     #[inline]
     pub(crate) fn add(
         &mut self,
@@ -108,7 +107,7 @@ impl Extent {
         found: Found<'_, '_>,
         scratch: &mut Scratch,
     ) -> Result<(), ParseError> {
-        // By far the most common, and the cheapest.
+        // By far the most common case, and the cheapest.
         if let Origin::Feature(Parts::One { values }) = &plan.origin
             && let Located::Present(list) = &found.cells[*values]
         {
@@ -224,8 +223,8 @@ impl Extent {
         }
     }
 
-    /// Parts what there is by one more partition; how many rows that makes replaces the counts.
-    /// - `place`: the partition's, counted from the innermost. `lists`: one for each count.
+    /// Applies one more partition; the number of rows that it makes replaces each count.
+    /// - `place`: index of the partition, from the innermost. `lists`: one for each count.
     fn part<'a>(
         &mut self,
         plan: &Plan,
@@ -298,7 +297,7 @@ impl Extent {
     }
 }
 
-/// How many times `together` the values are.
+/// Returns the number of groups of `together` values; fails if values are left over.
 fn whole(plan: &Plan, count: usize, together: usize) -> Result<usize, ParseError> {
     if count.is_multiple_of(together) {
         return Ok(count / together);

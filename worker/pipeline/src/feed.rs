@@ -1,24 +1,24 @@
-//! A lane's samples in the lane's order, from samples in reading order.
+//! Returns a lane's samples in the lane's order, from samples in reading order.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
 use shardfeed_plan::{Blocks, Inputs, Lane, LaneBlock, PlanError, Sample};
 
-/// Samples that are loaded at a time, at most, before what was passed over is let go of.
+/// Maximum samples loaded at a time, before items that were skipped are released.
 const RUN_MAX: u64 = 1024;
 
-/// Loads what a lane is made of.
+/// Loader of a lane's samples.
 pub trait Load {
-    /// What is held of a sample until its turn comes.
+    /// Item that is held for a sample until its output is due.
     type Item;
-    /// Why a sample cannot be loaded.
+    /// Error of loading a sample.
     type Error;
 
-    /// Appends the items of the next `count` samples in reading order, `first` and those behind it in its
-    /// shard.
+    /// Appends the items of the next `count` samples in reading order: `first` and those after it
+    /// in its shard.
     ///
-    /// # Errors  Why not; the items before stay.
+    /// # Errors  The reason for the failure; items appended before stay.
     fn load(
         &mut self,
         first: Sample,
@@ -26,28 +26,28 @@ pub trait Load {
         items: &mut VecDeque<Option<Self::Item>>,
     ) -> Result<(), Self::Error>;
 
-    /// Nobody takes this item.
+    /// Releases an item that no output uses.
     fn pass(&mut self, item: Self::Item);
 }
 
-/// Holds what was read of a lane until its turn comes: at most two shuffle windows.
+/// Buffer of a lane's loaded samples until their output is due: at most two shuffle windows.
 #[derive(Debug)]
 pub struct LaneFeed<T, E> {
     inputs: Inputs,
     blocks: Blocks,
     block: Option<LaneBlock>,
     upcoming: Option<LaneBlock>,
-    /// Input of the first item in `held`.
+    /// Input index of the first item in `held`.
     base: u64,
     held: VecDeque<Option<T>>,
-    /// The first output that may be taken; also for loading on at the pace of taking.
+    /// First output that may be taken; also determines how many inputs are loaded ahead.
     last: u64,
-    /// Why loading ahead stopped; told when its turn comes.
+    /// Error that stopped loading ahead; returned when its output is due.
     failed: Option<E>,
 }
 
 impl<T, E: From<PlanError>> LaneFeed<T, E> {
-    /// A feed that starts at `output` of `lane` and reads at most two windows before it.
+    /// Creates a feed that starts at `output` of `lane` and reads at most two windows before it.
     ///
     /// # Errors  `WindowTooLarge`.
     pub fn new(lane: &Lane, output: u64) -> Result<Self, PlanError> {
@@ -62,12 +62,15 @@ impl<T, E: From<PlanError>> LaneFeed<T, E> {
         Ok(Self { inputs, blocks, block, upcoming, base, held, last: output, failed: None })
     }
 
-    /// Appends what stands at `outputs` to `out`; outputs are taken in ascending order, each at most
-    /// once.
+    /// Appends the items of `outputs` to `out`.
+    ///
+    /// Outputs are taken in ascending order, each at most once.
     /// - `load`: loads the samples in reading order.
     ///
-    /// # Errors  Whatever `load` says, at the first output that needs it. What was appended before
-    /// stays; the feed is of no use afterwards.
+    /// # Errors
+    ///
+    /// The error of `load`, at the first output that needs the sample. Items appended before stay;
+    /// the feed is unusable afterwards.
     pub fn take(
         &mut self,
         outputs: Range<u64>,
@@ -93,8 +96,8 @@ impl<T, E: From<PlanError>> LaneFeed<T, E> {
                 self.load_some(needed - self.loaded(), load)?;
                 self.drop_before(passed, load);
             }
-            // A window is larger than the processor's cache. In a loop that does nothing else the
-            // misses overlap, so the items are gathered first.
+            // A window is larger than the processor's cache. In a loop without other work the cache
+            // misses overlap, so the items are collected first.
             let block = self.block.as_ref().expect("as above");
             let from = (next - block.outputs.start) as usize;
             let sources = &block.sources[from..from + (end - next) as usize];
@@ -108,12 +111,12 @@ impl<T, E: From<PlanError>> LaneFeed<T, E> {
         Ok(())
     }
 
-    /// The first output that may still be taken.
+    /// First output that may still be taken.
     pub fn next_output(&self) -> u64 {
         self.last
     }
 
-    /// Items in hand.
+    /// Number of items held.
     pub fn held(&self) -> usize {
         self.held.len()
     }
@@ -130,7 +133,7 @@ impl<T, E: From<PlanError>> LaneFeed<T, E> {
         Ok(())
     }
 
-    /// Lets go of inputs that no coming output is made of.
+    /// Releases inputs that no later output uses.
     fn drop_before(&mut self, input: u64, load: &mut impl Load<Item = T, Error = E>) {
         while self.base < input {
             match self.held.pop_front() {
@@ -142,12 +145,12 @@ impl<T, E: From<PlanError>> LaneFeed<T, E> {
         }
     }
 
-    /// Loads as many inputs of the coming block as outputs were taken, so that its beginning does
-    /// not wait for a whole window.
+    /// Loads as many inputs of the next block as outputs were taken, so that its beginning does not
+    /// wait for a whole window.
     fn load_ahead(&mut self, taken_to: u64, load: &mut impl Load<Item = T, Error = E>) {
         let paced = taken_to.saturating_sub(self.last);
         self.last = taken_to;
-        // Without a window there is nothing to smooth: the shards are read ahead all the same.
+        // Without a window no smoothing is needed: the shards are read ahead anyway.
         let shuffled = self.upcoming.as_ref().filter(|block| !block.is_plain);
         let end = shuffled.map_or(0, |block| block.needs.end).min(self.loaded() + paced);
         while self.loaded() < end && self.failed.is_none() {
@@ -157,7 +160,7 @@ impl<T, E: From<PlanError>> LaneFeed<T, E> {
         }
     }
 
-    /// Loads one input or, if they follow each other in a shard, up to so many.
+    /// Loads one input, or up to `most` if they are consecutive in a shard.
     fn load_some(&mut self, most: u64, load: &mut impl Load<Item = T, Error = E>) -> Result<(), E> {
         let run = self.inputs.next_run(most.min(RUN_MAX));
         let (first, count) = run.expect("a block needs inputs of its lane only");
@@ -174,7 +177,7 @@ mod tests {
 
     use super::*;
 
-    /// Loads samples as themselves, up to an ordinal; counts those in hand.
+    /// Loads samples as themselves, up to an ordinal; counts those loaded and passed.
     #[derive(Default)]
     struct Samples {
         loaded: u64,

@@ -1,11 +1,12 @@
-//! From records to batches: shuffle windows, checks, parsing, and batches written in place.
+//! Turns records into batches: shuffle windows, checks, parsing, and batches written in place.
 //!
-//! Works over bytes that others have read; the one file that it reads itself is a table that an operator looks
-//! things up in, because only the rows say where. This crate must never know shards, sockets, clocks or
-//! coordinators, and never decides an order: it follows `shardfeed-plan`.
+//! Works on bytes that other crates have read. The only files that it reads itself are operators'
+//! lookup tables, because the position to read depends on the row. This crate never depends on
+//! shards, sockets, clocks or coordinators, and never decides an order: it follows
+//! `shardfeed-plan`.
 //!
-//! Start at [`Assembler`], which makes a batch of records, and [`LaneFeed`], which hands a lane's
-//! records out in the lane's order.
+//! Start at [`Assembler`], which makes a batch of records, and [`LaneFeed`], which returns a lane's
+//! records in the lane's order.
 #![forbid(unsafe_code)]
 
 mod chunk;

@@ -1,66 +1,67 @@
-//! What limits a run, from where its time went. Source: docs/RUNNING.md, Where time goes.
+//! Finds a run's bottleneck from its time breakdown. Source: docs/RUNNING.md, Where time goes.
 
 use serde::Serialize;
 
 use crate::account::{Account, Setup, Spent};
 use crate::tune::Reason;
 
-/// A trainer that waits no longer than this part of its time, in percent, is not kept waiting.
+/// A trainer that waits no more than this fraction of its time, in percent, is not limited by
+/// reading.
 const WAIT_PERCENT: u64 = 10;
 
-/// Of a batch's time in the trainer's process, copying it counts from this part on, in percent.
+/// Copying limits a run from this fraction of a batch's time in the trainer's process, in percent.
 const COPY_PERCENT: u64 = 30;
 
-/// Threads that are busy for so much of the time, in percent, have no time left.
+/// Threads that are busy for this fraction of the time, in percent, are saturated.
 const BUSY_PERCENT: u64 = 80;
 
-/// Bytes from devices and stores beyond this part of what was read, in percent: this host had it
-/// neither in its memory nor in its cache.
+/// Fraction of the bytes read, in percent, beyond which bytes from devices and stores are called
+/// cold: this host had them neither in memory nor in its cache.
 const COLD_PERCENT: u64 = 20;
 
-/// Nothing was read for so long: it is not that there is much to read.
+/// Time without any bytes read after which the amount to read is not the cause, in microseconds.
 const NOTHING_READ_US: u64 = 2_000_000;
 
-/// A trainer that does not ask for so long, and for so many times its usual time for a batch, is
-/// where the time goes.
+/// A trainer that requests no batch for this time in microseconds, and for `IDLE_TIMES` times its
+/// usual time per batch, is the bottleneck.
 const IDLE_US: u64 = 10_000_000;
 /// See `IDLE_US`.
 const IDLE_TIMES: u64 = 3;
 
-/// Figures that are older than this are told with their age.
+/// Figures older than this, in microseconds, are reported with their age.
 const OLD_US: u64 = 5_000_000;
 
-/// What limits a run.
+/// Bottleneck of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Limit {
-    /// No batch was taken yet, and nothing was waited for.
+    /// No batch was taken yet, and no wait was measured.
     Unknown,
-    /// The trainer itself: batches wait for it.
+    /// The trainer: batches wait for it.
     Trainer,
-    /// Storage, which shards are read from.
+    /// Storage that shards are read from.
     Storage,
-    /// The processors, which inflate shards.
+    /// Processors that inflate shards.
     Inflating,
-    /// The processors, which check and parse records, run operators and write batches.
+    /// Processors that check and parse records, run operators and write batches.
     Decoding,
-    /// The thread that gathers records: there are many for their size.
+    /// The thread that collects records: there are many small ones.
     Gathering,
-    /// The shuffle windows, which are filled anew at the beginning of each epoch.
+    /// The shuffle windows, which are refilled at the beginning of each epoch.
     WindowFill,
     /// The memory budget: it holds too few batches, or no windows.
     MemoryBudget,
-    /// Too few batches are made at a time.
+    /// Too few batches are made concurrently.
     Prefetch,
-    /// The trainer holds so many batches that further ones are copied.
+    /// The trainer holds so many batches that more of them have to be copied.
     HeldBatches,
     /// The coordinator, which grants samples.
     Coordinator,
 }
 
 impl Limit {
-    /// All of them.
+    /// All variants.
     pub const ALL: [Self; 11] = [
         Self::Unknown,
         Self::Trainer,
@@ -75,7 +76,7 @@ impl Limit {
         Self::Coordinator,
     ];
 
-    /// One word for it, where there is no room for more. No two begin alike.
+    /// Short name, in one word. Each begins with a different letter.
     pub fn word(self) -> &'static str {
         match self {
             Self::Unknown => "unknown",
@@ -92,12 +93,12 @@ impl Limit {
         }
     }
 
-    /// The letter that its [word](Self::word) begins with, which no other has.
+    /// First letter of its [word](Self::word), unique among all variants.
     pub fn letter(self) -> char {
         self.word().chars().next().unwrap_or('?')
     }
 
-    /// What it is, for people.
+    /// Name for users.
     pub fn name(self) -> &'static str {
         match self {
             Self::Unknown => "nothing yet",
@@ -115,25 +116,25 @@ impl Limit {
     }
 }
 
-/// What limits a run, why that is said, and what to change.
+/// Diagnosis of a run: its bottleneck, the reasons and a recommendation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What limits it.
+    /// The bottleneck.
     pub limit: Limit,
-    /// Of the trainer's time, how much it waited, in percent.
+    /// Fraction of the trainer's time spent waiting, in percent.
     pub wait_percent: u64,
-    /// Whether shards are read for the first time, from storage devices or a store.
+    /// True if shards are read for the first time, from storage devices or a store.
     pub is_cold: bool,
-    /// Time since it was so.
+    /// Age of the figures.
     pub age_us: u64,
-    /// The figures behind it, in words.
+    /// The reasons, with figures.
     pub because: String,
-    /// What to change, in words.
+    /// The recommended change.
     pub change: String,
 }
 
 impl Finding {
-    /// All of it in one sentence.
+    /// Formats the diagnosis as one sentence.
     pub fn sentence(&self) -> String {
         let Self { limit, because, change, .. } = self;
         let verb = if *limit == Limit::HeldBatches || *limit == Limit::Prefetch {
@@ -154,9 +155,9 @@ impl Finding {
     }
 }
 
-/// Says what limits a rank. The thread that plans does one thing at a time and everything else is
-/// either before it or after it, so what it spends its time on while the trainer waits is what is
-/// short.
+/// Diagnoses a rank. The planning thread does one thing at a time, and all other work comes either
+/// before or after it, so the activity that takes its time while the trainer waits is the
+/// bottleneck.
 pub fn finding(account: &Account) -> Finding {
     let spent = recent(account);
     let waited_us = match spent.batches {
@@ -188,7 +189,7 @@ pub fn finding(account: &Account) -> Finding {
     Finding { limit, wait_percent, is_cold, age_us: account.age_us, because, change }
 }
 
-/// What becomes of files that are read for the first time.
+/// Describes later reads of files that are read for the first time.
 fn cold(account: &Account) -> &'static str {
     match (account.setup.remote, account.setup.cached) {
         (false, _) => {
@@ -206,7 +207,7 @@ fn cold(account: &Account) -> &'static str {
     }
 }
 
-/// Windows are filled once an epoch: whether that matters the whole epoch says.
+/// Windows are filled once per epoch, so only the whole epoch shows whether that matters.
 fn recent(account: &Account) -> &Spent {
     let whole = &account.in_epoch;
     let is_fill = percent(whole.fill_us, whole.wall_us) >= 50 && whole.wait_us >= whole.fill_us / 2;
@@ -251,8 +252,8 @@ fn limit(account: &Account, spent: &Spent, wait_percent: u64) -> Limit {
     if gather_us == most && most > 0 {
         return Limit::Gathering;
     }
-    // There was no room for a further batch although the trainer waited: those ahead were being made.
-    // By the clock: on a core that others have, too, a batch takes longer.
+    // No further batch fitted although the trainer waited, so the prefetched ones were being made.
+    // Wall-clock time counts: on a core shared with other processes, a batch takes longer.
     let computed = (spent.parse_us + spent.write_us).max(spent.compute_us);
     let threads = setup.computing_threads.max(1);
     let busy = percent(computed, spent.wall_us.saturating_mul(threads));
@@ -263,7 +264,7 @@ fn limit(account: &Account, spent: &Spent, wait_percent: u64) -> Limit {
     }
 }
 
-/// What the batch that is waited for lacks: no other was taken in the meantime.
+/// Returns the reason why the awaited batch is missing; no other batch was taken in the meantime.
 fn missing(account: &Account, spent: &Spent) -> Limit {
     let Spent { fill_us, read_wait_us, gather_us, grant_us, room_us, confirm_us, .. } = *spent;
     let granting_us = grant_us.max(confirm_us);
@@ -277,7 +278,7 @@ fn missing(account: &Account, spent: &Spent) -> Limit {
         () if read_wait_us == most && spent.inflate_us > spent.storage_us => Limit::Inflating,
         () if read_wait_us == most => Limit::Storage,
         () if gather_us == most => Limit::Gathering,
-        // There is no room for a further batch: the one that is waited for is being made.
+        // No further batch fits: the awaited one is being made.
         () if account.setup.by_place && reads_nothing => Limit::Storage,
         () if account.setup.by_place => Limit::MemoryBudget,
         () if account.waiting_us.is_some_and(|us| us > 0) => Limit::Decoding,
@@ -285,14 +286,15 @@ fn missing(account: &Account, spent: &Spent) -> Limit {
     }
 }
 
-/// Whether the trainer tells when it waits, and does something else for much longer than usual.
+/// True if the trainer reports its waits, and has been busy with other work for much longer than
+/// usual.
 fn has_not_asked(account: &Account) -> bool {
     let Account { recent, idle_us, waiting_us, .. } = account;
     let usual_us = recent.wall_us.checked_div(recent.batches).unwrap_or(0);
     *waiting_us == Some(0) && *idle_us >= IDLE_US.max(usual_us.saturating_mul(IDLE_TIMES))
 }
 
-/// How long the trainer waited.
+/// Describes how long the trainer waited.
 fn waits(account: &Account, spent: &Spent, wait_percent: u64) -> String {
     if spent.batches > 0 {
         let whole = time(spent.wait_us + spent.work_us);
@@ -454,11 +456,11 @@ fn change(account: &Account, spent: &Spent, limit: Limit) -> String {
     text.into()
 }
 
-/// Batches ahead that are chosen at most where nobody asks for a number.
+/// Maximum automatically chosen number of prefetched batches.
 pub const PREFETCH_CHOSEN_MAX: u64 = 16;
 
-/// How there are more batches ahead. Where nobody asked for a number, any that is not larger than the one that
-/// was chosen would be fewer.
+/// Recommends how to prefetch more batches. If the number was chosen automatically, any number that
+/// is not larger than it would mean fewer.
 fn more_ahead(setup: &Setup) -> String {
     let now = setup.prefetch;
     match setup.reasons.prefetch {
@@ -473,7 +475,7 @@ fn more_ahead(setup: &Setup) -> String {
     }
 }
 
-/// How long a batch takes in the slowest stage of reading, however long the trainer takes.
+/// Time per batch in the slowest stage of reading, independent of the trainer's speed.
 fn made_us(account: &Account, spent: &Spent) -> u64 {
     let threads = account.setup.computing_threads.max(1);
     let planned = spent.fill_us + spent.read_wait_us + spent.gather_us + spent.grant_us;
@@ -488,7 +490,7 @@ fn per_second(count: u64, us: u64) -> u64 {
     count.saturating_mul(1_000_000).checked_div(us).unwrap_or(0)
 }
 
-/// A time as people say it.
+/// Formats a time for users.
 fn time(us: u64) -> String {
     match us {
         0..1_000 => format!("{us} us"),
@@ -497,10 +499,10 @@ fn time(us: u64) -> String {
     }
 }
 
-/// A size that people shall take is said with so much more, as it is cut off.
+/// Added to a recommended size, because formatting truncates it.
 const SIZE_STEP_BYTES: u64 = 1_000_000;
 
-/// A size as people say it.
+/// Formats a size for users.
 fn size(bytes: u64) -> String {
     match bytes {
         0..1_000 => format!("{bytes} bytes"),
@@ -531,7 +533,7 @@ mod tests {
         }
     }
 
-    /// Ten seconds, of which the trainer waited for a part.
+    /// Ten seconds, of which the trainer waited the given percentage.
     fn waiting(percent: u64) -> Spent {
         Spent {
             wall_us: 10 * SECOND,
@@ -552,7 +554,7 @@ mod tests {
     #[test]
     fn each_limit_has_a_letter_of_its_own() {
         for (place, limit) in Limit::ALL.into_iter().enumerate() {
-            // One that is added goes into `ALL`, where it stands here.
+            // A new variant must be added to `ALL` at its index in this list.
             let listed = match limit {
                 Limit::Unknown => 0,
                 Limit::Trainer => 1,
@@ -612,7 +614,7 @@ mod tests {
         ] {
             assert_eq!(found(setup(), spent).limit, limit, "{spent:?}");
         }
-        // Without compression there is none to leave out.
+        // Uncompressed shards get no advice to omit compression.
         let spent = Spent { read_wait_us: 8 * SECOND, inflate_us: 9 * SECOND, ..base };
         let advised = |compressed| found(Setup { compressed, ..setup() }, spent).change;
         assert!(advised(true).contains("without compression"));
@@ -639,7 +641,7 @@ mod tests {
             advised(7, Reason::KeptWaiting),
             "ask again in a minute: more batches ahead than 7 are tried as it runs"
         );
-        // Threads that wait for cores of others are what takes the time, not too few batches.
+        // The time goes to threads that wait for shared cores, not to too few batches.
         let busy = Spent { compute_us: 38 * SECOND, ..spent };
         assert_eq!(found(setup(), busy).limit, Limit::Decoding);
     }
@@ -656,7 +658,7 @@ mod tests {
             short.change,
             "raise memory_budget= to 3222 MB or more, or use a smaller shuffle_window="
         );
-        // It is said also where something else limits.
+        // The budget is mentioned also if something else is the bottleneck.
         let other = found(by_place, waiting(2));
         assert_eq!(other.limit, Limit::Trainer);
         assert!(other.because.ends_with("do not fit into 1073 MB, but into 3221 MB"), "{other:?}");
@@ -683,7 +685,7 @@ mod tests {
         assert!(cold.is_cold && cold.sentence().contains("the first epoch"), "{cold:?}");
         let warm = finding(&Account { recent: Spent { device_bytes: 0, ..recent }, ..account });
         assert!(!warm.is_cold && !warm.sentence().contains("first epoch"), "{warm:?}");
-        // Storage that is slow in every epoch is not called cold.
+        // Storage that is slow in every epoch is not reported as cold.
         assert!(!finding(&Account { is_first: false, ..account }).is_cold);
     }
 
@@ -711,7 +713,7 @@ mod tests {
         assert!(!finding(&Account { recent: kept, ..account }).is_cold);
     }
 
-    /// No batch for 95 s, of which one has been waited for.
+    /// No batch for 95 s, of which the trainer has waited 94 s for one.
     fn stuck(spent: Spent) -> Account {
         let recent = Spent { wall_us: 95 * SECOND, wait_us: 94 * SECOND, work_us: 0, ..spent };
         let waiting_us = Some(94 * SECOND);
@@ -761,7 +763,7 @@ mod tests {
             found.because,
             "it took its last batch 95.0 s ago and has not asked for the next"
         );
-        // Not so long ago, or one that does not tell: by its last batches.
+        // A shorter pause, or a trainer that does not report waits: diagnosed by its last batches.
         assert_eq!(finding(&account(9 * SECOND, Some(0))).limit, Limit::Storage);
         assert_eq!(finding(&account(95 * SECOND, None)).limit, Limit::Storage);
     }

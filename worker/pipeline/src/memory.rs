@@ -1,34 +1,33 @@
-//! How a worker reads within its memory budget. Source: docs/RUNNING.md, Memory.
+//! Chooses the reading method for a memory budget. Source: docs/RUNNING.md, Memory.
 
-/// Bytes of one read at most; larger ones gain nothing.
+/// Maximum bytes of one read; larger reads are no faster.
 const CHUNK_BYTES_MAX: u64 = 1 << 20;
-/// And at least; smaller ones cost more in calls than in bytes.
+/// Minimum bytes of one read; the calls of smaller ones cost more than their bytes.
 const CHUNK_BYTES_MIN: u64 = 64 << 10;
-/// Chunks that a split in reading holds: the current one, the next one, and the one that its oldest
-/// records are still in.
+/// Chunks held per split being read: the current one, the next one, and the one that still contains
+/// its oldest records.
 const CHUNKS_PER_SPLIT: u64 = 3;
 
-/// A request costs as much as reading some megabytes, so remote files are read in larger chunks, of
-/// which several are under way for each split.
+/// Minimum and maximum chunk of remote files. A request costs as much as reading some megabytes, so
+/// chunks are larger and several are requested concurrently for each split.
 const REMOTE_CHUNK_BYTES: (u64, u64) = (256 << 10, 4 << 20);
-/// Chunks of a remote file that are under way at most.
+/// Maximum chunks of a remote file that are requested ahead.
 pub const REMOTE_CHUNKS_AHEAD: usize = 4;
-/// Smaller records of remote files are not read one by one: requests would take all the time.
+/// Smaller records of remote files are not read individually: requests would dominate the time.
 const REMOTE_RECORD_BYTES: u64 = 256 << 10;
 
-/// Records from this size on are read straight into their batch when they come in file order: one copy less,
-/// for a call each.
+/// Records of at least this size are read directly into their batch when they come in file order:
+/// one copy less, one call each.
 const STRAIGHT_RECORD_BYTES: u64 = 32 << 10;
 
-/// Shards of a lane in reading before their turn at most; more gain nothing.
+/// Maximum shards of a lane that are opened before their turn; more are no faster.
 const PRIMED_MAX: u64 = 128;
-/// What a held record costs beside its bytes: framing, its place in the chunk, in the window and in
-/// the shuffle.
+/// Overhead of a held record: framing, and its entries in the chunk, the window and the shuffle.
 const RECORD_OVERHEAD_BYTES: u64 = 128;
-/// What a held place costs.
+/// Bytes of a held record position.
 const PLACE_BYTES: u64 = 96;
 
-/// What a plan asks of a worker.
+/// Requirements of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Need {
     /// Lanes that the rank reads.
@@ -37,41 +36,41 @@ pub struct Need {
     pub lane_samples: u64,
     /// Samples of a shuffle window; 1 without shuffle.
     pub window: u64,
-    /// Splits in reading at once in a lane.
+    /// Splits of a lane that are read at the same time.
     pub interleave: u64,
     /// Mean bytes of a record.
     pub record_bytes: u64,
-    /// Mean bytes of the records of the largest windows that there may be: files differ.
+    /// Mean record bytes of the largest possible windows, because files differ.
     pub window_record_bytes: u64,
     /// Mean bytes of an uncompressed shard.
     pub shard_bytes: u64,
-    /// Whether records are delivered as they are.
+    /// True if records are delivered unchanged.
     pub straight: bool,
-    /// Whether any shard is compressed.
+    /// True if any shard is compressed.
     pub compressed: bool,
-    /// Whether the shards are in an object store.
+    /// True if the shards are in an object store.
     pub remote: bool,
-    /// Bytes of the batches that are ahead, of the records that go into them and of what operators need.
+    /// Bytes of prefetched batches, of their records and of operators.
     pub batch_bytes: u64,
     /// Bytes that may be used.
     pub budget_bytes: u64,
 }
 
-/// How the lanes are read.
+/// Method of reading the lanes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {
-    /// Files are read front to back and two windows of records are held.
+    /// Files are read front to back, and two windows of records are held.
     Hold {
         /// Bytes of one read.
         chunk_bytes: usize,
-        /// Shards of a lane that may be in reading before their turn.
+        /// Maximum shards of a lane that are opened before their turn.
         primed_max: usize,
     },
-    /// Two windows of *places* are held; records are read one by one when their turn comes.
+    /// Two windows of record *positions* are held; each record is read individually when it is due.
     Locate,
 }
 
-/// The budget cannot hold what the plan asks for.
+/// Error: the budget is too small for the plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MemoryError {
     /// Compressed shards, and small records of remote ones, can only be read front to back.
@@ -81,17 +80,17 @@ pub enum MemoryError {
          shuffle_window={window_fits} or less, or memory_budget of at least {budget_fits}"
     )]
     CompressedWindow {
-        /// Which ones cannot.
+        /// Description of the shards.
         shards: &'static str,
         /// Lanes that the rank reads.
         lanes: u64,
         /// Bytes of two windows in each.
         need_bytes: u64,
-        /// Bytes that are there for them.
+        /// Bytes available for them.
         have_bytes: u64,
-        /// The largest window that fits.
+        /// Largest window that fits.
         window_fits: u64,
-        /// The smallest budget that fits this window.
+        /// Smallest budget that fits this window.
         budget_fits: u64,
     },
     /// A record does not fit.
@@ -124,13 +123,13 @@ pub enum MemoryError {
 }
 
 impl Need {
-    /// Splits in reading, bytes of a read at least and at most, and reads that each split holds.
+    /// Splits being read, minimum and maximum bytes of a read, and reads held per split.
     fn chunks(&self) -> (u64, u64, u64, u64) {
         let in_lane = self.interleave.min(self.lane_samples).max(1);
         let splits = self.lanes.max(1).saturating_mul(in_lane);
         match self.remote {
             false => (splits, CHUNK_BYTES_MIN, CHUNK_BYTES_MAX, CHUNKS_PER_SPLIT),
-            // One more is in hand while records are cut from it.
+            // One more is held while records are cut from it.
             true => {
                 let chunks = CHUNKS_PER_SPLIT + 1 + REMOTE_CHUNKS_AHEAD as u64;
                 (splits, REMOTE_CHUNK_BYTES.0, REMOTE_CHUNK_BYTES.1, chunks)
@@ -141,7 +140,7 @@ impl Need {
     /// Bytes of the smallest reads.
     fn reading_bytes(&self) -> u64 {
         let (splits, chunk_min, _, chunks) = self.chunks();
-        // A shard that is smaller than a chunk is read as a whole; what is under way ends with it.
+        // A shard smaller than a chunk is read entirely; no further chunks are requested for it.
         let whole = CHUNKS_PER_SPLIT * self.shard_bytes.saturating_add(1);
         splits.saturating_mul((chunks * chunk_min).min(whole))
     }
@@ -155,18 +154,18 @@ impl Need {
         self.held().saturating_mul(self.window_record_bytes + RECORD_OVERHEAD_BYTES)
     }
 
-    /// In plan order a few records are read at a time; they are part of the batches' bytes.
+    /// In plan order only a few records are read at a time; their bytes are part of `batch_bytes`.
     fn places_bytes(&self) -> u64 {
         self.held().saturating_mul(PLACE_BYTES).saturating_add(CHUNK_BYTES_MIN)
     }
 
-    /// Whether records are read one by one because that is faster, not because there is no memory.
+    /// True if records are read individually because that is faster, not because memory is short.
     pub fn is_straight(&self) -> bool {
         let in_order = self.window <= 1 && !self.compressed && !self.remote;
         self.straight && in_order && self.record_bytes >= STRAIGHT_RECORD_BYTES
     }
 
-    /// Bytes without which nothing can be read in this way.
+    /// Minimum bytes for reading with this method.
     pub fn least_bytes(&self, reading: Reading) -> u64 {
         match reading {
             Reading::Hold { .. } => self.window_bytes().saturating_add(self.reading_bytes()),
@@ -175,9 +174,9 @@ impl Need {
     }
 }
 
-/// Chooses how to read within the budget.
+/// Chooses the reading method for the budget.
 ///
-/// # Errors  Nothing fits; the message names the window or the budget that does.
+/// # Errors  Nothing fits; the message names a window or a budget that does.
 pub fn reading(need: &Need) -> Result<Reading, MemoryError> {
     let (splits, chunk_min, chunk_max, chunks) = need.chunks();
     let (reading_bytes, window_bytes) = (need.reading_bytes(), need.window_bytes());

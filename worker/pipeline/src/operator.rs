@@ -1,7 +1,7 @@
-//! What becomes of a sample's columns after parsing: operators that keep the number of samples.
+//! Operators on a sample's parsed columns; they keep the number of samples.
 //!
-//! They are declared in the job and part of its identity. Each takes whole columns of some rows, so that
-//! a column is one loop and not one call for each row.
+//! They are declared in the job and are part of its identity. Each works on whole columns of some
+//! rows, so that a column is one loop instead of one call per row.
 
 mod compute;
 mod expression;
@@ -22,34 +22,34 @@ pub use lookup::{TableCause, TableFault, TableRef};
 pub use run::OperatorFault;
 pub(crate) use run::{Column, Failed, Input, Memory, Ready};
 
-/// Values of one row of a column at most: more is a mistake, or an attack.
+/// Maximum values of one row of a column; more is treated as a mistake or an attack.
 const ROW_ITEMS_MAX: usize = 1 << 26;
 
-/// Version of what the operators do; part of a job's identity.
+/// Version of the operators' behaviour; part of a job's identity.
 pub const OPERATORS_VERSION: u32 = 1;
 
-/// Which bit of a byte comes first.
+/// Order of the bits in a byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BitOrder {
-    /// The one of most value.
+    /// Most significant bit first.
     #[default]
     Big,
-    /// The one of least value.
+    /// Least significant bit first.
     Little,
 }
 
-/// Which way an image is mirrored.
+/// Axis along which an image is mirrored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Axis {
-    /// Left becomes right.
+    /// Left and right are swapped.
     Horizontal,
-    /// Up becomes down.
+    /// Top and bottom are swapped.
     Vertical,
 }
 
-/// Where an image's channels are.
+/// Position of the channels in an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ImageLayout {
@@ -59,13 +59,13 @@ pub enum ImageLayout {
     Hwc,
 }
 
-/// One size of a shape.
+/// One dimension of a shape.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Dim {
     /// The same for all rows.
     Size(usize),
-    /// What stands in this column.
+    /// The value of this column.
     Column(String),
 }
 
@@ -89,75 +89,76 @@ impl Dim {
     }
 }
 
-/// One size of a new shape.
+/// One dimension of a new shape.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum NewDim {
-    /// The same for all rows; -1: what is left.
+    /// The same for all rows; -1: the remaining size.
     Size(i64),
-    /// What stands in this column.
+    /// The value of this column.
     Column(String),
 }
 
-/// One operator: what it makes of one or more columns.
+/// One operator: a column made from one or more columns.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Operator {
-    /// The column that it makes; one of the same name is replaced.
+    /// Name of the output column; replaces a column of the same name.
     pub output: String,
-    /// What it does.
+    /// Operation.
     pub operation: Operation,
 }
 
-/// What an operator does. Shapes are those of one row.
+/// Operation of an operator. Shapes are those of one row.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Operation {
-    /// Takes the bytes of a string as numbers, as `tf.io.decode_raw`.
+    /// Interprets the bytes of a string as numbers, as `tf.io.decode_raw`.
     DecodeRaw {
-        /// Column of one string a row.
+        /// Column of one string per row.
         input: String,
         /// Type of the numbers.
         dtype: Dtype,
-        /// Their shape; with names of columns it is an image's, and differs from row to row.
+        /// Shape of the numbers; with column names it is that of an image, and differs from row to
+        /// row.
         shape: Vec<Dim>,
-        /// Whether the byte of least value comes first.
+        /// True if the least significant byte comes first.
         little_endian: bool,
-        /// Cuts each string off at so many bytes, or fills it up with zeros.
+        /// Number of bytes to which each string is truncated, or padded with zeros.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         fixed_length: Option<usize>,
     },
-    /// Other types of the same numbers, as `tf.cast`.
+    /// Converts numbers to another type, as `tf.cast`.
     Cast {
         /// Column of numbers.
         input: String,
-        /// Their new type.
+        /// New type.
         dtype: Dtype,
     },
-    /// Another shape of the same numbers.
+    /// Changes the shape of numbers.
     Reshape {
         /// Column of numbers.
         input: String,
-        /// The new shape; one size may be -1. With names of columns it is an image's, and differs from row
-        /// to row.
+        /// The new shape; one size may be -1. With column names it is that of an image, and differs
+        /// from row to row.
         shape: Vec<NewDim>,
     },
-    /// Eight numbers, 0 or 1, of each byte; the last dimension becomes eight times as long.
+    /// Unpacks each byte to eight numbers, 0 or 1; the last dimension becomes eight times as long.
     UnpackBits {
         /// Column of uint8.
         input: String,
-        /// Which bit comes first.
+        /// Order of the bits.
         #[serde(default)]
         bit_order: BitOrder,
     },
-    /// `x * scale + offset`, in the output's type; one value for all, or one for each of the last
-    /// dimension.
+    /// `x * scale + offset`, in the output's type; one value for all numbers, or one for each index
+    /// of the last dimension.
     Scale {
         /// Column of numbers.
         input: String,
         /// Factors.
         scale: Vec<f64>,
-        /// What is added.
+        /// Offsets.
         offset: Vec<f64>,
         /// Type of the output: float32 or float64.
         dtype: Dtype,
@@ -166,165 +167,165 @@ pub enum Operation {
     Normalize {
         /// Column of numbers.
         input: String,
-        /// What is subtracted.
+        /// Values to subtract.
         mean: Vec<f64>,
         /// Divisors.
         std: Vec<f64>,
         /// Type of the output: float32 or float64.
         dtype: Dtype,
     },
-    /// Dimensions in another order, as `tf.transpose`.
+    /// Permutes dimensions, as `tf.transpose`.
     Transpose {
         /// Column of numbers.
         input: String,
-        /// Which dimension comes where.
+        /// Input dimension of each output dimension.
         perm: Vec<usize>,
     },
-    /// A part of each dimension, as `tf.slice`.
+    /// Cuts a range of each dimension, as `tf.slice`.
     Slice {
         /// Column of numbers.
         input: String,
-        /// Where it begins.
+        /// Start of each range.
         begin: Vec<usize>,
-        /// How long it is; -1 = up to the end.
+        /// Length of each range; -1 = up to the end.
         size: Vec<i64>,
     },
-    /// Some of a dimension, in any order, also twice, as `tf.gather`.
+    /// Selects indices of a dimension, in any order and with repeats, as `tf.gather`.
     Select {
         /// Column of numbers.
         input: String,
-        /// Which dimension.
+        /// Dimension.
         axis: usize,
-        /// Which of it.
+        /// Indices to select.
         indices: Vec<usize>,
     },
-    /// A dimension of `depth` more, with `on` at the place that a number says and `off` elsewhere, as
-    /// `tf.one_hot`; a number that is no place is all off.
+    /// Appends a dimension of `depth`, with `on` at the index given by the number and `off`
+    /// elsewhere, as `tf.one_hot`; an index out of range gives only `off`.
     OneHot {
         /// Column of integers.
         input: String,
-        /// Places.
+        /// Number of indices.
         depth: usize,
-        /// What stands at the place.
+        /// Value at the index.
         on: f64,
-        /// What stands elsewhere.
+        /// Value elsewhere.
         off: f64,
         /// Type of the output.
         dtype: Dtype,
     },
-    /// Rows of any number of values, filled up to one length, as `tf.data`'s `padded_batch`.
+    /// Pads rows with a variable number of values to one length, as `tf.data`'s `padded_batch`.
     PaddedBatch {
-        /// Column of one number after the other, as many as each row has.
+        /// Column of rows with a variable number of values.
         input: String,
         /// Numbers of each row of the output.
         length: usize,
-        /// What fills up.
+        /// Padding value.
         value: f64,
-        /// Whether rows that are longer are cut off; else they are errors.
+        /// True if longer rows are truncated; otherwise they are errors.
         truncate: bool,
     },
-    /// Decodes JPEG and PNG, as `tf.io.decode_image`. An orientation in the metadata changes nothing.
+    /// Decodes JPEG and PNG, as `tf.io.decode_image`. The orientation in the metadata is ignored.
     DecodeImage {
-        /// Column of one string a row.
+        /// Column of one string per row.
         input: String,
         /// 1: grey; 3: red, green, blue; 4: with alpha.
         channels: usize,
         /// uint8 or uint16.
         dtype: Dtype,
-        /// Height and width, if all have the same; another one is an error.
+        /// Height and width, if all images have the same; any other size is an error.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         size: Option<[usize; 2]>,
     },
-    /// A part of an image, as `tf.image.crop_to_bounding_box`.
+    /// Crops an image, as `tf.image.crop_to_bounding_box`.
     Crop {
         /// Column of images.
         input: String,
         /// Height and width.
         size: [usize; 2],
-        /// Its first row and its first pixel in a row; `None`: in the middle.
+        /// First row and first pixel in a row; `None`: centred.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         offset: Option<[usize; 2]>,
     },
-    /// A part of an image from anywhere, as `tf.image.random_crop`.
+    /// Crops an image at a random position, as `tf.image.random_crop`.
     RandomCrop {
         /// Column of images.
         input: String,
         /// Height and width.
         size: [usize; 2],
     },
-    /// A part of an image of random area and shape, from anywhere.
+    /// Crops a region of random area, shape and position.
     RandomResizedCrop {
         /// Column of images.
         input: String,
-        /// From and to which part of the area.
+        /// Minimum and maximum fraction of the area.
         scale: [f64; 2],
-        /// From and to which width by height.
+        /// Minimum and maximum ratio of width to height.
         ratio: [f64; 2],
     },
-    /// Another size of an image, as `tf.image.resize`.
+    /// Resizes an image, as `tf.image.resize`.
     Resize {
         /// Column of images.
         input: String,
         /// Height and width.
         size: [usize; 2],
-        /// How values between pixels are found.
+        /// Interpolation of values between pixels.
         method: Method,
-        /// Whether a smaller image's pixels are averages.
+        /// True if pixels are averaged when the image becomes smaller.
         antialias: bool,
-        /// The images' own type, which is rounded to, or float32.
+        /// The type of the images, to which results are rounded, or float32.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         dtype: Option<Dtype>,
     },
-    /// The mirror image, always or by chance, as `tf.image.flip_left_right`.
+    /// Mirrors an image, always or randomly, as `tf.image.flip_left_right`.
     Flip {
         /// Column of images.
         input: String,
-        /// Which way.
+        /// Axis of the mirroring.
         axis: Axis,
-        /// How likely it is.
+        /// Probability of the mirroring.
         probability: f64,
     },
-    /// Channels first or last.
+    /// Moves the channels first or last.
     Layout {
         /// Column of images of one size.
         input: String,
-        /// Where the channels go.
+        /// New position of the channels.
         to: ImageLayout,
     },
-    /// What a table has under keys, as `tf.lookup.StaticHashTable`.
+    /// Looks up keys in a table, as `tf.lookup.StaticHashTable`.
     Lookup {
         /// Column of integers or strings.
         input: String,
-        /// Which table.
+        /// The table.
         table: TableRef,
-        /// Which of its columns.
+        /// Column of the table.
         column: String,
-        /// The column's type.
+        /// Type of the table column.
         dtype: Dtype,
-        /// The shape of one row of it.
+        /// Shape of one row of the table column.
         shape: Vec<usize>,
-        /// What stands for keys that are not in it; `None`: they are errors.
+        /// Value for missing keys; `None`: they are errors.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         missing: Option<f64>,
     },
-    /// An expression over columns of one number a row, computed in float64.
+    /// An expression over columns of one number per row, computed in float64.
     Compute {
-        /// Such as `where(mate > 0, 1, tanh(score / 400))`; docs/OPERATORS.md has its words.
+        /// Such as `where(mate > 0, 1, tanh(score / 400))`; docs/OPERATORS.md describes the syntax.
         expression: String,
         /// Type of the output.
         dtype: Dtype,
     },
 }
 
-/// Why an operator cannot do what is asked.
+/// Error in the declaration of an operator.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("operator {operator} (output `{output}`): {what}")]
 pub struct OperatorError {
-    /// Its place among the operators, from 0.
+    /// Index among the operators, from 0.
     pub operator: usize,
-    /// The column that it makes.
+    /// Name of the output column.
     pub output: String,
-    /// What is wrong, and what to do.
+    /// Description of the error, and what to do.
     pub what: String,
 }
 
@@ -357,7 +358,7 @@ impl Form {
 }
 
 impl Operator {
-    /// The operator as a job's identity has it, without what is another host's own.
+    /// Returns the operator as it is in a job's identity, without host-specific paths.
     #[must_use]
     pub fn for_identity(&self) -> Self {
         let mut same = self.clone();
@@ -367,10 +368,12 @@ impl Operator {
         same
     }
 
-    /// Type and shape of a row of what it makes of numbers of this type and shape, if it is one that a
-    /// device carries out in place of the worker: a cast, a normalization, a layout.
+    /// Returns type and shape of a result row, for an operator that a device may run instead of the
+    /// worker.
     ///
-    /// # Errors  Why it cannot be done, there or at all.
+    /// Devices run a cast, a normalization or a layout.
+    ///
+    /// # Errors  The reason why it cannot be applied, on a device or at all.
     pub fn made_of(&self, dtype: Dtype, shape: &[usize]) -> Result<(Dtype, Vec<usize>), String> {
         let (Operation::Cast { input, .. }
         | Operation::Normalize { input, .. }
@@ -388,17 +391,17 @@ impl Operator {
 }
 
 impl Operation {
-    /// The table that it looks things up in.
+    /// Lookup table of the operation.
     pub(crate) fn table(&self) -> Option<&TableRef> {
         if let Self::Lookup { table, .. } = self { Some(table) } else { None }
     }
 
-    /// Whether it takes rows of any number of values.
+    /// True if it takes rows with a variable number of values.
     pub(crate) fn takes_rows(&self) -> bool {
         matches!(self, Self::PaddedBatch { .. })
     }
 
-    /// Whether it takes images, of one size or of many.
+    /// True if it takes images, of one size or of different sizes.
     pub(crate) fn takes_images(&self) -> bool {
         matches!(
             self,
@@ -410,8 +413,7 @@ impl Operation {
         )
     }
 
-    /// The chain that it begins with columns of these forms, if it makes images of them whose size may
-    /// differ from row to row.
+    /// Returns the chain that it begins, if it makes images whose size may differ from row to row.
     pub(crate) fn chain(&self, inputs: &[Form], position: usize) -> Option<Result<Chain, String>> {
         let named = |shape: &[Dim]| shape.iter().any(|dim| dim.column().is_some());
         match self {
@@ -453,7 +455,7 @@ impl Operation {
         }
     }
 
-    /// The columns that it takes.
+    /// Names of the input columns.
     pub(crate) fn inputs(&self) -> Result<Vec<String>, String> {
         Ok(match self {
             Self::DecodeRaw { input, shape, .. } => {
@@ -485,7 +487,7 @@ impl Operation {
         })
     }
 
-    /// What it makes of columns of these forms, in the order of [`Operation::inputs`].
+    /// Form of the result for inputs of these forms, in the order of [`Operation::inputs`].
     pub(crate) fn form(&self, inputs: &[Form]) -> Result<Form, String> {
         if let Self::DecodeRaw { dtype, shape, fixed_length, .. } = self {
             let shape: Vec<usize> = shape.iter().filter_map(Dim::size).collect();
@@ -555,7 +557,7 @@ impl Operation {
     }
 }
 
-/// Which dimension comes where in images of another layout.
+/// Input dimension of each output dimension when images change to another layout.
 pub(crate) fn layout_perm(to: ImageLayout, input: &Form) -> Result<&'static [usize], String> {
     match (input.shape.len(), to) {
         (3, ImageLayout::Chw) => Ok(&[2, 0, 1]),

@@ -1,4 +1,4 @@
-//! The operators of a job, in the order in which they are carried out for the rows of a part of a batch.
+//! The operators of a job, in the order in which they run for the rows of a part of a batch.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use crate::operator::{
 use crate::record::Row;
 use crate::rows::Cells;
 
-/// Where an operator's input comes from.
+/// Source of an operator's input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     /// A parsed feature.
     Feature(usize),
-    /// A parsed feature of any number of values.
+    /// A parsed feature with a variable number of values.
     Rows(usize),
     /// An earlier operator.
     Step(usize),
@@ -32,24 +32,25 @@ struct Step {
     inputs: Vec<Source>,
     form: Form,
     work: Work,
-    /// The last one that takes it.
+    /// Last step that uses the result.
     taken_by: Option<usize>,
 }
 
-/// How a step is carried out.
+/// Kind of work of a step.
 #[derive(Clone, Debug)]
 enum Work {
-    /// For whole columns.
+    /// Processes whole columns.
     Columns(Ready),
-    /// Row by row, through all that is done to an image.
+    /// Processes row by row, through all operators of an image.
     Images(Chain),
 }
 
-/// What a name stands for between operators.
+/// Meaning of a name between operators.
 #[derive(Clone, Debug)]
 enum Known {
     Column(Plan),
-    /// Images whose size differs from row to row: declared, and carried out by what makes them one size.
+    /// Images whose size differs from row to row: declared, and run by the step that makes sizes
+    /// equal.
     Images {
         chain: Chain,
         inputs: Vec<Source>,
@@ -58,7 +59,7 @@ enum Known {
     },
 }
 
-/// What each name stands for, in the order in which the names appeared.
+/// Meaning of each name, in the order in which the names appeared.
 struct Names {
     known: Vec<(String, Known)>,
     places: BTreeMap<String, usize>,
@@ -84,12 +85,12 @@ impl Names {
     }
 }
 
-/// All operators, checked against each other.
+/// All operators of a job, checked against each other.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Program {
-    /// Features that are taken, as parsing knows them.
+    /// Features used as inputs, with their plans from parsing.
     features: Vec<Plan>,
-    /// Those of any number of values.
+    /// Features with a variable number of values.
     rows: Vec<Plan>,
     steps: Vec<Step>,
     /// Tables, each once.
@@ -97,16 +98,16 @@ pub(crate) struct Program {
     memory: Memory,
 }
 
-/// What is there after all operators, by name.
+/// Columns and images after all operators, by name.
 #[derive(Debug, Default)]
 pub(crate) struct Made {
-    /// All columns of parsing that were not replaced, and those that operators made.
+    /// Parsed columns that were not replaced, and columns made by operators.
     pub(crate) columns: Vec<(String, Plan)>,
-    /// Images of many sizes, which are in no batch.
+    /// Images of different sizes, which no batch contains.
     pub(crate) images: Vec<String>,
 }
 
-/// What an operator's row could not be, and which one.
+/// Error of an operator, and the row in which it failed.
 pub(crate) struct Fault {
     pub(crate) row: usize,
     pub(crate) output: String,
@@ -114,8 +115,9 @@ pub(crate) struct Fault {
 }
 
 impl Program {
-    /// - `plans`: all that parsing gives.
-    /// - Returns the program, and what is there at the end.
+    /// Checks the operators and builds the program.
+    /// - `plans`: all parsed columns.
+    /// - Returns the program, and the columns after the last operator.
     pub(crate) fn new(
         plans: &[Plan],
         operators: &[Operator],
@@ -228,14 +230,14 @@ impl Program {
         })
     }
 
-    /// Whether any of `operators` decodes images.
+    /// True if any of `operators` decodes images.
     pub(crate) fn decodes(operators: &[Operator]) -> bool {
         let decodes =
             |operator: &Operator| matches!(operator.operation, Operation::DecodeImage { .. });
         operators.iter().any(decodes)
     }
 
-    /// Bytes of a row of what is in between.
+    /// Bytes per row of intermediate columns.
     pub(crate) fn row_bytes(&self) -> usize {
         let features = self.features.iter().map(|plan| match &plan.kind {
             ColumnKind::Dense { dtype, shape } => {
@@ -247,7 +249,7 @@ impl Program {
         features.chain(taken.map(|step| step.form.row_bytes())).sum()
     }
 
-    /// Where operators have what is in between.
+    /// Memory for the operators' intermediate columns.
     pub(crate) fn memory(&self) -> &Memory {
         &self.memory
     }
@@ -256,7 +258,7 @@ impl Program {
         self.steps.is_empty()
     }
 
-    /// Where a column comes from, if an operator can take it.
+    /// Source of a column, if it can be an operator's input.
     fn source(&mut self, plan: &Plan) -> Result<(Source, Form), String> {
         let ColumnKind::Dense { dtype, shape } = &plan.kind else {
             return Err(
@@ -281,7 +283,7 @@ impl Program {
         Ok((Source::Feature(place), form))
     }
 
-    /// Where a column of any number of values comes from.
+    /// Source of a column with a variable number of values.
     fn rows(&mut self, plan: &Plan) -> Result<(Source, Form), String> {
         let is_plain = matches!(plan.origin, Origin::Feature(Parts::One { .. }));
         let ColumnKind::Ragged { dtype, levels: 1, shape } = &plan.kind else {
@@ -299,8 +301,9 @@ impl Program {
         Ok((Source::Rows(place), form))
     }
 
-    /// Carries out all operators for the rows of `cells`.
-    /// - `output`: the share of a step's column in the batch, if it has one; taken once for each step.
+    /// Runs all operators for the rows of `cells`.
+    /// - `output`: returns the range of a step's column in the batch, if it has one; called once
+    ///   per step.
     pub(crate) fn run<'o>(
         &self,
         cells: &Cells<'_>,
@@ -374,7 +377,7 @@ impl Program {
             };
             let mut column = Column::default();
             match output(number) {
-                // Nobody takes it: it is made where it belongs.
+                // No later step uses it: it is written directly to the batch.
                 Some(out) if step.taken_by.is_none() => {
                     carry_out(out).map_err(failed)?;
                 }
@@ -388,7 +391,7 @@ impl Program {
                 }
             }
             made.push(column);
-            // What nobody takes any more goes.
+            // Releases columns that no later step uses.
             for source in &step.inputs {
                 if let Source::Step(at) = source
                     && self.steps[*at].taken_by == Some(number)

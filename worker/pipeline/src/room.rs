@@ -1,9 +1,9 @@
-//! Who of the batches ahead may take a slot, so that all of them stay within their part of the memory
-//! budget. Source: docs/RUNNING.md, Memory.
+//! Memory permits for slots of prefetched batches, so that all of them stay within their part of
+//! the memory budget. Source: docs/RUNNING.md, Memory.
 
 use std::collections::BTreeSet;
 
-/// A batch that does not fit into the memory budget, whatever else goes.
+/// Error: a batch that does not fit into the memory budget even alone.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a batch of {batch_bytes} bytes does not fit into memory_budget, which has {budget_bytes} bytes, of which \
@@ -16,42 +16,43 @@ pub struct BatchTooLarge {
     pub batch_bytes: u64,
     /// Bytes that may be used.
     pub budget_bytes: u64,
-    /// Bytes without which nothing can be read.
+    /// Minimum bytes needed for reading.
     pub reading_bytes: u64,
 }
 
-/// The part of the memory budget that is for batches ahead.
+/// Permits for the part of the memory budget that is for prefetched batches.
 ///
-/// Places in the sequence begin, are granted the bytes of a slot once these are known, finish, and are
-/// taken, in any order. Later places are granted nothing that earlier ones will need.
+/// Positions in the sequence begin, are granted the bytes of a slot once these are known, finish,
+/// and are taken, in any order. Later positions are never granted memory that earlier ones will
+/// need.
 #[derive(Clone, Debug, Default)]
 pub struct Room {
-    /// Bytes that may be used in all.
+    /// Total bytes that may be used.
     budget_bytes: u64,
-    /// Bytes without which nothing can be read.
+    /// Minimum bytes needed for reading.
     reading_bytes: u64,
-    /// Bytes for slots of batches ahead.
+    /// Bytes for slots of prefetched batches.
     slots_bytes: usize,
-    /// Places that began and were not granted anything yet.
+    /// Positions that began and were not granted memory yet.
     unknown: BTreeSet<u64>,
-    /// Places that write into their slots, and the bytes of these.
+    /// Positions that write into their slots, and the bytes of these.
     writing: Vec<(u64, usize)>,
-    /// Bytes of the slots that are finished and not taken.
+    /// Bytes of slots that are finished and not taken.
     ready_bytes: usize,
     /// Bytes of the largest slot so far.
     largest_bytes: usize,
 }
 
 impl Room {
-    /// From here on these bounds hold.
-    /// - `budget_bytes`: of everything. `reading_bytes`: of that, what reading needs at least.
-    ///   `slots_bytes`: of that, what slots of batches ahead may have.
+    /// Sets the limits from now on.
+    /// - `budget_bytes`: of everything. `reading_bytes`: part of it that reading needs at least.
+    ///   `slots_bytes`: part of it for slots of prefetched batches.
     pub fn bound(&mut self, budget_bytes: u64, reading_bytes: u64, slots_bytes: u64) {
         (self.budget_bytes, self.reading_bytes) = (budget_bytes, reading_bytes);
         self.slots_bytes = usize::try_from(slots_bytes).unwrap_or(usize::MAX);
     }
 
-    /// Bytes that all slots may have together: a trainer holds one batch and waits for the next one.
+    /// Maximum bytes of all slots together: a trainer holds one batch and waits for the next one.
     pub fn pool_bytes(&self) -> usize {
         self.slots_bytes.saturating_add(self.largest_bytes.saturating_mul(2))
     }
@@ -60,8 +61,8 @@ impl Room {
         self.ready_bytes + self.writing.iter().map(|(_, bytes)| bytes).sum::<usize>()
     }
 
-    /// Whether one more place may begin.
-    /// - `chunk_bytes`: of the chunks that are held now.
+    /// Returns true if one more position may begin.
+    /// - `chunk_bytes`: of the chunks held now.
     pub fn may_begin(&self, chunk_bytes: usize) -> bool {
         let more = (self.unknown.len() + 1).saturating_mul(self.largest_bytes);
         let slots = self.used_bytes().saturating_add(more);
@@ -69,14 +70,14 @@ impl Room {
         slots <= self.slots_bytes && all <= self.budget_bytes
     }
 
-    /// A place begins.
+    /// Begins a position.
     pub fn begin(&mut self, place: u64) {
         self.unknown.insert(place);
     }
 
-    /// Whether a batch can fit at all.
+    /// Checks whether a batch can fit at all.
     ///
-    /// # Errors  It cannot.
+    /// # Errors  The batch does not fit.
     pub fn check(&self, batch_bytes: usize) -> Result<(), BatchTooLarge> {
         let Self { budget_bytes, reading_bytes, .. } = *self;
         let batch_bytes = batch_bytes as u64;
@@ -86,9 +87,9 @@ impl Room {
         Err(BatchTooLarge { batch_bytes, budget_bytes, reading_bytes })
     }
 
-    /// Whether a slot of `bytes` may be taken for a place.
-    /// - `taken`: the first place that was not taken. It is granted what it needs: whoever takes is
-    ///   waiting for it.
+    /// Returns true if a slot of `bytes` may be taken for a position.
+    /// - `taken`: first position that was not taken. It is always granted its memory, because the
+    ///   consumer waits for it.
     pub fn fits(&self, place: u64, bytes: usize, taken: u64) -> bool {
         let earlier = self.unknown.range(..place).count();
         let earlier_bytes = earlier.saturating_mul(self.largest_bytes.max(bytes));
@@ -96,7 +97,7 @@ impl Room {
         place <= taken || all <= self.slots_bytes
     }
 
-    /// A place takes a slot of `bytes`.
+    /// Grants a slot of `bytes` to a position.
     pub fn grant(&mut self, place: u64, bytes: usize) {
         self.unknown.remove(&place);
         self.writing.retain(|(writing, _)| *writing != place);
@@ -104,7 +105,7 @@ impl Room {
         self.largest_bytes = self.largest_bytes.max(bytes);
     }
 
-    /// A place is finished; its slot has `bytes`, 0 if it has none.
+    /// Finishes a position; its slot has `bytes`, 0 if it has none.
     pub fn finish(&mut self, place: u64, bytes: usize) {
         self.unknown.remove(&place);
         self.writing.retain(|(writing, _)| *writing != place);
@@ -112,7 +113,7 @@ impl Room {
         self.largest_bytes = self.largest_bytes.max(bytes);
     }
 
-    /// Finished slots of `bytes` together were taken.
+    /// Records that finished slots of `bytes` in total were taken.
     pub fn take(&mut self, bytes: usize) {
         self.ready_bytes = self.ready_bytes.saturating_sub(bytes);
     }
@@ -159,8 +160,8 @@ mod tests {
     }
 
     proptest! {
-        /// Any batches in any order all come through, and all that are ahead stay within their part but for
-        /// the one that is waited for.
+        /// Any batches in any order are all completed, and those prefetched stay within their part,
+        /// except the one that the consumer waits for.
         #[test]
         fn everything_comes_through_and_stays_within(
             sizes in prop::collection::vec(1_usize..60, 1..40),

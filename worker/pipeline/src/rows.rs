@@ -1,4 +1,4 @@
-//! Rows of a part of a batch: found in their records first, then written into the part's share of
+//! Rows of a part of a batch: located in their records first, then written into the part's range of
 //! every buffer.
 
 use std::collections::BTreeMap;
@@ -16,23 +16,23 @@ use crate::extent::{Extent, Found, Scratch};
 use crate::program::Fault;
 use crate::record::Row;
 
-/// The values of some rows, still in their records.
+/// Values of some rows, still in their records.
 #[derive(Debug)]
 pub(crate) struct Cells<'a> {
     pub(crate) rows: &'a [Row<'a>],
     plans: &'a [Plan],
     /// Row by row, one for each cell of the parser; empty for unparsed records.
     located: Vec<Located<'a>>,
-    /// Row by row, one for each cell of its lists.
+    /// Row by row, one for each cell of the parser's lists.
     steps: Vec<Steps<'a>>,
-    /// Cells of a row, of either kind.
+    /// Number of feature cells of a row, and of list cells.
     cells: usize,
     lists: usize,
-    /// Of each column.
+    /// Extent of each column.
     pub(crate) extents: Vec<Extent>,
 }
 
-/// Values of a row that lie together.
+/// Contiguous values of a row.
 enum Values<'c, 'a> {
     Record(&'c [u8]),
     List(&'c ListRef<'a>),
@@ -40,7 +40,7 @@ enum Values<'c, 'a> {
 }
 
 impl<'a> Cells<'a> {
-    /// Checks the data of `rows` and finds their features.
+    /// Checks the data of `rows` and locates their features.
     pub(crate) fn locate(schema: &'a Schema, rows: &'a [Row<'a>]) -> Result<Self, RowError> {
         let plans = schema.plans();
         let mut extents: Vec<Extent> = plans.iter().map(|plan| Extent::new(&plan.kind)).collect();
@@ -75,9 +75,9 @@ impl<'a> Cells<'a> {
         Ok(Self { rows, plans, located, steps, cells, lists, extents })
     }
 
-    /// Carries out the operators, into those of their columns that `output` gives.
+    /// Runs the operators, writing the columns for which `output` returns a buffer.
     ///
-    /// # Errors  The row in which one fails.
+    /// # Errors  The row in which an operator fails.
     pub(crate) fn carry_out<'o>(
         &self,
         schema: &Schema,
@@ -92,7 +92,7 @@ impl<'a> Cells<'a> {
         })
     }
 
-    /// The strings of a column that has one in each row.
+    /// Returns the strings of a column that has one in each row.
     pub(crate) fn strings<'c>(&'c self, plan: &'c Plan) -> Vec<&'c [u8]> {
         let mut strings = Vec::with_capacity(self.rows.len());
         for row in 0..self.rows.len() {
@@ -113,7 +113,7 @@ impl<'a> Cells<'a> {
         strings
     }
 
-    /// How many values each row has in a column.
+    /// Returns the number of values of each row in a column.
     pub(crate) fn lengths(&self, plan: &Plan) -> Vec<usize> {
         let length = |row: usize| {
             let mut length = 0;
@@ -127,7 +127,7 @@ impl<'a> Cells<'a> {
         (0..self.rows.len()).map(length).collect()
     }
 
-    /// Writes the numbers of a column of a fixed shape, or of any, row after row.
+    /// Writes the numbers of a column of fixed or variable shape, row after row.
     pub(crate) fn numbers(&self, plan: &Plan, out: &mut [u8]) {
         let extent = Extent::new(&plan.kind);
         let mut column = Column {
@@ -167,7 +167,8 @@ impl<'a> Cells<'a> {
     }
 }
 
-/// A name that is not there is most often a name misspelt, so the error says what there is.
+/// Creates a parse error with the record's feature names, as a missing name is usually a misspelt
+/// one.
 fn parse_fault(row: &Row<'_>, error: ParseError) -> RowFault {
     const NAMES_MAX: usize = 40;
     let held = describe(row.data()).unwrap_or_default();
@@ -175,21 +176,22 @@ fn parse_fault(row: &Row<'_>, error: ParseError) -> RowFault {
     RowFault::Parse { error: Box::new(error), holds: holds.collect() }
 }
 
-/// What a column has in a whole batch.
+/// Sizes of a column in a whole batch.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Total {
-    /// Values in the buffer, padding counted.
+    /// Values in the buffer, including padding.
     pub(crate) items: usize,
     /// Bytes of the buffer.
     pub(crate) bytes: usize,
-    /// Entries of each split, without the leading 0.
+    /// Length of each split, without the leading 0.
     pub(crate) splits: Vec<usize>,
-    /// Padded: how many of its shape each row has, with its padding.
+    /// Padded: number of values, each of the column's shape, in each row including padding.
     pub(crate) longest: usize,
 }
 
 impl Total {
-    /// - `longest`: of the whole batch. `extent`: of some rows of it, `rows` many.
+    /// Sizes of some rows.
+    /// - `longest`: of the whole batch. `extent`: of these rows, `rows` in number.
     fn of(plan: &Plan, extent: &Extent, rows: usize, longest: usize) -> Self {
         let kind = &plan.kind;
         let items = match kind {
@@ -210,7 +212,7 @@ impl Total {
         Self { items, bytes, splits, longest }
     }
 
-    /// What all parts of a batch have of a column.
+    /// Sizes of a column in all parts of a batch.
     pub(crate) fn of_all(plan: &Plan, index: usize, parts: &[Cells<'_>]) -> Self {
         let longest = parts.iter().map(|part| part.extents[index].longest).max().unwrap_or(0);
         let mut sum = Self { longest, splits: vec![0; plan.kind.splits()], ..Self::default() };
@@ -224,7 +226,7 @@ impl Total {
     }
 }
 
-/// The string that pads.
+/// String used as padding.
 fn pad_bytes(plan: &Plan) -> &[u8] {
     match plan.default() {
         Some(DefaultValue::Bytes(values)) => values.first().map_or(&[], Vec::as_slice),
@@ -232,7 +234,7 @@ fn pad_bytes(plan: &Plan) -> &[u8] {
     }
 }
 
-/// One part's share of every buffer of a batch.
+/// One part's range of every buffer of a batch.
 #[derive(Debug)]
 pub(crate) struct Part<'a> {
     columns: Vec<Column<'a>>,
@@ -247,15 +249,15 @@ struct Column<'a> {
     /// Ends of this part's strings in the whole column; empty for numbers.
     offsets: &'a mut [i64],
     splits: Vec<&'a mut [i64]>,
-    /// Bytes of the parts before, and what their rows of each split sum up to.
+    /// Bytes of the previous parts, and the sums of their row lengths for each split.
     bytes_before: usize,
     sums_before: Vec<i64>,
     rows_before: usize,
-    /// Padded: values of each row, its padding counted.
+    /// Padded: values of each row, including padding.
     room: Option<usize>,
 }
 
-/// A buffer of the whole batch that is handed out part by part.
+/// Unassigned rest of a buffer of the whole batch.
 struct Rest<'a>(&'a mut [u8]);
 
 impl<'a> Rest<'a> {
@@ -269,7 +271,7 @@ impl<'a> Rest<'a> {
         bytemuck::cast_slice_mut(self.bytes(8 * count))
     }
 
-    /// Skips the leading zero of offsets and splits.
+    /// Writes the leading zero of offsets and splits, and returns the rest.
     fn ends(buffer: &'a mut [u8]) -> Self {
         let mut rest = Self(buffer);
         rest.numbers(1)[0] = 0;
@@ -278,7 +280,7 @@ impl<'a> Rest<'a> {
 }
 
 impl<'a> Part<'a> {
-    /// Cuts the buffers of a batch, in the order of its layout, into the shares of `parts`.
+    /// Splits the buffers of a batch, in the order of its layout, among `parts`.
     pub(crate) fn split_all(
         schema: &Schema,
         totals: &[Total],
@@ -328,7 +330,7 @@ impl<'a> Part<'a> {
         with_rows.collect()
     }
 
-    /// Writes `cells`, each value once, and what operators make of them.
+    /// Writes `cells`, each value once, and the operators' results.
     ///
     /// # Errors  The row in which an operator fails.
     pub(crate) fn write(
@@ -366,7 +368,7 @@ impl<'a> Part<'a> {
     }
 }
 
-/// A number as a list holds it.
+/// A number as stored in a list.
 trait Number: bytemuck::Pod + Default {
     fn write(list: &ListRef<'_>, values: &mut [Self]);
     fn default_of(default: &DefaultValue) -> &[Self];

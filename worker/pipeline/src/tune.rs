@@ -1,48 +1,50 @@
-//! How many batches ahead and how many threads, from what was spent. Nothing of it changes a batch.
-//! Source: docs/RUNNING.md, Where time goes.
+//! Chooses the number of prefetched batches and threads from the time spent. This never changes a
+//! batch. Source: docs/RUNNING.md, Where time goes.
 //!
-//! Every number only grows but that of the computing threads, and that never falls to one with which
-//! the trainer was kept waiting. So after a bounded number of changes there are no more, as long as
-//! demand stays what it is.
+//! Every number only grows, except that of the computing threads, which never falls to one with
+//! which the trainer was kept waiting. The number of changes is therefore bounded while demand is
+//! constant.
 
 use serde::{Deserialize, Serialize};
 
 use crate::account::Spent;
 
-/// A trainer that waits at least this part of its time, in percent, is kept waiting;
+/// A trainer that waits at least this fraction of its time, in percent, is kept waiting.
 const WAIT_PERCENT: u64 = 5;
-/// one that waits less than this is not.
+/// A trainer that waits less than this, in percent, is not.
 const EASE_PERCENT: u64 = 2;
 
-/// Looks in a row at which a trainer was not kept waiting, before a thread is spared.
+/// Consecutive evaluations without waiting of the trainer before a thread is removed.
 const EASY_LOOKS: u64 = 8;
 
-/// Threads that compute for so much of their time, in percent, are busy.
+/// Threads that compute for this fraction of their time, in percent, are busy.
 const BUSY_PERCENT: u64 = 70;
 
-/// Room for batches was waited for so much of the time, in percent: planning had nothing else to do.
+/// Planning that waits for memory for this fraction of the time, in percent, has nothing else to
+/// do.
 const ROOM_PERCENT: u64 = 20;
 
-/// A choice is made from at least so much of the trainer's time, waiting and working, and so many batches,
+/// Minimum of the trainer's time, waiting and working, for a choice, in microseconds; applies
+/// together with `EVIDENCE_BATCHES`.
 const EVIDENCE_US: u64 = 500_000;
-/// See `EVIDENCE_US`;
+/// Minimum number of batches for a choice; applies together with `EVIDENCE_US`.
 const EVIDENCE_BATCHES: u64 = 4;
-/// or from so much of its time, however few batches were in it.
+/// Trainer's time that suffices for a choice with any number of batches, in microseconds.
 const EVIDENCE_ALONE_US: u64 = 2_000_000;
 
-/// A number that is chosen: as it is now, and how far it may go.
+/// Start value and limits of a number that is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
-    /// To begin with.
+    /// Initial value.
     pub start: u64,
-    /// At least, 1 or more.
+    /// Minimum, 1 or more.
     pub least: u64,
-    /// At most.
+    /// Maximum.
     pub most: u64,
 }
 
 impl Range {
-    /// A number that somebody asked for, and nobody changes.
+    /// Range of a number that the user set and that never changes.
     pub fn fixed(number: u64) -> Self {
         Self { start: number, least: number, most: number }
     }
@@ -52,36 +54,37 @@ impl Range {
     }
 }
 
-/// What is chosen.
+/// Numbers chosen by the tuner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Choice {
-    /// Batches ahead at most.
+    /// Maximum prefetched batches.
     pub prefetch: u64,
-    /// Threads that wait for storage.
+    /// Threads that read from storage.
     pub reading: u64,
     /// Threads that compute.
     pub computing: u64,
 }
 
-/// Why a number is what it is.
+/// Reason for a number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
-    /// Nothing was seen yet that would change it.
+    /// Initial value; no reason to change it was found yet.
     #[default]
     Start,
-    /// Somebody asked for it.
+    /// Set by the user.
     Asked,
     /// The trainer was kept waiting with fewer.
     KeptWaiting,
-    /// The trainer was not kept waiting, and fewer are enough: the cores are its own.
+    /// The trainer was not kept waiting, and fewer are enough: the other cores are left to the
+    /// trainer.
     LeftToTrainer,
-    /// More do not fit: into the memory budget, or on the cores.
+    /// More do not fit into the memory budget, or on the cores.
     AtMost,
 }
 
 impl Reason {
-    /// In words, for people.
+    /// Description for users.
     pub fn words(self) -> &'static str {
         match self {
             Self::Start => "to begin with",
@@ -93,18 +96,18 @@ impl Reason {
     }
 }
 
-/// Why each number is what it is.
+/// Reason for each number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reasons {
-    /// Of the batches ahead.
+    /// For the prefetched batches.
     pub prefetch: Reason,
-    /// Of the reading threads.
+    /// For the reading threads.
     pub reading: Reason,
-    /// Of the computing threads.
+    /// For the computing threads.
     pub computing: Reason,
 }
 
-/// Chooses as time goes by.
+/// Adapts the numbers while reading.
 #[derive(Clone, Debug)]
 pub struct Tuner {
     prefetch: Range,
@@ -112,15 +115,15 @@ pub struct Tuner {
     computing: Range,
     choice: Choice,
     reasons: Reasons,
-    /// The most computing threads with which the trainer was kept waiting.
+    /// Largest number of computing threads with which the trainer was kept waiting.
     too_few: u64,
     easy_looks: u64,
-    /// What was spent when a choice was made last.
+    /// Counters at the last choice.
     seen: Spent,
 }
 
 impl Tuner {
-    /// Begins with the ranges' starts.
+    /// Starts with the initial values of the ranges.
     pub fn new(prefetch: Range, reading: Range, computing: Range) -> Self {
         let within = |range: &Range| range.start.clamp(range.least, range.most.max(range.least));
         let reason = |range: &Range| if range.is_fixed() { Reason::Asked } else { Reason::Start };
@@ -136,7 +139,8 @@ impl Tuner {
                 computing: reason(&computing),
             },
             too_few: 0,
-            // The first time that the trainer is seen not to wait is enough: nothing was tried before.
+            // The first evaluation without waiting is enough, because no other number was tried
+            // before.
             easy_looks: EASY_LOOKS - 1,
             seen: Spent::default(),
             prefetch,
@@ -145,17 +149,17 @@ impl Tuner {
         }
     }
 
-    /// What is chosen.
+    /// Current numbers.
     pub fn choice(&self) -> Choice {
         self.choice
     }
 
-    /// Why.
+    /// Reasons for the current numbers.
     pub fn reasons(&self) -> Reasons {
         self.reasons
     }
 
-    /// The memory budget holds so many batches ahead at most.
+    /// Sets the maximum number of prefetched batches that the memory budget can hold.
     pub fn fit_prefetch(&mut self, most: u64) {
         if !self.prefetch.is_fixed() {
             self.prefetch.most = most.max(1);
@@ -167,9 +171,12 @@ impl Tuner {
         }
     }
 
-    /// Looks at what was spent since reading began; at most one number changes. What is too little to choose
-    /// from adds up with what is spent later, so that batches may take a millisecond or a minute.
-    /// - `total`: in `wait_us` and `work_us` also of the batch that is not taken yet.
+    /// Evaluates the counters since the last choice; changes at most one number.
+    ///
+    /// Counters that are too small for a choice accumulate until the next call, so that a batch may
+    /// take a millisecond or a minute.
+    /// - `total`: since reading began; `wait_us` and `work_us` include the batch that is not taken
+    ///   yet.
     pub fn look(&mut self, total: &Spent) -> Choice {
         let spent = &total.since(&self.seen);
         let trainer_us = spent.wait_us.saturating_add(spent.work_us);
@@ -183,7 +190,7 @@ impl Tuner {
         if wait >= WAIT_PERCENT {
             self.easy_looks = 0;
             self.add(spent);
-        // A trainer that has no batch yet may compile for minutes, and then waits for the first one.
+        // A trainer without a batch may compile for minutes before it waits for the first one.
         } else if wait < EASE_PERCENT && total.batches > 0 {
             self.easy_looks += 1;
             if self.easy_looks >= EASY_LOOKS {
@@ -194,7 +201,7 @@ impl Tuner {
         self.choice
     }
 
-    /// The trainer is kept waiting: more of what is short.
+    /// The trainer is kept waiting: increases the scarce resource.
     fn add(&mut self, spent: &Spent) {
         let Choice { reading, computing, .. } = self.choice;
         let of = |sum: u64, threads: u64| percent(sum, spent.wall_us.saturating_mul(threads));
@@ -215,7 +222,7 @@ impl Tuner {
         }
     }
 
-    /// The trainer is not kept waiting: it gets a core if what is computed fits on the others.
+    /// The trainer is not kept waiting: leaves it a core if the other cores can do the computing.
     fn spare(&mut self, spent: &Spent) {
         let fewer = self.choice.computing.saturating_sub(1);
         let fits = percent(spent.compute_us, spent.wall_us.saturating_mul(fewer)) < BUSY_PERCENT;
@@ -225,7 +232,7 @@ impl Tuner {
     }
 }
 
-/// One more, if there may be.
+/// Adds one if the maximum allows it; returns true if it did.
 fn raised(number: &mut u64, range: &Range) -> bool {
     let may = *number < range.most;
     *number += u64::from(may);
@@ -260,7 +267,7 @@ mod tests {
         )
     }
 
-    /// A second of which the trainer waited for a part.
+    /// One second, of which the trainer waited the given percentage.
     fn spent(wait_percent: u64) -> Spent {
         Spent {
             wall_us: SECOND,
@@ -281,7 +288,7 @@ mod tests {
         *total = serde_json::from_value(sums).unwrap();
     }
 
-    /// A tuner, and what was spent so far.
+    /// A tuner, and the counters so far.
     struct Tuned(Tuner, Spent);
 
     impl Tuned {
@@ -295,7 +302,8 @@ mod tests {
         Tuned(tuner(), Spent::default())
     }
 
-    /// So many batches on a machine that computes `cpu_us` for each, for a trainer that works `work_us` on it.
+    /// Counters of `batches` batches that cost `cpu_us` each, for a trainer that works `work_us` on
+    /// each.
     fn machine(work_us: u64, cpu_us: u64, batches: u64, choice: Choice) -> Spent {
         let wait_us = (cpu_us / choice.computing).saturating_sub(work_us) * batches;
         Spent {
@@ -355,8 +363,8 @@ mod tests {
         assert_eq!(tuned.0.reasons().computing, Reason::LeftToTrainer);
     }
 
-    /// In virtual time: whatever a step takes, a job that computing keeps waiting gets every core, and one that
-    /// needs none leaves them, after ten minutes or as many batches at the latest.
+    /// In virtual time, for any step time: a job that computing keeps waiting gets every core, and
+    /// one that needs none releases them, after ten minutes or 40 batches at the latest.
     #[test]
     fn steps_of_a_millisecond_to_a_minute_are_tuned() {
         for work_us in [1, 10, 100, 167, 300, 600, 5_000, 60_000].map(|ms| ms * 1_000) {
@@ -417,7 +425,7 @@ mod tests {
             for _ in 0..300 {
                 prop_assert_eq!(tuned.look(&machine(10_000, cpu_us, 100, tuned.0.choice())), settled);
             }
-            // With one thread fewer the trainer would wait, or it has no thread too many.
+            // With one thread fewer the trainer would wait, or no thread is superfluous.
             prop_assert!(settled.computing <= 4 && settled.computing * 20_000 >= cpu_us.min(40_000));
         }
     }

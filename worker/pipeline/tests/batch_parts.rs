@@ -1,4 +1,4 @@
-//! Into how many parts the work on a batch is cut: handing a part around costs more than a small record.
+//! Number of parts of a batch: distributing a part costs more than processing a small record.
 
 mod common;
 
@@ -28,7 +28,7 @@ impl Watch for Parts {
 #[test]
 fn small_records_without_operators_are_one_part() {
     let schema = Arc::new(Schema::raw());
-    // As a planner does, with what operators may use of its budget: nothing, as there are none.
+    // As a planner does, with the operators' part of its budget: 0, as there are no operators.
     schema.bound_made(schema.made_bytes(64 << 20));
     for (bytes, parts) in [(100, 1..=1), (128 << 10, 2..=64)] {
         let watch = Arc::new(Parts::default());

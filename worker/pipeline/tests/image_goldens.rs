@@ -1,7 +1,7 @@
-//! Our image operators beside TensorFlow's, as `goldens/make_images.py` recorded them.
+//! Compares image operators with TensorFlow's results, recorded by `goldens/make_images.py`.
 //!
-//! Exact where both only move samples, and where both decode accurately. The weights of two resizers differ in
-//! their last bits: how far is what `Near` says.
+//! Results are exact where both only move samples, and where both decode accurately. The weights of
+//! the two resizers differ in their last bits; `Near` is the tolerance.
 #![allow(clippy::unwrap_used)] // Clippy's own exception ends at the functions marked as tests.
 
 mod common;
@@ -61,7 +61,7 @@ fn numbers(dtype: Dtype, bytes: &[u8]) -> Vec<f64> {
     }
 }
 
-/// How far from TensorFlow's numbers ours may be.
+/// Maximum and mean tolerance compared with TensorFlow's numbers.
 struct Near {
     most: f64,
     mean: f64,
@@ -69,19 +69,19 @@ struct Near {
 
 fn near(name: &str, dtype: Dtype) -> Near {
     let exact = Near { most: 0.0, mean: 0.0 };
-    // A gamma in the file is not applied; TensorFlow does where it makes grey of colours.
+    // A gamma in the file is not applied; TensorFlow applies it when it converts colours to grey.
     if name.starts_with("png gamma to 1") {
         let scale = if dtype == Dtype::Uint8 { 1.0 } else { 257.0 };
         return Near { most: 10.0 * scale, mean: 2.0 * scale };
     }
-    // TensorFlow's default is the faster, less accurate of its methods.
+    // TensorFlow uses the faster, less accurate of its methods by default.
     if name.starts_with("jpeg") || name.starts_with("hostile") {
         return Near { most: 8.0, mean: 2.0 };
     }
     if !name.starts_with("resize") || name.contains("nearest") {
         return exact;
     }
-    // There TensorFlow looks its weights up in a table of 1024.
+    // For this case TensorFlow uses a table of 1024 weights.
     if name.contains("bicubic") && !name.contains("antialias") {
         return match dtype {
             Dtype::Uint8 => Near { most: 1.0, mean: 0.3 },
@@ -90,7 +90,7 @@ fn near(name: &str, dtype: Dtype) -> Near {
         };
     }
     match dtype {
-        // One of rounding, as rows and columns are rounded one after the other.
+        // A rounding error of 1, as rows and columns are rounded one after the other.
         Dtype::Uint8 | Dtype::Uint16 => Near { most: 1.0, mean: 0.3 },
         _ if name.contains("uint16") => Near { most: 0.05, mean: 0.01 },
         _ => Near { most: 2e-4, mean: 5e-5 },
@@ -122,8 +122,8 @@ fn image_operators_give_what_tensorflow_gives() {
                 assert_eq!((dtype, shape), (wanted, like), "{name}");
                 let pairs =
                     numbers(dtype, &bytes).into_iter().zip(numbers(dtype, &inflated(&theirs)));
-                // Without alpha in the file, TensorFlow makes grey and palettes of less than 8 bits almost
-                // transparent; ours are opaque.
+                // For a file without alpha, TensorFlow makes grey and palettes of less than 8 bits
+                // almost transparent; shardfeed makes them opaque.
                 let few_bits = ["grey 1", "grey 2", "grey 4", "palette 4"];
                 let is_few = few_bits.iter().any(|few| name.contains(&format!("png {few} to 4")));
                 let white = if dtype == Dtype::Uint8 { 255.0 } else { 65535.0 };
@@ -156,8 +156,8 @@ fn image_operators_give_what_tensorflow_gives() {
     );
 }
 
-/// `SHARDFEED_FUZZ_ROUNDS` of every image, else a few: whatever bytes there are, they are an image or an
-/// error, and nothing larger than its header may say is allocated.
+/// Mutates every image `SHARDFEED_FUZZ_ROUNDS` times, else a few times: any bytes give an image or
+/// an error, and no more memory is allocated than the header's limits permit.
 #[test]
 fn disturbed_images_are_images_or_errors() {
     let of_decoding =

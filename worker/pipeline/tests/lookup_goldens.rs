@@ -1,5 +1,5 @@
-//! Lookups beside TensorFlow's tables, as `goldens/make_lookups.py` recorded them, and what they say when
-//! a table is not what it should be.
+//! Compares lookups with TensorFlow's tables, recorded by `goldens/make_lookups.py`, and checks the
+//! errors about unusable tables.
 #![allow(clippy::unwrap_used)] // Clippy's own exception ends at the functions marked as tests.
 
 mod common;
@@ -106,7 +106,7 @@ fn schema(kind: DType, key_shape: &[usize], operators: Value) -> Result<Schema, 
         operators: serde_json::from_value(operators).unwrap(),
         outputs: Some(vec!["y".to_owned()]),
     };
-    // As another process gets to know it.
+    // Serialized and parsed, as when another process receives it.
     let spec = serde_json::from_str(&serde_json::to_string(&spec).unwrap()).unwrap();
     Schema::new(spec).map_err(|error| error.to_string())
 }
@@ -138,7 +138,7 @@ fn records(asked: &[Owned]) -> Vec<Vec<u8>> {
     asked.iter().map(record).collect()
 }
 
-/// Type, shape and bytes of what is found.
+/// Returns type, shape and bytes of the lookup's output.
 fn found(schema: Schema, asked: &[Owned]) -> Result<(Dtype, Vec<usize>, Vec<u8>), RowFault> {
     let assembler = Assembler::new(Arc::new(schema), SlotPool::new(1));
     let mut batch =
@@ -173,7 +173,7 @@ fn lookups_give_what_tensorflow_gives() {
     }
 }
 
-/// The text of an error, with the folder's name left out.
+/// Returns the text of an error, with the folder's name replaced.
 fn told(error: &dyn std::fmt::Display, folder: &Path) -> String {
     error.to_string().replace(folder.to_str().unwrap(), "DIR")
 }
@@ -221,7 +221,7 @@ fn a_table_that_is_not_the_declared_one_is_named() {
         told(&open(DType::Int64, &other), folder.path()),
         told(&open(DType::Bytes, &column), folder.path()),
     ];
-    // Replaced by one with other content, before it is opened.
+    // Replaced by one with different content, before it is opened.
     write(&path, &keys, column.clone(), &[1; 8]);
     let fault = open(DType::Int64, &column);
     assert_eq!(fault.cause, TableCause::Another);

@@ -1,5 +1,5 @@
-//! Our operators beside TensorFlow's operations, as `goldens/make_operators.py` recorded them, and what
-//! they say when they cannot do what is asked.
+//! Compares operators with TensorFlow's results, recorded by `goldens/make_operators.py`, and
+//! checks the error messages of operators that cannot be applied.
 #![allow(clippy::unwrap_used)] // Clippy's own exception ends at the functions marked as tests.
 
 mod common;
@@ -28,7 +28,7 @@ struct Goldens {
     padded: Vec<Padded>,
 }
 
-/// Rows of any length, filled up.
+/// Rows of variable length, padded.
 #[derive(Deserialize)]
 struct Padded {
     dtype: Dtype,
@@ -66,7 +66,7 @@ fn floats(dtype: Dtype, bytes: &[u8]) -> Vec<f64> {
     }
 }
 
-/// Equal but for the last bits of tanh, exp and log, which two libraries compute.
+/// True if equal except for the last bits of tanh, exp and log, which two libraries compute.
 fn is_near(a: f64, b: f64) -> bool {
     a == b || a.is_nan() && b.is_nan() || (a - b).abs() <= 1e-14 * a.abs().max(b.abs())
 }
@@ -109,7 +109,7 @@ fn operators_give_what_tensorflow_gives() {
     assert_eq!(kinds.into_iter().collect::<Vec<_>>().join(" "), all);
 }
 
-/// Examples with these numbers, filled up by the operator.
+/// Runs the padding operator on Examples with these numbers.
 fn filled(case: &Padded, truncate: bool) -> Result<Vec<u8>, String> {
     let dtype = if case.dtype == Dtype::Int64 { DType::Int64 } else { DType::Float32 };
     let records = case.rows.iter().map(|row| {
@@ -164,7 +164,7 @@ fn rows_of_any_length_are_filled_up_as_tensorflow_does() {
     }
 }
 
-/// What the operators say, made on strings of eight bytes.
+/// Returns the error of operators on strings of eight bytes.
 fn wrong(operators: Value) -> String {
     let columns = BTreeMap::from([("x".to_owned(), vec![vec![7; 8]; 2])]);
     ours(&columns, serde_json::from_value(operators).unwrap()).unwrap_err()
@@ -365,7 +365,7 @@ fn operators_take_columns_of_the_right_kind() {
     );
 }
 
-/// What is said of one record in which `v` has two values and whatever else is given.
+/// Returns the error about one record that does not match `parse`.
 fn refused(parse: &Value, record: Vec<u8>) -> String {
     let spec = serde_json::from_value(json!({"parse": parse})).unwrap();
     let assembler = Assembler::new(Arc::new(Schema::new(spec).unwrap()), SlotPool::new(1));

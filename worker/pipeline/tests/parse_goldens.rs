@@ -1,5 +1,5 @@
-//! Our batches beside TensorFlow's, which `goldens/make_goldens.py` recorded. TensorFlow is not needed
-//! here. What differs is listed in docs/CONFORMANCE.md and below, and nothing else may.
+//! Compares batches with TensorFlow's, recorded by `goldens/make_goldens.py`. TensorFlow is not
+//! needed here. All permitted differences are listed in docs/CONFORMANCE.md and below.
 #![allow(clippy::unwrap_used)] // Clippy's own exception ends at the functions marked as tests.
 
 mod common;
@@ -71,7 +71,7 @@ fn values(batch: &mut Batch, column: &ColumnData) -> Vec<Value> {
     }
 }
 
-/// The place of each value, and the shape that holds all, as TensorFlow's SparseTensor has them.
+/// Position of each value, and the enclosing shape, as in TensorFlow's SparseTensor.
 fn places(splits: &[Vec<i64>]) -> (Vec<Vec<i64>>, Vec<i64>) {
     let rows = splits[0].len() as i64 - 1;
     let mut places: Vec<Vec<i64>> = (0..rows).map(|row| vec![row]).collect();
@@ -144,18 +144,18 @@ fn named((spec, is_list): (&FeatureSpec, bool)) -> (String, (Feature, bool)) {
     (spec.name.clone(), (spec.feature.clone(), is_list))
 }
 
-/// Where we answer otherwise on purpose; docs/CONFORMANCE.md says why.
+/// Intended difference from TensorFlow; docs/CONFORMANCE.md has the reasons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Difference {
-    /// TensorFlow lets it pass, we refuse it.
+    /// TensorFlow accepts the record, shardfeed rejects it.
     Refused,
-    /// TensorFlow fails; to us it is what this condition's case is, if there is one.
+    /// TensorFlow fails; shardfeed returns the result of this condition's case, if there is one.
     Read(Option<&'static str>),
 }
 
 fn difference(name: &str) -> Option<Difference> {
     let is_place = name.ends_with("sparse, outside") || name.ends_with("sparse, negative");
-    // A length that reaches beyond the end.
+    // A length that extends beyond the end.
     const CUTS: [&str; 4] = ["cut at 2", "cut at 24", "sequence cut at 2", "sequence cut at 16"];
     if is_place || CUTS.contains(&name) {
         return Some(Difference::Refused);
@@ -170,7 +170,7 @@ fn difference(name: &str) -> Option<Difference> {
     (is_context && name.ends_with(": kindless")).then_some(Difference::Read(Some("missing")))
 }
 
-/// Whether the two errors are about the same thing. TensorFlow says little of SequenceExamples.
+/// True if the two errors have the same cause. TensorFlow's errors on SequenceExamples are vague.
 fn same_complaint(ours: &str, theirs: &str) -> bool {
     const ANY: &[&str] = &[""];
     let counts: &[&str] = &[
@@ -228,8 +228,8 @@ fn batches_are_tensorflows() {
     assert_eq!(differences, 58);
 }
 
-/// `SHARDFEED_FUZZ_ROUNDS` of every case, else a few: whatever bytes a record has, it gives a batch whose
-/// buffers agree with each other, or an error.
+/// Mutates every case `SHARDFEED_FUZZ_ROUNDS` times, else a few times: any bytes of a record give a
+/// batch with consistent buffers, or an error.
 #[test]
 fn disturbed_records_are_batches_or_errors() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens/parse.json");
@@ -246,7 +246,7 @@ fn disturbed_records_are_batches_or_errors() {
             let Some(count) = disturbed.len().checked_sub(1) else { continue };
             disturb(&mut disturbed[dice.roll(count + 1)], &records, &mut dice);
             case.records = disturbed.iter().map(|record| hex(record)).collect();
-            // Reading the columns checks that offsets and splits fit each other.
+            // Reading the columns checks that offsets and splits are consistent.
             match ours(case) {
                 Ok(_) => good += 1,
                 Err(_) => bad += 1,

@@ -1,4 +1,4 @@
-//! Random operators: what a sample becomes depends on the sample, never on the batch that it is in.
+//! Random operators: the result for a sample depends on the sample, never on its batch.
 #![allow(clippy::unwrap_used)] // Clippy's own exception ends at the functions marked as tests.
 
 mod common;
@@ -15,7 +15,7 @@ use common::{Stored, key, stored};
 const SIDE: usize = 24;
 const IMAGES: usize = 60;
 
-/// Images in which every pixel says where it is.
+/// Images in which every pixel contains its position.
 fn images() -> Stored {
     let pixels =
         |_| (0..SIDE * SIDE).flat_map(|at| [(at / SIDE) as u8, (at % SIDE) as u8, 7]).collect();
@@ -37,7 +37,7 @@ fn assembler(operators: &[Value]) -> Assembler {
     Assembler::new(Arc::new(Schema::new(spec).unwrap()), SlotPool::new(1))
 }
 
-/// What each sample became, in batches of `size`.
+/// Returns the result for each sample, in batches of `size`.
 fn made(
     assembler: &Assembler,
     rows: &[Row<'_>],
@@ -74,7 +74,7 @@ fn a_sample_becomes_the_same_in_any_batch() {
     assert_eq!(made(&assembler, &rows, 7, &key), all);
     assert_eq!(made(&assembler, &rows[20..30], 1, &key).len(), 10);
     assert!(made(&assembler, &rows[20..30], 1, &key).iter().all(|(at, bytes)| all[at] == *bytes));
-    // And another thing in another epoch, under another seed, of another dataset, or where it pads.
+    // The result differs in another epoch, with another seed, for another dataset, and for padding.
     let differs = |other: &BTreeMap<u64, Vec<u8>>| {
         let changed = all.iter().filter(|(at, bytes)| other[at] != **bytes).count();
         assert!(changed > IMAGES * 9 / 10, "{changed}");
@@ -91,18 +91,18 @@ fn a_sample_becomes_the_same_in_any_batch() {
 fn two_of_the_same_operator_draw_apart() {
     let crop = json!({"random_crop": {"input": "image", "size": [20, 20]}});
     let flip = json!({"flip": {"input": "image", "axis": "horizontal", "probability": 0.5}});
-    // If both drew the same, an image would be turned twice or not at all.
+    // If both drew the same number, an image would be flipped twice or not at all.
     let twice = made(&assembler(&[flip.clone(), flip]), &images().rows(), 9, &key());
     let turned = twice.values().filter(|bytes| bytes[1] != 0).count();
     assert!((IMAGES / 4..IMAGES * 3 / 4).contains(&turned), "{turned}");
     let second = json!({"random_crop": {"input": "image", "size": [16, 16]}});
     let corners = made(&assembler(&[crop, second]), &images().rows(), 9, &key());
-    // The first crop's place among 5, and the second's: their sum has more than 5 values.
+    // The first crop has 5 positions; the sum of both crops' positions has more than 5 values.
     let tops: std::collections::BTreeSet<_> = corners.values().map(|bytes| bytes[0]).collect();
     assert!(tops.len() > 5, "{tops:?}");
 }
 
-/// Top left pixels of crops, and how often each place is drawn.
+/// Counts the top left pixels of crops: how often each position is drawn.
 #[test]
 fn crops_are_from_everywhere_and_within() {
     let crop = json!({"random_crop": {"input": "image", "size": [SIDE - 1, SIDE - 2]}});
@@ -113,7 +113,7 @@ fn crops_are_from_everywhere_and_within() {
             made(&assembler, &images().rows(), IMAGES, &DrawKey { epoch, ..key() }).values()
         {
             *seen.entry((bytes[0], bytes[1])).or_insert(0) += 1;
-            // Rows of the crop follow each other.
+            // Consecutive rows of the crop are consecutive in the image.
             assert_eq!(bytes[3 * (SIDE - 2)], bytes[0] + 1);
         }
     }
@@ -124,7 +124,7 @@ fn crops_are_from_everywhere_and_within() {
     assert!(seen.values().all(|count| (300..500).contains(count)), "{seen:?}");
 }
 
-/// How often a flip with a probability turns.
+/// Counts how often a flip with a probability occurs.
 #[test]
 fn flips_are_as_likely_as_they_say() {
     for (probability, range) in [(0.0, 0..1), (0.25, 450..750), (1.0, 2400..2401)] {

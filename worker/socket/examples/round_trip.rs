@@ -1,4 +1,4 @@
-//! What a frame costs: `cargo run --release -p shardfeed-socket --example round_trip`.
+//! Measures the cost of a frame: `cargo run --release -p shardfeed-socket --example round_trip`.
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
 use std::thread;
@@ -8,7 +8,7 @@ use shardfeed_socket::{Connection, SocketError};
 
 const BODY_BYTES: usize = 500;
 const ROUNDS: usize = 100_000;
-/// Frames that lie in the socket at a time; it holds about 270 small ones.
+/// Frames in the socket buffer at a time; it holds about 270 small ones.
 const BURST: usize = 64;
 const FOR_EVER: Duration = Duration::MAX;
 

@@ -1,4 +1,4 @@
-//! The trainer's way to its worker.
+//! Connects a trainer to its worker.
 
 use std::fs;
 use std::io;
@@ -16,12 +16,12 @@ use crate::peer::Peer;
 use crate::preamble::{HandshakeError, Versions, exchange};
 use crate::socket_path::{SOCKET_PATH_BYTES_MAX, is_too_long};
 
-/// How to connect.
+/// Options of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectOptions {
-    /// How long a worker may take to answer: a busy one does so in milliseconds.
+    /// Maximum time for the worker's answer; a busy one answers in milliseconds.
     pub timeout: Duration,
-    /// What this side speaks.
+    /// Protocol versions of this side.
     pub versions: Versions,
 }
 
@@ -31,7 +31,7 @@ impl Default for ConnectOptions {
     }
 }
 
-/// Why there is no connection to the worker at `path`.
+/// Reason why there is no connection to the worker at `path`.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// The path is longer than the system allows.
@@ -42,28 +42,28 @@ pub enum ConnectError {
     PathTooLong {
         /// The path.
         path: PathBuf,
-        /// Its bytes.
+        /// Length of the path in bytes.
         bytes: usize,
     },
-    /// There is nothing.
+    /// The file does not exist.
     #[error("no worker at {path}: there is no such file; is the worker started, is this its path?")]
     Missing {
         /// The path.
         path: PathBuf,
     },
-    /// There is something else.
+    /// The file is not a socket.
     #[error("{path} is not a socket: is this the worker's path?")]
     NotASocket {
         /// The path.
         path: PathBuf,
     },
-    /// Its worker is gone.
+    /// No process listens: the worker has ended.
     #[error("nobody listens at {path}: its worker has ended; start it again")]
     Dead {
         /// The path.
         path: PathBuf,
     },
-    /// This user may not.
+    /// This user has no permission.
     #[error(
         "this user may not connect to {path}: run as the worker's user or add this one to the \
          socket's group"
@@ -72,7 +72,7 @@ pub enum ConnectError {
         /// The path.
         path: PathBuf,
     },
-    /// Someone else's process listens there.
+    /// A process of an untrusted user listens there.
     #[error(
         "{peer} listens at {path}, but that user neither owns the file nor is this one or root: \
          it may not be the worker"
@@ -80,18 +80,18 @@ pub enum ConnectError {
     Foreign {
         /// The path.
         path: PathBuf,
-        /// Who listens.
+        /// Process that listens.
         peer: Peer,
     },
-    /// Its worker does not answer.
+    /// The worker does not answer.
     #[error("the worker at {path} did not answer in {} ms: is it stopped?", .waited.as_millis())]
     Silent {
         /// The path.
         path: PathBuf,
-        /// How long was waited.
+        /// Time waited.
         waited: Duration,
     },
-    /// Its worker closed the connection at once.
+    /// The worker closed the connection at once.
     #[error("the worker at {path} closed the connection at once: it is ending, or see its log")]
     Closed {
         /// The path.
@@ -102,10 +102,10 @@ pub enum ConnectError {
     NotShardfeed {
         /// The path.
         path: PathBuf,
-        /// Its first bytes, escaped and quoted.
+        /// First bytes received, escaped and quoted.
         began_with: String,
     },
-    /// There is no version that both speak.
+    /// The two sides have no version in common.
     #[error(
         "the worker at {path} speaks {theirs} of the trainer protocol, this side {ours}: \
          upgrade the older one"
@@ -113,17 +113,17 @@ pub enum ConnectError {
     Version {
         /// The path.
         path: PathBuf,
-        /// What this side speaks.
+        /// Versions of this side.
         ours: Versions,
-        /// What the worker speaks.
+        /// Versions of the worker.
         theirs: Versions,
     },
-    /// The system refused.
+    /// A system call failed.
     #[error("connect to the worker at {path}: {source}")]
     Io {
         /// The path.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the system.
         source: io::Error,
     },
 }
@@ -170,14 +170,14 @@ fn open(path: &Path, timeout: Duration) -> Result<OwnedFd, ConnectError> {
     let (unix, stream) = (AddressFamily::UNIX, SocketType::STREAM);
     let socket = socket_with(unix, stream, SocketFlags::CLOEXEC, None).map_err(system)?;
     let address = SocketAddrUnix::new(path).map_err(system)?;
-    // A stopped worker's queue of connections may be full. Nothing but this limits the wait; zero
-    // would mean none.
+    // A stopped worker's queue of connections may be full. Only this timeout limits the wait; zero
+    // would mean no limit.
     let limit = Some(timeout.max(Duration::from_millis(1)));
     set_socket_timeout(&socket, Timeout::Send, limit).map_err(system)?;
     let connected = retry_on_intr(|| rustix::net::connect(&socket, &address));
     connected.map_err(|errno| {
         let path = path.to_path_buf();
-        // A dead one may be gone by now, as a worker that starts puts its own in the place.
+        // The file of a dead socket may be gone by now, because a starting worker replaces it.
         let is_other = || fs::metadata(&path).is_ok_and(|found| !found.file_type().is_socket());
         match errno {
             Errno::NOENT | Errno::NOTDIR => ConnectError::Missing { path },

@@ -14,8 +14,9 @@ use crate::preamble::Versions;
 use crate::receiver::Receiver;
 use crate::sender::Sender;
 
-/// Sends messages `Out` and receives messages `In`, over a unix socket whose other end said that it
-/// is shardfeed, too. The connection ends when it is dropped, split or not: with the last half.
+/// Sends messages `Out` and receives messages `In`, over a unix socket after the handshake.
+///
+/// The connection ends when it is dropped or, after a split, with the last half.
 #[derive(Debug)]
 pub struct Connection<Out, In> {
     sender: Sender<Out>,
@@ -31,9 +32,9 @@ impl<Out, In> Connection<Out, In> {
         Self { sender, receiver: Receiver::new(socket), peer, version }
     }
 
-    /// Two connected ends in this process, for tests and measurements.
+    /// Creates two connected ends in this process, for tests and measurements.
     ///
-    /// # Errors  This process can have no more descriptors.
+    /// # Errors  This process cannot open more descriptors.
     pub fn pair() -> io::Result<(Self, Connection<In, Out>)> {
         let (unix, stream) = (AddressFamily::UNIX, SocketType::STREAM);
         let (one, other) = socketpair(unix, stream, SocketFlags::CLOEXEC, None)?;
@@ -42,22 +43,22 @@ impl<Out, In> Connection<Out, In> {
         Ok((Self::new(one, peer, version), Connection::new(other, peer, version)))
     }
 
-    /// Who connected or, for the side that connected, who listens.
+    /// Process that connected or, on the connecting side, listens.
     pub fn peer(&self) -> Peer {
         self.peer
     }
 
-    /// The highest version that both sides speak.
+    /// Highest version that both sides support.
     pub fn version(&self) -> u8 {
         self.version
     }
 
-    /// Its halves, for two threads.
+    /// Splits the connection into its halves, for two threads.
     pub fn split(self) -> (Sender<Out>, Receiver<In>) {
         (self.sender, self.receiver)
     }
 
-    /// Ends the connection: see [`Sender::shutdown`].
+    /// Shuts the connection down: see [`Sender::shutdown`].
     pub fn shutdown(&self) {
         self.sender.shutdown();
     }
@@ -85,7 +86,7 @@ impl<Out: Message, In: Message + Default> Connection<Out, In> {
         self.receiver.recv(timeout)
     }
 
-    /// Receives a message that has come: see [`Receiver::try_recv`].
+    /// Receives a message that has arrived: see [`Receiver::try_recv`].
     ///
     /// # Errors  See [`SocketError`].
     pub fn try_recv(&mut self) -> Result<Option<(In, Option<OwnedFd>)>, SocketError> {

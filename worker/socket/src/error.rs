@@ -1,16 +1,18 @@
-//! What can go wrong on a connection.
+//! Errors of a connection.
 
 use std::io;
 use std::time::Duration;
 
 use crate::frame::FRAME_BYTES_MAX;
 
-/// Why a message was not sent or received. After any of these but [`TooLarge`](Self::TooLarge) and a
-/// [`Stalled`](Self::Stalled) with nothing sent, the connection is of no further use.
+/// Reason why a message was not sent or received.
+///
+/// After any of these except [`TooLarge`](Self::TooLarge), and [`Stalled`](Self::Stalled) with
+/// nothing sent, the connection is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// The peer is gone, or this side has shut the connection down. Everything that the peer had
-    /// sent whole has been received.
+    /// The peer is gone, or this side has shut the connection down. All complete frames of the peer
+    /// have been received.
     #[error("the other side closed the connection")]
     Closed,
     /// The peer did not read.
@@ -19,12 +21,12 @@ pub enum SocketError {
         .waited.as_millis()
     )]
     Stalled {
-        /// How long the frame waited.
+        /// Time that the frame waited.
         waited: Duration,
-        /// Bytes of it that were sent. If none, the same message may be sent again; otherwise the
-        /// connection is shut down.
+        /// Bytes of the frame that were sent. If 0, the same message may be sent again; otherwise
+        /// the connection is shut down.
         sent_bytes: usize,
-        /// Its bytes.
+        /// Size of the frame.
         frame_bytes: usize,
     },
     /// The message does not fit a frame; nothing was sent.
@@ -39,32 +41,32 @@ pub enum SocketError {
          it is broken or of another version"
     )]
     Oversize {
-        /// Bytes that it announced.
+        /// Announced size in bytes.
         bytes: usize,
     },
-    /// A frame said that a descriptor comes with it, and none came.
+    /// A frame announced a descriptor, and none was received.
     #[error("the other side announced a descriptor and sent none: it is broken")]
     NoDescriptor,
-    /// A descriptor came that no frame announced; it is closed.
+    /// A descriptor was received that no frame announced; it is closed.
     #[error("the other side sent a descriptor that it did not announce: it is broken")]
     SurplusDescriptor,
-    /// A descriptor came and this process can have no more of them.
+    /// A descriptor was received, and this process cannot open more.
     #[error("a descriptor was lost as this process has too many open: raise its limit (ulimit -n)")]
     NoRoomForDescriptor,
-    /// A frame is no message of the expected type.
+    /// A frame is not a valid message of the expected type.
     #[error("a frame of {frame_bytes} bytes is no valid message: {source}")]
     Undecodable {
-        /// Its bytes.
+        /// Size of the frame.
         frame_bytes: usize,
-        /// What is wrong with it.
+        /// Decoding error.
         source: prost::DecodeError,
     },
-    /// The system refused.
+    /// A system call failed.
     #[error("{operation} on the trainer socket: {source}")]
     Io {
-        /// What was tried.
+        /// Operation that failed.
         operation: &'static str,
-        /// What the system says.
+        /// Error of the system.
         source: io::Error,
     },
 }

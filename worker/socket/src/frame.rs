@@ -1,7 +1,7 @@
 //! A frame: four bytes of header, then the message.
 
-/// Messages may have this many bytes. The largest that are sent describe a batch or a job, some
-/// kilobytes; the bound is what a broken peer can make this side allocate.
+/// Maximum bytes of a message. The largest sent ones describe a batch or a job, some kilobytes; the
+/// limit bounds the memory that a broken peer can make this side allocate.
 pub const FRAME_BYTES_MAX: usize = 4 << 20;
 
 /// Bytes of a header: the body's length, u32 little-endian, and a flag in its top bit.
@@ -9,12 +9,12 @@ pub(crate) const HEADER_BYTES: usize = 4;
 
 const DESCRIPTOR_FLAG: u32 = 1 << 31;
 
-/// What a frame says of itself.
+/// Header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
-    /// Bytes that follow.
+    /// Bytes of the body.
     pub(crate) body_bytes: usize,
-    /// Whether a descriptor came with the first byte of the header.
+    /// True if a descriptor is sent with the first byte of the header.
     pub(crate) descriptor: bool,
 }
 

@@ -1,9 +1,9 @@
-//! Bytes and descriptors that came, and the frames they make. No system calls.
+//! Received bytes and descriptors, and the frames made of them. No system calls.
 //!
-//! Linux gives the descriptors of a `sendmsg` to the `recvmsg` that reads its first byte. That call
-//! may begin with bytes sent before, but ends with those of the same `sendmsg` at the latest. So one
-//! call brings the descriptors of one `sendmsg`, and a frame's own came with the very call that
-//! brought its first byte.
+//! Linux returns the descriptors of a `sendmsg` from the `recvmsg` that reads its first byte. That
+//! call may begin with bytes sent before, but ends with those of the same `sendmsg` at the latest.
+//! So one call returns the descriptors of one `sendmsg`, and a frame's own descriptor is received
+//! by the same call as its first byte.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -12,29 +12,29 @@ use std::os::fd::OwnedFd;
 use crate::error::SocketError;
 use crate::frame::{FRAME_BYTES_MAX, HEADER_BYTES, Header};
 
-/// Bytes asked for at a time: some hundred small frames. A larger frame gets a larger buffer until
+/// Bytes requested at a time: some hundred small frames. A larger frame gets a larger buffer until
 /// it is taken.
 pub(crate) const BUFFER_BYTES: usize = 64 << 10;
 
 #[derive(Debug)]
 pub(crate) struct Inbox {
-    /// All initialized; `unread` of it came and is not yet taken.
+    /// Fully initialized; the range `unread` was received and not taken yet.
     buffer: Vec<u8>,
     unread: Range<usize>,
-    /// Place of the first unread byte in the stream.
+    /// Position of the first unread byte in the stream.
     at: u64,
-    /// Not yet taken, in order. At most two: see [`Inbox::check_descriptors`].
+    /// Descriptors not taken yet, in order. At most two: see [`Inbox::check_descriptors`].
     descriptors: VecDeque<Arrival>,
 }
 
-/// A descriptor, and the bytes that came in the same call, by their place in the stream.
+/// A descriptor, and the stream positions of the bytes received by the same call.
 #[derive(Debug)]
 struct Arrival {
     descriptor: OwnedFd,
     came_with: Range<u64>,
 }
 
-/// A whole frame.
+/// A complete frame.
 #[derive(Debug)]
 pub(crate) struct Frame<'a> {
     pub(crate) body: &'a [u8],
@@ -51,7 +51,7 @@ impl Inbox {
         }
     }
 
-    /// Room to receive into, at least to the end of the frame that has begun to come.
+    /// Returns the buffer to receive into, at least up to the end of the incomplete frame.
     pub(crate) fn room(&mut self) -> &mut [u8] {
         if self.unread.start > 0 {
             self.buffer.copy_within(self.unread.clone(), 0);
@@ -68,7 +68,7 @@ impl Inbox {
         &mut self.buffer[self.unread.end..]
     }
 
-    /// Notes that one call filled `count` bytes of the room, and what came with them.
+    /// Records that one call received `count` bytes into the buffer, with this descriptor.
     pub(crate) fn received(&mut self, count: usize, descriptor: Option<OwnedFd>) {
         let from = self.at + self.unread.len() as u64;
         self.unread.end += count;
@@ -76,7 +76,7 @@ impl Inbox {
         self.descriptors.extend(descriptor.map(|descriptor| Arrival { descriptor, came_with }));
     }
 
-    /// The next frame, if all of it came.
+    /// Returns the next frame if it is complete.
     pub(crate) fn take(&mut self) -> Result<Option<Frame<'_>>, SocketError> {
         let Some(header) = self.header() else {
             self.check_descriptors(None)?;
@@ -102,14 +102,15 @@ impl Inbox {
         Some(Header::decode(*bytes))
     }
 
-    /// The descriptor of the frame that begins at `at`.
+    /// Takes the descriptor of the frame that begins at `at`.
     fn take_descriptor(&mut self, header: Header) -> Result<Option<OwnedFd>, SocketError> {
         let own = match self.descriptors.front() {
             _ if !header.descriptor => None,
             Some(arrival) if arrival.came_with.contains(&self.at) => self.descriptors.pop_front(),
             _ => return Err(SocketError::NoDescriptor),
         };
-        // One that came before the next frame begins was announced by this one or by none.
+        // A descriptor received before the next frame begins was announced by this frame or by
+        // none.
         let next = self.at + header.frame_bytes() as u64;
         match self.descriptors.front() {
             Some(arrival) if arrival.came_with.end <= next => Err(SocketError::SurplusDescriptor),
@@ -117,8 +118,8 @@ impl Inbox {
         }
     }
 
-    /// Refuses descriptors that cannot be those of the frame that is still coming, so that a peer
-    /// that sends one with each byte of it cannot use up all that this process may have.
+    /// Rejects descriptors that cannot belong to the incomplete frame, so that a peer that sends
+    /// one with each byte cannot exhaust this process's descriptors.
     fn check_descriptors(&self, header: Option<Header>) -> Result<(), SocketError> {
         let announced = header.is_none_or(|header| header.descriptor);
         let fine = |arrival: &Arrival| announced && arrival.came_with.contains(&self.at);
@@ -150,7 +151,7 @@ mod tests {
         inbox.received(bytes.len(), descriptor);
     }
 
-    /// What Linux brings of `sent` in one call of at most `room` bytes.
+    /// Simulates one `recvmsg` of Linux: at most `room` bytes of `sent`.
     fn call(
         sent: &mut VecDeque<(Vec<u8>, Option<OwnedFd>)>,
         room: usize,
@@ -226,7 +227,7 @@ mod tests {
         let mut inbox = Inbox::new();
         put(&mut inbox, &frame(b"a", true), None);
         assert!(matches!(inbox.take(), Err(SocketError::NoDescriptor)));
-        // The next frame's does not do.
+        // The next frame's descriptor does not count.
         let mut inbox = Inbox::new();
         put(&mut inbox, &frame(b"a", true), None);
         put(&mut inbox, &frame(b"b", true), Some(descriptor()));
@@ -237,11 +238,11 @@ mod tests {
     fn a_descriptor_that_is_not_announced_is_refused() {
         let surplus =
             |inbox: &mut Inbox| matches!(inbox.take(), Err(SocketError::SurplusDescriptor));
-        // With a frame that has none.
+        // With a frame that announces none.
         let mut inbox = Inbox::new();
         put(&mut inbox, &frame(b"a", false), Some(descriptor()));
         assert!(surplus(&mut inbox));
-        // Behind the first byte of a frame, whether it has its own or not; while it is incomplete.
+        // After the first byte of an incomplete frame, with or without a descriptor of this frame.
         for (announced, own) in [(false, None), (true, Some(descriptor()))] {
             let bytes = frame(b"abcdef", announced);
             let mut inbox = Inbox::new();

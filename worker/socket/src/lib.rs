@@ -1,9 +1,9 @@
-//! The trainer socket, both sides: frames, the descriptors that travel with them, the handshake.
+//! The trainer socket, both sides: frames, the descriptors sent with them, and the handshake.
 //!
-//! A worker [binds](Listener::bind) a unix socket, a trainer [connects](connect) to it; each tells
-//! the other who it is and which versions it speaks, then both send frames: one message each, with
-//! at most one descriptor. Everything blocks its thread, for at most a time that the caller says.
-//! This crate must never know which messages there are, or what a descriptor is for.
+//! A worker [binds](Listener::bind) a unix socket, a trainer [connects](connect) to it. Both send a
+//! preamble with their versions, then frames: one message each, with at most one descriptor. All
+//! calls block their thread, for at most a time set by the caller. This crate never depends on the
+//! types of messages, or on the purpose of a descriptor.
 //!
 //! Start at [`Connection`].
 #![forbid(unsafe_code)]

@@ -22,21 +22,22 @@ use crate::preamble::{HandshakeError, Versions, exchange};
 use crate::socket_path::{Found, SOCKET_PATH_BYTES_MAX, is_too_long, look};
 use crate::wire::{self, Deadline};
 
-/// Who may connect: the worker's user and the socket's group.
+/// Permissions of the socket: the worker's user and the socket's group.
 const SOCKET_MODE: u32 = 0o660;
 const DIRECTORY_MODE: u32 = 0o750;
 
-/// Connections that may wait to be accepted: more trainers than a host has.
+/// Connections that may wait to be accepted: more than a host has trainers.
 const BACKLOG: i32 = 128;
 
-/// Who is served at a socket, and how.
+/// Options of a listener.
 #[derive(Clone, Debug)]
 pub struct ListenOptions {
-    /// Group of the socket and of its directory if that is made; none leaves it to the system.
+    /// Group of the socket, and of its directory if that is created; `None` leaves it to the
+    /// system.
     pub gid: Option<u32>,
-    /// Which of those who can connect are served.
+    /// Processes that are served, of those that can connect.
     pub allow: Allow,
-    /// What this side speaks.
+    /// Protocol versions of this side.
     pub versions: Versions,
 }
 
@@ -46,7 +47,7 @@ impl Default for ListenOptions {
     }
 }
 
-/// Why a worker cannot listen at `path`. Nothing that was there is changed.
+/// Reason why a worker cannot listen at `path`. Existing files are unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     /// The path is longer than the system allows.
@@ -57,16 +58,16 @@ pub enum BindError {
     PathTooLong {
         /// The path.
         path: PathBuf,
-        /// Its bytes.
+        /// Length of the path in bytes.
         bytes: usize,
     },
-    /// There is something else.
+    /// The file exists and is not a socket.
     #[error("{path} is there and is not a socket: choose another path, or remove it yourself")]
     NotASocket {
         /// The path.
         path: PathBuf,
     },
-    /// Another worker uses it.
+    /// Another worker listens on it.
     #[error(
         "another worker listens on {path}{}: stop it, or choose another path",
         .pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default()
@@ -74,37 +75,38 @@ pub enum BindError {
     Live {
         /// The path.
         path: PathBuf,
-        /// Its process, if that can be told.
+        /// Process id of that worker, if it is known.
         pid: Option<u32>,
     },
-    /// The system refused.
+    /// A system call failed.
     #[error("{operation} for the trainer socket {path}: {source}")]
     Io {
         /// The socket's path.
         path: PathBuf,
-        /// What was tried.
+        /// Operation that failed.
         operation: &'static str,
-        /// What the system says.
+        /// Error of the system.
         source: io::Error,
     },
 }
 
-/// Why nobody was accepted.
+/// Reason why no connection was accepted.
 #[derive(Debug, thiserror::Error)]
 pub enum AcceptError {
-    /// [`Listener::stop`] was called, and all who had connected before are accepted.
+    /// [`Listener::stop`] was called, and all earlier connections are accepted.
     #[error("the trainer socket is stopped")]
     Stopped,
-    /// The system refused, for want of descriptors or memory: worth another try, after a while.
+    /// A system call failed for lack of descriptors or memory: retry after a delay.
     #[error("accept a trainer: {source}")]
     Io {
-        /// What it says.
+        /// Error of the system.
         source: io::Error,
     },
 }
 
-/// A socket that trainers connect to. Its file is removed when it is dropped, unless another worker
-/// has replaced it.
+/// A socket that trainers connect to.
+///
+/// Its file is removed on drop, unless another worker has replaced it.
 #[derive(Debug)]
 pub struct Listener {
     socket: OwnedFd,
@@ -115,7 +117,7 @@ pub struct Listener {
     stopped: AtomicBool,
 }
 
-/// Someone who has connected and not yet said who it is.
+/// A connection before its handshake.
 #[derive(Debug)]
 pub struct Incoming {
     socket: OwnedFd,
@@ -125,9 +127,11 @@ pub struct Incoming {
 }
 
 impl Listener {
-    /// Listens at `path`, whose directory is made if it is not there. A socket that a dead worker
-    /// left is replaced. To see whether a worker is alive it connects to it and leaves: that one's
-    /// [`Incoming::handshake`] then says `Closed`.
+    /// Listens at `path`, and creates its directory if it does not exist.
+    ///
+    /// A socket that a dead worker left is replaced. To check whether that worker is alive, this
+    /// connects to it and disconnects: the live worker's [`Incoming::handshake`] then returns
+    /// `Closed`.
     ///
     /// # Errors  See [`BindError`].
     pub fn bind(path: &Path, options: ListenOptions) -> Result<Self, BindError> {
@@ -139,7 +143,7 @@ impl Listener {
             move |source: io::Error| BindError::Io { path: path.into(), operation, source }
         };
         make_directory(directory(path), options.gid).map_err(refused("make the directory"))?;
-        // Held until the socket listens: nobody else can take it for a dead one before.
+        // Held until the socket listens, so that no other worker takes it for a dead one before.
         let _lock = lock_directory(path).map_err(refused("lock the directory"))?;
         make_way(path)?;
         let socket = open().map_err(refused("open a socket"))?;
@@ -157,7 +161,7 @@ impl Listener {
         Ok(listener)
     }
 
-    /// The next who connected; none if `timeout` passes.
+    /// Returns the next connection; `None` if `timeout` passes.
     ///
     /// # Errors  See [`AcceptError`].
     pub fn accept(&self, timeout: Duration) -> Result<Option<Incoming>, AcceptError> {
@@ -185,14 +189,14 @@ impl Listener {
         }
     }
 
-    /// Refuses further connections; a thread that waits in [`accept`](Self::accept) returns.
+    /// Rejects further connections; a thread that waits in [`accept`](Self::accept) returns.
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
-        // It wakes those who wait. A listening socket that is open can be shut down.
+        // Wakes waiting threads. A listening socket that is open can be shut down.
         let _ = shutdown(&self.socket, Shutdown::Both);
     }
 
-    /// Where it listens.
+    /// Path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -200,7 +204,7 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // Whoever holds the lock (`bind` itself where it fails) leaves a dead socket at worst, which
+        // If the lock is held (by `bind` itself where it fails), a dead socket may be left, which
         // the next worker replaces.
         let Ok(directory) = File::open(directory(&self.path)) else {
             return;
@@ -216,21 +220,22 @@ impl Drop for Listener {
 }
 
 impl Incoming {
-    /// Who it is.
+    /// Process that connected.
     pub fn peer(&self) -> Peer {
         self.peer
     }
 
-    /// Whether it is to be served; one that is not should be told so, after the handshake.
+    /// True if the process is to be served; a rejected one should be notified after the handshake.
     pub fn is_allowed(&self) -> bool {
         self.allowed
     }
 
-    /// Makes sure that it is shardfeed. It may take `timeout`, so other trainers should not have to
-    /// wait for this call.
+    /// Performs the handshake.
     ///
-    /// # Errors  See [`HandshakeError`]. `Closed` is nothing to worry about: some only look whether
-    /// a worker is alive.
+    /// It may take `timeout`, so other trainers should not have to wait for this call.
+    ///
+    /// # Errors  See [`HandshakeError`]. `Closed` is harmless: some only check whether a worker is
+    /// alive.
     pub fn handshake<Out, In>(
         self,
         timeout: Duration,
@@ -240,7 +245,7 @@ impl Incoming {
     }
 }
 
-/// The directory of `path`; one that is named by nothing is the current one.
+/// Directory of `path`; the current one if `path` has no parent.
 fn directory(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -248,7 +253,7 @@ fn directory(path: &Path) -> &Path {
     }
 }
 
-/// Makes `directory`, and those above it, if they are not there.
+/// Creates `directory` and its parents if they do not exist.
 fn make_directory(directory: &Path, gid: Option<u32>) -> io::Result<()> {
     if directory.is_dir() {
         return Ok(());
@@ -257,16 +262,16 @@ fn make_directory(directory: &Path, gid: Option<u32>) -> io::Result<()> {
         make_directory(above, gid)?;
     }
     match DirBuilder::new().mode(DIRECTORY_MODE).create(directory) {
-        // Another worker was faster.
+        // Another worker created it first.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
         made => made?,
     }
     chown(directory, None, gid)?;
-    // The process's umask may have taken the group's bits.
+    // The process's umask may have removed the group's bits.
     fs::set_permissions(directory, Permissions::from_mode(DIRECTORY_MODE))
 }
 
-/// Keeps other workers from doing the same at the same time, until the file is closed.
+/// Locks the directory against other starting workers until the file is closed.
 fn lock_directory(path: &Path) -> io::Result<File> {
     let directory = File::open(directory(path))?;
     retry_on_intr(|| flock(&directory, FlockOperation::LockExclusive))?;
@@ -278,7 +283,7 @@ fn open() -> io::Result<OwnedFd> {
     Ok(socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
 }
 
-/// Removes the socket of a worker that is gone.
+/// Removes the socket of a dead worker.
 fn make_way(path: &Path) -> Result<(), BindError> {
     let refused =
         |operation| move |source: io::Error| BindError::Io { path: path.into(), operation, source };
@@ -294,7 +299,7 @@ fn make_way(path: &Path) -> Result<(), BindError> {
             let pid = Peer::of(&probe).ok().and_then(|peer| peer.pid);
             Err(BindError::Live { path: path.into(), pid })
         }
-        // Its queue is full: alive, if not well.
+        // Its queue is full: alive, but not accepting.
         Err(Errno::AGAIN) => Err(BindError::Live { path: path.into(), pid: None }),
         Err(Errno::CONNREFUSED) => fs::remove_file(path).map_err(refused("remove a dead one")),
         Err(Errno::NOENT) => Ok(()),

@@ -1,4 +1,4 @@
-//! Who is at the other end, and who may be.
+//! Identity of the process at the other end, and the permission to connect.
 
 use std::fmt;
 use std::io;
@@ -10,14 +10,15 @@ use rustix::process::geteuid;
 
 const ROOT: u32 = 0;
 
-/// The process that connected or listens, as it was then; told by the system, not by the process.
+/// The process that connected or listens, as of that time; reported by the kernel, not by the
+/// process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Its process id; none if it is in a container whose processes this one does not see.
+    /// Process id; `None` if the process is in a container whose processes this one cannot see.
     pub pid: Option<u32>,
-    /// Its effective user.
+    /// Effective user id.
     pub uid: u32,
-    /// Its effective group; it may have others that are not told.
+    /// Effective group id; supplementary groups are not reported.
     pub gid: u32,
 }
 
@@ -43,23 +44,23 @@ impl fmt::Display for Peer {
     }
 }
 
-/// Which trainers a worker serves.
+/// Trainers that a worker serves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Allow {
     /// All that the socket file's mode lets connect: its owner, its group, and root.
     #[default]
     FileMode,
-    /// Of these, the worker's own user and root, and those listed here.
+    /// Only the worker's own user, root, and the users and groups listed here.
     Only {
-        /// Users.
+        /// User ids.
         uids: Vec<u32>,
-        /// Groups, as their processes' effective one.
+        /// Group ids, compared with the effective one.
         gids: Vec<u32>,
     },
 }
 
 impl Allow {
-    /// Whether `peer` is to be served.
+    /// Returns true if `peer` is to be served.
     pub fn admits(&self, peer: &Peer) -> bool {
         match self {
             Self::FileMode => true,

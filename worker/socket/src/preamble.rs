@@ -1,4 +1,4 @@
-//! What each side sends before any frame, so that garbage is never parsed.
+//! Preamble that each side sends before any frame, so that foreign data is never parsed.
 
 use std::fmt;
 use std::io;
@@ -12,24 +12,24 @@ use rustix::net::{RecvFlags, recv};
 use crate::error::SocketError;
 use crate::wire::{self, Deadline};
 
-/// Magic, lowest and highest version, and five bytes that are sent as zero and not looked at.
+/// Magic, lowest and highest version, and five bytes that are sent as zero and ignored.
 const PREAMBLE_BYTES: usize = 16;
 const MAGIC: &[u8; 9] = b"shardfeed";
 
-/// Versions of the protocol that one side speaks, both ends included.
+/// Range of protocol versions that one side supports, inclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Versions {
-    /// The lowest.
+    /// Lowest version.
     pub min: u8,
-    /// The highest.
+    /// Highest version.
     pub max: u8,
 }
 
 impl Versions {
-    /// Those of this build.
+    /// Versions of this build.
     pub const OURS: Self = Self { min: 1, max: 1 };
 
-    /// The highest version of both.
+    /// Highest version that both support.
     pub fn common(self, other: Self) -> Option<u8> {
         let highest = self.max.min(other.max);
         (highest >= self.min.max(other.min)).then_some(highest)
@@ -45,44 +45,44 @@ impl fmt::Display for Versions {
     }
 }
 
-/// Why a peer is not one to talk to.
+/// Reason why a handshake failed.
 #[derive(Debug, thiserror::Error)]
 pub enum HandshakeError {
-    /// It said nothing, or too little.
+    /// The peer sent nothing, or too little.
     #[error("the other side did not say who it is in {} ms", .waited.as_millis())]
     Silent {
-        /// How long was waited.
+        /// Time waited.
         waited: Duration,
     },
-    /// It left before it had said anything.
+    /// The peer closed the connection before it sent anything.
     #[error("the other side closed the connection before it said who it is")]
     Closed,
-    /// It speaks something else.
+    /// The peer uses another protocol.
     #[error("the other side is not shardfeed: it began with {began_with}")]
     NotShardfeed {
-        /// Its first bytes, escaped and quoted.
+        /// First bytes received, escaped and quoted.
         began_with: String,
     },
-    /// There is no version that both speak.
+    /// The two sides have no version in common.
     #[error(
         "the other side speaks {theirs} of the trainer protocol, this side {ours}: \
          upgrade the older one"
     )]
     Version {
-        /// What this side speaks.
+        /// Versions of this side.
         ours: Versions,
-        /// What the other side speaks.
+        /// Versions of the other side.
         theirs: Versions,
     },
-    /// The system refused.
+    /// A system call failed.
     #[error("shake hands on the trainer socket: {source}")]
     Io {
-        /// What it says.
+        /// Error of the system.
         source: io::Error,
     },
 }
 
-/// Tells the peer who this is, and reads who it is. Returns the version to use.
+/// Sends the preamble and reads the peer's. Returns the version to use.
 pub(crate) fn exchange(
     socket: BorrowedFd<'_>,
     ours: Versions,
@@ -95,7 +95,7 @@ pub(crate) fn exchange(
     match sent {
         Ok(PREAMBLE_BYTES) => {}
         Ok(_) => return Err(HandshakeError::Io { source: Errno::AGAIN.into() }),
-        // One that said what is wrong and left is to be heard.
+        // A peer that sent its preamble and then closed the connection is still read.
         Err(HandshakeError::Closed) => {}
         Err(error) => return Err(error),
     }
@@ -115,7 +115,7 @@ fn decode(bytes: &[u8; PREAMBLE_BYTES]) -> Versions {
     Versions { min: bytes[MAGIC.len()], max: bytes[MAGIC.len() + 1] }
 }
 
-/// Reads the peer's preamble and nothing behind it, and gives up at the first wrong byte.
+/// Reads exactly the peer's preamble, and stops at the first wrong byte.
 fn read(socket: BorrowedFd<'_>, timeout: Duration) -> Result<[u8; PREAMBLE_BYTES], HandshakeError> {
     let deadline = Deadline::after(timeout);
     let mut bytes = [0; PREAMBLE_BYTES];
@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(versions(2, 5).common(versions(1, 3)), Some(3));
         assert_eq!(versions(1, 1).common(versions(1, 1)), Some(1));
         assert_eq!(versions(1, 2).common(versions(3, 4)), None);
-        // A range that is none.
+        // An invalid range.
         assert_eq!(versions(1, 5).common(versions(4, 2)), None);
     }
 

@@ -17,7 +17,7 @@ use crate::wire::{self, Deadline, Received};
 pub struct Receiver<In> {
     socket: Arc<OwnedFd>,
     inbox: Inbox,
-    /// The stream has ended, or is not what it should be.
+    /// The stream has ended, or an error occurred.
     ended: bool,
     message: PhantomData<fn() -> In>,
 }
@@ -29,23 +29,26 @@ impl<In> Receiver<In> {
 }
 
 impl<In> AsFd for Receiver<In> {
-    /// To wait for more than one connection. Messages may have been received already:
-    /// [`try_recv`](Receiver::try_recv) until it returns none, then wait.
+    /// Descriptor for waiting on more than one connection.
+    ///
+    /// Messages may have been received already: call [`try_recv`](Receiver::try_recv) until it
+    /// returns `None`, then wait.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
 impl<In: Message + Default> Receiver<In> {
-    /// The next message, and the descriptor that was sent with it; none if `timeout` passes without
-    /// a whole one. `Duration::MAX` waits for ever.
+    /// Returns the next message, and the descriptor sent with it.
     ///
-    /// # Errors  See [`SocketError`]: what follows is lost, and the next call says `Closed`.
+    /// `None` if `timeout` passes without a complete one. `Duration::MAX` waits forever.
+    ///
+    /// # Errors  See [`SocketError`]: later messages are lost, and the next call returns `Closed`.
     pub fn recv(
         &mut self,
         timeout: Duration,
     ) -> Result<Option<(In, Option<OwnedFd>)>, SocketError> {
-        // Reading the clock can wait until there is nothing to receive.
+        // The clock is read only if there is nothing to receive.
         let mut deadline = None;
         loop {
             if let Some(message) = self.try_recv()? {
@@ -59,7 +62,7 @@ impl<In: Message + Default> Receiver<In> {
         }
     }
 
-    /// The next message if all of it has come; never waits.
+    /// Returns the next message if it is complete; never waits.
     ///
     /// # Errors  As [`recv`](Self::recv).
     pub fn try_recv(&mut self) -> Result<Option<(In, Option<OwnedFd>)>, SocketError> {

@@ -13,14 +13,14 @@ use crate::frame::{FRAME_BYTES_MAX, Header};
 use crate::inbox::BUFFER_BYTES;
 use crate::wire::{self, Deadline};
 
-/// How long [`Sender::send`] waits for a peer that does not read, unless
-/// [`set_timeout`](Sender::set_timeout) says otherwise. The socket holds some hundred small frames.
+/// Maximum wait of [`Sender::send`] for a peer that does not read, unless changed by
+/// [`set_timeout`](Sender::set_timeout). The socket buffer holds some hundred small frames.
 pub const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often [`Sender::send_while`] asks whether it shall still wait.
+/// Interval at which [`Sender::send_while`] calls `wanted`.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// Sends messages; clones send on the same connection, each frame whole.
+/// Sends messages; clones send on the same connection, and frames are never interleaved.
 #[derive(Debug)]
 pub struct Sender<Out> {
     shared: Arc<Shared>,
@@ -35,10 +35,10 @@ struct Shared {
 
 #[derive(Debug)]
 struct State {
-    /// The frame, kept so that no frame needs an allocation.
+    /// Buffer of the frame, kept so that no frame needs an allocation.
     buffer: Vec<u8>,
     timeout: Duration,
-    /// A frame was begun and not ended: nothing may follow it.
+    /// A frame was partially sent: no other frame may follow it.
     cut: bool,
 }
 
@@ -54,28 +54,32 @@ impl<Out> Sender<Out> {
         Self { shared: Arc::new(Shared { socket, state: Mutex::new(state) }), message: PhantomData }
     }
 
-    /// How long a frame may wait, for all clones.
+    /// Sets the maximum wait of a frame, for all clones.
     pub fn set_timeout(&self, timeout: Duration) {
         self.lock().timeout = timeout;
     }
 
-    /// Ends the connection in both directions: the peer reads what was sent, then an end; a thread
-    /// that waits in [`Receiver::recv`](crate::Receiver::recv) returns.
+    /// Shuts the connection down in both directions.
+    ///
+    /// The peer receives everything that was sent, then the end; a thread that waits in
+    /// [`Receiver::recv`](crate::Receiver::recv) returns.
     pub fn shutdown(&self) {
         wire::end(self.shared.socket.as_fd());
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // `cut` tells whether a panic left a frame unfinished.
+        // `cut` records whether a panic left a frame unfinished.
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<Out: Message> Sender<Out> {
-    /// Sends `message`, and `descriptor` with it, which stays open here. Waits if the peer does not
-    /// read, and for other threads that send.
+    /// Sends `message` with `descriptor`, which stays open here.
     ///
-    /// # Errors  See [`SocketError`]; after `Closed` what the peer had sent can still be received.
+    /// Waits if the peer does not read, and for other threads that send.
+    ///
+    /// # Errors  See [`SocketError`]; after `Closed`, messages that the peer had sent can still be
+    /// received.
     pub fn send(
         &self,
         message: &Out,
@@ -85,10 +89,12 @@ impl<Out: Message> Sender<Out> {
         self.send_patiently(message, descriptor, &mut Patience::Until(deadline))
     }
 
-    /// As [`send`](Self::send), but waits for a peer that does not read for as long as `wanted` says
-    /// so, which is asked four times a second. For a peer that may be paused for minutes.
+    /// As [`send`](Self::send), but waits for a peer that does not read while `wanted` returns
+    /// true.
     ///
-    /// # Errors  See [`SocketError`]: `Stalled` if `wanted` said no.
+    /// `wanted` is called four times per second. For a peer that may be paused for minutes.
+    ///
+    /// # Errors  See [`SocketError`]: `Stalled` if `wanted` returned false.
     pub fn send_while(
         &self,
         message: &Out,
@@ -98,7 +104,8 @@ impl<Out: Message> Sender<Out> {
         self.send_patiently(message, descriptor, &mut Patience::While(wanted))
     }
 
-    /// Other threads may send while none of this frame is sent: the lock is not held meanwhile.
+    /// While no byte of this frame is sent, the lock is released during waits, so other threads may
+    /// send.
     fn send_patiently(
         &self,
         message: &Out,
@@ -138,14 +145,14 @@ impl<Out: Message> Sender<Out> {
     }
 }
 
-/// How long a frame waits for a peer that does not read.
+/// Policy for waiting for a peer that does not read.
 enum Patience<'a> {
     Until(Deadline),
     While(&'a mut dyn FnMut() -> bool),
 }
 
 impl Patience<'_> {
-    /// Waits until the socket takes more; false to give up.
+    /// Waits until the socket accepts more; returns false to give up.
     fn wait(&mut self, socket: BorrowedFd<'_>) -> Result<bool, SocketError> {
         let failed = |errno| SocketError::io("wait to send", errno);
         match self {
@@ -164,7 +171,7 @@ impl Patience<'_> {
 }
 
 impl State {
-    /// Sends what is left of a frame that was begun.
+    /// Sends the rest of a partially sent frame.
     fn send_rest(
         &mut self,
         socket: BorrowedFd<'_>,

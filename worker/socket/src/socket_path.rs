@@ -1,4 +1,4 @@
-//! The socket's place in the file system.
+//! Path of the socket in the file system.
 
 use std::fs;
 use std::io;
@@ -6,10 +6,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-/// Bytes that the path of a unix socket may have on Linux.
+/// Maximum bytes of the path of a unix socket on Linux.
 pub const SOCKET_PATH_BYTES_MAX: usize = 107;
 
-/// What is at a path.
+/// Kind of file at a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     Nothing,
@@ -21,7 +21,7 @@ pub(crate) fn is_too_long(path: &Path) -> bool {
     path.as_os_str().as_bytes().len() > SOCKET_PATH_BYTES_MAX
 }
 
-/// What is at `path`, which is not followed if it is a link.
+/// Returns the kind of file at `path`; a link is not followed.
 pub(crate) fn look(path: &Path) -> io::Result<Found> {
     match fs::symlink_metadata(path) {
         Ok(metadata) if metadata.file_type().is_socket() => Ok(Found::Socket),

@@ -1,4 +1,4 @@
-//! System calls on a connected socket. None of them blocks but [`wait`].
+//! System calls on a connected socket. Only [`wait`] blocks.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -14,7 +14,7 @@ use rustix::net::{
 
 use crate::error::SocketError;
 
-/// A time to give up at; none if it is too far to be told.
+/// End of a wait; `None` if it is too distant to be represented.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline(Option<Instant>);
 
@@ -28,18 +28,18 @@ impl Deadline {
     }
 }
 
-/// What one receiving call brought.
+/// Result of one receive call.
 #[derive(Debug)]
 pub(crate) enum Received {
-    /// Nothing has come.
+    /// No data has arrived.
     Nothing,
-    /// Bytes, at least one.
+    /// At least one byte.
     Bytes { count: usize, descriptor: Option<OwnedFd> },
-    /// Nothing will come any more.
+    /// The stream has ended.
     End,
 }
 
-/// Receives what has come, at most `room`.
+/// Receives available data, at most the size of `room`.
 pub(crate) fn receive(fd: BorrowedFd<'_>, room: &mut [u8]) -> Result<Received, SocketError> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -53,7 +53,7 @@ pub(crate) fn receive(fd: BorrowedFd<'_>, room: &mut [u8]) -> Result<Received, S
             Err(errno) => return Err(SocketError::io("receive", errno)),
         }
     };
-    // The space may hold more than one; those that are not kept are closed here.
+    // The buffer may hold more than one descriptor; surplus ones are closed here.
     let mut descriptors = control.drain().filter_map(|message| match message {
         RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
         _ => None,
@@ -70,8 +70,9 @@ pub(crate) fn receive(fd: BorrowedFd<'_>, room: &mut [u8]) -> Result<Received, S
     }
 }
 
-/// Sends what the socket takes of `bytes`, `descriptor` with the first of them.
-/// Returns how many bytes it took; if none, the descriptor was not sent either.
+/// Sends as many of `bytes` as the socket accepts, with `descriptor` attached to the first byte.
+///
+/// Returns the number of bytes sent; if 0, the descriptor was not sent either.
 pub(crate) fn send(
     fd: BorrowedFd<'_>,
     bytes: &[u8],
@@ -97,10 +98,10 @@ fn is_closed(errno: Errno) -> bool {
     matches!(errno, Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN)
 }
 
-/// Waits until `fd` is ready for `what` or is closed; false if that took too long.
+/// Waits until `fd` is ready for `what` or is closed; returns false after the deadline.
 pub(crate) fn wait(fd: BorrowedFd<'_>, what: PollFlags, deadline: Deadline) -> Result<bool, Errno> {
     loop {
-        // A duration that poll cannot hold is as good as none.
+        // A duration that poll cannot represent means no limit.
         let left = deadline.left().and_then(|left| Timespec::try_from(left).ok());
         match poll(&mut [PollFd::from_borrowed_fd(fd, what)], left.as_ref()) {
             Ok(ready) => return Ok(ready > 0),
@@ -110,8 +111,8 @@ pub(crate) fn wait(fd: BorrowedFd<'_>, what: PollFlags, deadline: Deadline) -> R
     }
 }
 
-/// Ends the connection in both directions; what has come can still be received.
+/// Shuts the connection down in both directions; data that has arrived can still be received.
 pub(crate) fn end(fd: BorrowedFd<'_>) {
-    // It fails only where the peer was faster.
+    // This fails only if the peer closed the connection first.
     let _ = shutdown(fd, Shutdown::Both);
 }

@@ -1,4 +1,4 @@
-//! Frames and descriptors between two ends that keep to the protocol.
+//! Frames and descriptors between two ends that follow the protocol.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -25,7 +25,7 @@ fn ten_thousand_interleaved_frames_keep_their_descriptors() {
     let has_descriptor = |number: u64| number.is_multiple_of(3) || number % 7 == 1;
     let sending = thread::spawn(move || {
         for number in 0..FRAMES {
-            // Sizes from nothing to more than the socket takes at once.
+            // Sizes from 0 to more than the socket accepts at once.
             let bytes = if number % 997 == 0 { 300_000 } else { (number * 37 % 700) as usize };
             let file = files[(number % 8) as usize].as_fd();
             let descriptor = has_descriptor(number).then_some(file);
@@ -83,7 +83,7 @@ fn clones_of_a_sender_send_whole_frames() {
 fn the_largest_message_passes_and_a_larger_one_is_not_sent() {
     let _alone = alone();
     let (one, mut other) = pair();
-    // A note's own bytes: two tags, a number and a length.
+    // Overhead of a note: two tags, a number and a length.
     let largest = Note::new(1, FRAME_BYTES_MAX - 7);
     let larger = Note::new(1, FRAME_BYTES_MAX - 6);
     let error = one.send(&larger, None).unwrap_err();
@@ -139,13 +139,13 @@ fn a_peer_that_does_not_read_is_told_by_the_timeout() {
         error.to_string(),
         format!("the other side took 0 of {frame_bytes} bytes in {ms} ms: is its process stopped?")
     );
-    // Nothing of it was sent: the connection is as good as before.
+    // Nothing of the frame was sent: the connection is still usable.
     for number in 0..sent {
         assert_eq!(other.recv(PATIENCE).unwrap().unwrap().0.number, number);
     }
     sender.send(&Note::new(sent, 100), None).unwrap();
     assert_eq!(other.recv(PATIENCE).unwrap().unwrap().0.number, sent);
-    // A frame that was begun cannot be followed by another.
+    // A partially sent frame cannot be followed by another.
     let error = sender.send(&Note::new(0, 2 << 20), None).unwrap_err();
     assert!(matches!(error, SocketError::Stalled { sent_bytes: 1.., .. }), "{error:?}");
     assert!(matches!(sender.send(&Note::default(), None), Err(SocketError::Closed)));
@@ -166,7 +166,7 @@ fn a_peer_that_is_paused_is_waited_for_as_long_as_the_sender_wants() {
     let (asked, paused) = std::sync::mpsc::sync_channel(0);
     let patient = sender.clone();
     let sending = thread::spawn(move || {
-        // The second frame is larger than the socket: its rest is waited for as well.
+        // The second frame is larger than the socket buffer: the wait includes its rest.
         for bytes in [100, 2 << 20] {
             let mut wanted = || {
                 let _ = asked.send(bytes);
@@ -175,7 +175,8 @@ fn a_peer_that_is_paused_is_waited_for_as_long_as_the_sender_wants() {
             patient.send_while(&Note::new(bytes as u64, bytes), None, &mut wanted).unwrap();
         }
     });
-    // Nobody reads, and while none of the first frame is sent other threads are not kept waiting.
+    // The peer does not read, and while no byte of the first frame is sent, other threads are not
+    // blocked.
     (0..3).for_each(|_| assert_eq!(paused.recv_timeout(PATIENCE).unwrap(), 100));
     let error = sender.send(&Note::default(), None).unwrap_err();
     assert!(matches!(error, SocketError::Stalled { sent_bytes: 0, .. }), "{error:?}");
@@ -184,7 +185,7 @@ fn a_peer_that_is_paused_is_waited_for_as_long_as_the_sender_wants() {
     for bytes in [100, 2 << 20] {
         let received = thread::scope(|scope| {
             let receiving = scope.spawn(|| other.recv(PATIENCE).unwrap().unwrap().0.text.len());
-            // The sender asks until the frame is received.
+            // The sender calls `wanted` until the frame is received.
             while !receiving.is_finished() {
                 let _ = paused.recv_timeout(Duration::from_millis(5));
             }
@@ -194,7 +195,7 @@ fn a_peer_that_is_paused_is_waited_for_as_long_as_the_sender_wants() {
     }
     drop(paused);
     sending.join().unwrap();
-    // One that is not wanted any more ends, and a frame that was begun ends the connection.
+    // A frame that is no longer wanted ends, and if it was partially sent, it ends the connection.
     let error = sender.send_while(&Note::new(0, 2 << 20), None, &mut || false).unwrap_err();
     assert!(matches!(error, SocketError::Stalled { sent_bytes: 1.., .. }), "{error:?}");
     assert!(matches!(sender.send(&Note::default(), None), Err(SocketError::Closed)));
@@ -203,7 +204,8 @@ fn a_peer_that_is_paused_is_waited_for_as_long_as_the_sender_wants() {
 #[test]
 fn what_was_sent_before_the_end_is_still_received() {
     let _alone = alone();
-    // Unread bytes in the end that closes make Linux say ECONNRESET, none make it say the end.
+    // With unread bytes in the closing end Linux returns ECONNRESET, without them the end of the
+    // stream.
     for unread in [0, 3] {
         let (one, other) = pair();
         let (sender, mut receiver) = other.split();

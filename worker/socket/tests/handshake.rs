@@ -1,4 +1,4 @@
-//! Finding each other: the socket's file, who connects, and what each side says first.
+//! Connection setup: the socket's file, peers, and preambles.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -32,7 +32,7 @@ fn next(listener: &Listener) -> Incoming {
     listener.accept(PATIENCE).unwrap().unwrap()
 }
 
-/// The texts of errors, with the folder's name left out.
+/// Returns the texts of errors, with the folder's name replaced.
 fn told(errors: &[&dyn std::fmt::Display], folder: &Path) -> Vec<String> {
     let folder = folder.to_str().unwrap();
     errors.iter().map(|error| error.to_string().replace(folder, "DIR")).collect()
@@ -89,7 +89,8 @@ fn the_directory_is_made_and_the_modes_are_set_whatever_the_umask() {
     let directory = tempfile::tempdir().unwrap();
     for (name, umask) in [("open", 0), ("closed", 0o077)] {
         let path = directory.path().join(name).join("in/worker.sock");
-        // The umask is the process's, and no other test of this binary looks at modes it makes.
+        // The umask is per process, and no other test of this binary checks modes of files that it
+        // creates.
         let before = rustix::process::umask(umask.into());
         let bound = bind(&path);
         rustix::process::umask(before);
@@ -124,7 +125,7 @@ fn a_dead_socket_is_replaced_and_a_live_one_is_not() {
         told(&[&said], directory.path()),
         ["another worker listens on DIR/worker.sock (pid PID): stop it, or choose another path",]
     );
-    // The second one's look was a connection that says nothing and is gone.
+    // The second bind's check was a connection that sent nothing and closed.
     let look = next(&listener).handshake::<Note, Note>(PATIENCE);
     assert!(matches!(look, Err(HandshakeError::Closed)));
     drop(listener);
@@ -262,7 +263,7 @@ fn a_worker_that_says_nothing_is_silent_accepted_or_not() {
         assert!(matches!(result, Err(ConnectError::Silent { waited: SHORT, .. })), "{result:?}");
     };
     silent(connect(&path, &short));
-    // Until nobody else fits its queue.
+    // Until its queue is full.
     rustix::net::listen(&other, 0).unwrap();
     let _queued: Vec<_> = (0..2).map(|_| connect::<Note, Note>(&path, &short)).collect();
     let said: [&dyn std::fmt::Display; 2] =
@@ -293,7 +294,7 @@ fn a_stranger_at_the_workers_socket_is_told_apart() {
         told(&[&error], directory.path()),
         ["the other side did not say who it is in 50 ms",]
     );
-    // It was told who listens all the same.
+    // It received the preamble nevertheless.
     let mut preamble = [0; 16];
     silent.read_exact(&mut preamble).unwrap();
     assert_eq!(&preamble, PREAMBLE);

@@ -1,4 +1,4 @@
-//! Peers that do not keep to the protocol. Each is told by its own error, once.
+//! Peers that violate the protocol. Each violation causes its own error, once.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -21,7 +21,7 @@ fn frame(note: &Note, flag: u32) -> Vec<u8> {
     [(body.len() as u32 | flag).to_le_bytes().as_slice(), &body].concat()
 }
 
-/// The error, which ends the connection for both sides.
+/// Returns the error, which ends the connection for both sides.
 fn only_error(connection: &mut Notes) -> SocketError {
     let error = connection.recv(PATIENCE).unwrap_err();
     assert!(matches!(connection.recv(PATIENCE), Err(SocketError::Closed)));

@@ -1,4 +1,4 @@
-//! Other processes: this test binary again, with a part to play named in its environment.
+//! Tests with other processes: this test binary, started with a role in its environment.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -19,7 +19,7 @@ use shardfeed_socket::{
 
 const PART: &str = "SHARDFEED_SOCKET_TEST_PART";
 const SOCKET: &str = "SHARDFEED_SOCKET_TEST_PATH";
-/// A user that owns nothing here.
+/// A user that owns no file here.
 const NOBODY: u32 = 65_534;
 
 fn dial(path: &Path) -> Result<Notes, ConnectError> {
@@ -48,7 +48,7 @@ impl Player {
         Self { child, says }
     }
 
-    /// The rest of the next line that begins with `what`.
+    /// Returns the rest of the next line that contains `what`.
     fn line(&mut self, what: &str) -> String {
         let mut line = String::new();
         loop {
@@ -58,7 +58,7 @@ impl Player {
                 0,
                 "it ended before it said {what}"
             );
-            // The test harness writes the test's name without a line's end.
+            // The test harness writes the test's name without a line end.
             if let Some((_, rest)) = line.split_once(what) {
                 return rest.trim().to_owned();
             }
@@ -73,7 +73,7 @@ impl Drop for Player {
     }
 }
 
-/// No test unless another one starts this binary to play a part.
+/// Does nothing unless another test starts this binary with a role.
 #[test]
 fn plays_its_part() {
     let Ok(part) = std::env::var(PART) else {
@@ -89,19 +89,20 @@ fn plays_its_part() {
         "listen" => {
             let _listener = Listener::bind(&path, ListenOptions::default()).unwrap();
             say(b"LISTENS\n");
-            // Until the parent is done.
+            // Until the parent ends.
             let _ = std::io::stdin().read(&mut [0]);
         }
         part => panic!("no part {part}"),
     }
 }
 
-/// Past the buffer of `Stdout`: what is said is out, come what may.
+/// Writes past the buffer of `Stdout`, so that the output survives a kill.
 fn say(bytes: &[u8]) {
     assert_eq!(rustix::io::write(std::io::stdout(), bytes).unwrap(), bytes.len());
 }
 
-/// Sends numbered frames, every third with its number in a file, and says each once it is sent.
+/// Sends numbered frames, every third with its number in a file, and writes each number once it is
+/// sent.
 fn send_for_ever(path: &Path) {
     let connection = dial(path).unwrap();
     say(b"STARTS\n");
@@ -136,7 +137,7 @@ fn what_a_killed_process_had_sent_is_received() {
                 Err(error) => break error,
             }
             if received == received_before {
-                // SIGKILL, wherever it is by now.
+                // SIGKILL, at any point of its work.
                 player.child.kill().unwrap();
                 player.child.wait().unwrap();
             }
@@ -145,7 +146,7 @@ fn what_a_killed_process_had_sent_is_received() {
         let mut said = Vec::new();
         player.says.read_to_end(&mut said).unwrap();
         let sent = (said.len() / 8) as u64;
-        // One more may have been sent than it could say.
+        // One more frame may have been sent than the process could report.
         assert!((sent..=sent + 1).contains(&received), "{sent} sent, {received} received");
         assert!(received >= received_before);
     }
@@ -165,7 +166,7 @@ fn a_killed_workers_socket_is_dead_and_replaced() {
     Listener::bind(&path, ListenOptions::default()).unwrap();
 }
 
-/// A directory that everyone may use; none if this is not root, who alone can play other users.
+/// Creates a directory that everyone may use; `None` without root, which is needed for other users.
 fn for_everyone() -> Option<tempfile::TempDir> {
     if !rustix::process::geteuid().is_root() {
         return None;
@@ -221,7 +222,7 @@ fn a_worker_of_another_user_is_trusted_only_at_its_own_file() {
 
 #[test]
 fn a_worker_whose_processes_are_not_seen_has_no_pid() {
-    // Root alone can make a namespace, by a program of util-linux.
+    // Only root can create a namespace, with a program of util-linux.
     let by = Path::new("/usr/bin/unshare");
     let (Some(directory), true) = (for_everyone(), by.exists()) else {
         return;

@@ -1,4 +1,4 @@
-//! `shardfeed dataset add`: gives a cluster a dataset, and waits until it is scanned.
+//! `shardfeed dataset add`: adds a dataset to a cluster, and waits until it is scanned.
 
 use std::time::{Duration, Instant};
 
@@ -14,10 +14,10 @@ use crate::cluster::{Client, ClusterArgs, worker};
 use crate::output::Format;
 use crate::progress;
 
-/// How often it is asked how far the scan is.
+/// Polling interval of the scan's progress.
 const ASK_EVERY: Duration = Duration::from_millis(100);
 
-/// After so long without progress it is looked whether there is a worker at all.
+/// Time without progress after which the reason is checked.
 const IDLE_MAX: Duration = Duration::from_secs(2);
 
 pub(crate) const ABOUT: &str = "\
@@ -36,22 +36,22 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct AddArgs {
-    /// The dataset's name
+    /// Name of the dataset
     name: String,
-    /// Its files: paths, globs in quotes (*, ?, [a-z], **), or @LIST, a text with one in each line; the
-    /// workers look for them
+    /// Files for the workers to find: paths, quoted globs (*, ?, [a-z], **), or @LIST, a text file
+    /// with one per line
     #[arg(required = true, value_name = "PATTERN")]
     patterns: Vec<String>,
-    /// How the files are compressed
+    /// Compression of the files
     #[arg(long, default_value = "auto", value_name = "SCHEME")]
     #[arg(value_parser = PossibleValuesParser::new(["auto", "none", "gzip", "zlib"]))]
     compression: String,
-    /// What is left out of damaged files: nothing, it is an error; what follows where the framing breaks; any
-    /// file with damage
+    /// Policy for damaged files: fail; leave out records from a broken framing on; leave out every
+    /// damaged file
     #[arg(long, default_value = "error", value_name = "POLICY")]
     #[arg(value_parser = PossibleValuesParser::new(["error", "skip-record", "skip-file"]))]
     corrupt: String,
-    /// Wait until it is ready, the default; Ctrl-C ends the waiting, not the scan
+    /// Wait until it is ready (default); Ctrl-C ends the wait, not the scan
     #[arg(long, overrides_with = "no_wait")]
     wait: bool,
     /// Do not wait until it is ready
@@ -81,7 +81,7 @@ pub(crate) fn run(args: &AddArgs, format: Format) -> anyhow::Result<()> {
     Ok(format.print(&DatasetReport::new(dataset))?)
 }
 
-/// Waits until the dataset is ready, whatever becomes of the coordinator in the meantime.
+/// Waits until the dataset is ready, also across restarts of the coordinator.
 fn wait(client: &Client, name: &str) -> anyhow::Result<wire::Dataset> {
     let bar = progress::bytes_bar("waiting", 0);
     let (mut moved, mut told) = (Instant::now(), false);
@@ -123,7 +123,7 @@ fn show(bar: &ProgressBar, dataset: &wire::Dataset) {
     }
 }
 
-/// Says that no worker scans, or makes progress, if so; also where stderr is no terminal.
+/// Reports if there is no worker or no progress, even if stderr is not a terminal.
 fn tell_what_is_waited_for(client: &Client, dataset: &wire::Dataset) -> anyhow::Result<bool> {
     if worker::list(client, false)?.is_empty() {
         tracing::warn!("no worker is live to scan it; `shardfeed worker start` starts one");

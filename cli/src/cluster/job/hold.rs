@@ -1,4 +1,4 @@
-//! `shardfeed job pause`, `resume` and `cancel`: who may read, and who waits.
+//! `shardfeed job pause`, `resume` and `cancel`.
 
 use clap::Args;
 use serde::Serialize;
@@ -27,9 +27,9 @@ Let a paused job go on, or the ranks of a cancelled one start again";
 /// Arguments of `job pause`.
 #[derive(Debug, Args)]
 pub(crate) struct PauseArgs {
-    /// The job's name
+    /// Name of the job
     name: String,
-    /// Why, for those who wonder: it stands in `job show`, in events and in the trainers' logs
+    /// Reason to show in `job show`, in events and in the trainers' logs
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     reason: String,
     #[command(flatten)]
@@ -48,18 +48,18 @@ pub(crate) struct CancelArgs {
 /// Arguments of `job resume`.
 #[derive(Debug, Args)]
 pub(crate) struct ResumeArgs {
-    /// The job's name
+    /// Name of the job
     name: String,
     #[command(flatten)]
     cluster: ClusterArgs,
 }
 
-/// Who holds a job.
+/// A hold of a job.
 #[derive(Debug, Serialize)]
 pub(super) struct HeldReport {
     /// `paused` or `cancelled`.
     pub(super) hold: String,
-    /// Who did it.
+    /// Principal that holds the job.
     pub(super) principal: String,
     pub(super) reason: String,
     pub(super) age_ms: u64,

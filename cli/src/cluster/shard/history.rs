@@ -1,4 +1,4 @@
-//! `shardfeed shard history`: every lease that had a shard, and why it moved.
+//! `shardfeed shard history`: every lease that had a shard, and why it ended.
 
 use std::io::{self, Write};
 
@@ -29,17 +29,17 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct HistoryArgs {
-    /// The shard: its place in the manifest, or a part of its path that no other shard has
+    /// Position of the shard in the manifest, or a part of its path that no other shard has
     #[arg(value_name = "SHARD")]
     shard: String,
     #[command(flatten)]
     of: JobArgs,
-    /// Epoch, from 0 [default: the one that the slowest rank is in]
+    /// Epoch, from 0 [default: the epoch of the slowest rank]
     #[arg(long, value_parser = parse_epoch)]
     epoch: Option<u64>,
 }
 
-/// The history of a shard.
+/// Result of `shard history`.
 #[derive(Debug, Serialize)]
 struct HistoryReport {
     job: String,
@@ -47,12 +47,12 @@ struct HistoryReport {
     ordinal: u64,
     path: String,
     records: u64,
-    /// By generation and rank, then oldest first.
+    /// Leases by generation and rank, then oldest first.
     leases: Vec<LeaseReport>,
-    /// What came back of its group, for others; of a dynamic job.
+    /// Returns of samples of its group, for a dynamic job.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     returns: Vec<ReturnReport>,
-    /// Leases and returns that are not kept any more.
+    /// Number of leases and returns that are no longer kept.
     forgotten: u64,
 }
 
@@ -64,18 +64,18 @@ struct LeaseReport {
     fencing: u64,
     session: u64,
     worker: String,
-    /// Unix ms.
+    /// Time of the grant, Unix ms.
     granted_ms: u64,
-    /// Unix ms; `null`: it lasts.
+    /// Time of the end, Unix ms; `null`: the lease is current.
     ended_ms: Option<u64>,
-    /// Why it ended.
+    /// Reason for the end.
     why: Option<String>,
-    /// First step that was known not to be consumed at its end, or now.
+    /// First step not known to be consumed, at the lease's end or now.
     stood_epoch: u64,
     stood_step: u64,
 }
 
-/// Something that came back.
+/// A return of samples.
 #[derive(Debug, Serialize)]
 struct ReturnReport {
     generation: u64,
@@ -122,7 +122,7 @@ impl HistoryReport {
     }
 }
 
-/// The place of the shard that is meant.
+/// Returns the shard's position in the manifest.
 fn find(client: &Client, args: &HistoryArgs) -> anyhow::Result<u64> {
     if let Ok(ordinal) = args.shard.parse() {
         return Ok(ordinal);
@@ -167,7 +167,7 @@ pub(super) fn run(args: &HistoryArgs, format: Format) -> anyhow::Result<()> {
     Ok(format.print(&HistoryReport::new(args.of.name(), answer))?)
 }
 
-/// Why a lease ended, in words.
+/// Describes why a lease ended.
 fn words(why: &str) -> &str {
     match why {
         "worker_left" => "its worker left",

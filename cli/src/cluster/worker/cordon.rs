@@ -1,4 +1,4 @@
-//! `shardfeed worker cordon`, `uncordon` and `drain`: which workers get work.
+//! `shardfeed worker cordon`, `uncordon` and `drain`: control which workers get work.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,10 @@ use crate::error::Problem;
 use crate::output::Format;
 use crate::progress;
 
-/// How often it is asked what a worker still serves.
+/// Polling interval of the ranks that a worker still serves.
 const ASK_EVERY: Duration = Duration::from_millis(100);
 
-/// A worker that still serves after so long is worth a word, also where stderr is no terminal.
+/// Time after which a worker that still serves is reported, even if stderr is not a terminal.
 const TOLD_AFTER: Duration = Duration::from_secs(10);
 
 pub(crate) const UNCORDON_ABOUT: &str = "\
@@ -32,7 +32,7 @@ until it is stopped; once uncordoned, it gets work again when its process is res
 /// Arguments of `worker cordon` and `uncordon`.
 #[derive(Debug, Args)]
 pub(crate) struct CordonArgs {
-    /// The worker's name
+    /// Name of the worker
     name: String,
     #[command(flatten)]
     cluster: ClusterArgs,
@@ -41,7 +41,7 @@ pub(crate) struct CordonArgs {
 /// Arguments of `worker drain`.
 #[derive(Debug, Args)]
 pub(crate) struct DrainArgs {
-    /// The worker's name
+    /// Name of the worker
     name: String,
     /// Do not wait until it serves nothing
     #[arg(long)]
@@ -57,7 +57,7 @@ fn set(client: &Client, name: &str, cordon: wire::Cordon) -> anyhow::Result<()> 
     });
     match set {
         Ok(wire::CordonWorkerResponse {}) => Ok(()),
-        // If it is not known, that says which there are.
+        // If the worker is unknown, this error lists the known ones.
         Err(error) => find(client, name).and_then(|_| Err(error.into())),
     }
 }
@@ -69,7 +69,7 @@ pub(crate) fn run(args: &CordonArgs, cordon: wire::Cordon, format: Format) -> an
         let before = find(&client, &args.name).map(|worker| worker.cordon());
         set(&client, &args.name, cordon)?;
         if before.is_ok_and(|before| before == wire::Cordon::Draining) {
-            // What a drain began is not taken back: the process serves nobody any more.
+            // A drain cannot be undone: the process serves no trainer any more.
             tracing::warn!(
                 worker = args.name,
                 "it was drained and gets no work until its process is restarted"
@@ -83,7 +83,7 @@ pub(crate) fn run(args: &CordonArgs, cordon: wire::Cordon, format: Format) -> an
             }
         };
     }
-    // A name that nobody has would be cordoned for whoever takes it one day.
+    // An unknown name would cordon a later worker of that name.
     find(&client, &args.name)?;
     set(&client, &args.name, cordon)?;
     Ok(format.print(&WorkerReport::new(find(&client, &args.name)?))?)

@@ -1,4 +1,4 @@
-//! A dataset by what its files look like from outside, and by what lies beside them.
+//! A dataset without a scan: from the properties of its files, and the files beside them.
 
 use std::io::{self, Write};
 
@@ -8,19 +8,20 @@ use shardfeed_agent::{Found, Sidecars};
 use crate::dataset::sidecar::{self, FaultReport};
 use crate::output::{self, Grid, ROWS_LISTED, Report};
 
-/// A dataset that nobody scanned.
+/// A dataset that was not scanned.
 #[derive(Debug, Serialize)]
 pub(super) struct Unscanned {
-    /// The folder that the shards' paths are relative to.
+    /// Folder that the shards' paths are relative to.
     root: String,
     shard_count: usize,
-    /// As files beside the shards say; `null` if not all of them are known.
+    /// Number of records according to files beside the shards; `null` if any shard's number is
+    /// unknown.
     records: Option<u64>,
-    /// Bytes of the files.
+    /// Total size of the files, bytes.
     stored_bytes: u64,
-    /// In manifest order: a shard's place is its ordinal.
+    /// Shards in manifest order: a shard's position is its ordinal.
     shards: Vec<UnscannedShard>,
-    /// What is wrong with files beside the shards, or between them.
+    /// Faults of files beside the shards, or contradictions between them.
     sidecar_faults: Vec<FaultReport>,
     #[serde(skip)]
     shards_listed: usize,
@@ -29,10 +30,10 @@ pub(super) struct Unscanned {
 #[derive(Debug, Serialize)]
 struct UnscannedShard {
     path: String,
-    /// `null`: nothing beside it says, or what says so differs.
+    /// `null`: no file beside it has the number, or several have different numbers.
     records: Option<u64>,
     stored_bytes: u64,
-    /// The files that say so, absolute.
+    /// Absolute paths of the files with this number.
     records_by: Vec<String>,
 }
 
@@ -47,7 +48,7 @@ impl Unscanned {
             records_by: sidecars.counts(shard).iter().map(|c| c.by.display().to_string()).collect(),
         });
         let shards: Vec<_> = shards.collect();
-        // Where two say different numbers, one of them is compared with the other.
+        // If two files have different numbers, one of them is compared with the other.
         let first: Vec<_> = (0..shards.len())
             .map(|shard| sidecars.counts(shard).first().map(|count| count.records))
             .collect();

@@ -1,4 +1,4 @@
-//! What about a dataset costs more than it must, or looks like a mistake.
+//! Findings: properties of a dataset that cost more than necessary or look like mistakes.
 
 use serde::Serialize;
 use shardfeed_tfrecord::Compression;
@@ -8,42 +8,44 @@ use super::tally::Tally;
 use super::{Sampled, ShardFacts};
 use crate::output::{count, counted, size};
 
-/// What `dataset write` makes unless told otherwise, and what most people recommend.
+/// Default shard size of `dataset write`, and a common recommendation.
 const SHARD_BYTES_GOOD: u64 = 150_000_000;
 
-/// Shards of less, on average, cost more in opening than in reading.
+/// Average shard size below which opening costs more than reading.
 const SHARD_BYTES_LOW: u64 = 16_000_000;
 
-/// As many small shards as nobody minds.
+/// Number of small shards that causes no finding.
 const SMALL_SHARDS_MAX: usize = 31;
 
-/// A shard of more is slow to copy and to check, and a store's client or a cache has to keep it whole.
+/// Maximum size of a shard: a larger one is slow to copy and check, and a store's client or a cache
+/// keeps it whole.
 const SHARD_BYTES_HIGH: u64 = 2_000_000_000;
 
-/// A compressed shard of more, inflated: whoever resumes in it inflates it up to there.
+/// Maximum uncompressed size of a compressed shard: a run that resumes inside it inflates it up to
+/// that position.
 const STREAM_BYTES_HIGH: u64 = 500_000_000;
 
-/// With fewer shards the order of shards mixes next to nothing.
+/// Number of shards below which shuffling the order of shards mixes hardly anything.
 const SHARDS_LOW: usize = 8;
 
-/// Files that take more than this part of what is in them are not worth inflating, in percent.
+/// Percentage of the uncompressed size above which compression is not worth inflating.
 const USELESS_PERCENT: u64 = 90;
 
-/// Records that would shrink to less than this are worth compressing for some, in percent.
+/// Percentage of the uncompressed size below which compression may be worthwhile.
 const WORTH_PERCENT: u64 = 50;
 
-/// Features that are named in one finding; the others are counted.
+/// Maximum number of features named in one finding; the others are counted.
 const NAMED_MAX: usize = 5;
 
-/// What is known of a dataset.
+/// Facts about a dataset.
 pub(super) struct Facts<'a> {
     pub(super) shards: &'a [ShardFacts],
     pub(super) tally: &'a Tally,
-    /// Ranks, if they were told.
+    /// Number of ranks, if it was given.
     pub(super) world_size: Option<u32>,
 }
 
-/// Something to know about a dataset, and what to do about it.
+/// A finding about a dataset, with advice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Finding {
     pub(super) kind: FindingKind,
@@ -51,7 +53,7 @@ pub(super) struct Finding {
     pub(super) advice: String,
 }
 
-/// What a finding is about.
+/// Kind of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum FindingKind {
@@ -68,7 +70,7 @@ pub(super) enum FindingKind {
     NotFinite,
 }
 
-/// All findings, those on shards first.
+/// Returns all findings, those about shards first.
 pub(super) fn findings(facts: &Facts<'_>) -> Vec<Finding> {
     let about =
         [small, large, few, uneven, empty, mixed, useless, worthwhile, kinds, types, not_finite];
@@ -84,7 +86,7 @@ impl Facts<'_> {
         self.shards.iter().filter(|shard| shard.records > 0)
     }
 
-    /// Shards of a good size that would hold all.
+    /// Number of shards of a good size that would hold all data.
     fn shards_good(&self) -> u64 {
         let good = self.stored_bytes().div_ceil(SHARD_BYTES_GOOD).max(1);
         good.max(self.world_size.map_or(1, u64::from))
@@ -179,7 +181,7 @@ fn uneven(facts: &Facts<'_>) -> Option<Finding> {
     }
     let largest = facts.with_records().max_by_key(|shard| shard.records)?;
     let smallest = facts.with_records().min_by_key(|shard| shard.records)?;
-    // The last one that a writer fills is often short, and harms nobody.
+    // The last shard of a writer is often short, which is harmless.
     let short = facts.with_records().filter(|shard| shard.records < mean / 2).count();
     if largest.records <= 2 * mean && short <= 1 {
         return None;
@@ -304,7 +306,7 @@ fn not_finite(facts: &Facts<'_>) -> Option<Finding> {
     found(FindingKind::NotFinite, listed(&named)?, advice)
 }
 
-/// The first of these sentences, and how many there are more; `None` without any.
+/// Joins the first sentences and the number of further ones; `None` if there are none.
 fn listed(named: &[String]) -> Option<String> {
     let shown = named.get(..NAMED_MAX.min(named.len())).filter(|shown| !shown.is_empty())?;
     let mut text = shown.join(", ");
@@ -314,7 +316,7 @@ fn listed(named: &[String]) -> Option<String> {
     Some(text)
 }
 
-/// How much `part` is of `whole`; `None` of nothing.
+/// Returns `part` as a percentage of `whole`, rounded up; `None` if `whole` is 0.
 fn percent(part: u64, whole: u64) -> Option<u64> {
     (whole > 0).then(|| (u128::from(part) * 100).div_ceil(u128::from(whole)) as u64)
 }
@@ -341,7 +343,7 @@ mod tests {
         ShardFacts { stream_bytes, compression, ..shard(path, 100, stored_bytes) }
     }
 
-    /// A tally of as many records as the shards say.
+    /// A tally with the number of records of the shards.
     fn tally(shards: &[ShardFacts]) -> Tally {
         let mut tally = Tally::default();
         let records: u64 = shards.iter().map(|shard| shard.records).sum();
@@ -363,7 +365,7 @@ mod tests {
         assert_eq!(of(&many(100, 10, 150_000_000), None), []);
         assert_eq!(of(&many(100, 10, 150_000_000), Some(100)), []);
         assert_eq!(of(&many(3, 1, 2_000), None), []);
-        // The last one is short.
+        // The last shard is short.
         let mut shards = many(10, 10, 150_000_000);
         shards[9].records = 1;
         assert_eq!(of(&shards, None), []);
@@ -375,7 +377,7 @@ mod tests {
         use FindingKind::*;
         assert_eq!(of(&many(32, 1, 15_999_999), None), [ShardsSmall]);
         assert_eq!(of(&many(31, 1, 15_999_999), None), []);
-        // They are small because there are many ranks.
+        // The shards are small because there are many ranks.
         assert_eq!(of(&many(32, 1, 15_999_999), Some(32)), []);
         assert_eq!(of(&many(8, 1, 2_000_000_001), None), [ShardsLarge]);
         assert_eq!(of(&[gzip("a", 400_000_000, 500_000_001)], None), [ShardsLarge]);

@@ -1,21 +1,21 @@
-//! Which values a feature has and how often each, as long as these are few.
+//! Counts the values of a feature, as long as there are few different ones.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
 
-/// Values that are counted one by one; with more of them nothing is.
+/// Maximum number of different values; if there are more, none is counted.
 pub(super) const LABELS_MAX: usize = 4_096;
 
-/// Bytes of a string that may be a label; longer ones are content.
+/// Maximum length of a string that may be a label, bytes; longer ones are content.
 pub(super) const LABEL_BYTES_MAX: usize = 64;
 
-/// Values with how often each was there.
+/// Values with their counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Labels<T: Ord> {
     Counted(BTreeMap<T, u64>),
-    /// There are more than `LABELS_MAX`.
+    /// There are more than `LABELS_MAX` different values.
     TooMany,
-    /// One is longer than `LABEL_BYTES_MAX`; then nobody cares how many there are.
+    /// A value is longer than `LABEL_BYTES_MAX`, so that the values are not labels.
     TooLong,
 }
 

@@ -1,28 +1,28 @@
-//! Least, greatest and mean of numbers, so that parts give what the whole gives.
+//! Minimum, maximum and mean of numbers, exact when parts are merged.
 //!
-//! Files are read side by side and their results put together in any order. Sums are therefore exact:
+//! Files are read in parallel and their results are merged in any order. Sums are therefore exact:
 //! the same files give the same figures, to the last digit, with any number of threads.
 
-/// Of integers: values, lengths, counts.
+/// Statistics of integers: values, lengths, counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Integers {
     range: Option<(i64, i64)>,
     count: u64,
-    /// Holds 2^64 of the largest.
+    /// Holds 2^64 of the largest values.
     sum: i128,
 }
 
-/// The exponents that a float32 can have.
+/// Number of exponents of a float32.
 const EXPONENTS: usize = 256;
 
-/// Of float32.
+/// Statistics of float32 values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Floats {
-    /// Least and greatest finite value, by their bits: -0 is below 0.
+    /// Minimum and maximum finite value, by their bits: -0 is below 0.
     range: Option<(u32, u32)>,
     finite: u64,
     not_finite: u64,
-    /// The sum of the mantissas of each exponent: exact, as each has 24 bits.
+    /// Sum of the mantissas of each exponent: exact, as each has 24 bits.
     mantissas: Box<[i128; EXPONENTS]>,
 }
 
@@ -56,12 +56,12 @@ impl Integers {
         self.sum
     }
 
-    /// Least and greatest; `None` without values.
+    /// Minimum and maximum; `None` without values.
     pub(super) fn range(&self) -> Option<(i64, i64)> {
         self.range
     }
 
-    /// `None` without values.
+    /// Mean; `None` without values.
     pub(super) fn mean(&self) -> Option<f64> {
         (self.count > 0).then(|| self.sum as f64 / self.count as f64)
     }
@@ -84,7 +84,7 @@ impl Floats {
         self.finite += 1;
         let bits = value.to_bits();
         let exponent = (bits >> 23 & 0xff) as usize;
-        // A number without an exponent has the least one, and no leading 1.
+        // A subnormal number has the lowest exponent, and no leading 1.
         let leading = if exponent == 0 { 0 } else { 1 << 23 };
         let mantissa = i128::from(bits & 0x7f_ffff | leading);
         let signed = if value.is_sign_negative() { -mantissa } else { mantissa };
@@ -112,12 +112,12 @@ impl Floats {
         }
     }
 
-    /// Infinities and what is no number.
+    /// Number of infinities and NaN.
     pub(super) fn not_finite(&self) -> u64 {
         self.not_finite
     }
 
-    /// Least and greatest finite value; `None` without any.
+    /// Minimum and maximum finite value; `None` without any.
     pub(super) fn range(&self) -> Option<(f32, f32)> {
         self.range.map(|(min, max)| (f32::from_bits(min), f32::from_bits(max)))
     }
@@ -125,7 +125,7 @@ impl Floats {
     /// Mean of the finite values; `None` without any.
     pub(super) fn mean(&self) -> Option<f64> {
         let scaled = self.mantissas.iter().enumerate().map(|(exponent, &sum)| {
-            // An exponent e stands for mantissa x 2^(e - 150).
+            // An exponent e means mantissa x 2^(e - 150).
             sum as f64 * 2_f64.powi(exponent as i32 - 150)
         });
         (self.finite > 0).then(|| scaled.sum::<f64>() / self.finite as f64)

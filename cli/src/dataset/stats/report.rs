@@ -1,4 +1,4 @@
-//! How stats are told.
+//! Reports of stats.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,31 +16,32 @@ use super::sizes::Sizes;
 use super::tally::{FeatureTally, Tally, Typed};
 use crate::output::{self, Grid, ROWS_LISTED, Report};
 
-/// Values of a feature that a table lists, unless all are asked for.
+/// Maximum number of values of a feature that a table lists without `--all`.
 const VALUES_LISTED: usize = 10;
 
-/// A dataset's records, added up.
+/// Statistics of a dataset's records.
 #[derive(Debug, Serialize)]
 pub(super) struct Stats {
-    /// The folder that the shards' paths are relative to.
+    /// Folder that the shards' paths are relative to.
     root: String,
     shard_count: usize,
     records: u64,
-    /// Records that are a `tf.train.Example`.
+    /// Number of records that are a `tf.train.Example`.
     examples: u64,
-    /// Bytes of the files.
+    /// Total size of the files, bytes.
     stored_bytes: u64,
-    /// Bytes of all records, uncompressed, without framing.
+    /// Total size of all records, bytes, uncompressed, without framing.
     data_bytes: u64,
-    /// Bytes of a record, without framing; `null` without records.
+    /// Size of a record without framing, bytes; `null` without records.
     record_bytes: Option<RecordBytes>,
-    /// Records of a shard; `null` without shards.
+    /// Records per shard; `null` without shards.
     shard_records: Option<Spread>,
-    /// Bytes of a file.
+    /// Size of a file, bytes.
     shard_bytes: Option<Spread>,
-    /// By name, bytewise; one with values of several types once for each.
+    /// Features by name, in bytewise order; a feature with values of several types has one entry
+    /// for each.
     features: Vec<FeatureReport>,
-    /// Whether there are more features than are looked at.
+    /// True if there are more features than are examined.
     has_more_features: bool,
     findings: Vec<Finding>,
     #[serde(skip)]
@@ -56,7 +57,7 @@ struct RecordBytes {
     max: i64,
 }
 
-/// Least, mean and greatest.
+/// Minimum, mean and maximum.
 #[derive(Debug, Serialize)]
 struct Spread {
     min: i64,
@@ -64,32 +65,33 @@ struct Spread {
     max: i64,
 }
 
-/// A feature's values of one type.
+/// Values of a feature with one type.
 #[derive(Debug, Serialize)]
 struct FeatureReport {
     name: String,
     dtype: DType,
-    /// Records that have it, with values of this type.
+    /// Number of records that have it with values of this type.
     records: u64,
-    /// Values in each of these records.
+    /// Number of values in each of these records.
     values: Spread,
-    /// Of the finite numbers; `null` for bytes, and without values.
+    /// Range of the finite numbers; `null` for bytes, and without values.
     range: Option<Range>,
-    /// Of each byte string, in bytes; `null` for numbers, and without values.
+    /// Length of each byte string, bytes; `null` for numbers, and without values.
     lengths: Option<Spread>,
-    /// Infinities and NaN; `null` but for float32.
+    /// Number of infinities and NaN; `null` except for float32.
     not_finite: Option<u64>,
-    /// Different values; `null` where they are not counted.
+    /// Number of different values; `null` if they are not counted.
     distinct: Option<usize>,
-    /// Why they are not: there are more than 4,096, or one is longer than 64 bytes, or they are float32.
+    /// Reason why they are not counted: there are more than 4,096, or one is longer than 64 bytes,
+    /// or they are float32.
     distinct_unknown: Option<Unknown>,
-    /// Each value with how often it is there, in order; `null` where they are not counted.
+    /// Each value with its count, in order; `null` if they are not counted.
     labels: Option<Vec<Label>>,
-    /// What to pass to `Loader(features=)`.
+    /// Suggested entry for `Loader(features=)`.
     suggested: String,
 }
 
-/// Least, mean and greatest number.
+/// Minimum, mean and maximum number.
 #[derive(Debug, Serialize)]
 struct Range {
     min: Number,
@@ -122,11 +124,11 @@ struct Label {
 #[serde(untagged)]
 enum Text {
     Int64(i64),
-    /// As it is if it is UTF-8, else with escapes.
+    /// Unchanged if it is UTF-8, otherwise with escapes.
     Bytes(String),
 }
 
-/// How much a table shows.
+/// Extent of a table.
 #[derive(Clone, Copy, Debug)]
 struct Listed {
     features: usize,
@@ -185,7 +187,7 @@ impl Spread {
     }
 }
 
-/// What is to be told of a feature: a report for each type that it has.
+/// Returns the reports of a feature: one for each type that it has.
 fn reports(name: &str, feature: FeatureTally, records: u64) -> Vec<FeatureReport> {
     let FeatureTally { int64, float32, bytes } = feature;
     let integers = new(name, DType::Int64, &int64, records).map(|report| {
@@ -215,7 +217,8 @@ fn reports(name: &str, feature: FeatureTally, records: u64) -> Vec<FeatureReport
     [integers, floats, strings].into_iter().flatten().collect()
 }
 
-/// A report without what depends on the type; `None` if no record has values of it.
+/// Creates a report without the fields that depend on the type; `None` if no record has values of
+/// it.
 fn new<V>(name: &str, dtype: DType, typed: &Typed<V>, records: u64) -> Option<FeatureReport> {
     let values = Spread::of(&typed.counts)?;
     let dtype_name = match dtype {
@@ -247,7 +250,7 @@ fn new<V>(name: &str, dtype: DType, typed: &Typed<V>, records: u64) -> Option<Fe
 }
 
 impl FeatureReport {
-    /// The report with what is known of its different values.
+    /// Adds the counts of different values to the report.
     fn counted<T: Ord>(self, labels: &Labels<T>, text: impl Fn(&T) -> Text) -> Self {
         let Some(counted) = labels.counted() else {
             let unknown = match labels {
@@ -283,7 +286,7 @@ impl FeatureReport {
     }
 }
 
-/// Bytes as text: as they are if they are UTF-8, else with escapes.
+/// Returns bytes as text: unchanged if they are UTF-8, otherwise with escapes.
 fn text(bytes: &[u8]) -> Cow<'_, str> {
     match std::str::from_utf8(bytes) {
         Ok(text) => Cow::Borrowed(text),
@@ -291,7 +294,7 @@ fn text(bytes: &[u8]) -> Cow<'_, str> {
     }
 }
 
-/// A number to six digits.
+/// Formats a number with six digits.
 fn figure(number: f64) -> String {
     let size = number.abs();
     if number == 0.0 {
@@ -327,7 +330,7 @@ impl fmt::Display for Text {
 }
 
 impl Spread {
-    /// The ends as people say them; one if they are the same.
+    /// Formats the minimum and maximum; a single number if they are the same.
     fn ends(&self) -> String {
         let said = |number: i64| output::count(number.unsigned_abs());
         match self.min == self.max {
@@ -418,7 +421,7 @@ impl Stats {
         }
     }
 
-    /// Writes how often each value of those features is there that have few.
+    /// Writes the count of each value for the features with few values.
     fn write_labels(&self, out: &mut dyn Write) -> io::Result<()> {
         let mut is_first = true;
         for feature in self.features.iter().take(self.listed.features) {

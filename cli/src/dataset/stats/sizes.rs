@@ -1,18 +1,18 @@
-//! How large records are: a histogram that is exact for small ones and near for large ones.
+//! Histogram of record sizes: exact for small ones, approximate for large ones.
 
 use super::numbers::Integers;
 
-/// Sizes below this have a bucket each.
+/// Sizes below this have one bucket each.
 const EXACT: u64 = 256;
 
-/// Buckets between a power of two and the next: none is wider than one 128th of its sizes.
+/// Buckets between two powers of two: none is wider than 1/128 of its sizes.
 const BUCKETS_PER_DOUBLING: u64 = EXACT / 2;
 
-/// Record sizes, in bytes.
+/// Record sizes, bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sizes {
     integers: Integers,
-    /// How many sizes are in each bucket; as long as the largest size needs.
+    /// Number of sizes in each bucket, up to the bucket of the largest size.
     buckets: Vec<u64>,
 }
 
@@ -36,12 +36,13 @@ impl Sizes {
         }
     }
 
-    /// Least, greatest, sum and number of them.
+    /// Minimum, maximum, sum and number of the sizes.
     pub(super) fn integers(&self) -> &Integers {
         &self.integers
     }
 
-    /// The size that `percent` of the records do not exceed, or up to 1/128 more; `None` without records.
+    /// Returns the size that `percent` of the records do not exceed, or up to 1/128 more; `None`
+    /// without records.
     pub(super) fn percentile(&self, percent: u64) -> Option<u64> {
         let (min, max) = self.integers.range()?;
         let wanted = (u128::from(self.integers.count()) * u128::from(percent)).div_ceil(100);
@@ -59,13 +60,13 @@ fn bucket_of(bytes: u64) -> usize {
     if bytes < EXACT {
         return bytes as usize;
     }
-    // How far down the top eight bits go.
+    // Number of bits below the top eight bits.
     let shift = u64::from(bytes.ilog2() - EXACT.ilog2() + 1);
     let place = (bytes >> shift) - BUCKETS_PER_DOUBLING;
     (EXACT + (shift - 1) * BUCKETS_PER_DOUBLING + place) as usize
 }
 
-/// The largest size in a bucket.
+/// Returns the largest size in a bucket.
 fn last_of(bucket: u64) -> u64 {
     if bucket < EXACT {
         return bucket;

@@ -1,4 +1,4 @@
-//! What many records are made of, added up; parts put together are the whole.
+//! Tallies of records; merging the tallies of parts gives the tally of the whole.
 
 use std::collections::BTreeMap;
 
@@ -8,27 +8,27 @@ use super::labels::Labels;
 use super::numbers::{Floats, Integers};
 use super::sizes::Sizes;
 
-/// Features that are looked at: the first ones in bytewise order. A dataset has tens of them; more are
-/// keys made of data, and would be held all.
+/// Maximum number of examined features: the first ones in bytewise order. A dataset has tens of
+/// features; more are keys made from data, and would all be kept in memory.
 pub(super) const FEATURES_MAX: usize = 1_000;
 
-/// Bytes of a feature's name that is looked at.
+/// Maximum length of an examined feature's name, bytes.
 pub(super) const NAME_BYTES_MAX: usize = 1_024;
 
-/// Records, added up.
+/// Tally of records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
     pub(super) sizes: Sizes,
-    /// Records that are Examples.
+    /// Number of records that are Examples.
     pub(super) examples: u64,
-    /// By name.
+    /// Features by name.
     pub(super) features: BTreeMap<Vec<u8>, FeatureTally>,
-    /// Whether there are features that were not looked at.
+    /// True if there are features that were not examined.
     pub(super) has_more_features: bool,
 }
 
-/// A feature, added up over records. One that has values of several types is a mistake of whoever wrote it,
-/// and is shown as what it is.
+/// Tally of a feature. Values of several types are probably a mistake of the writer, and are shown
+/// as they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct FeatureTally {
     pub(super) int64: Typed<IntegerValues>,
@@ -39,7 +39,7 @@ pub(super) struct FeatureTally {
 /// Values of one type.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Typed<V> {
-    /// How many values each record has that has the feature.
+    /// Number of values in each record that has the feature.
     pub(super) counts: Integers,
     pub(super) values: V,
 }
@@ -52,7 +52,7 @@ pub(super) struct IntegerValues {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct BytesValues {
-    /// In bytes.
+    /// Lengths, bytes.
     pub(super) lengths: Integers,
     pub(super) labels: Labels<Vec<u8>>,
 }
@@ -65,7 +65,7 @@ impl Tally {
             return;
         };
         self.examples += 1;
-        // Of a key that comes twice, the last one with values is what readers take.
+        // If a key occurs twice, readers use the last one with values.
         features.reverse();
         features.retain(|feature| feature.values.is_some());
         features.sort_by_key(|feature| feature.name);
@@ -78,7 +78,7 @@ impl Tally {
         }
     }
 
-    /// The feature of this name; `None` if it is none of those that are looked at.
+    /// Returns the feature of this name; `None` if it is not examined.
     fn feature(&mut self, name: &[u8]) -> Option<&mut FeatureTally> {
         if !self.features.contains_key(name) {
             if name.len() > NAME_BYTES_MAX {
@@ -91,8 +91,8 @@ impl Tally {
         self.features.get_mut(name)
     }
 
-    /// Keeps the first features. One that belongs to the first of all is among the first of any part, so
-    /// nothing is lost of those that stay.
+    /// Keeps the first features. A feature among the first of the whole is also among the first of
+    /// every part, so that the kept features are complete.
     fn drop_last_features(&mut self) {
         while self.features.len() > FEATURES_MAX {
             self.features.pop_last();
@@ -100,7 +100,7 @@ impl Tally {
         }
     }
 
-    /// Adds what was found in other records.
+    /// Merges the tally of other records.
     pub(super) fn merge(&mut self, other: Self) {
         self.sizes.merge(&other.sizes);
         self.examples += other.examples;
@@ -218,7 +218,8 @@ mod tests {
         assert!(found.has_more_features && found.features.is_empty());
     }
 
-    /// Records of a few features, some of which change their type, and some that are no Examples.
+    /// Records with a few features, some of which change their type, and some records that are not
+    /// Examples.
     fn records() -> impl Strategy<Value = Vec<Vec<u8>>> {
         let feature = (0..4_u8, prop::collection::vec(any::<i16>(), 0..4), 0..3_u8);
         let record = prop::collection::vec(feature, 0..4).prop_map(|features| {

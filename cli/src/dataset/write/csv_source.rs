@@ -1,4 +1,4 @@
-//! A CSV file: one record each row.
+//! A CSV file as a source: one record per row.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, Metadata};
@@ -15,21 +15,22 @@ use super::whole;
 use crate::error::Problem;
 use crate::progress;
 
-/// Read at a time. Rows are read in any order, so more would be thrown away mostly.
+/// Size of one read, bytes. Rows are read in any order, so most of a larger read would be
+/// discarded.
 const BUFFER_BYTES: usize = 16 << 10;
 
-/// The rows of a CSV file; only their places are held.
+/// The rows of a CSV file; only their offsets are kept.
 #[derive(Debug)]
 pub(crate) struct CsvSource {
     path: PathBuf,
     stamp: Stamp,
     columns: Vec<Column>,
-    /// Where each row starts.
+    /// Offset of each row's start.
     offsets: Vec<u64>,
     record_bytes: Vec<u64>,
 }
 
-/// How the file looked.
+/// Size and modification time of the file.
 #[derive(Debug, PartialEq, Eq)]
 struct Stamp {
     bytes: u64,
@@ -42,7 +43,7 @@ struct Column {
     dtype: DType,
 }
 
-/// What a column's values allow.
+/// Types that a column's values allow.
 #[derive(Clone, Copy)]
 struct Evidence {
     integers: bool,
@@ -50,7 +51,7 @@ struct Evidence {
     any: bool,
 }
 
-/// A value, in the form that features want.
+/// A value, in the form that features need.
 enum Cell<'a> {
     Int64([i64; 1]),
     Float32([f32; 1]),
@@ -60,7 +61,8 @@ enum Cell<'a> {
 impl CsvSource {
     /// Reads the file twice: for the columns' types, then for the records' sizes.
     ///
-    /// # Errors  No rows; rows of different lengths; columns without a name or with the same one.
+    /// # Errors
+    /// No rows; rows of different lengths; columns without a name or with the same name.
     pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
         let mut source = Self {
             path: path.to_path_buf(),
@@ -150,7 +152,7 @@ impl CsvSource {
             .filter(|(_, cell)| !cell.is_empty())
             .map(|(column, cell)| Some((column.name.as_str(), Cell::read(cell, column.dtype)?)))
             .collect();
-        // A type was found that fits all cells: one that it does not fit is a new one.
+        // The column's type fitted all cells: a cell that it does not fit is new.
         let cells = cells.ok_or_else(|| self.changed())?;
         let features: Vec<_> = cells.iter().map(|(name, cell)| (*name, cell.value())).collect();
         encode_example(&features, out);
@@ -193,7 +195,7 @@ impl Source for CsvSource {
     }
 }
 
-/// Reads a row at a time.
+/// Reads one row at a time.
 struct RowEncoder<'a> {
     source: &'a CsvSource,
     reader: Reader<File>,

@@ -1,4 +1,4 @@
-//! Which record goes into which shard.
+//! Partition of records among shards.
 
 use std::ops::Range;
 
@@ -7,25 +7,26 @@ use shardfeed_tfrecord::{FOOTER_BYTES, HEADER_BYTES};
 
 use crate::error::Problem;
 
-/// Names count shards with five digits, and sort by that.
+/// Maximum number of shards: names have five digits, and sort by them.
 const SHARDS_MAX: u64 = 99_999;
 
-/// Bytes around a record.
+/// Bytes of the framing of a record.
 const FRAME_BYTES: u64 = (HEADER_BYTES + FOOTER_BYTES) as u64;
 
-/// Records, dealt to shards of about one size.
+/// Records, partitioned among shards of approximately one size.
 #[derive(Debug)]
 pub(crate) struct Deal {
-    /// All records, in an order that the seed decides.
+    /// All records, in an order that the seed determines.
     order: Vec<u32>,
-    /// The part of the order that each shard has; none is empty.
+    /// Range of the order for each shard; none is empty.
     shards: Vec<Range<usize>>,
 }
 
 impl Deal {
-    /// Deals at least one record, of these sizes, to shards of about `shard_bytes`.
+    /// Partitions at least one record, of these sizes, among shards of about `shard_bytes`.
     ///
-    /// # Errors  More records or shards than can be counted.
+    /// # Errors
+    /// More records or shards than can be counted.
     pub(crate) fn new(record_bytes: &[u64], shard_bytes: u64, seed: u64) -> Result<Self, Problem> {
         let key = stream_key("dataset write", &Digest::from_bytes([0; 32]), &[seed]);
         let records = record_bytes.len() as u64;
@@ -52,14 +53,16 @@ impl Deal {
         self.shards.len()
     }
 
-    /// The records of a shard, in its order.
+    /// Records of a shard, in its order.
     pub(crate) fn records(&self, shard: usize) -> &[u32] {
         &self.order[self.shards[shard].clone()]
     }
 }
 
-/// Cuts `records` into `shards` parts, none of them empty: each ends where the records so far come
-/// nearest to its share of `total`, so that no part is off by more than a record.
+/// Divides `records` into `shards` ranges, none of them empty.
+///
+/// Each range ends where the sum of the sizes comes nearest to its share of `total`, so that none
+/// is off by more than a record.
 fn cut(
     mut sizes: impl Iterator<Item = u64>,
     records: usize,
@@ -72,7 +75,7 @@ fn cut(
     for shard in 1..=shards {
         let start = end;
         let share = (u128::from(total) * shard as u128 / shards as u128) as u64; // At most `total`.
-        // Those to come need a record each.
+        // Each later shard needs at least one record.
         let end_max = records - (shards - shard);
         while let Some(size) = next
             && end < end_max

@@ -1,4 +1,4 @@
-//! A list of files: one record each, with boxes if somebody drew them.
+//! A list of files as a source: one record per file, with boxes if there are annotations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -17,28 +17,28 @@ use super::whole;
 use crate::error::Problem;
 use crate::progress;
 
-/// Bytes of a list at most: it is held.
+/// Maximum size of a list, bytes: it is kept in memory.
 const LIST_BYTES_MAX: u64 = 1 << 30;
 
-/// Bytes of an Example beside the file, its path and its boxes, about.
+/// Approximate size of an Example without the file, its path and its boxes, bytes.
 const EXAMPLE_BYTES: u64 = 400;
 
-/// Bytes of an Example for each object, about, beside its name.
+/// Approximate size of each object in an Example without its name, bytes.
 const OBJECT_BYTES: u64 = 24;
 
-/// The first number of a class of boxes: readers of these features have 0 for the background.
+/// First number of a class of boxes: readers of these features use 0 for the background.
 const FIRST_CLASS: i64 = 1;
 
 /// The files of a list.
 #[derive(Debug)]
 pub(crate) struct FileList {
     list: PathBuf,
-    /// The folder that paths are relative to.
+    /// Folder that paths are relative to.
     root: PathBuf,
     entries: Vec<Entry>,
     /// Names of the list's classes, in order.
     classes: Vec<String>,
-    /// Bytes of each file.
+    /// Size of each file, bytes.
     file_bytes: Vec<u64>,
     record_bytes: Vec<u64>,
     boxes: Option<Boxes>,
@@ -48,16 +48,17 @@ pub(crate) struct FileList {
 #[derive(Debug)]
 struct Boxes {
     folder: PathBuf,
-    /// In the order of their numbers.
+    /// Names in the order of their numbers.
     classes: Vec<String>,
-    /// Of each class.
+    /// Number of each class.
     numbers: BTreeMap<String, i64>,
 }
 
 impl FileList {
-    /// Reads the list, and looks at each file; reads none.
+    /// Reads the list and the metadata of each file, but no file.
     ///
-    /// # Errors  The list cannot be read as one; a file is not there, no file or too large.
+    /// # Errors
+    /// The list cannot be parsed; a file does not exist, is not a regular file or is too large.
     pub(crate) fn open(list: &Path) -> anyhow::Result<Self> {
         let context = || format!("cannot read {}", list.display());
         let mut bytes = Vec::new();
@@ -99,9 +100,10 @@ impl FileList {
     }
 
     /// As [`FileList::open`]; also reads each image's annotation.
-    /// - `classes`: a file of names, one a line; without it those that the annotations have.
+    /// - `classes`: file of names, one per line; `None`: the names in the annotations.
     ///
-    /// # Errors  An annotation is not there, is no good, or has a class that is not among `classes`.
+    /// # Errors
+    /// An annotation is missing or invalid, or has a class that is not among `classes`.
     pub(crate) fn open_voc(
         list: &Path,
         folder: &Path,
@@ -125,7 +127,7 @@ impl FileList {
         });
         let read: Vec<_> = read.collect();
         bar.finish_and_clear();
-        // Of several faults the first is told.
+        // If there are several faults, the first one is reported.
         let read: Vec<(BTreeSet<String>, u64)> = read.into_iter().collect::<Result<_, _>>()?;
         for (record, (_, objects)) in source.record_bytes.iter_mut().zip(&read) {
             *record += objects;
@@ -158,7 +160,7 @@ impl FileList {
         Ok(found.len())
     }
 
-    /// The label of a record with what stands for it.
+    /// Returns the label of a record and its name.
     fn label(&self, index: usize) -> Option<(i64, Option<&str>)> {
         let label = self.entries[index].label?;
         let name = usize::try_from(label).ok().and_then(|label| self.classes.get(label));
@@ -184,11 +186,11 @@ impl Source for FileList {
     }
 
     fn check_unchanged(&self) -> anyhow::Result<()> {
-        Ok(()) // Each file is read once, and its size checked then.
+        Ok(()) // Each file is read once, and its size is checked then.
     }
 }
 
-/// Reads a file at a time.
+/// Reads one file at a time.
 struct EntryEncoder<'a> {
     list: &'a FileList,
     data: Vec<u8>,
@@ -258,7 +260,7 @@ impl EntryEncoder<'_> {
         let names: Vec<_> = objects.iter().map(|object| object.name.as_bytes()).collect();
         let labels = objects.iter().map(|object| boxes.numbers.get(&object.name).copied());
         let labels: Option<Vec<_>> = labels.collect();
-        // All names were there when the annotations were read before.
+        // All names existed when the annotations were read before.
         let labels = labels.ok_or_else(|| whole::changed(&annotated))?;
         let difficult: Vec<_> =
             objects.iter().map(|object| i64::from(object.is_difficult)).collect();
@@ -298,7 +300,7 @@ impl EntryEncoder<'_> {
     }
 }
 
-/// Format and size of an image, by its header.
+/// Returns the format and size of an image, from its header.
 fn look_at(path: &Path, bytes: &[u8]) -> Result<(&'static str, Size), Problem> {
     let decoding = Decoding { channels: 3, depth: Depth::Eight };
     let failed = |error| {
@@ -313,7 +315,7 @@ fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// The annotation of an image: of the same name, in the folder of annotations.
+/// Returns the path of an image's annotation: the same name, in the folder of annotations.
 fn annotation_of(folder: &Path, image: &str) -> PathBuf {
     let name = Path::new(image).file_stem().unwrap_or_default();
     let mut name = name.to_os_string();
@@ -321,7 +323,7 @@ fn annotation_of(folder: &Path, image: &str) -> PathBuf {
     folder.join(name)
 }
 
-/// Reads an annotation; returns its bytes, too.
+/// Reads an annotation; returns it with its size in bytes.
 fn read_annotation(path: &Path) -> anyhow::Result<(Annotation, u64)> {
     let mut bytes = Vec::new();
     File::open(path)
@@ -350,7 +352,7 @@ fn read_classes(path: &Path) -> anyhow::Result<Vec<String>> {
     Ok(names)
 }
 
-/// The numbers of classes.
+/// Numbers the classes.
 fn number(classes: &[String]) -> BTreeMap<String, i64> {
     classes.iter().cloned().zip(FIRST_CLASS..).collect()
 }

@@ -1,4 +1,4 @@
-//! A folder of files: one record each.
+//! A folder of files as a source: one record per file.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,34 +12,36 @@ use super::source::{Classes, Encoder, Source};
 use super::whole;
 use crate::error::Problem;
 
-/// Folders in folders at most; more are a link that leads back.
+/// Maximum depth of folders: more are a link that leads back.
 const DEPTH_MAX: usize = 100;
 
-/// Bytes of an Example beside the file, its path and its class, about.
+/// Approximate size of an Example without the file, its path and its class, bytes.
 const EXAMPLE_BYTES: u64 = 80;
 
 /// The files of a folder.
 #[derive(Debug)]
 pub(crate) struct Folder {
     root: PathBuf,
-    /// In the bytewise order of their paths.
+    /// Files in the bytewise order of their paths.
     files: Vec<FileEntry>,
     record_bytes: Vec<u64>,
-    /// In bytewise order; empty if the folder has no classes.
+    /// Classes in bytewise order; empty if the folder has none.
     classes: Vec<Vec<u8>>,
 }
 
 #[derive(Debug)]
 struct FileEntry {
-    /// Relative to the folder.
+    /// Path relative to the folder.
     path: PathBuf,
     bytes: u64,
 }
 
 impl Folder {
-    /// Lists the files below `root`; reads none.
+    /// Lists the files below `root` without reading them.
     ///
-    /// # Errors  There are none; some have a class and some have not; one is no file or too large.
+    /// # Errors
+    /// There are none; some have a class and some do not; one is not a regular file or is too
+    /// large.
     pub(crate) fn open(root: &Path) -> anyhow::Result<Self> {
         let mut files = Vec::new();
         list(root, Path::new(""), 0, &mut files)?;
@@ -76,11 +78,11 @@ impl Source for Folder {
     }
 
     fn check_unchanged(&self) -> anyhow::Result<()> {
-        Ok(()) // Each file is read once, and its size checked then.
+        Ok(()) // Each file is read once, and its size is checked then.
     }
 }
 
-/// Reads a file at a time.
+/// Reads one file at a time.
 struct FileEncoder<'a> {
     folder: &'a Folder,
     data: Vec<u8>,
@@ -108,7 +110,7 @@ impl Encoder for FileEncoder<'_> {
     }
 }
 
-/// Lists the files in `root/folder`, and in the folders there.
+/// Lists the files in `root/folder` and its subfolders.
 fn list(
     root: &Path,
     folder: &Path,
@@ -128,7 +130,7 @@ fn list(
         }
         let path = folder.join(&name);
         let absolute = root.join(&path);
-        // Links are followed: what they name is what is wanted.
+        // Links are followed: their targets are meant.
         let found = fs::metadata(&absolute)
             .with_context(|| format!("cannot read {}", absolute.display()))?;
         if found.is_dir() {
@@ -142,7 +144,7 @@ fn list(
     Ok(())
 }
 
-/// The names of the classes; empty if no file is in a subfolder.
+/// Returns the names of the classes; empty if no file is in a subfolder.
 fn classes(root: &Path, files: &[FileEntry]) -> Result<Vec<Vec<u8>>, Problem> {
     let classes: BTreeSet<_> = files.iter().filter_map(|file| class_of(&file.path)).collect();
     let loose = files.iter().find(|file| class_of(&file.path).is_none());
@@ -158,7 +160,7 @@ fn classes(root: &Path, files: &[FileEntry]) -> Result<Vec<Vec<u8>>, Problem> {
     }
 }
 
-/// The first folder of a path.
+/// Returns the first folder of a path.
 fn class_of(path: &Path) -> Option<&[u8]> {
     let mut components = path.components();
     match (components.next(), components.next()) {

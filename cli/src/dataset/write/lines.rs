@@ -1,8 +1,8 @@
-//! A list of files, one a line, with or without labels.
+//! Parser of lists of files, one per line, with or without labels.
 
 use std::collections::BTreeSet;
 
-/// A list that was read.
+/// A parsed list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Lines {
     pub(super) entries: Vec<Entry>,
@@ -10,37 +10,38 @@ pub(super) struct Lines {
     pub(super) classes: Vec<String>,
 }
 
-/// A line.
+/// An entry of the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) path: String,
-    /// The integer that stands behind it, or the number of its class.
+    /// The integer after the path, or the number of its class.
     pub(super) label: Option<i64>,
-    /// From 1.
+    /// Number of the line, from 1.
     pub(super) line: usize,
 }
 
-/// What is wrong with a list, and where.
+/// An error of a list, with its line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum LinesError {
-    /// Bytes that are no text.
+    /// The bytes are not UTF-8.
     #[error("line {line}: is not UTF-8")]
     NotText { line: usize },
-    /// Some lines have a label, and one has none.
+    /// A line has no label, but others have one.
     #[error("line {line}: has no label, as line {other} has")]
     NoLabel { line: usize, other: usize },
-    /// A label without a path.
+    /// A label has no path.
     #[error("line {line}: has no path before its label")]
     NoPath { line: usize },
-    /// No line says anything.
+    /// The list has no entries.
     #[error("names no files")]
     Empty,
 }
 
 impl Lines {
-    /// Reads a list; empty lines are passed over.
+    /// Parses a list; ignores empty lines.
     ///
-    /// # Errors  It is no text, some lines have no label, or there are no lines.
+    /// # Errors
+    /// The list is not text, some lines have no label, or there are no lines.
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, LinesError> {
         let text = std::str::from_utf8(bytes).map_err(|error| LinesError::NotText {
             line: 1 + bytes[..error.valid_up_to()].iter().filter(|&&byte| byte == b'\n').count(),
@@ -51,7 +52,8 @@ impl Lines {
         if lines.is_empty() {
             return Err(LinesError::Empty);
         }
-        // With tabs anything may be a label, and a name may have spaces; without, only integers are.
+        // With tabs, any text may be a label, and a name may contain spaces; without tabs, only
+        // integers are labels.
         let split = if text.contains('\t') { at_tab } else { at_space };
         let parts: Vec<_> = lines.iter().map(|&(line, text)| (line, text, split(text))).collect();
         let labelled = parts.iter().find(|(_, _, parts)| parts.is_some());

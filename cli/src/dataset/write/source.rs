@@ -1,33 +1,33 @@
-//! Where records come from.
+//! Sources of records.
 
 use serde::Serialize;
 
-/// Records that can be made one by one, in any order, as often as asked.
+/// Records that can be encoded one by one, in any order, any number of times.
 pub(crate) trait Source: Sync {
-    /// About how many bytes each record has.
+    /// Approximate size of each record, bytes.
     fn record_bytes(&self) -> &[u64];
 
-    /// The classes that labels stand for, if there are any.
+    /// Classes that labels refer to, if there are any.
     fn classes(&self) -> Option<Classes> {
         None
     }
 
-    /// Something that makes records; each thread has its own.
+    /// Creates an encoder; each thread has its own.
     fn encoder(&self) -> anyhow::Result<Box<dyn Encoder + '_>>;
 
-    /// Fails if the source is no longer what it was when it was opened.
+    /// Fails if the source has changed since it was opened.
     fn check_unchanged(&self) -> anyhow::Result<()>;
 }
 
-/// What labels stand for.
+/// Classes that labels refer to.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Classes {
-    /// The label of the first one; the others follow.
+    /// Label of the first class; the others follow.
     pub(crate) first_label: i64,
     pub(crate) names: Vec<String>,
 }
 
-/// Makes records.
+/// An encoder of records.
 pub(crate) trait Encoder {
     /// Appends record `index` to `out`, as an Example.
     fn encode(&mut self, index: usize, out: &mut Vec<u8>) -> anyhow::Result<()>;

@@ -1,4 +1,4 @@
-//! A folder in which shards are written before they appear, all of them, under their names.
+//! A folder in which shards are written before they are all moved to their final names.
 
 use std::fs::{self, File};
 use std::io;
@@ -23,7 +23,7 @@ impl ShardNames {
         Self { prefix: prefix.to_owned(), shards, compression }
     }
 
-    /// `PREFIX-00000-of-00012.tfrecord`, with what says the compression.
+    /// Returns `PREFIX-00000-of-00012.tfrecord` with the extension of the compression.
     pub(crate) fn name(&self, shard: usize) -> String {
         let Self { prefix, shards, .. } = self;
         let extension = extension(self.compression);
@@ -35,19 +35,20 @@ impl ShardNames {
     }
 }
 
-/// A hidden folder in the one that shards go to; removed when dropped, with all that is in it.
+/// A hidden folder in the output folder; removed with its contents when dropped.
 #[derive(Debug)]
 pub(crate) struct Staging {
     out_dir: PathBuf,
     folder: PathBuf,
-    /// Shards with this prefix that were there before, and are to be replaced.
+    /// Existing shards with this prefix, which are to be replaced.
     old: Vec<String>,
 }
 
 impl Staging {
-    /// Makes the folder.
+    /// Creates the folder.
     ///
-    /// # Errors  Without `force`: there are shards with this prefix, or another process writes some.
+    /// # Errors
+    /// Without `force`: shards with this prefix exist, or another process writes some.
     pub(crate) fn new(out_dir: &Path, prefix: &str, force: bool) -> anyhow::Result<Self> {
         fs::create_dir_all(out_dir)
             .with_context(|| format!("cannot make {}", out_dir.display()))?;
@@ -68,13 +69,14 @@ impl Staging {
         Ok(Self { out_dir: out_dir.to_path_buf(), folder, old })
     }
 
-    /// Where shards are written.
+    /// Folder in which shards are written.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Moves the shards to where they belong, and removes those that they replace.
-    /// Returns that folder.
+    /// Moves the shards to the output folder, and removes the ones that they replace.
+    ///
+    /// Returns the output folder.
     pub(crate) fn publish(self, names: &ShardNames) -> anyhow::Result<PathBuf> {
         let new: Vec<_> = (0..names.shards).map(|shard| names.name(shard)).collect();
         for name in &new {
@@ -82,13 +84,13 @@ impl Staging {
             fs::rename(self.folder.join(name), &path)
                 .with_context(|| format!("cannot write {}", path.display()))?;
         }
-        // The names are sorted: they have one prefix, and as many digits each.
+        // The names are sorted: they have one prefix and the same number of digits.
         for name in self.old.iter().filter(|name| new.binary_search(name).is_err()) {
             let path = self.out_dir.join(name);
             fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
         }
         let context = || format!("cannot write {}", self.out_dir.display());
-        // The names are durable when the folder is.
+        // The names are durable once the folder is synced.
         File::open(&self.out_dir).and_then(|folder| folder.sync_all()).with_context(context)?;
         self.out_dir.canonicalize().with_context(context)
     }
@@ -96,12 +98,13 @@ impl Staging {
 
 impl Drop for Staging {
     fn drop(&mut self) {
-        // Nobody is left to tell; the next process that writes here finds it, and says so.
+        // An error cannot be reported here; the next process that writes here finds the folder and
+        // reports it.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
-/// Makes the folder, which one process at a time can.
+/// Creates the folder, which only one process at a time can.
 fn make(folder: &Path, force: bool) -> anyhow::Result<()> {
     let context = || format!("cannot make {}", folder.display());
     match fs::create_dir(folder) {
@@ -121,7 +124,7 @@ fn make(folder: &Path, force: bool) -> anyhow::Result<()> {
     }
 }
 
-/// Names in `folder` that shards with this prefix could have, sorted.
+/// Returns the names in `folder` that shards with this prefix could have, sorted.
 fn shards_in(folder: &Path, prefix: &str) -> io::Result<Vec<String>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder)? {

@@ -1,43 +1,43 @@
-//! Annotations as the Pascal VOC challenges have them: boxes of one image, as XML.
+//! Parser of Pascal VOC annotations: the boxes of one image, as XML.
 //!
-//! Whoever writes these files is not known, so nothing is believed: their size and depth are bounded, a
-//! document type, which could define entities, is refused, and a box has to lie in its image.
+//! The files are not trusted: their size and depth are bounded, a document type, which could define
+//! entities, is rejected, and a box has to lie inside its image.
 
 use std::borrow::Cow;
 
 use quick_xml::Reader;
 use quick_xml::events::{BytesRef, Event};
 
-/// Bytes of a file at most; one object takes some 300.
+/// Maximum size of a file, bytes; one object takes about 300.
 pub(super) const FILE_BYTES_MAX: usize = 4 << 20;
 
-/// Elements in elements at most; VOC has 5.
+/// Maximum depth of nested elements; VOC has 5.
 const DEPTH_MAX: usize = 32;
 
 /// The boxes of an image.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Annotation {
-    /// In pixels.
+    /// Width in pixels.
     pub(super) width: u32,
     pub(super) height: u32,
-    /// In the file's order.
+    /// Objects in the file's order.
     pub(super) objects: Vec<Object>,
 }
 
 /// An object in an image.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Object {
-    /// Its class.
+    /// Class of the object.
     pub(super) name: String,
     pub(super) is_difficult: bool,
     pub(super) is_truncated: bool,
-    /// Its box.
+    /// Box of the object.
     pub(super) bounds: Bounds,
-    /// Where it is in the file, from 1.
+    /// Line of the object in the file, from 1.
     pub(super) line: usize,
 }
 
-/// A box in parts of its image's width and height, from the upper left corner: 0 to 1.
+/// A box relative to its image's width and height, from the upper left corner: 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Bounds {
     pub(super) xmin: f32,
@@ -46,16 +46,16 @@ pub(super) struct Bounds {
     pub(super) ymax: f32,
 }
 
-/// What is wrong with a file, and where.
+/// A fault of a file, with its line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {what}")]
 pub(super) struct Fault {
-    /// From 1.
+    /// Number of the line, from 1.
     line: usize,
     what: String,
 }
 
-/// What a file says of an object, as far as it was read.
+/// A partly parsed object.
 #[derive(Debug, Default)]
 struct Draft {
     line: usize,
@@ -68,13 +68,13 @@ struct Draft {
 
 const SIDES: [&str; 4] = ["xmin", "ymin", "xmax", "ymax"];
 
-/// Reads a file while it is walked over.
+/// State of the parser while it walks over a file.
 struct Walk<'a> {
     text: &'a str,
     reader: Reader<&'a [u8]>,
-    /// Names of the elements that are open.
+    /// Names of the open elements.
     path: Vec<String>,
-    /// Text of the innermost of them so far.
+    /// Text of the innermost open element so far.
     content: String,
     width: Option<u32>,
     height: Option<u32>,
@@ -83,9 +83,10 @@ struct Walk<'a> {
 }
 
 impl Annotation {
-    /// Reads a file.
+    /// Parses a file.
     ///
-    /// # Errors  It is no XML, or no annotation; a box is not inside of the image, or turned inside out.
+    /// # Errors
+    /// It is not XML, or not an annotation; a box is not inside the image, or is inverted.
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, Fault> {
         if bytes.len() > FILE_BYTES_MAX {
             let what = format!("the file has more than the {FILE_BYTES_MAX} bytes that are read");
@@ -99,7 +100,7 @@ impl Annotation {
     }
 }
 
-/// The line of a byte, from 1.
+/// Returns the line of a byte, from 1.
 fn line_of(bytes: &[u8], at: usize) -> usize {
     1 + bytes[..at.min(bytes.len())].iter().filter(|&&byte| byte == b'\n').count()
 }
@@ -214,7 +215,7 @@ impl<'a> Walk<'a> {
             ["annotation", "size", "height"] => {
                 self.height = Some(self.once(self.height.as_ref(), self.pixels(content)?)?);
             }
-            // An object's parts have names and boxes of their own, one element further down.
+            // Parts of an object have their own names and boxes, one level deeper.
             ["annotation", "object", "name"] => {
                 let name = self.once(self.draft().name.as_ref(), content.to_owned())?;
                 self.draft_mut().name = Some(name);
@@ -249,7 +250,7 @@ impl<'a> Walk<'a> {
         self.drafts.last_mut().expect("made where <object> starts")
     }
 
-    /// The new value of what may be said once.
+    /// Returns the new value of an element that may occur only once.
     fn once<T>(&self, old: Option<&T>, new: T) -> Result<T, Fault> {
         let name = self.path.last().map_or("", String::as_str);
         match old {

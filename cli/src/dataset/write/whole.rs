@@ -1,4 +1,4 @@
-//! Files that become part of a record as they are.
+//! Files that become part of a record unchanged.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -9,14 +9,14 @@ use shardfeed_tfrecord::ChunkOptions;
 
 use crate::error::Problem;
 
-/// Refuses what is no file, or too large for a record.
+/// Rejects paths that are not files, and files too large for a record.
 pub(super) fn check(path: &Path, found: &fs::Metadata) -> Result<(), Problem> {
     let most = ChunkOptions::default().record_bytes_max;
     if !found.is_file() {
         let what = format!("{}: neither a file nor a folder", path.display());
         return Err(Problem::failed(what).hint("move it out of the source"));
     }
-    // The record is a little larger than the file.
+    // The record is slightly larger than the file.
     if found.len() > most - (1 << 20) {
         let what =
             format!("{}: {} bytes are more than a record may have", path.display(), found.len());
@@ -27,10 +27,10 @@ pub(super) fn check(path: &Path, found: &fs::Metadata) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Reads a file that had `bytes` when it was found; replaces what is in `data`.
+/// Reads a file that had `bytes` when it was found; replaces the content of `data`.
 pub(super) fn read(path: &Path, bytes: u64, data: &mut Vec<u8>) -> anyhow::Result<()> {
     data.clear();
-    // One byte more than expected tells a file that grew from one that did not.
+    // Reading one more byte than expected detects a file that grew.
     let read = File::open(path)
         .and_then(|source| source.take(bytes + 1).read_to_end(data))
         .with_context(|| format!("cannot read {}", path.display()))?;
@@ -40,7 +40,7 @@ pub(super) fn read(path: &Path, bytes: u64, data: &mut Vec<u8>) -> anyhow::Resul
     Ok(())
 }
 
-/// The error of a source that is not what it was.
+/// Returns the error for a source that has changed.
 pub(super) fn changed(path: &Path) -> Problem {
     Problem::failed(format!("{}: changed while it was read", path.display()))
         .hint("leave the source alone while it is written")
@@ -64,7 +64,7 @@ mod tests {
         .assert_eq(&checked(Path::new("/dev/null")));
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("large");
-        // It takes no room.
+        // A sparse file takes no disk space.
         let file = File::create(&path).unwrap();
         file.set_len((1 << 30) - (1 << 20)).unwrap();
         assert!(check(&path, &path.metadata().unwrap()).is_ok());

@@ -1,4 +1,5 @@
-//! Groups: stretches of whole shards, each with a closed order. Source: docs/ORDER.md, section 10.
+//! Groups: ranges of whole shards, each with a closed-form order. Source: docs/ORDER.md, section
+//! 10.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,67 +9,69 @@ use crate::lane::Lane;
 use crate::line::{Line, Sample, Shuffle};
 use crate::window::Permutations;
 
-/// The groups of one epoch.
+/// Groups of one epoch.
 #[derive(Clone, Debug)]
 pub struct Groups {
     line: Arc<Line>,
     shuffle: Shuffle,
     epoch: u64,
-    /// Shards in a group.
+    /// Number of shards per group.
     size: usize,
 }
 
 impl Groups {
-    /// The groups of `epoch`, whose line this is.
+    /// Returns the groups of `epoch`, whose epoch sequence is `line`.
     ///
-    /// # Errors  What [`Shuffle::validate`] refuses.
+    /// # Errors  As [`Shuffle::validate`].
     pub fn new(line: Arc<Line>, shuffle: Shuffle, epoch: u64) -> Result<Self, PlanError> {
         shuffle.validate()?;
         let size = usize::try_from(shuffle.interleave).unwrap_or(usize::MAX);
         Ok(Self { line, shuffle, epoch, size })
     }
 
-    /// How many there are, at least one.
+    /// Returns the number of groups, at least one.
     pub fn count(&self) -> u64 {
         self.line.shards().len().div_ceil(self.size) as u64
     }
 
-    /// Samples of all of them.
+    /// Returns the number of samples of all groups.
     pub fn samples(&self) -> u64 {
         self.line.samples()
     }
 
-    /// Samples of a group, which is below [`Groups::count`].
+    /// Returns the number of samples of a group, which is below [`Groups::count`].
     pub fn samples_of(&self, group: u64) -> u64 {
         let range = self.range(group);
         range.end - range.start
     }
 
-    /// Samples of each of up to `most` groups from `first` on.
+    /// Returns the number of samples of each of up to `most` groups from `first` on.
     pub fn sizes(&self, first: u64, most: usize) -> Vec<u64> {
         (first..self.count()).take(most).map(|group| self.samples_of(group)).collect()
     }
 
-    /// The order of a group, which is below [`Groups::count`]: that of a lane over its shards.
-    /// Offsets in pieces count its outputs.
+    /// Returns the order of a group, which is below [`Groups::count`]: that of a lane over its
+    /// shards.
+    ///
+    /// Offsets in group ranges count its outputs.
     pub fn lane(&self, group: u64) -> Lane {
         Lane::of_group(&self.line, &self.shuffle, self.epoch, group, self.range(group))
     }
 
-    /// Shards of a group, in line order.
+    /// Returns the shards of a group, in the order of the epoch sequence.
     pub fn shards(&self, group: u64) -> &[u32] {
         &self.line.shards()[self.places(group)]
     }
 
-    /// The group and the offset in its order at which a sample stands; `None` if the dataset has no
-    /// such sample.
+    /// Returns the group of a sample and its offset in the group's order; `None` if the dataset has
+    /// no such sample.
     ///
     /// # Errors  `WindowTooLarge`.
     pub fn place_of(&self, sample: Sample) -> Result<Option<(u64, u64)>, PlanError> {
         self.place_with(sample, &mut Permutations::default())
     }
 
-    /// As [`Groups::place_of`], of many samples one after the other: `known` keeps what neighbours share.
+    /// As [`Groups::place_of`], for many lookups: `known` caches what neighbours share.
     ///
     /// # Errors  `WindowTooLarge`.
     pub fn place_with(
@@ -84,12 +87,12 @@ impl Groups {
         Ok(offset.map(|offset| (group, offset)))
     }
 
-    /// The epoch.
+    /// Returns the epoch.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// What their order is keyed by.
+    /// Returns the shuffle parameters, which are the key of the order.
     pub fn shuffle(&self) -> &Shuffle {
         &self.shuffle
     }

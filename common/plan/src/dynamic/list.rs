@@ -1,5 +1,5 @@
-//! What one rank was granted of an epoch, and which of it each step takes.
-//! Source: docs/ORDER.md, section 10.
+//! The group ranges granted to one rank in an epoch, and their division into steps. Source:
+//! docs/ORDER.md, section 10.
 
 use std::ops::Range;
 
@@ -7,17 +7,17 @@ use serde::{Deserialize, Serialize};
 
 use super::piece::Piece;
 
-/// Pieces in the order in which a rank delivers them. A position in it counts samples.
+/// Group ranges in the order in which a rank delivers them. A position counts samples.
 ///
-/// It is divided in *runs*: a run that is closed ends with a short batch if its samples do not fill
-/// the last one; in all others a batch goes on over the borders of pieces.
+/// The list is divided into *runs*. A closed run ends with a short batch if its samples do not fill
+/// the last one; otherwise batches continue over the borders of group ranges.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Stored", into = "Stored")]
 pub struct RankList {
     batch_size: u64,
     first_step: u64,
     pieces: Vec<Piece>,
-    /// Position at which each piece ends.
+    /// End position of each group range.
     ends: Vec<u64>,
     runs: Vec<Run>,
 }
@@ -25,13 +25,13 @@ pub struct RankList {
 /// A closed run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {
-    /// Position at which it ends.
+    /// End position.
     end: u64,
-    /// Step of the epoch that comes after it.
+    /// Step of the epoch that follows it.
     step: u64,
 }
 
-/// A list as it is written: without what other fields imply.
+/// Serialized form of a list, without values that follow from other fields.
 #[derive(Serialize, Deserialize)]
 struct Stored {
     batch_size: u64,
@@ -65,43 +65,44 @@ impl From<RankList> for Stored {
 }
 
 impl RankList {
-    /// An empty list whose first batch is `first_step` of the epoch. A `batch_size` of 0 is 1.
+    /// Returns an empty list whose first batch is `first_step` of the epoch. A `batch_size` of 0
+    /// counts as 1.
     pub fn new(batch_size: u64, first_step: u64) -> Self {
         let batch_size = batch_size.max(1);
         Self { batch_size, first_step, pieces: vec![], ends: vec![], runs: vec![] }
     }
 
-    /// Samples of a full batch.
+    /// Returns the number of samples of a full batch.
     pub fn batch_size(&self) -> u64 {
         self.batch_size
     }
 
-    /// Step of the epoch that its first batch is.
+    /// Returns the step of the epoch of its first batch.
     pub fn first_step(&self) -> u64 {
         self.first_step
     }
 
-    /// Samples in it.
+    /// Returns the number of samples.
     pub fn samples(&self) -> u64 {
         self.ends.last().copied().unwrap_or(0)
     }
 
-    /// Its pieces.
+    /// Returns the group ranges.
     pub fn pieces(&self) -> &[Piece] {
         &self.pieces
     }
 
-    /// Positions at which its closed runs end, ascending.
+    /// Returns the end positions of the closed runs, ascending.
     pub fn closed(&self) -> Vec<u64> {
         self.runs.iter().map(|run| run.end).collect()
     }
 
-    /// Position at which the open run begins: the end of the last closed one.
+    /// Returns the start position of the open run: the end of the last closed one.
     pub fn open_from(&self) -> u64 {
         self.runs.last().map_or(0, |run| run.end)
     }
 
-    /// Adds a piece at the end; an empty one is left out.
+    /// Appends a group range; an empty one is ignored.
     pub fn append(&mut self, piece: Piece) {
         if piece.samples() > 0 {
             self.ends.push(self.samples() + piece.samples());
@@ -109,12 +110,13 @@ impl RankList {
         }
     }
 
-    /// Closes the open run at the list's end; one without samples stays open.
+    /// Closes the open run at the end of the list; a run without samples stays open.
     pub fn close(&mut self) {
         self.close_at(self.samples());
     }
 
-    /// Closes the open run at a position after its beginning; one elsewhere changes nothing.
+    /// Closes the open run at `end`. Has no effect unless `end` is after its start and within the
+    /// list.
     pub fn close_at(&mut self, end: u64) {
         if end > self.open_from() && end <= self.samples() {
             let step = self.open_step() + (end - self.open_from()).div_ceil(self.batch_size);
@@ -122,14 +124,16 @@ impl RankList {
         }
     }
 
-    /// Cuts the list at a position and returns what came after it. A closed run that the cut
-    /// shortens is open again.
+    /// Truncates the list at a position and returns the rest. A closed run that is shortened
+    /// becomes open again.
     pub fn truncate_to(&mut self, position: u64) -> Vec<Piece> {
         self.split_off(position).pieces
     }
 
-    /// As [`RankList::truncate_to`], but keeps the runs of what came after: a list whose first
-    /// batch is the step in which the cut lies, if it lies at that step's beginning.
+    /// As [`RankList::truncate_to`], but keeps the runs of the rest.
+    ///
+    /// The first batch of the returned list is the step that contains the cut, if the cut is at the
+    /// start of that step.
     pub fn split_off(&mut self, position: u64) -> Self {
         let mut rest = Self::new(self.batch_size, self.step_of(position));
         if position >= self.samples() {
@@ -149,14 +153,14 @@ impl RankList {
         rest
     }
 
-    /// Step of the epoch that takes the sample at a position, if its run goes on that far.
+    /// Returns the step of the epoch with the sample at a position, if its run extends that far.
     pub fn step_of(&self, position: u64) -> u64 {
         let (start, step) = self.run_at(self.runs.partition_point(|run| run.end <= position));
         step + (position - start) / self.batch_size
     }
 
-    /// Position at which a step begins. `None` before the list's first step, and for one that
-    /// begins beyond its samples.
+    /// Returns the start position of a step. `None` before the list's first step, and for a step
+    /// that starts beyond its samples.
     pub fn position_of_step(&self, step: u64) -> Option<u64> {
         let (start, first) = self.run_at(self.runs.partition_point(|run| run.step <= step));
         let batches = step.checked_sub(first)?;
@@ -164,8 +168,8 @@ impl RankList {
         (position <= self.samples()).then_some(position)
     }
 
-    /// Positions of a step: a whole batch, or the short one at a closed run's end. `None` if the
-    /// list does not hold all of it yet, or never will.
+    /// Returns the positions of a step: a whole batch, or the short one at the end of a closed run.
+    /// `None` if the list does not contain all of it, now or ever.
     pub fn positions_of(&self, step: u64) -> Option<Range<u64>> {
         let start = self.position_of_step(step)?;
         let run = self.runs.get(self.runs.partition_point(|run| run.end <= start));
@@ -174,12 +178,13 @@ impl RankList {
         (start < end && end <= self.samples()).then_some(start..end)
     }
 
-    /// The first step of the epoch that the list does not hold as a whole.
+    /// Returns the first step of the epoch that the list does not contain completely.
     pub fn end_step(&self) -> u64 {
         self.open_step() + (self.samples() - self.open_from()) / self.batch_size
     }
 
-    /// The parts of pieces at these positions, in order; beyond the end there are none.
+    /// Iterates over the parts of group ranges at these positions, in order; beyond the end there
+    /// are none.
     pub fn pieces_in(&self, positions: Range<u64>) -> impl Iterator<Item = Piece> + '_ {
         let first = self.ends.partition_point(|&end| end <= positions.start);
         let pieces = self.pieces[first..].iter().zip(&self.ends[first..]);
@@ -191,24 +196,24 @@ impl RankList {
         })
     }
 
-    /// The group and the offset in it of the sample at a position.
+    /// Returns the group and the offset in it of the sample at a position.
     pub fn at(&self, position: u64) -> Option<(u64, u64)> {
         self.pieces_in(position..position.checked_add(1)?).next().map(|p| (p.group, p.from))
     }
 
-    /// Pieces up to a position: those that begin before it.
+    /// Returns the number of group ranges that begin before a position.
     pub fn pieces_before(&self, position: u64) -> usize {
         let whole = self.ends.partition_point(|&end| end <= position);
         let start = whole.checked_sub(1).map_or(0, |last| self.ends[last]);
         whole + usize::from(start < position && whole < self.pieces.len())
     }
 
-    /// Step that comes after the closed runs.
+    /// Returns the step that follows the closed runs.
     fn open_step(&self) -> u64 {
         self.runs.last().map_or(self.first_step, |run| run.step)
     }
 
-    /// Where run `index` begins: position and step.
+    /// Returns the start of run `index`: position and step.
     fn run_at(&self, index: usize) -> (u64, u64) {
         let before = index.checked_sub(1).map(|before| self.runs[before]);
         before.map_or((0, self.first_step), |run| (run.end, run.step))
@@ -281,7 +286,7 @@ mod tests {
             assert_eq!(cut.closed(), closed);
             if let Some(start) = cut.position_of_step(rest.first_step()).filter(|&p| p == position)
             {
-                // A cut between steps changes none of them.
+                // A cut between two steps changes neither.
                 for step in rest.first_step()..14 {
                     let shifted = rest.positions_of(step).map(|p| p.start + start..p.end + start);
                     assert_eq!(shifted, list().positions_of(step));

@@ -1,18 +1,18 @@
-//! What is granted, consumed and returned: a part of a group.
+//! Group range: the part of a group that is granted, consumed or returned.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Samples `[from, to)` of a group in its order: `[group, from, to]`.
+/// Group range: samples `[from, to)` of a group in its order, as `[group, from, to]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(from = "(u64, u64, u64)", into = "(u64, u64, u64)")]
 pub struct Piece {
-    /// The group.
+    /// Number of the group.
     pub group: u64,
-    /// Its first sample that belongs to the piece.
+    /// First sample of the range.
     pub from: u64,
-    /// One past its last one; above `from`.
+    /// End of the range, exclusive; above `from`.
     pub to: u64,
 }
 
@@ -29,12 +29,12 @@ impl From<Piece> for (u64, u64, u64) {
 }
 
 impl Piece {
-    /// Samples of it.
+    /// Returns the number of samples.
     pub fn samples(&self) -> u64 {
         self.to.saturating_sub(self.from)
     }
 
-    /// Its first samples and the others: at most `most` first ones.
+    /// Splits off the first `most` samples, or fewer; returns them and the others.
     pub fn cut(self, most: u64) -> (Option<Self>, Option<Self>) {
         let at = self.from.saturating_add(most).min(self.to);
         let some = |piece: Self| (piece.from < piece.to).then_some(piece);
@@ -42,7 +42,7 @@ impl Piece {
     }
 }
 
-/// Disjoint pieces in plan order, by group and place in it; those that touch are one.
+/// Disjoint group ranges in plan order, by group and offset; adjacent ones are merged.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Vec<Piece>", into = "Vec<Piece>")]
 pub struct FreePieces {
@@ -65,33 +65,33 @@ impl From<FreePieces> for Vec<Piece> {
 }
 
 impl FreePieces {
-    /// Samples in all of them.
+    /// Returns the number of samples of all ranges.
     pub fn samples(&self) -> u64 {
         self.samples
     }
 
-    /// How many they are.
+    /// Returns the number of ranges.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether there is none.
+    /// Returns true if there are none.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// They, in plan order.
+    /// Iterates over the ranges in plan order.
     pub fn iter(&self) -> impl Iterator<Item = Piece> + '_ {
         self.ends.iter().map(|(&(group, from), &to)| Piece { group, from, to })
     }
 
-    /// Takes the first one out.
+    /// Removes and returns the first range.
     pub fn take_first(&mut self) -> Option<Piece> {
         let key = *self.ends.first_key_value()?.0;
         self.take_at(key)
     }
 
-    /// Takes the first one out that is of one of these groups.
+    /// Removes and returns the first range of one of these groups.
     pub fn take_first_of(&mut self, groups: impl IntoIterator<Item = u64>) -> Option<Piece> {
         let first = |group| self.ends.range((group, 0)..=(group, u64::MAX)).next();
         let key = *groups.into_iter().filter_map(first).min()?.0;
@@ -105,7 +105,7 @@ impl FreePieces {
         Some(piece)
     }
 
-    /// Adds a piece of which nothing is in yet.
+    /// Adds a range of which no sample is contained yet.
     pub fn insert(&mut self, piece: Piece) {
         let Piece { group, mut from, mut to } = piece;
         if from >= to {
@@ -124,7 +124,7 @@ impl FreePieces {
         self.ends.insert((group, from), to);
     }
 
-    /// Takes out what is in of a piece, and says what that was.
+    /// Removes the samples of `piece`; returns the ranges that were contained.
     pub fn remove(&mut self, piece: Piece) -> Vec<Piece> {
         let Piece { group, from, to } = piece;
         let before = self.ends.range(..(group, from)).next_back();

@@ -1,4 +1,4 @@
-//! Filling a buffer and cutting it into records.
+//! Fills a buffer and splits it into records.
 
 use std::io::{self, Read};
 use std::mem;
@@ -10,47 +10,48 @@ use crate::frame::{Cut, DataCrcMismatch, FOOTER_BYTES, HEADER_BYTES, check_data,
 
 /// Reads records in chunks from uncompressed bytes.
 ///
-/// Each chunk is one allocation (see [`recycle`](Self::recycle)) filled by few large reads; the part
-/// of a frame at its end moves to the front of the next. Errors lose nothing: the records before a
-/// bad one come first, then the error, and when the next record can be found all the same,
-/// [`resume_after_error`](Self::resume_after_error) goes on behind the bad one.
+/// Each chunk is one allocation (see [`recycle`](Self::recycle)) filled by few large reads; an
+/// incomplete frame at its end moves to the front of the next. No record before an error is lost:
+/// the records before a damaged one are returned first, then the error. If the next record can
+/// still be found, [`resume_after_error`](Self::resume_after_error) continues after the damaged
+/// one.
 #[derive(Debug)]
 pub struct ChunkReader<R> {
     source: R,
     file: Arc<str>,
     options: ChunkOptions,
-    /// `buffer[head..end]` is read and not yet returned; all of it is initialized.
+    /// `buffer[head..end]` is read and not yet returned; the whole buffer is initialized.
     buffer: Vec<u8>,
     head: usize,
     end: usize,
     spare: Vec<u8>,
-    /// The stream offset and the number of the record at `head`.
+    /// Stream offset and ordinal of the record at `head`.
     offset: u64,
     ordinal: u64,
     source_ended: bool,
-    /// Ended the source; told once the bytes before it are used up.
+    /// Error that ended the source; returned once the bytes before it are used.
     source_error: Option<io::Error>,
     failed: Failed,
-    /// The record at `head`, of this length, is to be passed over before anything else.
+    /// Length of the record at `head` if it must be skipped first.
     skip_length: Option<u64>,
-    /// Records of the last chunk, to size the next list.
+    /// Number of records of the last chunk, as the capacity of the next list.
     records_guess: usize,
 }
 
-/// Whether an error was returned, and whether there is a way on.
+/// State after a returned error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Failed {
     No,
-    /// Behind a record with this many bytes of data.
+    /// Reading can continue after a record with this many bytes of data.
     Resumable {
         length: u64,
     },
     Final,
 }
 
-/// What stands behind the last good frame in the buffer.
+/// Reason why scanning stopped after the last valid frame in the buffer.
 enum Stop {
-    /// A frame that needs `frame_bytes`; `kind` says what it is if there are no more.
+    /// A frame that needs `frame_bytes`; `kind` is the error if the source has no more bytes.
     Incomplete {
         frame_bytes: usize,
         kind: ReadErrorKind,
@@ -59,9 +60,9 @@ enum Stop {
 }
 
 impl<R: Read> ChunkReader<R> {
-    /// Reads `source`, uncompressed bytes of `file` from a record's start on.
+    /// Reads `source`: uncompressed bytes of `file` that begin at the start of a record.
     ///
-    /// Nothing is read or allocated yet. `file` is for error messages only.
+    /// Nothing is read or allocated yet. `file` is used only in error messages.
     pub fn new(source: R, file: impl Into<Arc<str>>, mut options: ChunkOptions) -> Self {
         options.chunk_bytes = options.chunk_bytes.max(HEADER_BYTES + FOOTER_BYTES);
         Self {
@@ -82,10 +83,10 @@ impl<R: Read> ChunkReader<R> {
         }
     }
 
-    /// Reads on until at least one record is whole; `None` at the end of the file.
+    /// Reads until at least one record is complete; returns `None` at the end of the file.
     ///
     /// # Errors
-    /// What is wrong with the record behind those returned so far. Later calls return `None`, unless
+    /// The error of the record after those returned so far. Later calls return `None`, unless
     /// [`resume_after_error`](Self::resume_after_error) is called first.
     pub fn next_chunk(&mut self) -> Result<Option<Chunk>, ReadError> {
         if self.failed != Failed::No {
@@ -111,11 +112,11 @@ impl<R: Read> ChunkReader<R> {
         }
     }
 
-    /// Passes over records up to the one numbered `ordinal`; checks their lengths, not their data.
+    /// Skips to record `ordinal`; checks the lengths of the skipped records, not their data.
     ///
-    /// Counts from the last chunk returned: what was returned cannot be passed over.
-    /// - Returns the number of the record that comes next: `ordinal`, or less at the end of the file,
-    ///   or more if it was behind already.
+    /// Skipping starts after the last chunk returned: returned records cannot be skipped.
+    /// - Returns the ordinal of the next record: `ordinal`, or less at the end of the file, or more
+    ///   if that record has been passed already.
     ///
     /// # Errors
     /// As [`next_chunk`](Self::next_chunk).
@@ -140,11 +141,11 @@ impl<R: Read> ChunkReader<R> {
         Ok(self.ordinal)
     }
 
-    /// After an error: passes over the bad record, if the next one can be found.
+    /// Skips the damaged record after an error, if the next one can be found.
     ///
-    /// The bad record keeps its number: the next one has the number after it.
-    /// - Returns whether reading goes on. False: there was no error, or the way on is lost (see
-    ///   [`ReadError::is_resumable`]).
+    /// The damaged record keeps its ordinal: the next one has the ordinal after it.
+    /// - Returns true if reading continues. False: there was no error, or the next record cannot be
+    ///   found (see [`ReadError::is_resumable`]).
     pub fn resume_after_error(&mut self) -> bool {
         let Failed::Resumable { length } = self.failed else {
             return false;
@@ -154,28 +155,29 @@ impl<R: Read> ChunkReader<R> {
         true
     }
 
-    /// Gives a chunk's bytes back, to be filled again instead of allocating.
+    /// Returns a chunk's buffer for reuse instead of a new allocation.
     pub fn recycle(&mut self, bytes: Vec<u8>) {
-        // One that a huge record made huge would keep all later chunks huge.
+        // A buffer that grew for a huge record would keep all later chunks huge.
         let usual = self.options.chunk_bytes..=self.options.chunk_bytes.saturating_mul(4);
         if usual.contains(&bytes.len()) {
             self.spare = bytes;
         }
     }
 
-    /// The number of the record behind those returned so far.
+    /// Returns the ordinal of the record after those returned so far.
     #[must_use]
     pub fn ordinal(&self) -> u64 {
         self.ordinal
     }
 
-    /// Where in the uncompressed stream that record's header is.
+    /// Returns the offset of that record's header in the uncompressed stream.
     #[must_use]
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Finds the good frames at the head; says where it stopped and what is there.
+    /// Finds the valid frames from the head on; returns the end of the last one and the reason to
+    /// stop.
     fn scan(&self, records: &mut Vec<RecordSpan>) -> (usize, Stop) {
         let mut at = self.head;
         loop {
@@ -211,7 +213,7 @@ impl<R: Read> ChunkReader<R> {
         }
     }
 
-    /// Checks the data at `start..behind` of the buffer against the checksum behind it.
+    /// Checks the data at `start..behind` of the buffer against the checksum that follows it.
     fn bad_data(&self, start: usize, behind: usize) -> Option<ReadErrorKind> {
         let data = &self.buffer[start..behind];
         let stored = stored_crc(&self.buffer[behind..]).expect("cut() saw a whole frame");
@@ -219,7 +221,7 @@ impl<R: Read> ChunkReader<R> {
         Some(ReadErrorKind::DataCrc { length: data.len() as u64, stored, computed })
     }
 
-    /// Makes a chunk of `records`, which end at `to`, and keeps what is behind them.
+    /// Returns a chunk of `records`, which end at `to`, and keeps the bytes after them.
     fn cut_off(&mut self, mut records: Vec<RecordSpan>, to: usize) -> Chunk {
         let first_ordinal = self.ordinal;
         self.ordinal += records.len() as u64;
@@ -246,8 +248,8 @@ impl<R: Read> ChunkReader<R> {
         Chunk { bytes, records, first_ordinal }
     }
 
-    /// Reads behind what is there, making room for a frame of `frame_bytes` at the head as its bytes
-    /// arrive; false if nothing came.
+    /// Appends bytes from the source, growing the buffer for a frame of `frame_bytes` at the head
+    /// as its bytes arrive; returns false if no bytes were read.
     fn fill(&mut self, frame_bytes: usize) -> bool {
         if self.source_ended {
             return false;
@@ -279,13 +281,14 @@ impl<R: Read> ChunkReader<R> {
         self.end > before
     }
 
-    /// Doubles a buffer that is full, but not past the frame that does not fit.
+    /// Doubles a full buffer, up to the size of the frame that does not fit.
     fn make_room(&mut self, frame_bytes: usize) -> io::Result<()> {
         if self.buffer.is_empty() {
             self.buffer = mem::take(&mut self.spare);
         }
         if self.buffer.is_empty() {
-            // Zeroed pages come from the system untouched; growing an empty one would write them.
+            // The system provides zeroed pages without writing them; growing an empty buffer would
+            // write them.
             self.buffer = vec![0; self.options.chunk_bytes];
         } else if self.end == self.buffer.len() {
             let room = frame_bytes.clamp(self.end + 1, self.end.saturating_mul(2));
@@ -297,7 +300,8 @@ impl<R: Read> ChunkReader<R> {
         Ok(())
     }
 
-    /// Passes over the record at the head, which has `length` bytes of data, in the buffer or not.
+    /// Skips the record at the head, which has `length` bytes of data, even if they are not in the
+    /// buffer.
     fn skip_record(&mut self, length: u64) -> Result<(), ReadError> {
         let frame = frame_bytes(length);
         let mut left = frame;
@@ -318,7 +322,7 @@ impl<R: Read> ChunkReader<R> {
         Ok(())
     }
 
-    /// The source has ended: fine between records, else `kind` says what is missing.
+    /// Handles the end of the source: valid between records, else `kind` is the error.
     fn at_end(&mut self, kind: ReadErrorKind) -> Result<(), ReadError> {
         if let Some(error) = self.source_error.take() {
             return Err(self.fail(ReadErrorKind::from(error)));
@@ -340,7 +344,7 @@ impl<R: Read> ChunkReader<R> {
     }
 }
 
-/// Bytes of a frame with `length` bytes of data.
+/// Returns the size of a frame with `length` bytes of data.
 fn frame_bytes(length: u64) -> u64 {
     length.saturating_add((HEADER_BYTES + FOOTER_BYTES) as u64)
 }

@@ -32,7 +32,7 @@ fn schemes_are_told_by_their_first_bytes() {
     assert_eq!(detect(b""), Compression::None);
     assert_eq!(detect(b"\x1f"), Compression::None);
     assert_eq!(detect(b"some text that is no record"), Compression::None);
-    // A plain file whose first length looks like gzip's mark, or zlib's.
+    // A plain file whose first length looks like the magic bytes of gzip or zlib.
     for length in [0x8b1f, 0x9c78] {
         assert_eq!(detect(&encode_header(length)), Compression::None);
         assert_ne!(detect(&encode_header(length)[..11]), Compression::None);
@@ -109,7 +109,7 @@ fn what_follows_a_stream() {
     let stored = gzip(b"text");
     let padded = [&stored[..], &[0; 100]].concat();
     assert_eq!(decode(&padded, Compression::Gzip), Ok(b"text".to_vec()));
-    // More members behind padding are read, as gzip does.
+    // Members after padding are read, as gzip does.
     let padded = [&padded[..], &stored].concat();
     assert_eq!(decode(&padded, Compression::Gzip), Ok(b"texttext".to_vec()));
     let followed = [&stored[..], b"garbage"].concat();

@@ -1,4 +1,5 @@
-//! Which keys of a record a feature is made of. A key that several features read is one *cell*.
+//! Keys of a record from which a feature is built. A key is one *cell*, even if several features
+//! read it.
 
 use std::collections::BTreeMap;
 
@@ -9,43 +10,43 @@ use super::spec::{DType, Feature, FeatureSpec, Partition, SpecError};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Parts {
-    /// Its values, and nothing else.
+    /// A feature that consists of its values only.
     One {
-        /// The cell of the values.
+        /// Cell of the values.
         values: usize,
     },
     /// [`Feature::Ragged`].
     Ragged {
-        /// The cell of the values.
+        /// Cell of the values.
         values: usize,
-        /// How they are parted, the innermost first, with the cells of those that are read.
+        /// Partitions, the innermost first, with the cells of those that are read from the record.
         partitions: Vec<(Partition, Option<usize>)>,
-        /// Values of one innermost row that always belong together: the product of the uniform row
-        /// lengths that come last.
+        /// Values of one innermost row that always belong together: the product of the trailing
+        /// uniform row lengths.
         together: usize,
     },
     /// [`Feature::Sparse`].
     Sparse {
-        /// The cells of the places, a dimension each.
+        /// Cells of the indices, one per dimension.
         indices: Vec<usize>,
-        /// The cell of the values.
+        /// Cell of the values.
         values: usize,
     },
 }
 
-/// What a cell must be in every record.
+/// Requirements on a cell in every record.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted {
     pub(super) dtype: DType,
     pub(super) count: Count,
     pub(super) has_default: bool,
-    /// A record without it is an error.
+    /// True if a record without it is an error.
     pub(super) is_required: bool,
-    /// Feature that says so.
+    /// Feature that imposes the requirement.
     pub(super) feature: usize,
 }
 
-/// How many values a cell must have.
+/// Number of values that a cell must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Count {
     Any,
@@ -63,12 +64,12 @@ impl Count {
     }
 }
 
-/// The cells of some features.
+/// Cells of a list of features.
 #[derive(Clone, Debug)]
 pub(super) struct Cells {
     pub(super) keys: Keys,
     pub(super) wanted: Vec<Wanted>,
-    /// Of each feature.
+    /// Parts of each feature.
     pub(super) parts: Vec<Parts>,
 }
 
@@ -98,7 +99,10 @@ impl<'a> Gathered<'a> {
 }
 
 impl Cells {
-    /// The first cells are those of the features' values, in their order, where no key is read twice.
+    /// Builds the cells of `features`.
+    ///
+    /// The cells of the features' values come first, in the features' order; a key that is read
+    /// twice has one cell.
     pub(super) fn new(features: &[FeatureSpec]) -> Result<Self, SpecError> {
         let mut names = BTreeMap::new();
         for (index, spec) in features.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! One feature of a record, on the wire.
+//! One feature of a record in its wire format.
 
 use std::{mem, slice};
 
@@ -8,13 +8,13 @@ use super::wire::{
     Field, FieldValue, Fields, WireError, next_message, tag, take_tagged, take_varint,
 };
 
-/// The values of a feature, checked but not decoded.
+/// Values of a feature, checked but not decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListRef<'a> {
     dtype: DType,
     count: usize,
     data_bytes: usize,
-    /// The body of the list message; if `in_pieces` a run of Feature fields with several bodies.
+    /// Body of the list message; if `in_pieces`, Feature fields with several bodies.
     wire: &'a [u8],
     in_pieces: bool,
 }
@@ -29,7 +29,7 @@ impl DType {
         }
     }
 
-    /// The field number of the list in a Feature message.
+    /// Returns the field number of the list in a Feature message.
     pub(super) const fn number(self) -> u32 {
         match self {
             Self::Bytes => 1,
@@ -40,19 +40,20 @@ impl DType {
 }
 
 impl<'a> ListRef<'a> {
-    /// The type of the values.
+    /// Returns the type of the values.
     #[must_use]
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// How many values there are.
+    /// Returns the number of values.
     #[must_use]
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Bytes of all values, decoded: 4 or 8 each for numbers, the sum of the lengths for bytes.
+    /// Returns the size of all values, decoded: 4 or 8 bytes per number, the sum of the lengths for
+    /// bytes.
     #[must_use]
     pub fn data_bytes(&self) -> usize {
         self.data_bytes
@@ -61,7 +62,7 @@ impl<'a> ListRef<'a> {
     /// Decodes the values.
     ///
     /// # Panics
-    /// If they are not int64, or not as many as `values` has places.
+    /// If they are not int64, or if their number differs from the length of `values`.
     pub fn write_i64(&self, values: &mut [i64]) {
         self.expect_room(DType::Int64, values.len());
         let mut places = values;
@@ -81,12 +82,12 @@ impl<'a> ListRef<'a> {
     /// Decodes the values.
     ///
     /// # Panics
-    /// If they are not float32, or not as many as `values` has places.
+    /// If they are not float32, or if their number differs from the length of `values`.
     pub fn write_f32(&self, values: &mut [f32]) {
         self.expect_room(DType::Float32, values.len());
         let mut places = values;
         self.for_each_field(|value| {
-            // One value is a packed piece of one.
+            // A single value is handled as a packed piece with one value.
             let packed = match &value {
                 FieldValue::Fixed32(value) => slice::from_ref(value),
                 FieldValue::Bytes(packed) => packed.as_chunks().0,
@@ -117,7 +118,7 @@ impl<'a> ListRef<'a> {
         });
     }
 
-    /// Calls `visit` with each value in order, for whoever has no room for all of them.
+    /// Calls `visit` with each value in order, without a buffer for all of them.
     ///
     /// # Panics
     /// If the values are not int64.
@@ -126,7 +127,7 @@ impl<'a> ListRef<'a> {
         self.for_each_field(|value| match value {
             FieldValue::Varint(value) => visit(value.cast_signed()),
             FieldValue::Bytes(mut packed) => {
-                // They were counted, so each of them ends.
+                // The values were counted before, so each varint ends within the bytes.
                 while !packed.is_empty()
                     && let Ok(value) = take_varint(&mut packed)
                 {
@@ -137,7 +138,7 @@ impl<'a> ListRef<'a> {
         });
     }
 
-    /// Calls `visit` with each value in order, for whoever has no room for all of them.
+    /// Calls `visit` with each value in order, without a buffer for all of them.
     ///
     /// # Panics
     /// If the values are not float32.
@@ -168,25 +169,26 @@ impl<'a> ListRef<'a> {
             return visit_values(self.wire, &mut visit);
         }
         let mut rest = self.wire;
-        // The wire was checked when the list was found, so there is no error to lose.
+        // The wire was checked when the list was found, so no error can occur here.
         while let Ok(Some(piece)) = next_message(&mut rest, self.dtype.number()) {
             visit_values(piece, &mut visit);
         }
     }
 
-    /// A feature whose value has been found and not been looked at.
+    /// Returns a feature whose value has been found but not been examined.
     pub(super) fn unread(dtype: DType, feature: &'a [u8]) -> Self {
         Self { dtype, count: 0, data_bytes: 0, wire: feature, in_pieces: true }
     }
 
-    /// The values as they are in the record; for one that is [`unread`](Self::unread) its Feature.
+    /// Returns the encoded values; for an [`unread`](Self::unread) one its Feature message.
     pub(super) fn wire(&self) -> &'a [u8] {
         self.wire
     }
 
-    /// Looks at a Feature message; `None` if it has no kind of values.
+    /// Examines a Feature message; `None` if it has no list.
     ///
-    /// Of several kinds the last counts, and all pieces of it behind the last other one.
+    /// Of several kinds of list the last one counts, with all its pieces after the last one of
+    /// another kind.
     #[inline]
     pub(super) fn read(feature: &'a [u8]) -> Result<Option<Self>, WireError<'a>> {
         for dtype in [DType::Bytes, DType::Int64, DType::Float32] {
@@ -229,7 +231,7 @@ impl<'a> ListRef<'a> {
     }
 }
 
-/// Calls `visit` with the `value` fields of a list message that was checked.
+/// Calls `visit` with the `value` fields of a list message that was checked before.
 #[inline]
 fn visit_values<'a>(list: &'a [u8], visit: &mut impl FnMut(FieldValue<'a>)) {
     let mut rest = list;
@@ -244,7 +246,7 @@ fn visit_values<'a>(list: &'a [u8], visit: &mut impl FnMut(FieldValue<'a>)) {
     }
 }
 
-/// Checks the body of a list message; returns how many values it has and their bytes, decoded.
+/// Checks the body of a list message; returns the number of values and their decoded size in bytes.
 #[inline]
 fn measure(dtype: DType, list: &[u8]) -> Result<(usize, usize), WireError<'_>> {
     let (mut count, mut bytes_sum) = (0, 0);
@@ -277,7 +279,7 @@ fn measure(dtype: DType, list: &[u8]) -> Result<(usize, usize), WireError<'_>> {
             }
             (DType::Int64, FieldValue::Bytes(packed)) => count_varints(packed)?,
             (DType::Float32, FieldValue::Fixed32(_)) | (DType::Int64, FieldValue::Varint(_)) => 1,
-            // Protobuf would pass over it as an unknown field, and a value would be lost in silence.
+            // Protobuf would skip it as an unknown field, and a value would be lost silently.
             _ => {
                 let what = "has a value whose wire type does not suit its list";
                 return Err(WireError { what, at });
@@ -292,7 +294,7 @@ fn measure(dtype: DType, list: &[u8]) -> Result<(usize, usize), WireError<'_>> {
     Ok((count, data_bytes))
 }
 
-/// Reads one entry of the feature map: its key and its Feature message, empty if it is not there.
+/// Reads one entry of the feature map: its key and its Feature message, empty if it is missing.
 #[inline]
 pub(super) fn map_entry<'a>(entry: &'a [u8]) -> Result<(&'a [u8], &'a [u8]), WireError<'a>> {
     let mut rest = entry;

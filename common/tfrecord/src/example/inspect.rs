@@ -1,42 +1,43 @@
-//! Looking at an Example that nobody has described.
+//! Inspects an Example without a description of its features.
 
 use super::feature::{ListRef, map_entry};
 use super::spec::DType;
 use super::wire::{Field, FieldValue, Fields, WireError, next_message};
 
-/// One feature of a record that nobody has described.
+/// One feature of an undescribed record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FoundFeature<'a> {
-    /// Its key; UTF-8, if whoever wrote it kept to the format.
+    /// Key; UTF-8 if the writer followed the format.
     pub name: &'a [u8],
-    /// Its values; `None` if the feature has no kind, which reads as missing.
+    /// Values; `None` if the feature has no list, which counts as missing.
     pub values: Option<ListRef<'a>>,
 }
 
-/// What one feature of a record is.
+/// Summary of one feature of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FeatureSummary {
-    /// Its key; bytes that are not UTF-8 are replaced.
+    /// Key; bytes that are not UTF-8 are replaced.
     pub name: String,
-    /// The type of its values; `None` if the feature has no kind, which reads as missing.
+    /// Type of its values; `None` if the feature has no list, which counts as missing.
     pub dtype: Option<DType>,
-    /// How many values it has.
+    /// Number of values.
     pub count: usize,
     /// Bytes of all values, decoded.
     pub data_bytes: usize,
 }
 
-/// Finds all features of a record, in its own order; `None` if it is no Example.
+/// Finds all features of a record, in the order of the record; `None` if it is not an Example.
 ///
-/// An empty record is an Example without features. A SequenceExample is none, and neither is anything
-/// else with fields that an Example has not: other messages and text often look like protobuf. Of a
-/// key that comes twice, the last feature with a kind is the one that readers take.
+/// An empty record is an Example without features. A SequenceExample is not an Example, and neither
+/// are other bytes with fields that an Example does not have: other messages and text often look
+/// like protobuf. If a key occurs twice, readers use the last feature that has a list.
 #[must_use]
 pub fn features_of(record: &[u8]) -> Option<Vec<FoundFeature<'_>>> {
     read(record).ok().flatten()
 }
 
-/// Says what features a record has, in its own order; `None` if it is no Example, as [`features_of`] says.
+/// Summarizes the features of a record, in the order of the record; `None` if it is not an Example,
+/// see [`features_of`].
 #[must_use]
 pub fn describe(record: &[u8]) -> Option<Vec<FeatureSummary>> {
     let summary = |FoundFeature { name, values }| FeatureSummary {

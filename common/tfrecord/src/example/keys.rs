@@ -1,15 +1,15 @@
-//! Names that are looked for in records.
+//! Names to find in records.
 
-/// Names, each found by its bytes.
+/// Set of names, found by their bytes.
 #[derive(Clone, Debug)]
 pub(super) struct Keys {
     names: Vec<String>,
-    /// Open addressing: indexes into `names` plus one, at most half of them used; 0 is free.
+    /// Open-addressing table: indices into `names` plus one, at most half of them used; 0 is free.
     table: Vec<u32>,
 }
 
 impl Keys {
-    /// - `names`: each once.
+    /// Builds the table of `names`, which must be distinct.
     pub(super) fn new(names: Vec<String>) -> Self {
         let table = vec![0; (names.len() * 2 + 1).next_power_of_two()];
         let mut keys = Self { names, table };
@@ -24,7 +24,7 @@ impl Keys {
         &self.names[index]
     }
 
-    /// The index of `key`. Writers keep an order, so `expected` is tried first.
+    /// Returns the index of `key`. Writers usually keep an order, so `expected` is tried first.
     #[inline]
     pub(super) fn find(&self, key: &[u8], expected: usize) -> Option<usize> {
         if self.names.get(expected).is_some_and(|name| name.as_bytes() == key) {
@@ -33,11 +33,11 @@ impl Keys {
         (self.table[self.slot(key)] as usize).checked_sub(1)
     }
 
-    /// Where `name` is in the table, or would be.
+    /// Returns the slot of `name` in the table, or the free slot where it would be.
     fn slot(&self, name: &[u8]) -> usize {
         let mask = self.table.len() - 1;
         let mut slot = hash(name) as usize & mask;
-        // Half of the table is free, so this ends.
+        // Half of the table is free, so the loop ends.
         while let Some(index) = (self.table[slot] as usize).checked_sub(1)
             && self.names[index].as_bytes() != name
         {
@@ -47,7 +47,8 @@ impl Keys {
     }
 }
 
-/// Mixes all bytes of a key. Only the names asked for are in the table, so no record can make it slow.
+/// Mixes all bytes of a key. The table contains only the requested names, so no record can make it
+/// slow.
 fn hash(key: &[u8]) -> u64 {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
     let (words, tail) = key.as_chunks::<8>();

@@ -1,4 +1,4 @@
-//! Finding the wanted features in a record.
+//! Finds the requested features in a record.
 
 use super::cells::{Cells, Count, Parts, Wanted};
 use super::feature::{ListRef, map_entry};
@@ -6,172 +6,172 @@ use super::ragged::PartitionFault;
 use super::spec::{DType, Feature, FeatureSpec, SpecError};
 use super::wire::{WireError, next_message};
 
-/// Where a wanted feature is in one record.
+/// Location of a requested feature in one record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Located<'a> {
-    /// In the record; with the right number of values if the feature has a fixed one.
+    /// The feature is in the record, with the required number of values if that is fixed.
     Present(ListRef<'a>),
-    /// Not in the record: its spec's default stands in.
+    /// The feature is missing; the default of its spec applies.
     Default,
-    /// Not in the record, and any number of values will do: none.
+    /// The feature is missing and has no values; any number of values is allowed.
     Missing,
 }
 
-/// Why a record cannot be parsed as asked.
+/// Reason why a record cannot be parsed as requested.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseError {
-    /// The bytes are no Example.
+    /// The bytes are not a valid Example.
     #[error("not a valid tf.train.Example: the record {what}, at byte {at} of it")]
     Malformed {
-        /// What is wrong, as "the record ...".
+        /// Description of the error, following "the record".
         what: &'static str,
-        /// Where, in bytes from the record's start.
+        /// Offset in bytes from the start of the record.
         at: usize,
     },
-    /// A feature with a fixed number of values and no default is not there.
+    /// A feature with a fixed number of values and no default is missing.
     #[error(
         "feature `{feature}` ({dtype}) is not in the record; give it a default or make it VarLen"
     )]
     Required {
-        /// The feature.
+        /// Name of the feature.
         feature: String,
-        /// Its type, as asked for.
+        /// Requested type.
         dtype: DType,
     },
-    /// A feature is of another type.
+    /// A feature has another type.
     #[error("feature `{feature}` holds {found}, but {expected} was asked for; ask for {found}")]
     DTypeMismatch {
-        /// The feature.
+        /// Name of the feature.
         feature: String,
-        /// The type asked for.
+        /// Requested type.
         expected: DType,
-        /// The type in the record.
+        /// Type in the record.
         found: DType,
-        /// Where the feature's value is, in bytes from the record's start.
+        /// Offset of the feature's value in bytes from the start of the record.
         at: usize,
     },
-    /// A feature with a fixed number of values has another number of them.
+    /// A feature with a fixed number of values has a different number of them.
     #[error(
         "feature `{feature}` has {found} values, shape {shape:?} holds {expected}; correct the shape \
          or make it VarLen"
     )]
     CountMismatch {
-        /// The feature.
+        /// Name of the feature.
         feature: String,
-        /// The shape asked for.
+        /// Requested shape.
         shape: Vec<usize>,
-        /// The number of values that it holds.
+        /// Number of values of that shape.
         expected: usize,
-        /// The number of values in the record.
+        /// Number of values in the record.
         found: usize,
-        /// Where the feature's value is, in bytes from the record's start.
+        /// Offset of the feature's value in bytes from the start of the record.
         at: usize,
     },
-    /// A sequence of values of a shape has a part of one too many.
+    /// A sequence of values of a shape ends with an incomplete one.
     #[error(
         "feature `{feature}` has {found} values, which is no multiple of the {stride} that shape \
          {shape:?} holds; correct the shape or make it VarLen"
     )]
     StrideMismatch {
-        /// The feature.
+        /// Name of the feature.
         feature: String,
-        /// The shape of one.
+        /// Shape of one element.
         shape: Vec<usize>,
-        /// The number of values that it holds.
+        /// Number of values of that shape.
         stride: usize,
-        /// The number of values in the record.
+        /// Number of values in the record.
         found: usize,
-        /// Where the feature's value is, in bytes from the record's start.
+        /// Offset of the feature's value in bytes from the start of the record.
         at: usize,
     },
-    /// A partition does not fit the values.
+    /// A partition does not match the values.
     #[error("feature `{feature}` cannot be parted by `{key}`: {fault}")]
     Partition {
-        /// The feature.
+        /// Name of the feature.
         feature: String,
-        /// Key of the partition, or what it is.
+        /// Key of the partition, or its kind.
         key: String,
-        /// Why not.
+        /// Reason.
         fault: PartitionFault,
     },
-    /// There is another number of places than of values.
+    /// The numbers of indices and of values differ.
     #[error("feature `{feature}` has {values} values, but index `{key}` has {indices}")]
     IndexCount {
-        /// The feature.
+        /// Name of the feature.
         feature: String,
         /// Key of the index.
         key: String,
-        /// Values of the feature.
+        /// Number of values of the feature.
         values: usize,
-        /// Values of the index.
+        /// Number of values of the index.
         indices: usize,
     },
-    /// A place is outside of the tensor.
+    /// An index is outside of the tensor.
     #[error(
         "feature `{feature}`: index `{key}` has a {index}, but that dimension's size is {size}"
     )]
     IndexRange {
-        /// The feature.
+        /// Name of the feature.
         feature: String,
         /// Key of the index.
         key: String,
-        /// The place.
+        /// Value of the index.
         index: i64,
-        /// The size.
+        /// Size of the dimension.
         size: usize,
     },
-    /// Places are not in ascending order, as was promised.
+    /// The indices are not in ascending order, although `already_sorted` is set.
     #[error("feature `{feature}`: its indices do not ascend; leave already_sorted out")]
     IndexOrder {
-        /// The feature.
+        /// Name of the feature.
         feature: String,
     },
-    /// A list that is needed is not in the record.
+    /// A required list is missing from the record.
     #[error(
         "feature list `{feature}` ({dtype}) is not in the record; allow it to be missing, or ask for \
          another one"
     )]
     RequiredList {
-        /// The feature.
+        /// Name of the feature.
         feature: String,
-        /// Its type, as asked for.
+        /// Requested type.
         dtype: DType,
     },
-    /// A step of a list has another number of values than its shape.
+    /// A step of a list has a different number of values than its shape.
     #[error(
         "feature list `{feature}` has {found} values in step {step}, shape {shape:?} holds \
          {expected}; correct the shape or make it VarLen"
     )]
     StepCount {
-        /// The feature.
+        /// Name of the feature.
         feature: String,
-        /// Which step.
+        /// Index of the step.
         step: usize,
-        /// The shape asked for.
+        /// Requested shape.
         shape: Vec<usize>,
-        /// The number of values that it holds.
+        /// Number of values of that shape.
         expected: usize,
-        /// The number of values in the step.
+        /// Number of values in the step.
         found: usize,
     },
     /// Lists that belong together have different numbers of steps.
     #[error("feature list `{feature}` has {steps} steps, but `{key}` has {others}")]
     Steps {
-        /// The feature.
+        /// Name of the feature.
         feature: String,
         /// Key of the other list.
         key: String,
-        /// Steps of the feature.
+        /// Number of steps of the feature.
         steps: usize,
-        /// Steps of the other one.
+        /// Number of steps of the other list.
         others: usize,
     },
 }
 
 /// Finds features in Examples.
 ///
-/// Made once, then used for any number of records, by any number of threads.
+/// A parser is created once and can be used for any number of records by any number of threads.
 #[derive(Clone, Debug)]
 pub struct ExampleParser {
     features: Vec<FeatureSpec>,
@@ -179,10 +179,10 @@ pub struct ExampleParser {
 }
 
 impl ExampleParser {
-    /// Prepares for `features`. None is legal: then records are only checked to be Examples.
+    /// Creates a parser for `features`. If there are none, records are only checked to be Examples.
     ///
     /// # Errors
-    /// What is wrong with the first feature that cannot be parsed as asked.
+    /// The error of the first feature that cannot be parsed as requested.
     pub fn new(features: Vec<FeatureSpec>) -> Result<Self, SpecError> {
         let requires = |spec: &&FeatureSpec| {
             matches!(spec.feature, Feature::FixedLenSequence { allow_missing: false, .. })
@@ -195,34 +195,36 @@ impl ExampleParser {
         Ok(Self { features, cells })
     }
 
-    /// The features, as they were given.
+    /// Returns the features as given.
     #[must_use]
     pub fn features(&self) -> &[FeatureSpec] {
         &self.features
     }
 
-    /// How many keys are read. Those of fixed and variable lengths are one each, in the features' order;
-    /// keys that others need beside them follow.
+    /// Returns the number of keys that are read.
+    ///
+    /// Features of fixed and variable length have one key each, in the features' order; additional
+    /// keys of other features follow.
     #[must_use]
     pub fn cells(&self) -> usize {
         self.cells.wanted.len()
     }
 
-    /// The cells that a feature is made of.
+    /// Returns the cells of a feature.
     ///
     /// # Panics
-    /// If there are not so many features.
+    /// If `feature` is not below the number of features.
     #[must_use]
     pub fn parts(&self, feature: usize) -> &Parts {
         &self.cells.parts[feature]
     }
 
-    /// Finds all features in `record`, in one walk and without allocating.
+    /// Finds all features in `record` in one pass and without allocating.
     ///
     /// - `located`: replaced; one for each of the [`cells`](Self::cells). Empty after an error.
     ///
     /// # Errors
-    /// [`ParseError`]: the bytes are no Example, or not one with these features.
+    /// [`ParseError`]: the bytes are not an Example, or not one with these features.
     pub fn locate<'a>(
         &self,
         record: &'a [u8],
@@ -244,7 +246,8 @@ impl ExampleParser {
     ) -> Result<(), ParseError> {
         self.find_values(record, located).map_err(|error| malformed(record, error))?;
         for (index, place) in located.iter_mut().enumerate() {
-            // Only now: of a key that comes twice, the last value counts and the first may be bad.
+            // Examined only now: if a key occurs twice, the last value counts and the first may be
+            // invalid.
             let list = match place {
                 Located::Present(unread) => {
                     ListRef::read(unread.wire()).map_err(|error| malformed(record, error))?
@@ -268,7 +271,7 @@ impl ExampleParser {
         Ok(())
     }
 
-    /// Walks over the record and puts the value of each wanted key in its place, unread.
+    /// Walks the record and stores the unread value of each requested key in `located`.
     fn find_values<'a>(
         &self,
         mut record: &'a [u8],
@@ -280,7 +283,7 @@ impl ExampleParser {
                 let (key, value) = map_entry(entry)?;
                 if let Some(index) = self.cells.keys.find(key, expected) {
                     expected = index + 1;
-                    // As in TensorFlow, one without a kind does not hide an earlier one.
+                    // As in TensorFlow, a feature without a list does not replace an earlier one.
                     if value.is_empty() {
                         continue;
                     }
@@ -330,7 +333,7 @@ pub(super) fn malformed(record: &[u8], WireError { what, at }: WireError<'_>) ->
     ParseError::Malformed { what, at: place_in(record, at) }
 }
 
-/// Where `part`, a piece of `record`, starts in it.
+/// Returns the offset of `part`, a slice of `record`, in it.
 pub(super) fn place_in(record: &[u8], part: &[u8]) -> usize {
     part.as_ptr().addr().saturating_sub(record.as_ptr().addr())
 }

@@ -1,75 +1,77 @@
-//! Parting values into rows.
+//! Partitions values into rows.
 
 use super::spec::Partition;
 
-/// Why values cannot be parted as a partition says.
+/// Reason why values cannot be partitioned.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PartitionFault {
-    /// It does not begin where the first row does.
+    /// The first row does not begin at 0.
     #[error("the first row begins at {first}, not at 0")]
     First {
-        /// Where it begins.
+        /// Begin of the first row.
         first: i64,
     },
-    /// A row would be of less than no values, or a row's number goes back.
+    /// A row would have a negative number of values, or row numbers descend.
     #[error("{next} comes after {last}, but they must not descend")]
     Descends {
         /// A number.
         last: i64,
-        /// The one after it.
+        /// The number after it.
         next: i64,
     },
-    /// The rows have more or fewer values than there are.
+    /// The rows hold more or fewer values than the feature has.
     #[error("its rows hold {rows} values, but there are {items}")]
     Sum {
-        /// Values of all rows.
+        /// Number of values of all rows.
         rows: i64,
-        /// Values that there are.
+        /// Number of values of the feature.
         items: usize,
     },
-    /// There is another number of row numbers than of values.
+    /// The numbers of row ids and of values differ.
     #[error("it has {ids} row numbers for {items} values")]
     Ids {
-        /// Row numbers.
+        /// Number of row ids.
         ids: usize,
-        /// Values.
+        /// Number of values.
         items: usize,
     },
-    /// There would be more rows than memory is for.
+    /// There would be too many empty rows.
     #[error(
         "it numbers {rows} rows for {items} values; at most {EMPTY_ROWS_MAX} rows of a record may be left \
          empty by row numbers: use row lengths or splits"
     )]
     Rows {
-        /// Rows.
+        /// Number of rows.
         rows: i64,
-        /// Values.
+        /// Number of values.
         items: usize,
     },
     /// The values do not fill the last row.
     #[error("{items} values do not fill rows of {length}")]
     Uneven {
-        /// Values.
+        /// Number of values.
         items: usize,
-        /// Values of a row.
+        /// Number of values per row.
         length: usize,
     },
 }
 
-/// Rows that the row numbers of one feature of a record may leave empty: a number is a few bytes and may
-/// say anything.
+/// Maximum number of rows that the row ids of one feature of a record may leave empty: a row id
+/// takes a few bytes and can have any value.
 pub const EMPTY_ROWS_MAX: usize = 1 << 14;
 
 impl Partition {
-    /// Parts `items` values into rows, and appends how many each has to `lengths`.
+    /// Partitions `items` values into rows and appends the number of values of each row to
+    /// `lengths`.
     ///
-    /// - `numbers`: what the partition's key holds; empty for rows of uniform length. `empty`: rows that row
-    ///   numbers may still leave empty in this record, [`EMPTY_ROWS_MAX`] at first.
+    /// - `numbers`: values of the partition's key; empty for rows of uniform length. `empty`:
+    ///   number of rows that row ids may still leave empty in this record, initially
+    ///   [`EMPTY_ROWS_MAX`].
     /// - Returns the number of rows.
     ///
     /// # Errors
-    /// [`PartitionFault`]; `lengths` is as it was.
+    /// [`PartitionFault`]; `lengths` is then unchanged.
     pub fn part(
         &self,
         numbers: &[i64],
@@ -95,7 +97,7 @@ impl Partition {
         let all = items as i64;
         match self {
             Self::RowSplits(_) => match numbers.split_first() {
-                // Nothing at all is no rows.
+                // No splits at all mean no rows.
                 None => sum(0, items),
                 Some((&first, _)) if first != 0 => Err(PartitionFault::First { first }),
                 Some((_, limits)) => append_limits(limits, items, lengths),
@@ -249,7 +251,7 @@ mod tests {
             "it numbers 1099511627777 rows for 1 values; at most 16384 rows of a record may be \
              left empty by row numbers: use row lengths or splits"
         );
-        // Of all steps of a record together.
+        // The limit applies to all steps of a record together.
         let (mut empty, mut lengths) = (EMPTY_ROWS_MAX, vec![]);
         let steps = (0..10).map(|_| ids.part(&[10_000, 10_000], 2, &mut empty, &mut lengths));
         assert_eq!(steps.filter(Result::is_ok).count(), 1);

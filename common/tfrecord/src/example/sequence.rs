@@ -1,4 +1,4 @@
-//! Finding the wanted features and feature lists in a `tf.train.SequenceExample`.
+//! Finds the requested features and feature lists in a `tf.train.SequenceExample`.
 
 use super::cells::{Cells, Count, Parts, Wanted};
 use super::feature::{ListRef, map_entry};
@@ -6,7 +6,7 @@ use super::parse::{ExampleParser, Located, ParseError, malformed, place_in};
 use super::spec::{DType, Feature, FeatureSpec, SpecError};
 use super::wire::{WireError, next_message};
 
-/// A feature list of one record: the values of each step, checked but not decoded.
+/// Feature list of one record: the values of each step, checked but not decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Steps<'a> {
     body: &'a [u8],
@@ -18,28 +18,28 @@ pub struct Steps<'a> {
 impl<'a> Steps<'a> {
     const NONE: Self = Self { body: &[], steps: 0, count: 0, data_bytes: 0 };
 
-    /// How many steps there are.
+    /// Returns the number of steps.
     #[must_use]
     pub fn steps(&self) -> usize {
         self.steps
     }
 
-    /// How many values all steps have.
+    /// Returns the number of values of all steps.
     #[must_use]
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Bytes of all values, decoded.
+    /// Returns the decoded size of all values in bytes.
     #[must_use]
     pub fn data_bytes(&self) -> usize {
         self.data_bytes
     }
 
-    /// The values of each step in order; `None` for one without any.
+    /// Iterates over the values of each step in order; `None` for a step without values.
     pub fn iter(&self) -> impl Iterator<Item = Option<ListRef<'a>>> + use<'a> {
         let mut rest = self.body;
-        // It was walked through before, so nothing is wrong with it.
+        // The list was checked before, so no error can occur here.
         std::iter::from_fn(move || next_message(&mut rest, 1).ok().flatten())
             .map(|step| ListRef::read(step).ok().flatten())
     }
@@ -47,7 +47,7 @@ impl<'a> Steps<'a> {
 
 /// Finds features and feature lists in SequenceExamples.
 ///
-/// Made once, then used for any number of records, by any number of threads.
+/// A parser is created once and can be used for any number of records by any number of threads.
 #[derive(Clone, Debug)]
 pub struct SequenceParser {
     context: ExampleParser,
@@ -56,13 +56,14 @@ pub struct SequenceParser {
 }
 
 impl SequenceParser {
-    /// Prepares for features of the whole record and for lists with one value, or several, a step.
+    /// Creates a parser for features of the whole record and for lists with one or more values per
+    /// step.
     ///
-    /// - `context`: all but sequences with steps.
+    /// - `context`: all features that are not lists.
     /// - `lists`: [`Feature::FixedLenSequence`], [`Feature::VarLen`] and [`Feature::Ragged`].
     ///
     /// # Errors
-    /// What is wrong with the first feature that cannot be parsed as asked.
+    /// The error of the first feature that cannot be parsed as requested.
     pub fn new(context: Vec<FeatureSpec>, lists: Vec<FeatureSpec>) -> Result<Self, SpecError> {
         for spec in &lists {
             let what = match &spec.feature {
@@ -80,28 +81,28 @@ impl SequenceParser {
         Ok(Self { context: ExampleParser::new(context)?, lists, cells })
     }
 
-    /// What is looked for in the record as a whole.
+    /// Returns the parser of the context.
     #[must_use]
     pub fn context(&self) -> &ExampleParser {
         &self.context
     }
 
-    /// The lists, as they were given.
+    /// Returns the lists as given.
     #[must_use]
     pub fn lists(&self) -> &[FeatureSpec] {
         &self.lists
     }
 
-    /// How many keys of lists are read.
+    /// Returns the number of list keys that are read.
     #[must_use]
     pub fn cells(&self) -> usize {
         self.cells.wanted.len()
     }
 
-    /// The cells that a list is made of.
+    /// Returns the cells of a list.
     ///
     /// # Panics
-    /// If there are not so many lists.
+    /// If `list` is not below the number of lists.
     #[must_use]
     pub fn parts(&self, list: usize) -> &Parts {
         &self.cells.parts[list]
@@ -110,11 +111,11 @@ impl SequenceParser {
     /// Finds all features and lists in `record` without allocating.
     ///
     /// - `located`: replaced; the cells of the context.
-    /// - `steps`: replaced; one for each of the lists' [`cells`](Self::cells). A list that is not there has
+    /// - `steps`: replaced; one for each of the lists' [`cells`](Self::cells). A missing list has
     ///   no steps. Both are empty after an error.
     ///
     /// # Errors
-    /// [`ParseError`]: the bytes are no SequenceExample, or not one with these features.
+    /// [`ParseError`]: the bytes are not a SequenceExample, or not one with these features.
     pub fn locate<'a>(
         &self,
         record: &'a [u8],
@@ -137,7 +138,7 @@ impl SequenceParser {
         record: &'a [u8],
         steps: &mut [Steps<'a>],
     ) -> Result<(), ParseError> {
-        // `steps` says in `count` whether a list was found, until it is read.
+        // Until a list is read, `count` in `steps` is 1 if it was found.
         self.find_lists(record, steps).map_err(|error| malformed(record, error))?;
         for (cell, place) in steps.iter_mut().enumerate() {
             let is_there = place.count == 1;
@@ -213,7 +214,7 @@ impl SequenceParser {
         ParseError::StepCount { feature, step, shape, expected, found }
     }
 
-    /// The type of a list's cell.
+    /// Returns the type of a list's cell.
     #[must_use]
     pub fn dtype(&self, cell: usize) -> DType {
         self.cells.wanted[cell].dtype

@@ -1,10 +1,10 @@
-//! What is wanted of every Example.
+//! Requested features of Examples.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The types of value that an Example can hold.
+/// Types of values that an Example can hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DType {
@@ -26,87 +26,89 @@ impl fmt::Display for DType {
     }
 }
 
-/// How a feature is laid out.
+/// Layout of a feature.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Feature {
     /// The same number of values in every record: a dense column `[batch] + shape`.
     FixedLen {
-        /// The shape of one record's values; empty for a single value.
+        /// Shape of one record's values; empty for a single value.
         shape: Vec<usize>,
-        /// Their type.
+        /// Type of the values.
         dtype: DType,
-        /// Values for a record without the feature. Without a default such a record is an error.
+        /// Values for a record without the feature; if `None`, such a record is an error.
         default: Option<DefaultValue>,
     },
     /// Any number of values; a record without the feature has none.
     VarLen {
-        /// The type of the values.
+        /// Type of the values.
         dtype: DType,
     },
-    /// Any number of values of a shape, in a dense column `[batch, longest] + shape` that is padded behind
-    /// each record's.
+    /// Any number of elements of a shape, in a dense column `[batch, longest] + shape` that is
+    /// padded after each record's elements.
     FixedLenSequence {
-        /// The shape of one of them; empty for a single value.
+        /// Shape of one element; empty for a single value.
         shape: Vec<usize>,
-        /// Their type.
+        /// Type of the values.
         dtype: DType,
-        /// Whether a record without the feature has none of them; else it is an error.
+        /// If true, a record without the feature has no elements; otherwise it is an error.
         allow_missing: bool,
-        /// The one value that pads; else 0 or the empty string.
+        /// Single value used for padding; default 0 or the empty string.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         default: Option<DefaultValue>,
     },
-    /// Any number of values, parted into rows and rows of rows by other features of the record.
+    /// Any number of values, partitioned into rows and nested rows by other features of the record.
     Ragged {
-        /// The type of the values.
+        /// Type of the values.
         dtype: DType,
-        /// The key of the values, if it is not the feature's name.
+        /// Key of the values, if it differs from the feature's name.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         value_key: Option<String>,
-        /// How they are parted, the outermost first.
+        /// Partitions, the outermost first.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         partitions: Vec<Partition>,
     },
-    /// Values at places of a large and mostly empty tensor of a fixed size.
+    /// Values at given indices of a sparse tensor of a fixed size.
     Sparse {
-        /// The type of the values.
+        /// Type of the values.
         dtype: DType,
-        /// The keys of the places, one for each dimension; int64, as many as values.
+        /// Keys of the indices, one per dimension; int64, as many as there are values.
         index_keys: Vec<String>,
-        /// The key of the values.
+        /// Key of the values.
         value_key: String,
-        /// The size of each dimension.
+        /// Size of each dimension.
         size: Vec<usize>,
-        /// Whether the places ascend in every record; else they are sorted.
+        /// True if the indices ascend in every record; otherwise they are sorted.
         #[serde(default)]
         already_sorted: bool,
     },
 }
 
-/// How the values of a [`Feature::Ragged`], or the rows of the next partition, are parted into rows. All
-/// but the last are keys of int64 features.
+/// Partition of the values of a [`Feature::Ragged`], or of the rows of the next partition, into
+/// rows.
+///
+/// All but the last variant contain the key of an int64 feature.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Partition {
-    /// Where each row begins, and where the last one ends: from 0 to the number of values.
+    /// Begin of each row and end of the last one: from 0 to the number of values.
     RowSplits(String),
-    /// How many values each row has.
+    /// Number of values of each row.
     RowLengths(String),
-    /// Where each row begins; the last one ends with the values.
+    /// Begin of each row; the last one ends with the values.
     RowStarts(String),
-    /// Where each row ends.
+    /// End of each row.
     RowLimits(String),
-    /// In which row each value is, ascending; there are as many rows as the last one says.
+    /// Row number of each value, ascending; the last value's row is the last row.
     ValueRowIds(String),
-    /// All rows have so many values.
+    /// Number of values of every row.
     UniformRowLength(usize),
 }
 
 impl Partition {
-    /// The key that it is read from.
+    /// Returns the key from which the partition is read.
     #[must_use]
     pub fn key(&self) -> Option<&str> {
         match self {
@@ -120,12 +122,12 @@ impl Partition {
     }
 }
 
-/// Values for a record without the feature: as many as the shape has, in row-major order.
+/// Values for a record without the feature: as many as the shape holds, in row-major order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DefaultValue {
-    /// `float_list`. Written as their bits, so that they come back as they were, also those that are no
-    /// number; numbers are read, too.
+    /// `float_list`. Serialized as bits, so that all values including NaN are preserved; numbers
+    /// are accepted as well.
     Float32(#[serde(with = "floats")] Vec<f32>),
     /// `int64_list`.
     Int64(Vec<i64>),
@@ -133,7 +135,7 @@ pub enum DefaultValue {
     Bytes(Vec<Vec<u8>>),
 }
 
-/// Floats as texts like `0x3f800000`.
+/// Serializes floats as strings such as `0x3f800000`.
 mod floats {
     use serde::{Deserialize, Deserializer, Serializer};
 
@@ -162,7 +164,7 @@ mod floats {
 }
 
 impl DefaultValue {
-    /// The type of the values.
+    /// Returns the type of the values.
     #[must_use]
     pub fn dtype(&self) -> DType {
         match self {
@@ -172,7 +174,7 @@ impl DefaultValue {
         }
     }
 
-    /// How many values there are.
+    /// Returns the number of values.
     #[must_use]
     pub fn count(&self) -> usize {
         match self {
@@ -183,17 +185,17 @@ impl DefaultValue {
     }
 }
 
-/// One feature that is wanted.
+/// A requested feature.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FeatureSpec {
-    /// Its key in the Example.
+    /// Key in the Example.
     pub name: String,
-    /// Its layout.
+    /// Layout of the feature.
     pub feature: Feature,
 }
 
 impl FeatureSpec {
-    /// The type of the feature's values.
+    /// Returns the type of the feature's values.
     #[must_use]
     pub fn dtype(&self) -> DType {
         match &self.feature {
@@ -205,8 +207,9 @@ impl FeatureSpec {
         }
     }
 
-    /// The values for a record without the feature; of a sequence, the one that pads. A default
-    /// without values is none, as in TensorFlow.
+    /// Returns the values for a record without the feature; for a sequence, the padding value.
+    ///
+    /// As in TensorFlow, a default without values counts as none.
     #[must_use]
     pub fn default(&self) -> Option<&DefaultValue> {
         self.declared_default().filter(|default| default.count() > 0)
@@ -221,8 +224,8 @@ impl FeatureSpec {
         }
     }
 
-    /// The number of values in every record, or of each part of a sequence: the product of the shape.
-    /// `None` if there is no shape.
+    /// Returns the number of values in every record, or in each element of a sequence: the product
+    /// of the shape. `None` if there is no shape.
     ///
     /// # Errors
     /// [`SpecError::ShapeOverflow`].
@@ -232,7 +235,7 @@ impl FeatureSpec {
         else {
             return Ok(None);
         };
-        // Zeros count last: [0, huge, huge] holds nothing, but says nothing sensible either.
+        // Zeros are applied last: [0, huge, huge] holds no values, but is still an overflow.
         let product = shape.iter().try_fold(1_usize, |count, &size| count.checked_mul(size.max(1)));
         match product {
             None => {
@@ -243,7 +246,7 @@ impl FeatureSpec {
         }
     }
 
-    /// Checks the feature by itself and returns its count, as [`count`](Self::count) does.
+    /// Checks the feature alone and returns its count like [`count`](Self::count).
     pub(super) fn validate(&self) -> Result<Option<usize>, SpecError> {
         let count = self.count()?;
         self.validate_parts(count)?;
@@ -296,65 +299,65 @@ impl FeatureSpec {
     }
 }
 
-/// Why features cannot be parsed as asked.
+/// Reason why features cannot be parsed as requested.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpecError {
-    /// A name comes twice.
+    /// A name occurs twice.
     #[error("feature `{feature}` is asked for twice; ask once and use the column twice")]
     Duplicate {
-        /// The name.
+        /// Name of the feature.
         feature: String,
     },
-    /// It makes no sense by itself.
+    /// The feature is invalid on its own.
     #[error("feature `{feature}`: {what}")]
     NoSense {
-        /// The feature.
+        /// Name of the feature.
         feature: String,
-        /// Why not.
+        /// Reason.
         what: String,
     },
     /// Two features read one key as different types.
     #[error("key `{key}` is asked for as {first} and as {second}; ask for one type")]
     KeyDType {
-        /// The key.
+        /// Key that is read twice.
         key: String,
-        /// One type.
+        /// First type.
         first: DType,
-        /// The other one.
+        /// Second type.
         second: DType,
     },
-    /// The shape holds more values than can be counted.
+    /// The number of values in the shape overflows.
     #[error("feature `{feature}`: shape {shape:?} holds more values than fit in memory")]
     ShapeOverflow {
-        /// The feature.
+        /// Name of the feature.
         feature: String,
-        /// Its shape.
+        /// Shape of the feature.
         shape: Vec<usize>,
     },
-    /// The default is of another type.
+    /// The default has another type.
     #[error(
         "feature `{feature}`: the default is {found}, the feature {expected}; make them the same"
     )]
     DefaultDType {
-        /// The feature.
+        /// Name of the feature.
         feature: String,
-        /// The feature's type.
+        /// Type of the feature.
         expected: DType,
-        /// The default's type.
+        /// Type of the default.
         found: DType,
     },
-    /// The default has another number of values.
+    /// The default has a different number of values.
     #[error(
         "feature `{feature}`: the default has {found} values, the shape holds {expected}; give one for \
          each (TensorFlow does not repeat a single one either)"
     )]
     DefaultCount {
-        /// The feature.
+        /// Name of the feature.
         feature: String,
-        /// Values that the shape holds.
+        /// Number of values that the shape holds.
         expected: usize,
-        /// Values in the default.
+        /// Number of values in the default.
         found: usize,
     },
 }

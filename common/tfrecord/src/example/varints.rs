@@ -1,17 +1,17 @@
-//! Packed varints: counted, and decoded many at a time.
+//! Packed varints: counted and decoded several at a time.
 
 use super::wire::{MORE, WireError, push_together, take_any_varint, take_varint};
 
 #[cfg(target_arch = "x86_64")]
 mod shuffle;
 
-/// Decodes the varints that `packed` consists of, as many as there are places; it was checked. Returns
-/// how many these are.
+/// Decodes the varints of `packed`, which was checked before, up to the number of `places`. Returns
+/// the number of decoded values.
 pub(super) fn decode_varints(packed: &[u8], places: &mut [i64]) -> usize {
     let (mut read, mut written) = (0, 0);
     #[cfg(target_arch = "x86_64")]
     if shuffle::is_possible() {
-        // SAFETY: it takes nothing that the processor was not asked for in the line before.
+        // SAFETY: the function only uses processor features that the previous line tested for.
         #[allow(unsafe_code)]
         let done = unsafe { shuffle::decode(packed, places) };
         (read, written) = done;
@@ -26,10 +26,11 @@ pub(super) fn decode_varints(packed: &[u8], places: &mut [i64]) -> usize {
     written
 }
 
-/// Calls `visit` with the varints that `packed` consists of; it was checked.
+/// Calls `visit` with the varints of `packed`, which was checked before.
 ///
-/// Where the next one begins is known only when this one's end is, which is what takes the time: so two
-/// are taken of each eight bytes where they hold two, and all eight where they are short.
+/// The start of a varint is known only after the end of the previous one, and this dependency
+/// limits the speed. Therefore two varints are decoded from each eight bytes that contain two, and
+/// all eight if each has one byte.
 #[inline]
 fn for_each_varint(packed: &[u8], mut visit: impl FnMut(u64)) {
     let mut rest = packed;
@@ -61,9 +62,10 @@ fn for_each_varint(packed: &[u8], mut visit: impl FnMut(u64)) {
     }
 }
 
-/// Counts the varints that `packed` consists of.
+/// Counts the varints of `packed`.
 pub(super) fn count_varints(packed: &[u8]) -> Result<usize, WireError<'_>> {
-    // Ten bytes that all say "more" cover four aligned ones; without such four none is too long.
+    // Ten consecutive continuation bytes cover four aligned ones; without four aligned ones no
+    // varint is too long.
     let (more, maybe_long) = count_more(packed);
     if maybe_long || packed.last().is_some_and(|&byte| byte >= 0x80) {
         let (mut rest, mut count) = (packed, 0);
@@ -76,13 +78,14 @@ pub(super) fn count_varints(packed: &[u8]) -> Result<usize, WireError<'_>> {
     Ok(packed.len() - more)
 }
 
-/// How many bytes say "more", and whether four do that side by side, from a multiple of four on.
+/// Returns the number of continuation bytes, and true if four aligned bytes are all continuation
+/// bytes.
 fn count_more(packed: &[u8]) -> (usize, bool) {
     let (mut more, mut fours, mut rest) = (0, false, packed);
     #[cfg(target_arch = "x86_64")]
     if shuffle::is_possible() {
         let (parts, behind) = packed.as_chunks();
-        // SAFETY: it takes nothing that the processor was not asked for in the line before.
+        // SAFETY: the function only uses processor features that the previous line tested for.
         #[allow(unsafe_code)]
         let done = unsafe { shuffle::count_more(parts) };
         ((more, fours), rest) = (done, behind);
@@ -104,7 +107,7 @@ mod tests {
     use super::super::wire::put_varint;
     use super::*;
 
-    /// Lengths as they come: all alike, alike for a while, mixed.
+    /// Generates numbers whose encoded lengths are equal, equal in runs, or mixed.
     fn numbers() -> impl Strategy<Value = Vec<u64>> {
         let run = (any::<u64>(), 0_u32..64, 0_u32..16, 1_usize..40).prop_map(
             |(seed, shift, spread, count)| {
@@ -125,7 +128,7 @@ mod tests {
     }
 
     proptest! {
-        /// The ways that take several at a time and the one that takes one.
+        /// Decoding several varints at a time gives the same values as decoding them one by one.
         #[test]
         fn many_varints_are_those_one_by_one(values in numbers(), less in 0_usize..9) {
             let packed = wire(&values);
@@ -133,7 +136,7 @@ mod tests {
             let mut found = vec![];
             for_each_varint(&packed, |value| found.push(value));
             prop_assert_eq!(&found, &values);
-            // Not more than there are places, and nothing behind them.
+            // No more values than there are places are written.
             for places in [values.len(), values.len().saturating_sub(less), values.len() + less] {
                 let mut decoded = vec![-7; places];
                 let count = decode_varints(&packed, &mut decoded);
@@ -144,7 +147,7 @@ mod tests {
             }
         }
 
-        /// What was not checked ends, too, without a panic.
+        /// Unchecked bytes also end without a panic.
         #[test]
         fn any_bytes_come_to_an_end(
             bytes in prop::collection::vec(prop_oneof![Just(0xff_u8), Just(0x80), any::<u8>()], 0..300),

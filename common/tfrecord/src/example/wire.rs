@@ -1,17 +1,18 @@
-//! The protobuf wire format, as far as Examples need it.
+//! The part of the protobuf wire format that Examples need.
 
-/// A varint has at most this many bytes.
+/// Maximum number of bytes of a varint.
 pub(super) const VARINT_BYTES_MAX: usize = 10;
 
-/// The bit of each byte of eight that says that the varint goes on.
+/// Continuation bit of each of eight bytes.
 pub(super) const MORE: u64 = 0x8080_8080_8080_8080;
 
-/// Bytes that are no protobuf message. Only for the slow way out: what and where is found again there.
+/// Error: the bytes are not a protobuf message. Used only on the slow path, which determines reason
+/// and location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WireError<'a> {
-    /// What is wrong, as "the record ...".
+    /// Description of the error, following "the record".
     pub(super) what: &'static str,
-    /// The bytes from where it is wrong.
+    /// Bytes from the location of the error on.
     pub(super) at: &'a [u8],
 }
 
@@ -26,7 +27,7 @@ pub(super) struct Field<'a> {
 pub(super) enum FieldValue<'a> {
     /// Wire type 0.
     Varint(u64),
-    /// Wire type 1: eight bytes that nothing here wants.
+    /// Wire type 1: eight bytes that are not used here.
     Fixed64,
     /// Wire type 2.
     Bytes(&'a [u8]),
@@ -34,10 +35,10 @@ pub(super) enum FieldValue<'a> {
     Fixed32([u8; 4]),
 }
 
-/// Walks over the fields of a message.
+/// Iterates over the fields of a message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fields<'a> {
-    /// What is still to be read.
+    /// Bytes that are not read yet.
     pub(super) rest: &'a [u8],
 }
 
@@ -86,14 +87,14 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Takes the next length-delimited field with this number (up to 15), passing over all others.
+/// Takes the next length-delimited field with this number (up to 15), skipping all others.
 #[inline]
 pub(super) fn next_message<'a>(
     rest: &mut &'a [u8],
     number: u32,
 ) -> Result<Option<&'a [u8]>, WireError<'a>> {
     loop {
-        // Almost always the next field is the one that is wanted.
+        // Almost always the next field is the requested one.
         if let Some(message) = take_tagged(rest, tag(number)) {
             return Ok(Some(message));
         }
@@ -110,12 +111,12 @@ pub(super) fn next_message<'a>(
     }
 }
 
-/// The tag of a length-delimited field with this number, which is up to 15.
+/// Returns the tag of a length-delimited field with this number, which is at most 15.
 pub(super) const fn tag(number: u32) -> u8 {
     (number << 3 | 2) as u8
 }
 
-/// If the message starts with the one-byte `tag` of a length-delimited field, takes its value.
+/// Takes the value if the message starts with the one-byte `tag` of a length-delimited field.
 #[inline]
 pub(super) fn take_tagged<'a>(rest: &mut &'a [u8], tag: u8) -> Option<&'a [u8]> {
     let (&first, mut behind) = rest.split_first()?;
@@ -127,7 +128,7 @@ pub(super) fn take_tagged<'a>(rest: &mut &'a [u8], tag: u8) -> Option<&'a [u8]> 
     Some(value)
 }
 
-/// Takes a length and that many bytes.
+/// Takes a length and as many bytes.
 #[inline]
 pub(super) fn take_bytes<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], WireError<'a>> {
     let start = *rest;
@@ -141,7 +142,7 @@ pub(super) fn take_bytes<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], WireError<
     }
 }
 
-/// Takes a varint. Bits over the 64th are dropped, as protobuf does.
+/// Takes a varint. Bits above the 64th are dropped, as in protobuf.
 #[inline]
 pub(super) fn take_varint<'a>(rest: &mut &'a [u8]) -> Result<u64, WireError<'a>> {
     match **rest {
@@ -153,7 +154,7 @@ pub(super) fn take_varint<'a>(rest: &mut &'a [u8]) -> Result<u64, WireError<'a>>
     }
 }
 
-/// A varint of more than one byte.
+/// Takes a varint of more than one byte.
 #[inline]
 fn take_long_varint<'a>(rest: &mut &'a [u8]) -> Result<u64, WireError<'a>> {
     let Some(word) = rest.first_chunk().map(|word| u64::from_le_bytes(*word)) else {
@@ -163,12 +164,12 @@ fn take_long_varint<'a>(rest: &mut &'a [u8]) -> Result<u64, WireError<'a>> {
     if ends == 0 {
         return take_any_varint(rest);
     }
-    // Up to and with the first byte that does not say "more".
+    // Up to and including the first byte without a continuation bit.
     *rest = &rest[ends.trailing_zeros() as usize / 8 + 1..];
     Ok(push_together(word & (ends ^ (ends - 1))))
 }
 
-/// Takes the topmost bit of each byte out.
+/// Removes the highest bit of each byte and joins the others.
 #[inline]
 pub(super) fn push_together(word: u64) -> u64 {
     let word = (word & 0x7f00_7f00_7f00_7f00) >> 1 | word & 0x007f_007f_007f_007f;
@@ -176,7 +177,8 @@ pub(super) fn push_together(word: u64) -> u64 {
     (word & 0xffff_ffff_0000_0000) >> 4 | word & 0x0000_0000_ffff_ffff
 }
 
-/// A varint byte by byte: one of nine or ten bytes, one near the end of its message, or none.
+/// Takes a varint byte by byte: one of nine or ten bytes, one near the end of its message, or an
+/// invalid one.
 #[inline(never)]
 pub(super) fn take_any_varint<'a>(rest: &mut &'a [u8]) -> Result<u64, WireError<'a>> {
     let mut value = 0;
@@ -198,13 +200,13 @@ pub(super) fn take_any_varint<'a>(rest: &mut &'a [u8]) -> Result<u64, WireError<
 /// Appends a varint.
 pub(super) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
-        out.push(value as u8 | 0x80); // The low seven bits, and "more".
+        out.push(value as u8 | 0x80); // The low seven bits and the continuation bit.
         value >>= 7;
     }
     out.push(value as u8);
 }
 
-/// Bytes of `value` as a varint.
+/// Returns the size of `value` as a varint.
 pub(super) fn varint_bytes(value: u64) -> usize {
     (64 - (value | 1).leading_zeros() as usize).div_ceil(7)
 }

@@ -1,9 +1,9 @@
-//! Writing Examples.
+//! Writes Examples.
 
 use super::spec::DType;
 use super::wire::{put_varint, tag, varint_bytes};
 
-/// The values of one feature.
+/// Values of one feature.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Value<'a> {
     /// `int64_list`.
@@ -17,7 +17,7 @@ pub enum Value<'a> {
 /// Appends an Example with `features` to `out`.
 ///
 /// The same features give the same bytes: they are written in the bytewise order of their names,
-/// numbers packed. A name should come once; readers take the last.
+/// with packed numbers. Each name should occur once; readers use the last one.
 pub fn encode_example(features: &[(&str, Value<'_>)], out: &mut Vec<u8>) {
     let mut features: Vec<_> =
         features.iter().map(|(name, value)| Entry::new(name, *value)).collect();
@@ -30,9 +30,11 @@ pub fn encode_example(features: &[(&str, Value<'_>)], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends a SequenceExample to `out`: features of the record, and lists with the values of each step.
+/// Appends a SequenceExample to `out`: features of the record, and lists with the values of each
+/// step.
 ///
-/// As with [`encode_example`] the same ones give the same bytes. A step may have no values, and then no type.
+/// As with [`encode_example`], the same input gives the same bytes. A step may have no values, and
+/// then no type.
 pub fn encode_sequence_example(
     context: &[(&str, Value<'_>)],
     lists: &[(&str, &[Option<Value<'_>>])],
@@ -74,7 +76,7 @@ fn put_field(out: &mut Vec<u8>, number: u32, body: &[u8]) {
 struct Entry<'a> {
     name: &'a str,
     value: Value<'a>,
-    /// Of the packed values; 0 for bytes, which are not packed.
+    /// Size of the packed values; 0 for bytes, which are not packed.
     packed_bytes: usize,
     list_bytes: usize,
     entry_bytes: usize,
@@ -131,7 +133,7 @@ impl<'a> Entry<'a> {
 }
 
 impl Value<'_> {
-    /// The type of the values.
+    /// Returns the type of the values.
     #[must_use]
     pub fn dtype(&self) -> DType {
         match self {
@@ -142,13 +144,13 @@ impl Value<'_> {
     }
 }
 
-/// Starts a length-delimited field.
+/// Writes the start of a length-delimited field.
 fn put_head(out: &mut Vec<u8>, number: u32, length: usize) {
     out.push(tag(number));
     put_varint(out, length as u64);
 }
 
-/// Bytes of a length-delimited field with a value of `length` bytes.
+/// Returns the size of a length-delimited field with a value of `length` bytes.
 fn field_bytes(length: usize) -> usize {
     1 + varint_bytes(length as u64) + length
 }

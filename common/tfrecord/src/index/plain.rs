@@ -1,4 +1,4 @@
-//! The pass over a plain file: the data of large records is stepped over, not read.
+//! Pass over a plain file, which skips the data of large records instead of reading it.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -10,31 +10,33 @@ use crate::compression::{Compression, CompressionChoice, detect};
 use crate::error::{ReadError, ReadErrorKind};
 use crate::frame::{FOOTER_BYTES, HEADER_BYTES, LengthCrcMismatch, decode_header, stored_crc};
 
-/// Read at a time while records are small.
+/// Bytes per read while records are small.
 const WINDOW_BYTES: usize = 1 << 20;
 
-/// Data of a local file that is longer than this is stepped over. Below it, one large read costs less
-/// than many small ones, warm or cold.
+/// Records of a local file with more data are skipped. Below this size one large read costs less
+/// than many small ones, with a warm or a cold cache.
 const STEP_OVER_BYTES: u64 = 64 << 10;
 
-/// Read behind a step: the footer, the next header, and the rest of their page, which costs no more.
+/// Bytes read after a skip: the footer, the next header, and the rest of their page at no extra
+/// cost.
 const STEP_WINDOW_BYTES: usize = 4 << 10;
 
-/// A stored file that can be read at any place.
+/// A stored file that can be read at any offset.
 pub trait ReadAt {
-    /// Reads at most `out.len()` bytes at `offset`, 0 at the end of the file.
+    /// Reads at most `out.len()` bytes at `offset`; returns 0 at the end of the file.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     fn read_at(&mut self, out: &mut [u8], offset: u64) -> io::Result<usize>;
 
-    /// Bytes of the file.
+    /// Returns the size of the file in bytes.
     ///
     /// # Errors
-    /// What the storage says.
+    /// Errors of the storage.
     fn size_bytes(&mut self) -> io::Result<u64>;
 
-    /// Bytes that are cheaper to read than to step over: what one more request costs in bandwidth.
+    /// Returns the number of bytes up to which reading is cheaper than skipping: the cost of one
+    /// more request in terms of bandwidth.
     fn step_over_bytes(&self) -> u64;
 }
 
@@ -54,11 +56,12 @@ impl ReadAt for File {
 
 /// Indexes the file at `path`.
 ///
-/// - `on_progress`: gets the bytes of the file passed so far (compressed bytes of a compressed file).
+/// - `on_progress`: called with the bytes of the file passed so far (compressed bytes of a
+///   compressed file).
 ///
 /// # Errors
-/// A missing or unreadable file, by its path; else the first damage found, or with `keep_going`
-/// nothing else.
+/// The file is missing or unreadable, with its path; otherwise the first damage found, unless
+/// `keep_going` is set.
 pub fn index_file(
     path: impl AsRef<Path>,
     options: &IndexOptions,
@@ -69,7 +72,7 @@ pub fn index_file(
     index_source(&mut file, &path.to_string_lossy(), options, on_progress)
 }
 
-/// Indexes a stored file, which may be anywhere; `name` is for errors.
+/// Indexes a stored file at any location; `name` is used in errors.
 ///
 /// - `on_progress`: as for [`index_file`].
 ///
@@ -98,7 +101,7 @@ pub fn index_source(
     index_records(FromStart { source, offset: 0 }, name, &options, on_progress)
 }
 
-/// A stored file front to back.
+/// Reads a stored file sequentially.
 struct FromStart<'a> {
     source: &'a mut dyn ReadAt,
     offset: u64,
@@ -112,13 +115,13 @@ impl Read for FromStart<'_> {
     }
 }
 
-/// A window on a file that moves forward.
+/// Window on a file that moves forward.
 struct Walk<'a> {
     file: &'a mut dyn ReadAt,
     window: Vec<u8>,
-    /// Where the window is in the file.
+    /// Offset of the window in the file.
     offset: u64,
-    /// Bytes of the window that are filled.
+    /// Number of filled bytes in the window.
     filled: usize,
 }
 
@@ -155,7 +158,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Reads the length and the stored data checksum of the record at `at`; `None` at the end.
+    /// Returns the length and the stored data checksum of the record at `at`; `None` at the end.
     fn step(
         &mut self,
         at: u64,
@@ -179,7 +182,7 @@ impl<'a> Walk<'a> {
         let steps = length > self.file.step_over_bytes();
         let want = if steps { STEP_WINDOW_BYTES } else { WINDOW_BYTES };
         let data_at = at + HEADER_BYTES as u64;
-        // A length that runs past any file leaves nothing to read there.
+        // A length that exceeds any file leaves nothing to read there.
         let footer = match data_at.checked_add(length) {
             Some(footer_at) => self.read(footer_at, FOOTER_BYTES, want)?,
             None => &[],
@@ -194,8 +197,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The bytes at `at`: `count` or more, fewer only at the end of the file. If they are not in the
-    /// window it moves there, to `want` bytes.
+    /// Returns the bytes at `at`: `count` or more, fewer only at the end of the file. If they are
+    /// not in the window, it moves there and is filled up to `want` bytes.
     fn read(&mut self, at: u64, count: usize, want: usize) -> Result<&[u8], ReadErrorKind> {
         let inside = |walk: &Self| {
             let start = usize::try_from(at.checked_sub(walk.offset)?).ok()?;
@@ -204,7 +207,7 @@ impl<'a> Walk<'a> {
         let start = match inside(self) {
             Some(start) => start,
             None => {
-                // A failed read leaves an empty window.
+                // If the read fails, the window is empty.
                 (self.offset, self.filled) = (at, 0);
                 self.filled = read_at_full(self.file, &mut self.window[..want], at)
                     .map_err(ReadErrorKind::Io)?;
@@ -215,9 +218,9 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Reads at `offset` until `out` is full or the file ends; says how much it read.
+/// Reads at `offset` until `out` is full or the file ends; returns the number of bytes read.
 fn read_at_full(file: &mut dyn ReadAt, out: &mut [u8], offset: u64) -> io::Result<usize> {
-    // Offsets past what the system can count are past the end of any file.
+    // Offsets above the system's maximum are past the end of any file.
     if offset > i64::MAX as u64 {
         return Ok(0);
     }

@@ -1,5 +1,4 @@
-//! The pass over a stream: every byte is read, and no more is held than a buffer of them, however long a
-//! record is.
+//! Pass over a stream: reads every byte and holds one buffer, regardless of the length of a record.
 
 use std::cell::Cell;
 use std::io::{self, Read};
@@ -14,15 +13,16 @@ use crate::frame::{
     DataCrcMismatch, FOOTER_BYTES, HEADER_BYTES, LengthCrcMismatch, decode_header, mask, stored_crc,
 };
 
-/// Bytes of the buffer.
+/// Size of the buffer.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// Indexes the records of `source`, the bytes of `file` as stored: compressed if the file is.
+/// Indexes the records of `source`: the bytes of `file` as stored, compressed if the file is.
 ///
-/// - `on_progress`: gets the bytes of the source read so far, each time that the buffer was filled.
+/// - `on_progress`: called with the bytes of the source read so far, each time the buffer was
+///   filled.
 ///
 /// # Errors
-/// The first damage found; with `keep_going` only those of the source itself.
+/// The first damage found; with `keep_going` only errors of the source.
 pub fn index_records<R: Read>(
     source: R,
     file: impl Into<Arc<str>>,
@@ -58,20 +58,20 @@ pub fn index_records<R: Read>(
     }
 }
 
-/// Uncompressed bytes, of which `buffer[head..end]` are not yet used.
+/// Uncompressed bytes, of which `buffer[head..end]` are not used yet.
 struct Stream<'a, R> {
     source: R,
     buffer: Vec<u8>,
     head: usize,
     end: usize,
-    /// Ended the source; told once the bytes before it are used up.
+    /// Error that ended the source; returned once the bytes before it are used.
     failed: Option<io::Error>,
     told: &'a mut dyn FnMut(),
 }
 
 impl<R: Read> Stream<'_, R> {
-    /// The length of the next record, its stored checksum, and what is wrong with its data, if that is to be
-    /// looked at; `None` at the end.
+    /// Returns the length of the next record, its stored checksum, and the mismatch of its data if
+    /// that is checked; `None` at the end.
     fn record(
         &mut self,
         options: &IndexOptions,
@@ -117,7 +117,7 @@ impl<R: Read> Stream<'_, R> {
         Ok(Some((length, stored, damage.map(|computed| DataCrcMismatch { stored, computed }))))
     }
 
-    /// The bytes that come next: `count` or more, fewer only at the end of the source.
+    /// Returns the next bytes: `count` or more, fewer only at the end of the source.
     fn ahead(&mut self, count: usize) -> Result<&[u8], ReadErrorKind> {
         if self.end - self.head < count {
             self.buffer.copy_within(self.head..self.end, 0);
@@ -139,7 +139,7 @@ impl<R: Read> Stream<'_, R> {
     }
 }
 
-/// Counts the bytes read.
+/// Reader that counts the bytes read.
 struct Counted<'a, R> {
     source: R,
     consumed: &'a Cell<u64>,

@@ -149,7 +149,7 @@ fn progress_counts_bytes_of_the_file() {
     assert!(error.is_io() && error.to_string().starts_with("no/such/file: cannot open"));
 }
 
-/// The most memory that this process had so far, in bytes.
+/// Returns the peak memory use of this process so far, in bytes.
 fn peak_bytes() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();

@@ -1,4 +1,4 @@
-"""Examples, wire bytes by hand, and what is asked of them: the cases of `examples.json`."""
+"""The cases of `examples.json`: Examples, hand-written wire bytes, and the requested features."""
 
 import struct
 
@@ -14,7 +14,7 @@ def varint(value):
 
 
 def field(number, payload):
-    """A length-delimited field."""
+    """Encodes a length-delimited field."""
     return varint(number << 3 | 2) + varint(len(payload)) + payload
 
 

@@ -1,9 +1,9 @@
-"""Asks TensorFlow for the answers that this crate must give, and writes them beside this file.
+"""Records the results of TensorFlow that this crate must reproduce, beside this file.
 
     python make_goldens.py        # needs tensorflow (made with 2.21); nothing else does
 
-Writes `files.json` and the files it names (record files as TensorFlow and Python's gzip and zlib
-write them) and `examples.json` (what `tf.io.parse_example` makes of the records in
+Writes `files.json` and the files it names (record files written by TensorFlow and by Python's gzip
+and zlib) and `examples.json` (the result of `tf.io.parse_example` for the records in
 `example_cases.py`).
 """
 
@@ -31,7 +31,7 @@ FILES = HERE / "files"
 
 
 def data(ordinal, size):
-    """The data of a record; tests/goldens.rs has the same formula."""
+    """Returns the data of a record; tests/goldens.rs has the same formula."""
     return bytes((ordinal * 31 + j * j % 251) % 256 for j in range(size))
 
 
@@ -43,7 +43,7 @@ def write(name, sizes, compression):
 
 
 def digest(plain):
-    """The index's digest, computed here from the definition."""
+    """Returns the index's digest, computed here from the definition."""
     sha, at = hashlib.sha256(), 0
     while at < len(plain):
         (length,) = struct.unpack_from("<Q", plain, at)
@@ -53,14 +53,14 @@ def digest(plain):
 
 
 def message(error):
-    """What TensorFlow says, without the op's name and without the record's bytes."""
+    """Returns TensorFlow's error message without the op's name and the record's bytes."""
     if isinstance(error, UnicodeDecodeError):
         return "Could not parse example input"
     return str(error).split("}} ")[-1].split(" [Op:")[0].split(", value:")[0]
 
 
 def tf_reads(name, compression):
-    """How many records TensorFlow reads, and its complaint."""
+    """Returns the number of records that TensorFlow reads, and its error message."""
     count = 0
     try:
         for _ in tf.data.TFRecordDataset(str(FILES / name), compression_type=compression):
@@ -97,7 +97,7 @@ def make_files():
             write(name, sizes, compression)
             add(name, compression, sizes, plain)
 
-    # Cut anywhere, also inside a header and inside data.
+    # Members split at arbitrary positions, also inside a header and inside data.
     sizes = [10, 300, 0, 2000, 5]
     plain = write("cut.tmp", sizes, "")
     (FILES / "cut.tmp").unlink()

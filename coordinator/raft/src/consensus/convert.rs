@@ -1,4 +1,4 @@
-//! Between openraft's types and ours.
+//! Conversions between openraft's types and ours.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -60,7 +60,7 @@ pub(crate) fn members(membership: &Membership) -> Members {
 
 fn membership(members: &Members) -> io::Result<Membership> {
     if members.voters.is_empty() && members.addresses.is_empty() {
-        // The state before the first entry; openraft's constructor refuses it.
+        // The state before the first entry; openraft's constructor rejects it.
         return Ok(Membership::default());
     }
     let nodes = members.addresses.iter().map(|(id, address)| {

@@ -1,4 +1,4 @@
-//! openraft's log traits on the committer.
+//! openraft's log traits, implemented on the committer.
 
 use std::fmt::Debug;
 use std::io;
@@ -13,7 +13,7 @@ use crate::committer::Committer;
 use crate::log::{Change, LogError};
 use crate::record::Record;
 
-/// The log as openraft sees it. Its copies read; only openraft's core writes, one call after another.
+/// The log as openraft sees it. Its clones read; only openraft's core writes, one call at a time.
 #[derive(Debug, Clone)]
 pub(crate) struct LogAdapter {
     committer: Committer,
@@ -98,7 +98,7 @@ impl RaftLogStorage<TypeConfig> for LogAdapter {
     }
 }
 
-/// A hole that reached a peer or the machine could never be found again.
+/// Rejects holes: one that reached a peer or the machine could not be detected later.
 fn check_contiguous(records: &[Record]) -> io::Result<()> {
     for pair in records.windows(2) {
         let (expected, found) = (pair[0].position.index + 1, pair[1].position.index);

@@ -1,4 +1,4 @@
-//! openraft's state machine traits on a [`Machine`] and the snapshot store.
+//! openraft's state machine traits, implemented by a [`Machine`] and the snapshot store.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -17,26 +17,26 @@ use crate::machine::{Machine, MachineError};
 use crate::record::Position;
 use crate::snapshot::{self, SnapshotStore};
 
-/// The machine, shared between the log that drives it and those who look at it. Consensus knows it as
-/// `Shared<dyn Machine>`, so that it is compiled once and not for each machine.
+/// The machine, shared between the log that drives it and its readers. Consensus knows it as
+/// `Shared<dyn Machine>`, so that consensus is compiled once and not for each machine.
 #[derive(Debug)]
 pub(crate) struct Shared<M: ?Sized> {
     pub(crate) failure: Failure,
     held: RwLock<Held<M>>,
 }
 
-/// The machine, and what it stands for.
+/// The machine and its position in the log.
 #[derive(Debug)]
 struct Held<M: ?Sized> {
-    /// The last entry applied, or restored.
+    /// Last entry applied, or restored.
     applied: Option<Position>,
-    /// Every node number that was ever a member's.
+    /// Every node number that a member ever had.
     used: BTreeSet<u64>,
     machine: M,
 }
 
 impl<M: Machine> Shared<M> {
-    /// - `restored`: the snapshot that the machine's state was taken from.
+    /// - `restored`: snapshot from which the machine's state was restored.
     pub(crate) fn new(
         machine: M,
         restored: Option<&snapshot::SnapshotMeta>,
@@ -53,13 +53,13 @@ impl<M: Machine + ?Sized> Shared<M> {
         view(&self.held().machine)
     }
 
-    /// As `read`, with the index of the last entry that the machine has seen.
+    /// Like `read`, with the index of the last entry applied to the machine.
     pub(crate) fn read_at<T>(&self, view: impl FnOnce(&M) -> T) -> (Option<u64>, T) {
         let held = self.held();
         (held.applied.map(|position| position.index), view(&held.machine))
     }
 
-    /// Whether a node ever had this number, as far as entries are applied here.
+    /// True if a node ever had this number, according to the entries applied here.
     pub(crate) fn was_used(&self, node: u64) -> bool {
         self.held().used.contains(&node)
     }
@@ -82,7 +82,7 @@ impl<M: Machine + ?Sized> Shared<M> {
     }
 }
 
-/// The numbers that a snapshot knows of; one of an earlier release says only who is a member.
+/// Returns the numbers in a snapshot; one of an earlier release lists only current members.
 fn known_numbers(meta: &snapshot::SnapshotMeta) -> BTreeSet<u64> {
     meta.used.iter().chain(meta.members.addresses.keys()).copied().collect()
 }
@@ -97,7 +97,7 @@ pub(crate) struct MachineAdapter {
 }
 
 impl MachineAdapter {
-    /// - `restored`: the snapshot that the machine's state was taken from.
+    /// - `restored`: snapshot from which the machine's state was restored.
     pub(crate) fn new(
         host: Arc<dyn Host>,
         shared: Arc<Shared<dyn Machine>>,
@@ -156,7 +156,7 @@ impl RaftStateMachine<TypeConfig> for MachineAdapter {
         Ok(())
     }
 
-    /// Takes the state at once, so that it belongs to `applied`, but off the async threads.
+    /// Encodes the state at once, so that it belongs to `applied`, but off the async threads.
     async fn get_snapshot_builder(&mut self) -> Builder {
         let shared = self.shared.clone();
         let used = shared.held().used.clone();
@@ -171,7 +171,7 @@ impl RaftStateMachine<TypeConfig> for MachineAdapter {
         }
     }
 
-    /// The file is durable before the machine is changed: a crash in between finds the snapshot.
+    /// The file is durable before the machine changes: recovery after a crash in between uses it.
     async fn install_snapshot(
         &mut self,
         meta: &SnapshotMeta,
@@ -205,7 +205,7 @@ impl RaftStateMachine<TypeConfig> for MachineAdapter {
     }
 }
 
-/// A state on its way to disk.
+/// State of a snapshot to be written to disk.
 #[derive(Debug)]
 pub(crate) struct Builder {
     host: Arc<dyn Host>,

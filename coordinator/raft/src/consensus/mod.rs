@@ -1,4 +1,4 @@
-//! What openraft is made of, and how its traits stand on ours.
+//! openraft's types, and the adapters between its traits and ours.
 
 mod convert;
 mod log_adapter;

@@ -1,4 +1,4 @@
-//! openraft's network on [`Links`]: its requests become our messages, our answers its responses.
+//! openraft's network on [`Links`]: converts its requests to our messages and our answers back.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -23,26 +23,26 @@ use crate::peers::PeerError;
 use crate::record::Record;
 use crate::snapshot;
 
-/// A message holds no more bytes of entries than this, if it holds more than one: an answer must come
-/// before the deadline, and transports have limits of their own.
+/// Maximum bytes of entries in a message that holds more than one entry: an answer must arrive
+/// before the deadline, and transports have limits too.
 const ENTRIES_BYTES_MAX: usize = 1 << 20;
-/// Bytes of a snapshot in one message.
+/// Maximum snapshot bytes in one message.
 const PART_BYTES_MAX: usize = 1 << 20;
-/// How long a part may take: it is written to memory at the other end, however slow the way there.
+/// Timeout of a part: the peer writes it to memory, but the connection may be slow.
 const PART_WAIT: Duration = Duration::from_secs(5);
-/// How long the last part may take: the other end writes the whole state to disk and restores from it.
+/// Timeout of the last part: the peer writes the whole state to disk and restores from it.
 const INSTALL_WAIT: Duration = Duration::from_secs(60);
 
-/// Makes clients to peers.
+/// Creates clients to peers.
 #[derive(Debug)]
 pub(crate) struct Network {
     links: Arc<Links>,
-    /// An append or a vote that takes longer has failed: shorter than any election timeout, so that one
-    /// lost answer does not cost an election.
+    /// Timeout of an append or a vote: shorter than any election timeout, so that one lost answer
+    /// causes no election.
     deadline: Duration,
 }
 
-/// A client of one peer.
+/// Client of one peer.
 #[derive(Debug)]
 pub(crate) struct Client {
     links: Arc<Links>,
@@ -59,14 +59,14 @@ impl Network {
 impl RaftNetworkFactory<TypeConfig> for Network {
     type Network = Client;
 
-    /// Where the peer is, is looked up at each call: it may move.
+    /// The peer's address is looked up at each call, because it may change.
     async fn new_client(&mut self, target: u64, _place: &Place) -> Client {
         Client { links: self.links.clone(), deadline: self.deadline, target }
     }
 }
 
 impl Client {
-    /// Whatever the error is, openraft backs off and tries again; `Links` tells people what it was.
+    /// After any error openraft backs off and retries; `Links` logs the error.
     async fn call(
         &self,
         message: &Message,
@@ -97,7 +97,7 @@ impl Client {
         }
     }
 
-    /// Sends the state part by part, from where the other end has it up to.
+    /// Sends the state in parts, starting where the peer's copy ends.
     async fn send_snapshot(
         &self,
         vote: crate::record::Vote,
@@ -116,7 +116,8 @@ impl Client {
             offset: 0,
             bytes: Vec::new(),
         };
-        // Each answer names how much the other end holds. The first part is empty: it asks.
+        // Each answer contains the number of bytes that the peer holds. The first part is empty: a
+        // query.
         let mut length = 0;
         loop {
             let offset = part.offset as usize;
@@ -132,7 +133,7 @@ impl Client {
             };
             self.links.took_snapshot_bytes(self.target, held.saturating_sub(part.offset));
             if length > 0 && held <= part.offset {
-                // It lost what it had, or took nothing: openraft begins anew, after a pause.
+                // The peer lost its bytes, or accepted none: openraft starts over, after a pause.
                 return Err(self.odd(&Answer::Held { bytes: held }).into());
             }
             part.offset = held;
@@ -169,7 +170,7 @@ impl RaftNetworkV2<TypeConfig> for Client {
                 self.links.acknowledged(self.target, vote, upto);
                 Ok(AppendEntriesResponse::PartialSuccess(upto.map(convert::log_id)))
             }
-            // openraft takes a log that went back for a bug of its own, and panics.
+            // openraft treats a log that went backwards as its own bug, and panics.
             Answer::Conflict if self.links.went_back(self.target, vote, previous) => {
                 let node = self.target;
                 let reason = format!(
@@ -244,7 +245,7 @@ fn ballot(rpc: &VoteRequest<TypeConfig>) -> Ballot {
     }
 }
 
-/// The entries that go into one message; the others follow in the next.
+/// Returns the entries that fit into one message; the others follow in the next.
 fn first_that_fit(entries: Vec<Entry>) -> Vec<Record> {
     let mut bytes = 0;
     let mut records: Vec<Record> = Vec::with_capacity(entries.len());

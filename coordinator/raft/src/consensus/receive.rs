@@ -1,4 +1,4 @@
-//! What this node does with a message of another one.
+//! Handling of messages from other nodes.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ pub(crate) struct Receiver {
     incoming: Mutex<Incoming>,
 }
 
-/// Entries on their way in.
+/// Received entries.
 struct Appended {
     vote: Vote,
     previous: Option<Position>,
@@ -41,7 +41,7 @@ impl Receiver {
         Self { raft, machine, links, incoming: Mutex::default() }
     }
 
-    /// Opens a message, and checks that it is meant for this node and comes from one that may send it.
+    /// Decodes a message, and checks that it is for this node and from a permitted sender.
     pub(crate) fn open(&self, from: u64, bytes: &[u8]) -> Result<(Speaker, Message), PeerError> {
         let opened = Message::decode(self.links.cluster, bytes)
             .map_err(|error| format!("a message of node {from}: {}", frame_text(&error)));
@@ -85,7 +85,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Answers what consensus itself asks; the rest is for the node.
+    /// Answers messages of consensus; the node answers the rest.
     pub(crate) async fn answer(&self, message: Message) -> Result<Answer, RaftError<TypeConfig>> {
         match message {
             Message::Append { vote, previous, committed, records } => {
@@ -161,12 +161,13 @@ impl Receiver {
         if part.vote < known {
             return Ok(Answer::Later { vote: known });
         }
-        // A last part that comes again, as its answer was lost: what it would bring is here.
+        // A repeated last part, whose answer was lost: its entries are already applied.
         let applied = self.raft.metrics().borrow_watched().last_applied;
         if part.meta.last <= applied.as_ref().map(convert::position) {
             return Ok(Answer::Installed { vote: known });
         }
-        // The lock is held while the snapshot is installed: a repeated last part waits, and begins anew.
+        // The lock is held while the snapshot is installed: a repeated last part waits, then starts
+        // over.
         let mut incoming = self.incoming.lock().await;
         let vote = convert::raft_vote(part.vote);
         let snapshot = match incoming.take(part) {

@@ -1,4 +1,4 @@
-//! tokio as openraft wants it, with randomness that a simulation can decide.
+//! tokio as openraft requires it, with randomness that a simulation can control.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -11,12 +11,14 @@ use rand_core::TryRng;
 use uuid::Uuid;
 
 thread_local! {
-    /// The state of this thread's generator, once someone has seeded it.
+    /// State of this thread's generator, once it is seeded.
     static SEED: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// Makes all that nodes of this thread draw at random, which is their election timeouts, follow from
-/// `seed`. For simulations, which run everything in one thread; other threads go on asking the system.
+/// Derives all random draws of this thread's nodes, which are their election timeouts, from `seed`.
+///
+/// For simulations, which run everything in one thread; other threads still use the system's
+/// randomness.
 pub fn seed_randomness(seed: u64) {
     SEED.set(Some(seed));
 }
@@ -29,7 +31,7 @@ fn next(state: &mut u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// A generator for one draw or a few; nothing secret comes of it.
+/// Random number generator for one or a few draws; never used for secrets.
 #[derive(Debug)]
 pub(crate) struct Dice(u64);
 
@@ -63,7 +65,7 @@ impl TryRng for Dice {
     }
 }
 
-/// tokio, but for the dice.
+/// tokio, except for the random number generator.
 #[derive(Debug)]
 pub(crate) struct Runtime(TokioRuntime);
 

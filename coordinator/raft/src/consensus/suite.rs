@@ -1,7 +1,7 @@
-//! openraft's own suite, on the adapters as production assembles them: real files, real threads.
+//! openraft's own test suite, on the adapters as production assembles them: real files and threads.
 //!
-//! Eleven of its tests begin a log at entry 1, 2 or 100, which openraft's contract forbids and our log
-//! refuses. `Filled` writes the missing entries first, as blanks, and changes nothing else.
+//! Eleven of its tests start a log at entry 1, 2 or 100, which openraft's contract forbids and our
+//! log rejects. `Filled` writes the missing entries first, as blanks, and changes nothing else.
 
 use std::fmt::Debug;
 use std::io;

@@ -1,4 +1,4 @@
-//! What openraft is made of here.
+//! Types that openraft is instantiated with.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::runtime::Runtime;
 use crate::snapshot;
 
 openraft::declare_raft_types!(
-    /// Commands and answers are bytes, nodes are numbers with an address.
+    /// Commands and answers are bytes; nodes are numbers with an address.
     pub(crate) TypeConfig:
         D = Command,
         R = Answer,
@@ -32,15 +32,15 @@ pub(crate) type StoredMembership = openraft::alias::StoredMembershipOf<TypeConfi
 pub(crate) type SnapshotMeta = openraft::alias::SnapshotMetaOf<TypeConfig>;
 pub(crate) type Snapshot = openraft::alias::SnapshotOf<TypeConfig, snapshot::Snapshot>;
 
-/// Where a member is, and which of the lives under its number it is.
+/// Address of a member, and the incarnation that uses its number.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Place {
     pub(crate) address: String,
     pub(crate) incarnation: Option<Uuid>,
 }
 
-/// A command; copying it copies a pointer. The serde traits are openraft's wish: what goes to disk is
-/// a `Record`.
+/// Command; cloning it copies a pointer. openraft requires the serde traits; the disk holds a
+/// `Record`.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Vec<u8>", into = "Vec<u8>")]
 pub(crate) struct Command(pub(crate) Arc<[u8]>);

@@ -1,4 +1,4 @@
-//! The contract of [`LogStore`], held against every implementation, each time also after reopening.
+//! Contract of [`LogStore`], checked against every implementation, each time also after reopening.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::redb_log::RedbLog;
 use crate::witness::Witness;
 use shardfeed_host::{Disk, RealDisk};
 
-/// A place where a log can be opened again and again.
+/// Location where a log can be opened repeatedly.
 trait Fixture {
     type Store: LogStore;
     fn open(&self) -> Self::Store;
@@ -66,7 +66,7 @@ fn records(term: u64, indexes: std::ops::Range<u64>) -> Vec<Record> {
     indexes.map(|index| record(term, index)).collect()
 }
 
-/// Writes each batch to a fresh log, and compares what it holds before and after reopening.
+/// Writes each batch to a new log, and checks its content before and after reopening.
 fn check(fixture: &impl Fixture, batches: &[&[Change]], state: LogState, held: &[Record]) {
     let mut store = fixture.open();
     for batch in batches {

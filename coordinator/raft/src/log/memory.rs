@@ -1,4 +1,4 @@
-//! The log in memory, for tests: the plainest thing that meets the contract.
+//! In-memory log for tests: the simplest implementation of the contract.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use super::{Change, LogError, LogState, LogStore};
 use crate::record::Record;
 
-/// Copies share the log, as two openings of a file would.
+/// Clones share the log, as two openings of a file would.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct MemoryLog {
     inner: Arc<Mutex<Inner>>,
@@ -17,7 +17,7 @@ struct Inner {
     records: Vec<Record>,
     state: LogState,
     writes: usize,
-    /// How many more writes succeed.
+    /// Number of further writes that succeed.
     fails_after: Option<usize>,
 }
 
@@ -26,7 +26,7 @@ impl MemoryLog {
         self.inner.lock().unwrap().fails_after = Some(writes);
     }
 
-    /// How many transactions there were.
+    /// Returns the number of transactions so far.
     pub(crate) fn writes(&self) -> usize {
         self.inner.lock().unwrap().writes
     }

@@ -1,4 +1,5 @@
-//! Bytes that changed on disk: the node refuses with a clear error, or its state is right all the same.
+//! Changed bytes on disk: the node refuses with a clear error, or its state is correct
+//! nevertheless.
 
 use crate::common::{FaultyDisk, Ledger, numbers, open_on, options_on_disk, propose};
 use shardfeed_raft::{NodeOptions, OpenError};
@@ -7,7 +8,7 @@ const LOG: &str = "log.redb";
 const WITNESS: &str = "log.witness";
 const COMMANDS: usize = 60;
 
-/// A disk with some history on it: as a clean shutdown leaves it, or as a kill does.
+/// Returns a disk with some history: as a clean shutdown leaves it, or as a kill does.
 async fn written(options: &NodeOptions, killed: bool) -> FaultyDisk {
     let disk = FaultyDisk::default();
     let node = open_on(&disk, options).await.unwrap();
@@ -19,7 +20,7 @@ async fn written(options: &NodeOptions, killed: bool) -> FaultyDisk {
     disk.crash(None)
 }
 
-/// Opens a damaged disk; whatever opens must hold everything.
+/// Opens a damaged disk; if it opens, it must hold everything.
 async fn check(disk: &FaultyDisk, options: &NodeOptions, what: &str) -> Result<(), OpenError> {
     let node = open_on(disk, options).await?;
     assert_eq!(node.read(Ledger::commands), numbers(COMMANDS), "{what}");
@@ -34,7 +35,7 @@ async fn flip_everywhere(
     pristine: &FaultyDisk,
 ) -> (usize, usize) {
     let bytes = pristine.bytes(name);
-    // Every bit of the first header, where single bits choose between commits; then bytes of each part.
+    // Every bit of the first header, where single bits select a commit; then bytes of each part.
     let header = (0..64.min(bytes.len())).flat_map(|at| (0..8).map(move |bit| (at, bit)));
     let slots = (64..320.min(bytes.len())).map(|at| (at, at % 8));
     let used = (320..bytes.len()).filter(|&at| bytes[at] != 0).step_by(97).map(|at| (at, at % 8));
@@ -66,7 +67,8 @@ async fn a_flipped_bit_in_the_log_is_never_believed() {
     }
 }
 
-/// The witness alone may be damaged in one slot; a log that went back to an older commit may not pass.
+/// The commit mark may be damaged in one slot; a log that went back to an older commit must be
+/// rejected.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_witness_survives_one_flip_and_sees_an_older_log() {
     let options = options_on_disk();
@@ -94,7 +96,7 @@ async fn a_flipped_bit_in_a_snapshot_is_never_believed() {
     let pristine = written(&options, false).await;
     let names = snapshots(&pristine);
     assert_eq!(names.len(), 2);
-    // The older snapshot and the log's rest stand in for the newest; neither is needed at once.
+    // The older snapshot and the rest of the log replace the newest; no single snapshot is needed.
     for name in &names {
         flip_everywhere(name, &options, &pristine).await;
     }
@@ -140,7 +142,7 @@ async fn other_peoples_files_are_refused() {
     disk.set_bytes(LOG, b"once upon a time".repeat(1000));
     assert!(check(&disk, &options, "a text").await.unwrap_err().to_string().contains(LOG));
 
-    // Another cluster's log, first with our witness, then with our snapshots only.
+    // Another cluster's log, first with our commit mark, then only with our snapshots.
     let disk = pristine.crash(None);
     for name in [LOG, WITNESS] {
         disk.set_bytes(name, other.bytes(name));

@@ -1,10 +1,10 @@
-//! Disks that fill up, fail to sync or lose power: an acknowledged command is durable, an error never
-//! acknowledges, and a node that failed once refuses everything.
+//! Disks that fill up, fail to sync or lose power: an acknowledged command is durable, an error
+//! never acknowledges, and a node that failed once rejects everything.
 
 use crate::common::{Fault, FaultyDisk, Ledger, numbers, open_on, options_on_disk, propose};
 use shardfeed_raft::{Node, NodeOptions, OpenError, ProposeError};
 
-/// Proposes until the disk fails; returns how many were acknowledged.
+/// Proposes until the disk fails; returns the number of acknowledged commands.
 async fn propose_until_refused(node: &Node<Ledger>, from: usize) -> usize {
     for number in from..from + 1_000 {
         match node.propose(number.to_string().into_bytes()).await {
@@ -19,7 +19,8 @@ async fn propose_until_refused(node: &Node<Ledger>, from: usize) -> usize {
     panic!("the fault was never met");
 }
 
-/// All that was acknowledged is there, and at most the one command whose fate was unknown beyond it.
+/// Checks that all acknowledged commands are there, and beyond them at most the one with an unknown
+/// outcome.
 async fn check_reopened(disk: &FaultyDisk, options: &NodeOptions, acknowledged: usize) -> usize {
     let node = open_on(disk, options).await.unwrap();
     let found = node.read(Ledger::commands);
@@ -89,7 +90,7 @@ async fn torn_writes_at_a_power_cut_are_undone() {
     }
 }
 
-/// Power fails while 16 clients propose, at no particular moment, again and again.
+/// Power fails while 16 clients propose, at arbitrary moments, repeatedly.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn power_cuts_under_load_lose_nothing_acknowledged() {
     let options = NodeOptions { snapshot_every: 40, ..options_on_disk() };

@@ -1,4 +1,4 @@
-//! The same nodes on a host without threads, as a simulation has it: everything in one.
+//! The same nodes on a host without threads, as in a simulation: everything in one thread.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! A process that is killed with SIGKILL while it proposes: every acknowledged command is there.
+//! A process that is killed with SIGKILL while it proposes keeps every acknowledged command.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -34,7 +34,8 @@ async fn child(dir: &Path) {
     proposers.join_all().await;
 }
 
-/// Runs a child until it has acknowledged `count` commands, kills it, and returns what it printed.
+/// Runs a child until it has acknowledged `count` commands, kills it, and returns its
+/// acknowledgements.
 fn run_and_kill(dir: &Path, count: usize) -> Vec<(u64, String)> {
     let mut process = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", TEST, "--nocapture"])
@@ -45,7 +46,7 @@ fn run_and_kill(dir: &Path, count: usize) -> Vec<(u64, String)> {
     let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
     let mut acknowledged = Vec::new();
     let mut take = |line: String| {
-        // A line that the kill cut short is no acknowledgement.
+        // A line that the kill truncated is not an acknowledgement.
         let words: Vec<_> = line.split(' ').collect();
         if let ["acknowledged", index, command] = words[..] {
             acknowledged.push((index.parse().unwrap(), command.to_owned()));
@@ -62,7 +63,7 @@ fn run_and_kill(dir: &Path, count: usize) -> Vec<(u64, String)> {
         take(line.unwrap());
     }
     process.wait().unwrap();
-    // The last line may lack its end, and then its command too.
+    // The last line may be truncated within its command.
     acknowledged.pop();
     acknowledged
 }

@@ -1,4 +1,4 @@
-//! The node as its users see it: one binary, as each would compile consensus anew.
+//! The node as its users see it: one binary, because each binary would compile consensus again.
 #![allow(clippy::unwrap_used)]
 
 mod common;

@@ -1,4 +1,4 @@
-//! Members come, go and lead in turn, and the log goes on.
+//! Members join, leave and lead in turn, and the log continues.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use shardfeed_raft::{
 use crate::common::cluster::{Acknowledged, Cluster, address, found};
 use crate::common::{Ledger, eventually};
 
-/// Who has a vote, as whoever leads sees it.
+/// Returns the voters, as the leader sees them.
 async fn voters(cluster: &Cluster) -> Vec<u64> {
     let leader = cluster.leader().await;
     let members = cluster.nodes[&leader].members();
@@ -22,7 +22,7 @@ async fn voters(cluster: &Cluster) -> Vec<u64> {
 async fn a_node_alone_grows_and_is_replaced_without_a_stop() {
     let mut cluster = Cluster::new();
     cluster.base.snapshot_every = 200;
-    // The default of those who configure nothing: nobody could find it.
+    // The default without an address: no other node could reach it.
     cluster.start_at(1, Start::Alone, "").await.unwrap();
     let refused = cluster.nodes[&1].add_member(2, &address(2)).await.unwrap_err();
     assert!(refused.to_string().contains("`address`"), "{refused}");
@@ -42,7 +42,7 @@ async fn a_node_alone_grows_and_is_replaced_without_a_stop() {
     cluster.add(3).await.unwrap();
     load.now(&cluster);
 
-    // Node 2 dies, is removed, and a new one takes its place.
+    // Node 2 dies, is removed, and a new node replaces it.
     cluster.kill(2).await;
     load.now(&cluster);
     cluster.remove(2).await.unwrap();
@@ -57,7 +57,7 @@ async fn a_node_alone_grows_and_is_replaced_without_a_stop() {
     load.now(&cluster);
     assert_eq!(voters(&cluster).await.len(), 2);
 
-    // Numbers are given once.
+    // Numbers are assigned only once.
     cluster.wipe(2);
     cluster.start(2, join).await.unwrap();
     let refused = cluster.add(2).await.unwrap_err();
@@ -71,7 +71,7 @@ async fn a_node_alone_grows_and_is_replaced_without_a_stop() {
     cluster.shutdown().await;
 }
 
-/// Whatever the leader had got to when it died: the change is finished, by repeating it or without.
+/// Wherever the change was when the leader died: it completes, by repeating it or without.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_change_whose_leader_died_is_finished() {
     for entries in [0, 2, 4] {
@@ -85,14 +85,14 @@ async fn a_change_whose_leader_died_is_finished() {
             let node = node.clone();
             tokio::spawn(async move { node.add_member(4, &address(4)).await })
         };
-        // So many entries into the change: as a learner, joint, or done.
+        // This many entries into the change: as a learner, joint, or done.
         eventually("it is under way", || {
             node.status().last >= last.map(|index| index + entries) || change.is_finished()
         })
         .await;
         drop(node);
         cluster.kill(leader).await;
-        // It may have come to its end before.
+        // It may have completed before.
         let _ = change.await.unwrap();
         cluster.add(4).await.unwrap();
         assert_eq!(voters(&cluster).await.len(), 4);
@@ -146,7 +146,7 @@ async fn a_wiped_node_is_refused_under_its_number_and_welcome_under_another() {
     acknowledged.insert(cluster.propose(b"kept").await, b"kept".to_vec());
     cluster.kill(wiped).await;
     cluster.wipe(wiped);
-    // However it comes back: it has nothing, gets nothing, and nobody counts it.
+    // However it returns: it has nothing, gets nothing, and no node counts it.
     for start in [found(3), Start::Join { cluster: cluster.cluster_id() }, Start::Alone] {
         let alone = start == Start::Alone;
         cluster.start(wiped, start).await.unwrap();
@@ -154,7 +154,7 @@ async fn a_wiped_node_is_refused_under_its_number_and_welcome_under_another() {
         eventually("they have talked", || cluster.net.calls() > calls + 20).await;
         let status = cluster.nodes[&wiped].status();
         assert!(alone || status.last.is_none(), "{status:?}");
-        // The two that are whole go on; alone it leads itself.
+        // The two intact nodes continue; as a cluster of one it leads itself.
         let transfer = async |node: Node<Ledger>| node.transfer_leader(Some(wiped)).await;
         let refused = cluster.change_but(wiped, transfer).await;
         let Err(ChangeError::Peer(PeerError::Refused { reason, .. })) = refused else {
@@ -171,8 +171,8 @@ async fn a_wiped_node_is_refused_under_its_number_and_welcome_under_another() {
     cluster.shutdown().await;
 }
 
-/// Its incarnation is the right one, but its disk went back to an earlier day: the leader, which knows
-/// what it acknowledged since, must neither panic nor feed it.
+/// Its incarnation is correct, but its disk went back to an earlier state: the leader, which knows
+/// its later acknowledgements, must neither panic nor send it entries.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_disk_that_went_back_in_time_is_not_counted() {
     let mut cluster = Cluster::new();

@@ -1,5 +1,5 @@
-//! Several nodes are one log: whoever dies or is cut off, what was acknowledged stays, and nobody who is
-//! cut off acknowledges.
+//! Several nodes form one log: acknowledged commands survive dead or isolated nodes, and no
+//! isolated node acknowledges.
 
 use std::time::{Duration, Instant};
 
@@ -85,7 +85,7 @@ async fn a_follower_catches_up_by_log_and_by_snapshot() {
         assert_eq!(purged().is_some(), snapshot_every == 20);
         cluster.restart(away).await;
         cluster.agree(&acknowledged).await;
-        // And it is all there if it comes back once more.
+        // And all of it is there after another restart of the node.
         cluster.kill(away).await;
         cluster.restart(away).await;
         cluster.agree(&acknowledged).await;
@@ -93,8 +93,8 @@ async fn a_follower_catches_up_by_log_and_by_snapshot() {
     }
 }
 
-/// A leader that nobody asks for anything, whose log is purged up to its end, still owes a follower a
-/// snapshot: of more than one part here.
+/// A leader without requests, whose log is purged up to its end, still owes a follower a snapshot:
+/// one of more than one part here.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_idle_leader_sends_its_snapshot() {
     let mut cluster = Cluster::new();
@@ -149,7 +149,7 @@ async fn a_leader_that_is_cut_off_acknowledges_and_shows_nothing() {
     cluster.shutdown().await;
 }
 
-/// Its messages arrive, the answers do not: it must fall silent, or nobody is ever elected.
+/// Its messages arrive, the answers do not: it must fall silent, or no other leader is elected.
 async fn replace_a_deaf_leader(clients: usize) {
     let mut cluster = Cluster::new();
     cluster.found(3).await;
@@ -232,7 +232,7 @@ async fn many_proposals_share_messages() {
         proposers.spawn(async move { node.propose(format!("{number}").into_bytes()).await });
     }
     assert!(proposers.join_all().await.iter().all(Result::is_ok));
-    // Heartbeats are among them: so many only if nearly each entry went alone.
+    // Heartbeats are included: this number is reached only if nearly each entry is sent alone.
     assert!(cluster.net.calls() - before < 2_000, "{}", cluster.net.calls() - before);
     cluster.shutdown().await;
 }

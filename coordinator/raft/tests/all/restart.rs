@@ -1,4 +1,4 @@
-//! What was acknowledged is there after a restart, and one node has the directory.
+//! Acknowledged commands survive a restart, and one node at a time owns the directory.
 
 use std::time::Instant;
 
@@ -81,7 +81,7 @@ async fn snapshots_take_the_place_of_old_entries() {
     node.shutdown().await;
 }
 
-/// The state restored from a snapshot and the log's tail equals the one replayed from the whole log.
+/// The state from a snapshot and the log's tail equals the state replayed from the whole log.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn restore_equals_replay() {
     let mut states = Vec::new();
@@ -157,7 +157,7 @@ async fn a_machine_that_panics_stops_the_node() {
     node.shutdown().await;
 }
 
-/// A release that does not know a command must not pass over it: it would become another replica.
+/// A release must not skip a command that it does not know: its replica would diverge.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_command_that_the_machine_does_not_know_stops_the_node_before_it() {
     let dir = tempfile::tempdir().unwrap();
@@ -170,7 +170,7 @@ async fn a_command_that_the_machine_does_not_know_stops_the_node_before_it() {
     }
     assert_eq!(node.read(Ledger::commands).len(), 3);
     node.shutdown().await;
-    // So does each start of the same release.
+    // Each start of the same release stops there, too.
     let error = Node::open(options(dir.path()), Ledger::default()).await.unwrap_err();
     assert!(error.to_string().contains("nobody told me of this"), "{error}");
 }
@@ -198,7 +198,7 @@ async fn many_proposals_share_syncs() {
         proposers.spawn(async move { node.propose(number.to_string().into_bytes()).await });
     }
     assert!(proposers.join_all().await.iter().all(Result::is_ok));
-    // One that goes alone takes two or more.
+    // A commit with a single command takes two or more.
     assert!(disk.syncs() - before < 500, "{} syncs for 500", disk.syncs() - before);
     assert_eq!(node.propose_many(Vec::new()).await, []);
     let other = node.clone();

@@ -1,4 +1,4 @@
-//! What people are told of a log that cannot be opened, or went on no more, word by word.
+//! Messages about a log that cannot be opened or continued, word by word.
 
 use crate::common::{Fault, FaultyDisk, open, open_on, options, options_on_disk, propose};
 use shardfeed_host::Disk;
@@ -7,7 +7,7 @@ use shardfeed_raft::{Node, NodeOptions, OpenError};
 const LOG: &str = "log.redb";
 const WITNESS: &str = "log.witness";
 
-/// A disk with two snapshots and a log, and the id of their cluster.
+/// Returns a disk with two snapshots and a log, and the id of their cluster.
 async fn written(options: &NodeOptions) -> (FaultyDisk, String) {
     let disk = FaultyDisk::default();
     let node = open_on(&disk, options).await.unwrap();
@@ -157,7 +157,7 @@ async fn a_node_that_stopped_says_why_and_what_to_do() {
 async fn a_state_that_the_machine_does_not_know_is_named_with_its_release() {
     let options = NodeOptions { snapshot_every: 20, ..options_on_disk() };
     let (disk, _) = written(&options).await;
-    // A machine of another sort stands for one of an earlier release.
+    // A machine of another kind represents one of an earlier release.
     #[derive(Debug, Default)]
     struct Earlier;
     impl shardfeed_raft::Machine for Earlier {

@@ -1,4 +1,4 @@
-//! Refusals as people read them: each is brought about, and all of them are shown together.
+//! Refusals as people read them: each one is produced, and all of them are shown together.
 
 use std::fmt::Write;
 
@@ -16,7 +16,7 @@ use crate::{
     Revoke, Role, SKIPPED_KEPT, SkippedRecord, StartRank, State, TEXT_BYTES_MAX, Take,
 };
 
-/// What was asked, and what was said to it.
+/// Table of refused requests and their messages.
 #[derive(Default)]
 struct Table(String);
 
@@ -25,7 +25,7 @@ impl Table {
         writeln!(self.0, "{asked}\n    {said}").unwrap();
     }
 
-    /// A change that must be refused, and change nothing.
+    /// Adds a change, which must be refused and change nothing.
     fn refused(&mut self, fixture: &mut Fixture, asked: &str, change: Change) {
         let before = fixture.contents();
         let refusal = fixture.apply(change).expect_err(asked);
@@ -33,7 +33,7 @@ impl Table {
         self.add(asked, refusal);
     }
 
-    /// As [`Table::refused`], for a take of a rank.
+    /// As [`Table::refused`], for a claim of a rank.
     fn refused_take(&mut self, fixture: &mut Fixture, asked: &str, take: Take) {
         let before = fixture.contents();
         let refusal = takes(fixture, vec![take]).remove(0).expect_err(asked);
@@ -167,7 +167,7 @@ fn every_refusal_of_too_much_says_how_much_there_may_be_and_that_much_is_taken()
     let more = (0..CORDONS_MAX).map(|number| (number.to_string(), Cordon::Cordoned));
     fixture.state.sessions.cordons.extend(more);
     table.refused(&mut fixture, "cordoned workers", cordon("v"));
-    // So many ranks take too long to start; what is checked of them is their number.
+    // Starting this many ranks would take too long; only their number is checked.
     fixture.state.jobs.ranks = RANKS_TOTAL_MAX;
     let (index, command) = (10_001, fixture.command(Change::StartRank(first_of_two(session))));
     table.add("ranks", fixture.state.apply(index, &command).answer.unwrap_err());

@@ -1,4 +1,4 @@
-//! What holds of the pools of dynamic jobs; the ids are those of docs/INVARIANTS.md.
+//! Invariants of the pools of dynamic jobs; the ids are those of docs/INVARIANTS.md.
 
 use shardfeed_plan::dynamic::Piece;
 
@@ -36,7 +36,7 @@ pub(super) fn check_pools(job: &Job, generation: &Generation) -> Result<(), Brea
     Ok(())
 }
 
-/// Y1: every sample of a group that was begun is free, in one list, or consumed before.
+/// Y1: every sample of a group that was begun is free, in one list, or was consumed before.
 fn check_places(pool: &Pool, what: &str) -> Result<(), Breach> {
     let Pool { groups, samples, next, begun, before, returned, dropped, .. } = pool;
     let is_begun = if next == groups { begun == samples } else { begun < samples };
@@ -56,7 +56,7 @@ fn check_places(pool: &Pool, what: &str) -> Result<(), Breach> {
     rule(pool.delivered() <= *samples, what, "no more is delivered than there is")
 }
 
-/// Y3.
+/// Y3: consumed <= started <= granted, and consumed <= horizon <= granted.
 fn check_share(pool: &Pool, share: &Share, what: &str) -> Result<(), Breach> {
     let samples = share.list.samples();
     let in_order = share.consumed <= share.started && share.started <= samples;
@@ -79,7 +79,7 @@ fn check_share(pool: &Pool, share: &Share, what: &str) -> Result<(), Breach> {
     rule(at <= samples, what, "doubles are in the list")
 }
 
-/// Y4: what is known of a rank's cursor is what is counted as consumed.
+/// Y4: the known cursor of a rank matches the samples that are counted as consumed.
 fn check_cursor(
     generation: &Generation,
     epoch: u64,

@@ -613,7 +613,7 @@ mod moving {
         assert_eq!(fixture.start(rank(&start, 0, "t-0", move_to(0, 0))).generation, 1);
         let current = fixture.current();
         assert_eq!((current.parent, current.run.as_str()), (Some(0), "r1"));
-        // The other one is still served where it was.
+        // The other rank is still served in its previous generation.
         let job = fixture.state.job(JOB).unwrap();
         assert_eq!(job.generations[&0].superseded_by, None);
         assert!(job.generations[&0].ranks[&1].lease.is_some());

@@ -7,7 +7,7 @@ use crate::Change;
 use crate::command::AddDataset;
 use crate::fixture::{DATASET, Fixture, add, add_dataset, digest, listing, scanned, wrapped};
 
-/// A dataset of two parts that nobody has yet.
+/// A dataset of two parts, both free.
 fn listed() -> (Fixture, SessionId) {
     let mut fixture = Fixture::default();
     let session = fixture.join("w");
@@ -275,7 +275,7 @@ fn there_is_a_bound_for_the_parts_of_all_datasets() {
     let part = Part { chunk: digest(0), files: 1, bytes: 1 };
     let (dataset, root, parts) = (DATASET.to_owned(), "/".to_owned(), vec![part; 2]);
     let report = ReportListing { session, dataset, fencing, root, parts };
-    // As if other datasets had so many.
+    // As if the other datasets had this many parts.
     fixture.state.datasets.parts = PARTS_TOTAL_MAX - 1;
     let moment = Moment { index: 9, now_ms: 0 };
     let refusal = fixture.state.report_listing(moment, &report).unwrap_err();

@@ -1,4 +1,4 @@
-//! Whose turn it is: which sessions may list and scan a dataset, and whose datasets come first.
+//! Scheduling of scans: the sessions that may scan a dataset, and the order of the datasets.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +13,9 @@ use crate::session::Session;
 use crate::state::{Moment, State};
 
 impl State {
-    /// Frees scans that made no progress, for other sessions. A dataset that no session makes progress with
-    /// fails.
+    /// Frees scans that made no progress, for other sessions.
+    ///
+    /// A dataset fails if no session makes progress with it.
     pub(crate) fn release_scans(&mut self, moment: Moment, scans: &[LeasedScan]) -> Answer {
         for LeasedScan { dataset: name, part, fencing } in scans {
             let Some(dataset) = self.datasets.by_name.get_mut(name) else {
@@ -40,7 +41,8 @@ impl State {
         Answer::Done
     }
 
-    /// Sessions that may list and scan a dataset: workers, and those of limited principals only where no worker may.
+    /// Sessions that may list and scan a dataset: workers, or those of limited principals if no
+    /// worker may.
     fn readers<'a>(&'a self, dataset: &'a Dataset) -> impl Iterator<Item = &'a Session> {
         let has_worker = self.has_worker(dataset);
         let live = self.sessions.live.values();
@@ -49,7 +51,7 @@ impl State {
         })
     }
 
-    /// Whether an unlimited session may list and scan the dataset now.
+    /// True if an unlimited session may list and scan the dataset now.
     fn has_worker(&self, dataset: &Dataset) -> bool {
         let mut live = self.sessions.live.values();
         live.any(|session| {
@@ -58,12 +60,12 @@ impl State {
         })
     }
 
-    /// Whether any session may list and scan the dataset, now.
+    /// True if any session may list and scan the dataset now.
     pub fn has_reader(&self, dataset: &Dataset) -> bool {
         self.readers(dataset).next().is_some()
     }
 
-    /// What a session may take, and in which order.
+    /// Returns the datasets that a session may claim work of, in fair order.
     pub(super) fn fair_share(&self, id: SessionId) -> FairShare {
         let mut fair = FairShare::default();
         let Some(session) = self.sessions.live.get(&id) else {
@@ -87,8 +89,9 @@ impl State {
         fair
     }
 
-    /// Whether a session may take work of a dataset. It has at most one scan of a dataset at a time, unless it
-    /// took several together.
+    /// True if a session may claim work of a dataset.
+    ///
+    /// It has at most one scan of a dataset at a time, unless it claimed several together.
     fn may_take(&self, session: &Session, dataset: &Dataset) -> bool {
         if !may_scan(session, dataset) || session.is_limited() && self.has_worker(dataset) {
             return false;
@@ -97,12 +100,12 @@ impl State {
         if session.scans.range(first..).next().is_some_and(|scan| scan.dataset == dataset.name) {
             return false;
         }
-        // Others first, as long as one of them did no worse.
+        // Other sessions come first, as long as one of them has fewer stalls.
         let stalls = dataset.stalls_of(session.id);
         stalls == 0 || self.readers(dataset).all(|other| dataset.stalls_of(other.id) >= stalls)
     }
 
-    /// Whether there is something to list or scan for a session.
+    /// True if there is work that a session may list or scan.
     pub fn has_scans_for(&self, session: SessionId) -> bool {
         let Some(session) = self.sessions.live.get(&session) else {
             return false;
@@ -112,14 +115,14 @@ impl State {
     }
 }
 
-/// Datasets with free work, so that the principal with the fewest running scans is served first.
+/// Datasets with free work; the principal with the fewest running scans is served first.
 #[derive(Debug, Default)]
 pub(super) struct FairShare {
-    /// By who added them, oldest first.
+    /// Datasets by the principal that added them, oldest first.
     free: BTreeMap<(String, u64), String>,
-    /// Scans that all sessions have, by who added their datasets.
+    /// Number of running scans of all sessions, by the principal that added their datasets.
     running: BTreeMap<String, usize>,
-    /// Those of this session.
+    /// Number of this session's scans, likewise.
     own: BTreeMap<String, usize>,
 }
 
@@ -139,8 +142,10 @@ impl FairShare {
     }
 }
 
-/// Whether a session may list and scan a dataset: a limited one only those of its own scope; and datasets
-/// of limited principals only sessions of their scope, and workers below whose data roots they lie.
+/// True if a session may list and scan a dataset.
+///
+/// A limited session may scan only datasets of the same scope. Datasets of limited principals may
+/// be scanned only by sessions of their scope, and by workers whose data roots contain them.
 fn may_scan(session: &Session, dataset: &Dataset) -> bool {
     let is_trainer = session.scope.first().is_some_and(|name| name == ANY);
     let is_own = match (session.scope.is_empty() || is_trainer, dataset.scope.is_empty()) {
@@ -161,7 +166,7 @@ fn may_scan(session: &Session, dataset: &Dataset) -> bool {
     }
 }
 
-/// Begins the scope of a trainer without limits; its name follows.
+/// First entry of the scope of a trainer without limits; its name follows.
 const ANY: &str = "*";
 
 #[cfg(test)]
@@ -235,7 +240,8 @@ mod tests {
         assert_eq!(may(other), [""; 0]);
         assert!(!fixture.state.has_scans_for(other) && fixture.state.has_scans_for(rooted));
         assert_eq!(names(&mut fixture, other, 9), [""; 0]);
-        // What a worker may scan, no trainer does, unless the worker gets nothing new.
+        // No trainer scans a dataset that a worker may scan, unless the worker receives no new
+        // work.
         assert_eq!(names(&mut fixture, trainer, 9), ["trainers"]);
         for worker in ["worker", "rooted"] {
             assert!(!fixture.state.has_scans_for(trainer), "{worker}");
@@ -266,7 +272,7 @@ mod tests {
         }
         add_of(&mut fixture, ("late", &[]), "late", "/l/*");
         let flood: Vec<_> = (0..3).flat_map(|_| names(&mut fixture, a, 1)).collect();
-        // The second one served is who has less at work.
+        // The second turn goes to the principal with fewer running scans.
         assert_eq!(flood, ["flood-0", "late", "flood-1"]);
         assert_eq!(names(&mut fixture, a, 1), ["flood-2"]);
         assert_eq!(names(&mut fixture, a, 1), [""; 0], "its fourth turn is for others");
@@ -300,7 +306,7 @@ mod tests {
             panic!("it waits for ever");
         };
         assert!(failure.message.contains("made no progress on any worker"), "{failure:?}");
-        // Added again, it begins anew.
+        // A dataset that is added again starts a new attempt.
         fixture.done(add());
         assert_eq!(fixture.take(a, 1).len(), 1);
     }

@@ -60,7 +60,7 @@ fn takes_of_one_command_are_answered_one_by_one() {
     let few = PoolFacts { next: vec![10], ..facts() };
     let good = Take { facts: few, ..take_of(&fixture, 0, 15) };
     let answers = takes(&mut fixture, vec![good.clone(), stale]);
-    // Sizes that one take tells serve all of them.
+    // The sizes in one claim serve all of them.
     assert_eq!(answers[0].as_ref().unwrap().pieces.len(), 2);
     assert!(matches!(answers[1], Err(Refusal::Fenced { .. })));
     fixture.refused(
@@ -102,7 +102,7 @@ fn an_exhausted_list_is_closed_and_later_grants_begin_a_run() {
     let (mut fixture, _) = two();
     assert_eq!(taken(&mut fixture, 0, 0, 10).pieces.len(), 1);
     assert_eq!(taken(&mut fixture, 1, 0, 30).pieces.len(), 3);
-    // A batch that is not begun is still there.
+    // A batch that the worker has not begun is left.
     assert!(taken(&mut fixture, 0, 4, 4).closed.is_empty());
     assert_eq!(taken(&mut fixture, 0, 8, 4).closed, [10]);
     let session = session_of(&fixture, 1);
@@ -146,7 +146,7 @@ fn what_lies_beyond_the_horizon_is_free_at_once_and_the_rest_stays_for_its_train
         assert_eq!((pool.tally().in_doubt, pool.returned.samples()), (7, 3));
         assert_eq!(taken(&mut fixture, 1, 30, 4).pieces, [piece(0, 7, 10)]);
         if comes_back {
-            // It has consumed a step that nobody was told of.
+            // It has consumed a step that was never reported.
             let intent = Intent::Reconnect { generation: 0, epoch: 0, step: 1 };
             fixture.start(StartRank { session, trainer: "t-0".into(), intent, ..start });
         }
@@ -169,7 +169,7 @@ fn a_horizon_ends_at_every_cut_of_its_list() {
         Take { ahead: 30, started: 8, known: 2, released: Some(12), ..take_of(&fixture, 0, 0) };
     let cut = takes(&mut fixture, vec![gives]).remove(0).unwrap();
     assert_eq!((cut.horizon, cut.version), (12, 1));
-    // A request that was sent before comes late: it opens what is in the list, and its answer says so.
+    // A late request opens the samples in the list, and its answer has the new version.
     let late = takes(&mut fixture, vec![Take { wants: 0, ..far }]).remove(0).unwrap();
     assert_eq!((late.horizon, late.version), (12, 1));
 }
@@ -251,7 +251,7 @@ fn what_others_finished_is_not_granted_again_to_a_rank_that_joins_late() {
         assert_eq!((taken.ended, taken.pieces), (true, vec![]), "epoch {epoch}");
         fixture.report(1, epoch + 1, 0);
     }
-    // Their numbers are kept to the seal.
+    // The counts are kept until the epochs are sealed.
     let sealed = &fixture.state.job(JOB).unwrap().sealed;
     let delivered = sealed.iter().map(|sealed| sealed.tally.unwrap().delivered);
     assert_eq!(delivered.collect::<Vec<_>>(), vec![40; epochs as usize]);
@@ -290,7 +290,7 @@ fn an_epoch_ends_when_everything_is_consumed() {
     assert_eq!((tally.delivered, tally.missing(), tally.granted), (40, 0, 0));
 }
 
-/// Rank 0 dies with 8 samples before its horizon, of which nobody was told; an operator says that it is gone.
+/// Rank 0 dies with 8 unreported samples before its horizon; an operator declares it gone.
 fn with_a_rank_gone() -> (Fixture, StartRank, crate::LeaseRef) {
     let (mut fixture, start) = two();
     taken(&mut fixture, 0, 0, 10);
@@ -333,14 +333,14 @@ fn what_others_have_by_then_is_delivered_twice_and_counted() {
     assert_eq!(taken(&mut fixture, 1, 0, 10).pieces, [piece(0, 0, 10)]);
     let tally = |fixture: &Fixture| fixture.current().pools[&0].tally();
     assert_eq!((tally(&fixture).duplicated, tally(&fixture).redelivered), (0, 8));
-    // Only the trainer knows; a late word of its worker changes nothing.
+    // Only the trainer knows; a late report of its worker changes nothing.
     fixture.done(Change::Report { cursors: vec![CursorReport { lease, epoch: 0, step: 1 }] });
     assert_eq!((tally(&fixture).duplicated, tally(&fixture).redelivered), (0, 8));
     let session = fixture.join("w2");
     let intent = Intent::Reconnect { generation: 0, epoch: 0, step: 1 };
     fixture.start(StartRank { session, trainer: "t-0".into(), intent, ..start });
     assert_eq!((tally(&fixture).duplicated, tally(&fixture).redelivered), (4, 0));
-    // The sample is counted once, by whoever else has it.
+    // The sample is counted once, for the other rank that has it.
     assert_eq!(tally(&fixture).delivered, 0);
 }
 
@@ -365,7 +365,7 @@ fn a_starved_rank_gets_half_of_what_the_slowest_has_left() {
     assert_eq!(revokes(&fixture, [1, 1]), []);
     let news = taken(&mut fixture, 0, 12, 4);
     assert_eq!((news.revoke_from, news.pieces.len()), (Some(20), 0));
-    // It went on meanwhile, up to 24.
+    // The rank continued meanwhile, up to 24.
     let release = Take { started: 24, released: Some(24), known: 3, ..take_of(&fixture, 0, 40) };
     let released = takes(&mut fixture, vec![release]).remove(0).unwrap();
     assert_eq!((released.truncated, released.revoke_from), (Some(24), None));

@@ -1,4 +1,4 @@
-//! Commands that mostly make sense in the state that they meet, and sometimes none at all.
+//! Commands that mostly fit the state that they are applied to, and sometimes do not fit at all.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -14,10 +14,10 @@ use shardfeed_scheduler::{
 
 const DATASETS: [&str; 2] = ["d0", "d1"];
 const JOBS: [&str; 5] = ["drop", "uneven", "later", "shared", "other"];
-/// Samples of the groups of the dynamic ones.
+/// Number of samples of each group of the dynamic jobs.
 const GROUPS: [u64; 5] = [3, 5, 2, 7, 4];
 
-/// What shall happen; numbers pick from what there is.
+/// An action; its numbers pick from the existing objects.
 #[derive(Clone, Debug)]
 pub(crate) enum Action {
     Join(u64, u64),
@@ -37,7 +37,7 @@ pub(crate) enum Action {
     Report(Vec<(u64, u64, u64)>),
     TakeGroups(Vec<Grab>),
     Revoke(u64, u64),
-    /// A pick of a lease, for its job and generation, and how long.
+    /// A pick of a lease, for its job and generation, and a duration.
     Wait(u64, u64),
     Gone(usize, u64),
     Balance(u64),
@@ -48,7 +48,7 @@ pub(crate) enum Action {
     Skip(u64, usize, Vec<(u32, u64)>),
 }
 
-/// A take: which lease, epochs ahead, steps on, samples begun, wanted and given back.
+/// A claim: lease, epochs ahead, further steps, and samples begun, wanted and given back.
 type Grab = (u64, u64, u64, u64, u64, Option<u64>);
 
 /// A start of a rank.
@@ -63,7 +63,7 @@ pub(crate) struct Start {
     place: Place,
 }
 
-/// Where a rank starts.
+/// Position from which a rank starts.
 #[derive(Clone, Debug)]
 enum Place {
     Fresh,
@@ -193,7 +193,7 @@ fn failure() -> Failure {
     Failure { kind, message, ..Failure::default() }
 }
 
-/// One of what there is, mostly.
+/// Mostly an existing session.
 fn session(state: &State, pick: u64) -> SessionId {
     let sessions: Vec<_> = state.sessions().map(|session| session.id).collect();
     match sessions.len() as u64 {
@@ -203,7 +203,7 @@ fn session(state: &State, pick: u64) -> SessionId {
     }
 }
 
-/// Something that a session lists or scans, with its fencing token.
+/// A listing or scan of a session, with its fencing token.
 fn held(state: &State, pick: u64, of_listing: bool) -> (SessionId, ScanRef, u64) {
     let sessions = state
         .sessions()
@@ -228,7 +228,7 @@ fn fencing(dataset: &Dataset, part: Option<u64>) -> u64 {
     }
 }
 
-/// A lease that was granted.
+/// A granted lease, with its rank's cursor.
 fn lease(state: &State, pick: u64) -> Option<(LeaseRef, u64, u64)> {
     let ranks = state.jobs().flat_map(|job| {
         job.generations.values().flat_map(move |generation| {
@@ -241,11 +241,11 @@ fn lease(state: &State, pick: u64) -> Option<(LeaseRef, u64, u64)> {
         })
     });
     let leases: Vec<_> = ranks.collect();
-    // The last ones are of the current generations.
+    // The last leases are of the current generations.
     leases.iter().rev().nth(pick as usize % leases.len().max(1)).cloned()
 }
 
-/// A take of a rank of a dynamic job that mostly tells the truth.
+/// A claim of a rank of a dynamic job, with mostly correct values.
 fn take(state: &State, grab: &Grab) -> Option<Take> {
     let (pick, ahead, steps, begun, wants, released) = *grab;
     let mut leases: Vec<_> = (0..40).filter_map(|pick| lease(state, pick)).collect();
@@ -279,7 +279,7 @@ fn take(state: &State, grab: &Grab) -> Option<Take> {
 }
 
 impl Action {
-    /// The change, in the state that it meets.
+    /// Returns the change, built for the current state.
     pub(crate) fn change(&self, state: &State) -> Change {
         match self {
             Self::Join(worker, start) => Change::JoinSession(JoinSession {
@@ -309,7 +309,7 @@ impl Action {
                 let report = |(pick, epochs, steps): &(u64, u64, u64)| {
                     let (mut lease, epoch, step) = lease(state, *pick)?;
                     lease.fencing -= u64::from(*pick == 7);
-                    // One step back, or on, or to the next epoch.
+                    // One step back, forward, or into the next epoch.
                     Some(match epochs {
                         0 => CursorReport { lease, epoch: epoch + 1, step: *steps },
                         _ => CursorReport { lease, epoch, step: (step + steps).saturating_sub(1) },
@@ -438,7 +438,7 @@ impl Start {
         let current = state.job(&job).and_then(|job| job.current());
         let run = match self.run {
             0 => None,
-            // Mostly the current one.
+            // Mostly the current run.
             1..18 => current.filter(|current| !current.implicit).map(|current| current.run.clone()),
             other => Some(format!("r{other}-{}", current.map_or(0, |current| current.number / 4))),
         };
@@ -456,7 +456,7 @@ impl Start {
         }
     }
 
-    /// One that comes back is mostly the one that is known.
+    /// A rank that comes back is mostly the known trainer.
     fn trainer(&self, state: &State) -> String {
         let back = match self.place {
             Place::Move(back, _) | Place::Reconnect(back, _) if self.trainer > 0 => Some(back),
@@ -467,7 +467,7 @@ impl Start {
         rank.map_or_else(|| format!("t{}", self.trainer), |rank| rank.trainer.clone())
     }
 
-    /// A generation that a rank may believe to be in: mostly the current one.
+    /// A generation that a rank may assume to be in: mostly the current one.
     fn believed<'a>(&self, state: &'a State, back: u64) -> Option<&'a Generation> {
         let generations = &state.job(JOBS[self.job])?.generations;
         generations.values().rev().nth(if back < 5 { 0 } else { back as usize - 4 })

@@ -9,12 +9,12 @@ use shardfeed_scheduler::{
 
 const JOB: &str = "train";
 
-/// A rank: its worker's mirror of the list, and its trainer.
+/// A rank: its worker's copy of the list, and its trainer.
 #[derive(Clone, Debug)]
 pub(crate) struct Rank {
     list: RankList,
     started: u64,
-    /// Position up to which its trainer may be given samples.
+    /// Position up to which samples may be given to the trainer.
     horizon: u64,
     revoke_from: Option<u64>,
     lease: Option<LeaseRef>,
@@ -23,7 +23,7 @@ pub(crate) struct Rank {
     down: u64,
     pub(crate) step: u64,
     pub(crate) ended: bool,
-    /// Group and offset of what its trainer was given.
+    /// Group and offset of each sample that the trainer was given.
     pub(crate) delivered: Vec<(u64, u64)>,
 }
 
@@ -44,7 +44,8 @@ impl Cluster {
         Self::with_policy(sizes, batch_size, ranks, DoubtPolicy::default())
     }
 
-    /// - `doubt`: what becomes of samples in doubt.
+    /// Creates a cluster.
+    /// - `doubt`: policy for samples in doubt.
     pub(crate) fn with_policy(
         sizes: Vec<u64>,
         batch_size: u64,
@@ -92,7 +93,7 @@ impl Cluster {
         applied.answer.unwrap_or_else(|refusal| panic!("{command:?}: {refusal}"))
     }
 
-    /// All ranks of a new run start, each at a step of its own in the open segment.
+    /// Starts all ranks of a new run, each at its own step in the open segment.
     fn open(
         &mut self,
         ranks: usize,
@@ -186,7 +187,7 @@ impl Cluster {
         assert_eq!(again, self.state);
     }
 
-    /// Applies a change, and says how long that took.
+    /// Applies a change; returns the duration and the answer.
     #[expect(clippy::disallowed_methods, reason = "for people; nothing depends on it")]
     pub(crate) fn timed(&mut self, change: Change) -> (std::time::Duration, Answer) {
         let before = std::time::Instant::now();
@@ -231,7 +232,7 @@ impl Cluster {
         assert!(!taken.more);
     }
 
-    /// Takes of many ranks in one command, each of which has begun all it has.
+    /// Claims for many ranks in one command, each of which has begun all its samples.
     pub(crate) fn take_many(&mut self, ranks: std::ops::Range<usize>) {
         let takes = ranks.clone().map(|rank| {
             self.ranks[rank].started = self.ranks[rank].list.samples();
@@ -273,7 +274,8 @@ impl Cluster {
         }
     }
 
-    /// Tells how far a rank is; `take`: by a take that wants nothing, which is told the news.
+    /// Reports a rank's progress.
+    /// - `take`: reports it by a claim for no samples, whose answer updates the list.
     pub(crate) fn report(&mut self, rank: usize, take: bool) {
         let Some(lease) = self.ranks[rank].lease.clone() else {
             return;
@@ -290,13 +292,13 @@ impl Cluster {
         self.apply(Change::Report { cursors: vec![CursorReport { lease, epoch: 0, step }] });
     }
 
-    /// The leader has seen the epoch wait for so long.
+    /// Applies `ms` of waiting that the leader has seen.
     pub(crate) fn wait(&mut self, ms: u64) {
         let (job, generation, epochs) = (JOB.to_owned(), self.generation, vec![0]);
         self.apply(Change::WaitForDoubt(WaitForDoubt { job, generation, epochs, ms }));
     }
 
-    /// An operator says that a rank's trainer does not come back; returns how many samples were in doubt.
+    /// An operator declares a rank gone; returns the number of samples that were in doubt.
     pub(crate) fn declare_gone(&mut self, rank: usize) -> u64 {
         match self.apply(Change::DeclareGone { job: JOB.to_owned(), rank: rank as u64 }) {
             Answer::Decided { samples } => samples,
@@ -304,7 +306,7 @@ impl Cluster {
         }
     }
 
-    /// What a rank says under the lease that it had.
+    /// Reports a rank's progress twice under its previous lease.
     pub(crate) fn late_report(&mut self, rank: usize) {
         let lease = self.ranks[rank].last_lease.clone().unwrap();
         let step = self.ranks[rank].step;
@@ -314,7 +316,7 @@ impl Cluster {
         }
     }
 
-    /// A rank's worker is gone, and nobody is told how far its trainer is.
+    /// Kills a rank's worker without a report of its trainer's progress.
     pub(crate) fn kill_worker(&mut self, rank: usize, rounds: u64) {
         if self.ranks[rank].lease.take().is_some() {
             self.ranks[rank].down = rounds + 1;
@@ -323,7 +325,7 @@ impl Cluster {
         }
     }
 
-    /// Trainers whose workers were gone long enough come back through others.
+    /// Trainers whose workers were gone for the given rounds come back through others.
     pub(crate) fn revive(&mut self) {
         for rank in 0..self.ranks.len() {
             self.ranks[rank].down = self.ranks[rank].down.saturating_sub(1);
@@ -343,7 +345,7 @@ impl Cluster {
         }
     }
 
-    /// A new worker learns the list and where its trainer stands in it.
+    /// A new worker learns the list and its trainer's position in it.
     fn catch_up(&mut self, rank: usize) {
         let take = self.take_of(rank, 0);
         match self.apply(Change::TakeGroups { takes: vec![take] }) {
@@ -360,7 +362,7 @@ impl Cluster {
         for revoke in self.state.balance(JOB, &speeds) {
             self.apply(Change::Revoke(revoke));
         }
-        // Whoever is asked answers at once.
+        // A worker that is asked to give back samples answers at once.
         for rank in 0..self.ranks.len() {
             self.report(rank, true);
             if self.ranks[rank].revoke_from.is_some() {
@@ -369,7 +371,7 @@ impl Cluster {
         }
     }
 
-    /// The same ranks start again from tokens of the current generation.
+    /// Starts the same ranks again from loader states of the current generation.
     pub(crate) fn restart(&mut self, steps: &[u64]) {
         let ranks = self.ranks.len();
         let token = Some(self.generation);
@@ -377,7 +379,7 @@ impl Cluster {
         (0..ranks).for_each(|rank| self.catch_up(rank));
     }
 
-    /// Other ranks start from tokens of the current generation.
+    /// Starts other ranks from loader states of the current generation.
     pub(crate) fn resize(&mut self, ranks: usize, batch_size: u64, segments: &[Segment]) {
         self.batch_size = batch_size;
         let open = segments.last().unwrap().steps.most();
@@ -385,7 +387,7 @@ impl Cluster {
         self.open(ranks, segments, token, &vec![open; ranks]);
     }
 
-    /// Delivers the rest.
+    /// Delivers the remaining samples.
     pub(crate) fn finish(&mut self) {
         let speeds = vec![1; self.ranks.len()];
         let mut rounds = 0;
@@ -403,12 +405,12 @@ impl Cluster {
 }
 
 impl Rank {
-    /// Whether its trainer was told that the epoch is over.
+    /// True if the trainer was notified that the epoch is over.
     pub(crate) fn is_over(&self) -> bool {
         self.ended
     }
 
-    /// Positions of the batch that comes next.
+    /// Positions of the next batch.
     fn next_batch(&self) -> Option<std::ops::Range<u64>> {
         self.list.positions_of(self.step)
     }

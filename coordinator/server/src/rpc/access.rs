@@ -1,4 +1,4 @@
-//! Access tokens and the audit, as people ask for them.
+//! Calls about access tokens and the audit.
 
 use std::sync::Arc;
 
@@ -71,7 +71,7 @@ pub(super) async fn exchange_access(
             "a join token is exchanged by showing it; give --token-file FILE",
         ));
     };
-    // What was exchanged already costs no entry in the log; who did not hear the answer gets it.
+    // A repeated exchange needs no entry in the log; a caller that missed the answer gets it again.
     let known = core.read(|state| {
         let token = state.access_token(&join)?;
         let again = token.was_exchanged_for(&id, state.access_token(&id), digest);
@@ -115,7 +115,7 @@ pub(super) async fn list_audit(
     blocking(&core, "reading the audit", list).await
 }
 
-/// Ids stand in tokens, between underscores.
+/// Checks an id: tokens contain it between underscores.
 fn check_id(id: &str) -> Result<(), WireError> {
     match (4..=32).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
         true => Ok(()),

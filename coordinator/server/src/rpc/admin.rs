@@ -1,4 +1,4 @@
-//! What people ask: reads of the applied state, and one change.
+//! Calls of operators: reads of the applied state, and changes.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -44,10 +44,10 @@ use crate::metrics::Rpc;
 use crate::plans::computing;
 use crate::views::{self, Past, Picture};
 
-/// Cells of a map at most: more than a large screen has.
+/// Maximum cells of a map: more than a large screen has.
 const MAP_CELLS_MAX: u64 = 10_000;
 
-/// The service.
+/// gRPC service for operators.
 #[derive(Debug)]
 pub(crate) struct Admin {
     pub(crate) front: Arc<Front>,
@@ -166,7 +166,7 @@ async fn get_cluster(
 ) -> Result<GetClusterResponse, WireError> {
     let status = core.node.status();
     let here = Arc::clone(&core);
-    // Of a large state this takes a while.
+    // Hashing a large state is slow.
     let hash = blocking(&core, "hashing the state", move || Ok(here.node.state_hash().1)).await?;
     let hash: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
     let member = |member: shardfeed_raft::Member| Member {
@@ -242,7 +242,8 @@ async fn transfer_leader(
     _caller: Caller,
     request: TransferLeaderRequest,
 ) -> Result<TransferLeaderResponse, WireError> {
-    // What this leader was told and did not write down yet, its successor is not told again.
+    // Cursors that this leader received and did not write yet are not reported again to its
+    // successor.
     core.write_cursors().await;
     let leader = core.node.transfer_leader(request.to).await;
     Ok(TransferLeaderResponse { leader: leader.map_err(|error| error::change(&error))? })
@@ -301,7 +302,7 @@ async fn hold_job(
             return Err(WireError::new(ErrorKind::Invalid, "the message lacks `hold`"));
         }
     };
-    // What its ranks are known to have consumed stands in its history.
+    // The job's history must contain the consumption that is known now.
     core.write_cursors().await;
     let HoldJobRequest { job: name, reason, .. } = request;
     core.propose(caller, Change::HoldJob { name, hold, reason }).await?;
@@ -387,7 +388,7 @@ async fn add_dataset(
     Ok(AddDatasetResponse { name })
 }
 
-/// Adds a dataset by its files, unless it is there.
+/// Adds a dataset by its files, unless it exists.
 async fn add_files(
     core: Arc<Core>,
     caller: Caller,
@@ -406,7 +407,7 @@ async fn add_files(
         let usable = |dataset: &Dataset| !matches!(dataset.phase, Phase::Failed { .. });
         core.read(|state| state.dataset(name).is_some_and(usable))
     };
-    // What an unlimited principal's workers found is good for everybody.
+    // The results of an unlimited principal's workers are valid for everyone.
     let shared = name(&[]);
     if is_there(&shared) {
         return Ok(AddDatasetResponse { name: shared });

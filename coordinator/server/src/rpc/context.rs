@@ -1,4 +1,4 @@
-//! What comes with every request, checked before anything else is believed.
+//! Context of every request, checked before anything else in it is trusted.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -8,41 +8,42 @@ use shardfeed_proto::{COORDINATOR_PROTOCOL, ErrorKind, WireError};
 
 use super::guard::Who;
 
-/// Bytes of a principal at most: it stands in every log line and command.
+/// Maximum bytes of a principal: every log line and command contains it.
 const PRINCIPAL_BYTES_MAX: usize = 256;
 
-/// Who asks, and under which number.
+/// Identity of a caller, and the id of its request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Caller {
     /// A UUID; empty only for requests that change nothing.
     pub(crate) request_id: String,
-    /// For logs and audits; empty only for requests that change nothing. What is proved, if anything is.
+    /// For logs and audits; empty only for requests that change nothing. Authenticated, if
+    /// possible.
     pub(crate) principal: String,
-    /// Who it is.
+    /// Authenticated identity.
     pub(crate) who: Arc<Who>,
-    /// Log index of the change that it led to; 0: none.
+    /// Log index of the change that resulted; 0: none.
     pub(crate) index: Arc<AtomicU64>,
 }
 
-/// Whether a request changes what is kept.
+/// Effect of a request on stored data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// It tells what this node knows, or what never changes.
+    /// Reads data that this node knows, or that never changes.
     Reads,
-    /// It tells what is so: the node makes sure first that nobody else leads.
+    /// Reads current data: the node first makes sure that no other node leads.
     Looks,
-    /// It changes what is kept.
+    /// Changes stored data.
     Changes,
 }
 
 impl Caller {
-    /// The limited principal whose share of the chunks it fills; empty: it has no limits.
+    /// Returns the limited principal whose share of the chunks is used; empty for an unlimited one.
     pub(crate) fn owner(&self) -> String {
         if self.who.scope().is_empty() { String::new() } else { self.principal.clone() }
     }
 
-    /// Believes a context, or says why not.
-    /// - `cluster_id`: ours.
+    /// Validates a context.
+    /// - `cluster_id`: of this coordinator.
     ///
     /// # Errors  `WrongVersion`, `WrongCluster`, `Invalid`.
     pub(crate) fn check(

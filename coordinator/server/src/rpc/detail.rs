@@ -1,4 +1,4 @@
-//! What the audit says of an action beside its object: its parameters.
+//! Parameters of an action, which the audit records beside its object.
 
 use std::any::Any;
 
@@ -8,10 +8,10 @@ use shardfeed_proto::coordinator::v1::{
     RegisterJobRequest, StartRankRequest, TransferLeaderRequest,
 };
 
-/// Characters of one value at most.
+/// Maximum characters of one value.
 const VALUE_MAX: usize = 200;
 
-/// The parameters of an audited request, as `name=value`; of others, nothing.
+/// Returns the parameters of an audited request, as `name=value`; nothing for other requests.
 pub(super) fn of(request: &dyn Any) -> String {
     let mut detail = Detail::default();
     if let Some(r) = request.downcast_ref::<HoldJobRequest>() {
@@ -54,7 +54,7 @@ pub(super) fn of(request: &dyn Any) -> String {
     detail.0
 }
 
-/// As [`of`], of an access token that a request names by its id.
+/// Like [`of`], for an access token that a request names by its id.
 pub(super) fn name(name: &str) -> String {
     let mut detail = Detail::default();
     detail.add("name", name);

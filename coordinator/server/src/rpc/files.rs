@@ -1,4 +1,4 @@
-//! Which files a dataset may have: those that its patterns match, or those that it is named by.
+//! Files of a dataset: those that its patterns match, or those that it is named by.
 
 use std::collections::BTreeSet;
 
@@ -7,14 +7,15 @@ use shardfeed_plan::{Corrupt, Digest, fixed_folder};
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_scheduler::Listing;
 
-/// What names that the coordinator chooses begin with; a caller's name must not.
+/// Prefix of names that the coordinator chooses; a caller's name must not have it.
 pub(super) const FILES_PREFIX: &str = "files-";
 
-/// Bytes of the digest in such a name, in hex.
+/// Hex digits of the digest in such a name.
 const NAME_DIGITS: usize = 24;
 
-/// The name of a dataset that was added by its files: the same files, read by the same rules, have one name.
-/// - `scope`: of a limited principal, whose scans nobody else believes; empty for others.
+/// Returns the name of a dataset added by its files: the same files and read options give the same
+/// name.
+/// - `scope`: of a limited principal, whose scans are not trusted by others; empty for others.
 pub(super) fn name_of(
     Listing { root, parts }: &Listing,
     compression: &str,
@@ -23,17 +24,17 @@ pub(super) fn name_of(
 ) -> String {
     let mut fields = vec![root.clone(), compression.to_owned(), corrupt.to_string()];
     fields.extend(parts.iter().map(|part| part.chunk.to_string()));
-    // A scope's names have no control characters.
+    // Names in a scope have no control characters.
     fields.extend(scope.iter().map(|name| format!("\n{name}")));
     let fields = fields.iter().flat_map(|field| [field.as_bytes(), b"\0"]);
     format!("{FILES_PREFIX}{}", &Digest::of_parts(fields).to_string()[..NAME_DIGITS])
 }
 
-/// What the patterns of a dataset match.
+/// Matcher for the patterns of a dataset.
 pub(super) struct Matcher {
     literals: BTreeSet<String>,
     globs: Vec<(String, Pattern)>,
-    /// A list that only workers can read is among the patterns: it may name any file.
+    /// True if a pattern is a list that only workers can read: it may name any file.
     has_list: bool,
 }
 
@@ -56,7 +57,7 @@ impl Matcher {
         matcher
     }
 
-    /// Refuses a listed file that no pattern matches.
+    /// Rejects a listed file that no pattern matches.
     pub(super) fn check(&self, root: &str, path: &str) -> Result<(), WireError> {
         let options = MatchOptions {
             case_sensitive: true,
@@ -76,7 +77,7 @@ impl Matcher {
     }
 }
 
-/// A path or URL without what stands twice or for nothing.
+/// Returns a path or URL without redundant components.
 fn plain(location: &str) -> String {
     let location = location.strip_prefix("file://").unwrap_or(location);
     let (scheme, rest) = match location.split_once("://") {
@@ -85,7 +86,7 @@ fn plain(location: &str) -> String {
     };
     let mut parts: Vec<&str> = vec![];
     for part in rest.split('/').filter(|part| !matches!(*part, "" | ".")) {
-        // Paths are listed without these, as far as no wildcard stands before them.
+        // Listings resolve these, unless a wildcard precedes them.
         let goes_up = part == ".." && scheme.is_empty();
         match parts.last() {
             Some(last) if goes_up && !is_wild(last) => drop(parts.pop()),
@@ -100,12 +101,12 @@ fn is_wild(part: &str) -> bool {
     part.contains(['*', '?', '[', '{'])
 }
 
-/// A pattern whose ranges in braces match anything within a component.
+/// Returns a pattern in which ranges in braces match anything within a component.
 fn without_ranges(pattern: &str) -> String {
     let mut parts = pattern.split('{');
     let mut text = parts.next().unwrap_or_default().to_owned();
     for part in parts {
-        // Beside another `*` one is enough, and two would cross components.
+        // Next to another `*` none is needed, and two would match across components.
         if !text.ends_with('*') {
             text.push('*');
         }

@@ -1,4 +1,4 @@
-//! Who makes a call, and whether they may.
+//! Authentication and authorization of calls.
 
 use shardfeed_plan::Digest;
 use shardfeed_proto::coordinator::v1::{self as wire, Lease};
@@ -14,42 +14,42 @@ use crate::metrics::{Denial, Rpc};
 use crate::net::Remote;
 use crate::rights::{self, Reach};
 
-/// What comes before the message.
+/// Data of a request outside its message.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) remote: Option<Remote>,
-    /// The access token that was shown.
+    /// Access token that was presented.
     bearer: Option<Result<Bearer, &'static str>>,
 }
 
-/// Whom a service is for.
+/// Callers that a service is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Gate {
-    /// Whoever is known.
+    /// All authenticated callers.
     Known,
     /// Other coordinators.
     Nodes,
 }
 
-/// An access token: its id, and the digest of what was shown as its secret.
+/// An access token: its id, and the digest of the presented secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Bearer {
     id: String,
     digest: Digest,
 }
 
-/// What an access token begins with, so that people and scanners of secrets know it.
+/// Prefix of access tokens, by which people and secret scanners recognize them.
 const TOKEN_BEGINS: &str = "shardfeed_";
 
-/// Bytes of an access token at most.
+/// Maximum bytes of an access token.
 const TOKEN_BYTES_MAX: usize = 512;
 
-/// A call that its caller may not make.
+/// Rejection of a call that its caller may not make.
 #[derive(Debug)]
 pub(crate) struct Denied {
-    /// For those who count.
+    /// Reason, for the metrics.
     pub(crate) reason: Denial,
-    /// For the caller.
+    /// Message for the caller.
     message: String,
 }
 
@@ -59,29 +59,29 @@ impl From<Denied> for WireError {
     }
 }
 
-/// Who makes a call.
+/// Identity of a caller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Who {
-    /// What they are; `None`: nobody is asked.
+    /// Role; `None` if callers are not authenticated.
     pub(crate) role: Option<Role>,
-    /// As logs say it.
+    /// Name in logs.
     pub(crate) principal: String,
-    /// Jobs that they are limited to; empty: none.
+    /// Jobs that the caller is limited to; empty: not limited.
     pub(crate) jobs: Vec<String>,
-    /// Their access token.
+    /// Id of the access token.
     pub(crate) token: Option<String>,
-    /// Until when that is good, Unix ms.
+    /// Expiry of the access token, Unix ms.
     pub(crate) expires_ms: Option<u64>,
 }
 
-/// What a call is about.
+/// Object of a call.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) enum Object {
     #[default]
     Nothing,
     Job(String),
     Named(String),
-    /// A worker that begins a session.
+    /// A worker that starts a session.
     Joins(String),
     Session(u64),
     /// A session, and a job.
@@ -91,7 +91,7 @@ pub(crate) enum Object {
 }
 
 impl Object {
-    /// As audits say it.
+    /// Returns the text for audits.
     pub(crate) fn text(&self) -> String {
         match self {
             Self::Nothing | Self::Takes(_) => String::new(),
@@ -115,7 +115,7 @@ impl Object {
 }
 
 impl Seen {
-    /// What a request brings beside its message.
+    /// Returns the data of a request outside its message.
     pub(crate) fn of<T>(request: &Request<T>) -> Self {
         let remote = request.extensions().get::<Remote>().cloned();
         let shown = request.metadata().get("authorization");
@@ -126,9 +126,9 @@ impl Seen {
         Self { remote, bearer }
     }
 
-    /// Who this is.
+    /// Authenticates the caller.
     ///
-    /// # Errors  They do not prove it.
+    /// # Errors  The caller does not prove its identity.
     pub(crate) fn who(&self, front: &Front, core: &Core, rpc: Rpc) -> Result<Who, Denied> {
         if front.tls.is_none() {
             return Ok(Who::default());
@@ -153,9 +153,10 @@ impl Seen {
         Ok(Who { role: Some(identity.role), principal, ..Who::default() })
     }
 
-    /// Whether there is any reason to read what they send.
+    /// Checks, before its message is read, that a service is for the caller.
     ///
-    /// # Errors  `Denied`; `NotLeader`, where another node may know a token that this one does not yet.
+    /// # Errors  `Denied`; `NotLeader` if another node may know a token that this one does not know
+    /// yet.
     pub(crate) fn gate(&self, front: &Front, of: Gate) -> Result<(), WireError> {
         if front.tls.is_none() {
             return Ok(());
@@ -184,14 +185,14 @@ impl Seen {
         Err(denied)
     }
 
-    /// The caller is who it says.
+    /// Records that the caller is authenticated.
     pub(crate) fn trust(&self) {
         if let Some(remote) = &self.remote {
             remote.mark.trust();
         }
     }
 
-    /// Where it calls from.
+    /// Returns the caller's address.
     pub(crate) fn address(&self) -> String {
         self.remote.as_ref().map_or_else(String::new, |remote| remote.address.to_string())
     }
@@ -211,7 +212,7 @@ impl Bearer {
     }
 
     fn who(&self, state: &State, now_ms: u64, rpc: Rpc) -> Result<Who, Denied> {
-        // Who guesses ids learns nothing from what is said of a wrong secret.
+        // The error for a wrong secret must not reveal that the id exists.
         let wrong = || {
             let message =
                 "there is no such access token; it may be of another cluster, or forgotten";
@@ -222,7 +223,7 @@ impl Bearer {
             return Err(wrong());
         }
         let checked = match rpc {
-            // The change itself is refused if it was used already; asked again, it gets the first answer.
+            // The change itself rejects a used token; a repeated call gets the first answer.
             Rpc::ExchangeAccess => match token.check_join(now_ms) {
                 Err(Unusable::Used) => Ok(()),
                 checked => checked,
@@ -249,12 +250,12 @@ impl Bearer {
     }
 }
 
-/// Whether two digests are the same, in a time that says nothing of where they differ.
+/// Returns true if two digests are equal, in a time that does not depend on their difference.
 fn same(left: &[u8; 32], right: &[u8; 32]) -> bool {
     left.iter().zip(right).fold(0, |differs, (left, right)| differs | (left ^ right)) == 0
 }
 
-/// The role of a token, among all roles.
+/// Converts a token's role to the role of all callers.
 pub(crate) fn role_of(role: shardfeed_scheduler::Role) -> Role {
     match role {
         shardfeed_scheduler::Role::Viewer => Role::Viewer,
@@ -265,12 +266,13 @@ pub(crate) fn role_of(role: shardfeed_scheduler::Role) -> Role {
     }
 }
 
-/// Begins the scope of a trainer without limits.
+/// First name in the scope of an unlimited trainer.
 const ANY: &str = "*";
 
 impl Who {
-    /// Names of jobs and datasets that they are limited to, as [`shardfeed_scheduler::Command::scope`] has it. A
-    /// trainer without limits has its own name beside, so that no other trainer scans for it.
+    /// Returns the names of jobs and datasets that the caller is limited to, as in
+    /// [`shardfeed_scheduler::Command::scope`]. An unlimited trainer also has its own name there,
+    /// so that no other trainer scans for it.
     pub(crate) fn scope(&self) -> Vec<String> {
         match self.role {
             Some(Role::Trainer) if self.jobs.is_empty() => {
@@ -280,9 +282,9 @@ impl Who {
         }
     }
 
-    /// Whether they may make a call.
+    /// Checks that the caller may make a call.
     ///
-    /// # Errors  They may not; it says who may.
+    /// # Errors  The caller may not; the message lists the roles that may.
     pub(crate) fn may(&self, rpc: Rpc, object: &Object, core: &Core) -> Result<(), Denied> {
         let Some(role) = self.role else {
             return Ok(());
@@ -314,7 +316,7 @@ impl Who {
         core.read(|state| self.owns(object, state))
     }
 
-    /// Whether what is spoken for is theirs.
+    /// Checks that the object of a call belongs to the caller.
     fn owns(&self, object: &Object, state: &State) -> Result<(), Denied> {
         let is_theirs = |session: u64| match state.session(session) {
             Some(session) if session.owner != self.principal => {
@@ -324,7 +326,7 @@ impl Who {
                 );
                 Err(Denied { reason: Denial::Session, message })
             }
-            // What is gone is told in its own words.
+            // An ended session gets its own error later.
             _ => Ok(()),
         };
         match object {
@@ -334,7 +336,7 @@ impl Who {
                 let job = state.job(&lease.job);
                 let rank = job
                     .and_then(|job| job.generations.get(&lease.generation)?.ranks.get(&lease.rank));
-                // Another lease is told in its own words.
+                // Another lease gets its own error later.
                 let held = rank.and_then(|rank| rank.lease.as_ref());
                 let held = held.filter(|held| held.fencing == lease.fencing);
                 let holder = held.map(|held| held.session);
@@ -346,7 +348,7 @@ impl Who {
     }
 }
 
-/// Only other nodes may.
+/// Checks that the caller is another node.
 ///
 /// # Errors  `Denied`.
 pub(crate) fn check_peer(front: &Front, seen: &Seen) -> Result<(), WireError> {
@@ -375,7 +377,7 @@ pub(crate) fn denied(message: impl Into<String>) -> WireError {
     WireError::new(ErrorKind::Denied, message)
 }
 
-/// As it is told.
+/// Converts an identity to its message.
 pub(crate) fn told(who: &Who) -> wire::WhoAmIResponse {
     let Who { role, principal, jobs, expires_ms, .. } = who.clone();
     let role = role.map_or_else(String::new, |role| role.to_string());

@@ -1,5 +1,5 @@
-//! The gRPC side: each call is checked, measured, logged and bounded in one place, then read or
-//! proposed by a function of its own.
+//! gRPC services: one place checks, measures, logs and bounds each call; a separate function for
+//! each call then reads or proposes.
 
 mod access;
 mod admin;
@@ -35,19 +35,19 @@ use crate::front::Front;
 use crate::metrics::{Audited, Denial, Outcome, Rpc};
 use crate::rights;
 
-/// Bytes of a message that is taken: a chunk and what goes with it, or the parts of a listing.
+/// Maximum bytes of a received message: a chunk and its fields, or the parts of a listing.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 2 << 20;
 
-/// Calls that are worked on at a time, at most; others are told to come again.
+/// Maximum concurrent calls; further callers must retry.
 pub(crate) const CALLS_MAX: usize = 2048;
 
-/// Ranks that wait for groups at a time, at most.
+/// Maximum ranks that wait for groups at the same time.
 pub(crate) const POLLS_MAX: usize = 16_384;
 
-/// A call takes so long at most; a command that was proposed may be carried out later.
+/// Timeout of a call; a command that was proposed may be carried out later.
 pub(crate) const CALL_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// What comes with a call.
+/// Data of a call outside its message.
 #[derive(Debug)]
 pub(crate) struct Asked {
     pub(crate) seen: Seen,
@@ -57,7 +57,7 @@ pub(crate) struct Asked {
     pub(crate) detail: String,
 }
 
-/// Runs one call: checks who makes it and its context, bounds, measures, logs and audits it.
+/// Runs one call: checks its caller and its context, bounds, measures, logs and audits it.
 pub(crate) async fn serve<T, F>(
     front: &Front,
     (rpc, effect): (Rpc, Effect),
@@ -74,14 +74,14 @@ where
     let mut known = Known::new(detail);
     let work = async {
         let core = Arc::clone(front.core()?);
-        // Who waits for groups to come free must not stand in the way of others.
+        // Ranks that wait for free groups must not block other calls.
         let (turns, most) = match rpc {
             Rpc::TakeGroups => (&core.polls, POLLS_MAX),
             _ => (&core.calls, CALLS_MAX),
         };
         let _permit = turns.try_acquire().map_err(|_| busy(most))?;
-        // Any node says how it is; of anything else it would say what may be outdated, also
-        // of access tokens.
+        // Every node reports its own status; any other answer may be outdated, including about
+        // access tokens.
         let who = seen.who(front, &core, rpc);
         if !matches!(rpc, Rpc::GetStatus | Rpc::GetCluster | Rpc::ListAudit | Rpc::WhoAmI) {
             core.available_to(who.as_ref().err())?;
@@ -129,14 +129,14 @@ where
     answer.map(Response::new).map_err(|error| error.to_status())
 }
 
-/// What became known of a caller.
+/// Facts about a caller, as they become known.
 struct Known {
     claimed: String,
     detail: String,
     caller: Caller,
-    /// Why it was denied; `None`: it was not, or the state did.
+    /// Reason of the denial; `None` if the call was not denied, or denied by the state.
     denial: Option<Denial>,
-    /// What is to be written of the call, once it began: also if nobody waits for its end any more.
+    /// Audit entry of a call that has begun: written even if no caller waits for its end.
     begun: Option<(Arc<Core>, audit::Entry)>,
 }
 
@@ -181,8 +181,8 @@ impl Known {
         Some(self.caller.index.load(Ordering::Relaxed)).filter(|index| *index > 0)
     }
 
-    /// Writes down what changed something, or was denied. What another node is asked for again is not worth
-    /// a line.
+    /// Audits a call that changed something or was denied. A call that the caller repeats on
+    /// another node is not audited.
     async fn audit(
         mut self,
         front: &Front,
@@ -225,7 +225,7 @@ impl Known {
 }
 
 impl Drop for Known {
-    /// Whoever asked has gone; what was begun may be carried out.
+    /// The caller has gone; a call that has begun may still be carried out.
     fn drop(&mut self) {
         let index = self.index();
         if let Some((core, entry)) = self.begun.take() {
@@ -235,20 +235,20 @@ impl Drop for Known {
     }
 }
 
-/// Whether a report on a listing or scan was refused because the session has no lease of it: now and then a slow
-/// worker's, or an attacker's.
+/// True if a report on a listing or scan was rejected because the session has no lease of it. The
+/// reporter is occasionally a slow worker, or an attacker.
 fn is_unleased(rpc: Rpc, error: &WireError) -> bool {
     error.kind == ErrorKind::Fenced
         && matches!(rpc, Rpc::ReportListing | Rpc::ReportScan | Rpc::FailScan)
 }
 
-/// The name of a kind of errors, without what they all begin with.
+/// Returns the name of an error kind, without the common prefix.
 fn short(kind: ErrorKind) -> &'static str {
     let name = kind.as_str_name();
     name.strip_prefix("ERROR_KIND_").unwrap_or(name)
 }
 
-/// Whose fault an error is.
+/// Returns the outcome of a call with this error: a failure here, or a rejection of the caller.
 fn outcome_of(error: &WireError) -> Outcome {
     match error.kind {
         ErrorKind::Unspecified
@@ -267,7 +267,7 @@ fn busy(most: usize) -> WireError {
     )
 }
 
-/// An answer, or the word that there was none within `most`.
+/// Returns the answer, or an error if there is none within `most`.
 async fn in_time<T>(
     most: Duration,
     body: impl Future<Output = Result<T, WireError>>,
@@ -281,7 +281,7 @@ async fn in_time<T>(
     })
 }
 
-/// Refuses a list that is longer than one call may bring.
+/// Rejects a list that is longer than one call allows.
 pub(crate) fn check_len(field: &'static str, len: usize, most: usize) -> Result<(), WireError> {
     match len <= most {
         true => Ok(()),
@@ -292,7 +292,8 @@ pub(crate) fn check_len(field: &'static str, len: usize, most: usize) -> Result<
     }
 }
 
-/// Implements a service: each call by the function of its name, through [`serve`], with what it is about.
+/// Implements a service: each call runs the function of its name through [`serve`], with its
+/// object.
 macro_rules! service {
     (
         impl $service:ident for $server:ty {

@@ -1,5 +1,5 @@
-//! What the other coordinators ask: who this is, messages of the log, chunks. Answered whoever leads, and
-//! the first of them before there is a log.
+//! Calls of other coordinators: identification, messages of the log, chunks. Every node answers
+//! them, leader or not, and answers identification even before there is a log.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::front::Front;
 use crate::links::wire_error;
 use crate::metrics::{Outcome, Rpc};
 
-/// The service.
+/// gRPC service for other coordinators.
 #[derive(Debug)]
 pub(crate) struct PeerCalls {
     pub(crate) front: Arc<Front>,
@@ -141,7 +141,7 @@ async fn pull_chunk(
     Ok(PullChunkResponse { content })
 }
 
-/// The coordinator, for a caller that names the same cluster.
+/// Returns the coordinator, for a caller that names the same cluster.
 fn named<'a>(front: &'a Front, cluster_id: &str) -> Result<&'a Arc<Core>, WireError> {
     let core = member(front, cluster_id)?;
     match cluster_id.is_empty() {
@@ -150,8 +150,8 @@ fn named<'a>(front: &'a Front, cluster_id: &str) -> Result<&'a Arc<Core>, WireEr
     }
 }
 
-/// The coordinator, for a caller of the same cluster.
-/// - `cluster_id`: the caller's; empty while it opens its log, whose messages say it themselves.
+/// Returns the coordinator, for a caller of the same cluster.
+/// - `cluster_id`: the caller's; empty while it opens its log, whose messages contain the id.
 fn member<'a>(front: &'a Front, cluster_id: &str) -> Result<&'a Arc<Core>, WireError> {
     let core = front.core().map_err(|error| WireError { kind: ErrorKind::Unreachable, ..error })?;
     let ours = core.node.cluster_id();

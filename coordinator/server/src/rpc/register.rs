@@ -1,4 +1,5 @@
-//! Registration of jobs. A job's `RecordSpec` is on a majority's disks before a command refers to its chunks.
+//! Registration of jobs. A job's `RecordSpec` is on a majority's disks before a command refers to
+//! its chunks.
 
 use std::sync::Arc;
 
@@ -66,7 +67,7 @@ pub(super) async fn register_job(
         if let Some(known) = known {
             return Err(other_identity(&core, other, known, &ours).await);
         }
-        // A caller that failed before may have left them on this node only.
+        // An earlier call that failed may have left them on this node only.
         for chunk in &chunks {
             copies::put(&core, copies::get(&core, *chunk).await?, String::new()).await?;
         }
@@ -91,7 +92,7 @@ async fn propose(
     Ok(RegisterJobResponse::default())
 }
 
-/// The encoded `RecordSpec` that `chunks` hold.
+/// Returns the encoded `RecordSpec` in `chunks`.
 ///
 /// # Errors  `NotFound`, `Corrupt`: a chunk is lost.
 pub(super) async fn read(core: &Arc<Core>, chunks: &[Digest]) -> Result<Vec<u8>, WireError> {
@@ -102,8 +103,8 @@ pub(super) async fn read(core: &Arc<Core>, chunks: &[Digest]) -> Result<Vec<u8>,
     Ok(encoded)
 }
 
-/// The refusal of a job whose name is registered with another record spec: which features, operators and
-/// outputs differ, or the digests where the registered spec cannot be read.
+/// Returns the rejection of a job whose name is registered with another record spec: the differing
+/// features, operators and outputs, or the digests if the registered spec cannot be read.
 async fn other_identity(
     core: &Arc<Core>,
     register: RegisterJob,

@@ -1,5 +1,5 @@
-//! What workers report of datasets. What a report refers to is read and checked before it is
-//! proposed: a chunk that is missing, damaged or something else never becomes part of a dataset.
+//! Reports of workers about datasets. The chunks of a report are read and checked before it is
+//! proposed: a missing, damaged or wrong chunk never becomes part of a dataset.
 
 use std::sync::Arc;
 
@@ -57,7 +57,7 @@ pub(super) async fn report_listing(
     Ok(ReportListingResponse {})
 }
 
-/// The parts of a listing.
+/// Decodes the parts of a listing.
 pub(super) fn parts_from(parts: Vec<report_listing_request::Part>) -> Result<Vec<Part>, WireError> {
     check_len("parts", parts.len(), PARTS_MAX)?;
     let part = |part: report_listing_request::Part| {
@@ -67,8 +67,8 @@ pub(super) fn parts_from(parts: Vec<report_listing_request::Part>) -> Result<Vec
     parts.into_iter().map(part).collect()
 }
 
-/// Refuses a listing whose chunks are not here, or not what its parts say.
-/// - `matcher`: what its files must match; `None`: anything.
+/// Rejects a listing whose chunks are missing, or do not match its parts.
+/// - `matcher`: pattern that its files must match; `None`: any file.
 pub(super) async fn checked(
     core: &Arc<Core>,
     matcher: Option<Matcher>,
@@ -119,7 +119,7 @@ pub(super) async fn fail_scan(
     Ok(FailScanResponse {})
 }
 
-/// A worker's text without characters that would do something to a terminal.
+/// Escapes control characters of a worker's text, which could affect a terminal.
 fn printable(text: &str) -> String {
     let escaped = |character: char| match character.is_control() {
         true => character.escape_debug().to_string(),
@@ -128,7 +128,7 @@ fn printable(text: &str) -> String {
     text.chars().take(TEXT_BYTES_MAX).map(escaped).collect()
 }
 
-/// Proposes a change that refers to chunks, which are kept meanwhile, if `check` finds them good.
+/// Proposes a change that refers to chunks, which are kept meanwhile, if `check` succeeds.
 pub(super) async fn propose_holding(
     core: &Core,
     caller: Caller,
@@ -141,14 +141,14 @@ pub(super) async fn propose_holding(
         Ok(()) => core.propose(caller, change).await.map(|_| ()),
         Err(error) => Err(error),
     };
-    // If nobody knows whether it was carried out, they stay until a restart finds out.
+    // If the outcome of the proposal is unknown, they stay held until a restart determines it.
     if proposed.as_ref().is_err_and(|error| error.kind != ErrorKind::Retry) {
         core.chunks.release(&held, core.host.now());
     }
     proposed
 }
 
-/// Refuses a listing whose chunks are not what its parts say.
+/// Rejects a listing whose chunks do not match its parts.
 fn check_listing(
     core: &Core,
     matcher: Option<&Matcher>,
@@ -185,7 +185,7 @@ fn check_listing(
     Ok(())
 }
 
-/// Refuses a scan whose chunk does not hold what was listed.
+/// Rejects a scan whose chunk does not match the listing.
 fn check_scan(
     core: &Core,
     chunk: &Digest,
@@ -198,7 +198,7 @@ fn check_scan(
         let known = found.records();
         return wrong(format!("`records` is {records}, but chunk {chunk} holds {known} records"));
     }
-    // Without a listing the state refuses the report, and says why.
+    // Without a listing the state rejects the report, with a reason.
     let Some(listed) = listed else {
         return Ok(());
     };

@@ -1,10 +1,10 @@
-//! Whoever calls may say which operation it works on: logs of the call show the same trace id.
+//! Trace context of callers: logs of a call show the caller's trace id.
 
 use axum::http::Request;
 use shardfeed_proto::{TRACEPARENT, TraceContext};
 use tracing::Span;
 
-/// The span that a call is worked on in; none if the caller says nothing, or what is no trace context.
+/// Returns the span of a call; none if the caller sends no valid trace context.
 pub(crate) fn span(request: &Request<()>) -> Span {
     let header = request.headers().get(TRACEPARENT).and_then(|value| value.to_str().ok());
     match header.and_then(|header| header.parse::<TraceContext>().ok()) {

@@ -1,4 +1,4 @@
-//! What workers ask: sessions, jobs, ranks, chunks. Scans are next door.
+//! Calls of workers: sessions, jobs, ranks, chunks. Calls about scans are in `scans`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,16 +41,16 @@ use crate::standing::{self, Standing, served, session_ttl};
 use crate::takes::{self, Ask};
 use crate::views;
 
-/// Ranks, and scans, that one heartbeat tells of, at most.
+/// Maximum ranks, and maximum scans, in one heartbeat.
 const HEARTBEAT_ENTRIES_MAX: usize = 4096;
 
-/// Takes in one message, at most.
+/// Maximum claims in one message.
 const BATCH_TAKES_MAX: usize = 64;
 
-/// A rank may wait so long for groups, ms.
+/// Maximum time that a rank may wait for groups, ms.
 const TAKE_WAIT_MS_MAX: u64 = 10_000;
 
-/// The service.
+/// gRPC service for workers.
 #[derive(Debug)]
 pub(crate) struct Workers {
     pub(crate) front: Arc<Front>,
@@ -123,7 +123,7 @@ async fn join(
         proved,
         data_roots,
     };
-    // It may end an earlier session.
+    // The join may end an earlier session.
     core.write_cursors().await;
     match core.propose(caller, Change::JoinSession(join)).await? {
         Answer::Joined { session } => {
@@ -171,7 +171,7 @@ async fn heartbeat(
             standing::scan_lease(state, &leased(scan)).is_some_and(|lease| lease.session == session)
         };
         ended_scans.extend(scans.extract_if(.., |scan| !is_held(scan)));
-        // A worker in a trainer's process ends with that.
+        // A worker in a trainer's process ends with that process.
         let worker = state.session(session).map(|session| &session.join);
         let worker = worker.filter(|join| !join.in_process).map(|join| join.worker.as_str());
         let cordon = worker.map(|worker| state.cordon(worker)).unwrap_or_default();
@@ -195,13 +195,13 @@ async fn heartbeat(
     Ok(HeartbeatResponse { verdicts, has_scans, draining, revocations, pauses, ended_scans })
 }
 
-/// The scan that a worker reports on.
+/// Returns the scan that a worker reports on.
 fn leased(ScanProgress { dataset, fencing, part, is_listing, .. }: &ScanProgress) -> LeasedScan {
     let part = (!is_listing).then_some(*part);
     LeasedScan { dataset: dataset.clone(), part, fencing: *fencing }
 }
 
-/// Whether the holder of a good lease shall wait.
+/// Returns the pause for the holder of a valid lease, if the job is paused.
 fn pause_of(state: &State, lease: &LeaseRef) -> Option<Pause> {
     let held = state.job(&lease.job)?.held.as_ref().filter(|held| held.hold == Hold::Paused)?;
     let Held { principal, reason, .. } = held;
@@ -213,7 +213,7 @@ fn pause_of(state: &State, lease: &LeaseRef) -> Option<Pause> {
     Some(Pause { lease: Some(lease_to(lease)), note })
 }
 
-/// What the holder of a good lease shall give back.
+/// Returns the ranges that the holder of a valid lease must return.
 fn revocations_of(state: &State, lease: &LeaseRef) -> Vec<Revocation> {
     let job = state.job(&lease.job);
     let pools = job.and_then(|job| Some(&job.generations.get(&lease.generation)?.pools));
@@ -273,7 +273,7 @@ async fn start_rank(
         ..
     } = request;
     let intent = intent_from(intent).map_err(|error| error::invalid(&error))?;
-    // Workers ask the kernel who their trainers are; what a trainer says of itself proves nothing.
+    // Workers ask the kernel for the identity of a trainer; a trainer's own data proves nothing.
     let peer = peer.filter(|_| caller.who.role != Some(shardfeed_tls::Role::Trainer));
     let peer = peer.map(|wire::Peer { uid, gid, pid }| Peer { uid, gid, pid });
     let doubt = doubt_policy(in_doubt, in_doubt_grace_ms)?;
@@ -292,7 +292,7 @@ async fn start_rank(
     }
 }
 
-/// What becomes of samples in doubt, as a start says.
+/// Decodes the policy of a start for samples in doubt.
 fn doubt_policy(in_doubt: i32, grace_ms: Option<u64>) -> Result<DoubtPolicy, WireError> {
     let invalid = |message: String| WireError::new(ErrorKind::Invalid, message);
     let in_doubt = match wire::InDoubt::try_from(in_doubt) {
@@ -341,13 +341,14 @@ async fn report_skipped(
     let records = records.into_iter().map(record).collect::<Result<Vec<_>, WireError>>()?;
     let is_news = core.read(|state| {
         if state.has_answered(&caller.request_id) {
-            // Its first answer may have been a refusal, and somebody else told of them since.
+            // Its first answer may have been a rejection, and another worker may have reported them
+            // since.
             return None;
         }
         let job = state.job(&job)?;
         Some(records.iter().any(|record| job.learns_of(record.sample)))
     });
-    // What is known, or one too many, needs no entry in the log.
+    // Known records, and records beyond the limit, need no entry in the log.
     if is_news.unwrap_or(true) {
         let report = ReportSkipped { session, job, records };
         core.propose(caller, Change::ReportSkipped(report)).await?;
@@ -404,9 +405,9 @@ async fn batch_take_groups(
 /// Groups of epochs of jobs.
 type KnownGroups = BTreeMap<(String, u64), Arc<Groups>>;
 
-/// Hands a take over to whoever gathers them.
-/// - `request_id`: empty if nobody sends it again.
-/// - `known`: what earlier takes of the same message needed.
+/// Passes a claim to the task that collects claims.
+/// - `request_id`: empty if the claim is never repeated.
+/// - `known`: groups that earlier claims of the same message needed.
 async fn ask(
     core: &Arc<Core>,
     request_id: String,
@@ -453,7 +454,7 @@ async fn ask(
     Ok(answer)
 }
 
-/// A rank's progress as it came.
+/// Decodes a rank's progress.
 fn report_of(progress: RankProgress) -> Result<RankReport, WireError> {
     let RankProgress { lease, epoch, step, ready, reading, account } = progress;
     check_step(epoch, step)?;
@@ -461,7 +462,8 @@ fn report_of(progress: RankProgress) -> Result<RankReport, WireError> {
     Ok(RankReport { lease, cursor: (epoch, step), ready, reading, account, known: None })
 }
 
-/// Refuses what lies beyond every step. After the last epoch a rank stands at the one that does not exist.
+/// Rejects a position beyond every step. After the last epoch a rank is at the next one, which does
+/// not exist.
 fn check_step(epoch: u64, step: u64) -> Result<(), WireError> {
     if epoch > EPOCHS {
         return Err(error::plan(&PlanError::NoSuchEpoch { epoch }));
@@ -484,18 +486,18 @@ fn lease_from(lease: Option<Lease>) -> Result<LeaseRef, WireError> {
     Ok(LeaseRef { job, generation, rank, fencing })
 }
 
-/// A lease as a message.
+/// Converts a lease to its message.
 pub(crate) fn lease_to(lease: &LeaseRef) -> Lease {
     let LeaseRef { job, generation, rank, fencing } = lease.clone();
     Lease { job, generation, rank, fencing }
 }
 
-/// A digest from its bytes.
+/// Decodes a digest.
 pub(crate) fn digest(field: &'static str, bytes: &[u8]) -> Result<Digest, WireError> {
     digest_from(field, bytes).map_err(|error| error::invalid(&error))
 }
 
-/// An answer of another kind than the command's: our bug.
+/// Returns the error for an answer of another kind: the request id was used for another command.
 pub(crate) fn unexpected(answer: &Answer) -> WireError {
     tracing::error!(?answer, "a command got another command's answer");
     WireError::new(

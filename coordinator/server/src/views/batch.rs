@@ -1,4 +1,4 @@
-//! The records of a batch: from the plan alone, or of a dynamic job from what its ranks were granted.
+//! Records of a batch: from the plan, or for a dynamic job from the groups granted to its ranks.
 
 use shardfeed_plan::dynamic::Groups;
 use shardfeed_plan::{Manifest, Sample};
@@ -12,10 +12,10 @@ use super::held::each_sample;
 use crate::core::Core;
 use crate::error;
 
-/// Rows of one answer at most: it must fit into a message.
+/// Maximum rows of one answer: it must fit into a message.
 const ROWS_MAX: u64 = 16_384;
 
-/// The records of `rank`, or of all ranks, at a step of an epoch. Computes for long.
+/// Returns the records of `rank`, or of all ranks, at a step of an epoch. Slow to compute.
 ///
 /// # Errors  `NotFound`: no such epoch, step or rank; `Invalid`: more rows than a message holds.
 pub(crate) fn batch(
@@ -39,7 +39,7 @@ pub(crate) fn batch(
     check_rows(rows, one)?;
     let mut rows = Vec::with_capacity(rows as usize);
     for rank in ranks {
-        // With `uneven` some ranks have a step more than others.
+        // With `uneven` some ranks have one step more than others.
         if !one && step >= plan.rank_steps(rank) && step < plan.steps() {
             continue;
         }
@@ -50,7 +50,7 @@ pub(crate) fn batch(
     Ok(GetBatchResponse { generation: generation.number, world_size: of.world_size, rows })
 }
 
-/// As [`batch`], of a dynamic job.
+/// Like [`batch`], for a dynamic job.
 fn granted_batch(
     core: &Core,
     picture: &Picture,
@@ -77,14 +77,14 @@ fn granted_batch(
             lacks = lacks.or(Some(rank));
         }
     }
-    // Some ranks have steps that others will never have.
+    // Some ranks have steps that other ranks will never have.
     match lacks.filter(|_| rows.is_empty()) {
         Some(rank) => Err(not_granted(picture, &granted, (epoch, step), rank)),
         None => Ok(GetBatchResponse { generation: granted.generation.number, world_size, rows }),
     }
 }
 
-/// Calls `each` with the rows of a rank's step; `false` if it was not granted all of it.
+/// Calls `each` with the rows of a rank's step; returns `false` if a part was not granted to it.
 fn granted_rows(
     granted: &Granted<'_>,
     groups: &Groups,
@@ -100,7 +100,7 @@ fn granted_rows(
     Ok(true)
 }
 
-/// Says why a rank has no such batch.
+/// Returns the reason why a rank has no such batch.
 fn not_granted(
     picture: &Picture,
     granted: &Granted<'_>,
@@ -145,7 +145,7 @@ fn row(manifest: &Manifest, rank: u64, sample: Sample, valid: bool) -> Row {
     }
 }
 
-/// - `one`: whether they are of one rank only.
+/// - `one`: true if they are of one rank only.
 fn check_rows(rows: u64, one: bool) -> Result<(), WireError> {
     if rows > ROWS_MAX {
         let hint = if one { "it is too large to be shown" } else { "name a rank" };

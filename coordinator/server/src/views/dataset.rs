@@ -9,10 +9,10 @@ use tokio::time::Instant;
 use crate::core::Live;
 use crate::error;
 
-/// A scan without progress for so long is reported as such.
+/// A scan without progress for this time is reported as idle.
 const IDLE_SHOWN: Duration = Duration::from_secs(2);
 
-/// A dataset as people see it.
+/// Returns a dataset as shown to users.
 /// - `whole`: also its chunks. `now`: the monotonic clock, and Unix ms.
 pub(crate) fn dataset(
     state_of_all: &State,
@@ -59,7 +59,7 @@ pub(crate) fn dataset(
     }
 }
 
-/// What keeps a dataset from being ready, if nothing happens.
+/// Returns the reason why a dataset is not ready, if nothing progresses.
 fn waiting(state: &State, live: &Live, known: &Known, now: Instant) -> Option<String> {
     let (doing, parts) = match &known.phase {
         Phase::Listing { .. } => ("lists", 0),
@@ -76,7 +76,7 @@ fn waiting(state: &State, live: &Live, known: &Known, now: Instant) -> Option<St
         let scan = LeasedScan { dataset: known.name.clone(), part, fencing: lease.fencing };
         Some((live.progress.scan_idle(&scan, now), lease.session))
     });
-    // If one of them makes progress, so does the dataset.
+    // If one of the scans makes progress, so does the dataset.
     if let Some((idle, session)) = held.min_by_key(|(idle, _)| *idle) {
         let worker = state.session(session).map_or("?", |session| &session.join.worker);
         let seconds = idle.as_secs();

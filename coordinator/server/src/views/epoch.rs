@@ -1,4 +1,4 @@
-//! Epochs: how much of each was delivered, and what it waits for.
+//! Epochs: the delivered part of each, and the ranks that it waits for.
 
 use shardfeed_plan::EpochPlan;
 use shardfeed_proto::WireError;
@@ -10,29 +10,29 @@ use super::granted::{Granted, gone};
 use crate::core::Core;
 use crate::error;
 
-/// Ranks that are named as waited for, at most.
+/// Maximum ranks listed as waited for.
 const WAITING_NAMED_MAX: usize = 32;
 
-/// Epochs of the current generation that are not sealed and shown at most: ranks are rarely more
-/// than one apart, but nothing holds a lying one back.
+/// Maximum epochs shown of the current generation that are not sealed: ranks are rarely more than
+/// one apart, but a false report may name any epoch.
 const OPEN_SHOWN_MAX: u64 = 16;
 
 /// Samples and steps of an epoch.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
-    /// Samples.
+    /// Number of samples.
     pub(super) total: u64,
-    /// Consumed.
+    /// Consumed samples.
     pub(super) delivered: u64,
-    /// Left out by the tail or a limit.
+    /// Samples left out by the tail or a limit.
     pub(super) dropped: u64,
-    /// Consumed twice.
+    /// Samples consumed twice.
     pub(super) duplicated: u64,
-    /// Consumed twice perhaps: by a rank that was lost, and by another one.
+    /// Samples possibly consumed twice: by a lost rank and by another one.
     pub(super) redelivered: u64,
-    /// Of every rank; 0: of a dynamic job.
+    /// Steps of every rank; 0 for a dynamic job.
     pub(super) steps: u64,
-    /// Consumed by every rank.
+    /// Steps consumed by every rank.
     pub(super) steps_done: u64,
 }
 
@@ -42,7 +42,8 @@ impl Counts {
             total: plan.line().samples(),
             delivered: plan.delivered_before(steps).map_err(|error| error::plan(&error))?,
             dropped: plan.dropped(),
-            // A cursor never goes back in a generation, and a lineage goes on where its parent stood.
+            // A cursor never goes back in a generation, and a generation continues where its parent
+            // stopped.
             duplicated: 0,
             redelivered: 0,
             steps: plan.steps(),
@@ -50,22 +51,22 @@ impl Counts {
         })
     }
 
-    /// Of a dynamic epoch that every rank has left.
+    /// Returns the counts of a dynamic epoch that every rank has left.
     fn of_tally(tally: Tally) -> Self {
         let Tally { total, delivered, duplicated, redelivered, dropped, .. } = tally;
         Self { total, delivered, dropped, duplicated, redelivered, ..Self::default() }
     }
 
-    /// Neither delivered nor left out.
+    /// Returns the number of samples neither delivered nor left out.
     pub(super) fn left(&self) -> u64 {
         self.total.saturating_sub(self.dropped).saturating_sub(self.delivered)
     }
 }
 
-/// Epochs of a job: sealed ones of the current lineage, then those that ranks are in.
-/// - `only`: one of them, or one that is still to come.
+/// Returns epochs of a job: sealed ones of the current lineage, then those that ranks are in.
+/// - `only`: one of them, or a future epoch.
 ///
-/// # Errors  `NotFound`: the epoch lies before what is kept. Computes for long.
+/// # Errors  `NotFound`: the epoch precedes the kept generations. Slow to compute.
 pub(crate) fn epochs(
     core: &Core,
     picture: &Picture,
@@ -81,8 +82,8 @@ pub(crate) fn epochs(
             epochs.push(epoch);
         }
     }
-    // Cursors of heartbeats may be ahead of the state's, which seals: an epoch that all ranks have left
-    // is open until then.
+    // Cursors of heartbeats may be ahead of the state, which seals: an epoch that all ranks have
+    // left is open until it is sealed.
     let sealed_to = epochs.last().map_or(current.cursor().epoch, |last: &Epoch| last.epoch + 1);
     let open: Vec<u64> = match only {
         None => (sealed_to..=most.min(sealed_to.saturating_add(OPEN_SHOWN_MAX - 1))).collect(),
@@ -91,7 +92,7 @@ pub(crate) fn epochs(
     };
     for epoch in open {
         match open_epoch(core, picture, &cursors, epoch, only.is_some())? {
-            // In which the ranks of a run that ended would have gone on.
+            // The epoch in which the ranks of a finished run would have continued.
             Some(open)
                 if only.is_none()
                     && picture.is_finished
@@ -105,7 +106,7 @@ pub(crate) fn epochs(
     Ok(epochs)
 }
 
-/// Sealed epochs that the current generation follows upon.
+/// Returns the sealed epochs of the current generation and of its lineage.
 fn lineage(picture: &Picture) -> impl Iterator<Item = &SealedEpoch> {
     let current = &picture.generation;
     picture.sealed.iter().filter(move |sealed| {
@@ -133,13 +134,13 @@ fn sealed_epoch(
     let (counts, skipped) = if picture.order.identity.is_dynamic() {
         match (Granted::in_generation(picture, generation, sealed.epoch), sealed.tally) {
             (Some(granted), _) => (granted.counts(core)?, picture.skipped_of(core, &granted)?),
-            // Which records were dropped is not kept as long.
+            // The list of dropped records is not kept as long.
             (None, Some(tally)) => (Counts::of_tally(tally), picture.all_skipped()),
             (None, None) => return Ok(None),
         }
     } else {
         let plan = picture.order.plan(core, &of)?;
-        // Sealed is an epoch that every rank has left: each has consumed all its steps.
+        // Every rank has left a sealed epoch: each has consumed all its steps.
         let steps = vec![plan.steps(); generation.world_size as usize];
         (Counts::of_plan(&plan, &steps)?, picture.skipped_in_plan(&plan, &steps)?)
     };
@@ -168,7 +169,7 @@ fn sealed_epoch(
     }))
 }
 
-/// An epoch that is not sealed; `None` of a dynamic job if what was granted of it is not kept.
+/// Returns an unsealed epoch; `None` for a dynamic job whose grants of it are not kept.
 fn open_epoch(
     core: &Core,
     picture: &Picture,
@@ -189,7 +190,7 @@ fn open_epoch(
         (counts, skipped, granted.waiting_for(&counts).take(WAITING_NAMED_MAX).collect())
     } else {
         let plan = picture.order.plan(core, &of)?;
-        // An epoch before the current generation began is asked for by number: it counts as left.
+        // An epoch before the current generation is requested by number: it counts as left.
         let steps = match generation.number == picture.generation.number {
             true => steps_in(&plan, cursors),
             false => vec![plan.steps(); generation.world_size as usize],
@@ -226,7 +227,7 @@ fn open_epoch(
     }))
 }
 
-/// What becomes of samples in doubt; nothing is of a job that plans its epochs.
+/// Returns the policy for samples in doubt; unspecified for a job that plans its epochs.
 fn policy(picture: &Picture, generation: &Generation) -> i32 {
     let policy = match (picture.order.identity.is_dynamic(), generation.doubt.in_doubt) {
         (false, _) => wire::InDoubt::Unspecified,
@@ -236,7 +237,7 @@ fn policy(picture: &Picture, generation: &Generation) -> i32 {
     policy.into()
 }
 
-/// The records of an epoch's count, if nothing but that epoch is asked for.
+/// Returns the skipped records of an epoch, if only that epoch is requested.
 fn listed(
     core: &Core,
     picture: &Picture,
@@ -246,7 +247,7 @@ fn listed(
     if is_only { picture.skipped_to(core, skipped) } else { Ok(vec![]) }
 }
 
-/// For each rank the first step of the plan's epoch that it has not consumed.
+/// Returns for each rank the first step of the plan's epoch that it has not consumed.
 pub(super) fn steps_in(plan: &EpochPlan, cursors: &[RankCursor]) -> Vec<u64> {
     let step = |cursor: &RankCursor| match cursor.epoch.cmp(&plan.epoch()) {
         std::cmp::Ordering::Less => 0,
@@ -256,7 +257,7 @@ pub(super) fn steps_in(plan: &EpochPlan, cursors: &[RankCursor]) -> Vec<u64> {
     cursors.iter().map(step).collect()
 }
 
-/// Ranks that have steps left and nobody to serve them.
+/// Returns the unserved ranks that have steps left.
 fn waiting_for(picture: &Picture, plan: &EpochPlan, steps: &[u64]) -> Vec<u64> {
     let left = (0..).zip(steps).filter(|(_, step)| **step < plan.steps());
     let unserved = left.filter(|(rank, _)| picture.worker(*rank).is_none());
@@ -275,7 +276,7 @@ fn state_of(picture: &Picture, epoch: u64, cursors: &[RankCursor]) -> EpochState
     if begun || awaited { EpochState::Running } else { EpochState::Planned }
 }
 
-/// When an epoch began in its generation, as far as kept: when the one before it was sealed.
+/// Returns the start of an epoch in its generation, as far as kept: the seal of the previous one.
 fn began_ms(picture: &Picture, generation: &Generation, epoch: u64) -> u64 {
     let before = |sealed: &&SealedEpoch| {
         sealed.generation == generation.number && sealed.epoch.checked_add(1) == Some(epoch)

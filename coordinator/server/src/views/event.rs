@@ -1,12 +1,12 @@
-//! Events: what happened, in words.
+//! Events as messages, each with a sentence.
 
 use shardfeed_proto::coordinator::v1::{Event, ListEventsRequest, ListEventsResponse};
 use shardfeed_scheduler::{EndReason, Event as Known, Happening, Hold, State};
 
-/// Events in one answer at most: some hundred bytes each.
+/// Maximum events in one answer: several hundred bytes each.
 const EVENTS_PER_ANSWER_MAX: usize = 5_000;
 
-/// The events that are asked for.
+/// Returns the requested events.
 pub(crate) fn events(state: &State, request: &ListEventsRequest) -> ListEventsResponse {
     let ListEventsRequest { after, most, job, worker, dataset, .. } = request;
     let is_meant = |event: &Event| {
@@ -18,7 +18,7 @@ pub(crate) fn events(state: &State, request: &ListEventsRequest) -> ListEventsRe
     match usize::try_from(*most).unwrap_or(usize::MAX) {
         0 => {
             events.extend(meant.take(EVENTS_PER_ANSWER_MAX));
-            // Whoever asks goes on after the last one.
+            // The caller continues after the last one.
             let is_full = events.len() == EVENTS_PER_ANSWER_MAX;
             last = events.last().filter(|_| is_full).map_or(last, |event| event.number);
         }
@@ -45,7 +45,7 @@ fn event(known: &Known) -> Event {
     event
 }
 
-/// Fills the fields of an event that its kind has, and says it in a sentence.
+/// Fills the fields that an event of this kind has, and returns its sentence.
 fn fill(event: &mut Event, what: &Happening) -> String {
     let stands = |epoch: &u64, step: &u64| format!("epoch {epoch} step {step}");
     match what {
@@ -191,7 +191,7 @@ fn ended(reason: EndReason) -> &'static str {
     }
 }
 
-/// Ranks in words: the first ones, and how many more there are.
+/// Formats ranks: the first ones, and the number of the others.
 fn listed(ranks: &[u64], count: u64) -> String {
     const NAMED_MAX: usize = 8;
     let named: Vec<String> = ranks.iter().take(NAMED_MAX).map(u64::to_string).collect();

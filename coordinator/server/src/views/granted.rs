@@ -1,4 +1,4 @@
-//! An epoch of a dynamic job: what its ranks were granted of it, and how much of that they consumed.
+//! Epoch of a dynamic job: the group ranges granted to its ranks, and the consumed part of them.
 
 use std::cmp::Ordering;
 
@@ -16,42 +16,42 @@ use crate::core::Core;
 pub(super) struct Granted<'a> {
     picture: &'a Picture,
     epoch: u64,
-    /// The generation in which it goes on, or ended.
+    /// Generation in which the epoch continues, or ended.
     pub(super) generation: &'a Generation,
-    /// Its pool; `None`: nothing was granted yet.
+    /// Its pool; `None` if nothing was granted yet.
     pub(super) pool: Option<&'a Pool>,
 }
 
 impl<'a> Granted<'a> {
-    /// What is known of an epoch; `None`: it was granted, and that is no longer kept.
+    /// Returns the grants of an epoch; `None` if they existed and are no longer kept.
     ///
-    /// # Errors  `NotFound`: the epoch lies before what is kept of the job.
+    /// # Errors  `NotFound`: the epoch precedes the kept generations of the job.
     pub(super) fn of(picture: &'a Picture, epoch: u64) -> Result<Option<Self>, WireError> {
         let (generation, _) = picture.epoch_of(epoch)?;
         Ok(Self::in_generation(picture, generation, epoch))
     }
 
-    /// As [`Granted::of`], in a generation of the lineage.
+    /// Like [`Granted::of`], in a generation of the lineage.
     pub(super) fn in_generation(
         picture: &'a Picture,
         generation: &'a Generation,
         epoch: u64,
     ) -> Option<Self> {
         let pool = generation.pools.get(&epoch);
-        // Epochs are granted one after the other: one without a pool was, if the ranks or their
-        // lists are beyond it.
+        // Epochs are granted in order: one without a pool was granted, if the ranks or their lists
+        // are beyond it.
         let is_past = generation.number != picture.generation.number
             || generation.cursor().epoch > epoch
             || generation.pools.last_key_value().is_some_and(|(last, _)| *last > epoch);
         (pool.is_some() || !is_past).then_some(Self { picture, epoch, generation, pool })
     }
 
-    /// Whether it goes on in the current generation, so that ranks tell of it.
+    /// True if the epoch continues in the current generation, whose ranks report on it.
     pub(super) fn is_current(&self) -> bool {
         self.generation.number == self.picture.generation.number
     }
 
-    /// Position of a rank's list up to which it was consumed, as far as heartbeats told.
+    /// Returns the position up to which a rank's list was consumed, including heartbeats' reports.
     pub(super) fn consumed(&self, rank: u64, share: &Share) -> u64 {
         let joined = self.is_current() && self.generation.ranks.contains_key(&rank);
         let cursor = self.picture.cursor(rank);
@@ -61,7 +61,7 @@ impl<'a> Granted<'a> {
         share.consumed.max(share.list.position_of_step(cursor.step).unwrap_or(0))
     }
 
-    /// Ranks with samples in doubt.
+    /// Returns the ranks with samples in doubt.
     pub(super) fn in_doubt(&self) -> Vec<RankInDoubt> {
         let shares =
             self.pool.filter(|_| self.is_current()).into_iter().flat_map(|pool| &pool.shares);
@@ -72,20 +72,21 @@ impl<'a> Granted<'a> {
         in_doubt.collect()
     }
 
-    /// How long it waits for nothing but samples in doubt before the policy decides; `None`: it waits for something
-    /// else, or nobody counts.
+    /// Returns the time, ms, until the policy decides about samples in doubt.
+    ///
+    /// `None` if the epoch also waits for something else, or if the wait is not counted.
     pub(super) fn decides_in_ms(&self) -> Option<u64> {
         let is_counted = self.is_current() && !self.picture.is_held;
         let pool = self.pool.filter(|pool| is_counted && pool.waits_for_doubt())?;
         Some(self.generation.doubt.grace_ms.saturating_sub(pool.waited_ms))
     }
 
-    /// Which epoch it is.
+    /// Returns the epoch's number.
     pub(super) fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// What was consumed, to look many places up.
+    /// Returns the consumed ranges, for many lookups.
     pub(super) fn consumed_pieces(&self) -> ConsumedPieces {
         let mut pieces: Vec<(Piece, u64)> = vec![];
         for (rank, share) in self.pool.iter().flat_map(|pool| &pool.shares) {
@@ -102,7 +103,7 @@ impl<'a> Granted<'a> {
         ConsumedPieces { next: self.pool.map_or(0, |pool| pool.next), pieces }
     }
 
-    /// Its numbers. Blocks on the disk.
+    /// Returns the epoch's counts. Blocks on the disk.
     pub(super) fn counts(&self, core: &Core) -> Result<Counts, WireError> {
         let Some(pool) = self.pool else {
             let total = self.picture.order.manifest(core)?.records();
@@ -123,7 +124,7 @@ impl<'a> Granted<'a> {
         })
     }
 
-    /// Steps that a rank consumed.
+    /// Returns the number of steps that a rank consumed.
     fn steps_done(&self, rank: u64) -> u64 {
         let cursor = self.picture.cursor(rank);
         let place =
@@ -138,8 +139,9 @@ impl<'a> Granted<'a> {
         }
     }
 
-    /// Ranks that the epoch waits for. If any is served, it consumes what the others do not, except what
-    /// a rank that has not joined yet brought from the generation before.
+    /// Returns the ranks that the epoch waits for. Any served rank consumes the ranges of the
+    /// others, except those that a rank which has not joined yet brought from the previous
+    /// generation.
     pub(super) fn waiting_for(&self, counts: &Counts) -> impl Iterator<Item = u64> + '_ {
         let ranks = 0..self.generation.world_size;
         let is_left = counts.left() > 0;
@@ -162,14 +164,14 @@ impl<'a> Granted<'a> {
 /// See [`Granted::consumed_pieces`].
 #[derive(Debug)]
 pub(super) struct ConsumedPieces {
-    /// The first group that was not granted.
+    /// First group that was not granted.
     next: u64,
-    /// Pieces that are in a list or free, by group, and the offset up to which each was consumed.
+    /// Ranges in a list or free, by group, and the offset up to which each was consumed.
     pieces: Vec<(Piece, u64)>,
 }
 
 impl ConsumedPieces {
-    /// Whether the sample at an offset of a group was consumed.
+    /// True if the sample at an offset of a group was consumed.
     pub(super) fn contains(&self, group: u64, offset: u64) -> bool {
         if group >= self.next {
             return false;
@@ -183,12 +185,12 @@ impl ConsumedPieces {
             }
             is_held = true;
         }
-        // What is in no list and not free was consumed before the generation began.
+        // Ranges in no list and not free were consumed before the generation began.
         !is_held
     }
 }
 
-/// What was granted of an epoch is not kept any more.
+/// Returns the error that the grants of an epoch are no longer kept.
 pub(super) fn gone(picture: &Picture, epoch: u64) -> WireError {
     let message = format!(
         "what was granted of epoch {epoch} of the dynamic job `{}` is no longer kept; its last {EPOCHS_KEPT} \

@@ -1,4 +1,4 @@
-//! Shards of a dynamic job's epoch: groups are granted in pieces, and shards are counted in those.
+//! Shards of a dynamic job's epoch, counted from the group ranges that were granted.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -11,36 +11,36 @@ use shardfeed_scheduler::Pool;
 use super::granted::Granted;
 use crate::error;
 
-/// Samples of partly consumed groups that are looked up one by one for one list, at most: some
-/// seconds' worth. Shards of further groups are told in proportion.
+/// Maximum samples of partly consumed groups that are looked up one by one for one list: several
+/// seconds of work. Shards of further groups are counted in proportion.
 const LOOKED_UP_MAX: u64 = 1 << 24;
 
-/// Stands for a shard without samples, which is in no group.
+/// Marks a shard without samples, which is in no group.
 const NO_GROUP: u64 = u64::MAX;
 
-/// A piece in a rank's list.
+/// Group range in a rank's list.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Holding {
     piece: Piece,
-    /// The rank.
+    /// Rank whose list contains the range.
     pub(super) rank: u64,
-    /// Offset in the group up to which the piece was consumed.
+    /// Offset in the group up to which the range was consumed.
     consumed: u64,
-    /// Whether the rank may have begun the piece.
+    /// True if the rank may have started the range.
     pub(super) begun: bool,
 }
 
-/// Who holds what of each group, and how much of each shard was consumed.
+/// Holders of each group's ranges, and consumed records of each shard.
 #[derive(Debug, Default)]
 pub(super) struct Held {
-    /// By group and place in it.
+    /// Ordered by group and offset in it.
     holdings: Vec<Holding>,
     group_of: Vec<u64>,
     delivered: Vec<u64>,
 }
 
 impl Held {
-    /// Of an epoch. Computes for long.
+    /// Collects the ranges of an epoch. Slow to compute.
     pub(super) fn new(
         granted: &Granted<'_>,
         groups: &Groups,
@@ -61,23 +61,24 @@ impl Held {
         Ok(held)
     }
 
-    /// The group of a shard; `None` if it has no samples.
+    /// Returns the group of a shard; `None` if it has no samples.
     pub(super) fn group(&self, shard: usize) -> Option<u64> {
         self.group_of.get(shard).copied().filter(|group| *group != NO_GROUP)
     }
 
-    /// Who holds something of a shard's group.
+    /// Returns the held ranges of a shard's group.
     pub(super) fn holdings(&self, shard: usize) -> &[Holding] {
         self.group(shard).map_or(&[], |group| of_group(&self.holdings, group))
     }
 
-    /// Records of a shard that were consumed.
+    /// Returns the number of records of a shard that were consumed.
     pub(super) fn delivered(&self, shard: usize) -> u64 {
         self.delivered.get(shard).copied().unwrap_or(0)
     }
 
-    /// The shards of which the lists of `ranks` have a sample, by their place in the manifest. Beyond
-    /// [`LOOKED_UP_MAX`] samples, those of whose group they have one. Computes for long.
+    /// Returns the shards of which the lists of `ranks` have a sample, by manifest index.
+    ///
+    /// Beyond [`LOOKED_UP_MAX`] samples, returns all shards of their groups. Slow to compute.
     pub(super) fn shards_of(
         &self,
         ranks: &BTreeSet<u64>,
@@ -116,7 +117,7 @@ impl Held {
             let mut consumed: Vec<_> =
                 held.iter().map(|held| held.piece.from..held.consumed).collect();
             if pool.before > 0 {
-                // What is in no list and not free was consumed before the generation began.
+                // Ranges in no list and not free were consumed before the generation began.
                 let free = std::iter::from_fn(|| free.next_if(|piece| piece.group <= group));
                 let kept = held.iter().map(|held| held.piece).chain(free);
                 consumed.extend(gaps(kept.map(|piece| piece.from..piece.to).collect(), size));
@@ -127,8 +128,8 @@ impl Held {
         Ok(())
     }
 
-    /// Counts a group's shards. `rest`: what was not consumed of it. `left`: samples that may be
-    /// looked up; returns how many are left then.
+    /// Counts a group's shards. `rest`: ranges of it that were not consumed. `left`: samples that
+    /// may be looked up; returns the number left afterwards.
     fn count_group(
         &mut self,
         (groups, manifest): (&Groups, &Manifest),
@@ -165,7 +166,7 @@ impl Held {
     }
 }
 
-/// Pieces of all lists, by group and place in it.
+/// Returns the ranges of all lists, by group and offset in it.
 fn holdings(granted: &Granted<'_>, pool: &Pool) -> Vec<Holding> {
     let mut holdings = Vec::new();
     for (rank, share) in &pool.shares {
@@ -193,7 +194,7 @@ fn of_group(holdings: &[Holding], group: u64) -> &[Holding] {
     &holdings[start..start + count]
 }
 
-/// What `parts` leave out of `0..size`, ascending.
+/// Returns the ranges of `0..size` that are not in `parts`, ascending.
 fn gaps(mut parts: Vec<Range<u64>>, size: u64) -> Vec<Range<u64>> {
     parts.sort_unstable_by_key(|part| part.start);
     let (mut gaps, mut at) = (vec![], 0);
@@ -210,7 +211,7 @@ fn length(parts: &[Range<u64>]) -> u64 {
     parts.iter().map(|part| part.end - part.start).sum()
 }
 
-/// Calls `each` with the samples of a piece, in its order.
+/// Calls `each` with the samples of a group range, in order.
 pub(super) fn each_sample(
     groups: &Groups,
     piece: Piece,

@@ -1,4 +1,4 @@
-//! Who read a shard of an epoch, generation by generation.
+//! Readers of a shard of an epoch, generation by generation.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,22 +12,22 @@ use super::no_job;
 use crate::core::Core;
 use crate::plans::{EpochOf, Order};
 
-/// A job's generations as they are kept, copied: computing on them holds no lock.
+/// Copy of a job's kept generations: computing on it holds no lock.
 #[derive(Debug)]
 pub(crate) struct Past {
     pub(crate) order: Order,
     job: String,
     epoch: u64,
-    /// Those that came to the epoch.
+    /// Generations that reached the epoch.
     generations: Vec<Generation>,
     workers: BTreeMap<SessionId, String>,
 }
 
 impl Past {
-    /// The job's past in an epoch; `None` if it has not started.
-    /// - `epoch`: the one that the slowest rank is in, if `None`.
+    /// Returns the job's past in an epoch; `None` if the job has not started.
+    /// - `epoch`: if `None`, the epoch of the slowest rank.
     ///
-    /// # Errors  `NotFound`: no such job, or the epoch lies before what is kept.
+    /// # Errors  `NotFound`: no such job, or the epoch precedes the kept generations.
     pub(crate) fn of(
         state: &State,
         name: &str,
@@ -56,7 +56,7 @@ impl Past {
         Ok(Some(Self { order, job: name.to_owned(), epoch, generations, workers }))
     }
 
-    /// The history of one shard. Computes for long.
+    /// Returns the history of one shard. Slow to compute.
     ///
     /// # Errors  `NotFound`: no such shard.
     pub(crate) fn of_shard(
@@ -104,7 +104,7 @@ impl Past {
         Ok(history)
     }
 
-    /// The ranks of a dynamic job that have, or gave back, something of the shard's group.
+    /// Returns the ranks of a dynamic job that hold, or returned, a range of the shard's group.
     fn granted(
         &self,
         core: &Core,
@@ -154,7 +154,7 @@ impl Past {
         Ok(ranks)
     }
 
-    /// The leases of a rank that were there while it was in the epoch, or before it.
+    /// Adds the leases of a rank during the epoch; the current one also before the rank is in it.
     fn tenures(
         &self,
         (generation, epoch): (&Generation, u64),
@@ -189,7 +189,7 @@ impl Past {
     }
 }
 
-/// Whether a generation delivered something of an epoch, or will: one that ended before did not.
+/// True if a generation delivered a part of an epoch, or will: false if it ended before.
 fn came_to(generation: &Generation, epoch: u64) -> bool {
     let furthest = generation.ranks.values().map(|rank| rank.cursor.epoch).max();
     let goes_on = generation.superseded_by.is_none();

@@ -5,7 +5,7 @@ use shardfeed_proto::coordinator::v1::{Generation, Held, Hold as WireHold, Job, 
 use shardfeed_proto::identity_to;
 use shardfeed_scheduler::{Generation as Known, Hold, Job as KnownJob, JobPhase as Phase};
 
-/// A job as people see it.
+/// Returns a job as shown to users.
 /// - `whole`: also its history.
 pub(crate) fn job(known: &KnownJob, whole: bool, now_ms: u64) -> Job {
     let generations = known.generations.values().filter(|_| whole);

@@ -1,4 +1,4 @@
-//! What people see: messages made from the applied state, the leader's memory and plans.
+//! Data shown to users: messages made from the applied state, the leader's memory and plans.
 
 mod batch;
 mod dataset;

@@ -18,22 +18,22 @@ use crate::progress::RankState;
 pub(crate) struct Picture {
     pub(crate) job: String,
     pub(crate) order: Order,
-    /// Somebody paused or cancelled it.
+    /// True if the job is paused or cancelled.
     pub(crate) is_held: bool,
-    /// Its run has ended, and none followed.
+    /// True if its run has ended, and none followed.
     pub(crate) is_finished: bool,
     /// The current generation.
     pub(crate) generation: Generation,
-    /// Generations before it in its lineage, as far as kept, newest first. Without their ranks.
+    /// Earlier generations of its lineage, as far as kept, newest first. Without their ranks.
     pub(crate) earlier: Vec<Generation>,
     pub(crate) sealed: Vec<SealedEpoch>,
     /// The first corrupt records of the job, by sample.
     pub(crate) skipped: Vec<SkippedRecord>,
-    /// Samples of its further ones.
+    /// Samples of its further corrupt records.
     pub(crate) skipped_more: SampleRuns,
     /// Worker and host of the sessions that serve its ranks.
     pub(crate) workers: BTreeMap<SessionId, (String, String)>,
-    /// What heartbeats told of its ranks.
+    /// State of its ranks according to heartbeats.
     pub(crate) live: BTreeMap<u64, RankState>,
     /// Samples per second of the job.
     pub(crate) rate: Option<f64>,
@@ -42,7 +42,7 @@ pub(crate) struct Picture {
 }
 
 impl Picture {
-    /// The job's picture; `None` if it has not started.
+    /// Copies the job; `None` if it has not started.
     ///
     /// # Errors  `NotFound`.
     pub(crate) fn take(core: &Core, job: &str) -> Result<Option<Self>, WireError> {
@@ -109,7 +109,7 @@ impl Picture {
         }))
     }
 
-    /// The first step that a rank has not consumed, as far as known.
+    /// Returns the first step that a rank has not consumed, as far as known.
     pub(crate) fn cursor(&self, rank: u64) -> RankCursor {
         let kept = self.generation.ranks.get(&rank).map(|rank| rank.cursor);
         let live = self.live.get(&rank);
@@ -117,18 +117,18 @@ impl Picture {
         kept.max(live).unwrap_or_else(|| self.generation.start())
     }
 
-    /// Cursors of all ranks.
+    /// Returns the cursors of all ranks.
     pub(crate) fn cursors(&self) -> Vec<RankCursor> {
         (0..self.generation.world_size).map(|rank| self.cursor(rank)).collect()
     }
 
-    /// The worker that serves a rank, and its host.
+    /// Returns the worker that serves a rank, and its host.
     pub(crate) fn worker(&self, rank: u64) -> Option<&(String, String)> {
         let lease = self.generation.ranks.get(&rank)?.lease.as_ref()?;
         self.workers.get(&lease.session)
     }
 
-    /// Since when a rank's cursor stands where it is, ms; `None` if it never moved.
+    /// Returns the time since a rank's cursor last moved, ms; `None` if it never moved.
     pub(crate) fn stands_ms(&self, rank: u64) -> Option<u64> {
         let known = self.generation.ranks.get(&rank)?;
         let kept =
@@ -141,9 +141,9 @@ impl Picture {
         live.or(kept)
     }
 
-    /// The generation of the lineage in which an epoch goes on, and how.
+    /// Returns the generation of the lineage in which an epoch continues, and its layout there.
     ///
-    /// # Errors  `NotFound`: the epoch lies before what is kept.
+    /// # Errors  `NotFound`: the epoch precedes the kept generations.
     pub(crate) fn epoch_of(&self, epoch: u64) -> Result<(&Generation, EpochOf), WireError> {
         let lineage = std::iter::once(&self.generation).chain(&self.earlier);
         let found = lineage.filter_map(|generation| {
@@ -162,7 +162,7 @@ impl Picture {
     }
 }
 
-/// There is no such job.
+/// Returns the error that there is no such job.
 pub(crate) fn no_job(name: &str) -> WireError {
     let name: String = name.chars().take(200).collect();
     WireError::new(ErrorKind::NotFound, format!("there is no job `{name}`"))

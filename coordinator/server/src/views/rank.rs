@@ -9,13 +9,13 @@ use shardfeed_proto::coordinator::v1::{Rank, RankState};
 use super::Picture;
 use crate::core::Core;
 
-/// Ranks in one answer at most: it must fit into a message.
+/// Maximum ranks in one answer: it must fit into a message.
 const RANKS_MAX: u64 = 16_384;
 
-/// Epochs whose steps are counted for one answer, at most; a rank further on shows none.
+/// Maximum epochs whose steps are counted for one answer; ranks in further epochs show none.
 const EPOCHS_MAX: usize = 4;
 
-/// Ranks as people see them, at most [`RANKS_MAX`]. Computes for long.
+/// Returns the ranks as shown to users, at most [`RANKS_MAX`]. Slow to compute.
 pub(crate) fn ranks(core: &Core, picture: &Picture) -> Result<Vec<Rank>, WireError> {
     let is_dynamic = picture.order.identity.is_dynamic();
     let mut plans: BTreeMap<u64, EpochPlan> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Shards of an epoch: which rank reads each, through which worker, and how far it is.
+//! Shards of an epoch: the ranks and workers that read each, and its progress.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -20,18 +20,18 @@ use super::held::Held;
 use crate::core::Core;
 use crate::error;
 
-/// Shards in one message at most.
+/// Maximum shards in one message.
 pub(crate) const SHARDS_PER_MESSAGE: usize = 1000;
 
-/// Workers that are named of a shard at most.
+/// Maximum workers listed for a shard.
 const WORKERS_NAMED_MAX: usize = 8;
 
-/// All that messages about an epoch's shards are made of.
+/// Data for all messages about an epoch's shards.
 #[derive(Debug)]
 pub(crate) struct Shards {
     epoch: u64,
     generation: u64,
-    /// Whether the current generation is in that epoch, so that its ranks tell of it.
+    /// True if the current generation is in that epoch, so that its ranks report on it.
     current: bool,
     over: bool,
     picture: Picture,
@@ -39,31 +39,31 @@ pub(crate) struct Shards {
     parts: Parts,
     reading: BTreeSet<u32>,
     wanted: Wanted,
-    /// For the rank that is asked for, and for the worker: which shards they read.
+    /// Shards read by the requested rank, and by the requested worker.
     read: Vec<BTreeSet<u32>>,
 }
 
-/// Which shards of an epoch are asked for: those of which all that is said here holds.
+/// Filter for the shards of an epoch: a shard must meet all conditions.
 #[derive(Debug, Default)]
 pub(crate) struct Wanted {
-    /// This rank reads it; of a dynamic job: it was granted a sample of it.
+    /// Rank that reads the shard; of a dynamic job: that was granted a sample of it.
     pub(crate) rank: Option<u64>,
-    /// A rank that reads it is served by this worker.
+    /// Worker that serves a rank that reads the shard.
     pub(crate) worker: Option<String>,
-    /// Its path has this in it.
+    /// Text that the shard's path contains.
     pub(crate) path_part: Option<String>,
 }
 
-/// Who reads what, and how much of it was consumed.
+/// Readers of shards, and consumed records.
 #[derive(Debug)]
 enum Parts {
-    /// By the plan.
+    /// According to the plan.
     Planned(Planned),
-    /// As ranks of a dynamic job were granted it.
+    /// According to the grants to ranks of a dynamic job.
     Granted(Held, Arc<Groups>),
 }
 
-/// Of each shard, in manifest order.
+/// Counts of each shard, in manifest order.
 #[derive(Debug)]
 struct Planned {
     delivered: Vec<u64>,
@@ -71,9 +71,9 @@ struct Planned {
     ranks: Vec<Range<u64>>,
 }
 
-/// The shards of `epoch`, of the current one if `None`. Computes for long.
+/// Returns the shards of `epoch`; if `None`, of the current epoch. Slow to compute.
 ///
-/// # Errors  `NotFound`: the epoch lies before what is kept.
+/// # Errors  `NotFound`: the epoch precedes the kept generations.
 pub(crate) fn shards(
     core: &Core,
     mut picture: Picture,
@@ -99,13 +99,13 @@ pub(crate) fn shards(
     });
     let ranks = rank.into_iter().chain(served);
     let read = ranks.map(|ranks| parts.read_by(&ranks)).collect::<Result<Vec<_>, _>>()?;
-    // Messages are made one by one, maybe slowly: they need no lists of pieces any more.
+    // Messages are made one by one, possibly slowly: they no longer need the lists of group ranges.
     picture.generation.pools.clear();
     picture.earlier.clear();
     Ok(Shards { epoch, generation, current, over, picture, manifest, parts, reading, wanted, read })
 }
 
-/// Ranks that a worker serves in the current generation.
+/// Returns the ranks that a worker serves in the current generation.
 fn served_by(picture: &Picture, worker: &str) -> BTreeSet<u64> {
     let name = |rank: u64| picture.worker(rank).map(|(name, _)| name.as_str());
     let ranks = picture.generation.ranks.keys().copied();
@@ -142,7 +142,7 @@ fn granted(core: &Core, picture: &Picture, epoch: u64) -> Result<(bool, Parts), 
 }
 
 impl Shards {
-    /// Messages that speak of at most [`SHARDS_PER_MESSAGE`] shards; one if there are none.
+    /// Returns messages about at most [`SHARDS_PER_MESSAGE`] shards each; one if there are none.
     pub(crate) fn messages(self) -> impl Iterator<Item = ListShardsResponse> {
         let count = self.manifest.shards().len();
         (0..count.max(1)).step_by(SHARDS_PER_MESSAGE).map(move |first| {
@@ -165,7 +165,7 @@ impl Shards {
         self.read.iter().all(is_in) && part.is_none_or(|part| shard.path.contains(part))
     }
 
-    /// How many shards are in which state, in at most so many cells.
+    /// Counts the shards by state, in at most `cells` cells.
     pub(crate) fn map(self, cells: u64) -> GetEpochMapResponse {
         let count = self.manifest.shards().len();
         let most = usize::try_from(cells).unwrap_or(usize::MAX).max(1);
@@ -278,7 +278,7 @@ impl Shards {
 }
 
 impl Parts {
-    /// The shards that one of `ranks` reads, by their place in the manifest. Computes for long.
+    /// Returns the shards that one of `ranks` reads, by manifest index. Slow to compute.
     fn read_by(&self, ranks: &BTreeSet<u64>) -> Result<BTreeSet<u32>, WireError> {
         match self {
             Self::Planned(planned) => {
@@ -292,7 +292,7 @@ impl Parts {
     }
 }
 
-/// The count of a state.
+/// Returns the counter of a state.
 fn count_of(cell: &mut Cell, state: ShardState) -> &mut u64 {
     match state {
         ShardState::Unspecified | ShardState::Pending => &mut cell.pending,

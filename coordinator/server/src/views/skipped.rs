@@ -1,4 +1,4 @@
-//! Which corrupt records of a job lie in what ranks consumed of an epoch.
+//! Corrupt records of a job among the records that ranks consumed of an epoch.
 
 use shardfeed_plan::{EpochPlan, Permutations, Sample};
 use shardfeed_proto::WireError;
@@ -13,20 +13,20 @@ use crate::error;
 /// Corrupt records of an epoch.
 #[derive(Debug, Default)]
 pub(super) struct Skipped<'a> {
-    /// All of them.
+    /// Total number of them.
     pub(super) count: u64,
-    /// Those of which more than the sample is kept.
+    /// Those with details; of the others only the sample is kept.
     pub(super) records: Vec<&'a SkippedRecord>,
 }
 
 impl Picture {
-    /// Those of the whole job.
+    /// Returns those of the whole job.
     pub(super) fn all_skipped(&self) -> Skipped<'_> {
         let count = self.skipped.len() as u64 + self.skipped_more.count();
         Skipped { count, records: self.skipped.iter().collect() }
     }
 
-    /// Those that stand in a step that its rank has consumed. Computes for long.
+    /// Returns those in steps that their rank has consumed. Slow to compute.
     /// - `steps`: for each rank the first step that it has not consumed.
     pub(super) fn skipped_in_plan(
         &self,
@@ -38,7 +38,7 @@ impl Picture {
         }
         let mut known = Permutations::default();
         self.skipped_where(|sample| {
-            // A record that the dataset does not have was reported by mistake.
+            // A record that is not in the dataset was reported by mistake.
             let Ok(Some(placed)) = plan.place_with(sample, &mut known) else {
                 return Ok(false);
             };
@@ -46,7 +46,7 @@ impl Picture {
         })
     }
 
-    /// As [`Picture::skipped_in_plan`], of a dynamic job. Computes for long.
+    /// Like [`Picture::skipped_in_plan`], for a dynamic job. Slow to compute.
     pub(super) fn skipped_of(
         &self,
         core: &Core,
@@ -82,7 +82,7 @@ impl Picture {
         Ok(skipped)
     }
 
-    /// Records as messages, with the paths of their shards.
+    /// Converts records to messages, with the paths of their shards.
     pub(super) fn skipped_to(
         &self,
         core: &Core,

@@ -1,4 +1,4 @@
-//! Workers: live sessions, and those that ended.
+//! Workers: live and ended sessions.
 
 use shardfeed_proto::common::v1::Account;
 use shardfeed_proto::coordinator::v1::{Cordon, Lease, Worker, WorkerState};
@@ -9,8 +9,8 @@ use tokio::time::Instant;
 
 use crate::core::Live;
 
-/// Workers as people see them, live ones first.
-/// - `all`: also those that are gone, as far as they are remembered.
+/// Returns the workers as shown to users, live ones first.
+/// - `all`: also workers whose session ended, as far as kept.
 pub(crate) fn workers(
     state: &State,
     live: &Live,
@@ -44,7 +44,7 @@ pub(crate) fn workers(
     live.chain(ended).collect()
 }
 
-/// What a worker may get, as a message.
+/// Converts a worker's cordon state to its message.
 fn cordon_to(state: shardfeed_scheduler::Cordon) -> Cordon {
     match state {
         shardfeed_scheduler::Cordon::Open => Cordon::Open,
@@ -79,7 +79,7 @@ fn worker(
     }
 }
 
-/// Where a served rank's time went, as far as known.
+/// Returns the time breakdown of a served rank, as far as known.
 fn account(live: &Live, lease: &Lease, now: Instant) -> Account {
     let Lease { job, generation, rank, fencing } = lease.clone();
     let lease = LeaseRef { job, generation, rank, fencing };

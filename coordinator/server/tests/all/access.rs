@@ -1,4 +1,4 @@
-//! Who may call what coordinators ask of each other, and what nobody waits to read.
+//! Permissions for the calls between coordinators, and messages that are rejected unread.
 
 use std::io;
 use std::net::SocketAddr;
@@ -76,7 +76,7 @@ async fn only_coordinators_ask_what_coordinators_ask_of_each_other() {
     }
     let mut peer = PeerServiceClient::new(cluster.channel("c1").await);
     assert_eq!(peer.introduce(introduce()).await.unwrap().into_inner().node, 1);
-    // A message that names no cluster is of none.
+    // A message that names no cluster is rejected.
     let (kind, _) = refused(peer.pull_chunk(PullChunkRequest::default()).await);
     assert_eq!(kind, ErrorKind::WrongCluster);
     let (_, text) = page(cluster.running.http_address().unwrap(), "/metrics").await;
@@ -100,7 +100,7 @@ async fn what_is_meant_for_another_cluster_is_refused_and_changes_nothing() {
         cluster_id: cluster_id.to_owned(),
         digest: digest.clone(),
     };
-    // Also a message that names no cluster: it is of none.
+    // A message that names no cluster is rejected, too.
     for theirs in ["", "67e55044-10b1-426f-9247-bb680e5fe0c8", "nonsense"] {
         let push = PushChunkRequest { cluster_id: theirs.to_owned(), content: content.clone() };
         let (kind, message) = refused(peer.push_chunk(push).await);
@@ -109,7 +109,7 @@ async fn what_is_meant_for_another_cluster_is_refused_and_changes_nothing() {
         let (cluster_id, message) = (theirs.to_owned(), vec![]);
         let request = ExchangeRequest { cluster_id, from: 2, to: 1, message };
         let (kind, message) = refused(peer.exchange(request).await);
-        // A message of the log says its cluster itself, for a node that does not know it yet.
+        // A message of the log contains its cluster, for a node that does not know it yet.
         let expected = match theirs.is_empty() {
             true => ErrorKind::Conflict,
             false => ErrorKind::WrongCluster,
@@ -143,7 +143,7 @@ async fn nothing_is_read_from_who_is_nobody() {
     assert!(message.contains("asks who calls"), "{message}");
     let mut ada = AdminServiceClient::new(cluster.channel("ada").await);
     ada.get_status(request()).await.unwrap();
-    // Without a join token there is nothing to exchange, whoever asks.
+    // Without a join token no caller can exchange anything.
     let exchange = ExchangeAccessRequest {
         context: context(),
         id: "abcd1234".into(),
@@ -163,12 +163,12 @@ async fn nothing_is_read_from_who_is_nobody() {
     cluster.running.stop().await;
 }
 
-/// A connection with the certificates of a folder.
+/// Connects with the certificates of a folder.
 pub(crate) async fn connect(folder: &Path, address: SocketAddr) -> Channel {
     try_connect(folder, address).await.unwrap()
 }
 
-/// As [`connect`]; an error if the other side does not let it in.
+/// Like [`connect`]; returns an error if the other side rejects the connection.
 pub(crate) async fn try_connect(
     folder: &Path,
     address: SocketAddr,

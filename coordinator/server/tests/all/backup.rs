@@ -10,7 +10,7 @@ use crate::worker::{get, ready, register, start};
 
 type Admin = admin_service_client::AdminServiceClient<Channel>;
 
-/// The file, and the log index of its state.
+/// Returns the file, and the log index of its state.
 pub(crate) async fn save(admin: &mut Admin) -> (Vec<u8>, u64) {
     let request = SaveSnapshotRequest { context: context() };
     let mut parts = admin.save_snapshot(request).await.unwrap().into_inner();
@@ -59,7 +59,7 @@ async fn a_backup_gives_the_same_state_and_chunks_under_a_new_cluster_id() {
         let request = GetChunkRequest { context: context(), digest };
         worker.get_chunk(request).await.unwrap();
     }
-    // It goes on from there.
+    // The session continues there.
     crate::worker::beat(&mut worker, session, vec![]).await.unwrap();
     let job = GetJobRequest { context: context(), job: "train".into() };
     admin.get_job(job).await.unwrap();

@@ -1,4 +1,4 @@
-//! How nodes come into a cluster, and which never do.
+//! Nodes that join a cluster, and nodes that must never join.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ async fn three_nodes_found_one_cluster_and_come_back_to_it() {
     }
     let running = std::mem::take(&mut cluster.running);
     join_all(running.into_values().map(Running::stop)).await;
-    // `peers` is not needed any more.
+    // `peers` is no longer needed.
     cluster.options.values_mut().for_each(|options| options.peers.clear());
     for node in 1..=3 {
         let running = cluster.start_node(node).await.unwrap();
@@ -95,7 +95,7 @@ async fn a_node_that_lost_its_disk_is_refused() {
     let error = cluster.start_node(2).await.unwrap_err();
     assert!(matches!(error, StartError::LostDisk { node: 2, .. }), "{error}");
     assert!(error.to_string().contains("number that was never used"), "{error}");
-    // It may not come back through the other door, either.
+    // It may not return through `join`, either.
     let seed = cluster.address(1).to_string();
     cluster.add_options(2, |options| options.join = vec![seed]);
     let error = cluster.start_node(2).await.unwrap_err();
@@ -117,7 +117,8 @@ async fn nodes_that_are_all_started_alike_found_one_cluster_and_join_it_later() 
     let id = cluster.running[&1].cluster_id().to_owned();
     assert!(cluster.running.values().all(|running| running.cluster_id() == id));
 
-    // One restarts, and one loses its disk: it is refused under its number, and comes back under another.
+    // One node restarts, and one loses its disk: it is rejected under its number, and returns under
+    // another.
     cluster.leader().await;
     cluster.running.remove(&1).unwrap().stop().await;
     cluster.running.insert(1, cluster.start_node(1).await.unwrap());
@@ -146,7 +147,7 @@ async fn nodes_that_are_all_started_alike_found_one_cluster_and_join_it_later() 
 async fn a_founder_that_finds_a_cluster_joins_it_or_is_refused() {
     let mut cluster = Cluster::start(1).await;
     let id = cluster.running[&1].cluster_id().to_owned();
-    // Nodes 2 and 3 were told to found one with it.
+    // Nodes 2 and 3 have options to found a cluster with it.
     let peers: Vec<_> = (1..=3).map(|node| format!("{node}={}", cluster.address(node))).collect();
     cluster.add_options(2, |options| options.peers = peers);
     let error = cluster.start_node(2).await.unwrap_err();
@@ -172,7 +173,7 @@ async fn a_founder_that_finds_a_cluster_joins_it_or_is_refused() {
         .await;
     cluster.running.insert(2, opening.await.unwrap().unwrap());
     assert_eq!(members(&mut admin).await.members.len(), 2);
-    // What is on its disk wins from now on.
+    // The data on its disk takes precedence from now on.
     cluster.running.remove(&2).unwrap().stop().await;
     cluster.running.insert(2, cluster.start_node(2).await.unwrap());
     assert_eq!(cluster.running[&2].cluster_id(), id);

@@ -1,4 +1,4 @@
-//! Three nodes with certificates: who is one of them, who is not, and what changes while they run.
+//! Three nodes with certificates: members, outsiders, and changes while they run.
 
 use std::path::{Path, PathBuf};
 
@@ -17,17 +17,17 @@ use crate::fixture::{context, eventually, refused};
 use crate::http::page;
 use crate::worker::{beat, join};
 
-/// Certificates are good for so long, until they are renewed for longer.
+/// Validity of certificates, until they are renewed for longer.
 const DAYS: u32 = 1;
 
-/// Nodes 1 to 3, an authority, and those whom it knows.
+/// Nodes 1 to 3, an authority, and the holders of its certificates.
 struct Guarded {
     cluster: Cluster,
     authority: Authority,
 }
 
 impl Guarded {
-    /// Nodes with certificates that shall found a cluster; none runs yet.
+    /// Creates nodes with certificates that are to found a cluster; none runs yet.
     fn new() -> Self {
         let mut cluster = Cluster::new();
         cluster.founders(3);
@@ -45,7 +45,7 @@ impl Guarded {
         this
     }
 
-    /// Nodes that have founded a cluster.
+    /// Starts nodes; on return they have founded a cluster.
     async fn start() -> Self {
         let mut this = Self::new();
         let started = join_all([1, 2, 3].map(|node| this.cluster.start_node(node))).await;
@@ -59,13 +59,13 @@ impl Guarded {
         self.cluster.folder.path().join("pki").join(who)
     }
 
-    /// Whom a node's certificate is for, whoever signs it.
+    /// Returns the subject of a node's certificate, for any authority.
     fn node(&self, node: u64) -> Subject {
         let identity = Identity { role: Role::Coordinator, name: format!("c{node}") };
         Subject { identity, hosts: vec![self.cluster.address(node).ip().to_string()] }
     }
 
-    /// Gives a node a certificate that another authority signed; returns its folder.
+    /// Gives a node a certificate of another authority; returns its folder.
     fn estrange(&mut self, node: u64) -> PathBuf {
         let home = self.cluster.folder.path().join("other");
         let other = Authority::create(&home, "other").unwrap();
@@ -87,11 +87,11 @@ impl Guarded {
         WorkerServiceClient::new(self.channel("w1", node).await)
     }
 
-    /// The node that leads, as soon as one of those that run does and says so.
+    /// Returns the leader, as soon as a running node answers as the leader.
     async fn leader(&self) -> u64 {
         eventually("a node leads", || async {
             for node in self.cluster.running.keys() {
-                // One whose certificate was mended a moment ago may still show the other.
+                // A node whose certificate was just replaced may still present the old one.
                 let address = self.cluster.address(*node);
                 let Ok(channel) = try_connect(&self.folder("ada"), address).await else {
                     continue;
@@ -106,19 +106,19 @@ impl Guarded {
         .await
     }
 
-    /// What a node's page says.
+    /// Returns a page of a node.
     async fn page(&self, node: u64, path: &str) -> (u16, String) {
         page(self.cluster.running[&node].http_address().unwrap(), path).await
     }
 
-    /// Until when the certificate is good that a node shows, Unix seconds.
+    /// Returns the expiry of the certificate that a node presents, Unix seconds.
     async fn not_after(&self, node: u64) -> u64 {
         let (_, text) = self.page(node, "/metrics").await;
         let name = "shardfeed_coordinator_certificate_not_after_seconds ";
         text.lines().find_map(|line| line.strip_prefix(name)).unwrap().parse().unwrap()
     }
 
-    /// How long ago the leader heard of a node, ms.
+    /// Returns the time since the leader's last contact with a node, ms.
     async fn heard_ms(&self, leader: u64, node: u64) -> Option<u64> {
         let said = members(&mut self.admin(leader).await).await;
         said.members.iter().find(|member| member.node == node)?.heard_ms
@@ -129,8 +129,8 @@ fn introduction(node: u64) -> IntroduceRequest {
     IntroduceRequest { protocol: PEER_PROTOCOL, node, ..IntroduceRequest::default() }
 }
 
-/// What a node says to a folder of certificates that asks it as another node would. `Err`: the words of a
-/// refusal; none where the connection itself was refused.
+/// Identifies as another node to a node, with a folder of certificates; returns the node's answer.
+/// `Err`: the details of a rejection; empty if the connection itself was rejected.
 async fn introduce(folder: &Path, cluster: &Cluster, node: u64) -> Result<u64, Vec<u8>> {
     let channel = try_connect(folder, cluster.address(node)).await.map_err(|_| vec![])?;
     let answer = PeerServiceClient::new(channel).introduce(introduction(2)).await;
@@ -145,7 +145,7 @@ async fn a_cluster_is_founded_with_certificates_and_fails_over_to_a_node_whose_w
     let leader = guarded.leader().await;
     let session = join(&mut guarded.worker(leader).await, "w1").await.session;
 
-    // What is for nodes is not for a worker, on any node, whatever it knows of the cluster.
+    // Calls for nodes are rejected for a worker, on any node, even if it knows the cluster.
     for node in 1..=3 {
         let mut peer = PeerServiceClient::new(guarded.channel("w1", node).await);
         let (kind, message) = refused(peer.introduce(introduction(2)).await);
@@ -156,7 +156,7 @@ async fn a_cluster_is_founded_with_certificates_and_fails_over_to_a_node_whose_w
         assert_eq!(refused(peer.exchange(request).await).0, ErrorKind::Denied);
     }
 
-    // Renewed on the disk of one that follows: it is read without a restart.
+    // Renewed on the disk of a follower: it is read without a restart.
     let renewed = [1, 2, 3].into_iter().find(|node| *node != leader).unwrap();
     let before = guarded.not_after(renewed).await;
     let folder = guarded.folder(&format!("c{renewed}"));
@@ -165,7 +165,7 @@ async fn a_cluster_is_founded_with_certificates_and_fails_over_to_a_node_whose_w
         (guarded.not_after(renewed).await > before).then_some(())
     })
     .await;
-    // What was connected before ends, so that all it says from now on is under the new one.
+    // The earlier connections end, so that all further messages use the new certificate.
     guarded.cluster.cut(renewed);
     eventually("the leader misses it", || async {
         guarded.heard_ms(leader, renewed).await.filter(|ms| *ms > 1_500)
@@ -177,7 +177,7 @@ async fn a_cluster_is_founded_with_certificates_and_fails_over_to_a_node_whose_w
     })
     .await;
 
-    // Two are left; neither leads without the word of the other.
+    // Two are left; neither leads without the other.
     guarded.cluster.kill(leader);
     let next = guarded.leader().await;
     beat(&mut guarded.worker(next).await, session, vec![]).await.unwrap();
@@ -213,7 +213,7 @@ async fn nobody_founds_a_cluster_with_a_node_of_another_authority() {
         .await;
     }
     assert!(waiting.iter().all(|(_, _, opening)| !opening.is_finished()));
-    // It gets one of this authority while it runs.
+    // It gets a certificate of this authority while it runs.
     guarded.authority.issue(&guarded.node(3), DAYS, &folder).unwrap();
     for (node, _, opening) in waiting {
         guarded.cluster.running.insert(node, opening.await.unwrap().unwrap());
@@ -230,14 +230,14 @@ async fn a_member_that_shows_a_certificate_of_another_authority_does_not_count()
     let (stranger, honest) = (others.next().unwrap(), others.next().unwrap());
     guarded.cluster.running.remove(&stranger).unwrap().stop().await;
     let folder = guarded.estrange(stranger);
-    // It has its log and its number, so it runs; but it hears nobody.
+    // It has its log and its number, so it runs; but no other node reaches it.
     let running = guarded.cluster.start_node(stranger).await.unwrap();
     guarded.cluster.running.insert(stranger, running);
     eventually("it says so", || async {
         (guarded.page(stranger, "/readyz").await.0 == 503).then_some(())
     })
     .await;
-    // Also where it believes the others, they do not believe it: no word is exchanged.
+    // Even if it trusts the others, they do not trust it: no message is exchanged.
     let believing = guarded.cluster.folder.path().join("believing");
     std::fs::create_dir(&believing).unwrap();
     for name in ["tls.crt", "tls.key"] {
@@ -248,7 +248,7 @@ async fn a_member_that_shows_a_certificate_of_another_authority_does_not_count()
     let known = guarded.folder(&format!("c{honest}"));
     assert_eq!(introduce(&known, &guarded.cluster, leader).await, Ok(leader));
 
-    // Two of three run, which would be a majority; they are none.
+    // Two of three run, which would be a majority; but they do not trust each other.
     let mut admin = guarded.admin(leader).await;
     guarded.cluster.kill(honest);
     eventually("the leader says so", || async {
@@ -257,7 +257,7 @@ async fn a_member_that_shows_a_certificate_of_another_authority_does_not_count()
     .await;
     let (kind, _) = refused(admin.list_jobs(ListJobsRequest { context: context() }).await);
     assert!(matches!(kind, ErrorKind::NotLeader | ErrorKind::Retry), "{kind:?}");
-    // They are as soon as it has a certificate of this authority.
+    // They form one as soon as it has a certificate of this authority.
     guarded.authority.issue(&guarded.node(stranger), DAYS, &folder).unwrap();
     guarded.leader().await;
     guarded.cluster.stop().await;
@@ -269,7 +269,7 @@ async fn a_node_that_follows_names_the_leader_only_to_those_it_knows() {
     let leader = guarded.leader().await;
     let follower = (1..=3).find(|node| *node != leader).unwrap();
     let list = || tonic::Request::new(ListJobsRequest { context: context() });
-    // Whom it knows is sent to the leader.
+    // An authenticated caller is sent to the leader.
     let known = eventually("it knows the leader", || async {
         let status = guarded.admin(follower).await.list_jobs(list()).await.unwrap_err();
         let error = shardfeed_proto::WireError::from_status(&status);

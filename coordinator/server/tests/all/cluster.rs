@@ -1,4 +1,4 @@
-//! Several coordinators in this process, each with an address, a folder and a network of its own.
+//! Several coordinators in this process, each with its own address, folder and network.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -23,10 +23,10 @@ use tonic::transport::Channel;
 
 use crate::fixture::{clients, context, eventually};
 
-/// Clusters of this process; each has a loopback network of its own.
+/// Number of clusters in this process; each has its own loopback network.
 static CLUSTERS: AtomicU8 = AtomicU8::new(1);
 
-/// Who cannot reach whom, in one cluster.
+/// Nodes that cannot reach each other, in one cluster.
 #[derive(Debug, Default)]
 struct Wires {
     nodes: Mutex<BTreeMap<String, u64>>,
@@ -40,7 +40,7 @@ impl Wires {
     }
 }
 
-/// The machine of one node.
+/// Host of one node.
 #[derive(Debug)]
 struct NodeHost {
     node: u64,
@@ -87,7 +87,7 @@ impl Host for NodeHost {
     }
 }
 
-/// A connection between two nodes that breaks when one of them is cut off.
+/// A connection between two nodes that fails when one of them is cut off.
 #[derive(Debug)]
 struct Wire {
     stream: Box<dyn ByteStream>,
@@ -145,7 +145,7 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// None runs yet.
+    /// Creates a cluster without running nodes.
     pub(crate) fn new() -> Self {
         let process = std::process::id() % 250 + 1;
         let network = [process as u8, CLUSTERS.fetch_add(1, Ordering::Relaxed)];
@@ -158,7 +158,7 @@ impl Cluster {
         }
     }
 
-    /// Nodes 1 to `nodes`, which have founded a cluster together.
+    /// Starts nodes 1 to `nodes`; on return they have founded a cluster together.
     pub(crate) async fn start(nodes: u64) -> Self {
         Self::start_with(nodes, |_| {}).await
     }
@@ -175,7 +175,7 @@ impl Cluster {
         cluster
     }
 
-    /// Options of nodes 1 to `nodes` that shall found a cluster.
+    /// Adds the options of nodes 1 to `nodes`, which are to found a cluster.
     pub(crate) fn founders(&mut self, nodes: u64) {
         let peers: Vec<_> =
             (1..=nodes).map(|node| format!("{node}={}", self.address(node))).collect();
@@ -184,7 +184,7 @@ impl Cluster {
         }
     }
 
-    /// Options of one more node.
+    /// Adds the options of one more node.
     pub(crate) fn add_options(&mut self, node: u64, change: impl FnOnce(&mut CoordinatorOptions)) {
         let address = self.address(node);
         self.wires.nodes.lock().unwrap().insert(address.to_string(), node);
@@ -192,7 +192,7 @@ impl Cluster {
             node_id: node,
             listen: address,
             http: Some(SocketAddr::new(address.ip(), 0)),
-            // The machine that tests run on may stop a thread for longer than the default.
+            // The test machine may stop a thread for longer than the default.
             peer_heartbeat_ms: 100,
             election_min_ms: 500,
             election_max_ms: 1_000,
@@ -219,7 +219,7 @@ impl Cluster {
         Coordinator::listen_on(self.host(node), self.options[&node].clone()).await.unwrap()
     }
 
-    /// Starts a node again that was killed: its folder is free a moment later.
+    /// Restarts a node that was killed: its folder is free shortly afterwards.
     pub(crate) async fn restart(&mut self, node: u64) {
         let running = eventually("the folder is free", || async {
             match self.start_node(node).await {
@@ -232,12 +232,12 @@ impl Cluster {
         self.running.insert(node, running);
     }
 
-    /// As a crash would; the folder is as it was.
+    /// Stops a node as a crash would; its folder stays as it was.
     pub(crate) fn kill(&mut self, node: u64) {
         drop(self.running.remove(&node).unwrap());
     }
 
-    /// Cuts a node off from the other nodes, not from workers and people.
+    /// Cuts a node off from the other nodes, but not from workers and people.
     pub(crate) fn cut(&self, node: u64) {
         self.wires.cut.lock().unwrap().insert(node);
     }
@@ -253,12 +253,12 @@ impl Cluster {
         clients(self.address(node)).await
     }
 
-    /// The node that leads, as soon as one of those that run does and says so.
+    /// Returns the leader, as soon as a running node answers as the leader.
     pub(crate) async fn leader(&self) -> u64 {
         self.leader_but(0).await
     }
 
-    /// As [`Cluster::leader`], and it is not this one.
+    /// Like [`Cluster::leader`], but never returns this node.
     pub(crate) async fn leader_but(&self, not: u64) -> u64 {
         let nodes: Vec<u64> = self.running.keys().copied().filter(|node| *node != not).collect();
         eventually("a node leads", || async {
@@ -274,7 +274,7 @@ impl Cluster {
         .await
     }
 
-    /// A node that runs and does not lead.
+    /// Returns a running node that does not lead.
     pub(crate) async fn follower(&self) -> u64 {
         let leader = self.leader().await;
         *self.running.keys().find(|node| **node != leader).unwrap()
@@ -287,7 +287,7 @@ impl Cluster {
     }
 }
 
-/// What a node says of the cluster.
+/// Returns a node's view of the cluster.
 pub(crate) async fn members(admin: &mut AdminServiceClient<Channel>) -> GetClusterResponse {
     let request = GetClusterRequest { context: context() };
     admin.get_cluster(request).await.unwrap().into_inner()

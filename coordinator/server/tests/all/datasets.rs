@@ -1,4 +1,4 @@
-//! Datasets from their patterns to their manifest, and what goes wrong on the way.
+//! Datasets from their patterns to their manifest, and errors on the way.
 
 use shardfeed_plan::{Digest, Manifest, Shard};
 use shardfeed_proto::ErrorKind;
@@ -81,7 +81,7 @@ async fn scans_of_a_session_that_ends_go_to_another_one() {
     fixture.worker.leave(leave).await.unwrap();
     let second = take(&mut fixture.worker, other, 1).await;
     assert!(second[0].fencing > first[0].fencing);
-    // The first one comes back too late.
+    // The first one returns too late.
     let late = FailScanRequest {
         context: context(),
         session: one,
@@ -212,7 +212,7 @@ async fn chunks_are_bounded() {
     client.put_chunk(chunk(1 << 20)).await.unwrap();
     let (kind, message) = refused(client.put_chunk(chunk(5)).await);
     assert!(kind == ErrorKind::Retry && message.contains("at most 1048576"), "{message}");
-    // Over the bound on messages: the transport refuses, and the connection lives on.
+    // Beyond the bound on messages: the transport rejects them, and the connection survives.
     assert!(client.put_chunk(chunk(3 << 20)).await.is_err());
     client.put_chunk(chunk(1 << 20)).await.unwrap();
     fixture.stop().await;
@@ -297,7 +297,7 @@ async fn a_scan_without_progress_goes_to_another_worker_and_its_worker_hears_so(
         let beat = HeartbeatRequest { context: context(), session, ranks: vec![], scans };
         async move { worker.heartbeat(beat).await.unwrap().into_inner() }
     };
-    // Its folder hangs while it lives on: the other one gets the listing.
+    // Its folder hangs while its session lives: the other worker gets the listing.
     let stuck = ScanProgress { beat: 1, ..scan };
     eventually("the other one has work", || async {
         heartbeat(hung, vec![stuck.clone()]).await;
@@ -342,7 +342,7 @@ async fn a_million_files_are_one_dataset_by_what_they_are() {
     assert!(name.starts_with("files-"), "{name}");
     let known = get(&fixture, &name).await;
     assert_eq!((known.files, known.state()), (FILES as u64, DatasetState::Scanning));
-    // Whoever finds the same files joins it; other files are another one.
+    // A caller that finds the same files joins it; other files make another dataset.
     let again = fixture.admin.add_dataset(add(&parts)).await.unwrap().into_inner().name;
     assert_eq!(again, name);
     let fewer = fixture.admin.add_dataset(add(&parts[1..])).await.unwrap().into_inner().name;

@@ -1,4 +1,4 @@
-//! A leader dies or is cut off: what was acknowledged is there, and nobody is told what is not so.
+//! A leader dies or is cut off: acknowledged data survives, and no caller gets a wrong answer.
 
 use std::time::{Duration, Instant};
 
@@ -42,7 +42,7 @@ async fn a_follower_says_who_leads() {
         assert_eq!(error.kind, ErrorKind::NotLeader, "{error}");
         assert_eq!(error.leader.as_deref(), Some(&*cluster.address(leader).to_string()), "{error}");
     }
-    // Of itself it speaks.
+    // It reports its own status.
     let status = GetStatusRequest { context: context() };
     let status = admin.get_status(status).await.unwrap().into_inner();
     assert_eq!((status.node, status.leader), (follower, Some(leader)));
@@ -79,14 +79,14 @@ async fn sessions_and_datasets_outlive_a_leader_and_get_their_whole_time_again()
     assert_eq!(sessions(&cluster, next).await, [silent, speaking]);
     let list = ListDatasetsRequest { context: context() };
     assert_eq!(admin.list_datasets(list).await.unwrap().into_inner().datasets[0].name, "photos");
-    // The silent one ends, but not before the new leader has waited a whole ttl for it.
+    // The silent session ends, but not before the new leader has waited a whole ttl for it.
     eventually("the silent one ends", || async {
         beat(&mut worker.clone(), speaking, vec![]).await.unwrap();
         (sessions(&cluster, next).await == [speaking]).then_some(())
     })
     .await;
     assert!(killed.elapsed() >= TTL, "{:?}", killed.elapsed());
-    // The dead one comes back and learns all of it.
+    // The dead node returns and learns everything.
     cluster.restart(leader).await;
     let applied = |node| {
         let cluster = &cluster;
@@ -131,7 +131,8 @@ async fn a_chunk_is_taken_by_a_majority_or_not_at_all_and_healed_where_it_is_mis
     cluster.kill(follower);
     let digest = put(&mut worker, b"two have it".to_vec()).await;
     cluster.restart(follower).await;
-    // Damaged on the leader's own disk: it gets it from the node that has it.
+    // The chunk is damaged on the leader's own disk: the leader fetches it from the node that has
+    // it.
     let name: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
     let path = cluster.options[&leader].data_dir.join("chunks").join(name);
     std::fs::write(&path, b"damaged").unwrap();
@@ -161,7 +162,7 @@ async fn a_leader_that_is_cut_off_answers_nothing_that_may_be_outdated() {
     assert!(matches!(error.kind, ErrorKind::NotLeader | ErrorKind::Retry), "{error}");
     assert!(began.elapsed() < Duration::from_secs(19), "{:?}", began.elapsed());
     let next = cluster.leader_but(old).await;
-    // Its workers are sent away, too: they would renew sessions that nobody counts.
+    // Heartbeats of its workers are rejected, too: it would renew sessions without effect.
     eventually("heartbeats are refused", || async {
         let error = beat(&mut worker.clone(), session, vec![]).await.err()?;
         let error = WireError::from_status(&error);
@@ -193,7 +194,8 @@ async fn no_heartbeat_is_answered_by_a_leader_once_another_one_answers() {
     for node in others {
         next.push(cluster.clients(node).await.0);
     }
-    // The moment at which the last heartbeat was answered here, and that of the first one there.
+    // Times of the last answered heartbeat at the old leader, and of the first one at the new
+    // leader.
     let here = async {
         let mut last = Instant::now();
         while let Ok(Ok(_)) =

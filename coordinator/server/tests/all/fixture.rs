@@ -1,4 +1,4 @@
-//! A coordinator over a folder of its own, and how to call it.
+//! A coordinator over its own folder, and clients to call it.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Response, Status};
 
-/// Nothing here takes so long unless it never happens.
+/// Longer than any step here takes, unless it never completes.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 
 pub(crate) fn options(folder: &std::path::Path) -> CoordinatorOptions {
@@ -24,7 +24,7 @@ pub(crate) fn options(folder: &std::path::Path) -> CoordinatorOptions {
     }
 }
 
-/// A coordinator that runs.
+/// A running coordinator.
 pub(crate) struct Fixture {
     pub(crate) folder: TempDir,
     pub(crate) options: CoordinatorOptions,
@@ -51,7 +51,7 @@ impl Fixture {
         Self { folder, options, running, worker, admin }
     }
 
-    /// Stops in good order and starts over the same folder.
+    /// Stops in order, and starts over the same folder.
     pub(crate) async fn restart(self) -> Self {
         let Self { folder, options, running, worker, admin } = self;
         drop((worker, admin));
@@ -75,12 +75,12 @@ pub(crate) async fn clients(
     (WorkerServiceClient::new(channel.clone()), AdminServiceClient::new(channel))
 }
 
-/// A context with a fresh request id.
+/// Returns a context with a new request id.
 pub(crate) fn context() -> Option<Context> {
     context_of(&uuid::Uuid::new_v4().to_string())
 }
 
-/// A context with this request id.
+/// Returns a context with this request id.
 pub(crate) fn context_of(request_id: &str) -> Option<Context> {
     Some(Context {
         request_id: request_id.into(),
@@ -90,7 +90,7 @@ pub(crate) fn context_of(request_id: &str) -> Option<Context> {
     })
 }
 
-/// What a refused call says.
+/// Returns the error of a rejected call.
 pub(crate) fn refused<T: std::fmt::Debug>(
     answer: Result<Response<T>, Status>,
 ) -> (ErrorKind, String) {
@@ -98,7 +98,7 @@ pub(crate) fn refused<T: std::fmt::Debug>(
     (error.kind, error.message)
 }
 
-/// Waits until something is there.
+/// Waits until `look` returns a value, and returns it.
 pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(
     what: &str,
     mut look: impl FnMut() -> F,

@@ -1,9 +1,9 @@
-//! What is on disks today is read by every later build: a data folder and a backup, written once and kept in
-//! `tests/fixtures`, become the same state. A change of what is written, of the log, of snapshots, commands,
-//! states or backups, fails here.
+//! Every later build reads today's data: a data folder and a backup, written once and kept in
+//! `tests/fixtures`, become the same state. A change of the encoding of the log, of snapshots,
+//! commands, states or backups fails here.
 //!
-//! `SHARDFEED_WRITE_FIXTURE=1` writes what is missing, and never replaces what is there: whoever changes a
-//! format keeps these files, and adds others under the next number.
+//! `SHARDFEED_WRITE_FIXTURE=1` writes missing files, and never replaces existing ones: a change of
+//! a format keeps these files, and adds others under the next number.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -38,12 +38,12 @@ impl Format {
     }
 }
 
-/// Options of the node that writes, and of all that read. Nothing passes with time.
+/// Returns options for the node that writes, and for all that read. Nothing expires.
 fn patient(folder: &Path) -> CoordinatorOptions {
     CoordinatorOptions { snapshot_every: 8, session_ttl_ms: 600_000, ..options(folder) }
 }
 
-/// What there is to know of a state.
+/// Returns all facts about a state.
 fn told(inspector: &Inspector) -> Value {
     let (_, hash) = inspector.state_hash();
     let hash: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -51,10 +51,10 @@ fn told(inspector: &Inspector) -> Value {
     json!({ "state_hash": hash, "state": state })
 }
 
-/// Has a coordinator do a little of everything, over a folder, and writes all three files.
+/// Runs a few operations of each kind on a coordinator over a folder, and writes all three files.
 async fn write(format: &Format) {
     let mut fixture = Fixture::start_with(|options| *options = patient(&options.data_dir)).await;
-    // Scans, a dynamic job and its takes, which the log has in a form of their own.
+    // Scans, a dynamic job and its claims, which have their own form in the log.
     let (session, leases) = dynamic_with(&mut fixture, 2, 1).await;
     take(&mut fixture.worker, request(session, &leases[0])).await.unwrap();
     let dataset = get(&fixture, "photos").await;
@@ -76,7 +76,7 @@ async fn write(format: &Format) {
     fixture.admin.create_access(access).await.unwrap();
     let inspector = fixture.running.inspector();
     eventually("a snapshot", || async { inspector.status().snapshot }).await;
-    // And something that stands in the log alone.
+    // Something that is only in the log.
     for number in 0.. {
         let worker = format!("w{number}");
         let cordon = Cordon::Cordoned.into();
@@ -97,7 +97,7 @@ async fn write(format: &Format) {
     fs::write(format.file("json"), serde_json::to_string_pretty(&told).unwrap() + "\n").unwrap();
 }
 
-/// Checks that a node that runs over what was kept knows what was told, and goes on.
+/// Checks that a node that runs over kept files has the recorded state, and continues.
 async fn check(running: Running, told_before: &Value) {
     let now = told(&running.inspector());
     assert_eq!(now["state"], told_before["state"], "the state is another one than it was");
@@ -132,11 +132,12 @@ async fn what_was_written_in_format_1_is_read_as_it_was() {
     check(Coordinator::start(restored).await.unwrap(), &told).await;
 }
 
-/// Bytes that are zero or not as a whole, when a folder is packed.
+/// Block size for packing a folder: a block is zero or not as a whole.
 const BLOCK_BYTES: usize = 64;
 
-/// The files of some folders without their zeros, of which a database has many: for each a line
-/// `PATH LENGTH`, then `OFFSET LENGTH` and so many bytes for each stretch, and an empty line at the end.
+/// Packs the files of some folders without their zeros, of which a database has many: for each file
+/// a line `PATH LENGTH`, then for each stretch `OFFSET LENGTH` and its bytes, and an empty line at
+/// the end.
 fn pack(home: &Path, folders: &[&str]) -> Vec<u8> {
     let mut out = Vec::new();
     for folder in folders {
@@ -165,7 +166,7 @@ fn pack(home: &Path, folders: &[&str]) -> Vec<u8> {
 }
 
 fn unpack(mut packed: &[u8], home: &Path) {
-    /// The next line, without its end.
+    /// Returns the next line, without its end.
     fn line<'a>(packed: &mut &'a [u8]) -> &'a str {
         let end = packed.iter().position(|byte| *byte == b'\n').unwrap();
         let (line, rest) = packed.split_at(end);

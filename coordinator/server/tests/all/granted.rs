@@ -1,4 +1,4 @@
-//! Dynamic jobs as people see them: what was granted, to whom, and how much of it was consumed.
+//! Views of dynamic jobs: the granted ranges, their ranks, and the consumed part.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -121,7 +121,7 @@ async fn shards_of_a_rank_are_those_of_which_it_was_granted_something() {
             assert!((shard.first_rank..=shard.last_rank).contains(&rank), "{shard:?}");
             assert!(held.insert(shard.shard));
         }
-        // All three are one worker's.
+        // One worker serves all three.
         (asked.context, asked.worker) = (context(), Some("w0".into()));
         let mut stream = fixture.admin.list_shards(asked.clone()).await.unwrap().into_inner();
         assert_eq!(stream.message().await.unwrap().unwrap().shards.len(), held.len());
@@ -153,7 +153,7 @@ async fn an_uneven_epoch_to_its_seal_and_until_it_is_forgotten() {
     let whole = epoch(&fixture, 0).await;
     assert_eq!((whole.state(), whole.delivered), (EpochState::Running, 500));
     assert_eq!((whole.steps, whole.steps_done, whole.waiting_for.len()), (0, 25, 0));
-    // The state knows it before the ranks go on: `ended` tells them.
+    // The state has the end before the ranks continue: `ended` reports it to them.
     eventually("the epoch has ended", || async {
         let ask = TakeGroupsRequest { known: 1, step: 25, ..request(session, &leases[0]) };
         let taken = take(&mut fixture.worker.clone(), ask).await.unwrap();
@@ -173,7 +173,7 @@ async fn an_uneven_epoch_to_its_seal_and_until_it_is_forgotten() {
         assert_eq!((sealed.delivered, sealed.lost, sealed.dropped), (delivered, lost, 0));
         let ask = TakeGroupsRequest { epoch: next, ..request(session, &leases[0]) };
         take(&mut fixture.worker, ask.clone()).await.unwrap();
-        // Two steps of each of these are consumed, and the rest is left behind.
+        // Two steps of each of these epochs are consumed, and the rest is left behind.
         let ask = TakeGroupsRequest { known: 1, step: 2, wants: 0, context: context(), ..ask };
         take(&mut fixture.worker, ask).await.unwrap();
         if next == 1 {
@@ -184,7 +184,7 @@ async fn an_uneven_epoch_to_its_seal_and_until_it_is_forgotten() {
     }
     let listed: Vec<_> = epochs(&fixture, None).await.unwrap().iter().map(|e| e.epoch).collect();
     assert_eq!(listed, [0, 1, 2, 3, 4, 5]);
-    // Its numbers stay, what each rank was granted does not.
+    // Its counts stay; the ranges granted to each rank do not.
     let first = epoch(&fixture, 0).await;
     assert_eq!((first.state(), first.total, first.delivered), (EpochState::Sealed, 500, 500));
     assert_eq!((first.lost, first.dropped, first.duplicated), (0, 0, 0));
@@ -197,7 +197,8 @@ async fn an_uneven_epoch_to_its_seal_and_until_it_is_forgotten() {
     fixture.stop().await;
 }
 
-/// Rank 1 may have been given a batch when its worker falls silent; rank 0 consumes everything else, then that.
+/// Rank 1 may have received a batch when its worker falls silent; rank 0 consumes everything else,
+/// then that.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_epoch_waits_for_samples_in_doubt_and_then_goes_on_without_them() {
     let mut fixture = Fixture::start_with(|options| {
@@ -281,7 +282,8 @@ async fn phase(fixture: &Fixture) -> JobPhase {
     job.unwrap().phase()
 }
 
-/// Groups of 200, 200 and 100 samples: rank 0 gives 144 of the second one back, which rank 1 has then.
+/// Groups of 200, 200 and 100 samples: rank 0 returns 144 of the second one, which rank 1 then
+/// gets.
 #[tokio::test(flavor = "multi_thread")]
 async fn shards_of_a_rank_are_those_that_it_has_records_of() {
     let mut fixture = Fixture::start().await;

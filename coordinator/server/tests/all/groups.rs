@@ -1,4 +1,5 @@
-//! Ranks of dynamic jobs take groups: each sample goes to one, and who has nothing gets some of the others.
+//! Ranks of dynamic jobs claim groups: each sample goes to one rank, and idle ranks get work of
+//! others.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -15,12 +16,13 @@ type Client = worker_service_client::WorkerServiceClient<tonic::transport::Chann
 
 const ROWS: u64 = 8;
 
-/// A dynamic job over five files of 100 records, its groups of one file each, and its ranks' leases.
+/// Returns the session and the leases of a dynamic job over five files of 100 records, with groups
+/// of one file.
 async fn dynamic(fixture: &mut Fixture, ranks: u64) -> (u64, Vec<Lease>) {
     dynamic_with(fixture, ranks, 1).await
 }
 
-/// As [`dynamic`], with groups of so many files.
+/// Like [`dynamic`], with groups of `interleave` files.
 pub(crate) async fn dynamic_with(
     fixture: &mut Fixture,
     ranks: u64,
@@ -152,7 +154,7 @@ async fn a_rank_that_waits_is_woken_by_what_another_gives_back() {
     let mut client = fixture.worker.clone();
     let began = Instant::now();
     let waiting = tokio::spawn(async move { take(&mut client, waits).await.unwrap() });
-    // The leader asks the first one to give something back; it agrees, and keeps what it has begun.
+    // The leader requests work back from the first rank; it agrees, and keeps the started part.
     let told = progress(&leases[0], 0, 0, vec![]);
     let asked = eventually("work is asked back", || async {
         let beat = beat(&mut fixture.worker.clone(), session, vec![told.clone()]).await.unwrap();
@@ -190,7 +192,7 @@ async fn a_rank_that_waits_is_woken_when_another_ends_and_when_time_is_up() {
     let nothing = take(&mut fixture.worker, waits).await.unwrap();
     assert!(nothing.pieces.is_empty() && !nothing.ended, "{nothing:?}");
     assert!(began.elapsed() >= Duration::from_millis(50));
-    // The first one ends: what it did not consume is free.
+    // The first rank ends: samples that it did not consume are free.
     let waits = TakeGroupsRequest { wait_ms: 10_000, ..request(session, &leases[1]) };
     let mut client = fixture.worker.clone();
     let waiting = tokio::spawn(async move { take(&mut client, waits).await.unwrap() });

@@ -1,4 +1,4 @@
-//! What is not a worker: garbage, another protocol, silence. None of it hurts the others.
+//! Clients that are not workers: garbage, another protocol, silence. They harm no other client.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -12,7 +12,7 @@ use crate::worker::{beat, join};
 /// Sends bytes and reads until the server closes.
 async fn say(fixture: &Fixture, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(fixture.running.grpc_address()).await.unwrap();
-    // The server may close before all is written.
+    // The server may close before all bytes are written.
     let _ = stream.write_all(bytes).await;
     let _ = stream.shutdown().await;
     let mut answer = Vec::new();
@@ -47,7 +47,7 @@ async fn garbage_on_the_port_hurts_nobody() {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_finds_another_service_is_told() {
     let fixture = Fixture::start().await;
-    // A client of ours that finds another service than it looks for.
+    // A client of ours that finds another service than expected.
     let channel = tonic::transport::Endpoint::from_shared(format!(
         "http://{}",
         fixture.running.grpc_address()
@@ -59,7 +59,7 @@ async fn who_finds_another_service_is_told() {
     let request = tonic::Request::new(GetStatusRequest { context: context() });
     let status = client.unary(request, path, codec).await.unwrap_err();
     assert_eq!(WireError::from_status(&status).kind, ErrorKind::WrongVersion);
-    // And one that finds the pages for monitors.
+    // A client that finds the pages for monitoring.
     let (mut lost, _) = clients(fixture.running.http_address().unwrap()).await;
     let status = beat(&mut lost, 1, vec![]).await.unwrap_err();
     assert_eq!(WireError::from_status(&status).kind, ErrorKind::WrongVersion);

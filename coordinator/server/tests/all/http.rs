@@ -15,7 +15,7 @@ use crate::cluster::Cluster;
 use crate::fixture::{Fixture, context, eventually};
 use crate::worker::{beat, join, lease, progress, ready, register, start};
 
-/// Status code and body of a page.
+/// Returns status code and body of a page.
 pub(crate) async fn page(address: SocketAddr, path: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
@@ -26,7 +26,7 @@ pub(crate) async fn page(address: SocketAddr, path: &str) -> (u16, String) {
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
 }
 
-/// The value of a metric with these labels.
+/// Returns the value of a metric with these labels.
 fn number(text: &str, metric: &str) -> Option<f64> {
     let value = |line: &str| line.strip_prefix(metric)?.strip_prefix(' ')?.parse().ok();
     text.lines().find_map(value)
@@ -93,7 +93,7 @@ async fn says_how_long_the_others_take() {
     cluster.stop().await;
 }
 
-/// A rank whose trainer waited so long since reading began.
+/// Returns a report of a rank whose trainer waited for `wait_us` since it started to read.
 fn told(rank: RankProgress, wait_us: u64) -> RankProgress {
     let spent = Spent { wait_us, work_us: 500_000, ..Spent::default() };
     let account =
@@ -131,7 +131,7 @@ async fn the_trainers_wait_outlives_its_worker() {
         assert_eq!(number(&text, metric), Some(value), "{metric}\n{text}");
     }
     assert!(number(&text, "shardfeed_job_idle_seconds{job=\"train\"}").is_some(), "{text}");
-    // Whoever asks has the shards counted for the next time.
+    // The request of a page triggers the count of shards for the next one.
     let shards = eventually("the shards are counted", || async {
         let (_, text) = page(address, "/metrics").await;
         let count = |state: &str| {
@@ -142,7 +142,8 @@ async fn the_trainers_wait_outlives_its_worker() {
     });
     assert_eq!(shards.await.into_iter().sum::<f64>(), 5.0);
 
-    // The worker leaves, and a trainer reads on in its own process, which tells of itself.
+    // The worker leaves, and a trainer continues to read in its own process, which sends its own
+    // reports.
     let request = LeaveRequest { context: context(), session };
     fixture.worker.leave(request).await.unwrap();
     let own = join(&mut fixture.worker, "trainer-1").await.session;
@@ -165,7 +166,7 @@ async fn the_trainers_wait_outlives_its_worker() {
         ("shardfeed_job_rank_step{job=\"train\",rank=\"1\"}", Some(4.0)),
         ("shardfeed_job_leases{job=\"train\"}", Some(1.0)),
         ("shardfeed_job_paused{job=\"train\"}", Some(1.0)),
-        // Nobody speaks for it.
+        // No session reports on it.
         ("shardfeed_job_rank_wait_seconds_total{job=\"train\",rank=\"0\"}", None),
     ] {
         assert_eq!(number(&text, metric), value, "{metric}\n{text}");
@@ -194,7 +195,7 @@ async fn leases_that_end_in_silence_are_counted() {
     .await;
     let (_, text) = page(address, "/metrics").await;
     assert_eq!(number(&text, "shardfeed_coordinator_sessions_expired_total"), Some(1.0), "{text}");
-    // Nobody runs it any more.
+    // It no longer runs.
     assert!(!text.contains("job=\"train\""), "{text}");
     fixture.stop().await;
 }

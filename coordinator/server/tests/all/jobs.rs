@@ -1,4 +1,4 @@
-//! Jobs, ranks and epochs, as their ranks go on and as people see them.
+//! Jobs, ranks and epochs: their progress, and the views of them.
 
 use std::collections::BTreeSet;
 
@@ -69,7 +69,7 @@ async fn an_epoch_from_start_to_seal() {
     assert_eq!((seen[0].step, seen[0].steps, seen[0].ready, seen[1].step), (10, 31, 2, 7));
     assert_eq!((seen[0].worker.as_str(), seen[0].trainer.as_str()), ("w0", "trainer-0"));
 
-    // A rank that is ahead of the other one, in the next epoch.
+    // One rank is ahead of the other one, in the next epoch.
     beat(&mut fixture.worker, session, vec![progress(&leases[0], 1, 2, vec![])]).await.unwrap();
     let two = epochs(&fixture, None).await;
     assert_eq!((two.len(), two[0].delivered, two[1].delivered), (2, 8 * 38, 16));
@@ -87,11 +87,12 @@ async fn an_epoch_from_start_to_seal() {
     fixture.stop().await;
 }
 
-/// 50 ranks have 10 samples each: ten or more read each file, and no answer names all their workers.
+/// 50 ranks have 10 samples each: ten or more read each file, and no answer lists all their
+/// workers.
 #[tokio::test(flavor = "multi_thread")]
 async fn shards_are_asked_for_by_rank_worker_and_path() {
     const RANKS: u64 = 50;
-    // Their workers are never heard of again.
+    // Their workers send no further heartbeats.
     let mut fixture = Fixture::start_with(|options| options.session_ttl_ms = 120_000).await;
     let (_, dataset) = ready(&mut fixture).await;
     fixture.worker.register_job(register(&dataset, "train", RANKS)).await.unwrap();
@@ -128,7 +129,7 @@ async fn shards_are_asked_for_by_rank_worker_and_path() {
     for request in none {
         assert!(shards_like(&fixture, request.clone()).await.is_empty(), "{request:?}");
     }
-    // What was not asked for is counted all the same.
+    // Shards that were not requested are counted as well.
     let request = ListShardsRequest { context: context(), job: "train".into(), ..both };
     let answer = fixture.admin.list_shards(request).await.unwrap().into_inner().message().await;
     let counts = answer.unwrap().unwrap().counts.unwrap();
@@ -151,7 +152,7 @@ async fn cursors_are_written_down_and_make_the_latest_token() {
     }
     let told = vec![progress(&leases[0], 0, 9, vec![]), progress(&leases[1], 0, 8, vec![])];
     beat(&mut fixture.worker, session, told).await.unwrap();
-    // A stop writes down what was told last; nothing waits for a timer here.
+    // A stop writes the last reported cursors; this test waits for no timer.
     let mut fixture = fixture.restart().await;
     let token = fixture.worker.latest_token(latest).await.unwrap().into_inner().token.unwrap();
     let token = shardfeed_plan::Token::from_json(&token).unwrap();

@@ -1,5 +1,5 @@
-//! The bounds that docs/SECURITY.md names hold, and who keeps to them does not suffer from who does not.
-//! Those that are times are tested where they are waited for: `net.rs`, `rpc/mod.rs`.
+//! The bounds in docs/SECURITY.md hold, and callers that violate them do not affect others. Bounds
+//! on times are tested beside their code: `net.rs`, `rpc/mod.rs`.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ use crate::fixture::{DEADLINE, Fixture, context, refused};
 use crate::http::page;
 use crate::worker::{beat, join};
 
-/// The numbers of the table in docs/SECURITY.md are those of the code.
+/// The numbers in the table of docs/SECURITY.md equal those of the code.
 #[test]
 fn the_documented_bounds_are_those_of_the_code() {
     let text = include_str!("../../../../docs/SECURITY.md");
@@ -94,10 +94,10 @@ const MAX_HEADER_LIST_SIZE: u16 = 0x6;
 /// Error code (section 7).
 const REFUSED_STREAM: u32 = 0x7;
 
-/// What a field of the headers counts beside its name and value (section 6.5.2).
+/// Bytes that a header field counts in addition to its name and value (section 6.5.2).
 const FIELD_BYTES: usize = 32;
 
-/// A connection that keeps to no bound.
+/// A connection that respects no bound.
 struct Rude {
     stream: TcpStream,
 }
@@ -120,8 +120,8 @@ impl Rude {
         self.stream.write_all(&bytes).await.unwrap();
     }
 
-    /// Begins a call; its message is still to come.
-    /// - `more`: as many fields as this come with it, which are 33 bytes of headers each.
+    /// Starts a call without its message.
+    /// - `more`: number of additional fields, each of 33 bytes of headers.
     async fn call(&mut self, stream: u32, more: usize) {
         let mut content = vec![0x83, 0x86]; // :method POST, :scheme http
         let path = "/shardfeed.coordinator.v1.WorkerService/PutChunk";
@@ -150,7 +150,7 @@ impl Rude {
         Frame { kind, flags, stream: u32::from_be_bytes(stream), content }
     }
 
-    /// The next frame that is of this kind; others are passed over.
+    /// Returns the next frame of this kind; skips others.
     async fn hear_of(&mut self, kind: u8) -> Frame {
         loop {
             let frame = self.hear().await;
@@ -161,7 +161,7 @@ impl Rude {
     }
 }
 
-/// A text as HPACK has it, in so many bytes as it has (RFC 7541, section 5.2).
+/// Encodes a text for HPACK, without compression (RFC 7541, section 5.2).
 fn text(text: &str) -> Vec<u8> {
     assert!(text.len() < 0x7f);
     [&[text.len() as u8], text.as_bytes()].concat()
@@ -188,13 +188,14 @@ async fn streams_and_headers_beyond_what_was_announced_are_refused_and_nobody_el
     assert_eq!(settings[&MAX_CONCURRENT_STREAMS], limits::STREAMS_MAX);
     assert_eq!(settings[&MAX_HEADER_LIST_SIZE], limits::HEADER_BYTES_MAX);
 
-    // Headers that are a little too large, then some that are almost: the others of the call have about 300.
+    // Headers that are slightly too large, then some that almost are: the call's others have about
+    // 300 bytes.
     let fields = limits::HEADER_BYTES_MAX as usize / (FIELD_BYTES + 1);
     rude.call(1, fields + 1).await;
     assert_eq!(rude.hear_of(HEADERS).await.stream, 1, "it is answered, by status 431");
     assert_eq!(rude.hear_of(RST_STREAM).await.stream, 1, "its message is not waited for");
     rude.call(3, fields - 15).await;
-    // All streams that there may be, and one more: the first to be refused is the last.
+    // All permitted streams, and one more: the first rejected stream is the last one.
     let last = 3 + 2 * limits::STREAMS_MAX;
     for stream in (5..=last).step_by(2) {
         rude.call(stream, 0).await;
@@ -228,7 +229,7 @@ async fn calls_beyond_those_that_are_worked_on_are_told_to_come_again() {
     said(refused(admin.get_status(status()).await), limits::CALLS_MAX);
     let late = beat(worker, session, vec![]).await.map(tonic::Response::new);
     said(refused(late), limits::CALLS_MAX);
-    // Who waits for groups has room of its own, and so have the other nodes.
+    // Ranks that wait for groups have their own limit, and so have the other nodes.
     let (kind, message) = refused(worker.take_groups(take()).await);
     assert_ne!(kind, ErrorKind::Retry, "{message}");
     let channel = Endpoint::from_shared(format!("http://{}", running.grpc_address())).unwrap();
@@ -249,7 +250,7 @@ async fn calls_beyond_those_that_are_worked_on_are_told_to_come_again() {
     fixture.stop().await;
 }
 
-/// Whether a message was refused for its length, by a bound of so many bytes.
+/// True if a message was rejected for its length, with a bound of `most` bytes.
 fn is_too_long(status: &Status, most: usize) -> bool {
     status.message().contains(&format!("the limit is: {most} bytes"))
 }
@@ -262,7 +263,7 @@ async fn messages_have_their_bound_and_those_of_nodes_a_larger_one() {
     let most = limits::MESSAGE_BYTES_MAX;
     let status = fixture.worker.put_chunk(put(most)).await.unwrap_err();
     assert!(is_too_long(&status, most), "{status:?}");
-    // What fits is read, and refused because chunks are smaller.
+    // A message that fits is read, and rejected because chunks are smaller.
     let status = fixture.worker.put_chunk(put(most - 1_000)).await.unwrap_err();
     assert!(!is_too_long(&status, most), "{status:?}");
 

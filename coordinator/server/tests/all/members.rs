@@ -1,4 +1,4 @@
-//! Members come, go and hand over, while the cluster serves.
+//! Members join, leave and hand over, while the cluster serves.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -32,7 +32,7 @@ async fn one_node_grows_to_three_without_a_stop_and_back() {
     let (mut worker, mut admin) = cluster.clients(1).await;
     let session = join(&mut worker, "w0").await.session;
     let digest = put(&mut worker, b"before the others".to_vec()).await;
-    // Somebody works all the time, and is never refused.
+    // A worker sends heartbeats all the time, and is never rejected.
     let (done, beats) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let working = tokio::spawn({
         let (done, beats, mut worker) = (Arc::clone(&done), Arc::clone(&beats), worker.clone());
@@ -64,7 +64,7 @@ async fn one_node_grows_to_three_without_a_stop_and_back() {
     working.await.unwrap();
     assert!(beats.load(Ordering::SeqCst) > 0);
 
-    // The first one dies: the others have all that a dataset could refer to, and go on.
+    // The first node dies: the others have everything that a dataset could refer to, and continue.
     let request = TransferLeaderRequest { context: context(), to: Some(3) };
     let leader = admin.transfer_leader(request).await.unwrap().into_inner().leader;
     assert_eq!(leader, 3);
@@ -73,7 +73,7 @@ async fn one_node_grows_to_three_without_a_stop_and_back() {
     beat(&mut worker, session, vec![]).await.unwrap();
     let request = GetChunkRequest { context: context(), digest };
     worker.get_chunk(request).await.unwrap();
-    // And back to one.
+    // Back to one node.
     for node in [1, 2] {
         let request = RemoveMemberRequest { context: context(), node };
         admin.remove_member(request).await.unwrap();
@@ -102,7 +102,7 @@ async fn members_that_make_no_sense_are_refused() {
         let (kind, message) = refused(admin.add_member(request).await);
         assert_eq!(kind, ErrorKind::Invalid, "{message}");
     }
-    // Nobody is there.
+    // No node runs at the address.
     let request = AddMemberRequest { context: context(), node: 4, address: "127.0.0.1:1".into() };
     let (kind, message) = refused(admin.add_member(request).await);
     assert_eq!(kind, ErrorKind::Unreachable, "{message}");

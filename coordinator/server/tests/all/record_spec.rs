@@ -1,4 +1,4 @@
-//! The record spec of a job: how it comes to the coordinator, and how it is told from another one.
+//! The record spec of a job: its way to the coordinator, and its comparison with another one.
 
 use shardfeed_plan::{Digest, JobIdentity, Records};
 use shardfeed_proto::common::v1 as common;
@@ -11,7 +11,7 @@ use shardfeed_proto::{ErrorKind, identity_to, record_spec_chunks, record_spec_di
 use crate::fixture::{Fixture, context, refused};
 use crate::worker::{identity, ready};
 
-/// Many int64 features, and some operators.
+/// Returns a spec with many int64 features, and some operators.
 fn spec(features: usize, operators: &[(&str, &str)]) -> RecordSpec {
     let feature = |number| common::Feature {
         name: format!("feature/{number:06}/{}", "x".repeat(100)),
@@ -37,7 +37,7 @@ fn spec(features: usize, operators: &[(&str, &str)]) -> RecordSpec {
     }
 }
 
-/// A registration of `encoded`, with the content of one of its chunks.
+/// Returns a registration of `encoded`, with the content of one of its chunks.
 fn register(dataset: &Dataset, encoded: &[u8], chunk: &[u8]) -> RegisterJobRequest {
     let records = Records::RecordSpec(record_spec_digest(encoded));
     let identity = JobIdentity { records, ..identity(dataset, 1) };
@@ -52,7 +52,7 @@ fn register(dataset: &Dataset, encoded: &[u8], chunk: &[u8]) -> RegisterJobReque
     }
 }
 
-/// Sends what is asked for until the job is registered; returns how many calls that took.
+/// Sends the requested chunks until the job is registered; returns the number of calls.
 async fn send(fixture: &mut Fixture, dataset: &Dataset, encoded: &[u8]) -> usize {
     let mut chunk: &[u8] = &[];
     for calls in 1.. {
@@ -101,7 +101,7 @@ async fn another_record_spec_under_the_same_name_is_refused_with_what_differs() 
     let operator = r#"operators[1] is b = compute/1(dtype="float32", expression="2") there and b = compute/1(dtype="float32", expression="3") here"#;
     assert!(said.contains(operator), "{said}");
     assert!(!said.contains("record_spec") && !said.contains("operators[0]"), "{said}");
-    // A worker of an earlier release says nothing that could be compared.
+    // A worker of an earlier release sends nothing that could be compared.
     let (kind, said) =
         refused(fixture.worker.register_job(crate::worker::register(&dataset, "wide", 1)).await);
     assert_eq!(kind, ErrorKind::Identity);

@@ -1,4 +1,4 @@
-//! Every way to be refused, by what the caller should do.
+//! Every kind of rejection, by the caller's required reaction.
 
 use shardfeed_plan::{Intent, Segment, Steps};
 use shardfeed_proto::coordinator::v1::*;
@@ -140,7 +140,7 @@ async fn ranks_that_disagree_and_leases_that_ended() {
     let told = beat(client, session, vec![progress(&old, 0, 5, vec![])]).await.unwrap().verdicts;
     assert_eq!(told[0].lease.as_ref(), Some(&old));
     assert_eq!(told[0].error.as_ref().unwrap().kind(), ErrorKind::Fenced);
-    // A lease is good only in the session that has it.
+    // A lease is valid only in the session that holds it.
     let told = beat(client, session, vec![progress(&new, 0, 5, vec![])]).await.unwrap().verdicts;
     assert_eq!(told[0].error.as_ref().unwrap().kind(), ErrorKind::Fenced);
     let told = beat(client, other, vec![progress(&new, 0, 5, vec![])]).await.unwrap().verdicts;

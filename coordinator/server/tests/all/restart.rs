@@ -1,4 +1,4 @@
-//! What was acknowledged outlives stops and kills; a folder has one master.
+//! Acknowledged data survives stops and kills; one process at a time owns a folder.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -12,7 +12,7 @@ use crate::worker::{add, join, lease, ready, register, start};
 /// Set for a child process: the folder of its coordinator.
 const FOLDER: &str = "SHARDFEED_TEST_COORDINATOR";
 
-/// Everything that people see, without ages.
+/// Returns everything that users see, without ages.
 async fn views(fixture: &Fixture) -> String {
     let mut admin = fixture.admin.clone();
     let datasets = ListDatasetsRequest { context: context() };
@@ -48,7 +48,7 @@ async fn a_restart_keeps_everything() {
     let mut fixture = fixture.restart().await;
     assert_eq!(views(&fixture).await, before);
     assert_eq!(fixture.running.cluster_id(), cluster);
-    // The lease is as good as before, and chunks are there.
+    // The lease is still valid, and the chunks exist.
     let lease = lease("train", 0, started.get_ref());
     let request =
         EndRankRequest { context: context(), lease: Some(lease), failure: None, is_told: true };
@@ -59,7 +59,7 @@ async fn a_restart_keeps_everything() {
     fixture.stop().await;
 }
 
-/// Not a test by itself: the process that is killed below.
+/// Child process of the test below, which kills it.
 #[tokio::test(flavor = "multi_thread")]
 async fn child_serves_until_it_is_killed() {
     let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else {
@@ -109,12 +109,12 @@ async fn a_kill_loses_nothing_that_was_acknowledged() {
         let list = ListDatasetsRequest { context: context() };
         let known = admin.clone().list_datasets(list).await.unwrap().into_inner().datasets;
         let known: Vec<_> = known.into_iter().map(|dataset| dataset.name).collect();
-        // At most the one call of each round that was not answered may be there, too.
+        // Only the one unanswered call of each round may be there as well.
         assert!(names.iter().all(|name| known.contains(name)), "{names:?} in {known:?}");
         assert!(known.len() <= names.len() + 4 * round, "{names:?} in {known:?}");
         let joined = join(&mut worker, "w0").await;
         let chunk = crate::worker::put(&mut worker, vec![round as u8; 1000]).await;
-        // The kill comes while calls are under way.
+        // The kill arrives while calls are running.
         let mut callers = tokio::task::JoinSet::new();
         for caller in 0..4 {
             let mut admin = admin.clone();
@@ -183,7 +183,7 @@ async fn folders_that_cannot_be_used_are_named() {
     let error = Coordinator::start(options(&file.join("data"))).await.unwrap_err();
     let error = error.to_string();
     assert!(error.contains("file/data") && error.contains("cannot make the folder"), "{error}");
-    // A log that somebody else wrote.
+    // A log that another program wrote.
     let data = folder.path().join("data");
     std::fs::create_dir_all(data.join("raft")).unwrap();
     std::fs::write(data.join("raft/log.redb"), vec![7; 9000]).unwrap();

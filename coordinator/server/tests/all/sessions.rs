@@ -21,7 +21,7 @@ async fn a_session_lives_while_heartbeats_come_and_no_longer() {
     assert_eq!((joined.ttl_ms, joined.heartbeat_ms), (600, 100));
     assert_eq!(joined.cluster_id, fixture.running.cluster_id());
     let silent = join(&mut fixture.worker, "w1").await;
-    // One sends heartbeats until the other has expired: longer than a ttl.
+    // One session sends heartbeats until the other has expired: longer than a ttl.
     let mut client = fixture.worker.clone();
     eventually("the silent session expires", || {
         let (mut client, fixture) = (client.clone(), &fixture);
@@ -76,7 +76,7 @@ async fn leaving_and_joining_again() {
     assert!(refused::<()>(Err(error)).1.contains("its worker started again"));
     let leave = LeaveRequest { context: context(), session: second };
     fixture.worker.leave(leave.clone()).await.unwrap();
-    // The same request again gets the first answer, another one the truth.
+    // The same request again gets the first answer; another one gets the current state.
     fixture.worker.leave(leave.clone()).await.unwrap();
     let other = LeaveRequest { context: context(), ..leave };
     assert_eq!(refused(fixture.worker.leave(other).await).0, ErrorKind::Fenced);
@@ -100,7 +100,7 @@ async fn a_repeated_request_gets_the_first_answer_also_after_a_restart() {
     let first = fixture.worker.join(request.clone()).await.unwrap().into_inner();
     let again = fixture.worker.join(request.clone()).await.unwrap().into_inner();
     assert_eq!(first, again);
-    // A refusal is an answer, too.
+    // A rejection is an answer, too.
     let refused_id = context_of("0e984725-c51c-4bf4-9960-e1c80e27aba1");
     let leave = LeaveRequest { context: refused_id, session: 9999 };
     let refusal = refused(fixture.worker.leave(leave.clone()).await);

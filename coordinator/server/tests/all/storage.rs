@@ -1,4 +1,4 @@
-//! A disk that fails under the log: nothing is acknowledged any more, and it is said why.
+//! A disk that fails under the log: nothing is acknowledged any more, and the reason is reported.
 
 use std::io;
 use std::net::SocketAddr;
@@ -30,7 +30,7 @@ struct FullFile {
     full: Arc<AtomicBool>,
 }
 
-/// A machine whose disk is full in one folder, once it is.
+/// A host whose disk is full in one folder, once `full` is set.
 #[derive(Debug)]
 struct FullHost {
     folder: &'static str,
@@ -168,7 +168,7 @@ async fn a_full_disk_stops_acknowledging_and_says_so() {
     expect![[r#"
         the coordinator cannot go on with its log and has stopped: the log could not be written: the log's database: no storage space; if its disk is to blame, free space or mend it, then restart the node; everything acknowledged before is kept
     "#]].assert_eq(&reason);
-    // Only another start helps.
+    // Only a restart helps.
     let (code, reason) = page(running.http_address().unwrap(), "/livez").await;
     assert!(code == 503 && reason.contains("restart the node"), "{code} {reason}");
     let (_, metrics) = page(running.http_address().unwrap(), "/metrics").await;
@@ -179,7 +179,7 @@ async fn a_full_disk_stops_acknowledging_and_says_so() {
     admin.get_status(status).await.unwrap();
     running.stop().await;
 
-    // The disk is mended: what was acknowledged is there, and nothing else.
+    // The disk is repaired: acknowledged data is there, and nothing else.
     let running = Coordinator::start(options).await.unwrap();
     let (mut worker, mut admin) = clients(running.grpc_address()).await;
     beat(&mut worker, session, vec![]).await.unwrap();
@@ -202,7 +202,7 @@ async fn a_chunk_that_cannot_be_stored_turns_readiness_red_until_it_can() {
     assert_eq!(kind, ErrorKind::Storage, "{message}");
     let (code, reason) = page(http, "/readyz").await;
     assert_eq!(code, 503);
-    // It looks again by itself, with a file of its own.
+    // It checks again periodically, each time with a new file.
     let (before, after) = reason.split_once(folder.path().to_str().unwrap()).unwrap();
     let (file, after) = after.split_once(": ").unwrap();
     assert!(file.starts_with("/chunks/"), "{file}");
@@ -212,10 +212,10 @@ async fn a_chunk_that_cannot_be_stored_turns_readiness_red_until_it_can() {
     "#]].assert_eq(&reason);
     let (_, metrics) = page(http, "/metrics").await;
     assert!(metrics.contains("shardfeed_coordinator_chunks_failed 1\n"), "{metrics}");
-    // What needs no chunk goes on.
+    // Calls that need no chunk still succeed.
     join(&mut worker, "w0").await;
     full.store(false, Ordering::SeqCst);
-    // Nobody puts anything: it looks by itself.
+    // No call puts a chunk: the periodic check notices it.
     eventually("it is ready again", || async {
         (page(http, "/readyz").await.0 == 200).then_some(())
     })

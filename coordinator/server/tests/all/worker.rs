@@ -1,4 +1,4 @@
-//! What a worker does, without files: scans datasets that exist on paper, starts ranks.
+//! Actions of a worker, without files: scans fictitious datasets, starts ranks.
 
 use shardfeed_plan::{Digest, Intent, JobIdentity, Mode, Records, Segment, Shuffle, Steps, Tail};
 use shardfeed_proto::chunk::{EntriesChunk, FileEntry, ListedFile, ListingChunk};
@@ -12,7 +12,7 @@ use crate::fixture::{Fixture, context};
 
 type Client = WorkerServiceClient<Channel>;
 
-/// A file on paper.
+/// Returns a fictitious file.
 pub(crate) fn entry(path: &str, records: u64) -> FileEntry {
     FileEntry {
         path: path.into(),
@@ -71,7 +71,7 @@ pub(crate) async fn take(client: &mut Client, session: u64, most: u32) -> Vec<Sc
     client.take_scans(request).await.unwrap().into_inner().tasks
 }
 
-/// Stores the listing of some files, cut into parts, and says what to report.
+/// Stores the listing of some files, cut into parts, and returns the parts to report.
 pub(crate) async fn list(
     client: &mut Client,
     files: &[FileEntry],
@@ -95,12 +95,12 @@ pub(crate) async fn list(
     parts
 }
 
-/// Stores what was found in some files.
+/// Stores the scan results of some files.
 pub(crate) async fn found(client: &mut Client, files: &[FileEntry]) -> Vec<u8> {
     put(client, EntriesChunk::new(files.to_vec()).encode().unwrap()).await
 }
 
-/// Adds a dataset of these files, and lists and scans it as `session`, parts of two files.
+/// Adds a dataset of these files, and lists and scans it as `session`, in parts of two files.
 pub(crate) async fn scan_dataset(
     fixture: &mut Fixture,
     session: u64,
@@ -110,7 +110,7 @@ pub(crate) async fn scan_dataset(
     scan_parts(fixture, session, name, (files, 2)).await;
 }
 
-/// As [`scan_dataset`], in parts of so many files.
+/// Like [`scan_dataset`], in parts of `part_files` files.
 pub(crate) async fn scan_parts(
     fixture: &mut Fixture,
     session: u64,
@@ -161,7 +161,7 @@ pub(crate) async fn add(fixture: &mut Fixture, name: &str) {
     fixture.admin.add_dataset(request).await.unwrap();
 }
 
-/// A dataset of five files with 100 records each, ready, and a worker's session.
+/// Returns a worker's session, and a ready dataset of five files with 100 records each.
 pub(crate) async fn ready(fixture: &mut Fixture) -> (u64, Dataset) {
     let session = join(&mut fixture.worker, "w0").await.session;
     let files: Vec<_> = (0..5).map(|i| entry(&format!("f-{i}.tfrecord"), 100)).collect();
@@ -202,7 +202,7 @@ pub(crate) fn register(dataset: &Dataset, job: &str, lanes: u64) -> RegisterJobR
     }
 }
 
-/// A start of one rank of `world_size` in run `r1`, from the beginning, 8 rows a rank.
+/// Returns a start of one rank of `world_size` in run `r1`, from the beginning, 8 rows a rank.
 pub(crate) fn start(session: u64, job: &str, rank: u64, world_size: u64) -> StartRankRequest {
     let open = Segment { lanes: world_size, global_batch: 8 * world_size, steps: Steps::All(0) };
     let intent = Intent::Start { token_generation: None, epoch: 0, segments: vec![open] };

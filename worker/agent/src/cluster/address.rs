@@ -1,4 +1,4 @@
-//! Where coordinators are.
+//! Addresses of coordinators.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -6,10 +6,10 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Where a coordinator is if nobody says: the default of its own `listen`.
+/// Default address of a coordinator: the default of the coordinator's `listen` option.
 const DEFAULT: &str = "127.0.0.1:7070";
 
-/// Addresses in one list: more nodes than a cluster has.
+/// Maximum number of addresses in a list: more nodes than a cluster has.
 const LISTED_MAX: usize = 32;
 
 /// A host and a port.
@@ -18,12 +18,12 @@ const LISTED_MAX: usize = 32;
 pub struct Address(String);
 
 impl Address {
-    /// As `HOST:PORT`.
+    /// Returns the address as `HOST:PORT`.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether it goes without saying.
+    /// True if it is the default address.
     pub fn is_default(&self) -> bool {
         self.0 == DEFAULT
     }
@@ -36,7 +36,7 @@ impl Default for Address {
 }
 
 impl From<SocketAddr> for Address {
-    /// The address of a port that listens, as seen from its own host.
+    /// Returns the address of a listening port, as seen from its own host.
     fn from(address: SocketAddr) -> Self {
         let host = match address {
             SocketAddr::V4(v4) if v4.ip().is_unspecified() => "127.0.0.1".into(),
@@ -88,14 +88,14 @@ impl fmt::Display for Address {
     }
 }
 
-/// The coordinators of one cluster: at least one address, none of them twice.
+/// The coordinators of one cluster: at least one address, without duplicates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Addresses(Vec<Address>);
 
 impl Addresses {
-    /// A list.
+    /// Parses a list of addresses.
     ///
-    /// # Errors  There is none, there are more than 32, or one is no address.
+    /// # Errors  The list is empty, has more than 32 addresses, or contains an invalid one.
     pub fn new<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Self, String> {
         let mut listed: Vec<Address> = Vec::new();
         for text in texts {
@@ -111,27 +111,28 @@ impl Addresses {
         }
     }
 
-    /// In the order of the list.
+    /// Iterates in the order of the list.
     pub fn iter(&self) -> impl Iterator<Item = &Address> {
         self.0.iter()
     }
 
-    /// The first of the list.
+    /// Returns the first address of the list.
     pub fn first(&self) -> &Address {
         &self.0[0]
     }
 
-    /// Whether the list is of one address.
+    /// True if the list has one address.
     pub fn is_one(&self) -> bool {
         self.0.len() == 1
     }
 
-    /// Whether an address is listed.
+    /// True if the list contains an address.
     pub fn contains(&self, address: &Address) -> bool {
         self.0.contains(address)
     }
 
-    /// For sentences: `the coordinator at a:1`, `the coordinators at a:1, b:1 and c:1`.
+    /// Returns the list for use in sentences: `the coordinator at a:1`,
+    /// `the coordinators at a:1, b:1 and c:1`.
     pub fn named(&self) -> String {
         let [earlier @ .., last] = &self.0[..] else {
             return "no coordinator".into();
@@ -159,7 +160,7 @@ impl From<Address> for Addresses {
 impl FromStr for Addresses {
     type Err = String;
 
-    /// With commas between them.
+    /// Parses addresses that are separated by commas.
     fn from_str(text: &str) -> Result<Self, String> {
         Self::new(text.split(','))
     }

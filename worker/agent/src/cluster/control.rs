@@ -19,50 +19,51 @@ use crate::control::{
 use crate::mend::Skipped;
 use crate::traced;
 
-/// Shards that a rank is said to read at most.
+/// Maximum number of shards in a rank's report of shards being read.
 const READING_MAX: usize = 1024;
 
-/// How long a start waits for the last word of the loader before it.
+/// Maximum time that a start waits for the final report of the previous loader.
 const LAST_WORD_WAIT: Duration = Duration::from_secs(2);
 
-/// How long leaving waits for the coordinator to hear how far ranks came.
+/// Maximum time that leaving waits for the ranks' final reports to reach the coordinator.
 const LAST_WORDS_WAIT: Duration = Duration::from_secs(3);
 
-/// How long leaving waits for the coordinator to hear of it; else the session expires.
+/// Maximum time that leaving waits for the coordinator's confirmation; else the session expires.
 const LEAVE_WAIT: Duration = Duration::from_secs(2);
 
-/// How long a reconnect or a move waits for the coordinator before it goes on without its word.
+/// Maximum time that a reconnect or a move waits for the coordinator before it is granted
+/// provisionally.
 const RECONNECT_WAIT: Duration = Duration::from_millis(300);
 
-/// Moves of one rank that the coordinator has not heard of: one a minute for a month. Beyond that a
-/// move waits for it.
+/// Maximum number of unreported moves of one rank: one a minute for a month. Beyond that a move
+/// waits for the coordinator.
 const MOVES_MAX: usize = 43_200;
 
-/// Ranks whose moves are kept after they were let go, at most; far more than a host has.
+/// Maximum number of released ranks whose moves are kept; far more than a host has.
 const LEFT_MAX: usize = 4096;
 
-/// A record spec of at most so many bytes is sent without waiting for the coordinator to ask for it.
+/// Maximum bytes of a record spec that is sent before the coordinator requests it.
 const UNASKED_BYTES_MAX: usize = 4096;
 
-/// Calls that register one job at most: one for each chunk of its record spec, again after each of a few
-/// changes of the leader.
+/// Maximum number of calls to register one job: one for each chunk of its record spec, repeated for
+/// a few changes of the leader.
 const REGISTER_ROUNDS_MAX: usize = 16;
 
 /// Control by a coordinator, within one session.
 #[derive(Debug)]
 pub struct GrpcControl {
     session: Arc<Session>,
-    /// By job and rank.
+    /// Served ranks by job and rank.
     served: Mutex<BTreeMap<(String, u64), Arc<Served>>>,
     leases: AtomicU64,
-    /// Last words that are being told, by job and rank.
+    /// Final reports being sent, by job and rank.
     ending: Mutex<BTreeMap<(String, u64), JoinHandle<()>>>,
-    /// Ranks that were let go before the coordinator had heard where they are.
+    /// Ranks that were released before their moves were reported to the coordinator.
     left: Mutex<BTreeMap<(String, u64), Arc<Served>>>,
 }
 
 impl GrpcControl {
-    /// Control within `session`.
+    /// Creates a control within `session`.
     pub fn new(session: Arc<Session>) -> Self {
         Self {
             session,
@@ -87,7 +88,7 @@ impl GrpcControl {
         served.filter(|served| served.serial == lease.serial)
     }
 
-    /// The lease's rank as it is served, if the lease is not known to have ended.
+    /// Returns the lease's rank as it is served, unless the lease is known to have ended.
     pub(super) fn good(&self, lease: &Lease) -> Result<Arc<Served>, ControlError> {
         let Some(served) = self.find(lease) else {
             return Err(replaced(lease));
@@ -129,7 +130,7 @@ impl GrpcControl {
         served
     }
 
-    /// The same loader goes on in `generation`: granted for the time being if nobody answers at once.
+    /// Continues the same loader in `generation`: provisionally, if no coordinator answers at once.
     fn go_on(
         &self,
         request: &LeaseRequest,
@@ -145,7 +146,8 @@ impl GrpcControl {
                 let mut moves = moves.lock().await;
                 match moves.len() {
                     0 => shared.start_rank(id, &asked, &asked.intent).await,
-                    // Nothing was granted without its word yet: it may count as it likes.
+                    // No move was granted provisionally yet, so the coordinator may choose the
+                    // generation number.
                     1 if matches!(asked.intent, Intent::Move { .. }) => {
                         let started = shared.start_rank(id, &asked, &asked.intent).await?;
                         moves.clear();
@@ -164,7 +166,8 @@ impl GrpcControl {
                     }
                 }
                 Some(Err(error)) if is_definite(&error) => return Err(error),
-                // The session will ask again; until then the order needs nobody's word.
+                // The session requests the lease again later; until then the order does not need
+                // the coordinator.
                 Some(Err(_)) | None => {}
             }
         }
@@ -172,8 +175,8 @@ impl GrpcControl {
         Ok(lease_of(&served, place))
     }
 
-    /// The same loader goes elsewhere by itself; without the coordinator's word that is the generation
-    /// after the one it leaves. `None`: too many moves are to be told already.
+    /// Moves the same loader without the coordinator if it does not answer; the new generation is
+    /// then the one after `from`. `None`: too many moves are unreported already.
     fn move_on(
         &self,
         request: &LeaseRequest,
@@ -197,7 +200,7 @@ impl GrpcControl {
         Some(self.go_on(request, from.saturating_add(1), moves))
     }
 
-    /// What the coordinator has not heard of this loader's way to `generation`.
+    /// Returns the unreported moves of this loader up to `generation`.
     fn untold(&self, request: &LeaseRequest, generation: u64) -> (Option<Arc<Served>>, Moves) {
         let key = (request.job.clone(), request.rank);
         let before = self.left().remove(&key).filter(|before| {
@@ -212,21 +215,21 @@ impl GrpcControl {
         self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Another loader served this rank here: its last word is told before somebody takes its place,
-    /// so that the coordinator compares with where it really stood.
+    /// If another loader served this rank here, sends its final report before the new loader
+    /// replaces it, so that the coordinator compares with its actual position.
     fn settle(&self, request: &LeaseRequest, patience: Duration) {
         let key = (request.job.clone(), request.rank);
         let ending = self.ending().remove(&key);
         let before = self.lock().get(&key).cloned();
         let before = before.filter(|before| before.request.trainer != request.trainer);
         runtime().block_on(async {
-            // A coordinator that does not answer is waited for by the start itself.
+            // If the coordinator does not answer, the start itself waits for it.
             if let Some(ending) = ending {
                 let _ = tokio::time::timeout(patience, ending).await;
             }
             if let Some(before) = before {
                 let shared = Arc::clone(self.session.shared());
-                // Of a planned epoch its worker's word is enough.
+                // In a deterministic job the worker's own position is final.
                 let is_told = before.request.mode == Mode::Deterministic;
                 let told = tell_last(shared, before.progress(), None, is_told);
                 let _ = tokio::time::timeout(patience, told).await;
@@ -234,20 +237,20 @@ impl GrpcControl {
         });
     }
 
-    /// Leaves the cluster once the coordinator knows how far the ranks came, and with which errors they ended.
-    /// Waits for both, a few seconds at most.
+    /// Leaves the cluster after the final positions and errors of its ranks are reported. Waits for
+    /// both, a few seconds at most.
     pub fn leave(&self) {
-        // After the session has ended nobody believes where its ranks stood.
+        // After the session has ended, its reports are rejected.
         self.tell_rest();
         self.session.leave(LEAVE_WAIT);
     }
 
-    /// Waits until the last words on ranks that ended are told, at most [`LAST_WORDS_WAIT`].
+    /// Waits until the final reports of ended ranks are sent, at most [`LAST_WORDS_WAIT`].
     fn tell_rest(&self) {
         let ending = std::mem::take(&mut *self.ending());
         runtime().block_on(async {
             let all = futures::future::join_all(ending.into_values());
-            // What was not told by then, a later start of these ranks says.
+            // A later start of these ranks reports the rest.
             let _ = tokio::time::timeout(LAST_WORDS_WAIT, all).await;
         });
     }
@@ -264,7 +267,7 @@ fn lease_of(served: &Served, (epoch, segments): (u64, Vec<Segment>)) -> Lease {
     Lease { job, generation, rank, fencing, serial: served.serial, epoch, segments }
 }
 
-/// Reports how far a rank came, and that it ended; `failure`: the error with which it did.
+/// Reports a rank's final position, and that it ended; `failure`: the error with which it did.
 async fn tell_last(
     shared: Arc<Shared>,
     progress: wire::RankProgress,
@@ -328,7 +331,7 @@ impl Control for GrpcControl {
 
     fn lease(&self, request: &LeaseRequest, waiting: Waiting<'_>) -> Result<Lease, ControlError> {
         let _operation = traced::enter("lease", None);
-        // What a dynamic job was granted is somebody's alone: it takes the coordinator's word.
+        // Grants of a dynamic job are exclusive, so they require the coordinator's confirmation.
         let is_dynamic = request.mode == Mode::Dynamic;
         match &request.intent {
             Intent::Reconnect { generation, .. } if !is_dynamic => {
@@ -365,8 +368,8 @@ impl Control for GrpcControl {
                     other => other?,
                 };
             let segments = segments_of(started.segments)?;
-            // A lease whose session ended while the answer was on its way is asked for anew, from where the
-            // rank stands; a dynamic rank does that by itself.
+            // If the session ended while the response was in transit, the lease is requested again
+            // from the rank's current position; a dynamic rank does that on its own.
             let is_held = is_dynamic || self.session.shared().current_id() == Some(id);
             let fencing = if is_held { started.fencing } else { 0 };
             let granted = (started.generation, fencing);
@@ -462,7 +465,8 @@ impl Control for GrpcControl {
             ending.retain(|_, told| !told.is_finished());
             ending.insert(key.clone(), told);
         }
-        // Last, so that a start that finds nobody here finds the last word on its way.
+        // Last, so that a start that does not find the rank here finds its final report in
+        // progress.
         let mut ranks = self.lock();
         if ranks.get(&key).is_some_and(|other| Arc::ptr_eq(other, &served)) {
             ranks.remove(&key);
@@ -470,7 +474,7 @@ impl Control for GrpcControl {
     }
 
     fn has_untold(&self) -> bool {
-        // What is locked is being told.
+        // A locked list is being reported.
         let untold =
             |served: &Arc<Served>| served.moves.try_lock().map_or(true, |moves| !moves.is_empty());
         self.lock().values().any(untold) || self.left().values().any(untold)
@@ -487,7 +491,7 @@ impl Control for GrpcControl {
     }
 }
 
-/// The first step that a rank has not consumed when it starts like this.
+/// Returns the first step that a rank has not consumed when it starts in this way.
 fn position(request: &LeaseRequest) -> (u64, u64) {
     match &request.intent {
         Intent::Reconnect { epoch, step, .. } => (*epoch, *step),

@@ -1,5 +1,5 @@
-//! The way to a cluster's coordinators: a list of addresses, who of them leads, retries with backoff,
-//! and errors as the wire says them.
+//! Access to a cluster's coordinators: a list of addresses, the current leader, retries with
+//! backoff, and wire errors.
 
 mod reply;
 mod tour;
@@ -30,59 +30,60 @@ use crate::traced;
 
 pub use self::reply::{CallError, Silence};
 
-/// One attempt of a call may take so long,
+/// Maximum time of one attempt of a call.
 const ATTEMPT: Duration = Duration::from_secs(5);
-/// and where others can be asked only so long at first, so that a leader that hangs costs little; twice
-/// as long after each round that failed, as a cluster may just be slow.
+/// Initial limit of an attempt while other addresses can be tried, so that a hung leader costs
+/// little. It doubles after each failed round, as a cluster may just be slow.
 const ATTEMPT_FIRST: Duration = Duration::from_millis(500);
-/// It is given so many times as long as answers took lately, if that is more: over a long way no answer comes
-/// within the first limit, however often it is asked.
+/// The initial limit is at least this multiple of recent response times: over a long way no answer
+/// arrives within [`ATTEMPT_FIRST`], however often the request is repeated.
 const ATTEMPT_ANSWERS: u32 = 3;
-/// It is given so long even if there is hardly any time left.
+/// Minimum time of an attempt, even if hardly any time is left.
 const ATTEMPT_LEAST: Duration = Duration::from_millis(100);
 
-/// A wait is told from then on.
+/// Time after which a wait is reported.
 const NOTE_AFTER: Duration = Duration::from_millis(300);
 
-/// Waits between rounds: the first, and the longest.
+/// First and longest pause between rounds.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
-/// How often a waiting caller is asked whether it still wants to wait.
+/// Interval at which a waiting caller is asked whether to continue.
 const ASK_EVERY: Duration = Duration::from_millis(50);
 
-/// How long callers wait for a coordinator if nobody says.
+/// Default time that calls wait for a coordinator.
 pub const COORDINATOR_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Addresses that are not listed and were named by coordinators, at most; the oldest is forgotten.
+/// Maximum number of addresses that coordinators named and that are not listed; the oldest is
+/// dropped.
 const LEARNED_MAX: usize = 8;
 
-/// The file that names them may take so long to be read: it may lie on another host.
+/// Maximum time to read the file of addresses: it may be on another host.
 const READ_MAX: Duration = Duration::from_secs(5);
 
-/// Bytes of an answer at most: that of the largest job has a million of them.
+/// Maximum bytes of a response: that of the largest job has a million of them.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
-/// A call's answer to come.
+/// Future response of a call.
 pub type Answer<T> = Pin<Box<dyn Future<Output = Result<Response<T>, Status>> + Send>>;
 
-/// The way to one coordinator.
+/// Channel to one coordinator.
 pub type Wire = InterceptedService<Channel, Bearer>;
 
-/// Both services of one coordinator.
+/// Clients for both services of one coordinator.
 #[derive(Clone, Debug)]
 pub struct Clients {
-    /// What workers need.
+    /// Service for workers.
     pub worker: WorkerServiceClient<Wire>,
-    /// What people ask.
+    /// Service for administration.
     pub admin: AdminServiceClient<Wire>,
 }
 
-/// What to do when there is no coordinator at any address.
+/// Behaviour when there is no coordinator at any address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
-    /// Wait for one to come.
+    /// Wait until one starts.
     Wait,
-    /// Say so at once: people have mistyped an address more often than they wait for a start.
+    /// Fail at once: a mistyped address is more likely than a coordinator that is still starting.
     IfSomebodyIsThere,
 }
 
@@ -99,33 +100,34 @@ struct Inner {
     timeout: Duration,
     credentials: Credentials,
     route: Mutex<Route>,
-    /// The cluster that is expected, or that answered first.
+    /// Id of the expected cluster, or of the first one that answered.
     cluster_id: Mutex<Option<String>>,
 }
 
-/// What is known of the nodes.
+/// Knowledge about the nodes.
 #[derive(Debug, Default)]
 struct Route {
-    /// Where they are; `None`: the file that says it was not read yet.
+    /// Their addresses; `None`: the file of addresses was not read yet.
     found: Option<Found>,
-    /// Who answered last, or is said to lead.
+    /// Node that answered last, or is reported to lead.
     leader: Option<Address>,
-    /// Connections, each made when first needed; listed addresses, and a few that were learned.
+    /// Connections, each created on first use; listed addresses, and a few learned ones.
     known: Vec<(Address, Clients)>,
-    /// Rounds without an answer since the last one.
+    /// Failed rounds since the last answer.
     failed: u32,
-    /// How long answers took lately: the last one, or half as long as was known before that.
+    /// Recent response time: the maximum of the last one and half of the previous value.
     answers_take: Duration,
 }
 
 impl Coordinator {
-    /// The coordinators at `addresses`, one or several with commas, or `@PATH`. Nothing is connected yet.
-    /// - `principal`: who asks, for their logs.
-    /// - `timeout`: how long calls wait for an answer.
-    /// - `cluster_id`: the only cluster that is believed, if one is.
-    /// - `credentials`: what is shown to them.
+    /// Creates a handle for `addresses`: one or several with commas, or `@PATH`. Does not connect
+    /// yet.
+    /// - `principal`: name of the caller, for the coordinators' logs.
+    /// - `timeout`: time that calls wait for an answer.
+    /// - `cluster_id`: the only accepted cluster, if given.
+    /// - `credentials`: presented to the coordinators.
     ///
-    /// # Errors  An address is none.
+    /// # Errors  An address is invalid.
     pub fn new(
         addresses: &str,
         principal: impl Into<String>,
@@ -141,7 +143,7 @@ impl Coordinator {
         Ok(Self::of(place, principal, timeout, cluster_id, credentials))
     }
 
-    /// As [`Coordinator::new`], of what was read already.
+    /// As [`Coordinator::new`], for parsed addresses.
     pub fn of(
         place: impl Into<Whereabouts>,
         principal: impl Into<String>,
@@ -160,37 +162,37 @@ impl Coordinator {
         Self { inner: Arc::new(inner) }
     }
 
-    /// Where they are, as it was said.
+    /// Returns the addresses or the file, as given.
     pub fn whereabouts(&self) -> &Whereabouts {
         &self.inner.place
     }
 
-    /// Where they are; `None`: the file that says it was not read yet.
+    /// Returns the addresses; `None`: the file of addresses was not read yet.
     pub fn addresses(&self) -> Option<Addresses> {
         Some(self.inner.lock().found.as_ref()?.addresses.clone())
     }
 
-    /// How long calls wait for an answer.
+    /// Returns the time that calls wait for an answer.
     pub fn timeout(&self) -> Duration {
         self.inner.timeout
     }
 
-    /// What is shown to them.
+    /// Returns the credentials that are presented to the coordinators.
     pub fn credentials(&self) -> &Credentials {
         &self.inner.credentials
     }
 
-    /// Who answered last, or is said to lead.
+    /// Returns the node that answered last, or is reported to lead.
     pub fn leader(&self) -> Option<Address> {
         self.inner.lock().leader.clone()
     }
 
-    /// The cluster that is expected, or that answered first.
+    /// Returns the id of the expected cluster, or of the first one that answered.
     pub fn cluster_id(&self) -> Option<String> {
         self.inner.cluster_id.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// From now on no other cluster is believed.
+    /// Rejects other clusters from now on.
     pub(crate) fn expect_cluster(&self, id: &str) {
         let mut known = self.inner.cluster_id.lock().unwrap_or_else(PoisonError::into_inner);
         known.get_or_insert_with(|| id.to_owned());
@@ -208,9 +210,9 @@ impl Coordinator {
         })
     }
 
-    /// One round: each address once at most, all with one request id, none for long.
+    /// Makes one round: tries each address at most once, all with one request id and a short limit.
     ///
-    /// # Errors  The refusal; `Retry` if nobody answered.
+    /// # Errors  The refusal; `Retry` if no node answered.
     pub(crate) async fn once<T>(
         &self,
         call: impl Fn(Clients, Option<Context>) -> Answer<T> + Send + Sync,
@@ -239,10 +241,10 @@ impl Coordinator {
         Err(said.to_wire())
     }
 
-    /// Waits for an answer from a thread that may wait, asking round after round with the same request
-    /// id for as long as nobody answers, up to this handle's timeout.
+    /// Waits for an answer from a blocking thread. Repeats rounds with the same request id while no
+    /// node answers, up to this handle's timeout.
     ///
-    /// # Errors  The refusal; `Unreachable` after the timeout; `Retry` if `waiting` gave up.
+    /// # Errors  The refusal; `Unreachable` after the timeout; `Retry` if `waiting` cancels.
     pub(crate) fn call<T: Send + 'static>(
         &self,
         waiting: Waiting<'_>,
@@ -251,8 +253,8 @@ impl Coordinator {
         self.call_longer(Duration::ZERO, waiting, call)
     }
 
-    /// The same for a call whose answer may wait on purpose.
-    /// - `longer`: how long it may.
+    /// As [`Coordinator::call`], for a call whose answer may be delayed on purpose.
+    /// - `longer`: maximum of this delay.
     pub(crate) fn call_longer<T: Send + 'static>(
         &self,
         longer: Duration,
@@ -267,11 +269,11 @@ impl Coordinator {
         })
     }
 
-    /// Waits for an answer from a thread that may wait, as long as this handle's timeout.
-    /// - `attempt_most`: how long an address is given where there is no other to ask.
+    /// Waits for an answer from a blocking thread, up to this handle's timeout.
+    /// - `attempt_most`: maximum time of an attempt if there is no other address to try.
     ///
-    /// # Errors  The refusal; silence after the timeout, or at once as `patience` says; `Retry` if
-    /// `waiting` gave up.
+    /// # Errors  The refusal; [`Silence`] after the timeout, or at once as `patience` requires;
+    /// `Retry` if `waiting` cancels.
     pub fn ask<T: Send + 'static>(
         &self,
         patience: Patience,
@@ -309,7 +311,7 @@ impl Coordinator {
                     return Err(said.into());
                 }
                 let pause = jittered(backoff).min(left);
-                // A timer belongs to the runtime that it is made on.
+                // A timer belongs to the runtime that it is created on.
                 wait(async move { tokio::time::sleep(pause).await }, (&note, begun), waiting)?;
                 backoff = (2 * backoff).min(BACKOFF.1);
                 let (again, unread) = wait(Arc::clone(inner).set_out(), (&note, begun), waiting)?;
@@ -318,7 +320,7 @@ impl Coordinator {
                 continue;
             };
             let answer = call(inner.clients(&address), self.context(&request_id));
-            // What is left is for all that are still to be asked.
+            // The remaining time is shared by all addresses that are still to be tried.
             let limit = inner.attempt_limit(attempt_most) + longer;
             let limit = limit.min(left / tour.left());
             let asked = Instant::now();
@@ -340,7 +342,7 @@ impl Coordinator {
         }
     }
 
-    /// Asks one node only, once: what it knows of itself.
+    /// Asks a single node once, about itself.
     ///
     /// # Errors  It refuses; it does not answer within `limit`.
     pub fn ask_at<T: Send + 'static>(
@@ -361,10 +363,10 @@ impl Coordinator {
         })
     }
 
-    /// Waits for the next message of an answer that is a stream; `None` at its end.
-    /// - `address`: who sends it.
+    /// Waits for the next message of a streamed response; `None` at its end.
+    /// - `address`: node that sends it.
     ///
-    /// # Errors  It breaks off; nothing comes within this handle's timeout.
+    /// # Errors  The stream breaks off; no message arrives within this handle's timeout.
     pub fn next_of<T: Send + 'static>(
         &self,
         address: &Address,
@@ -384,8 +386,8 @@ impl Inner {
         self.route.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A round, and why nobody knows whom to ask, if so. A file that names them is read if it was not yet, or if
-    /// nobody answered where it said: they may have moved.
+    /// Begins a round; also returns why the addresses are unknown, if they are. A file of addresses
+    /// is read on first use, and again after a failed round, as the nodes may have moved.
     async fn set_out(self: Arc<Self>) -> (Tour, Option<String>) {
         let mut unread = None;
         let is_to_read = {
@@ -404,7 +406,7 @@ impl Inner {
             let mut route = self.lock();
             match read {
                 Ok(found) => route.found = Some(found),
-                // What it said before may still be so.
+                // The previous contents may still be valid.
                 Err(_) if route.found.is_some() => {}
                 Err(reason) => unread = Some(reason),
             }
@@ -414,12 +416,13 @@ impl Inner {
         (Tour::new(route.leader.clone(), listed), unread)
     }
 
-    /// The cluster that the file speaks of.
+    /// Returns the cluster id in the file of addresses.
     fn named_cluster(&self) -> Option<String> {
         self.lock().found.as_ref()?.cluster_id.clone()
     }
 
-    /// An address that an old file names may be another cluster's by now: the file will be written anew.
+    /// An address in an old file may belong to another cluster by now: the file will be rewritten,
+    /// so the refusal is worth a retry.
     fn judged(&self, unanswered: Unanswered) -> Unanswered {
         match unanswered {
             Unanswered::Refused(error)
@@ -487,7 +490,7 @@ impl Inner {
         }
     }
 
-    /// A refusal that is about the address says which one.
+    /// Adds the address to a refusal that concerns the address.
     fn refused(&self, address: &Address, mut error: WireError) -> WireError {
         let is_of_address = matches!(error.kind, ErrorKind::WrongCluster | ErrorKind::WrongVersion);
         if is_of_address && !self.is_one() {
@@ -519,7 +522,7 @@ fn connect(address: &Address, credentials: &Credentials) -> Clients {
     }
 }
 
-/// One attempt of what this thread works on now.
+/// Makes one attempt, as part of this thread's current operation.
 fn attempt<T>(
     answer: Answer<T>,
     limit: Duration,
@@ -534,12 +537,12 @@ fn attempt<T>(
     }
 }
 
-/// Between half and the whole, so that many do not come back at once.
+/// Returns between half and all of a pause, so that many clients do not retry at once.
 pub(crate) fn jittered(pause: Duration) -> Duration {
     pause.mul_f64(0.5 + 0.5 * (Uuid::new_v4().as_u128() as u8 as f64 / 255.0))
 }
 
-/// Runs a future on the runtime while asking the caller whether it still wants to wait.
+/// Runs a future on the runtime while asking the caller whether to continue.
 fn wait<T: Send + 'static>(
     future: impl Future<Output = T> + Send + 'static,
     (note, since): (&str, Instant),
@@ -547,13 +550,13 @@ fn wait<T: Send + 'static>(
 ) -> Result<T, ControlError> {
     let (sender, receiver) = sync_channel(1);
     let task = runtime().spawn(async move {
-        // Nobody listens if the caller gave up.
+        // The receiver is gone if the caller cancelled.
         let _ = sender.send(future.await);
     });
     loop {
         match receiver.recv_timeout(ASK_EVERY) {
             Ok(value) => return Ok(value),
-            // What takes a moment only is not worth a word.
+            // A short wait is not reported.
             Err(RecvTimeoutError::Timeout)
                 if waiting(if since.elapsed() > NOTE_AFTER { note } else { "" }) => {}
             Err(_) => {

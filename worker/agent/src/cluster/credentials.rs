@@ -1,4 +1,4 @@
-//! What one shows to coordinators, and which of them one believes.
+//! Credentials that a client presents to coordinators, and the authority by which it verifies them.
 
 use std::fmt;
 use std::fs;
@@ -25,23 +25,25 @@ use tonic::{Request, Status};
 use crate::cluster::address::Address;
 use crate::traced;
 
-/// A token's file is looked at so often at most.
+/// Minimum interval between checks of a token's file.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Files of tokens are smaller.
+/// Maximum size of a token's file, in bytes.
 const FILE_BYTES_MAX: u64 = 4_096;
 
 /// Environment variables, in the order of the fields.
 const ENVIRONMENT: [&str; 3] = ["SHARDFEED_TLS", "SHARDFEED_TOKEN_FILE", "SHARDFEED_TOKEN"];
 
-/// Where credentials are. All of it may be missing: then one talks in the clear, and proves nothing.
+/// Locations of credentials. All are optional: without any, the connection is neither encrypted nor
+/// authenticated.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct CredentialOptions {
-    /// Folder of certificates: `ca.crt`, and one's own `tls.crt` and `tls.key`, if one has them.
+    /// Folder of certificates: `ca.crt`, and the client's own `tls.crt` and `tls.key`, if it has
+    /// them.
     pub tls: Option<PathBuf>,
     /// File with an access token.
     pub token_file: Option<PathBuf>,
-    /// The token itself; a file wins over it.
+    /// The token itself; `token_file` takes precedence.
     pub token: Option<String>,
 }
 
@@ -55,14 +57,14 @@ impl fmt::Debug for CredentialOptions {
 }
 
 impl CredentialOptions {
-    /// As SHARDFEED_TLS, SHARDFEED_TOKEN_FILE and SHARDFEED_TOKEN say.
+    /// Reads SHARDFEED_TLS, SHARDFEED_TOKEN_FILE and SHARDFEED_TOKEN.
     pub fn from_environment() -> Self {
         let [tls, token_file, token] =
             ENVIRONMENT.map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()));
         Self { tls: tls.map(PathBuf::from), token_file: token_file.map(PathBuf::from), token }
     }
 
-    /// What is missing here is taken from there.
+    /// Fills missing options from `other`.
     pub fn or(self, other: Self) -> Self {
         let has_token = self.token_file.is_some() || self.token.is_some();
         let (token_file, token) = match has_token {
@@ -73,7 +75,7 @@ impl CredentialOptions {
     }
 }
 
-/// What one shows to coordinators. Cheap to clone; files are read again when they change.
+/// Credentials of a client. Cheap to clone; files are read again when they change.
 #[derive(Clone, Debug, Default)]
 pub struct Credentials {
     tls: Option<ClientTls>,
@@ -81,9 +83,9 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Reads them.
+    /// Reads the credentials.
     ///
-    /// # Errors  `Denied`: a file, and what is wrong with it.
+    /// # Errors  `Denied`: the file, and its fault.
     pub fn read(options: CredentialOptions) -> Result<Self, WireError> {
         let CredentialOptions { tls, token_file, token } = options;
         let denied = |what: String| WireError::new(ErrorKind::Denied, what);
@@ -104,12 +106,12 @@ impl Credentials {
         Ok(Self { tls, bearer: Bearer { token } })
     }
 
-    /// Whether what is said is secret, and to whom it is said is known.
+    /// True if connections are encrypted and the coordinators are authenticated.
     pub fn has_tls(&self) -> bool {
         self.tls.is_some()
     }
 
-    /// Until when the certificate is good that is shown, if one is.
+    /// Returns the expiry of the client certificate, if there is one.
     pub fn certificate_not_after(&self) -> Option<SystemTime> {
         self.tls.as_ref()?.not_after()
     }
@@ -118,21 +120,21 @@ impl Credentials {
         self.bearer.clone()
     }
 
-    /// The way to an address inside TLS; `None`: in the clear.
+    /// Returns a TLS connector for an address; `None`: connect without TLS.
     pub(super) fn connector(&self, address: &Address) -> Option<Connector> {
         let (tls, address) = (self.tls.clone()?, address.to_string());
         Some(Connector { tls, address })
     }
 }
 
-/// Connects inside TLS.
+/// Connects with TLS.
 #[derive(Clone, Debug)]
 pub(super) struct Connector {
     tls: ClientTls,
     address: String,
 }
 
-/// What a connector gives.
+/// Stream type of a connector.
 type Io = TokioIo<Box<dyn Stream>>;
 
 /// A connection.
@@ -156,7 +158,7 @@ impl Service<Uri> for Connector {
         let Self { tls, address } = self.clone();
         async move {
             let stream = TcpStream::connect(&address).await?;
-            // A request must not wait for more of it; a socket without the option works too.
+            // A request must not wait for more data; a socket without the option works too.
             let _ = stream.set_nodelay(true);
             let stream = tls.connect(&address, stream).await?;
             Ok(TokioIo::new(Box::new(stream) as Box<dyn Stream>))
@@ -165,7 +167,7 @@ impl Service<Uri> for Connector {
     }
 }
 
-/// Puts the access token onto calls, and of which operation they are part.
+/// Adds the access token and the current operation to calls.
 #[derive(Clone, Debug, Default)]
 pub struct Bearer {
     token: Option<Arc<Token>>,
@@ -208,7 +210,7 @@ struct Watched {
 struct Seen {
     looked: Instant,
     stamp: Option<(i64, i64, u64)>,
-    /// What could not be used, and was told of.
+    /// Stamp of an unusable version that was already logged.
     failed: Option<(i64, i64, u64)>,
     header: MetadataValue<Ascii>,
 }
@@ -221,7 +223,8 @@ impl Watched {
         Ok(Self { path, seen })
     }
 
-    /// The current one. A file that is no good any more is told of, and changes nothing.
+    /// Returns the current token. A file that became invalid is logged, and the previous token
+    /// stays in use.
     fn now(&self) -> MetadataValue<Ascii> {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if seen.looked.elapsed() >= LOOK_EVERY {

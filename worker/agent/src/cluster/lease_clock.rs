@@ -1,5 +1,5 @@
-//! The clock by which leases of dynamic jobs are judged. It counts while the host is suspended, as the
-//! coordinator's clock does meanwhile; `std::time::Instant` stands still then.
+//! The clock for leases of dynamic jobs. It also counts while the host is suspended, as the
+//! coordinator's clock does; `std::time::Instant` stops then.
 
 use std::ops::Add;
 use std::time::Duration;
@@ -11,14 +11,14 @@ use rustix::time::{ClockId, clock_gettime};
 pub struct LeaseTime(Duration);
 
 impl LeaseTime {
-    /// This moment.
+    /// Returns the current time.
     pub fn now() -> Self {
         let time = clock_gettime(ClockId::Boottime);
         // The clock starts at 0 and never goes back, and a part of a second is below 1e9.
         Self(Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
     }
 
-    /// Time from `earlier` to this moment; zero if `earlier` is later.
+    /// Returns the time from `earlier` to this moment; zero if `earlier` is later.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)

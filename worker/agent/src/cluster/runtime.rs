@@ -4,10 +4,11 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio::runtime::{Builder, Handle, Runtime};
 
-/// Waiting for the network takes little work; two, so that one that is busy holds nobody up.
+/// Waiting for the network takes little work; with two threads, a busy one does not block other
+/// calls.
 const THREADS: usize = 2;
 
-/// The runtime of this process, made when first asked for.
+/// Returns the runtime of this process, created on first use.
 pub(crate) fn runtime() -> Handle {
     static RUNTIME: Mutex<Option<(u32, Runtime)>> = Mutex::new(None);
     let mut runtime = RUNTIME.lock().unwrap_or_else(PoisonError::into_inner);
@@ -24,7 +25,7 @@ pub(crate) fn runtime() -> Handle {
         .build()
         .expect("the system has threads for the network");
     let handle = made.handle().clone();
-    // After a fork the threads of the parent's runtime are not there: it can only be forgotten.
+    // After a fork the threads of the parent's runtime do not exist, so it must not be dropped.
     std::mem::forget(runtime.replace((process, made)));
     handle
 }

@@ -1,5 +1,6 @@
-//! A worker's session with its coordinator: joins, renews, tells how far ranks are, and hears which
-//! leases are no longer good. Losing the coordinator ends nothing; only its word does.
+//! A worker's session with its coordinator: it joins, renews, reports the progress of ranks, and
+//! is notified when leases end. Losing the connection ends no lease; only an explicit response
+//! does.
 
 mod skipped;
 
@@ -28,30 +29,30 @@ use crate::view::{RankReport, WorkerReport};
 
 use skipped::JobSkips;
 
-/// Until the coordinator says otherwise.
+/// Heartbeat interval until the coordinator sets another.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 
-/// After a definite refusal (wrong cluster, wrong version) it is asked again so often.
+/// Pause before a retry after a definite refusal (wrong cluster, wrong version).
 const REFUSED_PAUSE: Duration = Duration::from_secs(5);
 
-/// Between attempts while it does not answer.
+/// Pause between attempts while no coordinator answers.
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
 
-/// How often somebody who waits for the session is asked whether it still wants to.
+/// Interval at which a caller that waits for the session is asked whether to continue.
 const ASK_EVERY: Duration = Duration::from_millis(50);
 
-/// Who joins.
+/// Description of the worker that joins.
 #[derive(Clone, Debug)]
 pub struct WorkerInfo {
-    /// Its name; unique among live workers.
+    /// Name; unique among live workers.
     pub name: String,
     /// Host that it runs on.
     pub host: String,
-    /// Whether it lives in a trainer's process.
+    /// True if it lives in a trainer's process.
     pub in_process: bool,
     /// Path of its trainer socket; empty without one.
     pub endpoint: String,
-    /// Below which folders and URLs it reads for the cluster, and for other users than its own.
+    /// Folders and URLs below which it reads for the cluster, and for other users than its own.
     pub data_roots: DataRoots,
 }
 
@@ -69,9 +70,9 @@ pub(crate) struct Shared {
     state: Mutex<State>,
     /// The session was joined or refused, or there is something to scan.
     changed: Condvar,
-    /// There is something to tell the coordinator now.
+    /// There is something to report to the coordinator now.
     wake: Notify,
-    /// Held by the heartbeat before which leases are confirmed and corrupt records are reported.
+    /// Held by the heartbeat that confirms leases and reports corrupt records first.
     confirming: AsyncMutex<()>,
 }
 
@@ -80,18 +81,18 @@ struct State {
     id: Option<u64>,
     refused: Option<WireError>,
     ranks: Vec<Arc<Served>>,
-    /// What its threads list and scan, also what the coordinator took back meanwhile.
+    /// Listings and scans of its threads, including those that the coordinator has reassigned.
     scans: Vec<Arc<Running>>,
     has_scans: bool,
     closing: bool,
-    /// The coordinator was told, or could not be.
+    /// The coordinator was notified of leaving, or the attempt failed.
     has_left: bool,
     has_joined: bool,
     heartbeat: Option<Duration>,
     is_lost: bool,
-    /// Trainers are to be handed over to their own processes; that is not taken back.
+    /// Trainers are to be handed over to their own processes; never reset.
     is_draining: bool,
-    /// When the session was last known to live.
+    /// Last time when the session was known to be alive.
     confirmed: Option<Confirmed>,
     heartbeat_took: Option<Duration>,
     /// Corrupt records by job.
@@ -102,27 +103,28 @@ struct State {
 #[derive(Debug)]
 pub(crate) struct Served {
     pub(crate) request: LeaseRequest,
-    /// Which of its control's leases it is.
+    /// Number of this lease among those of its control.
     pub(crate) serial: u64,
     pub(crate) moves: Moves,
     state: Mutex<ServedState>,
-    /// Told what happens to its lease.
+    /// Notifier for the events of its lease.
     bell: Mutex<Option<Bell>>,
 }
 
-/// Moves that were granted for the time being, oldest first; locked while the coordinator is told.
+/// Provisional moves, oldest first; locked while they are reported to the coordinator.
 pub(crate) type Moves = Arc<AsyncMutex<Vec<Moved>>>;
 
-/// A move that was granted while no coordinator answered. Its generation is the one after `from`: so
-/// every rank counts by itself, and so will the coordinator if nobody else moved.
+/// A move that was granted while no coordinator answered. Its generation is the one after `from`:
+/// every rank counts in this way, and the coordinator arrives at the same number if no other rank
+/// moved.
 #[derive(Clone, Debug)]
 pub(crate) struct Moved {
     pub(crate) from: u64,
     pub(crate) epoch: u64,
     pub(crate) segments: Vec<Segment>,
-    /// The coordinator knows of it; where the rank stood when it left may still be to be told.
+    /// The coordinator knows the move; the position in `left` may still be unreported.
     pub(crate) is_told: bool,
-    /// First step that was not consumed when the rank moved on.
+    /// First step that was not consumed when the rank moved on, as (epoch, step).
     pub(crate) left: Option<(u64, u64)>,
 }
 
@@ -134,13 +136,13 @@ pub(crate) struct ServedState {
     pub(crate) epoch: u64,
     pub(crate) step: u64,
     pub(crate) ready: u64,
-    /// Ordinals of the shards that batches on their way are made of.
+    /// Ordinals of the shards of the batches in flight.
     pub(crate) reading: Vec<u32>,
-    /// Where its time went, and when that was told.
+    /// Time breakdown, and the time of its report.
     pub(crate) account: Option<(Account, Instant)>,
-    /// Why the lease is no longer good.
+    /// Reason why the lease is no longer valid.
     pub(crate) verdict: Option<WireError>,
-    /// Why nothing is handed out, if its job is paused.
+    /// Reason why no batches are delivered, if the job is paused.
     pub(crate) paused: Option<String>,
     /// The error with which the rank ends.
     pub(crate) failure: Option<String>,
@@ -182,8 +184,9 @@ impl Served {
         }
     }
 
-    /// The session that it was leased in is gone. A plan goes on as before once a new one confirms
-    /// it; what was granted may be somebody else's, so its trainer starts again from where it stands.
+    /// Handles the end of the session that it was leased in. A deterministic rank continues and is
+    /// confirmed in a new session. Samples granted to a dynamic rank may belong to another rank by
+    /// now, so its trainer restarts from its position.
     fn lapse(&self) {
         let mut state = self.lock();
         match self.request.mode {
@@ -221,7 +224,7 @@ impl Served {
 }
 
 impl Session {
-    /// Joins, and keeps trying to, in the background.
+    /// Joins in the background, with retries.
     pub fn start(coordinator: Coordinator, info: WorkerInfo) -> Self {
         let shared = Arc::new(Shared {
             coordinator,
@@ -236,7 +239,7 @@ impl Session {
         Self { shared }
     }
 
-    /// Leaves the cluster, and waits at most `patience` until the coordinator knows it.
+    /// Leaves the cluster, and waits at most `patience` until the coordinator confirms it.
     pub fn leave(&self, patience: Duration) {
         let mut state = self.shared.lock();
         state.closing = true;
@@ -249,14 +252,14 @@ impl Session {
         &self.shared
     }
 
-    /// Its coordinator.
+    /// Returns the cluster's coordinators.
     pub fn coordinator(&self) -> &Coordinator {
         &self.shared.coordinator
     }
 
-    /// Waits until the coordinator knows this worker.
+    /// Waits until the coordinator has accepted this worker; returns the session id.
     ///
-    /// # Errors  It refuses; `waiting` gave up.
+    /// # Errors  It refuses; `waiting` cancels.
     pub fn id(&self, waiting: Waiting<'_>) -> Result<u64, ControlError> {
         let mut state = self.shared.lock();
         loop {
@@ -278,18 +281,18 @@ impl Session {
         }
     }
 
-    /// Why the coordinator does not take this worker, if it said so.
+    /// Returns why the coordinator refuses this worker, if it does.
     pub(crate) fn refusal(&self) -> Option<WireError> {
         let state = self.shared.lock();
         state.refused.clone().filter(|_| state.id.is_none())
     }
 
-    /// Whether the coordinator wants this worker to hand over what it serves, and leave.
+    /// True if the coordinator wants this worker to hand over its ranks, and leave.
     pub(crate) fn is_draining(&self) -> bool {
         self.shared.lock().is_draining
     }
 
-    /// Waits at most `timeout` until there is something to scan.
+    /// Waits at most `timeout` for something to scan; returns true if there is.
     pub(crate) fn wait_for_scans(&self, timeout: Duration) -> bool {
         let state = self.shared.lock();
         let nothing = |state: &mut State| !(state.has_scans && state.id.is_some());
@@ -298,28 +301,28 @@ impl Session {
         std::mem::take(&mut state.has_scans) && state.id.is_some()
     }
 
-    /// There is something to scan, as far as this process knows.
+    /// Notes that there may be something to scan.
     pub(crate) fn look_for_scans(&self) {
         self.shared.lock().has_scans = true;
         self.shared.changed.notify_all();
     }
 
-    /// What threads of this worker list and scan.
+    /// Returns the listings and scans of this worker's threads.
     pub(crate) fn scans(&self) -> Vec<Arc<Running>> {
         self.shared.lock().scans.clone()
     }
 
-    /// A thread begins to list or scan; heartbeats tell how far it is.
+    /// Adds a listing or scan, whose progress heartbeats report.
     pub(crate) fn add_scan(&self, scan: &Arc<Running>) {
         self.shared.lock().scans.push(Arc::clone(scan));
     }
 
-    /// A thread has ended.
+    /// Removes a listing or scan whose thread has ended.
     pub(crate) fn remove_scan(&self, scan: &Arc<Running>) {
         self.shared.lock().scans.retain(|other| !Arc::ptr_eq(other, scan));
     }
 
-    /// Below which folders and URLs it reads.
+    /// Returns the folders and URLs below which it reads.
     pub(crate) fn data_roots(&self) -> &DataRoots {
         &self.shared.info.data_roots
     }
@@ -338,13 +341,14 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How long what this session was granted may be delivered without a further word.
+    /// Returns the time for which samples granted in this session may be delivered without a
+    /// confirmation.
     pub(crate) fn good_for(&self) -> Duration {
         let now = LeaseTime::now();
         self.lock().confirmed.map_or(Duration::ZERO, |confirmed| confirmed.good_for(now))
     }
 
-    /// What the session knows of itself and of the ranks that are served.
+    /// Returns the state of the session and of the served ranks.
     pub(crate) fn report(&self) -> WorkerReport {
         let state = self.lock();
         let ranks = state.ranks.iter().map(|served| served.report()).collect();
@@ -369,7 +373,7 @@ impl Shared {
         self.lock().id
     }
 
-    /// The session is known to be gone: joins anew.
+    /// Drops a session that is known to have ended, and joins again.
     pub(crate) fn forget(&self, id: u64) {
         let mut state = self.lock();
         if state.id == Some(id) {
@@ -437,9 +441,9 @@ impl Shared {
                 let ttl = Duration::from_millis(joined.ttl_ms);
                 state.confirmed = Some(Confirmed { sent, ttl });
                 (state.refused, state.heartbeat) = (None, Some(heartbeat));
-                // What was there to scan may still be there.
+                // Earlier tasks to scan may still exist.
                 state.has_scans = true;
-                // Leases of an earlier session went with it.
+                // Leases of an earlier session ended with it.
                 for served in &state.ranks {
                     served.lapse();
                 }
@@ -461,20 +465,20 @@ impl Shared {
         }
     }
 
-    /// Sends a heartbeat. The next one is due after the usual pause also if this one is not answered by
-    /// then: a session must not end because answers take long. A late answer counts all the same.
+    /// Sends a heartbeat. If it is not answered within the usual pause, the next one is sent
+    /// anyway, so that slow answers do not end the session. A late answer still counts.
     async fn renew(self: &Arc<Self>, id: u64) -> Duration {
         let heartbeat = self.lock().heartbeat.unwrap_or(HEARTBEAT);
         let renewing = runtime().spawn(Arc::clone(self).renew_once(id));
         match tokio::time::timeout(heartbeat, renewing).await {
             Ok(Ok(pause)) => pause,
-            // It panicked, which was said.
+            // It panicked, which was already logged.
             Ok(Err(_)) => heartbeat,
             Err(_) => Duration::ZERO,
         }
     }
 
-    /// One heartbeat, up to its answer.
+    /// Sends one heartbeat and handles its response.
     /// - Returns the pause before the next one.
     async fn renew_once(self: Arc<Self>, id: u64) -> Duration {
         if let Ok(_alone) = self.confirming.try_lock() {
@@ -523,7 +527,7 @@ impl Shared {
                 self.forget(id);
                 Duration::ZERO
             }
-            // A later one was answered.
+            // A later heartbeat was answered.
             Err(_) if is_overtaken => heartbeat,
             Err(error) if matches!(error.kind, ErrorKind::WrongCluster | ErrorKind::Denied) => {
                 // Another cluster has this address now, or ours does not know us: both may change.
@@ -537,7 +541,7 @@ impl Shared {
         }
     }
 
-    /// Tells how far ranks and scans are, and hears what the coordinator has to say to that.
+    /// Reports the progress of ranks and scans; returns the coordinator's response.
     async fn beat(
         &self,
         session: u64,
@@ -559,7 +563,7 @@ impl Shared {
         beat.await
     }
 
-    /// Asks for the leases that were granted for the time being, or went with an earlier session.
+    /// Requests the leases that are provisional, or ended with an earlier session.
     async fn confirm(&self, id: u64) {
         let ranks = self.lock().ranks.clone();
         for served in ranks {
@@ -588,10 +592,11 @@ impl Shared {
         }
     }
 
-    /// Tells of moves that were made while no coordinator answered, in their order, and where the rank
-    /// stood when it left each generation. What was told is taken off the list.
+    /// Reports moves that were made while no coordinator answered, in order, with the rank's last
+    /// position in each generation. Reported moves are removed from the list.
     ///
-    /// # Errors  `Superseded` if the coordinator does not count them so, or refuses one.
+    /// # Errors  `Superseded` if the coordinator numbers the generations otherwise, or refuses a
+    /// move.
     pub(crate) async fn catch_up(
         &self,
         session: u64,
@@ -647,7 +652,8 @@ impl Shared {
             return;
         };
         while self.report_skipped(session).await {}
-        // Ranks whose trainers read on without this worker: where they stood is known once it has left.
+        // Ranks whose trainers continue without this worker: their positions are reported before it
+        // leaves.
         let ranks = self.lock().ranks.clone();
         if !ranks.is_empty()
             && let Err(error) = self.beat(session, &ranks).await
@@ -666,7 +672,8 @@ impl Shared {
     fn lost(&self, error: &WireError) {
         let mut state = self.lock();
         if !state.is_lost && state.id.is_none() {
-            // Before the first session whoever waits for it is told, and says so in its own way.
+            // Before the first session, the caller that waits for it receives the note and reports
+            // it.
             tracing::warn!(
                 target: "shardfeed_waiting",
                 coordinator = %self.coordinator.whereabouts(), %error, "the coordinator does not answer"
@@ -688,7 +695,7 @@ impl Shared {
     }
 }
 
-/// A definite refusal of a move that was made without the coordinator.
+/// Converts a definite refusal of a provisional move.
 fn not_so(request: &LeaseRequest, generation: u64, error: WireError) -> WireError {
     if matches!(error.kind, ErrorKind::Retry | ErrorKind::Fenced | ErrorKind::Storage) {
         return error;
@@ -702,7 +709,7 @@ fn not_so(request: &LeaseRequest, generation: u64, error: WireError) -> WireErro
     WireError::new(ErrorKind::Superseded, message)
 }
 
-/// Somebody else opened generations in the meantime.
+/// Returns the error for generations that other ranks opened in the meantime.
 fn other_number(request: &LeaseRequest, ours: u64, theirs: u64) -> WireError {
     let LeaseRequest { job, rank, .. } = request;
     let message = format!(
@@ -713,7 +720,7 @@ fn other_number(request: &LeaseRequest, ours: u64, theirs: u64) -> WireError {
     WireError::new(ErrorKind::Superseded, message)
 }
 
-/// A policy, as messages have it.
+/// Converts a policy to its message value.
 fn in_doubt_to(is_drop: bool) -> i32 {
     if is_drop { wire::InDoubt::Drop.into() } else { wire::InDoubt::Redeliver.into() }
 }
@@ -722,7 +729,7 @@ fn ms_of(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A start's request, all but its context.
+/// Creates the request of a start, without its context.
 pub(crate) fn start_message(
     session: u64,
     request: &LeaseRequest,

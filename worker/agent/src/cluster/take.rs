@@ -1,4 +1,4 @@
-//! Grants over gRPC, and how long they count without a word from the coordinator.
+//! Grants over gRPC, and their validity without a confirmation from the coordinator.
 
 use std::time::Duration;
 
@@ -10,19 +10,19 @@ use crate::cluster::control::GrpcControl;
 use crate::cluster::lease_clock::LeaseTime;
 use crate::control::{ControlError, Grant, Lease, Take, Waiting};
 
-/// Part of a session's life that is left as a margin for a clock that runs slower, and for what is on
-/// its way: one in so many, but at least this long, and at most half of it.
+/// Divisor of a session's lifetime that gives the margin for a slower clock and for messages in
+/// transit. The margin is at least [`MARGIN_LEAST`], and at most half of the lifetime.
 const MARGIN_PART: u32 = 5;
 const MARGIN_LEAST: Duration = Duration::from_secs(1);
 
-/// How long a session that lives `ttl` without a word is believed after the last word that was
-/// answered was sent, `age` ago.
+/// Returns the remaining validity of a session with lifetime `ttl`, if its last answered message
+/// was sent `age` ago.
 pub(crate) fn good_for(ttl: Duration, age: Duration) -> Duration {
     let margin = (ttl / MARGIN_PART).max(MARGIN_LEAST.min(ttl / 2));
     (ttl - margin).saturating_sub(age)
 }
 
-/// When a session was last known to live, and how long it does without a word.
+/// Time when the session was last known to be alive, and its lifetime without a confirmation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Confirmed {
     pub(crate) sent: LeaseTime,
@@ -55,7 +55,7 @@ impl GrpcControl {
         let step = match at.0.cmp(&take.epoch) {
             std::cmp::Ordering::Equal => at.1,
             std::cmp::Ordering::Less => 0,
-            // The trainer is beyond it.
+            // The trainer has passed this epoch.
             std::cmp::Ordering::Greater => {
                 return Ok(Grant { first: take.known, ended: true, ..Grant::default() });
             }

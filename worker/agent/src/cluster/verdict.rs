@@ -1,4 +1,4 @@
-//! What a heartbeat's answer says of leases, passed on to whoever serves them.
+//! Decisions about leases in a heartbeat's response, passed on to the ranks' servers.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use shardfeed_proto::coordinator::v1 as wire;
 use crate::cluster::session::Served;
 use crate::control::News;
 
-/// Passes a verdict on to whoever serves that lease.
+/// Passes a verdict on to the server of that lease.
 pub(super) fn judge(ranks: &[Arc<Served>], verdict: &wire::heartbeat_response::Verdict) {
     let Some(lease) = &verdict.lease else {
         return;
@@ -23,7 +23,7 @@ pub(super) fn judge(ranks: &[Arc<Served>], verdict: &wire::heartbeat_response::V
     }
 }
 
-/// Ranks of paused jobs get nothing; those of others go on.
+/// Pauses the ranks of paused jobs and resumes the others.
 pub(super) fn pause(ranks: &[Arc<Served>], pauses: &[wire::heartbeat_response::Pause]) {
     for served in ranks {
         let lease = served.lease();
@@ -41,7 +41,7 @@ pub(super) fn pause(ranks: &[Arc<Served>], pauses: &[wire::heartbeat_response::P
     }
 }
 
-/// A rank shall give back some of what it was granted: it asks what.
+/// Notifies a rank that samples granted to it are revoked; the rank then requests the details.
 pub(super) fn ask_back(ranks: &[Arc<Served>], revocation: &wire::Revocation) {
     let asked = |served: &&Arc<Served>| revocation.lease == Some(served.lease());
     ranks.iter().filter(asked).for_each(|served| served.ring(News::Revoked));

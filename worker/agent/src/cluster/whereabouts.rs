@@ -1,4 +1,4 @@
-//! Where a cluster's coordinators are, as people say it: addresses, or a file that names them.
+//! Endpoints of a cluster's coordinators in options: addresses, or a file that contains them.
 
 use std::fmt;
 use std::fs::File;
@@ -11,50 +11,50 @@ use shardfeed_proto::Endpoint;
 
 use crate::cluster::address::{Address, Addresses};
 
-/// Larger files name no coordinators.
+/// Maximum bytes read of an endpoint file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Before the path of a file.
+/// Prefix of the path of a file.
 const MARK: char = '@';
 
-/// Where a cluster's coordinators are.
+/// Endpoints of a cluster's coordinators.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Written", into = "String")]
 pub enum Whereabouts {
-    /// At these addresses.
+    /// These addresses.
     Listed(Addresses),
-    /// Where a coordinator's endpoint file says, `@PATH`. It is read when it is needed, and again when nobody
-    /// answers where it said.
+    /// A coordinator's endpoint file, `@PATH`. It is read on first use, and again when no node
+    /// answers at its addresses.
     File(PathBuf),
 }
 
-/// As files of options say it.
+/// The form in option files.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Written {
-    /// With commas, or `@PATH`.
+    /// Addresses separated by commas, or `@PATH`.
     Text(String),
-    /// Addresses.
+    /// A list of addresses.
     List(Vec<String>),
 }
 
-/// What is known of a cluster before anybody of it is asked.
+/// Knowledge of a cluster before any of its nodes is contacted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) addresses: Addresses,
-    /// The only cluster that is meant.
+    /// Id of the only accepted cluster.
     pub(crate) cluster_id: Option<String>,
 }
 
 impl Whereabouts {
-    /// The addresses, of a file those that it says now. It waits for the file's disk.
+    /// Returns the addresses; those of a file are read now, which waits for its disk.
     ///
-    /// # Errors  The file cannot be read, or is none.
+    /// # Errors  The file cannot be read, or is not an endpoint file.
     pub fn addresses(&self) -> Result<Addresses, String> {
         Ok(self.find()?.addresses)
     }
 
-    /// The same, with what else a file says.
+    /// As [`Whereabouts::addresses`], with the cluster id of a file.
     pub(crate) fn find(&self) -> Result<Found, String> {
         match self {
             Self::Listed(addresses) => Ok(Found { addresses: addresses.clone(), cluster_id: None }),
@@ -62,9 +62,9 @@ impl Whereabouts {
         }
     }
 
-    /// The same from any folder.
+    /// Returns endpoints that do not depend on the working folder.
     ///
-    /// # Errors  There is no working folder any more.
+    /// # Errors  The working folder no longer exists.
     pub fn absolute(&self) -> io::Result<Self> {
         match self {
             Self::Listed(addresses) => Ok(Self::Listed(addresses.clone())),
@@ -72,7 +72,7 @@ impl Whereabouts {
         }
     }
 
-    /// For sentences: `the coordinator at a:1`.
+    /// Returns a phrase for sentences: `the coordinator at a:1`.
     pub fn named(&self) -> String {
         match self {
             Self::Listed(addresses) => addresses.named(),
@@ -80,7 +80,7 @@ impl Whereabouts {
         }
     }
 
-    /// That nobody answers, as a sentence.
+    /// Returns a sentence that says that no node answers.
     pub(crate) fn are_silent(&self) -> String {
         match self {
             Self::Listed(addresses) if !addresses.is_one() => {
@@ -90,7 +90,7 @@ impl Whereabouts {
         }
     }
 
-    /// What people check when nobody answers.
+    /// Returns the part of the configuration to check when no node answers.
     pub(crate) fn to_check(&self) -> &'static str {
         match self {
             Self::Listed(addresses) if addresses.is_one() => "the address",
@@ -136,7 +136,7 @@ impl From<Address> for Whereabouts {
 impl FromStr for Whereabouts {
     type Err = String;
 
-    /// Addresses with commas between them, or `@PATH`.
+    /// Parses addresses with commas between them, or `@PATH`.
     fn from_str(text: &str) -> Result<Self, String> {
         match text.strip_prefix(MARK) {
             Some("") => Err("write @PATH, the path of a coordinator's --endpoint-file".into()),

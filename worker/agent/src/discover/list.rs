@@ -1,13 +1,13 @@
-//! Lists of files: `@LIST` stands for what the lines of a text name.
+//! Lists of files: `@LIST` expands to the files that the lines of a text name.
 
 use std::path::Path;
 
 use super::LoadError;
 
-/// Bytes of a list at most: a million long paths.
+/// Maximum size of a list in bytes: a million long paths.
 const LIST_BYTES_MAX: u64 = 256 << 20;
 
-/// A pattern as somebody sees it who has another working directory.
+/// Makes a pattern independent of the working directory.
 ///
 /// # Errors  The path is not UTF-8, or there is no working directory.
 pub fn absolute_pattern(pattern: &str) -> Result<String, LoadError> {
@@ -15,7 +15,7 @@ pub fn absolute_pattern(pattern: &str) -> Result<String, LoadError> {
         return Ok(pattern.to_owned());
     }
     let (mark, path) = pattern.strip_prefix('@').map_or(("", pattern), |path| ("@", path));
-    // This keeps what a pattern may say, but not a trailing slash, which names no file.
+    // `absolute` keeps pattern characters, but not a trailing slash, which names no file.
     let path = std::path::absolute(path)
         .map_err(|source| LoadError::Io { file: pattern.to_owned(), source })?;
     let text = path.to_str().map(|path| format!("{mark}{path}"));
@@ -25,9 +25,9 @@ pub fn absolute_pattern(pattern: &str) -> Result<String, LoadError> {
     })
 }
 
-/// The patterns, with the lines of each list in its place.
+/// Replaces each list by its lines.
 ///
-/// # Errors  A list cannot be read, is not in UTF-8, too long, or names nothing.
+/// # Errors  A list cannot be read, is not UTF-8, is too long, or names nothing.
 pub(super) fn with_lists(patterns: &[String]) -> Result<Vec<String>, LoadError> {
     let mut all = Vec::new();
     for pattern in patterns {
@@ -55,7 +55,7 @@ fn lines_of(list: &Path) -> Result<Vec<String>, LoadError> {
             return Ok(line.to_owned());
         }
         let path = folder.join(line);
-        // What stands there is not said: whoever names a list may not be allowed to read it.
+        // The line is not quoted: the user who names a list may not be allowed to read it.
         let text = path.to_str().filter(|_| path.is_file());
         text.map(str::to_owned).ok_or_else(|| bad(format!("line {number} names no file")))
     };

@@ -1,4 +1,4 @@
-//! A rank's list between the thread that asks for more and the one that reads.
+//! A rank's list, shared by the thread that claims and the thread that reads.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,25 +12,26 @@ use crate::dynamic::granted::{Granted, Lapsed, Step, Upcoming};
 use crate::dynamic::pace::Pace;
 use crate::error::LoadError;
 
-/// How often a thread that waits looks whether it shall stop.
+/// Interval at which a waiting thread checks whether to stop.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// A thread that has nothing to ask is woken when it has; this is only for the unforeseen.
+/// Maximum wait of an idle thread: it is normally woken, so this is only a safeguard.
 const IDLE_WAIT: Duration = Duration::from_secs(1);
 
-/// After an answer that said nothing new, and came at once, the next request waits so long.
+/// Pause after an immediate answer without changes.
 const NOTHING_PAUSE: Duration = Duration::from_millis(100);
 
-/// An answer that took at least so long was waited for.
+/// Response time from which an answer counts as delayed on purpose.
 const AT_ONCE: Duration = Duration::from_millis(50);
 
-/// After a request that was not answered.
+/// Pause after a claim without an answer.
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
 
-/// The lookahead grows up to so many times of what it began with, if reading had to wait for grants.
+/// Maximum of the lookahead, as a multiple of its initial value; it grows if reading waits for
+/// grants.
 const LOOKAHEAD_GROWTH_MAX: u64 = 16;
 
-/// What is known of the epoch, and what is to be asked.
+/// State of the epoch, and of the next claim.
 #[derive(Debug)]
 pub(crate) struct Feed {
     state: Mutex<State>,
@@ -40,64 +41,64 @@ pub(crate) struct Feed {
 #[derive(Debug)]
 struct State {
     granted: Granted,
-    /// The epoch before, which ended: what was opened of it stays open.
+    /// The previous epoch, which ended; its steps that were open for delivery stay open.
     before: Option<Granted>,
     batch_size: u64,
-    /// Samples to have granted and not begun; and the most that it grows to.
+    /// Number of samples that should be granted and not begun, and the maximum it grows to.
     lookahead: u64,
     lookahead_max: u64,
     /// Reading waits for more.
     is_waiting: bool,
-    /// Control has something to tell.
+    /// Control has an event to report.
     is_asked: bool,
-    /// The trainer consumed something since the last request.
+    /// The trainer consumed samples since the last claim.
     has_consumed: bool,
-    /// How fast it consumes, and how far the horizon shall be ahead of it.
+    /// Consumption rate, and the required distance of the horizon.
     pace: Pace,
-    /// A batch is ready that lies beyond the horizon.
+    /// A ready batch lies beyond the horizon.
     is_gated: bool,
-    /// Batches that had to wait for the horizon.
+    /// Number of batches that had to wait for the horizon.
     gated: u64,
-    /// No request before then, unless something happens.
+    /// Earliest time of the next claim, unless an event occurs.
     not_before: Option<Instant>,
     error: Option<LoadError>,
-    /// Nothing is asked any more: what was granted and not opened is not delivered.
+    /// No more claims are made; granted steps that are not open are not delivered.
     has_failed: bool,
     stop: bool,
 }
 
-/// What a rank was granted, in samples.
+/// Granted samples of a rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GrantStats {
-    /// Granted and not begun.
+    /// Samples granted and not begun.
     pub granted: u64,
-    /// How many there shall be.
+    /// Target of this number.
     pub lookahead: u64,
-    /// Batches that were ready and had to wait until the coordinator let them be delivered.
+    /// Ready batches that had to wait until the coordinator allowed their delivery.
     pub horizon_waits: u64,
 }
 
-/// Whether a batch may be delivered.
+/// Result of the check whether a batch may be delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Gate {
     /// It lies before the horizon.
     Open,
     /// Not yet.
     Closed,
-    /// The list that it was made of is no longer this rank's; the error that says so comes with a later batch.
+    /// Its list no longer belongs to this rank; a later batch returns the error.
     Never,
-    /// Its epoch has ended, and it was not opened: to leave it out would lose it.
+    /// Its epoch ended before it was opened; skipping it would lose its samples.
     Lost,
 }
 
-/// What comes next, for whoever reads.
+/// Next item to read.
 #[derive(Debug)]
 pub(crate) enum Begun {
     /// A batch, which is begun now.
     Step(Step),
     /// The epoch ended for this rank.
     Ended {
-        /// Steps that it had.
+        /// Steps of the epoch for this rank.
         steps: u64,
     },
 }
@@ -129,8 +130,8 @@ impl Feed {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Goes on to an epoch.
-    /// - `lookahead`: samples to have granted and not begun.
+    /// Continues with an epoch.
+    /// - `lookahead`: target number of samples granted and not begun.
     pub(crate) fn begin_epoch(&self, at: (u64, u64), lookahead: u64) {
         let mut state = self.lock();
         let next = Granted::new(state.batch_size, at);
@@ -144,7 +145,7 @@ impl Feed {
 
     /// Waits for the next batch and begins it.
     ///
-    /// # Errors  What stopped the asking; `Interrupted` when told to stop.
+    /// # Errors  The error that ended the claims; `Interrupted` when stopped.
     pub(crate) fn begin(&self, stop: &AtomicBool) -> Result<Begun, LoadError> {
         let mut state = self.lock();
         loop {
@@ -167,7 +168,7 @@ impl Feed {
         }
     }
 
-    /// Waits at most `timeout` until a step may be delivered: it lies before the horizon.
+    /// Waits at most `timeout` until a step may be delivered: until it lies before the horizon.
     pub(crate) fn await_open(&self, (epoch, step): (u64, u64), timeout: Duration) -> Gate {
         let begun = Instant::now();
         let mut state = self.lock();
@@ -176,7 +177,7 @@ impl Feed {
             let gate = match state.is_open(epoch, step) {
                 true => Some(Gate::Open),
                 false if state.has_failed => Some(Gate::Never),
-                // What was not opened of an epoch that ended will not be.
+                // Steps of an ended epoch that are not open stay closed.
                 false if epoch < state.granted.epoch() => Some(Gate::Lost),
                 false => None,
             };
@@ -200,14 +201,14 @@ impl Feed {
         }
     }
 
-    /// What was granted and not begun.
+    /// Returns the numbers of granted samples.
     pub(crate) fn stats(&self) -> GrantStats {
         let state = self.lock();
         let (granted, lookahead) = (state.granted.rest(), state.lookahead);
         GrantStats { granted, lookahead, horizon_waits: state.gated }
     }
 
-    /// Hears what happens to the lease.
+    /// Returns a notifier that applies the lease's events to this feed.
     pub(crate) fn bell(self: &Arc<Self>) -> Bell {
         let feed = Arc::downgrade(self);
         Bell::new(move |news| {
@@ -230,7 +231,7 @@ impl Feed {
         })
     }
 
-    /// The next request, when it is due; `None` to stop.
+    /// Returns the next claim, when it is due; `None` to stop.
     fn due(&self) -> Option<Take> {
         let mut state = self.lock();
         loop {
@@ -254,8 +255,8 @@ impl Feed {
         }
     }
 
-    /// Whether a request that was sent still says what is to be said. One that gives back is never
-    /// given up: another one after it could be overtaken by it.
+    /// True if a claim in flight is still up to date. A claim that releases samples is never
+    /// cancelled: it could overtake the claim sent after it.
     fn is_current(&self, take: &Take) -> bool {
         let state = self.lock();
         if state.stop {
@@ -264,7 +265,7 @@ impl Feed {
         take.released.is_some() || take.wait.is_zero() || !state.has_news_since(take)
     }
 
-    /// Takes an answer; returns whether to go on.
+    /// Applies an answer; returns true if the claims continue.
     fn answer(&self, take: &Take, took: Duration, answer: Result<Grant, ControlError>) -> bool {
         let mut state = self.lock();
         match answer {
@@ -282,7 +283,7 @@ impl Feed {
                 }
             }
             Err(error) if matches!(error.kind, ErrorKind::Retry | ErrorKind::Unreachable) => {
-                // Given up because there is news, or nobody answers: asked again.
+                // Cancelled because of an event, or not answered: a new claim is sent.
                 if !state.has_news_since(take) {
                     state.not_before = Some(Instant::now() + RETRY_PAUSE);
                 }
@@ -303,13 +304,13 @@ impl Feed {
 }
 
 impl State {
-    /// Whether a step lies before the horizon.
+    /// True if a step lies before the horizon.
     fn is_open(&self, epoch: u64, step: u64) -> bool {
         let mut epochs = [Some(&self.granted), self.before.as_ref()].into_iter().flatten();
         epochs.any(|granted| granted.epoch() == epoch && granted.is_open(step))
     }
 
-    /// Whether something happened since a request that makes another one worth it.
+    /// True if something happened since a claim that justifies another one.
     fn has_news_since(&self, take: &Take) -> bool {
         let is_further = self.granted.started() != take.started || self.has_consumed;
         self.granted.epoch() != take.epoch
@@ -319,7 +320,8 @@ impl State {
     }
 }
 
-/// What was sent and not taken may be somebody else's now.
+/// Returns the error of a lapsed lease: samples that were sent and not taken may belong to another
+/// rank now.
 pub(crate) fn lapsed() -> WireError {
     WireError::new(
         ErrorKind::Fenced,
@@ -327,7 +329,7 @@ pub(crate) fn lapsed() -> WireError {
     )
 }
 
-/// The thread that asks; ends when dropped.
+/// The thread that claims; ends when dropped.
 #[derive(Debug)]
 pub(crate) struct Taker {
     feed: Arc<Feed>,

@@ -16,7 +16,7 @@ use crate::sequence::Outcome;
 use crate::tuning::PREFETCH_START;
 
 impl Planner {
-    /// Epoch after epoch, batch after batch as they are granted, until told to stop.
+    /// Follows the grants, epoch by epoch and batch by batch, until stopped.
     pub(crate) fn follow_grants(&mut self, rank: DynamicRank) -> Result<(), LoadError> {
         let DynamicRank { control, lease, mut groups_of, shuffle, batch_size } = rank;
         let feed = Arc::new(Feed::new(batch_size));
@@ -64,7 +64,7 @@ impl Planner {
         }
     }
 
-    /// A group is read as a lane is, one at a time.
+    /// Returns the shape of an epoch: groups are read like lanes, one at a time.
     fn group_shape(&self, groups: &Groups, shuffle: &Shuffle, batch_size: u64) -> Shape {
         let (files, shuffle) = (self.options.dataset.files(), shuffle.clone());
         let shards = shuffle.interleave.min(files.len() as u64);
@@ -73,8 +73,8 @@ impl Planner {
         Shape { rows: batch_size, lanes: 1, lane_samples, shuffle }
     }
 
-    /// Samples to have granted beyond what was begun: the batches ahead twice, or the beginning of
-    /// the next group.
+    /// Returns the number of samples that should be granted and not begun: twice the batches ahead,
+    /// or the beginning of the next group.
     fn lookahead(&self, groups: &Groups, shape: &Shape) -> u64 {
         let group = groups.samples().div_ceil(groups.count());
         let begins = shape.shuffle.window.saturating_mul(2).min(group);

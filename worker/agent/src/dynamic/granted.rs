@@ -1,5 +1,5 @@
-//! What a rank was granted of one epoch, as far as its worker knows, and how much of it was begun.
-//! Pure: answers go in, batches to read and the next request come out.
+//! Grants of one rank in one epoch, as known to its worker, and the part that was begun.
+//! Pure: answers go in, batches to read and the next claim come out.
 
 use std::time::Duration;
 
@@ -8,7 +8,8 @@ use shardfeed_plan::dynamic::{Piece, RankList};
 use crate::control::{Grant, Take};
 use crate::dynamic::pace;
 
-/// A request may wait so long for something to tell; who hangs costs a rank that waits so much more.
+/// Maximum time that a claim waits for a change to report; a hung coordinator delays a waiting rank
+/// by this much more.
 const WAIT: Duration = Duration::from_secs(1);
 
 /// One rank's part of one epoch.
@@ -16,59 +17,60 @@ const WAIT: Duration = Duration::from_secs(1);
 pub(crate) struct Granted {
     epoch: u64,
     list: RankList,
-    /// The first step that was not begun.
+    /// First step that was not begun.
     step: u64,
     /// Position in the list up to which batches were begun.
     started: u64,
-    /// Whether `started` is known: it follows from the step once the list reaches so far.
+    /// True if `started` is known: it follows from the step once the list is long enough.
     is_placed: bool,
-    /// Whether anything was told.
+    /// True if any answer was received.
     is_told: bool,
-    /// Samples of the list, also those that were not told yet.
+    /// Samples of the list, including those not received yet.
     samples: u64,
     /// Position up to which the trainer consumed.
     consumed: u64,
-    /// Position up to which batches may be delivered, and the version of the list that it counts for.
+    /// Position up to which batches may be delivered, and the version of the list that it applies
+    /// to.
     horizon: u64,
     version: u64,
     ended: bool,
-    /// The list was given back from here on, and that is not known yet.
+    /// Position from which the list was released, until that is acknowledged.
     release: Option<u64>,
-    /// The list as it was before it was told anew from its start.
+    /// The list before it was sent again from its start.
     before: Option<RankList>,
 }
 
-/// What comes next in the list.
+/// Next item of the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Upcoming {
     /// A batch.
     Step(Step),
-    /// More has to be granted first.
+    /// More samples must be granted first.
     Waiting,
-    /// Nothing more in this epoch, which has so many steps for this rank.
+    /// No more samples in this epoch.
     Ended {
-        /// Steps of the whole epoch.
+        /// Steps of the whole epoch for this rank.
         steps: u64,
     },
 }
 
-/// What a batch is made of.
+/// Contents of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Step {
     /// Step of the epoch.
     pub(crate) step: u64,
     /// Its samples, in order.
     pub(crate) pieces: Vec<Piece>,
-    /// The piece of another group that comes next, if it was granted already.
+    /// The next group range of another group, if it was granted already.
     pub(crate) then: Option<Piece>,
 }
 
-/// The list is no longer the one that batches were made of: the lease lapsed in between.
+/// The list differs from the one that batches were made of: the lease lapsed in between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lapsed;
 
 impl Granted {
-    /// Nothing was told of `epoch`, of which `step` is the first step to read.
+    /// Creates an empty list for `epoch`; `step` is the first step to read.
     pub(crate) fn new(batch_size: u64, (epoch, step): (u64, u64)) -> Self {
         Self {
             epoch,
@@ -91,22 +93,23 @@ impl Granted {
         self.epoch
     }
 
-    /// Position up to which batches were begun.
+    /// Returns the position up to which batches were begun.
     pub(crate) fn started(&self) -> u64 {
         self.started
     }
 
-    /// Samples that are known and not begun.
+    /// Returns the number of known samples that are not begun.
     pub(crate) fn rest(&self) -> u64 {
         self.list.samples().saturating_sub(self.started)
     }
 
-    /// Whether a step may be delivered.
+    /// True if a step may be delivered.
     pub(crate) fn is_open(&self, step: u64) -> bool {
         self.list.positions_of(step).is_some_and(|positions| positions.end <= self.horizon)
     }
 
-    /// The trainer consumed everything before a step. Returns how many samples more than was known.
+    /// Records that the trainer consumed everything before a step. Returns the newly consumed
+    /// samples.
     pub(crate) fn consume(&mut self, step: u64) -> u64 {
         let position = self.list.position_of_step(step).filter(|_| self.is_placed);
         let more = position.map_or(0, |position| position.saturating_sub(self.consumed));
@@ -114,13 +117,13 @@ impl Granted {
         more
     }
 
-    /// Whether more shall lie before the horizon than what is left of `ahead`.
+    /// True if the distance to the horizon is below the threshold for `ahead`.
     pub(crate) fn wants_horizon(&self, ahead: u64) -> bool {
         let left = self.horizon.saturating_sub(self.consumed);
         self.is_placed && self.horizon < self.samples && left < pace::low(ahead)
     }
 
-    /// What comes next.
+    /// Returns the next item.
     pub(crate) fn upcoming(&self) -> Upcoming {
         if !self.is_placed {
             return Upcoming::Waiting;
@@ -138,7 +141,7 @@ impl Granted {
         Upcoming::Ended { steps: self.step }
     }
 
-    /// Takes what comes next.
+    /// Takes the next item.
     pub(crate) fn begin(&mut self) -> Upcoming {
         let upcoming = self.upcoming();
         if let Upcoming::Step(step) = &upcoming {
@@ -148,15 +151,15 @@ impl Granted {
         upcoming
     }
 
-    /// Whether all that there is of the list was told.
+    /// True if the whole list was received.
     fn is_complete(&self) -> bool {
         self.is_told && self.before.is_none() && self.list.samples() >= self.samples
     }
 
-    /// The request that is due.
-    /// - `lookahead`: samples that shall be granted and not begun.
-    /// - `ahead`: samples that shall lie between what was consumed and the horizon.
-    /// - `is_asked`: control has something to tell.
+    /// Returns the claim that is due.
+    /// - `lookahead`: target number of samples granted and not begun.
+    /// - `ahead`: target distance in samples between the consumed position and the horizon.
+    /// - `is_asked`: control has an event to report.
     pub(crate) fn due(&self, lookahead: u64, ahead: u64, is_asked: bool) -> Option<Take> {
         let is_short = self.rest() < lookahead && !self.ended;
         let is_told = self.release.is_some() || (self.is_told && !self.is_complete());
@@ -175,7 +178,7 @@ impl Granted {
         })
     }
 
-    /// Takes the answer to a request; returns whether it said anything new.
+    /// Applies the answer to a claim; returns true if it changed anything.
     pub(crate) fn answer(&mut self, asked: &Take, grant: &Grant) -> Result<bool, Lapsed> {
         if asked.epoch != self.epoch {
             return Ok(false);
@@ -189,7 +192,7 @@ impl Granted {
             self.is_told = true;
         }
         if grant.first < asked.known {
-            // Told anew: it must go on from what was begun of it.
+            // The list is sent again: its begun part must be the same.
             let empty = RankList::new(self.list.batch_size(), grant.first_step);
             let known = std::mem::replace(&mut self.list, empty);
             self.before.get_or_insert(known);
@@ -210,13 +213,13 @@ impl Granted {
         Ok(self.seen() != was || self.release.is_some())
     }
 
-    /// What an answer may change.
+    /// Returns the parts of the state that an answer may change.
     fn seen(&self) -> (usize, usize, [bool; 2], u64) {
         let flags = [self.ended, self.is_told];
         (self.list.pieces().len(), self.list.closed().len(), flags, self.horizon)
     }
 
-    /// Gives back what was not begun from a position on.
+    /// Releases the samples that were not begun from a position on.
     fn release(&mut self, from: u64) {
         if !self.is_complete() {
             return;
@@ -224,12 +227,12 @@ impl Granted {
         let kept = from.max(self.started).min(self.list.samples());
         drop(self.list.truncate_to(kept));
         self.samples = kept;
-        // What is granted there next was not opened.
+        // Samples granted there next are not open yet.
         self.horizon = self.horizon.min(kept);
         self.release = Some(kept);
     }
 
-    /// Finds where the first step begins, once the list reaches so far.
+    /// Finds the position of the first step, once the list is long enough.
     fn place(&mut self) -> Result<(), Lapsed> {
         if self.is_placed || self.before.is_some() {
             return Ok(());
@@ -237,7 +240,7 @@ impl Granted {
         if let Some(position) = self.list.position_of_step(self.step) {
             (self.started, self.consumed, self.is_placed) = (position, position, true);
         } else if self.is_complete() && self.ended {
-            // Others consumed the rest, and its lists may be gone.
+            // Other ranks consumed the rest, and its lists may be gone.
             let end = self.list.samples();
             (self.started, self.consumed, self.is_placed) = (end, end, true);
         } else if self.is_complete() {
@@ -246,7 +249,7 @@ impl Granted {
         Ok(())
     }
 
-    /// Whether a list that was told anew is the old one as far as that was begun.
+    /// Checks that a list that was sent again equals the old one in its begun part.
     fn compare(&mut self) -> Result<(), Lapsed> {
         let Some(before) = &self.before else {
             return Ok(());
@@ -261,7 +264,7 @@ impl Granted {
     }
 }
 
-/// What a list begins with, however it is divided in pieces.
+/// Returns the beginning of a list, independent of its division into group ranges.
 fn joined(list: &RankList, end: u64) -> Vec<Piece> {
     let mut joined: Vec<Piece> = Vec::new();
     for piece in list.pieces_in(0..end) {

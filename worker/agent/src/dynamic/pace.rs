@@ -1,37 +1,39 @@
-//! How far the horizon of a rank shall be ahead of its trainer.
+//! The distance of a rank's horizon from its trainer.
 
 use std::time::{Duration, Instant};
 
-/// At its highest rate the trainer does not reach the horizon for so long; when it would, more is asked for.
+/// Time that the trainer needs at its highest rate to consume up to the horizon; when less is left,
+/// the next claim is sent.
 const AHEAD: Duration = Duration::from_millis(2_500);
 
-/// Of what is asked for so much is still ahead when the next request goes out. What lies before the horizon of a
-/// rank that is lost is in doubt, and the others consume it after the grace, so it must not be much more.
+/// Fraction of the requested distance that is still left when the next claim is sent. Samples
+/// before the horizon of a lost rank are in doubt, and other ranks wait for the grace before they
+/// consume them, so the distance must not be much larger.
 const LOW: (u64, u64) = (3, 4);
 
-/// A rate is measured over so much at least: consumption comes in batches.
+/// Minimum period of a rate measurement: consumption comes in batches.
 const MEASURED: Duration = Duration::from_millis(250);
 
-/// See the module. All in samples.
+/// Distance of the horizon, in samples; see the module.
 #[derive(Debug)]
 pub(crate) struct Pace {
     batch_size: u64,
-    /// Highest rate so far, a second.
+    /// Highest rate so far, in samples per second.
     peak: f64,
-    /// What was consumed since then.
+    /// Start of the measurement, and the samples consumed since then.
     since: Option<(Instant, u64)>,
-    /// At least so much ahead; doubled whenever a batch had to wait.
+    /// Minimum distance; doubled whenever a batch had to wait.
     least: u64,
 }
 
 impl Pace {
-    /// A trainer that has consumed nothing: one batch.
+    /// Creates the pace of a trainer that has consumed nothing: one batch.
     pub(crate) fn new(batch_size: u64) -> Self {
         let batch_size = batch_size.max(1);
         Self { batch_size, peak: 0.0, since: None, least: batch_size }
     }
 
-    /// The trainer consumed so much more.
+    /// Records that the trainer consumed `samples` more.
     pub(crate) fn consumed(&mut self, samples: u64, now: Instant) {
         let Some((since, before)) = self.since else {
             self.since = Some((now, 0));
@@ -46,12 +48,12 @@ impl Pace {
         self.since = Some((now, 0));
     }
 
-    /// A batch was ready before the horizon was.
+    /// Records that a batch was ready before the horizon allowed it.
     pub(crate) fn was_late(&mut self) {
         self.least = self.least.saturating_mul(2).min(self.most());
     }
 
-    /// What is known of the rate bounds how much a surprise adds: until a rate is known, a hundred batches.
+    /// Returns the bound of `least`: twice the distance by rate, at least a hundred batches.
     fn most(&self) -> u64 {
         self.by_rate().saturating_mul(2).max(self.batch_size.saturating_mul(100))
     }
@@ -60,7 +62,8 @@ impl Pace {
         (self.peak * AHEAD.as_secs_f64()) as u64
     }
 
-    /// Samples that shall lie between what was consumed and the horizon after a request, in whole batches.
+    /// Returns the distance from the consumed samples to the horizon after a claim, in whole
+    /// batches.
     pub(crate) fn ahead(&self) -> u64 {
         let (low, whole) = LOW;
         let ahead = (self.by_rate().saturating_mul(whole) / low).max(self.least);
@@ -68,7 +71,7 @@ impl Pace {
     }
 }
 
-/// Of so many samples ahead at least so many are left when the next request goes out.
+/// Returns the remaining samples of `ahead` at which the next claim is sent.
 pub(crate) fn low(ahead: u64) -> u64 {
     let (low, whole) = LOW;
     ahead.saturating_mul(low).div_ceil(whole)
@@ -92,7 +95,7 @@ mod tests {
         // A pause does not make it shorter.
         pace.consumed(8, at(60_000));
         assert!(pace.ahead() >= 2_650);
-        // Surprises are bounded.
+        // The growth by late horizons is bounded.
         (0..100).for_each(|_| pace.was_late());
         assert!(pace.ahead() < 2 * 2_850);
     }

@@ -12,13 +12,13 @@ use crate::gather::Gathered;
 use crate::reader::Feed;
 use crate::stream::StreamTools;
 
-/// Reads what one rank is granted of one epoch.
+/// Reads the samples granted to one rank in one epoch.
 #[derive(Debug)]
 pub(crate) struct GroupReader {
     groups: Groups,
     reading: Reading,
     tools: StreamTools,
-    /// The group that is read, and the one whose files are opened already.
+    /// The group that is read, and the next one if its files are already open.
     feeds: VecDeque<(u64, Feed)>,
 }
 
@@ -31,7 +31,7 @@ impl GroupReader {
         Self { groups, reading, tools, feeds: VecDeque::new() }
     }
 
-    /// The rows of a batch, in order.
+    /// Returns the rows of a batch, in order.
     pub(crate) fn rows(&mut self, step: &Step) -> Result<Gathered, LoadError> {
         let mut gathered = Gathered::default();
         for piece in &step.pieces {
@@ -56,7 +56,7 @@ impl GroupReader {
         feed.take(piece.from..piece.to, into)
     }
 
-    /// Opens the files of the group that comes next once those of this one are all in reading.
+    /// Opens the files of the next group once all shards of this one are being read.
     fn prepare(&mut self, then: Option<Piece>) -> Result<(), LoadError> {
         let is_due = match &self.feeds.back() {
             Some((_, feed)) => self.feeds.len() == 1 && feed.is_all_in_reading(),

@@ -18,24 +18,24 @@ use crate::{
     Assignment, CacheChoice, Dataset, EncodedSpec, Plans, Polled, Prefetch, PrefetchOptions,
 };
 
-/// Nothing here takes so long.
+/// More time than any step of these tests takes.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 const BATCH_SIZE: u64 = 4;
 const COUNTS: [u64; 6] = [13, 7, 21, 0, 1, 18];
 
-/// Everything is one rank's, a piece with each request.
+/// Grants everything to one rank, one group range with each claim.
 #[derive(Default)]
 struct Scripted {
     epochs: Mutex<BTreeMap<u64, Epoch>>,
     bell: Mutex<Option<Bell>>,
     groups: Mutex<Option<Arc<Plans>>>,
     identity: Mutex<Option<JobIdentity>>,
-    /// Position that is asked back, once.
+    /// Position of a revocation, which is sent once.
     revoke_from: Mutex<Option<u64>>,
-    /// What was asked back came back as this.
+    /// Position up to which the rank kept its list after the revocation.
     released: Mutex<Option<u64>>,
-    /// No horizon goes beyond this position.
+    /// Maximum position of the horizon.
     horizon_max: Mutex<Option<u64>>,
 }
 
@@ -179,7 +179,7 @@ impl Place {
     }
 }
 
-/// What comes until the epoch ends: the samples of each step.
+/// Returns the samples of each step until the epoch ends.
 fn epoch(prefetch: &mut Prefetch) -> Vec<Vec<Planned>> {
     let (mut batches, begun) = (vec![], Instant::now());
     loop {

@@ -1,4 +1,4 @@
-//! One spec has one encoding and one digest, and an encoding is read back as what was declared.
+//! One spec has one encoding and one digest, and decoding gives the declared spec.
 
 use proptest::collection::{btree_map, vec};
 use proptest::option;
@@ -84,7 +84,7 @@ proptest! {
         let declared = RecordSpec::from(parse);
         let bytes = message(&declared).encode_canonical().unwrap();
         let read = EncodedSpec::decode(&bytes).unwrap();
-        // Equal bytes, because a default may hold a NaN.
+        // Compares bytes, because a default may hold a NaN.
         prop_assert_eq!(message(&read).encode_canonical().unwrap(), bytes);
         prop_assert_eq!(format!("{read:?}"), format!("{declared:?}"));
     }

@@ -1,4 +1,4 @@
-//! A bucket, container or web host, and how to reach it.
+//! A bucket, container or web host, and the way to reach it.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -20,25 +20,25 @@ use super::profile;
 use super::transport::Connector;
 use crate::error::LoadError;
 
-/// Our own clock watches each request, byte by byte.
+/// Timeout that disables that of object_store: each request is watched byte by byte here.
 const NO_TIMEOUT: &str = "1day";
 
-/// Times that credentials are asked for before there are none.
+/// Attempts to get credentials before they count as missing.
 const CREDENTIAL_ATTEMPTS: u32 = 3;
 
 type Checked = Pin<Box<dyn Future<Output = Result<(), object_store::Error>> + Send>>;
 
-/// A bucket that is open.
+/// An open bucket.
 pub(crate) struct Bucket {
     pub(super) scheme: Scheme,
     pub(super) limits: Limits,
-    /// For ranges: what fails is told at once, and tried again by `fetch`.
+    /// For ranges: failures are reported at once, and retried by `fetch`.
     pub(super) reads: Arc<dyn ObjectStore>,
-    /// For lists and looks: small, and tried again by object_store itself.
+    /// For lists and looks: small, and retried by object_store.
     pub(super) lists: Arc<dyn ObjectStore>,
-    /// Requests that may be under way, shared by all buckets.
+    /// Limit of requests in flight, shared by all buckets.
     pub(super) permits: Arc<Semaphore>,
-    /// Asks for credentials, if requests are signed.
+    /// Requests credentials, if requests are signed.
     credentials: Option<Box<dyn Fn() -> Checked + Send + Sync>>,
 }
 
@@ -48,7 +48,7 @@ impl std::fmt::Debug for Bucket {
     }
 }
 
-/// A bucket that is open in a process, and how it was found.
+/// A bucket that is open in a process, and the key by which it is shared.
 struct Known {
     process: u32,
     root: String,
@@ -57,9 +57,9 @@ struct Known {
 }
 
 impl Bucket {
-    /// The bucket of `location`; one for all who use it under the same environment.
+    /// Opens the bucket of `location`, shared by all users under the same environment.
     ///
-    /// # Errors  What the environment says makes no store.
+    /// # Errors  The environment has no valid settings for a store.
     pub(crate) fn open(location: &Location) -> Result<Arc<Self>, LoadError> {
         static KNOWN: Mutex<Vec<Known>> = Mutex::new(Vec::new());
         let (process, root, environment) = (std::process::id(), location.root(), environment());
@@ -71,8 +71,8 @@ impl Bucket {
         if let Some(bucket) = known.iter().find(same).and_then(|known| known.bucket.upgrade()) {
             return Ok(bucket);
         }
-        // Not under the lock: a fork in the meantime would leave it locked in the child. Two who build
-        // at the same time have one each.
+        // Not under the lock: a fork in the meantime would leave it locked in the child. Two
+        // concurrent callers build one bucket each.
         drop(known);
         let bucket = Arc::new(Self::build(location)?);
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -82,7 +82,7 @@ impl Bucket {
 
     fn build(location: &Location) -> Result<Self, LoadError> {
         static TLS: Once = Once::new();
-        // Somebody else's choice is as good.
+        // Another library's choice of provider works too.
         TLS.call_once(|| drop(rustls::crypto::ring::default_provider().install_default()));
         let limits = Limits::from_environment()?;
         let scheme = location.scheme;
@@ -104,7 +104,8 @@ impl Bucket {
         Ok(Self { scheme, limits, reads, lists, permits: permits(limits), credentials })
     }
 
-    /// Sees that there are credentials, which says more than a request without them.
+    /// Checks that there are credentials: the error is more specific than that of a request without
+    /// them.
     ///
     /// # Errors  There are none.
     pub(super) async fn check_credentials(&self, root: &str) -> Result<(), LoadError> {
@@ -129,7 +130,7 @@ impl Bucket {
     }
 }
 
-/// One limit for the process: a fork gets its own.
+/// Returns the limit of requests of this process; a fork gets a separate one.
 fn permits(limits: Limits) -> Arc<Semaphore> {
     static PERMITS: Mutex<Option<(u32, usize, Arc<Semaphore>)>> = Mutex::new(None);
     let mut permits = PERMITS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -144,7 +145,7 @@ fn permits(limits: Limits) -> Arc<Semaphore> {
     made
 }
 
-/// What of the environment decides how a bucket is reached.
+/// Returns a digest of the environment variables that affect access to a bucket.
 fn environment() -> Digest {
     let ours = [
         "AWS_",
@@ -173,7 +174,7 @@ struct Built {
     credentials: Option<Box<dyn Fn() -> Checked + Send + Sync>>,
 }
 
-/// What `fetch` does better itself.
+/// Disables retries, which `fetch` makes.
 fn once() -> RetryConfig {
     RetryConfig { max_retries: 0, ..RetryConfig::default() }
 }

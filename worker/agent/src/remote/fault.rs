@@ -1,4 +1,4 @@
-//! Why a request failed, and what that means: once more, gone, changed, or never.
+//! Classification of failed requests: retry, gone, changed, or permanent.
 
 use std::error::Error as StdError;
 use std::time::{Duration, Instant};
@@ -11,19 +11,19 @@ use super::location::Scheme;
 use super::transport::{Refused, text_of};
 use crate::cluster::coordinator::jittered;
 
-/// Kinds of failure that a message counts at most.
+/// Maximum number of kinds of failure in a message.
 const KINDS_MAX: usize = 4;
 
-/// What a failure means.
+/// Meaning of a failure.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// Once more may help.
+    /// A retry may succeed.
     Passing { reason: String, retry_after: Option<Duration> },
-    /// It is not there.
+    /// The object does not exist.
     Gone,
-    /// It is there, and another one.
+    /// The object exists, but in another version.
     Changed,
-    /// Once more will not help.
+    /// A retry will not succeed.
     Lasting { reason: String, hint: &'static str },
 }
 
@@ -32,7 +32,7 @@ impl Fault {
         Self::Passing { reason: reason.into(), retry_after: None }
     }
 
-    /// What an error of object_store means.
+    /// Classifies an error of object_store.
     pub(super) fn of(scheme: Scheme, error: &Error) -> Self {
         match error {
             Error::NotFound { .. } => return Self::Gone,
@@ -58,20 +58,20 @@ impl Fault {
                     let reason = format!("access is denied{}", refused.text);
                     Self::Lasting { reason, hint: access_hint(scheme) }
                 }
-                // The range is beyond the end of what is there now.
+                // The range is beyond the end of the current object.
                 416 => Self::Changed,
                 _ => Self::Lasting { reason: refused.to_string(), hint: refusal_hint(scheme) },
             };
         }
         match find::<HttpError>(error) {
             Some(http) => Self::passing(deepest(http)),
-            // Headers or a range that make no sense: a proxy's or a server's bad moment.
+            // Invalid headers or an invalid range: a temporary fault of a proxy or a server.
             None => Self::passing(deepest(error)),
         }
     }
 }
 
-/// The first error of this type in a chain.
+/// Returns the first error of this type in a chain.
 fn find<'a, T: StdError + 'static>(error: &'a (dyn StdError + 'static)) -> Option<&'a T> {
     let mut next = Some(error);
     while let Some(error) = next {
@@ -83,7 +83,7 @@ fn find<'a, T: StdError + 'static>(error: &'a (dyn StdError + 'static)) -> Optio
     None
 }
 
-/// What stands at the end of a chain, which says the cause.
+/// Returns the text of a chain's last error, which is the cause.
 pub(super) fn deepest(error: &(dyn StdError + 'static)) -> String {
     let mut last = error;
     while let Some(source) = last.source() {
@@ -92,7 +92,7 @@ pub(super) fn deepest(error: &(dyn StdError + 'static)) -> String {
     last.to_string().chars().filter(|c| !c.is_control()).take(300).collect()
 }
 
-/// What to do when access is denied.
+/// Returns the remedy when access is denied.
 pub(super) fn access_hint(scheme: Scheme) -> &'static str {
     match scheme {
         Scheme::S3 => {
@@ -120,14 +120,14 @@ fn refusal_hint(scheme: Scheme) -> &'static str {
     }
 }
 
-/// The attempts for one thing, and the time that they may take.
+/// Attempts for one object or range, and their time limit.
 #[derive(Debug)]
 pub(super) struct Attempts {
     limits: Limits,
     begun: Instant,
     failed_first: Option<Instant>,
     failures: u32,
-    /// Reasons, and how often each was met.
+    /// Reasons, and the number of failures for each.
     reasons: Vec<(String, u32)>,
     pause: Duration,
 }
@@ -138,7 +138,7 @@ impl Attempts {
         Self { limits, begun, failed_first: None, failures: 0, reasons: vec![], pause: PAUSE.0 }
     }
 
-    /// One more has failed; returns how long to wait before the next, or `None` if the time is up.
+    /// Records a failure; returns the pause before the next attempt, or `None` if the time is up.
     pub(super) fn failed(
         &mut self,
         reason: String,
@@ -155,12 +155,12 @@ impl Attempts {
         (since + pause < self.limits.retry).then_some(pause)
     }
 
-    /// Attempts that failed.
+    /// Returns the number of failed attempts.
     pub(super) fn failures(&self) -> u32 {
         self.failures
     }
 
-    /// What was tried, for people.
+    /// Returns a human-readable summary of the attempts.
     pub(super) fn told(&self) -> String {
         let reasons = self.reasons.iter().rev().take(KINDS_MAX);
         let reasons: Vec<_> =
@@ -177,7 +177,7 @@ impl Attempts {
     }
 }
 
-/// What to do when a store does not answer in its time.
+/// Remedy when a store does not answer in time.
 pub(super) const PATIENCE_HINT: &str = "check the network, the endpoint and the store's state; \
      SHARDFEED_STORE_RETRY_SECONDS says how long is tried";
 

@@ -1,4 +1,4 @@
-//! One range of an object: asked for until all of it came, or its time is up.
+//! One range of an object: requested until it is complete, or its time is up.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,32 +23,32 @@ use super::runtime::runtime;
 use crate::blocks::{BLOCK_BYTES, BlockCache, BlockKey};
 use crate::error::LoadError;
 
-/// How often a wait looks whether it is still wanted.
+/// Interval at which a wait checks whether it is still needed.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// What talking to stores costs, shared by everything that reads for one loader.
+/// Counters of requests to stores, shared by all readers of one loader.
 #[derive(Debug, Default)]
 pub(crate) struct RemoteCounters {
-    /// Requests for ranges that were made.
+    /// Requests made for ranges.
     pub(crate) requests: AtomicU64,
-    /// Of these, those that were made again after one failed.
+    /// Retries among them.
     pub(crate) retries: AtomicU64,
-    /// Bytes that came.
+    /// Bytes received.
     pub(crate) bytes: AtomicU64,
-    /// Bytes that were on this host's disk.
+    /// Bytes read from this host's disk cache.
     pub(crate) cached_bytes: AtomicU64,
 }
 
-/// What talking to stores has cost so far.
+/// Requests to stores so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RemoteStats {
     /// Requests for ranges.
     pub requests: u64,
-    /// Of these, those that were made again after one failed.
+    /// Retries among them.
     pub retries: u64,
-    /// Bytes that came.
+    /// Bytes received.
     pub bytes: u64,
-    /// Bytes that were on this host's disk instead.
+    /// Bytes read from this host's disk cache instead.
     pub cached_bytes: u64,
 }
 
@@ -64,7 +64,7 @@ impl RemoteCounters {
     }
 }
 
-/// How the objects of a bucket are reached.
+/// Access to the objects of a bucket.
 #[derive(Clone, Debug)]
 pub(crate) struct Reach {
     bucket: Arc<Bucket>,
@@ -73,9 +73,9 @@ pub(crate) struct Reach {
 }
 
 impl Reach {
-    /// - `url`: of anything in the bucket.
+    /// - `url`: of any object in the bucket.
     ///
-    /// # Errors  No URL, or what the environment says makes no store.
+    /// # Errors  The URL is invalid, or the environment has no valid settings for a store.
     pub(crate) fn open(
         url: &str,
         counters: Arc<RemoteCounters>,
@@ -85,7 +85,7 @@ impl Reach {
         Ok(Self { bucket, counters, blocks })
     }
 
-    /// # Errors  No URL that a store has a place for.
+    /// # Errors  The URL is invalid, or its key is.
     pub(crate) fn object(
         &self,
         url: &str,
@@ -96,7 +96,7 @@ impl Reach {
     }
 }
 
-/// An object as it was when it was indexed.
+/// An object in the version that was indexed.
 #[derive(Debug)]
 pub(crate) struct RemoteObject {
     reach: Reach,
@@ -105,7 +105,7 @@ pub(crate) struct RemoteObject {
     stamp: ChangeStamp,
 }
 
-/// A range under way; given up when dropped.
+/// A range in flight; cancelled when dropped.
 #[derive(Debug)]
 pub(crate) struct Pending {
     pub(super) range: Range<u64>,
@@ -114,7 +114,7 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    /// Waits for it while somebody waits for us.
+    /// Waits for the range until `stop` is set.
     pub(crate) fn wait(&self, stop: &AtomicBool) -> Result<Bytes, LoadError> {
         loop {
             match self.result.recv_timeout(LOOK_EVERY) {
@@ -141,18 +141,19 @@ impl RemoteObject {
     }
 
     /// Starts to fetch a range.
-    /// - `stop`: once set nothing more is asked for, so that a loader that closes ends quietly.
+    /// - `stop`: once set, no more requests are made, so that a loader that closes ends without
+    ///   errors.
     pub(crate) fn begin(self: &Arc<Self>, range: Range<u64>, stop: &Stop) -> Pending {
         let (sender, result) = bounded(1);
         let (object, wanted, stop) = (Arc::clone(self), range.clone(), Arc::clone(stop));
         let task = runtime().spawn(async move {
-            // Nobody waits for it any more when the loader moved elsewhere.
+            // The receiver is gone if the loader moved elsewhere.
             let _ = sender.send(object.get(wanted, &stop).await);
         });
         Pending { range, result, task }
     }
 
-    /// A range, from this host's disk where it is kept there.
+    /// Returns a range, from this host's disk cache where possible.
     async fn get(&self, range: Range<u64>, stop: &Stop) -> Result<Bytes, LoadError> {
         let Some(blocks) = &self.reach.blocks else {
             return self.fetch(range, stop).await;
@@ -194,7 +195,7 @@ impl RemoteObject {
         Ok(Bytes::from(all).slice(from..until))
     }
 
-    /// Where blocks are in the file.
+    /// Returns the range of bytes of blocks in the file.
     fn span(&self, blocks: Range<u64>) -> Range<u64> {
         blocks.start * BLOCK_BYTES..(blocks.end * BLOCK_BYTES).min(self.stamp.size_bytes)
     }
@@ -217,7 +218,7 @@ impl RemoteObject {
             let mut fault = self.attempt(&range, &mut got).await;
             drop(permit);
             if let Err(Fault::Changed) = fault {
-                // An answer may also make no sense.
+                // A response may also be inconsistent.
                 fault = Err(match look(&self.reach.bucket, &self.path).await {
                     Ok(now) if now == self.stamp => {
                         Fault::passing("an answer about another object or range")
@@ -243,7 +244,7 @@ impl RemoteObject {
         }
     }
 
-    /// Asks once for what is missing at the end of `got`.
+    /// Makes one request for the bytes that are missing at the end of `got`.
     async fn attempt(&self, range: &Range<u64>, got: &mut Vec<u8>) -> Result<(), Fault> {
         let limits = self.reach.bucket.limits;
         let wanted = (range.end - range.start) as usize;
@@ -277,8 +278,8 @@ impl RemoteObject {
         Ok(())
     }
 
-    /// What a store shall compare before it sends anything. A weak tag never compares equal there;
-    /// what answers is compared here in any case.
+    /// Returns the condition that a store checks before it sends data. A weak tag never matches
+    /// there; the response is compared here in any case.
     fn condition(&self) -> Option<String> {
         self.stamp.etag.clone().filter(|etag| !etag.starts_with("W/"))
     }

@@ -1,4 +1,4 @@
-//! A remote file, read at any place and ahead where it is read in order.
+//! A remote file: random access, and read-ahead for sequential reads.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,26 +12,26 @@ use shardfeed_tfrecord::ReadAt;
 use super::fetch::{Pending, RemoteObject};
 use crate::error::LoadError;
 
-/// A read elsewhere that is not longer than this is made alone, without reading ahead behind it.
+/// Maximum bytes of a non-sequential read that is made alone, without reading ahead after it.
 const ALONE_BYTES: usize = 64 << 10;
 
-/// What one more request costs in bandwidth: about 40 ms at 100 MB/s.
+/// Bandwidth cost of an additional request: about 40 ms at 100 MB/s.
 const STEP_OVER_BYTES: u64 = 4 << 20;
 
-/// Whether nobody waits any more.
+/// Flag that is set when the results are no longer needed.
 pub(crate) type Stop = Arc<AtomicBool>;
 
-/// A remote file in reading.
+/// A remote file being read.
 #[derive(Debug)]
 pub(crate) struct RemoteFile {
     object: Arc<RemoteObject>,
     /// Bytes of one request.
     block_bytes: u64,
-    /// Requests under way at most.
+    /// Maximum number of requests in flight.
     ahead: usize,
-    /// Bytes in hand, and where they start.
+    /// Current bytes, and their offset.
     current: (u64, Bytes),
-    /// Ranges that follow each other and, if they were not a single one, what is in hand.
+    /// Contiguous ranges in flight; they follow the current bytes, unless a range was skipped.
     pending: VecDeque<Pending>,
     stop: Stop,
 }
@@ -55,7 +55,7 @@ impl RemoteFile {
         self.top_up();
     }
 
-    /// Reads at most `out.len()` bytes at `offset`; 0 at the end of the file.
+    /// Reads at most `out.len()` bytes at `offset`; returns 0 at the end of the file.
     pub(crate) fn read(&mut self, out: &mut [u8], offset: u64) -> Result<usize, LoadError> {
         let size = self.object.size_bytes();
         if offset >= size || out.is_empty() {
@@ -72,7 +72,7 @@ impl RemoteFile {
             }
             match self.pending.pop_front() {
                 Some(pending) if pending.range.contains(&offset) => self.take(&pending)?,
-                // What is stepped over was on its way already.
+                // The skipped range was in flight already.
                 Some(pending)
                     if pending.range.end <= offset
                         && self.pending.back().is_some_and(|last| offset < last.range.end) => {}
@@ -81,7 +81,7 @@ impl RemoteFile {
         }
     }
 
-    /// What is in hand from `offset` on.
+    /// Returns the current bytes from `offset` on.
     fn in_hand(&self, offset: u64) -> Option<&[u8]> {
         let (start, bytes) = &self.current;
         let from = usize::try_from(offset.checked_sub(*start)?).ok()?;
@@ -99,7 +99,7 @@ impl RemoteFile {
         Ok(())
     }
 
-    /// Reads elsewhere than ahead.
+    /// Reads at an offset that is not being read ahead.
     fn jump(&mut self, count: usize, offset: u64) -> Result<(), LoadError> {
         self.pending.clear();
         if count > ALONE_BYTES {
@@ -112,7 +112,7 @@ impl RemoteFile {
         Ok(())
     }
 
-    /// Asks for what follows, up to the number of requests that may be under way.
+    /// Requests the ranges that follow, up to the number of requests in flight.
     fn top_up(&mut self) {
         let size = self.object.size_bytes();
         while self.pending.len() < self.ahead.max(1) {
@@ -124,7 +124,8 @@ impl RemoteFile {
         }
     }
 
-    /// A block from `start` on; blocks end at multiples of their size, wherever reading began.
+    /// Returns the block from `start` on; blocks end at multiples of their size, wherever reading
+    /// began.
     fn block_at(&self, start: u64, size: u64) -> Range<u64> {
         let end = (start / self.block_bytes + 1) * self.block_bytes;
         start..end.min(size)

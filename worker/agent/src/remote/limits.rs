@@ -1,22 +1,22 @@
-//! How long and how much: the bounds of talking to stores, from the environment.
+//! Limits for access to stores, from the environment.
 
 use std::ffi::OsStr;
 use std::time::Duration;
 
 use crate::error::LoadError;
 
-/// Requests under way at once in this process, whatever their number of streams.
+/// Maximum number of requests in flight in this process, independent of its number of streams.
 const REQUESTS: usize = 64;
-/// Time for one range from its first failure on.
+/// Maximum time for one range after its first failure.
 const RETRY_SECONDS: f64 = 120.0;
-/// Time without a byte after which a request is given up and made again.
+/// Time without a byte after which a request is cancelled and repeated.
 const STALL_SECONDS: f64 = 15.0;
 
-/// The first pause after a failure, and the longest.
+/// First and longest pause after a failure.
 pub(super) const PAUSE: (Duration, Duration) =
     (Duration::from_millis(100), Duration::from_secs(15));
 
-/// A server may ask for a longer pause than ours, up to this.
+/// Maximum pause that a server may request.
 pub(super) const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -27,7 +27,7 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// # Errors  A variable that says no positive number.
+    /// # Errors  A variable that is not a positive number below a million.
     pub(crate) fn from_environment() -> Result<Self, LoadError> {
         let requests = number("SHARDFEED_STORE_REQUESTS", REQUESTS as f64)?;
         let seconds = |name, default| number(name, default).map(Duration::from_secs_f64);

@@ -1,4 +1,4 @@
-//! Which files there are, and how they look.
+//! Lists of remote files, and their change stamps.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -17,22 +17,22 @@ use super::location::Location;
 use super::runtime::runtime;
 use crate::error::LoadError;
 
-/// How often it is asked whether anybody still waits.
+/// Interval at which the caller is asked whether to continue.
 const ASK_EVERY: Duration = Duration::from_millis(50);
 
-/// Looks at single files that are under way at once.
+/// Maximum number of concurrent requests for change stamps.
 const LOOKS: usize = 64;
 
-/// Files of one range in braces at most: more is a slip of the hand.
+/// Maximum number of files of one range in braces: more is probably a mistake.
 const RANGE_MAX: u64 = 1_000_000;
 
-/// Asked now and then whether to go on.
+/// Callback that is called now and then; `false` cancels.
 pub(crate) type GoOn<'a> = &'a mut dyn FnMut() -> bool;
 
-/// A remote file as it was found: its URL and how it looks.
+/// URL and change stamp of a remote file.
 pub(crate) type Seen = (String, ChangeStamp);
 
-/// The remote files that `pattern` names.
+/// Returns the remote files that `pattern` names.
 ///
 /// # Errors  There are none; the store refuses or does not answer; `Interrupted`.
 pub(crate) fn find(pattern: &str, go_on: GoOn<'_>) -> Result<Vec<Seen>, LoadError> {
@@ -58,7 +58,8 @@ pub(crate) fn find(pattern: &str, go_on: GoOn<'_>) -> Result<Vec<Seen>, LoadErro
     Ok(matched)
 }
 
-/// How remote files look now, in the order of `urls`, which are of one bucket or host.
+/// Returns the current change stamps of remote files, in the order of `urls`, which are of one
+/// bucket or host.
 ///
 /// # Errors  As [`find`].
 pub(crate) fn stamps(urls: &[String], go_on: GoOn<'_>) -> Result<Vec<Seen>, LoadError> {
@@ -84,17 +85,18 @@ pub(crate) fn stamps(urls: &[String], go_on: GoOn<'_>) -> Result<Vec<Seen>, Load
     })
 }
 
-/// How an object looks now.
+/// Returns the current change stamp of an object.
 pub(super) async fn look(bucket: &Bucket, path: &StorePath) -> Result<ChangeStamp, Fault> {
     let meta = bucket.lists.head(path).await;
     meta.map(|meta| stamp_of(&meta)).map_err(|error| Fault::of(bucket.scheme, &error))
 }
 
-/// A store's own name for a content says all; without one size and time have to do, and stores tell
-/// parts of seconds in lists only.
+/// Returns the change stamp of an object's metadata. An ETag identifies the contents; without one,
+/// size and time are used, and the time without fractions of seconds, which stores report in lists
+/// only.
 pub(super) fn stamp_of(meta: &ObjectMeta) -> ChangeStamp {
     let etag = meta.e_tag.as_deref().filter(|etag| !etag.is_empty());
-    // Azure quotes it in headers and not in lists.
+    // Azure quotes it in headers but not in lists.
     let etag = etag.map(|etag| match etag.ends_with('"') {
         true => etag.to_owned(),
         false => format!("\"{etag}\""),
@@ -119,7 +121,7 @@ fn told(url: &str, fault: Fault) -> LoadError {
     }
 }
 
-/// Lists what a pattern of a bucket matches.
+/// Lists the objects that a pattern matches.
 fn list(location: &Location, pattern: &str, go_on: GoOn<'_>) -> Result<Vec<Seen>, LoadError> {
     let options = MatchOptions {
         case_sensitive: true,
@@ -133,7 +135,7 @@ fn list(location: &Location, pattern: &str, go_on: GoOn<'_>) -> Result<Vec<Seen>
     let literal = parts.iter().take_while(|part| !is_wild(part)).count();
     let folder = Location { key: parts[..literal].join("/"), ..location.clone() };
     let prefix = (literal > 0).then(|| folder.store_path()).transpose()?;
-    // Below a folder all is listed, unless the folder itself is all that is meant.
+    // Only if the pattern is confined to one folder, that folder is listed without those below it.
     let flat = literal + 1 == parts.len() && !parts[literal].contains("**");
     let bucket = Bucket::open(location)?;
     let (root, url) = (location.root(), pattern.to_owned());
@@ -164,7 +166,7 @@ fn list(location: &Location, pattern: &str, go_on: GoOn<'_>) -> Result<Vec<Seen>
     })
 }
 
-/// Web servers list nothing: a range in braces stands for its numbers.
+/// Expands ranges in braces to their numbers, as web servers list nothing.
 fn expand(pattern: &str) -> Result<Vec<String>, LoadError> {
     let refused = |why: &str| LoadError::NotFound(format!("{pattern}: {why}"));
     if pattern.contains(['*', '?', '[']) {
@@ -194,14 +196,14 @@ fn expand(pattern: &str) -> Result<Vec<String>, LoadError> {
     Ok(names.flat_map(|name| behind.iter().map(move |rest| format!("{name}{rest}"))).collect())
 }
 
-/// Waits for the network while asking whether anybody still waits.
+/// Waits for the network while asking the caller whether to continue.
 fn wait<T: Send + 'static>(
     go_on: GoOn<'_>,
     work: impl Future<Output = Result<T, LoadError>> + Send + 'static,
 ) -> Result<T, LoadError> {
     let (sender, receiver) = bounded(1);
     let task = runtime().spawn(async move {
-        // Nobody listens if the caller gave up.
+        // The receiver is gone if the caller cancelled.
         let _ = sender.send(work.await);
     });
     loop {
@@ -224,7 +226,7 @@ mod tests {
 
     use super::*;
 
-    /// A web server that gives everybody this answer.
+    /// Starts a web server that answers every request in this way.
     fn server(answer: &'static str) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();

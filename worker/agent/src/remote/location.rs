@@ -1,4 +1,4 @@
-//! Where a remote file is: `scheme://authority/key`.
+//! URLs of remote files: `scheme://authority/key`.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use object_store::path::Path as StorePath;
 
 use crate::error::LoadError;
 
-/// A kind of store.
+/// Kind of store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scheme {
     S3,
@@ -16,17 +16,17 @@ pub(crate) enum Scheme {
     Https,
 }
 
-/// A remote file, folder or pattern.
+/// URL of a remote file, folder or pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Location {
     pub(crate) scheme: Scheme,
     /// Bucket, container, or host and port.
     pub(crate) authority: String,
-    /// What stands behind it, without the first slash.
+    /// Rest of the URL, without the first slash.
     pub(crate) key: String,
 }
 
-/// Whether a path is the URL of something that is not in the file system.
+/// True if a path is the URL of something that is not in the file system.
 pub(crate) fn is_remote(path: &Path) -> bool {
     path.to_str().is_some_and(|text| text.contains("://"))
 }
@@ -42,14 +42,14 @@ impl Scheme {
         }
     }
 
-    /// Whether it is a plain web server, which lists nothing.
+    /// True if it is a plain web server, which lists nothing.
     pub(crate) fn is_web(self) -> bool {
         matches!(self, Self::Http | Self::Https)
     }
 }
 
 impl Location {
-    /// # Errors  No URL of a store that is known.
+    /// # Errors  The URL is invalid, or its scheme is unknown.
     pub(crate) fn parse(url: &str) -> Result<Self, LoadError> {
         let refused = |why: &str| LoadError::NotFound(format!("{url}: {why}"));
         let (scheme, rest) =
@@ -80,19 +80,19 @@ impl Location {
         Ok(Self { scheme, authority: authority.to_owned(), key: key.to_owned() })
     }
 
-    /// The bucket or host alone.
+    /// Returns the URL of the bucket or host.
     pub(crate) fn root(&self) -> String {
         format!("{}://{}", self.scheme.name(), self.authority)
     }
 
-    /// All of it.
+    /// Returns the complete URL.
     pub(crate) fn url(&self) -> String {
         format!("{}/{}", self.root(), self.key)
     }
 
-    /// The key as stores take it.
+    /// Returns the key in the form for stores.
     ///
-    /// # Errors  A key that has no place in one: empty parts, `.` or `..`.
+    /// # Errors  The key is invalid: it has empty parts, `.` or `..`.
     pub(crate) fn store_path(&self) -> Result<StorePath, LoadError> {
         let refused = |error| LoadError::NotFound(format!("{}: {error}", self.url()));
         match self.scheme.is_web() {
@@ -102,7 +102,7 @@ impl Location {
     }
 }
 
-/// The deepest folder that holds all of `urls`, which are of one bucket or host.
+/// Returns the deepest folder that contains all of `urls`, which must be of one bucket or host.
 ///
 /// # Errors  They are not.
 pub(crate) fn common_root(urls: &[&str]) -> Result<String, LoadError> {

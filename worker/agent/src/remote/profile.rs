@@ -1,10 +1,11 @@
-//! The keys of `AWS_PROFILE`: what `aws configure` writes. object_store knows the other sources.
+//! The credentials of `AWS_PROFILE`, as `aws configure` writes them. object_store reads the other
+//! sources.
 
 use std::path::PathBuf;
 
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 
-/// What a profile says of a store.
+/// Settings of a profile for a store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Profile {
     key: Option<String>,
@@ -14,7 +15,7 @@ pub(super) struct Profile {
     endpoint: Option<String>,
 }
 
-/// The profile that `AWS_PROFILE` names, else `default`, if it has keys.
+/// Returns the profile that `AWS_PROFILE` names, else `default`, if it has keys.
 pub(super) fn from_environment() -> Option<Profile> {
     let set = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
     let name = set("AWS_PROFILE").unwrap_or_else(|| "default".into());
@@ -33,7 +34,7 @@ pub(super) fn from_environment() -> Option<Profile> {
 }
 
 impl Profile {
-    /// Takes what a section of an ini file says.
+    /// Reads the settings in a section of an ini file.
     fn read(&mut self, text: &str, section: &str) {
         let mut inside = false;
         for line in text.lines().map(str::trim) {
@@ -53,7 +54,7 @@ impl Profile {
         }
     }
 
-    /// Keys together; region and endpoint where the environment says none.
+    /// Applies the keys; the region and the endpoint only where the environment sets none.
     pub(super) fn apply(self, mut builder: AmazonS3Builder) -> AmazonS3Builder {
         use AmazonS3ConfigKey::{AccessKeyId, Endpoint, Region, SecretAccessKey, Token};
         let Self { key, secret, token, region, endpoint } = self;

@@ -1,17 +1,17 @@
-//! The threads that wait for object stores: others than those for the coordinator, whose heartbeats
-//! must not wait behind the decryption of data.
+//! The threads that wait for object stores. They are separate from those for the coordinator, whose
+//! heartbeats must not wait for the decryption of data.
 
 use std::sync::{Mutex, PoisonError};
 
 use tokio::runtime::{Builder, Handle, Runtime};
 
-/// Decrypting takes a core for about a gigabyte per second; two are as much as a host's network gives.
+/// Decryption takes one core for about 1 GB/s; two threads saturate a host's network.
 const THREADS: usize = 2;
 
-/// Reads and writes of cached blocks at once: they wait for a disk.
+/// Maximum number of concurrent reads and writes of cached blocks: they wait for a disk.
 const DISK_THREADS: usize = 8;
 
-/// The runtime of this process, made when first asked for.
+/// Returns the runtime of this process, created on first use.
 pub(super) fn runtime() -> Handle {
     static RUNTIME: Mutex<Option<(u32, Runtime)>> = Mutex::new(None);
     let mut runtime = RUNTIME.lock().unwrap_or_else(PoisonError::into_inner);
@@ -29,7 +29,7 @@ pub(super) fn runtime() -> Handle {
         .build()
         .expect("the system has threads for the network");
     let handle = made.handle().clone();
-    // After a fork the threads of the parent's runtime are not there: it can only be forgotten.
+    // After a fork the threads of the parent's runtime do not exist, so it must not be dropped.
     std::mem::forget(runtime.replace((process, made)));
     handle
 }

@@ -1,4 +1,4 @@
-//! HTTP under object_store: it keeps what a refusal said, which object_store drops.
+//! HTTP transport for object_store that keeps the contents of refusals, which object_store drops.
 
 use std::time::Duration;
 
@@ -8,28 +8,28 @@ use object_store::client::{
     ReqwestConnector,
 };
 
-/// Bytes of a refusal's text that are kept.
+/// Maximum bytes kept of a refusal's text.
 const TEXT_MAX: usize = 4096;
 
-/// A server that refused.
+/// Refusal by a server.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("HTTP status {status}{text}")]
 pub(super) struct Refused {
     pub(super) status: u16,
-    /// How long it wants to be left alone.
+    /// Pause that the server requests.
     pub(super) retry_after: Option<Duration>,
-    /// What it says, for people.
+    /// Human-readable text of the refusal.
     pub(super) text: String,
 }
 
 impl Refused {
-    /// Whether the same request may be answered later.
+    /// True if the same request may succeed later.
     pub(super) fn is_passing(&self) -> bool {
         matches!(self.status, 408 | 425 | 429 | 500..)
     }
 }
 
-/// Makes clients that keep refusals.
+/// Creates clients that keep refusals.
 #[derive(Debug, Default)]
 pub(super) struct Connector;
 
@@ -48,7 +48,8 @@ impl HttpService for Client {
         let is_put = request.method().as_str() == "PUT";
         let response = self.0.execute(request).await?;
         let status = response.status().as_u16();
-        // These have a meaning of their own to object_store, and others where it asks for credentials.
+        // object_store gives these statuses a special meaning, and others where it requests
+        // credentials.
         let has_meaning = matches!(status, 304 | 409 | 412) || (is_put && status < 500);
         if response.status().is_success() || has_meaning {
             return Ok(response);
@@ -58,7 +59,7 @@ impl HttpService for Client {
             .and_then(|text| text.trim().parse().ok())
             .map(Duration::from_secs);
         let location = header("location");
-        // A text that does not come is none; the status says enough.
+        // If the body cannot be read, the status is sufficient.
         let body = response.into_body().bytes().await.unwrap_or_default();
         let body = String::from_utf8_lossy(&body[..body.len().min(TEXT_MAX)]).into_owned();
         let text = match (text_of(&body), location) {
@@ -66,7 +67,7 @@ impl HttpService for Client {
             (text, Some(location)) => format!("{text} (redirected to {location})"),
         };
         let refused = Refused { status, retry_after, text };
-        // The first kind is tried again by object_store where it is told to, the other never.
+        // The first kind is retried by object_store where configured, the other never.
         let kind = match refused.is_passing() {
             true => HttpErrorKind::Request,
             false => HttpErrorKind::Decode,
@@ -75,7 +76,7 @@ impl HttpService for Client {
     }
 }
 
-/// What people want to know of an error's body: S3's code and message, else its first line.
+/// Returns the relevant text of an error's body: S3's code and message, else its first line.
 pub(super) fn text_of(body: &str) -> String {
     let tag = |name: &str| {
         let (_, rest) = body.split_once(&format!("<{name}>"))?;

@@ -8,34 +8,34 @@ use shardfeed_socket::Peer;
 
 use crate::rights::is_own;
 
-/// Ranks of a host whose launcher does not say how many there are.
+/// Assumed ranks of a host whose launcher does not report their number.
 const RANKS_UNKNOWN: u64 = 2;
 
-/// Of what a rank may use, at most this part is for batches that its trainer holds: 1 in `HELD_PART`.
+/// Divisor that gives the maximum part of a rank's memory for batches that its trainer holds.
 const HELD_PART: u64 = 3;
 
-/// The host's ranks, which ask without a wish, divide all but this part of the budget among them: 1 in
-/// `LATER_PART`. The rest is for the loaders that they make later, such as validation, and is divided likewise.
+/// Divisor that gives the part of the budget for later loaders, such as validation, which is
+/// divided in the same way. The host's ranks that request no size share the rest.
 const LATER_PART: u64 = 4;
-/// Batches may be so many times as large as they are on average.
+/// Allowed size of batches, as a multiple of their mean.
 const HELD_MARGIN: u64 = 2;
 
-/// No share is smaller.
+/// Minimum share of a rank, in bytes.
 const SHARE_LEAST_BYTES: u64 = 256 << 10;
 
-/// The budget and what is left of it.
+/// The budget and its unassigned part.
 #[derive(Clone, Debug)]
 pub(crate) struct Budget {
     total: u64,
     state: Arc<Mutex<State>>,
 }
 
-/// For whom a share is.
+/// Trainer's user that a share is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ShareOf {
     pub(crate) uid: u32,
-    /// The user has the worker's rights, and may have all of the budget. Others leave 1 in [`LATER_PART`] of what
-    /// they find for users that come later.
+    /// True if the user has the worker's rights, and may use the whole budget. Other users leave 1
+    /// in [`LATER_PART`] of the available part for users that come later.
     pub(crate) is_own: bool,
 }
 
@@ -45,27 +45,27 @@ impl From<&Peer> for ShareOf {
     }
 }
 
-/// What was given of it.
+/// Assigned parts of the budget.
 #[derive(Debug)]
 struct State {
     left: u64,
     users: BTreeMap<u32, User>,
 }
 
-/// What one user's ranks have.
+/// Shares of one user's ranks.
 #[derive(Clone, Copy, Debug, Default)]
 struct User {
     charged: u64,
-    /// Shares that were given without a wish.
+    /// Number of shares without a requested size.
     equal: u64,
-    /// Bytes of the others.
+    /// Bytes of the shares with a requested size.
     wished: u64,
 }
 
-/// A rank's part, given back when dropped.
+/// A rank's part, returned when dropped.
 #[derive(Debug)]
 pub(crate) struct Share {
-    /// Bytes for records in reading and batches ahead.
+    /// Bytes for records being read and batches ahead.
     pub(crate) reading_bytes: u64,
     charged: u64,
     is_equal: bool,
@@ -78,23 +78,23 @@ impl Budget {
         Self { total, state: Arc::new(Mutex::new(State { left: total, users: BTreeMap::new() })) }
     }
 
-    /// All of it.
+    /// Returns the whole budget, in bytes.
     pub(crate) fn total(&self) -> u64 {
         self.total
     }
 
-    /// What no rank has.
+    /// Returns the bytes that no rank has.
     pub(crate) fn left(&self) -> u64 {
         lock(&self.state).left
     }
 
-    /// A part of the budget for one rank.
+    /// Assigns a part of the budget to one rank.
     /// - `of`: the trainer's user.
-    /// - `asked`: bytes for reading and batches ahead that its user wants.
-    /// - `ranks_on_host`: 0 if nobody knows.
-    /// - `held_bytes`: about what the batches take that its trainer may hold.
+    /// - `asked`: requested bytes for reading and batches ahead.
+    /// - `ranks_on_host`: 0 if unknown.
+    /// - `held_bytes`: approximate bytes of the batches that its trainer may hold.
     ///
-    /// # Errors  There is not enough left.
+    /// # Errors  Not enough memory is left.
     pub(crate) fn share(
         &self,
         of: impl Into<ShareOf>,
@@ -105,7 +105,7 @@ impl Budget {
         let of = of.into();
         let mut state = lock(&self.state);
         let user = state.users.get(&of.uid).copied().unwrap_or_default();
-        // What other users left is for this one, but for a part.
+        // This user may use what other users left, except for a part.
         let found = state.left + user.charged;
         let most = if of.is_own { found } else { found - found / LATER_PART };
         let left = state.left.min(most.saturating_sub(user.charged));
@@ -145,11 +145,11 @@ impl Budget {
     }
 }
 
-/// A share for a user's rank that has no wish.
+/// Returns the bytes of a share for a user's rank without a requested size.
 /// - `found`: bytes that no other user has.
 fn equal_bytes(user: User, found: u64, ranks_on_host: u64) -> u64 {
     let ranks = if ranks_on_host == 0 { RANKS_UNKNOWN } else { ranks_on_host };
-    // The part for later of the part for later, as often as each rank has a share already.
+    // The later part is divided again for each share that every rank already has.
     let rounds = u32::try_from(user.equal / ranks).unwrap_or(u32::MAX);
     let later = LATER_PART.checked_pow(rounds).unwrap_or(u64::MAX);
     let round = (found - user.wished) / later;
@@ -190,7 +190,7 @@ mod tests {
     fn one_user_leaves_memory_for_others() {
         let budget = Budget::new(64 * MIB);
         let user = |uid| ShareOf { uid, is_own: false };
-        // With a wish for all of it, and with one for each of many ranks.
+        // With a request for the whole budget, and with one for each of many ranks.
         let refused = budget.share(user(1), Some(40 * MIB), 1, 0).unwrap_err().message;
         assert!(refused.contains("the ranks of user 1 have 0 bytes"), "{refused}");
         assert!(refused.contains("may have 50331648 together"), "{refused}");
@@ -199,13 +199,14 @@ mod tests {
             first.push(share);
         }
         assert_eq!(budget.left(), 16 * MIB);
-        // Ranks without a wish are bounded, too, and take nothing from the share of others' ranks.
+        // Ranks without a requested size are bounded too, and take nothing from other users'
+        // shares.
         assert!(budget.share(user(1), None, 1, 0).is_err());
         let second = budget.share(user(2), None, 1, 0).unwrap();
         assert_eq!(second.charged, 12 * MIB);
         let own = budget.share(OWN, Some(2 * MIB), 1, 0).unwrap();
         assert_eq!(own.charged, 3 * MIB);
-        // What the first gave back is there for all.
+        // Memory returned by the first user is available to all.
         drop(first);
         assert_eq!(budget.share(user(3), Some(16 * MIB), 1, 0).unwrap().charged, 24 * MIB);
         drop((second, own));
@@ -243,11 +244,11 @@ mod tests {
         let held = 4 * MIB;
         let share = || budget.share(OWN, None, 4, held).unwrap();
         let training: Vec<_> = (0..4).map(|_| share()).collect();
-        // Each its quarter of three quarters, less what its trainer holds.
+        // Each rank has a quarter of three quarters, less the part that its trainer holds.
         assert!(training.iter().all(|share| share.reading_bytes == (192 - 8) * MIB));
         let validation: Vec<_> = (0..4).map(|_| share()).collect();
         assert!(validation.iter().all(|share| share.reading_bytes == (48 - 8) * MIB));
-        // Another validation gets the place of the one before, not less each time.
+        // Another validation gets the share of the previous one, not less each time.
         drop(validation);
         assert_eq!(share().reading_bytes, (48 - 8) * MIB);
     }

@@ -1,4 +1,4 @@
-//! Slots on their way: written here, viewed by the trainer, and back.
+//! Slots in flight: written here, viewed by the trainer, and returned.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::BorrowedFd;
@@ -13,10 +13,11 @@ use shardfeed_socket::SocketError;
 use crate::mend::Skipped;
 use crate::sequence::Delivered;
 
-/// Skipped records in one message: their reasons are bounded, so a frame holds many times as many.
+/// Maximum number of skipped records in one message: their reasons are bounded, so a frame holds
+/// many times as many.
 const SKIPPED_PER_MESSAGE: usize = 1000;
 
-/// Sends a message to the trainer, with a descriptor or without.
+/// Callback that sends a message to the trainer, with or without a descriptor.
 pub(crate) type SendTo<'a> =
     &'a mut dyn FnMut(Message, Option<BorrowedFd<'_>>) -> Result<(), SocketError>;
 
@@ -29,16 +30,16 @@ pub(crate) struct Flight {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Slots that the trainer has not given back.
+    /// Slots that the trainer has not returned.
     out: BTreeMap<RegionId, SharedSlot>,
-    /// Regions that it knows.
+    /// Regions that the trainer knows.
     told: BTreeSet<RegionId>,
-    /// Bytes of the batches of the current start that it has not taken, oldest first.
+    /// Bytes of the batches of the current start that the trainer has not taken, oldest first.
     ahead: VecDeque<usize>,
 }
 
-/// The connection is over, and its trainer may view what it has for as long as it likes: nothing of it is
-/// written again, also not by a batch that is still being made.
+/// The connection is over, but its trainer may view its slots indefinitely: none of them is written
+/// again, not even for a batch that is still being assembled.
 impl Drop for State {
     fn drop(&mut self) {
         std::mem::take(&mut self.out).into_values().for_each(SharedSlot::retire);
@@ -55,13 +56,13 @@ impl Flight {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A new start: what was ahead of the last one is none of its.
+    /// Begins a new start, which has none of the previous start's batches ahead.
     pub(crate) fn restart(&self) {
         self.lock().ahead.clear();
     }
 
-    /// Sends a batch; its slot is the trainer's from here on. Skipped records of which there are too many
-    /// for one frame go ahead of it.
+    /// Sends a batch; its slot belongs to the trainer from here on. If there are too many skipped
+    /// records for one frame, the excess is sent before the batch.
     pub(crate) fn send(
         &self,
         send: SendTo<'_>,
@@ -125,20 +126,20 @@ impl Flight {
         send(Message::Forget(wire::Forget { regions }), None)
     }
 
-    /// Batches that were sent and not taken.
+    /// Returns the number of batches that were sent and not taken.
     #[cfg(test)]
     pub(crate) fn ahead(&self) -> usize {
         self.lock().ahead.len()
     }
 
-    /// The trainer took batches; returns their bytes.
+    /// Records that the trainer took batches; returns their number and bytes.
     pub(crate) fn taken(&self, batches: usize) -> (usize, usize) {
         let mut state = self.lock();
         let count = batches.min(state.ahead.len());
         (count, state.ahead.drain(..count).sum())
     }
 
-    /// The trainer gave slots back.
+    /// Frees slots that the trainer returned.
     pub(crate) fn free(&self, regions: &[u64]) {
         let freed: Vec<_> = {
             let mut state = self.lock();
@@ -168,7 +169,7 @@ mod tests {
         let slot = pool.take(4096).unwrap().share();
         let id = slot.region().unwrap().id;
         flight.lock().out.insert(id, slot);
-        // A batch that was given back is.
+        // The slot of a returned batch is reused.
         let other = pool.take(4096).unwrap().share();
         let back = other.region().unwrap().id;
         flight.lock().out.insert(back, other);

@@ -25,24 +25,24 @@ use crate::serve::send;
 use crate::trace;
 use crate::view::Pulse;
 
-/// How often a thread that has nothing to send looks around.
+/// Maximum wait of a sending thread that has nothing to send.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// How often it is told what reading holds, if nothing else changed.
+/// Interval of reports about reading, if nothing else changed.
 const STATS_EVERY: Duration = Duration::from_millis(250);
 
-/// The sending thread runs at least four times a second, also while its trainer does not read. One that has not
-/// for so long never will again.
+/// Silence of a sending thread after which it counts as stuck. It normally runs at least four times
+/// a second, also while its trainer does not read.
 const STUCK_AFTER: Duration = Duration::from_secs(15);
 
-/// And this long from the first look that found it so.
+/// Additional time from the first observation of that silence.
 const STUCK_SURE_AFTER: Duration = Duration::from_secs(2);
 
-/// Why nothing is delivered of a dynamic job while its coordinator is silent.
+/// Reason why nothing is delivered of a dynamic job while its coordinator is silent.
 const UNCONFIRMED: &str =
     "the coordinator has not confirmed the lease of this dynamic job for most of its life";
 
-/// Whether a sending thread has ended: what it had to say last is sent.
+/// State of a sending thread: whether it has ended, so that its last message is sent.
 #[derive(Debug, Default)]
 pub(crate) struct FeederDone {
     is_so: Mutex<bool>,
@@ -54,14 +54,14 @@ impl FeederDone {
         *self.is_so.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits at most `patience`.
+    /// Waits at most `patience` for the end.
     pub(crate) fn wait(&self, patience: Duration) {
         let is_so = self.is_so.lock().unwrap_or_else(PoisonError::into_inner);
         drop(self.changed.wait_timeout_while(is_so, patience, |is_so| !*is_so));
     }
 }
 
-/// Says so when the thread ends, also by a panic.
+/// Guard that records the end of the thread, also by a panic.
 struct Ending(Arc<FeederDone>);
 
 impl Drop for Ending {
@@ -82,30 +82,30 @@ pub(crate) struct Running {
     pub(crate) done: Arc<FeederDone>,
     thread: Option<JoinHandle<()>>,
     pulse: Arc<Pulse>,
-    /// When the sending thread was first found silent for too long.
+    /// Time when the sending thread was first found silent for too long.
     suspected: Mutex<Option<Instant>>,
     ended: Arc<Mutex<Option<SendingEnd>>>,
     is_kept: bool,
-    /// Its trainer has said how far it came.
+    /// The trainer has reported its final position.
     is_told: bool,
     _share: Share,
 }
 
-/// Why the sending thread ended.
+/// Reason why the sending thread ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum SendingEnd {
-    /// It was stopped, or has told the trainer why nothing follows.
+    /// It was stopped, or has notified the trainer of the reason.
     InOrder,
     /// It could not send. The trainer does not know.
     Failed(String),
 }
 
-/// What it takes to serve a rank.
+/// Resources needed to serve a rank.
 pub(crate) struct Ready {
     pub(crate) start: u64,
     pub(crate) lease: Lease,
     pub(crate) control: Arc<dyn Control>,
-    /// The worker stops.
+    /// Set when the worker stops.
     pub(crate) hub_stop: Arc<AtomicBool>,
     pub(crate) prefetch: Prefetch,
     pub(crate) flight: Flight,
@@ -158,9 +158,10 @@ impl Running {
         })
     }
 
-    /// Why nothing more is sent, if the trainer does not know: it would wait for ever.
+    /// Returns why nothing more is sent, if the trainer does not know: otherwise it would wait for
+    /// ever.
     pub(crate) fn lost(&self) -> Option<String> {
-        // In this order: a thread says why it ended before it does.
+        // In this order: a thread records the reason before it ends.
         let has_ended = self.thread.as_ref().is_none_or(JoinHandle::is_finished);
         match lock(&self.ended).clone() {
             Some(SendingEnd::InOrder) => None,
@@ -174,7 +175,8 @@ impl Running {
         }
     }
 
-    /// A worker that was stopped finds all of its threads silent when it runs again: that counts only if it lasts.
+    /// True if the sending thread is stuck. After a worker process was suspended, all of its
+    /// threads seem silent for a moment; therefore the silence must last.
     fn is_stuck(&self) -> bool {
         let mut suspected = lock(&self.suspected);
         if self.pulse.silent() <= STUCK_AFTER {
@@ -184,11 +186,11 @@ impl Running {
         suspected.get_or_insert_with(Instant::now).elapsed() >= STUCK_SURE_AFTER
     }
 
-    /// The trainer took batches, and stands at (epoch, step).
+    /// Records that the trainer took batches, and its position (epoch, step).
     pub(crate) fn took(&self, took: &wire::Took) {
         let wire::Took { batches, epoch, step, waiting_us, .. } = *took;
         if let Some(waiting_us) = waiting_us.filter(|us| *us > 0) {
-            // It stands where it stood.
+            // Its position is unchanged.
             return self.taken.waits(Duration::from_micros(waiting_us));
         }
         let (batches, bytes) = self.flight.taken(usize::try_from(batches).unwrap_or(usize::MAX));
@@ -204,30 +206,30 @@ impl Running {
                 tells_waits: waiting_us.is_some(),
             });
         }
-        // What control says to it comes to the trainer with the sending thread's next look.
+        // The trainer receives an error of control from the sending thread's next check.
         let _ = self.control.report(&self.lease, epoch, step);
     }
 }
 
 impl Running {
-    /// Ends what is served: its trainer is done with it, and has said how far it came.
+    /// Ends the served rank, whose trainer has finished and reported its final position.
     pub(crate) fn end_told(running: &mut Option<Self>) {
         if let Some(mut running) = running.take() {
             running.is_told = true;
         }
     }
 
-    /// Leaves it to the end of the session to give the lease back.
+    /// Keeps the lease until the session ends.
     pub(crate) fn keep(&mut self) {
         self.is_kept = true;
     }
 
-    /// Notes the error with which the trainer ends.
+    /// Records the error with which the trainer ends.
     pub(crate) fn fail(&self, failure: &str) {
         self.control.report_failure(&self.lease, failure);
     }
 
-    /// How long what was sent may be taken; `None`: always.
+    /// Returns the time for which sent batches may be taken; `None`: unlimited.
     pub(crate) fn good_for(&self) -> Option<Duration> {
         self.control.good_for(&self.lease)
     }
@@ -265,22 +267,22 @@ struct Feeder {
     told: Option<(Instant, wire::Stats)>,
 }
 
-/// What control is told of the batches ahead.
+/// Reports to control about the batches ahead.
 #[derive(Default)]
 struct Reports {
-    /// Shards of the batches that were sent last, as many as may be on their way.
+    /// Shards of the last batches sent, up to the maximum number in flight.
     ahead: VecDeque<Vec<u32>>,
     reported: Option<Instant>,
 }
 
 impl Reports {
-    /// A batch is sent, one of `prefetch` that may be on their way.
+    /// Records that a batch is sent, of at most `prefetch` in flight.
     fn sends(&mut self, delivered: &Delivered, prefetch: usize) {
         self.ahead.push_back(shards_of(delivered));
         self.ahead.drain(..self.ahead.len().saturating_sub(prefetch));
     }
 
-    /// Reports, four times a second at most.
+    /// Reports, at most four times a second.
     fn report(&mut self, control: &dyn Control, lease: &Lease, stats: impl Fn() -> PrefetchStats) {
         if self.reported.is_some_and(|at| at.elapsed() <= STATS_EVERY) {
             return;
@@ -289,7 +291,7 @@ impl Reports {
         let mut reading: Vec<u32> = self.ahead.iter().flatten().copied().collect();
         reading.sort_unstable();
         reading.dedup();
-        // What was sent is ahead of the trainer until it takes it, wherever it lies.
+        // Sent batches are ahead of the trainer until it takes them.
         let ready = (stats.ready + stats.shown) as u64;
         control.report_ahead(lease, ready, &reading);
         control.report_account(lease, &stats.account);
@@ -297,7 +299,7 @@ impl Reports {
     }
 }
 
-/// The way to the trainer.
+/// The connection to the trainer.
 struct Line {
     sender: Sender<wire::ToTrainer>,
     /// Of the worker, and of this start.
@@ -306,7 +308,7 @@ struct Line {
 }
 
 impl Line {
-    /// Whether something shall still be sent.
+    /// True if messages should still be sent.
     fn is_wanted(&self) -> bool {
         self.pulse.beat();
         !self.stops.iter().any(|stop| stop.load(Ordering::Relaxed))
@@ -321,7 +323,7 @@ impl Line {
     }
 }
 
-/// The shards that a batch is made of.
+/// Returns the shards that a batch is made of.
 fn shards_of(delivered: &Delivered) -> Vec<u32> {
     let mut shards: Vec<u32> = delivered.samples.iter().map(|row| row.sample.shard).collect();
     shards.sort_unstable();
@@ -352,7 +354,7 @@ impl Feeder {
             Err(Ended::Closed(error)) => Err(error),
         };
         match said {
-            // A trainer that is gone has no use for it.
+            // A trainer that is gone does not need the message.
             Ok(()) | Err(SocketError::Closed) => SendingEnd::InOrder,
             Err(_) if !self.line.is_wanted() => SendingEnd::InOrder,
             Err(error) => SendingEnd::Failed(error.to_string()),
@@ -377,7 +379,7 @@ impl Feeder {
                 let Self { start, line, flight, reports, control, lease, prefetch, .. } =
                     &mut *self;
                 let mut send = |message, descriptor: Option<BorrowedFd<'_>>| {
-                    // It waits here while the trainer does not read.
+                    // Waits here while the trainer does not read.
                     send(&line.sender, message, descriptor, &mut || {
                         reports.report(&**control, lease, || prefetch.stats());
                         line.is_wanted()
@@ -392,12 +394,12 @@ impl Feeder {
         Ok(())
     }
 
-    /// Whether what was granted may not be delivered: the coordinator is silent.
+    /// True if granted samples may not be delivered because the coordinator is silent.
     fn is_unconfirmed(&self) -> bool {
         self.control.good_for(&self.lease).is_some_and(|good| good.is_zero())
     }
 
-    /// Why what is ready may not be delivered now, if so.
+    /// Returns why ready batches may not be delivered now, if so.
     fn waits_for(&mut self) -> Option<String> {
         if self.is_unconfirmed() {
             self.prefetch.confirmed(false);
@@ -406,8 +408,8 @@ impl Feeder {
         self.control.paused(&self.lease)
     }
 
-    /// Waits until what is ready may be delivered: what was granted of a dynamic job is confirmed, and
-    /// nobody paused the job. `false` to stop.
+    /// Waits until ready batches may be delivered: until the grants of a dynamic job are confirmed
+    /// and the job is not paused. Returns `false` to stop.
     fn may_send(&mut self) -> Result<bool, Ended> {
         let mut told = None;
         while let Some(reason) = self.waits_for() {
@@ -428,7 +430,7 @@ impl Feeder {
         Ok(true)
     }
 
-    /// Tells the trainer, and control, what is ahead.
+    /// Reports the batches ahead to the trainer and to control.
     fn tell(&mut self, stats: &PrefetchStats) -> Result<(), Ended> {
         self.reports.report(&*self.control, &self.lease, || *stats);
         let now = stats_message(stats);
@@ -446,8 +448,8 @@ impl Feeder {
     }
 }
 
-/// What is told of reading, but for what changes with time alone: a trainer that works for long does not
-/// read its messages, which must not pile up. One that waits does.
+/// Removes the values that change with time alone: a trainer that works for a long time does not
+/// read its messages, which must not pile up. A waiting trainer reads them.
 fn without_clocks(stats: &wire::Stats) -> wire::Stats {
     let mut stats = stats.clone();
     if let Some(account) =
@@ -458,7 +460,7 @@ fn without_clocks(stats: &wire::Stats) -> wire::Stats {
     stats
 }
 
-/// Why nothing more is sent.
+/// Reason why nothing more is sent.
 enum Ended {
     Failed(Box<LoadError>),
     Closed(SocketError),

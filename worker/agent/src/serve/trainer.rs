@@ -1,4 +1,4 @@
-//! What a trainer asks for, and what it gets.
+//! A trainer's requests, and the worker's responses.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,52 +35,51 @@ use crate::trace;
 use crate::traced::{self, Entered};
 use crate::tuning::PREFETCH_START;
 
-/// How long a trainer may take to say what it is.
+/// Maximum time that a trainer may take for the handshake.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 
-/// How often it is looked whether the worker stops.
+/// Interval at which a thread checks whether the worker stops.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// A trainer that was told goodbye may take so long to go.
+/// Maximum time that a trainer may take to leave after a goodbye.
 const GOODBYE_WAIT: Duration = Duration::from_secs(5);
 
-/// A waiting trainer hears at least so often that its worker lives.
+/// Interval at which a waiting trainer receives a sign of life.
 const NOTE_EVERY: Duration = Duration::from_millis(500);
 
-/// A loader that was replaced is told so before the one in its place is answered, unless it does not read for so
-/// long.
+/// Maximum time that a rank's new loader waits until the replaced loader has been notified.
 const REPLACED_WAIT: Duration = Duration::from_secs(1);
 
-/// Batches that a rank may have ahead.
+/// Maximum number of batches that a rank may have ahead.
 const PREFETCH_MAX: u64 = 1024;
 
 /// Free slots that are kept beyond those that are ahead or held.
 const SLOTS_BEYOND: usize = 2;
 
-/// Slots that a trainer may hold while it waits for the next: the batch in use, and the one before.
+/// Minimum slots that a trainer may hold while it waits: the batch in use and the previous one.
 const HOLD_LEAST: u64 = 2;
 
-/// A worker's timeline is of so much time at most.
+/// Maximum duration of a worker's timeline.
 const TRACE_MAX: Duration = Duration::from_secs(60);
-/// Bytes of it in one message.
+/// Bytes of a timeline in one message.
 const TRACE_PART_BYTES: usize = 512 << 10;
 
 /// Rows of a dataset's table in one message.
 const ROWS_PER_MESSAGE: usize = 4096;
-/// Damaged files that a trainer is told of.
+/// Maximum number of damaged files reported to a trainer.
 const LEFT_OUT_MAX: usize = 1000;
 
-/// Bytes of the patterns of one dataset at most, and what each counts beside its own: as a list in a file.
+/// Maximum bytes of a dataset's patterns, as for a list in a file, and the overhead of each one.
 const PATTERNS_BYTES_MAX: usize = 256 << 20;
 const PATTERN_BYTES: usize = 24;
 
-/// And bytes of their paths.
+/// Maximum bytes of the rows' paths in one message.
 const ROW_BYTES_PER_MESSAGE: usize = 1 << 20;
 
-/// How long another coordinator than ours is asked which cluster it is of.
+/// Maximum time to ask another coordinator for its cluster id.
 const OTHER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What all connections of a worker share.
+/// State shared by all connections of a worker.
 pub(crate) struct Hub {
     pub(crate) name: String,
     pub(crate) session: Arc<Session>,
@@ -88,9 +87,9 @@ pub(crate) struct Hub {
     pub(crate) catalog: Catalog,
     pub(crate) budget: Budget,
     pub(crate) stop: Arc<AtomicBool>,
-    /// Trainers are handed over to their own processes; that is not taken back.
+    /// Trainers are handed over to their own processes; never reset.
     pub(crate) is_draining: AtomicBool,
-    /// Who serves each job's ranks here, as long as it does.
+    /// Sending thread of each rank that is served here.
     pub(crate) serving: Serving,
 }
 
@@ -100,7 +99,7 @@ pub(crate) type Serving = Mutex<Feeders>;
 type Feeders = BTreeMap<(Arc<str>, u64), Arc<FeederDone>>;
 
 impl Hub {
-    /// Waits until whoever served this rank has told its trainer that it no longer speaks for it.
+    /// Waits until the thread that served this rank has notified its trainer of the replacement.
     fn await_replaced(&self, job: &Arc<str>, rank: u64) {
         let before = self.serving().remove(&(Arc::clone(job), rank));
         if let Some(before) = before {
@@ -161,7 +160,7 @@ pub(crate) fn serve(hub: &Hub, incoming: Incoming) {
     }
 }
 
-/// The operation that a request is part of, while it is worked on; of requests that others wait for.
+/// Enters the operation of a request that a caller waits for.
 fn operation(asked: &Asked, traceparent: &str) -> Option<Entered> {
     let name = match asked {
         Asked::Open(_) => "open",
@@ -177,16 +176,16 @@ struct Trainer<'a> {
     hub: &'a Hub,
     sender: Sender<wire::ToTrainer>,
     hello: wire::Hello,
-    /// It said who it is, and may be served.
+    /// It has introduced itself, and may be served.
     is_welcome: bool,
-    /// What happens when a record is corrupt, as it said last.
+    /// Policy for corrupt records, from its last request.
     corrupt: Corrupt,
     opened: Option<Opened>,
     registered: Option<(JobSpec, Arc<Schema>)>,
     flight: Option<Flight>,
     running: Option<Running>,
     peer: Peer,
-    /// Patterns of files, of which more follow.
+    /// Received patterns of a list that is not complete yet.
     patterns: Vec<String>,
 }
 
@@ -194,7 +193,7 @@ impl Trainer<'_> {
     fn run(&mut self, mut receiver: Receiver<wire::ToWorker>) -> Result<(), SocketError> {
         let begun = Instant::now();
         while !self.hub.stop.load(Ordering::Relaxed) {
-            // Whoever has not said who it is yet is refused when it does.
+            // A trainer that has not introduced itself is refused when it does.
             if self.hub.is_draining() && (self.is_welcome || begun.elapsed() > HANDSHAKE) {
                 let reason = format!("worker {} is drained", self.hub.name);
                 return self.say_goodbye(&mut receiver, reason);
@@ -211,7 +210,7 @@ impl Trainer<'_> {
                 continue;
             };
             let Some(asked) = message.message else {
-                // A later trainer asks for something that this worker does not know.
+                // A newer trainer's request is unknown to this worker.
                 let message = "the worker does not know this request; upgrade it";
                 self.fail(0, &WireError::new(ErrorKind::WrongVersion, message))?;
                 continue;
@@ -219,7 +218,7 @@ impl Trainer<'_> {
             let _operation = operation(&asked, &message.traceparent);
             self.answer(asked)?;
         }
-        // The trainer lives, and knows best how far it is: what it was granted stays for it.
+        // The trainer lives, and knows its position: its grants are kept for it.
         if let Some(running) = self.running.as_mut().filter(|running| running.good_for().is_some())
         {
             running.keep();
@@ -227,9 +226,9 @@ impl Trainer<'_> {
         Ok(())
     }
 
-    /// Stops after the batch that was sent last, says so, and waits for the trainer to go: it takes what
-    /// was sent, while its own process begins to read. What is granted to a rank stays so until its
-    /// trainer has heard the goodbye and said how far it is: others get the rest.
+    /// Stops after the last batch sent, says goodbye, and waits for the trainer to leave: it takes
+    /// the sent batches while its own process begins to read. Grants stay with a rank until its
+    /// trainer has received the goodbye and reported its position; other ranks then get the rest.
     fn say_goodbye(
         &mut self,
         receiver: &mut Receiver<wire::ToWorker>,
@@ -310,7 +309,7 @@ impl Trainer<'_> {
         }
     }
 
-    /// Records what all threads of this worker do, for all its trainers.
+    /// Records a timeline of all threads of this worker, for all its trainers.
     fn record(&self, duration: Duration) -> Result<(), SocketError> {
         if !self.is_welcome {
             return self.fail(0, &out_of_turn("Trace before Hello").to_wire());
@@ -367,7 +366,7 @@ impl Trainer<'_> {
         self.send(Message::Welcome(welcome))
     }
 
-    /// Keeps a part of a long list of files until the rest has come.
+    /// Keeps a part of a long list of files until the rest arrives.
     fn gather(&mut self, patterns: Vec<String>) -> Result<(), LoadError> {
         self.patterns.extend(patterns);
         let bytes: usize = self.patterns.iter().map(|pattern| pattern.len() + PATTERN_BYTES).sum();
@@ -496,7 +495,7 @@ impl Trainer<'_> {
             request.segments.last().map_or(1, |open| open.global_batch / start.world_size.max(1));
         let row_bytes = slot_row_bytes(&opened.dataset, schema);
         let held_bytes = hold_max.saturating_mul(rows.saturating_mul(row_bytes));
-        // Refused before a rank is taken over from somebody.
+        // Refused before the rank is taken over from another loader.
         let (budget, ranks) = (&self.hub.budget, self.hello.ranks_on_host);
         let share = budget.share(&self.peer, start.memory_budget, ranks, held_bytes)?;
         let mut notes = Notes::new(&self.hub.stop, &self.sender, &self.hello);
@@ -505,7 +504,7 @@ impl Trainer<'_> {
             notes.patiently(|notes| Ok(control.lease(&request, &mut |note| notes.wait(note))?))?;
         let Lease { job: name, generation, rank, fencing, .. } = &lease;
         tracing::info!(job = %name, generation, rank, fencing, "a trainer's rank has its lease");
-        // Only who may have a rank of the job speaks for its records.
+        // Only a trainer with a lease of the job may report its records.
         control.report_skipped(name, &skipped);
         let release = Release { control: &self.hub.control, lease: Some(lease.clone()) };
         self.hub.await_replaced(name, *rank);
@@ -542,7 +541,7 @@ impl Trainer<'_> {
             segments: segments_to(&lease.segments),
             hold_max,
         };
-        // If the trainer is gone, receiving says so.
+        // If the trainer is gone, the next receive fails.
         let _ = self.send(Message::Started(started));
         let (start, sender) = (start.start, self.sender.clone());
         let (control, hub_stop) = (Arc::clone(&self.hub.control), Arc::clone(&self.hub.stop));
@@ -559,7 +558,7 @@ impl Trainer<'_> {
     }
 }
 
-/// Gives a lease back unless it is kept.
+/// Guard that releases a lease unless it is kept.
 struct Release<'a> {
     control: &'a Arc<dyn Control>,
     lease: Option<Lease>,
@@ -579,13 +578,13 @@ impl Drop for Release<'_> {
     }
 }
 
-/// Tells a waiting trainer what is waited for, and gives up when it is gone.
+/// Sends notes to a waiting trainer, and cancels when it is gone.
 struct Notes<'a> {
     stop: &'a AtomicBool,
     sender: &'a Sender<wire::ToTrainer>,
     told: Option<(Instant, OpenProgress)>,
     is_gone: bool,
-    /// Since when somebody who does not answer is waited for.
+    /// Start of the wait for a component that does not answer.
     since: Option<Instant>,
     patience: Duration,
 }
@@ -603,8 +602,8 @@ impl<'a> Notes<'a> {
         self.since.is_some_and(|since| since.elapsed() >= self.patience)
     }
 
-    /// Asks again while no coordinator answers, for as long as the trainer wants to wait: the worker itself may
-    /// have less patience.
+    /// Retries while no coordinator answers, as long as the trainer wants to wait: the worker's own
+    /// timeout may be shorter.
     fn patiently<T>(
         &mut self,
         mut ask: impl FnMut(&mut Self) -> Result<T, LoadError>,
@@ -622,7 +621,7 @@ impl<'a> Notes<'a> {
         }
     }
 
-    /// The error for the trainer: giving up after its patience is no mere interruption.
+    /// Returns the error for the trainer: exceeding its timeout is not just an interruption.
     fn late(&self, error: LoadError) -> LoadError {
         match &self.told {
             Some((_, told)) if self.is_late() && told.scan.stage == crate::ScanStage::Scanning => {
@@ -660,7 +659,7 @@ impl<'a> Notes<'a> {
             !notes.is_gone && !notes.is_late() && !notes.stop.load(Ordering::Relaxed)
         };
         self.since = match (progress.note.as_str(), progress.scan.stage) {
-            // A call has just begun: nobody has answered it yet, and there is nothing to tell.
+            // A call has just begun: there is nothing to report yet.
             ("", crate::ScanStage::Waiting) => return is_wanted(self),
             ("", _) => None,
             _ => self.since.or_else(|| Some(Instant::now())),
@@ -686,10 +685,10 @@ impl<'a> Notes<'a> {
     }
 }
 
-/// Whether the addresses that a trainer was given are of this worker's cluster.
+/// Checks that the addresses given to a trainer are of this worker's cluster.
 fn same_cluster(ours: &Coordinator, theirs: &str) -> Result<(), WireError> {
     let Ok(listed) = theirs.parse::<Addresses>() else {
-        // A trainer that names none trusts its worker; one that names nonsense has refused it itself.
+        // A trainer without addresses trusts its worker; invalid ones it has rejected itself.
         return Ok(());
     };
     let ours_listed = ours.addresses();
@@ -726,8 +725,8 @@ fn out_of_turn(what: &str) -> LoadError {
     WireError::new(ErrorKind::WrongVersion, format!("the trainer sent {what} out of turn")).into()
 }
 
-/// What becomes of a job's records, as a trainer declares it.
-/// - `tables`: where the trainer found the side tables.
+/// Builds a schema from a trainer's declaration.
+/// - `tables`: paths of the side tables, as found by the trainer.
 fn schema_of(
     record_spec: &[u8],
     tables: Vec<wire::SideTable>,
@@ -745,7 +744,7 @@ fn bad(error: impl std::fmt::Display) -> LoadError {
     WireError::new(ErrorKind::WrongVersion, format!("the trainer's request: {error}")).into()
 }
 
-/// Refuses a job whose images this worker would decode to other pixels.
+/// Rejects a job whose images this worker would decode to other pixels.
 /// - `pinned`: the pixel contract of the job's identity.
 fn check_decoder(worker: &str, pinned: &str) -> Result<(), LoadError> {
     if matches!(pinned, DECODER_NONE | PIXEL_CONTRACT) {
@@ -764,7 +763,7 @@ mod tests {
 
     use super::*;
 
-    /// What a trainer that waits so long gets, from a coordinator that is out of reach twice.
+    /// Returns the result for a trainer with this timeout; the coordinator is unreachable twice.
     fn told(timeout_ms: u64) -> (Result<u32, String>, u32) {
         let (worker, trainer) = Connection::<wire::ToTrainer, wire::ToWorker>::pair().unwrap();
         let ((sender, _), hello) =
@@ -774,7 +773,7 @@ mod tests {
         let mut asked = 0;
         let got = notes.patiently(|notes| {
             asked += 1;
-            // One that has little patience has none left when it asks again.
+            // A trainer with a short timeout has none left at its second attempt.
             while timeout_ms == 1 && notes.since.is_some() && !notes.is_late() {
                 std::thread::yield_now();
             }

@@ -1,5 +1,5 @@
-//! Index files as DALI's and vahidk's `tfrecord2idx` write them: for each record one line, with the offset
-//! of its frame and the bytes of the frame.
+//! Index files as DALI's and vahidk's `tfrecord2idx` write them: one line for each record, with the
+//! offset and the bytes of its frame.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read};
@@ -8,26 +8,27 @@ use std::path::{Path, PathBuf};
 
 use shardfeed_tfrecord::{Compression, FOOTER_BYTES, HEADER_BYTES, decode_header, detect};
 
-/// Bytes of a line at most: two numbers of 20 digits.
+/// Maximum bytes of a line: two numbers of 20 digits.
 const LINE_BYTES_MAX: u64 = 64;
 
-/// Frames that are looked at in the shard: enough to tell the index of another file from its own.
+/// Frames that are compared with the shard: enough to recognize the index of another file.
 const FRAMES_CHECKED: usize = 64;
 
-/// Extensions in whose place that of an index may stand.
+/// Shard extensions that an index may have replaced by its own.
 const SHARD_EXTENSIONS: [&str; 4] = ["tfrecord", "tfrecords", "tfrec", "tfr"];
 
-/// What an index file says, which holds together.
+/// Contents of a consistent index file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Idx {
     pub(super) records: u64,
-    /// Where the last frame ends.
+    /// Offset at which the last frame ends.
     end: u64,
-    /// Offset and bytes of some frames, evenly spread, in order; the first one is the first of all.
+    /// Offset and bytes of some frames, evenly distributed, in order, beginning with the first
+    /// frame.
     some: Vec<(u64, u64)>,
 }
 
-/// Names that a shard's index may have, beside it.
+/// Returns the possible paths of a shard's index.
 pub(super) fn names(shard: &Path) -> impl Iterator<Item = PathBuf> {
     let mut behind = shard.file_name().unwrap_or_default().to_os_string();
     behind.push(".idx");
@@ -41,8 +42,8 @@ pub(super) fn names(shard: &Path) -> impl Iterator<Item = PathBuf> {
 impl Idx {
     /// Reads an index.
     ///
-    /// # Errors  What is wrong with it, in words: a line is no line of an index, or frames do not follow
-    /// each other from the file's beginning.
+    /// # Errors  Its fault, as a phrase: a line is not one of an index, or the frames are not
+    /// contiguous from the beginning of the file.
     pub(super) fn read(mut source: impl BufRead) -> Result<Self, String> {
         let mut idx = Self { records: 0, end: 0, some: Vec::new() };
         let mut line = Vec::new();
@@ -84,10 +85,10 @@ impl Idx {
         }
     }
 
-    /// Looks whether this is the index of a file. Of a compressed file only a scan can tell: offsets are of what
-    /// is in it.
+    /// Checks that this is the index of a file. A compressed file is not checked, as offsets refer
+    /// to its uncompressed contents: only a scan can compare it.
     ///
-    /// # Errors  Why not, in words.
+    /// # Errors  The reason, as a phrase, if it is not.
     pub(super) fn check(&self, shard: &File) -> Result<(), String> {
         let failed = |error: std::io::Error| format!("its shard cannot be read: {error}");
         let mut first = [0; HEADER_BYTES];
@@ -153,7 +154,7 @@ mod tests {
         Idx::read(text.as_bytes())
     }
 
-    /// A shard of records of these sizes, and its index.
+    /// Creates a shard of records of these sizes, and its index.
     fn shard(folder: &Path, sizes: &[usize], compression: Compression) -> (File, String) {
         let path = folder.join("a.tfrecord");
         let mut writer = create(&path, compression).unwrap();
@@ -176,7 +177,7 @@ mod tests {
             assert_eq!(read.records, 1_000);
             assert!((32..=64).contains(&read.some.len()), "{}", read.some.len());
             assert_eq!(read.check(&file), Ok(()));
-            // Without a line end, and with that of others.
+            // Without a final line end, and with Windows line ends.
             assert_eq!(idx(lines.trim_end()).unwrap(), read);
             assert_eq!(idx(&lines.replace('\n', "\r\n")).unwrap(), read);
         }
@@ -231,12 +232,12 @@ mod tests {
             "the frames end at byte 164, but the shard has 108 bytes: it is of another file, or of \
              this one as it was once"
         );
-        // Of the same size, with other frames.
+        // Same size, other frames.
         let (_, other) = shard(folder.path(), &[20, 10, 30], Compression::None);
         let (file, _) = shard(folder.path(), &[10, 20, 30], Compression::None);
         let said = idx(&other).unwrap().check(&file).unwrap_err();
         assert_eq!(said, "no frame of 36 bytes is at byte 0 of the shard");
-        // Of no TFRecord file at all.
+        // Not a TFRecord file.
         let path = folder.path().join("text");
         std::fs::write(&path, [b'x'; 40]).unwrap();
         assert!(idx("0 40\n").unwrap().check(&File::open(path).unwrap()).is_err());

@@ -1,5 +1,5 @@
-//! `dataset_info.json`, which TensorFlow Datasets writes for each version of a dataset: the files of each split, and
-//! how many records each of them has.
+//! `dataset_info.json`, which TensorFlow Datasets writes for each version of a dataset: the files
+//! of each split, and their numbers of records.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -8,21 +8,21 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-/// The name of the file.
+/// Name of the file.
 pub(super) const NAME: &str = "dataset_info.json";
 
-/// Bytes of it at most; a million shards are 10 MB.
+/// Maximum bytes of the file; a million shards take 10 MB.
 const BYTES_MAX: u64 = 64 << 20;
 
 const TEMPLATE: &str = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}";
 
-/// Records by the file's name, and the split that it belongs to.
+/// Split and number of records by file name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct DatasetInfo {
     pub(super) files: BTreeMap<String, (String, u64)>,
 }
 
-/// What is read of the file: protobuf as JSON, in which large numbers are text.
+/// The relevant part of the file: protobuf as JSON, in which large numbers are text.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Wire {
@@ -50,8 +50,8 @@ enum Length {
 }
 
 impl DatasetInfo {
-    /// Reads the file's bytes; `None` if it is somebody else's, who uses the same name: Hugging Face's
-    /// datasets do, and TFDS itself for files that are no TFRecord files.
+    /// Parses the file's bytes; `None` if another tool wrote a file of this name: Hugging Face's
+    /// datasets do, and so does TFDS for files that are not TFRecord files.
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         let Wire { name: dataset, file_format, splits } = serde_json::from_slice(bytes).ok()?;
         if file_format.is_some_and(|format| format != "tfrecord") {

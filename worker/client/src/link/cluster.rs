@@ -28,17 +28,17 @@ use crate::link::worker::{Heard, Lost, WorkerLink};
 use crate::link::{Deal, Event, Job, Place, Progress, Setting};
 use crate::pace::us;
 
-/// At its start a loader waits so long for a worker whose socket it was told, before it does the work
-/// itself.
+/// Wait at start for a worker whose socket was configured, before this process reads instead.
 const FIRST_WAIT: Duration = Duration::from_secs(5);
 
-/// In mid-run a worker that is lost is waited for so long.
+/// Wait for a worker that was lost during a run.
 const RETURN_WAIT: Duration = Duration::from_millis(300);
 
-/// Corrupt records that are reported again at a start: the last ones, as the worker reported those before them.
+/// Maximum corrupt records reported again at a start: the latest ones; the worker reported those
+/// before.
 const MET_MAX: usize = 1000;
 
-/// Copies that are kept for reuse.
+/// Number of copies that are kept for reuse.
 const COPIES_KEPT: usize = 2;
 
 /// A rank in a cluster.
@@ -46,38 +46,39 @@ pub(crate) struct Cluster {
     setting: Setting,
     contents: Contents,
     job: Option<Job>,
-    /// Where a worker is or may be.
+    /// Socket path where a worker is or may come.
     worker: Option<PathBuf>,
     way: Way,
-    /// Batches in hand, whoever sent them.
+    /// Received batches, from any worker, that were not handed out yet.
     queue: VecDeque<Queued>,
-    /// Why nothing follows what is in hand.
+    /// Error that is returned after the received batches.
     failure: Option<LoadError>,
-    /// Of a dynamic job: until when what is in hand counts.
+    /// Of a dynamic job: the time until which received batches are valid.
     standing: Standing,
-    /// Counts starts; what belongs to an earlier one is dropped.
+    /// Number of the current start; messages of earlier starts are dropped.
     start: u64,
-    /// Counts workers that were connected.
+    /// Number of the current worker connection.
     connection: u64,
-    /// From whom the batch is that was offered and is not taken yet; `None` also if this process read it.
+    /// Origin of the batch that was offered and is not consumed yet; `None` also if this process
+    /// read it.
     offered: Option<Origin>,
     hold_max: usize,
     copies: SlotPool,
     copied: u64,
-    /// How long it took to copy the batch that was handed out last.
+    /// Time that copying the last returned batch took.
     copying: Duration,
-    /// A worker that has come back, at the end of an epoch.
+    /// Connection attempt to a worker, made at the end of an epoch.
     returning: Option<Receiver<Connected>>,
     /// Corrupt records in batches that workers sent, each once, at most [`MET_MAX`].
     met: VecDeque<Skipped>,
-    /// How many workers were lost since the last batch of one, and since when.
+    /// Workers lost since a worker sent a batch, and the time of the first loss.
     fruitless: Option<(u32, Instant)>,
     waited: Duration,
 }
 
 type Connected = Result<WorkerLink, Unavailable>;
 
-/// Who sent what is in hand.
+/// Connection and start that a received batch belongs to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Origin {
     connection: u64,
@@ -88,18 +89,18 @@ struct Queued {
     origin: Origin,
     epoch: u64,
     step: u64,
-    /// `None`: the epoch ended for this rank, after so many steps.
+    /// `None`: the epoch ended for this rank after `step` steps.
     batch: Option<Batch>,
     skipped: Vec<Skipped>,
 }
 
-/// Where the next batches come from.
+/// Source of the next batches.
 enum Way {
-    /// A worker is looked for.
+    /// A connection to a worker is being made.
     Connecting(Receiver<Connected>),
     /// A worker.
     Worker(Box<WorkerLink>, Phase),
-    /// A worker in this process is being made.
+    /// A worker in this process is being created.
     Opening(Receiver<Result<InProcess, LoadError>>),
     /// A worker in this process.
     Here(Box<InProcess>),
@@ -113,13 +114,13 @@ enum Phase {
 }
 
 impl Cluster {
-    /// Finds a worker, or becomes one, and opens the dataset.
+    /// Connects to a worker, or becomes one, and opens the dataset.
     pub(crate) fn open(
         setting: Setting,
         progress: Progress<'_>,
     ) -> Result<(Self, Contents), LoadError> {
         let cluster = cluster_of(&setting);
-        // An address that is none is refused before anything is waited for.
+        // An invalid address is rejected before anything is waited for.
         await_file(&coordinator(&setting)?, progress)?;
         let path = cluster.worker.clone().unwrap_or_else(default_worker_socket);
         let is_told = cluster.worker.is_some() || std::env::var_os("SHARDFEED_WORKER").is_some();
@@ -137,7 +138,7 @@ impl Cluster {
                     Unavailable::Cordoned(reason) if is_told => {
                         tracing::warn!("{reason}; reading in this process");
                     }
-                    // The reason was logged while it was waited for.
+                    // The reason was logged during the wait.
                     _ if is_told => tracing::warn!("no worker came; reading in this process"),
                     _ => {}
                 }
@@ -247,7 +248,7 @@ impl Cluster {
             return Ok(event);
         }
         loop {
-            // What has come is looked at first: it may say that nothing in hand counts any more.
+            // Received messages are processed first: they may invalidate the received batches.
             if let Some(event) = self.drain()? {
                 return Ok(event);
             }
@@ -287,13 +288,13 @@ impl Cluster {
         }
     }
 
-    /// While there is something in hand: gets whoever takes the worker's place to read what follows.
+    /// While received batches are left: lets the worker's replacement read the following ones.
     fn prepare(
         &mut self,
         place: &mut dyn FnMut(usize) -> Result<Place, LoadError>,
     ) -> Result<Option<Event>, LoadError> {
         let in_hand = self.queue.len();
-        // What a dynamic rank reads next is agreed upon only where it stands.
+        // A dynamic rank's next samples are agreed upon only at its current position.
         let is_dynamic = self.setting.options.mode == Mode::Dynamic;
         if in_hand == 0 || is_dynamic || self.failure.is_some() {
             return Ok(None);
@@ -309,19 +310,19 @@ impl Cluster {
         }
         match here.here.poll(&mut |more| place(in_hand + more), Duration::ZERO) {
             Ok(event @ Event::Started { .. }) => return Ok(Some(event)),
-            // One that does not run yet has no batch, and no end of an epoch.
+            // A reader that is not running yet has no batch and no end of an epoch.
             Ok(Event::Pending | Event::Batch(_) | Event::EpochEnd { .. }) => {}
             Err(LoadError::Wire(error)) if is_over(&error) => {
                 self.drop_in_hand();
                 return Err(error.into());
             }
-            // What is in hand stays good.
+            // Received batches stay valid.
             Err(error) => self.failure = Some(error),
         }
         Ok(None)
     }
 
-    /// Everything that the worker has sent.
+    /// Processes everything that the worker has sent.
     fn drain(&mut self) -> Result<Option<Event>, LoadError> {
         loop {
             let Way::Worker(link, _) = &mut self.way else {
@@ -377,13 +378,14 @@ impl Cluster {
                     *phase = Phase::Idle;
                 }
                 if is_over(&error) {
-                    // Nothing in hand is this rank's to take any more, nor what is on its way.
+                    // No batch received or under way belongs to this rank any more.
                     self.drop_in_hand();
                     self.start += 1;
                     return Err(error.into());
                 }
                 if error.kind == ErrorKind::Cordoned && cluster_of(&self.setting).fallback {
-                    // It may take others' work for a long time: this loader does not ask again.
+                    // The worker may serve other trainers for a long time: this loader does not ask
+                    // it again.
                     self.worker = None;
                     self.replace_worker(&error.message)?;
                     return Ok(None);
@@ -391,7 +393,7 @@ impl Cluster {
                 self.failure = Some(error.into());
             }
             Heard::Goodbye(reason) => self.replace_worker(&reason)?,
-            // Of an earlier start: dropped, which gives its slot back.
+            // Messages of an earlier start: dropping them returns their slots.
             Heard::Started(_)
             | Heard::Batch { .. }
             | Heard::EpochEnd { .. }
@@ -445,8 +447,10 @@ impl Cluster {
         self.job.as_ref().is_some_and(|job| job.identity.is_dynamic())
     }
 
-    /// Whether what is in hand counts. What a dynamic job was granted does only while the lease does,
-    /// and is forgotten where another one takes its place.
+    /// True if received batches may be handed out.
+    ///
+    /// Batches of a dynamic job are valid only while the lease is, and are dropped when another
+    /// worker takes over.
     fn may_hand_out(&mut self) -> bool {
         if !self.is_dynamic() {
             return true;
@@ -455,7 +459,7 @@ impl Cluster {
             Way::Worker(_, Phase::Idle | Phase::Starting) | Way::Here(_) => self.drop_in_hand(),
             Way::Worker(link, Phase::Running) => {
                 if let Some(nonce) = self.standing.question(LeaseTime::now()) {
-                    // A worker that is gone is noticed by whoever needs it next.
+                    // The next call that needs the worker notices that it is gone.
                     let _ = link.send(Ask::Ping(wire::Ping { nonce }));
                 }
             }
@@ -470,8 +474,9 @@ impl Cluster {
         self.standing.is_good(LeaseTime::now())
     }
 
-    /// What a worker that is gone was granted of a dynamic job may be another rank's by now; what is
-    /// still this rank's comes again.
+    /// Drops a dynamic job's batches from a lost worker: they may belong to another rank by now.
+    ///
+    /// Samples that are still this rank's are delivered again.
     fn forget_granted(&mut self) {
         if self.is_dynamic() {
             self.drop_in_hand();
@@ -493,7 +498,8 @@ impl Cluster {
         if let Way::Worker(link, _) = &self.way
             && origin == self.origin(self.start)
         {
-            // Slots that arrays view: all that are out but those in hand and this one.
+            // Slots viewed by arrays: all borrowed ones except those of queued batches and of this
+            // one.
             let held = link.regions.out().saturating_sub(self.queue.len() + 1);
             if held >= self.hold_max {
                 batch = self.copy(batch)?;
@@ -503,7 +509,8 @@ impl Cluster {
         Ok(Event::Batch(Box::new(Delivered { epoch, step, samples, skipped, batch })))
     }
 
-    /// A trainer that holds many batches gets copies: it never waits for itself.
+    /// Copies a batch for a trainer that holds many, so that it never waits for slots that it holds
+    /// itself.
     fn copy(&mut self, mut batch: Batch) -> Result<Batch, LoadError> {
         if self.copied == 0 {
             tracing::warn!(
@@ -555,15 +562,15 @@ impl Cluster {
         }
     }
 
-    /// The trainer, which stands at (epoch, step), has waited for its next batch for so long by now.
+    /// Reports how long the trainer at (epoch, step) has waited for its next batch.
     pub(crate) fn waits(&mut self, epoch: u64, step: u64, waiting: Duration) {
         match &mut self.way {
             Way::Here(here) => here.here.waits(waiting),
             Way::Worker(link, Phase::Running) => {
                 let (start, waiting_us) = (self.start, Some(us(waiting)));
-                // A worker that knows no waits takes it for a word on where the rank stands.
+                // A worker of an earlier version reads this as a report of the rank's position.
                 let took = wire::Took { start, epoch, step, waiting_us, ..wire::Took::default() };
-                // A worker that is gone is noticed by whoever needs it next.
+                // The next call that needs the worker notices that it is gone.
                 let _ = link.send(Ask::Took(took));
             }
             Way::Worker(..) | Way::Connecting(_) | Way::Opening(_) => {}
@@ -571,7 +578,7 @@ impl Cluster {
     }
 
     pub(crate) fn stands_at(&mut self, epoch: u64, step: u64) {
-        // An end of an epoch is no batch that was sent.
+        // The end of an epoch counts as no batch.
         self.took(epoch, step, None);
     }
 
@@ -592,7 +599,7 @@ impl Cluster {
                 if *phase != Phase::Idle {
                     *phase = Phase::Idle;
                     self.start += 1;
-                    // A worker that is gone is noticed by whoever needs it next.
+                    // The next call that needs the worker notices that it is gone.
                     let _ = link.send(Ask::Stop(wire::Stop { failure: failure.map(Into::into) }));
                 }
             }
@@ -600,7 +607,7 @@ impl Cluster {
         }
     }
 
-    /// From the next start on this is another rank.
+    /// Changes the rank and its part of each batch from the next start on.
     pub(crate) fn deal(&mut self, deal: Deal) {
         self.stop();
         deal.apply(&mut self.setting.options);
@@ -609,7 +616,7 @@ impl Cluster {
         }
     }
 
-    /// Looks for the worker again if this process does its work.
+    /// Tries to connect to the worker again if this process reads in its place.
     pub(crate) fn epoch_ended(&mut self) {
         if let (Way::Here(here), Some(path), None) = (&self.way, &self.worker, &self.returning)
             && !here.here.has_untold()
@@ -620,7 +627,7 @@ impl Cluster {
     }
 
     fn welcome_back(&mut self) {
-        // The worker would name a generation that nobody was told of.
+        // The worker would report a generation that the coordinator does not know.
         if matches!(&self.way, Way::Here(here) if here.here.has_untold()) {
             return;
         }
@@ -640,7 +647,7 @@ impl Cluster {
     }
 }
 
-/// Whether the rank may not go on: others were started in its place.
+/// True if the rank must stop: others were started in its place.
 fn is_over(error: &WireError) -> bool {
     use ErrorKind::{Conflict, Fenced, Replaced, Superseded};
     matches!(error.kind, Superseded | Fenced | Replaced | Conflict)

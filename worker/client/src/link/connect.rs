@@ -1,4 +1,4 @@
-//! The way to this host's worker.
+//! Connection setup with this host's worker.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -20,17 +20,17 @@ use crate::link::worker::{Lost, WorkerLink};
 use crate::link::{Job, Progress, Setting};
 use crate::options::LoaderOptions;
 
-/// How long a worker may take to say who it is.
+/// Maximum time for a worker to complete the handshake.
 const HANDSHAKE: Duration = Duration::from_secs(2);
 
-/// How often a worker that is not there is looked for.
+/// Interval between attempts to connect to a missing worker.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Bytes of patterns in one message, about, and what each counts beside its own.
+/// Approximate bytes of patterns in one message, and the overhead counted per pattern.
 const OPEN_BYTES: usize = 1 << 20;
 const PATTERN_BYTES: usize = 8;
 
-/// Of the sockets' usual places the first one that is there.
+/// Path of the worker's socket: `SHARDFEED_WORKER`, else the user's or the system's default path.
 pub fn default_worker_socket() -> PathBuf {
     if let Some(path) = std::env::var_os("SHARDFEED_WORKER").filter(|path| !path.is_empty()) {
         return path.into();
@@ -45,14 +45,14 @@ pub fn default_worker_socket() -> PathBuf {
     }
 }
 
-/// Why there is no worker to talk to.
+/// Reason why no worker can be used.
 #[derive(Debug)]
 pub(crate) enum Unavailable {
-    /// It is not there, or went away: it may come, or another one may take its place.
+    /// It is missing or went away: it may come, or be replaced.
     Absent(String),
-    /// It takes no trainers: another one takes its place.
+    /// It accepts no trainers: it has to be replaced.
     Cordoned(String),
-    /// There is somebody, and no use in asking again.
+    /// It answered, and another request would fail again.
     Refused(LoadError),
 }
 
@@ -94,7 +94,7 @@ impl From<Lost> for Unavailable {
     }
 }
 
-/// Connects, says who asks, opens the dataset and, for a job that is known, registers it.
+/// Connects, performs the handshake, opens the dataset and registers the job if there is one.
 pub(crate) fn greet(
     setting: &Setting,
     path: &Path,
@@ -125,9 +125,11 @@ pub(crate) fn greet(
     Ok((link, contents))
 }
 
-/// The coordinators as a worker is told them: it may not read this trainer's file, and knows another working
-/// folder. Of a file that is gone for a while nothing is said, and the worker is believed, as one of this loader's
-/// cluster was there before.
+/// Returns the coordinators' addresses to send to a worker, or an empty text.
+///
+/// A worker may not be allowed to read this trainer's endpoint file, and has another working
+/// directory. If the file cannot be read at the moment, nothing is sent and the worker's cluster is
+/// trusted, because a worker of this loader's cluster was there before.
 fn addresses(coordinator: &str) -> String {
     match coordinator.parse() {
         Ok(place @ Whereabouts::File(_)) => {
@@ -137,7 +139,7 @@ fn addresses(coordinator: &str) -> String {
     }
 }
 
-/// As [`greet`], again and again while nobody is there.
+/// As [`greet`], repeated for `patience` while no worker is available.
 pub(crate) fn greet_for(
     setting: &Setting,
     path: &Path,
@@ -196,7 +198,7 @@ fn open(
     progress: Progress<'_>,
 ) -> Result<Contents, Unavailable> {
     let mut patterns = absolute(&options.files).map_err(Unavailable::Refused)?;
-    // A frame has a bound, a list of files has none.
+    // A frame has a maximum size, a list of files has none.
     while let Some(part) = first_part(&mut patterns) {
         link.send(Ask::Open(wire::Open { patterns: part, more: true, ..wire::Open::default() }))?;
     }
@@ -255,7 +257,7 @@ fn open(
     })
 }
 
-/// Takes so many patterns off as one message should hold; `None`: all of them fit into one.
+/// Splits off the patterns of one message; `None` if all of them fit into one.
 fn first_part(patterns: &mut Vec<String>) -> Option<Vec<String>> {
     let mut bytes = 0;
     let beyond = patterns.iter().position(|pattern| {
@@ -266,12 +268,12 @@ fn first_part(patterns: &mut Vec<String>) -> Option<Vec<String>> {
     Some(std::mem::replace(patterns, rest))
 }
 
-/// Patterns as the worker will see them: it has another working directory.
+/// Makes patterns absolute, as the worker has another working directory.
 pub(crate) fn absolute(patterns: &[String]) -> Result<Vec<String>, LoadError> {
     patterns.iter().map(|pattern| absolute_pattern(pattern)).collect()
 }
 
-/// Tells a caller's progress what is waited for.
+/// Adapts a caller's progress function to notes about waiting.
 pub(crate) fn waiting<'a>(progress: Progress<'a>) -> impl FnMut(&str) -> bool + 'a {
     let scan = ScanProgress {
         stage: ScanStage::Waiting,

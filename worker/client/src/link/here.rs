@@ -16,10 +16,10 @@ use shardfeed_proto::ErrorKind;
 
 use crate::link::{ControlOf, Deal, Event, InHand, Job, Place, Progress, Setting};
 
-/// Free slots that are kept beyond the prefetched batches: the one that is viewed, and the next.
+/// Free slots kept in addition to the prefetched batches: for the viewed batch and the next one.
 const SLOTS_BEYOND_PREFETCH: usize = 2;
 
-/// How often it is looked whether a lease is confirmed again.
+/// Interval at which an unconfirmed lease is checked again.
 const UNCONFIRMED_PAUSE: Duration = Duration::from_millis(20);
 
 /// A rank whose batches are read in this process.
@@ -38,7 +38,7 @@ pub(crate) struct Here {
 
 enum Phase {
     Idle,
-    /// Control is being asked, on a thread that may wait.
+    /// A lease is being requested, on a thread that may wait.
     Starting {
         result: Receiver<Result<Running, LoadError>>,
         gave_up: Arc<AtomicBool>,
@@ -48,20 +48,21 @@ enum Phase {
 
 struct Running {
     prefetch: Prefetch,
-    /// A batch was given, and not taken yet.
+    /// A batch was offered and not consumed yet.
     is_offered: bool,
     lease: Lease,
     is_dynamic: bool,
-    /// It was told that the coordinator is waited for.
+    /// A warning about the unconfirmed lease was logged.
     is_told: bool,
 }
 
 impl Running {
-    /// The next batch, if it may be handed out: what a dynamic job was granted counts only while the
-    /// coordinator confirms the lease.
+    /// Returns the next batch if it may be handed out.
+    ///
+    /// Samples of a dynamic job are valid only while the coordinator confirms the lease.
     fn poll(&mut self, control: &Arc<dyn Control>, timeout: Duration) -> Result<Polled, LoadError> {
         if control.paused(&self.lease).is_some() {
-            // By whom is told in this process's log, by its session.
+            // The session logs who paused the job.
             control.lanes(&self.lease, self.lease.epoch)?;
             std::thread::sleep(timeout.min(UNCONFIRMED_PAUSE));
             return Ok(Polled::Pending);
@@ -87,7 +88,7 @@ impl Running {
         Ok(Polled::Pending)
     }
 
-    /// Whether the batch that was given last may be consumed.
+    /// Checks whether the batch that was offered last may be consumed.
     fn confirm(&self, control: &Arc<dyn Control>) -> Result<InHand, LoadError> {
         if !self.is_offered {
             return Ok(InHand::Gone);
@@ -98,14 +99,14 @@ impl Running {
         Ok(if waits { InHand::Unconfirmed } else { InHand::Good })
     }
 
-    /// Tells what is ahead, and where time goes.
+    /// Reports the prefetched batches and the time breakdown.
     fn report(&self, control: &Arc<dyn Control>) {
         let stats = self.prefetch.stats();
         control.report_ahead(&self.lease, stats.ready as u64, &[]);
         control.report_account(&self.lease, &stats.account);
     }
 
-    /// Whether this error means to start again from where the rank stands.
+    /// True if this error requires a restart from the rank's position.
     fn has_lapsed(&self, error: &LoadError) -> bool {
         self.is_dynamic
             && matches!(error, LoadError::Wire(error) if error.kind == ErrorKind::Fenced)
@@ -113,14 +114,14 @@ impl Running {
 }
 
 impl Here {
-    /// A link to this process.
-    /// - `control_of`: makes the control anew for each position that is loaded.
+    /// Creates a link to this process without a cluster.
+    /// - `control_of`: makes a new control for each job that is registered.
     pub(crate) fn embedded(setting: Setting, control_of: ControlOf, dataset: Arc<Dataset>) -> Self {
         let control = control_of();
         Self::new(setting, control, Some(control_of), (String::new(), dataset))
     }
 
-    /// A link to this process in a cluster.
+    /// Creates a link to this process in a cluster.
     pub(crate) fn in_cluster(
         setting: Setting,
         control: Arc<dyn Control>,
@@ -154,7 +155,7 @@ impl Here {
 
     pub(crate) fn register(&mut self, job: &Job, progress: Progress<'_>) -> Result<(), LoadError> {
         if let Some(control_of) = &self.control_of {
-            // Nobody else shares it: a position that is loaded begins with a control of its own.
+            // Only this loader uses it: each registration begins with a new control.
             self.control = control_of();
         }
         let Job { name, identity, record_spec, .. } = job.clone();
@@ -164,7 +165,7 @@ impl Here {
         Ok(())
     }
 
-    /// The job is known to control already.
+    /// Sets a job that the control already knows.
     pub(crate) fn take_job(&mut self, job: &Job) {
         let rules = (job.identity.tail, self.setting.options.limit);
         let counts = self.dataset.manifest().counts();
@@ -225,21 +226,21 @@ impl Here {
         }
     }
 
-    /// Notes the error with which the rank ends.
+    /// Reports the error with which the rank ends.
     pub(crate) fn fail(&self, failure: &str) {
         if let Phase::Running(running) = &self.phase {
             self.control.report_failure(&running.lease, failure);
         }
     }
 
-    /// Shows what is ready of the next `count` batches.
+    /// Shows the ready batches of the next `count`.
     pub(crate) fn peek(&mut self, count: usize, see: &mut dyn FnMut(&mut Batch)) {
         if let Phase::Running(running) = &mut self.phase {
             running.prefetch.peek(count, see);
         }
     }
 
-    /// Whether the rank's lease is not known to have ended.
+    /// Returns an error if the rank's lease is known to have ended.
     pub(crate) fn check(&self) -> Result<(), LoadError> {
         if let Phase::Running(Running { lease, .. }) = &self.phase {
             self.control.lanes(lease, lease.epoch)?;
@@ -247,7 +248,7 @@ impl Here {
         Ok(())
     }
 
-    /// Whether the batch that was given last may be consumed.
+    /// Checks whether the batch that was offered last may be consumed.
     pub(crate) fn confirm(&self) -> Result<InHand, LoadError> {
         match &self.phase {
             Phase::Running(running) => running.confirm(&self.control),
@@ -261,17 +262,17 @@ impl Here {
         Ok(Event::Started { generation })
     }
 
-    /// Whether batches are being read.
+    /// True if batches are being read.
     pub(crate) fn is_running(&self) -> bool {
         matches!(self.phase, Phase::Running(_))
     }
 
-    /// Whether only this process can tell the coordinator where the rank is.
+    /// True if only this process can report the rank's position to the coordinator.
     pub(crate) fn has_untold(&self) -> bool {
         self.control.has_untold()
     }
 
-    /// From the next start on this is another rank.
+    /// Changes the rank and its part of each batch from the next start on.
     pub(crate) fn deal(&mut self, deal: Deal) {
         self.stop();
         deal.apply(&mut self.setting.options);
@@ -283,7 +284,7 @@ impl Here {
             if let Some(demand) = demand {
                 running.prefetch.taken().account(demand);
             }
-            // A lease that ended in this moment is told with the next batch.
+            // If the lease has just ended, the next batch returns that error.
             let _ = self.control.report(&running.lease, epoch, step);
             if self.control_of.is_none() {
                 running.report(&self.control);
@@ -291,7 +292,7 @@ impl Here {
         }
     }
 
-    /// The trainer has waited for its next batch for so long by now.
+    /// Reports how long the trainer has waited for its next batch.
     pub(crate) fn waits(&mut self, waiting: Duration) {
         if let Phase::Running(running) = &self.phase {
             running.prefetch.taken().waits(waiting);
@@ -322,7 +323,7 @@ impl Here {
         }
     }
 
-    /// A worker served this rank before, or should have.
+    /// Records that a worker served this rank before, or should have.
     pub(crate) fn took_over(&mut self) {
         self.took_over = true;
     }
@@ -375,7 +376,7 @@ impl Drop for Here {
     }
 }
 
-/// Everything that a start needs, to be had on another thread.
+/// Data for a start, to be moved to another thread.
 struct Start {
     control: Arc<dyn Control>,
     request: LeaseRequest,

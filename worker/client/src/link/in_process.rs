@@ -1,4 +1,4 @@
-//! A worker in the trainer's own process, for when no other serves it.
+//! A worker in the trainer's own process, used when no other worker serves it.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -16,7 +16,7 @@ use crate::link::here::Here;
 use crate::link::{Progress, Setting};
 use crate::options::ClusterOptions;
 
-/// How often a file that is not there yet is looked for.
+/// Interval between checks for a missing endpoint file.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// A worker in the trainer's process.
@@ -28,7 +28,8 @@ pub(crate) struct InProcess {
 }
 
 impl InProcess {
-    /// - `dataset`: its name in the cluster, and what is in it.
+    /// Creates the worker for an opened dataset.
+    /// - `dataset`: its name in the cluster, and its contents.
     pub(crate) fn new(
         setting: Setting,
         session: Arc<Session>,
@@ -43,7 +44,7 @@ impl InProcess {
 }
 
 impl Drop for InProcess {
-    /// The process may end right after this.
+    /// Ends the session synchronously, because the process may exit right after this.
     fn drop(&mut self) {
         self.here.stop();
         self.control.leave();
@@ -61,10 +62,11 @@ pub(crate) fn coordinator(setting: &Setting) -> Result<Coordinator, LoadError> {
     Ok(Coordinator::new(&cluster.coordinator, principal, cluster.timeout, None, credentials)?)
 }
 
-/// Waits for the file that says where the coordinators are, if one does: without it nobody can tell whether a
-/// worker that is there is of the right cluster.
+/// Waits for the endpoint file with the coordinators' addresses, if one is configured.
 ///
-/// # Errors  It is not there, or says nothing, for as long as coordinators are waited for.
+/// Without it, it cannot be checked whether a worker belongs to the right cluster.
+///
+/// # Errors  The file is missing or has no addresses for the coordinator timeout.
 pub(crate) fn await_file(
     coordinator: &Coordinator,
     progress: Progress<'_>,
@@ -104,7 +106,7 @@ fn host() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Becomes a worker: registers the dataset and scans for it, as any other.
+/// Becomes a worker: registers the dataset and scans for it, as any other worker does.
 pub(crate) fn open_here(
     setting: &Setting,
     progress: Progress<'_>,
@@ -124,7 +126,7 @@ pub(crate) fn open_here(
     Ok((InProcess::new(setting.clone(), session, Some(scanner), dataset), contents))
 }
 
-/// Opens a dataset, and waits at most `timeout` while nothing makes progress.
+/// Opens a dataset; fails after `timeout` without progress.
 fn open_in_time(
     catalog: &Catalog,
     source: &Source,
@@ -133,9 +135,9 @@ fn open_in_time(
 ) -> Result<Opened, LoadError> {
     let (mut since, mut late) = (None, None);
     let opened = catalog.open(source, None, &mut |now: &OpenProgress| {
-        // Of a coordinator that does not answer its own calls say so.
+        // Calls to a coordinator that does not answer report that themselves.
         let is_stalled = now.scan.stage == ScanStage::Scanning && !now.note.is_empty();
-        // A call that has just begun says nothing of the files.
+        // A call that has just begun has no information about the files.
         if now.scan.stage != ScanStage::Waiting || !now.note.is_empty() {
             since = is_stalled.then(|| since.unwrap_or_else(Instant::now));
         }
@@ -161,7 +163,7 @@ pub(crate) fn in_background<T: Send + 'static>(
     std::thread::Builder::new()
         .name(name.into())
         .spawn(move || {
-            // Nobody listens if the loader was closed in the meantime.
+            // The receiver is gone if the loader was closed in the meantime.
             let _ = sender.send(run());
         })
         .map_err(|source| LoadError::Io { file: "threads".into(), source })?;

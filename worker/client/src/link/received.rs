@@ -1,4 +1,4 @@
-//! Batches as a worker announces them, made views of its memory.
+//! Batches that a worker announces, as views of its memory.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -12,29 +12,29 @@ use shardfeed_pipeline::{Batch, ColumnData, Reading, Schema};
 use shardfeed_plan::{Planned, Sample};
 use shardfeed_proto::trainer::v1 as wire;
 
-/// The worker's memory as far as it is mapped here, and what is to be given back.
+/// The worker's memory that is mapped here, and the slots to return.
 #[derive(Debug, Default)]
 pub(crate) struct Regions {
     mapped: BTreeMap<u64, Arc<Mapping>>,
     returned: Arc<Returned>,
 }
 
-/// Slots that were dropped since the worker was told last.
+/// Slots that were dropped since the last report to the worker.
 #[derive(Debug, Default)]
 struct Returned {
     regions: Mutex<Vec<u64>>,
-    /// Slots that are viewed or wait to be.
+    /// Number of slots that are viewed, or that hold a queued batch.
     out: AtomicUsize,
 }
 
 impl Returned {
     fn lock(&self) -> MutexGuard<'_, Vec<u64>> {
-        // Every change of the list is complete when the lock is released, also by a panic.
+        // Each change of the list is complete when the lock is released, even after a panic.
         self.regions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A worker broke the protocol, in words.
+/// Violation of the protocol by the worker, with a description.
 #[derive(Debug, thiserror::Error)]
 #[error("the worker broke the protocol: {0}; use the same version of shardfeed for both")]
 pub(crate) struct Broken(String);
@@ -59,17 +59,17 @@ impl Regions {
         }
     }
 
-    /// Slots that are viewed or wait to be.
+    /// Number of slots that are viewed, or that hold a queued batch.
     pub(crate) fn out(&self) -> usize {
         self.returned.out.load(Ordering::Relaxed)
     }
 
-    /// Takes what is to be given back.
+    /// Takes the list of slots to return.
     pub(crate) fn take_returned(&self) -> Vec<u64> {
         std::mem::take(&mut *self.returned.lock())
     }
 
-    /// A view of a batch.
+    /// Returns a batch as a view of its slot.
     pub(crate) fn view(&self, batch: wire::Batch, schema: &Schema) -> Result<Batch, Broken> {
         let mapping = self
             .mapped
@@ -115,7 +115,7 @@ impl Regions {
     }
 }
 
-/// The samples of a batch, as its slot says: read from what the trainer gets.
+/// Reads the samples of a batch from its slot, the same memory that the trainer gets.
 pub(crate) fn samples_of(batch: &mut Batch) -> Vec<Planned> {
     let words = |bytes: Vec<u8>| -> Vec<u64> {
         let words = bytes.chunks_exact(8);
@@ -132,7 +132,7 @@ pub(crate) fn samples_of(batch: &mut Batch) -> Vec<Planned> {
     .collect()
 }
 
-/// Records that were skipped.
+/// Converts skipped records from the protocol.
 pub(crate) fn skipped_from(skipped: Vec<wire::Skipped>) -> impl Iterator<Item = Skipped> {
     skipped.into_iter().map(|wire::Skipped { shard, ordinal, offset, reason }| Skipped {
         sample: Sample { shard: shard as u32, ordinal },
@@ -146,7 +146,7 @@ pub(crate) fn skipped_to(skipped: &Skipped) -> wire::Skipped {
     wire::Skipped { shard: sample.shard.into(), ordinal: sample.ordinal, offset, reason }
 }
 
-/// What a worker says of its reading, and what is held here.
+/// Combines a worker's statistics with those of this process.
 pub(crate) fn prefetch_stats(
     stats: &wire::Stats,
     in_hand: usize,
@@ -169,7 +169,7 @@ pub(crate) fn prefetch_stats(
         cached_bytes,
     });
     PrefetchStats {
-        // What is on its way counts for neither side.
+        // Batches in transit count on neither side.
         ready: stats.ready as usize + in_hand,
         shown: 0,
         in_work: stats.in_work as usize,
@@ -201,7 +201,7 @@ mod tests {
 
     use super::*;
 
-    /// What the trainer says of a worker that announces its memory or a batch otherwise than agreed.
+    /// Checks the errors about a worker that announces memory or a batch incorrectly.
     #[test]
     fn every_broken_announcement_is_named() {
         let slot = SlotPool::sealed(1).take(100).unwrap().share();

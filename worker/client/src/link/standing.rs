@@ -1,35 +1,35 @@
-//! Until when the batches in hand of a dynamic job may be handed out: the worker says how long its
-//! lease is good, counted from when it was asked.
+//! Validity of a dynamic job's received batches: the worker reports how long its lease is valid,
+//! counted from the request.
 
 use std::time::Duration;
 
 use shardfeed_agent::LeaseTime;
 
-/// An answer that did not come in so long is asked for again.
+/// A request without an answer is repeated after this time.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-/// While nothing may be handed out it is asked so often.
+/// Interval between requests while no batch may be handed out.
 const ASK_SOON: Duration = Duration::from_millis(50);
 
-/// What the worker said last.
+/// Last report of the worker.
 #[derive(Debug, Default)]
 pub(super) struct Standing {
-    /// Until when, and how long that was when it was said.
+    /// End of the validity, and its duration when it was reported.
     good: Option<(LeaseTime, Duration)>,
-    /// A question that is open: its number, and since when.
+    /// Open request: its number and the time it was sent.
     asked: Option<(u64, LeaseTime)>,
     number: u64,
-    /// It was said that nothing may be handed out.
+    /// A warning that no batch may be handed out was issued.
     is_told: bool,
 }
 
 impl Standing {
-    /// Whether a batch may be handed out now.
+    /// True if a batch may be handed out now.
     pub(super) fn is_good(&self, now: LeaseTime) -> bool {
         self.good.is_some_and(|(until, _)| now < until)
     }
 
-    /// The number of a question that is to be asked now.
+    /// Returns the number of a request that is due now.
     pub(super) fn question(&mut self, now: LeaseTime) -> Option<u64> {
         let is_fresh = self.good.is_some_and(|(until, whole)| until.since(now) > whole / 2);
         let patience = if self.is_good(now) { ASK_AGAIN } else { ASK_SOON };
@@ -42,7 +42,7 @@ impl Standing {
         Some(self.number)
     }
 
-    /// The answer to a question came.
+    /// Records the answer to a request.
     pub(super) fn answered(&mut self, number: u64, good_for: Option<Duration>) {
         let Some((_, asked)) = self.asked.take_if(|(open, _)| *open == number) else {
             return;
@@ -52,13 +52,13 @@ impl Standing {
         self.good = Some((asked + good_for, good_for));
     }
 
-    /// Whether to say, once, that what was good no longer is.
+    /// Returns true once when the validity has expired, so that a warning is logged.
     pub(super) fn shall_tell(&mut self, now: LeaseTime) -> bool {
         let has_run_out = self.good.is_some() && !self.is_good(now);
         has_run_out && !std::mem::replace(&mut self.is_told, true)
     }
 
-    /// What was said was of another lease.
+    /// Forgets the validity, which was that of another lease.
     pub(super) fn forget(&mut self) {
         (self.good, self.asked) = (None, None);
     }

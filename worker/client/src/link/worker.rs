@@ -1,4 +1,4 @@
-//! A connection to a worker: requests that wait for their answer, and frames that come by themselves.
+//! A connection to a worker: requests that wait for their answer, and unsolicited messages.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -16,23 +16,23 @@ use shardfeed_socket::{Connection, SocketError};
 use crate::link::Progress;
 use crate::link::received::{Broken, Regions, skipped_from};
 
-/// How often a caller that waits for an answer is asked whether it still wants to.
+/// Interval at which a caller that waits for an answer may cancel.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// A worker that is asked for something says at least so often that it lives.
+/// Maximum silence of a worker that has a request to answer.
 const ANSWER_SILENCE: Duration = Duration::from_secs(5);
 
-/// A worker that was silent for so long is asked whether it lives,
+/// A worker that was silent for this time is pinged.
 const SILENCE: Duration = Duration::from_secs(1);
-/// and is given up if it does not answer that for so long.
+/// A worker that does not answer a ping within this time is given up.
 const PONG_WAIT: Duration = Duration::from_secs(2);
 
-/// Why a connection is of no further use.
+/// Reason why a request failed.
 #[derive(Debug)]
 pub(crate) enum Lost {
-    /// Nobody is there any more.
+    /// The worker is gone.
     Gone(String),
-    /// The request was refused; the connection is as good as before.
+    /// The request was refused; the connection stays usable.
     Failed(LoadError),
 }
 
@@ -48,7 +48,7 @@ impl From<Broken> for Lost {
     }
 }
 
-/// What a worker sent by itself.
+/// Unsolicited message of a worker.
 #[derive(Debug)]
 pub(crate) enum Heard {
     Started(wire::Started),
@@ -63,28 +63,28 @@ pub(crate) enum Heard {
         start: u64,
         error: WireError,
     },
-    /// It serves this trainer no longer, for this reason; nothing follows what it sent.
+    /// The worker no longer serves this trainer, for this reason; no message follows.
     Goodbye(String),
-    /// A dynamic job: the rank gets nothing more of an epoch.
+    /// A dynamic job: the rank gets no more samples of an epoch.
     EpochEnd {
         start: u64,
         epoch: u64,
         steps: u64,
     },
-    /// A dynamic job: what is in hand no longer counts.
+    /// A dynamic job: received batches are no longer valid.
     Again {
         start: u64,
     },
-    /// It lives; what it sent of a dynamic job is good for so long.
+    /// The worker is alive; batches of a dynamic job stay valid for this duration.
     Pong {
         nonce: u64,
         good_for: Option<Duration>,
     },
-    /// Something that was dealt with here.
+    /// A message that was processed here.
     Other,
 }
 
-/// A worker that answered.
+/// Connection to a worker that answered.
 pub(crate) struct WorkerLink {
     connection: Connection<wire::ToWorker, wire::ToTrainer>,
     path: PathBuf,
@@ -93,7 +93,7 @@ pub(crate) struct WorkerLink {
     schema: Option<Arc<Schema>>,
     pub(crate) regions: Regions,
     pub(crate) stats: Option<wire::Stats>,
-    /// Skipped records of the next batch of this start, which has more than a frame holds.
+    /// Start, and skipped records of its next batch that did not fit into one message.
     skipped: (u64, Vec<Skipped>),
     heard: Instant,
     pinged: Option<Instant>,
@@ -125,14 +125,14 @@ impl WorkerLink {
         (self.name, self.cluster_id) = (welcome.worker, welcome.cluster_id);
     }
 
-    /// Id of its cluster; empty if it does not know.
-    /// The worker has heard of a coordinator since.
+    /// Sets the id of the cluster once the worker has reached a coordinator.
     pub(crate) fn joined(&mut self, cluster_id: String) {
         if !cluster_id.is_empty() {
             self.cluster_id = cluster_id;
         }
     }
 
+    /// Id of the worker's cluster; empty if the worker does not know it.
     pub(crate) fn cluster_id(&self) -> &str {
         &self.cluster_id
     }
@@ -154,7 +154,7 @@ impl WorkerLink {
         self.broken(&format!("{:.40} is no answer to what was asked", text))
     }
 
-    /// Sends a message, as part of what this thread works on.
+    /// Sends a message with the trace context of this thread.
     pub(crate) fn send(&self, ask: Ask) -> Result<(), Lost> {
         let traceparent = traced::current().map(|current| current.to_string()).unwrap_or_default();
         Ok(self.connection.send(&wire::ToWorker { traceparent, message: Some(ask) }, None)?)
@@ -166,7 +166,7 @@ impl WorkerLink {
         self.wait(progress)
     }
 
-    /// Waits for an answer while the caller wants to.
+    /// Waits for an answer until the caller cancels.
     pub(crate) fn wait(&mut self, progress: Progress<'_>) -> Result<Message, Lost> {
         let mut heard = Instant::now();
         let mut last = OpenProgress { note: String::new(), scan: nothing() };
@@ -192,8 +192,10 @@ impl WorkerLink {
         }
     }
 
-    /// The answer to a request, if this is one. What belongs to a start that was stopped comes between:
-    /// its batches and its failure are dropped, but the worker's memory must stay known.
+    /// Returns the answer to a request, if this is one.
+    ///
+    /// Messages of a stopped start may come in between: its batches and its failure are dropped,
+    /// but the worker's memory must stay mapped.
     fn answer(
         &mut self,
         message: wire::ToTrainer,
@@ -224,7 +226,7 @@ impl WorkerLink {
         }
     }
 
-    /// What came, if something did; never waits.
+    /// Returns a message if one has arrived; never waits.
     pub(crate) fn try_hear(&mut self) -> Result<Option<Heard>, Lost> {
         match self.connection.try_recv()? {
             None => Ok(None),
@@ -232,7 +234,7 @@ impl WorkerLink {
         }
     }
 
-    /// Waits at most `timeout` for something to come.
+    /// Waits at most `timeout` for a message.
     pub(crate) fn hear(&mut self, timeout: Duration) -> Result<Option<Heard>, Lost> {
         match self.connection.recv(timeout)? {
             Some((message, fd)) => self.take(message, fd).map(Some),
@@ -243,7 +245,7 @@ impl WorkerLink {
         }
     }
 
-    /// A worker that is stopped, not dead, keeps its connections open.
+    /// Pings a silent worker: one that is stopped, not dead, keeps its connections open.
     fn look_after(&mut self) -> Result<(), Lost> {
         match self.pinged {
             None if self.heard.elapsed() > SILENCE => {
@@ -315,7 +317,7 @@ impl WorkerLink {
             Some(Message::Pong(wire::Pong { nonce, good_ms })) => {
                 Heard::Pong { nonce, good_for: good_ms.map(Duration::from_millis) }
             }
-            // A later worker may say what this side does not know.
+            // A later version may send messages that this one does not know.
             _ => Heard::Other,
         })
     }
@@ -401,7 +403,7 @@ mod tests {
         worker.send(&said(announced), handle.fd).unwrap();
         let skipped = |ordinal| vec![wire::Skipped { ordinal, ..wire::Skipped::default() }];
         let part = |start, ordinal| wire::SkippedPart { start, skipped: skipped(ordinal) };
-        // The first one is of a start that was stopped before its batch.
+        // The first one belongs to a start that was stopped before its batch.
         for (start, ordinal) in [(0, 9), (1, 0), (1, 1)] {
             worker.send(&said(Message::SkippedPart(part(start, ordinal))), None).unwrap();
         }
@@ -440,7 +442,7 @@ mod tests {
         let mut said = vec![gone(link.unexpected(&answer))];
         worker.send(&self::said(Message::Batch(batch(1))), None).unwrap();
         said.push(gone(link.hear(Duration::from_secs(5)).unwrap_err()));
-        // It is asked whether it lives, and time passes.
+        // The worker is pinged, and time passes.
         let long_ago = Instant::now().checked_sub(2 * PONG_WAIT).unwrap();
         link.heard = long_ago;
         assert!(link.hear(Duration::ZERO).unwrap().is_none());

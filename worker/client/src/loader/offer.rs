@@ -1,5 +1,7 @@
-//! The next batch in two phases: an offer, which its taker may look at, build on and be interrupted over, and a
-//! commit, which consumes it.
+//! The next batch in two phases: an offer and a commit.
+//!
+//! An offered batch may be inspected and used, and the caller may be interrupted; the commit
+//! consumes the batch.
 
 use std::time::Duration;
 
@@ -12,44 +14,46 @@ use super::{Entry, Loader, place};
 use crate::course::Course;
 use crate::link::{Event, InHand};
 
-/// Times that a rank that has consumed nothing starts again because others did.
+/// Maximum restarts of a rank that has consumed nothing and was superseded.
 const REPLACED_MAX: u32 = 8;
 
-/// What [`Loader::next`] found.
+/// Result of [`Loader::next`].
 #[derive(Debug)]
 pub enum Next {
     /// The next batch; it is consumed.
     Batch(Box<Delivered>),
-    /// The epoch has no further batch for this rank; the cursor stands at the next epoch.
+    /// The epoch has no further batch for this rank; the cursor is at the next epoch.
     EpochEnd,
     /// Not ready yet.
     Pending,
 }
 
-/// What [`Loader::offer`] found.
+/// Result of [`Loader::offer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offer {
-    /// The next batch is in hand, under this number, until it is consumed or withdrawn.
+    /// The next batch is offered under this number until it is consumed or withdrawn.
     Ready(u64),
-    /// The epoch has no further batch for this rank; the cursor stands at the next epoch.
+    /// The epoch has no further batch for this rank; the cursor is at the next epoch.
     EpochEnd,
     /// Not ready yet.
     Pending,
 }
 
-/// What became of the batch in hand.
+/// Result of committing the offered batch.
 #[derive(Debug)]
 pub enum Commit {
-    /// It is consumed: the cursor stands behind it, and the ledger has its lines. With the batch, unless that
-    /// was taken before.
+    /// It is consumed: the cursor is behind it and the ledger contains it.
+    ///
+    /// Carries the batch, unless [`Loader::take_offered`] took it before.
     Consumed(Option<Box<Delivered>>),
-    /// Its lease is not confirmed at the moment: it stays in hand, to be committed later.
+    /// Its lease is not confirmed at the moment: it stays offered, to be committed later.
     Later,
-    /// It is not this rank's any more, or the loader moved: [`Loader::offer`] finds the next one.
+    /// It no longer belongs to this rank, or the loader moved: [`Loader::offer`] returns the next
+    /// one.
     Withdrawn,
 }
 
-/// The batch in hand, as its taker gets it.
+/// The offered batch, as [`Loader::take_offered`] returns it.
 #[derive(Debug)]
 pub struct Offered {
     /// Its epoch.
@@ -58,11 +62,11 @@ pub struct Offered {
     pub step: u64,
     /// Its columns.
     pub batch: Batch,
-    /// Where the loader stands once it is consumed.
+    /// Position of the loader once the batch is consumed.
     pub after: Position,
 }
 
-/// What a batch counts for when it is consumed.
+/// The parts of a batch that are counted when it is consumed.
 #[derive(Debug)]
 pub(crate) struct Head {
     pub(crate) epoch: u64,
@@ -73,16 +77,16 @@ pub(crate) struct Head {
     pub(crate) bytes: u64,
 }
 
-/// The batch in hand.
+/// The offered batch.
 #[derive(Debug)]
 pub(super) struct Held {
     number: u64,
     head: Head,
     /// `None` once it was taken.
     batch: Option<Batch>,
-    /// The cursor behind it.
+    /// Cursor behind the batch.
     next: Cursor,
-    /// What is known of that cursor's epoch, if it is another one.
+    /// Plan of that cursor's epoch, if it is another epoch.
     course: Option<Course>,
 }
 
@@ -109,10 +113,12 @@ impl Loader {
         }
     }
 
-    /// Waits at most `timeout` for the next batch of the cursor's epoch, and takes it in hand. Nothing is
-    /// consumed: until [`Loader::commit`] every call offers the same batch.
+    /// Waits at most `timeout` for the next batch of the cursor's epoch, and offers it.
     ///
-    /// # Errors  Why there is no next batch; the cursor stays, and the next call reads again.
+    /// Nothing is consumed: until [`Loader::commit`] every call offers the same batch.
+    ///
+    /// # Errors  The reason why there is no next batch; the cursor stays, and the next call reads
+    /// again.
     pub fn offer(&mut self, timeout: Duration) -> Result<Offer, LoadError> {
         self.check_open()?;
         self.pace.asks();
@@ -133,31 +139,35 @@ impl Loader {
         Ok(offer)
     }
 
-    /// The batch in hand, until it is taken.
+    /// The offered batch, until it is taken.
     pub fn offered(&mut self) -> Option<&mut Batch> {
         self.held.as_mut()?.batch.as_mut()
     }
 
-    /// Takes the batch in hand out of the loader; it still has to be committed.
+    /// Takes the offered batch out of the loader; it still has to be committed.
     pub fn take_offered(&mut self) -> Option<Offered> {
         let held = self.held.as_mut()?;
         let (batch, after) = (held.batch.take()?, held.next.position());
         Some(Offered { epoch: held.head.epoch, step: held.head.step, batch, after })
     }
 
-    /// Shows what is ready of the next `count` batches, in sequence, for one who copies them elsewhere
-    /// before they are asked for. Never waits, starts nothing, and consumes nothing: a batch that was
-    /// shown may be dropped and come again, as another one.
+    /// Shows the batches that are ready of the next `count`, in sequence, for copying them in
+    /// advance.
+    ///
+    /// Never waits, starts no reading and consumes nothing. A batch that was shown may be dropped
+    /// and delivered again as another one.
     pub fn peek(&mut self, count: usize, see: &mut dyn FnMut(&mut Batch)) {
         let in_hand = self.offered().into_iter().take(count).map(&mut *see).count();
         self.link.peek(count - in_hand, see);
     }
 
-    /// Consumes the batch in hand: checks that it is still this rank's, appends it to the ledger and moves the
-    /// cursor, all or nothing.
+    /// Consumes the offered batch atomically: checks the lease, writes the ledger and moves the
+    /// cursor.
     ///
-    /// # Errors  The rank was started again elsewhere, and the batch is gone; or it cannot be counted, and stays
-    /// in hand.
+    /// # Errors
+    ///
+    /// The rank was started again elsewhere, and the batch is dropped; or the batch cannot be
+    /// counted, and stays offered.
     pub fn commit(&mut self) -> Result<Commit, LoadError> {
         let Some(held) = self.held.take() else {
             return Ok(Commit::Withdrawn);
@@ -211,7 +221,7 @@ impl Loader {
         }
     }
 
-    /// Takes a batch in hand.
+    /// Makes a batch the offered one.
     fn hold(&mut self, delivered: Delivered) -> Result<Offer, LoadError> {
         let Delivered { epoch, step, samples, skipped, batch } = delivered;
         let at = (epoch, step);
@@ -231,7 +241,7 @@ impl Loader {
         Ok(Offer::Ready(self.offers))
     }
 
-    /// Counts a batch as consumed, unless something keeps it from being counted.
+    /// Counts a batch as consumed, unless the corrupt budget or the ledger fails.
     fn consume(&mut self, held: &Held) -> Result<(), LoadError> {
         let Held { head, next, course, .. } = held;
         self.skipped.admit(head, &self.contents)?;
@@ -254,14 +264,14 @@ impl Loader {
         Ok(())
     }
 
-    /// Whether a dynamic job's lease ended in this moment: it goes on from what was consumed.
+    /// True if a dynamic job's lease has just ended; the loader resumes from the consumed samples.
     fn has_lapsed(&self, error: &LoadError) -> bool {
         self.cursor.identity().is_dynamic()
             && matches!(error, LoadError::Wire(error) if error.kind == ErrorKind::Fenced)
     }
 
-    /// Starts again if the other ranks were started again from where this one has consumed nothing yet, as if
-    /// it had come later; returns any other error.
+    /// Prepares a restart if the other ranks were started again before this rank consumed anything,
+    /// as if it had joined later; returns any other error.
     fn starts_again(&mut self, error: LoadError) -> Option<LoadError> {
         let is_superseded =
             matches!(&error, LoadError::Wire(error) if error.kind == ErrorKind::Superseded);
@@ -284,7 +294,7 @@ impl Loader {
         Ok(Offer::EpochEnd)
     }
 
-    /// Whoever grants says that an epoch has nothing more for this rank.
+    /// Ends the epoch after a report that it has no more samples for this rank.
     fn epoch_ended(&mut self, epoch: u64, steps: u64) -> Result<Offer, LoadError> {
         let at = (self.cursor.epoch(), self.cursor.step());
         if (epoch, steps) != at {
@@ -298,7 +308,7 @@ impl Loader {
         Ok(ended)
     }
 
-    /// The rank has its place in a generation.
+    /// Records that the rank joined a generation.
     fn started(&mut self, generation: u64) -> Result<(), LoadError> {
         if self.entry != (Entry::Joined { generation }) {
             self.is_untouched = true;
@@ -306,7 +316,7 @@ impl Loader {
         self.entry = Entry::Joined { generation };
         self.cursor.set_generation(generation);
         if self.cursor.identity().is_dynamic() {
-            // Its lists are kept there alone.
+            // Only that cluster keeps the job's lists.
             self.cursor.set_cluster(self.link.cluster_id());
         }
         if let Some(ledger) = &mut self.ledger

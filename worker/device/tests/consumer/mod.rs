@@ -1,4 +1,4 @@
-//! A trainer's side of a device: streams, memory and work of its own, straight on the driver.
+//! The trainer's side of a device: its own streams, memory and work, directly on the driver.
 #![allow(missing_docs, unreachable_pub)]
 
 use std::ffi::{c_int, c_void};
@@ -11,7 +11,7 @@ use shardfeed_device::{ConsumerStream, DeviceBatch};
 type StandinHurry = unsafe extern "C" fn() -> c_int;
 type StandinWork = unsafe extern "C" fn(CUstream, u64, usize, u32) -> c_int;
 
-/// The address of a batch, once it has a slot.
+/// Returns the address of a batch, once it has a slot.
 pub fn lent(batch: &mut DeviceBatch) -> u64 {
     loop {
         if let Some(address) = batch.lend(Duration::from_millis(50)).expect("the device works") {
@@ -20,7 +20,7 @@ pub fn lent(batch: &mut DeviceBatch) -> u64 {
     }
 }
 
-/// What a framework has of the driver, on the thread that made it.
+/// A framework's use of the driver, on the thread that created it.
 pub struct Consumer {
     stream: CUstream,
 }
@@ -34,14 +34,15 @@ impl Consumer {
         Self::with_flags(0)
     }
 
-    /// A stream that the legacy default stream does not wait for, as torch's are, also those that it captures on.
+    /// Creates a stream that the legacy default stream does not wait for, as torch's are, including
+    /// those for captures.
     pub fn non_blocking() -> Self {
         Self::with_flags(1)
     }
 
     fn with_flags(flags: u32) -> Self {
         let (mut context, mut stream) = (null_mut(), null_mut());
-        // SAFETY: the driver is there; the results outlive the calls.
+        // SAFETY: the driver is present; the results outlive the calls.
         unsafe {
             check(sys::cuInit(0));
             check(sys::cuDevicePrimaryCtxRetain(&raw mut context, 0));
@@ -54,13 +55,13 @@ impl Consumer {
     /// Begins to capture a graph, in torch's default mode.
     pub fn captures(&self) {
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
-        // SAFETY: the stream lives.
+        // SAFETY: the stream exists.
         check(unsafe { sys::cuStreamBeginCapture_v2(self.stream, mode) });
     }
 
     pub fn ends_capture(&self) {
         let mut graph = null_mut();
-        // SAFETY: the stream lives; the stand-in's graphs are nothing.
+        // SAFETY: the stream exists; the fake driver's graphs are empty.
         check(unsafe { sys::cuStreamEndCapture(self.stream, &raw mut graph) });
     }
 
@@ -68,18 +69,18 @@ impl Consumer {
         ConsumerStream::from_handle(self.stream as u64)
     }
 
-    /// Queues something that reads `bytes` for so long.
+    /// Queues work that reads `bytes` for this number of microseconds.
     pub fn works(&self, address: u64, bytes: usize, microseconds: u32) {
         self.queue(b"standin_work", address, bytes, microseconds);
     }
 
-    /// Queues something that reads `bytes` until so many copies from the host are done, in all.
+    /// Queues work that reads `bytes` until this total number of copies from the host is complete.
     pub fn works_until(&self, address: u64, bytes: usize, copies: u32) {
         self.queue(b"standin_work_until", address, bytes, copies);
     }
 
     fn queue(&self, function: &[u8], address: u64, bytes: usize, number: u32) {
-        // SAFETY: the stand-in has these functions, of this type; they check what they are given.
+        // SAFETY: the fake driver has these functions, of this type; they check their arguments.
         let result = unsafe {
             let work = sys::culib().get::<StandinWork>(function).expect("it is the stand-in");
             work(self.stream, address, bytes, number)
@@ -87,18 +88,18 @@ impl Consumer {
         assert_eq!(result, 0);
     }
 
-    /// From here on nothing takes its time any more.
+    /// Ends all delays of queued work from now on.
     pub fn hurry(&self) {
-        // SAFETY: the stand-in has this function, of this type.
+        // SAFETY: the fake driver has this function, of this type.
         unsafe {
             sys::culib().get::<StandinHurry>(b"standin_hurry").expect("it is the stand-in")()
         };
     }
 
-    /// What is there once everything that was queued is done.
+    /// Returns the bytes at an address after all queued work is complete.
     pub fn bytes(&self, address: u64, len: usize) -> Vec<u8> {
         let mut copy = vec![0; len];
-        // SAFETY: the target has `len` bytes and outlives the copy, which is waited for.
+        // SAFETY: the target has `len` bytes and outlives the copy, which is synchronized.
         unsafe {
             let target = copy.as_mut_ptr().cast::<c_void>();
             check(sys::cuMemcpyDtoHAsync_v2(target, address, len, self.stream));
@@ -115,39 +116,39 @@ impl Consumer {
     }
 
     pub fn free(&self, address: u64) {
-        // SAFETY: what is freed twice is found by the stand-in.
+        // SAFETY: the fake driver detects a double free.
         check(unsafe { sys::cuMemFree_v2(address) });
     }
 
-    /// Queues a copy that nobody has ordered behind anything.
+    /// Queues a copy on the default stream, not ordered behind any other work.
     pub fn writes(&self, to: u64, from: u64, bytes: usize) {
-        // SAFETY: the stand-in looks at the addresses.
+        // SAFETY: the fake driver checks the addresses.
         check(unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, null_mut()) });
     }
 
-    /// Queues a copy of host memory, which the caller keeps as it is.
+    /// Queues a copy of host memory, which the caller leaves unchanged.
     pub fn sends(&self, to: u64, from: &[u8]) {
         let (start, len) = (from.as_ptr().cast::<c_void>(), from.len());
-        // SAFETY: the stand-in looks at the addresses.
+        // SAFETY: the fake driver checks the addresses.
         check(unsafe { sys::cuMemcpyHtoDAsync_v2(to, start, len, self.stream) });
     }
 
     pub fn pins(&self, bytes: &mut [u8]) {
-        // SAFETY: the stand-in looks at the addresses.
+        // SAFETY: the fake driver checks the addresses.
         let result =
             unsafe { sys::cuMemHostRegister_v2(bytes.as_mut_ptr().cast(), bytes.len(), 1) };
         check(result);
     }
 
     pub fn unpins(&self, bytes: &mut [u8]) {
-        // SAFETY: the stand-in looks at the addresses.
+        // SAFETY: the fake driver checks the addresses.
         check(unsafe { sys::cuMemHostUnregister(bytes.as_mut_ptr().cast()) });
     }
 }
 
 impl Drop for Consumer {
     fn drop(&mut self) {
-        // SAFETY: made in `new`, and released once.
+        // SAFETY: created in `new`, and released once.
         unsafe {
             let _ = sys::cuStreamSynchronize(self.stream);
             let _ = sys::cuStreamDestroy_v2(self.stream);

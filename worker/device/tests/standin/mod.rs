@@ -1,4 +1,4 @@
-//! Runs a test in a process of its own whose CUDA driver is the stand-in.
+//! Runs a test in a separate process, with a fake CUDA driver (`libcuda.c`, the stand-in).
 #![allow(missing_docs, unreachable_pub)]
 
 use std::os::unix::process::ExitStatusExt;
@@ -10,18 +10,18 @@ use serde_json::Value;
 
 const IN_CHILD: &str = "SHARDFEED_STANDIN_CHILD";
 
-/// How the process ended.
+/// Result of the process.
 pub struct End {
-    /// By which signal, if by one.
+    /// Signal that ended it, if any.
     pub signal: Option<i32>,
-    /// What it said.
+    /// Its output.
     pub output: String,
-    /// The stand-in's report.
+    /// The fake driver's report.
     pub report: Value,
 }
 
 impl End {
-    /// Nothing was wrong and nothing is left.
+    /// Checks that no violation occurred and nothing was leaked.
     pub fn is_clean(&self) {
         assert_eq!(self.report["violation"], "", "{}", self.output);
         for (what, count) in self.report["live"].as_object().expect("the report has it") {
@@ -33,7 +33,7 @@ impl End {
         self.report[what].as_u64().expect("the report has it")
     }
 
-    /// The pieces of work: stream, kind, begin or end, address, bytes.
+    /// Parts of the queued work: stream, kind, begin or end, address, bytes.
     pub fn trace(&self) -> Vec<(u64, String, String, u64, u64)> {
         let number = |value: &Value| value.as_u64().expect("a number");
         let text = |value: &Value| value.as_str().expect("a word").to_owned();
@@ -44,14 +44,14 @@ impl End {
     }
 }
 
-/// Runs `body` in another process, with the stand-in.
-/// - `test`: name of the calling test, which that process runs, too.
-/// - Returns `None` there, when `body` is done.
+/// Runs `body` in another process, with the fake driver.
+/// - `test`: name of the calling test, which that process also runs.
+/// - Returns `None` in that process, after `body`.
 pub fn run(test: &str, environment: &[(&str, &str)], body: impl FnOnce()) -> Option<End> {
     run_with(&library(), test, environment, body)
 }
 
-/// As [`run`], with a folder of libraries.
+/// As [`run`], with another folder of libraries.
 pub fn run_with(
     libraries: &Path,
     test: &str,
@@ -65,7 +65,7 @@ pub fn run_with(
     let report = scratch().join(format!("{test}-{}.json", std::process::id()));
     let mut command = Command::new(std::env::current_exe().expect("this test has a file"));
     command.args(["--exact", test, "--nocapture"]).env(IN_CHILD, "1");
-    // Also as libcuda.so: that name is looked for first.
+    // The library exists also as libcuda.so, the name that is looked up first.
     command.env("LD_LIBRARY_PATH", libraries).env("STANDIN_REPORT", &report);
     command.envs(environment.iter().copied());
     let output = command.output().expect("the test runs");
@@ -82,13 +82,14 @@ fn scratch() -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
 }
 
-/// The folder of the stand-in, built when its source is newer.
+/// Folder of the fake driver, which is built if its source is newer.
 pub fn library() -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/standin/libcuda.c");
     build("standin", &source)
 }
 
-/// Builds a `libcuda` of `source` and what is beside it in a folder of its own; tests run side by side.
+/// Builds a `libcuda` from `source`, and from files beside it, in a separate folder; tests run
+/// concurrently.
 pub fn build(name: &str, source: &Path) -> PathBuf {
     let folder = scratch().join(name);
     std::fs::create_dir_all(&folder).expect("the folder is made");
@@ -109,7 +110,7 @@ pub fn build(name: &str, source: &Path) -> PathBuf {
     folder
 }
 
-/// Waits until the device's thread has ended, which it does by itself when nobody needs it.
+/// Waits until the device's thread has ended, which happens when the device is no longer used.
 pub fn wait_for_the_thread() {
     let deadline = Instant::now() + Duration::from_secs(20);
     let is_there = || {

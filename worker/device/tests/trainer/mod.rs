@@ -1,4 +1,4 @@
-//! A loop that takes batches from a device, and what it reads them from.
+//! A loop that takes batches from a device, and its source of batches.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 use std::collections::VecDeque;
@@ -13,7 +13,7 @@ use crate::standin::wait_for_the_thread;
 
 pub const BYTES: usize = 100_000;
 
-/// Batches that are ready, in sequence.
+/// Ready batches, in sequence.
 #[derive(Clone, Default)]
 pub struct Queue(pub Arc<Mutex<VecDeque<(u64, SharedSlot)>>>);
 
@@ -28,7 +28,7 @@ impl Source for Queue {
     }
 }
 
-/// A batch of two parts, whose bytes follow from its number.
+/// Parts of a batch of two parts, whose content is determined by its number.
 pub fn parts(bytes: usize) -> [BufferRange; 2] {
     let half = (bytes / 2).next_multiple_of(256);
     [BufferRange { start: 0, len: half - 7 }, BufferRange { start: half, len: bytes - half }]
@@ -38,7 +38,7 @@ pub fn content(number: u64, bytes: usize) -> Vec<u8> {
     (0..bytes as u64).map(|at| ((at * 7 + number * 131) % 253) as u8).collect()
 }
 
-/// A trainer with its device and what it reads from.
+/// A trainer with its device and its source.
 pub struct Trainer {
     pub device: Device,
     pub pool: SlotPool,
@@ -58,7 +58,7 @@ impl Trainer {
         slot.share()
     }
 
-    /// Gets `count` batches ready.
+    /// Makes `count` batches ready.
     pub fn reads(&mut self, count: u64) {
         for number in self.number..self.number + count {
             let slot = self.slot(number, BYTES);
@@ -67,7 +67,7 @@ impl Trainer {
         self.number += count;
     }
 
-    /// Copies what is ready ahead.
+    /// Copies ready batches ahead.
     pub fn follows(&self) {
         self.device.follow(Box::new(self.queue.clone()));
     }
@@ -80,7 +80,7 @@ impl Trainer {
         }
     }
 
-    /// The next batch: its number, its place, and what keeps it.
+    /// Takes the next batch: its number, its address, and the handle that keeps it.
     pub fn next(&mut self) -> (u64, u64, Box<DeviceBatch>) {
         let (number, mut slot) = self.queue.0.lock().unwrap().pop_front().unwrap();
         let (address, batch) = self.takes(&mut slot, BYTES).unwrap();
@@ -113,7 +113,7 @@ impl Trainer {
     }
 }
 
-/// Whether what is on the device is the batch of that number.
+/// Checks that the bytes on the device are those of the batch with this number.
 pub fn is_whole(consumer: &Consumer, number: u64, address: u64, batch: &DeviceBatch, bytes: usize) {
     let expected = content(number, bytes);
     for (part, place) in parts(bytes).iter().zip(batch.places()) {

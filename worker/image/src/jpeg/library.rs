@@ -1,44 +1,44 @@
-//! The functions of `decode.c`, which are called here only. The only unsafe code of the package.
+//! Bindings to `decode.c`, called only here. The only unsafe code of the package.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_uchar};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
-// Its objects are linked; its own functions are not called.
+// Only its objects are linked; its own functions are not called.
 use turbojpeg_sys as _;
 
 use crate::region::{Region, Size};
 
-/// Progressive scans at most: each is a pass over all coefficients. Encoders make some ten.
+/// Maximum progressive scans, each a pass over all coefficients. Encoders write about ten.
 const SCANS_MAX: c_int = 100;
 
-/// What a file's header says.
+/// Header of a file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Header {
     pub(super) size: Size,
     /// Bits of a sample.
     pub(super) precision: i32,
-    /// What a pixel is stored as.
+    /// Number of stored components per pixel.
     pub(super) components: usize,
     pub(super) colors: Colors,
-    /// Pixels of a row that are stored together; a part begins at a multiple of it. `None`: no part
-    /// of it can be decoded alone.
+    /// Width of a unit of pixels stored together; a region begins at a multiple of it. `None`: no
+    /// region can be decoded alone.
     pub(super) unit_width: Option<usize>,
     pub(super) is_progressive: bool,
     pub(super) is_lossless: bool,
-    /// All coefficients are in memory before the first row is there.
+    /// All coefficients are in memory before the first row is decoded.
     pub(super) is_multi_scan: bool,
 }
 
-/// What is stored.
+/// Stored colour space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Colors {
     /// Grey, or three colours.
     UpToThree,
     /// CMYK or YCCK.
     Four,
-    /// Neither.
+    /// Any other.
     Unknown,
 }
 
@@ -86,17 +86,19 @@ unsafe extern "C" {
     fn shardfeed_jpeg_free(jpeg: *mut Raw);
 }
 
-/// libjpeg-turbo's decompressor of one file.
+/// libjpeg-turbo's decompressor for one file.
 pub(super) struct Decompressor<'a> {
     raw: NonNull<Raw>,
     bytes: PhantomData<&'a [u8]>,
 }
 
 impl<'a> Decompressor<'a> {
-    /// # Errors  There is no memory for it.
+    /// Creates a decompressor.
+    ///
+    /// # Errors  There is not enough memory.
     pub(super) fn new(jpeg: &'a [u8]) -> Result<Self, String> {
-        // SAFETY: it keeps the pointer and the length of bytes that are borrowed for as long as it lives,
-        // and gives a decompressor of our own, or null.
+        // SAFETY: it keeps pointer and length of bytes that are borrowed while it exists, and
+        // returns a decompressor owned by the caller, or null.
         let raw = unsafe { shardfeed_jpeg_new(jpeg.as_ptr(), jpeg.len(), SCANS_MAX) };
         let raw = NonNull::new(raw).ok_or("no memory for a decoder")?;
         Ok(Self { raw, bytes: PhantomData })
@@ -106,17 +108,17 @@ impl<'a> Decompressor<'a> {
         if status == 0 {
             return Ok(());
         }
-        // SAFETY: the decompressor lives as long as `self`, and its message until the next call, and it
-        // is copied before that. It is never null and ends with a zero byte.
+        // SAFETY: the decompressor lives as long as `self`, and its message until the next call;
+        // the message is copied before that. It is never null and ends with a zero byte.
         let message = unsafe { CStr::from_ptr(shardfeed_jpeg_message(self.raw.as_ptr())) };
         Err(message.to_string_lossy().replace('\n', " "))
     }
 
-    /// Reads the header. Called first, and once.
+    /// Reads the header. Call this first, and once.
     pub(super) fn header(&mut self) -> Result<Header, String> {
         let mut raw = RawHeader::default();
-        // SAFETY: the decompressor lives as long as `self`, and so do the bytes it reads. It writes the
-        // header, which is laid out as C does.
+        // SAFETY: the decompressor lives as long as `self`, and so do the bytes it reads. It writes
+        // the header, which has the C layout.
         let status = unsafe { shardfeed_jpeg_header(self.raw.as_ptr(), &mut raw) };
         self.checked(status)?;
         let colors = match raw.colors {
@@ -136,9 +138,9 @@ impl<'a> Decompressor<'a> {
         })
     }
 
-    /// Decodes `region` to 1, 3 or 4 channels. Called after [`Decompressor::header`], and once.
-    /// - `header`: what that gave. `out`: exactly the bytes of the region.
-    /// - Returns how often the library warned of the data.
+    /// Decodes `region` to 1, 3 or 4 channels. Call once, after [`Decompressor::header`].
+    /// - `header`: result of that call. `out`: exactly the bytes of the region.
+    /// - Returns the number of warnings that the library issued about the data.
     pub(super) fn decode(
         &mut self,
         header: &Header,
@@ -158,8 +160,8 @@ impl<'a> Decompressor<'a> {
         let (top, left) = (number(top), number(left));
         let raw = RawRegion { top, left, height: number(size.height), width: number(size.width) };
         // SAFETY: the decompressor lives as long as `self`, and so do the bytes it reads. It writes
-        // `height` rows of `width * channels` bytes, which are all of `out`; a region that does not lie in
-        // the image, or does not begin at a unit, it refuses.
+        // `height` rows of `width * channels` bytes, which are all of `out`; it rejects a region
+        // that is not within the image, or does not begin at a unit.
         let status = unsafe {
             shardfeed_jpeg_decode(self.raw.as_ptr(), channels as c_int, &raw, out.as_mut_ptr())
         };
@@ -171,7 +173,7 @@ impl<'a> Decompressor<'a> {
 
 impl Drop for Decompressor<'_> {
     fn drop(&mut self) {
-        // SAFETY: it is ours alone and is not used afterwards.
+        // SAFETY: it is owned by `self` and not used afterwards.
         unsafe { shardfeed_jpeg_free(self.raw.as_ptr()) }
     }
 }

@@ -1,5 +1,5 @@
-//! JPEGs of every kind, made as they are needed, and seeded chance.
-#![allow(dead_code)] // Each test program takes what it needs of it.
+//! Generates JPEGs of every kind, and random numbers from a seed.
+#![allow(dead_code)] // Each test program uses a part of it.
 
 use jpeg_encoder::{ColorType, Encoder, SamplingFactor};
 use shardfeed_image::{Decoding, Depth, Encoded, ImageError, Region, Size, View};
@@ -19,7 +19,7 @@ impl Dice {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
     Baseline,
-    /// With a restart marker after so many units.
+    /// With a restart marker after this number of units.
     Restarts(u16),
     Progressive,
 }
@@ -70,7 +70,7 @@ pub(crate) fn jpeg(
     bytes
 }
 
-/// Where segments and scans' data begin, from the first scan on.
+/// Returns the end of each scan's data.
 fn ends_of_scans(jpeg: &[u8]) -> Vec<usize> {
     let is_marker = |at: usize| jpeg[at] == 0xff && !matches!(jpeg[at + 1], 0 | 0xd0..=0xd7 | 0xff);
     let (mut ends, mut at, mut in_scan) = (vec![], 2, false);
@@ -91,7 +91,7 @@ fn ends_of_scans(jpeg: &[u8]) -> Vec<usize> {
     ends
 }
 
-/// The same file with its first scans only: whole, as its format allows, and without details.
+/// Returns the file truncated after each scan except the last: valid, but with less detail.
 pub(crate) fn with_scans_missing(jpeg: &[u8]) -> Vec<Vec<u8>> {
     let mut ends = ends_of_scans(jpeg);
     ends.pop();
@@ -102,7 +102,7 @@ pub(crate) fn decoding(channels: usize) -> Decoding {
     Decoding { channels, depth: Depth::Eight }
 }
 
-/// All of an image.
+/// Decodes an entire image.
 pub(crate) fn whole(bytes: &[u8], decoding: Decoding) -> Result<(Size, Vec<u8>), ImageError> {
     let encoded = Encoded::open(bytes, decoding)?;
     let size = encoded.size();
@@ -111,7 +111,7 @@ pub(crate) fn whole(bytes: &[u8], decoding: Decoding) -> Result<(Size, Vec<u8>),
     Ok((size, pixels))
 }
 
-/// A part of an image, and how many pixels were decoded for it.
+/// Decodes a region of an image, and returns the number of decoded pixels.
 pub(crate) fn part(
     bytes: &[u8],
     decoding: Decoding,

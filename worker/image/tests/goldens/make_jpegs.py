@@ -1,13 +1,13 @@
-"""Asks TensorFlow what it makes of JPEGs of every kind, whole and damaged, and writes `jpegs.json.zlib`.
+"""Records TensorFlow's results for JPEGs of every kind, intact and damaged, in `jpegs.json.zlib`.
 
     python make_jpegs.py FOLDER   # needs tensorflow (made with 2.21) and pillow
 
-FOLDER has libjpeg-turbo's `cjpeg`, `djpeg` and `jpegtran` (made with 3.1.0). The picture is drawn here. Each
-answer is the beginning of the SHA-256 of the pixels, or null where TensorFlow refuses; `warned`: whether libjpeg
-printed a warning in TensorFlow's process.
+FOLDER has libjpeg-turbo's `cjpeg`, `djpeg` and `jpegtran` (made with 3.1.0). The picture is
+generated here. Each answer is the beginning of the SHA-256 of the pixels, or null where TensorFlow
+rejects the file; `warned`: libjpeg printed a warning in TensorFlow's process.
 
-TensorFlow 2.21 has libjpeg-turbo 2.1.4, whose guess at what missing scans would say was corrected in 2.1.5. Where
-a progressive file lacks scans and the two differ, `newer` is what `djpeg` gives.
+TensorFlow 2.21 has libjpeg-turbo 2.1.4, whose estimate of missing scans was corrected in 2.1.5.
+Where a progressive file lacks scans and the two differ, `newer` is the result of `djpeg`.
 """
 
 import hashlib
@@ -67,7 +67,7 @@ def cmyk():
 
 
 def segments(data):
-    """Marker, where it begins and where it ends; the last one is the first scan's."""
+    """Marker, start and end of each segment; the last one is that of the first scan."""
     at = 2
     while True:
         end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
@@ -94,7 +94,7 @@ def patched(data, markers, offset, value):
 
 
 def scan_ends(data):
-    """Where the data of each scan ends."""
+    """Returns the end of each scan's data."""
     at, in_scan, ends = 2, False, []
     while at + 1 < len(data):
         if data[at] != 0xFF or data[at + 1] in (0, 0xFF, *range(0xD0, 0xD8)):
@@ -109,7 +109,10 @@ def scan_ends(data):
 
 
 def samplings():
-    """All that the encoder takes: whole ratios, and ten blocks together at most. Both chroma alike, and some not."""
+    """Returns all samplings that the encoder accepts: integer ratios, at most ten blocks in total.
+
+    The two chroma components are sampled equally, and in some cases differently.
+    """
     sides = list(itertools.product((1, 2, 3, 4), repeat=2))
     for luma, blue in itertools.product(sides, repeat=2):
         for red in (blue, (1, 1), (luma[0], 1)):
@@ -204,7 +207,7 @@ def damaged():
 
 
 def asked(data, channels):
-    """TensorFlow's answer, and what was printed meanwhile."""
+    """Returns TensorFlow's pixels, and its output on stderr."""
     with tempfile.TemporaryFile() as said:
         stderr = os.dup(2)
         os.dup2(said.fileno(), 2)
@@ -220,7 +223,7 @@ def asked(data, channels):
 
 
 def newer(data, channels):
-    """What a newer libjpeg-turbo gives: rows after a header of three lines, `P6`, the size and `255`."""
+    """Digest of a newer libjpeg-turbo's pixels, which follow three header lines in its output."""
     colors = "-grayscale" if channels == 1 else "-rgb"
     done = subprocess.run([TOOLS / "djpeg", "-dct", "int", "-pnm", colors], input=data, capture_output=True)
     return hashlib.sha256(done.stdout.split(b"\n", 3)[3]).hexdigest()[:16]

@@ -1,12 +1,13 @@
-//! Computing an expression for many rows at a time.
+//! Computes an expression for many rows at a time.
 
 use super::expression::{Expression, Node, One, Two};
 
-/// Rows at a time: what is in between stays in the processor's cache.
+/// Rows per block: intermediate values stay in the processor's cache.
 const ROWS: usize = 512;
 
-/// - `input`: writes some rows of the name's column, as float64.
-/// - `output`: takes the results of some rows, in order.
+/// Computes all rows in blocks.
+/// - `input`: writes some rows of a column as float64.
+/// - `output`: receives the results of some rows, in order.
 pub(super) fn compute(
     expression: &Expression,
     rows: usize,
@@ -52,7 +53,7 @@ pub(super) fn compute(
     }
 }
 
-/// As numbers are true in TensorFlow and numpy.
+/// True as in TensorFlow and numpy: any value except 0.
 fn is_true(value: f64) -> bool {
     value != 0.0
 }
@@ -62,7 +63,7 @@ fn apply(one: One, x: f64) -> f64 {
         One::Negate => -x,
         One::Not => f64::from(u8::from(!is_true(x))),
         One::Abs => x.abs(),
-        // Unlike signum: 0 stays 0, and what is no number stays that.
+        // Unlike `signum`, returns 0 for 0 and NaN for NaN.
         One::Sign if x == 0.0 || x.is_nan() => x,
         One::Sign => x.signum(),
         One::Tanh => libm::tanh(x),
@@ -80,7 +81,7 @@ fn combine(two: Two, a: f64, b: f64) -> f64 {
         Two::Subtract => a - b,
         Two::Multiply => a * b,
         Two::Divide => a / b,
-        // As TensorFlow: what is no number stays that.
+        // NaN stays NaN, as in TensorFlow.
         Two::Min if a.is_nan() || b.is_nan() => f64::NAN,
         Two::Max if a.is_nan() || b.is_nan() => f64::NAN,
         Two::Min => a.min(b),

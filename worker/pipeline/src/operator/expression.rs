@@ -1,15 +1,15 @@
-//! Expressions over numbers: read once, then computed column by column.
+//! Expressions over numbers: parsed once, then computed column by column.
 
-/// Parts of an expression at most.
+/// Maximum number of nodes of an expression.
 const NODES_MAX: usize = 1_000;
-/// How deep brackets and calls may nest.
+/// Maximum nesting depth of brackets and calls.
 const DEPTH_MAX: usize = 50;
 
-/// What a part of an expression does, after the parts that it takes.
+/// Operation of a node, applied to the results of the nodes before it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Node {
     Number(f64),
-    /// Which of the names.
+    /// Index of a column name.
     Name(usize),
     One(One),
     Two(Two),
@@ -47,7 +47,7 @@ pub(crate) enum Two {
     Or,
 }
 
-/// An expression in the order in which it is computed.
+/// An expression in postfix order.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Expression {
     nodes: Vec<Node>,
@@ -55,7 +55,9 @@ pub(crate) struct Expression {
 }
 
 impl Expression {
-    /// # Errors  What is wrong, and where.
+    /// Parses an expression.
+    ///
+    /// # Errors  Description and position of the error.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut reader =
             Reader { text, at: 0, depth: 0, expression: Self { nodes: vec![], names: vec![] } };
@@ -71,7 +73,7 @@ impl Expression {
         &self.nodes
     }
 
-    /// The columns that it takes, each once.
+    /// Names of the columns used, each once.
     pub(crate) fn names(&self) -> &[String] {
         &self.names
     }
@@ -84,7 +86,7 @@ struct Reader<'a> {
     expression: Expression,
 }
 
-/// Operators, those that bind weakest first; in a row the longer ones before those that they begin with.
+/// Operators by level, weakest binding first; within a level, longer signs precede their prefixes.
 const LEVELS: [&[(&str, Two)]; 5] = [
     &[("or", Two::Or)],
     &[("and", Two::And)],
@@ -100,7 +102,7 @@ const LEVELS: [&[(&str, Two)]; 5] = [
     &[("*", Two::Multiply), ("/", Two::Divide)],
 ];
 
-/// Where `not` may stand: before a comparison.
+/// Level of `not`: before a comparison.
 const NOT_LEVEL: usize = 2;
 
 const ONES: [(&str, One); 7] = [
@@ -160,7 +162,7 @@ impl Reader<'_> {
         let Some(operators) = LEVELS.get(level) else {
             return self.unary();
         };
-        // As in Python, it binds weaker than comparisons.
+        // As in Python, `not` binds weaker than comparisons.
         if level == NOT_LEVEL && self.operator(&[("not", Two::And)]).is_some() {
             self.deeper(|reader| reader.level(NOT_LEVEL))?;
             return self.push(Node::One(One::Not));
@@ -168,7 +170,8 @@ impl Reader<'_> {
         self.level(level + 1)?;
         let mut is_first = true;
         while let Some(two) = self.operator(operators) {
-            // In Python it would mean something else than one after the other.
+            // Chained comparisons are rejected, because in Python they mean something else than in
+            // sequence.
             if level == NOT_LEVEL && !is_first {
                 let at = self.at;
                 return Err(format!(
@@ -271,7 +274,8 @@ impl Reader<'_> {
         self.push(Node::Number(number))
     }
 
-    /// - `from`: where the name stands.
+    /// Parses a call.
+    /// - `from`: position of the name.
     fn call(&mut self, name: &str, from: usize) -> Result<(), String> {
         let mut count = 1;
         self.any()?;

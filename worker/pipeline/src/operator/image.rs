@@ -1,8 +1,8 @@
-//! Operators on images: decoding, parts, mirror images and other sizes.
+//! Operators on images: decode, crop, flip and resize.
 //!
-//! Images differ in size from row to row until one of them gives all the same. What comes before that is
-//! declared but not carried out: a row goes through the whole chain at once, so that no more of an image
-//! is decoded than is needed, and one image a thread is in memory.
+//! Image sizes differ from row to row until an operator makes them equal. The operators before that
+//! are declared but not run separately: a row passes through the whole chain at once, so that no
+//! more of an image is decoded than needed, and each thread has only one image in memory.
 
 use shardfeed_image::{Decoding, Encoded, Health, Region, Resizer, Sample, Size, View};
 use shardfeed_plan::Draws;
@@ -12,36 +12,36 @@ use super::{Axis, Dim, Form, Operation};
 use crate::draw::unit;
 use crate::dtype::Dtype;
 
-/// Tries for a random part that lies within an image.
+/// Maximum attempts to find a random crop that lies within an image.
 const ATTEMPTS: usize = 10;
 
-/// Images, and what is to be done with each.
+/// Images, and the operators applied to each.
 #[derive(Clone, Debug)]
 pub(crate) struct Chain {
     source: Source,
     dtype: Dtype,
     channels: usize,
-    /// The source's size, if it is one for all rows.
+    /// Size of the source images, if it is the same for all rows.
     source_size: Option<Size>,
     stages: Vec<Stage>,
     resized: Option<Resized>,
-    /// Size after all that, if it is one for all rows.
+    /// Size after all operators, if it is the same for all rows.
     size: Option<Size>,
 }
 
 #[derive(Clone, Debug)]
 enum Source {
     Encoded(Decoding),
-    /// Numbers of a size that is known.
+    /// Numbers of a known size.
     Numbers,
-    /// Strings or numbers whose size other columns say.
+    /// Strings or numbers whose size is in other columns.
     Sized {
         sizes: [Dim; 2],
         is_strings: bool,
     },
 }
 
-/// What is done to an image, and the operator's position, which keys what it draws.
+/// Operator on an image, and its position, which keys its random draws.
 #[derive(Clone, Copy, Debug)]
 struct Stage {
     kind: StageKind,
@@ -65,7 +65,7 @@ struct Resized {
     to: Dtype,
 }
 
-/// Memory of one thread for images, used again and again.
+/// Reusable image memory of one thread.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     resizer: Resizer,
@@ -74,10 +74,11 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// Bytes of a piece that are kept between images at most; larger images get memory of their own.
+    /// Maximum bytes of a buffer kept between images; larger images get new memory.
     const KEPT_BYTES_MAX: usize = 16 << 20;
 
-    /// - `kept_max`: bytes of each piece.
+    /// Frees buffers that are too large to keep.
+    /// - `kept_max`: bytes of each buffer.
     pub(super) fn trim(mut self, kept_max: usize) -> Self {
         let kept_max = kept_max.min(Self::KEPT_BYTES_MAX);
         for words in [&mut self.pixels, &mut self.flipped] {
@@ -92,11 +93,11 @@ impl Scratch {
     }
 }
 
-/// Bytes in work of an image for each byte of its pixels: these, rows of the decoder, and what mirroring and
-/// resizing make.
+/// Memory for an image as a multiple of its pixel bytes: pixels, decoder rows, and the results of
+/// flipping and resizing.
 const IMAGE_SHARE: usize = 4;
 
-/// Makes room for an image.
+/// Returns a buffer of `bytes` bytes.
 fn room(words: &mut Vec<u64>, bytes: usize) -> Result<&mut [u8], OperatorFault> {
     let count = bytes.div_ceil(8);
     words
@@ -107,7 +108,7 @@ fn room(words: &mut Vec<u64>, bytes: usize) -> Result<&mut [u8], OperatorFault> 
 }
 
 impl Chain {
-    /// Images of encoded strings.
+    /// Creates a chain that decodes images from strings.
     pub(crate) fn decoded(operation: &Operation, input: &Form) -> Result<Self, String> {
         let Operation::DecodeImage { channels, dtype, size, .. } = operation else {
             unreachable!("only decode_image decodes images");
@@ -135,7 +136,7 @@ impl Chain {
         Ok(Self { source, dtype, channels, source_size: size, stages, resized: None, size })
     }
 
-    /// Images that are numbers of one shape.
+    /// Creates a chain of images that are numbers of one shape.
     pub(crate) fn of_numbers(input: &Form) -> Result<Self, String> {
         let &[height, width, channels] = input.shape.as_slice() else {
             return Err(format!(
@@ -149,7 +150,7 @@ impl Chain {
         Ok(Self { source, dtype, channels, source_size: size, stages, resized: None, size })
     }
 
-    /// Images whose height and width other columns say, of strings or numbers.
+    /// Creates a chain of strings or numbers with the height and width in other columns.
     pub(crate) fn sized(dtype: Dtype, shape: &[Dim], inputs: &[Form]) -> Result<Self, String> {
         let [height, width, Dim::Size(channels)] = shape else {
             return Err(
@@ -178,7 +179,7 @@ impl Chain {
         Ok(Self { source, dtype, channels, source_size: None, stages, resized: None, size: None })
     }
 
-    /// What `operation` makes of these images.
+    /// Appends `operation` to the chain.
     pub(crate) fn then(mut self, operation: &Operation, position: usize) -> Result<Self, String> {
         debug_assert!(self.resized.is_none(), "what was resized is a column of its own");
         let kind = match *operation {
@@ -242,14 +243,14 @@ impl Chain {
         }
     }
 
-    /// One row's numbers, if all rows have the same size.
+    /// Form of one row, if all rows have the same size.
     pub(crate) fn form(&self) -> Option<Result<Form, String>> {
         let Size { height, width } = self.size?;
         Some(Form::numbers(self.dtype, vec![height, width, self.channels]))
     }
 
-    /// Works on one row.
-    /// - `inputs`: of all rows. `draws`: those of the operator at a position, for this row.
+    /// Runs the chain on one row.
+    /// - `inputs`: of all rows. `draws`: random draws of the operator at a position, for this row.
     pub(crate) fn run(
         &self,
         inputs: &[Input<'_>],
@@ -275,7 +276,7 @@ impl Chain {
                 }
                 let (region, turned) = self.part(size, draws)?;
                 let needed = encoded.needed(region);
-                // Of a part the decoder may still have all.
+                // Even for a crop the decoder may hold the whole image.
                 let _permit = permit(size, pixel_bytes, encoded.held_bytes());
                 let bytes = room(pixels, needed.size.pixels() * pixel_bytes)?;
                 if encoded.decode(needed, bytes)? == Health::Suspect {
@@ -318,7 +319,7 @@ impl Chain {
                 }
                 let (region, turned) = self.part(size, draws)?;
                 let _permit = permit(size, pixel_bytes, 0);
-                // Strings lie anywhere; numbers are read from where they may lie.
+                // Strings may be unaligned; numbers are read from an aligned copy.
                 let aligned = room(pixels, bytes.len())?;
                 aligned.copy_from_slice(bytes);
                 let view = View { bytes: aligned, size, pixel_bytes, region };
@@ -327,7 +328,7 @@ impl Chain {
         }
     }
 
-    /// Which part of an image of `size` is meant in the end, and in which directions it is mirrored.
+    /// Returns the final region of an image of `size`, and the axes on which it is flipped.
     fn part(
         &self,
         size: Size,
@@ -372,7 +373,7 @@ impl Chain {
         Ok((region, turned))
     }
 
-    /// Writes the part that is shown.
+    /// Writes the visible region.
     fn finish(
         &self,
         view: View<'_>,
@@ -403,7 +404,7 @@ impl Chain {
         Ok(())
     }
 
-    /// All rows, one after the other.
+    /// Runs the chain on all rows in sequence.
     pub(crate) fn run_all(
         &self,
         inputs: &[Input<'_>],
@@ -459,14 +460,15 @@ pub(super) fn sample(dtype: Dtype) -> Option<Sample> {
     }
 }
 
-/// Anywhere, all places alike.
+/// Returns a region at a uniformly random position.
 fn place(size: Size, all: Size, draws: &mut Draws) -> Region {
     let top = draws.below((all.height - size.height) as u64 + 1) as usize;
     let left = draws.below((all.width - size.width) as u64 + 1) as usize;
     Region { top, left, size }
 }
 
-/// A part of random area and shape. Source: docs/ORDER.md, section 11; Szegedy et al. 2014.
+/// Returns a region of random area and shape. Source: docs/ORDER.md, section 11; Szegedy et al.
+/// 2014.
 fn random_part(all: Size, scale: [f64; 2], ratio: [f64; 2], draws: &mut Draws) -> Region {
     let (height, width) = (all.height as f64, all.width as f64);
     let (low, high) = (libm::log(ratio[0]), libm::log(ratio[1]));
@@ -483,7 +485,7 @@ fn random_part(all: Size, scale: [f64; 2], ratio: [f64; 2], draws: &mut Draws) -
             return place(size, all, draws);
         }
     }
-    // The largest part in the middle whose shape is allowed.
+    // The largest centred region with an allowed shape.
     let shape = width / height;
     let size = if shape < ratio[0] {
         Size { height: (width / ratio[0]).round_ties_even() as usize, width: all.width }
@@ -498,7 +500,7 @@ fn random_part(all: Size, scale: [f64; 2], ratio: [f64; 2], draws: &mut Draws) -
     Region { top: (all.height - size.height) / 2, left: (all.width - size.width) / 2, size }
 }
 
-/// In which directions an image is mirrored.
+/// Axes on which an image is flipped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Turned {
     left_right: bool,
@@ -513,7 +515,7 @@ impl Turned {
         }
     }
 
-    /// Where a part of the mirrored image lies in the image itself, of size `all`.
+    /// Converts a region of the flipped image to the image itself, of size `all`.
     fn seen_from_behind(self, part: Region, all: Size) -> Region {
         let Region { mut top, mut left, size } = part;
         if self.up_down {
@@ -584,7 +586,7 @@ mod tests {
         answer: serde_json::Value,
     }
 
-    /// What a second implementation, written from docs/ORDER.md alone, draws.
+    /// Compares the draws with a second implementation that was written from docs/ORDER.md only.
     #[test]
     fn draws_what_its_specification_says() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/goldens/draws.json");
@@ -629,7 +631,7 @@ mod tests {
             prop_assert!(part.size.pixels() > 0);
         }
 
-        /// Parts of mirrored parts are the pixels that they would be one after the other.
+        /// Crops of flipped crops give the same pixels as applying them one after the other.
         #[test]
         fn parts_and_mirrors_go_in_any_order(turns in prop::collection::vec((0..3_u8, 0..3_usize), 0..8)) {
             let size = Size { height: 20, width: 20 };

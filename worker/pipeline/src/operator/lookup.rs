@@ -1,4 +1,4 @@
-//! Columns that are looked up by key in a table beside the records.
+//! Looks up columns by key in a table beside the records.
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -10,41 +10,41 @@ use super::Form;
 use super::run::{Failed, Input, OperatorFault};
 use crate::dtype::{Dtype, Number, with_type};
 
-/// Characters of a key that an error shows.
+/// Maximum characters of a key that an error shows.
 const KEY_CHARS_MAX: usize = 60;
 
-/// Which table: what is in it, and where it lies here.
+/// Reference to a table: its content and its local path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableRef {
-    /// Its content, which is part of a job's identity.
+    /// Digest of the content; part of a job's identity.
     pub digest: Digest,
-    /// Its path, which is not: another host may have it elsewhere.
+    /// Path; not part of the identity, because it may differ between hosts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
 }
 
-/// What keeps a table from being used. No record is to blame for it.
+/// Error that makes a table unusable; no record causes it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]
 pub struct TableFault {
-    /// Its path; empty if nobody said it.
+    /// Path of the table; empty if none was given.
     pub file: String,
-    /// Where in it, in bytes.
+    /// Position of the error in the file, in bytes.
     pub offset: Option<u64>,
-    /// What kind of thing is wrong.
+    /// Kind of error.
     pub cause: TableCause,
-    /// What is wrong, and what to do.
+    /// Description of the error, and what to do.
     pub what: String,
 }
 
-/// What kind of thing is wrong with a table.
+/// Kind of error of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TableCause {
-    /// There is no such file.
+    /// The file does not exist.
     NotFound,
-    /// It is not the one that was declared.
+    /// The table is not the one that was declared.
     Another,
-    /// It is damaged, or cannot be read.
+    /// The file is damaged, or cannot be read.
     Unreadable,
 }
 
@@ -61,7 +61,7 @@ impl From<TableError> for TableFault {
     }
 }
 
-/// A table of a job, opened once for all operators that look things up in it.
+/// A table of a job, opened once for all operators that use it.
 #[derive(Debug)]
 pub(crate) struct Side {
     wanted: TableRef,
@@ -108,19 +108,20 @@ impl Side {
     }
 }
 
-/// A lookup, ready to be carried out.
+/// A lookup, ready to run.
 #[derive(Clone, Debug)]
 pub(crate) struct Lookup {
     side: Arc<Side>,
     column: Column,
     kind: KeyKind,
     dtype: Dtype,
-    /// One number, for keys that are not there.
+    /// Value for missing keys, as the bytes of one number.
     missing: Option<Vec<u8>>,
 }
 
 impl Lookup {
-    /// - `input`: of the keys. `form`: of one row of the table's column.
+    /// Creates a lookup.
+    /// - `input`: form of the keys. `form`: form of one row of the table's column.
     pub(crate) fn new(
         side: Arc<Side>,
         column: &str,
@@ -140,9 +141,9 @@ impl Lookup {
         Self { side, column, kind, dtype: form.dtype, missing: missing.map(number) }
     }
 
-    /// The table, and where in its rows the column is.
+    /// Opens the table and returns the byte range of the column in its rows.
     ///
-    /// # Errors  It is not there, or not what was declared.
+    /// # Errors  The table does not exist, or is not the one that was declared.
     pub(crate) fn open(&self) -> Result<(&Table, Range<usize>), TableFault> {
         let table = self.side.open()?;
         let another = |what: String| TableFault {
@@ -175,7 +176,8 @@ impl Lookup {
         )))
     }
 
-    /// - `from`: the type of keys that are numbers. `row_keys`: keys of a row.
+    /// Looks up all keys of some rows.
+    /// - `from`: type of numeric keys. `row_keys`: keys per row.
     pub(crate) fn run(
         &self,
         input: Input<'_>,
@@ -210,7 +212,7 @@ impl Lookup {
     ) -> Result<(), OperatorFault> {
         let found = table.find(key, |row| out.copy_from_slice(&row[range.clone()]));
         if found.map_err(TableFault::from)?.is_some() {
-            // Numbers of a table have the byte of least value first.
+            // Numbers in a table are little-endian.
             if cfg!(target_endian = "big") {
                 out.chunks_exact_mut(self.dtype.bytes()).for_each(<[u8]>::reverse);
             }
@@ -227,7 +229,7 @@ impl Lookup {
     }
 }
 
-/// A key as people read it, not all of a long one.
+/// Formats a key for an error; long ones are truncated.
 fn shown(key: Key<'_>) -> String {
     match key {
         Key::Int64(number) => number.to_string(),
@@ -239,7 +241,7 @@ fn shown(key: Key<'_>) -> String {
     }
 }
 
-/// What a lookup makes of keys of the form `input`: a row's shape behind that of its keys.
+/// Form of a lookup's result: the shape of the keys, followed by that of a table row.
 pub(super) fn form(
     input: &Form,
     dtype: Dtype,
@@ -261,7 +263,7 @@ pub(super) fn form(
             ));
         }
     }
-    // One row of the table has bounds of its own.
+    // A single table row must also be within the limits.
     Form::numbers(dtype, shape.to_vec())?;
     Form::numbers(dtype, [&input.shape[..], shape].concat())
 }

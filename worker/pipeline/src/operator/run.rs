@@ -1,4 +1,4 @@
-//! Carrying out one operator for some rows.
+//! Runs one operator for some rows.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,10 +11,10 @@ use super::lookup::{Lookup, Side, TableFault};
 use super::{BitOrder, Form, Operation, compute, layout_perm};
 use crate::dtype::{Dtype, Number, with_type};
 
-/// Values of a row at most that channels are repeated for.
+/// Maximum values of a row for which channel values are repeated over the entire row.
 const PERIOD_MAX: usize = 1 << 14;
 
-/// Memory that columns used before and others use again: fresh pages cost as much as what is written.
+/// Memory of previous columns for reuse: fresh pages cost as much as writing the data.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Memory {
     shared: Arc<Shared>,
@@ -23,7 +23,7 @@ pub(crate) struct Memory {
 #[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,
-    /// An image is done.
+    /// Signalled when an image is finished.
     done: Condvar,
     /// See [`Memory::take_suspect_images`].
     suspect_images: AtomicU64,
@@ -46,13 +46,13 @@ impl Default for State {
     }
 }
 
-/// Pieces of memory that wait for reuse at most: several for each thread.
+/// Maximum number of free buffers: several for each thread.
 const FREE_MAX: usize = 64;
 
-/// Memory that is kept between images is this part of all at most, for each of a thread's pieces.
+/// Divisor of the total memory that limits each buffer of a thread that is kept between images.
 const KEPT_PART: usize = 16;
 
-/// The right to have an image in memory.
+/// Permit to have an image in memory.
 #[derive(Debug)]
 pub(crate) struct ImagePermit<'a> {
     memory: &'a Memory,
@@ -61,22 +61,24 @@ pub(crate) struct ImagePermit<'a> {
 
 impl Memory {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Every change of the state is complete when the lock is released, also by a panic.
+        // Each change of the state is complete when the lock is released, even after a panic.
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From here on no more than `bytes` are used, unless a single row or image needs more.
+    /// Limits the memory to `bytes` from now on, except for a single row or image that needs more.
     pub(crate) fn bound(&self, bytes: usize) {
         self.lock().bytes_max = bytes;
     }
 
-    /// Bytes that may be used.
+    /// Maximum bytes that may be used.
     pub(crate) fn bytes_max(&self) -> usize {
         self.lock().bytes_max
     }
 
-    /// Waits until there is room for an image of `bytes`, or none is in work. A thread has one image at
-    /// a time, so whoever has one goes on.
+    /// Waits until an image of `bytes` fits, or no other image is in work.
+    ///
+    /// A thread has one image at a time, so a thread that holds a permit never waits for another
+    /// one.
     pub(crate) fn image(&self, bytes: usize) -> ImagePermit<'_> {
         let mut state = self.lock();
         while state.image_bytes > 0 && state.image_bytes.saturating_add(bytes) > state.bytes_max {
@@ -91,17 +93,17 @@ impl Memory {
         self.shared.suspect_images.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Images counted since the last call.
+    /// Returns the number of images counted since the last call.
     pub(crate) fn take_suspect_images(&self) -> u64 {
         self.shared.suspect_images.swap(0, Ordering::Relaxed)
     }
 
-    /// Memory for images.
+    /// Takes reusable image memory.
     pub(crate) fn scratch(&self) -> Scratch {
         self.lock().scratch.pop().unwrap_or_default()
     }
 
-    /// Keeps memory for images.
+    /// Keeps image memory for reuse.
     pub(crate) fn keep_scratch(&self, scratch: Scratch) {
         let kept_max = self.bytes_max() / KEPT_PART;
         let scratch = scratch.trim(kept_max);
@@ -111,7 +113,7 @@ impl Memory {
         }
     }
 
-    /// Keeps a column's memory, which may be empty.
+    /// Keeps a column's memory, which may be empty, for reuse.
     pub(crate) fn keep(&self, column: &mut Column) {
         let words = std::mem::take(column).words;
         let bytes = 8 * words.capacity();
@@ -123,7 +125,7 @@ impl Memory {
         }
     }
 
-    /// Some piece of memory.
+    /// Takes a free buffer, or an empty one.
     fn take(&self) -> Vec<u64> {
         let mut state = self.lock();
         let words = state.free.pop().unwrap_or_default();
@@ -141,7 +143,7 @@ impl Drop for ImagePermit<'_> {
     }
 }
 
-/// Numbers of some rows, in memory of their own.
+/// Numbers of some rows, in separate memory.
 #[derive(Debug, Default)]
 pub(crate) struct Column {
     words: Vec<u64>,
@@ -149,9 +151,9 @@ pub(crate) struct Column {
 }
 
 impl Column {
-    /// A column with whatever was in its memory before.
+    /// Creates a column with unspecified content: that of its memory's previous use.
     ///
-    /// # Errors  There is no memory for it.
+    /// # Errors  There is not enough memory.
     pub(crate) fn new(form: &Form, rows: usize, memory: &Memory) -> Result<Self, OperatorFault> {
         let bytes = rows.saturating_mul(form.row_bytes());
         let mut words = memory.take();
@@ -171,14 +173,14 @@ impl Column {
     }
 }
 
-/// What an operator takes.
+/// Input of an operator.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Input<'a> {
-    /// Bytes of one row come after those of another; how many.
+    /// Rows end to end, with the bytes of one row.
     Numbers(&'a [u8], usize),
-    /// Rows one after the other, and how many numbers each has.
+    /// Rows end to end, with the number of values of each.
     Rows(&'a [u8], &'a [usize]),
-    /// One a row.
+    /// One string per row.
     Strings(&'a [&'a [u8]]),
 }
 
@@ -190,7 +192,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// The numbers of one row.
+    /// Numbers of one row.
     pub(crate) fn row(self, row: usize) -> &'a [u8] {
         let Self::Numbers(bytes, row_bytes) = self else {
             unreachable!("forms were checked: these are numbers");
@@ -203,32 +205,32 @@ impl<'a> Input<'a> {
     }
 }
 
-/// Why a row cannot be worked on.
+/// Error of a row.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OperatorFault {
-    /// There is no memory for what is in between.
+    /// There is not enough memory for an intermediate column.
     #[error("no memory for {bytes} bytes of it; use smaller batches or shapes")]
     Memory {
-        /// Bytes that were asked for.
+        /// Requested bytes.
         bytes: usize,
     },
-    /// A row has more numbers than all shall have.
+    /// A row has more numbers than the padded length.
     #[error(
         "{found} numbers, more than the {length} of padded_batch; raise length, or set truncate"
     )]
     TooLong {
-        /// How many it has.
+        /// Numbers in the row.
         found: usize,
-        /// How many there is room for.
+        /// Maximum numbers.
         length: usize,
     },
-    /// A table does not have a key.
+    /// A table does not contain a key.
     #[error("{table} has no key {key}; write the table with it, or give missing a number")]
     NoKey {
-        /// The key, or the beginning of it.
+        /// The key, or its beginning.
         key: String,
-        /// The table's path.
+        /// Path of the table.
         table: String,
     },
     /// A table cannot be used.
@@ -237,39 +239,39 @@ pub enum OperatorFault {
     /// An image cannot be used.
     #[error(transparent)]
     Image(#[from] ImageError),
-    /// An image has another size than all have.
+    /// An image has another size than declared.
     #[error(
         "an image of {}x{} pixels, but all are said to have {}x{}; leave size out, and resize or crop",
         .size.height, .size.width, .wanted.height, .wanted.width
     )]
     ImageSize {
-        /// Its size.
+        /// Size of the image.
         size: Size,
-        /// What was declared.
+        /// Declared size.
         wanted: Size,
     },
-    /// A part does not lie in an image.
+    /// A region does not lie within an image.
     #[error(
         "a part of {}x{} pixels from {from:?} does not lie in an image of {}x{}; resize it before",
         .size.height, .size.width, .image.height, .image.width
     )]
     Part {
-        /// Its size.
+        /// Size of the region.
         size: Size,
-        /// Its first row, and its first pixel in a row.
+        /// First row, and first pixel in a row.
         from: (usize, usize),
-        /// The image's size.
+        /// Size of the image.
         image: Size,
     },
-    /// A column says a size that nothing has.
+    /// A column contains an invalid size.
     #[error("column `{column}` says {number} for a size")]
     Side {
-        /// The column.
+        /// Name of the column.
         column: String,
-        /// What it says.
+        /// Its value.
         number: i64,
     },
-    /// A string is not as long as its numbers are.
+    /// A string does not have the length of its numbers.
     #[error(
         "decode_raw: the string has {found} bytes, but {dtype} of shape {shape:?} takes {expected}; correct \
          dtype or shape, or set fixed_length"
@@ -277,9 +279,9 @@ pub enum OperatorFault {
     Length {
         /// Type of the numbers.
         dtype: Dtype,
-        /// Their shape.
+        /// Shape of the numbers.
         shape: Vec<usize>,
-        /// Bytes that they take.
+        /// Bytes of the numbers.
         expected: usize,
         /// Bytes of the string.
         found: usize,
@@ -293,31 +295,32 @@ impl From<TableFault> for OperatorFault {
 }
 
 impl OperatorFault {
-    /// Whether the record is to blame, so that another one may stand in for it.
+    /// True if the record causes the error, so that another record may be substituted.
     pub(crate) fn is_of_record(&self) -> bool {
         !matches!(self, Self::Memory { .. } | Self::Table(_))
     }
 }
 
-/// A row in which an operator failed.
+/// Row in which an operator failed, and the error.
 pub(crate) type Failed = (usize, OperatorFault);
 
-/// An operator, ready to be carried out any number of times.
+/// An operator, ready to run any number of times.
 #[derive(Clone, Debug)]
 pub(crate) struct Ready {
     operation: Operation,
     inputs: Vec<Form>,
     form: Form,
-    /// Of one row: which number of the input each number of the output is.
+    /// For each number of an output row, its index in the input row.
     places: Vec<u32>,
     expression: Option<Expression>,
     lookup: Option<Lookup>,
 }
 
 impl Ready {
-    /// - `side`: the table, if it takes one.
+    /// Prepares an operator.
+    /// - `side`: the lookup table, if it uses one.
     ///
-    /// # Errors  Why it cannot be done.
+    /// # Errors  The reason why it cannot be applied.
     pub(crate) fn new(
         operation: Operation,
         inputs: Vec<Form>,
@@ -360,7 +363,7 @@ impl Ready {
             }
             _ => None,
         };
-        // Rows are bounded far below that.
+        // Rows are limited far below `u32::MAX` numbers.
         let places = places.into_iter().map(|place| place as u32).collect();
         Ok(Self { operation, inputs, form, places, expression, lookup })
     }
@@ -369,13 +372,13 @@ impl Ready {
         &self.form
     }
 
-    /// Opens the table, if it takes one.
+    /// Opens the lookup table, if the operator uses one.
     pub(crate) fn open(&self) -> Result<(), TableFault> {
         self.lookup.as_ref().map_or(Ok(()), |lookup| lookup.open().map(drop))
     }
 
-    /// Works on `rows` rows.
-    /// - `out`: as many numbers as these rows have.
+    /// Runs the operator on `rows` rows.
+    /// - `out`: exactly the numbers of these rows.
     pub(crate) fn run(
         &self,
         inputs: &[Input<'_>],
@@ -521,7 +524,8 @@ impl Ready {
         in_f32: impl Fn(f32, f32, f32) -> f32,
         in_f64: impl Fn(f64, f64, f64) -> f64,
     ) {
-        // One value for each number of so many, so that short last dimensions make no short loops.
+        // Repeats the values over a longer period, so that a short last dimension makes no short
+        // loops.
         let last = self.form.shape.last().copied().unwrap_or(1).max(1);
         let items = self.form.items().max(1);
         let period = if items <= PERIOD_MAX { items } else { last };
@@ -611,13 +615,13 @@ fn unpack(bytes: &[u8], order: BitOrder, out: &mut [u8]) {
     }
 }
 
-/// How far apart the numbers of each dimension lie, in the order that `of` says.
+/// Returns the stride of each dimension, in the order given by `of`.
 fn strides(shape: &[usize], of: impl Fn(usize) -> usize) -> Vec<usize> {
     let stride = |dimension: usize| shape[dimension + 1..].iter().product();
     (0..shape.len()).map(|dimension| stride(of(dimension))).collect()
 }
 
-/// Where the numbers of a row of `shape` lie that are so far apart.
+/// Returns the index of each number of a row of `shape` with these strides.
 fn places(shape: &[usize], strides: &[usize], from: usize) -> Vec<usize> {
     let mut places = vec![from];
     for (&size, &stride) in shape.iter().zip(strides) {

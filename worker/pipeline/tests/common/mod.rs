@@ -1,15 +1,15 @@
-//! Records of goldens as the rows of a batch.
+//! Records of golden files as the rows of a batch.
 
 use shardfeed_pipeline::{DrawKey, Row};
 use shardfeed_plan::{ContentDigest, Sample};
 use shardfeed_tfrecord::encode_footer;
 
-/// As a job's first epoch has it.
+/// Draw key as in a job's first epoch.
 pub(crate) fn key() -> DrawKey {
     DrawKey { content: ContentDigest::of_parts([b"goldens".as_slice()]), seed: 7, epoch: 0 }
 }
 
-/// Records with their checksums behind them.
+/// Records, each followed by its checksum.
 pub(crate) struct Stored(Vec<Vec<u8>>);
 
 pub(crate) fn stored(records: impl IntoIterator<Item = Vec<u8>>) -> Stored {
@@ -21,7 +21,7 @@ pub(crate) fn stored(records: impl IntoIterator<Item = Vec<u8>>) -> Stored {
 }
 
 impl Stored {
-    /// Each as a row of its own.
+    /// Returns each record as a separate row.
     pub(crate) fn rows(&self) -> Vec<Row<'_>> {
         let rows = self.0.iter().enumerate().map(|(number, stored)| {
             let sample = Sample { shard: 0, ordinal: number as u64 };

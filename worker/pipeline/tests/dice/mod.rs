@@ -1,6 +1,6 @@
-//! Bytes disturbed by seeded chance.
+//! Mutates bytes with a seeded random generator.
 
-/// Counts up from a seed: the same changes on every machine.
+/// Seeded random generator: the same changes on every machine.
 pub(crate) struct Dice(pub(crate) u64);
 
 impl Dice {
@@ -13,7 +13,7 @@ impl Dice {
     }
 }
 
-/// Changes, cuts, doubles or splices some bytes.
+/// Changes, truncates, duplicates or splices some bytes.
 pub(crate) fn disturb(record: &mut Vec<u8>, others: &[Vec<u8>], dice: &mut Dice) {
     for _ in 0..=dice.roll(3) {
         let at = dice.roll(record.len() + 1);
@@ -36,7 +36,7 @@ pub(crate) fn disturb(record: &mut Vec<u8>, others: &[Vec<u8>], dice: &mut Dice)
     }
 }
 
-/// `SHARDFEED_FUZZ_ROUNDS`, else a few.
+/// Returns `SHARDFEED_FUZZ_ROUNDS`, else `few`.
 pub(crate) fn rounds(few: u64) -> u64 {
     let rounds = std::env::var("SHARDFEED_FUZZ_ROUNDS").ok();
     rounds.map_or(few, |rounds| rounds.parse().unwrap())

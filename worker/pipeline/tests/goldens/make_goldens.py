@@ -1,5 +1,5 @@
-"""Asks TensorFlow what `tf.io.parse_example` and `parse_sequence_example` make of the batches in
-`parse_cases.py`, and writes `parse.json`.
+"""Records the results of `tf.io.parse_example` and `parse_sequence_example` for the batches in
+`parse_cases.py` in `parse.json`.
 
     python make_goldens.py        # needs tensorflow (made with 2.21); nothing else does
 """

@@ -1,8 +1,8 @@
-"""Asks TensorFlow what its image operations make of some images, and writes `images.json`.
+"""Records the results of TensorFlow's image operations for some images in `images.json`.
 
     python make_images.py      # needs tensorflow (made with 2.21) and pillow, which writes the rarer files
 
-The pictures are drawn here: gradients, edges and noise, so that nobody else's are in the project.
+The pictures are generated here: gradients, edges and noise, so that no third-party image is needed.
 """
 
 import base64
@@ -27,7 +27,7 @@ HEIGHT, WIDTH = 21, 19
 
 
 def picture(channels, height=HEIGHT, width=WIDTH, most=255):
-    """Smooth, with a sharp edge and some noise."""
+    """A smooth picture, with a sharp edge and some noise."""
     y, x = np.mgrid[0:height, 0:width].astype(np.float64)
     planes = [
         0.5 + 0.4 * np.sin(x / (5 + 2 * c) + c) * np.cos(y / (7 + c)) + 0.08 * ((x + 2 * y) > 25 + 5 * c)
@@ -49,7 +49,7 @@ def chunk(kind, data):
 
 
 def png(array, color, depth, extra=b"", interlaced=False, header=None):
-    """A PNG of samples as they are, one filter-less row after the other."""
+    """A PNG of unchanged samples, with unfiltered rows."""
     height, width = array.shape[:2]
 
     def packed(rows):
@@ -97,7 +97,7 @@ def jpegs():
     yield "optimized", pillow(color, format="JPEG", quality=90, optimize=True)
     yield "restarts", pillow(color, format="JPEG", quality=90, restart_marker_blocks=2)
     exif = Image.Exif()
-    exif[0x0112] = 6  # to be turned right
+    exif[0x0112] = 6  # to be rotated clockwise
     yield "orientation", pillow(color, format="JPEG", quality=90, exif=exif)
     yield "cmyk", pillow(Image.fromarray(picture(4), "CMYK"), format="JPEG", quality=95)
     rgb = pillow(color, format="JPEG", quality=95, keep_rgb=True)
@@ -109,7 +109,7 @@ def jpegs():
 
 
 def pngs():
-    """Name, bytes, and the channels of the file."""
+    """Name and bytes of each file."""
     for channels, kind in ((1, 0), (3, 2), (2, 4), (4, 6)):
         yield f"{channels} x 8", png(picture(channels), kind, 8)
         yield f"{channels} x 16", png(picture(channels, most=65535), kind, 16)
@@ -158,7 +158,7 @@ def decode(data, channels, dtype="uint8"):
 
 
 def cases():
-    """Name, strings of each column, operators, TensorFlow's answer as a function of nothing."""
+    """Name, strings of each column, operators, function that returns TensorFlow's answer."""
 
     def decoding(data, channels, dtype, size):
         fields = {"input": "x", "channels": channels, "dtype": dtype, "size": size}
@@ -169,7 +169,7 @@ def cases():
         for channels in (1, 3):
             answer = lambda data=data, channels=channels: decode(data, channels)[None]
             yield (f"jpeg {name} to {channels}", *decoding(data, channels, "uint8", size), answer)
-        # What TensorFlow takes by default is faster and up to 6 of 255 off.
+        # TensorFlow's default method is faster, and up to 6 of 255 off.
         answer = lambda data=data: tf.io.decode_jpeg(data, 3, dct_method="INTEGER_ACCURATE")[None]
         yield (f"accurate jpeg {name}", *decoding(data, 3, "uint8", size), answer)
     for name, data in pngs():
@@ -239,7 +239,7 @@ def cases():
                     in_float = lambda function=function: tf.cast(function(), tf.float32)
                     yield name, strings, [decoded, ("x", "resize", fields)], in_float
 
-    # A chain, as training has it: part of a picture, another size, mirrored, channels first.
+    # A chain as used in training: crop, flip, resize, channels first.
     data = png(picture(3), 2, 8)
     operators = [
         ("y", "decode_image", {"input": "x", "channels": 3, "dtype": "uint8"}),

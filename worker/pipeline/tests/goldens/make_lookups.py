@@ -1,4 +1,4 @@
-"""Asks TensorFlow's tables what they have under some keys, and writes `lookups.json`.
+"""Records the results of TensorFlow's tables for some keys in `lookups.json`.
 
     python make_lookups.py      # needs tensorflow (made with 2.21); nothing else does
 """
@@ -25,7 +25,7 @@ def values(dtype, shape):
 
 
 def asked(kind, shape, miss):
-    """Keys to look up, some of which no table has."""
+    """Returns keys to look up; with `miss` some of them are in no table."""
     there = INT_KEYS if kind == "int64" else np.array(TEXT_KEYS, object)
     others = np.array([5, -3], np.int64) if kind == "int64" else np.array([b"ab", b"z" * 300], object)
     keys = there[rng.integers(0, len(there), (ROWS, *shape))]
@@ -80,7 +80,7 @@ def cases():
                 keys = INT_KEYS if kind == "int64" else TEXT_KEYS
                 table = make(keys, array, np.array(default or 0, dtype)[()])
                 what = asked(kind, key_shape, default is not None)
-                # A dense table takes one key after the other.
+                # A dense table takes a flat list of keys.
                 asked_for = tf.constant(what.reshape(-1).tolist(), tf.int64 if kind == "int64" else tf.string)
                 answer = tf.reshape(table.lookup(asked_for), [ROWS, *key_shape, *shape])
                 yield {

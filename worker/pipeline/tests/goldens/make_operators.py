@@ -1,4 +1,4 @@
-"""Asks TensorFlow what its operations make of some numbers, and writes `operators.json`.
+"""Records the results of TensorFlow's operations for some numbers in `operators.json`.
 
     python make_operators.py      # needs tensorflow (made with 2.21); nothing else does
 """
@@ -17,7 +17,7 @@ from make_goldens import message
 
 rng = np.random.default_rng(7)
 NUMBERS = ["uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
-#: A row as bytes, so that every type can be made of it by decode_raw, which is compared first.
+#: Number of rows. Rows are bytes, so that decode_raw, which is compared first, can make any type.
 ROWS = 3
 
 
@@ -38,7 +38,7 @@ def some(dtype, shape):
 
 
 def cases():
-    """Name, strings of each column, operators, TensorFlow's answer as a function of nothing."""
+    """Name, strings of each column, operators, function that returns TensorFlow's answer."""
     for dtype in [*NUMBERS, "bool"]:
         tf_type = tf.as_dtype(dtype)
         array = some("uint8", (6,)) % 2 if dtype == "bool" else some(dtype, (2, 3))
@@ -53,7 +53,7 @@ def cases():
                 [("x", "decode_raw", {"input": "x", **fields})],
                 lambda strings=strings, t=tf_type, little=little: tf.io.decode_raw(strings, t, little),
             )
-        # TensorFlow pads neither of these.
+        # TensorFlow does not pad these types.
         lengths = () if dtype in ("float16", "bool") else (size, 2 * size, items * size + 2 * size)
         for length in lengths:
             fields = {
@@ -87,7 +87,7 @@ def cases():
     for dtype in NUMBERS:
         array = some(dtype, (2, 3))
         for to in [*NUMBERS, "uint32", "bool"]:
-            # What a float is as an integer that cannot be it, TensorFlow leaves open.
+            # A float that the integer type cannot represent has no defined cast in TensorFlow.
             if "float" in dtype and to in ("uint8", "int8", "uint16", "uint32"):
                 array = np.abs(array)
             yield (
@@ -216,7 +216,7 @@ def cases():
             + tf.cast(tf.not_equal(y, 2), tf.float64) != 0,
             tf.float64,
         ),
-        # The score of a chess position: 1 for a mate at once, less the farther it is.
+        # Score of a chess position: 1 for an immediate mate, less for a more distant one.
         "where(abs(a) > 1000, sign(a) * (0.8 + (1 - 0.8) / (30 - 1) * max(0, 30 - abs(b))), 0.8 * tanh(a / 400))": lambda: tf.where(
             tf.abs(x) > 1000,
             tf.sign(x)
@@ -236,7 +236,7 @@ def cases():
 
 
 def padded():
-    """Rows of any length, cut off and filled up, and whether padded_batch takes them as they are."""
+    """Rows of variable length, truncated and padded; `fits`: padded_batch accepts them as is."""
     rows = [[1, 2, 3], [], [7], [5, 6, 7, 8, 9]]
     for dtype in ("int64", "float32"):
         for length, value in ((5, 0), (7, -1), (2, 3), (1, 4)):

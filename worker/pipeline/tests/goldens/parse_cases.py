@@ -1,4 +1,4 @@
-"""Batches of Examples and SequenceExamples, wire bytes by hand, and what is asked of them."""
+"""Test batches of Examples and SequenceExamples, as hand-written wire bytes, with their specs."""
 
 import pathlib
 import sys
@@ -37,7 +37,7 @@ def feature(dtype, *values):
 
 
 def of(dtype, count):
-    """A Feature message with so many values."""
+    """A Feature message with `count` values."""
     return feature(dtype, *VALUES[dtype][2][:count])
 
 
@@ -80,7 +80,7 @@ def sparse(dtype, keys, size, already_sorted=False):
 
 
 def conditions(dtype, good):
-    """What a record may have under the key, beside `good` values: name to entries."""
+    """Variants of the key's entries for a feature of `good` values: name, encoded entries."""
     values = VALUES[dtype][2]
     yield "present", entry(KEY, of(dtype, good))
     yield "missing", entry(b"other", numbers(1))
@@ -103,7 +103,7 @@ def conditions(dtype, good):
 
 
 def example_specs(dtype):
-    """Kinds that read nothing but the key, and how many values suit them."""
+    """Feature kinds that read only the key: name, number of values that fits, spec."""
     first = VALUES[dtype][2][0]
     yield "fixed", 1, fixed(dtype)
     yield "fixed [2]", 2, fixed(dtype, [2])
@@ -120,7 +120,7 @@ def example_specs(dtype):
 
 
 def deep(levels):
-    """A message in a message, many times."""
+    """Messages nested `levels` deep."""
     body = b""
     for _ in range(levels):
         body = field(15, body)
@@ -128,7 +128,7 @@ def deep(levels):
 
 
 PARTITIONS = {
-    # Of five values: the rows [2, 0, 3].
+    # Partitions of five values into the rows [2, 0, 3].
     "row_splits": [0, 2, 2, 5],
     "row_lengths": [2, 0, 3],
     "row_starts": [0, 2, 2],

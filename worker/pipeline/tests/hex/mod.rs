@@ -1,4 +1,4 @@
-//! Bytes as goldens have them.
+//! Decodes the hexadecimal bytes of golden files.
 
 pub(crate) fn unhex(text: &str) -> Vec<u8> {
     let nibble = |digit: u8| (digit as char).to_digit(16).unwrap() as u8;

@@ -9,7 +9,7 @@ use shardfeed_tfrecord::example::{DType, Feature, FeatureSpec, Value as Field, e
 
 use crate::common::{key, stored};
 
-/// Examples with these strings.
+/// Encodes Examples with these strings.
 pub(crate) fn examples(columns: &BTreeMap<String, Vec<Vec<u8>>>) -> Vec<Vec<u8>> {
     let count = columns.values().next().unwrap().len();
     let example = |number: usize| {
@@ -35,13 +35,13 @@ pub(crate) fn spec<'a>(
     RecordSpec { parse: Some(ParseSpec::Example(features.collect())), operators, outputs }
 }
 
-/// Type, shape and bytes of what the last operator makes.
+/// Returns type, shape and bytes of the last operator's output.
 pub(crate) fn ours(
     columns: &BTreeMap<String, Vec<Vec<u8>>>,
     operators: Vec<Operator>,
 ) -> Result<(Dtype, Vec<usize>, Vec<u8>), String> {
     let spec = spec(columns.keys(), operators);
-    // As another process gets to know it.
+    // Serialized and parsed, as when another process receives it.
     let spec = serde_json::from_str(&serde_json::to_string(&spec).unwrap()).unwrap();
     let schema = Schema::new(spec).map_err(|error| error.to_string())?;
     let assembler = Assembler::new(Arc::new(schema), SlotPool::new(1));

@@ -1,4 +1,4 @@
-//! What the tests share: a message, peers that misbehave, and deadlines.
+//! Shared test helpers: a message, misbehaving peers, and deadlines.
 #![allow(dead_code, unreachable_pub)] // Each test binary uses a part of it.
 
 use std::fs::File;
@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use shardfeed_socket::{Connection, ListenOptions, Listener};
 
-/// Longer than anything takes that works.
+/// Longer than any working operation takes.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// One side's preamble, as the protocol has it.
+/// Preamble of one side.
 pub const PREAMBLE: &[u8; 16] = b"shardfeed\x01\x01\0\0\0\0\0";
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -33,15 +33,15 @@ impl Note {
     }
 }
 
-/// Both ends send notes.
+/// Connection on which both ends send notes.
 pub type Notes = Connection<Note, Note>;
 
-/// A listener at a fresh place.
+/// Creates a listener in this directory.
 pub fn listener(directory: &Path) -> Listener {
     Listener::bind(&directory.join("worker.sock"), ListenOptions::default()).unwrap()
 }
 
-/// A connection whose other end is a bare socket that has said the right preamble.
+/// Creates a connection whose other end is a plain socket that has sent the right preamble.
 pub fn with_bare_peer(directory: &Path) -> (Notes, UnixStream) {
     let listener = listener(directory);
     let mut peer = UnixStream::connect(listener.path()).unwrap();
@@ -63,14 +63,14 @@ pub fn send_with(peer: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<'_>]
     assert_eq!(sent, bytes.len());
 }
 
-/// A file with `number` in it, to be sent.
+/// Creates a file that contains `number`.
 pub fn numbered_file(number: u64) -> OwnedFd {
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(&number.to_le_bytes()).unwrap();
     file.into()
 }
 
-/// The number in a file that was received.
+/// Reads the number in a received file.
 pub fn number_in(descriptor: &OwnedFd) -> u64 {
     let mut bytes = [0; 8];
     rustix::io::pread(descriptor.as_fd(), &mut bytes, 0).unwrap();
@@ -85,8 +85,8 @@ pub fn open_descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// Held by the tests of a binary of which some count this process's descriptors or change how many it
-/// may have.
+/// Serializes the tests of a binary in which some count this process's descriptors or change their
+/// limit.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)

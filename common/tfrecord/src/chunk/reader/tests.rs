@@ -15,7 +15,8 @@ fn reader(bytes: &[u8], chunk_bytes: usize) -> ChunkReader<&[u8]> {
     ChunkReader::new(bytes, "f", ChunkOptions { chunk_bytes, ..ChunkOptions::default() })
 }
 
-/// All records, with their ordinals and offsets checked, and the error that ends them.
+/// Reads all records, checks their ordinals and offsets, and returns them with the error that ends
+/// them.
 fn read_all<R: Read>(reader: &mut ChunkReader<R>) -> (Vec<Vec<u8>>, Option<ReadError>) {
     let (mut records, mut offset) = (Vec::new(), 0);
     loop {
@@ -35,7 +36,7 @@ fn read_all<R: Read>(reader: &mut ChunkReader<R>) -> (Vec<Vec<u8>>, Option<ReadE
     }
 }
 
-/// All that a person reads of an error.
+/// Returns the message and the hint of an error.
 fn told(error: &Option<ReadError>) -> String {
     let error = error.as_ref().unwrap();
     format!("{error}; {}", error.hint())
@@ -217,7 +218,7 @@ fn a_record_over_the_limit_can_be_passed_over() {
     assert_eq!(reader.buffer.len().max(chunk.bytes.len()), 64);
 }
 
-/// Gives one byte at a time, interrupts, and fails at the end.
+/// Source that returns one byte at a time, is interrupted, and fails at the end.
 struct Flaky<'a> {
     bytes: &'a [u8],
     calls: u32,

@@ -63,7 +63,7 @@ fn features_are_found_in_any_order_among_any_number() {
     let features: Vec<_> =
         names.iter().zip(&values).map(|(name, value)| (&name[..], Value::Int64(value))).collect();
     let record = encode(&features);
-    // Every third, backwards, and one that is not there.
+    // Every third feature, in reverse order, and one that is missing.
     let mut wanted: Vec<i64> = (0..300).rev().step_by(3).collect();
     let mut specs: Vec<_> =
         wanted.iter().map(|&number| fixed(&names[number as usize], &[], DType::Int64)).collect();
@@ -166,7 +166,8 @@ fn values_are_visited_as_they_are_written() {
     let record = encode(&[
         ("f", Value::Float32(&[0.5, -0.0, f32::MAX])),
         ("i", Value::Int64(&[0, -1, i64::MIN, 300])),
-        // A list that is not packed, in two pieces: field 3 with 5, then with 6 and packed 7 and 300.
+        // A list that is not packed, in two pieces: field 3 with 5, then with 6 and packed 7 and
+        // 300.
     ]);
     let pieces = b"\x0a\x12\x0a\x10\x0a\x01p\x12\x0b\x1a\x02\x08\x05\x1a\x05\x0a\x03\x07\xac\x02";
     for record in [&record[..], pieces] {
@@ -246,7 +247,7 @@ fn every_record_that_is_no_example_says_where_it_is_wrong() {
         let entry = [&[0x0a, key_and_value.len() as u8], key_and_value].concat();
         [&[0x0a, entry.len() as u8], &entry[..]].concat()
     };
-    // Its value is a list message of this kind: 1 byte strings, 2 floats, 3 numbers.
+    // The value is a list message of this kind: 1 byte strings, 2 floats, 3 numbers.
     let listed = |kind: u8, body: &[u8]| {
         let value = [&[kind << 3 | 2, body.len() as u8], body].concat();
         entry(&[&[0x0a, 1, b'x', 0x12, value.len() as u8], &value[..]].concat())

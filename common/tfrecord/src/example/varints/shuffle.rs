@@ -1,8 +1,8 @@
-//! Up to four varints in one step, on x86-64 processors that can move bytes by a table (SSSE3).
+//! Decodes up to four varints in one step, on x86-64 processors with a byte shuffle (SSSE3).
 //!
-//! Where varints end is looked up for 64 bytes at once; the next twelve of these bits say which bytes
-//! belong to the next values. Each of these gets four bytes of a register, and two multiplications
-//! push their groups of seven bits together.
+//! The ends of varints are determined for 64 bytes at once. The next twelve of these bits are an
+//! index into tables that assign bytes to the next values. Each value gets four bytes of a
+//! register, and two multiplications join their groups of seven bits.
 
 use std::arch::x86_64::{
     __m128i, _mm_add_epi64, _mm_and_si128, _mm_cmpeq_epi32, _mm_cvtepu32_epi64, _mm_madd_epi16,
@@ -14,23 +14,23 @@ use std::arch::x86_64::{
 use super::push_together;
 use crate::example::wire::{VARINT_BYTES_MAX, take_any_varint};
 
-/// Bits that are looked up: the ends of three values of four bytes, or of four of three.
+/// Index bits: enough for the ends of three values of four bytes, or of four of three.
 const BITS: usize = 12;
 
-/// Bytes whose ends are known at a time.
+/// Bytes whose ends are determined at a time.
 const BLOCK_BYTES: usize = 64;
 
-/// Behind the block so many bytes may be loaded, too.
+/// Bytes that may be loaded, including a margin after the block.
 const WITH_MARGIN: usize = BLOCK_BYTES + 16;
 
-/// How the bytes in front are values: what the next look waits for, so it is kept small.
+/// Number of values in a step and of their bytes. The next step waits for it, so it is kept small.
 #[derive(Clone, Copy)]
 struct Step {
     values: u8,
     bytes: u8,
 }
 
-/// By where values end.
+/// Steps, indexed by the ends of values.
 static STEPS: [Step; 1 << BITS] = {
     let mut steps = [Step { values: 0, bytes: 0 }; 1 << BITS];
     let mut ends = 0;
@@ -41,7 +41,7 @@ static STEPS: [Step; 1 << BITS] = {
     steps
 };
 
-/// For each byte of a register the byte in front that it gets; `0x80`: none.
+/// Source byte of each byte of a register, indexed by the ends of values; `0x80`: none.
 static SHUFFLES: [[u8; 16]; 1 << BITS] = {
     let mut shuffles = [[0; 16]; 1 << BITS];
     let mut ends = 0;
@@ -52,7 +52,7 @@ static SHUFFLES: [[u8; 16]; 1 << BITS] = {
     shuffles
 };
 
-/// The values of up to four bytes in front, at most four.
+/// Returns the step for the next values: at most four, of up to four bytes each.
 const fn pattern(ends: usize) -> (Step, [u8; 16]) {
     let (mut step, mut shuffle) = (Step { values: 0, bytes: 0 }, [0x80; 16]);
     let mut at = 0;
@@ -76,14 +76,15 @@ const fn pattern(ends: usize) -> (Step, [u8; 16]) {
     (step, shuffle)
 }
 
-/// Whether this processor has what [`decode`] and [`count_more`] are made of.
+/// Returns true if this processor supports [`decode`] and [`count_more`].
 pub(super) fn is_possible() -> bool {
     is_x86_feature_detected!("ssse3")
         && is_x86_feature_detected!("sse4.1")
         && is_x86_feature_detected!("bmi1")
 }
 
-/// Decodes what is well inside of `packed`; returns the bytes read and the values written.
+/// Decodes the part of `packed` that is far enough from its end; returns the bytes read and the
+/// values written.
 #[target_feature(enable = "ssse3,sse4.1,bmi1")]
 pub(super) fn decode(packed: &[u8], places: &mut [i64]) -> (usize, usize) {
     let (mut read, mut written) = (0, 0);
@@ -106,7 +107,7 @@ pub(super) fn decode(packed: &[u8], places: &mut [i64]) -> (usize, usize) {
             if step.values > 0
                 && let (Some(room), Some(bytes)) = (room.first_chunk_mut(), bytes.first_chunk())
             {
-                // A lane without a value is written over by the next one.
+                // A lane without a value is overwritten by the next step.
                 *room = four_values(bytes, &SHUFFLES[pattern]);
                 used += usize::from(step.bytes);
                 written += usize::from(step.values);
@@ -130,7 +131,8 @@ pub(super) fn decode(packed: &[u8], places: &mut [i64]) -> (usize, usize) {
     (read, written)
 }
 
-/// How many bytes of `parts` say "more", and whether four do that side by side, from a multiple of four on.
+/// Returns the number of continuation bytes of `parts`, and true if four aligned bytes are all
+/// continuation bytes.
 #[target_feature(enable = "sse4.1")]
 pub(super) fn count_more(parts: &[[u8; 16]]) -> (usize, bool) {
     let (ones, four) = (_mm_set1_epi8(1), _mm_set1_epi32(0x8080_8080_u32.cast_signed()));
@@ -145,23 +147,24 @@ pub(super) fn count_more(parts: &[[u8; 16]]) -> (usize, bool) {
     ((low + high) as usize, _mm_movemask_epi8(fours) != 0)
 }
 
-/// A bit for each byte of the block that a varint ends with.
+/// Returns a bit mask of the bytes of the block that end a varint.
 #[target_feature(enable = "ssse3")]
 fn ends_of(block: &[u8; WITH_MARGIN]) -> u64 {
     let mut ends = 0;
     for (index, part) in block[..BLOCK_BYTES].as_chunks().0.iter().enumerate() {
-        let more = _mm_movemask_epi8(register(part)) as u16; // A bit for each of 16 bytes.
+        let more = _mm_movemask_epi8(register(part)) as u16; // One bit per byte of 16.
         ends |= u64::from(!more) << (16 * index);
     }
     ends
 }
 
-/// The values whose bytes `shuffle` puts into four lanes.
+/// Returns the values whose bytes `shuffle` moves into four lanes.
 #[target_feature(enable = "ssse3,sse4.1")]
 fn four_values(bytes: &[u8; 16], shuffle: &[u8; 16]) -> [i64; 4] {
     let lanes = _mm_shuffle_epi8(register(bytes), register(shuffle));
     let groups = _mm_and_si128(lanes, _mm_set1_epi8(0x7f));
-    // Of two groups of seven bits one of 14: low + high * 2^7; of two of these one of 28.
+    // Joins two groups of seven bits into one of 14: low + high * 2^7; then two of these into one
+    // of 28.
     let pairs = _mm_maddubs_epi16(_mm_set1_epi16(0x8001_u16.cast_signed()), groups);
     let values = _mm_madd_epi16(pairs, _mm_set1_epi32(0x4000_0001));
     let halves = [_mm_cvtepu32_epi64(values), _mm_cvtepu32_epi64(_mm_srli_si128::<8>(values))];

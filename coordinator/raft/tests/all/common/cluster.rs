@@ -1,4 +1,4 @@
-//! Several nodes on disks of their own, and clients that count what was acknowledged.
+//! Several nodes, each with its own disk, and clients that record acknowledgements.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 use super::net::Net;
 use super::{Ledger, PATIENCE, eventually};
 
-/// What was acknowledged: index and command.
+/// Acknowledged commands by index.
 pub(crate) type Acknowledged = BTreeMap<u64, Vec<u8>>;
 
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl Cluster {
     pub(crate) fn new() -> Self {
         let base = NodeOptions {
             dir: "given by the cluster".into(),
-            // Nodes of many tests share few cores: one that is late has not died.
+            // Nodes of many tests share few cores: a slow node is not dead.
             election_min_ms: 1_000,
             election_max_ms: 2_000,
             propose_timeout_ms: 2_000,
@@ -77,12 +77,12 @@ impl Cluster {
         Ok(())
     }
 
-    /// Starts a node that was started before: what is on its disk decides.
+    /// Starts a node that was started before, with the data on its disk.
     pub(crate) async fn restart(&mut self, node: u64) {
         self.start(node, Start::Alone).await.unwrap();
     }
 
-    /// Cuts a node off and ends it: the others see a crash.
+    /// Cuts a node off and stops it: the others see a crash.
     pub(crate) async fn kill(&mut self, node: u64) {
         self.net.unplug(&address(node));
         let everyone: Vec<u64> = self.dirs.keys().copied().collect();
@@ -96,7 +96,7 @@ impl Cluster {
         self.dirs.remove(&node).unwrap();
     }
 
-    /// The files of a node that does not run.
+    /// Returns the files of a node that does not run.
     pub(crate) fn files(&self, node: u64) -> BTreeMap<OsString, Vec<u8>> {
         assert!(!self.nodes.contains_key(&node));
         let files = std::fs::read_dir(self.dirs[&node].path()).unwrap();
@@ -104,7 +104,7 @@ impl Cluster {
         files.map(|entry| file(entry.unwrap())).collect()
     }
 
-    /// Puts files of an earlier day in the place of today's.
+    /// Replaces the files of a node by earlier ones.
     pub(crate) fn set_files(&mut self, node: u64, files: BTreeMap<OsString, Vec<u8>>) {
         self.wipe(node);
         let dir = tempfile::tempdir().unwrap();
@@ -114,16 +114,17 @@ impl Cluster {
         self.dirs.insert(node, dir);
     }
 
-    /// A node that has proved that it leads.
+    /// Returns a node that has proved that it leads.
     pub(crate) async fn leader(&self) -> u64 {
         self.leader_but(0).await
     }
 
-    /// As [`Cluster::leader`], whoever node `but` may lead.
+    /// Like [`Cluster::leader`], but ignores node `but`.
     async fn leader_but(&self, but: u64) -> u64 {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            // A node that was cut off still believes that it leads, in an older term, and each call to it times out.
+            // An isolated node still considers itself the leader, in an older term, and each call
+            // to it times out.
             let mut newest_first: Vec<_> =
                 self.nodes.iter().filter(|(number, _)| **number != but).collect();
             newest_first.sort_by_key(|(_, node)| Reverse(node.status().term));
@@ -137,8 +138,8 @@ impl Cluster {
         }
     }
 
-    /// Asks whoever leads for a change until it is made or refused. A node that gets no processor for
-    /// long loses the lead: that is no error of whoever asked it.
+    /// Requests a change from the leader until it is made or rejected. A node that gets no
+    /// processor for long loses the lead: this is not an error of the caller.
     pub(crate) async fn change<T>(
         &self,
         ask: impl AsyncFn(Node<Ledger>) -> Result<T, ChangeError>,
@@ -146,7 +147,7 @@ impl Cluster {
         self.change_but(0, ask).await
     }
 
-    /// As [`Cluster::change`], but not of node `but`, which leads nobody or another cluster.
+    /// Like [`Cluster::change`], but ignores node `but`, which leads no node or another cluster.
     pub(crate) async fn change_but<T>(
         &self,
         but: u64,
@@ -169,17 +170,18 @@ impl Cluster {
         }
     }
 
-    /// Adds a node that was started to join, whoever leads.
+    /// Adds a node that was started to join, through the current leader.
     pub(crate) async fn add(&self, number: u64) -> Result<(), ChangeError> {
         self.change(async |node| node.add_member(number, &address(number)).await).await
     }
 
-    /// Removes a node, whoever leads.
+    /// Removes a node, through the current leader.
     pub(crate) async fn remove(&self, number: u64) -> Result<(), ChangeError> {
         self.change(async |node| node.remove_member(number).await).await
     }
 
-    /// Proposes until somebody acknowledges; returns the index. Tries that had no answer may be in the log, too.
+    /// Proposes until a leader acknowledges; returns the index. Tries without an answer may be in
+    /// the log, too.
     pub(crate) async fn propose(&self, command: &[u8]) -> u64 {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -191,7 +193,7 @@ impl Cluster {
         }
     }
 
-    /// Proposes all of them at once, and again those that had no answer.
+    /// Proposes all of them at once, and repeats those without an answer.
     pub(crate) async fn propose_many(&self, commands: &[Vec<u8>]) -> Acknowledged {
         let leader = self.leader().await;
         let answers = self.nodes[&leader].propose_many(commands.to_vec()).await;
@@ -216,7 +218,7 @@ impl Cluster {
         self.nodes.values().next().unwrap().cluster_id().parse().unwrap()
     }
 
-    /// Clients that never stop proposing, at whoever leads.
+    /// Starts clients that propose continuously, at the current leader.
     pub(crate) fn load(&self, clients: usize) -> Load {
         let stop = Arc::new(AtomicBool::new(false));
         let nodes = Arc::new(std::sync::Mutex::new(self.nodes.clone()));
@@ -228,7 +230,8 @@ impl Cluster {
         Load { stop, nodes, clients }
     }
 
-    /// Waits until all nodes have applied everything, and holds them to each other and to `acknowledged`.
+    /// Waits until all nodes have applied everything, and compares them with each other and with
+    /// `acknowledged`.
     pub(crate) async fn agree(&self, acknowledged: &Acknowledged) {
         let last = Some(self.propose(b"the end").await);
         let behind = || self.nodes.values().any(|node| node.status().applied < last);
@@ -258,7 +261,7 @@ pub(crate) fn found(count: u64) -> Start {
     Start::Found { members: (1..=count).map(|node| (node, address(node))).collect() }
 }
 
-/// Clients under way.
+/// Running clients.
 pub(crate) struct Load {
     stop: Arc<AtomicBool>,
     nodes: Arc<std::sync::Mutex<BTreeMap<u64, Node<Ledger>>>>,
@@ -266,7 +269,7 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Tells the clients which nodes there are now.
+    /// Updates the nodes that the clients use.
     pub(crate) fn now(&self, cluster: &Cluster) {
         *self.nodes.lock().unwrap() = cluster.nodes.clone();
     }
@@ -296,7 +299,7 @@ async fn propose_for_ever(
                 nodes.get(&ask).or_else(|| nodes.values().nth(number as usize % nodes.len()));
             found.cloned()
         };
-        // Each try is a command of its own: what became of those without an answer is left open.
+        // Each try is a separate command: the outcome of those without an answer is not checked.
         number += 1;
         let command = format!("{client}/{number}").into_bytes();
         match found.expect("there is always a node").propose(command.clone()).await {

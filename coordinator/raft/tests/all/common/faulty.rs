@@ -1,4 +1,4 @@
-//! A disk in memory that knows what was synced, fails when told, and loses what was not synced.
+//! In-memory disk that tracks syncs, fails on request, and loses unsynced data.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -6,14 +6,14 @@ use std::sync::{Arc, Mutex};
 
 use shardfeed_host::{Disk, DiskFile, DiskLock};
 
-/// What goes wrong, counted over all files from when it is set.
+/// Injected fault, counted over all files from the time at which it is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// After so many writes the disk is full; the failing one gets half through.
+    /// The disk is full after this many writes; the failing one is half done.
     FullAfter(u64),
-    /// After so many syncs, each one fails.
+    /// Each sync fails after this many syncs.
     SyncsFailFrom(u64),
-    /// After so many syncs, one fails; the next succeed and have nothing to write any more.
+    /// One sync fails after this many syncs; the next ones succeed and have nothing left to write.
     OneSyncFailsAt(u64),
 }
 
@@ -44,8 +44,8 @@ impl FaultyDisk {
         (state.fault, state.writes, state.syncs) = (Some(fault), 0, 0);
     }
 
-    /// Power off: what was not synced is gone, or, for `torn` seeds, partly there in 512-byte sectors.
-    /// Power on: a sound disk with these bytes, which the old handles do not see.
+    /// Power off: unsynced data is gone, or, for `torn` seeds, partly there in 512-byte sectors.
+    /// Power on: a working disk with these bytes, which the old handles do not see.
     pub(crate) fn crash(&self, torn: Option<u64>) -> Self {
         let state = self.state.lock().unwrap();
         let mut dice = Dice(torn.unwrap_or(0) * 2 + 1);
@@ -85,17 +85,17 @@ impl FaultyDisk {
         }
     }
 
-    /// How often something was synced.
+    /// Returns the number of syncs so far.
     pub(crate) fn syncs(&self) -> u64 {
         self.state.lock().unwrap().syncs
     }
 
-    /// Bytes of a file as they would be after a crash.
+    /// Returns the bytes of a file as they would be after a crash.
     pub(crate) fn bytes(&self, name: &str) -> Vec<u8> {
         self.file(name).unwrap().lock().unwrap().synced.clone()
     }
 
-    /// Puts other bytes in a file's place, behind everyone's back.
+    /// Replaces the bytes of a file, unnoticed by open handles.
     pub(crate) fn set_bytes(&self, name: &str, bytes: Vec<u8>) {
         let file = File { synced: bytes.clone(), seen: bytes, unsynced: Vec::new() };
         let file = Arc::new(Mutex::new(file));
@@ -103,7 +103,7 @@ impl FaultyDisk {
     }
 }
 
-/// Applies a random choice of a write's sectors.
+/// Applies a random subset of a write's sectors.
 fn tear(bytes: &mut Vec<u8>, offset: usize, write: &[u8], dice: &mut Dice) {
     for (number, sector) in write.chunks(512).enumerate() {
         if dice.next().is_multiple_of(2) {
@@ -118,7 +118,7 @@ fn put(bytes: &mut Vec<u8>, offset: usize, write: &[u8]) {
     bytes[offset..end].copy_from_slice(write);
 }
 
-/// xorshift64: the seed decides everything.
+/// xorshift64: the seed determines all draws.
 struct Dice(u64);
 
 impl Dice {
@@ -242,7 +242,7 @@ impl DiskFile for FaultyFile {
         let fails = self.disk.sync_fails();
         let mut file = self.file.lock().unwrap();
         if fails {
-            // As Linux does: the pages are marked clean, a later sync says nothing of them.
+            // As on Linux: the pages are marked clean, and a later sync does not report the error.
             file.unsynced.clear();
             return Err(broken());
         }

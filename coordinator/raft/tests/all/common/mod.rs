@@ -1,4 +1,5 @@
-//! What the tests share: a machine that remembers everything, and a disk that fails on purpose.
+//! Shared parts of the tests: a machine that records every command, and a disk that fails on
+//! purpose.
 
 pub(crate) mod cluster;
 mod faulty;
@@ -12,7 +13,7 @@ use shardfeed_raft::{Machine, MachineError, Node, NodeOptions, OpenError};
 
 pub(crate) use faulty::{Fault, FaultyDisk};
 
-/// Remembers every command in order and answers with how many there were.
+/// Records every command in order, and answers with the number of commands.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Ledger {
     pub(crate) applied: Vec<(u64, Vec<u8>)>,
@@ -75,7 +76,7 @@ pub(crate) fn options(dir: &Path) -> NodeOptions {
     NodeOptions { dir: dir.to_owned(), ..NodeOptions::default() }
 }
 
-/// Options for a disk that is no directory.
+/// Returns options for a disk that is not a directory.
 pub(crate) fn options_on_disk() -> NodeOptions {
     NodeOptions { dir: "faulty:".into(), ..NodeOptions::default() }
 }
@@ -102,7 +103,7 @@ pub(crate) fn numbers(to: usize) -> Vec<String> {
     (0..to).map(|number| number.to_string()).collect()
 }
 
-/// Waits until `holds`, and fails with what was waited for.
+/// Waits until `holds` is true; fails with `what`.
 pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while !holds() {
@@ -111,7 +112,7 @@ pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Waits until `holds`, without keeping a core busy.
+/// Waits until `holds` is true, without keeping a core busy.
 pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !holds() {
@@ -120,5 +121,5 @@ pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Longer than anything takes on a machine that is busy with other things.
+/// Longer than any step takes on a machine that is busy with other work.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(90);

@@ -1,4 +1,4 @@
-//! A network in memory that loses, delays and cuts. An address leads to whoever is plugged in there.
+//! In-memory network that loses, delays and cuts. An address leads to the node plugged in there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -51,12 +51,12 @@ impl Net {
         drop(removed);
     }
 
-    /// Loses what goes from one to the other; the way back is another one.
+    /// Loses messages in one direction; the other direction is not affected.
     pub(crate) fn cut(&self, from: u64, to: u64) {
         self.state.lock().unwrap().cut.insert((from, to));
     }
 
-    /// Cuts a node off from all of `others`, both ways.
+    /// Cuts a node off from all of `others`, in both directions.
     pub(crate) fn isolate(&self, node: u64, others: &[u64]) {
         for &other in others.iter().filter(|other| **other != node) {
             self.cut(node, other);
@@ -75,7 +75,7 @@ impl Net {
         (state.lost_percent, state.delay_ms_max) = (lost_percent, delay_ms_max);
     }
 
-    /// How many messages were sent so far.
+    /// Returns the number of messages sent so far.
     pub(crate) fn calls(&self) -> usize {
         self.state.lock().unwrap().calls
     }

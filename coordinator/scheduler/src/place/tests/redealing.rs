@@ -1,4 +1,4 @@
-//! Survivors of a run go on in mid-epoch without the rank that was lost.
+//! Survivors of a run continue in mid-epoch without the lost rank.
 
 use super::*;
 use crate::fixture::wrapped;
@@ -20,7 +20,7 @@ fn at(token_generation: Option<u64>, steps: u64) -> Intent {
     Intent::Start { token_generation, epoch: 0, segments }
 }
 
-/// The trainer that was `old` of four asks to be `new` of three from step `g`.
+/// Start of the trainer that was `old` of four, as `new` of three from step `g`.
 fn redeal(start: &StartRank, old: u64, new: u64, g: u64) -> StartRank {
     let trainer = format!("t-{old}");
     StartRank { world_size: 3, ..rank(start, new, &trainer, at(Some(0), g)) }
@@ -35,7 +35,7 @@ fn the_first_survivor_opens_the_generation_and_the_others_join_it() {
             for (old, new) in order {
                 let started = fixture.start(redeal(&start, old, new, 5));
                 assert_eq!(started.generation, 1);
-                // The answer was lost, and it asks again.
+                // The answer was lost, and the trainer retries.
                 assert_eq!(fixture.start(redeal(&start, old, new, 5)).generation, 1);
             }
             let current = fixture.current();

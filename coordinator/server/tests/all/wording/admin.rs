@@ -1,4 +1,4 @@
-//! What people are told who run the cluster.
+//! Messages to operators of the cluster.
 
 use expect_test::expect;
 use shardfeed_proto::coordinator::v1::admin_service_client::AdminServiceClient;
@@ -256,7 +256,7 @@ async fn every_refusal_of_access_tokens_and_audits_says_what_they_are() {
     fixture.stop().await;
 }
 
-/// A client that reads nothing of what is sent beyond so many bytes, as a slow one does.
+/// Returns a client that reads only the first 65,535 bytes of an answer, as a slow one does.
 async fn slow(fixture: &Fixture) -> AdminServiceClient<tonic::transport::Channel> {
     let endpoint = format!("http://{}", fixture.running.grpc_address());
     let channel = Endpoint::from_shared(endpoint).unwrap().initial_stream_window_size(65_535);
@@ -269,7 +269,7 @@ async fn who_asks_while_others_are_still_being_sent_their_answers_is_told_so() {
     const LISTS_MAX: usize = 32;
     let mut fixture = Fixture::start().await;
     let session = join(&mut fixture.worker, "w0").await.session;
-    // Answers of more than a megabyte, which nobody reads.
+    // Answers of more than a megabyte, which no client reads.
     let path = |number| format!("{number:04}-{}", "x".repeat(480));
     let files: Vec<_> = (0..3_000).map(|number| entry(&path(number), 10)).collect();
     scan_parts(&mut fixture, session, "photos", (&files, 1_000)).await;

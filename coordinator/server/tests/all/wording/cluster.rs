@@ -1,4 +1,4 @@
-//! What is said by nodes that do not lead, or cannot.
+//! Messages of nodes that do not lead, or cannot.
 
 use expect_test::expect;
 use shardfeed_proto::coordinator::v1::*;
@@ -31,10 +31,10 @@ async fn a_node_that_does_not_lead_says_who_does() {
         (code == 503).then_some(said)
     })
     .await;
-    // Whether it is still told that it was removed is not sure.
+    // The node may or may not have learned that it was removed.
     let known = ["was removed from cluster", "the leader says nothing", "no leader: "];
     assert!(known.iter().any(|known| said.contains(known)), "{said}");
-    // Whoever reads this page proves nothing: it learns of no address.
+    // Readers of this page are not authenticated: they learn no address.
     let leads = cluster.address(leader).to_string();
     assert!(!said.contains(&leads) && !said.contains(&format!("node {leader}")), "{said}");
     let removed = cluster.address(follower).to_string();

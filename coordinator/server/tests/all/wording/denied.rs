@@ -1,4 +1,4 @@
-//! What those are told who may not.
+//! Messages to callers that are denied.
 
 use expect_test::expect;
 use shardfeed_plan::Digest;
@@ -16,16 +16,16 @@ use crate::access::Secure;
 use crate::fixture::{context, eventually};
 use crate::worker::{beat, join};
 
-/// A request that shows something in place of a certificate.
+/// Returns a request with this header in place of a certificate.
 fn shows<T>(message: T, header: &[u8]) -> Request<T> {
     let mut request = Request::new(message);
-    // A server of another make may send bytes that are no text; the client lets them through.
+    // Another server may send bytes that are not text; the client accepts them.
     let value = MetadataValue::try_from(header).unwrap();
     request.metadata_mut().insert("authorization", value);
     request
 }
 
-/// The header of an access token.
+/// Returns the header of an access token.
 fn bearer(id: &str) -> Vec<u8> {
     format!("Bearer shardfeed_{id}_secret").into_bytes()
 }

@@ -1,5 +1,5 @@
-//! What people are told, word by word: each refusal is brought about by a call, and a table shows it beside what
-//! was asked. A text that changes is read again by whoever changes it.
+//! Messages to users, word by word: a call causes each rejection, and a table shows its text beside
+//! the call. The author of a changed text must review the table.
 
 mod admin;
 mod cluster;
@@ -15,7 +15,7 @@ use tonic::{Response, Status};
 
 use crate::fixture::refused;
 
-/// What was asked, and what was said to it.
+/// Calls, and the message that each of them got.
 #[derive(Default)]
 pub(crate) struct Table {
     lines: String,
@@ -23,7 +23,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// What differs from run to run stands in the table under a name. The first that fits is taken.
+    /// Shows a value that differs from run to run under a name. The first match applies.
     pub(crate) fn name(&mut self, value: impl Display, name: &'static str) {
         self.names.push((value.to_string(), name));
     }
@@ -34,7 +34,7 @@ impl Table {
         writeln!(self.lines, "{asked}\n    {said}").unwrap();
     }
 
-    /// What a call that must be refused is told.
+    /// Adds the message of a call that must be rejected.
     pub(crate) fn refused<T: Debug>(&mut self, asked: &str, answer: Result<Response<T>, Status>) {
         let (kind, message) = refused(Err::<Response<T>, _>(answer.expect_err(asked)));
         self.add(asked, format!("{kind:?}: {message}"));

@@ -1,4 +1,4 @@
-//! What a coordinator says that cannot start, or waits.
+//! Messages of a coordinator that cannot start, or waits.
 
 use std::fs;
 use std::io;
@@ -18,7 +18,7 @@ use crate::cluster::Cluster;
 use crate::fixture::{Fixture, clients, context, eventually, options};
 use crate::http::page;
 
-/// A machine on which this process may have no port.
+/// A host on which this process may open no port.
 #[derive(Debug)]
 struct NoPorts;
 
@@ -152,7 +152,7 @@ async fn every_node_that_has_no_place_in_a_cluster_is_told_how_it_gets_one() {
     });
     table.add("one of another cluster", cluster.start_node(2).await.unwrap_err());
 
-    // It says what it waits for until somebody adds it, and loses its disk.
+    // It reports the reason of its wait until it is added; then it loses its disk.
     cluster.add_options(2, |options| options.join = vec![there.clone()]);
     let starting = cluster.listen_node(2).await;
     let http = starting.http_address().unwrap();
@@ -178,7 +178,7 @@ async fn every_node_that_has_no_place_in_a_cluster_is_told_how_it_gets_one() {
     table.add("one that lost its disk", cluster.start_node(2).await.unwrap_err());
     cluster.stop().await;
 
-    // Nobody is there yet.
+    // No other node runs yet.
     let mut cluster = Cluster::new();
     for (node, name) in [(1, "NODE-1"), (2, "NODE-2"), (3, "NODE-3"), (4, "NODE-4")] {
         table.name(cluster.address(node), name);
@@ -195,7 +195,7 @@ async fn every_node_that_has_no_place_in_a_cluster_is_told_how_it_gets_one() {
     let (_, mut admin) = clients(grpc).await;
     let list = ListJobsRequest { context: context() };
     table.refused("whoever asks it", admin.list_jobs(list).await);
-    // What it takes for the second is the third.
+    // Its list has the address of the first node under the number of the second.
     let (second, third) = (cluster.address(2), cluster.address(3));
     let peers = vec![format!("3={third}"), format!("1={second}"), format!("2={seed}")];
     cluster.add_options(3, |options| options.peers = peers);

@@ -1,4 +1,4 @@
-//! What people are told who look at jobs.
+//! Messages to users who view jobs.
 
 use expect_test::expect;
 use shardfeed_plan::{Intent, JobIdentity, Mode, Segment, Steps, Tail};
@@ -18,7 +18,7 @@ fn history(job: &str, epoch: u64, shard: u64) -> GetShardHistoryRequest {
     GetShardHistoryRequest { context: context(), job: job.into(), epoch: Some(epoch), shard }
 }
 
-/// One rank of a job from an epoch on, by steps of so many samples.
+/// Starts one rank of a job from an epoch on, with steps of `global_batch` samples.
 async fn from(fixture: &mut Fixture, session: u64, job: &str, (epoch, global_batch): (u64, u64)) {
     let open = Segment { lanes: 1, global_batch, steps: Steps::All(0) };
     let token_generation = (epoch > 0).then_some(4);
@@ -109,7 +109,7 @@ async fn every_refusal_of_a_batch_that_is_granted_says_what_was_granted() {
     }
     table.refused("after what is granted", admin.get_batch(of(0, 26, Some(0))).await);
 
-    // Three ranks go on where two had consumed five steps.
+    // Three ranks continue after two had consumed five steps.
     let taken = Segment { lanes: 1, global_batch: 16, steps: Steps::All(5) };
     let open = Segment { lanes: 1, global_batch: 24, steps: Steps::All(0) };
     let intent = Intent::Start { token_generation: Some(0), epoch: 0, segments: vec![taken, open] };
@@ -128,7 +128,7 @@ async fn every_refusal_of_a_batch_that_is_granted_says_what_was_granted() {
     for epoch in 0..=5 {
         let told = vec![progress(&leases[0], epoch, 0, vec![])];
         beat(&mut fixture.worker, session, told).await.unwrap();
-        // It gets nothing of an epoch before the ones that it left are let go.
+        // It gets nothing of an epoch before the epochs that it left are released.
         eventually("the epoch begins", || async {
             let ask = TakeGroupsRequest { epoch, ..request(session, &leases[0]) };
             let taken = fixture.worker.clone().take_groups(ask).await.unwrap();

@@ -1,4 +1,4 @@
-//! What workers are told, and through them trainers.
+//! Messages to workers, and through them to trainers.
 
 use expect_test::expect;
 use shardfeed_plan::Digest;
@@ -187,7 +187,7 @@ async fn every_refusal_of_ranks_says_where_they_can_go_on() {
     table.refused("an end of nothing", client.end_rank(without).await);
     let told = RankProgress { lease: None, ..progress(&mine, 0, 0, vec![]) };
     table.refused("progress of nothing", beaten(beat(client, session, vec![told]).await));
-    // The position behind the last epoch is the end of a job.
+    // The position after the last epoch is the end of a job.
     let told = progress(&mine, (1 << 48) + 1, 3, vec![]);
     table.refused("progress beyond all epochs", beaten(beat(client, session, vec![told]).await));
     let told = vec![progress(&mine, 0, 0, vec![]); 4_097];
@@ -216,7 +216,7 @@ async fn every_refusal_of_ranks_says_where_they_can_go_on() {
     let latest = LatestTokenRequest { context: context(), job: "none".into() };
     table.refused("the latest token of no job", client.latest_token(latest).await);
 
-    // One number for two requests.
+    // The same id for two requests.
     let id = uuid::Uuid::new_v4().to_string();
     let first = TakeScansRequest { context: context_of(&id), session, most: 1 };
     client.take_scans(first).await.unwrap();
@@ -297,7 +297,7 @@ async fn a_session_that_ended_is_told_why() {
     let silent = join(client, "silent").await.session;
     let client = client.clone();
     eventually("it is not heard of for long enough", || async {
-        // Whoever asks in its name keeps it alive; the list does not.
+        // Any call of its session would keep it alive; the list does not.
         let list = ListWorkersRequest { context: context(), all: false };
         let listed = fixture.admin.clone().list_workers(list).await.unwrap().into_inner();
         listed.workers.iter().all(|worker| worker.session != silent).then_some(())
@@ -342,7 +342,7 @@ async fn a_rank_that_waits_for_groups_is_told_that_the_coordinator_stops() {
     client.take_groups(all).await.unwrap();
     let waits = TakeGroupsRequest { wait_ms: 10_000, ..request(session, &leases[1]) };
     let waiting = tokio::spawn(async move { client.take_groups(waits).await });
-    // Whoever waits asks others to give something back: then it is known to wait.
+    // The leader requests work back for a waiting rank: a revocation shows that it waits.
     let told = progress(&leases[0], 0, 0, vec![]);
     eventually("it waits", || async {
         let beat = beat(&mut fixture.worker.clone(), session, vec![told.clone()]).await.unwrap();

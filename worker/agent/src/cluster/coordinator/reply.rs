@@ -1,4 +1,4 @@
-//! What addresses say instead of an answer, and what that comes to in words.
+//! Replies of addresses that are no answers, and their human-readable summary.
 
 use std::error::Error;
 use std::io;
@@ -10,24 +10,24 @@ use tonic::{Code, Status};
 use crate::cluster::address::Address;
 use crate::cluster::whereabouts::Whereabouts;
 
-/// What an address said instead of an answer.
+/// Reply of an address that is no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
-    /// Nobody is there.
+    /// Nothing listens there.
     Nobody(String),
     /// No answer in time, or the connection broke.
     Silent(String),
-    /// Somebody is there, and no coordinator.
+    /// A server that is no coordinator.
     Stranger(String),
-    /// Somebody is there whom one does not believe, or who does not believe one.
+    /// A server that the client does not trust, or that does not trust the client.
     Distrust(String),
     /// A coordinator that cannot answer now: another one leads, or none.
     NotNow(WireError),
 }
 
-/// How one attempt ended, if not with an answer.
+/// Outcome of an attempt without an answer.
 pub(super) enum Unanswered {
-    /// It is worth asking somebody else, or later.
+    /// Another address, or a later attempt, may succeed.
     Said(Reply),
     /// The coordinator refuses.
     Refused(WireError),
@@ -42,7 +42,7 @@ impl Reply {
         Self::Silent(format!("no answer within {limit}"))
     }
 
-    /// Who leads, if that is said.
+    /// Returns the leader, if the reply names it.
     pub(super) fn leader(&self) -> Option<Address> {
         match self {
             Self::NotNow(error) => error.leader.as_deref()?.parse().ok(),
@@ -64,7 +64,7 @@ impl Reply {
 }
 
 impl Unanswered {
-    /// What a status means: a coordinator's own word has details, the transport's has none.
+    /// Interprets a status: an error of a coordinator has details, one of the transport has none.
     pub(super) fn of(status: &Status) -> Self {
         if !status.details().is_empty() {
             let error = WireError::from_status(status);
@@ -80,7 +80,7 @@ impl Unanswered {
                 | io::ErrorKind::BrokenPipe
                 | io::ErrorKind::UnexpectedEof,
             ) => Reply::Silent(reason),
-            // So says TLS of whatever goes wrong in it.
+            // The error kind of all TLS failures.
             Some(io::ErrorKind::InvalidData) => Reply::Distrust(distrust(&reason)),
             Some(_) => Reply::Nobody(cause::<io::Error>(status).map_or(reason, io_reason)),
             None => match status.code() {
@@ -93,7 +93,7 @@ impl Unanswered {
     }
 }
 
-/// What TLS says, for people.
+/// Adds an explanation to a TLS error.
 fn distrust(reason: &str) -> String {
     let is = |what: &str| reason.contains(what);
     let hint = if is("InvalidContentType") {
@@ -128,11 +128,11 @@ fn innermost(status: &Status) -> String {
     })
 }
 
-/// No address of a cluster gave an answer: the last word of each.
+/// Failure of all addresses of a cluster: the last reply of each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Silence {
     said: Vec<(Address, Reply)>,
-    /// Why nobody knows where they are.
+    /// Reason why the addresses are unknown.
     unread: Option<String>,
 }
 
@@ -144,23 +144,23 @@ impl Silence {
         }
     }
 
-    /// The file that names them was looked at.
-    /// - `unread`: why it did not say.
+    /// Records an attempt to read the file of addresses.
+    /// - `unread`: reason why it failed.
     pub(super) fn read(&mut self, unread: Option<String>) {
         self.unread = unread;
     }
 
-    /// Whether nobody has said anything yet.
+    /// True if there is no reply yet.
     pub(super) fn is_empty(&self) -> bool {
         self.said.is_empty() && self.unread.is_none()
     }
 
-    /// Whether the file that says where the coordinators are cannot be read, or is not there.
+    /// True if the file of addresses cannot be read, or does not exist.
     pub fn is_unread(&self) -> bool {
         self.unread.is_some()
     }
 
-    /// Whether there is no coordinator at any of the addresses, so that waiting is of little use.
+    /// True if no address has a coordinator, so that waiting is of little use.
     pub fn is_nowhere(&self) -> bool {
         let nowhere = |reply: &Reply| {
             matches!(reply, Reply::Nobody(_) | Reply::Stranger(_) | Reply::Distrust(_))
@@ -168,24 +168,24 @@ impl Silence {
         self.said.iter().all(|(_, reply)| nowhere(reply))
     }
 
-    /// Whether whoever answers is no coordinator.
+    /// True if all replies come from servers that are no coordinators.
     pub fn is_strange(&self) -> bool {
         let strange = |reply: &Reply| matches!(reply, Reply::Stranger(_));
         !self.said.is_empty() && self.said.iter().all(|(_, reply)| strange(reply))
     }
 
-    /// Whether TLS stands between.
+    /// True if all replies are failures of TLS.
     pub fn is_distrust(&self) -> bool {
         let distrust = |reply: &Reply| matches!(reply, Reply::Distrust(_));
         !self.said.is_empty() && self.said.iter().all(|(_, reply)| distrust(reply))
     }
 
-    /// As others know it: the same request again, later.
+    /// Returns the error for other processes: the same request may succeed later.
     pub(crate) fn to_wire(&self) -> WireError {
         WireError::new(ErrorKind::Retry, self.to_string())
     }
 
-    /// After as much patience as there was.
+    /// Returns the error after the timeout.
     pub(crate) fn unreachable(&self, place: &Whereabouts, waited: Duration) -> WireError {
         let message = format!(
             "{} did not answer for {:.0} s ({}); check {} and that `shardfeed coordinator start` runs \
@@ -237,10 +237,10 @@ impl std::fmt::Display for Silence {
 
 impl Error for Silence {}
 
-/// Why a call has no answer.
+/// Reason why a call has no answer.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum CallError {
-    /// No address gave one.
+    /// No address gave an answer.
     #[error(transparent)]
     Silent(#[from] Silence),
     /// The coordinator refuses.

@@ -10,15 +10,15 @@ use tonic::transport::server::TcpIncoming;
 
 use super::*;
 
-/// What a node says to the n-th call, from 0.
+/// Reply of a node to the n-th call, from 0.
 type Says = dyn Fn(usize) -> Said + Send + Sync;
 
 enum Said {
     Answer,
     Refusal(WireError),
-    /// An answer after so long a way.
+    /// An answer after this delay.
     Late(Duration),
-    /// Nothing, ever.
+    /// No reply, ever.
     Nothing,
 }
 
@@ -26,7 +26,7 @@ enum Said {
 #[derive(Clone)]
 struct Node {
     says: Arc<Says>,
-    /// Request ids, as they came.
+    /// Request ids, in order of arrival.
     asked: Arc<Mutex<Vec<String>>>,
 }
 
@@ -48,7 +48,7 @@ impl Node {
         Self::start(|_| Said::Answer)
     }
 
-    /// Says that it does not lead, and who does.
+    /// Starts a node that replies that it does not lead, and names the leader.
     fn follower(leader: Option<&Address>) -> (Address, Self) {
         let leader = leader.map(Address::to_string);
         Self::start(move |_| not_leader(leader.clone()))
@@ -111,7 +111,7 @@ impl UnaryService<GetStatusRequest> for Node {
     }
 }
 
-/// An address where nobody listens.
+/// Returns an address without a listener.
 fn nowhere() -> Address {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().into()
@@ -199,7 +199,7 @@ fn who_is_dead_hangs_or_follows_is_passed_over() {
     let (hangs, hanging) = Node::start(|_| Said::Nothing);
     let (follows, _) = Node::follower(None);
     let (leads, leader) = Node::leader();
-    // Takes connections and never says a word.
+    // Accepts connections and never replies.
     let deaf = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let deaf_at = Address::from(deaf.local_addr().unwrap());
     let coordinator = coordinator(&[&dead, &hangs, &deaf_at, &follows, &leads], LONG_MS);
@@ -237,7 +237,7 @@ fn a_leader_that_dies_is_left_for_the_one_that_follows_it() {
 
 #[test]
 fn a_leader_far_away_is_given_the_time_that_its_answers_take() {
-    // Longer than the first limit: only the first call tries in vain, until its limit has grown.
+    // Longer than the first limit: only the first call fails, until its limit has grown.
     let (far, leader) = Node::start(|_| Said::Late(ATTEMPT_FIRST + ATTEMPT_FIRST / 5));
     let (follows, _) = Node::follower(Some(&far));
     let coordinator = coordinator(&[&follows, &far], LONG_MS);
@@ -326,7 +326,7 @@ fn people_are_told_at_once_where_nobody_is() {
         panic!("nobody is there")
     };
     assert!(said.is_nowhere() && !said.is_strange());
-    // Who listens may be one that cannot answer now.
+    // A listening node may be unable to answer now.
     let (busy, _) = Node::start(|_| Said::Refusal(WireError::new(ErrorKind::Retry, "no leader")));
     let names = [(&one, "ONE"), (&other, "OTHER"), (&busy, "BUSY")];
     let of = |addresses: &[&Address]| {
@@ -345,7 +345,7 @@ fn people_are_told_at_once_where_nobody_is() {
     );
 }
 
-/// A text with names for addresses, and `N` for numbers that differ from run to run.
+/// Replaces addresses by names, and numbers that differ from run to run by `N`.
 fn without_numbers(text: &str, names: &[(&Address, &str)]) -> String {
     let mut text = text.to_owned();
     for (address, name) in names {
@@ -362,7 +362,7 @@ fn without_numbers(text: &str, names: &[(&Address, &str)]) -> String {
     plain
 }
 
-/// A file in which a coordinator says where its cluster is.
+/// Writes an endpoint file, as a coordinator does.
 fn write_file(path: &std::path::Path, cluster_id: &str, address: &Address) {
     let endpoint = shardfeed_proto::Endpoint::new(cluster_id, 1, vec![address.to_string()]);
     std::fs::write(path, endpoint.to_json()).unwrap();
@@ -417,7 +417,7 @@ fn a_file_is_read_again_when_nobody_answers_where_it_said() {
     ask(&coordinator).unwrap();
     assert_eq!(coordinator.addresses().unwrap().to_string(), first.to_string());
 
-    // The first one is of another cluster now, which is no reason to give up.
+    // The first node belongs to another cluster now, which is no reason to give up.
     let (moved, elsewhere) = Node::leader();
     let (stranger, _) =
         Node::start(|_| Said::Refusal(WireError::new(ErrorKind::WrongCluster, "another one")));

@@ -1,28 +1,28 @@
-//! The order in which the addresses of a cluster are asked. Pure.
+//! The order in which the addresses of a cluster are tried. Pure.
 
 use crate::cluster::address::{Address, Addresses};
 
-/// One round: each address once, the one that is believed to lead first, hints as they come.
+/// One round: each address once, the presumed leader first, then hints as they arrive.
 #[derive(Clone, Debug)]
 pub(super) struct Tour {
-    /// Not asked yet, in the order of the list.
+    /// Addresses not tried yet, in the order of the list.
     waiting: Vec<Address>,
     asked: Vec<Address>,
     hint: Option<Address>,
 }
 
-/// Addresses asked in one round at most: hints may name ones that are not listed, and a cluster whose
-/// nodes name each other must not keep a round going.
+/// Maximum number of addresses tried in one round: hints may name unlisted ones, and nodes that
+/// name each other must not prolong a round endlessly.
 const ASKED_MAX: usize = 64;
 
 impl Tour {
-    /// - `leader`: who is asked first, listed or not. `listed`: `None` if that is not known.
+    /// - `leader`: tried first, listed or not. `listed`: `None` if the list is not known.
     pub(super) fn new(leader: Option<Address>, listed: Option<&Addresses>) -> Self {
         let waiting = listed.into_iter().flat_map(Addresses::iter).cloned().collect();
         Self { waiting, asked: Vec::new(), hint: leader }
     }
 
-    /// Who is asked next; `None` when all were.
+    /// Returns the next address to try; `None` when all were tried.
     pub(super) fn next(&mut self) -> Option<Address> {
         if self.asked.len() >= ASKED_MAX {
             return None;
@@ -34,12 +34,13 @@ impl Tour {
         Some(next)
     }
 
-    /// Somebody says who leads.
+    /// Notes a node that is reported to lead.
     pub(super) fn hint(&mut self, leader: &Address) {
         self.hint = Some(leader.clone());
     }
 
-    /// How many are still to be asked, as far as is known; the one that is asked now is one of them.
+    /// Returns the number of addresses still to be tried, as far as known, including the current
+    /// one.
     pub(super) fn left(&self) -> u32 {
         u32::try_from(self.waiting.len()).unwrap_or(u32::MAX).saturating_add(1)
     }

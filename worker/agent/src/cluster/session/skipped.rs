@@ -1,4 +1,4 @@
-//! Corrupt records that a worker's trainers met: reported to the coordinator, each once.
+//! Corrupt records that a worker's trainers found: reported to the coordinator, each once.
 
 use std::collections::BTreeSet;
 
@@ -9,22 +9,24 @@ use shardfeed_proto::coordinator::v1 as wire;
 use super::Shared;
 use crate::mend::Skipped;
 
-/// Corrupt records of a job that a worker knows, about 20 bytes each; further ones are not reported.
+/// Maximum number of remembered corrupt records of a job, about 20 bytes each; more are not
+/// reported.
 const KNOWN_MAX: usize = 1_000_000;
 
-/// Records of one report: as many as the coordinator accepts, and as it lists of a job.
+/// Maximum number of records in one report: the coordinator's limit, and its list's length for a
+/// job.
 const REPORTED_MAX: usize = 1_000;
 
 /// Corrupt records of a job.
 #[derive(Debug, Default)]
 pub(super) struct JobSkips {
     known: BTreeSet<Sample>,
-    /// Those that the coordinator has not acknowledged, in the order in which they were met.
+    /// Records that the coordinator has not acknowledged, in the order in which they were found.
     unreported: Vec<wire::SkippedRecord>,
 }
 
 impl JobSkips {
-    /// Corrupt records that were met.
+    /// Returns the number of corrupt records found.
     pub(super) fn count(&self) -> u64 {
         self.known.len() as u64
     }
@@ -34,7 +36,7 @@ impl JobSkips {
         if self.known.len() >= KNOWN_MAX || !self.known.insert(sample) {
             return;
         }
-        // The coordinator lists the first ones and counts the others: those need no words.
+        // The coordinator lists the first ones and only counts the others, which need no reason.
         let is_listed = self.unreported.len() < REPORTED_MAX;
         self.unreported.push(wire::SkippedRecord {
             shard: sample.shard.into(),
@@ -49,7 +51,7 @@ impl JobSkips {
         self.unreported.iter().take(REPORTED_MAX).cloned().collect()
     }
 
-    /// - Returns whether more are to be reported.
+    /// Removes acknowledged records from the queue. Returns true if more are to be reported.
     fn acknowledged(&mut self, records: &[wire::SkippedRecord]) -> bool {
         let sample = |record: &wire::SkippedRecord| (record.shard, record.ordinal);
         let reported: BTreeSet<_> = records.iter().map(sample).collect();
@@ -59,7 +61,7 @@ impl JobSkips {
 }
 
 impl Shared {
-    /// The coordinator will be told of corrupt records that it does not know.
+    /// Queues corrupt records that the coordinator does not know for a report.
     pub(crate) fn tell_skipped(&self, job: &str, skipped: &[Skipped]) {
         if skipped.is_empty() {
             return;
@@ -71,8 +73,9 @@ impl Shared {
         self.wake.notify_one();
     }
 
-    /// Makes one report for each job that has corrupt records to report; a failed one is made again later.
-    /// - Returns whether more are to be reported at once.
+    /// Makes one report for each job that has corrupt records to report; a failed one is repeated
+    /// later.
+    /// - Returns true if more are to be reported at once.
     pub(super) async fn report_skipped(&self, session: u64) -> bool {
         let reports: Vec<_> = {
             let state = self.lock();
@@ -95,7 +98,7 @@ impl Shared {
                 Err(error) => {
                     tracing::debug!(job, %error, "skipped records were not reported yet");
                     if error.kind == ErrorKind::NotFound {
-                        // The job was removed: nothing asks for them any more.
+                        // The job was removed, so its records are no longer needed.
                         self.lock().skipped.remove(&job);
                     }
                 }

@@ -1,4 +1,4 @@
-//! A scripted control: what a rank makes of its answers.
+//! A scripted control: the rank's reactions to its answers.
 
 use super::*;
 
@@ -6,12 +6,12 @@ fn piece(group: u64, from: u64, to: u64) -> Piece {
     Piece { group, from, to }
 }
 
-/// The first take of an epoch.
+/// Returns the first claim of an epoch.
 fn first(granted: &Granted) -> Take {
     granted.due(10, 0, false).expect("nothing is known yet")
 }
 
-/// What control tells of a list, from the piece on that the rank does not know.
+/// Returns control's answer: the list from the first group range that the rank does not know.
 fn told(asked: &Take, pieces: &[Piece]) -> Grant {
     let samples = pieces.iter().map(Piece::samples).sum();
     let pieces = pieces[asked.known as usize..].to_vec();
@@ -22,7 +22,7 @@ fn uneven(batch_size: u64) -> Granted {
     Granted::new(batch_size, (0, 0))
 }
 
-/// Steps and what they are made of, as far as they are granted.
+/// Begins all granted steps; returns them with their contents.
 fn begin_all(granted: &mut Granted) -> Vec<(u64, Vec<Piece>)> {
     std::iter::from_fn(|| match granted.begin() {
         Upcoming::Step(step) => Some((step.step, step.pieces)),
@@ -90,7 +90,7 @@ fn a_revocation_in_mid_piece_keeps_the_batches_that_were_begun() {
     assert_eq!(granted.upcoming(), Upcoming::Waiting);
     let asked = granted.due(10, 0, false).unwrap();
     assert_eq!((asked.released, asked.known, asked.wait.is_zero()), (Some(12), 1, true));
-    // The answer is lost; then it comes.
+    // The answer is lost; then it arrives.
     assert_eq!(granted.due(10, 0, false), Some(asked.clone()));
     granted.answer(&asked, &told(&asked, &[piece(0, 0, 12), piece(4, 0, 4)])).unwrap();
     assert_eq!(granted.due(10, 0, false).unwrap().released, None);
@@ -218,14 +218,14 @@ fn only_what_lies_before_the_horizon_of_this_version_is_open() {
     begin_all(&mut granted);
     let open = |granted: &Granted| (0..5).filter(|step| granted.is_open(*step)).count();
     assert_eq!(open(&granted), 1);
-    // Less than half of what shall be ahead is: it is asked for at once.
+    // Less than the threshold is left of the distance: more is claimed at once.
     let asked = granted.due(0, 16, false).unwrap();
     assert_eq!((asked.wants, asked.ahead, asked.wait), (0, 16, Duration::ZERO));
     granted.answer(&asked, &Grant { horizon: 16, ..told(&asked, &list) }).unwrap();
     assert_eq!((open(&granted), granted.due(0, 16, false)), (4, None));
     assert_eq!((granted.consume(3), granted.consume(3), granted.consume(1)), (12, 0, 0));
     assert!(granted.due(0, 16, false).is_some());
-    // The list was cut meanwhile: an answer about the list before opens nothing.
+    // The list was cut meanwhile: an answer about an older version opens nothing.
     granted.answer(&asked, &Grant { horizon: 16, version: 2, ..told(&asked, &list) }).unwrap();
     granted.answer(&asked, &Grant { horizon: 20, version: 1, ..told(&asked, &list) }).unwrap();
     assert_eq!(open(&granted), 4);

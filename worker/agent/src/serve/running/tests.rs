@@ -1,4 +1,4 @@
-//! A rank that is served over a real socket, whose trainer or whose control misbehaves.
+//! A rank that is served over a real socket, whose trainer or control misbehaves.
 
 use std::sync::Condvar;
 
@@ -15,7 +15,7 @@ use crate::control::{ControlError, JobSpec, LeaseRequest, Waiting};
 use crate::serve::budget::Budget;
 use crate::{Assignment, CacheChoice, Dataset, EncodedSpec, Plans, PrefetchOptions};
 
-/// Nothing here takes so long.
+/// More time than any step of these tests takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// More batches than a socket holds frames.
@@ -23,13 +23,13 @@ const BATCHES: u64 = 400;
 
 type Trainer = Connection<wire::ToWorker, wire::ToTrainer>;
 
-/// Asked whether the lease is good, before each batch, a control fails in this way.
+/// Failure of a control that is asked before each batch whether the lease is valid.
 enum Fault {
     None,
     Panics,
-    /// It says more than a frame holds.
+    /// It returns an error that is larger than a frame.
     Talks,
-    /// It answers once it is told to.
+    /// It answers once it is released.
     Hangs(Arc<(Mutex<bool>, Condvar)>),
 }
 
@@ -73,7 +73,7 @@ fn lease() -> Lease {
     Lease { job: "job".into(), generation: 0, rank: 0, fencing: 1, serial: 1, epoch: 0, segments }
 }
 
-/// A rank whose batches are single records, and its trainer's end of the connection.
+/// Serves a rank whose batches are single records; returns its trainer's end of the connection.
 fn serve(fault: Fault) -> (Running, Trainer, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("s.tfrecord");
@@ -112,7 +112,7 @@ fn serve(fault: Fault) -> (Running, Trainer, tempfile::TempDir) {
     };
     let (worker, trainer) = Connection::pair().unwrap();
     let (sender, _) = worker.split();
-    // Whatever waits for longer than the trainer lives is seen at once.
+    // A wait that outlasts the trainer is detected at once.
     sender.set_timeout(Duration::ZERO);
     let peer = Peer { pid: None, uid: 0, gid: 0 };
     let ready = Ready {
@@ -176,7 +176,7 @@ fn a_sending_thread_that_ends_or_hangs_is_known_to_the_thread_that_answers() {
     assert_eq!(running.lost(), None, "the whole process may have stood still");
     *running.suspected.get_mut().unwrap() = Instant::now().checked_sub(STUCK_SURE_AFTER);
     assert_eq!(running.lost().unwrap(), "its sending thread has not run for 30 s");
-    // Whoever is done with it does not wait for a thread that hangs.
+    // Dropping the rank does not wait for a hung thread.
     drop(running);
     *lock(&gate.0) = true;
     gate.1.notify_all();

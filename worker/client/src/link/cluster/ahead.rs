@@ -1,4 +1,4 @@
-//! What is in hand: shown to one who copies it elsewhere before it is asked for, and confirmed before it is consumed.
+//! Received batches: shown for copying in advance, and confirmed before they are consumed.
 
 use shardfeed_agent::LoadError;
 use shardfeed_pipeline::Batch;
@@ -11,9 +11,9 @@ impl Cluster {
         Origin { connection: self.connection, start }
     }
 
-    /// Whether the batch that was offered last may be consumed.
+    /// Checks whether the batch that was offered last may be consumed.
     pub(crate) fn confirm(&mut self) -> Result<InHand, LoadError> {
-        // Nothing is asked for while a batch is offered, so this is no answer.
+        // No request is open while a batch is offered, so this event is no answer.
         if self.drain()?.is_some() {
             self.stop();
         }
@@ -30,13 +30,13 @@ impl Cluster {
         })
     }
 
-    /// Shows what is in hand of the next `count` batches.
+    /// Shows the received batches of the next `count`.
     pub(crate) fn peek(&mut self, count: usize, see: &mut dyn FnMut(&mut Batch)) {
         if matches!(self.way, Way::Worker(_, Phase::Running))
             && self.failure.is_none()
             && let Err(error) = self.drain()
         {
-            // For whoever asks for the batch after what is in hand.
+            // Returned to the caller that asks for a batch after the received ones.
             self.failure = Some(error);
         }
         let in_hand = self.queue.len();

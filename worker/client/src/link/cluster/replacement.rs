@@ -1,4 +1,4 @@
-//! Who takes the place of a worker that is lost: the worker that has come back, else this process.
+//! Replacement of a lost worker: the same worker if it comes back, else this process.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::link::in_process::{InProcess, cluster_of, in_background, session};
 use crate::link::worker::Lost;
 use crate::link::{Job, Progress};
 
-/// A worker that was lost so many times in a row, and served no batch in between, is replaced by this process.
+/// This process replaces a worker that was lost this many times in a row without serving a batch.
 const LOST_MAX: u32 = 2;
 
 impl Cluster {
@@ -28,7 +28,8 @@ impl Cluster {
         }
     }
 
-    /// The worker does not serve this rank any more: nobody is looked for first.
+    /// Replaces a worker that no longer serves this rank, by this process and without looking for
+    /// another.
     pub(super) fn replace_worker(&mut self, reason: &str) -> Result<(), LoadError> {
         if !cluster_of(&self.setting).fallback {
             self.lose(reason);
@@ -41,7 +42,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// The worker is gone. What is in hand stays good, except what was granted to it.
+    /// Handles the loss of the worker: received batches stay valid, except those of a dynamic job.
     pub(super) fn lose(&mut self, reason: &str) {
         match self.is_dynamic() {
             true => tracing::warn!("{reason}; looking for a worker"),
@@ -101,7 +102,7 @@ impl Cluster {
         })
     }
 
-    /// Waits until there is a worker or this process does its work.
+    /// Waits until a worker is connected or this process reads in its place.
     pub(super) fn settle(&mut self, progress: Progress<'_>) -> Result<(), LoadError> {
         while matches!(self.way, Way::Connecting(_) | Way::Opening(_)) {
             self.advance(Duration::from_millis(50))?;
@@ -112,7 +113,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// A step towards having a worker again; returns whether there was one.
+    /// Makes progress towards having a worker again; returns false if `timeout` passed without any.
     pub(super) fn advance(&mut self, timeout: Duration) -> Result<bool, LoadError> {
         let next = match &self.way {
             Way::Connecting(result) => match result.recv_timeout(timeout) {
@@ -127,7 +128,7 @@ impl Cluster {
                     Way::Opening(self.open_in_background()?)
                 }
                 Ok(Err(error)) => {
-                    // Asked again, it is tried again.
+                    // The next call tries again.
                     let error = error.into_error();
                     self.lose(&error.to_string());
                     self.failure = None;
@@ -139,7 +140,7 @@ impl Cluster {
                 Ok(Ok(mut here)) => {
                     here.here.took_over();
                     if let Some(job) = &self.job {
-                        // The worker that met them may have died before it told of them.
+                        // The worker that found them may have died before it reported them.
                         here.here.control().report_skipped(&job.name, self.met.make_contiguous());
                     }
                     Way::Here(Box::new(here))
@@ -156,7 +157,7 @@ impl Cluster {
         Ok(true)
     }
 
-    /// Takes the worker's place without asking anybody: files and job are known.
+    /// Takes the worker's place without a request to the coordinator: files and job are known.
     pub(super) fn open_in_background(
         &self,
     ) -> Result<Receiver<Result<InProcess, LoadError>>, LoadError> {

@@ -1,4 +1,4 @@
-//! What a link says of itself.
+//! Statistics and descriptions of a link.
 
 use shardfeed_agent::PrefetchStats;
 
