@@ -30,8 +30,8 @@ FILES_OF_A_FOLDER = 1000
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shards", type=int, default=100_000)
-    parser.add_argument("--rounds", type=int, default=3, help="each command is run so often; medians are printed")
-    parser.add_argument("--folder", type=Path, help="where temporary files go, 4 KiB for each shard")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each command; medians are printed")
+    parser.add_argument("--folder", type=Path, help="folder of temporary files, 4 KiB for each shard")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="shardfeed-bench-", dir=options.folder) as folder:
         pattern = write(Path(folder) / "data", options.shards)

@@ -25,7 +25,7 @@ PANELS = [
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("svg", help="where the picture goes")
+    parser.add_argument("svg", help="file of the picture")
     path = parser.parse_args().svg
     rows = [json.loads(line) for line in sys.stdin if line.startswith("{")]
     if not rows:

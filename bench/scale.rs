@@ -10,8 +10,8 @@ use shardfeed_plan::{
     DECODER_NONE, Digest, Intent, JobIdentity, Mode, Records, Segment, Shuffle, Tail,
 };
 use shardfeed_scheduler::{
-    Answer, Change, Command, CursorReport, DoubtPolicy, JoinSession, LeaseRef, PoolFacts,
-    RegisterJob, StartRank, State, TAKES_MAX, Take,
+    Answer, CLAIMS_MAX, Change, Claim, Command, CursorReport, DoubtPolicy, JoinSession, LeaseRef,
+    PoolFacts, RegisterJob, StartRank, State,
 };
 
 /// Records per shard.
@@ -92,7 +92,7 @@ fn measure(ranks: u64, shards: u64) {
         .collect();
     let start = |machine: &mut Machine, job: &str, rank: u64, lanes: u64| {
         let segments = vec![Segment::start(lanes, BATCH, ranks).unwrap()];
-        let intent = Intent::Start { token_generation: None, epoch: 0, segments };
+        let intent = Intent::Start { state_generation: None, epoch: 0, segments };
         let start = StartRank {
             job: job.into(),
             run: Some("r".into()),
@@ -132,8 +132,8 @@ fn measure(ranks: u64, shards: u64) {
         (0..ranks).map(|rank| start(&mut machine, "deal", rank, 1)).collect();
     let began = Instant::now();
     let (mut at, mut granted) = (0, 0);
-    for many in dynamic.chunks(TAKES_MAX) {
-        let take = |lease: &LeaseRef| Take {
+    for many in dynamic.chunks(CLAIMS_MAX) {
+        let take = |lease: &LeaseRef| Claim {
             lease: lease.clone(),
             epoch: 0,
             step: 0,
@@ -144,7 +144,7 @@ fn measure(ranks: u64, shards: u64) {
             released: None,
             facts: facts(shards, at),
         };
-        match machine.apply(Change::TakeGroups { takes: many.iter().map(take).collect() }) {
+        match machine.apply(Change::ClaimGroups { takes: many.iter().map(take).collect() }) {
             Answer::Taken(taken) => {
                 let pieces: usize =
                     taken.into_iter().map(|taken| taken.unwrap().pieces.len()).sum();

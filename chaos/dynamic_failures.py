@@ -210,7 +210,7 @@ def play_all(cases: Sequence[Case], wanted: str | None, records: int, work: Path
 
 def main() -> int:
     names = [case.name for case in CASES]
-    parser = argparse.ArgumentParser(description="Kills what may not be missed, and counts.")
+    parser = argparse.ArgumentParser(description="Kills processes that a training needs, and counts.")
     parser.add_argument("--records", type=int, default=200_000)
     parser.add_argument("--cases", default=",".join(names), help="only these, by name")
     parser.add_argument("--mode", choices=["deterministic", "dynamic"], help="of all cases")

@@ -464,12 +464,12 @@ def gone(count: int) -> Callable[[Play], str]:
             play.meanwhile(0)
         waiting = play.until_shown(
             lambda shown: shown["decides_in_ms"] is not None or shown["state"] == "sealed",
-            "the epoch does not wait for what is in doubt",
+            "the epoch does not wait for samples in doubt",
         )
         begun = time.monotonic()
         in_doubt = sum(each["samples"] for each in waiting["in_doubt"])
         if waiting["state"] == "sealed":
-            raise FailedError(f"nobody saw the epoch wait: {waiting}")
+            raise FailedError(f"the epoch was not seen waiting: {waiting}")
         play.end()
         shown = play.until_shown(lambda shown: shown["state"] == "sealed", "the epoch is not sealed")
         took = time.monotonic() - begun
@@ -516,7 +516,7 @@ def returns(play: Play) -> str:
     def is_corrected(shown: dict[str, Any]) -> bool:
         return bool(shown["duplicated"] == doubled and shown["dropped"] == lost)
 
-    shown = play.until_shown(is_corrected, f"lost {lost} doubled {doubled} are not what it shows")
+    shown = play.until_shown(is_corrected, f"lost {lost} doubled {doubled} differ from the shown counts")
     return judge(play, shown, None) + f", shown duplicated {shown['duplicated']}"
 
 
@@ -582,7 +582,7 @@ def main() -> int:
     parser.add_argument("--ttl-ms", default="1500", help="lives of sessions, each of them")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--start", type=int, default=0, help="the first seed")
-    parser.add_argument("--sealed-s", type=float, default=5.0, help="within so long after the grace")
+    parser.add_argument("--sealed-s", type=float, default=5.0, help="maximum seconds after the grace")
     parser.add_argument("--leader", action="store_true", help="each case also with a leader killed")
     args = parser.parse_args()
     wanted = args.cases.split(",")

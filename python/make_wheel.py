@@ -90,7 +90,7 @@ def try_out(wheel: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("wheel", type=Path, help="what maturin made")
+    parser.add_argument("wheel", type=Path, help="wheel that maturin made")
     parser.add_argument("command", type=Path, help="the command")
     parser.add_argument("--out", type=Path, default=ROOT / "target/wheels", help="folder of the result")
     args = parser.parse_args(arguments)

@@ -226,15 +226,15 @@ def recount(
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Counts what ranks were given.")
+    parser = argparse.ArgumentParser(description="Counts the records that ranks received.")
     parser.add_argument("--ledger", type=Path, required=True, metavar="DIR")
     parser.add_argument("--data", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--epochs", type=int, metavar="E", help="how many there must be")
+    parser.add_argument("--epochs", type=int, metavar="E", help="required number")
     parser.add_argument("--tail", choices=["pad", "drop", "uneven"], default="pad")
     parser.add_argument("--json", action="store_true")
     policies = ["error", "skip-record", "skip-file"]
     parser.add_argument("--corrupt", choices=policies, default="error")
-    parser.add_argument("--skipped", type=int, default=0, metavar="N", help="how many may be")
+    parser.add_argument("--skipped", type=int, default=0, metavar="N", help="maximum number")
     args = parser.parse_args()
     try:
         total = recount(args.ledger, args.data, args.epochs, args.tail, args.corrupt)

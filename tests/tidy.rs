@@ -9,6 +9,26 @@ use serde_json::Value;
 
 const LINES_MAX: usize = 800;
 
+/// Pages that are made from the code.
+const GENERATED: &[&str] = &["docs/CLI.md", "docs/CONFIG.md", "docs/FIELDS.md", "docs/METRICS.md"];
+
+/// Constructions that a stranger must read twice, and their replacement.
+const PLAIN: &[(&str, &str)] = &[
+    ("nobody", "name the actor: no rank, no worker"),
+    ("somebody", "name the actor: a user, an operator"),
+    ("anybody", "name the actor: any caller"),
+    ("whoever", "name the actor: the caller, the leader"),
+    ("told", "reported, notified, rejected"),
+    ("tells", "reports, returns, shows"),
+    ("goes on", "continues"),
+    ("went on", "continued"),
+    ("anew", "again"),
+    ("what is", "a noun: the samples that are"),
+    ("what they", "a noun: the bytes that they"),
+    ("what has", "a noun: the part that has"),
+    ("what comes", "a noun: the batch that comes"),
+];
+
 /// Allowed dependencies between shardfeed's crates. Tests may depend on all of them.
 const ARROWS: &[(&str, &[&str])] = &[
     ("plan", &[]),
@@ -190,7 +210,7 @@ fn arrows_point_down() {
         for need in &tree.needs[tree.id(&name)] {
             let need_name = tree.names[need].as_str();
             let fine = !tree.ours.contains(need) || allowed.contains(need_name);
-            assert!(fine, "{name} must not stand on {need_name}");
+            assert!(fine, "{name} must not depend on {need_name}");
         }
     }
 }
@@ -245,6 +265,45 @@ fn unsafe_code_stands_where_it_may() {
     }
 }
 
+/// Comments and pages that people write, as docs/GLOSSARY.md and CONTRIBUTING.md ask for: plain
+/// English, with a noun first and a named actor.
+#[test]
+fn prose_is_plain() {
+    let mut found = vec![];
+    for (file, text) in sources(&["rs", "md"]) {
+        let is_rust = file.ends_with(".rs");
+        if file == "tests/tidy.rs" || file.contains("generated") || GENERATED.contains(&&*file) {
+            continue;
+        }
+        for (number, line) in text.lines().enumerate() {
+            let line = line.trim_start();
+            if is_rust && !line.starts_with("//") {
+                continue;
+            }
+            // Names in backticks and quotations are not prose.
+            let prose: String = line.split(['`', '"']).step_by(2).collect();
+            let words: Vec<_> = prose.split(|c: char| !c.is_ascii_alphabetic()).collect();
+            let words: Vec<_> = words.into_iter().filter(|word| !word.is_empty()).collect();
+            let spaced = format!(" {} ", words.join(" ").to_lowercase());
+            for (odd, instead) in
+                PLAIN.iter().filter(|(odd, _)| spaced.contains(&format!(" {odd} ")))
+            {
+                found.push(format!("{file}:{}: \"{odd}\"; write {instead}", number + 1));
+            }
+            let headless = ["What", "Who", "Whether", "Where", "How"];
+            if line.starts_with("/// ")
+                && words.first().is_some_and(|first| headless.contains(first))
+            {
+                found.push(format!(
+                    "{file}:{}: a doc comment begins with a noun or a verb",
+                    number + 1
+                ));
+            }
+        }
+    }
+    assert!(found.is_empty(), "a stranger must be able to read this:\n{}", found.join("\n"));
+}
+
 #[test]
 fn every_crate_takes_the_house_lints() {
     for file in files().iter().filter(|file| file.ends_with("Cargo.toml")) {
@@ -265,7 +324,7 @@ fn the_deliberate_bugs_fit_the_code() {
         let command =
             Command::new("git").args(["apply", "--check"]).arg(&diff).current_dir(root()).output();
         let said = String::from_utf8(command.unwrap().stderr).unwrap();
-        assert!(said.is_empty(), "{}: {said}make it anew", diff.display());
+        assert!(said.is_empty(), "{}: {said}make it again", diff.display());
         let name = diff.file_stem().unwrap().to_str().unwrap();
         assert!(seeds.contains(&format!("{name} ")), "chaos/bugs/SEEDS lacks {name}");
     }

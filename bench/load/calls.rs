@@ -32,7 +32,7 @@ async fn leader(addresses: &[&str]) -> Channel {
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    panic!("nobody leads among {addresses:?}");
+    panic!("no node leads among {addresses:?}");
 }
 
 /// Tries to connect to the leader, asking every coordinator once.

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use shardfeed_plan::Mode;
-use shardfeed_proto::coordinator::v1::batch_take_groups_response::result::Result as Outcome;
+use shardfeed_proto::coordinator::v1::batch_claim_groups_response::result::Result as Outcome;
 use shardfeed_proto::coordinator::v1::{
-    BatchTakeGroupsRequest, HeartbeatRequest, Lease, TakeGroupsRequest, TakeGroupsResponse,
+    BatchClaimGroupsRequest, ClaimGroupsRequest, ClaimGroupsResponse, HeartbeatRequest, Lease,
 };
 
 use crate::calls::{Clients, connections, context, join, percentile_ms};
@@ -21,8 +21,8 @@ struct Rank {
 }
 
 impl Rank {
-    fn take(&self, session: u64) -> TakeGroupsRequest {
-        TakeGroupsRequest {
+    fn take(&self, session: u64) -> ClaimGroupsRequest {
+        ClaimGroupsRequest {
             context: None,
             session,
             lease: Some(self.lease.clone()),
@@ -38,7 +38,7 @@ impl Rank {
         }
     }
 
-    fn hear(&mut self, taken: &TakeGroupsResponse) -> u64 {
+    fn hear(&mut self, taken: &ClaimGroupsResponse) -> u64 {
         let pieces = taken.pieces.len() as u64;
         self.known = taken.first + pieces;
         self.samples = taken.samples;
@@ -123,9 +123,9 @@ async fn deal(
                 client.heartbeat(heartbeat).await.unwrap();
             }
             let takes = some.iter().map(|rank| rank.take(session)).collect();
-            let request = BatchTakeGroupsRequest { context: context(), takes };
+            let request = BatchClaimGroupsRequest { context: context(), takes };
             let call = Instant::now();
-            let answer = client.batch_take_groups(request).await.unwrap().into_inner();
+            let answer = client.batch_claim_groups(request).await.unwrap().into_inner();
             took.push(call.elapsed().as_nanos() as u64);
             let before = granted;
             for (rank, result) in some.iter_mut().zip(answer.results) {

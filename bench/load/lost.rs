@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use shardfeed_plan::Mode;
-use shardfeed_proto::coordinator::v1::{HeartbeatRequest, TakeGroupsRequest};
+use shardfeed_proto::coordinator::v1::{ClaimGroupsRequest, HeartbeatRequest};
 use uuid::Uuid;
 
 use crate::calls::{connections, context, join};
@@ -24,7 +24,7 @@ pub(crate) async fn measure(addresses: &[&str]) -> Value {
         let lease = job.start(&mut client, session, rank, 2).await;
         sessions.push((session, lease));
     }
-    let take = |rank: usize, known, wants, wait_ms| TakeGroupsRequest {
+    let take = |rank: usize, known, wants, wait_ms| ClaimGroupsRequest {
         context: context(),
         session: sessions[rank].0,
         lease: Some(sessions[rank].1.clone()),
@@ -40,10 +40,10 @@ pub(crate) async fn measure(addresses: &[&str]) -> Value {
     };
     let mut known = 0;
     while known < FILES {
-        let taken = client.take_groups(take(0, known, files.count * 8, 0)).await.unwrap();
+        let taken = client.claim_groups(take(0, known, files.count * 8, 0)).await.unwrap();
         known += taken.get_ref().pieces.len() as u64;
     }
-    client.take_groups(take(0, known, 0, 0)).await.unwrap();
+    client.claim_groups(take(0, known, 0, 0)).await.unwrap();
     let heartbeat = |rank: usize| HeartbeatRequest {
         context: context(),
         session: sessions[rank].0,
@@ -53,7 +53,7 @@ pub(crate) async fn measure(addresses: &[&str]) -> Value {
     client.heartbeat(heartbeat(0)).await.unwrap();
     let (silent, mut heard) = (Instant::now(), Instant::now());
     loop {
-        let taken = client.take_groups(take(1, 0, 8, 200)).await.unwrap();
+        let taken = client.claim_groups(take(1, 0, 8, 200)).await.unwrap();
         if !taken.get_ref().pieces.is_empty() {
             return json!({ "op": "lost", "ms": silent.elapsed().as_millis() as u64 });
         }

@@ -10,9 +10,8 @@ use shardfeed_proto::common::v1 as common;
 use shardfeed_proto::coordinator::v1::report_listing_request::Part;
 use shardfeed_proto::coordinator::v1::scan_task::{Scan, Work};
 use shardfeed_proto::coordinator::v1::{
-    AddDatasetRequest, DatasetState, GetDatasetRequest, HeartbeatRequest, Lease, PutChunkRequest,
-    RegisterJobRequest, ReportListingRequest, ReportScanRequest, StartRankRequest,
-    TakeScansRequest,
+    AddDatasetRequest, ClaimScansRequest, DatasetState, GetDatasetRequest, HeartbeatRequest, Lease,
+    PutChunkRequest, RegisterJobRequest, ReportListingRequest, ReportScanRequest, StartRankRequest,
 };
 use shardfeed_proto::{identity_to, intent_to};
 use uuid::Uuid;
@@ -89,7 +88,7 @@ impl Job {
     ) -> Lease {
         let steps = Steps::All(0);
         let segments = vec![Segment { lanes: 1, global_batch: world_size, steps }];
-        let intent = Intent::Start { token_generation: None, epoch: 0, segments };
+        let intent = Intent::Start { state_generation: None, epoch: 0, segments };
         let start = StartRankRequest {
             context: context(),
             session,
@@ -162,8 +161,8 @@ async fn scan(client: &mut Clients, session: u64, files: Files) {
     let (ranks, scans) = (vec![], vec![]);
     let heartbeat = HeartbeatRequest { context: context(), session, ranks, scans };
     client.heartbeat(heartbeat).await.unwrap();
-    let take = TakeScansRequest { context: context(), session, most: 16 };
-    for task in client.take_scans(take).await.unwrap().into_inner().tasks {
+    let take = ClaimScansRequest { context: context(), session, most: 16 };
+    for task in client.claim_scans(take).await.unwrap().into_inner().tasks {
         let (dataset, fencing) = (task.dataset, task.fencing);
         match task.work.unwrap() {
             Work::List(_) => {

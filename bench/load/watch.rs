@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use shardfeed_plan::Mode;
-use shardfeed_proto::coordinator::v1::{HeartbeatRequest, TakeGroupsRequest};
+use shardfeed_proto::coordinator::v1::{ClaimGroupsRequest, HeartbeatRequest};
 use shardfeed_proto::{ErrorKind, WireError};
 use tokio::time::timeout;
 
@@ -38,7 +38,7 @@ pub(crate) async fn measure(addresses: &[&str], files: u64) {
     let (mut granted, mut heard) = (Instant::now(), Instant::now());
     say("ready");
     while !is_over.load(Ordering::Relaxed) {
-        let take = TakeGroupsRequest {
+        let take = ClaimGroupsRequest {
             context: context(),
             session,
             lease: Some(lease.clone()),
@@ -51,7 +51,7 @@ pub(crate) async fn measure(addresses: &[&str], files: u64) {
             released: None,
             wait_ms: 0,
         };
-        match timeout(ATTEMPT, client.take_groups(take)).await {
+        match timeout(ATTEMPT, client.claim_groups(take)).await {
             Ok(Ok(taken)) => {
                 let taken = taken.into_inner();
                 assert!(!taken.pieces.is_empty(), "all groups are granted: {taken:?}");

@@ -211,7 +211,7 @@ def main() -> None:
     parser.add_argument("--data", required=True)
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--warm", type=float, default=1.0)
-    parser.add_argument("--processors", type=int, help="how many it may use; default: all")
+    parser.add_argument("--processors", type=int, help="number it may use; default: all")
     parser.add_argument("--check", help="sum an epoch up; photographs go to this file (.npy)")
     given = parser.parse_args()
     if given.processors:

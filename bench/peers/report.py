@@ -152,7 +152,7 @@ def first_and_memory(results: Results, group: str, ours: str, theirs: str) -> No
     if rows:
         print(f"First batch of a new loader and memory, ours / {cases.TITLES[theirs]} "
               f"(goals: {FIRST_GOAL}, {MEMORY_GOAL}):\n")  # fmt: skip
-        table(["what", "files nobody has seen, ms", "known files, ms", "memory of all processes, MB"], rows)
+        table(["what", "unseen files, ms", "known files, ms", "memory of all processes, MB"], rows)
 
 
 def processors(results: Results) -> None:
@@ -172,8 +172,8 @@ def processors(results: Results) -> None:
             rows.append([case.title, *map(count, medians), span(gains)])
     if rows:
         print(f"Records/s of ours on one processor and on two (goal: {SCALE_GOAL} where computing bounds it, else "
-              f"{COPY_GOAL} of what copying gains). In the same run two threads gained {span(copy)} "
-              f"copying memory, {span(compute)} summing what is in their caches:\n")  # fmt: skip
+              f"{COPY_GOAL} of the gain of copying). In the same run two threads gained {span(copy)} "
+              f"copying memory, {span(compute)} summing data in their caches:\n")  # fmt: skip
         table(["what", "one", "two", "gain"], rows)
 
 
@@ -291,7 +291,7 @@ def tables(results: Results) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("results", type=Path)
-    parser.add_argument("--svg", type=Path, help="where the plots go")
+    parser.add_argument("--svg", type=Path, help="file of the plots")
     parser.add_argument("--into", type=Path, help="file whose part between BEGIN and END becomes the tables")
     given = parser.parse_args()
     results, said = Results(given.results), io.StringIO()

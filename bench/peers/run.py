@@ -240,7 +240,7 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="of the numbers of records")
     parser.add_argument("--only", default=",".join(cases.CASES), help="cases")
     parser.add_argument("--groups", default=",".join(GROUPS))
-    parser.add_argument("--without", default="", help="tensorflow, dali, torch: what is not to be installed")
+    parser.add_argument("--without", default="", help="not to be installed: tensorflow, dali, torch")
     parser.add_argument("--python", action="append", default=[], help="NAME=PYTHON that is there already")
     parser.add_argument("--floor", type=Path, default=ROOT / "target/release/examples/floor")
     given = parser.parse_args()

@@ -51,7 +51,7 @@ class Whole:
     def _of_workers(self) -> str:
         found = self._cluster.look("worker", "list")
         if found is None:
-            return "nobody says which workers there are"
+            return "no answer to `worker list`"
         live = {each["name"] for each in found["workers"] if each["state"] == "live"}
         gone = {worker.name for worker in self._cluster.workers} - live
         return f"{sorted(gone)} are not live" if gone else ""
@@ -60,7 +60,7 @@ class Whole:
         """Checks that every rank is served by its own worker, not in-process after its loss."""
         found = self._cluster.look("rank", "list", "--job", self._job)
         if found is None:
-            return "nobody says who serves the ranks"
+            return "no answer to `rank list`"
         workers = self._cluster.workers
         served = {each["rank"]: (each["state"], each["worker"]) for each in found["ranks"]}
         for rank in range(self._world_size):

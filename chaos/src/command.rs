@@ -90,22 +90,22 @@ fn run_seed(seed: u64, is_shown: bool) -> io::Result<ExitCode> {
     if is_shown {
         shardfeed_telemetry::init("off").map_err(io::Error::other)?;
     }
-    shardfeed_chaos::watch_panics();
-    let run = std::panic::catch_unwind(|| simulation::run(seed, is_shown));
-    let outcome = run.unwrap_or_else(|_| simulation::Outcome {
-        hash: "none".into(),
-        breach: Some(Breach {
-            id: "S1",
-            what: shardfeed_chaos::panicked().unwrap_or_else(|| "a panic".into()),
-        }),
-        totals: BTreeMap::new(),
+    shardfeed_chaos::end_on_panic(move |panic| {
+        let breach = Breach { id: "S1", what: panic.to_owned() };
+        let (hash, totals) = ("none".into(), BTreeMap::new());
+        say_outcome(seed, simulation::Outcome { hash, breach: Some(breach), totals });
     });
+    Ok(say_outcome(seed, simulation::run(seed, is_shown)))
+}
+
+/// Prints the outcome of a seed.
+fn say_outcome(seed: u64, outcome: simulation::Outcome) -> ExitCode {
     let simulation::Outcome { hash, breach, totals } = outcome;
     let is_fine = breach.is_none();
     let breach = breach.map(|breach| breach.to_string());
     let said = json!({ "seed": seed, "hash": hash, "breach": breach, "totals": totals });
     say(&mut io::stdout(), &said.to_string());
-    Ok(if is_fine { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    if is_fine { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Runs many seeds, each in its own process.

@@ -137,7 +137,7 @@ impl Holds {
             format!("{name} was cancelled, and a rank of it got a lease")
         });
         self.breaches.check(is_cancelled || !says_so, "I19", || {
-            format!("{name} goes on, and no rank of it gets a lease")
+            format!("{name} is not cancelled, and no rank of it gets a lease")
         });
         if is_cancelled && says_so {
             self.count("starts-refused");
@@ -162,7 +162,7 @@ impl Holds {
         };
         self.breaches.check(fine, "I19", || {
             let held = &sure.of.held;
-            format!("{name} is {held:?}, and a rank of it hears {note:?}, ended {ended:?}")
+            format!("{name} is {held:?}, and a rank of it receives {note:?}, ended {ended:?}")
         });
         if let Some(seen) = seen {
             self.count(seen);

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use shardfeed_coordinator::Inspector;
 use shardfeed_raft::Status;
-use shardfeed_scheduler::{EndReason, Happening, Hold};
+use shardfeed_scheduler::{EndReason, EventKind, Hold};
 
 use crate::breach::Breaches;
 use crate::lists::Decision;
@@ -209,7 +209,7 @@ impl Invariants {
             since + TTL_MS <= until + SLACK_MS && later.all(|(other, _)| other + SLACK_MS >= now_ms)
         };
         self.breaches.check(self.offices.values().any(in_time), "I10", || {
-            format!("session {session} expired although nobody led for a whole ttl")
+            format!("session {session} expired although no node led for a whole ttl")
         });
     }
 
@@ -219,7 +219,7 @@ impl Invariants {
         let events: Vec<_> = inspector.read(|state| state.events_after(after).cloned().collect());
         for event in events {
             self.event = event.number;
-            if let Happening::DoubtDecided { job, generation, rank, epoch, samples, is_dropped } =
+            if let EventKind::DoubtDecided { job, generation, rank, epoch, samples, is_dropped } =
                 event.what
             {
                 let decision = Decision { rank, epoch, samples, is_dropped };
@@ -271,7 +271,7 @@ impl Invariants {
                 });
                 let told = self.oracle.told_since(&key, before.fencing);
                 self.breaches.check(!moved || told >= Some(now.cursor), "I3", || {
-                    format!("{key:?} moved from {before:?} to {now:?}, but {told:?} was told")
+                    format!("{key:?} moved from {before:?} to {now:?}, but {told:?} was reported")
                 });
                 self.breaches.check(!before.superseded || now.superseded, "I6", || {
                     format!("{key:?} is no longer superseded")

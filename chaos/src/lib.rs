@@ -33,28 +33,17 @@ pub mod trace;
 #[cfg(tokio_unstable)]
 pub mod world;
 
+/// Ends the process at the first panic, including one of a task whose result is never awaited, after
+/// it was passed to `report`.
+///
+/// The stack is not unwound: destructors of simulated hosts panic in turn while the simulation below
+/// them is in use, and a panic during unwinding aborts the process without a report.
 #[cfg(tokio_unstable)]
-pub use panics::{panicked, watch_panics};
-
-/// Records panics, including those of tasks whose result is never awaited.
-#[cfg(tokio_unstable)]
-mod panics {
-    use std::sync::OnceLock;
-
-    static FIRST: OnceLock<String> = OnceLock::new();
-
-    /// Installs a panic hook that records the first panic of this process.
-    pub fn watch_panics() {
-        let before = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |panic| {
-            // Later panics may be consequences of the first.
-            let _ = FIRST.set(panic.to_string().replace('\n', " "));
-            before(panic);
-        }));
-    }
-
-    /// Returns the first panic, if any.
-    pub fn panicked() -> Option<String> {
-        FIRST.get().cloned()
-    }
+pub fn end_on_panic(report: impl Fn(&str) + Send + Sync + 'static) {
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        before(panic);
+        report(&panic.to_string().replace('\n', " "));
+        std::process::exit(1);
+    }));
 }

@@ -16,7 +16,7 @@ use crate::world::catalog::{GRACE_MS, JobFacts, policy_of};
 /// Precision of the observed times, ms.
 const SLACK_MS: u64 = 150;
 
-/// A `DeclareGone` request takes effect within this time or not at all, ms.
+/// Time within which a decision for an operator is observed after its answer, ms.
 const GONE_MS: u64 = 10_000;
 
 /// (epoch, step)
@@ -42,9 +42,12 @@ struct Seen {
     cancelled: BTreeSet<LeaseKey>,
     /// Last time at which a rank of a generation lost its lease, ms, by job, generation and rank.
     unserved: BTreeMap<(String, u64, u64), u64>,
-    /// Time at which an operator declared a rank gone, ms, by job and rank.
-    gone: BTreeMap<(String, u64), u64>,
+    /// Ranks that an operator declares gone, by job and rank. `None`: without an answer yet; else the
+    /// time of the answer that the policy decided, ms.
+    gone: BTreeMap<(String, u64), Option<u64>>,
     decided: Decided,
+    /// Number of decisions.
+    decisions: u64,
 }
 
 /// In-doubt samples that the policy decided on, by job, generation and epoch: the number
@@ -149,9 +152,18 @@ impl Lists {
         self.lease_ended(lease, known);
     }
 
-    /// Records that an operator declared a rank gone.
-    pub fn declares_gone(&self, job: &str, rank: u64, now_ms: u64) {
-        self.seen.borrow_mut().gone.insert((job.to_owned(), rank), now_ms);
+    /// Records that an operator is about to declare a rank gone.
+    pub fn declares_gone(&self, job: &str, rank: u64) {
+        self.seen.borrow_mut().gone.insert((job.to_owned(), rank), None);
+    }
+
+    /// Records the answer to the operator: the number of samples that the policy decided on.
+    pub fn declared_gone(&self, job: &str, rank: u64, samples: u64, now_ms: u64) {
+        let (mut seen, key) = (self.seen.borrow_mut(), (job.to_owned(), rank));
+        match samples {
+            0 => seen.gone.remove(&key),
+            _ => seen.gone.insert(key, Some(now_ms)),
+        };
     }
 
     /// Records that a rank lost its lease.
@@ -165,19 +177,25 @@ impl Lists {
         let mut seen = self.seen.borrow_mut();
         let since = seen.unserved.get(&(job.to_owned(), generation, rank)).copied().unwrap_or(0);
         let ago = |since: u64| now_ms.saturating_sub(since);
-        let is_gone =
-            seen.gone.get(&(job.to_owned(), rank)).is_some_and(|since| ago(*since) < GONE_MS);
+        let is_gone = seen.gone.get(&(job.to_owned(), rank));
+        let is_gone = is_gone.is_some_and(|at| at.is_none_or(|at| ago(at) < GONE_MS));
         let in_time = is_gone || ago(since) + SLACK_MS >= GRACE_MS;
         self.breaches.check(in_time, "I21", || {
             format!("{decision:?} of {job} came {} ms after its lease ended", now_ms - since)
         });
         let is_drop = policy_of(job) == InDoubt::Drop;
         self.breaches.check(is_dropped == is_drop, "I21", || {
-            format!("{decision:?} of {job} is not what its policy says")
+            format!("{decision:?} of {job} contradicts its policy")
         });
+        seen.decisions += 1;
         let sums = seen.decided.entry((job.to_owned(), generation, epoch)).or_default();
         sums.0 += if is_dropped { 0 } else { samples };
         sums.1 += if is_dropped { samples } else { 0 };
+    }
+
+    /// Returns the number of times that the policy decided.
+    pub fn decisions(&self) -> u64 {
+        self.seen.borrow().decisions
     }
 
     /// Counts all deliveries and checks the totals.
@@ -305,20 +323,22 @@ mod tests {
 
     #[test]
     fn the_policy_decides_after_the_grace_or_for_an_operator() {
-        let decided = |at: u64, is_dropped: bool, says: bool| {
+        let decided = |at: u64, is_dropped: bool, says: Option<u64>| {
             recounted(move |lists: &Lists, _| {
                 lists.unserved(("job", 0), 0, 5_000);
-                if says {
-                    lists.declares_gone("job", 0, 5_500);
+                if let Some(samples) = says {
+                    lists.declares_gone("job", 0);
+                    lists.declared_gone("job", 0, samples, 5_500);
                 }
                 let decision = Decision { rank: 0, epoch: 0, samples: 4, is_dropped };
                 lists.decided(("job", 0), &decision, at);
             })
         };
-        assert_eq!(decided(5_000 + GRACE_MS, false, false), None);
-        assert_eq!(decided(6_000, false, false), Some("I21"));
-        assert_eq!(decided(6_000, false, true), None);
-        assert_eq!(decided(6_000, true, true), Some("I21"), "its policy gives them to others");
+        assert_eq!(decided(5_000 + GRACE_MS, false, None), None);
+        assert_eq!(decided(6_000, false, None), Some("I21"));
+        assert_eq!(decided(6_000, false, Some(4)), None);
+        assert_eq!(decided(6_000, false, Some(0)), Some("I21"), "the operator was refused");
+        assert_eq!(decided(6_000, true, Some(4)), Some("I21"), "its policy gives them to others");
     }
 
     #[test]

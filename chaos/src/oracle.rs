@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
-use shardfeed_plan::{Intent, Planned, Sample, Segment, Tail, Token};
+use shardfeed_plan::{Intent, LoaderState, Planned, Sample, Segment, Tail};
 use shardfeed_proto::coordinator::v1 as wire;
 
 use crate::breach::Breaches;
@@ -242,11 +242,11 @@ impl Oracle {
     }
 
     /// Checks that the states that all ranks saved at the same step are equal.
-    pub fn saved(&self, job: &str, tokens: &BTreeMap<u64, Token>) {
-        let mut all = tokens.values();
+    pub fn saved(&self, job: &str, states: &BTreeMap<u64, LoaderState>) {
+        let mut all = states.values();
         let first = all.next();
-        self.breaches.check(all.all(|token| Some(token) == first), "I7", || {
-            format!("tokens of {job} differ at one step: {tokens:?}")
+        self.breaches.check(all.all(|state| Some(state) == first), "I7", || {
+            format!("states of {job} differ at one step: {states:?}")
         });
     }
 
@@ -256,14 +256,14 @@ impl Oracle {
     }
 
     /// Checks that the latest state of a job that was read is not older than `before`.
-    pub fn latest(&self, job: &str, token: &Token, before: Option<(u64, Place)>) {
+    pub fn latest(&self, job: &str, state: &LoaderState, before: Option<(u64, Place)>) {
         let mut seen = self.seen.borrow_mut();
-        let read = (token.generation, (token.epoch, token.step()));
+        let read = (state.generation, (state.epoch, state.step()));
         self.breaches.check(Some(read) >= before, "I15", || {
-            format!("the latest token of {job} is {read:?}, but it was {before:?} before")
+            format!("the latest state of {job} is {read:?}, but it was {before:?} before")
         });
         let reached = seen.ledgers.get(job).and_then(|ledger| {
-            let Received { begin, slots, .. } = ledger.generations.get(&token.generation)?;
+            let Received { begin, slots, .. } = ledger.generations.get(&state.generation)?;
             let began = place_of(begin);
             let after = slots.keys().next_back().map(|(epoch, step)| {
                 let ends = step + 1 >= ledger.job.steps(*epoch);
@@ -272,7 +272,7 @@ impl Oracle {
             Some(after.unwrap_or(began).max(began))
         });
         self.breaches.check(reached.is_none_or(|reached| read.1 <= reached), "I5", || {
-            format!("the latest token of {job} is {read:?}, but its ranks are at {reached:?}")
+            format!("the latest state of {job} is {read:?}, but its ranks are at {reached:?}")
         });
         let latest = seen.latest.entry(job.to_owned()).or_default();
         *latest = (*latest).max(read);
@@ -313,8 +313,8 @@ impl Oracle {
                 };
                 self.breaches.check(place.1 == next && goes_on, "I4", || {
                     format!(
-                        "{name} lacks something before {place:?} of generation {generation}: step {next} \
-                         comes next, {} of {world_size} ranks have it, {alone:?} went on",
+                        "{name} lacks something before {place:?} of generation {generation}: step \
+                         {next} comes next, {} of {world_size} ranks have it, {alone:?} continued",
                         ranks.len()
                     )
                 });
@@ -328,7 +328,7 @@ impl Oracle {
                 }
                 let batch: Vec<_> = ranks.values().flatten().copied().collect();
                 self.breaches.check(batch == ledger.job.global_batch(*place), "I9", || {
-                    format!("{place:?} of {name} is not what the plan says")
+                    format!("{place:?} of {name} differs from the plan")
                 });
             }
             counted.samples += valid.len() as u64;
@@ -357,7 +357,7 @@ impl Oracle {
                 let name = &ledger.job.name;
                 self.breaches.note(
                     "I4",
-                    format!("generation {number} of {name} made a token and is unknown"),
+                    format!("generation {number} of {name} made a state and is unknown"),
                 );
                 break;
             };

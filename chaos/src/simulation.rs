@@ -286,7 +286,7 @@ impl World<'_> {
                     return true;
                 }
             }
-            if self.breaches.first().is_some() || crate::panicked().is_some() {
+            if self.breaches.first().is_some() {
                 return false;
             }
         }
@@ -343,6 +343,7 @@ impl World<'_> {
             ("dynamic-epochs", shared_epochs),
             ("dynamic-samples", shared_samples),
             ("grants", self.oracle.grants()),
+            ("doubts-decided", self.oracle.lists.decisions()),
             ("resumes", launched(|launcher| launcher.resumes)),
             ("resizes", launched(|launcher| launcher.resized)),
             ("elections", self.invariants.elections()),
@@ -352,9 +353,6 @@ impl World<'_> {
             ("simulated-ms", self.time.ms()),
         ] {
             totals.insert(name.to_owned(), number);
-        }
-        if let Some(panic) = crate::panicked() {
-            self.breaches.note("S1", panic);
         }
         self.trace.tell(format!("{totals:?}"));
         Outcome { hash: self.trace.hash(), breach: self.breaches.first(), totals }

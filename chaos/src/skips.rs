@@ -107,7 +107,7 @@ impl Skips {
         };
         let other = records.iter().find(|record| !as_met(record));
         self.breaches.check(other.is_none(), "I20", || {
-            format!("epoch {number} of {name} lists {other:?}, which nobody told of so")
+            format!("epoch {number} of {name} lists {other:?}, which no trainer reported so")
         });
         *seen.counted.entry("skips-listed").or_default() += records.len() as u64;
         if epoch.state() != wire::EpochState::Sealed {

@@ -20,14 +20,14 @@ const ROWS_MAX: u64 = 1 << 20;
 const ABOUT: &str = "\
 Show the records of a batch, or with --find the batch of a record
 
-The answer is computed, not logged: it holds for every run of this order, also for steps that are yet \
-to come. Ranks are those of --world-size, also for steps before a token that other ranks took. With --job \
-the coordinator answers, for the order and the ranks of that job.";
+The answer is computed, not logged: it holds for every run of this order, including future steps. \
+Ranks are those of --world-size, even for steps before a state that other ranks consumed. With \
+--job the coordinator answers, for the order and the ranks of that job.";
 
 const EXAMPLES: &str = "\
 Examples:
   shardfeed batch show --step 120 --rank 3 --batch-size 32 --world-size 8 'train/*.tfrecord'
-  shardfeed batch show --step 0 --token checkpoint/loader.json 'train/*.tfrecord'
+  shardfeed batch show --step 0 --state checkpoint/loader.json 'train/*.tfrecord'
   shardfeed batch show --job resnet --epoch 2 --step 120
   shardfeed batch show --find train-00003.tfrecord:17 --batch-size 32 'train/*.tfrecord'";
 
@@ -79,7 +79,7 @@ const OF_FILES: [&str; 15] = [
     "world_size",
     "tail",
     "limit",
-    "token",
+    "state",
 ];
 
 /// Files, which may be omitted if a job is named.

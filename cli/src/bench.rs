@@ -34,12 +34,12 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 const MEMORY_EVERY: Duration = Duration::from_millis(20);
 
 pub(crate) const ABOUT: &str = "\
-Read a job, or files, with a trainer that does nothing, and say how fast that is
+Read a job, or files, with a trainer that does nothing, and report the speed
 
-It reads in this process, on this host's cores, from files that this host can open: one rank of the job's own \
-order, with its features and operators, from the beginning of an epoch. The coordinator is asked what the job is \
-and nothing else, so ranks that run are not disturbed, beyond what the processors and the storage have to do. A \
-dynamic job is read as if its order were fixed.";
+It reads in this process, on this host's cores, from files that this host can open: one rank of \
+the job's own order, with its features and operators, from the beginning of an epoch. Only the \
+definition of the job is requested from the coordinator, so running ranks are affected only by the \
+load on processors and storage. A dynamic job is read as if its order were fixed.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -166,7 +166,7 @@ fn explain_corrupt(args: &BenchArgs, error: anyhow::Error) -> anyhow::Error {
         _ => return error,
     };
     let hint = format!(
-        "the dataset of `{job}` says nothing of skipping; if its ranks were told to skip: bench --corrupt \
+        "the dataset of `{job}` does not skip corrupt records; if its ranks do: bench --corrupt \
          skip-record"
     );
     Problem::failed(what).hint(hint).into()

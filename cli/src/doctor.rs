@@ -21,8 +21,9 @@ use crate::process::{Places, places, usual_ports};
 pub(crate) const ABOUT: &str = "\
 Check this host: coordinators and their clock, certificates, ports, the disk's fsync, memory, the worker's socket, GPUs
 
-It changes nothing, but writes and removes a file of some kilobytes in DIR and in the cache's folder. A check \
-says ok, note (nothing is wrong, but this host cannot do that), warn or fail, and what to do.";
+It changes nothing, but writes and removes a file of some kilobytes in DIR and in the cache's \
+folder. A check says ok, note (nothing is wrong, but this host cannot do that), warn or fail, and \
+the remedy.";
 
 const EXAMPLES: &str = "\
 Exit codes: 0 nothing fails, 1 something does.
@@ -213,7 +214,7 @@ fn worker(socket: &Path) -> Check {
     match worker_answers(socket, WORKER_LIMIT) {
         Ok(name) => Check::new("worker", Verdict::Ok, format!("{name} answers at {path}")),
         Err(error) => Check::new("worker", Verdict::Fail, error.to_string())
-            .hint("see its log; a socket that nobody listens at is replaced when a worker starts"),
+            .hint("see its log; a socket without a listener is replaced when a worker starts"),
     }
 }
 
@@ -342,7 +343,7 @@ mod tests {
         assert_eq!(dead.verdict, Verdict::Fail, "{}", dead.found);
         assert_eq!(
             dead.hint.as_deref(),
-            Some("see its log; a socket that nobody listens at is replaced when a worker starts")
+            Some("see its log; a socket without a listener is replaced when a worker starts")
         );
     }
 }

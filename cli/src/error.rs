@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use shardfeed_agent::{LoadError, WorkerError};
 use shardfeed_coordinator::StartError;
-use shardfeed_plan::{ManifestError, PlanError, TokenError};
+use shardfeed_plan::{ManifestError, PlanError, StateError};
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_socket::BindError;
 use shardfeed_telemetry::TelemetryError;
@@ -190,8 +190,8 @@ fn told(cause: &(dyn Error + 'static)) -> Told {
     if let Some(error) = cause.downcast_ref::<ReadError>() {
         return of_read(error);
     }
-    if let Some(error) = cause.downcast_ref::<TokenError>() {
-        return of_token(error);
+    if let Some(error) = cause.downcast_ref::<StateError>() {
+        return of_state(error);
     }
     if let Some(error) = cause.downcast_ref::<PlanError>() {
         return of_plan(error);
@@ -240,7 +240,10 @@ fn of_call(error: &CallError) -> Told {
             )
             .exit(Exit::NoLeader),
         CallError::Silent(said) if said.is_distrust() => Told::new(error.to_string())
-            .hint("check the folder of certificates: --tls, or SHARDFEED_TLS; `shardfeed tls show` tells what is in it")
+            .hint(
+                "check the folder of certificates: --tls, or SHARDFEED_TLS; `shardfeed tls show` \
+                 lists its contents",
+            )
             .exit(Exit::Denied),
         CallError::Silent(said) if said.is_unread() => Told::new(error.to_string())
             .hint(
@@ -291,7 +294,7 @@ pub(crate) fn exit_of_kind(kind: ErrorKind) -> Exit {
         | ErrorKind::Corrupt
         | ErrorKind::Data
         | ErrorKind::Feature
-        | ErrorKind::Token
+        | ErrorKind::State
         | ErrorKind::Storage
         | ErrorKind::Memory => Exit::Failed,
     }
@@ -324,7 +327,7 @@ fn of_load(error: &LoadError) -> Told {
     match error {
         LoadError::Corrupt { read } => of_read(read),
         LoadError::Plan(error) => of_plan(error),
-        LoadError::Token(error) => of_token(error),
+        LoadError::State(error) => of_state(error),
         LoadError::Manifest(error @ ManifestError::ListedTwice { path }) => {
             let what = error.to_string();
             let what = what.split("; ").next().unwrap_or(&what);
@@ -362,19 +365,19 @@ fn of_read(error: &ReadError) -> Told {
     }
 }
 
-fn of_token(error: &TokenError) -> Told {
+fn of_state(error: &StateError) -> Told {
     match error {
-        TokenError::Plan(error) => of_plan(error),
-        TokenError::OtherJob { .. } => {
+        StateError::Plan(error) => of_plan(error),
+        StateError::OtherJob { .. } => {
             let text = error.to_string();
             let what = text.split_once(';').map_or(text.as_str(), |(what, _)| what);
             Told::new(what.to_owned())
-                .hint("give the files and the options of the loader that made the token")
+                .hint("give the files and the options of the loader that made the state")
         }
-        TokenError::Uneven(_) => Told::new(
-            "a token of a job with tail=\"uneven\" speaks for one rank and its world size only",
+        StateError::Uneven(_) => Told::new(
+            "a state of a job with tail=\"uneven\" speaks for one rank and its world size only",
         )
-        .hint("leave out --world-size, --batch-size and --lanes: they are in the token")
+        .hint("leave out --world-size, --batch-size and --lanes: they are in the state")
         .usage(),
         other => Told::advising(&other.to_string()),
     }
@@ -415,7 +418,7 @@ fn of_plan(error: &PlanError) -> Told {
             Told::new(error.to_string()).usage()
         }
         PlanError::NoSamples { .. } => {
-            Told::new(error.to_string()).hint("name files that have records, or write them anew")
+            Told::new(error.to_string()).hint("name files that have records, or rewrite them")
         }
         PlanError::NoSuchStep { steps: 0, .. } => Told::new(error.to_string()).hint(
             "there are fewer samples than a global batch; use --tail pad, or smaller batches",
@@ -447,8 +450,8 @@ mod tests {
             1 DATA
             1 FEATURE
             1 MEMORY
+            1 STATE
             1 STORAGE
-            1 TOKEN
             1 UNSPECIFIED
             2 INVALID
             3 NOT_FOUND
@@ -475,7 +478,7 @@ mod tests {
         let io = |number| anyhow::Error::from(io::Error::from_raw_os_error(number));
         let errors = [
             ("a file that is not there", io(2)),
-            ("one of somebody else", io(13)),
+            ("one of another user", io(13)),
             ("a disk that is full", io(28)),
             ("anything else", io(5)),
         ];
@@ -485,7 +488,7 @@ mod tests {
         };
         expect![[r#"
             a file that is not there: 1 No such file or directory (os error 2); check the path
-            one of somebody else: 4 Permission denied (os error 13); check the permissions
+            one of another user: 4 Permission denied (os error 13); check the permissions
             a disk that is full: 1 No space left on device (os error 28); free some space
             anything else: 1 Input/output error (os error 5); 
         "#]]

@@ -23,7 +23,7 @@ use crate::output::{self, Format, Report};
 use crate::process::runtime;
 
 pub(crate) const ABOUT: &str = "\
-Say whether a coordinator or worker serves
+Report whether a coordinator or worker serves
 
 It asks /readyz at the process's HTTP address, or /livez with --live; with --worker it greets a worker on its \
 trainer socket, as a trainer would. For scripts, probes and images that have no curl.";

@@ -9,8 +9,8 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use shardfeed_agent::Dataset;
 use shardfeed_embedded::{LoaderOptions, interleave_default};
 use shardfeed_plan::{
-    Cursor, DECODER_NONE, Digest, EpochPlan, JobIdentity, Line, Mode, PlanError, RECORD_SPEC_FIELD,
-    Records, Segment, Shuffle, Start, Tail, Token, TokenError, check_epoch,
+    Cursor, DECODER_NONE, Digest, EpochPlan, JobIdentity, Line, LoaderState, Mode, PlanError,
+    RECORD_SPEC_FIELD, Records, Segment, Shuffle, Start, StateError, Tail, check_epoch,
 };
 
 use crate::error::Problem;
@@ -69,7 +69,7 @@ pub(crate) struct OrderArgs {
     limit: Option<u64>,
     /// File with a loader's state_dict() as JSON to continue from
     #[arg(long, value_name = "FILE")]
-    token: Option<PathBuf>,
+    state: Option<PathBuf>,
 }
 
 /// The order of an epoch.
@@ -89,14 +89,14 @@ impl OrderArgs {
     /// Indexes the files and computes the order.
     /// - `rank`: the rank that the result is for.
     pub(crate) fn order(&self, files: &DatasetArgs, rank: u64) -> anyhow::Result<Order> {
-        let token = self.token.as_deref().map(read_token).transpose()?;
-        let start = self.start(token.as_ref(), rank)?;
-        check_start(&start, token.as_ref())?;
+        let state = self.state.as_deref().map(read_state).transpose()?;
+        let start = self.start(state.as_ref(), rank)?;
+        check_start(&start, state.as_ref())?;
         let dataset = files.open()?;
         let identity = self.identity(dataset.manifest().digest());
-        let mut cursor = match &token {
+        let mut cursor = match &state {
             None => Cursor::new(identity, start)?,
-            Some(token) => resume(identity, start, token)?,
+            Some(state) => resume(identity, start, state)?,
         };
         if let Some(epoch) = self.epoch {
             cursor.set_epoch(epoch)?;
@@ -118,10 +118,10 @@ impl OrderArgs {
         )
     }
 
-    fn start(&self, token: Option<&Token>, rank: u64) -> Result<Start, PlanError> {
+    fn start(&self, state: Option<&LoaderState>, rank: u64) -> Result<Start, PlanError> {
         let defaults = LoaderOptions::default();
         // A state that speaks for one rank gives the same plan for all ranks.
-        let speaks_for = token.and_then(|token| token.speaks_for);
+        let speaks_for = state.and_then(|state| state.speaks_for);
         let world_size = self
             .world_size
             .or(speaks_for.map(|(_, world_size)| world_size))
@@ -129,7 +129,7 @@ impl OrderArgs {
         if rank >= world_size {
             return Err(PlanError::RankOutOfRange { rank, world_size });
         }
-        let open = token.and_then(|token| token.segments.last());
+        let open = state.and_then(|state| state.segments.last());
         let batch_size = match (self.batch_size, open) {
             (Some(batch_size), _) => batch_size,
             (None, Some(open)) if open.global_batch.is_multiple_of(world_size) => {
@@ -187,8 +187,8 @@ fn parse_positive(text: &str) -> Result<u64, String> {
 }
 
 /// Rejects numbers that make no plan, or one too large to show, before anything is scanned.
-fn check_start(start: &Start, token: Option<&Token>) -> anyhow::Result<()> {
-    let segments = token.map_or(&[][..], |token| &token.segments);
+fn check_start(start: &Start, state: Option<&LoaderState>) -> anyhow::Result<()> {
+    let segments = state.map_or(&[][..], |state| &state.segments);
     let open_lanes = segments.last().map(|open| open.lanes);
     let lanes = start.lanes.or(open_lanes).unwrap_or(start.world_size);
     let first = Segment::start(lanes, start.batch_size, start.world_size)?;
@@ -205,30 +205,30 @@ fn check_start(start: &Start, token: Option<&Token>) -> anyhow::Result<()> {
     }
 }
 
-fn read_token(path: &Path) -> anyhow::Result<Token> {
-    let context = || format!("cannot read the token {}", path.display());
+fn read_state(path: &Path) -> anyhow::Result<LoaderState> {
+    let context = || format!("cannot read the state {}", path.display());
     let size = std::fs::metadata(path).with_context(context)?.len();
     if size > TOKEN_FILE_BYTES_MAX {
-        let what = format!("{}: {size} bytes are no token", path.display());
-        let hint = "give a file with what state_dict() returned, as JSON, and nothing else";
+        let what = format!("{}: {size} bytes are too many for a state", path.display());
+        let hint = "give a file that holds only the result of state_dict(), as JSON";
         return Err(Problem::failed(what).hint(hint).into());
     }
     let text = std::fs::read_to_string(path).with_context(context)?;
-    Token::from_json(&text).with_context(context)
+    LoaderState::from_json(&text).with_context(context)
 }
 
 /// Continues from a loader state if it is of this order.
 ///
 /// The features are not known here and do not affect the order: a state that differs only in them
 /// is accepted as a state of this job.
-fn resume(identity: JobIdentity, start: Start, token: &Token) -> Result<Cursor, TokenError> {
+fn resume(identity: JobIdentity, start: Start, state: &LoaderState) -> Result<Cursor, StateError> {
     let mut ours = identity.clone();
-    ours.lanes = token.lanes;
-    let mut fields = token.differences(&ours);
+    ours.lanes = state.lanes;
+    let mut fields = state.differences(&ours);
     fields.retain(|difference| !matches!(difference.field.as_str(), RECORD_SPEC_FIELD | "decoder"));
     if !fields.is_empty() {
-        return Err(TokenError::OtherJob { fields });
+        return Err(StateError::OtherJob { fields });
     }
-    let token = Token { job: ours.digest(), ..token.clone() };
-    Cursor::resume(identity, start, &token)
+    let state = LoaderState { job: ours.digest(), ..state.clone() };
+    Cursor::resume(identity, start, &state)
 }

@@ -16,10 +16,10 @@ use crate::output::{self, Format, Grid, Report};
 use crate::process::host_name;
 
 const EXAMPLES: &str = "\
-A folder of certificates has three files: ca.crt (whom to believe), tls.crt and tls.key (who one is), as \
-Kubernetes and cert-manager name them. Processes look at them again by themselves: a renewed certificate needs no \
-restart. Keep the authority's folder, with ca.key, where certificates are made, and copy out only what a host \
-needs.
+A folder of certificates has three files: ca.crt (trusted authorities), tls.crt and tls.key (the \
+identity), as Kubernetes and cert-manager name them. Processes reload them automatically: a \
+renewed certificate needs no restart. Keep the authority's folder, with ca.key, where certificates \
+are made, and copy out only what a host needs.
 
 Examples:
   shardfeed tls init ./pki --coordinator head-1 --coordinator head-2 --coordinator head-3
@@ -29,7 +29,7 @@ Examples:
   shardfeed tls rotate ./pki                    # new certificates for all folders below
   shardfeed tls rotate ./pki --ca               # a new authority; copy ca.crt everywhere,
   shardfeed tls rotate ./pki                    # then new certificates; copy them,
-  shardfeed tls rotate ./pki --forget-old-ca    # then believe only the new one";
+  shardfeed tls rotate ./pki --forget-old-ca    # then trust only the new one";
 
 const INIT_ABOUT: &str = "\
 Make an authority, and certificates to begin with
@@ -38,10 +38,10 @@ In DIR: ca.crt and ca.key; a folder for each coordinator, one for workers (`work
 each with ca.crt, tls.crt and tls.key.";
 
 const ROTATE_ABOUT: &str = "\
-Make the certificates below DIR anew, or the authority
+Renew the certificates below DIR, or the authority
 
-The order for a new authority: --ca, copy ca.crt to every host; without options, copy tls.crt and tls.key; \
---forget-old-ca, copy ca.crt again. Nothing stands still meanwhile.";
+The order for a new authority: --ca, copy ca.crt to every host; without options, copy tls.crt and \
+tls.key; --forget-old-ca, copy ca.crt again. Nothing is interrupted meanwhile.";
 
 /// Subcommands of `tls`.
 #[derive(Debug, Subcommand)]
@@ -205,7 +205,7 @@ fn init(args: &InitArgs, format: Format) -> anyhow::Result<()> {
     });
     let issued = issued.collect::<Result<Vec<_>, _>>()?;
     let dir = args.dir.display();
-    let told = format!("keep {dir}/ca.key where certificates are made; nobody else needs it");
+    let told = format!("keep {dir}/ca.key where certificates are made; no other host needs it");
     Ok(format.print(&MadeReport::new(&args.dir, issued, Some(told)))?)
 }
 

@@ -27,9 +27,10 @@ use gather::{Scene, gather};
 pub(crate) const ABOUT: &str = "\
 Show the cluster live: jobs and their epochs, the shards of one, its ranks, workers, events, and what limits it
 
-Shards are cells of a map, in manifest order: each stands for as many of them as it must. Ranks are columns of two strips: how far each \
-is behind the first, and how much of its trainer's time is spent waiting, with a letter for what it waits for. Without a terminal, and \
-for logs: --once. NO_COLOR is heeded; nothing is said by colour alone.";
+Shards are cells of a map, in manifest order: each represents as many of them as necessary. Ranks \
+are columns of two strips: how far each is behind the first, and how much of its trainer's time is \
+spent waiting, with a letter for the cause. Without a terminal, and for logs: --once. NO_COLOR is \
+heeded; nothing is said by colour alone.";
 
 const EXAMPLES: &str = "\
 Keys: up and down choose a job, p holds the picture, q ends.
@@ -72,7 +73,7 @@ pub(crate) fn run(args: &TopArgs) -> anyhow::Result<()> {
     }
     if !io::stdout().is_terminal() {
         return Err(Problem::usage("stdout is no terminal")
-            .hint("--once prints one screen; `shardfeed status -w` goes on without one")
+            .hint("--once prints one screen; `shardfeed status -w` needs none")
             .into());
     }
     // Errors of the first request are reported before the screen is switched.

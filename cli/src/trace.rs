@@ -13,7 +13,7 @@ use crate::duration;
 use crate::output::{self, Format, Report};
 
 pub(crate) const ABOUT: &str = "\
-Record what each thread of this host's worker does, as a timeline for Perfetto
+Record the activity of each thread of this host's worker, as a timeline for Perfetto
 
 Open FILE at https://ui.perfetto.dev. It shows the reading threads (chunk, read), the thread that plans (room: \
 enough is ahead; fill window, gather, wait for shard, grant), the computing threads (assemble: check and parse, \

@@ -21,7 +21,7 @@ const CLEAR: &[u8] = b"\x1b[2J\x1b[H";
 /// The command is not read-only, or the object that it shows does not exist.
 pub(crate) fn run_again(cli: &Cli) -> anyhow::Result<()> {
     if !cli.noun.is_view() {
-        return Err(Problem::usage("--watch is for what only shows")
+        return Err(Problem::usage("--watch is only for read-only commands")
             .hint("leave it out, or use `shardfeed wait`")
             .into());
     }

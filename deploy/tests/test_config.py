@@ -37,7 +37,7 @@ def lines(process: str) -> dict[str, Line]:
             comment = [*comment, text.removeprefix("#").strip()] if text.startswith("#") else []
             continue
         mark, name, value = option.groups()
-        assert name not in found, f"{name} stands there twice"
+        assert name not in found, f"{name} is listed twice"
         found[name] = Line(mark == "", tomllib.loads(f"it = {value}")["it"], "\n".join(comment))
     return found
 

@@ -142,7 +142,7 @@ def test_who_does_not_prove_who_they_are_is_refused(compose: Compose) -> None:
         refused = compose.ask("audit", "--refused")["entries"]
         return ("ListWorkers", "worker:worker") in {(each["method"], each["principal"]) for each in refused}
 
-    until(written, "the audit has what was refused", 10)
+    until(written, "the audit has the refused call", 10)
 
 
 def test_certificates_are_renewed_while_all_runs(compose: Compose) -> None:
@@ -192,7 +192,7 @@ def test_a_training_survives_a_coordinator_and_a_worker_and_every_record_is_ther
     compose.kill("worker-1")
     before = epoch()
     assert before < EPOCHS - 2, "the training was over too soon"
-    until(lambda: epoch() > before + 1, "the training goes on", 60)
+    until(lambda: epoch() > before + 1, "the training continues", 60)
     until(lambda: served() == is_served, "the killed worker serves again", 60)
 
     for service in TRAINERS:

@@ -124,7 +124,7 @@ def watching(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
         try:
             until(sees, "Prometheus sees a trainer", 60)
             until(lambda: prometheus.ask("shardfeed:trainer_wait:ratio"), "the recorded rules", 90)
-            until(lambda: prometheus.ask("shardfeed:job_rank_wait:ratio"), "what the leader heard", 90)
+            until(lambda: prometheus.ask("shardfeed:job_rank_wait:ratio"), "the reports to the leader", 90)
             until(lambda: prometheus.ask("shardfeed_job_epoch_shards"), "the leader counts shards", 90)
             until(lambda: prometheus.ask("shardfeed:peer_round_trip_high:seconds > 0"), "nodes answer each other", 90)
         except AssertionError as error:

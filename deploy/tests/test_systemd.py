@@ -115,7 +115,7 @@ def test_a_coordinator_that_waits_for_others_says_so_and_is_ready_when_they_came
     def waits() -> bool:
         return machine.unit(COORDINATORS[1], *told)["StatusText"].startswith("starting: ")
 
-    until(waits, "node 1 says what it waits for", 30)
+    until(waits, "node 1 reports that it waits", 30)
     assert machine.unit(COORDINATORS[1], *told)["ActiveState"] == "activating"
     machine.run("systemctl", "start", COORDINATORS[2], COORDINATORS[3])
     for unit in COORDINATORS.values():
@@ -149,7 +149,7 @@ def test_the_watchdog_ends_one_that_hangs_and_it_comes_back(cluster: Machine, pr
     cluster.until_active(unit, WATCHDOG_S[process], but_not=before["MainPID"])
     assert int(cluster.unit(unit, "NRestarts")["NRestarts"]) == int(before["NRestarts"]) + 1
     assert "with result 'watchdog'" in cluster.journal(unit)
-    until(lambda: leader(cluster), "somebody leads", 30)
+    until(lambda: leader(cluster), "a node leads", 30)
     assert ask(cluster, "cluster", "status")["cluster_id"] == cluster_id
     if process == "worker":
         assert "serves" in cluster.run("shardfeed", "health", "--worker", "--socket", SOCKET, user="trainer")
@@ -169,12 +169,12 @@ def test_renewed_certificates_are_taken_by_what_runs(cluster: Machine) -> None:
     cluster.run("shardfeed", "tls", "rotate", "/root/pki")
     install_certificates(cluster)
     # Files are checked when a connection is opened or accepted, as after a change of the leader.
-    restarted = COORDINATORS[until(lambda: leader(cluster), "somebody leads", 30)]
+    restarted = COORDINATORS[until(lambda: leader(cluster), "a node leads", 30)]
     cluster.run("systemctl", "restart", restarted)
     for unit in set(units) - {restarted}:
         until(lambda unit=unit: "certificates were read again" in cluster.journal(unit), f"{unit} has read them", 60)  # type: ignore[misc]
         assert cluster.unit(unit, "MainPID")["MainPID"] == before[unit]
-    until(lambda: leader(cluster), "somebody leads", 30)
+    until(lambda: leader(cluster), "a node leads", 30)
     assert ask(cluster, "access", "whoami")["role"] == "admin"
 
 
@@ -232,7 +232,7 @@ def test_a_worker_that_has_a_join_token_gets_a_token_of_its_own(cluster: Machine
 
 
 def test_a_leader_that_is_stopped_hands_over_and_ends_well(cluster: Machine) -> None:
-    old = until(lambda: leader(cluster), "somebody leads", 30)
+    old = until(lambda: leader(cluster), "a node leads", 30)
     cluster.run("systemctl", "stop", COORDINATORS[old])
     end = cluster.unit(COORDINATORS[old], "Result", "ExecMainStatus", "ActiveState")
     assert end == {"Result": "success", "ExecMainStatus": "0", "ActiveState": "inactive"}
@@ -350,7 +350,7 @@ def test_a_training_loses_nothing_when_the_worker_is_stopped_and_started(cluster
     assert end == {"Result": "success", "ExecMainStatus": "0"}
     states = {each["session"]: each["state"] for each in ask(cluster, "worker", "list", "--all")["workers"]}
     assert states[session] == "left"
-    until(lambda: at(2), "the training goes on without the worker", 60)
+    until(lambda: at(2), "the training continues without the worker", 60)
     cluster.run("systemctl", "start", WORKER)
     until(lambda: at(4) and served("served"), "the worker serves it again", 60)
     until(lambda: cluster.unit("training", "SubState")["SubState"] == "exited", "the training ends", 120)

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use shardfeed_agent::{Control, ControlError, JobSpec, Lease, LeaseRequest, Waiting};
-use shardfeed_plan::{Segment, Token};
+use shardfeed_plan::{LoaderState, Segment};
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_scheduler::{
     Answer, Change, Command, CursorReport, DoubtPolicy, JoinSession, LeaseRef, Refusal,
@@ -132,8 +132,12 @@ impl Control for LocalControl {
             self.lock().apply(Change::EndRank { lease: reference(lease), is_told, failure: None });
     }
 
-    fn latest(&self, job: &str, _waiting: Waiting<'_>) -> Result<Option<Token>, ControlError> {
-        self.lock().state.latest_token(job).map_err(|refusal| refused(&refusal))
+    fn latest(
+        &self,
+        job: &str,
+        _waiting: Waiting<'_>,
+    ) -> Result<Option<LoaderState>, ControlError> {
+        self.lock().state.latest_state(job).map_err(|refusal| refused(&refusal))
     }
 }
 
@@ -160,7 +164,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use shardfeed_agent::{EncodedSpec, Take};
+    use shardfeed_agent::{Claim, EncodedSpec};
     use shardfeed_plan::{Digest, Intent, JobIdentity, Mode, Shuffle, Steps, Tail};
 
     use super::*;
@@ -187,7 +191,7 @@ mod tests {
             limit: None,
             mode: Mode::Deterministic,
             intent: Intent::Start {
-                token_generation: Some(4),
+                state_generation: Some(4),
                 epoch: 2,
                 segments: segments.clone(),
             },
@@ -249,7 +253,7 @@ mod tests {
         let lease = control.lease(&request(0), &mut always).unwrap();
         let wait = Duration::ZERO;
         let take =
-            Take { epoch: 0, started: 0, known: 0, wants: 1, ahead: 0, released: None, wait };
+            Claim { epoch: 0, started: 0, known: 0, wants: 1, ahead: 0, released: None, wait };
         assert_eq!(control.take(&lease, &take, &mut always).unwrap_err().message, error.message);
     }
 }

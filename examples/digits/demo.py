@@ -333,7 +333,7 @@ class Demo:
                     expected = list(zip(shards, ordinals, valid, strict=True))
                     same = steps[batch.epoch, batch.step].global_batch() == expected
                     where = f"epoch {batch.epoch} step {batch.step}"
-                    require(same, f"{where}: the global batch is not what one rank gets")
+                    require(same, f"{where}: the global batch differs from that of one rank")
                     sums = train.gradient_sums(weights, batch)
                     weights = train.updated(weights, sums, GLOBAL_BATCH)
                     compared += 1

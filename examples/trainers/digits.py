@@ -28,8 +28,8 @@ SAVE_EVERY = 20
 def parser(description: str | None) -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
     made.add_argument("--data", required=True, metavar="DIR", help="with train-*.tfrecord")
-    made.add_argument("--test", required=True, metavar="FILE", help="images that nobody trains on")
-    made.add_argument("--checkpoint", required=True, type=Path, metavar="DIR", help="it goes on from the last one there")
+    made.add_argument("--test", required=True, metavar="FILE", help="images that are not trained on")
+    made.add_argument("--checkpoint", required=True, type=Path, metavar="DIR", help="resumes from the last one there")
     made.add_argument("--epochs", type=int, default=8)
     made.add_argument("--seen", type=Path, metavar="DIR", help="write there which images each step was trained on")
     return made

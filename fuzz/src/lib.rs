@@ -37,7 +37,7 @@ pub const TARGETS: &[Target] = &[
     targets::example::SEQUENCE,
     targets::image::TARGET,
     targets::cache::TARGET,
-    targets::token::TARGET,
+    targets::state::TARGET,
     targets::job::TARGET,
     targets::socket::TARGET,
     targets::table::TARGET,

@@ -22,7 +22,7 @@ pub struct Endpoint {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EndpointError {
     /// The text has another format or is truncated.
-    #[error("is not what a coordinator writes with --endpoint-file: {0}")]
+    #[error("is not a file that a coordinator writes with --endpoint-file: {0}")]
     Strange(String),
     /// A later release wrote the file.
     #[error(

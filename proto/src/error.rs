@@ -94,7 +94,7 @@ fn code_of(kind: ErrorKind) -> Code {
             Code::Aborted
         }
         ErrorKind::Identity => Code::AlreadyExists,
-        ErrorKind::Invalid | ErrorKind::Token | ErrorKind::Feature => Code::InvalidArgument,
+        ErrorKind::Invalid | ErrorKind::State | ErrorKind::Feature => Code::InvalidArgument,
         ErrorKind::NotFound => Code::NotFound,
         ErrorKind::Denied => Code::PermissionDenied,
         ErrorKind::Corrupt | ErrorKind::Changed | ErrorKind::Data => Code::DataLoss,

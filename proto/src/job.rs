@@ -146,8 +146,8 @@ pub fn intent_from(message: Option<wire::Intent>) -> Result<Intent, InvalidMessa
     use wire::intent::{Kind, Move, Reconnect, Start};
     let kind = message.and_then(|intent| intent.kind).ok_or(InvalidMessage::Missing("intent"))?;
     Ok(match kind {
-        Kind::Start(Start { token_generation, epoch, segments }) => {
-            Intent::Start { token_generation, epoch, segments: segments_from(segments)? }
+        Kind::Start(Start { state_generation, epoch, segments }) => {
+            Intent::Start { state_generation, epoch, segments: segments_from(segments)? }
         }
         Kind::Move(Move { from, epoch, segments }) => {
             Intent::Move { from, epoch, segments: segments_from(segments)? }
@@ -162,8 +162,8 @@ pub fn intent_from(message: Option<wire::Intent>) -> Result<Intent, InvalidMessa
 pub fn intent_to(intent: &Intent) -> wire::Intent {
     use wire::intent::{Kind, Move, Reconnect, Start};
     let kind = match intent {
-        Intent::Start { token_generation, epoch, segments } => Kind::Start(Start {
-            token_generation: *token_generation,
+        Intent::Start { state_generation, epoch, segments } => Kind::Start(Start {
+            state_generation: *state_generation,
             epoch: *epoch,
             segments: segments_to(segments),
         }),
@@ -218,7 +218,7 @@ mod tests {
             Segment { lanes: 4, global_batch: 8, steps: Steps::All(3) },
         ];
         for intent in [
-            Intent::Start { token_generation: Some(0), epoch: 1, segments: segments.clone() },
+            Intent::Start { state_generation: Some(0), epoch: 1, segments: segments.clone() },
             Intent::Move { from: 3, epoch: 0, segments },
             Intent::Reconnect { generation: 1, epoch: 2, step: 3 },
         ] {

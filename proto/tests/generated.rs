@@ -28,6 +28,6 @@ fn generated_code_is_current() {
             std::fs::write(&file, &text).unwrap();
         }
         let known = std::fs::read_to_string(&file).unwrap_or_default();
-        assert!(known == text, "{} is not what the .proto files say", file.display());
+        assert!(known == text, "{} differs from the .proto files", file.display());
     }
 }

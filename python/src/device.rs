@@ -75,7 +75,7 @@ pub(crate) fn lend(
         device.stage(work);
     }
     let companion = batch.slot.companion().take().expect("it was prepared");
-    let mut there = companion.downcast::<DeviceBatch>().expect("nobody else puts something there");
+    let mut there = companion.downcast::<DeviceBatch>().expect("no other type is stored there");
     let Some(address) = there.lend(patience).map_err(failed)? else {
         *batch.slot.companion() = Some(there);
         return Ok(false);

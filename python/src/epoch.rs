@@ -178,8 +178,8 @@ impl Turn {
         while let Some(owner) = state.owner {
             drop(state);
             if owner == this {
-                let message = "this thread takes a batch of this loader already: a signal handler, or what \
-                               makes batches, must not iterate over it";
+                let message = "this thread takes a batch of this loader already: a signal handler, \
+                               or code that makes batches, must not iterate over it";
                 return Err(named(py, "ShardfeedError", message));
             }
             py.detach(|| {

@@ -45,7 +45,7 @@ pub(crate) fn load_error(py: Python<'_>, error: &LoadError) -> PyErr {
         LoadError::Wire(error) => return wire_error(py, error),
         LoadError::Table(_) => return wire_error(py, &error.to_wire()),
         LoadError::NotFound(_) => ("DatasetNotFoundError", None),
-        LoadError::Token(_) => ("TokenError", None),
+        LoadError::State(_) => ("StateError", None),
         LoadError::Device(_) => ("DeviceError", None),
         LoadError::Plan(_)
         | LoadError::Manifest(_)
@@ -67,7 +67,7 @@ fn wire_error(py: Python<'_>, error: &WireError) -> PyErr {
         ErrorKind::Data => "DataError",
         ErrorKind::Feature => "FeatureError",
         ErrorKind::NotFound => "DatasetNotFoundError",
-        ErrorKind::Token => "TokenError",
+        ErrorKind::State => "StateError",
         ErrorKind::Invalid | ErrorKind::Memory => "ConfigError",
         ErrorKind::Identity => "JobIdentityError",
         ErrorKind::Conflict => "ConflictError",

@@ -12,7 +12,7 @@ use shardfeed_embedded::{
     Loader, LoaderOptions, OpenProgress, PrefetchStats, ScanStage, SkippedRecord, What,
 };
 use shardfeed_pipeline::{ColumnKind, Operator, ParseSpec, Reading, RecordSpec};
-use shardfeed_plan::{Corrupt, Mode, Tail, Token};
+use shardfeed_plan::{Corrupt, LoaderState, Mode, Tail};
 use shardfeed_tfrecord::CompressionChoice;
 use shardfeed_tfrecord::example::{DType, DefaultValue, Feature, FeatureSpec};
 
@@ -196,7 +196,7 @@ impl NativeLoader {
 
     /// Reshards the rest of the epoch from `step`; returns the rank and the batch size.
     #[pyo3(signature = (step, world_size, rank))]
-    fn redeal(
+    fn reshard(
         &self,
         py: Python<'_>,
         step: u64,
@@ -204,28 +204,30 @@ impl NativeLoader {
         rank: Option<u64>,
     ) -> PyResult<(u64, u64)> {
         self.watched(py, |loader, progress| {
-            let batch_size = loader.redeal(step, world_size, rank, progress)?;
+            let batch_size = loader.reshard(step, world_size, rank, progress)?;
             Ok((loader.options().rank, batch_size))
         })
     }
 
     /// Returns the state at the cursor, as JSON.
     fn state(&self, py: Python<'_>) -> PyResult<String> {
-        self.with(py, |loader| Ok(loader.token().to_json()))
+        self.with(py, |loader| Ok(loader.state().to_json()))
     }
 
     /// Returns the state after a batch, as JSON.
     fn state_after(&self, py: Python<'_>, batch: &Bound<'_, NativeBatch>) -> PyResult<String> {
         let after = batch.get().after.clone();
-        self.with(py, |loader| Ok(loader.token_at(&after).to_json()))
+        self.with(py, |loader| Ok(loader.state_at(&after).to_json()))
     }
 
     /// Resumes from one state, or from those of all ranks.
-    fn load(&self, py: Python<'_>, tokens: Vec<String>, replay_missing: bool) -> PyResult<()> {
+    fn load(&self, py: Python<'_>, states: Vec<String>, replay_missing: bool) -> PyResult<()> {
         self.watched(py, |loader, progress| {
-            let tokens =
-                tokens.iter().map(|text| Token::from_json(text)).collect::<Result<Vec<_>, _>>()?;
-            loader.load(&tokens, replay_missing, progress)
+            let states = states
+                .iter()
+                .map(|text| LoaderState::from_json(text))
+                .collect::<Result<Vec<_>, _>>()?;
+            loader.load(&states, replay_missing, progress)
         })
     }
 

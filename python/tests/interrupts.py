@@ -31,7 +31,8 @@ def interrupted(files: str, loop: str, env: Mapping[str, str], **options: Any) -
     - `loop`: "for", "progress" (with a bar) or "epochs"; or "next" or "torch" (DataLoader), where
       only trained batches count.
     - `options`: of the loader, and `interrupts`, their number; `threads`, busy ones beside the
-      loop; `by`, "timer" or "thread", the source of signals.
+      loop; `by`, "timer" or "thread", the source of signals; `latest_s`, the latest moment of an
+      interrupt; `completes`, True to end with an uninterrupted rest of the epoch.
     """
     done = subprocess.run(
         [sys.executable, __file__, files, loop, json.dumps(options)], capture_output=True, text=True, timeout=300,
@@ -156,7 +157,8 @@ def _next(each: sf.Loader, batches: Iterable[sf.Batch], arm: Callable[[], None],
 def _main() -> None:
     files, loop = sys.argv[1:3]
     options = json.loads(sys.argv[3])
-    count, by, threads = (options.pop(name, usual) for name, usual in (("interrupts", 200), ("by", "timer"), ("threads", 0)))
+    usual = {"interrupts": 200, "by": "timer", "threads": 0, "latest_s": LATEST_S, "completes": False}
+    count, by, threads, latest_s, completes = (options.pop(name, value) for name, value in usual.items())
     if options.get("output") == "tf":
         # An exception during TensorFlow's startup leaves it unusable, and its first tensor starts
         # it.
@@ -176,7 +178,7 @@ def _main() -> None:
         with sf.Loader(files, features(), resume=state, restart=False, **options) as each:
             # Some are interrupted several times.
             for _ in range(rng.choice([1, 1, 2, 5])):
-                seconds = rng.uniform(1e-6, LATEST_S)
+                seconds = rng.uniform(1e-6, latest_s)
 
                 def arm(seconds: float = seconds) -> None:
                     _came.clear()
@@ -190,6 +192,9 @@ def _main() -> None:
                 count -= 1
                 if loop not in LOOPS:
                     break
+    if completes:
+        with sf.Loader(files, features(), resume=state, restart=False, **options) as each:
+            got += [key(batch) for batch in each]
     print(json.dumps(got))
 
 

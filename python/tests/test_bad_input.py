@@ -156,7 +156,7 @@ def test_new_content_under_an_old_stamp_is_indexed_anew(dataset: Dataset) -> Non
             writer.write(example(2000 + 39 - ordinal))
     os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     assert file.stat().st_size == stat.st_size
-    with pytest.raises(sf.TokenError, match="content"):
+    with pytest.raises(sf.StateError, match="content"):
         loader(dataset, resume=state)
 
 
@@ -271,7 +271,7 @@ def test_numbers_and_flags_of_numpy_are_options_and_states(dataset: Dataset) -> 
     segments = [[np.int64(number) for number in segment] for segment in state["segments"]]
     framework = changed(state, epoch=np.int64(0), generation=np.array(0), segments=segments)
     assert loader(dataset, resume=framework).step == 1
-    with pytest.raises(sf.TokenError, match="not what state_dict.. returned: .* is a ndarray"):
+    with pytest.raises(sf.StateError, match="not a result of state_dict..: .* is a ndarray"):
         loader(dataset, resume=changed(state, epoch=np.zeros(2)))
 
 
@@ -286,7 +286,7 @@ def test_epochs_have_one_bound(dataset: Dataset) -> None:
     assert len(list(each)) == len(each)
     with pytest.raises(sf.ConfigError, match=r"below 2\*\*48, not 281474976710656"):
         next(iter(each))
-    with pytest.raises(sf.TokenError, match=r"below 2\*\*48, not 281474976710656"):
+    with pytest.raises(sf.StateError, match=r"below 2\*\*48, not 281474976710656"):
         loader(dataset, resume=each.state_dict())
 
 
@@ -325,11 +325,11 @@ def changed(state: dict[str, Any], **fields: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("damage", "text"),
     [
-        (lambda s: changed(s, shardfeed_token=2), "format 2.*upgrade shardfeed"),
+        (lambda s: changed(s, shardfeed_state=2), "format 2.*upgrade shardfeed"),
         (lambda s: changed(s, order=9), "order version 9.*upgrade shardfeed"),
         (lambda s: {k: v for k, v in s.items() if k != "segments"}, "missing field `segments`"),
-        (lambda s: {"step": 7}, "no field `shardfeed_token`"),
-        (lambda s: json.dumps(s)[: len(json.dumps(s)) // 2], "not a whole shardfeed token"),
+        (lambda s: {"step": 7}, "no field `shardfeed_state`"),
+        (lambda s: json.dumps(s)[: len(json.dumps(s)) // 2], "not a whole shardfeed state"),
         (lambda s: changed(s, segments=[]), "1 to 16 segments"),
         (lambda s: changed(s, segments=[[1, 4, 3]] * 17), "1 to 16 segments"),
         (lambda s: changed(s, segments=[[1, 4, 10**6]]), "beyond the epoch"),
@@ -342,16 +342,16 @@ def changed(state: dict[str, Any], **fields: Any) -> dict[str, Any]:
         (lambda s: changed(s, epoch=2**48), r"epoch must be at least 0 and below 2\*\*48, not 281474976710656"),
         (lambda s: changed(s, epoch=2**63 + 5), r"epoch must be at least 0 and below 2\*\*48"),
         (lambda s: changed(s, epoch=2**70), r"epoch must be at least 0 and below 2\*\*48"),
-        (lambda s: changed(s, epoch=np.float64(1.5)), "not a whole shardfeed token: .*1.5"),
+        (lambda s: changed(s, epoch=np.float64(1.5)), "not a whole shardfeed state: .*1.5"),
         (lambda s: changed(s, segments=[[1, 4, -1]]), "not a whole"),
         (lambda s: changed(s, job="00"), "64 hex digits"),
         (lambda s: changed(s, job="0" * 64), "another job: job digest"),
         (lambda s: changed(s, job="0" * 64, records="no spec"), "another job: job digest"),
         (
             lambda s: changed(s, checks=s["checks"].replace("drop,deterministic", "drop,dynamic")),
-            'mode="dynamic" and tail="drop", but mode="dynamic" has tail="uneven" only; start anew',
+            'mode="dynamic" and tail="drop", but mode="dynamic" has tail="uneven" only; start over',
         ),
-        (lambda s: object(), "not what state_dict"),
+        (lambda s: object(), "not a result of state_dict"),
         (lambda s: "state.json", r"'state.json' is not a state's JSON; if it is a path"),
     ],
 )
@@ -362,7 +362,7 @@ def test_states_that_are_none(
     next(iter(each))
     state = each.state_dict()
     before = (each.epoch, each.step, each.plan_digest)
-    with pytest.raises((sf.TokenError, sf.ConfigError), match=text):
+    with pytest.raises((sf.StateError, sf.ConfigError), match=text):
         each.load_state_dict(damage(state))
     assert (each.epoch, each.step, each.plan_digest) == before
 
@@ -370,22 +370,22 @@ def test_states_that_are_none(
 @pytest.mark.parametrize(
     ("other", "field"),
     [
-        ({"seed": 8}, "seed is 7 in the token and 8 here"),
-        ({"shuffle": False}, "shuffle is true in the token and false here, window is 16 in the token and 0 here"),
+        ({"seed": 8}, "seed is 7 in the state and 8 here"),
+        ({"shuffle": False}, "shuffle is true in the state and false here, window is 16 in the state and 0 here"),
         ({"shuffle": False, "interleave": 3, "shuffle_window": 1}, "shuffle is true .*, window is 16 .* and 0 here; create"),
-        ({"shuffle_window": 15}, "window is 16 in the token and 15 here"),
-        ({"interleave": 2}, "interleave is 3 in the token and 2 here"),
-        ({"block_length": 2}, "block_length is 1 in the token and 2 here"),
-        ({"tail": "pad"}, "tail is drop in the token and pad here"),
-        ({"features": {"id": FEATURES["id"]}}, "feature `[a-z]+` is .* in the token and absent here"),
-        ({"outputs": ["id"]}, "outputs is absent in the token and id here"),
+        ({"shuffle_window": 15}, "window is 16 in the state and 15 here"),
+        ({"interleave": 2}, "interleave is 3 in the state and 2 here"),
+        ({"block_length": 2}, "block_length is 1 in the state and 2 here"),
+        ({"tail": "pad"}, "tail is drop in the state and pad here"),
+        ({"features": {"id": FEATURES["id"]}}, "feature `[a-z]+` is .* in the state and absent here"),
+        ({"outputs": ["id"]}, "outputs is absent in the state and id here"),
     ],
 )
 def test_a_state_of_another_job_names_the_fields(
     dataset: Dataset, other: dict[str, Any], field: str
 ) -> None:
     state = loader(dataset).state_dict()
-    with pytest.raises(sf.TokenError, match=f"another job: {field}"):
+    with pytest.raises(sf.StateError, match=f"another job: {field}"):
         loader(dataset, resume=state, **other)
 
 
@@ -393,20 +393,20 @@ def test_a_state_of_many_features_holds_their_digest_alone(dataset: Dataset) -> 
     many = {f"{'x' * 60}{number}": sf.VarLenFeature("int64") for number in range(20)}
     state = loader(dataset, features=FEATURES | many).state_dict()
     assert len(json.dumps(state)) < 1024
-    with pytest.raises(sf.TokenError, match="record_spec is #[0-9a-f]{8} in the token and #[0-9a-f]{8} here"):
+    with pytest.raises(sf.StateError, match="record_spec is #[0-9a-f]{8} in the state and #[0-9a-f]{8} here"):
         loader(dataset, resume=state)
 
 
 def test_a_state_of_another_dataset(dataset: Dataset, tmp_path: Path) -> None:
     state = loader(dataset).state_dict()
     other = make_dataset(tmp_path / "other", [13, 0, 40, 7, 21, 1, 30, 17])
-    with pytest.raises(sf.TokenError, match="another job: content"):
+    with pytest.raises(sf.StateError, match="another job: content"):
         loader(other, resume=state)
 
 
 def test_lanes_of_a_state_that_do_not_divide(dataset: Dataset) -> None:
     state = loader(dataset, world_size=4, rank=0).state_dict()
-    with pytest.raises((sf.ConfigError, sf.TokenError), match="lanes=4 does not divide") as caught:
+    with pytest.raises((sf.ConfigError, sf.StateError), match="lanes=4 does not divide") as caught:
         loader(dataset, world_size=3, rank=0, batch_size=5, resume=state)
     assert "batch_size=4 or 8" in str(caught.value)
 

@@ -123,7 +123,7 @@ def test_a_coordinator_that_is_down_at_the_start_is_waited_for(
     late.coordinator.arguments[late.coordinator.arguments.index("--listen") + 1] = address
     with spawned(tmp_path / "log", dataset, {"coordinator": address, "job": "late"}) as each:
         each.begin("open")
-        until(lambda: "does not answer" in each.said(), "the trainer says what it waits for")
+        until(lambda: "does not answer" in each.said(), "the trainer reports that it waits")
         assert address in each.said()
         with late:
             each.answer()
@@ -144,7 +144,7 @@ def test_a_worker_waits_for_a_coordinator_that_is_down_and_serves_when_it_comes(
     try:
         with spawned(tmp_path / "log", dataset, where) as each:
             each.begin("open")
-            until(lambda: "does not answer" in each.said(), "the trainer says what it waits for")
+            until(lambda: "does not answer" in each.said(), "the trainer reports that it waits")
             assert "does not answer" in worker.log.read_text()
             with late:
                 each.answer()
@@ -209,7 +209,7 @@ def test_a_coordinator_that_is_killed_delays_no_batch_and_comes_back_knowing_eve
         assert known() == before
         assert all(at >= (0, 5) for at in cursors(running, where["job"]).values())
         stand = {rank: (2, 3) for rank in range(2)}
-        until(lambda: cursors(running, where["job"]) == stand, "the cursors are told again")
+        until(lambda: cursors(running, where["job"]) == stand, "the cursors are reported again")
         for rank, each in enumerate(ranks):
             got[rank] += take(each, 5)
             assert got[rank] == expected[rank][:40] and each.generation == 0
@@ -231,7 +231,7 @@ def test_coordinator_and_worker_killed_at_once_leave_the_trainer_to_itself(
         worker.start()
         got += take(each, 45)
         assert got == expected[:90] and each.generation == 0
-        until(lambda: cursors(running, where["job"]) == {0: (2, 26)}, "the cursor is told")
+        until(lambda: cursors(running, where["job"]) == {0: (2, 26)}, "the cursor is reported")
 
 
 def test_a_killed_worker_is_replaced_at_the_exact_batch_and_back_with_the_next_epoch(
@@ -457,7 +457,7 @@ def test_the_socket_of_another_program_is_an_error_or_replaced(
         server.close()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change its user")
 def test_somebody_elses_process_at_the_workers_path_is_not_believed(
     running: Cluster, dataset: Dataset, tmp_path: Path
 ) -> None:
@@ -480,7 +480,7 @@ def test_somebody_elses_process_at_the_workers_path_is_not_believed(
         process.communicate()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change its user")
 def test_a_user_whom_the_worker_does_not_serve_is_told_so(
     running: Cluster, dataset: Dataset, where: dict[str, Any], worker: Server
 ) -> None:
@@ -627,7 +627,7 @@ def test_the_memory_of_a_killed_trainer_is_free_again(
         until(lambda: memory(worker.pid, "RssShmem") - base > 5 * MIB, "the slots are there")
         each.kill()
     until(lambda: memory(worker.pid, "RssShmem") - base < 2 * MIB, "the slots are free")
-    until(lambda: served(running, where["job"])[0]["state"] != "served", "nobody is served")
+    until(lambda: served(running, where["job"])[0]["state"] != "served", "no rank is served")
 
 
 def test_one_worker_serves_several_jobs_and_ranks(dataset: Dataset, where: dict[str, Any]) -> None:
@@ -777,7 +777,7 @@ def test_a_full_disk_under_the_coordinator_is_said_and_loses_nothing(
             assert written(full, "before") >= (0, 5)
             names = {job["name"] for job in ask(full, "job", "list", "--all")["jobs"]}
             assert {"before", *(f"job-{n}" for n in range(acknowledged))} <= names
-            until(lambda: cursors(full, "before") == {0: (1, 13)}, "the cursor is told again")
+            until(lambda: cursors(full, "before") == {0: (1, 13)}, "the cursor is reported again")
             got += take(each, 20)
             assert got == whole[:65] and each.generation == 0
             with loader(dataset, **where, job="after") as after:

@@ -76,7 +76,7 @@ def test_a_validation_loop_goes_on_without_a_coordinator(
             assert take(each, 2) == whole[rank][:2]
             assert each.generation == 4
         stand = {0: (0, 2), 1: (0, 2)}
-        until(lambda: cursors(running, where["job"]) == stand, "both ranks stand in one generation")
+        until(lambda: cursors(running, where["job"]) == stand, "both ranks are in one generation")
         known = [(0, None), (1, 0), (2, 1), (3, 2), (4, 3)]
         assert generations(running, where["job"]) == known
         for rank, each in enumerate(ranks):
@@ -114,7 +114,7 @@ def test_a_move_that_cannot_be_confirmed_is_told(
                         return raised
                     return None
 
-                raised = until(refused, "the rank is told")
+                raised = until(refused, "the rank is notified")
                 assert raised is not None and raised.kind == "SupersededError", raised
                 assert "while no coordinator answered" in raised.message, raised
         finally:

@@ -362,7 +362,7 @@ def test_ranks_that_go_back_one_after_the_other_supersede_nobody(
                 each.set_epoch(0)
                 assert [ids(batch) for batch in each] == expected[rank]
                 # The coordinator has enough time for a decision between the ranks.
-                until(lambda: cursors(running, where["job"]).get(rank) == (1, 0), "is told")  # noqa: B023
+                until(lambda: cursors(running, where["job"]).get(rank) == (1, 0), "is reported")  # noqa: B023
         assert ranks[0].generation == ranks[1].generation == 2
 
 
@@ -477,7 +477,7 @@ def test_uneven_states_speak_for_their_ranks(dataset: Dataset, where: dict[str, 
     again = where | {"run": "second"}
     two = uneven | {"batch_size": 6, "world_size": 2}
     for few in (states[:1], states[:2]):
-        with pytest.raises(sf.TokenError):
+        with pytest.raises(sf.StateError):
             loader(dataset, **again, **two, rank=0, resume=few)
     rest: list[int] = []
     with ExitStack() as stack:

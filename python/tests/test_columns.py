@@ -268,7 +268,7 @@ def test_defaults_that_are_no_number(tmp_path: Path) -> None:
     assert np.isnan(batch["nan"]).all() and batch["odd"].tolist() == [odd, odd]
     assert batch["seq"].tolist() == [[-np.inf, -np.inf], [1.0, 2.0]]
     other = features | {"nan": sf.FixedLenFeature((), "float32", default_value=float("inf"))}
-    with pytest.raises(sf.TokenError, match=r"feature `nan` is .* default \[NaN\] in the token and .* default \[inf\] here"):
+    with pytest.raises(sf.StateError, match=r"feature `nan` is .* default \[NaN\] in the state and .* default \[inf\] here"):
         sf.Loader(path, other, batch_size=2, shuffle=False, resume=loader.state_dict())
 
 

@@ -332,7 +332,7 @@ except sf.DeviceError as error:
 del batch
 state = feed.state_dict()
 feed.close()
-# Where another process goes on.
+# Where another process continues.
 rest = loader(resume=state)
 assert sum(1 for _ in rest) == 32 - delivered
 """,

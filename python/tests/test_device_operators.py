@@ -76,7 +76,7 @@ for ours, theirs in zip(there, here, strict=True):
     steps += 1
 assert steps == len(here) == 18
 stats = there.stats()
-assert stats["device_bytes"] <= stats["device_batches"] * (4 * 105 + 4 * 8 + 4 + 2 * 256), "what crosses is uint8"
+assert stats["device_bytes"] <= stats["device_batches"] * (4 * 105 + 4 * 8 + 4 + 2 * 256), "the copied bytes are uint8"
 del ours, theirs, array
 there.close(), here.close()
 stream.close()
@@ -96,7 +96,7 @@ here, there = images("here", *chain[:-1]), images("there", device_operators=chai
 for ours, theirs in zip(there, here, strict=True):
     found = dc.on_host(ours["image"], stream)
     assert ours["image"].dtype == "bfloat16" and found.dtype == np.uint16
-    # To the nearest, ties to even, written anew.
+    # To the nearest, ties to even, as a second implementation.
     wide = theirs["image"].view(np.uint32).astype(np.uint64)
     assert np.array_equal(found, (wide + 0x7FFF + (wide >> 16 & 1)) >> 16)
     assert not hasattr(ours["image"], "__cuda_array_interface__")

@@ -311,7 +311,7 @@ def test_a_state_of_another_cluster_is_refused(
         next(iter(each))
         state = each.state_dict()
         foreign = state | {"cluster": "somewhere-else"}
-        with pytest.raises(sf.TokenError, match="cluster somewhere-else"):
+        with pytest.raises(sf.StateError, match="cluster somewhere-else"):
             each.load_state_dict(foreign)
 
 

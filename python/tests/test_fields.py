@@ -212,7 +212,7 @@ def test_what_commands_say_of_jobs(tmp_path: Path) -> None:
                 for _ in each:
                     pass
             next(iter(each))
-            until(lambda: "account" in asked("why", "train")["ranks"][0], "the worker tells of its rank")
+            until(lambda: "account" in asked("why", "train")["ranks"][0], "the worker reports its rank")
             for command in ("job list", "dataset list", "worker list", "status", "cluster status", "wait leader"):
                 asked(command)
             asked("dataset show", "digits")
@@ -262,7 +262,7 @@ def contexts(asked: Asked, folder: Path) -> None:
 
 def test_the_kinds_of_events_are_those_of_the_code() -> None:
     code = (ROOT / "coordinator/scheduler/src/event.rs").read_text()
-    kinds = set(re.findall(r'Happening::\w+ \{ \.\. \} => "(\w+)"', code))
+    kinds = set(re.findall(r'EventKind::\w+ \{ \.\. \} => "(\w+)"', code))
     assert kinds and set(kinds_of_events()) == kinds
 
 
@@ -293,7 +293,7 @@ def test_what_commands_say_of_tokens_and_of_the_audit(tmp_path: Path) -> None:
         alone = Asked()
         alone("cluster snapshot restore", saved, "--data-dir", tmp_path / "restored")
         entries = until(
-            lambda: [each for each in asked("audit")["entries"] if each["outcome"] == "DENIED"], "what was denied is written"
+            lambda: [each for each in asked("audit")["entries"] if each["outcome"] == "DENIED"], "the denied call is written"
         )
         assert [(each["principal"], each["method"]) for each in entries] == [(f"worker:node-1 (token {joined['id']})", "SaveSnapshot")]
         # The files have the same fields, except the node, which owns them.

@@ -108,7 +108,7 @@ def test_a_cancelled_job_ends_and_goes_on_from_a_state_after_it_is_resumed(
         unsure = told(running, "job", "cancel", each.job)
         assert unsure.returncode == 2 and "--yes" in unsure.stderr, unsure
         ask(running, "job", "cancel", each.job, "--yes", "--reason", "wrong data")
-        until(reading.ends, "the trainer is told")
+        until(reading.ends, "the trainer is notified")
         reading.join(60)
         assert isinstance(reading.error, sf.JobCancelledError), reading.error
         assert "wrong data" in str(reading.error) and "cli:" in str(reading.error)
@@ -126,8 +126,8 @@ def test_a_cancelled_job_ends_and_goes_on_from_a_state_after_it_is_resumed(
 
 
 def test_a_job_that_is_not_there_is_not_found(running: Cluster) -> None:
-    missing = told(running, "job", "pause", "nobody")
-    assert missing.returncode == 3 and "there is no job `nobody`" in missing.stderr
+    missing = told(running, "job", "pause", "no-such-job")
+    assert missing.returncode == 3 and "there is no job `no-such-job`" in missing.stderr
 
 
 def test_events_and_history_tell_of_a_worker_that_was_killed(tmp_path: Path, many: Dataset) -> None:

@@ -62,7 +62,7 @@ def batches():
 source, kept, rest = batches(), [], b""
 
 def line(waits):
-    # The next one: b"" if nobody waits for it and there is none, None when there is none any more.
+    # The next one: b"" if there is none and it is not waited for, None when there is none any more.
     global rest
     while b"\\n" not in rest:
         if not waits and not select.select([0], [], [], 0)[0]:

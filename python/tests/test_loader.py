@@ -258,11 +258,11 @@ def test_uneven_ranks_resume_at_another_world_size(dataset: Dataset, missing: bo
         for _, batch in zip(range(steps), each, strict=False):
             seen[rank] += ids(batch)
     states = [each.state_dict() for each in ranks]
-    with pytest.raises(sf.TokenError, match="speaks for one rank"):
+    with pytest.raises(sf.StateError, match="speaks for one rank"):
         loader(dataset, world_size=3, rank=0, resume=states[0], **options)
     if missing:
         states.pop(2)
-        with pytest.raises(sf.TokenError, match=r"no token of rank \[2\] of 4"):
+        with pytest.raises(sf.StateError, match=r"no state of rank \[2\] of 4"):
             loader(dataset, world_size=3, rank=0, lanes=3, resume=states, **options)
     after: list[int] = []
     for rank in range(3):
@@ -302,12 +302,12 @@ def test_uneven_states_that_do_not_belong_together(dataset: Dataset) -> None:
         return each.state_dict()
 
     mixed = [rank(0, 3, batch_size=4), rank(1, 3, batch_size=8)]
-    with pytest.raises(sf.TokenError, match="a global batch of 16, another one lanes=2 and a global batch of 8"):
+    with pytest.raises(sf.StateError, match="a global batch of 16, another one lanes=2 and a global batch of 8"):
         loader(dataset, tail="uneven", resume=mixed)
     finished = rank(0, 1000)
     assert finished["epoch"] == 1
     each = loader(dataset, tail="uneven")
-    with pytest.raises(sf.TokenError, match="may have left some of the epoch before"):
+    with pytest.raises(sf.StateError, match="may have left some of the epoch before"):
         each.load_state_dict([finished], missing="replay")
 
 
@@ -394,7 +394,7 @@ def test_prefetch_threads_and_budget_change_nothing(dataset: Dataset) -> None:
         assert run(dataset, 1, epochs=2, **options) == expected
 
 
-def test_reading_by_place_gives_the_same_batches(tmp_path: Path, way: str) -> None:
+def test_reading_by_offset_gives_the_same_batches(tmp_path: Path, way: str) -> None:
     dataset = make_dataset(tmp_path / "data", [300, 500, 200, 9])
     options: dict[str, Any] = {"shuffle_window": 5000, "interleave": 2, "batch_size": 16}
     expected = run(dataset, 1, epochs=2, **options)
@@ -647,7 +647,7 @@ def test_a_loop_that_goes_on_where_one_was_left_says_so_once(dataset: Dataset, r
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         next(iter(each))
-    with pytest.warns(UserWarning, match=r"goes on at step 1 of epoch 0.*restart=True.*restart=False"):
+    with pytest.warns(UserWarning, match=r"continues at step 1 of epoch 0.*restart=True.*restart=False"):
         next(iter(each))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -679,7 +679,7 @@ def test_a_closed_loader_answers(dataset: Dataset, relaunch: Callable[[], None])
     assert each.stats()["batches"] == 3 and each.why()["sentence"] and each.skipped == []
     assert each.records == 130 and len(each.shards) == 8 and each.plan_digest and each.job
     each.close()
-    for call in (lambda: next(batches), lambda: next(iter(each)), lambda: each.set_epoch(1), lambda: each.redeal(0, 1),
+    for call in (lambda: next(batches), lambda: next(iter(each)), lambda: each.set_epoch(1), lambda: each.reshard(0, 1),
                  lambda: each.load_state_dict(open_state)):  # fmt: skip
         with pytest.raises(sf.ShardfeedError, match="the loader was closed"):
             call()

@@ -118,7 +118,7 @@ def test_a_state_goes_on_with_the_same_bits(file: str, tmp_path: Path) -> None:
     assert begun + [batch["embedding"].tobytes() for batch in second] == whole
     # Its content is.
     other, _ = write(tmp_path, seed=1)
-    with pytest.raises(sf.TokenError, match=r"operators\[0\] is embedding = lookup.*digest=.* in the token and .* here"):
+    with pytest.raises(sf.StateError, match=r"operators\[0\] is embedding = lookup.*digest=.* in the state and .* here"):
         load(file, op.lookup("id", other, "embedding"), resume=state)
 
 

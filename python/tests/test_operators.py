@@ -53,7 +53,7 @@ def test_a_state_goes_on_with_the_same_bits(tmp_path: Path) -> None:
     second = boards.loader(files, batch_size=100, resume=first.state_dict())
     assert begun + [batch["planes"].tobytes() for batch in second] == whole
     other = [*boards.OPERATORS[:-1], op.compute("target", "score", "float64")]
-    with pytest.raises(sf.TokenError, match="record_spec"):
+    with pytest.raises(sf.StateError, match="record_spec"):
         sf.Loader(
             files,
             boards.FEATURES,

@@ -32,7 +32,7 @@ def rows(text: str, header: str) -> list[list[str]]:
 
 
 TOLD = "| limit | it says | it is so when | change, the first that fits |"
-KNOBS = "| knob | where | if nobody says | more of it | costs |"
+KNOBS = "| knob | where | default | more of it | costs |"
 
 
 def test_every_limit_has_its_row_with_the_words_of_why() -> None:
@@ -113,7 +113,7 @@ def test_the_table_of_roles_is_the_one_that_is_asked() -> None:
     assert set(re.findall(r"`(\w+)`", sentence)) == among_nodes
     found = {call.strip("`"): (frozenset(roles.split(", ")), reach) for call, roles, reach in rows(text, ROLES)}
     # For any role: the join token is verified, not its bearer.
-    assert found.pop("ExchangeAccess") == (frozenset({"whoever shows a join token"}), "allowed")
+    assert found.pop("ExchangeAccess") == (frozenset({"any bearer of a join token"}), "allowed")
     exchanged, _ = asked.pop("ExchangeAccess")
     assert exchanged == groups["ALL"]
     assert found == {call: told for call, told in asked.items() if call not in among_nodes}

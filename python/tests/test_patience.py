@@ -78,7 +78,7 @@ def test_a_rank_that_reads_record_by_record_is_told_of_by_log_why_and_metric(sma
     def is_told(job: str, by_place: bool) -> bool:
         with urllib.request.urlopen(f"http://{http[1]}/metrics", timeout=10) as answer:
             text = answer.read().decode()
-        return f'\nshardfeed_trainer_reading_by_place{{job="{job}",rank="0"}} {int(by_place)}\n' in text
+        return f'\nshardfeed_trainer_reading_by_offset{{job="{job}",rank="0"}} {int(by_place)}\n' in text
 
     def warned() -> list[str]:
         return [line for line in worker.log.read_text().splitlines() if "records are read one by one" in line]

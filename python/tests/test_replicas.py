@@ -84,7 +84,7 @@ def test_what_replicas_in_a_cluster_cannot_have(running: Cluster, dataset: Datas
     where |= {"rank": 0, "world_size": 1, "replica": (1, 2)}
     with pytest.raises(sf.ConfigError, match='with mode="dynamic" .* replicas would get different batches'):
         loader(dataset, mode="dynamic", **where)
-    with pytest.raises(sf.ConfigError, match='resume="latest" is where the cluster knows a job to stand'):
+    with pytest.raises(sf.ConfigError, match='resume="latest" is the position of a job that the cluster knows'):
         loader(dataset, resume="latest", **where)
     assert ask(running, "job", "list")["jobs"] == []
     with loader(dataset, **where) as each:

@@ -109,7 +109,7 @@ def test_who_proves_nothing_is_denied(
 ) -> None:
     (tmp_path / "ca.crt").write_bytes((running.pki / "ca.crt").read_bytes())
     monkeypatch.setenv("SHARDFEED_TLS", str(tmp_path))
-    with pytest.raises(sf.DeniedError, match="asks who calls") as caught:
+    with pytest.raises(sf.DeniedError, match="authenticates callers") as caught:
         everything(dataset, **where)
     assert isinstance(caught.value, PermissionError)
     monkeypatch.setenv("SHARDFEED_TLS", str(running.pki / "admin"))

@@ -219,4 +219,4 @@ def test_a_cache_without_locks_is_used_and_a_warning_says_what_that_costs(
     (message,) = said().splitlines()
     assert "cannot lock the index cache" in message and os.strerror(error) in message
     assert "start together each read the files as a whole" in message and "SHARDFEED_CACHE_DIR" in message
-    assert said() == "", "what the first one found is kept"
+    assert said() == "", "the results of the first one are kept"

@@ -55,8 +55,8 @@ def test_one_screen_shows_a_job_its_shards_ranks_workers_and_events(
 
 
 def test_a_job_that_is_not_there_is_not_found(running: Cluster) -> None:
-    missing = once(running, "--job", "nobody")
-    assert missing.returncode == 3 and "there is no job `nobody`" in missing.stderr, missing
+    missing = once(running, "--job", "no-such-job")
+    assert missing.returncode == 3 and "there is no job `no-such-job`" in missing.stderr, missing
 
 
 def test_without_a_terminal_it_says_what_to_do(running: Cluster) -> None:

@@ -181,7 +181,7 @@ def test_more_batches_ahead_may_also_be_held(tmp_path: Path) -> None:
 
         why = hold(2, 5000, lambda each: each.why()["limit"] == "held_batches")
         assert why["limit"] == "held_batches", why
-        assert why["change"] == "keep fewer batches, or raise prefetch=, which raises what may be held"
+        assert why["change"] == "keep fewer batches, or raise prefetch=, which raises the number that may be held"
 
         copied: list[int] = []
 

@@ -124,7 +124,7 @@ def test_a_store_that_stops_answering_is_named_while_the_trainer_waits(
                 proxy.choose = lambda _: None
                 until(lambda: taking.taken >= 20, "batches flow again")
                 # The ended wait is no longer reported.
-                until(lambda: each.stats()["account"]["recent"]["batches"] > 0, "batches are told")
+                until(lambda: each.stats()["account"]["recent"]["batches"] > 0, "batches are reported")
             # The cost of the store is reported with the account, to the trainer and to the
             # coordinator.
             stats = each.stats()
@@ -135,7 +135,7 @@ def test_a_store_that_stops_answering_is_named_while_the_trainer_waits(
                 spent = serving[0]["account"]["since_start"] if serving else {}
                 return spent if spent.get("store_bytes", 0) == stats["store_bytes"] else None
 
-            spent = until(served, "the coordinator knows what the store cost")
+            spent = until(served, "the coordinator knows the store's cost")
             assert spent["store_requests"] >= stats["store_requests"] > 0 and spent["store_retries"] > 0
             table = command("worker", "show", "worker-0", "--coordinator", running.address)
             assert "requests (" in table.stdout and " again), " in table.stdout, table
@@ -225,7 +225,7 @@ def test_a_coordinator_that_does_not_answer_limits_a_dynamic_job(
 
             why = until(stuck, "the coordinator is waited for")
             assert why["wait_percent"] > 50 and "cluster status" in why["change"], why
-            assert 'mode="deterministic" asks nobody' in why["change"]
+            assert 'mode="deterministic" needs no coordinator' in why["change"]
         before = taking.taken
         until(lambda: taking.taken > before + 50, "batches flow again")
 

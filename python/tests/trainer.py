@@ -186,7 +186,7 @@ def _main() -> None:
         "state": lambda: made[0].state_dict(),
         "load": lambda state: made[0].load_state_dict(state),
         "generation": lambda: made[0].generation,
-        "redeal": lambda step, world_size, rank: made[0].redeal(step, world_size, rank),
+        "reshard": lambda step, world_size, rank: made[0].reshard(step, world_size, rank),
         "step": lambda: made[0].step,
         "set_epoch": lambda epoch: made[0].set_epoch(epoch),
         "stats": lambda: made[0].stats(),

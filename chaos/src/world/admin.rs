@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
-use shardfeed_plan::Token;
+use shardfeed_plan::LoaderState;
 use shardfeed_proto::common::v1::RecordSpec;
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::{ErrorKind, WireError, identity_to, record_spec_digest};
@@ -233,17 +233,17 @@ pub async fn look(
                 look_at_skips(job, &cluster, (&dice, &oracle)).await;
             }
             let name = job.name.clone();
-            let call: Call<wire::LatestTokenResponse> = Rc::new(move |mut clients, context| {
-                let request = wire::LatestTokenRequest { context, job: name.clone() };
-                Box::pin(async move { clients.worker.latest_token(request).await })
+            let call: Call<wire::LatestStateResponse> = Rc::new(move |mut clients, context| {
+                let request = wire::LatestStateRequest { context, job: name.clone() };
+                Box::pin(async move { clients.worker.latest_state(request).await })
             });
             let before = oracle.reads_latest(&job.name);
             let Ok(answer) = cluster.once(&cluster.id(), &call).await else { continue };
-            match answer.token.map(|token| Token::from_json(&token)) {
-                Some(Ok(token)) => oracle.latest(&job.name, &token, before),
-                Some(Err(error)) => breaches.note("I15", format!("no token: {error}")),
+            match answer.state.map(|state| LoaderState::from_json(&state)) {
+                Some(Ok(state)) => oracle.latest(&job.name, &state, before),
+                Some(Err(error)) => breaches.note("I15", format!("no state: {error}")),
                 None => breaches.check(before.is_none(), "I15", || {
-                    format!("{} has no latest token any more", job.name)
+                    format!("{} has no latest state any more", job.name)
                 }),
             }
         }

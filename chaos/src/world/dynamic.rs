@@ -6,9 +6,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use shardfeed_plan::Cursor;
-use shardfeed_plan::dynamic::Piece;
+use shardfeed_plan::dynamic::GroupRange;
 use shardfeed_proto::coordinator::v1::{
-    Lease, RankProgress, TakeGroupsRequest, TakeGroupsResponse,
+    ClaimGroupsRequest, ClaimGroupsResponse, Lease, RankProgress,
 };
 use shardfeed_proto::{ErrorKind, WireError};
 use tokio::task::JoinHandle;
@@ -31,9 +31,9 @@ const PATIENCE: Duration = Duration::from_millis(800);
 
 /// Pending request.
 struct Asking {
-    request: TakeGroupsRequest,
+    request: ClaimGroupsRequest,
     sure: Option<Sure>,
-    answer: JoinHandle<Result<TakeGroupsResponse, WireError>>,
+    answer: JoinHandle<Result<ClaimGroupsResponse, WireError>>,
 }
 
 impl Drop for Asking {
@@ -46,7 +46,7 @@ impl Drop for Asking {
 struct Feed {
     fencing: u64,
     share: Share,
-    begun: VecDeque<(u64, Vec<Piece>)>,
+    begun: VecDeque<(u64, Vec<GroupRange>)>,
     asking: Option<Asking>,
 }
 
@@ -119,7 +119,7 @@ impl Rank {
         host: &WorkerHost,
         (cursor, fencing, seat): (&mut Cursor, u64, &mut Seat),
         step: u64,
-        pieces: &[Piece],
+        pieces: &[GroupRange],
     ) -> Result<(), WireError> {
         let job = &self.run.job;
         let groups = job.groups(cursor.epoch());
@@ -132,7 +132,7 @@ impl Rank {
         let lease = (job.name.clone(), cursor.generation(), self.rank, fencing);
         host.oracle.lists.delivered(&lease, (cursor.epoch(), step), samples);
         host.breaches.check(step == cursor.step(), "I4", || {
-            format!("{lease:?} delivers step {step}, but stands at {}", cursor.step())
+            format!("{lease:?} delivers step {step}, but is at {}", cursor.step())
         });
         cursor.advance(u64::MAX);
         Ok(())
@@ -145,13 +145,13 @@ impl Rank {
     }
 
     fn stands(&self, cursor: &Cursor) {
-        self.run.stands.borrow_mut()[self.rank as usize] = Some(cursor.token());
+        self.run.stands.borrow_mut()[self.rank as usize] = Some(cursor.state());
     }
 
     /// Ranks enter an epoch together, so that common states exist.
     fn may_enter(&self, cursor: &Cursor) -> bool {
         let stands = self.run.stands.borrow();
-        stands.iter().flatten().all(|token| token.epoch >= cursor.epoch())
+        stands.iter().flatten().all(|state| state.epoch >= cursor.epoch())
     }
 
     async fn ask(
@@ -217,11 +217,11 @@ impl Rank {
             account: None,
         };
         host.oracle.tells(&[told]);
-        let request = TakeGroupsRequest { session, lease, epoch, step, ..due };
+        let request = ClaimGroupsRequest { session, lease, epoch, step, ..due };
         let (sent, sure) = (request.clone(), host.oracle.holds.sends(&self.run.job.name));
-        let call: Call<TakeGroupsResponse> = Rc::new(move |mut clients, context| {
-            let request = TakeGroupsRequest { context, ..sent.clone() };
-            Box::pin(async move { clients.worker.take_groups(request).await })
+        let call: Call<ClaimGroupsResponse> = Rc::new(move |mut clients, context| {
+            let request = ClaimGroupsRequest { context, ..sent.clone() };
+            Box::pin(async move { clients.worker.claim_groups(request).await })
         });
         let cluster = Rc::clone(&seat.session.cluster);
         let answer =

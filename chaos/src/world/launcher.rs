@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use shardfeed_plan::Token;
+use shardfeed_plan::LoaderState;
 
 use crate::dice::Dice;
 use crate::trace::Trace;
@@ -27,7 +27,7 @@ pub struct Launcher {
     trace: Trace,
     run: Option<Started>,
     /// Last states that all ranks saved.
-    saved: Vec<Vec<Token>>,
+    saved: Vec<Vec<LoaderState>>,
     runs: u64,
     begin_at_ms: u64,
     last_size: u64,
@@ -151,11 +151,11 @@ impl Launcher {
         } else {
             1 + self.dice.pick(0..saved.min(4) as u64)
         };
-        let tokens = saved.checked_sub(back as usize).and_then(|at| self.saved.get(at));
-        let tokens = tokens.cloned().unwrap_or_default();
+        let states = saved.checked_sub(back as usize).and_then(|at| self.saved.get(at));
+        let states = states.cloned().unwrap_or_default();
         self.runs += 1;
-        self.resumes += u64::from(!tokens.is_empty());
-        self.resized += u64::from(!tokens.is_empty() && self.last_size != world_size);
+        self.resumes += u64::from(!states.is_empty());
+        self.resized += u64::from(!states.is_empty() && self.last_size != world_size);
         self.last_size = world_size;
         let run = Rc::new(Run {
             name: format!("run-{}", self.runs),
@@ -172,10 +172,10 @@ impl Launcher {
             corrupt_budget: self.corrupt_budget,
             is_over_budget: Cell::new(false),
             stands: RefCell::new(vec![None; world_size as usize]),
-            tokens,
+            states,
         });
-        let place = |token: &Token| (token.generation, token.epoch, token.step());
-        let at: Vec<_> = run.tokens.iter().map(place).collect();
+        let place = |state: &LoaderState| (state.generation, state.epoch, state.step());
+        let at: Vec<_> = run.states.iter().map(place).collect();
         let job = &self.job.name;
         self.trace.tell(format!("{job} {} starts on {world_size} ranks from {at:?}", run.name));
         let mut places = vec![];

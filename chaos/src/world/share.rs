@@ -1,7 +1,7 @@
 //! Part of an epoch that was granted to a rank of a dynamic job, as known to its worker. Pure.
 
-use shardfeed_plan::dynamic::{Piece, RankList};
-use shardfeed_proto::coordinator::v1::{TakeGroupsRequest, TakeGroupsResponse};
+use shardfeed_plan::dynamic::{GroupRange, RankList};
+use shardfeed_proto::coordinator::v1::{ClaimGroupsRequest, ClaimGroupsResponse};
 
 /// One rank's part of one epoch under one lease.
 #[derive(Debug)]
@@ -48,20 +48,20 @@ impl Share {
     /// Returns the next request, if one is due, with the fields that follow from the list.
     /// - `ahead`: samples to keep granted and not begun. `is_asked`: an update is waiting.
     /// - `next`: step that is delivered next; its batch must lie before the horizon.
-    pub fn due(&self, ahead: u64, is_asked: bool, next: u64) -> Option<TakeGroupsRequest> {
+    pub fn due(&self, ahead: u64, is_asked: bool, next: u64) -> Option<ClaimGroupsRequest> {
         let started = self.started.unwrap_or(0);
         let is_short = self.list.samples() < started + ahead && !self.ended;
         let is_shut = self.list.positions_of(next).is_some_and(|batch| batch.end > self.horizon);
         let is_told = self.release.is_some() || (self.is_told && !self.is_complete());
         let is_urgent = is_asked || is_told || is_shut;
-        (is_short || is_urgent).then(|| TakeGroupsRequest {
+        (is_short || is_urgent).then(|| ClaimGroupsRequest {
             started,
             known: self.list.pieces().len() as u64,
             wants: if is_short { ahead } else { 0 },
             ahead: 3 * self.batch_size,
             released: self.release,
             wait_ms: if is_urgent { 0 } else { 300 },
-            ..TakeGroupsRequest::default()
+            ..ClaimGroupsRequest::default()
         })
     }
 
@@ -74,8 +74,8 @@ impl Share {
     /// # Errors  Batches that were begun are no longer in the list.
     pub fn answer(
         &mut self,
-        asked: &TakeGroupsRequest,
-        told: &TakeGroupsResponse,
+        asked: &ClaimGroupsRequest,
+        told: &ClaimGroupsResponse,
     ) -> Result<(), Lapsed> {
         if self.release == asked.released {
             self.release = None;
@@ -90,7 +90,7 @@ impl Share {
         if told.first == self.list.pieces().len() as u64 {
             for piece in &told.pieces {
                 let (group, from, to) = (piece.group, piece.from, piece.to);
-                self.list.append(Piece { group, from, to });
+                self.list.append(GroupRange { group, from, to });
             }
         }
         told.closed.iter().for_each(|end| self.list.close_at(*end));
@@ -117,7 +117,7 @@ impl Share {
     }
 
     /// Begins the next batch, if it was granted. Returns its step and its group ranges.
-    pub fn begin(&mut self) -> Option<(u64, Vec<Piece>)> {
+    pub fn begin(&mut self) -> Option<(u64, Vec<GroupRange>)> {
         let started = self.started?;
         let positions = self.list.positions_of(self.step)?;
         let begun = (self.step, self.list.pieces_in(positions.clone()).collect());

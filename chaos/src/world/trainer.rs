@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use shardfeed_plan::{
-    Cursor, EpochPlan, Intent, PlanError, Sample, SkipCount, Start, Tail, Token, TokenError,
+    Cursor, EpochPlan, Intent, LoaderState, PlanError, Sample, SkipCount, Start, StateError, Tail,
 };
 use shardfeed_proto::{ErrorKind, WireError, segments_from};
 use tokio::time::sleep;
@@ -42,9 +42,9 @@ pub struct Run {
     /// Number of ranks.
     pub world_size: u64,
     /// States to start from: one for all ranks, or one of each rank.
-    pub tokens: Vec<Token>,
+    pub states: Vec<LoaderState>,
     /// Current state of each rank of a dynamic job.
-    pub stands: RefCell<Vec<Option<Token>>>,
+    pub stands: RefCell<Vec<Option<LoaderState>>>,
     /// Steps that each rank consumed in this run.
     pub consumed: RefCell<Vec<u64>>,
     /// True if ranks are to end cleanly.
@@ -54,9 +54,9 @@ pub struct Run {
     /// Reason why it cannot continue.
     pub failed: RefCell<Option<String>>,
     /// States that some ranks saved, by steps of the run.
-    pub saving: RefCell<BTreeMap<u64, BTreeMap<u64, Token>>>,
+    pub saving: RefCell<BTreeMap<u64, BTreeMap<u64, LoaderState>>>,
     /// States that all ranks saved.
-    pub saved: RefCell<Vec<Vec<Token>>>,
+    pub saved: RefCell<Vec<Vec<LoaderState>>>,
     /// Number of ranks that have a generation.
     pub started: Cell<u64>,
     /// Epochs that the slowest rank finished in this run.
@@ -71,9 +71,9 @@ impl Run {
     /// Returns the start of the generation of a dynamic job that this run opens.
     fn beginning(&self, parent: Option<u64>) -> Beginning {
         let mut stood = BTreeMap::new();
-        for token in &self.tokens {
-            let place = (token.epoch, token.step());
-            match token.speaks_for {
+        for state in &self.states {
+            let place = (state.epoch, state.step());
+            match state.speaks_for {
                 Some((rank, _)) => drop(stood.insert(rank, place)),
                 None => stood.extend((0..RANKS_MAX).map(|rank| (rank, place))),
             }
@@ -83,30 +83,30 @@ impl Run {
 
     /// Saves the current states of all ranks if a run can start from them.
     pub fn save(&self) {
-        let stands: Option<Vec<Token>> = self.stands.borrow().iter().cloned().collect();
-        let Some(tokens) = stands.filter(|_| self.job.identity.tail == Tail::Uneven) else {
+        let stands: Option<Vec<LoaderState>> = self.stands.borrow().iter().cloned().collect();
+        let Some(states) = stands.filter(|_| self.job.identity.tail == Tail::Uneven) else {
             return;
         };
-        let together = tokens.iter().all(|token| {
-            (token.epoch, token.generation) == (tokens[0].epoch, tokens[0].generation)
+        let together = states.iter().all(|state| {
+            (state.epoch, state.generation) == (states[0].epoch, states[0].generation)
         });
         if together && self.failed.borrow().is_none() {
-            self.saved.borrow_mut().push(tokens);
+            self.saved.borrow_mut().push(states);
         }
     }
 }
 
 /// Resumes from one common state, or from the states of all ranks.
-fn resume(job: &JobFacts, start: Start, tokens: &[Token]) -> Result<Cursor, TokenError> {
-    let own = tokens.iter().find(|token| token.speaks_for == Some((start.rank, start.world_size)));
-    match (tokens, own) {
+fn resume(job: &JobFacts, start: Start, states: &[LoaderState]) -> Result<Cursor, StateError> {
+    let own = states.iter().find(|state| state.speaks_for == Some((start.rank, start.world_size)));
+    match (states, own) {
         (_, Some(own)) => Cursor::resume(job.identity.clone(), start, own),
-        ([token], None) if token.speaks_for.is_none() => {
-            Cursor::resume(job.identity.clone(), start, token)
+        ([state], None) if state.speaks_for.is_none() => {
+            Cursor::resume(job.identity.clone(), start, state)
         }
         _ => {
             let none = |_, _: &[_], _| Err(PlanError::UnevenSteps);
-            Cursor::resume_uneven(job.identity.clone(), start, tokens, false, none)
+            Cursor::resume_uneven(job.identity.clone(), start, states, false, none)
         }
     }
 }
@@ -134,17 +134,17 @@ impl Rank {
     }
 
     async fn try_train(&self, host: &Rc<WorkerHost>) -> Result<(), WireError> {
-        let Run { job, tokens, world_size, .. } = &*self.run;
+        let Run { job, states, world_size, .. } = &*self.run;
         let start = Start {
             lanes: Some(job.identity.lanes),
             batch_size: job.global_batch / world_size,
             rank: self.rank,
             world_size: *world_size,
         };
-        let refused = |error: String| WireError::new(ErrorKind::Token, error);
-        let mut cursor = match tokens.as_slice() {
+        let refused = |error: String| WireError::new(ErrorKind::State, error);
+        let mut cursor = match states.as_slice() {
             [] => Cursor::new(job.identity.clone(), start).map_err(|e| refused(e.to_string()))?,
-            tokens => resume(job, start, tokens).map_err(|error| refused(error.to_string()))?,
+            states => resume(job, start, states).map_err(|error| refused(error.to_string()))?,
         };
         let asked = Asked {
             job: job.name.clone(),
@@ -154,9 +154,9 @@ impl Rank {
             trainer: host.dice.id(),
         };
         for _ in 0..REPLACED_MAX {
-            let token_generation = tokens.iter().map(|token| token.generation).max();
+            let state_generation = states.iter().map(|state| state.generation).max();
             let Some((session, serial, served)) =
-                self.start(host, &asked, (&mut cursor, token_generation)).await?
+                self.start(host, &asked, (&mut cursor, state_generation)).await?
             else {
                 return Ok(());
             };
@@ -193,10 +193,10 @@ impl Rank {
         &self,
         host: &Rc<WorkerHost>,
         asked: &Asked,
-        (cursor, token_generation): (&mut Cursor, Option<u64>),
+        (cursor, state_generation): (&mut Cursor, Option<u64>),
     ) -> Result<Option<(Rc<Session>, u64, Rc<Served>)>, WireError> {
         let (epoch, segments) = (cursor.epoch(), cursor.segments().to_vec());
-        let intent = Intent::Start { token_generation, epoch, segments: segments.clone() };
+        let intent = Intent::Start { state_generation, epoch, segments: segments.clone() };
         let started = loop {
             if self.run.is_over.get() {
                 return Ok(None);
@@ -232,11 +232,11 @@ impl Rank {
         });
         cursor.set_generation(started.generation);
         if self.run.job.identity.is_dynamic() {
-            let begin = self.run.beginning(token_generation);
+            let begin = self.run.beginning(state_generation);
             host.oracle.lists.begins(&self.run.job, started.generation, &begin);
         } else {
             let begin = (epoch, segments, asked.world_size);
-            let generation = (started.generation, token_generation);
+            let generation = (started.generation, state_generation);
             host.oracle.begins(&self.run.job, generation, begin);
         }
         self.run.started.set(self.run.started.get() + 1);
@@ -283,12 +283,12 @@ impl Rank {
             if plan.as_ref().is_none_or(|plan| plan.epoch() != at.0) {
                 let made = job.plan(at.0, cursor.segments(), self.run.world_size);
                 let made =
-                    made.map_err(|error| WireError::new(ErrorKind::Token, error.to_string()));
+                    made.map_err(|error| WireError::new(ErrorKind::State, error.to_string()));
                 plan = Some(Rc::new(made?));
             }
             let plan = plan.as_ref().expect("made just before");
             let rows = plan.batch(at.1, self.rank);
-            let rows = rows.map_err(|error| WireError::new(ErrorKind::Token, error.to_string()))?;
+            let rows = rows.map_err(|error| WireError::new(ErrorKind::State, error.to_string()))?;
             let valid = rows.iter().filter(|row| row.valid).map(|row| row.sample);
             self.admit(host, seat, at.0, &job.corrupt_in(valid))?;
             let who = (cursor.generation(), self.rank, self.run.world_size);
@@ -348,11 +348,11 @@ impl Rank {
             return;
         }
         let mut saving = self.run.saving.borrow_mut();
-        let tokens = saving.entry(count).or_default();
-        tokens.insert(self.rank, cursor.token());
-        if tokens.len() as u64 == self.run.world_size {
-            host.oracle.saved(&self.run.job.name, tokens);
-            self.run.saved.borrow_mut().push(vec![cursor.token()]);
+        let states = saving.entry(count).or_default();
+        states.insert(self.rank, cursor.state());
+        if states.len() as u64 == self.run.world_size {
+            host.oracle.saved(&self.run.job.name, states);
+            self.run.saved.borrow_mut().push(vec![cursor.state()]);
             saving.remove(&count);
         }
     }

@@ -145,9 +145,9 @@ impl WorkerHost {
                 continue;
             }
             let Some(id) = session.id() else { continue };
-            let call: Call<wire::TakeScansResponse> = Rc::new(move |mut clients, context| {
-                let request = wire::TakeScansRequest { context, session: id, most: 2 };
-                Box::pin(async move { clients.worker.take_scans(request).await })
+            let call: Call<wire::ClaimScansResponse> = Rc::new(move |mut clients, context| {
+                let request = wire::ClaimScansRequest { context, session: id, most: 2 };
+                Box::pin(async move { clients.worker.claim_scans(request).await })
             });
             let patience = (Kind::Changes, SCAN_PATIENCE);
             let Ok(taken) = session.cluster.call(patience, call).await else { continue };

@@ -16,8 +16,9 @@ use crate::duration;
 use crate::output::{Format, Report};
 
 const EXAMPLES: &str = "\
-A token's secret is made by this command and shown once; the cluster keeps its SHA-256 only. Whoever holds it \
-gives it in a file (--token-file, SHARDFEED_TOKEN_FILE) or in SHARDFEED_TOKEN, never as an argument.
+A token's secret is made by this command and shown once; the cluster keeps its SHA-256 only. Its \
+holder passes it in a file (--token-file, SHARDFEED_TOKEN_FILE) or in SHARDFEED_TOKEN, never as an \
+argument.
 
 Examples:
   shardfeed access create ada --role operator --out ada.token
@@ -27,16 +28,16 @@ Examples:
   shardfeed access revoke 3f9a01c2b4d5";
 
 const WHOAMI_ABOUT: &str = "\
-Say who the cluster takes this caller for
+Show the identity that the cluster assigns to this caller
 
-Where the coordinators have no certificates (option `tls`), nobody is asked who they are, and everybody may do \
-anything.";
+If the coordinators have no certificates (option `tls`), callers are not authenticated and every \
+caller may do anything.";
 
 const EXCHANGE_ABOUT: &str = "\
-Exchange a join token for a token of one's own, once
+Exchange a join token for an access token, once
 
-The join token is what --token-file says; the new one is written to --out. `worker start --join-token-file` does \
-the same by itself.";
+The join token is read from --token-file; the access token is written to --out. `worker start \
+--join-token-file` does the same automatically.";
 
 /// Subcommands of `access`.
 #[derive(Debug, Subcommand)]
@@ -389,7 +390,7 @@ impl Report for WhoamiReport {
     fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
         let Self { principal, role, jobs, expires_ms } = self;
         match role {
-            None => writeln!(out, "{principal}; this cluster asks nobody who they are"),
+            None => writeln!(out, "{principal}; this cluster does not authenticate callers"),
             Some(role) => {
                 let jobs = if jobs.is_empty() { "all jobs".to_owned() } else { jobs.join(", ") };
                 write!(out, "{principal}; role {role}, {jobs}")?;

@@ -15,11 +15,12 @@ use crate::duration;
 use crate::output::{self, Format, Report};
 
 pub(crate) const ABOUT: &str = "\
-Show who asked for what changes something, and who was refused
+Show requests for changes, refused requests, and their callers
 
-Each node writes what it was asked into files of its own (the folder `audit` in its data folder, lines of JSON, \
-160 MiB at most, 32 of them for what was denied); this command asks all nodes and puts the answers in order. What workers do with what they were \
-given is not in it: `shardfeed events` and the histories tell of that. For admins.";
+Each node writes the requests it received to its own files (the folder `audit` in its data folder, \
+lines of JSON, 160 MiB at most, 32 MiB of them for denied requests); this command asks all nodes \
+and puts the answers in order. The work of workers is not included: `shardfeed events` and the \
+histories show it. For admins.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -173,7 +174,7 @@ impl AuditReport {
             return Ok(());
         }
         if self.more {
-            writeln!(out, "there are earlier ones; --since says since when")?;
+            writeln!(out, "there are earlier entries; --since sets the start")?;
         }
         match self.missing.is_empty() {
             true => Ok(()),

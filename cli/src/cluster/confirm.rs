@@ -18,8 +18,8 @@ impl Confirm {
     pub(super) fn check(&self, what: &str) -> anyhow::Result<()> {
         match self.yes {
             true => Ok(()),
-            false => Err(Problem::usage(format!("{what}; this cannot be taken back"))
-                .hint("give --yes if it is meant")
+            false => Err(Problem::usage(format!("{what}; this cannot be undone"))
+                .hint("pass --yes to confirm")
                 .into()),
         }
     }

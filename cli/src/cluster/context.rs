@@ -18,9 +18,9 @@ use crate::error::{Exit, Problem};
 use crate::output::{Format, Report};
 
 const EXAMPLES: &str = "\
-They are kept in $XDG_CONFIG_HOME/shardfeed/contexts.toml, else ~/.config/shardfeed/contexts.toml. Of several \
-ways to say which cluster is meant the first wins: --coordinator, SHARDFEED_COORDINATOR, --context, \
-SHARDFEED_CONTEXT, the one in use, 127.0.0.1:7070.
+They are kept in $XDG_CONFIG_HOME/shardfeed/contexts.toml, else ~/.config/shardfeed/contexts.toml. \
+The first of these that is set selects the cluster: --coordinator, SHARDFEED_COORDINATOR, \
+--context, SHARDFEED_CONTEXT, the one in use, 127.0.0.1:7070.
 
 Examples:
   shardfeed context set prod --coordinator head-1:7070,head-2:7070,head-3:7070
@@ -206,7 +206,7 @@ fn load() -> anyhow::Result<Contexts> {
     toml::from_str(&text).map_err(|error| {
         let said = error.message().replace('\n', ", ");
         Problem::failed(format!("{name}: {said}"))
-            .hint("mend or remove the file; `shardfeed context set` writes it anew")
+            .hint("repair or remove the file; `shardfeed context set` writes a new one")
             .into()
     })
 }

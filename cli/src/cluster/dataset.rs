@@ -40,7 +40,7 @@ pub(crate) struct ShowArgs {
 pub(crate) const REMOVE_ABOUT: &str = "\
 Remove a dataset from the cluster; its files stay as they are
 
-One that a job reads is refused: remove the job first. The name may stand for other files then.";
+One that a job reads is refused: remove the job first. The name may then be used for other files.";
 
 /// Arguments of `dataset remove`.
 #[derive(Debug, Args)]

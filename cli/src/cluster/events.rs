@@ -17,8 +17,9 @@ use crate::output::{self, Format, Report};
 pub(crate) const ABOUT: &str = "\
 Show what happened: workers that came and went, datasets, jobs, generations, ranks that moved
 
-The coordinators keep the last 10,000 events, on every node the same. Times are UTC, by the leader's clock. Grants \
-to ranks of dynamic jobs are too many for this list: `shardfeed shard history` has what was given back.";
+The coordinators keep the last 10,000 events, on every node the same. Times are UTC, by the \
+leader's clock. Grants to ranks of dynamic jobs are too many for this list: `shardfeed shard \
+history` shows the returned ones.";
 
 const EXAMPLES: &str = "\
 Examples:

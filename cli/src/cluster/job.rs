@@ -43,10 +43,10 @@ pub(crate) enum JobCommand {
 }
 
 const REMOVE_ABOUT: &str = "\
-Remove a job and what is known of its generations
+Remove a job and the records of its generations
 
-Ranks that it serves are told that it is gone. States that its loaders made stay good, those of a \
-dynamic job at the beginning of an epoch only: the same name may begin anew from one.";
+Its ranks are notified that it is gone. States that its loaders made stay valid, those of a \
+dynamic job only at the beginning of an epoch: a new job of the same name may start from one.";
 
 /// Arguments of `job list`.
 #[derive(Debug, Args)]

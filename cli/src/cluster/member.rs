@@ -34,7 +34,7 @@ pub(crate) enum MemberCommand {
 }
 
 const STATUS_ABOUT: &str = "\
-Show the coordinators: who leads, and how far the others are behind
+Show the coordinators: the leader, and how far the others are behind
 
 One coordinator that answers is enough. With `-o wide` and `-o json` each one is also asked for its own view.";
 

@@ -24,11 +24,12 @@ pub(crate) enum RankCommand {
 }
 
 const GONE_ABOUT: &str = "\
-Say that the trainer of a rank of a dynamic job does not come back
+Declare that the trainer of a rank of a dynamic job does not return
 
-Samples that it had begun and may have consumed are in doubt: no other rank gets them while it may come back and say \
-how far it came. Now the job's in_doubt= decides, without waiting for in_doubt_grace=: other ranks get them, or \
-nobody does. If the trainer comes back after all, it is told so, and counts are corrected.";
+Samples that it had begun and may have consumed are in doubt: no other rank gets them while it may \
+return and report its progress. Now the job's in_doubt= decides, without waiting for \
+in_doubt_grace=: other ranks get them, or no rank does. If the trainer returns after all, it is \
+notified, and counts are corrected.";
 
 /// Arguments of `rank gone`.
 #[derive(Debug, Args)]

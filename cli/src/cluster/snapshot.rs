@@ -28,9 +28,10 @@ pub(crate) enum SnapshotCommand {
 const RESTORE_ABOUT: &str = "\
 Make the data folder of a new cluster from a saved file
 
-The new cluster has an id of its own and one node: start it over the folder, with the same number and name and as \
-the user who owns the folder, then start others over empty folders with `--join` and add them with `cluster add`. \
-Nothing of the old cluster may be running, or workers and trainers would not know which one to believe.";
+The new cluster has a new id and one node: start it over the folder, with the same number and name \
+and as the user who owns the folder, then start others over empty folders with `--join` and add \
+them with `cluster add`. No process of the old cluster may be running, or workers and trainers \
+could not determine which one is valid.";
 
 /// Arguments of `cluster snapshot restore`.
 #[derive(Debug, Args)]
@@ -63,10 +64,10 @@ struct RestoredReport {
 }
 
 const SAVE_ABOUT: &str = "\
-Save what the cluster knows as a file
+Save the state of the cluster as a file
 
-Datasets with their manifests, jobs, generations, cursors: what a new cluster goes on from. Records are in the \
-shards, not here. The file is whole or not there.";
+It holds datasets with their manifests, jobs, generations and cursors, from which a new cluster \
+continues. Records are in the shards, not here. The file is complete or absent.";
 
 /// Arguments of `cluster snapshot save`.
 #[derive(Debug, Args)]

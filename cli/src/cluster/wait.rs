@@ -14,10 +14,11 @@ use crate::order::parse_epoch;
 use crate::output::{self, Format, Report};
 
 pub(crate) const ABOUT: &str = "\
-Wait until something is so
+Wait until a condition holds
 
-It ends with 0 as soon as it is, with 7 if it is not within --for, and at once with 1 if it can no longer \
-come to be. Coordinators that are not there, or are between two leaders, are waited for, too.";
+It exits with 0 as soon as the condition holds, with 7 if it does not within --for, and at once \
+with 1 if it can no longer hold. It also waits for coordinators that do not answer or have no \
+leader.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -202,7 +203,7 @@ fn epoch_look(client: &Client, args: &EpochArgs) -> anyhow::Result<Look> {
     let EpochArgs { job, epoch, .. } = args;
     let found = epoch::list(client, job.clone(), Some(*epoch))?;
     let Some(found) = found.into_iter().find(|found| found.epoch == *epoch) else {
-        return Ok(Look::NotYet("its ranks have not come so far".into()));
+        return Ok(Look::NotYet("its ranks have not reached it".into()));
     };
     Ok(match found.state() {
         wire::EpochState::Sealed => {

@@ -19,7 +19,7 @@ use crate::output::{Format, Report};
 const NAMED_MAX: usize = 8;
 
 pub(crate) const ABOUT: &str = "\
-Say what limits a job, and what to change
+Report what limits a job, and what to change
 
 All ranks of a job go in step, so the one that waits longest for its batches decides; if none waits, trainers \
 do. Figures are of the last seconds, as the workers measured them; of a rank that waits for one batch for long, \
@@ -146,7 +146,8 @@ fn held_by(job: &str, held: &wire::Held) -> (String, Option<u64>, String) {
     let wire::Held { principal, reason, age_ms, .. } = held;
     let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
     let sentence = format!(
-        "job `{job}` was {limit} by {principal} {} ago{reason}; `shardfeed job resume {job}` lets it go on",
+        "job `{job}` was {limit} by {principal} {} ago{reason}; `shardfeed job resume {job}` \
+         resumes it",
         duration::text(*age_ms)
     );
     (limit, None, sentence)
@@ -162,8 +163,8 @@ fn judge(
     if let (Some(epoch), Some(doubt)) = (epoch.filter(|e| e.decides_in_ms.is_some()), &doubt) {
         let (number, rank) = (epoch.epoch, epoch.in_doubt.first().map(|of| of.rank));
         let sentence = format!(
-            "epoch {number} of job `{job}` waits for nothing but {doubt}; start those ranks again, or, if one is gone \
-             for good, `shardfeed rank gone {job} {}`",
+            "epoch {number} of job `{job}` waits only for {doubt}; start those ranks again, or, if \
+             one is gone for good, `shardfeed rank gone {job} {}`",
             rank.unwrap_or_default()
         );
         return ("in_doubt".into(), rank, sentence);
@@ -186,8 +187,8 @@ fn judge_ranks(
             missing.iter().take(NAMED_MAX).map(|rank| format!("{} ({})", rank.rank, rank.state));
         let named: Vec<_> = named.collect();
         let sentence = format!(
-            "job `{job}` waits for {} of its {} ranks: {}{}; see `shardfeed rank list --job {job}`, start them \
-             again, or go on without them with loader.redeal()",
+            "job `{job}` waits for {} of its {} ranks: {}{}; see `shardfeed rank list --job \
+             {job}`, start them again, or continue without them with loader.reshard()",
             missing.len(),
             ranks.len(),
             named.join(", "),
@@ -212,8 +213,8 @@ fn judge_ranks(
         }
         None => {
             let sentence = format!(
-                "nothing is known of job `{job}` yet: no worker has told where its ranks' time goes, which \
-                 they do once batches flow; ask again then"
+                "nothing is known of job `{job}` yet: no worker has reported how its ranks spend \
+                 their time, which starts once batches flow; ask again then"
             );
             ("unknown".into(), None, sentence)
         }
@@ -309,9 +310,9 @@ mod tests {
         let ranks = [rank(0, "served", spent(10_000, 0)), rank(1, "missing", None)];
         let (limit, of, sentence) = judge("j", &ranks, Some(&waiting));
         assert_eq!((limit.as_str(), of), ("in_doubt", Some(1)));
-        let expected = "epoch 2 of job `j` waits for nothing but samples in doubt: 40 of rank 1 for 9 s; \
-                        in_doubt=\"drop\" decides in 51 s; start those ranks again, or, if one is gone for good, \
-                        `shardfeed rank gone j 1`";
+        let expected = "epoch 2 of job `j` waits only for samples in doubt: 40 of rank 1 for 9 s; \
+                        in_doubt=\"drop\" decides in 51 s; start those ranks again, or, if one is \
+                        gone for good, `shardfeed rank gone j 1`";
         assert_eq!(sentence, expected);
         // As long as another rank has work, that rank is the bottleneck.
         let (limit, of, sentence) = judge("j", &ranks, Some(&working));

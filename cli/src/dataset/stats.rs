@@ -28,7 +28,7 @@ use crate::files::FilesArgs;
 use crate::output::Format;
 
 pub(super) const ABOUT: &str = "\
-Read every record and say what is in them, and what about the files could be better
+Read every record and report the contents, and possible improvements to the files
 
 Of each feature: its type, in how many records it is, how many values it has there, the range of its \
 numbers or lengths, and how many different values there are, up to 4,096 of at most 64 bytes. Records that \

@@ -23,12 +23,13 @@ use crate::output::{self, Format, Grid, ROWS_LISTED, Report};
 pub(super) const ABOUT: &str = "\
 Read every byte and report every damaged record
 
-Checks the length and the data of each record against their checksums. Behind damaged data reading \
-goes on; behind a damaged length, a cut or a damaged compressed stream no record of the file can be \
-found any more. Offsets are of the uncompressed file. Numbers of records are compared with what .idx files of \
-tfrecord2idx and TFDS's dataset_info.json beside the files say: a file that ends too early between two records \
-looks whole otherwise. --exclude lists whole files, which `@OUT` then stands for wherever files are named; to go \
-on with the good records of damaged files, too, train with corrupt=\"skip-record\". Exits with 1 if anything is damaged, or says otherwise.";
+Checks the length and the data of each record against their checksums. After damaged data reading \
+continues; after a damaged length, a cut or a damaged compressed stream no further record of the \
+file can be found. Offsets are of the uncompressed file. Numbers of records are compared with the \
+.idx files of tfrecord2idx and TFDS's dataset_info.json beside the files: a file that ends too \
+early between two records looks whole otherwise. --exclude lists whole files; `@OUT` then names \
+them wherever files are named. To use the good records of damaged files, too, train with \
+corrupt=\"skip-record\". Exits with 1 if anything is damaged or numbers differ.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -252,11 +253,11 @@ impl Verification {
         if self.files_damaged == 0 {
             let faults = output::counted(self.sidecar_faults.len() as u64, "fault");
             let what =
-                format!("no damage, but {faults} in what lies beside the files says otherwise");
+                format!("no damage, but the metadata beside the files contradicts them: {faults}");
             return Err(Problem::failed(what)
                 .hint(
-                    "a file may end too early, between two records: copy it again from its source; or make the \
-                     .idx files anew",
+                    "a file may end too early, between two records: copy it again from its source; \
+                     or regenerate the .idx files",
                 )
                 .into());
         }
@@ -267,7 +268,7 @@ impl Verification {
             output::counted(self.records_damaged, "damaged record")
         );
         Err(Problem::failed(what)
-            .hint("copy these files again from their source, or write them anew")
+            .hint("copy these files again from their source, or rewrite them")
             .into())
     }
 

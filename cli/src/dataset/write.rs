@@ -44,9 +44,9 @@ A .csv file: the first row names the columns, each further row is one Example. A
 value is an integer is int64, else if every value is a number float32, else bytes. An empty cell is a \
 feature that is absent.
 
-A .txt file: each line is the path of a file, relative to the list, with `data` and `path` (as in the list). \
-Behind a tab, or in all lines behind a space, may stand a label: integers are `label` (int64); if any is no \
-integer, all are names of classes, as folders are above.
+A .txt file: each line is the path of a file, relative to the list, with `data` and `path` (as in \
+the list). A label may follow after a tab, or, in all lines, after a space: integers are `label` \
+(int64); if any is no integer, all are names of classes, as folders are above.
 
 With --voc a list is one of images, JPEG or PNG, and FOLDER holds an annotation of each as the Pascal VOC challenges have \
 them: photos/7.jpg is described by FOLDER/7.xml. The features are those of TensorFlow's Object Detection API: \

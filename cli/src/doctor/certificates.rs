@@ -59,7 +59,7 @@ fn folder(folder: &Folder, now: SystemTime) -> Check {
     let tls = Some(folder.path().to_owned());
     if let Err(error) = Credentials::read(CredentialOptions { tls, ..Default::default() }) {
         return check(Verdict::Fail, error.message)
-            .hint("`shardfeed tls show` tells what is in the folder");
+            .hint("`shardfeed tls show` lists the contents of the folder");
     }
     let left = ends.and_then(|ends| ends.duration_since(now).ok()).unwrap_or_default();
     let found = format!("{who}, good for {}", days(left));
@@ -172,7 +172,7 @@ mod tests {
             0,
             &expect![[r#"
             certificates Fail: tls: $DIR/pki/w/tls.key: is missing: the key of tls.crt beside it
-              `shardfeed tls show` tells what is in the folder
+              `shardfeed tls show` lists the contents of the folder
         "#]],
         );
     }

@@ -110,7 +110,7 @@ pub(super) fn memory() -> Check {
 }
 
 fn budgeted(budget: u64) -> Check {
-    let found = format!("a worker takes {} if nobody says otherwise", output::size(budget));
+    let found = format!("a worker takes {} by default", output::size(budget));
     match budget >= 64 << 20 {
         true => Check::new("memory", Verdict::Ok, found),
         false => Check::new("memory", Verdict::Warn, found)
@@ -124,7 +124,7 @@ pub(super) fn cache() -> Check {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let folder = match set("SHARDFEED_CACHE_DIR") {
         Some(folder) if folder.as_os_str() == "off" => {
-            let found = "off: every start scans all files anew";
+            let found = "off: every start scans all files again";
             return Check::new(NAME, Verdict::Note, found);
         }
         Some(folder) => Some(folder),
@@ -134,7 +134,7 @@ pub(super) fn cache() -> Check {
     };
     let Some(folder) = folder else {
         return Check::new(NAME, Verdict::Warn, "neither HOME nor SHARDFEED_CACHE_DIR is set")
-            .hint("without a cache every start scans all files anew");
+            .hint("without a cache every start scans all files again");
     };
     let path = folder.display();
     // A missing folder will be created in its first existing ancestor.
@@ -190,7 +190,7 @@ mod tests {
             fsync: Ok: /d: 1.0 ms for 4 KiB, 1.0 ms the slowest of 40
             fsync: Warn: /d: 30.0 ms for 4 KiB, 30.0 ms the slowest of 40: every command waits for it; a local SSD needs a millisecond
             fsync: Fail: /d: 400.0 ms for 4 KiB, 400.0 ms the slowest of 40: put a coordinator's data on another disk: this one costs elections
-            memory: Warn: a worker takes 1.05 MB if nobody says otherwise: give --memory-budget, or the container more memory
+            memory: Warn: a worker takes 1.05 MB by default: give --memory-budget, or the container more memory
             GPU: Note: the driver has no device
             GPU: Ok: 2 CUDA devices
         "#]].assert_eq(&said.concat());

@@ -21,8 +21,8 @@ const TUNING: &str = "Tuning";
 const ABOUT: &str = "\
 Run a coordinator until SIGTERM or SIGINT
 
-It decides which rank reads what, and keeps that in its data folder: start it with the same folder again \
-and it goes on where it was. When it serves, it prints one line on stdout; logs go to stderr.";
+It assigns the work to ranks, and keeps the assignments in its data folder: a start with the same \
+folder continues from there. When it serves, it prints one line on stdout; logs go to stderr.";
 
 const OPTIONS: &str = "\
 Options in FILE, with their defaults:
@@ -33,19 +33,19 @@ Options in FILE, with their defaults:
   node-id = 1                  # this node's number, kept from the first start on
   peers = []                   # [\"1=HOST:PORT\", ...]: 3 or 5 found a cluster
   join = []                    # [\"HOST:PORT\", ...]: a cluster to be added to
-  peer-heartbeat-ms = 100      # how often the leader tells others of itself, ms
-  election-min-ms = 300        # without it for so long, a node wants to lead,
-  election-max-ms = 600        # ms: at least, and at most
+  peer-heartbeat-ms = 100      # interval of the leader's heartbeats, ms
+  election-min-ms = 300        # shortest leader silence before an election, ms
+  election-max-ms = 600        # longest leader silence before an election, ms
   snapshot-every = 10000       # log entries between two snapshots
   cluster-name = \"shardfeed\"   # kept from the first start on
-  session-ttl-ms = 10000       # a worker that is silent for so long is gone, ms
-  heartbeat-ms = 2000          # how often workers speak, ms; a third of it at most
+  session-ttl-ms = 10000       # silence after which a worker is gone, ms
+  heartbeat-ms = 2000          # interval of worker heartbeats, ms; a third of it at most
   unreferenced-bytes-max = 4294967296   # chunks of no dataset, bytes
 
-and, if other nodes, workers and people do not reach it at what `peers` or `listen` says:
+and, if other nodes, workers and people cannot reach it at the address in `peers` or `listen`:
 advertise = \"HOST:PORT\"
 
-and, so that callers prove who they are, and other hosts may call:
+and, to authenticate callers and let other hosts call:
 tls = \"DIR\"                     # ca.crt, tls.crt, tls.key: `shardfeed tls init`
 
 and, if workers and people are to find it by a file, as --coordinator @PATH:

@@ -142,7 +142,7 @@ mod tests {
         assert!(path.exists());
 
         fs::write(&path, "novel").unwrap();
-        assert!(keep(&path, &mine).unwrap(), "what says nothing is written anew");
+        assert!(keep(&path, &mine).unwrap(), "a file without an endpoint is replaced");
         remove(&path, &mine).unwrap();
         assert!(!path.exists());
         remove(&path, &mine).unwrap();

@@ -95,7 +95,7 @@ fn of_trainers(registry: &mut Registry, ranks: &[RankReport]) {
     trainer.register("step", "First step of the epoch that was not consumed", step);
     let help =
         "1 while records are read one by one, because the memory budget holds no shuffle windows";
-    trainer.register("reading_by_place", help, by_place);
+    trainer.register("reading_by_offset", help, by_place);
     trainer.register("ready_batches", "Batches that wait for the trainer", ready);
 }
 
@@ -117,13 +117,12 @@ fn of_stages(registry: &mut Registry, ranks: &[RankReport]) {
         suspect.get_or_create(&labels).inc_by(spent.suspect_images);
     }
     let worker = registry.sub_registry_with_prefix("worker");
-    let help =
-        "Time by what it went into; that of reading and computing threads is summed over threads";
+    let help = "Time by activity; that of reading and computing threads is summed over threads";
     worker.register_with_unit("stage", help, Unit::Seconds, stages);
     let sized = [
         ("read", "Read of shards, before inflating", stored),
         ("store_read", "Came from object stores and web servers", store_bytes),
-        ("cache_read", "Came from what this host had kept of them", cached),
+        ("cache_read", "Came from the cache of this host", cached),
     ];
     for (name, help, metric) in sized {
         worker.register_with_unit(name, help, Unit::Bytes, metric);
@@ -163,7 +162,7 @@ fn of_worker(registry: &mut Registry, report: &WorkerReport) {
     }
     let sized = [
         ("memory_budget", "Memory for records and batches", report.budget_bytes),
-        ("memory_budget_left", "Of it, what no rank has", report.budget_left_bytes),
+        ("memory_budget_left", "Of it, the part that no rank has", report.budget_left_bytes),
     ];
     for (name, help, value) in sized {
         registry.register_with_unit(name, help, Unit::Bytes, gauge(value));
@@ -256,7 +255,7 @@ pub(super) mod tests {
             r#"shardfeed_trainer_waiting_seconds{job="a \"job\"",rank="0"} 2.0"#,
             r#"shardfeed_trainer_batches_total{job="a \"job\"",rank="0"} 7"#,
             r#"shardfeed_trainer_step{job="a \"job\"",rank="1"} 3"#,
-            r#"shardfeed_trainer_reading_by_place{job="a \"job\"",rank="0"} 1"#,
+            r#"shardfeed_trainer_reading_by_offset{job="a \"job\"",rank="0"} 1"#,
             r#"shardfeed_worker_stage_seconds_total{job="a \"job\"",rank="0",stage="parse"} 0.25"#,
             r#"shardfeed_worker_corrupt_records{job="a \"job\""} 3"#,
             "shardfeed_worker_heartbeat_seconds 0.004",

@@ -32,8 +32,8 @@ A counter goes up from 0 at the start of its process; a histogram is `_bucket` (
 Labels never name a shard, a file or a request.
 
 The first number to look at is how long trainers wait: at a worker `shardfeed_trainer_wait_seconds_total`, at the leader `shardfeed_job_rank_wait_seconds_total`, \
-which goes on when the worker is gone. Lines of jobs and their ranks are told by the leader only, of jobs that run: of 64 jobs and 2,048 ranks at most, and what \
-is beyond is counted.
+which continues when the worker is gone. Only the leader exports lines of jobs and their ranks, for jobs that run: 64 jobs and 2,048 ranks at most; further ones \
+are counted.
 ";
 
 /// Returns the TOML type of an option.

@@ -20,10 +20,10 @@ use crate::output::{self, Format, Grid, Report};
 const VALIDATE_ABOUT: &str = "\
 Check a file of options, with the environment, as `start` would
 
-It touches no folder and no network. What is wrong is named with its option, or its line.";
+It touches no folder and no network. An error names its option, or its line.";
 
 const SHOW_ABOUT: &str = "\
-Show every option of a process, and with --origin who said it
+Show every option of a process, and with --origin its source
 
 The environment (SHARDFEED_COORDINATOR__LISTEN, SHARDFEED_WORKER__NAME, ...) wins over FILE, and both over \
 the defaults; flags of `start` win over all of them. Lists are written with commas there.";
@@ -213,14 +213,14 @@ fn show(args: &ShowArgs) -> anyhow::Result<OptionsReport> {
 
 /// Options without a default value, and the effect if they are not set.
 pub(super) const COORDINATOR_OTHERS: [(&str, &str); 3] = [
-    ("advertise", "what `peers` says, else `listen`"),
+    ("advertise", "the address in `peers`, else `listen`"),
     ("endpoint-file", "none is written"),
-    ("tls", "none: callers are not asked who they are"),
+    ("tls", "none: callers are not authenticated"),
 ];
 
 pub(super) const WORKER_OTHERS: [(&str, &str); 9] = [
     ("coordinator", "required"),
-    ("threads", "chosen as it goes, within the cores"),
+    ("threads", "chosen automatically, within the cores"),
     ("cache-dir", "SHARDFEED_CACHE_DIR, else ~/.cache/shardfeed"),
     ("socket-gid", "the worker's"),
     ("http", "none is served"),

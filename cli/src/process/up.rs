@@ -90,8 +90,8 @@ fn next(address: &Address, args: &UpArgs) -> String {
     let worker = args.socket.as_ref().map(|socket| format!(", worker=\"{}\"", socket.display()));
     let worker = worker.unwrap_or_default();
     let end = match args.data {
-        Some(_) => "Ctrl-C ends it; what it knows is kept.",
-        None => "Ctrl-C ends it, and all that it knows is gone (--data DIR keeps it).",
+        Some(_) => "Ctrl-C ends it; its state is kept.",
+        None => "Ctrl-C ends it and removes its state (--data DIR keeps it).",
     };
     format!(
         "

@@ -65,7 +65,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, scene: &Scene, look: &Look) {
     frame.render_widget(Paragraph::new(worker_lines(scene, workers, pen)), workers);
     frame.render_widget(Paragraph::new(Line::styled(limits(), pen.quiet())), legend);
     frame.render_widget(Paragraph::new(event_lines(scene, events, pen)), events);
-    let keys = if look.is_held { "HELD: p goes on" } else { "p holds" };
+    let keys = if look.is_held { "HELD: p resumes" } else { "p holds" };
     let keys = format!("q ends   up, down: job   {keys}");
     frame.render_widget(Paragraph::new(Line::styled(keys, pen.quiet())), foot);
 }
@@ -559,9 +559,9 @@ mod tests {
 
     #[test]
     fn an_error_stands_where_the_verdict_was_and_the_picture_stays() {
-        let look = Look { error: Some("nobody answers".into()), is_held: true, ..PLAIN };
+        let look = Look { error: Some("no coordinator answers".into()), is_held: true, ..PLAIN };
         let (text, _) = drawn(&scene(), &look, (80, 24));
-        assert!(text.contains("nobody answers") && text.contains("resnet"), "{text}");
+        assert!(text.contains("no coordinator answers") && text.contains("resnet"), "{text}");
         assert!(text.contains("HELD"), "{text}");
     }
 

@@ -11,20 +11,20 @@ fn what_is_gone_for_good_must_be_meant() {
     let place = Place::new();
     expect![[r#"
         exit 2
-        error: coordinator 3 would be removed; this cannot be taken back
-        hint: give --yes if it is meant
+        error: coordinator 3 would be removed; this cannot be undone
+        hint: pass --yes to confirm
     "#]]
     .assert_eq(&place.fails(&["cluster", "remove", "3"]));
     expect![[r#"
         exit 2
-        error: dataset `train` would be removed from the cluster; this cannot be taken back
-        hint: give --yes if it is meant
+        error: dataset `train` would be removed from the cluster; this cannot be undone
+        hint: pass --yes to confirm
     "#]]
     .assert_eq(&place.fails(&["dataset", "remove", "train"]));
     expect![[r#"
         exit 2
-        error: job `digits` would be removed; this cannot be taken back
-        hint: give --yes if it is meant
+        error: job `digits` would be removed; this cannot be undone
+        hint: pass --yes to confirm
     "#]]
     .assert_eq(&place.fails(&["job", "remove", "digits"]));
 }

@@ -103,7 +103,7 @@ fn a_cordoned_worker_keeps_what_it_serves_and_gets_nothing_new() {
     let args = ["worker", "uncordon", "x", "--coordinator", &cluster.address];
     let ran = cluster.place.run(&args);
     assert_eq!((ran.code, ran.stdout.as_str()), (0, ""));
-    assert!(ran.stderr.contains("it is not known now, and free to come"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("it is not known now, and may join"), "{}", ran.stderr);
 }
 
 #[test]

@@ -110,7 +110,7 @@ fn somebody_who_speaks_something_else() {
         &address,
         &expect![[r#"
             exit 6
-            error: what answers at $ADDRESS is no coordinator: connection error detected: frame with invalid size
+            error: the server at $ADDRESS is no coordinator: connection error detected: frame with invalid size
             hint: check the address (--coordinator, SHARDFEED_COORDINATOR); if the coordinators there have certificates, give --tls DIR (SHARDFEED_TLS)
         "#]],
     );
@@ -125,7 +125,7 @@ fn somebody_who_speaks_something_else() {
         &cluster.http,
         &expect![[r#"
             exit 6
-            error: what answers at $ADDRESS is no coordinator: grpc-status header missing, mapped from HTTP status code 404
+            error: the server at $ADDRESS is no coordinator: grpc-status header missing, mapped from HTTP status code 404
             hint: check the address (--coordinator, SHARDFEED_COORDINATOR); if the coordinators there have certificates, give --tls DIR (SHARDFEED_TLS)
         "#]],
     );
@@ -249,14 +249,14 @@ fn options_that_do_not_go_together() {
     .assert_eq(&place.fails(&["events", "-f", "-o", "json"]));
     expect![[r#"
         exit 2
-        error: --watch is for what only shows
+        error: --watch is only for read-only commands
         hint: leave it out, or use `shardfeed wait`
     "#]]
     .assert_eq(&place.fails(&["wait", "leader", "-w"]));
     expect![[r#"
         exit 2
         error: stdout is no terminal
-        hint: --once prints one screen; `shardfeed status -w` goes on without one
+        hint: --once prints one screen; `shardfeed status -w` needs none
     "#]]
     .assert_eq(&place.fails(&["top"]));
     place.file("w.toml", "coordinator = \"a:1\"\n");

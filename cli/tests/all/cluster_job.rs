@@ -506,7 +506,7 @@ fn check_waiting(cluster: &Cluster, mut loaders: Vec<Loader>, worker: crate::clu
     assert_eq!(pending["shards"].as_array().unwrap().len(), 4, "all but the empty one");
 
     let _worker = cluster.worker("w");
-    until("that it goes on", || {
+    until("that it continues", || {
         step(&mut loaders);
         let ranks = cluster.json(&["rank", "list", "--job", "j"]);
         (strings(&ranks["ranks"], "state") == ["served"; 2]).then_some(())

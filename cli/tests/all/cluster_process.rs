@@ -188,7 +188,7 @@ fn what_is_taken_is_refused() {
         &expect![[r#"
         exit 1
         error: coordinator/raft is in use by another node
-        hint: stop that one first, or give this one a directory of its own
+        hint: stop that one first, or give this one its own directory
     "#]],
     );
     let args = ["coordinator", "start", "--data", "other", "--http", "127.0.0.1:0", "--listen"];
@@ -228,7 +228,7 @@ fn another_cluster_is_not_joined() {
         exit 5
         error: the coordinator at $ADDRESS refuses this worker
         cause: the caller belongs to cluster other, this coordinator is of cluster $CLUSTER
-        hint: check the address, or start anew if the cluster was made again
+        hint: check the address, or start again if the cluster was recreated
     "#]],
     );
     assert!(!cluster.place.path("w.sock").exists());

@@ -3,7 +3,7 @@
 use rustix::process::Signal;
 use serde_json::Value;
 use shardfeed_embedded::Loader;
-use shardfeed_plan::{Digest, Mode, Token};
+use shardfeed_plan::{Digest, LoaderState, Mode};
 
 use crate::cluster::{Process, until};
 use crate::fixture::Place;
@@ -36,8 +36,8 @@ fn job(cluster: &Three, coordinators: &str) -> Value {
 }
 
 /// Returns the job of a loader state, and its position.
-fn place_of(token: &Token) -> (Digest, u64, u64) {
-    (token.job, token.epoch, token.step())
+fn place_of(state: &LoaderState) -> (Digest, u64, u64) {
+    (state.job, state.epoch, state.step())
 }
 
 /// Creates the data folder of node 1 from the backup.
@@ -87,7 +87,7 @@ fn three_nodes_are_restored_from_a_backup_with_the_job_where_it_was() {
         (cursor == (&0.into(), &5.into())).then_some(job)
     });
     let dataset = cluster.json(&list, &["dataset", "show", "train"]);
-    let token = place_of(&loaders[0].cursor().token());
+    let state = place_of(&loaders[0].cursor().state());
     let id = cluster.json(&list, &["status"])["cluster_id"].clone();
     let saved = cluster.json(&list, &["cluster", "snapshot", "save", "backup"]);
     // Later batches are lost with the cluster.
@@ -140,7 +140,7 @@ fn three_nodes_are_restored_from_a_backup_with_the_job_where_it_was() {
     let mut loaders = open(&cluster, "run-2");
     for loader in &mut loaders {
         loader.load_latest(&mut |_| true).unwrap();
-        assert_eq!(place_of(&loader.cursor().token()), token);
+        assert_eq!(place_of(&loader.cursor().state()), state);
     }
     let again: Vec<_> = (0..3).map(|_| step(&mut loaders)).collect();
     assert_eq!(again, after);

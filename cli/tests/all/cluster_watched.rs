@@ -121,7 +121,7 @@ fn a_worker_is_ready_once_it_was_in_a_cluster_and_stays_so_without_one() {
     assert!(metrics.contains("\nshardfeed_worker_connected 1\n"), "{metrics}");
 
     assert_eq!(coordinator.terminate(), Some(0));
-    until("it is on its own", || {
+    until("it has no coordinator", || {
         page(&http, "/metrics").1.contains("\nshardfeed_worker_connected 0\n").then_some(())
     });
     assert_eq!(page(&http, "/readyz"), (200, "ok\n".into()));
@@ -164,25 +164,25 @@ fn options_are_those_of_flags_then_the_environment_then_the_file() {
     let mut command = place.command(&["config", "show", "coordinator", "c.toml", "--origin"]);
     let output = command.env("SHARDFEED_COORDINATOR__NODE_ID", "5").output().unwrap();
     expect![[r#"
-        OPTION                  VALUE                                       ORIGIN
-        advertise               (what `peers` says, else `listen`)          default
-        cluster-name            "shardfeed"                                 default
-        data-dir                ""                                          default
-        election-max-ms         600                                         default
-        election-min-ms         300                                         default
-        endpoint-file           (none is written)                           default
-        heartbeat-ms            2000                                        default
-        http                    "127.0.0.1:7071"                            default
-        insecure                false                                       default
-        join                    []                                          default
-        listen                  "127.0.0.1:1"                               file
-        node-id                 5                                           environment
-        peer-heartbeat-ms       100                                         default
-        peers                   []                                          default
-        session-ttl-ms          10000                                       default
-        snapshot-every          10000                                       default
-        tls                     (none: callers are not asked who they are)  default
-        unreferenced-bytes-max  4294967296                                  default
+        OPTION                  VALUE                                    ORIGIN
+        advertise               (the address in `peers`, else `listen`)  default
+        cluster-name            "shardfeed"                              default
+        data-dir                ""                                       default
+        election-max-ms         600                                      default
+        election-min-ms         300                                      default
+        endpoint-file           (none is written)                        default
+        heartbeat-ms            2000                                     default
+        http                    "127.0.0.1:7071"                         default
+        insecure                false                                    default
+        join                    []                                       default
+        listen                  "127.0.0.1:1"                            file
+        node-id                 5                                        environment
+        peer-heartbeat-ms       100                                      default
+        peers                   []                                       default
+        session-ttl-ms          10000                                    default
+        snapshot-every          10000                                    default
+        tls                     (none: callers are not authenticated)    default
+        unreferenced-bytes-max  4294967296                               default
     "#]]
     .assert_eq(&String::from_utf8(output.stdout).unwrap());
 
@@ -294,7 +294,10 @@ fn lists_are_lines_for_scripts() {
     let refused = cluster.fails(&["status", "-o", "name"]);
     assert!(refused.starts_with("exit 2\nerror: this command lists nothing"), "{refused}");
     let refused = cluster.fails(&["dataset", "add", "t", "s-0.tfrecord", "--watch"]);
-    assert!(refused.starts_with("exit 2\nerror: --watch is for what only shows"), "{refused}");
+    assert!(
+        refused.starts_with("exit 2\nerror: --watch is only for read-only commands"),
+        "{refused}"
+    );
 }
 
 #[test]
@@ -349,7 +352,7 @@ fn clusters_have_names() {
     assert_eq!(listed["contexts"][0]["is_current"], false);
     place.file("config/shardfeed/contexts.toml", "current = 1");
     let broken = place.fails(&["status"]);
-    assert!(broken.contains("contexts.toml: ") && broken.contains("hint: mend"), "{broken}");
+    assert!(broken.contains("contexts.toml: ") && broken.contains("hint: repair"), "{broken}");
 }
 
 #[test]

@@ -114,7 +114,7 @@ fn files_that_are_no_datasets() {
         &expect![[r#"
         exit 1
         error: the dataset has no records: 1 shards, all empty
-        hint: name files that have records, or write them anew
+        hint: name files that have records, or rewrite them
     "#]],
     );
     check(

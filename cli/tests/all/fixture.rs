@@ -106,7 +106,7 @@ impl Place {
         let output = self.command(args).output().unwrap();
         let text = |bytes| String::from_utf8(bytes).unwrap();
         Ran {
-            code: output.status.code().expect("ended by itself"),
+            code: output.status.code().expect("no signal ended it"),
             stdout: text(output.stdout),
             stderr: text(output.stderr),
         }

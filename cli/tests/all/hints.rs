@@ -63,7 +63,7 @@ fn a_host_that_is_not_fit_is_told_why() {
     expect![[r#"
         (
             "warn",
-            "without a cache every start scans all files anew",
+            "without a cache every start scans all files again",
         )
     "#]]
     .assert_debug_eq(&check(&shown, "index cache"));
@@ -105,7 +105,7 @@ fn a_file_of_contexts_that_is_none_is_to_be_mended() {
     expect![[r#"
         exit 1
         error: $DIR/config/shardfeed/contexts.toml: invalid type: integer `7`, expected a string
-        hint: mend or remove the file; `shardfeed context set` writes it anew
+        hint: repair or remove the file; `shardfeed context set` writes a new one
     "#]]
     .assert_eq(&place.fails(&["context", "list"]));
 }
@@ -195,8 +195,8 @@ fn jobs_and_epochs_that_are_not_there_yet() {
         hint: ranks count from 0
         $ job cancel j
         exit 2
-        error: the trainers of job `j` would fail; this cannot be taken back
-        hint: give --yes if it is meant
+        error: the trainers of job `j` would fail; this cannot be undone
+        hint: pass --yes to confirm
         $ dataset add x @/proc/nowhere
         exit 1
         error: dataset `x` cannot be scanned

@@ -16,7 +16,7 @@ mod write_list;
 mod batch;
 mod plan;
 mod put_back;
-mod token;
+mod state;
 
 mod cluster;
 mod cluster_admin;

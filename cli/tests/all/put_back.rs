@@ -64,11 +64,11 @@ fn looks(loader: &mut Loader) -> Vec<u8> {
         assert_eq!((loader.cursor().epoch(), loader.cursor().step()), stood);
         matches!(offer, Offer::Ready(_)).then_some(())
     });
-    let batch = loader.offered().expect("nobody took it");
+    let batch = loader.offered().expect("it is still offered");
     let seen = batch.slot.read(&batch.ordinals);
     let mut shown = vec![];
     loader.peek(1, &mut |batch| shown.push(batch.slot.read(&batch.ordinals)));
-    assert_eq!(shown, std::slice::from_ref(&seen), "it is the first of what is ahead");
+    assert_eq!(shown, std::slice::from_ref(&seen), "it is the first of the batches ahead");
     seen
 }
 

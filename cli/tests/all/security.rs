@@ -109,7 +109,7 @@ fn nobody_listens_beyond_this_host_without_certificates() {
     let args = ["coordinator", "start", "--data", "d", "--listen", "0.0.0.0:0"];
     let ran = place.run(&args);
     assert_eq!(ran.code, 2, "{}", ran.stderr);
-    assert!(ran.stderr.contains("nobody proves who they are"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("callers are not authenticated"), "{}", ran.stderr);
     assert!(ran.stderr.contains("shardfeed tls init"), "{}", ran.stderr);
     assert!(!place.path("d").exists());
     let open = ["--http", "127.0.0.1:0", "--insecure"];
@@ -175,7 +175,7 @@ fn who_does_not_prove_who_they_are_gets_nothing() {
     // With TLS, but without an identity.
     cluster.with_token("none");
     let said = cluster.denied("anonymous", &["status"]);
-    assert!(said.contains("this cluster asks who calls"), "{said}");
+    assert!(said.contains("this cluster authenticates callers"), "{said}");
     // With a certificate of another authority.
     cluster.place.ok(&["tls", "init", "other", "--coordinator", "localhost"]);
     let said = cluster.denied("other/admin", &["status"]);
@@ -216,7 +216,7 @@ const CALLS: &[(&str, &str, Call)] = calls! {
     worker.join(JoinRequest) "WT";
     worker.heartbeat(HeartbeatRequest) "WT";
     worker.leave(LeaveRequest) "WT";
-    worker.take_scans(TakeScansRequest) "WT";
+    worker.claim_scans(ClaimScansRequest) "WT";
     worker.report_listing(ReportListingRequest) "WT";
     worker.report_scan(ReportScanRequest) "WT";
     worker.fail_scan(FailScanRequest) "WT";
@@ -226,9 +226,9 @@ const CALLS: &[(&str, &str, Call)] = calls! {
     worker.start_rank(StartRankRequest) "WT";
     worker.end_rank(EndRankRequest) "WT";
     worker.report_skipped(ReportSkippedRequest) "WT";
-    worker.latest_token(LatestTokenRequest) "WT";
-    worker.take_groups(TakeGroupsRequest) "WT";
-    worker.batch_take_groups(BatchTakeGroupsRequest) "WT";
+    worker.latest_state(LatestStateRequest) "WT";
+    worker.claim_groups(ClaimGroupsRequest) "WT";
+    worker.batch_claim_groups(BatchClaimGroupsRequest) "WT";
     admin.get_status(GetStatusRequest) "VOAWTC";
     admin.get_cluster(GetClusterRequest) "VOAWTC";
     admin.add_member(AddMemberRequest) "A";
@@ -568,7 +568,7 @@ fn certificates_are_renewed_under_a_cluster_that_goes_on() {
             (now > read_again || now >= 3).then_some(())
         });
     }
-    assert_eq!(shown(), session, "the worker's session went on");
+    assert_eq!(shown(), session, "the worker's session continued");
     assert_eq!(worker.terminate(), Some(0));
     // The certificates are now from the new authority, which alone is trusted.
     let (worker, _) = Process::ready(&cluster.place, "w2.log", &args);
@@ -639,7 +639,7 @@ fn thousands_of_strangers_do_not_stop_the_others() {
             assert_eq!(session(&cluster), before, "with {number} strangers");
         }
     }
-    assert_eq!(session(&cluster), before, "the worker's session went on");
+    assert_eq!(session(&cluster), before, "the worker's session continued");
     assert_eq!(
         cluster.ok("pki/admin", &["access", "whoami"]).split(';').next(),
         Some("admin:admin")

@@ -89,8 +89,8 @@ fn a_shard_that_ends_too_early_between_two_records_is_found() {
     assert_eq!(ran.code, 1);
     assert!(place.portable(&ran.stdout).ends_with(note), "{}", ran.stdout);
     expect![[r#"
-        error: no damage, but 1 fault in what lies beside the files says otherwise
-        hint: a file may end too early, between two records: copy it again from its source; or make the .idx files anew
+        error: no damage, but the metadata beside the files contradicts them: 1 fault
+        hint: a file may end too early, between two records: copy it again from its source; or regenerate the .idx files
     "#]].assert_eq(&ran.stderr);
 }
 

@@ -116,7 +116,7 @@ fn the_table_says_it_for_people() {
         values of tokens: 0 240x, 1 180x, 2 120x, 3 60x
 
         note: 3 shards for 4 ranks
-        hint: ranks share shards and read them at offsets; write 4 or more if storage is bound to one file, or if other readers deal out whole files
+        hint: ranks share shards and read them at offsets; write 4 or more if storage is bound to one file, or if other readers distribute whole files
     "#]].assert_eq(&table);
     let wide = place.ok(&["dataset", "stats", "s-0.tfrecord", "-o", "wide"]);
     assert!(wide.contains("SUGGESTED") && wide.contains("VarLenFeature(\"float32\")"), "{wide}");

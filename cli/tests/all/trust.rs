@@ -57,8 +57,8 @@ fn join(client: &Coordinator, name: &str) -> u64 {
 
 /// Claims the work that is available to a session now.
 fn take(client: &Coordinator, session: u64) -> Vec<wire::ScanTask> {
-    let taken: Result<wire::TakeScansResponse, _> =
-        ask!(client, worker.take_scans(TakeScansRequest { session, most: 16 }));
+    let taken: Result<wire::ClaimScansResponse, _> =
+        ask!(client, worker.claim_scans(ClaimScansRequest { session, most: 16 }));
     taken.unwrap().tasks
 }
 
@@ -258,7 +258,7 @@ fn train(client: &Coordinator, session: u64, run: &str) -> Result<(), CallError>
     );
     registered?;
     let open = Segment { lanes: 1, global_batch: 8, steps: Steps::All(0) };
-    let intent = Intent::Start { token_generation: None, epoch: 0, segments: vec![open] };
+    let intent = Intent::Start { state_generation: None, epoch: 0, segments: vec![open] };
     let started: Result<wire::StartRankResponse, _> = ask!(
         client,
         worker.start_rank(StartRankRequest {
@@ -413,7 +413,7 @@ fn a_dataset_by_a_trainer_says_nothing_of_paths_and_fetches_nothing() {
     fs::copy(cluster.place.path("s-0.tfrecord"), &inside).unwrap();
     add(&tom, "inside", inside.to_str().unwrap()).unwrap();
     cluster.ok("pki/otto", &["dataset", "add", "images", &pattern]);
-    until("what lies inside", || {
+    until("the files inside", || {
         (get(&tom, "inside").state() == wire::DatasetState::Ready).then_some(())
     });
     let said = probes.iter().enumerate().map(|(number, probe)| {

@@ -72,7 +72,7 @@ fn finds_exactly_the_records_that_were_damaged() {
     assert_eq!(found["files"][0]["damage"], json!([]));
     expect![[r#"
         error: 2 of 4 files damaged or unreadable, with 35 damaged records found
-        hint: copy these files again from their source, or write them anew
+        hint: copy these files again from their source, or rewrite them
     "#]]
     .assert_eq(&stderr);
 }

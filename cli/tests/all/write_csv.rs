@@ -145,13 +145,13 @@ fn tables_that_make_no_dataset_are_refused() {
     expect![[r#"
         exit 1
         error: t.csv: column 3 is named `a`, as one before it
-        hint: the first row must give each column a name of its own
+        hint: the first row must give each column a unique name
     "#]]
     .assert_eq(&refused("a,b,a\n1,2,3\n"));
     expect![[r#"
         exit 1
         error: t.csv: column 2 has no name
-        hint: the first row must give each column a name of its own
+        hint: the first row must give each column a unique name
     "#]]
     .assert_eq(&refused("a,\n1,2\n"));
     let place = Place::new();
@@ -159,7 +159,7 @@ fn tables_that_make_no_dataset_are_refused() {
     expect![[r#"
         exit 1
         error: t.csv: column 2 has a name that is not UTF-8
-        hint: the first row must give each column a name of its own
+        hint: the first row must give each column a unique name
     "#]]
     .assert_eq(&place.fails(&["dataset", "write", "t.csv", "out"]));
     place.file("t.csv", format!("a\n{}", "1\n".repeat(200_000)));

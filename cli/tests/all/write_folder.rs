@@ -168,7 +168,7 @@ fn what_a_killed_process_left_is_told_and_cleared_by_force() {
     expect![[r#"
         exit 1
         error: out/.in.writing is there: another process writes these shards, or one did and was killed
-        hint: wait for it, or if there is none, start anew with --force
+        hint: wait for it, or if there is none, start over with --force
     "#]]
     .assert_eq(&place.fails(&["dataset", "write", "in", "out"]));
     place.ok(&["dataset", "write", "in", "out", "--force"]);

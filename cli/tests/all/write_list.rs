@@ -173,7 +173,7 @@ fn classes_may_be_numbered_for_all_parts_of_a_dataset() {
     expect![[r#"
         exit 1
         error: boxes/a.xml: line 5: class `cat` is not in --classes
-        hint: add it to that file, or mend the annotation
+        hint: add it to that file, or fix the annotation
     "#]]
     .assert_eq(&place.fails(&[&write[..], &["--force"]].concat()));
     place.file("classes.txt", "dog\ncat\ndog\n");
@@ -224,12 +224,12 @@ fn annotations_that_do_not_fit_are_refused_by_name() {
     expect![[r#"
         exit 1
         error: boxes/a.xml: line 5: the box of `dog` is not inside of the image: xmin 0, xmax 201, of 200 pixels
-        hint: mend the annotation, or leave its image out of the list
+        hint: fix the annotation, or leave its image out of the list
     "#]].assert_eq(&refused(&boxed([0, 0, 201, 9])));
     expect![[r#"
         exit 1
         error: boxes/a.xml: line 5: the box of `dog` is inverted or empty: ymin 20, ymax 20
-        hint: mend the annotation, or leave its image out of the list
+        hint: fix the annotation, or leave its image out of the list
     "#]]
     .assert_eq(&refused(&boxed([10, 20, 30, 20])));
     expect![[r#"
@@ -248,13 +248,13 @@ fn annotations_that_do_not_fit_are_refused_by_name() {
     expect![[r#"
         exit 1
         error: boxes/b.xml: line 1: has a document type, which annotations need not have
-        hint: mend the annotation, or leave its image out of the list
+        hint: fix the annotation, or leave its image out of the list
     "#]]
     .assert_eq(&refused(&|place| place.file("boxes/b.xml", "<!DOCTYPE x [<!ENTITY a 'b'>]>")));
     expect![[r#"
         exit 1
         error: in/a.png: neither JPEG nor PNG: 16 bytes that begin with "GIF89a a"; other formats have to be converted when the dataset is written
-        hint: leave it out of the list, or write it anew as JPEG or PNG
+        hint: leave it out of the list, or convert it to JPEG or PNG
     "#]].assert_eq(&refused(&|place| place.file("in/a.png", "GIF89a and so on")));
 }
 

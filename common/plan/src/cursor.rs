@@ -4,7 +4,7 @@ use crate::ORDER_VERSION;
 use crate::digest::Digest;
 use crate::job::{JobIdentity, Mode, Tail};
 use crate::segment::{SEGMENTS_MAX, Segment, Steps};
-use crate::token::{TOKEN_FORMAT, Token, TokenError};
+use crate::state::{LoaderState, STATE_FORMAT, StateError};
 use crate::{PlanError, check_epoch};
 
 /// Parameters of a rank's start.
@@ -69,21 +69,25 @@ impl Cursor {
     /// to one rank and fits only that rank at the same world size; see [`Cursor::resume_uneven`].
     ///
     /// # Errors  The state belongs to another job or does not fit this start; nothing is changed.
-    pub fn resume(identity: JobIdentity, start: Start, token: &Token) -> Result<Self, TokenError> {
+    pub fn resume(
+        identity: JobIdentity,
+        start: Start,
+        state: &LoaderState,
+    ) -> Result<Self, StateError> {
         check_rank(&start)?;
-        token.check_job(&identity)?;
-        let mut segments = token.segments.clone();
-        let open = segments.last_mut().expect("a token has segments");
+        state.check_job(&identity)?;
+        let mut segments = state.segments.clone();
+        let open = segments.last_mut().expect("a state has segments");
         let wanted = wanted(&identity, &start, open);
-        if let Some((rank, world_size)) = token.speaks_for {
+        if let Some((rank, world_size)) = state.speaks_for {
             let same = wanted.as_ref().is_ok_and(|wanted| {
                 wanted.lanes == open.lanes && wanted.global_batch == open.global_batch
             });
             if (rank, world_size) != (start.rank, start.world_size) || !same {
-                return Err(TokenError::Uneven(format!(
-                    "with tail=\"uneven\" a token speaks for one rank: this one is of rank {rank} of \
-                     {world_size}, loaded by rank {} of {}; to go on with other ranks or another batch \
-                     size pass the tokens of all {world_size} ranks as a list",
+                return Err(StateError::Uneven(format!(
+                    "with tail=\"uneven\" a state speaks for one rank: this one is of rank {rank} \
+                     of {world_size}, loaded by rank {} of {}; to continue with other ranks or \
+                     another batch size pass the states of all {world_size} ranks as a list",
                     start.rank, start.world_size
                 )));
             }
@@ -92,7 +96,7 @@ impl Cursor {
         if wanted.lanes != open.lanes || wanted.global_batch != open.global_batch {
             go_on_with(&mut segments, wanted);
         }
-        Self::at(identity, start, token, segments)
+        Self::at(identity, start, state, segments)
     }
 
     /// Resumes from the states of all ranks of an uneven job, at any world size.
@@ -105,14 +109,14 @@ impl Cursor {
     pub fn resume_uneven(
         identity: JobIdentity,
         start: Start,
-        tokens: &[Token],
+        states: &[LoaderState],
         replay_missing: bool,
         rank_steps: impl Fn(u64, &[Segment], u64) -> Result<Vec<u64>, PlanError>,
-    ) -> Result<Self, TokenError> {
+    ) -> Result<Self, StateError> {
         check_rank(&start)?;
-        let merged = merge(&identity, tokens, replay_missing, rank_steps)?;
+        let merged = merge(&identity, states, replay_missing, rank_steps)?;
         let mut segments = merged.segments.clone();
-        let open = segments.last_mut().expect("a token has segments");
+        let open = segments.last_mut().expect("a state has segments");
         let wanted = wanted(&identity, &start, open)?;
         let same = wanted.lanes == open.lanes && wanted.global_batch == open.global_batch;
         // Ranks that stopped at the same step continue in the same segment, as in the other modes.
@@ -208,17 +212,17 @@ impl Cursor {
     }
 
     /// Returns the state at this position.
-    pub fn token(&self) -> Token {
-        self.token_at(&self.position())
+    pub fn state(&self) -> LoaderState {
+        self.state_at(&self.position())
     }
 
     /// Returns the state at an earlier position of this rank.
-    pub fn token_at(&self, position: &Position) -> Token {
+    pub fn state_at(&self, position: &Position) -> LoaderState {
         let uneven = self.identity.tail == Tail::Uneven;
         let mut identity = self.identity.clone();
         identity.lanes = position.lanes;
-        Token {
-            format: TOKEN_FORMAT,
+        LoaderState {
+            format: STATE_FORMAT,
             order: ORDER_VERSION,
             job: identity.digest(),
             checks: identity.field_checks(),
@@ -251,16 +255,16 @@ impl Cursor {
     fn at(
         mut identity: JobIdentity,
         start: Start,
-        token: &Token,
+        state: &LoaderState,
         segments: Vec<Segment>,
-    ) -> Result<Self, TokenError> {
+    ) -> Result<Self, StateError> {
         if segments.len() > SEGMENTS_MAX {
             return Err(PlanError::TooManySegments.into());
         }
-        identity.lanes = token.lanes;
-        let origin = (token.epoch, segments.clone());
-        let (epoch, generation) = (token.epoch, token.generation.saturating_add(1));
-        let (just_loaded, cluster) = (true, token.cluster.clone());
+        identity.lanes = state.lanes;
+        let origin = (state.epoch, segments.clone());
+        let (epoch, generation) = (state.epoch, state.generation.saturating_add(1));
+        let (just_loaded, cluster) = (true, state.cluster.clone());
         Ok(Self { identity, start, epoch, generation, segments, origin, just_loaded, cluster })
     }
 }
@@ -295,37 +299,37 @@ fn in_json(segments: &[Segment]) -> String {
 }
 
 /// Remedy for states that do not fit together.
-const SAVED_TOGETHER: &str = "pass the tokens that all ranks of one run saved at one moment";
+const SAVED_TOGETHER: &str = "pass the states that all ranks of one run saved at one moment";
 
 /// Merges the states of all ranks of an uneven job into one.
 fn merge(
     identity: &JobIdentity,
-    tokens: &[Token],
+    states: &[LoaderState],
     replay_missing: bool,
     rank_steps: impl Fn(u64, &[Segment], u64) -> Result<Vec<u64>, PlanError>,
-) -> Result<Token, TokenError> {
-    let uneven = |text: String| Err(TokenError::Uneven(text));
-    for token in tokens {
-        token.check_job(identity)?;
+) -> Result<LoaderState, StateError> {
+    let uneven = |text: String| Err(StateError::Uneven(text));
+    for state in states {
+        state.check_job(identity)?;
     }
-    let Some(first) = tokens.iter().min_by_key(|token| token.epoch) else {
-        return uneven("the list of tokens is empty; pass the token of each rank".into());
+    let Some(first) = states.iter().min_by_key(|state| state.epoch) else {
+        return uneven("the list of states is empty; pass the state of each rank".into());
     };
     let Some((_, world_size)) = first.speaks_for else {
-        return uneven("a list of tokens is for tail=\"uneven\"; pass one token".into());
+        return uneven("a list of states is for tail=\"uneven\"; pass one state".into());
     };
     let earlier = &first.segments[..first.segments.len() - 1];
     let mut steps: Vec<Option<u64>> = vec![None; world_size as usize];
     let mut most: Option<Vec<u64>> = None;
-    for token in tokens {
-        let Some((rank, of)) = token.speaks_for else {
-            return uneven(format!("a token of the list speaks for no rank; {SAVED_TOGETHER}"));
+    for state in states {
+        let Some((rank, of)) = state.speaks_for else {
+            return uneven(format!("a state of the list speaks for no rank; {SAVED_TOGETHER}"));
         };
-        let open = token.open();
+        let open = state.open();
         if (open.lanes, open.global_batch) != (first.open().lanes, first.open().global_batch) {
             return uneven(format!(
-                "the token of rank {rank} has lanes={} and a global batch of {}, another one lanes={} \
-                 and a global batch of {}; {SAVED_TOGETHER}",
+                "the state of rank {rank} has lanes={} and a global batch of {}, another one \
+                 lanes={} and a global batch of {}; {SAVED_TOGETHER}",
                 open.lanes,
                 open.global_batch,
                 first.open().lanes,
@@ -336,21 +340,22 @@ fn merge(
             Some(place) if of == world_size => place,
             _ => {
                 return uneven(format!(
-                    "tokens of {world_size} and of {of} ranks in one list; {SAVED_TOGETHER}"
+                    "states of {world_size} and of {of} ranks in one list; {SAVED_TOGETHER}"
                 ));
             }
         };
-        let taken = if token.epoch == first.epoch {
-            let history = &token.segments[..token.segments.len() - 1];
+        let taken = if state.epoch == first.epoch {
+            let history = &state.segments[..state.segments.len() - 1];
             if history != earlier {
                 return uneven(format!(
-                    "the token of rank {rank} has the earlier segments {}, another one {}; {SAVED_TOGETHER}",
+                    "the state of rank {rank} has the earlier segments {}, another one {}; \
+                     {SAVED_TOGETHER}",
                     in_json(history),
                     in_json(earlier)
                 ));
             }
             open.steps.most()
-        } else if token.epoch == first.epoch.saturating_add(1) && open.steps.most() == 0 {
+        } else if state.epoch == first.epoch.saturating_add(1) && open.steps.most() == 0 {
             let most = match &mut most {
                 Some(most) => most,
                 None => most.insert(rank_steps(first.epoch, &first.segments, world_size)?),
@@ -358,33 +363,33 @@ fn merge(
             most[rank as usize]
         } else {
             return uneven(format!(
-                "rank {rank} is in epoch {}, another rank in epoch {}; save the tokens of all ranks at \
-                 one moment, best after a barrier at the end of an epoch",
-                token.epoch, first.epoch
+                "rank {rank} is in epoch {}, another rank in epoch {}; save the states of all \
+                 ranks at one moment, best after a barrier at the end of an epoch",
+                state.epoch, first.epoch
             ));
         };
         if place.replace(taken).is_some() {
-            return uneven(format!("two tokens of rank {rank} in one list; pass one of each rank"));
+            return uneven(format!("two states of rank {rank} in one list; pass one of each rank"));
         }
     }
     let missing: Vec<usize> = (0..steps.len()).filter(|&rank| steps[rank].is_none()).collect();
     if !missing.is_empty() && !replay_missing {
         return uneven(format!(
-            "no token of rank {missing:?} of {world_size}; pass all, or missing=\"replay\" to deliver \
-             again what those ranks had since their last start"
+            "no state of rank {missing:?} of {world_size}; pass all, or missing=\"replay\" to \
+             deliver again the samples those ranks had since their last start"
         ));
     }
     if !missing.is_empty() && first.epoch > 0 && steps.iter().flatten().all(|&taken| taken == 0) {
         return uneven(format!(
-            "all tokens stand at the beginning of epoch {}, so rank {missing:?} may have left some of \
-             the epoch before; start that epoch anew, or pass all tokens",
+            "all states are at the beginning of epoch {}, so rank {missing:?} may have left some \
+             of the epoch before; start that epoch again, or pass all states",
             first.epoch
         ));
     }
     let mut merged = first.clone();
-    let open = merged.segments.last_mut().expect("a token has segments");
+    let open = merged.segments.last_mut().expect("a state has segments");
     open.steps = Steps::PerRank(steps.into_iter().map(|s| s.unwrap_or(0)).collect()).normalized();
-    merged.generation = tokens.iter().map(|token| token.generation).max().unwrap_or(0);
+    merged.generation = states.iter().map(|state| state.generation).max().unwrap_or(0);
     Ok(merged)
 }
 
@@ -400,11 +405,11 @@ mod tests {
         Start { lanes: None, batch_size, rank: 0, world_size }
     }
 
-    fn after(cursor: &mut Cursor, steps: u64) -> Token {
+    fn after(cursor: &mut Cursor, steps: u64) -> LoaderState {
         for _ in 0..steps {
             cursor.advance(100);
         }
-        cursor.token()
+        cursor.state()
     }
 
     #[test]
@@ -419,9 +424,9 @@ mod tests {
     #[test]
     fn each_start_from_a_token_is_the_next_generation() {
         let mut cursor = Cursor::new(identity(), start(4, 2)).unwrap();
-        let token = after(&mut cursor, 3);
+        let state = after(&mut cursor, 3);
         for _ in 0..2 {
-            let again = Cursor::resume(identity(), start(4, 2), &token).unwrap();
+            let again = Cursor::resume(identity(), start(4, 2), &state).unwrap();
             assert_eq!((again.generation(), again.step()), (1, 3));
         }
     }
@@ -429,8 +434,8 @@ mod tests {
     #[test]
     fn set_epoch_stays_right_after_loading_and_moves_otherwise() {
         let mut cursor = Cursor::new(identity(), start(4, 2)).unwrap();
-        let token = after(&mut cursor, 3);
-        let mut again = Cursor::resume(identity(), start(4, 2), &token).unwrap();
+        let state = after(&mut cursor, 3);
+        let mut again = Cursor::resume(identity(), start(4, 2), &state).unwrap();
         assert_eq!(again.set_epoch(0), Ok(false));
         assert_eq!(again.step(), 3);
         // Moving back delivers steps again, so it opens a new generation; moving forward does not.
@@ -448,29 +453,29 @@ mod tests {
         for epoch in [EPOCHS, 1 << 62, u64::MAX] {
             let error = cursor.set_epoch(epoch).unwrap_err();
             assert_eq!(error, PlanError::NoSuchEpoch { epoch });
-            let token = Token { epoch, ..cursor.token() }.to_json();
-            assert_eq!(Token::from_json(&token), Err(TokenError::Plan(error)));
+            let state = LoaderState { epoch, ..cursor.state() }.to_json();
+            assert_eq!(LoaderState::from_json(&state), Err(StateError::Plan(error)));
         }
         assert_eq!(cursor, before);
         assert_eq!(cursor.set_epoch(EPOCHS - 1), Ok(true));
-        assert_eq!(Token::from_json(&cursor.token().to_json()), Ok(cursor.token()));
+        assert_eq!(LoaderState::from_json(&cursor.state().to_json()), Ok(cursor.state()));
     }
 
     #[test]
     fn another_batch_opens_a_segment_and_the_next_epoch_keeps_it() {
         let mut cursor = Cursor::new(identity(), start(4, 2)).unwrap();
-        let token = after(&mut cursor, 3);
-        let mut again = Cursor::resume(identity(), start(6, 1), &token).unwrap();
+        let state = after(&mut cursor, 3);
+        let mut again = Cursor::resume(identity(), start(6, 1), &state).unwrap();
         let numbers = |cursor: &Cursor| -> Vec<(u64, u64, u64)> {
             let each = |s: &Segment| (s.lanes, s.global_batch, s.steps.most());
             cursor.segments().iter().map(each).collect()
         };
         assert_eq!(numbers(&again), [(2, 8, 3), (2, 6, 0)]);
         // No step of it was consumed, so a further change replaces it.
-        let third = Cursor::resume(identity(), start(4, 1), &again.token()).unwrap();
+        let third = Cursor::resume(identity(), start(4, 1), &again.state()).unwrap();
         assert_eq!(numbers(&third), [(2, 8, 3), (2, 4, 0)]);
         // A change back to the previous values continues the previous segment.
-        let back = Cursor::resume(identity(), start(4, 2), &again.token()).unwrap();
+        let back = Cursor::resume(identity(), start(4, 2), &again.state()).unwrap();
         assert_eq!(numbers(&back), [(2, 8, 3)]);
         again.finish_epoch();
         assert_eq!(numbers(&again), [(2, 6, 0)]);
@@ -479,13 +484,13 @@ mod tests {
     #[test]
     fn the_same_batch_by_other_ranks_is_the_same_segment() {
         let mut cursor = Cursor::new(identity(), start(4, 2)).unwrap();
-        let token = after(&mut cursor, 3);
+        let state = after(&mut cursor, 3);
         for world_size in [1, 2, 4, 8] {
-            let again = Cursor::resume(identity(), start(8 / world_size, world_size), &token);
+            let again = Cursor::resume(identity(), start(8 / world_size, world_size), &state);
             assert_eq!(again.unwrap().segments(), cursor.segments());
         }
-        let error = Cursor::resume(identity(), start(5, 1), &token).unwrap_err();
-        assert!(matches!(error, TokenError::Plan(PlanError::LanesDoNotDivide { lanes: 2, .. })));
+        let error = Cursor::resume(identity(), start(5, 1), &state).unwrap_err();
+        assert!(matches!(error, StateError::Plan(PlanError::LanesDoNotDivide { lanes: 2, .. })));
     }
 
     #[test]
@@ -495,8 +500,8 @@ mod tests {
             c
         });
         for batch_size in 2..=17 {
-            let token = cursor.as_ref().unwrap().token();
-            cursor = Cursor::resume(identity(), start(batch_size * 2, 1), &token)
+            let state = cursor.as_ref().unwrap().state();
+            cursor = Cursor::resume(identity(), start(batch_size * 2, 1), &state)
                 .map_err(|_| PlanError::TooManySegments);
             if let Ok(cursor) = &mut cursor {
                 cursor.advance(100);
@@ -510,7 +515,7 @@ mod tests {
     fn uneven_tokens_merge_to_a_list_of_steps() {
         let mut identity = identity();
         identity.tail = Tail::Uneven;
-        let tokens: Vec<Token> = (0..2)
+        let states: Vec<LoaderState> = (0..2)
             .map(|rank| {
                 let start = Start { rank, ..start(4, 2) };
                 let mut cursor = Cursor::new(identity.clone(), start).unwrap();
@@ -518,7 +523,7 @@ mod tests {
             })
             .collect();
         let none = |_: u64, _: &[Segment], _: u64| unreachable!("both are in one epoch");
-        let merged = Cursor::resume_uneven(identity, start(3, 4), &tokens, false, none).unwrap();
+        let merged = Cursor::resume_uneven(identity, start(3, 4), &states, false, none).unwrap();
         assert_eq!(merged.segments()[0].steps, Steps::PerRank(vec![1, 4]));
     }
 
@@ -526,55 +531,55 @@ mod tests {
     fn every_refused_list_of_tokens_says_why_and_what_to_pass() {
         let uneven = JobIdentity { tail: Tail::Uneven, ..identity() };
         // Returns the state of a rank of `world_size` after `steps` of an epoch.
-        let token = |(rank, world_size): (u64, u64), epoch: u64, steps: u64| {
+        let state = |(rank, world_size): (u64, u64), epoch: u64, steps: u64| {
             let start = Start { lanes: Some(2), rank, ..start(8 / world_size, world_size) };
             let mut cursor = Cursor::new(uneven.clone(), start).unwrap();
             cursor.set_epoch(epoch).unwrap();
             after(&mut cursor, steps)
         };
-        let (first, second) = (token((0, 2), 0, 1), token((1, 2), 0, 4));
-        let changed = |change: &dyn Fn(&mut Token)| {
-            let mut token = second.clone();
-            change(&mut token);
-            token
+        let (first, second) = (state((0, 2), 0, 1), state((1, 2), 0, 4));
+        let changed = |change: &dyn Fn(&mut LoaderState)| {
+            let mut state = second.clone();
+            change(&mut state);
+            state
         };
-        let of_no_rank = changed(&|token| token.speaks_for = None);
-        let batched = changed(&|token| token.segments[0].global_batch = 16);
-        let grown = changed(&|token| token.segments.insert(0, token.segments[0].clone()));
+        let of_no_rank = changed(&|state| state.speaks_for = None);
+        let batched = changed(&|state| state.segments[0].global_batch = 16);
+        let grown = changed(&|state| state.segments.insert(0, state.segments[0].clone()));
         let lists = [
             ("none", vec![]),
             ("of no rank", vec![of_no_rank.clone()]),
             ("one of no rank", vec![first.clone(), of_no_rank]),
             ("another batch", vec![first.clone(), batched]),
-            ("another world", vec![first.clone(), token((3, 4), 0, 4)]),
+            ("another world", vec![first.clone(), state((3, 4), 0, 4)]),
             ("another history", vec![first.clone(), grown]),
-            ("far apart", vec![first.clone(), token((1, 2), 5, 1)]),
+            ("far apart", vec![first.clone(), state((1, 2), 5, 1)]),
             ("one twice", vec![first.clone(), first.clone()]),
             ("one missing", vec![first.clone()]),
-            ("one missing that may be behind", vec![token((0, 2), 3, 0)]),
+            ("one missing that may be behind", vec![state((0, 2), 3, 0)]),
         ];
         let mut said = String::new();
-        for (what, tokens) in lists {
+        for (what, states) in lists {
             let unasked = |_: u64, _: &[Segment], _: u64| unreachable!("all are in one epoch");
             let replayed = what.ends_with("behind");
             let start = start(3, 4);
-            let refused = Cursor::resume_uneven(uneven.clone(), start, &tokens, replayed, unasked);
+            let refused = Cursor::resume_uneven(uneven.clone(), start, &states, replayed, unasked);
             said += &format!("{what}: {}\n", refused.unwrap_err());
         }
         let one = Cursor::resume(uneven, Start { rank: 1, ..start(4, 2) }, &first).unwrap_err();
         said += &format!("one for another rank: {one}\n");
         expect![[r#"
-            none: the list of tokens is empty; pass the token of each rank
-            of no rank: a list of tokens is for tail="uneven"; pass one token
-            one of no rank: a token of the list speaks for no rank; pass the tokens that all ranks of one run saved at one moment
-            another batch: the token of rank 1 has lanes=2 and a global batch of 16, another one lanes=2 and a global batch of 8; pass the tokens that all ranks of one run saved at one moment
-            another world: tokens of 2 and of 4 ranks in one list; pass the tokens that all ranks of one run saved at one moment
-            another history: the token of rank 1 has the earlier segments [[2,8,4]], another one []; pass the tokens that all ranks of one run saved at one moment
-            far apart: rank 1 is in epoch 5, another rank in epoch 0; save the tokens of all ranks at one moment, best after a barrier at the end of an epoch
-            one twice: two tokens of rank 0 in one list; pass one of each rank
-            one missing: no token of rank [1] of 2; pass all, or missing="replay" to deliver again what those ranks had since their last start
-            one missing that may be behind: all tokens stand at the beginning of epoch 3, so rank [1] may have left some of the epoch before; start that epoch anew, or pass all tokens
-            one for another rank: with tail="uneven" a token speaks for one rank: this one is of rank 0 of 2, loaded by rank 1 of 2; to go on with other ranks or another batch size pass the tokens of all 2 ranks as a list
+            none: the list of states is empty; pass the state of each rank
+            of no rank: a list of states is for tail="uneven"; pass one state
+            one of no rank: a state of the list speaks for no rank; pass the states that all ranks of one run saved at one moment
+            another batch: the state of rank 1 has lanes=2 and a global batch of 16, another one lanes=2 and a global batch of 8; pass the states that all ranks of one run saved at one moment
+            another world: states of 2 and of 4 ranks in one list; pass the states that all ranks of one run saved at one moment
+            another history: the state of rank 1 has the earlier segments [[2,8,4]], another one []; pass the states that all ranks of one run saved at one moment
+            far apart: rank 1 is in epoch 5, another rank in epoch 0; save the states of all ranks at one moment, best after a barrier at the end of an epoch
+            one twice: two states of rank 0 in one list; pass one of each rank
+            one missing: no state of rank [1] of 2; pass all, or missing="replay" to deliver again the samples those ranks had since their last start
+            one missing that may be behind: all states are at the beginning of epoch 3, so rank [1] may have left some of the epoch before; start that epoch again, or pass all states
+            one for another rank: with tail="uneven" a state speaks for one rank: this one is of rank 0 of 2, loaded by rank 1 of 2; to continue with other ranks or another batch size pass the states of all 2 ranks as a list
         "#]].assert_eq(&said);
     }
 }

@@ -4,10 +4,10 @@
 //! The assignment of groups to ranks is decided elsewhere; this module defines the meaning of a
 //! grant. Source: docs/ORDER.md, section 10.
 
+mod group_range;
 mod groups;
 mod list;
-mod piece;
 
+pub use group_range::{FreeRanges, GroupRange};
 pub use groups::Groups;
 pub use list::RankList;
-pub use piece::{FreePieces, Piece};

@@ -11,7 +11,8 @@ pub enum Intent {
     /// Start from a state, or without one at epoch 0, step 0.
     Start {
         /// Generation that made the state; `None` without a state.
-        token_generation: Option<u64>,
+        #[serde(rename = "token_generation")]
+        state_generation: Option<u64>,
         /// Epoch in which it starts.
         epoch: u64,
         /// Segments of that epoch; the last one is open and contains the steps taken.

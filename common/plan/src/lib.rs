@@ -29,7 +29,7 @@ mod progress;
 mod corrupt;
 mod data_root;
 mod job;
-mod token;
+mod state;
 
 pub mod dynamic;
 
@@ -51,7 +51,7 @@ pub use line::{Line, Sample, Shuffle};
 pub use manifest::{ChangeStamp, Manifest, ManifestError, Shard};
 pub use random::{Draws, philox, stream_key};
 pub use segment::{GLOBAL_BATCH_MAX, LANES_MAX, SEGMENTS_MAX, Segment, Steps};
-pub use token::{TOKEN_FORMAT, Token, TokenError};
+pub use state::{LoaderState, STATE_FORMAT, StateError};
 pub use window::Permutations;
 
 /// Version of the order that `docs/ORDER.md` specifies; part of every job and state.
@@ -146,7 +146,7 @@ pub enum PlanError {
     /// One epoch has more changes of lanes or global batch than a state can hold.
     #[error(
         "lanes or the global batch changed more than {SEGMENTS_MAX} times in this epoch; keep the \
-         global batch, or go on to the next epoch with set_epoch()"
+         global batch, or start the next epoch with set_epoch()"
     )]
     TooManySegments,
     /// A segment has more steps than the epoch.

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use shardfeed_plan::dynamic::{FreePieces, Groups, Piece, RankList};
+use shardfeed_plan::dynamic::{FreeRanges, GroupRange, Groups, RankList};
 use shardfeed_plan::{Digest, Line, Permutations, Sample, Shuffle};
 
 fn groups() -> impl Strategy<Value = Groups> {
@@ -72,12 +72,12 @@ proptest! {
     fn free_pieces_hold_what_was_put_in_and_not_taken_out(
         changes in prop::collection::vec((any::<bool>(), 0u64..3, 0u64..20, 1u64..8), 0..40),
     ) {
-        let (mut free, mut model) = (FreePieces::default(), BTreeSet::new());
+        let (mut free, mut model) = (FreeRanges::default(), BTreeSet::new());
         for (add, group, from, length) in changes {
             let places = || (from..from + length).map(|offset| (group, offset));
-            let piece = Piece { group, from, to: from + length };
+            let piece = GroupRange { group, from, to: from + length };
             if !add {
-                let removed: u64 = free.remove(piece).iter().map(Piece::samples).sum();
+                let removed: u64 = free.remove(piece).iter().map(GroupRange::samples).sum();
                 let met = places().filter(|place| model.remove(place)).count();
                 prop_assert_eq!(removed, met as u64);
             } else if places().all(|place| !model.contains(&place)) {
@@ -88,7 +88,7 @@ proptest! {
                 free.iter().flat_map(|p| (p.from..p.to).map(move |o| (p.group, o))).collect();
             prop_assert_eq!(&held, &model.iter().copied().collect::<Vec<_>>());
             prop_assert_eq!(free.samples(), model.len() as u64);
-            prop_assert_eq!(&FreePieces::from(Vec::from(free.clone())), &free, "joined");
+            prop_assert_eq!(&FreeRanges::from(Vec::from(free.clone())), &free, "joined");
         }
     }
 
@@ -102,7 +102,7 @@ proptest! {
     ) {
         let mut list = RankList::new(batch_size, first_step);
         for (group, (samples, close)) in grants.into_iter().enumerate() {
-            list.append(Piece { group: group as u64, from: 0, to: samples });
+            list.append(GroupRange { group: group as u64, from: 0, to: samples });
             if close {
                 list.close();
             }

@@ -269,7 +269,7 @@ fn every_plan_that_is_refused_says_why() {
         no record: the dataset has no records: 2 shards, all empty
         no segment: `segments` must be at least 1
         ranks that do not divide: world_size=3 does not divide the global batch of 8
-        17 segments: lanes or the global batch changed more than 16 times in this epoch; keep the global batch, or go on to the next epoch with set_epoch()
+        17 segments: lanes or the global batch changed more than 16 times in this epoch; keep the global batch, or start the next epoch with set_epoch()
         too many steps: the position is beyond the epoch: 99 steps were taken with lanes=2 and a global batch of 8, but only 12 exist; it belongs to another dataset or job
         steps of each rank: only tail="uneven" lets ranks stop at different steps
         a rank beyond: rank=2 is not in 0..2: ranks count from 0 to world_size - 1

@@ -90,7 +90,7 @@ impl TableError {
 #[non_exhaustive]
 pub enum WriteError {
     /// Two rows have the same key.
-    #[error("rows {first} and {second} have the same key; a key stands for one row")]
+    #[error("rows {first} and {second} have the same key; a key identifies one row")]
     Duplicate {
         /// First row, counted from 0.
         first: usize,

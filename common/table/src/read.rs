@@ -232,7 +232,7 @@ impl Table {
         if Digest::new(hash.finalize().into()) == self.digest {
             return Ok(());
         }
-        Err(self.damaged(0, "all of it together is not what its digest says"))
+        Err(self.damaged(0, "its content does not match its digest"))
     }
 }
 
@@ -328,8 +328,8 @@ mod tests {
                  the table again, and leave it alone while it is used",
                 "DIR/t.sft: damaged at offset 4096: its pages have fewer keys than it says; copy the \
                  table again, and leave it alone while it is used",
-                "DIR/t.sft: damaged at offset 0: all of it together is not what its digest says; copy \
-                 the table again, and leave it alone while it is used",
+                "DIR/t.sft: damaged at offset 0: its content does not match its digest; copy the \
+                 table again, and leave it alone while it is used",
             ]
         );
     }

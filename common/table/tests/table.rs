@@ -246,7 +246,7 @@ fn what_is_no_table_is_not_written() {
     assert_eq!(
         said,
         [
-            "rows 0 and 2 have the same key; a key stands for one row",
+            "rows 0 and 2 have the same key; a key identifies one row",
             "a table has at least one column",
             "two columns have the name `a`",
             "column `a` has no bytes",

@@ -38,7 +38,7 @@ fn text(read: Read<'_>, open_files: Option<f64>) -> String {
         ("virtual_memory_bytes", gauge, "Addresses that it has", bytes("VmSize:")),
         ("start_time_seconds", gauge, "When it began, Unix time", started),
         ("open_fds", gauge, "Files and connections that it has open", open_files),
-        ("max_fds", gauge, "As many as it may have open", files_max),
+        ("max_fds", gauge, "Files and connections that it may have open", files_max),
         ("threads", gauge, "Threads", in_status("Threads:")),
     ];
     let known = lines.into_iter().filter_map(|(name, kind, is, value)| {

@@ -115,7 +115,7 @@ impl Authority {
             let path = folder.join(CERTIFICATE_FILE);
             return Err(TlsError::Exists {
                 path,
-                hint: "it is of somebody else; name another folder",
+                hint: "it belongs to another identity; name another folder",
             });
         }
         let (ca, ca_key) = (self.folder.join(CA_FILE), self.folder.join(CA_KEY_FILE));
@@ -162,7 +162,7 @@ impl Authority {
         })?;
         let Certificate { identity, hosts, .. } = there;
         let identity = identity.ok_or_else(|| {
-            TlsError::content(&path, "does not say whom it is for; make it where it was made")
+            TlsError::content(&path, "names no identity; renew it where it was made")
         })?;
         self.issue(&Subject { identity, hosts }, days, folder)
     }
@@ -217,7 +217,7 @@ impl Subject {
             return Err(TlsError::Subject(said.into()));
         }
         if !is_coordinator && !self.hosts.is_empty() {
-            let said = format!("--host: nobody connects to a {}", self.identity.role);
+            let said = format!("--host: no client connects to a {}", self.identity.role);
             return Err(TlsError::Subject(said));
         }
         if self.hosts.len() > HOSTS_MAX {

@@ -234,12 +234,13 @@ fn server(folder: &Folder) -> Result<Server, TlsError> {
     let own = own.ok_or_else(|| {
         TlsError::content(
             &path,
-            "is missing, with tls.key: a coordinator needs a certificate of its own",
+            "is missing, with tls.key: a coordinator needs its own certificate",
         )
     })?;
     let certificate = Certificate::parse(&path, &own.chain[0])?;
     if certificate.identity.as_ref().is_none_or(|identity| identity.role != Role::Coordinator) {
-        let is = certificate.identity.map_or("nobody".to_owned(), |identity| identity.to_string());
+        let is =
+            certificate.identity.map_or("no identity".to_owned(), |identity| identity.to_string());
         let reason = format!(
             "is of {is}, not of a coordinator; make one by `shardfeed tls issue ... coordinator`, or with \
              the alternative name spiffe://DOMAIN/coordinator/NAME"

@@ -234,8 +234,8 @@ fn folders_say_what_is_wrong_with_them() {
              certificate: BadEncoding",
             "DIR/w1/ca.crt: holds no certificate in PEM",
             "DIR/w1/ca.crt: cannot read: 1099511627776 bytes, more than certificates have",
-            "DIR/anonymous/tls.crt: is missing, with tls.key: a coordinator needs a certificate of its \
-             own",
+            "DIR/anonymous/tls.crt: is missing, with tls.key: a coordinator needs its own \
+             certificate",
             "DIR/old/tls.crt: the certificate expired 2 hours ago; renew it (`shardfeed tls rotate`), \
              or mend the clock",
             "DIR/early/tls.crt: the certificate becomes good in 3 hours; renew it (`shardfeed tls \
@@ -268,7 +268,7 @@ fn folders_say_what_is_wrong_with_them() {
              give --host",
             "--host: more than 64 of them",
             "cannot make a certificate: Invalid IA5String: 'hä'",
-            "--host: nobody connects to a worker",
+            "--host: no client connects to a worker",
             "0 days: certificates are good for 1 to 3650 days",
         ]
     );
@@ -293,10 +293,10 @@ fn folders_say_what_is_wrong_with_them() {
     assert_eq!(
         said,
         [
-            "DIR/c1/tls.crt is there already; it is of somebody else; name another folder",
+            "DIR/c1/tls.crt is there already; it belongs to another identity; name another folder",
             "DIR/file: cannot write: File exists (os error 17)",
             "DIR/nowhere/tls.crt: is missing; `shardfeed tls issue` makes a certificate",
-            "DIR/old/tls.crt: does not say whom it is for; make it where it was made",
+            "DIR/old/tls.crt: names no identity; renew it where it was made",
             "DIR/ca.key is there already; an authority is made once; `shardfeed tls rotate --ca` \
              replaces it",
             "DIR/c1/ca.key: is missing: no authority; `shardfeed tls init` makes one",

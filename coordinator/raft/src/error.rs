@@ -15,7 +15,7 @@ pub enum OpenError {
     },
     /// Another process, or another node in this one, has locked the directory.
     #[error(
-        "{dir} is in use by another node; stop that one first, or give this one a directory of its own"
+        "{dir} is in use by another node; stop that one first, or give this one its own directory"
     )]
     Locked {
         /// The directory.

@@ -258,6 +258,8 @@ pub(crate) fn frame_text(error: &FrameError) -> String {
 /// Returns the message for a node whose incarnation is not the one that the cluster knows.
 pub(crate) fn lost_directory(node: u64) -> String {
     format!(
-        "node {node} lost the directory it was admitted with, and with it what it had acknowledged; remove node {node} from the cluster and let the node join with an empty directory under a number that was never used"
+        "node {node} lost the directory it was admitted with, and with it everything that it had \
+         acknowledged; remove node {node} from the cluster and let the node join with an empty \
+         directory under a number that was never used"
     )
 }

@@ -9,7 +9,7 @@ use shardfeed_plan::Digest;
 
 use crate::answer::{Answer, Refusal};
 use crate::bound::{ACCESS_TOKENS_MAX, SCOPES_MAX, check_count, check_name, check_room};
-use crate::event::Happening;
+use crate::event::EventKind;
 use crate::state::State;
 
 /// Role of a caller.
@@ -223,7 +223,7 @@ impl Accesses {
         let is_needed =
             |token: &AccessToken| token.over_ms().saturating_add(REMEMBERED_MS) > now_ms;
         let needed = self.by_id.values().filter(|token| is_needed(token)).count();
-        let hint = "revoke those that nobody uses; there is room 30 days later";
+        let hint = "revoke unused tokens; there is room 30 days later";
         check_room("access tokens", needed as u64, ACCESS_TOKENS_MAX as u64, hint)?;
         self.by_id.retain(|_, token| is_needed(token));
         Ok(())
@@ -249,12 +249,7 @@ impl State {
     ) -> Result<Answer, Refusal> {
         let CreateAccess { id, digest, name, role, jobs, ttl_ms, join_ttl_ms } = create.clone();
         check_name("the token's name", &name)?;
-        check_count(
-            "jobs of a token",
-            jobs.len(),
-            SCOPES_MAX,
-            "name what they begin with, and `*`",
-        )?;
+        check_count("jobs of a token", jobs.len(), SCOPES_MAX, "name a common prefix and `*`")?;
         jobs.iter().try_for_each(|job| check_name("the job", job))?;
         check_ttl(ttl_ms)?;
         join_ttl_ms.map_or(Ok(()), check_ttl)?;
@@ -282,7 +277,7 @@ impl State {
         }
         self.access.make_room(now_ms)?;
         let (id, name, role) = (token.id.clone(), token.name.clone(), token.role);
-        self.events.tell(Happening::AccessCreated { token: id.clone(), name, role });
+        self.events.tell(EventKind::AccessCreated { token: id.clone(), name, role });
         self.access.by_id.insert(id, token);
         Ok(Answer::Done)
     }
@@ -292,7 +287,7 @@ impl State {
         if token.revoked_ms.is_none() {
             token.revoked_ms = Some(now_ms);
             let name = token.name.clone();
-            self.events.tell(Happening::AccessRevoked { token: id.to_owned(), name });
+            self.events.tell(EventKind::AccessRevoked { token: id.to_owned(), name });
         }
         Ok(Answer::Done)
     }

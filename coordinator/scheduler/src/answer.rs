@@ -1,7 +1,7 @@
 //! Results of commands.
 
 use serde::{Deserialize, Serialize};
-use shardfeed_plan::dynamic::Piece;
+use shardfeed_plan::dynamic::GroupRange;
 use shardfeed_plan::{Corrupt, Difference, Digest, Segment};
 
 use crate::command::{Cordon, Fencing, SessionId};
@@ -27,17 +27,17 @@ pub enum Answer {
         samples: u64,
     },
     /// Result of each claim, in the order of the claims.
-    Taken(Vec<Result<Taken, Refusal>>),
+    Taken(Vec<Result<ClaimResult, Refusal>>),
 }
 
 /// State of a rank's list in one epoch, without the group ranges that the rank already knows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Taken {
+pub struct ClaimResult {
     /// Position of the list from which on the worker discards its copy before it applies the rest.
     #[serde(default)]
     pub truncated: Option<u64>,
     /// Group ranges of the list that follow, at most [`crate::PIECES_TOLD_MAX`].
-    pub pieces: Vec<Piece>,
+    pub pieces: Vec<GroupRange>,
     /// True if further group ranges follow.
     #[serde(default)]
     pub more: bool,
@@ -208,9 +208,9 @@ pub enum Refusal {
     },
     /// The lists that a loader state continues from are not kept.
     #[error(
-        "job `{job}` cannot go on at epoch {epoch} step {step}: {reason}; a dynamic epoch goes on \
-         only from a token of the last generations and epochs of the same cluster: start from a \
-         later token, or start the epoch anew with set_epoch({epoch})"
+        "job `{job}` cannot continue at epoch {epoch} step {step}: {reason}; a dynamic epoch \
+         continues only from a state of the last generations and epochs of the same cluster: start \
+         from a later state, or restart the epoch with set_epoch({epoch})"
     )]
     Forgotten {
         /// Name of the job.

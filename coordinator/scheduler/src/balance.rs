@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use crate::bound::REVOKES_MAX;
 use crate::command::{Cordon, RankRevoke, Revoke};
 use crate::generation::Generation;
-use crate::pool::{Pool, Share};
+use crate::pool::{Pool, RankAssignment};
 use crate::state::State;
 
 /// A rank is slow if its remaining work takes this many times as long as the median rank's.
@@ -123,7 +123,7 @@ fn is_served(generation: &Generation, rank: u64) -> bool {
 }
 
 /// Time to consume everything that the rank was granted and has not consumed, ms.
-fn rest_ms(share: &Share, speed: u64) -> u64 {
+fn rest_ms(share: &RankAssignment, speed: u64) -> u64 {
     (share.list.samples() - share.consumed).saturating_mul(1_000) / speed
 }
 

@@ -123,7 +123,7 @@ pub const PIECES_KEPT: u64 = 4_000_000;
 
 /// Maximum number of claims in one command: those that a leader collects while the previous command
 /// is written.
-pub const TAKES_MAX: usize = 256;
+pub const CLAIMS_MAX: usize = 256;
 
 /// Maximum number of group sizes in one claim, so that a command stays small.
 pub const SIZES_TOLD_MAX: usize = 2_048;

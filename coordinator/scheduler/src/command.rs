@@ -54,8 +54,9 @@ pub enum Change {
     },
     /// A dataset is added; workers list and scan it before it is ready.
     AddDataset(AddDataset),
-    /// A worker claims parts of datasets to list or scan.
-    TakeScans {
+    /// A worker claims parts of datasets to list or scan; logs keep the name `take_scans`.
+    #[serde(rename = "take_scans")]
+    ClaimScans {
         /// Session of the worker.
         session: SessionId,
         /// Maximum number of parts.
@@ -100,9 +101,10 @@ pub enum Change {
     /// Workers found corrupt records, which they skip.
     ReportSkipped(ReportSkipped),
     /// Ranks of dynamic jobs report their progress and claim more groups.
-    TakeGroups {
-        /// Claims: 1 to [`crate::TAKES_MAX`], at most one for each rank.
-        takes: Vec<Take>,
+    #[serde(rename = "take_groups")]
+    ClaimGroups {
+        /// Claims: 1 to [`crate::CLAIMS_MAX`], at most one for each rank.
+        takes: Vec<Claim>,
     },
     /// Ranks of a dynamic job are asked to give back work that they have not begun; proposed by the
     /// leader.
@@ -400,9 +402,9 @@ pub struct CursorReport {
     pub step: u64,
 }
 
-/// See [`Change::TakeGroups`].
+/// See [`Change::ClaimGroups`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Take {
+pub struct Claim {
     /// Lease of the rank.
     pub lease: LeaseRef,
     /// Epoch of the list; the rank may still be in the previous epoch.

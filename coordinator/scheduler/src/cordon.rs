@@ -5,7 +5,7 @@ use std::fmt;
 use crate::answer::{Answer, Refusal};
 use crate::bound::{CORDONS_MAX, check_name, check_room};
 use crate::command::{Cordon, LeaseRef, SessionId, StartRank};
-use crate::event::Happening;
+use crate::event::EventKind;
 use crate::job::Jobs;
 use crate::session::Sessions;
 use crate::state::State;
@@ -68,7 +68,7 @@ impl State {
         check_name("the worker's name", worker)?;
         let cordons = &mut self.sessions.cordons;
         if cordons.get(worker).copied().unwrap_or_default() != state {
-            self.events.tell(Happening::WorkerCordoned { worker: worker.to_owned(), state });
+            self.events.tell(EventKind::WorkerCordoned { worker: worker.to_owned(), state });
         }
         if state == Cordon::Open {
             cordons.remove(worker);
@@ -189,7 +189,7 @@ mod tests {
         assert_eq!(fixture.take(other, 1).len(), 1, "the scan is free again");
         let told = taken(&mut fixture, 0, 4, 20);
         assert_eq!((told.pieces.len(), told.revoke_from), (0, Some(4)));
-        let take = crate::Take {
+        let take = crate::Claim {
             released: Some(8),
             started: 8,
             step: 2,

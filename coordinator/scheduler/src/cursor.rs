@@ -1,12 +1,12 @@
 //! Progress of ranks: reports, and the loader state that all ranks have passed.
 
 use serde::{Deserialize, Serialize};
-use shardfeed_plan::{EPOCHS, ORDER_VERSION, TOKEN_FORMAT, Tail, Token};
+use shardfeed_plan::{EPOCHS, LoaderState, ORDER_VERSION, STATE_FORMAT, Tail};
 
 use crate::answer::{Answer, Refusal};
 use crate::bound::{SEALED_KEPT, STEP_MAX};
 use crate::command::{CursorReport, LeaseRef};
-use crate::event::Happening;
+use crate::event::EventKind;
 use crate::generation::Generation;
 use crate::job::Job;
 use crate::origin::at_step;
@@ -60,19 +60,19 @@ impl State {
     ///
     /// # Errors
     /// `NotFound`; `Invalid` with `tail="uneven"`, where each loader state belongs to one rank.
-    pub fn latest_token(&self, job: &str) -> Result<Option<Token>, Refusal> {
+    pub fn latest_state(&self, job: &str) -> Result<Option<LoaderState>, Refusal> {
         let job = self.jobs.get(job)?;
         if job.identity.tail == Tail::Uneven {
             return Err(Refusal::Invalid(format!(
-                "with tail=\"uneven\" a token speaks for one rank, so job `{}` has no latest one; \
-                 pass the tokens of all ranks as a list",
+                "with tail=\"uneven\" a state speaks for one rank, so job `{}` has no latest one; \
+                 pass the states of all ranks as a list",
                 job.name
             )));
         }
         Ok(job.current().and_then(|current| {
             let RankCursor { epoch, step } = current.cursor();
-            Some(Token {
-                format: TOKEN_FORMAT,
+            Some(LoaderState {
+                format: STATE_FORMAT,
                 order: ORDER_VERSION,
                 job: job.identity.digest(),
                 checks: job.identity.field_checks(),
@@ -100,7 +100,7 @@ impl State {
 }
 
 impl Job {
-    fn report(&mut self, moment: Moment, report: &CursorReport) -> Vec<Happening> {
+    fn report(&mut self, moment: Moment, report: &CursorReport) -> Vec<EventKind> {
         let CursorReport { lease, epoch, step } = report;
         let to = RankCursor { epoch: *epoch, step: *step };
         let is_dynamic = self.identity.is_dynamic();
@@ -264,18 +264,18 @@ mod tests {
     #[test]
     fn the_latest_token_is_where_every_rank_has_been() {
         let (mut fixture, session) = Fixture::with_job(Tail::Drop);
-        assert_eq!(fixture.state.latest_token(JOB), Ok(None));
+        assert_eq!(fixture.state.latest_state(JOB), Ok(None));
         let start = StartRank { intent: from(3, 2, 40), ..first_of_two(session) };
         fixture.start(start.clone());
         fixture.report(0, 2, 45);
-        let token = |fixture: &Fixture| fixture.state.latest_token(JOB).unwrap().unwrap();
+        let state = |fixture: &Fixture| fixture.state.latest_state(JOB).unwrap().unwrap();
         // Rank 1 has not joined, so it is at the origin.
-        assert_eq!((token(&fixture).epoch, token(&fixture).step()), (2, 40));
+        assert_eq!((state(&fixture).epoch, state(&fixture).step()), (2, 40));
         fixture.start(StartRank { rank: 1, ..start });
         fixture.report(1, 2, 43);
-        let latest = token(&fixture);
+        let latest = state(&fixture);
         assert_eq!((latest.generation, latest.segments.clone()), (4, vec![segment(43)]));
-        assert_eq!(Token::from_json(&latest.to_json()), Ok(latest.clone()));
+        assert_eq!(LoaderState::from_json(&latest.to_json()), Ok(latest.clone()));
         let identity = &fixture.state.job(JOB).unwrap().identity;
         latest.check_job(identity).unwrap();
         assert_eq!(latest.job, identity.digest());
@@ -286,24 +286,24 @@ mod tests {
         let (mut fixture, session) = Fixture::with_job(Tail::Drop);
         let halved = |steps| Segment { lanes: 2, global_batch: 4, steps: Steps::All(steps) };
         let segments = vec![segment(10), halved(5)];
-        let intent = Intent::Start { token_generation: Some(0), epoch: 2, segments };
+        let intent = Intent::Start { state_generation: Some(0), epoch: 2, segments };
         fixture.start_all(&StartRank { intent, ..first_of_two(session) });
         fixture.report(0, 2, 21);
         fixture.report(1, 2, 22);
-        let token = |fixture: &Fixture| fixture.state.latest_token(JOB).unwrap().unwrap();
-        assert_eq!(token(&fixture).segments, [segment(10), halved(11)]);
+        let state = |fixture: &Fixture| fixture.state.latest_state(JOB).unwrap().unwrap();
+        assert_eq!(state(&fixture).segments, [segment(10), halved(11)]);
         fixture.report(0, 3, 7);
         fixture.report(1, 4, 0);
-        assert_eq!((token(&fixture).epoch, token(&fixture).segments), (3, vec![halved(7)]));
+        assert_eq!((state(&fixture).epoch, state(&fixture).segments), (3, vec![halved(7)]));
     }
 
     #[test]
     fn an_uneven_job_has_no_latest_token() {
         let (fixture, _) = Fixture::with_job(Tail::Uneven);
-        let refusal = |job| wrapped(&fixture.state.latest_token(job).unwrap_err().to_string());
+        let refusal = |job| wrapped(&fixture.state.latest_state(job).unwrap_err().to_string());
         expect![[r#"
-            with tail="uneven" a token speaks for one rank, so job
-            `train` has no latest one; pass the tokens of all ranks as a
+            with tail="uneven" a state speaks for one rank, so job
+            `train` has no latest one; pass the states of all ranks as a
             list"#]]
         .assert_eq(&refusal(JOB));
         expect!["there is no job `other`"].assert_eq(&refusal("other"));

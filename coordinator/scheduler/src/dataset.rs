@@ -13,7 +13,7 @@ use crate::bound::{
 use crate::command::{
     AddDataset, Command, FailDataset, Failure, FinishDataset, Listing, SessionId,
 };
-use crate::event::Happening;
+use crate::event::EventKind;
 use crate::job::is_zero;
 use crate::scan::{PartState, Progress, Scan, ScanLease, ScanRef, check_listing, check_total};
 use crate::session::Sessions;
@@ -294,7 +294,7 @@ impl State {
         self.datasets.assembling.remove(name);
         self.datasets.by_name.remove(name);
         self.datasets.removed_attempts = self.datasets.removed_attempts.max(attempt);
-        self.events.tell(Happening::DatasetRemoved { dataset: name.to_owned() });
+        self.events.tell(EventKind::DatasetRemoved { dataset: name.to_owned() });
         Ok(Answer::Done)
     }
 
@@ -311,8 +311,8 @@ impl State {
             check_same(known, add)?;
             if scope.is_empty() && !known.scope.is_empty() {
                 return Err(Refusal::Denied(format!(
-                    "dataset `{}` was added by {}, who is limited to some jobs: its files were found by nobody else; \
-                     remove it first, or use another name",
+                    "dataset `{}` was added by {}, who is limited to some jobs: no other principal \
+                     has listed its files; remove it first, or use another name",
                     add.name, known.added_by
                 )));
             }
@@ -352,7 +352,7 @@ impl State {
         };
         self.datasets.by_name.insert(add.name.clone(), dataset);
         self.datasets.file(&add.name);
-        self.events.tell(Happening::DatasetAdded { dataset: add.name.clone() });
+        self.events.tell(EventKind::DatasetAdded { dataset: add.name.clone() });
         Ok(Answer::Done)
     }
 
@@ -381,7 +381,7 @@ impl State {
         dataset.phase = Phase::Ready(Ready { content, shards, records, bytes, ready_ms, scan });
         self.datasets.file(&finish.dataset);
         let dataset = finish.dataset.clone();
-        self.events.tell(Happening::DatasetReady { dataset, shards, records });
+        self.events.tell(EventKind::DatasetReady { dataset, shards, records });
         Ok(Answer::Done)
     }
 
@@ -404,7 +404,7 @@ impl State {
     pub(crate) fn fail(&mut self, moment: Moment, name: &str, failure: Failure) {
         let end = failure.message.floor_char_boundary(EVENT_TEXT_BYTES_MAX);
         let (dataset, message) = (name.to_owned(), failure.message[..end].to_owned());
-        self.events.tell(Happening::DatasetFailed { dataset, message });
+        self.events.tell(EventKind::DatasetFailed { dataset, message });
         self.datasets.fail(&mut self.sessions, name, moment.now_ms, failure);
     }
 }
@@ -697,7 +697,7 @@ mod tests {
         let Phase::Failed { failure, .. } = &dataset(&fixture).phase else { panic!() };
         assert_eq!(failure.message.len(), 4_096);
         let told = fixture.state.events_after(0).last().unwrap();
-        let Happening::DatasetFailed { message, .. } = &told.what else { panic!("{told:?}") };
+        let EventKind::DatasetFailed { message, .. } = &told.what else { panic!("{told:?}") };
         assert_eq!(message.len(), 400);
     }
 

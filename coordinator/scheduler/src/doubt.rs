@@ -5,15 +5,15 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use shardfeed_plan::dynamic::{FreePieces, Piece, RankList};
+use shardfeed_plan::dynamic::{FreeRanges, GroupRange, RankList};
 
 use crate::answer::{Answer, Refusal};
 use crate::bound::SEALED_KEPT;
 use crate::command::{Fencing, WaitForDoubt};
-use crate::event::Happening;
+use crate::event::EventKind;
 use crate::history::Returned;
 use crate::job::Job;
-use crate::pool::{Pool, Share};
+use crate::pool::{Pool, RankAssignment};
 use crate::state::{Moment, State};
 
 /// Maximum waiting time that one command counts, ms: a leader that was stopped does not know what
@@ -176,7 +176,7 @@ impl Job {
         number: u64,
         moment: Moment,
         mut decide: impl FnMut(u64, &mut Pool, DoubtPolicy) -> Vec<Decision>,
-    ) -> (u64, Vec<Happening>) {
+    ) -> (u64, Vec<EventKind>) {
         let Some(generation) = self.generations.get_mut(&number) else {
             return (0, vec![]);
         };
@@ -187,7 +187,7 @@ impl Job {
             for (rank, samples) in decide(epoch, pool, policy) {
                 all += samples;
                 let (job, generation) = (self.name.clone(), number);
-                told.push(Happening::DoubtDecided {
+                told.push(EventKind::DoubtDecided {
                     job,
                     generation,
                     rank,
@@ -206,7 +206,7 @@ impl Job {
 impl Pool {
     /// Number of samples in doubt.
     pub(crate) fn in_doubt(&self) -> u64 {
-        self.shares.values().map(Share::in_doubt).sum()
+        self.shares.values().map(RankAssignment::in_doubt).sum()
     }
 
     /// Number of samples in doubt that were then granted to other ranks, and that their first
@@ -237,7 +237,7 @@ impl Pool {
 
     /// True if some samples are in doubt and all others were consumed.
     pub fn waits_for_doubt(&self) -> bool {
-        let settled = |share: &Share| {
+        let settled = |share: &RankAssignment| {
             share.doubt.is_some() || share.left || share.consumed == share.list.samples()
         };
         self.free() == 0 && self.in_doubt() > 0 && self.shares.values().all(settled)
@@ -297,9 +297,9 @@ impl Pool {
         for piece in rest.pieces() {
             let mut from = piece.from;
             let ours = place.remove(*piece);
-            let end = Piece { from: piece.to, to: piece.to, ..*piece };
+            let end = GroupRange { from: piece.to, to: piece.to, ..*piece };
             for own in ours.into_iter().chain([end]) {
-                let theirs = Piece { from, to: own.from, ..*piece };
+                let theirs = GroupRange { from, to: own.from, ..*piece };
                 if theirs.samples() > 0 {
                     let start = share.list.samples();
                     share.list.append(theirs);
@@ -356,7 +356,7 @@ impl Pool {
     ///
     /// These are all samples except those that some rank's list holds before its step. `None` if
     /// one of the ranks cannot be at its step.
-    pub(crate) fn left_after(&self, step_of: impl Fn(u64) -> Option<u64>) -> Option<FreePieces> {
+    pub(crate) fn left_after(&self, step_of: impl Fn(u64) -> Option<u64>) -> Option<FreeRanges> {
         let mut free = self.returned.clone();
         self.dropped.iter().for_each(|piece| free.insert(piece));
         let mut taken = vec![];

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::answer::{Answer, Refusal};
-use crate::command::{Change, Command, LeaseRef, PoolFacts, Take};
+use crate::command::{Change, Claim, Command, LeaseRef, PoolFacts};
 
 /// First byte of claims in postcard; JSON begins with `{`.
 const TAKES: u8 = 1;
@@ -27,7 +27,7 @@ pub enum EncodingError {
         bytes: usize,
     },
     /// A claim refers to a missing entry.
-    #[error("take {take} refers to {what}, which is not there")]
+    #[error("claim {take} refers to {what}, which is missing")]
     Missing {
         /// Index of the claim.
         take: usize,
@@ -67,7 +67,7 @@ struct Row {
 impl Command {
     /// Encodes the command for the log.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let Change::TakeGroups { takes } = &self.change else {
+        let Change::ClaimGroups { takes } = &self.change else {
             return serde_json::to_vec(self).expect("a command is plain data with string keys");
         };
         let mut written = Takes {
@@ -79,7 +79,7 @@ impl Command {
             takes: Vec::with_capacity(takes.len()),
         };
         takes.iter().for_each(|take| written.push(take));
-        postcard::to_extend(&written, vec![TAKES]).expect("takes are plain data")
+        postcard::to_extend(&written, vec![TAKES]).expect("claims are plain data")
     }
 
     /// Reads the output of [`Command::to_bytes`] of this release or an earlier one.
@@ -98,8 +98,8 @@ impl Command {
 }
 
 impl Takes {
-    fn push(&mut self, take: &Take) {
-        let Take { lease, epoch, step, started, known, wants, ahead, released, facts } = take;
+    fn push(&mut self, take: &Claim) {
+        let Claim { lease, epoch, step, started, known, wants, ahead, released, facts } = take;
         let is_pool = |(job, generation, of): &(String, u64, u64)| {
             (job, generation, of) == (&lease.job, &lease.generation, epoch)
         };
@@ -135,11 +135,11 @@ impl Takes {
             let Row { rank, fencing, step, started, known, wants, ahead, released, .. } = row;
             let lease = LeaseRef { job: job.clone(), generation: *generation, rank, fencing };
             let epoch = *epoch;
-            Ok(Take { lease, epoch, step, started, known, wants, ahead, released, facts })
+            Ok(Claim { lease, epoch, step, started, known, wants, ahead, released, facts })
         };
         let takes =
             takes.into_iter().enumerate().map(take).collect::<Result<_, EncodingError>>()?;
-        let change = Change::TakeGroups { takes };
+        let change = Change::ClaimGroups { takes };
         Ok(Command { request_id, principal, scope: vec![], now_ms, change })
     }
 }
@@ -148,7 +148,7 @@ impl Takes {
 pub fn answer_to_bytes(answer: &Result<Answer, Refusal>) -> Vec<u8> {
     match answer {
         Ok(Answer::Taken(taken)) => {
-            postcard::to_extend(taken, vec![TAKES]).expect("what was taken is plain data")
+            postcard::to_extend(taken, vec![TAKES]).expect("grants are plain data")
         }
         other => serde_json::to_vec(other).expect("an answer is plain data with string keys"),
     }
@@ -168,13 +168,13 @@ pub fn answer_from_bytes(bytes: &[u8]) -> Result<Result<Answer, Refusal>, Encodi
 #[cfg(test)]
 mod tests {
     use expect_test::expect;
-    use shardfeed_plan::dynamic::Piece;
+    use shardfeed_plan::dynamic::GroupRange;
 
     use super::*;
-    use crate::answer::Taken;
+    use crate::answer::ClaimResult;
 
     fn takes() -> Command {
-        let take = |job: &str, rank, next: Vec<u64>| Take {
+        let take = |job: &str, rank, next: Vec<u64>| Claim {
             lease: LeaseRef { job: job.to_owned(), generation: 3, rank, fencing: 900 + rank },
             epoch: 1,
             step: 2,
@@ -196,7 +196,7 @@ mod tests {
             principal: "p".to_owned(),
             scope: vec![],
             now_ms: 11,
-            change: Change::TakeGroups { takes },
+            change: Change::ClaimGroups { takes },
         }
     }
 
@@ -251,14 +251,14 @@ mod tests {
         };
         let bytes = postcard::to_extend(&alone, vec![TAKES]).unwrap();
         let error = Command::from_bytes(&bytes).unwrap_err().to_string();
-        assert_eq!(error, "take 0 refers to a pool, which is not there");
+        assert_eq!(error, "claim 0 refers to a pool, which is missing");
     }
 
     #[test]
     fn answers_come_back_as_they_were_written() {
-        let taken = Taken {
+        let taken = ClaimResult {
             truncated: Some(1),
-            pieces: vec![Piece { group: 1, from: 2, to: 3 }],
+            pieces: vec![GroupRange { group: 1, from: 2, to: 3 }],
             more: true,
             horizon: 8,
             version: 9,

@@ -22,14 +22,14 @@ pub struct Event {
     /// Principal that proposed the command.
     pub principal: String,
     /// Kind of the event and its details.
-    pub what: Happening,
+    pub what: EventKind,
 }
 
 /// Kinds of events. Grants to ranks of dynamic jobs are not included: there may be thousands per
 /// second.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Happening {
+pub enum EventKind {
     /// A worker began a session.
     WorkerJoined {
         /// Name of the worker.
@@ -242,7 +242,7 @@ pub(crate) struct Events {
     kept: VecDeque<Event>,
     /// Events of the current command so far.
     #[serde(skip)]
-    told: Vec<Happening>,
+    told: Vec<EventKind>,
 }
 
 impl Events {
@@ -256,7 +256,7 @@ impl Events {
     }
 
     /// Adds an event of the current command.
-    pub(crate) fn tell(&mut self, what: Happening) {
+    pub(crate) fn tell(&mut self, what: EventKind) {
         self.told.push(what);
     }
 
@@ -288,27 +288,27 @@ impl Event {
     /// Name of the event's kind, as in JSON.
     pub fn kind(&self) -> &'static str {
         match self.what {
-            Happening::WorkerJoined { .. } => "worker_joined",
-            Happening::WorkerEnded { .. } => "worker_ended",
-            Happening::RanksUnserved { .. } => "ranks_unserved",
-            Happening::WorkerCordoned { .. } => "worker_cordoned",
-            Happening::DatasetAdded { .. } => "dataset_added",
-            Happening::DatasetListed { .. } => "dataset_listed",
-            Happening::DatasetReady { .. } => "dataset_ready",
-            Happening::DatasetFailed { .. } => "dataset_failed",
-            Happening::DatasetRemoved { .. } => "dataset_removed",
-            Happening::JobRegistered { .. } => "job_registered",
-            Happening::JobRemoved { .. } => "job_removed",
-            Happening::JobHeld { .. } => "job_held",
-            Happening::GenerationOpened { .. } => "generation_opened",
-            Happening::GenerationComplete { .. } => "generation_complete",
-            Happening::RankServed { .. } => "rank_served",
-            Happening::RankEnded { .. } => "rank_ended",
-            Happening::DoubtDecided { .. } => "doubt_decided",
-            Happening::EpochSealed { .. } => "epoch_sealed",
-            Happening::AccessCreated { .. } => "access_created",
-            Happening::AccessRevoked { .. } => "access_revoked",
-            Happening::RecordsSkipped { .. } => "records_skipped",
+            EventKind::WorkerJoined { .. } => "worker_joined",
+            EventKind::WorkerEnded { .. } => "worker_ended",
+            EventKind::RanksUnserved { .. } => "ranks_unserved",
+            EventKind::WorkerCordoned { .. } => "worker_cordoned",
+            EventKind::DatasetAdded { .. } => "dataset_added",
+            EventKind::DatasetListed { .. } => "dataset_listed",
+            EventKind::DatasetReady { .. } => "dataset_ready",
+            EventKind::DatasetFailed { .. } => "dataset_failed",
+            EventKind::DatasetRemoved { .. } => "dataset_removed",
+            EventKind::JobRegistered { .. } => "job_registered",
+            EventKind::JobRemoved { .. } => "job_removed",
+            EventKind::JobHeld { .. } => "job_held",
+            EventKind::GenerationOpened { .. } => "generation_opened",
+            EventKind::GenerationComplete { .. } => "generation_complete",
+            EventKind::RankServed { .. } => "rank_served",
+            EventKind::RankEnded { .. } => "rank_ended",
+            EventKind::DoubtDecided { .. } => "doubt_decided",
+            EventKind::EpochSealed { .. } => "epoch_sealed",
+            EventKind::AccessCreated { .. } => "access_created",
+            EventKind::AccessRevoked { .. } => "access_revoked",
+            EventKind::RecordsSkipped { .. } => "records_skipped",
         }
     }
 }
@@ -397,7 +397,7 @@ mod tests {
         let numbers: Vec<u64> = fixture.state.events_after(9).map(|event| event.number).collect();
         assert_eq!(numbers, [10, 11, 12]);
         let unserved = fixture.state.events_after(8).next().unwrap();
-        let Happening::RanksUnserved { ranks, worker, reason, .. } = &unserved.what else {
+        let EventKind::RanksUnserved { ranks, worker, reason, .. } = &unserved.what else {
             panic!("{unserved:?}");
         };
         assert_eq!((ranks.as_slice(), worker.as_str()), (&[0, 1][..], "w"));
@@ -434,14 +434,14 @@ mod tests {
         for rank in 0..count {
             let (job, trainer) = ("wide".to_owned(), rank.to_string());
             let segments = segments.clone();
-            let intent = Intent::Start { token_generation: None, epoch: 0, segments };
+            let intent = Intent::Start { state_generation: None, epoch: 0, segments };
             let world_size = count;
             let of = StartRank { job, trainer, rank, world_size, intent, ..first_of_two(session) };
             fixture.start(of);
         }
         fixture.done(Change::LeaveSession { session });
         let told = fixture.state.events_after(0).last().unwrap();
-        let Happening::RanksUnserved { ranks, count: of, .. } = &told.what else {
+        let EventKind::RanksUnserved { ranks, count: of, .. } = &told.what else {
             panic!("{told:?}");
         };
         assert_eq!((ranks.len(), *of), (EVENT_RANKS_MAX, count));

@@ -6,9 +6,9 @@ use shardfeed_plan::{
 };
 
 use crate::{
-    AddDataset, Answer, Applied, Change, Command, CursorReport, DoubtPolicy, FinishDataset,
-    Generation, JoinSession, LeaseRef, Part, PoolFacts, RankCursor, Refusal, RegisterJob,
-    ReportListing, ReportScan, ScanTask, SessionId, StartRank, Started, State, Take, Taken,
+    AddDataset, Answer, Applied, Change, Claim, ClaimResult, Command, CursorReport, DoubtPolicy,
+    FinishDataset, Generation, JoinSession, LeaseRef, Part, PoolFacts, RankCursor, Refusal,
+    RegisterJob, ReportListing, ReportScan, ScanTask, SessionId, StartRank, Started, State,
 };
 
 pub(crate) const JOB: &str = "train";
@@ -75,7 +75,7 @@ impl Fixture {
     }
 
     pub(crate) fn take(&mut self, session: SessionId, most: u32) -> Vec<ScanTask> {
-        match self.apply(Change::TakeScans { session, most }).unwrap() {
+        match self.apply(Change::ClaimScans { session, most }).unwrap() {
             Answer::Scans(tasks) => tasks,
             other => panic!("{other:?}"),
         }
@@ -237,14 +237,14 @@ pub(crate) fn facts() -> PoolFacts {
 }
 
 /// A claim of a rank of the current generation that has reported nothing yet.
-pub(crate) fn take_of(fixture: &Fixture, rank: u64, wants: u64) -> Take {
+pub(crate) fn take_of(fixture: &Fixture, rank: u64, wants: u64) -> Claim {
     let lease = fixture.lease(rank);
     let (epoch, step, started, known, ahead, released) = (0, 0, 0, 0, 0, None);
-    Take { lease, epoch, step, started, known, wants, ahead, released, facts: facts() }
+    Claim { lease, epoch, step, started, known, wants, ahead, released, facts: facts() }
 }
 
-pub(crate) fn takes(fixture: &mut Fixture, takes: Vec<Take>) -> Vec<Result<Taken, Refusal>> {
-    match fixture.apply(Change::TakeGroups { takes }).unwrap() {
+pub(crate) fn takes(fixture: &mut Fixture, takes: Vec<Claim>) -> Vec<Result<ClaimResult, Refusal>> {
+    match fixture.apply(Change::ClaimGroups { takes }).unwrap() {
         Answer::Taken(taken) => taken,
         other => panic!("{other:?}"),
     }
@@ -252,12 +252,12 @@ pub(crate) fn takes(fixture: &mut Fixture, takes: Vec<Take>) -> Vec<Result<Taken
 
 /// Claims for a rank of the current generation that knows its list and has begun `started` samples
 /// of it.
-pub(crate) fn taken(fixture: &mut Fixture, rank: u64, started: u64, wants: u64) -> Taken {
+pub(crate) fn taken(fixture: &mut Fixture, rank: u64, started: u64, wants: u64) -> ClaimResult {
     let pool = fixture.current().pools.get(&0);
     let share = pool.and_then(|pool| pool.shares.get(&rank));
     let known = share.map_or(0, |share| share.list.pieces().len() as u64);
     let step = fixture.cursor(rank).step;
-    let take = Take { started, known, step, ..take_of(fixture, rank, wants) };
+    let take = Claim { started, known, step, ..take_of(fixture, rank, wants) };
     takes(fixture, vec![take]).remove(0).unwrap()
 }
 
@@ -276,14 +276,14 @@ pub(crate) fn segment(steps: u64) -> Segment {
 }
 
 /// A start from a loader state.
-pub(crate) fn from(token_generation: u64, epoch: u64, steps: u64) -> Intent {
-    let token_generation = Some(token_generation);
-    Intent::Start { token_generation, epoch, segments: vec![segment(steps)] }
+pub(crate) fn from(state_generation: u64, epoch: u64, steps: u64) -> Intent {
+    let state_generation = Some(state_generation);
+    Intent::Start { state_generation, epoch, segments: vec![segment(steps)] }
 }
 
 /// A start without a loader state.
 pub(crate) fn fresh() -> Intent {
-    Intent::Start { token_generation: None, epoch: 0, segments: vec![segment(0)] }
+    Intent::Start { state_generation: None, epoch: 0, segments: vec![segment(0)] }
 }
 
 /// Rank 0 of 2 in run `r1`, served by `session`, without a loader state.

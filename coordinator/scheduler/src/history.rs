@@ -1,7 +1,7 @@
 //! History of ranks: previous leases, and samples that came back from their lists.
 
 use serde::{Deserialize, Serialize};
-use shardfeed_plan::dynamic::Piece;
+use shardfeed_plan::dynamic::GroupRange;
 
 use crate::bound::{LEASES_KEPT, RETURNED_PIECES_KEPT, RETURNS_KEPT};
 use crate::command::{Fencing, SessionId};
@@ -117,7 +117,7 @@ pub struct Return {
     /// Reason for the return.
     pub why: Returned,
     /// Group ranges that came back.
-    pub pieces: Vec<Piece>,
+    pub pieces: Vec<GroupRange>,
 }
 
 /// Reason why group ranges came back.
@@ -157,7 +157,13 @@ impl Returns {
         self.kept.is_empty() && self.forgotten == 0
     }
 
-    pub(crate) fn file(&mut self, at_ms: u64, rank: u64, why: Returned, mut pieces: Vec<Piece>) {
+    pub(crate) fn file(
+        &mut self,
+        at_ms: u64,
+        rank: u64,
+        why: Returned,
+        mut pieces: Vec<GroupRange>,
+    ) {
         if pieces.is_empty() {
             return;
         }
@@ -216,20 +222,20 @@ mod tests {
         fixture.done(Change::ExpireSessions { sessions: vec![session] });
         let returns = &fixture.current().pools[&0].returns;
         // The first batch is in doubt.
-        let pieces = vec![Piece { from: 4, ..granted[0] }, granted[1]];
+        let pieces = vec![GroupRange { from: 4, ..granted[0] }, granted[1]];
         let back = Return { at_ms: 50, rank: 0, why: Returned::Unserved, pieces };
         assert_eq!((returns.kept.as_slice(), returns.forgotten), ([back.clone()].as_slice(), 0));
         fixture.now_ms = 60;
         fixture.apply(Change::DeclareGone { job: JOB.into(), rank: 0 }).unwrap();
         let returns = &fixture.current().pools[&0].returns;
-        let pieces = vec![Piece { to: 4, ..granted[0] }];
+        let pieces = vec![GroupRange { to: 4, ..granted[0] }];
         let decided = Return { at_ms: 60, rank: 0, why: Returned::InDoubt, pieces };
         assert_eq!(returns.kept.as_slice(), [back, decided].as_slice());
     }
 
     #[test]
     fn returns_are_bounded_in_number_and_in_pieces() {
-        let piece = Piece { group: 1, from: 0, to: 2 };
+        let piece = GroupRange { group: 1, from: 0, to: 2 };
         let mut returns = Returns::default();
         for _ in 0..RETURNS_KEPT + 3 {
             returns.file(1, 0, Returned::Left, vec![piece]);

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::answer::{Answer, Refusal};
 use crate::bound::check_text;
-use crate::event::Happening;
+use crate::event::EventKind;
 use crate::history::{LeaseEnd, LeaseEnded};
 use crate::lease::RankRef;
 use crate::state::{Moment, State};
@@ -76,7 +76,7 @@ impl State {
         }
         let (principal, reason) = (principal.to_owned(), reason.to_owned());
         job.held = hold.map(|hold| Held { hold, principal, reason, since_ms: now_ms });
-        self.events.tell(Happening::JobHeld { job: name.to_owned(), hold });
+        self.events.tell(EventKind::JobHeld { job: name.to_owned(), hold });
         if hold == Some(Hold::Cancelled) {
             for (number, generation) in &mut job.generations {
                 let leases: Vec<(u64, u64)> = generation.leases().collect();

@@ -1,7 +1,7 @@
 //! Lists that a start of a dynamic job takes over from the generation of its loader state.
 //! Source: docs/ORDER.md, section 10.
 
-use shardfeed_plan::dynamic::FreePieces;
+use shardfeed_plan::dynamic::FreeRanges;
 use shardfeed_plan::{Intent, Segment, Steps};
 
 use crate::answer::Refusal;
@@ -28,10 +28,10 @@ impl Job {
                 let known = self.generations.get(generation);
                 let cursor = RankCursor { epoch: origin.epoch, step: origin.step() };
                 // Lists belong to one generation: the same steps of another one are other samples.
-                if let (Some(known), Intent::Start { token_generation, .. }) =
+                if let (Some(known), Intent::Start { state_generation, .. }) =
                     (known, &start.intent)
                     && cursor.step > 0
-                    && *token_generation != known.parent
+                    && *state_generation != known.parent
                 {
                     let (rank, job) = (start.rank, &start.job);
                     let named = |of: Option<u64>| {
@@ -40,7 +40,7 @@ impl Job {
                     return Err(Refusal::Invalid(format!(
                         "rank {rank} of job `{job}` brings a state of {}, the others one of {}; restart \
                          all ranks from one checkpoint",
-                        named(*token_generation),
+                        named(*state_generation),
                         named(known.parent)
                     )));
                 }
@@ -48,7 +48,7 @@ impl Job {
             }
             Place::Open(opening) => {
                 let (from, is_move) = match &start.intent {
-                    Intent::Start { token_generation, .. } => (*token_generation, false),
+                    Intent::Start { state_generation, .. } => (*state_generation, false),
                     Intent::Move { from, .. } => (Some(*from), true),
                     Intent::Reconnect { .. } => (None, false),
                 };
@@ -71,7 +71,7 @@ impl Job {
             return Ok(());
         }
         let RankCursor { epoch, step } = cursor;
-        let reason = format!("rank {} was not granted what comes before it", start.rank);
+        let reason = format!("rank {} was not granted the batches before it", start.rank);
         Err(self.forgotten(epoch, step, reason))
     }
 
@@ -123,7 +123,7 @@ impl Job {
         }
         let recut = recut(pool, generation, &segments, start, origin);
         if recut.is_none() {
-            let reason = format!("it does not say where each rank of generation {from} stood");
+            let reason = format!("it does not say the position of each rank of generation {from}");
             return Err(self.forgotten(epoch, step, reason));
         }
         Ok(recut)
@@ -167,7 +167,7 @@ fn recut(
         before: pool.begun - returned.samples(),
         returned,
         shares: std::collections::BTreeMap::new(),
-        dropped: FreePieces::default(),
+        dropped: FreeRanges::default(),
         waited_ms: 0,
         returns: crate::history::Returns::default(),
         consumed: 0,

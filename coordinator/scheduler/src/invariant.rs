@@ -21,7 +21,7 @@ use crate::state::State;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Breach {
     /// A derived index differs from what the state implies.
-    #[error("what is filed of the {what} is not what they are")]
+    #[error("the index of the {what} does not match them")]
     Filed {
         /// Name of the index: `answers`, `sessions`, `datasets` or `jobs`.
         what: &'static str,

@@ -14,7 +14,7 @@ use crate::bound::{
 use crate::command::{Command, RegisterJob};
 use crate::cursor::SealedEpoch;
 use crate::dataset::{Phase, check_content};
-use crate::event::Happening;
+use crate::event::EventKind;
 use crate::generation::Generation;
 use crate::history::LeaseEnd;
 use crate::hold::Held;
@@ -150,9 +150,9 @@ impl Job {
 
     /// Keeps the last sealed epochs; returns their events.
     #[must_use]
-    pub(crate) fn seal(&mut self, sealed: Vec<SealedEpoch>) -> Vec<Happening> {
+    pub(crate) fn seal(&mut self, sealed: Vec<SealedEpoch>) -> Vec<EventKind> {
         let told = sealed.iter().map(|&SealedEpoch { epoch, generation, .. }| {
-            Happening::EpochSealed { job: self.name.clone(), generation, epoch }
+            EventKind::EpochSealed { job: self.name.clone(), generation, epoch }
         });
         let told = told.collect();
         self.sealed.extend(sealed);
@@ -300,7 +300,7 @@ impl State {
                 self.sessions.drop_lease(session, &RankRef { job, generation, rank });
             }
         }
-        self.events.tell(Happening::JobRemoved { job: name.to_owned() });
+        self.events.tell(EventKind::JobRemoved { job: name.to_owned() });
         Ok(Answer::Done)
     }
 
@@ -359,7 +359,7 @@ impl State {
         };
         self.jobs.by_name.insert(name.clone(), job);
         let (job, dataset) = (name.clone(), dataset.clone());
-        self.events.tell(Happening::JobRegistered { job, dataset });
+        self.events.tell(EventKind::JobRegistered { job, dataset });
         Ok(Answer::Done)
     }
 

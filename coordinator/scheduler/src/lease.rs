@@ -6,7 +6,7 @@ use crate::answer::{Answer, Refusal};
 use crate::bound::shortened;
 use crate::command::{Fencing, LeaseRef, SessionId};
 use crate::cursor::RankCursor;
-use crate::event::Happening;
+use crate::event::EventKind;
 use crate::generation::Rank;
 use crate::history::{LeaseEnd, LeaseEnded};
 use crate::hold::Hold;
@@ -126,7 +126,7 @@ impl State {
                 self.sessions.drop_lease(lease.session, &rank);
             }
             let (job, generation, rank) = (job.clone(), *number, *rank);
-            self.events.tell(Happening::RankEnded { job, generation, rank, epoch, step });
+            self.events.tell(EventKind::RankEnded { job, generation, rank, epoch, step });
             return Ok(Answer::Done);
         }
         match self.verdict(lease) {

@@ -42,8 +42,8 @@ mod pool;
 mod skipped;
 
 mod balance;
+mod claim;
 mod inherit;
-mod take;
 
 mod invariant;
 
@@ -51,10 +51,10 @@ mod invariant;
 mod fixture;
 
 pub use access::{AccessToken, CreateAccess, ExchangeAccess, Join, Role, Unusable, covers};
-pub use answer::{Answer, Refusal, ScanTask, ScanWork, Started, Taken};
+pub use answer::{Answer, ClaimResult, Refusal, ScanTask, ScanWork, Started};
 pub use balance::Speeds;
 pub use bound::{
-    ACCESS_TOKENS_MAX, ANSWERS_BYTES_MAX, CORDONS_MAX, DATA_ROOTS_MAX, DATASETS_MAX,
+    ACCESS_TOKENS_MAX, ANSWERS_BYTES_MAX, CLAIMS_MAX, CORDONS_MAX, DATA_ROOTS_MAX, DATASETS_MAX,
     EPOCHS_BEGUN_KEPT, EPOCHS_KEPT, EVENT_RANKS_MAX, EVENTS_KEPT, GENERATION_MAX, GENERATIONS_KEPT,
     GRACE_MS_MAX, JOBS_MAX, LEASES_KEPT, NAME_BYTES_MAX, PARTS_MAX, PARTS_TOTAL_MAX, PATTERNS_MAX,
     PIECES_KEPT, PIECES_TOLD_MAX, PRINCIPAL_DATASETS_MAX, PRINCIPAL_JOBS_MAX, PRINCIPAL_PARTS_MAX,
@@ -62,18 +62,18 @@ pub use bound::{
     RECORD_SPEC_CHUNKS_MAX, REQUEST_AGE_MS, REQUESTS_KEPT, RETURNED_PIECES_KEPT, RETURNS_KEPT,
     REVOKES_MAX, RUNS_KEPT, SCANS_TAKEN_MAX, SEALED_KEPT, SESSION_SCANS_OF_ONE_MAX,
     SESSIONS_ENDED_KEPT, SESSIONS_MAX, SIZES_TOLD_MAX, SKIPPED_KEPT, SKIPPED_RUNS_MAX, STALLS_MAX,
-    STEP_MAX, TAKES_MAX, TEXT_BYTES_MAX,
+    STEP_MAX, TEXT_BYTES_MAX,
 };
 pub use command::{
-    AddDataset, Change, Command, Cordon, CursorReport, FailDataset, FailScan, Failure, Fencing,
-    FinishDataset, JoinSession, LeaseRef, LeasedScan, Listing, Part, Peer, PoolFacts, RankRevoke,
-    RegisterJob, ReportListing, ReportScan, Revoke, SessionId, StartRank, Take, WaitForDoubt,
+    AddDataset, Change, Claim, Command, Cordon, CursorReport, FailDataset, FailScan, Failure,
+    Fencing, FinishDataset, JoinSession, LeaseRef, LeasedScan, Listing, Part, Peer, PoolFacts,
+    RankRevoke, RegisterJob, ReportListing, ReportScan, Revoke, SessionId, StartRank, WaitForDoubt,
 };
 pub use cursor::{RankCursor, SealedEpoch};
 pub use dataset::{Dataset, Phase, Ready};
 pub use doubt::{Doubt, DoubtPolicy, InDoubt};
 pub use encoding::{EncodingError, answer_from_bytes, answer_to_bytes};
-pub use event::{Event, Happening};
+pub use event::{Event, EventKind};
 pub use generation::{Generation, Rank, Successor};
 pub use history::{LeaseEnded, PastLease, PastLeases, Return, Returned, Returns};
 pub use hold::{Held, Hold};
@@ -82,7 +82,7 @@ pub use job::Job;
 pub use lease::{RankLease, RankRef, Verdict};
 pub use origin::Origin;
 pub use phase::JobPhase;
-pub use pool::{Pool, Share, Tally};
+pub use pool::{Pool, RankAssignment, Tally};
 pub use scan::{PartState, Progress, Scan, ScanLease, ScanPart, ScanRef};
 pub use session::{EndReason, EndedSession, Session, principal_name};
 pub use shardfeed_plan::Intent;

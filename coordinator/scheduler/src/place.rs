@@ -63,10 +63,10 @@ impl Job {
                 let origin = Origin::new(*epoch, segments, start.world_size, tail)?;
                 self.move_on(start, *from, origin)
             }
-            Intent::Start { token_generation, epoch, segments } => {
+            Intent::Start { state_generation, epoch, segments } => {
                 let origin = Origin::new(*epoch, segments, start.world_size, tail)?;
-                self.check_token_generation(*token_generation)?;
-                self.start(start, *token_generation, origin)
+                self.check_state_generation(*state_generation)?;
+                self.start(start, *state_generation, origin)
             }
         }
     }
@@ -137,11 +137,11 @@ impl Job {
     fn start(
         &self,
         start: &StartRank,
-        token_generation: Option<u64>,
+        state_generation: Option<u64>,
         origin: Origin,
     ) -> Result<Place, Refusal> {
-        let number = self.next_number(token_generation)?;
-        let parent = token_generation.filter(|parent| self.generations.contains_key(parent));
+        let number = self.next_number(state_generation)?;
+        let parent = state_generation.filter(|parent| self.generations.contains_key(parent));
         let opening = |run: Option<String>, origin: Origin| {
             let (implicit, by_move) = (start.run.is_none(), false);
             let pool = None;
@@ -187,7 +187,7 @@ impl Job {
         }
         let (job, rank) = (&self.name, start.rank);
         let Some(generation) = self.generations.get(&number) else {
-            let reason = format!("job `{job}` has no generation {number}; start from a token");
+            let reason = format!("job `{job}` has no generation {number}; start from a state");
             return Err(self.out_of_place(number, Refusal::Invalid(reason)));
         };
         match generation.ranks.get(&rank) {
@@ -199,16 +199,16 @@ impl Job {
             None => {
                 let reason = format!(
                     "rank {rank} of job `{job}` has not joined generation {number}; start from a \
-                     token"
+                     state"
                 );
                 Err(self.out_of_place(number, Refusal::Invalid(reason)))
             }
         }
     }
 
-    fn check_token_generation(&self, token_generation: Option<u64>) -> Result<(), Refusal> {
+    fn check_state_generation(&self, state_generation: Option<u64>) -> Result<(), Refusal> {
         let last = self.current().map(|current| current.number);
-        match token_generation {
+        match state_generation {
             Some(number) if number > GENERATION_MAX && Some(number) > last => {
                 let reason = format!("generation {number} is beyond every generation");
                 Err(Refusal::Invalid(reason))
@@ -217,9 +217,9 @@ impl Job {
         }
     }
 
-    fn next_number(&self, token_generation: Option<u64>) -> Result<u64, Refusal> {
+    fn next_number(&self, state_generation: Option<u64>) -> Result<u64, Refusal> {
         let last = self.current().map(|current| current.number);
-        match last.max(token_generation) {
+        match last.max(state_generation) {
             None => Ok(self.numbered_from),
             Some(number) => number
                 .max(self.numbered_from.saturating_sub(1))

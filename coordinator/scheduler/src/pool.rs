@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
-use shardfeed_plan::dynamic::{FreePieces, Piece, RankList};
+use shardfeed_plan::dynamic::{FreeRanges, GroupRange, RankList};
 
 use crate::doubt::{Decided, Doubt};
 use crate::history::{Returned, Returns};
@@ -31,12 +31,12 @@ pub struct Pool {
     /// Number of samples of the groups before `next`.
     pub begun: u64,
     /// Ranges of these groups that are free again.
-    pub returned: FreePieces,
+    pub returned: FreeRanges,
     /// List and progress of each rank.
-    pub shares: BTreeMap<u64, Share>,
+    pub shares: BTreeMap<u64, RankAssignment>,
     /// Samples that were in doubt and that no rank will deliver, because of `in_doubt="drop"`.
-    #[serde(default, skip_serializing_if = "FreePieces::is_empty")]
-    pub dropped: FreePieces,
+    #[serde(default, skip_serializing_if = "FreeRanges::is_empty")]
+    pub dropped: FreeRanges,
     /// Time that the epoch has waited only for samples in doubt, ms.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub waited_ms: u64,
@@ -52,7 +52,7 @@ pub struct Pool {
 
 /// List and progress of one rank in an epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Share {
+pub struct RankAssignment {
     /// The rank's group ranges, in the order in which it delivers them.
     pub list: RankList,
     /// Position in the list up to which samples were consumed, as far as reported.
@@ -117,7 +117,7 @@ impl Tally {
     }
 }
 
-impl Share {
+impl RankAssignment {
     fn new(batch_size: u64, first_step: u64) -> Self {
         Self {
             list: RankList::new(batch_size, first_step),
@@ -152,7 +152,7 @@ impl Share {
     }
 
     /// Group ranges at these positions that are in no other list.
-    pub(crate) fn own_pieces(&self, positions: Range<u64>) -> Vec<Piece> {
+    pub(crate) fn own_pieces(&self, positions: Range<u64>) -> Vec<GroupRange> {
         let (mut pieces, mut at) = (vec![], positions.start);
         for doubled in self.doubled.iter().chain([&(positions.end..positions.end)]) {
             let (start, end) = (doubled.start.min(positions.end), doubled.end);
@@ -224,9 +224,9 @@ impl Pool {
             before: 0,
             next: 0,
             begun: 0,
-            returned: FreePieces::default(),
+            returned: FreeRanges::default(),
             shares: BTreeMap::new(),
-            dropped: FreePieces::default(),
+            dropped: FreeRanges::default(),
             waited_ms: 0,
             returns: Returns::default(),
             duplicated: 0,
@@ -277,9 +277,9 @@ impl Pool {
     }
 
     /// Returns a rank's share, which is empty at first.
-    pub(crate) fn share_mut(&mut self, rank: u64) -> &mut Share {
+    pub(crate) fn share_mut(&mut self, rank: u64) -> &mut RankAssignment {
         let (batch_size, first_step) = (self.batch_size, self.first_step);
-        self.shares.entry(rank).or_insert_with(|| Share::new(batch_size, first_step))
+        self.shares.entry(rank).or_insert_with(|| RankAssignment::new(batch_size, first_step))
     }
 
     /// True if a rank can be at a step.

@@ -13,7 +13,7 @@ use crate::command::{
     Cordon, FailScan, Failure, Fencing, Part, ReportListing, ReportScan, SessionId,
 };
 use crate::dataset::{Dataset, Phase, bounded, is_failed_by};
-use crate::event::Happening;
+use crate::event::EventKind;
 use crate::session::Session;
 use crate::state::{Moment, State};
 
@@ -167,7 +167,7 @@ impl Progress {
 }
 
 impl State {
-    pub(crate) fn take_scans(
+    pub(crate) fn claim_scans(
         &mut self,
         Moment { index, now_ms }: Moment,
         session: SessionId,
@@ -222,7 +222,7 @@ impl State {
         let dataset = self.datasets.get_mut(name)?;
         let scan = Scan::new(root, parts);
         let Progress { files, bytes, .. } = scan.progress;
-        self.events.tell(Happening::DatasetListed { dataset: name.clone(), files, bytes });
+        self.events.tell(EventKind::DatasetListed { dataset: name.clone(), files, bytes });
         dataset.phase = Phase::Scanning(scan);
         self.datasets.parts += parts.len() as u64;
         self.datasets.file(name);

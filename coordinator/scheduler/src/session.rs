@@ -10,7 +10,7 @@ use crate::bound::{
     SESSIONS_MAX, check_count, check_label, check_name, check_room, check_text,
 };
 use crate::command::{Command, Cordon, JoinSession, SessionId};
-use crate::event::Happening;
+use crate::event::EventKind;
 use crate::history::LeaseEnd;
 use crate::lease::RankRef;
 use crate::scan::ScanRef;
@@ -109,7 +109,7 @@ impl Sessions {
             let ended = self.ended.iter().rev().find(|ended| ended.id == id);
             let reason = match ended.map(|ended| ended.reason) {
                 Some(EndReason::Left) => "its worker left",
-                Some(EndReason::Expired) => "nothing was heard of it in time",
+                Some(EndReason::Expired) => "no heartbeat arrived in time",
                 Some(EndReason::Replaced) => "its worker started again",
                 None => "it ended long ago, or never was",
             };
@@ -221,7 +221,8 @@ impl State {
             let gives_way = scope.is_empty() && !known.scope.is_empty();
             if join.proved && known.owner != *principal && !gives_way {
                 return Err(Refusal::Denied(format!(
-                    "worker `{}` is of {}, not of {principal}; give this worker a name of its own (--name)",
+                    "worker `{}` is of {}, not of {principal}; give this worker another name \
+                     (--name)",
                     join.worker, known.owner
                 )));
             }
@@ -243,7 +244,7 @@ impl State {
         let (leases, scans) = (BTreeSet::new(), BTreeSet::new());
         let join = join.clone();
         self.sessions.by_worker.insert(join.worker.clone(), index);
-        self.events.tell(Happening::WorkerJoined {
+        self.events.tell(EventKind::WorkerJoined {
             worker: join.worker.clone(),
             session: index,
             host: join.host.clone(),
@@ -280,7 +281,7 @@ impl State {
             return;
         };
         let worker = session.join.worker;
-        self.events.tell(Happening::WorkerEnded { worker: worker.clone(), session: id, reason });
+        self.events.tell(EventKind::WorkerEnded { worker: worker.clone(), session: id, reason });
         let end = LeaseEnd { at_ms: now_ms, worker: worker.clone(), why: reason.into() };
         let mut unserved = BTreeMap::<_, Vec<u64>>::new();
         for rank in &session.leases {
@@ -291,7 +292,7 @@ impl State {
         for ((job, generation), mut ranks) in unserved {
             let (job, worker, count) = (job.clone(), worker.clone(), ranks.len() as u64);
             ranks.truncate(EVENT_RANKS_MAX);
-            let what = Happening::RanksUnserved { job, generation, ranks, count, worker, reason };
+            let what = EventKind::RanksUnserved { job, generation, ranks, count, worker, reason };
             self.events.tell(what);
         }
         for scan in &session.scans {
@@ -363,7 +364,7 @@ mod tests {
             expect!["session 1 is no longer valid: its worker left; join again"],
         );
         fixture.refused(
-            Change::TakeScans { session, most: 1 },
+            Change::ClaimScans { session, most: 1 },
             expect!["session 1 is no longer valid: its worker left; join again"],
         );
     }
@@ -377,8 +378,8 @@ mod tests {
         fixture.refused(
             Change::LeaveSession { session: a },
             expect![[r#"
-            session 1 is no longer valid: nothing was heard of it in
-            time; join again"#]],
+            session 1 is no longer valid: no heartbeat arrived in time;
+            join again"#]],
         );
         assert_eq!(reasons(&fixture), [EndReason::Expired]);
     }

@@ -8,7 +8,7 @@ use shardfeed_plan::Sample;
 use crate::answer::{Answer, Refusal};
 use crate::bound::{SKIPPED_KEPT, SKIPPED_RUNS_MAX, check_count, check_text};
 use crate::command::SessionId;
-use crate::event::Happening;
+use crate::event::EventKind;
 use crate::job::Job;
 use crate::state::State;
 
@@ -136,7 +136,7 @@ impl State {
     pub(crate) fn report_skipped(&mut self, report: &ReportSkipped) -> Result<Answer, Refusal> {
         let ReportSkipped { session, job, records } = report;
         self.jobs.get(job)?.check_principal(self.sessions.live(*session)?)?;
-        check_count("records in a report", records.len(), SKIPPED_KEPT, "tell fewer")?;
+        check_count("records in a report", records.len(), SKIPPED_KEPT, "report fewer")?;
         for record in records {
             check_text("the reason", &record.reason)?;
         }
@@ -153,7 +153,7 @@ impl State {
             }
         }
         if new > 0 {
-            self.events.tell(Happening::RecordsSkipped { job: job.clone(), records: new });
+            self.events.tell(EventKind::RecordsSkipped { job: job.clone(), records: new });
         }
         Ok(Answer::Done)
     }

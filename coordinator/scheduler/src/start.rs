@@ -10,7 +10,7 @@ use crate::bound::{
 };
 use crate::command::{Peer, StartRank};
 use crate::cursor::RankCursor;
-use crate::event::Happening;
+use crate::event::EventKind;
 use crate::generation::{Generation, Rank};
 use crate::history::{LeaseEnd, LeaseEnded, PastLeases};
 use crate::hold::Hold;
@@ -117,7 +117,7 @@ impl State {
             self.sessions.drop_lease(before.session, &rank);
         }
         if before.is_none_or(|before| before.session != start.session) {
-            self.events.tell(Happening::RankServed {
+            self.events.tell(EventKind::RankServed {
                 job: start.job.clone(),
                 generation: number,
                 rank: start.rank,
@@ -157,7 +157,7 @@ impl State {
         };
         generation.join(start.rank, rank);
         if generation.is_complete() {
-            self.events.tell(Happening::GenerationComplete {
+            self.events.tell(EventKind::GenerationComplete {
                 job: start.job.clone(),
                 generation: number,
                 world_size: generation.world_size,
@@ -198,7 +198,7 @@ impl State {
             cursors: BTreeMap::new(),
             served: 0,
         };
-        self.events.tell(Happening::GenerationOpened {
+        self.events.tell(EventKind::GenerationOpened {
             job: start.job.clone(),
             generation: number,
             run: generation.run.clone(),

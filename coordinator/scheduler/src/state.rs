@@ -132,7 +132,7 @@ impl State {
             Change::LeaveSession { session } => self.leave_session(moment, *session),
             Change::ExpireSessions { sessions } => Ok(self.expire_sessions(moment, sessions)),
             Change::AddDataset(add) => self.add_dataset(moment, command, add),
-            Change::TakeScans { session, most } => self.take_scans(moment, *session, *most),
+            Change::ClaimScans { session, most } => self.claim_scans(moment, *session, *most),
             Change::ReportListing(report) => self.report_listing(moment, report),
             Change::ReportScan(report) => self.report_scan(report),
             Change::FailScan(fail) => self.fail_scan(moment, fail),
@@ -146,7 +146,7 @@ impl State {
             }
             Change::Report { cursors } => Ok(self.report(moment, cursors)),
             Change::ReportSkipped(report) => self.report_skipped(report),
-            Change::TakeGroups { takes } => self.take_groups(moment, takes),
+            Change::ClaimGroups { takes } => self.claim_groups(moment, takes),
             Change::Revoke(revoke) => self.revoke(revoke),
             Change::WaitForDoubt(wait) => self.wait_for_doubt(moment, wait),
             Change::DeclareGone { job, rank } => self.declare_gone(moment, job, *rank),
@@ -212,7 +212,7 @@ impl State {
         self.datasets.assembling.iter().filter_map(|name| self.dataset(name))
     }
 
-    /// True if [`Change::TakeScans`] would return work.
+    /// True if [`Change::ClaimScans`] would return work.
     pub fn has_scans(&self) -> bool {
         !self.datasets.with_work.is_empty()
     }

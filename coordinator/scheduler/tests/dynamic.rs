@@ -113,7 +113,7 @@ proptest! {
             cluster.wait(10_000);
             live(&mut cluster);
             rounds += 1;
-            prop_assert!(rounds < 20_000, "the epoch does not go on");
+            prop_assert!(rounds < 20_000, "the epoch does not continue");
         }
         prop_assert!(counted(&cluster.ranks).values().all(|times| *times == 1));
         if tells_late {
@@ -180,7 +180,7 @@ proptest! {
         sizes in sizes(),
         speeds in prop::collection::vec(1u64..5, 1..5),
         batch_size in 1u64..5,
-        token_at in 0u64..6,
+        state_at in 0u64..6,
         more in 0u64..6,
     ) {
         let mut cluster = Cluster::new(sizes, batch_size, speeds.len());
@@ -192,7 +192,7 @@ proptest! {
                 }
             }
         };
-        run(&mut cluster, token_at);
+        run(&mut cluster, state_at);
         let tokens: Vec<u64> = cluster.ranks.iter().map(|rank| rank.step).collect();
         let had: Vec<_> = cluster.ranks.iter().map(|rank| rank.delivered.len()).collect();
         run(&mut cluster, more);
@@ -269,8 +269,8 @@ fn a_take_in_a_large_job() {
         }
         let takes: Vec<_> = (0..64).map(|rank| cluster.take_of(rank, 150)).collect();
         let granted = cluster.pool().next;
-        let (took, answer) = cluster.timed(shardfeed_scheduler::Change::TakeGroups { takes });
-        println!("64 takes with {groups} groups and {ranks} ranks: {took:?}");
+        let (took, answer) = cluster.timed(shardfeed_scheduler::Change::ClaimGroups { takes });
+        println!("64 claims with {groups} groups and {ranks} ranks: {took:?}");
         let shardfeed_scheduler::Answer::Taken(taken) = answer else { panic!() };
         assert!(taken.iter().all(|taken| taken.as_ref().unwrap().pieces.len() == 1));
         assert_eq!(cluster.pool().next, granted + 64);

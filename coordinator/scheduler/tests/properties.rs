@@ -85,12 +85,18 @@ fn generation_goes_on(before: &Generation, after: &Generation, applied: u64) {
     assert_eq!((&before.origin, &before.run), (&after.origin, &after.run));
     let is_over = before.superseded_by.is_some();
     assert!(!is_over || before.superseded_by == after.superseded_by);
-    assert!(!is_over || before.ranks.len() == after.ranks.len(), "nobody joins what is over");
+    assert!(
+        !is_over || before.ranks.len() == after.ranks.len(),
+        "no rank joins a superseded generation"
+    );
     for (number, rank) in &before.ranks {
         let again = &after.ranks[number];
         assert_eq!(rank.start, again.start);
         assert!(rank.cursor <= again.cursor);
-        assert!(!is_over || rank.cursor == again.cursor, "what is over stands still");
+        assert!(
+            !is_over || rank.cursor == again.cursor,
+            "a superseded generation does not advance"
+        );
         let fencing = |lease: &Option<_>| lease.as_ref().map(fencing_of);
         if fencing(&rank.lease) != fencing(&again.lease) {
             // The lease has ended, or was just granted.

@@ -383,7 +383,7 @@ impl Frames<'_> {
         let kinds = [Kind::Header, Kind::State, Kind::Chunk, Kind::End];
         let kind = kinds.into_iter().find(|kind| *kind as u8 == head[0]);
         let Some(kind) = kind.filter(|_| length <= FRAME_BYTES_MAX) else {
-            return Err(self.damaged("what stands here is no frame"));
+            return Err(self.damaged("these bytes are not a frame"));
         };
         let mut content = vec![0; length];
         self.fill(&mut content)?;
@@ -563,7 +563,7 @@ mod tests {
             one that a bit was flipped in
                 FOLDER/backup: the bytes are not those that were saved, at offset N; save the backup again, or use another
             one that holds no frame
-                FOLDER/backup: what stands here is no frame, at offset N; save the backup again, or use another
+                FOLDER/backup: these bytes are not a frame, at offset N; save the backup again, or use another
             one without a header
                 FOLDER/backup: its header makes no sense, at offset N; save the backup again, or use another
             one whose chunks come first

@@ -210,7 +210,7 @@ impl CoordinatorOptions {
     /// Other hosts may call only if callers must authenticate, or if the operator allows it.
     fn validate_openness(&self) -> Result<(), InvalidOption> {
         if self.tls.is_some() && self.insecure {
-            let reason = "stands beside `tls`; leave one of them out".to_owned();
+            let reason = "contradicts `tls`; leave one of them out".to_owned();
             return Err(InvalidOption { option: "insecure", reason });
         }
         let addresses = [("listen", Some(self.listen)), ("http", self.http)];
@@ -218,9 +218,9 @@ impl CoordinatorOptions {
             let open = address.filter(|address| !is_loopback(address.ip()));
             if let Some(address) = open.filter(|_| self.tls.is_none() && !self.insecure) {
                 let reason = format!(
-                    "is {address}, where other hosts can call, but nobody proves who they are; set `tls` \
-                     (`shardfeed tls init` makes certificates), or `insecure` if everybody on that network \
-                     may do anything"
+                    "is {address}, where other hosts can call, but callers are not authenticated; \
+                     set `tls` (`shardfeed tls init` makes certificates), or `insecure` if \
+                     everybody on that network may do anything"
                 );
                 return Err(InvalidOption { option, reason });
             }
@@ -461,8 +461,8 @@ mod tests {
             option `snapshot-every`: is 0; a log without snapshots grows for ever
             option `unreferenced-bytes-max`: is 1; a single chunk may have 1048576
             option `http`: is 127.0.0.1:7070, as `listen`; use two ports
-            option `insecure`: stands beside `tls`; leave one of them out
-            option `listen`: is 10.0.0.7:7070, where other hosts can call, but nobody proves who they are; set `tls` (`shardfeed tls init` makes certificates), or `insecure` if everybody on that network may do anything
+            option `insecure`: contradicts `tls`; leave one of them out
+            option `listen`: is 10.0.0.7:7070, where other hosts can call, but callers are not authenticated; set `tls` (`shardfeed tls init` makes certificates), or `insecure` if everybody on that network may do anything
             option `peer-heartbeat-ms`: is 0, but two must fit into election-min-ms=300; use 1 to 150
             option `election-max-ms`: is 300; use more than election-min-ms=300, better twice as much, and at most 60000
             option `node-id`: is 0; nodes are numbered from 1 on

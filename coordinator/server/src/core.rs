@@ -18,6 +18,7 @@ use tokio::time::Instant;
 
 use crate::audit::{Audit, Entry};
 use crate::chunks::ChunkStore;
+use crate::claims::ClaimSender;
 use crate::config::CoordinatorOptions;
 use crate::copies::Turns;
 use crate::error;
@@ -32,7 +33,6 @@ use crate::rpc::{CALLS_MAX, Caller, Denied, POLLS_MAX};
 use crate::sessions::Sessions;
 use crate::shard_counts::ShardCounts;
 use crate::standing::{scan_lease, standing};
-use crate::takes::Asks;
 
 /// Principal of the coordinator's own proposals.
 pub(crate) const OWN_PRINCIPAL: &str = "coordinator";
@@ -66,7 +66,7 @@ pub(crate) struct Core {
     /// Permits for ranks that wait for groups.
     pub(crate) polls: Semaphore,
     /// Queue of claims.
-    pub(crate) asks: Asks,
+    pub(crate) asks: ClaimSender,
     pub(crate) audit: Audit,
     /// Shards of running epochs by state, for monitoring.
     pub(crate) shard_counts: ShardCounts,
@@ -101,7 +101,7 @@ impl Core {
         front: &Front,
         node: Node<Scheduler>,
         chunks: ChunkStore,
-        asks: Asks,
+        asks: ClaimSender,
         audit: Audit,
     ) -> Self {
         Self {
@@ -332,7 +332,7 @@ impl Core {
             self.confirmed_at_ms.fetch_max(suspended_ms, Ordering::AcqRel);
             return Ok(());
         }
-        let message = "this node leads but hears of no majority; try again, best at another node";
+        let message = "this node leads but has lost its quorum; try again, best at another node";
         Err(WireError::new(ErrorKind::Retry, message))
     }
 
@@ -389,7 +389,7 @@ impl Core {
                     .into(),
             ),
             Some(_) if ready => None,
-            _ => Some("no leader: an election is going on, or most nodes are gone".into()),
+            _ => Some("no leader: an election is in progress, or most nodes are gone".into()),
         }
     }
 
@@ -517,7 +517,8 @@ fn not_leader(leader: Option<&Peer>) -> WireError {
 
 fn storage_failed(reason: &str) -> String {
     format!(
-        "the coordinator cannot go on with its log and has stopped: {reason}; if its disk is to blame, free \
-         space or mend it, then restart the node; everything acknowledged before is kept"
+        "the coordinator cannot continue with its log and has stopped: {reason}; if its disk is \
+         the cause, free space or repair it, then restart the node; everything acknowledged before \
+         is kept"
     )
 }

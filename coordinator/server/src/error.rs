@@ -117,7 +117,7 @@ pub(crate) fn refusal(refusal: &Refusal) -> WireError {
         Refusal::Replaced { .. } => ErrorKind::Replaced,
         Refusal::Cancelled { .. } => ErrorKind::Cancelled,
         Refusal::Denied(_) => ErrorKind::Denied,
-        Refusal::Forgotten { .. } => ErrorKind::Token,
+        Refusal::Forgotten { .. } => ErrorKind::State,
         Refusal::Cordoned { .. } => ErrorKind::Cordoned,
         Refusal::Invalid(_) | Refusal::Full { .. } => ErrorKind::Invalid,
     };

@@ -26,11 +26,11 @@ mod machine;
 mod server;
 mod timers;
 
+mod claims;
 mod progress;
 mod rpc;
 mod sessions;
 mod standing;
-mod takes;
 
 mod archive;
 mod chunks;

@@ -284,10 +284,10 @@ fn of_ranks(registry: &mut Registry, ranks: &[RankSeen]) {
         }
     }
     let job = registry.sub_registry_with_prefix("job_rank");
-    let help = "Time that the trainer waited for batches, whoever reads for it";
+    let help = "Time that the trainer waited for batches, from any reader";
     job.register_with_unit("wait", help, Unit::Seconds, wait);
     job.register_with_unit("work", "Time that the trainer worked", Unit::Seconds, work);
-    let help = "How long the trainer had waited for its next batch when that was told last";
+    let help = "How long the trainer had waited for its next batch at the last report";
     job.register_with_unit("waiting", help, Unit::Seconds, waiting);
     job.register("epoch", "Epoch of the first step that was not consumed", epoch);
     job.register("step", "First step of the epoch that was not consumed", step);
@@ -320,7 +320,7 @@ fn of_jobs(registry: &mut Registry, jobs: &[JobSeen]) {
     let gauges = [
         ("epoch", "First epoch that some rank has not left", epoch),
         ("leases", "Ranks that a live session serves", leases),
-        ("paused", "1 while somebody holds it back", paused),
+        ("paused", "1 while the job is paused", paused),
         ("corrupt_records", "Corrupt records that were left out", corrupt),
         (
             "returns",
@@ -352,8 +352,7 @@ fn of_doubts(registry: &mut Registry, doubts: &[DoubtSeen]) {
     registry.register("rank_in_doubt_samples", help, samples);
     let help = "How long samples of the rank have been in doubt";
     registry.register_with_unit("rank_in_doubt", help, Unit::Seconds, since);
-    let help =
-        "Time until in_doubt= decides, while an epoch waits for nothing but samples in doubt";
+    let help = "Time until in_doubt= decides, while an epoch waits only for samples in doubt";
     registry.register_with_unit("in_doubt_decides", help, Unit::Seconds, decides);
 }
 

@@ -19,7 +19,7 @@ pub(crate) enum Rpc {
     Join,
     Heartbeat,
     Leave,
-    TakeScans,
+    ClaimScans,
     ReportListing,
     ReportScan,
     FailScan,
@@ -29,9 +29,9 @@ pub(crate) enum Rpc {
     StartRank,
     EndRank,
     ReportSkipped,
-    LatestToken,
-    TakeGroups,
-    BatchTakeGroups,
+    LatestState,
+    ClaimGroups,
+    BatchClaimGroups,
     GetStatus,
     GetCluster,
     AddMember,
@@ -374,21 +374,24 @@ impl Metrics {
         let registry = &mut self.registry;
         let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
         registry.register("build", "The release", build);
-        registry.register("requests", "Calls by what became of them", self.requests.clone());
+        registry.register("requests", "Calls by outcome", self.requests.clone());
         let help = "Calls that were denied, and connections that did not come to TLS";
         registry.register("auth_failures", help, self.denials.clone());
-        let help = "Entries for the audit, also those of calls that were too many to write down";
+        let help = "Entries for the audit, including those of calls that were too many to write";
         registry.register("audit_events", help, self.audit_events.clone());
-        registry.register("workers", "Live sessions by how their worker is", self.workers.clone());
+        registry.register(
+            "workers",
+            "Live sessions by state of their worker",
+            self.workers.clone(),
+        );
         let (name, help) = ("request", "How long calls took");
         registry.register_with_unit(name, help, Unit::Seconds, self.request_seconds.clone());
-        let help = "How long the disk took to make durable what was written to the log";
+        let help = "How long the disk took to make log entries durable";
         registry.register_with_unit("log_fsync", help, Unit::Seconds, self.log_fsync.clone());
         let help =
             "How long commands took until a majority had them durable and they were carried out";
         registry.register_with_unit("proposal", help, Unit::Seconds, self.proposal.clone());
-        let help =
-            "How long another node took to answer what consensus asked of it, its disk included";
+        let help = "How long another node took to answer a consensus request, its disk included";
         let family = self.peer_round_trip.clone();
         registry.register_with_unit("peer_round_trip", help, Unit::Seconds, family);
         let counters = [
@@ -407,8 +410,8 @@ impl Metrics {
                 "Of these, those that were not acknowledged; some may have been carried out",
                 &self.proposals_failed,
             ),
-            ("grants", "Pieces of dynamic jobs that were granted here", &self.grants),
-            ("revocations", "Pieces of dynamic jobs that were asked back", &self.revocations),
+            ("grants", "Group ranges of dynamic jobs that were granted here", &self.grants),
+            ("revocations", "Group ranges of dynamic jobs that were revoked", &self.revocations),
         ];
         for (name, help, counter) in counters {
             registry.register(name, help, counter.clone());
@@ -429,8 +432,8 @@ impl Metrics {
             ("chunks_failed", "1 while chunks cannot be stored", &self.chunks_failed),
             ("snapshot_index", "Last index that a snapshot covers", &self.snapshot_index),
             ("members", "Nodes of the cluster", &self.members),
-            ("peers_heard", "Other nodes that the leader heard of lately", &self.peers_heard),
-            ("insecure", "1 while whoever calls may do anything", &self.insecure),
+            ("peers_heard", "Other nodes that answered the leader lately", &self.peers_heard),
+            ("insecure", "1 while every caller may do anything", &self.insecure),
         ];
         for (name, help, gauge) in gauges {
             registry.register(name, help, gauge.clone());

@@ -168,7 +168,7 @@ pub(crate) async fn keep_groups_ready(core: Arc<Core>, mut stop: watch::Receiver
                 if core.plans.known_groups(&order.identity.shuffle, epoch).is_none()
                     && let Err(error) = groups(&core, order.clone(), epoch).await
                 {
-                    tracing::debug!(job, epoch, %error, "groups are not ready for a take yet");
+                    tracing::debug!(job, epoch, %error, "groups are not ready for a claim yet");
                 }
             }
         }
@@ -187,7 +187,7 @@ impl Order {
         let ready = ready.ok_or_else(|| {
             // A named dataset was ready when the job was registered, and stays as long as the job.
             let message =
-                format!("job `{name}` names no dataset: only its trainers know what it reads");
+                format!("job `{name}` names no dataset: only its trainers know its files");
             WireError::new(ErrorKind::NotFound, message)
         })?;
         let chunks = ready.chunks().collect();

@@ -38,12 +38,14 @@ const SEE: &[Role] = &[Viewer, Operator, Admin, Worker, Trainer];
 pub(crate) fn of(rpc: Rpc) -> (&'static [Role], Reach) {
     match rpc {
         Rpc::Join | Rpc::Heartbeat | Rpc::Leave => (READ, Reach::Any),
-        Rpc::TakeScans | Rpc::ReportListing | Rpc::ReportScan | Rpc::FailScan => (READ, Reach::Any),
+        Rpc::ClaimScans | Rpc::ReportListing | Rpc::ReportScan | Rpc::FailScan => {
+            (READ, Reach::Any)
+        }
         Rpc::PutChunk | Rpc::GetChunk => (READ, Reach::Any),
         Rpc::RegisterJob | Rpc::StartRank | Rpc::EndRank => (READ, Reach::Job),
-        Rpc::ReportSkipped | Rpc::LatestToken | Rpc::TakeGroups => (READ, Reach::Job),
+        Rpc::ReportSkipped | Rpc::LatestState | Rpc::ClaimGroups => (READ, Reach::Job),
         // Each claim names a lease that the caller holds.
-        Rpc::BatchTakeGroups => (READ, Reach::Any),
+        Rpc::BatchClaimGroups => (READ, Reach::Any),
         Rpc::GetStatus | Rpc::GetCluster | Rpc::WhoAmI => (ALL, Reach::Any),
         Rpc::AddMember | Rpc::RemoveMember | Rpc::TransferLeader => (RULE, Reach::Whole),
         Rpc::SaveSnapshot | Rpc::ListAudit => (RULE, Reach::Whole),

@@ -24,6 +24,7 @@ use tonic::transport::Server;
 use crate::audit::{self, Audit};
 use crate::bootstrap;
 use crate::chunks::{ChunkStore, ChunkStoreError};
+use crate::claims::{self, ClaimBatcher, ClaimSender};
 use crate::config::CoordinatorOptions;
 use crate::copies;
 use crate::core::{Core, referenced};
@@ -38,7 +39,6 @@ use crate::net::{Patience, Place, Port};
 use crate::plans;
 use crate::rpc::{self, Admin, Gate, MESSAGE_BYTES_MAX, PeerCalls, Seen, Workers};
 use crate::shard_counts;
-use crate::takes::{self, Asks, Desk};
 use crate::timers::Timers;
 
 /// Folder of the log in the data folder.
@@ -223,7 +223,7 @@ async fn come_in(
     let start = bootstrap::decide(front, &disk).await?;
     let node = open_node(front, disk, start.clone()).await?;
     front.links.of_cluster(node.cluster_id());
-    let (asks, desk) = takes::channel();
+    let (asks, batcher) = claims::channel();
     let log = disk_of(front, audit::AUDIT_FOLDER)?;
     let (log, scribes) = audit::channel(log, front.host.now());
     let core = match open_core(front, node.clone(), asks, log).await {
@@ -238,7 +238,7 @@ async fn come_in(
     timers.spawn(Arc::clone(&core).follow_terms(stopped()));
     timers.spawn(Timers::new(Arc::clone(&core)).run(stopped()));
     timers.spawn(Keeper::new(Arc::clone(&core)).run(stopped()));
-    timers.spawn(Desk::new(Arc::clone(&core), desk).run(stopped()));
+    timers.spawn(ClaimBatcher::new(Arc::clone(&core), batcher).run(stopped()));
     for scribe in scribes {
         timers.spawn(scribe.run(Arc::clone(&front.host), stopped()));
     }
@@ -317,7 +317,7 @@ impl Running {
         match tokio::time::timeout(HAND_OVER_MAX, transfer).await {
             Ok(Ok(leader)) => tracing::info!(leader, "another node leads"),
             Ok(Err(error)) => tracing::warn!(%error, "cannot hand over; an election will do it"),
-            Err(_) => tracing::warn!("nobody took over in time; an election will do it"),
+            Err(_) => tracing::warn!("no node took over in time; an election will do it"),
         }
     }
 
@@ -366,7 +366,10 @@ async fn drain(tasks: &mut JoinSet<()>) {
 fn warn_of_openness(options: &CoordinatorOptions) {
     if options.insecure && options.tls.is_none() {
         let listen = options.listen;
-        tracing::warn!(%listen, "insecure: whoever reaches this address may read, change and remove everything");
+        tracing::warn!(
+            %listen,
+            "insecure: any host that reaches this address may read, change and remove everything"
+        );
     }
 }
 
@@ -424,7 +427,7 @@ async fn open_node(
 async fn open_core(
     front: &Front,
     node: Node<Scheduler>,
-    asks: Asks,
+    asks: ClaimSender,
     audit: Audit,
 ) -> Result<Core, StartError> {
     let known: BTreeSet<Digest> =

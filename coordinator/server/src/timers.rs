@@ -74,7 +74,7 @@ impl Timers {
             return;
         }
         if self.core.is_lonely() && !self.core.is_confirmed().await {
-            tracing::warn!("this node leads but hears of no majority; it answers nobody");
+            tracing::warn!("leader lost quorum; rejecting requests");
             self.core.leave_office();
             self.looked = None;
             return;

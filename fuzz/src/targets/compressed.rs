@@ -66,7 +66,7 @@ fn run(input: &[u8]) -> String {
             Compression::Zlib => inflated(ZlibDecoder::new(input), 1 << 16),
         };
         // The other decoders stop at zeros after the last member, or at the second zlib stream.
-        assert!(bytes.starts_with(&theirs.0), "not what another decoder gives");
+        assert!(bytes.starts_with(&theirs.0), "differs from another decoder's bytes");
     }
     let options = IndexOptions { keep_going: true, verify_data: true, ..IndexOptions::default() };
     let index = index_records(input.take(1 << 16), "x", &options, &mut |_| ());

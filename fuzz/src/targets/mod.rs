@@ -7,8 +7,8 @@ pub(crate) mod framing;
 pub(crate) mod image;
 pub(crate) mod job;
 pub(crate) mod socket;
+pub(crate) mod state;
 pub(crate) mod table;
-pub(crate) mod token;
 
 use std::path::PathBuf;
 

@@ -60,7 +60,7 @@ fn run(input: &[u8]) -> String {
     let mut client = UnixStream::connect(listener.path()).expect("it listens");
     client.write_all(&input[..input.len().min(SENT_MAX)]).expect("the buffer takes it");
     client.shutdown(Shutdown::Write).expect("it is open");
-    let incoming = listener.accept(TIMEOUT).expect("it listens").expect("somebody connected");
+    let incoming = listener.accept(TIMEOUT).expect("it listens").expect("a client connected");
     let connection: Connection<ToTrainer, ToWorker> = match incoming.handshake(TIMEOUT) {
         Ok(connection) => connection,
         Err(error) => return gist(error),
@@ -70,7 +70,7 @@ fn run(input: &[u8]) -> String {
     loop {
         match receiver.recv(TIMEOUT) {
             Ok(Some((_, descriptor))) => {
-                assert!(descriptor.is_none(), "nobody sent a descriptor");
+                assert!(descriptor.is_none(), "no descriptor was sent");
                 messages += 1;
             }
             Ok(None) => panic!("a stream that has ended is waited for"),

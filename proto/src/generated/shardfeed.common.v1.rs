@@ -3,13 +3,13 @@
 pub struct Account {
     #[prost(message, optional, tag = "1")]
     pub setup: ::core::option::Option<Setup>,
-    /// of the batch that was taken last
+    /// epoch of the batch that was consumed last
     #[prost(uint64, tag = "2")]
     pub epoch: u64,
-    /// the first one that was read since reading began
+    /// true if this is the first epoch since reading began
     #[prost(bool, tag = "3")]
     pub is_first: bool,
-    /// over the last seconds, or the last batches if they take longer
+    /// over the last seconds, or over the last batches if these take longer
     #[prost(message, optional, tag = "4")]
     pub recent: ::core::option::Option<Spent>,
     /// since the epoch began
@@ -18,42 +18,43 @@ pub struct Account {
     /// since reading began
     #[prost(message, optional, tag = "6")]
     pub since_start: ::core::option::Option<Spent>,
-    /// since the trainer took its last batch, or since reading began
+    /// time since the trainer received its last batch, or since reading began
     #[prost(uint64, tag = "7")]
     pub idle_us: u64,
-    /// Of that, how long it has waited for the next one; 0: it has not asked. Absent: it does not tell.
+    /// Part of idle_us that the trainer has waited for the next batch; 0: it has not requested it yet; absent: unknown.
     #[prost(uint64, optional, tag = "8")]
     pub waiting_us: ::core::option::Option<u64>,
-    /// since all of this was so
+    /// age of these values
     #[prost(uint64, tag = "9")]
     pub age_us: u64,
 }
-/// What reading chose.
+/// Settings chosen by the worker.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Setup {
-    /// that the process may use
+    /// cores that the process may use
     #[prost(uint64, tag = "1")]
     pub cores: u64,
-    /// of all ranks of the process
+    /// computing threads of all ranks of the process
     #[prost(uint64, tag = "2")]
     pub computing_threads: u64,
     #[prost(uint64, tag = "3")]
     pub reading_threads: u64,
-    /// batches ahead at most
+    /// maximum number of batches ahead
     #[prost(uint64, tag = "4")]
     pub prefetch: u64,
-    /// as many as were asked for
+    /// requested number of batches ahead; 0: none was requested
     #[prost(uint64, tag = "5")]
     pub prefetch_asked: u64,
+    /// memory for records and batches ahead
     #[prost(uint64, tag = "6")]
     pub budget_bytes: u64,
-    /// records are read one by one
+    /// records are read one by one, because two shuffle windows exceed the budget
     #[prost(bool, tag = "7")]
     pub by_place: bool,
-    /// some shard is
+    /// at least one shard is compressed
     #[prost(bool, tag = "8")]
     pub compressed: bool,
-    /// Why there are as many batches ahead and threads.
+    /// Reasons for the number of batches ahead and of threads.
     #[prost(enumeration = "Reason", tag = "9")]
     pub prefetch_reason: i32,
     #[prost(enumeration = "Reason", tag = "10")]
@@ -63,101 +64,102 @@ pub struct Setup {
     /// shards are in an object store or on a web server
     #[prost(bool, tag = "12")]
     pub remote: bool,
-    /// and this host keeps what comes from there
+    /// this host caches remote shards
     #[prost(bool, tag = "13")]
     pub cached: bool,
     /// the trainer's process reads, because a worker was lost or stopped serving it
     #[prost(bool, tag = "14")]
     pub took_over: bool,
-    /// the budget with which records would not have to be read one by one
+    /// budget with which records need not be read one by one
     #[prost(uint64, tag = "15")]
     pub hold_bytes: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Spent {
-    /// that passed
+    /// elapsed time
     #[prost(uint64, tag = "1")]
     pub wall_us: u64,
-    /// that the trainer took
+    /// batches that the trainer received
     #[prost(uint64, tag = "2")]
     pub batches: u64,
+    /// samples of these batches, including padding
     #[prost(uint64, tag = "3")]
     pub samples: u64,
-    /// of their slots
+    /// size of the batches' slots
     #[prost(uint64, tag = "4")]
     pub batch_bytes: u64,
-    /// of shards, before inflating
+    /// bytes read of shards, before decompression
     #[prost(uint64, tag = "5")]
     pub stored_bytes: u64,
-    /// that the process fetched from storage devices; 0: none, or not known
+    /// bytes that the process read from storage devices; 0: none, or not known
     #[prost(uint64, tag = "6")]
     pub device_bytes: u64,
     /// The planning thread.
     ///
-    /// until an epoch's first batch was gathered
+    /// time until the first batch of an epoch was collected
     #[prost(uint64, tag = "7")]
     pub fill_us: u64,
-    /// then: waited for shards
+    /// after that, time waiting for shards to be read
     #[prost(uint64, tag = "8")]
     pub read_wait_us: u64,
-    /// gathered records
+    /// time collecting records from shuffle windows
     #[prost(uint64, tag = "9")]
     pub gather_us: u64,
-    /// waited to be granted samples
+    /// time waiting for samples to be granted
     #[prost(uint64, tag = "10")]
     pub grant_us: u64,
-    /// waited for room: enough batches were ahead
+    /// time waiting because enough batches were ahead
     #[prost(uint64, tag = "11")]
     pub room_us: u64,
-    /// batches were kept until the coordinator confirmed their lease again
+    /// time that ready batches were held back until the coordinator confirmed the lease
     #[prost(uint64, tag = "20")]
     pub confirm_us: u64,
-    /// Summed over threads.
+    /// Reading and computing threads, summed over the threads.
     ///
-    /// reading threads waited for storage
+    /// reading threads: time waiting for storage
     #[prost(uint64, tag = "12")]
     pub storage_us: u64,
-    /// and computed
+    /// reading threads: time computing, such as decompression
     #[prost(uint64, tag = "13")]
     pub inflate_us: u64,
-    /// computing threads checked and parsed
+    /// computing threads: time checking and parsing records
     #[prost(uint64, tag = "14")]
     pub parse_us: u64,
-    /// and ran operators and wrote
+    /// computing threads: time running operators and writing batches
     #[prost(uint64, tag = "15")]
     pub write_us: u64,
-    /// both by the clock: also what they waited for a core
+    /// both of the above as elapsed time, including waiting for a core
     #[prost(uint64, tag = "25")]
     pub compute_us: u64,
     /// The trainer.
     ///
-    /// waited for batches
+    /// time waiting for batches
     #[prost(uint64, tag = "16")]
     pub wait_us: u64,
-    /// worked
+    /// time working
     #[prost(uint64, tag = "17")]
     pub work_us: u64,
-    /// batches that were copied because it holds many
+    /// batches that were copied because the trainer holds many
     #[prost(uint64, tag = "18")]
     pub copied: u64,
-    /// and how long that took
+    /// time copying them
     #[prost(uint64, tag = "19")]
     pub copy_us: u64,
     /// Object stores and web servers.
     ///
-    /// for ranges
+    /// range requests
     #[prost(uint64, tag = "21")]
     pub store_requests: u64,
-    /// of these, made again after one failed
+    /// range requests that repeated a failed one
     #[prost(uint64, tag = "22")]
     pub store_retries: u64,
-    /// that came
+    /// bytes received
     #[prost(uint64, tag = "23")]
     pub store_bytes: u64,
-    /// that this host had kept
+    /// bytes read from this host's cache instead
     #[prost(uint64, tag = "24")]
     pub cached_bytes: u64,
-    /// Images that were decoded although libjpeg-turbo warned of their data.
+    /// Images that were decoded although libjpeg-turbo warned about their data.
     #[prost(uint64, tag = "26")]
     pub suspect_images: u64,
 }
@@ -166,14 +168,15 @@ pub struct Spent {
 pub enum Reason {
     /// not known
     Unspecified = 0,
-    /// nothing was seen yet that would change it
+    /// initial value; nothing observed yet requires a change
     Start = 1,
+    /// requested by the user
     Asked = 2,
-    /// with fewer the trainer was
+    /// with a lower number the trainer had to wait
     KeptWaiting = 3,
-    /// fewer are enough, and the cores are the trainer's
+    /// a lower number suffices, and the cores are left to the trainer
     LeftToTrainer = 4,
-    /// more do not fit into the memory budget, or on the cores
+    /// a higher number exceeds the memory budget or the cores
     AtMost = 5,
 }
 impl Reason {
@@ -204,7 +207,7 @@ impl Reason {
         }
     }
 }
-/// Everything that decides which sample stands where. docs/ORDER.md, section 8.
+/// Everything that determines the position of each sample. Source: docs/ORDER.md, section 8.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct JobIdentity {
     /// content digest of the dataset, 32 bytes; required
@@ -214,35 +217,35 @@ pub struct JobIdentity {
     pub seed: u64,
     #[prost(bool, tag = "3")]
     pub shuffle: bool,
-    /// samples of a lane shuffled among each other; >= 1
+    /// samples of a lane that are shuffled among each other; >= 1
     #[prost(uint64, tag = "4")]
     pub window: u64,
-    /// splits read in turn; >= 1
+    /// splits that are read in turn; >= 1
     #[prost(uint64, tag = "5")]
     pub interleave: u64,
-    /// consecutive samples of a split; >= 1
+    /// consecutive samples of a split per turn; >= 1
     #[prost(uint64, tag = "6")]
     pub block_length: u64,
-    /// of the job's first segment; >= 1
+    /// lanes of the job's first segment; >= 1
     #[prost(uint64, tag = "7")]
     pub lanes: u64,
     /// required
     #[prost(enumeration = "Tail", tag = "8")]
     pub tail: i32,
-    /// of jobs of releases before RecordSpec, one line; empty: see record_spec
+    /// jobs of releases before RecordSpec: one line of text; empty: see record_spec
     #[prost(string, tag = "9")]
     pub operators: ::prost::alloc::string::String,
-    /// version of the pixel contract, "none" without images
+    /// version of the pixel contract; "none" without images
     #[prost(string, tag = "10")]
     pub decoder: ::prost::alloc::string::String,
     /// unspecified: deterministic
     #[prost(enumeration = "Mode", tag = "11")]
     pub mode: i32,
-    /// SHA-256 of the canonical encoding of its RecordSpec, 32 bytes; required without operators
+    /// SHA-256 of the canonical encoding of the job's RecordSpec, 32 bytes; required unless `operators` is set.
     #[prost(bytes = "vec", tag = "12")]
     pub record_spec: ::prost::alloc::vec::Vec<u8>,
 }
-/// A stretch of an epoch with one number of lanes and one global batch.
+/// A part of an epoch with one number of lanes and one global batch.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Segment {
     ///
@@ -250,17 +253,17 @@ pub struct Segment {
     /// > = 1
     #[prost(uint64, tag = "1")]
     pub lanes: u64,
-    /// samples of one step of all ranks; >= 1
+    /// samples per step of all ranks; >= 1
     #[prost(uint64, tag = "2")]
     pub global_batch: u64,
-    /// steps taken in it by every rank; ignored if steps_of_rank is not empty
+    /// steps that every rank took in it; ignored if steps_of_rank is not empty
     #[prost(uint64, tag = "3")]
     pub steps: u64,
-    /// tail "uneven" only: steps of each rank
+    /// only with tail "uneven": steps of each rank
     #[prost(uint64, repeated, tag = "4")]
     pub steps_of_rank: ::prost::alloc::vec::Vec<u64>,
 }
-/// Where a rank wants to stand. Exactly one of the three.
+/// Requested position of a rank at its start. Exactly one kind is set.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Intent {
     #[prost(oneof = "intent::Kind", tags = "1, 2, 3")]
@@ -268,34 +271,39 @@ pub struct Intent {
 }
 /// Nested message and enum types in `Intent`.
 pub mod intent {
+    /// Start from a state, or at the beginning without one.
     #[derive(Clone, PartialEq, ::prost::Message)]
     pub struct Start {
-        /// generation that made the token; absent without a token
+        /// generation that made the state; absent without a state
         #[prost(uint64, optional, tag = "1")]
-        pub token_generation: ::core::option::Option<u64>,
+        pub state_generation: ::core::option::Option<u64>,
         #[prost(uint64, tag = "2")]
         pub epoch: u64,
-        /// 1 to 16; the last one is open and holds the steps taken
+        /// 1 to 16; the last one is open and contains the steps taken
         #[prost(message, repeated, tag = "3")]
         pub segments: ::prost::alloc::vec::Vec<super::Segment>,
     }
+    /// Move of the same loader to another position.
     #[derive(Clone, PartialEq, ::prost::Message)]
     pub struct Move {
         /// generation that it leaves
         #[prost(uint64, tag = "1")]
         pub from: u64,
+        /// target epoch
         #[prost(uint64, tag = "2")]
         pub epoch: u64,
+        /// segments of the target epoch; 1 to 16
         #[prost(message, repeated, tag = "3")]
         pub segments: ::prost::alloc::vec::Vec<super::Segment>,
     }
+    /// Continuation in the same generation, through another worker or after an interruption.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
     pub struct Reconnect {
         #[prost(uint64, tag = "1")]
         pub generation: u64,
         #[prost(uint64, tag = "2")]
         pub epoch: u64,
-        /// first step of the epoch that it has not consumed
+        /// first step of the epoch that the rank has not consumed
         #[prost(uint64, tag = "3")]
         pub step: u64,
     }
@@ -309,35 +317,35 @@ pub mod intent {
         Reconnect(Reconnect),
     }
 }
-/// Why something was refused or failed.
+/// Reason why a request was rejected or an operation failed.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Error {
     #[prost(enumeration = "ErrorKind", tag = "1")]
     pub kind: i32,
-    /// what, where, and what to do
+    /// what failed, where, and the remedy
     #[prost(string, tag = "2")]
     pub message: ::prost::alloc::string::String,
-    /// the file to blame
+    /// file that caused the error
     #[prost(string, optional, tag = "3")]
     pub file: ::core::option::Option<::prost::alloc::string::String>,
-    /// bytes, in the uncompressed file
+    /// offset in the uncompressed file, in bytes
     #[prost(uint64, optional, tag = "4")]
     pub offset: ::core::option::Option<u64>,
-    /// of the record
+    /// ordinal of the record
     #[prost(uint64, optional, tag = "5")]
     pub ordinal: ::core::option::Option<u64>,
-    /// only with NOT_LEADER or RETRY: address of who leads, HOST:PORT, if it is known
+    /// only with NOT_LEADER or RETRY: address of the leader, HOST:PORT, if known
     #[prost(string, optional, tag = "6")]
     pub leader: ::core::option::Option<::prost::alloc::string::String>,
 }
-/// Who decides what a rank reads.
+/// Assignment of samples to ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum Mode {
     Unspecified = 0,
-    /// a function of the identity
+    /// a pure function of the identity
     Deterministic = 1,
-    /// first come, first served, in groups of shards
+    /// groups of shards in the order of the ranks' claims
     Dynamic = 2,
 }
 impl Mode {
@@ -362,12 +370,16 @@ impl Mode {
         }
     }
 }
+/// Handling of a last step that the samples do not fill. Source: docs/ORDER.md, section 7.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum Tail {
     Unspecified = 0,
+    /// omit the step
     Drop = 1,
+    /// fill the step with samples marked not valid
     Pad = 2,
+    /// deliver every sample once; ranks may differ by one step
     Uneven = 3,
 }
 impl Tail {
@@ -394,15 +406,15 @@ impl Tail {
         }
     }
 }
-/// What the receiver should do, or the class of error that a user sees.
+/// Reaction expected from the receiver, or the class of the error for the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum ErrorKind {
     /// a bug of the sender
     Unspecified = 0,
-    /// the same request again, later
+    /// repeat the same request later
     Retry = 1,
-    /// the same request elsewhere
+    /// send the same request to the leader
     NotLeader = 2,
     /// a later session or lease took over
     Fenced = 3,
@@ -410,37 +422,39 @@ pub enum ErrorKind {
     Superseded = 4,
     /// ranks of one run disagree
     Conflict = 5,
-    /// the name stands for another job or dataset
+    /// the name belongs to a job or dataset with another identity
     Identity = 6,
-    /// an option or a request that has no meaning
+    /// an option or a request is invalid
     Invalid = 7,
-    /// no such dataset, job, file
+    /// there is no such dataset, job or file
     NotFound = 8,
-    /// a damaged file
+    /// a file is damaged
     Corrupt = 9,
-    /// a file is not the one that was indexed
+    /// a file changed after it was indexed
     Changed = 10,
     /// a file cannot be read
     Data = 11,
-    /// a record is not what the features say
+    /// a record does not match the features
     Feature = 12,
-    /// the state was refused
-    Token = 13,
+    /// the state was rejected
+    State = 13,
+    /// the peer belongs to another cluster
     WrongCluster = 15,
+    /// the peer uses another version of the protocol
     WrongVersion = 16,
     /// the coordinator does not answer
     Unreachable = 17,
-    /// the coordinator's disk; nothing was acknowledged
+    /// the coordinator's disk failed; the request was not acknowledged
     Storage = 18,
-    /// over a memory budget
+    /// a memory budget was exceeded
     Memory = 19,
-    /// the worker takes nothing new; read elsewhere
+    /// the worker accepts no new work; use another one
     Cordoned = 20,
-    /// somebody cancelled the job
+    /// the job was cancelled
     Cancelled = 21,
-    /// the caller did not prove who it is, or may not
+    /// the caller is not authenticated or not authorized
     Denied = 22,
-    /// another loader speaks for the rank
+    /// another loader took over the rank
     Replaced = 23,
 }
 impl ErrorKind {
@@ -463,7 +477,7 @@ impl ErrorKind {
             Self::Changed => "ERROR_KIND_CHANGED",
             Self::Data => "ERROR_KIND_DATA",
             Self::Feature => "ERROR_KIND_FEATURE",
-            Self::Token => "ERROR_KIND_TOKEN",
+            Self::State => "ERROR_KIND_STATE",
             Self::WrongCluster => "ERROR_KIND_WRONG_CLUSTER",
             Self::WrongVersion => "ERROR_KIND_WRONG_VERSION",
             Self::Unreachable => "ERROR_KIND_UNREACHABLE",
@@ -491,7 +505,7 @@ impl ErrorKind {
             "ERROR_KIND_CHANGED" => Some(Self::Changed),
             "ERROR_KIND_DATA" => Some(Self::Data),
             "ERROR_KIND_FEATURE" => Some(Self::Feature),
-            "ERROR_KIND_TOKEN" => Some(Self::Token),
+            "ERROR_KIND_STATE" => Some(Self::State),
             "ERROR_KIND_WRONG_CLUSTER" => Some(Self::WrongCluster),
             "ERROR_KIND_WRONG_VERSION" => Some(Self::WrongVersion),
             "ERROR_KIND_UNREACHABLE" => Some(Self::Unreachable),
@@ -507,7 +521,7 @@ impl ErrorKind {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RecordSpec {
-    /// of this message and of parsing; 1
+    /// version of this message and of parsing; 1
     #[prost(uint32, tag = "1")]
     pub version: u32,
     /// in the order in which they run
@@ -516,13 +530,13 @@ pub struct RecordSpec {
     /// absent: all columns that exist after the last operator
     #[prost(message, optional, tag = "5")]
     pub outputs: ::core::option::Option<Outputs>,
-    /// Absent: a record stays as it is, in a column `record`.
+    /// Absent: a record is delivered unparsed in a column `record`.
     #[prost(oneof = "record_spec::Parse", tags = "2, 3")]
     pub parse: ::core::option::Option<record_spec::Parse>,
 }
 /// Nested message and enum types in `RecordSpec`.
 pub mod record_spec {
-    /// Absent: a record stays as it is, in a column `record`.
+    /// Absent: a record is delivered unparsed in a column `record`.
     #[derive(Clone, PartialEq, ::prost::Oneof)]
     pub enum Parse {
         #[prost(message, tag = "2")]
@@ -539,7 +553,7 @@ pub struct ExampleFeatures {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SequenceFeatures {
-    /// once per record; sorted by name
+    /// one value per record; sorted by name
     #[prost(message, repeated, tag = "1")]
     pub context: ::prost::alloc::vec::Vec<Feature>,
     /// one entry per step; sorted by name
@@ -548,7 +562,7 @@ pub struct SequenceFeatures {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Outputs {
-    /// in the order of a batch; at least one
+    /// in the order of the batch; at least one
     #[prost(string, repeated, tag = "1")]
     pub columns: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
@@ -580,32 +594,36 @@ pub mod feature {
         Sparse(super::Sparse),
     }
 }
+/// The same number of values in every record.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct FixedLen {
-    /// of one record's values; empty: one value
+    /// shape of one record's values; empty: a single value
     #[prost(uint64, repeated, tag = "1")]
     pub shape: ::prost::alloc::vec::Vec<u64>,
-    /// for a record without the feature; absent: such a record is an error
+    /// values for a record without the feature; absent: such a record is an error
     #[prost(message, optional, tag = "2")]
     pub default: ::core::option::Option<FeatureValues>,
 }
+/// Any number of values.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct VarLen {}
+/// Any number of elements of one shape, padded to the longest record of a batch.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct FixedLenSequence {
-    /// of one of the values
+    /// shape of one element; empty: a single value
     #[prost(uint64, repeated, tag = "1")]
     pub shape: ::prost::alloc::vec::Vec<u64>,
-    /// a record without the feature has no values; false: it is an error
+    /// true: a record without the feature has no elements; false: it is an error
     #[prost(bool, tag = "2")]
     pub allow_missing: bool,
-    /// the one value that pads; absent: 0 or the empty string
+    /// single value used for padding; absent: 0 or the empty string
     #[prost(message, optional, tag = "3")]
     pub default: ::core::option::Option<FeatureValues>,
 }
+/// Any number of values, partitioned into nested rows.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Ragged {
-    /// absent: the feature's name
+    /// key of the values; absent: the feature's name
     #[prost(string, optional, tag = "1")]
     pub value_key: ::core::option::Option<::prost::alloc::string::String>,
     /// the outermost first
@@ -614,13 +632,13 @@ pub struct Ragged {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Partition {
-    /// Required. All but the last are keys of int64 features.
+    /// Required. All but `uniform_row_length` are keys of int64 features.
     #[prost(oneof = "partition::Kind", tags = "1, 2, 3, 4, 5, 6")]
     pub kind: ::core::option::Option<partition::Kind>,
 }
 /// Nested message and enum types in `Partition`.
 pub mod partition {
-    /// Required. All but the last are keys of int64 features.
+    /// Required. All but `uniform_row_length` are keys of int64 features.
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
     pub enum Kind {
         #[prost(string, tag = "1")]
@@ -633,24 +651,27 @@ pub mod partition {
         RowLimits(::prost::alloc::string::String),
         #[prost(string, tag = "5")]
         ValueRowIds(::prost::alloc::string::String),
+        /// number of values of every row
         #[prost(uint64, tag = "6")]
         UniformRowLength(u64),
     }
 }
+/// Values at given indices of a sparse tensor.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Sparse {
-    /// one per dimension
+    /// keys of the indices, one per dimension
     #[prost(string, repeated, tag = "1")]
     pub index_keys: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(string, tag = "2")]
     pub value_key: ::prost::alloc::string::String,
-    /// one per dimension
+    /// size of each dimension
     #[prost(uint64, repeated, tag = "3")]
     pub size: ::prost::alloc::vec::Vec<u64>,
+    /// true: the indices ascend in every record; false: they are sorted
     #[prost(bool, tag = "4")]
     pub already_sorted: bool,
 }
-/// Values of one feature; only the list of its type has any.
+/// Values of one feature; only the list of its type is not empty.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct FeatureValues {
     #[prost(float, repeated, tag = "1")]
@@ -660,16 +681,16 @@ pub struct FeatureValues {
     #[prost(bytes = "vec", repeated, tag = "3")]
     pub bytes: ::prost::alloc::vec::Vec<::prost::alloc::vec::Vec<u8>>,
 }
-/// One operator of docs/OPERATORS.md.
+/// An operator of docs/OPERATORS.md.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Operator {
-    /// the column that it makes
+    /// column that it writes
     #[prost(string, tag = "1")]
     pub output: ::prost::alloc::string::String,
-    /// such as `decode_raw`
+    /// name of the operator, such as `decode_raw`
     #[prost(string, tag = "2")]
     pub kind: ::prost::alloc::string::String,
-    /// of what it does; 1
+    /// version of its behaviour; 1
     #[prost(uint32, tag = "3")]
     pub version: u32,
     /// sorted by name
@@ -708,7 +729,7 @@ pub mod argument_value {
         List(super::ArgumentList),
         #[prost(message, tag = "6")]
         Record(super::Arguments),
-        /// an integer beyond 2^63 - 1
+        /// an integer above 2^63 - 1
         #[prost(uint64, tag = "7")]
         Large(u64),
     }

@@ -32,7 +32,7 @@ from shardfeed.errors import (
     ShardChangedError,
     ShardfeedError,
     SupersededError,
-    TokenError,
+    StateError,
 )
 from shardfeed.features import (
     Feature,
@@ -88,7 +88,7 @@ __all__ = [
     "SupersededError",
     "TFRecordWriter",
     "Table",
-    "TokenError",
+    "StateError",
     "VarLenFeature",
     "__version__",
     "decoders",

@@ -99,8 +99,8 @@ class Batch(dict[str, Any]):
     def _slot(self) -> NativeBatch:
         if self._native is None:
             raise ConfigError(
-                "this Batch was made from a mapping, by pickle, by a deep copy, or by a framework that rebuilds what it "
-                "is given: it has columns alone. Ask the batch that the Loader gave for valid, lengths(), provenance, "
+                "this Batch was made from a mapping, by pickle, by a deep copy, or by a framework that rebuilds its "
+                "inputs: it has columns alone. Ask the batch that the Loader gave for valid, lengths(), provenance, "
                 "rows, epoch, step and the state after it, or put them into a column before"
             )
         return self._native

@@ -44,7 +44,7 @@ class Description:
                     data["digest"],
                 )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ConfigError(f"{path}: does not say what is in the shards ({error}); write them anew") from None
+            raise ConfigError(f"{path}: does not describe the shards ({error}); write them again") from None
         raise ConfigError(f"{path}: has format {version!r}; this version of shardfeed reads {_FORMAT}")
 
     def write(self, path: Path) -> None:
@@ -69,9 +69,9 @@ class Description:
             try:
                 found = path.stat().st_size
             except FileNotFoundError:
-                raise DatasetNotFoundError(f"{path}: is not there, but was written; copy or write it anew") from None
+                raise DatasetNotFoundError(f"{path}: is not there, but was written; copy or write it again") from None
             if found != size:
-                raise ShardChangedError(f"{path}: has {found} bytes, but {size} were written; copy or write it anew")
+                raise ShardChangedError(f"{path}: has {found} bytes, but {size} were written; copy or write it again")
         return Source(
             files=tuple(str(directory / name) for name, _ in self.files),
             features={column.name: column.feature for column in self.columns},
@@ -102,7 +102,7 @@ def open_source(directory: str | os.PathLike[str], prefix: str | None = None) ->
     path = folder / description_name(prefix)
     if not path.exists():
         raise DatasetNotFoundError(
-            f"{path}: is not there, so nobody knows what is in the records; from_arrays() and from_generator() write "
+            f"{path}: is not there, so the content of the records is unknown; from_arrays() and from_generator() write "
             f"it. Files of another origin go to Loader(files, features)"
         )
     return Description.read(path).source(folder)

@@ -13,7 +13,7 @@ class ConfigError(ShardfeedError, ValueError):
     """Options that are invalid, alone or combined; the message lists valid values."""
 
 
-class TokenError(ShardfeedError, ValueError):
+class StateError(ShardfeedError, ValueError):
     """A state from which this loader cannot resume. The loader is unchanged."""
 
 

@@ -19,7 +19,7 @@ from shardfeed import device as on_device
 from shardfeed.batch import Batch, Column
 from shardfeed.dtypes import as_numpy
 from shardfeed.device import Device
-from shardfeed.errors import ConfigError, ShardChangedError, TokenError
+from shardfeed.errors import ConfigError, ShardChangedError, StateError
 from shardfeed.features import Feature, ForeignFeature, checked, row_lengths, to_native
 from shardfeed.operators import Operator
 from shardfeed.operators import device_to_native as device_operators_to_native
@@ -291,7 +291,7 @@ class Loader:
             "corrupt": str(corrupt),
             "corrupt_budget": _corrupt_budget(corrupt_budget),
         }
-        #: This rank, the number of ranks, samples per rank and step; `redeal()` changes them.
+        #: This rank, the number of ranks, samples per rank and step; `reshard()` changes them.
         self.rank, self.world_size = found.rank, found.world_size
         self.batch_size: int = options["batch_size"]
         self._mode = mode
@@ -438,7 +438,7 @@ class Loader:
         self._native.set_epoch(_number("epoch", epoch, 0, _native.EPOCHS))
         self._moved()
 
-    def redeal(self, step: int, world_size: int, rank: int | None = None) -> None:
+    def reshard(self, step: int, world_size: int, rank: int | None = None) -> None:
         """Reshards the rest of this epoch to `world_size` ranks without a restart: for the
         remaining ranks after others are gone for good, or after ranks were added.
 
@@ -454,7 +454,7 @@ class Loader:
         Raises `ConfigError` if the numbers do not fit, also with tail="uneven" or mode="dynamic";
         the loader is unchanged then.
         """
-        self.rank, self.batch_size = self._native.redeal(
+        self.rank, self.batch_size = self._native.reshard(
             _number("step", step, 0),
             _number("world_size", world_size, 1),
             None if rank is None else _number("rank", rank, 0),
@@ -487,7 +487,7 @@ class Loader:
         - `missing`: "error", or "replay": ranks without a state in that list deliver the batches
           since their last start again.
 
-        Raises `TokenError` if the state is not of this job, is of a later version, or is not a
+        Raises `StateError` if the state is not of this job, is of a later version, or is not a
         state; the loader is unchanged then.
         """
         if missing not in ("error", "replay"):
@@ -619,7 +619,7 @@ class Loader:
             self.close()
             raise ShardChangedError(
                 f"the files hold {found} records, but {known} were written; they were changed since, or a copy "
-                f"is not whole: write or copy them anew"
+                f"is not whole: write or copy them again"
             )
 
     def _check_dtypes(self) -> None:
@@ -659,9 +659,9 @@ class Loader:
         """Warns once, unless intended, that a pass continues inside an epoch."""
         if self._restart is None:
             warnings.warn(
-                f"this loop goes on at step {step} of epoch {epoch}, where the one before was left; for evaluation, where "
-                f"every loop is to see the same batches, make the loader with restart=True, and where this is meant, with "
-                f"restart=False",
+                f"this loop continues at step {step} of epoch {epoch}, where the one before was left; for evaluation, "
+                f"where every loop is to see the same batches, make the loader with restart=True, and where this is "
+                f"meant, with restart=False",
                 stacklevel=stacklevel,
             )
             self._restart = False
@@ -732,13 +732,13 @@ def _check_replica(
         )
     if parts > 1 and in_cluster and mode == "dynamic":
         raise ConfigError(
-            f'replica={replica!r}: with mode="dynamic" a rank gets what is free when it asks, so replicas would get '
-            f'different batches; use mode="deterministic"'
+            f'replica={replica!r}: with mode="dynamic" a rank gets the samples that are free when it asks, so replicas '
+            f'would get different batches; use mode="deterministic"'
         )
     if parts > 1 and in_cluster and resume == "latest":
         raise ConfigError(
-            f'replica={replica!r}: resume="latest" is where the cluster knows a job to stand, and replicas are a job '
-            f"each; load one state_dict() on all of them"
+            f'replica={replica!r}: resume="latest" is the position of a job that the cluster knows, and replicas are a '
+            f"job each; load one state_dict() on all of them"
         )
     suffix = f".replica-{part}" if in_cluster and part > 0 else ""
     return lambda name: None if name is None else name + suffix
@@ -789,12 +789,12 @@ def _whole(value: object) -> int:
 def _json(state: State | str) -> str:
     if isinstance(state, str):
         if not state.lstrip().startswith("{"):
-            raise TokenError(
+            raise StateError(
                 f"{state[:60]!r} is not a state's JSON; if it is a path, pass json.load(open(path))"
             )
         return state
     try:
         return json.dumps(state, default=_whole)
     except (TypeError, ValueError) as error:
-        raise TokenError(f"the state is not what state_dict() returned: {error}") from None
+        raise StateError(f"the state is not a result of state_dict(): {error}") from None
 

@@ -111,7 +111,7 @@ def _read(path: Path) -> Iterator[tuple[int, bytes]]:
                 if len(record) == length and zlib.crc32(record) == checksum:
                     yield key, record
                     continue
-            raise DataError(f"{path}: what was put there a moment ago came back damaged; check the disk")
+            raise DataError(f"{path}: data written a moment ago came back damaged; check the disk")
 
 
 def _scramble(state: int) -> int:

@@ -72,8 +72,8 @@ def doubt_policy(in_doubt: InDoubt | None, grace: float | None, mode: str) -> tu
     """Returns the policy for samples in doubt, and its grace period in seconds."""
     if mode != "dynamic" and not (in_doubt is None and grace is None):
         raise ConfigError(
-            'in_doubt= and in_doubt_grace= are for mode="dynamic"; with mode="deterministic" no other rank gets what '
-            "a rank has not consumed, so nothing is in doubt; leave them out"
+            'in_doubt= and in_doubt_grace= are for mode="dynamic"; with mode="deterministic" no other rank gets '
+            "samples that a rank has not consumed, so nothing is in doubt; leave them out"
         )
     in_doubt, grace = "redeliver" if in_doubt is None else in_doubt, 60.0 if grace is None else grace
     if in_doubt not in ("redeliver", "drop"):

@@ -190,7 +190,7 @@ def _tensorflow() -> Ranks | None:
         sizes = {name: len(hosts) for name, hosts in (config.get("cluster") or {}).items()}
     except (ValueError, TypeError, AttributeError) as error:
         raise ConfigError(
-            f"TF_CONFIG is not what TensorFlow reads: {error}; mend it, or pass rank= and world_size="
+            f"TF_CONFIG is not valid for TensorFlow: {error}; correct it, or pass rank= and world_size="
         ) from None
     readers = [name for name in ("chief", "master", "worker") if name in sizes]
     if not readers or kind == "evaluator":

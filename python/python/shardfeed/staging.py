@@ -157,7 +157,7 @@ class Staging:
         except FileExistsError:
             raise ConfigError(
                 f"{self.folder} is there: another process writes these shards, or one did and was killed; wait for "
-                f"it, or if there is none, start anew with force=True"
+                f"it, or if there is none, start over with force=True"
             ) from None
         if self._lock is not None:
             mark.touch()

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from shardfeed.loader import Loader
 
 _LEFT = (
-    "another pass over as_tf_dataset() has begun since, and goes on where this one was left; a rank has one pass at a "
-    "time: drop this iterator"
+    "another pass over as_tf_dataset() has begun since, and continues where this one was left; a rank has one pass at "
+    "a time: drop this iterator"
 )
 
 

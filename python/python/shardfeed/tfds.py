@@ -63,7 +63,7 @@ def from_tfds(
     if missing:
         raise DatasetNotFoundError(
             f"{missing[0]}: is not there, and {len(missing)} of {len(files)} files of the split {found.name!r} are "
-            f"not; download or prepare the dataset anew"
+            f"not; download or prepare the dataset again"
         )
     described = _json(folder, "features.json")
     if "featuresDict" not in described:

@@ -46,7 +46,7 @@ class Dataset(torch.utils.data.IterableDataset):
         if worker is not None:
             raise ConfigError(
                 f"DataLoader(num_workers={worker.num_workers}): each worker process would deliver all batches of this "
-                f"rank again, and shardfeed reads and decodes in threads of its own; use num_workers=0"
+                f"rank again, and shardfeed reads and decodes in its own threads; use num_workers=0"
             )
         _check_readers(self.loader.world_size)
         return iter(self.loader)

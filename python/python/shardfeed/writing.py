@@ -167,7 +167,7 @@ def _encoded(iterable: Iterable[Record]) -> Iterator[bytes]:
     try:
         records = iter(iterable)
     except TypeError:
-        hint = "; call it, and pass what it returns" if callable(iterable) else ""
+        hint = "; call it, and pass its result" if callable(iterable) else ""
         raise ConfigError(f"records come from an iterable, not from {type(iterable).__name__}{hint}") from None
     for number, record in enumerate(records):
         yield encode_numbered(number, record)

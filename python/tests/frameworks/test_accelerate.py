@@ -99,7 +99,7 @@ if how == "loader":
 else:
     prepared = accelerator.prepare(torch.utils.data.DataLoader(sf.torch.Dataset(each), batch_size=None))
     try:
-        # Only the main process reads; the others would wait for what it sends.
+        # Only the main process reads; the others would wait for its batches.
         if accelerator.is_main_process:
             next(iter(prepared))
     except sf.ConfigError as error:

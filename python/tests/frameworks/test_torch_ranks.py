@@ -26,7 +26,7 @@ def refuse(*arguments, **options):
 
 dist.init_process_group("gloo")
 rank = dist.get_rank()
-# What torch was told counts, not what the variables say.
+# torch's own values count, not the variables.
 os.environ["RANK"] = "7"
 found = [name for name in dir(dist) if name.startswith(COLLECTIVE) and callable(getattr(dist, name))]
 assert {"all_reduce", "all_gather_object", "barrier", "broadcast_object_list", "reduce_scatter"} <= set(found)

@@ -66,7 +66,7 @@ def test_ddp_in_a_cluster_whose_worker_is_killed(images: Images, tmp_path: Path,
             until(lambda: workers() == {"worker-0", "worker-1"}, "each rank has its host's worker")
             running.workers[0].kill()
             first.go_on()
-            until(lambda: "worker-0" not in workers(), "its rank goes on by itself", DEADLINE_S)
+            until(lambda: "worker-0" not in workers(), "its rank reads in its own process", DEADLINE_S)
             killed_at = first.hold_inside_an_epoch(after=first.steps() + STEPS)
             first.kill()
         with start("second", hosts=[1], ranks_each=after, epochs=epochs_after(killed_at)) as second:

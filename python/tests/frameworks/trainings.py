@@ -198,7 +198,7 @@ def assert_trained(images: Images, starts: Sequence[tuple[Training, int]], kille
     """The last start resumed inside the epoch in which the one before was killed; each epoch had
     each image once, in the batches of an undisturbed run; and the model learned them."""
     resumed_at, epochs = starts[-1][0].first_step(), epochs_after(killed_at)
-    went_on = f"killed at {killed_at}, went on at {resumed_at}"
+    went_on = f"killed at {killed_at}, resumed at {resumed_at}"
     assert 0 < killed_at - resumed_at <= digits.SAVE_EVERY and resumed_at % STEPS != 0, went_on
     steps = trained_on(starts)
     assert len(steps) == epochs * STEPS, f"{len(steps)} steps were trained on, not {epochs} epochs of {STEPS}"

@@ -229,7 +229,7 @@ def test_trainers_killed_at_work_leave_no_memory_behind(torch: Any, dataset: Dat
         trainer.kill()
         trainer.wait()
         trainer.stdout.close()
-    until(lambda: before - free() < 32 << 20, "the driver has taken back what they had")
+    until(lambda: before - free() < 32 << 20, "the driver has freed their memory")
     with loader(dataset) as here, loader(dataset, output="torch", device="cuda") as there:
         for ours, theirs in zip(there, here, strict=True):
             assert np.array_equal(ours["image"].cpu().numpy(), theirs["image"])

@@ -314,7 +314,7 @@ mod tests {
             damaged[at] ^= 1;
             fs::write(cache.path(key(1)), &damaged).unwrap();
             assert_eq!(cache.get(key(1)), None, "byte {at}");
-            assert!(!cache.path(key(1)).exists(), "what is damaged goes");
+            assert!(!cache.path(key(1)).exists(), "a damaged block is removed");
             fs::write(cache.path(key(1)), &whole[..at]).unwrap();
             assert_eq!(cache.get(key(1)), None, "cut at {at}");
         }
@@ -343,7 +343,7 @@ mod tests {
         cache.put(key(10), &block);
         assert!(bytes_of(folder.path()) <= most);
         assert!(cache.get(key(10)).is_some());
-        assert!(cache.get(key(0)).is_some(), "what was used lately stays");
+        assert!(cache.get(key(0)).is_some(), "a recently used block stays");
         assert!(cache.get(key(1)).is_none(), "the longest unused goes");
         for number in 11..200 {
             cache.put(key(number), &block);

@@ -233,7 +233,8 @@ impl Cache {
         if found.is_damaged {
             tracing::warn!(
                 file = %path.display(),
-                "the index cache is damaged or of another release; what is missing is scanned anew"
+                "the index cache is damaged or of another release; missing entries are scanned \
+                 again"
             );
         }
         let whole = known.map_or(found.first, |seen| seen.whole);
@@ -550,7 +551,7 @@ mod tests {
             assert_eq!(reads.entries().len(), number + 1);
             inodes.insert(fs::metadata(&file).unwrap().ino());
         }
-        assert_eq!(inodes.len(), 1, "it was never written anew");
+        assert_eq!(inodes.len(), 1, "it was never rewritten");
         let mut third = open(folder.path());
         third.refresh();
         assert_eq!(third.entries().len(), 100);
@@ -618,7 +619,7 @@ mod tests {
         let lock = cache.lock(|| false).unwrap();
         assert!(!left.exists());
         assert!(fresh.exists(), "a part may be of another host, which is writing it");
-        assert!(others.exists(), "that is for whoever has its lock");
+        assert!(others.exists(), "that is for the owner of its lock");
         cache.refresh();
         assert_eq!(cache.entries().len(), 1, "the cache stays, however old");
         drop(lock);
@@ -635,7 +636,7 @@ mod tests {
         nowhere.refresh();
         assert!(!nowhere.is_kept() && nowhere.lock(|| false).unwrap().is_none());
         nowhere.add(entries("a"));
-        assert_eq!(nowhere.entries().len(), 1, "what was found is used");
+        assert_eq!(nowhere.entries().len(), 1, "found entries are used");
         let blocks = CacheOptions { folder: CacheChoice::Folder(file), bytes: 1 };
         assert!(blocks.blocks().unwrap().is_none());
         let nowhere = CacheOptions { folder: CacheChoice::Off, bytes: 1 };

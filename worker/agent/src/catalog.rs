@@ -138,7 +138,7 @@ impl Catalog {
         let dataset = self.index(&described, rules, &entries, rights, progress)?;
         if dataset.manifest().digest() != content {
             let message = format!(
-                "dataset `{name}`: what its chunks hold is not its content; add it under another name"
+                "dataset `{name}`: its chunks do not hold its content; add it under another name"
             );
             return Err(WireError::new(ErrorKind::Corrupt, message).into());
         }

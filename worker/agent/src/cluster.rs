@@ -1,13 +1,13 @@
 //! The coordinator-facing side: routing to coordinators, the session, and `Control` over it.
 
 pub(crate) mod address;
+pub(crate) mod claim;
 pub(crate) mod control;
 pub(crate) mod coordinator;
 pub(crate) mod credentials;
 pub(crate) mod lease_clock;
 pub(crate) mod runtime;
 pub(crate) mod session;
-pub(crate) mod take;
 mod verdict;
 pub(crate) mod whereabouts;
 

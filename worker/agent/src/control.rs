@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shardfeed_pipeline::Account;
-use shardfeed_plan::dynamic::Piece;
-use shardfeed_plan::{Intent, JobIdentity, Mode, Segment, Steps, Token};
+use shardfeed_plan::dynamic::GroupRange;
+use shardfeed_plan::{Intent, JobIdentity, LoaderState, Mode, Segment, Steps};
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_socket::Peer;
 
@@ -116,7 +116,7 @@ impl Lease {
 /// Claim of a rank of a dynamic job: reports the samples it has begun in an epoch, and requests
 /// more.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Take {
+pub struct Claim {
     /// Epoch of the claim.
     pub epoch: u64,
     /// Samples of its list that it has begun; these are not revoked.
@@ -141,7 +141,7 @@ pub struct Grant {
     /// again.
     pub first: u64,
     /// Group ranges of the list from `first` on: all of them, or the first ones.
-    pub pieces: Vec<Piece>,
+    pub pieces: Vec<GroupRange>,
     /// Samples of the whole list.
     pub samples: u64,
     /// Position of the list up to which samples may be delivered to the trainer.
@@ -160,7 +160,7 @@ pub struct Grant {
 
 /// Event of the lease of a rank of a dynamic job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum News {
+pub enum LeaseUpdate {
     /// Some of the granted samples are revoked.
     Revoked,
     /// The trainer consumed everything before a step.
@@ -176,23 +176,23 @@ pub enum News {
 
 /// Notifier for the events of a lease; never waits.
 #[derive(Clone)]
-pub struct Bell(Arc<dyn Fn(News) + Send + Sync>);
+pub struct Notifier(Arc<dyn Fn(LeaseUpdate) + Send + Sync>);
 
-impl Bell {
+impl Notifier {
     /// Creates a notifier that calls `ringing`.
-    pub fn new(ringing: impl Fn(News) + Send + Sync + 'static) -> Self {
+    pub fn new(ringing: impl Fn(LeaseUpdate) + Send + Sync + 'static) -> Self {
         Self(Arc::new(ringing))
     }
 
     /// Reports an event.
-    pub fn ring(&self, news: News) {
+    pub fn ring(&self, news: LeaseUpdate) {
         (self.0)(news);
     }
 }
 
-impl std::fmt::Debug for Bell {
+impl std::fmt::Debug for Notifier {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Bell")
+        f.write_str("Notifier")
     }
 }
 
@@ -244,7 +244,7 @@ pub trait Control: Send + Sync {
     fn take(
         &self,
         lease: &Lease,
-        _take: &Take,
+        _take: &Claim,
         _waiting: Waiting<'_>,
     ) -> Result<Grant, ControlError> {
         let message = format!(
@@ -256,7 +256,7 @@ pub trait Control: Send + Sync {
     }
 
     /// Registers `bell` for the events of the lease of a rank of a dynamic job.
-    fn watch(&self, _lease: &Lease, _bell: Bell) {}
+    fn watch(&self, _lease: &Lease, _bell: Notifier) {}
 
     /// Returns the time for which granted samples may still be delivered without a confirmation
     /// from the coordinator; `None`: unlimited, as the order does not depend on a coordinator.
@@ -286,5 +286,5 @@ pub trait Control: Send + Sync {
     /// Returns the state at which all ranks of the job are; `None` if the job has not started.
     ///
     /// # Errors  The job is not known, or has no such state; no coordinator answers in time.
-    fn latest(&self, job: &str, waiting: Waiting<'_>) -> Result<Option<Token>, ControlError>;
+    fn latest(&self, job: &str, waiting: Waiting<'_>) -> Result<Option<LoaderState>, ControlError>;
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use shardfeed_pipeline::{
     BatchTooLarge, MemoryError, RowFault, SchemaError, TableCause, TableFault,
 };
-use shardfeed_plan::{ChangeStamp, ManifestError, PlanError, TokenError};
+use shardfeed_plan::{ChangeStamp, ManifestError, PlanError, StateError};
 use shardfeed_tfrecord::{ReadError, ReadErrorKind};
 
 use shardfeed_proto::{ErrorKind, WireError};
@@ -41,9 +41,9 @@ pub enum LoadError {
     },
     /// A record is damaged, and no candidate can substitute it.
     #[error(
-        "{file}: record {ordinal} at offset {offset}: {reason}; none of the {tried} records nearest to it \
-         in the order is good either, so none can stand in for it: check features and operators, and \
-         the files with `shardfeed dataset verify`"
+        "{file}: record {ordinal} at offset {offset}: {reason}; none of the {tried} records \
+         nearest to it in the order is good either, so none can replace it: check features and \
+         operators, and the files with `shardfeed dataset verify`"
     )]
     NoFiller {
         /// The file.
@@ -75,8 +75,8 @@ pub enum LoadError {
     },
     /// A file is not the one that was indexed.
     #[error(
-        "{file}: changed after it was indexed ({}; now {}); leave the files of a dataset alone while \
-         it is read, and create the loader again to index it anew",
+        "{file}: changed after it was indexed ({}; now {}); leave the files of a dataset alone \
+         while it is read, and create the loader again to reindex it",
         look_of(&.look.indexed), now(&.look.found)
     )]
     Changed {
@@ -132,7 +132,7 @@ pub enum LoadError {
     Schema(#[from] SchemaError),
     /// The state was rejected.
     #[error(transparent)]
-    Token(#[from] TokenError),
+    State(#[from] StateError),
     /// The memory budget is too small.
     #[error(transparent)]
     Memory(#[from] MemoryError),
@@ -237,7 +237,7 @@ impl LoadError {
                 return at(kind, &fault.file, fault.offset, None);
             }
             Self::NotFound(_) => ErrorKind::NotFound,
-            Self::Token(_) => ErrorKind::Token,
+            Self::State(_) => ErrorKind::State,
             Self::Memory(_)
             | Self::BatchTooLarge(..)
             | Self::Plan(_)

@@ -80,8 +80,8 @@ pub use cluster::{
     Whereabouts, Wire, WorkerInfo,
 };
 pub use control::{
-    Bell, Control, ControlError, DoubtPolicy, Grant, IN_DOUBT_GRACE, JobSpec, Lease, LeaseRequest,
-    News, Take, Waiting,
+    Claim, Control, ControlError, DoubtPolicy, Grant, IN_DOUBT_GRACE, JobSpec, Lease, LeaseRequest,
+    LeaseUpdate, Notifier, Waiting,
 };
 pub use dataset::{Dataset, DatasetFile, FileRules, LeftOut};
 pub use discover::{Found, absolute_pattern, discover};
@@ -92,7 +92,7 @@ pub use mend::Skipped;
 pub use meter::Demand;
 pub use plans::Plans;
 pub use prefetch::{
-    Assignment, GrantStats, PlanOf, Polled, Prefetch, PrefetchOptions, PrefetchStats, Taken,
+    Assignment, ClaimResult, GrantStats, PlanOf, Polled, Prefetch, PrefetchOptions, PrefetchStats,
 };
 pub use record_spec::EncodedSpec;
 pub use remote::RemoteStats;

@@ -253,11 +253,11 @@ impl Prefetch {
     }
 
     /// Returns a handle to report that shown batches were taken.
-    pub fn taken(&self) -> Taken {
-        Taken { shared: Arc::clone(&self.shared) }
+    pub fn taken(&self) -> ClaimResult {
+        ClaimResult { shared: Arc::clone(&self.shared) }
     }
 
-    /// As [`Prefetch::poll`], but the batch counts as ahead until it is [taken](Taken::take): for a
+    /// As [`Prefetch::poll`], but the batch counts as ahead until it is [taken](ClaimResult::take): for a
     /// caller that forwards it to a consumer that takes it later.
     ///
     /// # Errors  The error that stopped reading; no batch follows it.
@@ -302,7 +302,7 @@ impl Prefetch {
                 return Ok(Polled::Pending);
             }
         }
-        let result = state.results.remove(&self.next).expect("nobody else takes it");
+        let result = state.results.remove(&self.next).expect("no other caller takes it");
         let is_batch = is_batch(&result);
         state.shown += usize::from(is_batch);
         state.taken += u64::from(!is_batch);
@@ -353,11 +353,11 @@ fn is_batch(result: &Result<Outcome, LoadError>) -> bool {
 
 /// Handle to report that batches were taken, so that more may be started.
 #[derive(Clone, Debug)]
-pub struct Taken {
+pub struct ClaimResult {
     shared: Arc<Shared>,
 }
 
-impl Taken {
+impl ClaimResult {
     /// Records that the trainer has waited `waiting` for its next batch.
     pub fn waits(&self, waiting: Duration) {
         self.shared.counters.meter.waits(waiting);
@@ -380,7 +380,7 @@ impl Taken {
     /// Records that `batches` shown batches were taken; their slots have `bytes` in total.
     pub fn take(&self, batches: usize, bytes: usize) {
         let mut state = self.shared.lock();
-        debug_assert!(batches <= state.shown, "only what was shown can be taken");
+        debug_assert!(batches <= state.shown, "only shown batches can be taken");
         state.shown -= batches.min(state.shown);
         state.taken += batches as u64;
         state.budget.take(bytes);

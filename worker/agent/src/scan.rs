@@ -219,9 +219,9 @@ impl Scan {
 
     fn take(&self) -> Result<Vec<wire::ScanTask>, WireError> {
         let session = self.session.id(&mut |_| !self.is_stopped())?;
-        let response: wire::TakeScansResponse = self.call(None, |mut clients, context| {
-            let request = wire::TakeScansRequest { context, session, most: 1 };
-            Box::pin(async move { clients.worker.take_scans(request).await })
+        let response: wire::ClaimScansResponse = self.call(None, |mut clients, context| {
+            let request = wire::ClaimScansRequest { context, session, most: 1 };
+            Box::pin(async move { clients.worker.claim_scans(request).await })
         })?;
         Ok(response.tasks)
     }

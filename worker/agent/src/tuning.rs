@@ -98,7 +98,7 @@ impl Tuning {
         }
         let reasons = state.tuner.reasons();
         drop(state);
-        tracing::debug!(?choice, ?reasons, "chosen anew from what was spent");
+        tracing::debug!(?choice, ?reasons, "chosen again from the time spent");
         self.share.set(choice.computing as usize);
         self.io.grow_to(choice.reading as usize);
         self.tell(meter);

@@ -238,7 +238,7 @@ fn a_job_of_another_pixel_contract_is_refused_by_name() {
          run a version of shardfeed on the worker that has the job's contract, or start another job"
     );
     let joined = sessions.joined.lock().unwrap().clone();
-    assert_eq!(joined, [PIXEL_CONTRACT, JPEG_LIBRARY], "what it announced when it joined");
+    assert_eq!(joined, [PIXEL_CONTRACT, JPEG_LIBRARY], "announced when it joined");
 }
 
 #[test]
@@ -309,6 +309,6 @@ fn a_worker_records_one_timeline_at_a_time() {
     let Message::Failed(failed) = hear(&mut other) else { panic!("two record at a time") };
     assert_eq!(
         WireError::from_message(failed.error).message,
-        "somebody else records a timeline of this worker; try again later"
+        "another client records a timeline of this worker; try again later"
     );
 }

@@ -19,7 +19,7 @@ mod timeline;
 
 mod link;
 
-mod redeal;
+mod reshard;
 mod spec_in_state;
 
 mod loader;

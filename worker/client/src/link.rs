@@ -15,7 +15,7 @@ use shardfeed_agent::{
     Control, Delivered, Demand, EncodedSpec, LoadError, OpenProgress, PrefetchStats,
 };
 use shardfeed_pipeline::{Batch, Schema};
-use shardfeed_plan::{Intent, JobIdentity, Segment, Token};
+use shardfeed_plan::{Intent, JobIdentity, LoaderState, Segment};
 
 use crate::contents::Contents;
 use crate::options::LoaderOptions;
@@ -243,7 +243,7 @@ impl Link {
         &mut self,
         job: &Job,
         progress: Progress<'_>,
-    ) -> Result<Option<Token>, LoadError> {
+    ) -> Result<Option<LoaderState>, LoadError> {
         match self {
             Self::Here(_) => Err(LoadError::Option(
                 "resume=\"latest\" needs a coordinator; pass a state_dict()".into(),

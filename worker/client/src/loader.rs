@@ -11,7 +11,8 @@ use shardfeed_agent::{
 };
 use shardfeed_pipeline::Schema;
 use shardfeed_plan::{
-    Cursor, Digest, EpochPlan, Intent, JobIdentity, Mode, Position, Segment, Shuffle, Start, Token,
+    Cursor, Digest, EpochPlan, Intent, JobIdentity, LoaderState, Mode, Position, Segment, Shuffle,
+    Start,
 };
 use shardfeed_proto::{ErrorKind, WireError};
 use uuid::Uuid;
@@ -22,7 +23,7 @@ use crate::ledger::Ledger;
 use crate::link::{Cluster, ControlOf, Here, Job, Link, Opened, Place, Progress, Setting};
 use crate::options::{LoaderOptions, interleave_default};
 use crate::pace::Pace;
-use crate::redeal;
+use crate::reshard;
 use crate::skipped::{SkipLog, SkippedRecord};
 use crate::spec_in_state;
 use crate::timeline::Timeline;
@@ -185,13 +186,13 @@ impl Loader {
     }
 
     /// State of the loader's current position.
-    pub fn token(&self) -> Token {
-        spec_in_state::with_spec(self.cursor.token(), &self.job.record_spec)
+    pub fn state(&self) -> LoaderState {
+        spec_in_state::with_spec(self.cursor.state(), &self.job.record_spec)
     }
 
     /// State of a position of this cursor.
-    pub fn token_at(&self, position: &Position) -> Token {
-        spec_in_state::with_spec(self.cursor.token_at(position), &self.job.record_spec)
+    pub fn state_at(&self, position: &Position) -> LoaderState {
+        spec_in_state::with_spec(self.cursor.state_at(position), &self.job.record_spec)
     }
 
     /// Samples of the current epoch that no step delivers.
@@ -281,29 +282,29 @@ impl Loader {
     /// # Errors  The states do not match the job; nothing is changed.
     pub fn load(
         &mut self,
-        tokens: &[Token],
+        states: &[LoaderState],
         replay_missing: bool,
         progress: &mut dyn FnMut(&OpenProgress) -> bool,
     ) -> Result<(), LoadError> {
         self.check_open()?;
         let identity = self.cursor.identity().clone();
-        spec_in_state::check_tokens(tokens, &identity, &self.job.record_spec)?;
+        spec_in_state::check_states(states, &identity, &self.job.record_spec)?;
         if identity.is_dynamic() {
-            check_tokens(tokens, self.link.cluster_id().as_deref())?;
+            check_states(states, self.link.cluster_id().as_deref())?;
         }
         let start = start(&self.options);
-        let cursor = match tokens {
-            [token] if !(is_whole_world(token) || token.speaks_for.is_some() && replay_missing) => {
-                Cursor::resume(identity, start, token)?
+        let cursor = match states {
+            [state] if !(is_whole_world(state) || state.speaks_for.is_some() && replay_missing) => {
+                Cursor::resume(identity, start, state)?
             }
-            tokens => {
+            states => {
                 let plans = &self.plans;
                 let rank_steps = |epoch, segments: &[Segment], world_size| {
                     let plan = plans.plan(&identity, epoch, segments, world_size)?;
                     let first = plan.first_step();
                     Ok((0..world_size).map(|rank| plan.rank_steps(rank) - first).collect())
                 };
-                Cursor::resume_uneven(identity.clone(), start, tokens, replay_missing, rank_steps)?
+                Cursor::resume_uneven(identity.clone(), start, states, replay_missing, rank_steps)?
             }
         };
         let course = self.course_at(&cursor)?;
@@ -318,7 +319,7 @@ impl Loader {
         self.link.register(&job, progress)?;
         if job.identity.is_dynamic() {
             // Registering the job made the cluster id known.
-            check_tokens(tokens, self.link.cluster_id().as_deref())?;
+            check_states(states, self.link.cluster_id().as_deref())?;
         }
         (self.cursor, self.course, self.job) = (cursor, course, job);
         self.held = None;
@@ -339,7 +340,7 @@ impl Loader {
     ///
     /// # Errors  The numbers do not fit, or the coordinator is unreachable; the loader is
     /// unchanged.
-    pub fn redeal(
+    pub fn reshard(
         &mut self,
         step: u64,
         world_size: u64,
@@ -347,7 +348,7 @@ impl Loader {
         progress: &mut dyn FnMut(&OpenProgress) -> bool,
     ) -> Result<u64, LoadError> {
         self.check_open()?;
-        let (cursor, deal) = redeal::redeal(&self.cursor, step, world_size, rank)?;
+        let (cursor, deal) = reshard::reshard(&self.cursor, step, world_size, rank)?;
         let course = self.course_at(&cursor)?;
         let ledger = match (&self.ledger, deal.rank == self.options.rank) {
             (Some(_), false) => Some(Ledger::from_environment(deal.rank)?),
@@ -375,7 +376,7 @@ impl Loader {
         progress: &mut dyn FnMut(&OpenProgress) -> bool,
     ) -> Result<(), LoadError> {
         match self.link.latest(&self.job, progress)? {
-            Some(token) => self.load(&[token], false, progress),
+            Some(state) => self.load(&[state], false, progress),
             None => Ok(()),
         }
     }
@@ -451,35 +452,35 @@ fn check_dynamic(options: &LoaderOptions) -> Result<(), LoadError> {
 }
 
 /// Rejects states of another cluster, and states of different epochs.
-fn check_tokens(tokens: &[Token], cluster: Option<&str>) -> Result<(), LoadError> {
-    let refused = |message: String| Err(WireError::new(ErrorKind::Token, message).into());
-    for token in tokens {
-        if let (Some(made), Some(ours)) = (token.cluster.as_deref(), cluster)
+fn check_states(states: &[LoaderState], cluster: Option<&str>) -> Result<(), LoadError> {
+    let refused = |message: String| Err(WireError::new(ErrorKind::State, message).into());
+    for state in states {
+        if let (Some(made), Some(ours)) = (state.cluster.as_deref(), cluster)
             && made != ours
         {
             return refused(format!(
-                "the token is of a dynamic job of cluster {made}, and only that one knows who was \
-                 granted what; this is cluster {ours}: use the coordinator of the other one, or start \
-                 the epoch anew with set_epoch({})",
-                token.epoch
+                "the state is of a dynamic job of cluster {made}, and only that cluster knows \
+                 which rank was granted which samples; this is cluster {ours}: use the coordinator \
+                 of the other one, or start the epoch over with set_epoch({})",
+                state.epoch
             ));
         }
     }
-    let epochs = tokens.iter().map(|token| token.epoch);
+    let epochs = states.iter().map(|state| state.epoch);
     if let (Some(least), Some(most)) = (epochs.clone().min(), epochs.max())
         && least != most
     {
         return refused(format!(
-            "a token is of epoch {least}, another of epoch {most}; save the tokens of all ranks of a \
-             dynamic job at one moment, best after a barrier at the end of an epoch"
+            "a state is of epoch {least}, another of epoch {most}; save the states of all ranks of \
+             a dynamic job at one moment, best after a barrier at the end of an epoch"
         ));
     }
     Ok(())
 }
 
 /// True if this single state of an uneven job covers all of its ranks.
-fn is_whole_world(token: &Token) -> bool {
-    matches!(token.speaks_for, Some((_, 1)))
+fn is_whole_world(state: &LoaderState) -> bool {
+    matches!(state.speaks_for, Some((_, 1)))
 }
 
 fn start(options: &LoaderOptions) -> Start {
@@ -576,15 +577,15 @@ fn place(
     let intent = match entry {
         Entry::Start => {
             // The cursor's generation is one more than that of the state that it was resumed from.
-            let token_generation = cursor.generation().checked_sub(1);
-            Intent::Start { token_generation, epoch, segments }
+            let state_generation = cursor.generation().checked_sub(1);
+            Intent::Start { state_generation, epoch, segments }
         }
         Entry::Move { from } => Intent::Move { from, epoch, segments },
         Entry::Joined { generation } => Intent::Reconnect { generation, epoch, step },
     };
     let mut ahead = cursor.clone();
     if cursor.identity().is_dynamic() {
-        debug_assert_eq!(in_hand, 0, "what was granted is not carried over");
+        debug_assert_eq!(in_hand, 0, "granted samples are not carried over");
         return Ok(Place { intent, epoch, segments: cursor.segments().to_vec(), step });
     }
     for _ in 0..in_hand {
@@ -601,7 +602,7 @@ mod tests {
 
     use super::*;
 
-    fn tokens(epochs: &[(u64, &str)]) -> Vec<Token> {
+    fn states(epochs: &[(u64, &str)]) -> Vec<LoaderState> {
         let content = Digest::from_bytes([7; 32]);
         let shuffle =
             Shuffle { content, seed: 1, enabled: true, window: 8, interleave: 2, block_length: 1 };
@@ -609,33 +610,33 @@ mod tests {
         let (tail, mode) = (Tail::Uneven, Mode::Dynamic);
         let identity = JobIdentity { shuffle, lanes: 1, tail, mode, records, decoder };
         let start = Start { lanes: None, batch_size: 4, rank: 0, world_size: 2 };
-        let token = |&(epoch, cluster): &(u64, &str)| {
+        let state = |&(epoch, cluster): &(u64, &str)| {
             let mut cursor = Cursor::new(identity.clone(), start).unwrap();
             cursor.set_cluster(Some(cluster.to_owned()));
             cursor.set_epoch(epoch).unwrap();
-            cursor.token()
+            cursor.state()
         };
-        epochs.iter().map(token).collect()
+        epochs.iter().map(state).collect()
     }
 
     #[test]
     fn tokens_of_a_dynamic_job_are_of_one_epoch_of_this_cluster() {
         let refused = |of: &[(u64, &str)]| {
-            let error = check_tokens(&tokens(of), Some("ours")).unwrap_err();
-            assert!(matches!(&error, LoadError::Wire(error) if error.kind == ErrorKind::Token));
+            let error = check_states(&states(of), Some("ours")).unwrap_err();
+            assert!(matches!(&error, LoadError::Wire(error) if error.kind == ErrorKind::State));
             error.to_string()
         };
         let said = [refused(&[(3, "theirs")]), refused(&[(4, "ours"), (3, "ours")])];
         assert_eq!(
             said,
             [
-                "the token is of a dynamic job of cluster theirs, and only that one knows who was \
-                 granted what; this is cluster ours: use the coordinator of the other one, or \
-                 start the epoch anew with set_epoch(3)",
-                "a token is of epoch 3, another of epoch 4; save the tokens of all ranks of a \
+                "the state is of a dynamic job of cluster theirs, and only that cluster knows \
+                 which rank was granted which samples; this is cluster ours: use the coordinator \
+                 of the other one, or start the epoch over with set_epoch(3)",
+                "a state is of epoch 3, another of epoch 4; save the states of all ranks of a \
                  dynamic job at one moment, best after a barrier at the end of an epoch",
             ]
         );
-        check_tokens(&tokens(&[(3, "ours"), (3, "ours")]), Some("ours")).unwrap();
+        check_states(&states(&[(3, "ours"), (3, "ours")]), Some("ours")).unwrap();
     }
 }

@@ -6,39 +6,39 @@
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD_NO_PAD;
 use shardfeed_agent::EncodedSpec;
-use shardfeed_plan::{Difference, JobIdentity, RECORD_SPEC_FIELD, Token, TokenError};
+use shardfeed_plan::{Difference, JobIdentity, LoaderState, RECORD_SPEC_FIELD, StateError};
 use shardfeed_proto::common::v1::RecordSpec;
 
 /// Maximum size of a state's JSON that contains the record spec, in bytes.
 const STATE_BYTES_MAX: usize = 1023;
 
-/// Adds the record spec to `token`, if both together stay below 1 KiB.
-pub(crate) fn with_spec(token: Token, spec: &EncodedSpec) -> Token {
+/// Adds the record spec to `state`, if both together stay below 1 KiB.
+pub(crate) fn with_spec(state: LoaderState, spec: &EncodedSpec) -> LoaderState {
     let records = Some(BASE64_STANDARD_NO_PAD.encode(spec.bytes()));
-    let whole = Token { records, ..token.clone() };
-    if whole.to_json().len() <= STATE_BYTES_MAX { whole } else { token }
+    let whole = LoaderState { records, ..state.clone() };
+    if whole.to_json().len() <= STATE_BYTES_MAX { whole } else { state }
 }
 
 /// Rejects states of another job, and names the differing features and operators if the states have
 /// them.
-pub(crate) fn check_tokens(
-    tokens: &[Token],
+pub(crate) fn check_states(
+    states: &[LoaderState],
     identity: &JobIdentity,
     spec: &EncodedSpec,
-) -> Result<(), TokenError> {
-    tokens.iter().try_for_each(|token| {
-        token.check_job(identity).map_err(|error| match error {
-            TokenError::OtherJob { fields } => {
-                let fields = fields.into_iter().flat_map(|field| in_detail(field, token, spec));
-                TokenError::OtherJob { fields: fields.collect() }
+) -> Result<(), StateError> {
+    states.iter().try_for_each(|state| {
+        state.check_job(identity).map_err(|error| match error {
+            StateError::OtherJob { fields } => {
+                let fields = fields.into_iter().flat_map(|field| in_detail(field, state, spec));
+                StateError::OtherJob { fields: fields.collect() }
             }
             error => error,
         })
     })
 }
 
-fn in_detail(field: Difference, token: &Token, spec: &EncodedSpec) -> Vec<Difference> {
-    let theirs = token.records.as_deref().and_then(decoded);
+fn in_detail(field: Difference, state: &LoaderState, spec: &EncodedSpec) -> Vec<Difference> {
+    let theirs = state.records.as_deref().and_then(decoded);
     let ours = RecordSpec::decode_canonical(spec.bytes()).ok();
     match (field.field.as_str(), theirs, ours) {
         (RECORD_SPEC_FIELD, Some(theirs), Some(ours)) if theirs != ours => {

@@ -13,7 +13,7 @@ use shardfeed_client::{
     Next, RecordSpec, worker_answers,
 };
 use shardfeed_pipeline::ParseSpec;
-use shardfeed_plan::{Corrupt, Mode, Segment, Tail, Token};
+use shardfeed_plan::{Corrupt, LoaderState, Mode, Segment, Tail};
 use shardfeed_socket::{ListenOptions, Listener};
 use shardfeed_tfrecord::example::{DType, Feature, FeatureSpec};
 use shardfeed_tfrecord::{Compression, create};
@@ -108,7 +108,11 @@ impl Control for Alone {
 
     fn release(&self, _lease: &Lease, _is_told: bool) {}
 
-    fn latest(&self, _job: &str, _waiting: Waiting<'_>) -> Result<Option<Token>, ControlError> {
+    fn latest(
+        &self,
+        _job: &str,
+        _waiting: Waiting<'_>,
+    ) -> Result<Option<LoaderState>, ControlError> {
         Ok(None)
     }
 }
@@ -207,8 +211,8 @@ fn every_record_that_cannot_be_delivered_is_named_with_what_to_do() {
              numbered 0, at byte 0 of it",
             "DIR/good: record 0 at offset 0: not a valid tf.train.Example: the record has a field \
              numbered 0, at byte 0 of it; none of the 64 records nearest to it in the order is \
-             good either, so none can stand in for it: check features and operators, and the files \
-             with `shardfeed dataset verify`",
+             good either, so none can replace it: check features and operators, and the files with \
+             `shardfeed dataset verify`",
         ]
     );
     let cut = folder.path().join("cut");
@@ -248,10 +252,10 @@ fn a_file_that_changed_since_it_was_indexed_is_told_with_both_looks() {
         [
             "DIR/a: changed after it was indexed (96 bytes, modified at TIME s; now 120 bytes, \
              modified at TIME s); leave the files of a dataset alone while it is read, and create \
-             the loader again to index it anew",
+             the loader again to reindex it",
             "DIR/a: changed after it was indexed (96 bytes, modified at TIME s; now it is gone); \
              leave the files of a dataset alone while it is read, and create the loader again to \
-             index it anew",
+             reindex it",
         ]
     );
 }

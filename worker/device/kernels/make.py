@@ -333,7 +333,7 @@ def text() -> str:
 def main() -> None:
     if sys.argv[1:] == ["--check"]:
         if FILE.read_text() != text():
-            sys.exit(f"error: {FILE} is not what make.py writes: run it without --check, and commit both")
+            sys.exit(f"error: {FILE} differs from the output of make.py: run it without --check, and commit both")
     elif sys.argv[1:]:
         sys.exit(__doc__)
     else:

@@ -55,7 +55,7 @@ macro_rules! function {
                 // unsigned 32-bit integer.
                 unsafe {
                     let found = sys::culib().get::<Function>(stringify!($name).as_bytes());
-                    *found.expect("whoever calls it has opened the driver")
+                    *found.expect("callers have opened the driver")
                 }
             };
             // SAFETY: the caller fulfils the requirements of this function.
@@ -564,7 +564,7 @@ impl DeviceSlot {
 
     pub(crate) fn free(&mut self) {
         let is_used = self.draining > 0 || !(self.sources.is_empty() && self.readers.is_empty());
-        assert!(!is_used, "nobody uses the slot");
+        assert!(!is_used, "the slot is not in use");
         self.memory = None;
     }
 

@@ -66,7 +66,7 @@ pub enum DeviceError {
     )]
     Forked,
     /// The loader was closed.
-    #[error("the loader was closed, and with it what copies to the device")]
+    #[error("the loader was closed, and with it the thread that copies to the device")]
     Ended,
     /// The device's thread has not answered for a long time.
     #[error(
@@ -82,8 +82,9 @@ pub enum DeviceError {
     Thread(String),
     /// A batch was requested within the capture of a CUDA graph.
     #[error(
-        "the stream that batches are copied on is part of the capture of a CUDA graph: take batches before \
-         the capture or after it, as what is captured now is read again whenever the graph is launched"
+        "the stream that batches are copied on is part of the capture of a CUDA graph: take \
+         batches before the capture or after it, as memory captured now is read again at every \
+         launch of the graph"
     )]
     Captured,
     /// An argument is invalid.

@@ -381,7 +381,7 @@ mod tests {
         assert_eq!(
             begin(&mut ring, 3, false),
             Some((0, true)),
-            "after whoever reads 1, while 2 is in work"
+            "after the readers of 1, while 2 is in work"
         );
     }
 

@@ -279,7 +279,7 @@ fn what_was_lent_stays_good_when_the_device_is_closed() {
         let ended = trainer.takes(&mut late, BYTES).unwrap_err();
         assert_eq!(
             ended.to_string(),
-            "the loader was closed, and with it what copies to the device"
+            "the loader was closed, and with it the thread that copies to the device"
         );
         drop((late, trainer));
         batch.read(consumer.stream()).unwrap();

@@ -437,10 +437,7 @@ fn ten_thousand_changed_batches_leave_nothing() {
     let images = ROWS * IMAGE.iter().product::<usize>();
     let batch = images.next_multiple_of(256) + 4 * images;
     let peak = end.number("device_bytes_peak");
-    assert!(
-        peak <= 3 * SlotPool::slot_bytes(batch) as u64 + 24,
-        "what comes and what is made: {peak}"
-    );
+    assert!(peak <= 3 * SlotPool::slot_bytes(batch) as u64 + 24, "inputs and outputs: {peak}");
 }
 
 #[test]

@@ -244,7 +244,7 @@ mod tests {
             let step = SlotPool::slot_bytes(1);
             pool.bound(3 * step);
             let mut held: Vec<_> = (0..5).map(|_| pool.take(1).unwrap()).collect();
-            assert_eq!(pool.stats().bytes, 5 * step, "what is in use is not the bound's");
+            assert_eq!(pool.stats().bytes, 5 * step, "slots in use are not bounded");
             held.truncate(2);
             let stats = pool.stats();
             assert_eq!((stats.slots, stats.in_use, stats.bytes), (3, 2, 3 * step));
@@ -287,7 +287,7 @@ mod tests {
             slot.retire();
             assert_eq!(pool.stats().in_use, 1);
             drop(hold);
-            assert_eq!(pool.stats().slots, 1, "what is retired is gone, now that nobody reads it");
+            assert_eq!(pool.stats().slots, 1, "a retired slot is gone once it has no readers");
         }
     }
 

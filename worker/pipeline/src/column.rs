@@ -379,7 +379,8 @@ fn choose(
         }
         if images.contains(name) {
             return Err(wrong(
-                "whose images differ in size from row to row; name what is made of them".to_owned(),
+                "whose images differ in size from row to row; name a column made of them"
+                    .to_owned(),
             ));
         }
         let Some(found) = by_name.get(&**name) else {

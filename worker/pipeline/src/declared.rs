@@ -58,8 +58,8 @@ mod tests {
         assert_eq!(
             unnamed.to_string(),
             "the job looks things up in the table \
-             5555555555555555555555555555555555555555555555555555555555555555, and where it lies \
-             is not said; name it with --table"
+             5555555555555555555555555555555555555555555555555555555555555555, and its path is \
+             unknown; name it with --table"
         );
         assert!(!spec.place_table(&"1".repeat(64), "/data/other.sft"));
         assert!(spec.place_table(&digest, "/data/scores.sft"));

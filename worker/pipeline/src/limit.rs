@@ -383,8 +383,8 @@ fn because(account: &Account, spent: &Spent, limit: Limit, wait_percent: u64) ->
             time(spent.copy_us)
         ),
         Limit::Coordinator if spent.confirm_us > spent.grant_us => format!(
-            "{waits}, and what is ready may not be taken until the lease is confirmed, which it was not \
-             for {}",
+            "{waits}, and ready batches may not be taken until the lease is confirmed, which it \
+             was not for {}",
             time(spent.confirm_us)
         ),
         Limit::Coordinator => format!(
@@ -401,8 +401,8 @@ fn change(account: &Account, spent: &Spent, limit: Limit) -> String {
         Limit::Unknown => "ask again once batches flow",
         Limit::Trainer => "make the training step faster; nothing in reading would help",
         Limit::Storage if spent.batches == 0 && spent.stored_bytes == 0 => {
-            "see whether the storage answers; what a store refuses or leaves open is tried again for \
-             SHARDFEED_STORE_RETRY_SECONDS"
+            "see whether the storage answers; requests that a store refuses or leaves open are \
+             tried again for SHARDFEED_STORE_RETRY_SECONDS"
         }
         Limit::Storage => {
             let busy = percent(spent.storage_us, spent.wall_us * setup.reading_threads.max(1));
@@ -447,10 +447,11 @@ fn change(account: &Account, spent: &Spent, limit: Limit) -> String {
         }
         Limit::Prefetch => return more_ahead(setup),
         Limit::HeldBatches => {
-            "keep fewer batches, or raise prefetch=, which raises what may be held"
+            "keep fewer batches, or raise prefetch=, which raises the number that may be held"
         }
         Limit::Coordinator => {
-            "see `shardfeed cluster status`; mode=\"deterministic\" asks nobody for samples"
+            "see `shardfeed cluster status`; mode=\"deterministic\" needs no coordinator for \
+             samples"
         }
     };
     text.into()
@@ -745,9 +746,10 @@ mod tests {
         let account = stuck(Spent { read_wait_us: 93 * SECOND, ..none });
         assert_eq!(
             finding(&account.aged(30 * SECOND)).sentence(),
-            "storage limits this rank: the trainer has waited 94.0 s for its next batch, and 0 bytes of \
-             shards came in that time; see whether the storage answers; what a store refuses or leaves \
-             open is tried again for SHARDFEED_STORE_RETRY_SECONDS (that was 30.0 s ago)"
+            "storage limits this rank: the trainer has waited 94.0 s for its next batch, and 0 \
+             bytes of shards came in that time; see whether the storage answers; requests that a \
+             store refuses or leaves open are tried again for SHARDFEED_STORE_RETRY_SECONDS (that \
+             was 30.0 s ago)"
         );
     }
 

@@ -262,7 +262,7 @@ impl Program {
     fn source(&mut self, plan: &Plan) -> Result<(Source, Form), String> {
         let ColumnKind::Dense { dtype, shape } = &plan.kind else {
             return Err(
-                "it takes columns of a fixed shape: a FixedLenFeature, or what an operator made"
+                "it takes columns of a fixed shape: a FixedLenFeature, or an operator's output"
                     .to_owned(),
             );
         };

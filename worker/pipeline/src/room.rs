@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 /// Error: a batch that does not fit into the memory budget even alone.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "a batch of {batch_bytes} bytes does not fit into memory_budget, which has {budget_bytes} bytes, of which \
-     reading needs {reading_bytes}; raise it to {} or lower batch_size, shuffle_window or the length of \
-     what is padded",
+    "a batch of {batch_bytes} bytes does not fit into memory_budget, which has {budget_bytes} \
+     bytes, of which reading needs {reading_bytes}; raise it to {} or lower batch_size, \
+     shuffle_window or the length of padded columns",
     .batch_bytes + .reading_bytes
 )]
 pub struct BatchTooLarge {
@@ -137,7 +137,7 @@ mod tests {
             error,
             "a batch of 71 bytes does not fit into memory_budget, which has 100 bytes, of which \
              reading needs 30; raise it to 101 or lower batch_size, shuffle_window or the length \
-             of what is padded"
+             of padded columns"
         );
     }
 
@@ -149,7 +149,7 @@ mod tests {
         assert!(!room.fits(1, 51, 0), "place 0 may need as much");
         assert!(room.fits(1, 50, 0));
         room.grant(1, 50);
-        assert!(room.fits(0, 90, 0), "whoever takes waits for it");
+        assert!(room.fits(0, 90, 0), "the consumer waits for it");
         assert!(!room.may_begin(0));
         room.grant(0, 90);
         room.finish(0, 90);
@@ -175,7 +175,7 @@ mod tests {
             let mut steps = 0;
             while taken < sizes.len() as u64 {
                 steps += 1;
-                prop_assert!(steps < 10_000, "nothing goes on");
+                prop_assert!(steps < 10_000, "no progress is made");
                 if begun < sizes.len() as u64 && begun - taken < 6 && (begun == taken || room.may_begin(0)) {
                     room.begin(begun);
                     working.insert(begun);

@@ -258,7 +258,7 @@ fn what_cannot_be_done_is_told_before_anything_is_read() {
             "operator 1 (output `y`): an expression takes columns of one number a row, not of \
              shape [2, 4]; select or reshape them",
             "operator 1 (output `y`): the expression needs a number, a column or a function at \
-             byte 3, but there it ends",
+             byte 3, but it ends there",
             "operator 1 (output `y`): perm [0] must name each of the 2 dimensions of [2, 4] once",
             "operator 1 (output `y`): there is no column `z`; there are `x`",
             "operator 1 (output `y`): it takes images of three dimensions, not shape [2, 4]",
@@ -357,8 +357,8 @@ fn operators_take_columns_of_the_right_kind() {
     assert_eq!(
         said,
         [
-            "operator 0 (output `y`): it takes columns of a fixed shape: a FixedLenFeature, or \
-             what an operator made",
+            "operator 0 (output `y`): it takes columns of a fixed shape: a FixedLenFeature, or an \
+             operator's output",
             "operator 0 (output `y`): it takes columns of any number of values: a VarLenFeature",
             "operator 0 (output `y`): it takes a VarLenFeature of int64 or float32",
         ]

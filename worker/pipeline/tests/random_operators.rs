@@ -162,7 +162,7 @@ fn images_of_many_sizes_are_in_no_batch() {
     let error = new(json!([decode, resize]), json!(["image"])).unwrap_err();
     assert_eq!(
         error,
-        "outputs name `image`, whose images differ in size from row to row; name what is made of \
+        "outputs name `image`, whose images differ in size from row to row; name a column made of \
          them"
     );
     let cast = json!({"output": "y", "operation": {"cast": {"input": "image", "dtype": "int32"}}});

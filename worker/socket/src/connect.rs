@@ -58,7 +58,7 @@ pub enum ConnectError {
         path: PathBuf,
     },
     /// No process listens: the worker has ended.
-    #[error("nobody listens at {path}: its worker has ended; start it again")]
+    #[error("no process listens at {path}: its worker has ended; start it again")]
     Dead {
         /// The path.
         path: PathBuf,

@@ -49,13 +49,13 @@ impl fmt::Display for Versions {
 #[derive(Debug, thiserror::Error)]
 pub enum HandshakeError {
     /// The peer sent nothing, or too little.
-    #[error("the other side did not say who it is in {} ms", .waited.as_millis())]
+    #[error("the other side did not identify itself in {} ms", .waited.as_millis())]
     Silent {
         /// Time waited.
         waited: Duration,
     },
     /// The peer closed the connection before it sent anything.
-    #[error("the other side closed the connection before it said who it is")]
+    #[error("the other side closed the connection before it identified itself")]
     Closed,
     /// The peer uses another protocol.
     #[error("the other side is not shardfeed: it began with {began_with}")]

@@ -79,7 +79,7 @@ fn nobody_comes_and_nobody_is_accepted() {
         told(&[&stopped, &dead], directory.path()),
         [
             "the trainer socket is stopped",
-            "nobody listens at DIR/worker.sock: its worker has ended; start it again",
+            "no process listens at DIR/worker.sock: its worker has ended; start it again",
         ]
     );
 }
@@ -292,7 +292,7 @@ fn a_stranger_at_the_workers_socket_is_told_apart() {
     let error = next(&listener).handshake::<Note, Note>(SHORT).unwrap_err();
     assert_eq!(
         told(&[&error], directory.path()),
-        ["the other side did not say who it is in 50 ms",]
+        ["the other side did not identify itself in 50 ms",]
     );
     // It received the preamble nevertheless.
     let mut preamble = [0; 16];
@@ -300,7 +300,7 @@ fn a_stranger_at_the_workers_socket_is_told_apart() {
     assert_eq!(&preamble, PREAMBLE);
     drop(UnixStream::connect(listener.path()).unwrap());
     let error = next(&listener).handshake::<Note, Note>(PATIENCE).unwrap_err();
-    let said = "the other side closed the connection before it said who it is";
+    let said = "the other side closed the connection before it identified itself";
     assert_eq!(error.to_string(), said);
 }
 

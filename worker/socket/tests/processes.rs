@@ -83,7 +83,7 @@ fn plays_its_part() {
     match part.as_str() {
         "send for ever" => send_for_ever(&path),
         "connect" => say(format!("RESULT {}\n", dial(&path).unwrap_err()).as_bytes()),
-        "connect and tell the peer" => {
+        "connect and print the peer" => {
             say(format!("PEER {:?}\n", dial(&path).unwrap().peer().pid).as_bytes());
         }
         "listen" => {
@@ -230,7 +230,7 @@ fn a_worker_whose_processes_are_not_seen_has_no_pid() {
     let listener = listener(directory.path());
     let mut command = Command::new(by);
     command.args(["--pid", "--fork", "--kill-child"]).arg(std::env::current_exe().unwrap());
-    let mut player = Player::start_by(command, "connect and tell the peer", listener.path(), None);
+    let mut player = Player::start_by(command, "connect and print the peer", listener.path(), None);
     let incoming = listener.accept(PATIENCE).unwrap().unwrap();
     assert!(incoming.peer().pid.is_some(), "the outer namespace sees the inner one");
     let _connection: Notes = incoming.handshake(PATIENCE).unwrap();

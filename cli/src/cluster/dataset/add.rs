@@ -21,10 +21,10 @@ const ASK_EVERY: Duration = Duration::from_millis(100);
 const IDLE_MAX: Duration = Duration::from_secs(2);
 
 pub(crate) const ABOUT: &str = "\
-Give a dataset to the cluster, and wait until its workers have scanned it
+Add a dataset to the cluster, and wait until its workers have scanned it
 
-The files must be at the same paths on every worker. What a name stands for never changes: the same name \
-with other files is refused, the same again is not.";
+The files must be at the same paths on every worker. The files of a name never change: the same \
+name with other files is refused, the same request again is not.";
 
 const EXAMPLES: &str = "\
 Examples:

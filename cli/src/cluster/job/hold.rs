@@ -11,10 +11,11 @@ use crate::cluster::{Client, ClusterArgs};
 use crate::output::Format;
 
 pub(super) const PAUSE_ABOUT: &str = "\
-Let a job's trainers wait for their next batch until it is resumed
+Pause a job: its trainers wait for their next batch until it is resumed
 
-Its ranks keep their places, and workers read ahead as far as they may. What was sent to a trainer is still \
-consumed: it stops within a heartbeat and the batches that it has at hand. Ranks may start meanwhile, and wait, too.";
+Its ranks keep their leases, and workers read ahead up to their limits. Batches that were sent to \
+a trainer are still consumed: it stops after at most a heartbeat and the batches that it already \
+has. Ranks may start meanwhile, and wait, too.";
 
 pub(super) const CANCEL_ABOUT: &str = "\
 End a job: its trainers' loaders fail with JobCancelledError, and no rank may start until it is resumed
@@ -22,7 +23,7 @@ End a job: its trainers' loaders fail with JobCancelledError, and no rank may st
 States that were saved stay good: after `shardfeed job resume` ranks start again from one.";
 
 pub(super) const RESUME_ABOUT: &str = "\
-Let a paused job go on, or the ranks of a cancelled one start again";
+Resume a paused job, or allow the ranks of a cancelled one to start again";
 
 /// Arguments of `job pause`.
 #[derive(Debug, Args)]

@@ -17,8 +17,8 @@ use crate::output::{self, Format, Report};
 pub(super) const ABOUT: &str = "\
 Show every lease of a shard in an epoch: which rank had it, by which worker, from when to when, and why it moved
 
-Of each rank the last eight leases that ended are kept, of each epoch of a dynamic job the last 256 times that \
-something was given back; what is older is counted. Times are UTC, by the leader's clock.";
+Of each rank the last eight leases that ended are kept, of each epoch of a dynamic job the last \
+256 returns of group ranges; older ones are counted. Times are UTC, by the leader's clock.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -171,16 +171,16 @@ pub(super) fn run(args: &HistoryArgs, format: Format) -> anyhow::Result<()> {
 fn words(why: &str) -> &str {
     match why {
         "worker_left" => "its worker left",
-        "worker_expired" => "nothing was heard of its worker in time",
+        "worker_expired" => "no heartbeat of its worker arrived in time",
         "worker_replaced" => "its worker started again",
         "trainer_ended" => "its trainer ended",
         "trainer_moved" => "its trainer moved on",
         "trainer_returned" => "its trainer came back",
         "job_cancelled" => "the job was cancelled",
         "superseded" => "a later generation took over",
-        "unserved" => "nobody served the rank",
-        "asked_back" => "it was asked back",
-        "left" => "the rank went on without it",
+        "unserved" => "no worker served the rank",
+        "asked_back" => "it was revoked",
+        "left" => "the rank continued without it",
         "taken_over" => "others have it",
         other => other,
     }
@@ -220,7 +220,7 @@ impl HistoryReport {
         let shown = Shown { is_wide, all: true };
         listing::write(out, "leases", &self.leases, &leases(), shown)?;
         if !self.returns.is_empty() {
-            writeln!(out, "\ngiven back, for others:")?;
+            writeln!(out, "\nreturned, for others:")?;
             listing::write(out, "returns", &self.returns, &returns(), shown)?;
         }
         if self.forgotten > 0 {

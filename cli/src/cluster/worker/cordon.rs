@@ -18,16 +18,17 @@ const ASK_EVERY: Duration = Duration::from_millis(100);
 const TOLD_AFTER: Duration = Duration::from_secs(10);
 
 pub(crate) const UNCORDON_ABOUT: &str = "\
-Give a worker that was cordoned or drained work again
+Allow a cordoned or drained worker to get work again
 
-One that was drained has left the cluster: restart its process. Trainers come back to it with the next epoch, those \
-that it was refused to when they are started anew.";
+A drained worker has left the cluster: restart its process. Trainers return to it with the next \
+epoch, those that were refused when they are restarted.";
 
 pub(crate) const DRAIN_ABOUT: &str = "\
-Take a worker's work from it, without a trainer waiting, and wait until it serves nothing
+Remove the work of a worker, without a trainer waiting, and wait until it serves nothing
 
-Its trainers go on in their own processes from the batch that it sent last. Then it leaves the cluster, and runs \
-until it is stopped; once uncordoned, it gets work again when its process is restarted.";
+Its trainers continue in their own processes from the batch that it sent last. Then it leaves the \
+cluster, and runs until it is stopped; once uncordoned, it gets work again when its process is \
+restarted.";
 
 /// Arguments of `worker cordon` and `uncordon`.
 #[derive(Debug, Args)]
@@ -78,7 +79,7 @@ pub(crate) fn run(args: &CordonArgs, cordon: wire::Cordon, format: Format) -> an
         return match find(&client, &args.name) {
             Ok(worker) => Ok(format.print(&WorkerReport::new(worker))?),
             Err(_) => {
-                tracing::warn!(worker = args.name, "it is not known now, and free to come");
+                tracing::warn!(worker = args.name, "it is not known now, and may join");
                 Ok(())
             }
         };

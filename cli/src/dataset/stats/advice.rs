@@ -108,7 +108,7 @@ fn small(facts: &Facts<'_>) -> Option<Finding> {
         FindingKind::ShardsSmall,
         format!("{} have {} on average", counted(shards as u64, "shard"), size(mean)),
         format!(
-            "write them anew as {}, of {} or so: every file costs an open, and in a store requests",
+            "rewrite them as {}, of {} or so: every file costs an open, and in a store requests",
             counted(good, "shard"),
             size(facts.stored_bytes() / good)
         ),
@@ -154,8 +154,8 @@ fn few(facts: &Facts<'_>) -> Option<Finding> {
                      its start"
                 ),
                 false => format!(
-                    "ranks share shards and read them at offsets; write {ranks} or more if storage is bound to \
-                     one file, or if other readers deal out whole files"
+                    "ranks share shards and read them at offsets; write {ranks} or more if storage \
+                     is bound to one file, or if other readers distribute whole files"
                 ),
             },
         );
@@ -196,8 +196,9 @@ fn uneven(facts: &Facts<'_>) -> Option<Finding> {
             count(largest.records),
             count(mean)
         ),
-        "write them anew with records dealt out at random: steps are equal all the same, but what is left of a \
-         large shard is mixed with nothing, and with mode=\"dynamic\" it may be what all wait for",
+        "rewrite them with records distributed at random: steps are equal all the same, but the \
+         rest of a large shard is mixed with nothing, and with mode=\"dynamic\" all ranks may wait \
+         for it",
     )
 }
 
@@ -207,7 +208,7 @@ fn empty(facts: &Facts<'_>) -> Option<Finding> {
     found(
         FindingKind::ShardsEmpty,
         format!("{} without records, such as {}", counted(empty, "shard"), first.path),
-        "ask whoever writes them whether that is meant",
+        "check with their producer whether that is intended",
     )
 }
 
@@ -234,7 +235,7 @@ fn useless(facts: &Facts<'_>) -> Option<Finding> {
     }
     found(
         FindingKind::CompressionUseless,
-        format!("compressed files take {percent} % of what is in them"),
+        format!("compressed files take {percent} % of the size of their contents"),
         "write them uncompressed: inflating costs processor time, and their records cannot be read at offsets",
     )
 }
@@ -253,8 +254,8 @@ fn worthwhile(facts: &Facts<'_>) -> Option<Finding> {
     found(
         FindingKind::CompressionWorthwhile,
         format!("a sample of the records shrinks to {percent} % with gzip"),
-        "compress them if a network or a disk is what limits you; inflating costs processor time, and large \
-         shuffle windows need records that can be read at offsets",
+        "compress them if a network or a disk is the bottleneck; inflating costs processor time, \
+         and large shuffle windows need records that can be read at offsets",
     )
 }
 

@@ -123,7 +123,7 @@ impl CsvSource {
                 }
             };
             let what = format!("{}: column {} {fault}", self.path.display(), index + 1);
-            let hint = "the first row must give each column a name of its own";
+            let hint = "the first row must give each column a unique name";
             return Err(Problem::failed(what).hint(hint));
         }
         Ok(names)

@@ -305,7 +305,7 @@ fn look_at(path: &Path, bytes: &[u8]) -> Result<(&'static str, Size), Problem> {
     let decoding = Decoding { channels: 3, depth: Depth::Eight };
     let failed = |error| {
         Problem::failed(format!("{}: {error}", path.display()))
-            .hint("leave it out of the list, or write it anew as JPEG or PNG")
+            .hint("leave it out of the list, or convert it to JPEG or PNG")
     };
     let size = Encoded::open(bytes, decoding).map_err(failed)?.size();
     Ok((if bytes.starts_with(&[0xff, 0xd8]) { "jpeg" } else { "png" }, size))
@@ -331,7 +331,7 @@ fn read_annotation(path: &Path) -> anyhow::Result<(Annotation, u64)> {
         .with_context(|| format!("cannot read {}", path.display()))?;
     let annotation = Annotation::parse(&bytes).map_err(|fault: Fault| {
         Problem::failed(format!("{}: {fault}", path.display()))
-            .hint("mend the annotation, or leave its image out of the list")
+            .hint("fix the annotation, or leave its image out of the list")
     })?;
     Ok((annotation, bytes.len() as u64))
 }
@@ -371,7 +371,7 @@ fn check_classes(
                 object.line,
                 object.name
             );
-            Err(Problem::failed(what).hint("add it to that file, or mend the annotation"))
+            Err(Problem::failed(what).hint("add it to that file, or fix the annotation"))
         }
     }
 }

@@ -117,7 +117,7 @@ fn make(folder: &Path, force: bool) -> anyhow::Result<()> {
                 "{} is there: another process writes these shards, or one did and was killed",
                 folder.display()
             );
-            let hint = "wait for it, or if there is none, start anew with --force";
+            let hint = "wait for it, or if there is none, start over with --force";
             Err(Problem::failed(what).hint(hint).into())
         }
         made => made.with_context(context),

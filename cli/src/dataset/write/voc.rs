@@ -168,7 +168,7 @@ impl<'a> Walk<'a> {
             return Err(self.fault(format!("has elements more than {DEPTH_MAX} deep")));
         }
         if self.path.is_empty() && (self.has_ended || name != "annotation") {
-            return Err(self.fault(format!("has <{name}> where one <annotation> stands alone")));
+            return Err(self.fault(format!("has <{name}> where a single <annotation> is expected")));
         }
         self.content.clear();
         self.path.push(name.to_owned());
@@ -277,7 +277,7 @@ impl<'a> Walk<'a> {
         match text {
             "0" => Ok(false),
             "1" => Ok(true),
-            _ => Err(self.fault(format!("has {text:?} where 0 or 1 stands"))),
+            _ => Err(self.fault(format!("has {text:?} where 0 or 1 is expected"))),
         }
     }
 
@@ -442,7 +442,7 @@ mod tests {
         check(
             "<truncated>1<",
             "<truncated>yes<",
-            expect![[r#"line 6: has "yes" where 0 or 1 stands"#]],
+            expect![[r#"line 6: has "yes" where 0 or 1 is expected"#]],
         );
     }
 
@@ -481,7 +481,7 @@ mod tests {
         check(
             "</annotation>",
             "</annotation><annotation/>",
-            expect!["line 15: has <annotation> where one <annotation> stands alone"],
+            expect!["line 15: has <annotation> where a single <annotation> is expected"],
         );
         check(
             "</annotation>",
@@ -491,7 +491,7 @@ mod tests {
         let other = |bytes: &[u8]| Annotation::parse(bytes).unwrap_err().to_string();
         expect!["line 1: has no <annotation> with a <size> of <width> and <height>"]
             .assert_eq(&other(b""));
-        expect!["line 1: has <kitti> where one <annotation> stands alone"]
+        expect!["line 1: has <kitti> where a single <annotation> is expected"]
             .assert_eq(&other(b"<kitti/>"));
         expect!["line 2: is not UTF-8"].assert_eq(&other(b"<annotation>\n\xff"));
         expect!["line 1: the file has more than the 4194304 bytes that are read"]

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::piece::Piece;
+use super::group_range::GroupRange;
 
 /// Group ranges in the order in which a rank delivers them. A position counts samples.
 ///
@@ -16,7 +16,7 @@ use super::piece::Piece;
 pub struct RankList {
     batch_size: u64,
     first_step: u64,
-    pieces: Vec<Piece>,
+    pieces: Vec<GroupRange>,
     /// End position of each group range.
     ends: Vec<u64>,
     runs: Vec<Run>,
@@ -37,7 +37,7 @@ struct Stored {
     batch_size: u64,
     #[serde(default, skip_serializing_if = "is_zero")]
     first_step: u64,
-    pieces: Vec<Piece>,
+    pieces: Vec<GroupRange>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     closed: Vec<u64>,
 }
@@ -88,7 +88,7 @@ impl RankList {
     }
 
     /// Returns the group ranges.
-    pub fn pieces(&self) -> &[Piece] {
+    pub fn pieces(&self) -> &[GroupRange] {
         &self.pieces
     }
 
@@ -103,7 +103,7 @@ impl RankList {
     }
 
     /// Appends a group range; an empty one is ignored.
-    pub fn append(&mut self, piece: Piece) {
+    pub fn append(&mut self, piece: GroupRange) {
         if piece.samples() > 0 {
             self.ends.push(self.samples() + piece.samples());
             self.pieces.push(piece);
@@ -126,7 +126,7 @@ impl RankList {
 
     /// Truncates the list at a position and returns the rest. A closed run that is shortened
     /// becomes open again.
-    pub fn truncate_to(&mut self, position: u64) -> Vec<Piece> {
+    pub fn truncate_to(&mut self, position: u64) -> Vec<GroupRange> {
         self.split_off(position).pieces
     }
 
@@ -185,14 +185,14 @@ impl RankList {
 
     /// Iterates over the parts of group ranges at these positions, in order; beyond the end there
     /// are none.
-    pub fn pieces_in(&self, positions: Range<u64>) -> impl Iterator<Item = Piece> + '_ {
+    pub fn pieces_in(&self, positions: Range<u64>) -> impl Iterator<Item = GroupRange> + '_ {
         let first = self.ends.partition_point(|&end| end <= positions.start);
         let pieces = self.pieces[first..].iter().zip(&self.ends[first..]);
         pieces.map_while(move |(piece, &end)| {
             let start = end - piece.samples();
             let skipped = positions.start.saturating_sub(start);
             let most = positions.end.min(end).checked_sub(start + skipped)?;
-            Piece { from: piece.from + skipped, ..*piece }.cut(most).0
+            GroupRange { from: piece.from + skipped, ..*piece }.cut(most).0
         })
     }
 
@@ -224,8 +224,8 @@ impl RankList {
 mod tests {
     use super::*;
 
-    fn piece(group: u64, from: u64, to: u64) -> Piece {
-        Piece { group, from, to }
+    fn piece(group: u64, from: u64, to: u64) -> GroupRange {
+        GroupRange { group, from, to }
     }
 
     fn list() -> RankList {

@@ -277,7 +277,7 @@ impl FeatureSpec {
         };
         match &self.feature {
             Feature::FixedLenSequence { .. } if count == Some(0) => {
-                refuse("its shape holds no value, so nobody can say how many there are")
+                refuse("its shape holds no value, so the number of values is unknown")
             }
             Feature::Ragged { partitions, .. } => {
                 match partitions.contains(&Partition::UniformRowLength(0)) {

@@ -174,7 +174,7 @@ fn a_record_of_any_length_is_indexed_in_a_buffer() {
         let options = IndexOptions { verify_data, keep_going: true, ..IndexOptions::default() };
         let index = index_records(source, "x", &options, &mut |_| {}).unwrap();
         assert_eq!((index.records, index.data_bytes, index.corrupt_records), (1, LENGTH, 0));
-        assert_eq!(index.broken.unwrap().ordinal, 1, "what follows is cut off");
+        assert_eq!(index.broken.unwrap().ordinal, 1, "the rest is cut off");
         let more = peak_bytes() - before;
         assert!(more < 32 << 20, "{more} bytes for one record");
     }

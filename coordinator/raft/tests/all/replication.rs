@@ -184,7 +184,7 @@ async fn lost_and_late_messages_cost_time_only() {
     let began = Instant::now();
     let leader = cluster.leader().await;
     let from = cluster.nodes[&leader].status().last.unwrap();
-    eventually("it goes on", || {
+    eventually("it continues", || {
         let last = cluster.nodes.values().filter_map(|node| node.status().applied).max();
         last > Some(from + 100) && began.elapsed() > Duration::from_secs(3)
     })

@@ -132,8 +132,8 @@ async fn a_node_that_stopped_says_why_and_what_to_do() {
         [
             format!("the node has stopped: the machine panicked at index {index}; {REPAIR}"),
             format!(
-                "the node has stopped: the command at index {index} cannot be applied: nobody told me \
-                 of this; {REPAIR}"
+                "the node has stopped: the command at index {index} cannot be applied: this \
+                 release has no such command; {REPAIR}"
             ),
             "the node is shutting down; ask another one, or this one after its restart".to_owned(),
         ]

@@ -11,9 +11,9 @@ use crate::fixture::{
     register, scanned, segment, take_of, taken, takes,
 };
 use crate::{
-    ACCESS_TOKENS_MAX, CORDONS_MAX, Change, Command, Cordon, CreateAccess, ExchangeAccess,
+    ACCESS_TOKENS_MAX, CORDONS_MAX, Change, Claim, Command, Cordon, CreateAccess, ExchangeAccess,
     JoinSession, PoolFacts, RANKS_TOTAL_MAX, REVOKES_MAX, RankRevoke, RegisterJob, ReportSkipped,
-    Revoke, Role, SKIPPED_KEPT, SkippedRecord, StartRank, State, TEXT_BYTES_MAX, Take,
+    Revoke, Role, SKIPPED_KEPT, SkippedRecord, StartRank, State, TEXT_BYTES_MAX,
 };
 
 /// Table of refused requests and their messages.
@@ -34,7 +34,7 @@ impl Table {
     }
 
     /// As [`Table::refused`], for a claim of a rank.
-    fn refused_take(&mut self, fixture: &mut Fixture, asked: &str, take: Take) {
+    fn refused_take(&mut self, fixture: &mut Fixture, asked: &str, take: Claim) {
         let before = fixture.contents();
         let refusal = takes(fixture, vec![take]).remove(0).expect_err(asked);
         assert_eq!(fixture.contents(), before, "{asked}");
@@ -175,11 +175,11 @@ fn every_refusal_of_too_much_says_how_much_there_may_be_and_that_much_is_taken()
         decoders of a worker
             decoders of a worker: at most 16; list fewer
         jobs of an access token
-            jobs of a token: at most 64; name what they begin with, and `*`
+            jobs of a token: at most 64; name a common prefix and `*`
         corrupt records in a report
-            records in a report: at most 1000; tell fewer
+            records in a report: at most 1000; report fewer
         access tokens
-            access tokens: at most 20000; revoke those that nobody uses; there is room 30 days later
+            access tokens: at most 20000; revoke unused tokens; there is room 30 days later
         cordoned workers
             cordoned workers: at most 100000; open workers that came back, or will not
         ranks
@@ -193,17 +193,17 @@ fn a_job_of_a_dataset_that_is_not_ready_is_refused_with_how_far_it_is() {
     let session = fixture.join("w");
     let mut table = Table::default();
     fixture.done(add());
-    table.refused(&mut fixture, "nobody has listed it", register(Tail::Drop));
+    table.refused(&mut fixture, "no worker has listed it", register(Tail::Drop));
     let fencing = fixture.take(session, 1)[0].fencing;
     fixture.done(listing(session, fencing, 1));
-    table.refused(&mut fixture, "nobody has scanned it", register(Tail::Drop));
+    table.refused(&mut fixture, "no worker has scanned it", register(Tail::Drop));
     let fencing = fixture.take(session, 1)[0].fencing;
     fixture.done(scanned(session, fencing, 0));
     table.refused(&mut fixture, "its parts are scanned", register(Tail::Drop));
     table.check(expect![[r#"
-        nobody has listed it
+        no worker has listed it
             dataset `images` is being listed; wait until it is ready
-        nobody has scanned it
+        no worker has scanned it
             dataset `images` is being scanned; wait until it is ready
         its parts are scanned
             dataset `images` is being put together; wait until it is ready
@@ -230,7 +230,7 @@ fn who_speaks_for_another_is_refused() {
         Change::ExchangeAccess(ExchangeAccess { join, id, digest, name })
     };
     table.add(
-        "a join token that is shown in place of what it is exchanged for",
+        "a join token that is shown in place of the access token",
         fixture.state.access_token("j").unwrap().check(0).unwrap_err(),
     );
     fixture.done(exchange("j", "w"));
@@ -238,8 +238,8 @@ fn who_speaks_for_another_is_refused() {
     table.refused(&mut fixture, "a join token once more", exchange("j", "x"));
     table.check(expect![[r#"
         a worker under the name of another one
-            worker `w` is of test, not of worker:other; give this worker a name of its own (--name)
-        a join token that is shown in place of what it is exchanged for
+            worker `w` is of test, not of worker:other; give this worker another name (--name)
+        a join token that is shown in place of the access token
             is a join token: exchange it first
         who made the other one
             join token j, made by test
@@ -266,26 +266,26 @@ fn every_refusal_of_a_take_says_what_the_rank_has() {
 
     let (mut fixture, _) = two();
     let first = take_of(&fixture, 0, 10);
-    let begun = Take { started: 1, ..first.clone() };
-    table.refused_take(&mut fixture, "what was begun before the first take", begun);
-    let none = Take { facts: PoolFacts { groups: 0, ..facts() }, ..first };
+    let begun = Claim { started: 1, ..first.clone() };
+    table.refused_take(&mut fixture, "samples begun before the first claim", begun);
+    let none = Claim { facts: PoolFacts { groups: 0, ..facts() }, ..first };
     table.refused_take(&mut fixture, "an epoch without groups", none);
     taken(&mut fixture, 0, 0, 10);
-    let known = Take { known: 1, ..take_of(&fixture, 0, 10) };
+    let known = Claim { known: 1, ..take_of(&fixture, 0, 10) };
     let wrong = [
-        ("more than was granted", Take { started: 21, ..known.clone() }),
-        ("a step after what was granted", Take { step: 6, ..known.clone() }),
-        ("what was begun, given back", Take { started: 8, released: Some(7), ..known.clone() }),
+        ("more than was granted", Claim { started: 21, ..known.clone() }),
+        ("a step after the granted ones", Claim { step: 6, ..known.clone() }),
+        ("begun samples, returned", Claim { started: 8, released: Some(7), ..known.clone() }),
         (
             "an epoch of another size",
-            Take { facts: PoolFacts { samples: 41, ..facts() }, ..known.clone() },
+            Claim { facts: PoolFacts { samples: 41, ..facts() }, ..known.clone() },
         ),
     ];
     for (what, take) in wrong {
         table.refused_take(&mut fixture, what, take);
     }
     fixture.report(0, 0, 2);
-    table.refused_take(&mut fixture, "a step that is consumed", Take { step: 1, ..known });
+    table.refused_take(&mut fixture, "a step that is consumed", Claim { step: 1, ..known });
     let one = RankRevoke { rank: 0, from: 0 };
     let revoke = |generation: u64, count: usize| {
         let (job, revokes) = (JOB.to_owned(), vec![one.clone(); count]);
@@ -297,21 +297,21 @@ fn every_refusal_of_a_take_says_what_the_rank_has() {
     table.refused(&mut fixture, "a revocation in an epoch that has not begun", revoke(0, 1));
     table.check(expect![[r#"
         a deterministic job
-            job `train` has mode="deterministic": nobody takes groups
-        what was begun before the first take
-            rank 0 of job `train` in epoch 0 began what it was not granted
+            claiming groups requires mode="dynamic", but job `train` is deterministic
+        samples begun before the first claim
+            rank 0 of job `train` in epoch 0 began groups that it was not granted
         an epoch without groups
-            an epoch of 0 groups and 40 samples, told 4 sizes from group 0 on, cannot be
+            an epoch of 0 groups and 40 samples cannot have 4 reported sizes from group 0 on
         more than was granted
             rank 0 of job `train` in epoch 0 began 21 samples, but was granted 10
-        a step after what was granted
-            rank 0 of job `train` in epoch 0 was not granted what comes before step 6
-        what was begun, given back
-            rank 0 of job `train` in epoch 0 gives back from 7 on, but began 8 of 10
+        a step after the granted ones
+            rank 0 of job `train` in epoch 0 was not granted the batches before step 6
+        begun samples, returned
+            rank 0 of job `train` in epoch 0 returns samples from 7 on, but began 8 of 10
         an epoch of another size
             an epoch of 4 groups and 41 samples does not fit the one that was begun, of 4 groups and 40 samples
         a step that is consumed
-            rank 0 of job `train` in epoch 0 takes at step 1, but has consumed everything before 2
+            rank 0 of job `train` in epoch 0 claims at step 1, but has consumed everything before 2
         too many revocations
             65 revocations in one command; at most 64
         a revocation in an epoch that has not begun
@@ -329,16 +329,16 @@ fn every_refusal_to_go_on_with_a_dynamic_epoch_says_what_is_not_kept() {
         let (run, trainer) = (Some(run.to_owned()), format!("{run}-{rank}"));
         Change::StartRank(StartRank { run, rank, trainer, intent, ..start.clone() })
     };
-    let nameless = Intent::Start { token_generation: None, epoch: 0, segments: vec![segment(2)] };
+    let nameless = Intent::Start { state_generation: None, epoch: 0, segments: vec![segment(2)] };
     let four = Segment { lanes: 4, global_batch: 8, steps: Steps::All(2) };
-    let recut = Intent::Start { token_generation: Some(0), epoch: 0, segments: vec![four] };
+    let recut = Intent::Start { state_generation: Some(0), epoch: 0, segments: vec![four] };
     let larger =
         StartRank { run: Some("r2".into()), world_size: 4, intent: recut, ..start.clone() };
     let wrong = [
-        ("a token that names no generation", of_run("r2", 0, nameless)),
-        ("a token of another cluster", of_run("r2", 0, from(7, 0, 2))),
-        ("a token of an epoch that has not begun", of_run("r2", 0, from(0, 2, 3))),
-        ("a token of more than was granted", of_run("r2", 0, from(0, 0, 9))),
+        ("a state that names no generation", of_run("r2", 0, nameless)),
+        ("a state of another cluster", of_run("r2", 0, from(7, 0, 2))),
+        ("a state of an epoch that has not begun", of_run("r2", 0, from(0, 2, 3))),
+        ("a state of more than was granted", of_run("r2", 0, from(0, 0, 9))),
         ("more ranks, by other batches than those that were granted", Change::StartRank(larger)),
     ];
     for (what, change) in wrong {
@@ -346,27 +346,27 @@ fn every_refusal_to_go_on_with_a_dynamic_epoch_says_what_is_not_kept() {
     }
     fixture.apply(of_run("r2", 0, from(0, 0, 2))).unwrap();
     let wrong = [
-        ("another rank with a token of another generation", of_run("r2", 1, from(7, 0, 2))),
+        ("another rank with a state of another generation", of_run("r2", 1, from(7, 0, 2))),
         ("another rank without any", {
             let segments = vec![segment(2)];
-            of_run("r2", 1, Intent::Start { token_generation: None, epoch: 0, segments })
+            of_run("r2", 1, Intent::Start { state_generation: None, epoch: 0, segments })
         }),
     ];
     for (what, change) in wrong {
         table.refused(&mut fixture, what, change);
     }
     table.check(expect![[r#"
-        a token that names no generation
-            job `train` cannot go on at epoch 0 step 2: it names no generation that made it; a dynamic epoch goes on only from a token of the last generations and epochs of the same cluster: start from a later token, or start the epoch anew with set_epoch(0)
-        a token of another cluster
-            job `train` cannot go on at epoch 0 step 2: generation 7 is not kept here; a dynamic epoch goes on only from a token of the last generations and epochs of the same cluster: start from a later token, or start the epoch anew with set_epoch(0)
-        a token of an epoch that has not begun
-            job `train` cannot go on at epoch 2 step 3: generation 0 keeps no lists of epoch 2; a dynamic epoch goes on only from a token of the last generations and epochs of the same cluster: start from a later token, or start the epoch anew with set_epoch(2)
-        a token of more than was granted
-            job `train` cannot go on at epoch 0 step 9: generation 0 did not grant that to rank 0; a dynamic epoch goes on only from a token of the last generations and epochs of the same cluster: start from a later token, or start the epoch anew with set_epoch(0)
+        a state that names no generation
+            job `train` cannot continue at epoch 0 step 2: it names no generation that made it; a dynamic epoch continues only from a state of the last generations and epochs of the same cluster: start from a later state, or restart the epoch with set_epoch(0)
+        a state of another cluster
+            job `train` cannot continue at epoch 0 step 2: generation 7 is not kept here; a dynamic epoch continues only from a state of the last generations and epochs of the same cluster: start from a later state, or restart the epoch with set_epoch(0)
+        a state of an epoch that has not begun
+            job `train` cannot continue at epoch 2 step 3: generation 0 keeps no lists of epoch 2; a dynamic epoch continues only from a state of the last generations and epochs of the same cluster: start from a later state, or restart the epoch with set_epoch(2)
+        a state of more than was granted
+            job `train` cannot continue at epoch 0 step 9: generation 0 did not grant that to rank 0; a dynamic epoch continues only from a state of the last generations and epochs of the same cluster: start from a later state, or restart the epoch with set_epoch(0)
         more ranks, by other batches than those that were granted
-            job `train` cannot go on at epoch 0 step 2: it does not say where each rank of generation 0 stood; a dynamic epoch goes on only from a token of the last generations and epochs of the same cluster: start from a later token, or start the epoch anew with set_epoch(0)
-        another rank with a token of another generation
+            job `train` cannot continue at epoch 0 step 2: it does not say the position of each rank of generation 0; a dynamic epoch continues only from a state of the last generations and epochs of the same cluster: start from a later state, or restart the epoch with set_epoch(0)
+        another rank with a state of another generation
             rank 1 of job `train` brings a state of generation 7, the others one of generation 0; restart all ranks from one checkpoint
         another rank without any
             rank 1 of job `train` brings a state of no generation, the others one of generation 0; restart all ranks from one checkpoint

@@ -1,12 +1,12 @@
 //! Invariants of the pools of dynamic jobs; the ids are those of docs/INVARIANTS.md.
 
-use shardfeed_plan::dynamic::Piece;
+use shardfeed_plan::dynamic::GroupRange;
 
 use super::{Breach, bound, name_of, rule};
 use crate::bound::EPOCHS_KEPT;
 use crate::generation::Generation;
 use crate::job::Job;
-use crate::pool::{Pool, Share};
+use crate::pool::{Pool, RankAssignment};
 
 /// Y2: no dynamic job has equal steps.
 pub(super) fn check_pools(job: &Job, generation: &Generation) -> Result<(), Breach> {
@@ -27,7 +27,7 @@ pub(super) fn check_pools(job: &Job, generation: &Generation) -> Result<(), Brea
             rule(
                 !(is_in_doubt && (served || share.left)),
                 what,
-                "only what nobody serves is in doubt",
+                "only samples of unserved ranks are in doubt",
             )?;
             check_share(pool, share, what)?;
             check_cursor(generation, *epoch, *number, what)?;
@@ -42,35 +42,35 @@ fn check_places(pool: &Pool, what: &str) -> Result<(), Breach> {
     let is_begun = if next == groups { begun == samples } else { begun < samples };
     rule(next <= groups && is_begun, what, "the groups begun have the samples begun")?;
     let shares = pool.shares.values();
-    let mut pieces: Vec<Piece> =
+    let mut pieces: Vec<GroupRange> =
         shares.flat_map(|share| share.own_pieces(0..share.list.samples())).collect();
     pieces.extend(returned.iter().chain(dropped.iter()));
-    let held: u64 = pieces.iter().map(Piece::samples).sum();
+    let held: u64 = pieces.iter().map(GroupRange::samples).sum();
     rule(before + held == *begun, what, "every sample begun is in one place")?;
     pieces.sort_unstable();
     let apart =
         pieces.windows(2).all(|pair| pair[0].group < pair[1].group || pair[0].to <= pair[1].from);
     rule(apart, what, "no sample is in two places")?;
     let known = pieces.last().is_none_or(|last| last.group < *next);
-    rule(known, what, "what is placed was begun")?;
-    rule(pool.delivered() <= *samples, what, "no more is delivered than there is")
+    rule(known, what, "placed samples were begun")?;
+    rule(pool.delivered() <= *samples, what, "no more samples are delivered than exist")
 }
 
 /// Y3: consumed <= started <= granted, and consumed <= horizon <= granted.
-fn check_share(pool: &Pool, share: &Share, what: &str) -> Result<(), Breach> {
+fn check_share(pool: &Pool, share: &RankAssignment, what: &str) -> Result<(), Breach> {
     let samples = share.list.samples();
     let in_order = share.consumed <= share.started && share.started <= samples;
-    rule(in_order, what, "what is consumed was begun, and what was begun was granted")?;
+    rule(in_order, what, "consumed samples were begun, and begun samples were granted")?;
     let opened = share.consumed <= share.horizon && share.horizon <= samples;
-    rule(opened, what, "what is consumed lay before the horizon, which is in the list")?;
+    rule(opened, what, "consumed samples are before the horizon, which is in the list")?;
     let ends = share.doubt.is_none() || share.horizon == samples;
-    rule(ends, what, "what is in doubt lay before the horizon")?;
+    rule(ends, what, "samples in doubt are before the horizon")?;
     let revoked = share.revoke_from.is_none_or(|from| share.started <= from && from < samples);
-    rule(revoked, what, "only what was granted and not begun is asked back")?;
+    rule(revoked, what, "only samples that were granted and not begun are revoked")?;
     let list = &share.list;
     let numbers = (list.batch_size(), list.first_step()) == (pool.batch_size, pool.first_step);
     rule(numbers, what, "lists have the batches of their pool")?;
-    rule(share.told <= list.pieces().len() as u64, what, "no more was told than there is")?;
+    rule(share.told <= list.pieces().len() as u64, what, "no more is reported than exists")?;
     let mut at = 0;
     for doubled in &share.doubled {
         rule(at <= doubled.start && doubled.start < doubled.end, what, "doubles are in order")?;
@@ -99,5 +99,5 @@ fn check_cursor(
         return Ok(());
     }
     let is_there = share.list.position_of_step(cursor.step) == Some(share.consumed);
-    rule(is_there, what, "what is consumed is what lies before its cursor")
+    rule(is_there, what, "the consumed samples are those before its cursor")
 }

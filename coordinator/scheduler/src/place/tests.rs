@@ -111,7 +111,7 @@ mod first {
     fn the_last_epoch_is_one_to_start_in() {
         let (mut fixture, start) = two(Tail::Drop);
         let (epoch, segments) = (EPOCHS - 1, vec![segment(0)]);
-        let intent = Intent::Start { token_generation: None, epoch, segments };
+        let intent = Intent::Start { state_generation: None, epoch, segments };
         assert_eq!(fixture.start(StartRank { intent, ..start }).epoch, EPOCHS - 1);
     }
 
@@ -120,7 +120,7 @@ mod first {
         let (mut fixture, start) = two(Tail::Drop);
         let mut refused = |start: StartRank, says| fixture.refused(Change::StartRank(start), says);
         let with = |segments: Vec<Segment>, epoch| StartRank {
-            intent: Intent::Start { token_generation: None, epoch, segments },
+            intent: Intent::Start { state_generation: None, epoch, segments },
             ..start.clone()
         };
         refused(with(vec![], 0), expect!["a start has at least one segment"]);
@@ -138,7 +138,7 @@ mod first {
             with(vec![segment(1); 17], 0),
             expect![[r#"
             lanes or the global batch changed more than 16 times in this
-            epoch; keep the global batch, or go on to the next epoch with
+            epoch; keep the global batch, or start the next epoch with
             set_epoch()"#]],
         );
         refused(
@@ -169,7 +169,7 @@ mod first {
         let (mut fixture, start) = two(Tail::Uneven);
         let ranks = Segment { steps: Steps::PerRank(vec![1, 2]), ..segment(0) };
         let with = |segments: Vec<Segment>| StartRank {
-            intent: Intent::Start { token_generation: Some(0), epoch: 0, segments },
+            intent: Intent::Start { state_generation: Some(0), epoch: 0, segments },
             ..start.clone()
         };
         fixture.refused(
@@ -209,7 +209,7 @@ mod together {
             on every rank"#]],
         );
         let other = Intent::Start {
-            token_generation: Some(0),
+            state_generation: Some(0),
             epoch: 2,
             segments: vec![segment(10), segment(30)],
         };
@@ -242,7 +242,7 @@ mod together {
             with limit=none; start every rank with the same value"#]],
         );
         let with = |lanes, global_batch| Intent::Start {
-            token_generation: None,
+            state_generation: None,
             epoch: 0,
             segments: vec![Segment { lanes, global_batch, steps: Steps::All(0) }],
         };
@@ -410,7 +410,7 @@ mod again {
         let (mut fixture, start) = running();
         fixture.report(1, 0, 12);
         let segments = vec![segment(10), segment(2)];
-        let other = Intent::Start { token_generation: Some(0), epoch: 0, segments };
+        let other = Intent::Start { state_generation: Some(0), epoch: 0, segments };
         assert_eq!(fixture.start(rank(&start, 1, "again", other)).generation, 1);
     }
 
@@ -555,7 +555,7 @@ mod reconnecting {
         let (mut fixture, start) = running();
         fixture.refused(
             Change::StartRank(back(&start, 9, 0, 12)),
-            expect!["job `train` has no generation 9; start from a token"],
+            expect!["job `train` has no generation 9; start from a state"],
         );
         let another = rank(&start, 1, "u", reconnect(0, 0, 12));
         fixture.refused(
@@ -577,7 +577,7 @@ mod reconnecting {
             Change::StartRank(missing),
             expect![[r#"
             rank 1 of job `train` has not joined generation 21; start
-            from a token"#]],
+            from a state"#]],
         );
     }
 
@@ -653,7 +653,7 @@ mod moving {
         );
         fixture.refused(
             Change::StartRank(rank(&start, 0, "t-0", move_to(7, 0))),
-            expect!["job `train` has no generation 7; start from a token"],
+            expect!["job `train` has no generation 7; start from a state"],
         );
     }
 
@@ -733,7 +733,7 @@ mod kept {
         let world_size = 1 + RANKS_KEPT;
         let global_batch = 2 * world_size;
         let segments = vec![Segment { lanes: 2, global_batch, steps: Steps::All(0) }];
-        let intent = Intent::Start { token_generation: None, epoch: 0, segments: segments.clone() };
+        let intent = Intent::Start { state_generation: None, epoch: 0, segments: segments.clone() };
         let start = StartRank { world_size, intent, ..first_of_two(session) };
         for rank in 0..world_size {
             let command = fixture.command(Change::StartRank(StartRank { rank, ..start.clone() }));
@@ -763,4 +763,4 @@ mod kept {
     }
 }
 
-mod redealing;
+mod resharding;

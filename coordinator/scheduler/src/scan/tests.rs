@@ -99,8 +99,8 @@ fn what_a_dead_session_had_is_free_again() {
     fixture.refused(
         listing(a, dead, 1),
         expect![[r#"
-        session 1 is no longer valid: nothing was heard of it in
-        time; join again"#]],
+        session 1 is no longer valid: no heartbeat arrived in time;
+        join again"#]],
     );
     fixture.refused(
         listing(b, dead, 1),

@@ -6,10 +6,10 @@ use shardfeed_plan::{
     Digest, Intent, JobIdentity, Mode, Records, Sample, Segment, Shuffle, Steps, Tail,
 };
 use shardfeed_scheduler::{
-    AddDataset, Change, Cordon, CursorReport, Dataset, DoubtPolicy, FailDataset, FailScan, Failure,
-    FinishDataset, Generation, Hold, JoinSession, LeaseRef, LeasedScan, Part, PartState, Phase,
-    PoolFacts, RankRevoke, RegisterJob, ReportListing, ReportScan, ReportSkipped, Revoke, ScanRef,
-    SessionId, SkippedRecord, StartRank, State, Take, WaitForDoubt,
+    AddDataset, Change, Claim, Cordon, CursorReport, Dataset, DoubtPolicy, FailDataset, FailScan,
+    Failure, FinishDataset, Generation, Hold, JoinSession, LeaseRef, LeasedScan, Part, PartState,
+    Phase, PoolFacts, RankRevoke, RegisterJob, ReportListing, ReportScan, ReportSkipped, Revoke,
+    ScanRef, SessionId, SkippedRecord, StartRank, State, WaitForDoubt,
 };
 
 const DATASETS: [&str; 2] = ["d0", "d1"];
@@ -24,7 +24,7 @@ pub(crate) enum Action {
     Leave(u64),
     Expire(u64),
     Add(usize, bool),
-    Take(u64, u32),
+    Claim(u64, u32),
     List(u64, u8),
     Scan(u64, u64),
     FailScan(u64),
@@ -35,7 +35,7 @@ pub(crate) enum Action {
     Start(Start),
     End(u64, u64),
     Report(Vec<(u64, u64, u64)>),
-    TakeGroups(Vec<Grab>),
+    ClaimGroups(Vec<Grab>),
     Revoke(u64, u64),
     /// A pick of a lease, for its job and generation, and a duration.
     Wait(u64, u64),
@@ -90,7 +90,7 @@ pub(crate) fn steps(most: usize) -> impl Strategy<Value = Vec<(Action, u64, u64,
 fn jobs() -> Vec<Action> {
     let mut actions = vec![Action::Join(0, 0), Action::Join(1, 0)];
     for dataset in [0, 1] {
-        let (list, scan) = (Action::Take(0, 1), Action::Take(1, 1));
+        let (list, scan) = (Action::Claim(0, 1), Action::Claim(1, 1));
         actions.extend([Action::Add(dataset, false), list, Action::List(0, 1), scan]);
         actions.extend([Action::Scan(0, 0), Action::Finish(dataset, 1)]);
     }
@@ -106,7 +106,7 @@ fn action() -> impl Strategy<Value = Action> {
         1 => pick().prop_map(Action::Leave),
         1 => pick().prop_map(Action::Expire),
         2 => (0usize..2, odd()).prop_map(|(name, odd)| Action::Add(name, odd)),
-        4 => (pick(), 0u32..4).prop_map(|(session, most)| Action::Take(session, most)),
+        4 => (pick(), 0u32..4).prop_map(|(session, most)| Action::Claim(session, most)),
         4 => (pick(), 0u8..3).prop_map(|(session, parts)| Action::List(session, parts)),
         5 => (pick(), pick()).prop_map(|(session, scan)| Action::Scan(session, scan)),
         1 => pick().prop_map(Action::FailScan),
@@ -114,7 +114,7 @@ fn action() -> impl Strategy<Value = Action> {
         4 => (0usize..2, 0u64..8).prop_map(|(name, attempt)| Action::Finish(name, attempt)),
         1 => (0usize..2, 0u64..8).prop_map(|(name, attempt)| Action::FailDataset(name, attempt)),
         4 => (0usize..5, odd()).prop_map(|(job, odd)| Action::Register(job, odd)),
-        20 => vec(grab(), 1..4).prop_map(Action::TakeGroups),
+        20 => vec(grab(), 1..4).prop_map(Action::ClaimGroups),
         3 => (pick(), 0u64..20).prop_map(|(lease, from)| Action::Revoke(lease, from)),
         2 => pick().prop_map(Action::Balance),
         3 => (pick(), 0u64..70_000).prop_map(|(lease, ms)| Action::Wait(lease, ms)),
@@ -246,7 +246,7 @@ fn lease(state: &State, pick: u64) -> Option<(LeaseRef, u64, u64)> {
 }
 
 /// A claim of a rank of a dynamic job, with mostly correct values.
-fn take(state: &State, grab: &Grab) -> Option<Take> {
+fn take(state: &State, grab: &Grab) -> Option<Claim> {
     let (pick, ahead, steps, begun, wants, released) = *grab;
     let mut leases: Vec<_> = (0..40).filter_map(|pick| lease(state, pick)).collect();
     leases.retain(|(lease, ..)| state.job(&lease.job).is_some_and(|job| job.identity.is_dynamic()));
@@ -259,7 +259,7 @@ fn take(state: &State, grab: &Grab) -> Option<Take> {
     let started = share.map_or(0, |share| share.started);
     let at = pool.map_or(0, |pool| pool.next);
     lease.fencing -= u64::from(wants == 11);
-    Some(Take {
+    Some(Claim {
         lease,
         epoch,
         step: if ahead == 0 { step + steps.saturating_sub(1) } else { 0 },
@@ -326,11 +326,11 @@ impl Action {
                     record_spec_chunks: vec![],
                 })
             }
-            Self::TakeGroups(grabs) => {
-                let mut takes: Vec<Take> = grabs.iter().filter_map(|g| take(state, g)).collect();
+            Self::ClaimGroups(grabs) => {
+                let mut takes: Vec<Claim> = grabs.iter().filter_map(|g| take(state, g)).collect();
                 takes.sort_by(|left, right| left.lease.cmp(&right.lease));
                 takes.dedup_by(|left, right| left.lease.rank == right.lease.rank);
-                Change::TakeGroups { takes }
+                Change::ClaimGroups { takes }
             }
             Self::Revoke(pick, from) => {
                 let nothing = LeaseRef { job: String::new(), generation: 0, rank: 0, fencing: 0 };
@@ -424,8 +424,8 @@ impl Action {
                 Change::FailDataset(FailDataset { dataset, attempt, failure })
             }
             Self::RemoveDataset(name) => Change::RemoveDataset { name: DATASETS[*name].to_owned() },
-            Self::Take(pick, most) => {
-                Change::TakeScans { session: session(state, *pick), most: *most }
+            Self::Claim(pick, most) => {
+                Change::ClaimScans { session: session(state, *pick), most: *most }
             }
             other => unreachable!("{other:?} is no change of a dataset"),
         }
@@ -475,11 +475,11 @@ impl Start {
 
     fn intent(&self, state: &State, current: Option<&Generation>) -> Intent {
         let segment = |steps| Segment { lanes: 2, global_batch: 4, steps: Steps::All(steps) };
-        let fresh = Intent::Start { token_generation: None, epoch: 0, segments: vec![segment(0)] };
+        let fresh = Intent::Start { state_generation: None, epoch: 0, segments: vec![segment(0)] };
         let rank = current.and_then(|current| current.ranks.get(&self.rank));
         match (&self.place, current) {
             (Place::Origin, Some(current)) => Intent::Start {
-                token_generation: current.parent,
+                state_generation: current.parent,
                 epoch: current.origin.epoch,
                 segments: current.origin.segments.clone(),
             },
@@ -489,13 +489,13 @@ impl Start {
                 let (open, closed) = segments.split_last_mut().unwrap();
                 let before: u64 = closed.iter().map(|segment| segment.steps.most()).sum();
                 open.steps = Steps::All(cursor.step - before);
-                let token_generation = Some(current.number);
-                Intent::Start { token_generation, epoch: cursor.epoch, segments }
+                let state_generation = Some(current.number);
+                Intent::Start { state_generation, epoch: cursor.epoch, segments }
             }
             (Place::Anywhere(token, epoch, step, cut), _) => {
                 let mut segments = vec![segment(*step)];
                 segments.extend(cut.then(|| Segment { lanes: 4, ..segment(1) }));
-                Intent::Start { token_generation: Some(*token), epoch: *epoch, segments }
+                Intent::Start { state_generation: Some(*token), epoch: *epoch, segments }
             }
             (Place::Move(back, epoch), _) => {
                 let from =
@@ -513,7 +513,7 @@ impl Start {
                 0 => Intent::Reconnect { generation: *a, epoch: *b, step: *c },
                 1 => Intent::Move { from: *a, epoch: *b, segments: vec![segment(*c); 3] },
                 _ => Intent::Start {
-                    token_generation: Some(*a),
+                    state_generation: Some(*a),
                     epoch: *b,
                     segments: vec![Segment { lanes: *b, global_batch: *c, steps: Steps::All(*a) }],
                 },

@@ -3,8 +3,8 @@
 use shardfeed_plan::dynamic::RankList;
 use shardfeed_plan::{Digest, Intent, JobIdentity, Mode, Records, Segment, Shuffle, Steps, Tail};
 use shardfeed_scheduler::{
-    Answer, Change, Command, CursorReport, DoubtPolicy, JoinSession, LeaseRef, Pool, PoolFacts,
-    RegisterJob, SessionId, Speeds, StartRank, Started, State, Take, Taken, WaitForDoubt,
+    Answer, Change, Claim, ClaimResult, Command, CursorReport, DoubtPolicy, JoinSession, LeaseRef,
+    Pool, PoolFacts, RegisterJob, SessionId, Speeds, StartRank, Started, State, WaitForDoubt,
 };
 
 const JOB: &str = "train";
@@ -98,7 +98,7 @@ impl Cluster {
         &mut self,
         ranks: usize,
         segments: &[Segment],
-        token_generation: Option<u64>,
+        state_generation: Option<u64>,
         steps: &[u64],
     ) {
         self.run += 1;
@@ -109,7 +109,7 @@ impl Cluster {
             let open = segments.last_mut().unwrap();
             open.steps = Steps::All(*step);
             let step = segments.iter().map(|segment| segment.steps.most()).sum();
-            let intent = Intent::Start { token_generation, epoch: 0, segments };
+            let intent = Intent::Start { state_generation, epoch: 0, segments };
             let started = self.start(rank, ranks, session, intent);
             self.generation = started.generation;
             let lease = Some(self.lease(rank, started.fencing));
@@ -195,7 +195,7 @@ impl Cluster {
         (before.elapsed(), answer)
     }
 
-    pub(crate) fn take_of(&mut self, rank: usize, wants: u64) -> Take {
+    pub(crate) fn take_of(&mut self, rank: usize, wants: u64) -> Claim {
         let at = self.state.job(JOB).unwrap().generations[&self.generation].pools.get(&0);
         let at = at.map_or(0, |pool| pool.next);
         let next = self.sizes[at as usize..].iter().take(64).copied().collect();
@@ -205,7 +205,7 @@ impl Cluster {
         if let Some(released) = released {
             one.list.truncate_to(released);
         }
-        Take {
+        Claim {
             lease: one.lease.clone().unwrap(),
             epoch: 0,
             step: one.step,
@@ -218,7 +218,7 @@ impl Cluster {
         }
     }
 
-    fn learn(&mut self, rank: usize, taken: Taken) {
+    fn learn(&mut self, rank: usize, taken: ClaimResult) {
         let one = &mut self.ranks[rank];
         if one.list.pieces().is_empty() {
             one.list = RankList::new(taken.batch_size, taken.first_step);
@@ -239,7 +239,7 @@ impl Cluster {
             self.take_of(rank, 20)
         });
         let takes = takes.collect();
-        match self.apply(Change::TakeGroups { takes }) {
+        match self.apply(Change::ClaimGroups { takes }) {
             Answer::Taken(all) => {
                 ranks.zip(all).for_each(|(rank, taken)| self.learn(rank, taken.unwrap()));
             }
@@ -249,7 +249,7 @@ impl Cluster {
 
     fn take(&mut self, rank: usize) {
         let take = self.take_of(rank, 2 * self.batch_size);
-        match self.apply(Change::TakeGroups { takes: vec![take] }) {
+        match self.apply(Change::ClaimGroups { takes: vec![take] }) {
             Answer::Taken(mut all) => self.learn(rank, all.remove(0).unwrap()),
             other => panic!("{other:?}"),
         }
@@ -282,7 +282,7 @@ impl Cluster {
         };
         if take {
             let take = self.take_of(rank, 0);
-            match self.apply(Change::TakeGroups { takes: vec![take] }) {
+            match self.apply(Change::ClaimGroups { takes: vec![take] }) {
                 Answer::Taken(mut all) => self.learn(rank, all.remove(0).unwrap()),
                 other => panic!("{other:?}"),
             }
@@ -348,7 +348,7 @@ impl Cluster {
     /// A new worker learns the list and its trainer's position in it.
     fn catch_up(&mut self, rank: usize) {
         let take = self.take_of(rank, 0);
-        match self.apply(Change::TakeGroups { takes: vec![take] }) {
+        match self.apply(Change::ClaimGroups { takes: vec![take] }) {
             Answer::Taken(mut all) => self.learn(rank, all.remove(0).unwrap()),
             other => panic!("{other:?}"),
         }

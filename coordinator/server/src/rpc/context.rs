@@ -69,7 +69,7 @@ impl Caller {
                 ErrorKind::WrongCluster,
                 format!(
                     "the caller belongs to cluster {theirs}, this coordinator is of cluster \
-                     {cluster_id}; check the address, or start anew if the cluster was made again"
+                     {cluster_id}; check the address, or start again if the cluster was recreated"
                 ),
             ));
         }
@@ -151,7 +151,7 @@ mod tests {
         });
         expect![[r#"
             WrongVersion: the caller speaks version 7 of the coordinator's protocol, this coordinator (VERSION) speaks version 1; upgrade the older side
-            WrongCluster: the caller belongs to cluster theirs, this coordinator is of cluster ours; check the address, or start anew if the cluster was made again
+            WrongCluster: the caller belongs to cluster theirs, this coordinator is of cluster ours; check the address, or start again if the cluster was recreated
             Invalid: `principal` has at most 256 bytes
             Invalid: `principal` is required for requests that change something
             Invalid: `request_id` is required and must be a UUID

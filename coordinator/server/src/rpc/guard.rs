@@ -145,8 +145,9 @@ impl Seen {
         let identity = self.remote.as_ref().and_then(|remote| remote.identity.clone());
         let identity = identity.ok_or_else(|| {
             let message =
-                "this cluster asks who calls; give --tls DIR (SHARDFEED_TLS) with tls.crt and tls.key of a \
-                 certificate of it, or --token-file FILE (SHARDFEED_TOKEN_FILE) with an access token";
+                "this cluster authenticates callers; give --tls DIR (SHARDFEED_TLS) with tls.crt \
+                 and tls.key of a certificate of it, or --token-file FILE (SHARDFEED_TOKEN_FILE) \
+                 with an access token";
             Denied { reason: Denial::Nothing, message: message.to_owned() }
         })?;
         let principal = identity.to_string();
@@ -357,8 +358,8 @@ pub(crate) fn check_peer(front: &Front, seen: &Seen) -> Result<(), WireError> {
         seen.trust();
         return Ok(());
     }
-    let who = identity.map_or("nobody who is known".to_owned(), ToString::to_string);
-    let error = denied(format!("{who} may not call what coordinators ask of each other"));
+    let who = identity.map_or("an unauthenticated caller".to_owned(), ToString::to_string);
+    let error = denied(format!("{who} may not call the service for other coordinators"));
     if let Ok(core) = front.core() {
         let entry = audit::Entry {
             at_ms: front.host.wall_ms(),

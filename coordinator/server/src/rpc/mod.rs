@@ -76,7 +76,7 @@ where
         let core = Arc::clone(front.core()?);
         // Ranks that wait for free groups must not block other calls.
         let (turns, most) = match rpc {
-            Rpc::TakeGroups => (&core.polls, POLLS_MAX),
+            Rpc::ClaimGroups => (&core.polls, POLLS_MAX),
             _ => (&core.calls, CALLS_MAX),
         };
         let _permit = turns.try_acquire().map_err(|_| busy(most))?;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use shardfeed_plan::Digest;
 use shardfeed_proto::chunk::{EntriesChunk, ListingChunk};
 use shardfeed_proto::coordinator::v1::{
-    FailScanRequest, FailScanResponse, ReportListingRequest, ReportListingResponse,
-    ReportScanRequest, ReportScanResponse, ScanTask, TakeScansRequest, TakeScansResponse,
-    report_listing_request, scan_task,
+    ClaimScansRequest, ClaimScansResponse, FailScanRequest, FailScanResponse, ReportListingRequest,
+    ReportListingResponse, ReportScanRequest, ReportScanResponse, ScanTask, report_listing_request,
+    scan_task,
 };
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_scheduler::{
@@ -24,19 +24,19 @@ use crate::core::{Core, blocking};
 use crate::error;
 use crate::manifests::{entries_of, listing_of};
 
-pub(super) async fn take_scans(
+pub(super) async fn claim_scans(
     core: Arc<Core>,
     caller: Caller,
-    request: TakeScansRequest,
-) -> Result<TakeScansResponse, WireError> {
-    let TakeScansRequest { session, most, .. } = request;
+    request: ClaimScansRequest,
+) -> Result<ClaimScansResponse, WireError> {
+    let ClaimScansRequest { session, most, .. } = request;
     if most == 0 || most > SCANS_TAKEN_MAX {
         let message = format!("`most` is {most}; 1 to {SCANS_TAKEN_MAX} are allowed");
         return Err(WireError::new(ErrorKind::Invalid, message));
     }
-    match core.propose(caller, Change::TakeScans { session, most }).await? {
+    match core.propose(caller, Change::ClaimScans { session, most }).await? {
         Answer::Scans(tasks) => {
-            Ok(TakeScansResponse { tasks: tasks.into_iter().map(task_to).collect() })
+            Ok(ClaimScansResponse { tasks: tasks.into_iter().map(task_to).collect() })
         }
         other => Err(unexpected(&other)),
     }

@@ -9,27 +9,28 @@ use shardfeed_plan::{Digest, EPOCHS, PlanError, Sample};
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::coordinator::v1::worker_service_server::WorkerService;
 use shardfeed_proto::coordinator::v1::{
-    BatchTakeGroupsRequest, BatchTakeGroupsResponse, EndRankRequest, EndRankResponse,
-    FailScanRequest, FailScanResponse, GetChunkRequest, GetChunkResponse, HeartbeatRequest,
-    HeartbeatResponse, JoinRequest, JoinResponse, LatestTokenRequest, LatestTokenResponse, Lease,
-    LeaveRequest, LeaveResponse, PutChunkRequest, PutChunkResponse, RankProgress,
-    RegisterJobRequest, RegisterJobResponse, ReportListingRequest, ReportListingResponse,
-    ReportScanRequest, ReportScanResponse, ReportSkippedRequest, ReportSkippedResponse, Revocation,
-    ScanProgress, StartRankRequest, StartRankResponse, TakeGroupsRequest, TakeGroupsResponse,
-    TakeScansRequest, TakeScansResponse, batch_take_groups_response,
+    BatchClaimGroupsRequest, BatchClaimGroupsResponse, ClaimGroupsRequest, ClaimGroupsResponse,
+    ClaimScansRequest, ClaimScansResponse, EndRankRequest, EndRankResponse, FailScanRequest,
+    FailScanResponse, GetChunkRequest, GetChunkResponse, HeartbeatRequest, HeartbeatResponse,
+    JoinRequest, JoinResponse, LatestStateRequest, LatestStateResponse, Lease, LeaveRequest,
+    LeaveResponse, PutChunkRequest, PutChunkResponse, RankProgress, RegisterJobRequest,
+    RegisterJobResponse, ReportListingRequest, ReportListingResponse, ReportScanRequest,
+    ReportScanResponse, ReportSkippedRequest, ReportSkippedResponse, Revocation, ScanProgress,
+    StartRankRequest, StartRankResponse, batch_claim_groups_response,
     heartbeat_response::{Pause, Verdict},
 };
 use shardfeed_proto::{ErrorKind, WireError, digest_from, intent_from, segments_to};
 use shardfeed_scheduler::{
-    Answer, Change, Cordon, DoubtPolicy, GRACE_MS_MAX, Held, Hold, InDoubt, JoinSession, LeaseRef,
-    LeasedScan, Peer, PoolFacts, Refusal, ReportSkipped, SKIPPED_KEPT, STEP_MAX, SkippedRecord,
-    StartRank, State, Take,
+    Answer, Change, Claim, Cordon, DoubtPolicy, GRACE_MS_MAX, Held, Hold, InDoubt, JoinSession,
+    LeaseRef, LeasedScan, Peer, PoolFacts, Refusal, ReportSkipped, SKIPPED_KEPT, STEP_MAX,
+    SkippedRecord, StartRank, State,
 };
 use tokio::sync::oneshot;
 
 use super::register::register_job;
-use super::scans::{fail_scan, report_listing, report_scan, take_scans};
+use super::scans::{claim_scans, fail_scan, report_listing, report_scan};
 use super::{Asked, Caller, Effect, Object, Seen, check_len, detail, serve, service};
+use crate::claims::{self, ClaimRequest};
 use crate::copies;
 use crate::core::Core;
 use crate::error;
@@ -38,14 +39,13 @@ use crate::metrics::Rpc;
 use crate::plans::{Order, groups};
 use crate::progress::{RankReport, ScanReport};
 use crate::standing::{self, Standing, served, session_ttl};
-use crate::takes::{self, Ask};
 use crate::views;
 
 /// Maximum ranks, and maximum scans, in one heartbeat.
 const HEARTBEAT_ENTRIES_MAX: usize = 4096;
 
 /// Maximum claims in one message.
-const BATCH_TAKES_MAX: usize = 64;
+const BATCH_CLAIMS_MAX: usize = 64;
 
 /// Maximum time that a rank may wait for groups, ms.
 const TAKE_WAIT_MS_MAX: u64 = 10_000;
@@ -64,8 +64,8 @@ service! {
             HeartbeatRequest => HeartbeatResponse;
         leave: Leave, Changes, |r| Object::Session(r.session),
             LeaveRequest => LeaveResponse;
-        take_scans: TakeScans, Changes, |r| Object::Session(r.session),
-            TakeScansRequest => TakeScansResponse;
+        claim_scans: ClaimScans, Changes, |r| Object::Session(r.session),
+            ClaimScansRequest => ClaimScansResponse;
         report_listing: ReportListing, Changes, |r| Object::Session(r.session),
             ReportListingRequest => ReportListingResponse;
         report_scan: ReportScan, Changes, |r| Object::Session(r.session),
@@ -84,12 +84,12 @@ service! {
             EndRankRequest => EndRankResponse;
         report_skipped: ReportSkipped, Changes, |r| Object::Of(r.session, r.job.clone()),
             ReportSkippedRequest => ReportSkippedResponse;
-        latest_token: LatestToken, Looks, |r| Object::Job(r.job.clone()),
-            LatestTokenRequest => LatestTokenResponse;
-        take_groups: TakeGroups, Changes, |r| Object::Of(r.session, r.lease.as_ref().map_or_else(String::new, |l| l.job.clone())),
-            TakeGroupsRequest => TakeGroupsResponse;
-        batch_take_groups: BatchTakeGroups, Changes, |r| Object::Takes(r.takes.iter().map(|take| take.session).collect()),
-            BatchTakeGroupsRequest => BatchTakeGroupsResponse;
+        latest_state: LatestState, Looks, |r| Object::Job(r.job.clone()),
+            LatestStateRequest => LatestStateResponse;
+        claim_groups: ClaimGroups, Changes, |r| Object::Of(r.session, r.lease.as_ref().map_or_else(String::new, |l| l.job.clone())),
+            ClaimGroupsRequest => ClaimGroupsResponse;
+        batch_claim_groups: BatchClaimGroups, Changes, |r| Object::Takes(r.takes.iter().map(|take| take.session).collect()),
+            BatchClaimGroupsRequest => BatchClaimGroupsResponse;
     }
 }
 
@@ -207,7 +207,8 @@ fn pause_of(state: &State, lease: &LeaseRef) -> Option<Pause> {
     let Held { principal, reason, .. } = held;
     let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
     let note = format!(
-        "job `{0}` was paused by {principal}{reason}; it goes on after `shardfeed job resume {0}`",
+        "job `{0}` was paused by {principal}{reason}; it continues after `shardfeed job resume \
+         {0}`",
         lease.job
     );
     Some(Pause { lease: Some(lease_to(lease)), note })
@@ -356,50 +357,50 @@ async fn report_skipped(
     Ok(ReportSkippedResponse {})
 }
 
-async fn latest_token(
+async fn latest_state(
     core: Arc<Core>,
     _caller: Caller,
-    request: LatestTokenRequest,
-) -> Result<LatestTokenResponse, WireError> {
+    request: LatestStateRequest,
+) -> Result<LatestStateResponse, WireError> {
     core.write_cursors().await;
-    let token = core.read(|state| state.latest_token(&request.job));
-    let token = token.map_err(|refusal| error::refusal(&refusal))?;
-    Ok(LatestTokenResponse { token: token.map(|token| token.to_json()) })
+    let state = core.read(|state| state.latest_state(&request.job));
+    let state = state.map_err(|refusal| error::refusal(&refusal))?;
+    Ok(LatestStateResponse { state: state.map(|state| state.to_json()) })
 }
 
-async fn take_groups(
+async fn claim_groups(
     core: Arc<Core>,
     caller: Caller,
-    request: TakeGroupsRequest,
-) -> Result<TakeGroupsResponse, WireError> {
+    request: ClaimGroupsRequest,
+) -> Result<ClaimGroupsResponse, WireError> {
     let asked = ask(&core, caller.request_id, request, &mut BTreeMap::new()).await?;
-    asked.await.unwrap_or_else(|_| Err(takes::gone()))
+    asked.await.unwrap_or_else(|_| Err(claims::gone()))
 }
 
-async fn batch_take_groups(
+async fn batch_claim_groups(
     core: Arc<Core>,
     _caller: Caller,
-    request: BatchTakeGroupsRequest,
-) -> Result<BatchTakeGroupsResponse, WireError> {
-    check_len("takes", request.takes.len(), BATCH_TAKES_MAX)?;
+    request: BatchClaimGroupsRequest,
+) -> Result<BatchClaimGroupsResponse, WireError> {
+    check_len("takes", request.takes.len(), BATCH_CLAIMS_MAX)?;
     let (mut known, mut asked) = (BTreeMap::new(), Vec::with_capacity(request.takes.len()));
     for take in request.takes {
-        let take = TakeGroupsRequest { wait_ms: 0, ..take };
+        let take = ClaimGroupsRequest { wait_ms: 0, ..take };
         asked.push(ask(&core, String::new(), take, &mut known).await);
     }
     let mut results = Vec::with_capacity(asked.len());
     for asked in asked {
         let answer = match asked {
-            Ok(answer) => answer.await.unwrap_or_else(|_| Err(takes::gone())),
+            Ok(answer) => answer.await.unwrap_or_else(|_| Err(claims::gone())),
             Err(error) => Err(error),
         };
         let result = match answer {
-            Ok(taken) => batch_take_groups_response::result::Result::Taken(taken),
-            Err(error) => batch_take_groups_response::result::Result::Error(error.to_message()),
+            Ok(taken) => batch_claim_groups_response::result::Result::Taken(taken),
+            Err(error) => batch_claim_groups_response::result::Result::Error(error.to_message()),
         };
-        results.push(batch_take_groups_response::Result { result: Some(result) });
+        results.push(batch_claim_groups_response::Result { result: Some(result) });
     }
-    Ok(BatchTakeGroupsResponse { results })
+    Ok(BatchClaimGroupsResponse { results })
 }
 
 /// Groups of epochs of jobs.
@@ -411,10 +412,10 @@ type KnownGroups = BTreeMap<(String, u64), Arc<Groups>>;
 async fn ask(
     core: &Arc<Core>,
     request_id: String,
-    request: TakeGroupsRequest,
+    request: ClaimGroupsRequest,
     known: &mut KnownGroups,
-) -> Result<oneshot::Receiver<Result<TakeGroupsResponse, WireError>>, WireError> {
-    let TakeGroupsRequest {
+) -> Result<oneshot::Receiver<Result<ClaimGroupsResponse, WireError>>, WireError> {
+    let ClaimGroupsRequest {
         session, lease, epoch, step, started, known: knows, wants, ahead, ..
     } = request;
     check_step(epoch, step)?;
@@ -437,8 +438,10 @@ async fn ask(
     if let Some(order) = order {
         let order = order.ok_or_else(|| views::no_job(&lease.job))?;
         if !order.identity.is_dynamic() {
-            let message =
-                format!("job `{}` has mode=\"deterministic\": nobody takes groups", lease.job);
+            let message = format!(
+                "claiming groups requires mode=\"dynamic\", but job `{}` is deterministic",
+                lease.job
+            );
             return Err(WireError::new(ErrorKind::Invalid, message));
         }
         known.insert(of_epoch.clone(), groups(core, order, epoch).await?);
@@ -447,10 +450,10 @@ async fn ask(
     let until = core.host.now() + Duration::from_millis(request.wait_ms);
     let facts = PoolFacts { groups: 0, samples: 0, at: 0, next: vec![] };
     let released = request.released;
-    let take = Take { lease, epoch, step, started, known: knows, wants, ahead, released, facts };
+    let take = Claim { lease, epoch, step, started, known: knows, wants, ahead, released, facts };
     let (reply, answer) = oneshot::channel();
-    let ask = Ask { take, groups, request_id, until, reply };
-    core.asks.try_send(ask).map_err(|_| takes::too_many())?;
+    let ask = ClaimRequest { take, groups, request_id, until, reply };
+    core.asks.try_send(ask).map_err(|_| claims::too_many())?;
     Ok(answer)
 }
 

@@ -1,7 +1,7 @@
 //! Events as messages, each with a sentence.
 
 use shardfeed_proto::coordinator::v1::{Event, ListEventsRequest, ListEventsResponse};
-use shardfeed_scheduler::{EndReason, Event as Known, Happening, Hold, State};
+use shardfeed_scheduler::{EndReason, Event as Known, EventKind, Hold, State};
 
 /// Maximum events in one answer: several hundred bytes each.
 const EVENTS_PER_ANSWER_MAX: usize = 5_000;
@@ -46,24 +46,24 @@ fn event(known: &Known) -> Event {
 }
 
 /// Fills the fields that an event of this kind has, and returns its sentence.
-fn fill(event: &mut Event, what: &Happening) -> String {
+fn fill(event: &mut Event, what: &EventKind) -> String {
     let stands = |epoch: &u64, step: &u64| format!("epoch {epoch} step {step}");
     match what {
-        Happening::WorkerJoined { worker, session, host, version } => {
+        EventKind::WorkerJoined { worker, session, host, version } => {
             event.worker.clone_from(worker);
             format!("worker {worker} on {host} joined as session {session}, version {version}")
         }
-        Happening::AccessCreated { token, name, role } => {
+        EventKind::AccessCreated { token, name, role } => {
             format!("access token {token} was made for {name}: {role}")
         }
-        Happening::AccessRevoked { token, name } => {
+        EventKind::AccessRevoked { token, name } => {
             format!("access token {token} of {name} was revoked")
         }
-        Happening::WorkerEnded { worker, session, reason } => {
+        EventKind::WorkerEnded { worker, session, reason } => {
             event.worker.clone_from(worker);
             format!("session {session} of worker {worker} ended: {}", ended(*reason))
         }
-        Happening::RanksUnserved { job, generation, ranks, count, worker, reason } => {
+        EventKind::RanksUnserved { job, generation, ranks, count, worker, reason } => {
             event.job.clone_from(job);
             event.worker.clone_from(worker);
             event.generation = Some(*generation);
@@ -71,31 +71,31 @@ fn fill(event: &mut Event, what: &Happening) -> String {
             let which = listed(ranks, *count);
             format!("{which} of job {job} lost worker {worker}: {}", ended(*reason))
         }
-        Happening::WorkerCordoned { worker, state } => {
+        EventKind::WorkerCordoned { worker, state } => {
             event.worker.clone_from(worker);
             format!("worker {worker} is {state} now")
         }
-        Happening::DatasetAdded { dataset } => {
+        EventKind::DatasetAdded { dataset } => {
             event.dataset.clone_from(dataset);
             format!("dataset {dataset} was added; its files are looked for")
         }
-        Happening::DatasetListed { dataset, files, bytes } => {
+        EventKind::DatasetListed { dataset, files, bytes } => {
             event.dataset.clone_from(dataset);
             format!("dataset {dataset} has {files} files of {bytes} bytes; they are scanned")
         }
-        Happening::DatasetReady { dataset, shards, records } => {
+        EventKind::DatasetReady { dataset, shards, records } => {
             event.dataset.clone_from(dataset);
             format!("dataset {dataset} is ready: {shards} shards, {records} records")
         }
-        Happening::DatasetFailed { dataset, message } => {
+        EventKind::DatasetFailed { dataset, message } => {
             event.dataset.clone_from(dataset);
             format!("dataset {dataset} failed: {message}")
         }
-        Happening::DatasetRemoved { dataset } => {
+        EventKind::DatasetRemoved { dataset } => {
             event.dataset.clone_from(dataset);
             format!("dataset {dataset} was removed")
         }
-        Happening::JobRegistered { job, dataset } => {
+        EventKind::JobRegistered { job, dataset } => {
             event.job.clone_from(job);
             event.dataset.clone_from(dataset);
             match dataset.is_empty() {
@@ -103,19 +103,19 @@ fn fill(event: &mut Event, what: &Happening) -> String {
                 false => format!("job {job} was registered, reading dataset {dataset}"),
             }
         }
-        Happening::JobRemoved { job } => {
+        EventKind::JobRemoved { job } => {
             event.job.clone_from(job);
             format!("job {job} was removed")
         }
-        Happening::JobHeld { job, hold } => {
+        EventKind::JobHeld { job, hold } => {
             event.job.clone_from(job);
             match hold {
                 Some(Hold::Paused) => format!("job {job} was paused"),
                 Some(Hold::Cancelled) => format!("job {job} was cancelled"),
-                None => format!("job {job} goes on"),
+                None => format!("job {job} was resumed"),
             }
         }
-        Happening::GenerationOpened {
+        EventKind::GenerationOpened {
             job,
             generation,
             run,
@@ -139,12 +139,12 @@ fn fill(event: &mut Event, what: &Happening) -> String {
                 ),
             }
         }
-        Happening::GenerationComplete { job, generation, world_size } => {
+        EventKind::GenerationComplete { job, generation, world_size } => {
             event.job.clone_from(job);
             event.generation = Some(*generation);
             format!("generation {generation} of job {job} has all its {world_size} ranks")
         }
-        Happening::RankServed { job, generation, rank, worker, epoch, step } => {
+        EventKind::RankServed { job, generation, rank, worker, epoch, step } => {
             event.job.clone_from(job);
             event.worker.clone_from(worker);
             event.generation = Some(*generation);
@@ -153,14 +153,14 @@ fn fill(event: &mut Event, what: &Happening) -> String {
             let at = stands(epoch, step);
             format!("rank {rank} of job {job} is served by worker {worker} from {at} on")
         }
-        Happening::RankEnded { job, generation, rank, epoch, step } => {
+        EventKind::RankEnded { job, generation, rank, epoch, step } => {
             event.job.clone_from(job);
             event.generation = Some(*generation);
             event.ranks = vec![*rank];
             (event.epoch, event.step) = (Some(*epoch), Some(*step));
             format!("the trainer of rank {rank} of job {job} ended at {}", stands(epoch, step))
         }
-        Happening::DoubtDecided { job, generation, rank, epoch, samples, is_dropped } => {
+        EventKind::DoubtDecided { job, generation, rank, epoch, samples, is_dropped } => {
             event.job.clone_from(job);
             event.generation = Some(*generation);
             event.ranks = vec![*rank];
@@ -170,13 +170,13 @@ fn fill(event: &mut Event, what: &Happening) -> String {
                 "{samples} samples of epoch {epoch} that rank {rank} of job {job} left in doubt {goes}"
             )
         }
-        Happening::EpochSealed { job, generation, epoch } => {
+        EventKind::EpochSealed { job, generation, epoch } => {
             event.job.clone_from(job);
             event.generation = Some(*generation);
             event.epoch = Some(*epoch);
             format!("epoch {epoch} of job {job} is over")
         }
-        Happening::RecordsSkipped { job, records } => {
+        EventKind::RecordsSkipped { job, records } => {
             event.job.clone_from(job);
             format!("{records} more corrupt records of job {job} are skipped")
         }
@@ -186,7 +186,7 @@ fn fill(event: &mut Event, what: &Happening) -> String {
 fn ended(reason: EndReason) -> &'static str {
     match reason {
         EndReason::Left => "it left",
-        EndReason::Expired => "nothing was heard of it in time",
+        EndReason::Expired => "no heartbeat arrived in time",
         EndReason::Replaced => "it started again",
     }
 }

@@ -2,10 +2,10 @@
 
 use std::cmp::Ordering;
 
-use shardfeed_plan::dynamic::Piece;
+use shardfeed_plan::dynamic::GroupRange;
 use shardfeed_proto::coordinator::v1::RankInDoubt;
 use shardfeed_proto::{ErrorKind, WireError};
-use shardfeed_scheduler::{EPOCHS_KEPT, Generation, Pool, Share, Tally};
+use shardfeed_scheduler::{EPOCHS_KEPT, Generation, Pool, RankAssignment, Tally};
 
 use super::Picture;
 use super::epoch::Counts;
@@ -52,7 +52,7 @@ impl<'a> Granted<'a> {
     }
 
     /// Returns the position up to which a rank's list was consumed, including heartbeats' reports.
-    pub(super) fn consumed(&self, rank: u64, share: &Share) -> u64 {
+    pub(super) fn consumed(&self, rank: u64, share: &RankAssignment) -> u64 {
         let joined = self.is_current() && self.generation.ranks.contains_key(&rank);
         let cursor = self.picture.cursor(rank);
         if !joined || share.left || cursor.epoch != self.epoch {
@@ -88,7 +88,7 @@ impl<'a> Granted<'a> {
 
     /// Returns the consumed ranges, for many lookups.
     pub(super) fn consumed_pieces(&self) -> ConsumedPieces {
-        let mut pieces: Vec<(Piece, u64)> = vec![];
+        let mut pieces: Vec<(GroupRange, u64)> = vec![];
         for (rank, share) in self.pool.iter().flat_map(|pool| &pool.shares) {
             let (consumed, mut start) = (self.consumed(*rank, share), 0);
             for piece in share.list.pieces() {
@@ -167,7 +167,7 @@ pub(super) struct ConsumedPieces {
     /// First group that was not granted.
     next: u64,
     /// Ranges in a list or free, by group, and the offset up to which each was consumed.
-    pieces: Vec<(Piece, u64)>,
+    pieces: Vec<(GroupRange, u64)>,
 }
 
 impl ConsumedPieces {
@@ -193,8 +193,8 @@ impl ConsumedPieces {
 /// Returns the error that the grants of an epoch are no longer kept.
 pub(super) fn gone(picture: &Picture, epoch: u64) -> WireError {
     let message = format!(
-        "what was granted of epoch {epoch} of the dynamic job `{}` is no longer kept; its last {EPOCHS_KEPT} \
-         epochs are",
+        "the grants of epoch {epoch} of the dynamic job `{}` are no longer kept; those of its last \
+         {EPOCHS_KEPT} epochs are",
         picture.job
     );
     WireError::new(ErrorKind::NotFound, message)

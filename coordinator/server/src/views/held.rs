@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use shardfeed_plan::dynamic::{Groups, Piece};
+use shardfeed_plan::dynamic::{GroupRange, Groups};
 use shardfeed_plan::{Manifest, Sample};
 use shardfeed_proto::WireError;
 use shardfeed_scheduler::Pool;
@@ -21,7 +21,7 @@ const NO_GROUP: u64 = u64::MAX;
 /// Group range in a rank's list.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Holding {
-    piece: Piece,
+    piece: GroupRange,
     /// Rank whose list contains the range.
     pub(super) rank: u64,
     /// Offset in the group up to which the range was consumed.
@@ -156,7 +156,7 @@ impl Held {
         }
         // The smaller part is looked up.
         for part in if adds { gaps(rest, size) } else { rest } {
-            let piece = Piece { group, from: part.start, to: part.end };
+            let piece = GroupRange { group, from: part.start, to: part.end };
             each_sample(groups, piece, |sample| {
                 let delivered = &mut self.delivered[sample.shard as usize];
                 *delivered = if adds { *delivered + 1 } else { *delivered - 1 };
@@ -214,7 +214,7 @@ fn length(parts: &[Range<u64>]) -> u64 {
 /// Calls `each` with the samples of a group range, in order.
 pub(super) fn each_sample(
     groups: &Groups,
-    piece: Piece,
+    piece: GroupRange,
     mut each: impl FnMut(Sample),
 ) -> Result<(), WireError> {
     let lane = groups.lane(piece.group);

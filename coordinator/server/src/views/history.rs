@@ -43,7 +43,7 @@ impl Past {
         if !all.any(|generation| generation.segments_of(epoch).is_some()) {
             let first = job.generations.values().map(|generation| generation.origin.epoch).min();
             let message = format!(
-                "epoch {epoch} of job `{name}` lies before what is kept; its first epoch here is {}",
+                "epoch {epoch} of job `{name}` is no longer kept; its first epoch here is {}",
                 first.unwrap_or(0)
             );
             return Err(WireError::new(ErrorKind::NotFound, message));

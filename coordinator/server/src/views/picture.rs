@@ -153,7 +153,7 @@ impl Picture {
         });
         found.into_iter().next().ok_or_else(|| {
             let message = format!(
-                "epoch {epoch} of job `{}` lies before what is kept; its first epoch here is {}",
+                "epoch {epoch} of job `{}` is no longer kept; its first epoch here is {}",
                 self.job,
                 self.earlier.last().unwrap_or(&self.generation).origin.epoch
             );

@@ -119,7 +119,7 @@ async fn what_is_meant_for_another_cluster_is_refused_and_changes_nothing() {
         assert!(theirs.is_empty() || names_both, "{message}");
     }
     let kept = peer.pull_chunk(pull(&ours)).await.unwrap().into_inner();
-    assert_eq!(kept.content, None, "what was refused was not stored");
+    assert_eq!(kept.content, None, "the refused content was not stored");
     let push = PushChunkRequest { cluster_id: ours.clone(), content: content.clone() };
     peer.push_chunk(push).await.unwrap();
     let kept = peer.pull_chunk(pull(&ours)).await.unwrap().into_inner();
@@ -140,7 +140,7 @@ async fn nothing_is_read_from_who_is_nobody() {
     let request = || GetStatusRequest { context: context() };
     let (kind, message) = refused(nobody.get_status(request()).await);
     assert_eq!(kind, ErrorKind::Denied);
-    assert!(message.contains("asks who calls"), "{message}");
+    assert!(message.contains("authenticates callers"), "{message}");
     let mut ada = AdminServiceClient::new(cluster.channel("ada").await);
     ada.get_status(request()).await.unwrap();
     // Without a join token no caller can exchange anything.

@@ -65,7 +65,7 @@ async fn nobody_founds_a_cluster_while_one_is_missing() {
         })
         .await;
         let others: Vec<_> = [1, 2].map(|node| cluster.address(node).to_string()).into();
-        eventually("it misses nobody else", || async {
+        eventually("it misses no other node", || async {
             let (_, reason) = page(*http, "/readyz").await;
             (!others.iter().any(|other| reason.contains(other))).then_some(())
         })

@@ -172,7 +172,7 @@ async fn a_cluster_is_founded_with_certificates_and_fails_over_to_a_node_whose_w
     })
     .await;
     guarded.cluster.heal();
-    eventually("the leader hears of it", || async {
+    eventually("the leader reaches it", || async {
         guarded.heard_ms(leader, renewed).await.filter(|ms| *ms < 1_000)
     })
     .await;
@@ -204,7 +204,7 @@ async fn nobody_founds_a_cluster_with_a_node_of_another_authority() {
     for (node, http, _) in &waiting {
         let (missing, found): (Vec<_>, Vec<_>) =
             [1, 2, 3].into_iter().partition(|other| (*node == 3) != (*other == 3));
-        eventually("it misses those of the other authority, and nobody else", || async {
+        eventually("it misses those of the other authority, and no others", || async {
             let (code, reason) = page(*http, "/readyz").await;
             assert_eq!(code, 503);
             let misses = |other: &u64| reason.contains(&address(*other));

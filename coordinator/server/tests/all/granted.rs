@@ -110,7 +110,7 @@ async fn shards_of_a_rank_are_those_of_which_it_was_granted_something() {
     for lease in &leases {
         take(&mut fixture.worker, request(session, lease)).await.unwrap();
     }
-    let more = TakeGroupsRequest { known: 1, wants: 200, ..request(session, &leases[2]) };
+    let more = ClaimGroupsRequest { known: 1, wants: 200, ..request(session, &leases[2]) };
     take(&mut fixture.worker, more).await.unwrap();
     let mut held = [BTreeSet::new(), BTreeSet::new(), BTreeSet::new()];
     let all = shards(&fixture, 0).await;
@@ -141,11 +141,11 @@ async fn an_uneven_epoch_to_its_seal_and_until_it_is_forgotten() {
     let mut fixture = Fixture::start().await;
     let (session, leases) = dynamic_with(&mut fixture, 2, 2).await;
     take(&mut fixture.worker, request(session, &leases[0])).await.unwrap();
-    let rest = TakeGroupsRequest { wants: 300, ..request(session, &leases[1]) };
+    let rest = ClaimGroupsRequest { wants: 300, ..request(session, &leases[1]) };
     assert_eq!(take(&mut fixture.worker, rest.clone()).await.unwrap().samples, 300);
     // Nothing is free: its run is closed, with a short batch.
-    let closes = TakeGroupsRequest { known: 2, step: 37, started: 296, ..rest };
-    let closes = TakeGroupsRequest { context: context(), ..closes };
+    let closes = ClaimGroupsRequest { known: 2, step: 37, started: 296, ..rest };
+    let closes = ClaimGroupsRequest { context: context(), ..closes };
     assert_eq!(take(&mut fixture.worker, closes).await.unwrap().closed, [300]);
     assert_eq!(rows(&fixture, 37, Some(1)).await.len(), 4);
     let last = vec![progress(&leases[0], 0, 25, vec![]), progress(&leases[1], 0, 38, vec![])];
@@ -155,7 +155,7 @@ async fn an_uneven_epoch_to_its_seal_and_until_it_is_forgotten() {
     assert_eq!((whole.steps, whole.steps_done, whole.waiting_for.len()), (0, 25, 0));
     // The state has the end before the ranks continue: `ended` reports it to them.
     eventually("the epoch has ended", || async {
-        let ask = TakeGroupsRequest { known: 1, step: 25, ..request(session, &leases[0]) };
+        let ask = ClaimGroupsRequest { known: 1, step: 25, ..request(session, &leases[0]) };
         let taken = take(&mut fixture.worker.clone(), ask).await.unwrap();
         taken.ended.then_some(())
     })
@@ -171,10 +171,10 @@ async fn an_uneven_epoch_to_its_seal_and_until_it_is_forgotten() {
         .await;
         let (delivered, lost) = if next == 1 { (500, 0) } else { (16, 484) };
         assert_eq!((sealed.delivered, sealed.lost, sealed.dropped), (delivered, lost, 0));
-        let ask = TakeGroupsRequest { epoch: next, ..request(session, &leases[0]) };
+        let ask = ClaimGroupsRequest { epoch: next, ..request(session, &leases[0]) };
         take(&mut fixture.worker, ask.clone()).await.unwrap();
         // Two steps of each of these epochs are consumed, and the rest is left behind.
-        let ask = TakeGroupsRequest { known: 1, step: 2, wants: 0, context: context(), ..ask };
+        let ask = ClaimGroupsRequest { known: 1, step: 2, wants: 0, context: context(), ..ask };
         take(&mut fixture.worker, ask).await.unwrap();
         if next == 1 {
             let over = shards(&fixture, 0).await;
@@ -216,14 +216,14 @@ async fn an_epoch_waits_for_samples_in_doubt_and_then_goes_on_without_them() {
     let lost = crate::worker::lease("infer", 1, started.get_ref());
     let granted = take(&mut fixture.worker, request(silent, &lost)).await.unwrap();
     assert_eq!((granted.samples, granted.horizon, granted.version), (100, 8, 0));
-    let begun = TakeGroupsRequest { started: 40, wants: 0, ..request(silent, &lost) };
+    let begun = ClaimGroupsRequest { started: 40, wants: 0, ..request(silent, &lost) };
     take(&mut fixture.worker, begun).await.unwrap();
-    let free = TakeGroupsRequest { wants: 600, ..request(session, &leases[0]) };
+    let free = ClaimGroupsRequest { wants: 600, ..request(session, &leases[0]) };
     assert_eq!(take(&mut fixture.worker, free).await.unwrap().samples, 400);
     eventually("all but the batch is rank 0's", || async {
         let mut client = fixture.worker.clone();
         beat(&mut client, session, vec![]).await.unwrap();
-        let rest = TakeGroupsRequest {
+        let rest = ClaimGroupsRequest {
             step: 50,
             started: 400,
             wants: 600,
@@ -232,7 +232,7 @@ async fn an_epoch_waits_for_samples_in_doubt_and_then_goes_on_without_them() {
         (take(&mut client, rest).await.unwrap().samples == 492).then_some(())
     })
     .await;
-    let closes = TakeGroupsRequest { step: 61, started: 488, ..request(session, &leases[0]) };
+    let closes = ClaimGroupsRequest { step: 61, started: 488, ..request(session, &leases[0]) };
     assert_eq!(take(&mut fixture.worker, closes).await.unwrap().closed, [492]);
     let waits = eventually("it waits for nothing else", || async {
         let told = vec![progress(&leases[0], 0, 62, vec![])];
@@ -245,13 +245,13 @@ async fn an_epoch_waits_for_samples_in_doubt_and_then_goes_on_without_them() {
     let in_doubt: Vec<_> = waits.in_doubt.iter().map(|one| (one.rank, one.samples)).collect();
     assert_eq!((in_doubt.as_slice(), waits.policy()), ([(1, 8)].as_slice(), InDoubt::Redeliver));
     assert!(waits.decides_in_ms.unwrap() > 30_000);
-    let rest = TakeGroupsRequest { step: 62, started: 492, ..request(session, &leases[0]) };
+    let rest = ClaimGroupsRequest { step: 62, started: 492, ..request(session, &leases[0]) };
     assert_eq!(take(&mut fixture.worker, rest.clone()).await.unwrap().samples, 492);
     let gone = |rank| DeclareGoneRequest { context: context(), job: "infer".into(), rank };
     let decided = fixture.admin.declare_gone(gone(1)).await.unwrap().into_inner();
     assert_eq!(decided.samples, 8);
     assert_eq!(refused(fixture.admin.declare_gone(gone(0)).await).0, ErrorKind::Invalid);
-    let rest = TakeGroupsRequest { context: context(), ..rest };
+    let rest = ClaimGroupsRequest { context: context(), ..rest };
     assert_eq!(take(&mut fixture.worker, rest).await.unwrap().samples, 500);
     let over = eventually("the epoch is over", || async {
         let told = vec![progress(&leases[0], 0, 63, vec![])];
@@ -261,7 +261,7 @@ async fn an_epoch_waits_for_samples_in_doubt_and_then_goes_on_without_them() {
     })
     .await;
     assert_eq!((over.delivered, over.lost, over.waiting_for.len()), (500, 0, 0));
-    assert_eq!((over.duplicated, over.redelivered), (0, 8), "what was in doubt");
+    assert_eq!((over.duplicated, over.redelivered), (0, 8), "the samples in doubt");
     assert_eq!(phase(&fixture).await, JobPhase::Running);
     let end = EndRankRequest {
         context: context(),
@@ -288,11 +288,11 @@ async fn phase(fixture: &Fixture) -> JobPhase {
 async fn shards_of_a_rank_are_those_that_it_has_records_of() {
     let mut fixture = Fixture::start().await;
     let (session, leases) = dynamic_with(&mut fixture, 2, 2).await;
-    let two = TakeGroupsRequest { wants: 400, ..request(session, &leases[0]) };
+    let two = ClaimGroupsRequest { wants: 400, ..request(session, &leases[0]) };
     assert_eq!(take(&mut fixture.worker, two.clone()).await.unwrap().samples, 400);
-    let back = TakeGroupsRequest { known: 2, released: Some(256), context: context(), ..two };
+    let back = ClaimGroupsRequest { known: 2, released: Some(256), context: context(), ..two };
     assert_eq!(take(&mut fixture.worker, back).await.unwrap().samples, 256);
-    let rest = TakeGroupsRequest { wants: 500, ..request(session, &leases[1]) };
+    let rest = ClaimGroupsRequest { wants: 500, ..request(session, &leases[1]) };
     assert_eq!(take(&mut fixture.worker, rest).await.unwrap().samples, 244);
     for (rank, steps) in [(0, 32), (1, 30)] {
         let mut has = BTreeSet::new();
@@ -329,7 +329,7 @@ async fn what_other_ranks_consumed_before_is_counted() {
     assert_eq!((before.steps, before.steps_done, before.delivered, before.dropped), (0, 5, 80, 0));
     let taken = Segment { lanes: 1, global_batch: 16, steps: Steps::All(5) };
     let open = Segment { lanes: 1, global_batch: 24, steps: Steps::All(0) };
-    let intent = Intent::Start { token_generation: Some(0), epoch: 0, segments: vec![taken, open] };
+    let intent = Intent::Start { state_generation: Some(0), epoch: 0, segments: vec![taken, open] };
     let start = StartRankRequest {
         intent: Some(intent_to(&intent)),
         run: Some("r2".into()),
@@ -347,7 +347,7 @@ async fn what_other_ranks_consumed_before_is_counted() {
         assert_eq!(shard.records_done, done, "{shard:?}");
     }
     assert!(no_batch(&fixture, 0, 4, Some(0)).await.contains("before generation 1 began"));
-    let ask = TakeGroupsRequest { step: 5, wants: 500, ..request(session, &lease) };
+    let ask = ClaimGroupsRequest { step: 5, wants: 500, ..request(session, &lease) };
     assert_eq!(take(&mut fixture.worker, ask).await.unwrap().samples, 420);
     assert_eq!(rows(&fixture, 5, Some(0)).await.len(), 8);
     assert!(no_batch(&fixture, 0, 57, Some(0)).await.contains("below step 57"));

@@ -45,7 +45,7 @@ pub(crate) async fn dynamic_with(
     for rank in 0..ranks {
         let open = Segment { lanes: 1, global_batch: ROWS * ranks, steps: Steps::All(0) };
         let intent = shardfeed_plan::Intent::Start {
-            token_generation: None,
+            state_generation: None,
             epoch: 0,
             segments: vec![open],
         };
@@ -59,8 +59,8 @@ pub(crate) async fn dynamic_with(
     (session, leases)
 }
 
-pub(crate) fn request(session: u64, lease: &Lease) -> TakeGroupsRequest {
-    TakeGroupsRequest {
+pub(crate) fn request(session: u64, lease: &Lease) -> ClaimGroupsRequest {
+    ClaimGroupsRequest {
         context: context(),
         session,
         lease: Some(lease.clone()),
@@ -77,24 +77,24 @@ pub(crate) fn request(session: u64, lease: &Lease) -> TakeGroupsRequest {
 
 pub(crate) async fn take(
     client: &mut Client,
-    request: TakeGroupsRequest,
-) -> Result<TakeGroupsResponse, Status> {
-    Ok(client.take_groups(request).await?.into_inner())
+    request: ClaimGroupsRequest,
+) -> Result<ClaimGroupsResponse, Status> {
+    Ok(client.claim_groups(request).await?.into_inner())
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn takes_of_one_message_are_answered_one_by_one() {
-    use batch_take_groups_response::result::Result as Outcome;
+    use batch_claim_groups_response::result::Result as Outcome;
 
     let mut fixture = Fixture::start().await;
     let (session, leases) = dynamic(&mut fixture, 3).await;
     let stale = Lease { fencing: 1, ..leases[2].clone() };
     let of =
-        |lease| TakeGroupsRequest { context: None, wait_ms: 10_000, ..request(session, lease) };
+        |lease| ClaimGroupsRequest { context: None, wait_ms: 10_000, ..request(session, lease) };
     let takes = vec![of(&leases[0]), of(&stale), of(&leases[1])];
-    let batch = BatchTakeGroupsRequest { context: context(), takes };
+    let batch = BatchClaimGroupsRequest { context: context(), takes };
     let begun = Instant::now();
-    let answer = fixture.worker.batch_take_groups(batch).await.unwrap().into_inner();
+    let answer = fixture.worker.batch_claim_groups(batch).await.unwrap().into_inner();
     assert!(begun.elapsed() < Duration::from_secs(5), "a batch waits for nothing");
     let mut groups = BTreeSet::new();
     for (at, result) in answer.results.into_iter().enumerate() {
@@ -108,8 +108,8 @@ async fn takes_of_one_message_are_answered_one_by_one() {
     }
     assert_eq!(groups.into_iter().collect::<Vec<_>>(), [0, 1]);
     let takes = vec![of(&leases[0]); 65];
-    let batch = BatchTakeGroupsRequest { context: context(), takes };
-    let (kind, message) = refused(fixture.worker.batch_take_groups(batch).await);
+    let batch = BatchClaimGroupsRequest { context: context(), takes };
+    let (kind, message) = refused(fixture.worker.batch_claim_groups(batch).await);
     assert_eq!(kind, ErrorKind::Invalid);
     assert!(message.contains("at most 64"), "{message}");
     fixture.stop().await;
@@ -124,7 +124,7 @@ async fn every_sample_is_granted_once_and_a_lost_answer_is_repeated() {
     for round in 0..5 {
         let rank = round % 2;
         let request_id = uuid::Uuid::new_v4().to_string();
-        let ask = TakeGroupsRequest {
+        let ask = ClaimGroupsRequest {
             context: context_of(&request_id),
             known: known[rank],
             wants: 100 * (known[rank] + 1),
@@ -135,7 +135,7 @@ async fn every_sample_is_granted_once_and_a_lost_answer_is_repeated() {
         assert_eq!((answer.first, answer.pieces.len()), (known[rank], 1), "{answer:?}");
         known[rank] += 1;
         assert_eq!(answer.samples, 100 * known[rank]);
-        for Piece { group, from, to } in answer.pieces {
+        for GroupRange { group, from, to } in answer.pieces {
             assert!((from..to).all(|offset| samples.insert((group, offset))));
         }
     }
@@ -147,10 +147,10 @@ async fn every_sample_is_granted_once_and_a_lost_answer_is_repeated() {
 async fn a_rank_that_waits_is_woken_by_what_another_gives_back() {
     let mut fixture = Fixture::start().await;
     let (session, leases) = dynamic(&mut fixture, 2).await;
-    let all = TakeGroupsRequest { wants: 500, ..request(session, &leases[0]) };
+    let all = ClaimGroupsRequest { wants: 500, ..request(session, &leases[0]) };
     let all = take(&mut fixture.worker, all).await.unwrap();
     assert_eq!((all.pieces.len(), all.samples), (5, 500));
-    let waits = TakeGroupsRequest { wait_ms: 10_000, ..request(session, &leases[1]) };
+    let waits = ClaimGroupsRequest { wait_ms: 10_000, ..request(session, &leases[1]) };
     let mut client = fixture.worker.clone();
     let began = Instant::now();
     let waiting = tokio::spawn(async move { take(&mut client, waits).await.unwrap() });
@@ -163,7 +163,7 @@ async fn a_rank_that_waits_is_woken_by_what_another_gives_back() {
     .await;
     assert_eq!((asked.epoch, asked.lease.as_ref()), (0, Some(&leases[0])));
     assert!(asked.from < 500, "{asked:?}");
-    let released = TakeGroupsRequest {
+    let released = ClaimGroupsRequest {
         started: asked.from,
         released: Some(asked.from),
         known: asked.from.div_ceil(100),
@@ -185,15 +185,15 @@ async fn a_rank_that_waits_is_woken_when_another_ends_and_when_time_is_up() {
     let other = crate::worker::join(&mut fixture.worker, "w1").await.session;
     let refusal = take(&mut fixture.worker, request(other, &leases[0])).await;
     assert_eq!(WireError::from_status(&refusal.unwrap_err()).kind, ErrorKind::Fenced);
-    let all = TakeGroupsRequest { wants: 500, ..request(session, &leases[0]) };
+    let all = ClaimGroupsRequest { wants: 500, ..request(session, &leases[0]) };
     take(&mut fixture.worker, all).await.unwrap();
     let began = Instant::now();
-    let waits = TakeGroupsRequest { wait_ms: 50, ..request(session, &leases[1]) };
+    let waits = ClaimGroupsRequest { wait_ms: 50, ..request(session, &leases[1]) };
     let nothing = take(&mut fixture.worker, waits).await.unwrap();
     assert!(nothing.pieces.is_empty() && !nothing.ended, "{nothing:?}");
     assert!(began.elapsed() >= Duration::from_millis(50));
     // The first rank ends: samples that it did not consume are free.
-    let waits = TakeGroupsRequest { wait_ms: 10_000, ..request(session, &leases[1]) };
+    let waits = ClaimGroupsRequest { wait_ms: 10_000, ..request(session, &leases[1]) };
     let mut client = fixture.worker.clone();
     let waiting = tokio::spawn(async move { take(&mut client, waits).await.unwrap() });
     let end = EndRankRequest {
@@ -222,7 +222,7 @@ async fn many_ranks_share_few_commands() {
     let before = applied(&mut fixture.admin).await;
     let mut takes = tokio::task::JoinSet::new();
     for lease in &leases {
-        let ask = TakeGroupsRequest { wants: ROWS, ..request(session, lease) };
+        let ask = ClaimGroupsRequest { wants: ROWS, ..request(session, lease) };
         let mut client = fixture.worker.clone();
         takes.spawn(async move { take(&mut client, ask).await.unwrap() });
     }
@@ -230,7 +230,7 @@ async fn many_ranks_share_few_commands() {
     let granted: u64 = answers.iter().map(|answer| answer.samples).sum();
     assert_eq!(granted, 500);
     let commands = applied(&mut fixture.admin).await - before;
-    assert!(commands < 64, "{commands} commands for 64 takes");
+    assert!(commands < 64, "{commands} commands for 64 claims");
     fixture.stop().await;
 }
 

@@ -142,9 +142,9 @@ async fn cursors_are_written_down_and_make_the_latest_token() {
     let mut fixture = Fixture::start().await;
     let (session, dataset) = ready(&mut fixture).await;
     fixture.worker.register_job(register(&dataset, "train", 2)).await.unwrap();
-    let latest = LatestTokenRequest { context: context(), job: "train".into() };
-    let none = fixture.worker.latest_token(latest.clone()).await.unwrap().into_inner();
-    assert_eq!(none.token, None);
+    let latest = LatestStateRequest { context: context(), job: "train".into() };
+    let none = fixture.worker.latest_state(latest.clone()).await.unwrap().into_inner();
+    assert_eq!(none.state, None);
     let mut leases = Vec::new();
     for rank in 0..2 {
         let started = fixture.worker.start_rank(start(session, "train", rank, 2)).await.unwrap();
@@ -154,9 +154,9 @@ async fn cursors_are_written_down_and_make_the_latest_token() {
     beat(&mut fixture.worker, session, told).await.unwrap();
     // A stop writes the last reported cursors; this test waits for no timer.
     let mut fixture = fixture.restart().await;
-    let token = fixture.worker.latest_token(latest).await.unwrap().into_inner().token.unwrap();
-    let token = shardfeed_plan::Token::from_json(&token).unwrap();
-    assert_eq!((token.epoch, token.step()), (0, 8));
+    let state = fixture.worker.latest_state(latest).await.unwrap().into_inner().state.unwrap();
+    let state = shardfeed_plan::LoaderState::from_json(&state).unwrap();
+    assert_eq!((state.epoch, state.step()), (0, 8));
     let request = GetJobRequest { context: context(), job: "train".into() };
     let job = fixture.admin.get_job(request).await.unwrap().into_inner().job.unwrap();
     let generation = job.generation.unwrap();

@@ -42,7 +42,7 @@ fn the_documented_bounds_are_those_of_the_code() {
         ("connections", &[number(limits::CONNECTIONS_MAX), number(limits::HTTP_CONNECTIONS_MAX)]),
         ("time to prove who one is", &[seconds(limits::HANDSHAKE_MAX)]),
         (
-            "a silent connection, or one that does not read what is sent",
+            "a silent connection, or one that does not read its messages",
             &[seconds(limits::SILENCE_MAX)],
         ),
         (
@@ -217,7 +217,8 @@ async fn calls_beyond_those_that_are_worked_on_are_told_to_come_again() {
     let session = join(&mut fixture.worker, "w0").await.session;
     let Fixture { running, worker, admin, .. } = &mut fixture;
     let status = || GetStatusRequest { context: context() };
-    let take = || TakeGroupsRequest { context: context(), session, ..TakeGroupsRequest::default() };
+    let take =
+        || ClaimGroupsRequest { context: context(), session, ..ClaimGroupsRequest::default() };
     let said = |(kind, message): (ErrorKind, String), most: usize| {
         assert_eq!(kind, ErrorKind::Retry, "{message}");
         let says = "the coordinator works on MOST such calls already; try again in a moment";
@@ -230,7 +231,7 @@ async fn calls_beyond_those_that_are_worked_on_are_told_to_come_again() {
     let late = beat(worker, session, vec![]).await.map(tonic::Response::new);
     said(refused(late), limits::CALLS_MAX);
     // Ranks that wait for groups have their own limit, and so have the other nodes.
-    let (kind, message) = refused(worker.take_groups(take()).await);
+    let (kind, message) = refused(worker.claim_groups(take()).await);
     assert_ne!(kind, ErrorKind::Retry, "{message}");
     let channel = Endpoint::from_shared(format!("http://{}", running.grpc_address())).unwrap();
     let mut peer = PeerServiceClient::new(channel.connect().await.unwrap());
@@ -242,10 +243,10 @@ async fn calls_beyond_those_that_are_worked_on_are_told_to_come_again() {
 
     assert!(hold_polls(running, limits::POLLS_MAX + 1).is_none());
     let held = hold_polls(running, limits::POLLS_MAX).unwrap();
-    said(refused(worker.take_groups(take()).await), limits::POLLS_MAX);
+    said(refused(worker.claim_groups(take()).await), limits::POLLS_MAX);
     beat(worker, session, vec![]).await.unwrap();
     drop(held);
-    let (kind, message) = refused(worker.take_groups(take()).await);
+    let (kind, message) = refused(worker.claim_groups(take()).await);
     assert_ne!(kind, ErrorKind::Retry, "{message}");
     fixture.stop().await;
 }

@@ -49,7 +49,7 @@ async fn one_node_grows_to_three_without_a_stop_and_back() {
         let starting = cluster.listen_node(node).await;
         let http = starting.http_address().unwrap();
         let opening = tokio::spawn(starting.open());
-        eventually("it says what it waits for", || async {
+        eventually("it reports its reason for waiting", || async {
             let (_, reason) = page(http, "/readyz").await;
             reason.contains("cluster add").then_some(())
         })

@@ -75,8 +75,8 @@ async fn what_is_not_there_or_has_no_meaning() {
     assert_eq!(refused(fixture.admin.get_dataset(request).await).0, ErrorKind::NotFound);
     let request = GetJobRequest { context: context(), job: "none".into() };
     assert_eq!(refused(fixture.admin.get_job(request).await).0, ErrorKind::NotFound);
-    let request = LatestTokenRequest { context: context(), job: "none".into() };
-    assert_eq!(refused(fixture.worker.latest_token(request).await).0, ErrorKind::NotFound);
+    let request = LatestStateRequest { context: context(), job: "none".into() };
+    assert_eq!(refused(fixture.worker.latest_state(request).await).0, ErrorKind::NotFound);
     let request = start(session, "none", 0, 2);
     assert_eq!(refused(fixture.worker.start_rank(request).await).0, ErrorKind::NotFound);
     let request = GetChunkRequest { context: context(), digest: vec![1; 32] };
@@ -89,8 +89,8 @@ async fn what_is_not_there_or_has_no_meaning() {
     let unready = Dataset { name: "unready".into(), ..dataset.clone() };
     let request = register(&unready, "train", 2);
     assert_eq!(refused(fixture.worker.register_job(request).await).0, ErrorKind::Invalid);
-    let request = TakeScansRequest { context: context(), session, most: 0 };
-    assert_eq!(refused(fixture.worker.take_scans(request).await).0, ErrorKind::Invalid);
+    let request = ClaimScansRequest { context: context(), session, most: 0 };
+    assert_eq!(refused(fixture.worker.claim_scans(request).await).0, ErrorKind::Invalid);
     for (name, pattern, compression) in
         [("", "/a", ""), ("a", "relative/*", ""), ("a", "/a", "xz"), (&"x".repeat(500), "/a", "")]
     {
@@ -123,7 +123,7 @@ async fn ranks_that_disagree_and_leases_that_ended() {
     let first = client.start_rank(start(session, "train", 0, 2)).await.unwrap().into_inner();
     // Another position, another world size, in the same run.
     let open = Segment { lanes: 2, global_batch: 16, steps: Steps::All(3) };
-    let intent = Intent::Start { token_generation: Some(0), epoch: 0, segments: vec![open] };
+    let intent = Intent::Start { state_generation: Some(0), epoch: 0, segments: vec![open] };
     let elsewhere =
         StartRankRequest { intent: Some(intent_to(&intent)), ..start(session, "train", 1, 2) };
     let (kind, message) = refused(client.start_rank(elsewhere).await);

@@ -36,7 +36,7 @@ async fn a_session_lives_while_heartbeats_come_and_no_longer() {
     let error = beat(&mut client, silent.session, vec![]).await.unwrap_err();
     let (kind, message) = refused::<()>(Err(error));
     assert_eq!(kind, ErrorKind::Fenced);
-    assert!(message.contains("nothing was heard of it in time; join again"), "{message}");
+    assert!(message.contains("no heartbeat arrived in time; join again"), "{message}");
     let live = workers(&fixture).await.into_iter().find(|worker| worker.name == "w0").unwrap();
     assert_eq!((live.state(), live.endpoint.as_str()), (WorkerState::Live, "/run/w0.sock"));
     assert_eq!(live.decoders, ["pixels/1"]);

@@ -166,7 +166,7 @@ async fn a_full_disk_stops_acknowledging_and_says_so() {
     let (code, reason) = page(running.http_address().unwrap(), "/readyz").await;
     assert_eq!(code, 503);
     expect![[r#"
-        the coordinator cannot go on with its log and has stopped: the log could not be written: the log's database: no storage space; if its disk is to blame, free space or mend it, then restart the node; everything acknowledged before is kept
+        the coordinator cannot continue with its log and has stopped: the log could not be written: the log's database: no storage space; if its disk is the cause, free space or repair it, then restart the node; everything acknowledged before is kept
     "#]].assert_eq(&reason);
     // Only a restart helps.
     let (code, reason) = page(running.http_address().unwrap(), "/livez").await;

@@ -67,8 +67,8 @@ pub(crate) async fn put(client: &mut Client, content: Vec<u8>) -> Vec<u8> {
 }
 
 pub(crate) async fn take(client: &mut Client, session: u64, most: u32) -> Vec<ScanTask> {
-    let request = TakeScansRequest { context: context(), session, most };
-    client.take_scans(request).await.unwrap().into_inner().tasks
+    let request = ClaimScansRequest { context: context(), session, most };
+    client.claim_scans(request).await.unwrap().into_inner().tasks
 }
 
 /// Stores the listing of some files, cut into parts, and returns the parts to report.
@@ -205,7 +205,7 @@ pub(crate) fn register(dataset: &Dataset, job: &str, lanes: u64) -> RegisterJobR
 /// Returns a start of one rank of `world_size` in run `r1`, from the beginning, 8 rows a rank.
 pub(crate) fn start(session: u64, job: &str, rank: u64, world_size: u64) -> StartRankRequest {
     let open = Segment { lanes: world_size, global_batch: 8 * world_size, steps: Steps::All(0) };
-    let intent = Intent::Start { token_generation: None, epoch: 0, segments: vec![open] };
+    let intent = Intent::Start { state_generation: None, epoch: 0, segments: vec![open] };
     StartRankRequest {
         context: context(),
         session,

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use shardfeed_pipeline::Account;
-use shardfeed_plan::{Intent, Mode, Segment, Token};
+use shardfeed_plan::{Intent, LoaderState, Mode, Segment};
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::{ErrorKind, WireError, identity_to, record_spec_chunks, segments_from};
 use tokio::task::JoinHandle;
@@ -14,7 +14,8 @@ use tokio::task::JoinHandle;
 use crate::cluster::runtime::runtime;
 use crate::cluster::session::{Moved, Moves, Served, ServedState, Session, Shared, start_message};
 use crate::control::{
-    Bell, Control, ControlError, Grant, JobSpec, Lease, LeaseRequest, News, Take, Waiting,
+    Claim, Control, ControlError, Grant, JobSpec, Lease, LeaseRequest, LeaseUpdate, Notifier,
+    Waiting,
 };
 use crate::mend::Skipped;
 use crate::traced;
@@ -284,7 +285,7 @@ async fn tell_last(
         Box::pin(async move { clients.worker.heartbeat(request).await })
     });
     if let Err(error) = told.await {
-        tracing::debug!(%error, "a rank's last step was not told");
+        tracing::debug!(%error, "a rank's last step was not reported");
     }
     let ended = shared.coordinator.once(|mut clients, context| {
         let (lease, failure) = (lease.clone(), failure.clone());
@@ -292,7 +293,7 @@ async fn tell_last(
         Box::pin(async move { clients.worker.end_rank(request).await })
     });
     if let Err(error) = ended.await {
-        tracing::debug!(%error, "a rank ended without a word");
+        tracing::debug!(%error, "a rank's end was not reported");
     }
 }
 
@@ -391,7 +392,7 @@ impl Control for GrpcControl {
         let mut state = served.lock();
         (state.epoch, state.step) = (epoch, step);
         drop(state);
-        served.ring(News::Consumed { epoch, step });
+        served.ring(LeaseUpdate::Consumed { epoch, step });
         Ok(())
     }
 
@@ -402,13 +403,13 @@ impl Control for GrpcControl {
     fn take(
         &self,
         lease: &Lease,
-        take: &Take,
+        take: &Claim,
         waiting: Waiting<'_>,
     ) -> Result<Grant, ControlError> {
-        self.take_groups(lease, take, waiting)
+        self.claim_groups(lease, take, waiting)
     }
 
-    fn watch(&self, lease: &Lease, bell: Bell) {
+    fn watch(&self, lease: &Lease, bell: Notifier) {
         if let Some(served) = self.find(lease) {
             served.watch(bell);
         }
@@ -480,14 +481,14 @@ impl Control for GrpcControl {
         self.lock().values().any(untold) || self.left().values().any(untold)
     }
 
-    fn latest(&self, job: &str, waiting: Waiting<'_>) -> Result<Option<Token>, ControlError> {
+    fn latest(&self, job: &str, waiting: Waiting<'_>) -> Result<Option<LoaderState>, ControlError> {
         let call = |mut clients: super::coordinator::Clients, context| {
-            let request = wire::LatestTokenRequest { context, job: job.to_owned() };
-            Box::pin(async move { clients.worker.latest_token(request).await }) as _
+            let request = wire::LatestStateRequest { context, job: job.to_owned() };
+            Box::pin(async move { clients.worker.latest_state(request).await }) as _
         };
-        let answer: wire::LatestTokenResponse = self.session.coordinator().call(waiting, call)?;
-        let token = answer.token.map(|text| Token::from_json(&text)).transpose();
-        token.map_err(|error| WireError::new(ErrorKind::Token, error.to_string()))
+        let answer: wire::LatestStateResponse = self.session.coordinator().call(waiting, call)?;
+        let state = answer.state.map(|text| LoaderState::from_json(&text)).transpose();
+        state.map_err(|error| WireError::new(ErrorKind::State, error.to_string()))
     }
 }
 

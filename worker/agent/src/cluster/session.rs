@@ -16,12 +16,12 @@ use shardfeed_socket::Peer;
 use tokio::sync::{Mutex as AsyncMutex, Notify};
 
 use crate::account::account_to;
+use crate::cluster::claim::Confirmed;
 use crate::cluster::coordinator::{Coordinator, jittered, new_id};
 use crate::cluster::lease_clock::LeaseTime;
 use crate::cluster::runtime::runtime;
-use crate::cluster::take::Confirmed;
 use crate::cluster::verdict::{ask_back, judge, pause};
-use crate::control::{Bell, ControlError, LeaseRequest, News, Waiting};
+use crate::control::{ControlError, LeaseRequest, LeaseUpdate, Notifier, Waiting};
 use crate::dynamic::lapsed;
 use crate::rights::DataRoots;
 use crate::scan::Running;
@@ -108,7 +108,7 @@ pub(crate) struct Served {
     pub(crate) moves: Moves,
     state: Mutex<ServedState>,
     /// Notifier for the events of its lease.
-    bell: Mutex<Option<Bell>>,
+    bell: Mutex<Option<Notifier>>,
 }
 
 /// Provisional moves, oldest first; locked while they are reported to the coordinator.
@@ -173,11 +173,11 @@ impl Served {
         wire::Lease { job: self.request.job.clone(), generation, rank: self.request.rank, fencing }
     }
 
-    pub(crate) fn watch(&self, bell: Bell) {
+    pub(crate) fn watch(&self, bell: Notifier) {
         *self.bell.lock().unwrap_or_else(PoisonError::into_inner) = Some(bell);
     }
 
-    pub(crate) fn ring(&self, news: News) {
+    pub(crate) fn ring(&self, news: LeaseUpdate) {
         let bell = self.bell.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(bell) = bell {
             bell.ring(news);
@@ -196,7 +196,7 @@ impl Served {
             }
         }
         drop(state);
-        self.ring(News::Ended);
+        self.ring(LeaseUpdate::Ended);
     }
 
     fn report(&self) -> RankReport {
@@ -523,7 +523,7 @@ impl Shared {
                 heartbeat.saturating_sub(LeaseTime::now().since(sent))
             }
             Err(error) if error.kind == ErrorKind::Fenced => {
-                tracing::warn!(%error, "the session ended, joining anew");
+                tracing::warn!(%error, "the session ended, joining again");
                 self.forget(id);
                 Duration::ZERO
             }
@@ -605,7 +605,7 @@ impl Shared {
     ) -> Result<wire::StartRankResponse, WireError> {
         loop {
             let Some(first) = moves.first().cloned() else {
-                return Err(WireError::new(ErrorKind::Unspecified, "no move to tell of"));
+                return Err(WireError::new(ErrorKind::Unspecified, "no move to report"));
             };
             let Moved { from, epoch, segments, is_told, left } = first;
             let (generation, place) = (from.saturating_add(1), (epoch, segments.clone()));
@@ -658,14 +658,14 @@ impl Shared {
         if !ranks.is_empty()
             && let Err(error) = self.beat(session, &ranks).await
         {
-            tracing::debug!(%error, "where ranks stood was not told");
+            tracing::debug!(%error, "the ranks' positions were not reported");
         }
         let result = self.coordinator.once(|mut clients, context| {
             let request = wire::LeaveRequest { context, session };
             Box::pin(async move { clients.worker.leave(request).await })
         });
         if let Err(error) = result.await {
-            tracing::debug!(%error, "left without a word");
+            tracing::debug!(%error, "leaving was not reported");
         }
     }
 
@@ -681,7 +681,8 @@ impl Shared {
         } else if !state.is_lost {
             tracing::warn!(
                 coordinator = %self.coordinator.whereabouts(), %error,
-                "the coordinator does not answer; what runs goes on, of dynamic jobs as long as their leases last"
+                "the coordinator does not answer; running jobs continue, dynamic ones as long as \
+                 their leases last"
             );
         }
         state.is_lost = true;
@@ -702,8 +703,8 @@ fn not_so(request: &LeaseRequest, generation: u64, error: WireError) -> WireErro
     }
     let LeaseRequest { job, rank, .. } = request;
     let message = format!(
-        "rank {rank} of job `{job}` went on as generation {generation} while no coordinator answered, and \
-         is refused now: {}",
+        "rank {rank} of job `{job}` continued as generation {generation} while no coordinator \
+         answered, and is refused now: {}",
         error.message
     );
     WireError::new(ErrorKind::Superseded, message)
@@ -713,9 +714,9 @@ fn not_so(request: &LeaseRequest, generation: u64, error: WireError) -> WireErro
 fn other_number(request: &LeaseRequest, ours: u64, theirs: u64) -> WireError {
     let LeaseRequest { job, rank, .. } = request;
     let message = format!(
-        "rank {rank} of job `{job}` went on as generation {ours} while no coordinator answered, and the \
-         coordinator makes that generation {theirs}: other ranks went elsewhere; start all ranks from \
-         one state"
+        "rank {rank} of job `{job}` continued as generation {ours} while no coordinator answered, \
+         and the coordinator makes that generation {theirs}: other ranks went elsewhere; start all \
+         ranks from one state"
     );
     WireError::new(ErrorKind::Superseded, message)
 }

@@ -6,7 +6,7 @@ use shardfeed_proto::WireError;
 use shardfeed_proto::coordinator::v1 as wire;
 
 use crate::cluster::session::Served;
-use crate::control::News;
+use crate::control::LeaseUpdate;
 
 /// Passes a verdict on to the server of that lease.
 pub(super) fn judge(ranks: &[Arc<Served>], verdict: &wire::heartbeat_response::Verdict) {
@@ -18,7 +18,7 @@ pub(super) fn judge(ranks: &[Arc<Served>], verdict: &wire::heartbeat_response::V
             let error = WireError::from_message(verdict.error.clone());
             tracing::warn!(job = lease.job, rank = lease.rank, %error, "a lease ended");
             served.lock().verdict = Some(error);
-            served.ring(News::Ended);
+            served.ring(LeaseUpdate::Ended);
         }
     }
 }
@@ -35,7 +35,7 @@ pub(super) fn pause(ranks: &[Arc<Served>], pauses: &[wire::heartbeat_response::P
         }
         match &note {
             Some(note) => tracing::warn!(job = lease.job, rank = lease.rank, "{note}"),
-            None => tracing::info!(job = lease.job, rank = lease.rank, "a paused job goes on"),
+            None => tracing::info!(job = lease.job, rank = lease.rank, "a paused job continues"),
         }
         state.paused = note;
     }
@@ -44,5 +44,5 @@ pub(super) fn pause(ranks: &[Arc<Served>], pauses: &[wire::heartbeat_response::P
 /// Notifies a rank that samples granted to it are revoked; the rank then requests the details.
 pub(super) fn ask_back(ranks: &[Arc<Served>], revocation: &wire::Revocation) {
     let asked = |served: &&Arc<Served>| revocation.lease == Some(served.lease());
-    ranks.iter().filter(asked).for_each(|served| served.ring(News::Revoked));
+    ranks.iter().filter(asked).for_each(|served| served.ring(LeaseUpdate::Revoked));
 }

@@ -211,8 +211,8 @@ mod tests {
         assert_eq!(
             said,
             [
-                "FILE is not what a coordinator writes with --endpoint-file: EOF while parsing an \
-                 object at line 1 column 1",
+                "FILE is not a file that a coordinator writes with --endpoint-file: EOF while \
+                 parsing an object at line 1 column 1",
                 "FILE names no coordinator: write HOST:PORT, such as 127.0.0.1:7070",
                 "write @PATH, the path of a coordinator's --endpoint-file",
             ]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use shardfeed_proto::{ErrorKind, WireError};
 
-use crate::control::{Bell, Control, ControlError, Grant, Lease, News, Take};
+use crate::control::{Claim, Control, ControlError, Grant, Lease, LeaseUpdate, Notifier};
 use crate::dynamic::granted::{Granted, Lapsed, Step, Upcoming};
 use crate::dynamic::pace::Pace;
 use crate::error::LoadError;
@@ -209,16 +209,16 @@ impl Feed {
     }
 
     /// Returns a notifier that applies the lease's events to this feed.
-    pub(crate) fn bell(self: &Arc<Self>) -> Bell {
+    pub(crate) fn bell(self: &Arc<Self>) -> Notifier {
         let feed = Arc::downgrade(self);
-        Bell::new(move |news| {
+        Notifier::new(move |news| {
             let Some(feed) = feed.upgrade() else {
                 return;
             };
             let mut state = feed.lock();
             match news {
-                News::Revoked | News::Ended => state.is_asked = true,
-                News::Consumed { epoch, step } => {
+                LeaseUpdate::Revoked | LeaseUpdate::Ended => state.is_asked = true,
+                LeaseUpdate::Consumed { epoch, step } => {
                     state.has_consumed = true;
                     if epoch == state.granted.epoch() {
                         let more = state.granted.consume(step);
@@ -232,7 +232,7 @@ impl Feed {
     }
 
     /// Returns the next claim, when it is due; `None` to stop.
-    fn due(&self) -> Option<Take> {
+    fn due(&self) -> Option<Claim> {
         let mut state = self.lock();
         loop {
             if state.stop || state.error.is_some() {
@@ -257,7 +257,7 @@ impl Feed {
 
     /// True if a claim in flight is still up to date. A claim that releases samples is never
     /// cancelled: it could overtake the claim sent after it.
-    fn is_current(&self, take: &Take) -> bool {
+    fn is_current(&self, take: &Claim) -> bool {
         let state = self.lock();
         if state.stop {
             return false;
@@ -266,7 +266,7 @@ impl Feed {
     }
 
     /// Applies an answer; returns true if the claims continue.
-    fn answer(&self, take: &Take, took: Duration, answer: Result<Grant, ControlError>) -> bool {
+    fn answer(&self, take: &Claim, took: Duration, answer: Result<Grant, ControlError>) -> bool {
         let mut state = self.lock();
         match answer {
             Ok(grant) => {
@@ -311,7 +311,7 @@ impl State {
     }
 
     /// True if something happened since a claim that justifies another one.
-    fn has_news_since(&self, take: &Take) -> bool {
+    fn has_news_since(&self, take: &Claim) -> bool {
         let is_further = self.granted.started() != take.started || self.has_consumed;
         self.granted.epoch() != take.epoch
             || self.is_asked
@@ -325,7 +325,8 @@ impl State {
 pub(crate) fn lapsed() -> WireError {
     WireError::new(
         ErrorKind::Fenced,
-        "the lease lapsed and what it had was given to others; the rank goes on from what it consumed",
+        "the lease lapsed and its samples were granted to other ranks; the rank continues after \
+         its consumed samples",
     )
 }
 

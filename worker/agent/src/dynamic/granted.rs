@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use shardfeed_plan::dynamic::{Piece, RankList};
+use shardfeed_plan::dynamic::{GroupRange, RankList};
 
-use crate::control::{Grant, Take};
+use crate::control::{Claim, Grant};
 use crate::dynamic::pace;
 
 /// Maximum time that a claim waits for a change to report; a hung coordinator delays a waiting rank
@@ -60,9 +60,9 @@ pub(crate) struct Step {
     /// Step of the epoch.
     pub(crate) step: u64,
     /// Its samples, in order.
-    pub(crate) pieces: Vec<Piece>,
+    pub(crate) pieces: Vec<GroupRange>,
     /// The next group range of another group, if it was granted already.
-    pub(crate) then: Option<Piece>,
+    pub(crate) then: Option<GroupRange>,
 }
 
 /// The list differs from the one that batches were made of: the lease lapsed in between.
@@ -145,7 +145,7 @@ impl Granted {
     pub(crate) fn begin(&mut self) -> Upcoming {
         let upcoming = self.upcoming();
         if let Upcoming::Step(step) = &upcoming {
-            self.started += step.pieces.iter().map(Piece::samples).sum::<u64>();
+            self.started += step.pieces.iter().map(GroupRange::samples).sum::<u64>();
             self.step += 1;
         }
         upcoming
@@ -160,14 +160,14 @@ impl Granted {
     /// - `lookahead`: target number of samples granted and not begun.
     /// - `ahead`: target distance in samples between the consumed position and the horizon.
     /// - `is_asked`: control has an event to report.
-    pub(crate) fn due(&self, lookahead: u64, ahead: u64, is_asked: bool) -> Option<Take> {
+    pub(crate) fn due(&self, lookahead: u64, ahead: u64, is_asked: bool) -> Option<Claim> {
         let is_short = self.rest() < lookahead && !self.ended;
         let is_told = self.release.is_some() || (self.is_told && !self.is_complete());
         let is_urgent = is_asked || is_told || self.wants_horizon(ahead);
         if !is_short && !is_urgent {
             return None;
         }
-        Some(Take {
+        Some(Claim {
             epoch: self.epoch,
             started: self.started,
             known: self.list.pieces().len() as u64,
@@ -179,7 +179,7 @@ impl Granted {
     }
 
     /// Applies the answer to a claim; returns true if it changed anything.
-    pub(crate) fn answer(&mut self, asked: &Take, grant: &Grant) -> Result<bool, Lapsed> {
+    pub(crate) fn answer(&mut self, asked: &Claim, grant: &Grant) -> Result<bool, Lapsed> {
         if asked.epoch != self.epoch {
             return Ok(false);
         }
@@ -265,8 +265,8 @@ impl Granted {
 }
 
 /// Returns the beginning of a list, independent of its division into group ranges.
-fn joined(list: &RankList, end: u64) -> Vec<Piece> {
-    let mut joined: Vec<Piece> = Vec::new();
+fn joined(list: &RankList, end: u64) -> Vec<GroupRange> {
+    let mut joined: Vec<GroupRange> = Vec::new();
     for piece in list.pieces_in(0..end) {
         match joined.last_mut() {
             Some(last) if last.group == piece.group && last.to == piece.from => last.to = piece.to,

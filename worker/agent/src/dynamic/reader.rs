@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use shardfeed_pipeline::Reading;
 use shardfeed_plan::PlanError;
-use shardfeed_plan::dynamic::{Groups, Piece};
+use shardfeed_plan::dynamic::{GroupRange, Groups};
 
 use crate::dynamic::granted::Step;
 use crate::error::LoadError;
@@ -41,7 +41,7 @@ impl GroupReader {
         Ok(gathered)
     }
 
-    fn take(&mut self, piece: Piece, into: &mut Gathered) -> Result<(), LoadError> {
+    fn take(&mut self, piece: GroupRange, into: &mut Gathered) -> Result<(), LoadError> {
         let fits =
             |(group, feed): &(u64, Feed)| *group == piece.group && feed.next_output() <= piece.from;
         match self.feeds.iter().position(fits) {
@@ -57,7 +57,7 @@ impl GroupReader {
     }
 
     /// Opens the files of the next group once all shards of this one are being read.
-    fn prepare(&mut self, then: Option<Piece>) -> Result<(), LoadError> {
+    fn prepare(&mut self, then: Option<GroupRange>) -> Result<(), LoadError> {
         let is_due = match &self.feeds.back() {
             Some((_, feed)) => self.feeds.len() == 1 && feed.is_all_in_reading(),
             None => false,
@@ -69,7 +69,7 @@ impl GroupReader {
         Ok(())
     }
 
-    fn feed(&self, piece: Piece) -> Result<Feed, PlanError> {
+    fn feed(&self, piece: GroupRange) -> Result<Feed, PlanError> {
         Feed::new(&self.groups.lane(piece.group), piece.from, self.reading, &self.tools)
     }
 }

@@ -6,14 +6,16 @@ use std::time::{Duration, Instant};
 
 use shardfeed_handoff::SlotPool;
 use shardfeed_pipeline::Schema;
-use shardfeed_plan::dynamic::{Piece, RankList};
+use shardfeed_plan::dynamic::{GroupRange, RankList};
 use shardfeed_plan::{
-    Corrupt, DECODER_NONE, JobIdentity, Mode, Planned, Sample, Segment, Steps, Tail, Token,
+    Corrupt, DECODER_NONE, JobIdentity, LoaderState, Mode, Planned, Sample, Segment, Steps, Tail,
 };
 use shardfeed_tfrecord::{Compression, CompressionChoice, create};
 
 use super::*;
-use crate::control::{Bell, ControlError, Grant, JobSpec, LeaseRequest, News, Take, Waiting};
+use crate::control::{
+    Claim, ControlError, Grant, JobSpec, LeaseRequest, LeaseUpdate, Notifier, Waiting,
+};
 use crate::{
     Assignment, CacheChoice, Dataset, EncodedSpec, Plans, Polled, Prefetch, PrefetchOptions,
 };
@@ -28,7 +30,7 @@ const COUNTS: [u64; 6] = [13, 7, 21, 0, 1, 18];
 #[derive(Default)]
 struct Scripted {
     epochs: Mutex<BTreeMap<u64, Epoch>>,
-    bell: Mutex<Option<Bell>>,
+    bell: Mutex<Option<Notifier>>,
     groups: Mutex<Option<Arc<Plans>>>,
     identity: Mutex<Option<JobIdentity>>,
     /// Position of a revocation, which is sent once.
@@ -41,14 +43,14 @@ struct Scripted {
 
 struct Epoch {
     list: RankList,
-    free: Vec<Piece>,
+    free: Vec<GroupRange>,
 }
 
 impl Scripted {
     fn epoch(&self, epoch: u64) -> Epoch {
         let (plans, identity) = (self.groups.lock().unwrap(), self.identity.lock().unwrap());
         let groups = plans.as_ref().unwrap().groups(identity.as_ref().unwrap(), epoch).unwrap();
-        let whole = |group| Piece { group, from: 0, to: groups.samples_of(group) };
+        let whole = |group| GroupRange { group, from: 0, to: groups.samples_of(group) };
         Epoch {
             list: RankList::new(BATCH_SIZE, 0),
             free: (0..groups.count()).rev().map(whole).collect(),
@@ -75,15 +77,15 @@ impl Control for Scripted {
 
     fn release(&self, _lease: &Lease, _is_told: bool) {}
 
-    fn latest(&self, _job: &str, _: Waiting<'_>) -> Result<Option<Token>, ControlError> {
+    fn latest(&self, _job: &str, _: Waiting<'_>) -> Result<Option<LoaderState>, ControlError> {
         Ok(None)
     }
 
-    fn watch(&self, _lease: &Lease, bell: Bell) {
+    fn watch(&self, _lease: &Lease, bell: Notifier) {
         *self.bell.lock().unwrap() = Some(bell);
     }
 
-    fn take(&self, _: &Lease, take: &Take, _: Waiting<'_>) -> Result<Grant, ControlError> {
+    fn take(&self, _: &Lease, take: &Claim, _: Waiting<'_>) -> Result<Grant, ControlError> {
         let mut epochs = self.epochs.lock().unwrap();
         let Epoch { list, free } =
             epochs.entry(take.epoch).or_insert_with(|| self.epoch(take.epoch));
@@ -285,7 +287,7 @@ fn what_is_asked_back_while_the_trainer_is_slow_is_given_back_at_once() {
     // The trainer takes nothing more for now.
     *place.control.revoke_from.lock().unwrap() = Some(0);
     let bell = place.control.bell.lock().unwrap().clone().unwrap();
-    bell.ring(News::Revoked);
+    bell.ring(LeaseUpdate::Revoked);
     let released = loop {
         if let Some(released) = *place.control.released.lock().unwrap() {
             break released;
@@ -295,7 +297,7 @@ fn what_is_asked_back_while_the_trainer_is_slow_is_given_back_at_once() {
     };
     assert!(released >= BATCH_SIZE && released.is_multiple_of(BATCH_SIZE), "{released}");
     taken.extend(epoch(&mut prefetch));
-    assert_eq!(sorted(&taken), all(), "what was given back was granted again");
+    assert_eq!(sorted(&taken), all(), "returned samples were granted again");
 }
 
 #[test]

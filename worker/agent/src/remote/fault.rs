@@ -179,7 +179,7 @@ impl Attempts {
 
 /// Remedy when a store does not answer in time.
 pub(super) const PATIENCE_HINT: &str = "check the network, the endpoint and the store's state; \
-     SHARDFEED_STORE_RETRY_SECONDS says how long is tried";
+     SHARDFEED_STORE_RETRY_SECONDS sets how long requests are retried";
 
 #[cfg(test)]
 mod tests {

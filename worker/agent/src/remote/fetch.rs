@@ -206,7 +206,7 @@ impl RemoteObject {
         let mut got = Vec::with_capacity(length);
         let mut attempts = Attempts::new(limits);
         loop {
-            let permit = self.reach.bucket.permits.acquire().await.expect("nobody closes it");
+            let permit = self.reach.bucket.permits.acquire().await.expect("it is never closed");
             if stop.load(Ordering::Relaxed) {
                 return Err(LoadError::Interrupted);
             }

@@ -183,7 +183,7 @@ fn expand(pattern: &str) -> Result<Vec<String>, LoadError> {
         Some((from.len(), from.parse::<u64>().ok()?, to.parse::<u64>().ok()?, behind))
     });
     let Some((width, from, to, behind)) = range else {
-        return Err(refused("what stands in braces is no range such as {00000..00099}"));
+        return Err(refused("the text in braces is no range such as {00000..00099}"));
     };
     if from > to || to - from >= RANGE_MAX {
         return Err(refused("the range in braces is empty or too long"));
@@ -303,8 +303,8 @@ mod tests {
                 "http://h/x?y=1: a web server lists no files, so it cannot be a pattern; name each \
                  file, or a range such as x-{00000..00099}.tfrecord (URLs with a query are not \
                  supported)",
-                "http://h/{a,b}: what stands in braces is no range such as {00000..00099}",
-                "http://h/{1: what stands in braces is no range such as {00000..00099}",
+                "http://h/{a,b}: the text in braces is no range such as {00000..00099}",
+                "http://h/{1: the text in braces is no range such as {00000..00099}",
                 "http://h/{2..1}: the range in braces is empty or too long",
                 "http://h/{1..1000001}: the range in braces is empty or too long",
                 "http://h/{1..999999}/{1..9}: the ranges in braces name too many files",

@@ -64,7 +64,7 @@ struct User {
 
 /// A rank's part, returned when dropped.
 #[derive(Debug)]
-pub(crate) struct Share {
+pub(crate) struct BudgetGuard {
     /// Bytes for records being read and batches ahead.
     pub(crate) reading_bytes: u64,
     charged: u64,
@@ -101,7 +101,7 @@ impl Budget {
         asked: Option<u64>,
         ranks_on_host: u64,
         held_bytes: u64,
-    ) -> Result<Share, WireError> {
+    ) -> Result<BudgetGuard, WireError> {
         let of = of.into();
         let mut state = lock(&self.state);
         let user = state.users.get(&of.uid).copied().unwrap_or_default();
@@ -141,7 +141,13 @@ impl Budget {
         }
         let held_bytes = held_bytes.saturating_mul(HELD_MARGIN).min(charged / HELD_PART);
         let reading_bytes = asked.unwrap_or(charged - held_bytes);
-        Ok(Share { reading_bytes, charged, is_equal, uid: of.uid, state: Arc::clone(&self.state) })
+        Ok(BudgetGuard {
+            reading_bytes,
+            charged,
+            is_equal,
+            uid: of.uid,
+            state: Arc::clone(&self.state),
+        })
     }
 }
 
@@ -162,7 +168,7 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Drop for Share {
+impl Drop for BudgetGuard {
     fn drop(&mut self) {
         let mut state = lock(&self.state);
         state.left += self.charged;

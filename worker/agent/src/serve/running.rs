@@ -17,9 +17,9 @@ use crate::account::account_to;
 use crate::control::{Control, Lease};
 use crate::error::LoadError;
 use crate::meter::Demand;
-use crate::prefetch::{GrantStats, Polled, Prefetch, PrefetchStats, Taken};
+use crate::prefetch::{ClaimResult, GrantStats, Polled, Prefetch, PrefetchStats};
 use crate::sequence::Delivered;
-use crate::serve::budget::Share;
+use crate::serve::budget::BudgetGuard;
 use crate::serve::flight::Flight;
 use crate::serve::send;
 use crate::trace;
@@ -76,7 +76,7 @@ pub(crate) struct Running {
     pub(crate) start: u64,
     pub(crate) lease: Lease,
     pub(crate) control: Arc<dyn Control>,
-    taken: Taken,
+    taken: ClaimResult,
     flight: Flight,
     stop: Arc<AtomicBool>,
     pub(crate) done: Arc<FeederDone>,
@@ -88,7 +88,7 @@ pub(crate) struct Running {
     is_kept: bool,
     /// The trainer has reported its final position.
     is_told: bool,
-    _share: Share,
+    _share: BudgetGuard,
 }
 
 /// Reason why the sending thread ended.
@@ -110,7 +110,7 @@ pub(crate) struct Ready {
     pub(crate) prefetch: Prefetch,
     pub(crate) flight: Flight,
     pub(crate) sender: Sender<wire::ToTrainer>,
-    pub(crate) share: Share,
+    pub(crate) share: BudgetGuard,
 }
 
 impl Running {

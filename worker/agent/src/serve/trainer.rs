@@ -202,7 +202,7 @@ impl Trainer<'_> {
                 && let Some(reason) = running.lost()
             {
                 let Lease { job, rank, .. } = &running.lease;
-                tracing::warn!(%job, rank, %reason, "cannot serve a trainer any more; it reads by itself");
+                tracing::warn!(%job, rank, %reason, "stops serving a trainer; it reads in-process");
                 let reason = format!("worker {} stopped sending: {reason}", self.hub.name);
                 return self.say_goodbye(&mut receiver, reason);
             }
@@ -287,7 +287,7 @@ impl Trainer<'_> {
                 Err(error) => self.fail(0, &error.to_wire()),
             },
             Asked::Latest(_) => match self.latest() {
-                Ok(token) => self.send(Message::Token(wire::Token { token })),
+                Ok(state) => self.send(Message::State(wire::LoaderState { state })),
                 Err(error) => self.fail(0, &error.to_wire()),
             },
             Asked::Start(start) => {
@@ -315,7 +315,7 @@ impl Trainer<'_> {
             return self.fail(0, &out_of_turn("Trace before Hello").to_wire());
         }
         if !trace::start() {
-            let message = "somebody else records a timeline of this worker; try again later";
+            let message = "another client records a timeline of this worker; try again later";
             return self.fail(0, &WireError::new(ErrorKind::Retry, message));
         }
         let (begun, duration) = (Instant::now(), duration.min(TRACE_MAX));
@@ -781,7 +781,7 @@ mod tests {
             if !notes.wait("") {
                 return Err(LoadError::Interrupted);
             }
-            let silent = || WireError::new(ErrorKind::Unreachable, "nobody answers").into();
+            let silent = || WireError::new(ErrorKind::Unreachable, "no node answers").into();
             if asked > 2 { Ok(asked) } else { Err(silent()) }
         });
         drop(trainer);

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use shardfeed_agent::{Delivered, Demand, LeaseTime, LoadError, Skipped, traced};
 use shardfeed_handoff::SlotPool;
 use shardfeed_pipeline::Batch;
-use shardfeed_plan::{Mode, Token};
+use shardfeed_plan::{LoaderState, Mode};
 use shardfeed_proto::trainer::v1 as wire;
 use shardfeed_proto::trainer::v1::to_trainer::Message;
 use shardfeed_proto::trainer::v1::to_worker::Message as Ask;
@@ -199,13 +199,13 @@ impl Cluster {
         &mut self,
         job: &Job,
         progress: Progress<'_>,
-    ) -> Result<Option<Token>, LoadError> {
+    ) -> Result<Option<LoaderState>, LoadError> {
         loop {
             let lost = match &mut self.way {
                 Way::Worker(link, _) => match link.ask(Ask::Latest(wire::Latest {}), progress) {
-                    Ok(Message::Token(token)) => {
-                        let token = token.token.map(|text| Token::from_json(&text));
-                        return Ok(token.transpose()?);
+                    Ok(Message::State(state)) => {
+                        let state = state.state.map(|text| LoaderState::from_json(&text));
+                        return Ok(state.transpose()?);
                     }
                     Ok(other) => link.unexpected(&other),
                     Err(lost) => lost,
@@ -468,7 +468,7 @@ impl Cluster {
         if !self.queue.is_empty() && self.standing.shall_tell(LeaseTime::now()) {
             tracing::warn!(
                 "the coordinator has not confirmed the lease of this dynamic job for most of its \
-                 life; what is in hand waits"
+                 life; batches in hand wait"
             );
         }
         self.standing.is_good(LeaseTime::now())

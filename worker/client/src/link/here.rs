@@ -205,7 +205,7 @@ impl Here {
             Phase::Running(running) => match running.poll(&self.control, timeout) {
                 Ok(Polled::EpochEnd { epoch, steps }) => Ok(Event::EpochEnd { epoch, steps }),
                 Err(error) if running.has_lapsed(&error) => {
-                    tracing::warn!(%error, "a lease lapsed, going on from what was consumed");
+                    tracing::warn!(%error, "a lease lapsed, continuing after the consumed samples");
                     self.stop();
                     Ok(Event::Pending)
                 }

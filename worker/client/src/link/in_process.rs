@@ -78,8 +78,8 @@ pub(crate) fn await_file(
         };
         if begun.elapsed() >= coordinator.timeout() {
             let message = format!(
-                "nobody said where the coordinators are for {:.0} s ({reason}); check the path and that \
-                 `shardfeed coordinator start --endpoint-file` runs, then start again",
+                "the endpoint file named no coordinators for {:.0} s ({reason}); check the path \
+                 and that `shardfeed coordinator start --endpoint-file` runs, then start again",
                 begun.elapsed().as_secs_f64()
             );
             return Err(WireError::new(ErrorKind::Unreachable, message).into());

@@ -151,7 +151,7 @@ impl WorkerLink {
 
     pub(crate) fn unexpected(&self, message: &Message) -> Lost {
         let text = format!("{message:?}");
-        self.broken(&format!("{:.40} is no answer to what was asked", text))
+        self.broken(&format!("{:.40} is no answer to the request", text))
     }
 
     /// Sends a message with the trace context of this thread.
@@ -215,7 +215,7 @@ impl WorkerLink {
                 | Message::Dataset(_)
                 | Message::Shards(_)
                 | Message::Registered(_)
-                | Message::Token(_)
+                | Message::State(_)
                 | Message::TracePart(_)),
             ) => Ok(Some(answer)),
             Some(Message::Goodbye(goodbye)) => Err(Lost::Gone(goodbye.reason)),
@@ -452,7 +452,7 @@ mod tests {
             said,
             [
                 "/run/w.sock: the worker broke the protocol: Registered(Registered { cluster_id: \
-                 \"\" } is no answer to what was asked; use the same version of shardfeed for both",
+                 \"\" } is no answer to the request; use the same version of shardfeed for both",
                 "/run/w.sock: the worker broke the protocol: a batch too early; use the same \
                  version of shardfeed for both",
                 "the worker at /run/w.sock does not answer: it is stopped or stuck",

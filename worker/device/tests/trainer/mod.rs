@@ -119,6 +119,6 @@ pub fn is_whole(consumer: &Consumer, number: u64, address: u64, batch: &DeviceBa
     for (part, place) in parts(bytes).iter().zip(batch.places()) {
         assert_eq!(place.start % 256, 0);
         let there = consumer.bytes(address + place.start as u64, place.len);
-        assert!(there == expected[part.bytes()], "batch {number} is not what was written");
+        assert!(there == expected[part.bytes()], "batch {number} differs from the written one");
     }
 }

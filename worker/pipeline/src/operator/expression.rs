@@ -128,9 +128,8 @@ impl Reader<'_> {
 
     fn wrong(&self, wanted: &str) -> String {
         let found: String = self.rest().chars().take(12).collect();
-        let found =
-            if found.is_empty() { "it ends".to_owned() } else { format!("stands `{found}`") };
-        format!("the expression needs {wanted} at byte {}, but there {found}", self.at)
+        let found = if found.is_empty() { "ends".to_owned() } else { format!("has `{found}`") };
+        format!("the expression needs {wanted} at byte {}, but it {found} there", self.at)
     }
 
     fn push(&mut self, node: Node) -> Result<(), String> {
@@ -320,12 +319,12 @@ mod tests {
     fn what_is_no_expression_is_told_where() {
         assert_eq!(
             wrong("1 +"),
-            "the expression needs a number, a column or a function at byte 3, but there it ends"
+            "the expression needs a number, a column or a function at byte 3, but it ends there"
         );
-        assert_eq!(wrong("(1"), "the expression needs `)` at byte 2, but there it ends");
+        assert_eq!(wrong("(1"), "the expression needs `)` at byte 2, but it ends there");
         assert_eq!(
             wrong("a b"),
-            "the expression needs an operator or the end at byte 2, but there stands `b`"
+            "the expression needs an operator or the end at byte 2, but it has `b` there"
         );
         assert_eq!(
             wrong("1 + cos(x)"),

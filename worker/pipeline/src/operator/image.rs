@@ -181,7 +181,7 @@ impl Chain {
 
     /// Appends `operation` to the chain.
     pub(crate) fn then(mut self, operation: &Operation, position: usize) -> Result<Self, String> {
-        debug_assert!(self.resized.is_none(), "what was resized is a column of its own");
+        debug_assert!(self.resized.is_none(), "a resized image is a separate column");
         let kind = match *operation {
             Operation::Crop { size, offset, .. } => {
                 let size = Size { height: size[0], width: size[1] };

@@ -90,8 +90,8 @@ impl Side {
         };
         let Some(path) = path else {
             let what = format!(
-                "the job looks things up in the table {digest:.12}, and where it lies is not said; name it \
-                 with --table"
+                "the job looks things up in the table {digest:.12}, and its path is unknown; name \
+                 it with --table"
             );
             return Err(another("", what));
         };

@@ -228,7 +228,7 @@ fn every_refused_feature_says_why() {
     let said = refusals.map(|refused| refused.unwrap().to_string() + "\n");
     expect_test::expect![[r#"
         feature `x`: a record without the feature has none: set allow_missing
-        feature `x`: its shape holds no value, so nobody can say how many there are
+        feature `x`: its shape holds no value, so the number of values is unknown
         feature `x`: rows of no values: a uniform row length is 1 or more
         feature `x`: its rows hold more values than fit in memory
         feature `x`: it needs one size for each index key

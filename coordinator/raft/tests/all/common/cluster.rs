@@ -133,7 +133,7 @@ impl Cluster {
                     return number;
                 }
             }
-            assert!(Instant::now() < deadline, "nobody leads: {}", self.statuses());
+            assert!(Instant::now() < deadline, "no node leads: {}", self.statuses());
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }

@@ -37,10 +37,10 @@ impl Machine for Ledger {
             assert!(*last < index, "index {index} after {last}");
         }
         if command == b"panic" {
-            panic!("told to");
+            panic!("as requested");
         }
         if command == b"of a later release" {
-            return Err(MachineError::new("nobody told me of this"));
+            return Err(MachineError::new("this release has no such command"));
         }
         self.applied.push((index, command.to_vec()));
         let answer = if is_asked { self.applied.len().to_string() } else { String::new() };

@@ -89,7 +89,7 @@ impl Net {
             (state.plugged.get(&to.address).cloned(), state.loses(from, to.node), delay)
         };
         let Some((number, node)) = found else {
-            let reason = "nobody listens there".to_owned();
+            let reason = "no node listens there".to_owned();
             return Err(PeerError::Unreachable { node: to.node, reason });
         };
         if lost {

@@ -36,7 +36,7 @@ async fn every_refusal_of_members_says_what_can_be_done() {
     stranger.stop().await;
     table.refused("add a node that is a member", admin.add_member(add(1, nobody)).await);
     table.refused("remove the only node", admin.remove_member(remove(1)).await);
-    table.refused("hand over to nobody", admin.transfer_leader(transfer(None)).await);
+    table.refused("hand over without a target", admin.transfer_leader(transfer(None)).await);
     table.refused("hand over to a stranger", admin.transfer_leader(transfer(Some(7))).await);
     fixture.stop().await;
 
@@ -64,7 +64,7 @@ async fn every_refusal_of_members_says_what_can_be_done() {
             Invalid: node 1 is a member already, at `HERE`; a node that moves says so itself
         remove the only node
             Invalid: node 1 is the last that votes; add another one first
-        hand over to nobody
+        hand over without a target
             Invalid: there is no other voter; add one first
         hand over to a stranger
             Invalid: node 7 has no vote; name a voter
@@ -97,7 +97,7 @@ async fn every_refusal_of_datasets_and_jobs_says_what_is_wrong_with_them() {
         ("add a dataset without files", none),
         ("add a dataset of files somewhere", add("a", "files/*")),
         ("add a dataset of an unknown compression", packed),
-        ("add a dataset, and leave out what nobody knows", corrupt),
+        ("add a dataset with an unknown corrupt policy", corrupt),
         ("add a dataset under the name of another", add("photos", "/b")),
     ] {
         table.refused(what, admin.add_dataset(asked).await);
@@ -152,7 +152,7 @@ async fn every_refusal_of_datasets_and_jobs_says_what_is_wrong_with_them() {
             Invalid: `files/*` is relative to a folder that the workers do not know; use an absolute path
         add a dataset of an unknown compression
             Invalid: compression="xz" is none of auto, none, gzip, zlib
-        add a dataset, and leave out what nobody knows
+        add a dataset with an unknown corrupt policy
             Invalid: corrupt="maybe" is none of "error", "skip-record", "skip-file"
         add a dataset under the name of another
             Identity: dataset `photos` exists with other patterns: /data/*; use another name

@@ -26,7 +26,7 @@ async fn a_node_that_does_not_lead_says_who_does() {
     let (_, mut ruler) = cluster.clients(leader).await;
     ruler.remove_member(RemoveMemberRequest { context: context(), ..remove }).await.unwrap();
     let http = cluster.running[&follower].http_address().unwrap();
-    let said = eventually("it knows, or hears of nobody", || async {
+    let said = eventually("it knows, or hears of no node", || async {
         let (code, said) = page(http, "/readyz").await;
         (code == 503).then_some(said)
     })
@@ -77,13 +77,13 @@ async fn a_leader_without_a_majority_says_what_it_lacks() {
     table.refused("a chunk", worker.put_chunk(put).await);
     let get = GetChunkRequest { context: context(), digest: vec![7; 32] };
     table.refused("a chunk that it does not have", worker.get_chunk(get).await);
-    let lonely = eventually("it hears of no majority", || async {
+    let lonely = eventually("it has lost its quorum", || async {
         let told = beat(&mut worker.clone(), session, vec![]).await;
-        told.err().filter(|error| error.message().contains("hears of no majority"))
+        told.err().filter(|error| error.message().contains("has lost its quorum"))
     })
     .await;
     table.refused::<()>("a heartbeat", Err(lonely));
-    let left = eventually("it answers nobody", || async {
+    let left = eventually("it rejects requests", || async {
         let told = admin.clone().list_jobs(ListJobsRequest { context: context() }).await;
         let (_, message) = refused(Err::<tonic::Response<()>, _>(told.err()?));
         message.contains("no majority has confirmed").then_some(message)
@@ -103,11 +103,11 @@ async fn a_leader_without_a_majority_says_what_it_lacks() {
         a chunk that it does not have
             Retry: there is no chunk 0707070707070707070707070707070707070707070707070707070707070707; put it again; not asked: node 2: NODE-2 cannot be reached: Connection refused (os error 111)
         a heartbeat
-            Retry: this node leads but hears of no majority; try again, best at another node
+            Retry: this node leads but has lost its quorum; try again, best at another node
         a list of jobs
             this node leads, but no majority has confirmed it yet; try again, or at another node
         its readiness
-            no leader: an election is going on, or most nodes are gone
+            no leader: an election is in progress, or most nodes are gone
     "#]]);
     cluster.stop().await;
 }

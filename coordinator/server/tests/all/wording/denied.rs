@@ -140,7 +140,7 @@ async fn every_denial_says_who_may_or_what_to_show() {
     }
     table.check(&expect![[r#"
         who shows nothing
-            Denied: this cluster asks who calls; give --tls DIR (SHARDFEED_TLS) with tls.crt and tls.key of a certificate of it, or --token-file FILE (SHARDFEED_TOKEN_FILE) with an access token
+            Denied: this cluster authenticates callers; give --tls DIR (SHARDFEED_TLS) with tls.crt and tls.key of a certificate of it, or --token-file FILE (SHARDFEED_TOKEN_FILE) with an access token
         who shows no text
             Denied: the access token is no text; write it as `shardfeed access create` gave it
         who shows a password
@@ -174,11 +174,11 @@ async fn every_denial_says_who_may_or_what_to_show() {
         a worker who speaks for another
             Denied: session N is of worker:w1, not of worker:other (token other); a worker speaks for its own sessions
         a worker under the name of another
-            Denied: worker `w1` is of worker:w1, not of worker:other (token other); give this worker a name of its own (--name)
+            Denied: worker `w1` is of worker:w1, not of worker:other (token other); give this worker another name (--name)
         nobody, as if it were a coordinator
-            Denied: nobody who is known may not call what coordinators ask of each other
+            Denied: an unauthenticated caller may not call the service for other coordinators
         w1, as if it were a coordinator
-            Denied: worker:w1 may not call what coordinators ask of each other
+            Denied: worker:w1 may not call the service for other coordinators
     "#]]);
     cluster.running.stop().await;
 }

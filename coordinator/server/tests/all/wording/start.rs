@@ -88,7 +88,7 @@ async fn every_start_that_cannot_be_says_what_stands_in_its_way() {
     let log = data.path().join("raft/log.redb");
     let bytes = fs::read(&log).unwrap();
     fs::write(&log, vec![7; bytes.len()]).unwrap();
-    table.add("a log of somebody else", refused(before.clone()).await);
+    table.add("a log of another program", refused(before.clone()).await);
     fs::write(&log, b"").unwrap();
     table.add("a log that is empty", refused(before.clone()).await);
     fs::write(&log, &bytes).unwrap();
@@ -107,7 +107,7 @@ async fn every_start_that_cannot_be_says_what_stands_in_its_way() {
         a folder in a file
             FOLDER/file/data/raft: cannot make the folder: Not a directory (os error 20); data-dir must be a writable folder on a disk with free space
         a folder of another one
-            TAKEN-FOLDER/raft is in use by another node; stop that one first, or give this one a directory of its own
+            TAKEN-FOLDER/raft is in use by another node; stop that one first, or give this one its own directory
         a port of another one
             option `listen`: cannot listen on TAKEN-ADDRESS: Address already in use (os error 98); stop what uses the port, or choose another one
         a port of another host
@@ -120,7 +120,7 @@ async fn every_start_that_cannot_be_says_what_stands_in_its_way() {
             TAKEN-FOLDER/raft/log.redb is not ours: it is the log of node 1 of `shardfeed`, the options say node 2 of `shardfeed`; give the node an empty directory or the one it had before
         a folder of another cluster
             TAKEN-FOLDER/raft/log.redb is not ours: it is the log of node 1 of `shardfeed`, the options say node 1 of `other`; give the node an empty directory or the one it had before
-        a log of somebody else
+        a log of another program
             TAKEN-FOLDER/raft/log.redb is damaged: Not a redb database: magic number mismatch; keep a copy of the directory and restore it from a backup, or let the node rejoin empty under a new node id
         a log that is empty
             TAKEN-FOLDER/raft/log.redb is damaged: it is empty; keep a copy of the directory and restore it from a backup, or let the node rejoin empty under a new node id
@@ -145,7 +145,7 @@ async fn every_node_that_has_no_place_in_a_cluster_is_told_how_it_gets_one() {
     let peers: Vec<_> = (1..=3).map(|node| format!("{node}={}", cluster.address(node))).collect();
     cluster.add_options(2, |options| options.peers = peers.clone());
     let founds = cluster.start_node(2).await.unwrap_err();
-    table.add("one that is to found what is there", founds);
+    table.add("one that is to found an existing cluster", founds);
     cluster.add_options(2, |options| {
         options.join = vec![there.clone()];
         options.cluster_name = "other".into();
@@ -164,7 +164,7 @@ async fn every_node_that_has_no_place_in_a_cluster_is_told_how_it_gets_one() {
         })
         .await
     };
-    table.add("one that nobody added", waits("to be added", http).await.trim_end());
+    table.add("one that was not added", waits("to be added", http).await.trim_end());
     let (_, mut admin) = cluster.clients(1).await;
     let address = cluster.address(2).to_string();
     let request = AddMemberRequest { context: context(), node: 2, address };
@@ -194,7 +194,7 @@ async fn every_node_that_has_no_place_in_a_cluster_is_told_how_it_gets_one() {
     table.add("a founder that is alone", said.trim_end());
     let (_, mut admin) = clients(grpc).await;
     let list = ListJobsRequest { context: context() };
-    table.refused("whoever asks it", admin.list_jobs(list).await);
+    table.refused("a caller of it", admin.list_jobs(list).await);
     // Its list has the address of the first node under the number of the second.
     let (second, third) = (cluster.address(2), cluster.address(3));
     let peers = vec![format!("3={third}"), format!("1={second}"), format!("2={seed}")];
@@ -210,11 +210,11 @@ async fn every_node_that_has_no_place_in_a_cluster_is_told_how_it_gets_one() {
     table.add("one that has them in another order", waits("is node", third).await.trim_end());
     [first_opens, third_opens, fourth_opens].iter().for_each(|opening| opening.abort());
     table.check(&expect![[r#"
-        one that is to found what is there
+        one that is to found an existing cluster
             option `peers`: NODE-1 is part of cluster CLUSTER already, which does not know node 2; give this node `join`, too, and add it to the cluster
         one of another cluster
             NODE-1 is of cluster `shardfeed`, this node is to be of `other`; check the address and the option `cluster-name`
-        one that nobody added
+        one that was not added
             waits to be added to cluster CLUSTER: run `shardfeed cluster add 2 NODE-2` there
         one that is there, at another address
             Invalid: node 2 is a member already, at `NODE-2`; a node that moves says so itself
@@ -222,7 +222,7 @@ async fn every_node_that_has_no_place_in_a_cluster_is_told_how_it_gets_one() {
             node 2 of cluster CLUSTER lost its disk: its data folder is empty, but the cluster knows it; remove it from the cluster and add it under a number that was never used
         a founder that is alone
             waits for all of its peers to found a cluster; missing: NODE-2 (NODE-2 cannot be reached: Connection refused (os error 111)), NODE-3 (NODE-3 cannot be reached: Connection refused (os error 111))
-        whoever asks it
+        a caller of it
             Retry: this coordinator is not part of a cluster yet: waits for all of its peers to found a cluster; missing: NODE-2 (NODE-2 cannot be reached: Connection refused (os error 111)), NODE-3 (NODE-3 cannot be reached: Connection refused (os error 111))
         one that is to join it
             waits for a node of the cluster to join: NODE-1 (has no cluster yet)

@@ -21,8 +21,8 @@ fn history(job: &str, epoch: u64, shard: u64) -> GetShardHistoryRequest {
 /// Starts one rank of a job from an epoch on, with steps of `global_batch` samples.
 async fn from(fixture: &mut Fixture, session: u64, job: &str, (epoch, global_batch): (u64, u64)) {
     let open = Segment { lanes: 1, global_batch, steps: Steps::All(0) };
-    let token_generation = (epoch > 0).then_some(4);
-    let intent = Intent::Start { token_generation, epoch, segments: vec![open] };
+    let state_generation = (epoch > 0).then_some(4);
+    let intent = Intent::Start { state_generation, epoch, segments: vec![open] };
     let start = StartRankRequest { intent: Some(intent_to(&intent)), ..start(session, job, 0, 1) };
     fixture.worker.start_rank(start).await.unwrap();
 }
@@ -65,7 +65,7 @@ async fn every_refusal_of_a_batch_or_a_shard_says_which_ones_there_are() {
     fixture.worker.register_job(register).await.unwrap();
     let started = fixture.worker.start_rank(start(session, "alone-too", 0, 1)).await.unwrap();
     let lease = crate::worker::lease("alone-too", 0, started.get_ref());
-    let taken = fixture.worker.take_groups(request(session, &lease)).await;
+    let taken = fixture.worker.claim_groups(request(session, &lease)).await;
     table.refused("groups of a job without a dataset", taken);
     table.check(&expect![[r#"
         a batch of no job
@@ -75,7 +75,7 @@ async fn every_refusal_of_a_batch_or_a_shard_says_which_ones_there_are() {
         a step of no rank
             Invalid: rank=1 is not in 0..1: ranks count from 0 to world_size - 1
         an epoch too early
-            NotFound: epoch 0 of job `later` lies before what is kept; its first epoch here is 3
+            NotFound: epoch 0 of job `later` is no longer kept; its first epoch here is 3
         a batch of many rows
             Invalid: this batch has 20000 rows, more than 16384; name a rank
         a rank's batch of many rows
@@ -85,11 +85,11 @@ async fn every_refusal_of_a_batch_or_a_shard_says_which_ones_there_are() {
         a shard of no job
             NotFound: there is no job `none`
         a shard of an epoch too early
-            NotFound: epoch 0 of job `later` lies before what is kept; its first epoch here is 3
+            NotFound: epoch 0 of job `later` is no longer kept; its first epoch here is 3
         a batch of a job without a dataset
-            NotFound: job `alone` names no dataset: only its trainers know what it reads
+            NotFound: job `alone` names no dataset: only its trainers know its files
         groups of a job without a dataset
-            NotFound: job `alone-too` names no dataset: only its trainers know what it reads
+            NotFound: job `alone-too` names no dataset: only its trainers know its files
     "#]]);
     fixture.stop().await;
 }
@@ -103,16 +103,16 @@ async fn every_refusal_of_a_batch_that_is_granted_says_what_was_granted() {
     table.refused("before anything is granted", admin.get_batch(of(0, 0, Some(1))).await);
     table.refused("of no rank", admin.get_batch(of(0, 0, Some(2))).await);
     for lease in &leases {
-        fixture.worker.take_groups(request(session, lease)).await.unwrap();
+        fixture.worker.claim_groups(request(session, lease)).await.unwrap();
         let told = vec![progress(lease, 0, 5, vec![])];
         beat(&mut fixture.worker, session, told).await.unwrap();
     }
-    table.refused("after what is granted", admin.get_batch(of(0, 26, Some(0))).await);
+    table.refused("after the granted steps", admin.get_batch(of(0, 26, Some(0))).await);
 
     // Three ranks continue after two had consumed five steps.
     let taken = Segment { lanes: 1, global_batch: 16, steps: Steps::All(5) };
     let open = Segment { lanes: 1, global_batch: 24, steps: Steps::All(0) };
-    let intent = Intent::Start { token_generation: Some(0), epoch: 0, segments: vec![taken, open] };
+    let intent = Intent::Start { state_generation: Some(0), epoch: 0, segments: vec![taken, open] };
     let start = StartRankRequest {
         intent: Some(intent_to(&intent)),
         run: Some("r2".into()),
@@ -130,8 +130,8 @@ async fn every_refusal_of_a_batch_that_is_granted_says_what_was_granted() {
         beat(&mut fixture.worker, session, told).await.unwrap();
         // It gets nothing of an epoch before the epochs that it left are released.
         eventually("the epoch begins", || async {
-            let ask = TakeGroupsRequest { epoch, ..request(session, &leases[0]) };
-            let taken = fixture.worker.clone().take_groups(ask).await.unwrap();
+            let ask = ClaimGroupsRequest { epoch, ..request(session, &leases[0]) };
+            let taken = fixture.worker.clone().claim_groups(ask).await.unwrap();
             (!taken.get_ref().pieces.is_empty()).then_some(())
         })
         .await;
@@ -154,14 +154,14 @@ async fn every_refusal_of_a_batch_that_is_granted_says_what_was_granted() {
             NotFound: step 0 of epoch 0 of the dynamic job `infer` is not yet granted to rank 1, which has whole batches below step 0
         of no rank
             NotFound: there is no rank 2; job `infer` has 2
-        after what is granted
+        after the granted steps
             NotFound: step 26 of epoch 0 of the dynamic job `infer` is not yet granted to rank 0, which has whole batches below step 25
         of the generation before
             NotFound: step 4 of epoch 0 of job `infer` was taken before generation 1 began, by lists that are not kept; this one's begin with step 5
         after the last step
             NotFound: there is no step 0 of rank 0 in epoch 4 of job `infer`; it ends with 0
         of an epoch long ago
-            NotFound: what was granted of epoch 0 of the dynamic job `infer` is no longer kept; its last 4 epochs are
+            NotFound: the grants of epoch 0 of the dynamic job `infer` are no longer kept; those of its last 4 epochs are
     "#]]);
     fixture.stop().await;
 }

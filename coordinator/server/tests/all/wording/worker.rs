@@ -49,7 +49,7 @@ async fn every_refusal_of_chunks_listings_and_scans_says_what_does_not_fit() {
     let wrong: [(&str, Change); 8] = [
         ("a listing out of order", |report| report.parts.reverse()),
         ("a listing with other numbers", |report| report.parts[0].files = 3),
-        ("a listing of a chunk that nobody put", |report| report.parts[1].chunk = vec![7; 32]),
+        ("a listing of a chunk that was not put", |report| report.parts[1].chunk = vec![7; 32]),
         ("a listing of no chunk", |report| report.parts[1].chunk = vec![7; 31]),
         ("a listing of too many parts", |report| {
             report.parts = vec![report.parts[0].clone(); 16_385];
@@ -90,8 +90,8 @@ async fn every_refusal_of_chunks_listings_and_scans_says_what_does_not_fit() {
         table.refused(what, client.report_scan(report).await);
     }
     for (what, most) in [("no scans", 0), ("all scans", u32::MAX)] {
-        let request = TakeScansRequest { context: context(), session, most };
-        table.refused(what, client.take_scans(request).await);
+        let request = ClaimScansRequest { context: context(), session, most };
+        table.refused(what, client.claim_scans(request).await);
     }
     let chunk = |bytes| PutChunkRequest { context: context(), content: vec![1; bytes] };
     table.refused("an empty chunk", client.put_chunk(chunk(0)).await);
@@ -99,7 +99,7 @@ async fn every_refusal_of_chunks_listings_and_scans_says_what_does_not_fit() {
     client.put_chunk(chunk(800_000)).await.unwrap();
     table.refused("a chunk too many", client.put_chunk(chunk(800_001)).await);
     let get = |digest: Vec<u8>| GetChunkRequest { context: context(), digest };
-    table.refused("a chunk that nobody put", client.get_chunk(get(vec![1; 32])).await);
+    table.refused("a chunk that was not put", client.get_chunk(get(vec![1; 32])).await);
     let path = fixture.folder.path().join("chunks").join(name_of(&scan.chunk));
     table.name(fixture.folder.path().display(), "FOLDER");
     std::fs::write(path, b"damaged").unwrap();
@@ -109,7 +109,7 @@ async fn every_refusal_of_chunks_listings_and_scans_says_what_does_not_fit() {
             Invalid: part 1 begins with `f0`, which is not after `f3`
         a listing with other numbers
             Invalid: part 0 is said to have 3 files of 400 bytes, but its chunk CHUNK-0 lists 2 files of 400 bytes
-        a listing of a chunk that nobody put
+        a listing of a chunk that was not put
             NotFound: there is no chunk 0707070707070707070707070707070707070707070707070707070707070707; put it again
         a listing of no chunk
             Invalid: `chunk` has 31 bytes, a digest has 32
@@ -139,7 +139,7 @@ async fn every_refusal_of_chunks_listings_and_scans_says_what_does_not_fit() {
             Invalid: a chunk has 1 to 1048576 bytes, not 1048577
         a chunk too many
             Retry: chunks that no dataset refers to have 996608 bytes of at most 1048576; they are removed 60 minutes after they were put
-        a chunk that nobody put
+        a chunk that was not put
             NotFound: there is no chunk 0101010101010101010101010101010101010101010101010101010101010101; put it again
         a chunk that is damaged
             Corrupt: FOLDER/chunks/CHUNK-2: damaged: its content is not that of chunk CHUNK-2; restore the file from a backup, or add the dataset again under another name
@@ -198,13 +198,13 @@ async fn every_refusal_of_ranks_says_where_they_can_go_on() {
     table.add("progress of another's rank", format!("{:?}: {}", error.kind, error.message));
 
     let take =
-        |step: u64, wait_ms: u64| TakeGroupsRequest { step, wait_ms, ..request(session, &mine) };
-    table.refused("groups of a deterministic job", client.take_groups(take(0, 0)).await);
-    table.refused("groups after all steps", client.take_groups(take(u64::MAX, 0)).await);
-    table.refused("groups, whenever", client.take_groups(take(0, 10_001)).await);
+        |step: u64, wait_ms: u64| ClaimGroupsRequest { step, wait_ms, ..request(session, &mine) };
+    table.refused("groups of a deterministic job", client.claim_groups(take(0, 0)).await);
+    table.refused("groups after all steps", client.claim_groups(take(u64::MAX, 0)).await);
+    table.refused("groups, whenever", client.claim_groups(take(0, 10_001)).await);
     let takes = vec![take(0, 0); 65];
-    let batch = BatchTakeGroupsRequest { context: context(), takes };
-    table.refused("groups of many ranks", client.batch_take_groups(batch).await);
+    let batch = BatchClaimGroupsRequest { context: context(), takes };
+    table.refused("groups of many ranks", client.batch_claim_groups(batch).await);
     let skips = |shard: u64, count: usize| ReportSkippedRequest {
         context: context(),
         session,
@@ -213,13 +213,13 @@ async fn every_refusal_of_ranks_says_where_they_can_go_on() {
     };
     table.refused("a corrupt record nowhere", client.report_skipped(skips(1 << 32, 1)).await);
     table.refused("too many corrupt records", client.report_skipped(skips(0, 1_001)).await);
-    let latest = LatestTokenRequest { context: context(), job: "none".into() };
-    table.refused("the latest token of no job", client.latest_token(latest).await);
+    let latest = LatestStateRequest { context: context(), job: "none".into() };
+    table.refused("the latest state of no job", client.latest_state(latest).await);
 
     // The same id for two requests.
     let id = uuid::Uuid::new_v4().to_string();
-    let first = TakeScansRequest { context: context_of(&id), session, most: 1 };
-    client.take_scans(first).await.unwrap();
+    let first = ClaimScansRequest { context: context_of(&id), session, most: 1 };
+    client.claim_scans(first).await.unwrap();
     let second = StartRankRequest { context: context_of(&id), ..start(session, "train", 1, 2) };
     table.refused("a request under the id of another", client.start_rank(second).await);
     let pause = HoldJobRequest {
@@ -261,7 +261,7 @@ async fn every_refusal_of_ranks_says_where_they_can_go_on() {
         progress of another's rank
             Fenced: lease L is no longer valid: another session has it
         groups of a deterministic job
-            Invalid: job `train` has mode="deterministic": nobody takes groups
+            Invalid: claiming groups requires mode="dynamic", but job `train` is deterministic
         groups after all steps
             Invalid: there is no step 18446744073709551615 of epoch 0
         groups, whenever
@@ -272,12 +272,12 @@ async fn every_refusal_of_ranks_says_where_they_can_go_on() {
             Invalid: there is no shard 4294967296
         too many corrupt records
             Invalid: `records` has 1001 entries; at most 1000 are allowed
-        the latest token of no job
+        the latest state of no job
             NotFound: there is no job `none`
         a request under the id of another
             Unspecified: this request id was used for another request before; use a new one
         progress of a paused job
-            job `train` was paused by test:me@here: the disk is full; it goes on after `shardfeed job resume train`
+            job `train` was paused by test:me@here: the disk is full; it continues after `shardfeed job resume train`
     "#]]);
     fixture.stop().await;
 }
@@ -296,7 +296,7 @@ async fn a_session_that_ended_is_told_why() {
     join_as(client, "again", "another start").await.unwrap();
     let silent = join(client, "silent").await.session;
     let client = client.clone();
-    eventually("it is not heard of for long enough", || async {
+    eventually("it is silent for long enough", || async {
         // Any call of its session would keep it alive; the list does not.
         let list = ListWorkersRequest { context: context(), all: false };
         let listed = fixture.admin.clone().list_workers(list).await.unwrap().into_inner();
@@ -326,9 +326,9 @@ async fn a_session_that_ended_is_told_why() {
             as it leaves
             Fenced: session N is no longer valid: its worker started again; join again
         one that was silent
-            Fenced: session N is no longer valid: nothing was heard of it in time; join again
+            Fenced: session N is no longer valid: no heartbeat arrived in time; join again
             as it leaves
-            Fenced: session N is no longer valid: nothing was heard of it in time; join again
+            Fenced: session N is no longer valid: no heartbeat arrived in time; join again
     "#]]);
     fixture.stop().await;
 }
@@ -338,10 +338,10 @@ async fn a_rank_that_waits_for_groups_is_told_that_the_coordinator_stops() {
     let mut fixture = Fixture::start().await;
     let (session, leases) = dynamic_with(&mut fixture, 2, 1).await;
     let mut client = fixture.worker.clone();
-    let all = TakeGroupsRequest { wants: 500, ..request(session, &leases[0]) };
-    client.take_groups(all).await.unwrap();
-    let waits = TakeGroupsRequest { wait_ms: 10_000, ..request(session, &leases[1]) };
-    let waiting = tokio::spawn(async move { client.take_groups(waits).await });
+    let all = ClaimGroupsRequest { wants: 500, ..request(session, &leases[0]) };
+    client.claim_groups(all).await.unwrap();
+    let waits = ClaimGroupsRequest { wait_ms: 10_000, ..request(session, &leases[1]) };
+    let waiting = tokio::spawn(async move { client.claim_groups(waits).await });
     // The leader requests work back for a waiting rank: a revocation shows that it waits.
     let told = progress(&leases[0], 0, 0, vec![]);
     eventually("it waits", || async {

@@ -219,7 +219,7 @@ impl std::fmt::Display for Silence {
         match &self.said[..] {
             [] => f.write_str(&self.reasons()),
             [(address, Reply::Stranger(reason))] => {
-                write!(f, "what answers at {address} is no coordinator: {reason}")
+                write!(f, "the server at {address} is no coordinator: {reason}")
             }
             [(address, Reply::Distrust(reason))] => {
                 write!(f, "there is no trust with the coordinator at {address}: {reason}")

@@ -323,7 +323,7 @@ fn people_are_told_at_once_where_nobody_is() {
         coordinator.ask(patience, ATTEMPT, &mut |_| true, get_status).unwrap_err()
     };
     let CallError::Silent(said) = at_once(&coordinator(&[&one, &other], LONG_MS)) else {
-        panic!("nobody is there")
+        panic!("no node is there")
     };
     assert!(said.is_nowhere() && !said.is_strange());
     // A listening node may be unable to answer now.

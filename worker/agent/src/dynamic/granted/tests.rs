@@ -2,18 +2,18 @@
 
 use super::*;
 
-fn piece(group: u64, from: u64, to: u64) -> Piece {
-    Piece { group, from, to }
+fn piece(group: u64, from: u64, to: u64) -> GroupRange {
+    GroupRange { group, from, to }
 }
 
 /// Returns the first claim of an epoch.
-fn first(granted: &Granted) -> Take {
+fn first(granted: &Granted) -> Claim {
     granted.due(10, 0, false).expect("nothing is known yet")
 }
 
 /// Returns control's answer: the list from the first group range that the rank does not know.
-fn told(asked: &Take, pieces: &[Piece]) -> Grant {
-    let samples = pieces.iter().map(Piece::samples).sum();
+fn told(asked: &Claim, pieces: &[GroupRange]) -> Grant {
+    let samples = pieces.iter().map(GroupRange::samples).sum();
     let pieces = pieces[asked.known as usize..].to_vec();
     Grant { first: asked.known, pieces, samples, ..Grant::default() }
 }
@@ -23,7 +23,7 @@ fn uneven(batch_size: u64) -> Granted {
 }
 
 /// Begins all granted steps; returns them with their contents.
-fn begin_all(granted: &mut Granted) -> Vec<(u64, Vec<Piece>)> {
+fn begin_all(granted: &mut Granted) -> Vec<(u64, Vec<GroupRange>)> {
     std::iter::from_fn(|| match granted.begin() {
         Upcoming::Step(step) => Some((step.step, step.pieces)),
         Upcoming::Waiting | Upcoming::Ended { .. } => None,
@@ -138,7 +138,7 @@ fn it_starts_again_at_an_exact_sample() {
     for from in 0..=5 {
         let mut whole = uneven(4);
         let asked = first(&whole);
-        let grant = |asked: &Take| Grant { closed: closed.clone(), ..told(asked, &list) };
+        let grant = |asked: &Claim| Grant { closed: closed.clone(), ..told(asked, &list) };
         whole.answer(&asked, &grant(&asked)).unwrap();
         let expected = begin_all(&mut whole).split_off(from as usize);
         let mut again = Granted::new(4, (0, from));
@@ -188,10 +188,10 @@ fn a_list_that_is_told_anew_must_be_the_one_that_was_begun() {
         granted.begin();
         granted
     };
-    let anew = |pieces: &[Piece]| {
+    let anew = |pieces: &[GroupRange]| {
         let mut granted = begun();
         let asked = granted.due(10, 0, false).unwrap();
-        let samples = pieces.iter().map(Piece::samples).sum();
+        let samples = pieces.iter().map(GroupRange::samples).sum();
         let grant = Grant { first: 0, pieces: pieces.to_vec(), samples, ..Grant::default() };
         granted.answer(&asked, &grant).map(|_| granted)
     };
@@ -204,7 +204,7 @@ fn a_list_that_is_told_anew_must_be_the_one_that_was_begun() {
 #[test]
 fn an_answer_of_another_epoch_changes_nothing() {
     let mut granted = Granted::new(4, (1, 0));
-    let asked = Take { epoch: 0, ..first(&granted) };
+    let asked = Claim { epoch: 0, ..first(&granted) };
     assert_eq!(granted.answer(&asked, &told(&asked, &[piece(0, 0, 8)])), Ok(false));
     assert_eq!(granted.upcoming(), Upcoming::Waiting);
 }

@@ -4,7 +4,7 @@ use std::sync::Condvar;
 
 use shardfeed_pipeline::Schema;
 use shardfeed_plan::{
-    Corrupt, DECODER_NONE, JobIdentity, Mode, Segment, Shuffle, Steps, Tail, Token,
+    Corrupt, DECODER_NONE, JobIdentity, LoaderState, Mode, Segment, Shuffle, Steps, Tail,
 };
 use shardfeed_proto::WireError;
 use shardfeed_socket::{Connection, Peer};
@@ -63,7 +63,7 @@ impl Control for Faulty {
 
     fn release(&self, _: &Lease, _: bool) {}
 
-    fn latest(&self, _: &str, _: Waiting<'_>) -> Result<Option<Token>, ControlError> {
+    fn latest(&self, _: &str, _: Waiting<'_>) -> Result<Option<LoaderState>, ControlError> {
         Ok(None)
     }
 }
@@ -173,7 +173,7 @@ fn a_sending_thread_that_ends_or_hangs_is_known_to_the_thread_that_answers() {
     assert_eq!(running.lost(), None);
     running.pulse =
         Arc::new(Pulse::silent_since(Instant::now().checked_sub(2 * STUCK_AFTER).unwrap()));
-    assert_eq!(running.lost(), None, "the whole process may have stood still");
+    assert_eq!(running.lost(), None, "the whole process may have been stopped");
     *running.suspected.get_mut().unwrap() = Instant::now().checked_sub(STUCK_SURE_AFTER);
     assert_eq!(running.lost().unwrap(), "its sending thread has not run for 30 s");
     // Dropping the rank does not wait for a hung thread.

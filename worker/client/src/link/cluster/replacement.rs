@@ -46,7 +46,9 @@ impl Cluster {
     pub(super) fn lose(&mut self, reason: &str) {
         match self.is_dynamic() {
             true => tracing::warn!("{reason}; looking for a worker"),
-            false => tracing::warn!("{reason}; what is in hand is delivered, looking for a worker"),
+            false => {
+                tracing::warn!("{reason}; batches in hand are delivered, looking for a worker");
+            }
         }
         self.connection += 1;
         self.forget_granted();

@@ -1,0 +1,74 @@
+//! Survivors of a run continue in mid-epoch without the lost rank.
+
+use super::*;
+use crate::fixture::wrapped;
+
+/// Four ranks of batch size 3 in generation 0, all at step 5.
+fn four(run: Option<&str>) -> (Fixture, StartRank) {
+    let (mut fixture, start) = two(Tail::Drop);
+    let run = run.map(str::to_owned);
+    let start = StartRank { run, world_size: 4, intent: at(None, 0), ..start };
+    fixture.start_all(&start);
+    for rank in 0..4 {
+        fixture.report(rank, 0, 5);
+    }
+    (fixture, start)
+}
+
+fn at(state_generation: Option<u64>, steps: u64) -> Intent {
+    let segments = vec![Segment { lanes: 2, global_batch: 12, steps: Steps::All(steps) }];
+    Intent::Start { state_generation, epoch: 0, segments }
+}
+
+/// Start of the trainer that was `old` of four, as `new` of three from step `g`.
+fn reshard(start: &StartRank, old: u64, new: u64, g: u64) -> StartRank {
+    let trainer = format!("t-{old}");
+    StartRank { world_size: 3, ..rank(start, new, &trainer, at(Some(0), g)) }
+}
+
+#[test]
+fn the_first_survivor_opens_the_generation_and_the_others_join_it() {
+    for run in [Some("r1"), None] {
+        // Rank 1 is lost; the ranks after it move up, to numbers of other trainers.
+        for order in [[(0, 0), (2, 1), (3, 2)], [(3, 2), (2, 1), (0, 0)]] {
+            let (mut fixture, start) = four(run);
+            for (old, new) in order {
+                let started = fixture.start(reshard(&start, old, new, 5));
+                assert_eq!(started.generation, 1);
+                // The answer was lost, and the trainer retries.
+                assert_eq!(fixture.start(reshard(&start, old, new, 5)).generation, 1);
+            }
+            let current = fixture.current();
+            assert_eq!((current.number, current.ranks_served()), (1, 3));
+            assert!(current.is_complete());
+            let trainers = current.ranks.values().map(|rank| rank.trainer.as_str());
+            assert_eq!(trainers.collect::<Vec<_>>(), ["t-0", "t-2", "t-3"]);
+            let old = &fixture.state.job(JOB).unwrap().generations[&0];
+            assert!(old.superseded_by.is_some());
+        }
+    }
+}
+
+#[test]
+fn survivors_at_other_steps_conflict_and_both_are_named() {
+    let (mut fixture, start) = four(Some("r1"));
+    fixture.start(reshard(&start, 0, 0, 5));
+    let refusal = fixture.apply(Change::StartRank(reshard(&start, 2, 1, 6))).unwrap_err();
+    expect![[r#"
+        rank 1 of job `train` starts at epoch 0 step 6, but run `r1`
+        was started by rank 0 at epoch 0 step 5; load the same state
+        on every rank"#]]
+    .assert_eq(&wrapped(&refusal.to_string()));
+    assert_eq!(fixture.start(reshard(&start, 2, 1, 5)).generation, 1);
+}
+
+#[test]
+fn the_lost_rank_is_superseded_when_it_turns_up() {
+    let (mut fixture, start) = four(Some("r1"));
+    for (old, new) in [(0, 0), (2, 1), (3, 2)] {
+        fixture.start(reshard(&start, old, new, 5));
+    }
+    let late = rank(&start, 1, "t-1", reconnect(0, 0, 5));
+    let refusal = fixture.apply(Change::StartRank(late)).unwrap_err();
+    assert!(matches!(refusal, crate::Refusal::Superseded { by: 1, .. }), "{refusal}");
+}
