@@ -128,8 +128,12 @@ impl Control for LocalControl {
 
     fn release(&self, lease: &Lease, is_told: bool) {
         // A stale lease has nothing to release.
-        let _ =
-            self.lock().apply(Change::EndRank { lease: reference(lease), is_told, failure: None });
+        let _ = self.lock().apply(Change::EndRank {
+            lease: reference(lease),
+            is_told,
+            failure: None,
+            position: None,
+        });
     }
 
     fn latest(

@@ -106,7 +106,10 @@ fn code_of(kind: ErrorKind) -> Code {
 /// Maps a status of the transport to a kind.
 fn kind_of(code: Code) -> ErrorKind {
     match code {
-        Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled => ErrorKind::Retry,
+        // HTTP/2 has ENHANCE_YOUR_CALM for a peer that sends too fast.
+        Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled | Code::ResourceExhausted => {
+            ErrorKind::Retry
+        }
         Code::Unimplemented => ErrorKind::WrongVersion,
         Code::InvalidArgument => ErrorKind::Invalid,
         Code::PermissionDenied | Code::Unauthenticated => ErrorKind::Denied,
@@ -129,6 +132,8 @@ mod tests {
             ..WireError::new(ErrorKind::Corrupt, "a: record 0 at offset 7: damaged")
         };
         assert_eq!(WireError::from_status(&error.to_status()), error);
+        let calm = Status::resource_exhausted("h2 protocol error: http2 error");
+        assert_eq!(WireError::from_status(&calm).kind, ErrorKind::Retry);
         let status = Status::unavailable("down");
         assert_eq!(WireError::from_status(&status).kind, ErrorKind::Retry);
     }

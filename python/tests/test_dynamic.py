@@ -229,6 +229,20 @@ def test_a_rank_that_is_gone_for_good_leaves_its_rest_to_the_others(
         assert (shown["lost"], shown["duplicated"], shown["in_doubt"]) == (0, 0, [])
 
 
+def test_a_rank_that_ends_while_no_coordinator_answers_leaves_its_rest_to_the_others(
+    running: Cluster, large: Dataset, where: dict[str, Any], workers: list[Server], tmp_path: Path
+) -> None:
+    with ExitStack() as stack:
+        # The worker of both ranks lives on, so only the report of the end frees the rest.
+        ranks = start(stack, tmp_path, large, where, workers[:1], 2, in_doubt_grace=3600.0)
+        got: list[Ids] = [each("take", 5) for each in ranks]
+        running.coordinator.kill()
+        ranks[0]("close")
+        running.coordinator.start()
+        [rest] = epoch(ranks[1:], [got[1]])
+        assert flat([got[0], rest]) == once(large)
+
+
 def test_what_is_in_doubt_is_named_until_an_operator_decides(
     large: Dataset, running: Cluster, where: dict[str, Any], workers: list[Server], tmp_path: Path
 ) -> None:

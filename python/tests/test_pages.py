@@ -101,7 +101,7 @@ def test_the_table_of_roles_is_the_one_that_is_asked() -> None:
     groups = {name: set(re.findall(r"\w+", roles.lower())) for name, roles in re.findall(r"^const (\w+): &\[Role\] = &\[(.*?)\];", text, re.MULTILINE)}
     (table,) = re.findall(r"match rpc \{(.*?)^    \}", text, re.MULTILINE | re.DOTALL)
     asked: dict[str, tuple[frozenset[str], str]] = {}
-    for calls, group, reach in re.findall(r"((?:Rpc::\w+[\s|]*)+) => \((\w+), Reach::(\w+)\)", table):
+    for calls, group, reach in re.findall(r"((?:Rpc::\w+[\s|]*)+) => {?\s*\((\w+), Reach::(\w+)\)", table):
         for call in re.findall(r"Rpc::(\w+)", calls):
             asked[call] = (frozenset(groups[group]), REACHES[reach])
     # Every call is in the table, and in the list of calls.

@@ -24,7 +24,7 @@ impl Admin {
             }
             let job = self.dice.one(&self.jobs).expect("there are jobs").name.clone();
             if self.dice.chance(15) {
-                self.declare_gone(&cluster).await;
+                self.declare_gone(&cluster, &job).await;
                 continue;
             }
             let first = match self.dice.chance(65) {
@@ -54,23 +54,19 @@ impl Admin {
         }
     }
 
-    /// Declares each rank of a dynamic job gone, which may be wrong; served ranks are rejected.
-    async fn declare_gone(&self, cluster: &Rc<Cluster>) {
-        let jobs: Vec<_> = self.jobs.iter().filter(|job| job.identity.is_dynamic()).collect();
-        let job = &self.dice.one(&jobs).expect("there are dynamic jobs").name;
-        for rank in 0..4 {
-            self.oracle.lists.declares_gone(job, rank);
-            let name = job.clone();
-            let call: Call<wire::DeclareGoneResponse> = Rc::new(move |mut clients, context| {
-                let request = wire::DeclareGoneRequest { context, job: name.clone(), rank };
-                Box::pin(async move { clients.admin.declare_gone(request).await })
-            });
-            let answer = cluster.call((Kind::Changes, PATIENCE), call).await;
-            let samples = answer.as_ref().map_or(0, |done| done.samples);
-            self.oracle.lists.declared_gone(job, rank, samples, self.trace.ms());
-            let said = answer.map_or_else(|error| error.to_string(), |_| samples.to_string());
-            self.trace.tell(format!("operator: {job} rank {rank} is gone: {said}"));
-        }
+    /// Declares a rank's trainer gone, which may be wrong; mostly this is rejected.
+    async fn declare_gone(&self, cluster: &Rc<Cluster>, job: &str) {
+        let (name, rank) = (job.to_owned(), self.dice.pick(0..4));
+        self.oracle.lists.declares_gone(job, rank);
+        let call: Call<wire::DeclareGoneResponse> = Rc::new(move |mut clients, context| {
+            let request = wire::DeclareGoneRequest { context, job: name.clone(), rank };
+            Box::pin(async move { clients.admin.declare_gone(request).await })
+        });
+        let answer = cluster.call((Kind::Changes, PATIENCE), call).await;
+        let samples = answer.as_ref().map_or(0, |done| done.samples);
+        self.oracle.lists.declared_gone(job, rank, samples, self.trace.ms());
+        let said = answer.map_or_else(|error| error.to_string(), |_| samples.to_string());
+        self.trace.tell(format!("operator: {job} rank {rank} is gone: {said}"));
     }
 
     async fn hold(&self, cluster: &Rc<Cluster>, job: &str, hold: wire::Hold) {

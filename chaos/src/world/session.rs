@@ -435,6 +435,7 @@ impl Session {
         let progress = served.progress();
         let lease = progress.lease.clone();
         self.oracle.tells(std::slice::from_ref(&progress));
+        let position = Some(wire::Position { epoch: progress.epoch, step: progress.step });
         let request =
             wire::HeartbeatRequest { context: None, session, ranks: vec![progress], scans: vec![] };
         let call: Call<wire::HeartbeatResponse> = Rc::new(move |mut clients, context| {
@@ -449,6 +450,7 @@ impl Session {
                 lease: lease.clone(),
                 failure: None,
                 is_told: true,
+                position,
             };
             Box::pin(async move { clients.worker.end_rank(request).await })
         });

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use shardfeed_plan::{ContentDigest, Corrupt, Digest, Intent, JobIdentity};
 
 use crate::access::{CreateAccess, ExchangeAccess};
+use crate::cursor::RankCursor;
 use crate::doubt::DoubtPolicy;
 use crate::hold::Hold;
 use crate::skipped::ReportSkipped;
@@ -92,6 +93,9 @@ pub enum Change {
         /// unknown.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         failure: Option<String>,
+        /// First step that was not consumed; `None`: the last report has it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        position: Option<RankCursor>,
     },
     /// First unconsumed steps, as reported by workers since the last such command.
     Report {

@@ -340,7 +340,7 @@ mod tests {
         // A return through the same worker produces no event.
         fixture.start(back);
         let lease = fixture.lease(0);
-        fixture.done(Change::EndRank { lease, is_told: true, failure: None });
+        fixture.done(Change::EndRank { lease, is_told: true, failure: None, position: None });
         expect![[r#"
             [
                 (

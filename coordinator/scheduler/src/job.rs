@@ -571,7 +571,7 @@ mod tests {
                 ranks first"#]],
         );
         let lease = fixture.lease(0);
-        fixture.done(Change::EndRank { lease, is_told: true, failure: None });
+        fixture.done(Change::EndRank { lease, is_told: true, failure: None, position: None });
         fixture.refused(
             Change::RemoveDataset { name: DATASET.to_owned() },
             expect!["job `train` reads dataset `images`; remove the job first"],

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::answer::{Answer, Refusal};
 use crate::bound::shortened;
-use crate::command::{Fencing, LeaseRef, SessionId};
+use crate::command::{CursorReport, Fencing, LeaseRef, SessionId};
 use crate::cursor::RankCursor;
 use crate::event::EventKind;
 use crate::generation::Rank;
@@ -99,12 +99,26 @@ impl State {
 
     pub(crate) fn end_rank(
         &mut self,
-        Moment { now_ms, .. }: Moment,
+        moment: Moment,
         lease: &LeaseRef,
         failure: Option<&str>,
-        is_told: bool,
+        (is_told, position): (bool, Option<RankCursor>),
     ) -> Result<Answer, Refusal> {
         let LeaseRef { job, generation: number, rank, fencing } = lease;
+        let is_served = |state: &Self| {
+            let generation = state.jobs.by_name.get(job)?.generations.get(number)?;
+            generation.ranks.get(rank).filter(|rank| rank.is_served_by(*fencing)).map(|r| r.cursor)
+        };
+        let mut is_told = is_told;
+        // In the same command, so that no sample before the position is free in between.
+        if let (Some(to), Some(before)) = (position, is_served(self)) {
+            if before < to {
+                let RankCursor { epoch, step } = to;
+                self.report(moment, &[CursorReport { lease: lease.clone(), epoch, step }]);
+            }
+            // A position outside of the rank's list is unknown.
+            is_told &= is_served(self).is_some_and(|known| known >= to);
+        }
         let known = self.jobs.by_name.get_mut(job);
         // In a deterministic job nothing is in doubt: the rank has the same samples when it comes
         // back.
@@ -120,7 +134,7 @@ impl State {
             let worker = ending.lease.as_ref().map(|lease| self.sessions.worker_of(lease.session));
             let worker = worker.unwrap_or_default();
             let why = if is_told { LeaseEnded::TrainerEnded } else { LeaseEnded::TrainerGone };
-            let end = LeaseEnd { at_ms: now_ms, worker, why };
+            let end = LeaseEnd { at_ms: moment.now_ms, worker, why };
             if let Some(lease) = generation.free(*rank, &end) {
                 let rank = RankRef { job: job.clone(), generation: *number, rank: *rank };
                 self.sessions.drop_lease(lease.session, &rank);
@@ -190,7 +204,12 @@ mod tests {
     fn a_lease_ends_with_its_session_or_its_trainer_or_a_move() {
         let (mut fixture, start) = running();
         let (first, second) = (fixture.lease(0), fixture.lease(1));
-        fixture.done(Change::EndRank { lease: second.clone(), is_told: true, failure: None });
+        fixture.done(Change::EndRank {
+            lease: second.clone(),
+            is_told: true,
+            failure: None,
+            position: None,
+        });
         check(
             &fixture,
             &second,
@@ -236,7 +255,7 @@ mod tests {
         let session = fixture.state.sessions().next().unwrap().id;
         assert_eq!(fixture.state.serving(session).collect::<Vec<_>>(), [fixture.lease(0)]);
         // The rank may still be ended.
-        fixture.done(Change::EndRank { lease: old, is_told: true, failure: None });
+        fixture.done(Change::EndRank { lease: old, is_told: true, failure: None, position: None });
     }
 
     #[test]
@@ -280,7 +299,12 @@ mod tests {
     fn only_the_current_lease_ends_its_rank() {
         let (mut fixture, _) = running();
         let lease = fixture.lease(0);
-        let end = |lease: LeaseRef| Change::EndRank { lease, is_told: true, failure: None };
+        let end = |lease: LeaseRef| Change::EndRank {
+            lease,
+            is_told: true,
+            failure: None,
+            position: None,
+        };
         fixture.refused(
             end(LeaseRef { fencing: 1, ..lease.clone() }),
             expect!["lease 1 is no longer valid: lease 9 took rank 0 over"],

@@ -81,7 +81,12 @@ mod tests {
 
     fn end(fixture: &mut Fixture, rank: u64, failure: Option<&str>) {
         let lease = fixture.lease(rank);
-        fixture.done(Change::EndRank { lease, is_told: true, failure: failure.map(str::to_owned) });
+        fixture.done(Change::EndRank {
+            lease,
+            is_told: true,
+            failure: failure.map(str::to_owned),
+            position: None,
+        });
     }
 
     #[test]

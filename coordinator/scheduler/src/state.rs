@@ -141,8 +141,8 @@ impl State {
             Change::FailDataset(fail) => self.fail_dataset(moment, fail),
             Change::RegisterJob(register) => self.register_job(moment, command, register),
             Change::StartRank(start) => self.start_rank(moment, start),
-            Change::EndRank { lease, is_told, failure } => {
-                self.end_rank(moment, lease, failure.as_deref(), *is_told)
+            Change::EndRank { lease, is_told, failure, position } => {
+                self.end_rank(moment, lease, failure.as_deref(), (*is_told, *position))
             }
             Change::Report { cursors } => Ok(self.report(moment, cursors)),
             Change::ReportSkipped(report) => self.report_skipped(report),

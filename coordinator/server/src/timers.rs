@@ -71,16 +71,22 @@ impl Timers {
         self.core.audit.tick(self.core.host.now(), self.core.host.wall_ms());
         if self.core.available().is_err() {
             self.looked = None;
+            self.waits.clear();
             return;
         }
         if self.core.is_lonely() && !self.core.is_confirmed().await {
             tracing::warn!("leader lost quorum; rejecting requests");
             self.core.leave_office();
             self.looked = None;
+            self.waits.clear();
             return;
         }
         let now = self.core.host.now();
         let looked = self.looked.replace(now);
+        // A leader that was stopped, or has just started, has seen no epoch wait meanwhile.
+        if looked.is_none_or(|looked| now.duration_since(looked) > REPORT_EVERY) {
+            self.waits.clear();
+        }
         self.core.read(|state| {
             let mut live = self.core.live();
             if let Some(looked) = looked {
@@ -98,11 +104,9 @@ impl Timers {
     async fn count_waits(&mut self, now: Instant) {
         let waiting = self.core.read(State::waiting_for_doubt);
         let mut before = std::mem::take(&mut self.waits);
-        // A leader that has just started has not seen any wait.
-        let was_here = self.looked.is_some();
         for (job, generation, epochs) in waiting {
             let key = (job.clone(), generation);
-            let since = before.remove(&key).filter(|_| was_here).unwrap_or(now);
+            let since = before.remove(&key).unwrap_or(now);
             let waited = now.saturating_duration_since(since);
             if waited < REPORT_EVERY {
                 self.waits.insert(key, since);

@@ -420,6 +420,16 @@ pub struct EndRankRequest {
     /// true if the trainer reported its position; otherwise later granted samples are in doubt
     #[prost(bool, tag = "4")]
     pub is_told: bool,
+    /// first step that was not consumed; absent: the last heartbeat has it
+    #[prost(message, optional, tag = "5")]
+    pub position: ::core::option::Option<Position>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Position {
+    #[prost(uint64, tag = "1")]
+    pub epoch: u64,
+    #[prost(uint64, tag = "2")]
+    pub step: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct EndRankResponse {}

@@ -6,8 +6,8 @@ use crate::fixture::{
     Fixture, JOB, dynamic_job, facts, first_of_two, fresh, from, take_of, taken, takes, wrapped,
 };
 use crate::{
-    Answer, Change, Claim, CursorReport, EPOCHS_KEPT, PoolFacts, RankRevoke, Refusal, Revoke,
-    Speeds, StartRank,
+    Answer, Change, Claim, CursorReport, EPOCHS_KEPT, PoolFacts, RankCursor, RankRevoke, Refusal,
+    Revoke, Speeds, StartRank,
 };
 
 /// Two ranks of batch size 4, with a session each.
@@ -156,6 +156,23 @@ fn what_lies_beyond_the_horizon_is_free_at_once_and_the_rest_stays_for_its_train
             if comes_back { (4, 0) } else { (0, 7) }
         );
         assert_eq!(pool.returned.samples(), 0, "the rest of its samples is still reserved for it");
+    }
+}
+
+#[test]
+fn the_end_of_a_rank_reports_its_position_and_frees_the_rest() {
+    // Nothing is in doubt after a reported position; one outside of the list is unknown.
+    for (step, delivered, in_doubt) in [(2, 8, 0), (0, 0, 0), (3, 0, 8)] {
+        let (mut fixture, _) = two();
+        taken(&mut fixture, 0, 0, 10);
+        let opened = Claim { ahead: 8, known: 1, ..take_of(&fixture, 0, 10) };
+        takes(&mut fixture, vec![opened]);
+        let position = Some(RankCursor { epoch: 0, step });
+        let lease = fixture.lease(0);
+        fixture.done(Change::EndRank { lease, is_told: true, failure: None, position });
+        let pool = &fixture.current().pools[&0];
+        assert_eq!((pool.delivered(), pool.tally().in_doubt), (delivered, in_doubt), "{step}");
+        assert_eq!(pool.returned.samples(), 10 - delivered - in_doubt, "{step}");
     }
 }
 

@@ -285,7 +285,12 @@ mod together {
         for misfit in [from(0, 5, 1), fresh()] {
             let (mut fixture, start) = two(Tail::Drop);
             fixture.start(rank(&start, 0, "t0", from(0, 2, 40)));
-            fixture.done(Change::EndRank { lease: fixture.lease(0), is_told: true, failure: None });
+            fixture.done(Change::EndRank {
+                lease: fixture.lease(0),
+                is_told: true,
+                failure: None,
+                position: None,
+            });
             let started = fixture.start(rank(&start, 1, "t1", misfit));
             assert_eq!((started.generation, started.run.as_str()), (2, "r1"));
         }
@@ -311,6 +316,7 @@ mod again {
                 lease: crate::LeaseRef { fencing: 1, ..old },
                 is_told: true,
                 failure: None,
+                position: None,
             },
             expect!["lease 1 is no longer valid: rank 1 of generation 0 has ended"],
         );
@@ -365,12 +371,17 @@ mod again {
         let (mut fixture, start) = running();
         fixture.report(1, 0, 12);
         let old = fixture.lease(1);
-        fixture.done(Change::EndRank { lease: old.clone(), is_told: true, failure: None });
+        fixture.done(Change::EndRank {
+            lease: old.clone(),
+            is_told: true,
+            failure: None,
+            position: None,
+        });
         let started = fixture.start(rank(&start, 1, "again", from(0, 0, 12)));
         assert_eq!((started.generation, started.segments), (0, vec![segment(0)]));
         assert_eq!(fixture.current().ranks[&1].trainer, "again");
         fixture.refused(
-            Change::EndRank { lease: old, is_told: true, failure: None },
+            Change::EndRank { lease: old, is_told: true, failure: None, position: None },
             expect!["lease 10 is no longer valid: lease 13 took rank 1 over"],
         );
     }
@@ -386,7 +397,12 @@ mod again {
     fn another_trainer_where_the_last_one_ended_in_a_later_epoch_goes_on_too() {
         let (mut fixture, start) = running();
         fixture.report(1, 3, 2);
-        fixture.done(Change::EndRank { lease: fixture.lease(1), is_told: true, failure: None });
+        fixture.done(Change::EndRank {
+            lease: fixture.lease(1),
+            is_told: true,
+            failure: None,
+            position: None,
+        });
         let started = fixture.start(rank(&start, 1, "again", from(0, 3, 2)));
         assert_eq!((started.generation, started.epoch), (0, 3));
         assert_eq!(started.segments, [segment(0)]);
@@ -470,7 +486,12 @@ mod nameless {
         let (mut fixture, start) = nameless();
         fixture.start_all(&start);
         fixture.report(1, 0, 3);
-        fixture.done(Change::EndRank { lease: fixture.lease(1), is_told: true, failure: None });
+        fixture.done(Change::EndRank {
+            lease: fixture.lease(1),
+            is_told: true,
+            failure: None,
+            position: None,
+        });
         let again = |trainer, steps| rank(&start, 1, trainer, from(0, 0, steps));
         assert_eq!(fixture.start(again("u", 3)).generation, 0);
         let opened = fixture.start(again("v", 2));
@@ -506,7 +527,7 @@ mod reconnecting {
         assert_eq!(started.segments, [segment(0)]);
         assert_eq!(fixture.cursor(1), cursor(2, 3));
         fixture.refused(
-            Change::EndRank { lease: old, is_told: true, failure: None },
+            Change::EndRank { lease: old, is_told: true, failure: None, position: None },
             expect!["lease 12 is no longer valid: lease 13 took rank 1 over"],
         );
     }
@@ -597,7 +618,12 @@ mod reconnecting {
     #[test]
     fn a_rank_that_ended_may_come_back() {
         let (mut fixture, start) = running();
-        fixture.done(Change::EndRank { lease: fixture.lease(1), is_told: true, failure: None });
+        fixture.done(Change::EndRank {
+            lease: fixture.lease(1),
+            is_told: true,
+            failure: None,
+            position: None,
+        });
         assert!(fixture.current().ranks[&1].ended);
         fixture.start(back(&start, 0, 0, 4));
         assert!(!fixture.current().ranks[&1].ended);

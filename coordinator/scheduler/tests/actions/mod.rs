@@ -303,7 +303,7 @@ impl Action {
                 let nothing = LeaseRef { job: String::new(), generation: 0, rank: 0, fencing: 0 };
                 let (mut lease, ..) = lease(state, *pick).unwrap_or((nothing, 0, 0));
                 lease.fencing -= (*off == 0) as u64 * lease.fencing.min(1);
-                Change::EndRank { lease, is_told: pick % 2 == 0, failure: None }
+                Change::EndRank { lease, is_told: pick % 2 == 0, failure: None, position: None }
             }
             Self::Report(reports) => {
                 let report = |(pick, epochs, steps): &(u64, u64, u64)| {

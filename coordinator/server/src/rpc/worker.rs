@@ -22,8 +22,8 @@ use shardfeed_proto::coordinator::v1::{
 use shardfeed_proto::{ErrorKind, WireError, digest_from, intent_from, segments_to};
 use shardfeed_scheduler::{
     Answer, Change, Claim, Cordon, DoubtPolicy, GRACE_MS_MAX, Held, Hold, InDoubt, JoinSession,
-    LeaseRef, LeasedScan, Peer, PoolFacts, Refusal, ReportSkipped, SKIPPED_KEPT, STEP_MAX,
-    SkippedRecord, StartRank, State,
+    LeaseRef, LeasedScan, Peer, PoolFacts, RankCursor, Refusal, ReportSkipped, SKIPPED_KEPT,
+    STEP_MAX, SkippedRecord, StartRank, State,
 };
 use tokio::sync::oneshot;
 
@@ -320,8 +320,9 @@ async fn end_rank(
 ) -> Result<EndRankResponse, WireError> {
     let lease = lease_from(request.lease)?;
     core.write_cursors().await;
-    let EndRankRequest { failure, is_told, .. } = request;
-    core.propose(caller, Change::EndRank { lease, is_told, failure }).await?;
+    let EndRankRequest { failure, is_told, position, .. } = request;
+    let position = position.map(|at| RankCursor { epoch: at.epoch, step: at.step });
+    core.propose(caller, Change::EndRank { lease, is_told, failure, position }).await?;
     Ok(EndRankResponse {})
 }
 

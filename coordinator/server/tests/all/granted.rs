@@ -268,6 +268,7 @@ async fn an_epoch_waits_for_samples_in_doubt_and_then_goes_on_without_them() {
         lease: Some(leases[0].clone()),
         failure: None,
         is_told: true,
+        position: None,
     };
     fixture.worker.end_rank(end).await.unwrap();
     assert_eq!(phase(&fixture).await, JobPhase::Finished);

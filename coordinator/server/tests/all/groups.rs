@@ -201,6 +201,7 @@ async fn a_rank_that_waits_is_woken_when_another_ends_and_when_time_is_up() {
         lease: Some(leases[0].clone()),
         failure: None,
         is_told: true,
+        position: None,
     };
     fixture.worker.end_rank(end).await.unwrap();
     assert!(!waiting.await.unwrap().pieces.is_empty());
@@ -266,6 +267,7 @@ async fn a_cordoned_worker_gets_nothing_new_and_what_is_removed_is_gone() {
         lease: Some(leases[0].clone()),
         failure: None,
         is_told: true,
+        position: None,
     };
     fixture.worker.end_rank(end).await.unwrap();
     let (kind, message) = refused(fixture.admin.remove_dataset(dataset()).await);

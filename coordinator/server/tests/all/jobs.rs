@@ -168,6 +168,7 @@ async fn cursors_are_written_down_and_make_the_latest_token() {
         lease: Some(leases[0].clone()),
         failure: None,
         is_told: true,
+        position: None,
     };
     fixture.worker.end_rank(end).await.unwrap();
     assert_eq!(ranks(&fixture).await[0].state(), RankState::Ended);

@@ -145,7 +145,13 @@ async fn ranks_that_disagree_and_leases_that_ended() {
     assert_eq!(told[0].error.as_ref().unwrap().kind(), ErrorKind::Fenced);
     let told = beat(client, other, vec![progress(&new, 0, 5, vec![])]).await.unwrap().verdicts;
     assert!(told.is_empty());
-    let end = EndRankRequest { context: context(), lease: Some(old), failure: None, is_told: true };
+    let end = EndRankRequest {
+        context: context(),
+        lease: Some(old),
+        failure: None,
+        is_told: true,
+        position: None,
+    };
     assert_eq!(refused(client.end_rank(end).await).0, ErrorKind::Fenced);
     // Another run takes the job over.
     let run = StartRankRequest { run: Some("r2".into()), ..start(session, "train", 0, 2) };

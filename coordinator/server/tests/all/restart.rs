@@ -50,8 +50,13 @@ async fn a_restart_keeps_everything() {
     assert_eq!(fixture.running.cluster_id(), cluster);
     // The lease is still valid, and the chunks exist.
     let lease = lease("train", 0, started.get_ref());
-    let request =
-        EndRankRequest { context: context(), lease: Some(lease), failure: None, is_told: true };
+    let request = EndRankRequest {
+        context: context(),
+        lease: Some(lease),
+        failure: None,
+        is_told: true,
+        position: None,
+    };
     fixture.worker.end_rank(request).await.unwrap();
     let digest = crate::worker::get(&fixture, "photos").await.chunks.remove(0);
     let request = GetChunkRequest { context: context(), digest };

@@ -29,6 +29,9 @@ const LAST_WORD_WAIT: Duration = Duration::from_secs(2);
 /// Maximum time that leaving waits for the ranks' final reports to reach the coordinator.
 const LAST_WORDS_WAIT: Duration = Duration::from_secs(3);
 
+/// Pause before the end of a rank is reported again.
+const END_AGAIN: Duration = Duration::from_millis(500);
+
 /// Maximum time that leaving waits for the coordinator's confirmation; else the session expires.
 const LEAVE_WAIT: Duration = Duration::from_secs(2);
 
@@ -279,6 +282,7 @@ async fn tell_last(
         return;
     };
     let lease = progress.lease.clone();
+    let position = Some(wire::Position { epoch: progress.epoch, step: progress.step });
     let told = shared.coordinator.once(|mut clients, context| {
         let ranks = vec![progress.clone()];
         let request = wire::HeartbeatRequest { context, session, ranks, scans: vec![] };
@@ -287,13 +291,24 @@ async fn tell_last(
     if let Err(error) = told.await {
         tracing::debug!(%error, "a rank's last step was not reported");
     }
-    let ended = shared.coordinator.once(|mut clients, context| {
-        let (lease, failure) = (lease.clone(), failure.clone());
-        let request = wire::EndRankRequest { context, lease, failure, is_told };
-        Box::pin(async move { clients.worker.end_rank(request).await })
-    });
-    if let Err(error) = ended.await {
+    // While this worker lives, only this report frees the samples that were granted to the rank.
+    loop {
+        let ended = shared.coordinator.once(|mut clients, context| {
+            let (lease, failure) = (lease.clone(), failure.clone());
+            let request = wire::EndRankRequest { context, lease, failure, is_told, position };
+            Box::pin(async move { clients.worker.end_rank(request).await })
+        });
+        let Err(error) = ended.await else {
+            return;
+        };
         tracing::debug!(%error, "a rank's end was not reported");
+        if is_definite(&error)
+            || error.kind == ErrorKind::Fenced
+            || shared.current_id() != Some(session)
+        {
+            return;
+        }
+        tokio::time::sleep(END_AGAIN).await;
     }
 }
 
@@ -418,7 +433,11 @@ impl Control for GrpcControl {
     fn good_for(&self, lease: &Lease) -> Option<Duration> {
         let served = self.find(lease)?;
         let is_dynamic = served.request.mode == Mode::Dynamic;
-        is_dynamic.then(|| self.session.shared().good_for())
+        // A new session does not renew a lease that lapsed with an earlier one.
+        let has_lapsed = served.lock().verdict.is_some();
+        let good_for =
+            || if has_lapsed { Duration::ZERO } else { self.session.shared().good_for() };
+        is_dynamic.then(good_for)
     }
 
     fn paused(&self, lease: &Lease) -> Option<String> {

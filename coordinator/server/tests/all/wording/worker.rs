@@ -183,7 +183,13 @@ async fn every_refusal_of_ranks_says_where_they_can_go_on() {
     table.name(format!("session {session} "), "session W0 ");
     table.name(format!("lease {} ", mine.fencing), "lease L ");
 
-    let without = EndRankRequest { context: context(), lease: None, failure: None, is_told: true };
+    let without = EndRankRequest {
+        context: context(),
+        lease: None,
+        failure: None,
+        is_told: true,
+        position: None,
+    };
     table.refused("an end of nothing", client.end_rank(without).await);
     let told = RankProgress { lease: None, ..progress(&mine, 0, 0, vec![]) };
     table.refused("progress of nothing", beaten(beat(client, session, vec![told]).await));
