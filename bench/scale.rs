@@ -102,6 +102,7 @@ fn measure(ranks: u64, shards: u64) {
             session: sessions[(rank / RANKS_OF_WORKER) as usize],
             trainer: format!("{rank:036}"),
             intent,
+            left: None,
             doubt: DoubtPolicy::default(),
             peer: None,
         };

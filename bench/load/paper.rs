@@ -99,6 +99,7 @@ impl Job {
             limit: None,
             trainer: Uuid::new_v4().to_string(),
             intent: Some(intent_to(&intent)),
+            left: None,
             in_doubt: 0,
             in_doubt_grace_ms: None,
             peer: None,

@@ -171,6 +171,13 @@ impl Lists {
         self.seen.borrow_mut().unserved.insert((job.to_owned(), generation, rank), now_ms);
     }
 
+    /// Returns the rank of a job that lost its lease last.
+    pub fn last_unserved(&self, job: &str) -> Option<u64> {
+        let seen = self.seen.borrow();
+        let of_job = seen.unserved.iter().filter(|((of, ..), _)| of == job);
+        of_job.max_by_key(|(_, at_ms)| **at_ms).map(|((.., rank), _)| *rank)
+    }
+
     /// Records a decision of the policy about in-doubt samples.
     pub fn decided(&self, (job, generation): (&str, u64), decision: &Decision, now_ms: u64) {
         let Decision { rank, epoch, samples, is_dropped } = *decision;

@@ -37,7 +37,7 @@ const LOOK_MS: (u64, u64) = (10, 100);
 /// Interval at which launchers check their runs, ms.
 const LAUNCH_MS: u64 = 50;
 /// Time limit for forming a cluster, indexing a dataset and starting a job without faults, ms.
-const SET_UP_MS: u64 = 20_000;
+const SET_UP_MS: u64 = 32_000;
 /// Duration of the fault phase, ms.
 const FAULTS_MS: u64 = 14_000;
 /// Time limit for a leader after all faults are removed: three of the longest election timeouts.
@@ -46,7 +46,7 @@ const LEADER_MS: u64 = 3 * ELECTION_MAX_MS;
 const SERVED_MS: u64 = TTL_MS + 1_000 + 2_000;
 /// Time limit after that for every job to finish an epoch, and for a pending membership change to
 /// end.
-const EPOCH_MS: u64 = 20_000;
+const EPOCH_MS: u64 = 32_000;
 
 /// Result of a seed.
 #[derive(Clone, Debug, Default)]

@@ -96,6 +96,7 @@ impl Control for LocalControl {
             trainer: request.trainer.clone(),
             peer: None,
             intent: request.intent.clone(),
+            left: None,
             // The local control grants no samples.
             doubt: DoubtPolicy::default(),
         };
@@ -199,6 +200,7 @@ mod tests {
                 epoch: 2,
                 segments: segments.clone(),
             },
+            left: None,
             epoch: 2,
             segments,
             doubt: shardfeed_agent::DoubtPolicy::default(),

@@ -26,6 +26,9 @@ const BEGUN_MAX: usize = 2;
 /// Batches to keep granted and not begun.
 const AHEAD: u64 = 3;
 
+/// Chance that a rank leaves the epoch after a batch, in percent.
+const LEAVES_PERCENT: u64 = 1;
+
 /// Time limit for an answer before the request is repeated.
 const PATIENCE: Duration = Duration::from_millis(800);
 
@@ -101,11 +104,17 @@ impl Rank {
                     not_before = Instant::now() + Duration::from_millis(self.step_ms);
                     self.consumed(host, cursor);
                     self.tell(cursor, seat);
+                    // One rank stays, so that every epoch is consumed as a whole.
+                    if host.dice.chance(LEAVES_PERCENT) && !self.run.counts_epochs(self.rank) {
+                        self.leave(host, cursor, seat);
+                    }
                 } else if has.begun.is_empty() && has.share.has_ended() {
                     let (job, generation) = (&self.run.job.name, cursor.generation());
                     host.oracle.lists.epoch_ended(job, generation, cursor.epoch());
                     cursor.finish_epoch();
-                    self.run.epochs.set(self.run.epochs.get() + u64::from(self.rank == 0));
+                    self.run
+                        .epochs
+                        .set(self.run.epochs.get() + u64::from(self.run.counts_epochs(self.rank)));
                     self.tell(cursor, seat);
                     has = feed(fencing, cursor);
                 }
@@ -138,6 +147,17 @@ impl Rank {
         Ok(())
     }
 
+    /// Leaves the epoch before its end; the lease is requested again with the position.
+    fn leave(&self, host: &WorkerHost, cursor: &mut Cursor, seat: &Seat) {
+        let left = (cursor.epoch(), cursor.step());
+        host.trace.tell(format!("{} rank {} leaves at {left:?}", self.run.job.name, self.rank));
+        cursor.finish_epoch();
+        let mut state = seat.served.state.borrow_mut();
+        (state.fencing, state.left) = (0, Some(state.left.unwrap_or(left)));
+        drop(state);
+        self.tell(cursor, seat);
+    }
+
     fn tell(&self, cursor: &Cursor, seat: &Seat) {
         let mut state = seat.served.state.borrow_mut();
         (state.epoch, state.step) = (cursor.epoch(), cursor.step());
@@ -150,8 +170,9 @@ impl Rank {
 
     /// Ranks enter an epoch together, so that common states exist.
     fn may_enter(&self, cursor: &Cursor) -> bool {
-        let stands = self.run.stands.borrow();
-        stands.iter().flatten().all(|state| state.epoch >= cursor.epoch())
+        let (stands, gone) = (self.run.stands.borrow(), self.run.gone.borrow());
+        let mut others = (0..).zip(stands.iter()).filter(|(rank, _)| !gone.contains(rank));
+        others.all(|(_, state)| state.as_ref().is_none_or(|state| state.epoch >= cursor.epoch()))
     }
 
     async fn ask(

@@ -16,6 +16,10 @@ use crate::world::worker::{Order, WorkerHost};
 /// Time without a step after which a run is restarted, ms.
 const STUCK_MS: u64 = 6_000;
 
+/// Time for which a launcher leaves a loss of a dynamic job alone, as launchers without restarts
+/// do: longer than it takes to consume the rest of an epoch, and the grace.
+const LEFT_ALONE_MS: std::ops::Range<u64> = 5_000..11_000;
+
 /// Hosts, and whether the launcher can reach each of them.
 pub type Hosts = [(Rc<WorkerHost>, bool)];
 
@@ -49,6 +53,10 @@ struct Started {
     places: Vec<(usize, u64)>,
     progress: (u64, u64),
     seen_epochs: u64,
+    /// Of a dynamic job: time for which the other ranks go on after a loss, ms; 0: not at all.
+    left_alone_ms: u64,
+    /// Time at which the run ends because of a loss.
+    ends_at_ms: Option<u64>,
 }
 
 impl Launcher {
@@ -92,18 +100,34 @@ impl Launcher {
             }
             self.epochs += run.epochs.get() - started.seen_epochs;
             started.seen_epochs = run.epochs.get();
-            let lost = started.places.iter().find(|(host, boot)| {
+            let is_lost = |(host, boot): &(usize, u64)| {
                 let (host, reachable) = &hosts[*host];
                 !reachable || host.boots.get() != *boot
-            });
+            };
+            let lost = started.places.iter().find(|place| is_lost(place));
             let failed = run.failed.borrow().clone();
             let stuck = now_ms - started.progress.1 > STUCK_MS;
             let why = match (failed, lost) {
                 (Some(why), _) => why,
                 (None, Some((host, _))) => format!("{} is gone", hosts[*host].0.name),
                 (None, None) if stuck => "no step for long".to_owned(),
-                (None, None) => return,
+                (None, None) => match started.ends_at_ms {
+                    Some(at) if now_ms >= at => "a rank was gone".to_owned(),
+                    _ => return,
+                },
             };
+            if started.left_alone_ms > 0 && run.started.get() >= run.world_size {
+                let gone = (0..).zip(&started.places).filter(|(_, place)| is_lost(place));
+                run.gone.borrow_mut().extend(gone.map(|(rank, _)| rank));
+                let at = *started.ends_at_ms.get_or_insert_with(|| {
+                    self.trace.tell(format!("{} goes on although {why}", self.job.name));
+                    now_ms + started.left_alone_ms
+                });
+                if now_ms < at && (run.gone.borrow().len() as u64) < run.world_size {
+                    run.failed.borrow_mut().take();
+                    return;
+                }
+            }
             self.stop(now_ms, hosts, &why);
         }
         if self.run.is_none() && now_ms >= self.begin_at_ms {
@@ -157,6 +181,11 @@ impl Launcher {
         self.resumes += u64::from(!states.is_empty());
         self.resized += u64::from(!states.is_empty() && self.last_size != world_size);
         self.last_size = world_size;
+        let is_dynamic = self.job.identity.is_dynamic();
+        let left_alone_ms = match is_dynamic && self.dice.chance(60) {
+            true => self.dice.pick(LEFT_ALONE_MS),
+            false => 0,
+        };
         let run = Rc::new(Run {
             name: format!("run-{}", self.runs),
             job: Rc::clone(&self.job),
@@ -169,6 +198,7 @@ impl Launcher {
             saved: RefCell::default(),
             started: Cell::new(0),
             epochs: Cell::new(0),
+            gone: RefCell::default(),
             corrupt_budget: self.corrupt_budget,
             is_over_budget: Cell::new(false),
             stands: RefCell::new(vec![None; world_size as usize]),
@@ -185,7 +215,7 @@ impl Launcher {
             let host = &hosts[at].0;
             // Step times of dynamic jobs differ between ranks; the slowest rank alone finishes an
             // epoch within EPOCH_MS.
-            let step_ms = match self.job.identity.is_dynamic() {
+            let step_ms = match is_dynamic {
                 true if self.dice.chance(15) => self.dice.pick(100..150),
                 true => self.dice.pick(40..100),
                 false => self.dice.pick(15..40),
@@ -195,6 +225,7 @@ impl Launcher {
             places.push((at, host.boots.get()));
         }
         let progress = (0, now_ms);
-        self.run = Some(Started { run, places, progress, seen_epochs: 0 });
+        let (seen_epochs, ends_at_ms) = (0, None);
+        self.run = Some(Started { run, places, progress, seen_epochs, left_alone_ms, ends_at_ms });
     }
 }

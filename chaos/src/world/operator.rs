@@ -22,8 +22,9 @@ impl Admin {
             if self.is_calm.get() {
                 continue;
             }
-            let job = self.dice.one(&self.jobs).expect("there are jobs").name.clone();
-            if self.dice.chance(15) {
+            let job = self.dice.one(&self.jobs).expect("there are jobs");
+            let (is_dynamic, job) = (job.identity.is_dynamic(), job.name.clone());
+            if is_dynamic && self.dice.chance(50) {
                 self.declare_gone(&cluster, &job).await;
                 continue;
             }
@@ -57,6 +58,9 @@ impl Admin {
     /// Declares a rank's trainer gone, which may be wrong; mostly this is rejected.
     async fn declare_gone(&self, cluster: &Rc<Cluster>, job: &str) {
         let (name, rank) = (job.to_owned(), self.dice.pick(0..4));
+        // Mostly the one that an operator would see without a worker.
+        let lost = self.oracle.lists.last_unserved(job).filter(|_| self.dice.chance(80));
+        let rank = lost.unwrap_or(rank);
         self.oracle.lists.declares_gone(job, rank);
         let call: Call<wire::DeclareGoneResponse> = Rc::new(move |mut clients, context| {
             let request = wire::DeclareGoneRequest { context, job: name.clone(), rank };

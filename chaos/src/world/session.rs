@@ -69,6 +69,9 @@ pub struct ServedState {
     pub step: u64,
     /// Reason why the lease ended, if it did.
     pub verdict: Option<WireError>,
+    /// Epoch that the trainer left before its end, and its first step that is not consumed, until
+    /// the coordinators know it.
+    pub left: Option<(u64, u64)>,
 }
 
 impl Served {
@@ -109,6 +112,8 @@ pub struct Session {
     heard: Cell<Option<Instant>>,
     oracle: Rc<Oracle>,
     trace: Trace,
+    /// Starts under way, by job and rank.
+    starting: RefCell<Vec<(String, u64)>>,
 }
 
 /// Corrupt records of a job, and whether each was reported successfully.
@@ -152,6 +157,7 @@ impl Session {
             heard: Cell::new(None),
             oracle,
             trace,
+            starting: RefCell::default(),
         });
         let task = tokio::task::spawn_local(Rc::clone(&session).keep());
         Kept { session, task }
@@ -349,6 +355,7 @@ impl Session {
                     ranks.iter().filter(asked).for_each(|served| served.is_revoked.set(true));
                 }
                 self.has_scans.set(self.has_scans.get() | response.has_scans);
+                self.end_unknown(response.unlisted);
                 self.heartbeat.get()
             }
             Err(error) if error.kind == ErrorKind::Fenced => {
@@ -365,18 +372,40 @@ impl Session {
         }
     }
 
+    /// Ends leases that no trainer here has: it was gone before its start was answered, or ended
+    /// without a report.
+    fn end_unknown(self: &Rc<Self>, unlisted: Vec<wire::Lease>) {
+        for lease in unlisted {
+            let key = (lease.job.clone(), lease.rank);
+            let served =
+                |served: &Rc<Served>| (&served.asked.job, served.asked.rank) == (&key.0, key.1);
+            if self.starting.borrow().contains(&key) || self.ranks.borrow().iter().any(served) {
+                continue;
+            }
+            self.trace.tell(format!("{}: {} rank {} has no trainer", self.name, key.0, key.1));
+            let session = Rc::clone(self);
+            tokio::task::spawn_local(async move { session.end_lease(lease, None).await });
+        }
+    }
+
     /// Requests leases that are not confirmed or that ended with an earlier session.
     async fn confirm(&self, id: u64) {
         let ranks = self.ranks.borrow().clone();
         for served in ranks {
-            let ServedState { generation, fencing, epoch, step, verdict } =
+            let ServedState { generation, fencing, epoch, step, verdict, left } =
                 served.state.borrow().clone();
             if fencing != 0 || verdict.is_some() {
                 continue;
             }
             let intent = Intent::Reconnect { generation, epoch, step };
-            match self.start_rank(id, &served.asked, &intent, Duration::ZERO).await {
-                Ok(started) => served.state.borrow_mut().fencing = started.fencing,
+            match self.start_rank(id, &served.asked, (&intent, left), Duration::ZERO).await {
+                Ok(started) => {
+                    let mut state = served.state.borrow_mut();
+                    // The trainer may have left another epoch meanwhile.
+                    if (state.epoch, state.left) == (epoch, left) {
+                        (state.fencing, state.left) = (started.fencing, None);
+                    }
+                }
                 Err(error) if matches!(error.kind, ErrorKind::Retry | ErrorKind::Storage) => return,
                 Err(error) if error.kind == ErrorKind::Fenced => return,
                 Err(error) => served.state.borrow_mut().verdict = Some(error),
@@ -385,13 +414,14 @@ impl Session {
     }
 
     /// Starts a rank, or reconnects it.
+    /// - `left`: epoch that the trainer leaves before its end, and its position there.
     ///
     /// # Errors  As returned by the coordinator.
     pub async fn start_rank(
         &self,
         session: u64,
         asked: &Asked,
-        intent: &Intent,
+        (intent, left): (&Intent, Option<(u64, u64)>),
         patience: Duration,
     ) -> Result<wire::StartRankResponse, WireError> {
         let Asked { job, run, rank, world_size, trainer } = asked.clone();
@@ -405,6 +435,7 @@ impl Session {
             limit: None,
             trainer,
             intent: Some(intent_to(intent)),
+            left: left.map(|(epoch, step)| wire::Position { epoch, step }),
             in_doubt: policy_of(&asked.job).into(),
             in_doubt_grace_ms: Some(GRACE_MS),
             peer: None,
@@ -416,7 +447,10 @@ impl Session {
         let sent = self.oracle.sends();
         let sure = self.oracle.holds.sends(&asked.job);
         self.oracle.asks(asked, intent);
-        let answer = self.cluster.call((Kind::Changes, patience), call).await;
+        let answer = {
+            let _starting = Starting::new(self, (asked.job.clone(), asked.rank));
+            self.cluster.call((Kind::Changes, patience), call).await
+        };
         self.oracle.holds.started(sure, &answer);
         if let Ok(started) = &answer {
             self.oracle.granted(asked, intent, started, sent);
@@ -444,14 +478,17 @@ impl Session {
         });
         // One attempt suffices: otherwise the coordinators detect the end through the session.
         let _ = self.cluster.once(&self.cluster.id(), &call).await;
+        if let Some(lease) = lease {
+            self.end_lease(lease, position).await;
+        }
+    }
+
+    /// Reports the end of a lease.
+    /// - `position`: the trainer's last one, if it is known.
+    async fn end_lease(&self, lease: wire::Lease, position: Option<wire::Position>) {
         let call: Call<wire::EndRankResponse> = Rc::new(move |mut clients, context| {
-            let request = wire::EndRankRequest {
-                context,
-                lease: lease.clone(),
-                failure: None,
-                is_told: true,
-                position,
-            };
+            let (lease, is_told) = (Some(lease.clone()), position.is_some());
+            let request = wire::EndRankRequest { context, lease, failure: None, is_told, position };
             Box::pin(async move { clients.worker.end_rank(request).await })
         });
         let _ = self.cluster.call((Kind::Changes, Duration::from_millis(500)), call).await;
@@ -480,6 +517,24 @@ impl Session {
                 served.state.borrow_mut().verdict = Some(error);
             }
         }
+    }
+}
+
+/// While it exists, a start of a rank is under way.
+struct Starting<'a>(&'a Session, (String, u64));
+
+impl<'a> Starting<'a> {
+    fn new(session: &'a Session, rank: (String, u64)) -> Self {
+        session.starting.borrow_mut().push(rank.clone());
+        Self(session, rank)
+    }
+}
+
+impl Drop for Starting<'_> {
+    fn drop(&mut self) {
+        let mut starting = self.0.starting.borrow_mut();
+        let at = starting.iter().position(|rank| *rank == self.1);
+        at.into_iter().for_each(|at| drop(starting.swap_remove(at)));
     }
 }
 

@@ -2,7 +2,7 @@
 //! other ranks, and saves its state regularly. Only an explicit answer stops it.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -61,6 +61,8 @@ pub struct Run {
     pub started: Cell<u64>,
     /// Epochs that the slowest rank finished in this run.
     pub epochs: Cell<u64>,
+    /// Ranks whose trainers have ended or cannot be reached.
+    pub gone: RefCell<BTreeSet<u64>>,
     /// Maximum number of corrupt records that a rank may skip per epoch.
     pub corrupt_budget: u64,
     /// True if a rank would have exceeded that number.
@@ -79,6 +81,12 @@ impl Run {
             }
         }
         Beginning { parent, stood, world_size: self.world_size }
+    }
+
+    /// True if this rank counts the epochs that the run finishes.
+    pub fn counts_epochs(&self, rank: u64) -> bool {
+        let gone = self.gone.borrow();
+        (0..rank).all(|earlier| gone.contains(&earlier))
     }
 
     /// Saves the current states of all ranks if a run can start from them.
@@ -125,7 +133,7 @@ pub struct Rank {
 impl Rank {
     /// Trains until the run is over.
     pub async fn train(self, host: Rc<WorkerHost>) {
-        let _watched = Watched(Rc::clone(&self.run));
+        let _watched = Watched(Rc::clone(&self.run), self.rank);
         if let Err(error) = self.try_train(&host).await {
             let why = format!("rank {}: {error}", self.rank);
             host.trace.tell(format!("{} {} failed: {why}", self.run.job.name, self.run.name));
@@ -209,7 +217,7 @@ impl Rank {
                 continue;
             };
             let serial = host.serial.get();
-            match session.start_rank(id, asked, &intent, START_PATIENCE).await {
+            match session.start_rank(id, asked, (&intent, None), START_PATIENCE).await {
                 Ok(started) => break (session, id, serial, started),
                 Err(error) if error.kind == ErrorKind::Fenced => session.forget(id),
                 Err(error) if matches!(error.kind, ErrorKind::Retry | ErrorKind::Storage) => {}
@@ -248,6 +256,7 @@ impl Rank {
             epoch,
             step: cursor.step(),
             verdict: None,
+            left: None,
         };
         let (asked, state) = (asked.clone(), RefCell::new(state));
         let (is_revoked, is_paused) = (Cell::new(false), Cell::new(false));
@@ -359,10 +368,11 @@ impl Rank {
 }
 
 /// Marks the run as failed when a trainer ends, so that the launcher notices at once.
-struct Watched(Rc<Run>);
+struct Watched(Rc<Run>, u64);
 
 impl Drop for Watched {
     fn drop(&mut self) {
+        self.0.gone.borrow_mut().insert(self.1);
         self.0.failed.borrow_mut().get_or_insert_with(|| "a trainer is gone".into());
     }
 }

@@ -87,7 +87,10 @@ impl State {
         let asking = ClaimCheck { rank: lease.rank, take, facts, fits, may_get };
         let Some(known) = asking.check(generation)? else {
             // Other ranks are epochs behind; the worker repeats the claim.
-            return Ok(asking.nothing(generation));
+            let nothing = asking.nothing(generation);
+            let sealed = generation.give_up_oldest(moment.now_ms, SEALED_KEPT);
+            job.seal(sealed).into_iter().for_each(|what| self.events.tell(what));
+            return Ok(nothing);
         };
         if known == ClaimPosition::Beyond {
             return Ok(ClaimResult { ended: true, ..asking.nothing(generation) });

@@ -363,12 +363,29 @@ pub struct StartRank {
     pub trainer: String,
     /// Position to start from.
     pub intent: Intent,
+    /// For a dynamic job whose loader leaves an epoch early: first step of that epoch that it did
+    /// not consume, in the generation that it is in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left: Option<RankCursor>,
     /// For a dynamic job: policy for samples in doubt.
     #[serde(default)]
     pub doubt: DoubtPolicy,
     /// The trainer's process, if the worker knows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<Peer>,
+}
+
+impl StartRank {
+    /// Generation that the loader is in, and the position at which it left an epoch of it.
+    pub(crate) fn leaves(&self) -> Option<(u64, RankCursor)> {
+        let left = self.left?;
+        match self.intent {
+            Intent::Reconnect { generation: from, .. } | Intent::Move { from, .. } => {
+                Some((from, left))
+            }
+            Intent::Start { .. } => None,
+        }
+    }
 }
 
 /// A process on a worker's host, as identified by the kernel.

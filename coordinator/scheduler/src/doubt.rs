@@ -157,6 +157,13 @@ impl State {
         }
         let mut samples = 0;
         for number in usable {
+            // The list of a rank that did not join is reserved for it, and its position unknown.
+            if let Some(generation) = job.generations.get_mut(&number)
+                && !generation.ranks.contains_key(&rank)
+            {
+                let pools = generation.pools.values_mut();
+                pools.for_each(|pool| pool.release(rank, 0, (moment.now_ms, false)));
+            }
             let (decided, told) = job.decide(number, moment, |_, pool, policy| {
                 pool.decide(rank, policy.in_doubt, moment.now_ms).into_iter().collect()
             });
@@ -323,6 +330,8 @@ impl Pool {
         let Some(share) = self.shares.get_mut(&rank) else {
             return;
         };
+        share.horizon = share.consumed;
+        share.doubt = None;
         let at = share.consumed;
         let ahead = share.doubled.iter().find(|doubled| doubled.end > at);
         if let Some(first) = ahead.map(|doubled| doubled.start.max(at)) {
@@ -352,11 +361,15 @@ impl Pool {
         shares.any(|share| !share.doubled.is_empty() || share.decided.is_some())
     }
 
-    /// Returns the samples left for other ranks if each rank is at its step of `step_of`.
+    /// Returns the samples left for other ranks if each rank is at its step of `step_of`, and how
+    /// many samples were then delivered twice.
     ///
     /// These are all samples except those that some rank's list holds before its step. `None` if
     /// one of the ranks cannot be at its step.
-    pub(crate) fn left_after(&self, step_of: impl Fn(u64) -> Option<u64>) -> Option<FreeRanges> {
+    pub(crate) fn left_after(
+        &self,
+        step_of: impl Fn(u64) -> Option<u64>,
+    ) -> Option<(FreeRanges, u64)> {
         let mut free = self.returned.clone();
         self.dropped.iter().for_each(|piece| free.insert(piece));
         let mut taken = vec![];
@@ -371,7 +384,11 @@ impl Pool {
             let decided = share.decided.as_ref().filter(|_| more > 0);
             taken.extend(decided.into_iter().flat_map(|decided| decided.rest.pieces_in(0..more)));
         }
-        taken.into_iter().for_each(|piece| drop(free.remove(piece)));
-        Some(free)
+        let mut duplicated = 0;
+        for piece in taken {
+            let was_free: u64 = free.remove(piece).iter().map(GroupRange::samples).sum();
+            duplicated += piece.samples() - was_free;
+        }
+        Some((free, duplicated))
     }
 }

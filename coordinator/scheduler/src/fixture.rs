@@ -297,6 +297,7 @@ pub(crate) fn first_of_two(session: SessionId) -> StartRank {
         session,
         trainer: "t".to_owned(),
         intent: fresh(),
+        left: None,
         doubt: DoubtPolicy::default(),
         peer: None,
     }

@@ -303,6 +303,27 @@ impl Generation {
         while self.pools.get(&to).is_some_and(Pool::is_done) {
             to += 1;
         }
+        self.seal_to(to, sealed_ms, most)
+    }
+
+    /// Seals the oldest kept epoch if all ranks that a worker serves have left it: it would keep
+    /// them from later epochs for as long as another rank is gone.
+    ///
+    /// Returns the epochs as [`Generation::seal`].
+    pub(crate) fn give_up_oldest(&mut self, sealed_ms: u64, most: usize) -> Vec<SealedEpoch> {
+        let oldest = self.pools.first_key_value().map(|(epoch, _)| *epoch);
+        let Some(oldest) = oldest.filter(|oldest| !self.is_over(*oldest)) else {
+            return vec![];
+        };
+        let mut ranks = self.ranks.values();
+        let is_left = ranks.all(|rank| rank.cursor.epoch > oldest || rank.lease.is_none());
+        if !is_left || !self.is_complete() {
+            return vec![];
+        }
+        self.seal_to(oldest + 1, sealed_ms, most)
+    }
+
+    fn seal_to(&mut self, to: u64, sealed_ms: u64, most: usize) -> Vec<SealedEpoch> {
         let first = self.sealed_to.max(to.saturating_sub(most as u64));
         let sealed = (first..to).map(|epoch| {
             // An epoch that no rank reported began no later than the previous one ended.

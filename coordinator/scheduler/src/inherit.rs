@@ -19,6 +19,9 @@ impl Job {
     /// # Errors
     /// `Forgotten`; `Invalid` if the loader states of the ranks are of different generations.
     pub(crate) fn place_lists(&self, start: &StartRank, place: &mut Place) -> Result<(), Refusal> {
+        if let Some((number, left)) = start.leaves() {
+            self.check_stand(self.generations.get(&number), start, left)?;
+        }
         match place {
             Place::Back { generation, cursor } => {
                 let known = self.generations.get(generation);
@@ -160,7 +163,7 @@ fn recut(
         }
         Steps::PerRank(_) => None,
     };
-    let returned = pool.left_after(step_of)?;
+    let (returned, duplicated) = pool.left_after(step_of)?;
     Some(Pool {
         first_step: origin.step(),
         batch_size: origin.global_batch() / start.world_size,
@@ -171,6 +174,7 @@ fn recut(
         waited_ms: 0,
         returns: crate::history::Returns::default(),
         consumed: 0,
+        duplicated,
         ..*pool
     })
 }

@@ -5,9 +5,9 @@ mod pools;
 use std::collections::BTreeSet;
 
 use crate::bound::{
-    ACCESS_TOKENS_MAX, CORDONS_MAX, DATASETS_MAX, EPOCHS_BEGUN_KEPT, EVENTS_KEPT, GENERATIONS_KEPT,
-    JOBS_MAX, REQUESTS_KEPT, RUNS_KEPT, SEALED_KEPT, SESSIONS_ENDED_KEPT, SESSIONS_MAX,
-    SKIPPED_KEPT,
+    ACCESS_TOKENS_MAX, CORDONS_MAX, DATASETS_MAX, EPOCHS_BEGUN_KEPT, EPOCHS_KEPT, EVENTS_KEPT,
+    GENERATIONS_KEPT, JOBS_MAX, REQUESTS_KEPT, RUNS_KEPT, SEALED_KEPT, SESSIONS_ENDED_KEPT,
+    SESSIONS_MAX, SKIPPED_KEPT,
 };
 use crate::dataset::{Dataset, Phase};
 use crate::generation::Generation;
@@ -237,10 +237,14 @@ fn check_job(job: &Job, clock_ms: u64) -> Result<(), Breach> {
         let known = generations.get(&sealed.generation);
         let is_left = known.is_none_or(|generation| {
             let pool = generation.pools.get(&sealed.epoch);
+            let last = generation.pools.last_key_value().map_or(0, |(last, _)| *last);
             generation.cursor().epoch > sealed.epoch
                 || pool.map_or(job.identity.is_dynamic(), Pool::is_done)
+                || last + 1 >= sealed.epoch + EPOCHS_KEPT as u64
         });
-        rule(is_left, name, "every rank is beyond a sealed epoch, or nothing is left of it")?;
+        let what = "every rank is beyond a sealed epoch, or nothing is left of it, or it was given \
+                    up for later ones";
+        rule(is_left, name, what)?;
     }
     Ok(())
 }

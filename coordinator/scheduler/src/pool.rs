@@ -336,6 +336,9 @@ impl Pool {
     }
 
     /// Copies the lists for the same ranks in a later generation.
+    ///
+    /// Each horizon stays until its rank joins: the samples before it are those that the rank may
+    /// have consumed.
     pub(crate) fn copied(&self) -> Self {
         let mut copy = self.clone();
         (copy.consumed, copy.waited_ms) = (0, 0);
@@ -343,7 +346,7 @@ impl Pool {
         let dropped = std::mem::take(&mut copy.dropped);
         dropped.iter().for_each(|piece| copy.returned.insert(piece));
         for share in copy.shares.values_mut() {
-            (share.consumed, share.started, share.horizon, share.told) = (0, 0, 0, 0);
+            (share.consumed, share.started, share.told) = (0, 0, 0);
             (share.revoke_from, share.left, share.doubt) = (None, false, None);
         }
         copy

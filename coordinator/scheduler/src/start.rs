@@ -53,6 +53,11 @@ impl State {
             Intent::Move { from, .. } => Some(*from),
             Intent::Start { .. } | Intent::Reconnect { .. } => None,
         };
+        if let Some((number, left)) = start.leaves() {
+            let job = self.jobs.get_mut(&start.job)?;
+            let sealed = job.bring(number, start.rank, left, moment);
+            sealed.into_iter().for_each(|what| self.events.tell(what));
+        }
         let number = match place {
             Place::Back { generation, cursor } => {
                 self.come_back(moment, start, generation, cursor)?;
@@ -101,17 +106,15 @@ impl State {
             let why = LeaseEnded::TrainerReturned;
             generation.file_end(start.rank, before, &LeaseEnd { at_ms: now_ms, worker, why });
         }
-        if let Some(pool) = generation.pools.get_mut(&cursor.epoch) {
-            pool.restore(start.rank, cursor.step);
-        }
         if let Some(rank) = generation.ranks.get_mut(&start.rank) {
             rank.trainer.clone_from(&start.trainer);
             (rank.ended, rank.failure, rank.moved_to) = (false, None, None);
         }
-        let sealed = generation.advance(start.rank, cursor, now_ms, SEALED_KEPT);
-        generation.pools.values_mut().for_each(|pool| pool.hand_over(start.rank));
-        job.seal(sealed).into_iter().for_each(|what| self.events.tell(what));
-        job.recount(number);
+        let sealed = job.bring(number, start.rank, cursor, Moment { index, now_ms });
+        sealed.into_iter().for_each(|what| self.events.tell(what));
+        if let Some(generation) = job.generations.get_mut(&number) {
+            generation.pools.values_mut().for_each(|pool| pool.hand_over(start.rank));
+        }
         let rank = RankRef { job: start.job.clone(), generation: number, rank: start.rank };
         if let Some(before) = &before {
             self.sessions.drop_lease(before.session, &rank);
@@ -231,6 +234,11 @@ impl State {
         let worker = lease.map(|lease| self.sessions.worker_of(lease.session)).unwrap_or_default();
         let end = LeaseEnd { at_ms: moment.now_ms, worker, why: LeaseEnded::TrainerMoved };
         let before = generation.free(start.rank, &end);
+        // Without a lease, samples of the rank may still be in doubt; its position is known now.
+        if before.is_none() && generation.superseded_by.is_none() {
+            let pools = generation.pools.values_mut();
+            pools.for_each(|pool| pool.release(start.rank, 0, (moment.now_ms, true)));
+        }
         if let Some(rank) = generation.ranks.get_mut(&start.rank) {
             rank.moved_to = Some(to);
         }
@@ -294,6 +302,26 @@ impl Job {
              operator remove the job",
             self.name
         )))
+    }
+
+    /// Moves a rank of a generation forward to the position that its trainer reports.
+    fn bring(
+        &mut self,
+        number: u64,
+        rank: u64,
+        to: RankCursor,
+        Moment { now_ms, .. }: Moment,
+    ) -> Vec<EventKind> {
+        let Some(generation) = self.generations.get_mut(&number) else {
+            return vec![];
+        };
+        if let Some(pool) = generation.pools.get_mut(&to.epoch) {
+            pool.restore(rank, to.step);
+        }
+        let sealed = generation.advance(rank, to, now_ms, SEALED_KEPT);
+        let sealed = self.seal(sealed);
+        self.recount(number);
+        sealed
     }
 
     /// Adds a generation; unless a move opens it, every earlier one ends.

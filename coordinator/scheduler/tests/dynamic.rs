@@ -36,13 +36,14 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
     /// Workers are killed and come back; trainers survive, and report their position when they
-    /// return.
+    /// return. Some leave the epoch before its end.
     #[test]
     fn an_epoch_is_delivered_once_whatever_workers_do(
         sizes in sizes(),
         speeds in prop::collection::vec(1u64..9, 1..6),
         batch_size in 1u64..7,
         faults in prop::collection::vec((0usize..6, 0u64..40, 0u64..4), 0..12),
+        leaving in prop::collection::vec((1usize..6, 0u64..40), 0..3),
     ) {
         let mut cluster = Cluster::new(sizes.clone(), batch_size, speeds.len());
         let mut round = 0;
@@ -50,6 +51,11 @@ proptest! {
             for (rank, _, length) in faults.iter().filter(|(_, at, _)| *at == round) {
                 // A worker is gone for some rounds; its trainer delivers nothing without it.
                 cluster.kill_worker(rank % speeds.len(), *length);
+            }
+            for (rank, _) in leaving.iter().filter(|(_, at)| *at == round) {
+                if rank % speeds.len() > 0 {
+                    cluster.leave(rank % speeds.len());
+                }
             }
             for (rank, speed) in speeds.iter().enumerate() {
                 for _ in 0..*speed {

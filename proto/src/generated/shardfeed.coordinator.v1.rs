@@ -140,6 +140,10 @@ pub struct HeartbeatResponse {
     /// reported scans that this session no longer has: stop them
     #[prost(message, repeated, tag = "6")]
     pub ended_scans: ::prost::alloc::vec::Vec<ScanProgress>,
+    /// Leases of dynamic jobs of this session that the request did not list, at most 1000; the worker ends those that no
+    /// trainer has.
+    #[prost(message, repeated, tag = "7")]
+    pub unlisted: ::prost::alloc::vec::Vec<Lease>,
 }
 /// Nested message and enum types in `HeartbeatResponse`.
 pub mod heartbeat_response {
@@ -383,6 +387,10 @@ pub struct StartRankRequest {
     /// Dynamic jobs: time that an epoch waits when only samples in doubt are left, ms; absent: 60,000.
     #[prost(uint64, optional, tag = "12")]
     pub in_doubt_grace_ms: ::core::option::Option<u64>,
+    /// Dynamic jobs, when a loader leaves an epoch early: first step of that epoch that it did not consume, in the
+    /// generation that it is in; absent: it leaves none.
+    #[prost(message, optional, tag = "13")]
+    pub left: ::core::option::Option<Position>,
 }
 /// A process on a worker's host, as reported by the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

@@ -271,6 +271,17 @@ pub struct Start {
     /// Dynamic jobs: time that an epoch waits when only samples in doubt are left, ms; absent: 60,000.
     #[prost(uint64, optional, tag = "14")]
     pub in_doubt_grace_ms: ::core::option::Option<u64>,
+    /// Dynamic jobs, when the trainer leaves an epoch early: first step of that epoch that it did not consume; absent: it
+    /// leaves none.
+    #[prost(message, optional, tag = "15")]
+    pub left: ::core::option::Option<Position>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Position {
+    #[prost(uint64, tag = "1")]
+    pub epoch: u64,
+    #[prost(uint64, tag = "2")]
+    pub step: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Started {

@@ -48,6 +48,9 @@ pub struct LeaseRequest {
     pub mode: Mode,
     /// Start position and kind of start.
     pub intent: Intent,
+    /// Dynamic jobs only, when the trainer leaves an epoch early: that epoch, and its first step
+    /// that the trainer did not consume.
+    pub left: Option<(u64, u64)>,
     /// Epoch of the start position, for a control without a coordinator.
     pub epoch: u64,
     /// Segments of that epoch; the last one is open.

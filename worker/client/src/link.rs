@@ -36,6 +36,9 @@ pub(crate) type Progress<'a> = &'a mut dyn FnMut(&OpenProgress) -> bool;
 pub(crate) struct Place {
     /// Intent of the request to the control.
     pub(crate) intent: Intent,
+    /// Of a dynamic job: the epoch that the loader leaves early, and its first step that it did
+    /// not consume.
+    pub(crate) left: Option<(u64, u64)>,
     /// Epoch of the first step that was not received yet.
     pub(crate) epoch: u64,
     /// Segments of that epoch.

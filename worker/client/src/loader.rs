@@ -45,6 +45,9 @@ pub struct Loader {
     course: Course,
     /// Way in which the rank joins a generation the next time that reading starts.
     entry: Entry,
+    /// Of a dynamic job: position at which it left the last epoch that it read, until the
+    /// coordinator knows it.
+    left: Option<(u64, u64)>,
     /// True if nothing was consumed since the rank joined its generation.
     is_untouched: bool,
     /// Times that the rank joined again because it was superseded before it consumed anything.
@@ -150,7 +153,7 @@ impl Loader {
         };
         link.register(&job, progress)?;
         let contents = Arc::new(contents);
-        let (entry, in_ledger, handed_out) = (Entry::Start, None, 0);
+        let (entry, left, in_ledger, handed_out) = (Entry::Start, None, None, 0);
         let (is_untouched, replaced) = (true, 0);
         Ok(Self {
             options,
@@ -163,6 +166,7 @@ impl Loader {
             cursor,
             course,
             entry,
+            left,
             is_untouched,
             replaced,
             ledger,
@@ -262,6 +266,9 @@ impl Loader {
         self.check_open()?;
         let mut cursor = self.cursor.clone();
         if cursor.set_epoch(epoch)? {
+            if cursor.identity().is_dynamic() && matches!(self.entry, Entry::Joined { .. }) {
+                self.left.get_or_insert((self.cursor.epoch(), self.cursor.step()));
+            }
             self.course = self.course_at(&cursor)?;
             self.link.stop();
             self.held = None;
@@ -325,7 +332,7 @@ impl Loader {
         self.held = None;
         self.skipped.moved();
         // The same state may be loaded twice: each load starts a generation.
-        (self.entry, self.in_ledger) = (Entry::Start, None);
+        (self.entry, self.left, self.in_ledger) = (Entry::Start, None, None);
         Ok(())
     }
 
@@ -361,7 +368,7 @@ impl Loader {
         self.held = None;
         self.skipped.moved();
         self.ledger = ledger.unwrap_or_else(|| self.ledger.take());
-        (self.entry, self.in_ledger, self.replaced) = (Entry::Start, None, 0);
+        (self.entry, self.left, self.in_ledger, self.replaced) = (Entry::Start, None, None, 0);
         Ok(deal.batch_size)
     }
 
@@ -569,7 +576,7 @@ fn place(
     cursor: &Cursor,
     plans: &Plans,
     rank: u64,
-    entry: Entry,
+    (entry, left): (Entry, Option<(u64, u64)>),
     in_hand: usize,
 ) -> Result<Place, LoadError> {
     let (epoch, step) = (cursor.epoch(), cursor.step());
@@ -586,14 +593,14 @@ fn place(
     let mut ahead = cursor.clone();
     if cursor.identity().is_dynamic() {
         debug_assert_eq!(in_hand, 0, "granted samples are not carried over");
-        return Ok(Place { intent, epoch, segments: cursor.segments().to_vec(), step });
+        return Ok(Place { intent, left, epoch, segments: cursor.segments().to_vec(), step });
     }
     for _ in 0..in_hand {
         let steps = plan_at(plans, &ahead)?.rank_steps(rank);
         ahead.advance(steps);
     }
     let (epoch, step) = (ahead.epoch(), ahead.step());
-    Ok(Place { intent, epoch, segments: ahead.segments().to_vec(), step })
+    Ok(Place { intent, left: None, epoch, segments: ahead.segments().to_vec(), step })
 }
 
 #[cfg(test)]

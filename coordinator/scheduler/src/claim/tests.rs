@@ -467,3 +467,78 @@ fn a_deterministic_job_has_no_groups_to_take() {
     let refusal = takes(&mut fixture, vec![take]).remove(0).unwrap_err();
     assert!(refusal.to_string().contains("claiming groups requires"), "{refusal}");
 }
+
+#[test]
+fn a_rank_that_leaves_an_epoch_early_reports_where() {
+    let Intent::Start { segments, .. } = fresh() else { panic!() };
+    let ahead = Intent::Reconnect { generation: 0, epoch: 1, step: 0 };
+    let back = Intent::Move { from: 0, epoch: 0, segments };
+    for (intent, is_lost) in [(&ahead, false), (&ahead, true), (&back, false), (&back, true)] {
+        let (mut fixture, start) = two();
+        taken(&mut fixture, 0, 0, 10);
+        let opened = Claim { ahead: 8, known: 1, ..take_of(&fixture, 0, 10) };
+        takes(&mut fixture, vec![opened]);
+        let mut session = session_of(&fixture, 0);
+        if is_lost {
+            fixture.done(Change::ExpireSessions { sessions: vec![session] });
+            session = fixture.join("w2");
+        }
+        let leaves = |step| {
+            let left = Some(RankCursor { epoch: 0, step });
+            let intent = intent.clone();
+            StartRank { session, trainer: "t-0".into(), intent, left, ..start.clone() }
+        };
+        let refusal = fixture.apply(Change::StartRank(leaves(3))).unwrap_err();
+        assert!(matches!(refusal, Refusal::Forgotten { .. }), "{refusal}");
+        // No heartbeat has reported the first step.
+        fixture.start(leaves(1));
+        let pool = &fixture.state.job(JOB).unwrap().generations[&0].pools[&0];
+        assert_eq!((pool.delivered(), pool.tally().in_doubt), (4, 0), "{intent:?} {is_lost}");
+        assert_eq!(pool.returned.iter().collect::<Vec<_>>(), [piece(0, 4, 10)]);
+    }
+}
+
+#[test]
+fn the_list_of_a_rank_that_does_not_join_again_is_free_once_it_is_declared_gone() {
+    let (mut fixture, start) = two();
+    taken(&mut fixture, 0, 0, 10);
+    taken(&mut fixture, 1, 0, 30);
+    let again = |rank: u64| {
+        let (run, trainer) = (Some("r2".to_owned()), format!("r2-{rank}"));
+        StartRank { run, rank, trainer, intent: from(0, 0, 1), ..start.clone() }
+    };
+    fixture.start(again(0));
+    let pool = |fixture: &Fixture| fixture.current().pools[&0].clone();
+    assert_eq!((pool(&fixture).free(), pool(&fixture).tally().granted), (0, 36));
+    let gone = Change::DeclareGone { job: JOB.to_owned(), rank: 1 };
+    // A batch lay before its horizon; the samples beyond were not delivered.
+    assert_eq!(fixture.apply(gone).unwrap(), Answer::Decided { samples: 4 });
+    assert_eq!((pool(&fixture).free(), pool(&fixture).tally().redelivered), (30, 4));
+    // Its state says which of them it had consumed.
+    fixture.start(again(1));
+    assert_eq!((pool(&fixture).free(), pool(&fixture).delivered()), (26, 8));
+}
+
+#[test]
+fn an_epoch_that_only_a_rank_without_a_worker_is_in_keeps_nobody_from_later_ones() {
+    let (mut fixture, _) = two();
+    taken(&mut fixture, 0, 0, 10);
+    let session = session_of(&fixture, 0);
+    let take = |fixture: &mut Fixture, epoch| {
+        let take = Claim { epoch, ..take_of(fixture, 1, 20) };
+        takes(fixture, vec![take]).remove(0).unwrap().pieces.len()
+    };
+    let kept = EPOCHS_KEPT as u64;
+    for epoch in 0..kept {
+        assert_eq!(take(&mut fixture, epoch), 2);
+        // It leaves each epoch early.
+        fixture.report(1, epoch + 1, 0);
+    }
+    for _ in 0..2 {
+        assert_eq!(take(&mut fixture, kept), 0, "rank 0 is served in the first epoch");
+    }
+    fixture.done(Change::ExpireSessions { sessions: vec![session] });
+    assert_eq!(take(&mut fixture, kept), 0);
+    assert_eq!(take(&mut fixture, kept), 2);
+    assert_eq!(fixture.state.job(JOB).unwrap().sealed.len(), 1);
+}

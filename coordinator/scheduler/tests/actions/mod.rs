@@ -8,8 +8,8 @@ use shardfeed_plan::{
 use shardfeed_scheduler::{
     AddDataset, Change, Claim, Cordon, CursorReport, Dataset, DoubtPolicy, FailDataset, FailScan,
     Failure, FinishDataset, Generation, Hold, JoinSession, LeaseRef, LeasedScan, Part, PartState,
-    Phase, PoolFacts, RankRevoke, RegisterJob, ReportListing, ReportScan, ReportSkipped, Revoke,
-    ScanRef, SessionId, SkippedRecord, StartRank, State, WaitForDoubt,
+    Phase, PoolFacts, RankCursor, RankRevoke, RegisterJob, ReportListing, ReportScan,
+    ReportSkipped, Revoke, ScanRef, SessionId, SkippedRecord, StartRank, State, WaitForDoubt,
 };
 
 const DATASETS: [&str; 2] = ["d0", "d1"];
@@ -451,6 +451,7 @@ impl Start {
             session: session(state, self.session),
             trainer: self.trainer(state),
             intent: self.intent(state, current),
+            left: self.left(state),
             doubt: DoubtPolicy::default(),
             peer: None,
         }
@@ -465,6 +466,16 @@ impl Start {
         let generation = back.and_then(|back| self.believed(state, back));
         let rank = generation.and_then(|generation| generation.ranks.get(&self.rank));
         rank.map_or_else(|| format!("t{}", self.trainer), |rank| rank.trainer.clone())
+    }
+
+    /// A rank that comes back or moves sometimes reports the position that it leaves.
+    fn left(&self, state: &State) -> Option<RankCursor> {
+        let (Place::Move(back, ahead) | Place::Reconnect(back, ahead)) = self.place else {
+            return None;
+        };
+        let generation = self.believed(state, back).filter(|_| self.trainer.is_multiple_of(2))?;
+        let RankCursor { epoch, step } = generation.ranks.get(&self.rank)?.cursor;
+        Some(RankCursor { epoch, step: step + ahead % 2 })
     }
 
     /// A generation that a rank may assume to be in: mostly the current one.

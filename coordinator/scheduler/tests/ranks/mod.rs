@@ -4,7 +4,8 @@ use shardfeed_plan::dynamic::RankList;
 use shardfeed_plan::{Digest, Intent, JobIdentity, Mode, Records, Segment, Shuffle, Steps, Tail};
 use shardfeed_scheduler::{
     Answer, Change, Claim, ClaimResult, Command, CursorReport, DoubtPolicy, JoinSession, LeaseRef,
-    Pool, PoolFacts, RegisterJob, SessionId, Speeds, StartRank, Started, State, WaitForDoubt,
+    Pool, PoolFacts, RankCursor, RegisterJob, SessionId, Speeds, StartRank, Started, State,
+    WaitForDoubt,
 };
 
 const JOB: &str = "train";
@@ -110,7 +111,7 @@ impl Cluster {
             open.steps = Steps::All(*step);
             let step = segments.iter().map(|segment| segment.steps.most()).sum();
             let intent = Intent::Start { state_generation, epoch: 0, segments };
-            let started = self.start(rank, ranks, session, intent);
+            let started = self.start(rank, ranks, session, (intent, None));
             self.generation = started.generation;
             let lease = Some(self.lease(rank, started.fencing));
             self.ranks.push(Rank {
@@ -154,7 +155,13 @@ impl Cluster {
         }
     }
 
-    fn start(&mut self, rank: usize, ranks: usize, session: SessionId, intent: Intent) -> Started {
+    fn start(
+        &mut self,
+        rank: usize,
+        ranks: usize,
+        session: SessionId,
+        (intent, left): (Intent, Option<RankCursor>),
+    ) -> Started {
         let start = StartRank {
             job: JOB.to_owned(),
             run: Some(format!("r{}", self.run)),
@@ -164,6 +171,7 @@ impl Cluster {
             session,
             trainer: format!("t{}-{rank}", self.run),
             intent,
+            left,
             doubt: self.doubt,
             peer: None,
         };
@@ -329,13 +337,14 @@ impl Cluster {
     pub(crate) fn revive(&mut self) {
         for rank in 0..self.ranks.len() {
             self.ranks[rank].down = self.ranks[rank].down.saturating_sub(1);
-            if self.ranks[rank].lease.is_some() || self.ranks[rank].down > 0 {
+            let Rank { lease, down, ended, .. } = &self.ranks[rank];
+            if lease.is_some() || *down > 0 || *ended {
                 continue;
             }
             let session = self.join(rank);
             let (generation, step) = (self.generation, self.ranks[rank].step);
             let intent = Intent::Reconnect { generation, epoch: 0, step };
-            let started = self.start(rank, self.ranks.len(), session, intent);
+            let started = self.start(rank, self.ranks.len(), session, (intent, None));
             let lease = self.lease(rank, started.fencing);
             let one = &mut self.ranks[rank];
             (one.session, one.lease, one.last_lease) = (session, Some(lease.clone()), Some(lease));
@@ -343,6 +352,20 @@ impl Cluster {
             one.revoke_from = None;
             self.catch_up(rank);
         }
+    }
+
+    /// A trainer leaves the epoch before its end, through a worker that knows nothing of it.
+    pub(crate) fn leave(&mut self, rank: usize) {
+        if self.ranks[rank].ended {
+            return;
+        }
+        let session = self.join(rank);
+        let (generation, step) = (self.generation, self.ranks[rank].step);
+        let intent = Intent::Reconnect { generation, epoch: 1, step: 0 };
+        let left = Some(RankCursor { epoch: 0, step });
+        self.start(rank, self.ranks.len(), session, (intent, left));
+        let one = &mut self.ranks[rank];
+        (one.lease, one.revoke_from, one.ended) = (None, None, true);
     }
 
     /// A new worker learns the list and its trainer's position in it.

@@ -1,6 +1,6 @@
 //! Calls of workers: sessions, jobs, ranks, chunks. Calls about scans are in `scans`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,8 +22,8 @@ use shardfeed_proto::coordinator::v1::{
 use shardfeed_proto::{ErrorKind, WireError, digest_from, intent_from, segments_to};
 use shardfeed_scheduler::{
     Answer, Change, Claim, Cordon, DoubtPolicy, GRACE_MS_MAX, Held, Hold, InDoubt, JoinSession,
-    LeaseRef, LeasedScan, Peer, PoolFacts, RankCursor, Refusal, ReportSkipped, SKIPPED_KEPT,
-    STEP_MAX, SkippedRecord, StartRank, State,
+    LeaseRef, LeasedScan, Peer, PoolFacts, RankCursor, RankRef, Refusal, ReportSkipped,
+    SKIPPED_KEPT, STEP_MAX, SessionId, SkippedRecord, StartRank, State,
 };
 use tokio::sync::oneshot;
 
@@ -43,6 +43,9 @@ use crate::views;
 
 /// Maximum ranks, and maximum scans, in one heartbeat.
 const HEARTBEAT_ENTRIES_MAX: usize = 4096;
+
+/// Maximum leases that a heartbeat's response lists because the request did not.
+const UNLISTED_MAX: usize = 1000;
 
 /// Maximum claims in one message.
 const BATCH_CLAIMS_MAX: usize = 64;
@@ -153,6 +156,7 @@ async fn heartbeat(
     let mut verdicts = Vec::new();
     let mut reports = Vec::with_capacity(ranks.len());
     let (mut revocations, mut pauses, mut ended_scans) = (Vec::new(), Vec::new(), Vec::new());
+    let mut unlisted = Vec::new();
     let heard = core.read(|state| {
         let ttl = session_ttl(state, session)?;
         for progress in ranks {
@@ -167,6 +171,7 @@ async fn heartbeat(
                 }
             }
         }
+        unlisted = unlisted_leases(state, session, &reports);
         let is_held = |scan: &ScanProgress| {
             standing::scan_lease(state, &leased(scan)).is_some_and(|lease| lease.session == session)
         };
@@ -192,7 +197,43 @@ async fn heartbeat(
         let ScanProgress { files, bytes, beat, .. } = scan;
         live.progress.scan(leased(&scan), ScanReport { files, bytes, beat }, now);
     }
-    Ok(HeartbeatResponse { verdicts, has_scans, draining, revocations, pauses, ended_scans })
+    Ok(HeartbeatResponse {
+        verdicts,
+        has_scans,
+        draining,
+        revocations,
+        pauses,
+        ended_scans,
+        unlisted,
+    })
+}
+
+/// Returns the leases of dynamic jobs of a session that its worker did not list: it may not know
+/// that it has them, and they keep samples from other ranks.
+fn unlisted_leases(state: &State, session: SessionId, listed: &[(RankReport, u64)]) -> Vec<Lease> {
+    let Some(session) = state.session(session) else {
+        return vec![];
+    };
+    // Each listed lease is one of the session.
+    if session.leases.len() == listed.len() {
+        return vec![];
+    }
+    let listed: BTreeSet<_> = listed
+        .iter()
+        .map(|(report, _)| (report.lease.job.as_str(), report.lease.generation, report.lease.rank))
+        .collect();
+    let unlisted = session
+        .leases
+        .iter()
+        .filter(|rank| !listed.contains(&(rank.job.as_str(), rank.generation, rank.rank)));
+    let lease = |rank: &RankRef| {
+        let job = state.job(&rank.job).filter(|job| job.identity.is_dynamic())?;
+        let known = job.generations.get(&rank.generation)?;
+        let fencing = known.ranks.get(&rank.rank)?.lease.as_ref()?.fencing;
+        let (job, generation, rank) = (rank.job.clone(), rank.generation, rank.rank);
+        Some(Lease { job, generation, rank, fencing })
+    };
+    unlisted.filter_map(lease).take(UNLISTED_MAX).collect()
 }
 
 /// Returns the scan that a worker reports on.
@@ -271,6 +312,7 @@ async fn start_rank(
         peer,
         in_doubt,
         in_doubt_grace_ms,
+        left,
         ..
     } = request;
     let intent = intent_from(intent).map_err(|error| error::invalid(&error))?;
@@ -278,8 +320,20 @@ async fn start_rank(
     let peer = peer.filter(|_| caller.who.role != Some(shardfeed_tls::Role::Trainer));
     let peer = peer.map(|wire::Peer { uid, gid, pid }| Peer { uid, gid, pid });
     let doubt = doubt_policy(in_doubt, in_doubt_grace_ms)?;
-    let start =
-        StartRank { job, run, rank, world_size, limit, session, trainer, intent, doubt, peer };
+    let left = left.map(cursor_from);
+    let start = StartRank {
+        job,
+        run,
+        rank,
+        world_size,
+        limit,
+        session,
+        trainer,
+        intent,
+        left,
+        doubt,
+        peer,
+    };
     core.write_cursors().await;
     match core.propose(caller, Change::StartRank(start)).await? {
         Answer::Started(started) => Ok(StartRankResponse {
@@ -291,6 +345,10 @@ async fn start_rank(
         }),
         other => Err(unexpected(&other)),
     }
+}
+
+fn cursor_from(wire::Position { epoch, step }: wire::Position) -> RankCursor {
+    RankCursor { epoch, step }
 }
 
 /// Decodes the policy of a start for samples in doubt.
@@ -321,7 +379,7 @@ async fn end_rank(
     let lease = lease_from(request.lease)?;
     core.write_cursors().await;
     let EndRankRequest { failure, is_told, position, .. } = request;
-    let position = position.map(|at| RankCursor { epoch: at.epoch, step: at.step });
+    let position = position.map(cursor_from);
     core.propose(caller, Change::EndRank { lease, is_told, failure, position }).await?;
     Ok(EndRankResponse {})
 }

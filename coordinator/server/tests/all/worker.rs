@@ -216,6 +216,7 @@ pub(crate) fn start(session: u64, job: &str, rank: u64, world_size: u64) -> Star
         limit: None,
         trainer: format!("trainer-{rank}"),
         intent: Some(intent_to(&intent)),
+        left: None,
         peer: None,
         in_doubt: 0,
         in_doubt_grace_ms: None,

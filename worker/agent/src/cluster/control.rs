@@ -347,6 +347,7 @@ impl Control for GrpcControl {
 
     fn lease(&self, request: &LeaseRequest, waiting: Waiting<'_>) -> Result<Lease, ControlError> {
         let _operation = traced::enter("lease", None);
+        let _reporting = self.session.shared().reporting(&request.job, request.rank);
         // Grants of a dynamic job are exclusive, so they require the coordinator's confirmation.
         let is_dynamic = request.mode == Mode::Dynamic;
         match &request.intent {
@@ -471,6 +472,7 @@ impl Control for GrpcControl {
         };
         let key = (lease.job.to_string(), lease.rank);
         let shared = Arc::clone(self.session.shared());
+        let reporting = shared.reporting(&lease.job, lease.rank);
         shared.unserve(&served);
         if served.lock().fencing == 0 {
             let mut left = self.left();
@@ -480,7 +482,11 @@ impl Control for GrpcControl {
             left.insert(key.clone(), Arc::clone(&served));
         } else {
             let failure = served.lock().failure.take();
-            let told = runtime().spawn(tell_last(shared, served.progress(), failure, is_told));
+            let told = tell_last(shared, served.progress(), failure, is_told);
+            let told = runtime().spawn(async move {
+                let _reporting = reporting;
+                told.await;
+            });
             let mut ending = self.ending();
             ending.retain(|_, told| !told.is_finished());
             ending.insert(key.clone(), told);

@@ -477,6 +477,7 @@ impl Trainer<'_> {
             limit: start.limit,
             mode: job.identity.mode,
             intent: intent_from(start.intent).map_err(bad)?,
+            left: start.left.map(|left| (left.epoch, left.step)),
             epoch: start.epoch,
             segments: segments_from(start.segments).map_err(bad)?,
             doubt: DoubtPolicy::new(start.in_doubt_drop, start.in_doubt_grace_ms),

@@ -432,6 +432,7 @@ impl Cluster {
             skipped: self.met.iter().map(skipped_to).collect(),
             in_doubt_drop: options.doubt.is_drop,
             in_doubt_grace_ms: u64::try_from(options.doubt.grace.as_millis()).ok(),
+            left: place.left.map(|(epoch, step)| wire::Position { epoch, step }),
         };
         let Way::Worker(link, phase) = &mut self.way else {
             return Ok(());

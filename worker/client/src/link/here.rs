@@ -346,6 +346,7 @@ impl Here {
             limit: options.limit,
             mode: job.identity.mode,
             intent: place.intent,
+            left: place.left,
             epoch: place.epoch,
             segments: place.segments,
             doubt: options.doubt,

@@ -201,7 +201,7 @@ impl Loader {
         if self.steps().is_some_and(|steps| self.cursor.step() >= steps) {
             return self.finish_epoch();
         }
-        let (cursor, plans, entry) = (&self.cursor, &self.plans, self.entry);
+        let (cursor, plans, entry) = (&self.cursor, &self.plans, (self.entry, self.left));
         let rank = self.options.rank;
         let mut place = |in_hand| place(cursor, plans, rank, entry, in_hand);
         let event = match self.link.poll(&mut place, timeout) {
@@ -313,7 +313,7 @@ impl Loader {
         if self.entry != (Entry::Joined { generation }) {
             self.is_untouched = true;
         }
-        self.entry = Entry::Joined { generation };
+        (self.entry, self.left) = (Entry::Joined { generation }, None);
         self.cursor.set_generation(generation);
         if self.cursor.identity().is_dynamic() {
             // Only that cluster keeps the job's lists.
