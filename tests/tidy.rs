@@ -12,6 +12,9 @@ const LINES_MAX: usize = 800;
 /// Pages that are made from the code.
 const GENERATED: &[&str] = &["docs/CLI.md", "docs/CONFIG.md", "docs/FIELDS.md", "docs/METRICS.md"];
 
+/// Keywords that begin a definition, in Rust, Python and the .proto files.
+const DEFINES: &[&str] = &["fn", "struct", "enum", "trait", "def", "class", "rpc", "message"];
+
 /// Constructions that a stranger must read twice, and their replacement.
 const PLAIN: &[(&str, &str)] = &[
     ("nobody", "name the actor: no rank, no worker"),
@@ -338,4 +341,42 @@ fn order_md_shows_a_key_and_a_permutation_that_hold() {
     let permutation = shardfeed_plan::Draws::new(key, 5).permutation(8).unwrap();
     assert!(text.contains(&format!("`{key:#018x}`")), "key {key:#x}");
     assert!(text.contains(&format!("`{permutation:?}`")), "permutation {permutation:?}");
+}
+
+/// True if a line of code defines `name`.
+fn defines(code: &str, name: &str) -> bool {
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let defines = |line: &str, keyword: &&str| {
+        let definition = format!("{keyword} {name}");
+        line.match_indices(definition.as_str()).any(|(at, found)| {
+            let before = line[..at].chars().next_back();
+            let after = line[at + found.len()..].chars().next();
+            !before.is_some_and(is_word) && !after.is_some_and(is_word)
+        })
+    };
+    let mut lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+    lines.any(|line| DEFINES.iter().any(|keyword| defines(line, keyword)))
+}
+
+/// Every link of the tour whose text is in backticks, such as `Loader::commit` or `Batch._of`, leads
+/// to a file that defines the last name of the text.
+#[test]
+fn the_code_tour_leads_to_definitions() {
+    let page = std::fs::read_to_string(root().join("docs/CODE_TOUR.md")).unwrap();
+    let (mut links, mut wrong) = (0, vec![]);
+    for rest in page.split("[`").skip(1) {
+        let Some((text, rest)) = rest.split_once("`](") else {
+            continue;
+        };
+        let (target, _) = rest.split_once(')').expect("a link ends with a bracket");
+        let name = text.rsplit([':', '.']).next().expect("a text has a last part");
+        links += 1;
+        match std::fs::read_to_string(root().join("docs").join(target)) {
+            Ok(code) if defines(&code, name) => {}
+            Ok(_) => wrong.push(format!("{target} does not define `{name}`")),
+            Err(error) => wrong.push(format!("{target}: {error}")),
+        }
+    }
+    assert!(wrong.is_empty(), "docs/CODE_TOUR.md is out of date:\n{}", wrong.join("\n"));
+    assert!(links > 60, "only {links} links have a name in backticks");
 }

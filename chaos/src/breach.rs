@@ -1,4 +1,4 @@
-//! Invariant violations, identified by their ids in docs/INVARIANTS.md.
+//! Invariant violations, identified by their ids in docs/GUARANTEES.md.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -7,7 +7,7 @@ use std::rc::Rc;
 /// A violated invariant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Breach {
-    /// Id of the invariant in docs/INVARIANTS.md.
+    /// Id of the invariant in docs/GUARANTEES.md.
     pub id: &'static str,
     /// Description of the observed violation.
     pub what: String,

@@ -155,7 +155,7 @@ def test_the_rules_are_rules_and_fire_when_they_should() -> None:
 
 
 def test_the_runbook_says_what_every_alert_means_and_what_to_do() -> None:
-    runbook = (ROOT / "docs/RUNBOOK.md").read_text()
+    runbook = (ROOT / "docs/OPERATIONS.md").read_text()
     rows = re.findall(r"^\| `(Shardfeed\w+)` \| (.+) \| (.+) \|$", runbook, re.MULTILINE)
     named = re.findall(r"alert: (\w+)", (MONITORING / "alerts.yml").read_text())
     # Each once, in the order of the file, and no removed ones.

@@ -1,4 +1,4 @@
-"""The bounds in docs/LIMITS.md are those of the code."""
+"""The bounds in docs/GUARANTEES.md are those of the code."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Bound(NamedTuple):
 
 
 def bounds() -> list[Bound]:
-    page = (ROOT / "docs/LIMITS.md").read_text()
+    page = (ROOT / "docs/GUARANTEES.md").read_text()
     return [Bound(*found) for found in re.findall(r"\| ([^|]+) \| `([a-z_/]+\.rs)` `(\w+)` \|$", page, re.MULTILINE)]
 
 
@@ -71,7 +71,7 @@ def test_every_bound_is_that_of_the_code() -> None:
 
 
 def test_every_row_names_its_constant() -> None:
-    page = (ROOT / "docs/LIMITS.md").read_text()
+    page = (ROOT / "docs/GUARANTEES.md").read_text()
     tables = re.findall(r"^\|.*in the code \|\n\|.*\n((?:\|.*\n)+)", page, re.MULTILINE)
     rows = [line for table in tables for line in table.splitlines() if "](SECURITY.md#limits)" not in line]
     assert len(tables) == 5 and len(rows) == len(bounds())

@@ -129,7 +129,7 @@ def delivered(lab: Lab, loss: float, delay_s: float, ramp: Sequence[float] = ())
     ("coordinators", "config"),
     [
         (1, []),
-        # As recommended in docs/LIMITS.md for coordinators at this distance.
+        # As recommended in docs/GUARANTEES.md for coordinators at this distance.
         (3, ["peer-heartbeat-ms = 1200", "election-min-ms = 3600", "election-max-ms = 7200"]),
     ],
 )

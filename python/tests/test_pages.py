@@ -39,7 +39,7 @@ def test_every_limit_has_its_row_with_the_words_of_why() -> None:
     text = code("worker/pipeline/src/limit.rs")
     (variants,) = re.findall(r"pub enum Limit \{(.*?)^\}", text, re.MULTILINE | re.DOTALL)
     names = [re.sub(r"(?<!^)([A-Z])", r"_\1", name).lower() for name in re.findall(r"^    (\w+),$", variants, re.MULTILINE)]
-    found = rows(page("TUNING.md"), TOLD)
+    found = rows(page("PERFORMANCE.md"), TOLD)
     assert sorted(cells[0].strip("`") for cells in found) == sorted(names) == sorted(get_args(Bottleneck))
     for limit, says, _, change in found:
         words = re.findall(r'"([^"]+)"', says) + [word for word in re.findall(r'"([^"]+)"', change) if " " in word]
@@ -51,7 +51,7 @@ def test_every_limit_has_its_row_with_the_words_of_why() -> None:
 def test_the_knobs_are_there() -> None:
     parameters = inspect.signature(sf.Loader.__init__).parameters
     told = subprocess.run([BINARY, "worker", "start", "--help"], capture_output=True, text=True, timeout=60).stdout
-    text = page("TUNING.md")
+    text = page("PERFORMANCE.md")
     assert set(re.findall(r"`(\w+)=", text)) <= set(parameters)
     for cells in rows(text, KNOBS):
         assert all(f"{flag} <" in told for flag in re.findall(r"`(--[a-z-]+)`", cells[1])), cells

@@ -16,7 +16,7 @@ const CONFIG_HEAD: &str = "\
 # Options
 
 Every option of `coordinator start` and `worker start`: its name in the TOML file, its flag, its variable, its type there and its default. Made from the \
-options' own definitions by `UPDATE_EXPECT=1 cargo test -p shardfeed reference`, and tested to be current. [OPERATING.md](OPERATING.md) says which of \
+options' own definitions by `UPDATE_EXPECT=1 cargo test -p shardfeed reference`, and tested to be current. [OPERATIONS.md](OPERATIONS.md) says which of \
 file, variable and flag wins; [deploy/config](../deploy/config) has the files to start from, with more words.
 
 In a file lists are `[\"a\", \"b\"]`; in variables and flags they have commas. Sizes are bytes, or texts such as `\"16GiB\"`.
@@ -26,7 +26,7 @@ const METRICS_HEAD: &str = "\
 # Metrics
 
 Every metric of the pages `/metrics`, as they call them: made by `UPDATE_EXPECT=1 cargo test -p shardfeed reference`, and tested to be current. \
-[OPERATING.md](OPERATING.md) says which to look at first, and [deploy/monitoring](../deploy/monitoring) has alerts and a dashboard.
+[OPERATIONS.md](OPERATIONS.md) says which to look at first, and [deploy/monitoring](../deploy/monitoring) has alerts and a dashboard.
 
 A counter goes up from 0 at the start of its process; a histogram is `_bucket` (by `le`, seconds), `_sum` and `_count`; info is 1, with what it says in labels. \
 Labels never name a shard, a file or a request.

@@ -1,4 +1,4 @@
-//! Restores a backup of three coordinators to three coordinators, as in docs/RUNBOOK.md.
+//! Restores a backup of three coordinators to three coordinators, as in docs/OPERATIONS.md.
 
 use rustix::process::Signal;
 use serde_json::Value;

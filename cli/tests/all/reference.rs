@@ -10,7 +10,7 @@ const HEAD: &str = "\
 # The command
 
 Every verb of `shardfeed` with its help, as the command prints it: made by `UPDATE_EXPECT=1 cargo test -p shardfeed --test all reference`,
-and tested to be current. [OPERATING.md](OPERATING.md) explains the options of coordinators and workers.
+and tested to be current. [OPERATIONS.md](OPERATIONS.md) explains the options of coordinators and workers.
 ";
 
 /// Appends the help of a verb and its subcommands.

@@ -77,9 +77,9 @@ class Loader:
 
     - `files`: path, glob, or a list of them; "@whole.txt" for the files listed in a text file, one
       per line; or URLs such as "s3://bucket/train/*.tfrecord", gs://, az:// or https:// (no
-      patterns), see docs/SOURCES.md. Credentials come from the environment. Or a `Source` from
-      `from_arrays`, `from_generator`, `from_tfds` or `open_source`: it supplies its features, and
-      its operators before the given ones, unless `features` is given. See docs/DATASETS.md.
+      patterns). Credentials come from the environment. Or a `Source` from `from_arrays`,
+      `from_generator`, `from_tfds` or `open_source`: it supplies its features, and its operators
+      before the given ones, unless `features` is given. docs/DATASETS.md describes all of these.
     - `features`: name to `FixedLenFeature`, `VarLenFeature`, `FixedLenSequenceFeature`,
       `RaggedFeature` or `SparseFeature`, or the `tf.io` features; None: raw records under "record".
     - `sequence_features`: name to `FixedLenSequenceFeature`, `VarLenFeature` or `RaggedFeature` of

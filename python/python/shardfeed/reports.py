@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NotRequired, TypedDict
 
-#: Possible bottlenecks of a rank: docs/TUNING.md has a row for each.
+#: Possible bottlenecks of a rank: docs/PERFORMANCE.md has a row for each.
 Bottleneck = Literal[
     "unknown", "trainer", "storage", "inflating", "decoding", "gathering", "window_fill", "memory_budget", "prefetch",
     "held_batches", "coordinator",

@@ -1,4 +1,4 @@
-//! Finds a run's bottleneck from its time breakdown. Source: docs/RUNNING.md, Where time goes.
+//! Finds a run's bottleneck from its time breakdown. Source: docs/PERFORMANCE.md, Where time goes.
 
 use serde::Serialize;
 

@@ -1,4 +1,4 @@
-//! Chooses the reading method for a memory budget. Source: docs/RUNNING.md, Memory.
+//! Chooses the reading method for a memory budget. Source: docs/PERFORMANCE.md, Memory.
 
 /// Maximum bytes of one read; larger reads are no faster.
 const CHUNK_BYTES_MAX: u64 = 1 << 20;

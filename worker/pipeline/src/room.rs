@@ -1,5 +1,5 @@
 //! Memory permits for slots of prefetched batches, so that all of them stay within their part of
-//! the memory budget. Source: docs/RUNNING.md, Memory.
+//! the memory budget. Source: docs/PERFORMANCE.md, Memory.
 
 use std::collections::BTreeSet;
 

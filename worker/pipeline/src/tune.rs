@@ -1,5 +1,5 @@
 //! Chooses the number of prefetched batches and threads from the time spent. This never changes a
-//! batch. Source: docs/RUNNING.md, Where time goes.
+//! batch. Source: docs/PERFORMANCE.md, Where time goes.
 //!
 //! Every number only grows, except that of the computing threads, which never falls to one with
 //! which the trainer was kept waiting. The number of changes is therefore bounded while demand is

@@ -1,5 +1,5 @@
 //! Compares batches with TensorFlow's, recorded by `goldens/make_goldens.py`. TensorFlow is not
-//! needed here. All permitted differences are listed in docs/CONFORMANCE.md and below.
+//! needed here. All permitted differences are listed in docs/GUARANTEES.md and below.
 #![allow(clippy::unwrap_used)] // Clippy's own exception ends at the functions marked as tests.
 
 mod common;
@@ -144,7 +144,7 @@ fn named((spec, is_list): (&FeatureSpec, bool)) -> (String, (Feature, bool)) {
     (spec.name.clone(), (spec.feature.clone(), is_list))
 }
 
-/// Intended difference from TensorFlow; docs/CONFORMANCE.md has the reasons.
+/// Intended difference from TensorFlow; docs/GUARANTEES.md has the reasons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Difference {
     /// TensorFlow accepts the record, shardfeed rejects it.

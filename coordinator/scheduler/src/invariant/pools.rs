@@ -1,4 +1,4 @@
-//! Invariants of the pools of dynamic jobs; the ids are those of docs/INVARIANTS.md.
+//! Invariants of the pools of dynamic jobs; the ids are those of docs/GUARANTEES.md.
 
 use shardfeed_plan::dynamic::GroupRange;
 

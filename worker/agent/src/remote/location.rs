@@ -74,7 +74,7 @@ impl Location {
         if authority.contains('@') {
             return Err(refused(
                 "a user or account in the URL would be shown in logs; give it by the environment \
-                 (docs/SOURCES.md)",
+                 (docs/DATASETS.md)",
             ));
         }
         Ok(Self { scheme, authority: authority.to_owned(), key: key.to_owned() })
@@ -161,7 +161,7 @@ mod tests {
                 "name/x: is not a URL such as s3://bucket/key",
                 "s3:///x: names no bucket or host",
                 "http://user@host/x: a user or account in the URL would be shown in logs; give it \
-                 by the environment (docs/SOURCES.md)",
+                 by the environment (docs/DATASETS.md)",
                 "s3://b/a//b: Path \"a//b\" contained empty path segment",
             ]
         );
