@@ -2,6 +2,7 @@
 //! is notified when leases end. Losing the connection ends no lease; only an explicit response
 //! does.
 
+mod reporting;
 mod skipped;
 
 use std::collections::BTreeMap;
@@ -99,24 +100,6 @@ struct State {
     skipped: BTreeMap<String, JobSkips>,
     /// Starts and ends that are being reported, by job and rank.
     reporting: BTreeMap<(String, u64), usize>,
-}
-
-/// While it exists, a start or an end of this rank is being reported to the coordinator.
-pub(crate) struct Reporting {
-    shared: Arc<Shared>,
-    rank: (String, u64),
-}
-
-impl Drop for Reporting {
-    fn drop(&mut self) {
-        let mut state = self.shared.lock();
-        if let Some(reports) = state.reporting.get_mut(&self.rank) {
-            *reports -= 1;
-            if *reports == 0 {
-                state.reporting.remove(&self.rank);
-            }
-        }
-    }
 }
 
 /// A rank that this worker serves.
@@ -559,52 +542,6 @@ impl Shared {
                 self.lost(&error);
                 heartbeat.min(jittered(RETRY_PAUSE))
             }
-        }
-    }
-
-    /// Notes that a start or an end of a rank is being reported.
-    pub(crate) fn reporting(self: &Arc<Self>, job: &str, rank: u64) -> Reporting {
-        let rank = (job.to_owned(), rank);
-        *self.lock().reporting.entry(rank.clone()).or_default() += 1;
-        Reporting { shared: Arc::clone(self), rank }
-    }
-
-    /// Ends leases that the coordinator granted and no trainer here has: a trainer was gone before
-    /// its start was answered. Without this, the rank would keep its samples while this worker
-    /// lives.
-    fn end_unknown(self: &Arc<Self>, unlisted: Vec<wire::Lease>) {
-        for lease in unlisted {
-            let is_known = {
-                let state = self.lock();
-                let served = |known: &Arc<Served>| {
-                    (&known.request.job, known.request.rank) == (&lease.job, lease.rank)
-                };
-                state.reporting.contains_key(&(lease.job.clone(), lease.rank))
-                    || state.ranks.iter().any(served)
-            };
-            if is_known {
-                continue;
-            }
-            tracing::info!(
-                job = lease.job,
-                rank = lease.rank,
-                "ending a lease that no trainer has"
-            );
-            let (shared, reporting) = (Arc::clone(self), self.reporting(&lease.job, lease.rank));
-            runtime().spawn(async move {
-                let _reporting = reporting;
-                let ended = shared.coordinator.once(|mut clients, context| {
-                    let (lease, position) = (Some(lease.clone()), None);
-                    let (failure, is_told) = (None, false);
-                    let request =
-                        wire::EndRankRequest { context, lease, failure, is_told, position };
-                    Box::pin(async move { clients.worker.end_rank(request).await })
-                });
-                // The response to a later heartbeat lists the lease again.
-                if let Err(error) = ended.await {
-                    tracing::debug!(%error, "a lease that no trainer has was not ended");
-                }
-            });
         }
     }
 
