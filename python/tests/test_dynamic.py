@@ -176,6 +176,22 @@ def test_a_worker_that_is_killed_loses_and_doubles_nothing(
         assert "in process" in ranks[0]("stats")["source"]
 
 
+@pytest.mark.parametrize("to", [1, 0])
+def test_a_rank_that_leaves_an_epoch_keeps_what_it_consumed(
+    running: Cluster, large: Dataset, where: dict[str, Any], workers: list[Server], tmp_path: Path, to: int
+) -> None:
+    with ExitStack() as stack:
+        ranks = start(stack, tmp_path, large, where, workers, 2, in_doubt_grace=3600.0)
+        got: list[Ids] = [each("take", 5) for each in ranks]
+        # The next worker does not know which of the batches the trainer consumed.
+        workers[0].kill()
+        ranks[0]("set_epoch", to)
+        assert ranks[0]("next")
+        # Also where the rank begins the same epoch again, in a generation of its own.
+        [rest] = epoch(ranks[1:], [got[1]])
+        assert flat([got[0], rest]) == once(large)
+
+
 @pytest.mark.parametrize("going", ["drained", "terminated", "restarted"])
 def test_a_worker_that_goes_loses_and_doubles_nothing(
     running: Cluster, large: Dataset, where: dict[str, Any], workers: list[Server],

@@ -35,6 +35,10 @@ struct Sessions {
     left: Arc<AtomicUsize>,
     /// Decoders that a worker announced.
     joined: Arc<Mutex<Vec<String>>>,
+    /// Leases that a worker did not list.
+    unlisted: Arc<Mutex<Vec<wire::Lease>>>,
+    /// Leases that a worker ended.
+    ended: Arc<Mutex<Vec<wire::EndRankRequest>>>,
 }
 
 impl NamedService for Sessions {
@@ -60,6 +64,9 @@ impl Service<http::Request<Body>> for Sessions {
                 Some("Heartbeat") => {
                     Grpc::new(ProstCodec::default()).unary(Heartbeat(sessions), request).await
                 }
+                Some("EndRank") => {
+                    Grpc::new(ProstCodec::default()).unary(EndRank(sessions), request).await
+                }
                 Some("Leave") => {
                     Grpc::new(ProstCodec::default()).unary(Leave(sessions), request).await
                 }
@@ -71,6 +78,7 @@ impl Service<http::Request<Body>> for Sessions {
 
 struct Join(Sessions);
 struct Heartbeat(Sessions);
+struct EndRank(Sessions);
 struct Leave(Sessions);
 
 type Answer<T> = BoxFuture<Response<T>, Status>;
@@ -93,8 +101,21 @@ impl UnaryService<wire::HeartbeatRequest> for Heartbeat {
 
     fn call(&mut self, _: Request<wire::HeartbeatRequest>) -> Self::Future {
         let draining = self.0.draining.load(Ordering::Relaxed);
-        let heard = wire::HeartbeatResponse { draining, ..Default::default() };
+        let unlisted = self.0.unlisted.lock().unwrap().clone();
+        let heard = wire::HeartbeatResponse { draining, unlisted, ..Default::default() };
         Box::pin(async move { Ok(Response::new(heard)) })
+    }
+}
+
+impl UnaryService<wire::EndRankRequest> for EndRank {
+    type Response = wire::EndRankResponse;
+    type Future = Answer<Self::Response>;
+
+    fn call(&mut self, request: Request<wire::EndRankRequest>) -> Self::Future {
+        let request = request.into_inner();
+        self.0.unlisted.lock().unwrap().retain(|lease| Some(lease) != request.lease.as_ref());
+        self.0.ended.lock().unwrap().push(request);
+        Box::pin(async { Ok(Response::new(wire::EndRankResponse {})) })
     }
 }
 
@@ -193,6 +214,18 @@ fn trainers_are_told_goodbye_and_the_cluster_is_left() {
     assert_eq!(refused.message, "worker w is drained and takes no trainers");
     drop(worker);
     assert_eq!(sessions.left.load(Ordering::Relaxed), 1, "it has left before");
+}
+
+/// As after a start whose trainer was gone before the answer came.
+#[test]
+fn a_lease_that_no_trainer_has_is_ended_without_a_position() {
+    let sessions = Sessions::default();
+    let lease = wire::Lease { job: "j".into(), generation: 3, rank: 1, fencing: 7 };
+    sessions.unlisted.lock().unwrap().push(lease.clone());
+    let _started = start(&sessions);
+    until("the lease is ended", || !sessions.ended.lock().unwrap().is_empty());
+    let ended = sessions.ended.lock().unwrap()[0].clone();
+    assert_eq!((ended.lease, ended.is_told, ended.position), (Some(lease), false, None));
 }
 
 #[test]

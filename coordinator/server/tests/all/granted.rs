@@ -197,6 +197,29 @@ async fn an_uneven_epoch_to_its_seal_and_until_it_is_forgotten() {
     fixture.stop().await;
 }
 
+/// A worker does not know a lease if its trainer was gone before the start was answered.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_heartbeat_without_a_lease_is_answered_with_it() {
+    let mut fixture = Fixture::start().await;
+    let (session, leases) = dynamic_with(&mut fixture, 2, 2).await;
+    let of = |rank: usize| progress(&leases[rank], 0, 0, vec![]);
+    let all = beat(&mut fixture.worker, session, vec![of(0), of(1)]).await.unwrap();
+    assert_eq!(all.unlisted, []);
+    let some = beat(&mut fixture.worker, session, vec![of(1)]).await.unwrap();
+    assert_eq!(some.unlisted, leases[..1]);
+    let end = EndRankRequest {
+        context: context(),
+        lease: Some(leases[0].clone()),
+        failure: None,
+        is_told: false,
+        position: None,
+    };
+    fixture.worker.end_rank(end).await.unwrap();
+    let none = beat(&mut fixture.worker, session, vec![of(1)]).await.unwrap();
+    assert_eq!(none.unlisted, []);
+    fixture.stop().await;
+}
+
 /// Rank 1 may have received a batch when its worker falls silent; rank 0 consumes everything else,
 /// then that.
 #[tokio::test(flavor = "multi_thread")]
