@@ -498,7 +498,9 @@ fn a_seat_at_the_workers_socket_ends_no_job_and_opens_no_file() {
     let error = said(start(BOB, "s-0.tfrecord", "train", "r2"));
     assert!(error.contains("is of user 77001; user 77002 may not start its ranks"), "{error}");
     start(BOB, "s-0.tfrecord", "bobs", "r1").unwrap();
-    // Alice's loader continues.
+    // Alice's loader still has its lease, and continues.
+    let ranks = cluster.ok("pki/otto", &["rank", "list", "--job", "train", "-o", "json"]);
+    assert!(ranks.contains(r#""worker":"w""#) || ranks.contains(r#""worker": "w""#), "{ranks}");
     until("her next batch", || match alices.next(Duration::from_millis(100)).unwrap() {
         Next::Batch(_) => Some(()),
         Next::Pending | Next::EpochEnd => None,

@@ -9,6 +9,7 @@ use shardfeed_pipeline::Account;
 use shardfeed_plan::{Intent, LoaderState, Mode, Segment};
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::{ErrorKind, WireError, identity_to, record_spec_chunks, segments_from};
+use shardfeed_socket::Peer;
 use tokio::task::JoinHandle;
 
 use crate::cluster::runtime::runtime;
@@ -225,7 +226,11 @@ impl GrpcControl {
         let key = (request.job.clone(), request.rank);
         let ending = self.ending().remove(&key);
         let before = self.lock().get(&key).cloned();
-        let before = before.filter(|before| before.request.trainer != request.trainer);
+        // The coordinator refuses another user's start, which must not end this loader.
+        let before = before.filter(|before| {
+            before.request.trainer != request.trainer
+                && may_replace(request.peer, before.request.peer)
+        });
         runtime().block_on(async {
             // If the coordinator does not answer, the start itself waits for it.
             if let Some(ending) = ending {
@@ -515,6 +520,15 @@ impl Control for GrpcControl {
         let state = answer.state.map(|text| LoaderState::from_json(&text)).transpose();
         state.map_err(|error| WireError::new(ErrorKind::State, error.to_string()))
     }
+}
+
+/// True if a process may start a rank of a process of another loader: both are of one user, or it
+/// is root's.
+fn may_replace(peer: Option<Peer>, before: Option<Peer>) -> bool {
+    let (Some(peer), Some(before)) = (peer, before) else {
+        return true;
+    };
+    peer.uid == before.uid || peer.uid == 0
 }
 
 /// Returns the first step that a rank has not consumed when it starts in this way.
