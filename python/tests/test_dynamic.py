@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from cluster import BINARY, Cluster, Server
 from conftest import Dataset, ids, loader, make_dataset
-from trainer import Raised, Trainer, ask, cursors, until
+from trainer import Raised, Trainer, ask, cursors, served, until
 
 import shardfeed as sf
 
@@ -183,7 +183,10 @@ def test_a_rank_that_leaves_an_epoch_keeps_what_it_consumed(
     with ExitStack() as stack:
         ranks = start(stack, tmp_path, large, where, workers, 2, in_doubt_grace=3600.0)
         got: list[Ids] = [each("take", 5) for each in ranks]
-        # The next worker does not know which of the batches the trainer consumed.
+        # No worker knows that the trainer consumes further batches, which it has in hand.
+        until(lambda: served(running, where["job"])[0]["ready"] > 2, "batches are in hand")
+        workers[0].signal(signal.SIGSTOP)
+        got[0] += ranks[0]("take", 2)
         workers[0].kill()
         ranks[0]("set_epoch", to)
         assert ranks[0]("next")
