@@ -34,6 +34,7 @@ impl Rank {
             wants: 1,
             ahead: 0,
             released: None,
+            version: 0,
             wait_ms: 0,
         }
     }

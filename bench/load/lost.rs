@@ -36,6 +36,7 @@ pub(crate) async fn measure(addresses: &[&str]) -> Value {
         wants,
         ahead: 0,
         released: None,
+        version: 0,
         wait_ms,
     };
     let mut known = 0;

@@ -49,6 +49,7 @@ pub(crate) async fn measure(addresses: &[&str], files: u64) {
             wants: 1,
             ahead: 0,
             released: None,
+            version: 0,
             wait_ms: 0,
         };
         match timeout(ATTEMPT, client.claim_groups(take)).await {

@@ -22,6 +22,8 @@ pub struct Share {
     version: u64,
     /// Position from which the list was released, until the release is acknowledged.
     release: Option<u64>,
+    /// Version of the list when it was released.
+    released_version: u64,
 }
 
 /// Error: the list has changed, so the lease is no longer usable.
@@ -42,6 +44,7 @@ impl Share {
             horizon: 0,
             version: 0,
             release: None,
+            released_version: 0,
         }
     }
 
@@ -60,6 +63,7 @@ impl Share {
             wants: if is_short { ahead } else { 0 },
             ahead: 3 * self.batch_size,
             released: self.release,
+            version: self.released_version,
             wait_ms: if is_urgent { 0 } else { 300 },
             ..ClaimGroupsRequest::default()
         })
@@ -102,6 +106,7 @@ impl Share {
             let kept = from.max(self.started.unwrap_or(0)).min(self.list.samples());
             drop(self.list.truncate_to(kept));
             (self.samples, self.release) = (kept, Some(kept));
+            self.released_version = self.version;
             self.horizon = self.horizon.min(kept);
         }
         if self.started.is_none() {

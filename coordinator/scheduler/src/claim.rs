@@ -246,12 +246,14 @@ impl ClaimCheck<'_> {
 
     /// Records the rank's progress and grants it the samples that it lacks.
     fn grant(&self, pool: &mut Pool, now_ms: u64) -> ClaimResult {
-        let Claim { started, released, wants, .. } = self.take;
+        let Claim { started, released, version, wants, .. } = self.take;
         let share = pool.share_mut(self.rank);
         share.start_to((*started).min(share.list.samples()));
         let samples = share.list.samples();
         let mut truncated = None;
-        if let Some(released) = released.filter(|released| *released < samples) {
+        // After another cut the rank may have begun samples that were granted at this position.
+        let is_current = version.is_none_or(|version| version == share.version);
+        if let Some(released) = released.filter(|released| is_current && *released < samples) {
             let position = released.max(share.started);
             pool.give_back(self.rank, position, now_ms);
             truncated = Some(position);

@@ -445,6 +445,10 @@ pub struct Claim {
     /// Position from which on the worker gives back the list; not below `started`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub released: Option<u64>,
+    /// Version of the list that `released` cuts: a late copy of a claim cuts no later list. `None`
+    /// in claims of earlier releases.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<u64>,
     /// Facts about the epoch from the plan.
     pub facts: PoolFacts,
 }

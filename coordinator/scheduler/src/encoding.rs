@@ -61,7 +61,34 @@ struct Row {
     known: u64,
     wants: u64,
     ahead: u64,
-    released: Option<u64>,
+    released: Released,
+}
+
+/// Position where a claim cuts the list. The first two variants have the bytes of an `Option<u64>`,
+/// which earlier releases wrote.
+#[derive(Serialize, Deserialize)]
+enum Released {
+    No,
+    From(u64),
+    Versioned { from: u64, version: u64 },
+}
+
+impl Released {
+    fn new(from: Option<u64>, version: Option<u64>) -> Self {
+        match (from, version) {
+            (None, _) => Self::No,
+            (Some(from), None) => Self::From(from),
+            (Some(from), Some(version)) => Self::Versioned { from, version },
+        }
+    }
+
+    fn into_parts(self) -> (Option<u64>, Option<u64>) {
+        match self {
+            Self::No => (None, None),
+            Self::From(from) => (Some(from), None),
+            Self::Versioned { from, version } => (Some(from), Some(version)),
+        }
+    }
 }
 
 impl Command {
@@ -99,7 +126,8 @@ impl Command {
 
 impl Takes {
     fn push(&mut self, take: &Claim) {
-        let Claim { lease, epoch, step, started, known, wants, ahead, released, facts } = take;
+        let Claim { lease, epoch, step, started, known, wants, ahead, released, version, facts } =
+            take;
         let is_pool = |(job, generation, of): &(String, u64, u64)| {
             (job, generation, of) == (&lease.job, &lease.generation, epoch)
         };
@@ -122,7 +150,7 @@ impl Takes {
             known: *known,
             wants: *wants,
             ahead: *ahead,
-            released: *released,
+            released: Released::new(*released, *version),
         });
     }
 
@@ -135,7 +163,8 @@ impl Takes {
             let Row { rank, fencing, step, started, known, wants, ahead, released, .. } = row;
             let lease = LeaseRef { job: job.clone(), generation: *generation, rank, fencing };
             let epoch = *epoch;
-            Ok(Claim { lease, epoch, step, started, known, wants, ahead, released, facts })
+            let (released, version) = released.into_parts();
+            Ok(Claim { lease, epoch, step, started, known, wants, ahead, released, version, facts })
         };
         let takes =
             takes.into_iter().enumerate().map(take).collect::<Result<_, EncodingError>>()?;
@@ -183,6 +212,7 @@ mod tests {
             wants: 5,
             ahead: 12,
             released: (rank == 1).then_some(6),
+            version: None,
             facts: PoolFacts { groups: 7, samples: 8, at: 1, next },
         };
         let takes = vec![
@@ -209,6 +239,11 @@ mod tests {
         assert!(bytes.len() * 5 < json.len(), "{} and {}", bytes.len(), json.len());
         // Earlier releases wrote claims as JSON.
         assert_eq!(Command::from_bytes(&json).unwrap(), command);
+        let mut versioned = command;
+        if let Change::ClaimGroups { takes } = &mut versioned.change {
+            takes[1].version = Some(7);
+        }
+        assert_eq!(Command::from_bytes(&versioned.to_bytes()).unwrap(), versioned);
     }
 
     /// Logs on disks hold these bytes: another form needs another first byte.
@@ -246,7 +281,7 @@ mod tests {
                 known: 0,
                 wants: 0,
                 ahead: 0,
-                released: None,
+                released: Released::No,
             }],
         };
         let bytes = postcard::to_extend(&alone, vec![TAKES]).unwrap();

@@ -239,8 +239,9 @@ pub(crate) fn facts() -> PoolFacts {
 /// A claim of a rank of the current generation that has reported nothing yet.
 pub(crate) fn take_of(fixture: &Fixture, rank: u64, wants: u64) -> Claim {
     let lease = fixture.lease(rank);
-    let (epoch, step, started, known, ahead, released) = (0, 0, 0, 0, 0, None);
-    Claim { lease, epoch, step, started, known, wants, ahead, released, facts: facts() }
+    let (epoch, step, started, known, ahead) = (0, 0, 0, 0, 0);
+    let (released, version) = (None, None);
+    Claim { lease, epoch, step, started, known, wants, ahead, released, version, facts: facts() }
 }
 
 pub(crate) fn takes(fixture: &mut Fixture, takes: Vec<Claim>) -> Vec<Result<ClaimResult, Refusal>> {

@@ -131,10 +131,19 @@ pub struct Claim {
     /// Samples beyond the consumed ones that should lie before the horizon; at least a batch always
     /// does.
     pub ahead: u64,
-    /// Answer to a revocation: the rank keeps its list up to this position.
-    pub released: Option<u64>,
+    /// Answer to a revocation.
+    pub released: Option<Release>,
     /// Maximum time that the answer may wait for a change to report.
     pub wait: Duration,
+}
+
+/// Answer to a revocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Release {
+    /// Position up to which the rank keeps its list.
+    pub from: u64,
+    /// Version of the list that it cuts.
+    pub version: u64,
 }
 
 /// Result of a claim.

@@ -1,9 +1,10 @@
 use expect_test::expect;
 use shardfeed_plan::dynamic::GroupRange;
-use shardfeed_plan::{Intent, Tail};
+use shardfeed_plan::{Intent, Segment, Steps, Tail};
 
 use crate::fixture::{
-    Fixture, JOB, dynamic_job, facts, first_of_two, fresh, from, take_of, taken, takes, wrapped,
+    Fixture, JOB, dynamic_job, facts, first_of_two, fresh, from, segment, take_of, taken, takes,
+    wrapped,
 };
 use crate::{
     Answer, Change, Claim, CursorReport, EPOCHS_KEPT, PoolFacts, RankCursor, RankRevoke, Refusal,
@@ -192,6 +193,28 @@ fn a_horizon_ends_at_every_cut_of_its_list() {
 }
 
 #[test]
+fn a_late_copy_of_a_release_cuts_no_later_list() {
+    let (mut fixture, _) = two();
+    taken(&mut fixture, 0, 0, 40);
+    let gives = Claim {
+        started: 8,
+        known: 2,
+        released: Some(12),
+        version: Some(0),
+        ..take_of(&fixture, 0, 0)
+    };
+    let cut = takes(&mut fixture, vec![gives.clone()]).remove(0).unwrap();
+    assert_eq!((cut.truncated, cut.version), (Some(12), 1));
+    // The rank is granted others at that position, and its trainer may receive them at once.
+    let more = Claim { ahead: 40, ..take_of(&fixture, 0, 20) };
+    let more =
+        takes(&mut fixture, vec![Claim { known: 2, started: 12, ..more }]).remove(0).unwrap();
+    assert!(more.horizon > 12, "{more:?}");
+    let late = takes(&mut fixture, vec![gives]).remove(0).unwrap();
+    assert_eq!((late.truncated, late.horizon, late.version), (None, more.horizon, 1));
+}
+
+#[test]
 fn only_a_rank_that_nobody_serves_is_declared_gone() {
     let (mut fixture, _) = two();
     taken(&mut fixture, 0, 0, 10);
@@ -359,6 +382,21 @@ fn what_others_have_by_then_is_delivered_twice_and_counted() {
     assert_eq!((tally(&fixture).duplicated, tally(&fixture).redelivered), (4, 0));
     // The sample is counted once, for the other rank that has it.
     assert_eq!(tally(&fixture).delivered, 0);
+}
+
+#[test]
+fn a_restart_at_another_world_size_counts_samples_that_two_states_hold() {
+    for (steps, duplicated, free) in [(vec![1, 1], 4, 6), (vec![1, 0], 0, 6), (vec![0, 1], 0, 6)] {
+        let (mut fixture, start, _) = with_a_rank_gone();
+        // Rank 1 gets what rank 0 was about to consume.
+        assert_eq!(taken(&mut fixture, 1, 0, 10).pieces, [piece(0, 0, 10)]);
+        let segments = vec![Segment { steps: Steps::PerRank(steps), ..segment(0) }, segment(0)];
+        let intent = Intent::Start { state_generation: Some(0), epoch: 0, segments };
+        let (session, run) = (fixture.join("w2"), Some("r2".to_owned()));
+        fixture.start(StartRank { run, world_size: 1, session, intent, ..start });
+        let pool = &fixture.current().pools[&0];
+        assert_eq!((pool.duplicated, pool.returned.samples()), (duplicated, free));
+    }
 }
 
 #[test]

@@ -269,6 +269,9 @@ fn take(state: &State, grab: &Grab) -> Option<Claim> {
         wants,
         ahead: pick,
         released: released.map(|released| (started + released).min(samples)),
+        version: share
+            .filter(|_| released.is_some())
+            .map(|share| share.version - share.version.min(u64::from(pick == 6))),
         facts: PoolFacts {
             groups: GROUPS.len() as u64,
             samples: GROUPS.iter().sum(),

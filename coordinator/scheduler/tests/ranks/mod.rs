@@ -17,6 +17,7 @@ pub(crate) struct Rank {
     started: u64,
     /// Position up to which samples may be given to the trainer.
     horizon: u64,
+    version: u64,
     revoke_from: Option<u64>,
     lease: Option<LeaseRef>,
     last_lease: Option<LeaseRef>,
@@ -118,6 +119,7 @@ impl Cluster {
                 list: RankList::new(self.batch_size, 0),
                 started: 0,
                 horizon: 0,
+                version: 0,
                 revoke_from: None,
                 last_lease: lease.clone(),
                 lease,
@@ -222,6 +224,7 @@ impl Cluster {
             wants,
             ahead: 2 * one.list.batch_size(),
             released,
+            version: Some(one.version),
             facts: PoolFacts { groups, samples, at, next },
         }
     }
@@ -237,6 +240,7 @@ impl Cluster {
         taken.pieces.into_iter().for_each(|piece| one.list.append(piece));
         taken.closed.into_iter().for_each(|end| one.list.close_at(end));
         (one.revoke_from, one.ended, one.horizon) = (taken.revoke_from, taken.ended, taken.horizon);
+        one.version = taken.version;
         assert!(!taken.more);
     }
 

@@ -509,7 +509,8 @@ async fn ask(
     let until = core.host.now() + Duration::from_millis(request.wait_ms);
     let facts = PoolFacts { groups: 0, samples: 0, at: 0, next: vec![] };
     let released = request.released;
-    let take = Claim { lease, epoch, step, started, known: knows, wants, ahead, released, facts };
+    let (known, version) = (knows, released.map(|_| request.version));
+    let take = Claim { lease, epoch, step, started, known, wants, ahead, released, version, facts };
     let (reply, answer) = oneshot::channel();
     let ask = ClaimRequest { take, groups, request_id, until, reply };
     core.asks.try_send(ask).map_err(|_| claims::too_many())?;

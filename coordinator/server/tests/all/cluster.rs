@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context as Polling, Poll};
 
@@ -23,8 +23,9 @@ use tonic::transport::Channel;
 
 use crate::fixture::{clients, context, eventually};
 
-/// Number of clusters in this process; each has its own loopback network.
-static CLUSTERS: AtomicU8 = AtomicU8::new(1);
+/// Number of clusters in this process; each has its own port on the loopback network of the
+/// process.
+static CLUSTERS: AtomicU16 = AtomicU16::new(0);
 
 /// Nodes that cannot reach each other, in one cluster.
 #[derive(Debug, Default)]
@@ -139,6 +140,7 @@ impl AsyncWrite for Wire {
 pub(crate) struct Cluster {
     pub(crate) folder: TempDir,
     network: [u8; 2],
+    port: u16,
     wires: Arc<Wires>,
     pub(crate) options: BTreeMap<u64, CoordinatorOptions>,
     pub(crate) running: BTreeMap<u64, Running>,
@@ -147,11 +149,12 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// Creates a cluster without running nodes.
     pub(crate) fn new() -> Self {
-        let process = std::process::id() % 250 + 1;
-        let network = [process as u8, CLUSTERS.fetch_add(1, Ordering::Relaxed)];
+        let process = std::process::id();
+        let network = [process / 250 % 250 + 1, process % 250 + 1].map(|byte| byte as u8);
         Self {
             folder: tempfile::tempdir().unwrap(),
             network,
+            port: 7070 + CLUSTERS.fetch_add(1, Ordering::Relaxed),
             wires: Arc::default(),
             options: BTreeMap::new(),
             running: BTreeMap::new(),
@@ -204,7 +207,7 @@ impl Cluster {
 
     pub(crate) fn address(&self, node: u64) -> SocketAddr {
         let [high, low] = self.network;
-        ([127, high, low, node as u8], 7070).into()
+        ([127, high, low, node as u8], self.port).into()
     }
 
     fn host(&self, node: u64) -> Arc<dyn Host> {

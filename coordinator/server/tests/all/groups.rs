@@ -71,6 +71,7 @@ pub(crate) fn request(session: u64, lease: &Lease) -> ClaimGroupsRequest {
         wants: 100,
         ahead: 0,
         released: None,
+        version: 0,
         wait_ms: 0,
     }
 }

@@ -73,7 +73,8 @@ impl GrpcControl {
             known: take.known,
             wants: take.wants,
             ahead: take.ahead,
-            released: take.released,
+            released: take.released.map(|release| release.from),
+            version: take.released.map_or(0, |release| release.version),
             wait_ms: u64::try_from(take.wait.as_millis()).unwrap_or(u64::MAX),
         };
         let answer: wire::ClaimGroupsResponse = self.session().coordinator().call_longer(

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use shardfeed_plan::dynamic::{GroupRange, RankList};
 
-use crate::control::{Claim, Grant};
+use crate::control::{Claim, Grant, Release};
 use crate::dynamic::pace;
 
 /// Maximum time that a claim waits for a change to report; a hung coordinator delays a waiting rank
@@ -35,7 +35,7 @@ pub(crate) struct Granted {
     version: u64,
     ended: bool,
     /// Position from which the list was released, until that is acknowledged.
-    release: Option<u64>,
+    release: Option<Release>,
     /// The list before it was sent again from its start.
     before: Option<RankList>,
 }
@@ -229,7 +229,7 @@ impl Granted {
         self.samples = kept;
         // Samples granted there next are not open yet.
         self.horizon = self.horizon.min(kept);
-        self.release = Some(kept);
+        self.release = Some(Release { from: kept, version: self.version });
     }
 
     /// Finds the position of the first step, once the list is long enough.

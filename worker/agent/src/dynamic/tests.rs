@@ -90,8 +90,8 @@ impl Control for Scripted {
         let Epoch { list, free } =
             epochs.entry(take.epoch).or_insert_with(|| self.epoch(take.epoch));
         if let Some(released) = take.released {
-            free.extend(list.truncate_to(released).into_iter().rev());
-            *self.released.lock().unwrap() = Some(released);
+            free.extend(list.truncate_to(released.from).into_iter().rev());
+            *self.released.lock().unwrap() = Some(released.from);
         }
         let unstarted = list.samples() - take.started;
         if unstarted < take.wants

@@ -89,7 +89,10 @@ fn a_revocation_in_mid_piece_keeps_the_batches_that_were_begun() {
     assert_eq!((granted.started(), granted.rest()), (12, 0), "two of its samples were begun");
     assert_eq!(granted.upcoming(), Upcoming::Waiting);
     let asked = granted.due(10, 0, false).unwrap();
-    assert_eq!((asked.released, asked.known, asked.wait.is_zero()), (Some(12), 1, true));
+    assert_eq!(
+        (asked.released, asked.known, asked.wait.is_zero()),
+        (Some(Release { from: 12, version: 0 }), 1, true)
+    );
     // The answer is lost; then it arrives.
     assert_eq!(granted.due(10, 0, false), Some(asked.clone()));
     granted.answer(&asked, &told(&asked, &[piece(0, 0, 12), piece(4, 0, 4)])).unwrap();
@@ -104,7 +107,7 @@ fn a_revocation_beyond_what_was_begun_keeps_what_comes_before_it() {
     let list = [piece(0, 0, 20), piece(1, 0, 20)];
     let grant = Grant { revoke_from: Some(30), ..told(&asked, &list) };
     granted.answer(&asked, &grant).unwrap();
-    assert_eq!(granted.due(10, 0, false).unwrap().released, Some(30));
+    assert_eq!(granted.due(10, 0, false).unwrap().released, Some(Release { from: 30, version: 0 }));
     assert_eq!(begin_all(&mut granted).len(), 7);
 }
 
@@ -241,7 +244,7 @@ fn what_is_given_back_is_not_open_when_other_pieces_take_its_place() {
     let open = |granted: &Granted| (0..5).filter(|step| granted.is_open(*step)).count();
     assert_eq!(open(&granted), 2);
     let asked = granted.due(20, 0, false).unwrap();
-    assert_eq!((asked.known, asked.released), (1, Some(8)));
+    assert_eq!((asked.known, asked.released), (1, Some(Release { from: 8, version: 0 })));
     let other = [piece(0, 0, 8), piece(7, 0, 12)];
     let grant = Grant { horizon: 8, version: 1, ..told(&asked, &other) };
     granted.answer(&asked, &grant).unwrap();
