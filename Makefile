@@ -1,5 +1,6 @@
-# Two commands: `make demo` and `make test`. Everything they need goes into target/ and .venv/.
-# Needs: Rust (rustup), python3 >= 3.11 with venv, a C compiler; nasm is fetched where it is missing, if there is apt-get.
+# Two main commands: `make demo` and `make test`. All their downloads and outputs go into target/
+# and .venv/. Requires Rust (rustup), python3 >= 3.11 with venv, and a C compiler; nasm is fetched
+# if it is missing and apt-get exists.
 
 PYTHON ?= python3
 VENV := .venv
@@ -7,7 +8,7 @@ CARGO ?= cargo
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
 UV := VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/uv pip install --quiet
 HAS_CARGO := command -v $(CARGO) >/dev/null || { echo "error: cargo is missing; install Rust from https://rustup.rs" >&2; exit 1; }
-# Tests run on the dev profile, which the Rust tests have compiled already.
+# Tests use the dev profile, which the Rust tests have already compiled.
 DEV_PACKAGE := target/debug/python/shardfeed
 ON_DEV := PYTHONPATH=$(CURDIR)/target/debug/python SHARDFEED_BINARY=$(CURDIR)/target/debug/shardfeed
 
@@ -20,31 +21,32 @@ help:
 	@echo "make demo    a cluster on this host: trains on two ranks, kills its processes, counts every record"
 	@echo "make test    formatting, lints and all tests"
 	@echo "make test-frameworks   PyTorch, Lightning, Accelerate, Trainer, JAX and TensorFlow, in separate environments (8 GB in target/frameworks)"
-	@echo "make test-deploy   systemd units, images, Slurm scripts and manifests, each tried for real; as root, see deploy/README.md"
-	@echo "make test-kills   a hundred SIGKILLs of workers and of trainers, and the state of the other side: KILLS=100"
+	@echo "make test-deploy   systemd units, images, Slurm scripts and manifests, run on real systems; as root, see deploy/README.md"
+	@echo "make test-kills   a hundred SIGKILLs of workers and of trainers, and the resources that they leave: KILLS=100"
 	@echo "make check-kernels   GPU kernels, assembled by NVIDIA's ptxas, which is fetched (into target/ptxas)"
 	@echo "make test-pythons   the Python tests under other interpreters: PYTHONS=\"python3.12 python3.13\""
 	@echo "make failover   ten faults in a training on three coordinators, and a count; two to four minutes"
-	@echo "make failover-dynamic   the failures that sink tf.data service, beside its numbers"
+	@echo "make failover-dynamic   the failures in which tf.data service loses data, beside its numbers"
 	@echo "make failover-doubt   faults that leave samples in doubt, with hosts that are cut off, and a count: CASES=gone-1,cut-host TTL_MS=1500,4000 RUNS=3 LEADER=1"
-	@echo "make fuzz    hostile input: SECONDS=600 of processor time for each of TARGETS; finds go to fuzz/corpus"
+	@echo "make fuzz    hostile input: SECONDS=600 of processor time for each of TARGETS; new inputs go to fuzz/corpus"
 	@echo "make bench   measurements, see docs/BENCHMARKS.md; its last part, beside tf.data and others: make bench-peers"
 	@echo "make chaos   simulated clusters under faults: SEEDS=100 START=0; PATCH=FILE.diff tries a change"
 	@echo "make chaos-bugs   deliberate bugs, each of which the simulation must find"
 	@echo "make gate    simulation, deliberate bugs, faults and fuzzing, longer while GATE_SECONDS=1200 last"
 
-# libjpeg-turbo is compiled by cmake, from .venv, and nasm; every cargo finds both by worker/image/cmake.sh.
+# libjpeg-turbo is compiled by cmake, from .venv, and nasm; worker/image/cmake.sh finds both for
+# every cargo.
 build dev check-rust fuzz chaos chaos-bugs gate: $(VENV)/.installed nasm
 ifeq ($(JPEG_SIMD),off)
 export JPEG_SIMD
-# The same as unset to turbojpeg-sys, which builds again when it changes.
+# turbojpeg-sys treats this like an unset variable, but builds again when it changes.
 export TURBOJPEG_SOURCE := vendor
 endif
 
 nasm:
 	@worker/image/nasm.sh --fetch >/dev/null
 
-# What building and the demo need, and what only tests need.
+# Packages for building and the demo; the next target adds those of the tests.
 $(VENV)/.installed: python/requirements.txt
 	@$(PYTHON) -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "error: $(PYTHON) must be Python 3.11 or later with venv (Debian: apt install python3-venv)" >&2; exit 1; }
@@ -60,15 +62,15 @@ $(VENV)/.installed-dev: python/requirements-dev.txt $(VENV)/.installed
 	@$(UV) -r $<
 	@touch $@
 
-# Command and module in one invocation: their dependencies are compiled once.
+# Command and module in one invocation, so that their dependencies are compiled once.
 build: $(VENV)/.installed
 	@$(HAS_CARGO)
 	$(CARGO) build --release --locked -p shardfeed -p shardfeed-python
 	cp target/release/lib_native.so python/python/shardfeed/_native.abi3.so
 
-# Libraries, commands and tests in the dev profile, once: what tests, simulation and fuzzer run. Clippy checks benches and
-# examples. Python tests get a package of links, whose module is of this profile, so that the package of `make build`
-# stays as it is.
+# Libraries, commands and tests in the dev profile, for tests, simulation and fuzzer. Clippy checks
+# benches and examples. Python tests get a package of links with the module of this profile, so that
+# the package of `make build` does not change.
 dev: $(VENV)/.installed-dev
 	@$(HAS_CARGO)
 	$(CARGO) build --workspace --lib --bins --tests --locked
@@ -76,7 +78,8 @@ dev: $(VENV)/.installed-dev
 	@ln -s $(CURDIR)/python/python/shardfeed/[!_]* $(CURDIR)/python/python/shardfeed/__init__.py $(CURDIR)/python/python/shardfeed/_native.pyi $(DEV_PACKAGE)/
 	@cp target/debug/lib_native.so $(DEV_PACKAGE)/_native.abi3.so
 
-# One wheel with the package and the command, tried in an environment of its own; it ends in target/wheels.
+# One wheel with the package and the command, tested in a separate environment; the output is in
+# target/wheels.
 wheel: build $(VENV)/.installed-dev
 	rm -rf target/wheels-plain
 	$(VENV)/bin/maturin build --release --locked --quiet -m python/Cargo.toml --out target/wheels-plain
@@ -111,7 +114,8 @@ else
 	$(CARGO) test --workspace --locked --no-fail-fast
 endif
 
-# 0: one after the other. With 2, the tests of one file stay in one process, as they share clusters.
+# 0: one test after the other. With 2, the tests of one file run in one process, as they share
+# clusters.
 PYTEST_PROCESSES ?= 0
 
 check-python: dev
@@ -125,7 +129,7 @@ check-python: dev
 	cd python && $(ON_DEV) ../$(VENV)/bin/python -m pytest -m alone
 	$(ON_DEV) $(VENV)/bin/python -m pytest -c python/pyproject.toml --rootdir deploy/tests deploy/tests/test_config.py
 
-# The debug build, which is optimized a little: what overflows or breaks an assertion is a find.
+# The debug build, which is slightly optimized: overflows and failed assertions are reported.
 SECONDS ?= 600
 
 fuzz:
@@ -136,7 +140,8 @@ KILLS ?= 100
 test-kills: build $(VENV)/.installed-dev
 	cd python && SHARDFEED_KILLS=$(KILLS) ../$(VENV)/bin/python -m pytest -o faulthandler_timeout=3600 tests/test_kills.py
 
-# The assemblers of the oldest CUDA whose drivers are supported, and of recent ones, for kinds of GPU that they know.
+# The assemblers of the oldest supported CUDA and of recent ones, each with the GPU architectures
+# that it supports.
 KERNELS := worker/device/kernels
 PTXAS := nvidia-cuda-nvcc-cu12==12.0.140:70,75,80,86,89,90 nvidia-cuda-nvcc-cu12==12.9.86:70,75,80,86,89,90,100,120 \
   nvidia-cuda-nvcc==13.0.88:75,80,86,89,90,100,120
@@ -150,11 +155,12 @@ check-kernels: $(VENV)/.installed-dev
 	    $$folder/nvidia/*/bin/ptxas --warning-as-error -arch=sm_$$kind -o target/ptxas/kernels-$$kind.cubin $(KERNELS)/kernels.ptx; \
 	    echo "$$package: kernels.ptx assembles for sm_$$kind"; done; done
 
-# FRAMEWORKS="torch" runs one of them.
+# FRAMEWORKS="torch" runs only that one.
 test-frameworks: build $(VENV)/.installed-dev
 	$(VENV)/bin/python python/tests/frameworks/run.py target/frameworks $(FRAMEWORKS)
 
-# As root: machines, networks and containers are made, and go again. Each part by itself, too.
+# Requires root: the tests create machines, networks and containers, and remove them. Each part is
+# also a target.
 test-deploy: test-deploy-kubernetes test-deploy-monitoring test-deploy-systemd test-deploy-docker test-deploy-slurm
 
 DEPLOY_TEST = $(VENV)/bin/python -m pytest -o faulthandler_timeout=3600 -c python/pyproject.toml --rootdir deploy/tests
@@ -176,7 +182,8 @@ test-deploy-kubernetes: build $(VENV)/.installed-dev
 	MYPYPATH=examples/digits:tests:python/tests/frameworks $(VENV)/bin/python -m mypy --config-file python/pyproject.toml deploy/tests
 	$(DEPLOY_TEST) deploy/tests/test_kubernetes.py deploy/tests/test_pods.py
 
-# The extension module of `build` is of the stable ABI: the same file goes with each. PYTEST="-k ranks" runs some of the tests.
+# The extension module of `build` uses the stable ABI, so each interpreter loads the same file.
+# PYTEST="-k ranks" runs a part of the tests.
 PYTHONS ?= python3.12 python3.13
 
 test-pythons: build $(VENV)/.installed-dev
@@ -200,7 +207,8 @@ bench: build
 	$(VENV)/bin/python bench/in_cluster.py
 	$(MAKE) bench-peers
 
-# Ours beside tf.data and others. What is beside this checkout is used: photographs, and another harness.
+# Comparison with tf.data and other loaders. Uses photographs and another harness from folders
+# beside this checkout, if they exist.
 PEERS := target/bench-peers
 PHOTOS ?= $(wildcard ../shared/data/photos)
 LAB ?= $(wildcard ../shared/labs/peers)
@@ -224,11 +232,12 @@ else
 	target/debug/shardfeed-chaos run --seeds $(SEEDS) --start $(START) $(if $(TWICE),--twice)
 endif
 
-# Every deliberate bug must be found; ONLY="two-generations stale-reads" tries these.
+# Every deliberate bug must be found; ONLY="two-generations stale-reads" tries only these.
 chaos-bugs: dev
 	$(ON_DEV) CARGO=$(CARGO) $(VENV)/bin/python chaos/gate.py bugs $(ONLY)
 
-# The checkers that run longer than tests: each briefly whatever the time, and longer while GATE_SECONDS last.
+# The checkers that run longer than tests: the minimum of each always runs, longer runs follow while
+# GATE_SECONDS last.
 GATE_SECONDS ?= 1200
 
 gate: dev

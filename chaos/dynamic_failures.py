@@ -2,19 +2,19 @@
 
     python dynamic_failures.py [--records 200000] [--cases sole-worker,...] [--mode dynamic]
 
-Each case is one epoch of its own cluster. Its ranks consume batches of 512 at a fixed pace, not in
-step with each other. After about 35 % of the records a process is killed; it restarts 1 s later or
-never. Then the ranks' ledgers are counted (tests/recount.py), and a row is printed beside the
+Each case is one epoch of a separate cluster. The ranks consume batches of 512 at a fixed pace, not
+in step with each other. After about 35 % of the records a process is killed; it restarts 1 s later
+or never. Then the ranks' ledgers are counted (tests/recount.py), and a row is printed beside the
 result of tf.data service 2.21 in the same case: dynamic sharding, 10 files, 1,000,000 records, one
 client, kill at 35 %, restart after 1 s.
 
-Cases in which a rank is lost for good require mode="dynamic": its remaining groups go to the other
-ranks. The other cases run in deterministic mode, or all cases in the mode given by `--mode`.
+Cases in which a rank is lost permanently require mode="dynamic": its remaining groups go to the
+other ranks. The other cases run in deterministic mode, or all cases in the mode given by `--mode`.
 
-Both lost and doubled must be 0. The only exception is a rank that is killed for good: batches that
-it received after its last report may be delivered again, because no other process knows whether
-they were consumed. The last line is `failover-dynamic: ok ...` or `failover-dynamic: FAILED ...`,
-the exit status 0 or 1.
+Both lost and duplicated must be 0. The only exception is a rank that is killed permanently: batches
+that it received after its last report may be delivered again, because no other process knows
+whether they were consumed. The last line is `failover-dynamic: ok ...` or `failover-dynamic: FAILED
+...`, the exit status 0 or 1.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SHARDS = 10
 KILL_AT, GONE_S = 0.35, 1.0
 #: Time limit of one case in addition to its steps; an epoch that has not ended by then never ends.
 BOUND_S = 60.0
-#: Time that an epoch waits for a rank that was killed for good, once all its other samples are
+#: Time that an epoch waits for a rank that was killed permanently, once all its other samples are
 #: consumed.
 GRACE_S = 5.0
 #: Duration of a training step: long enough for the killed process to restart before the epoch ends.
@@ -74,7 +74,7 @@ class Case(NamedTuple):
     peer: Outcome
 
 
-#: Rank whose worker, or which with its worker, is killed. Never rank 0, which all ledgers need.
+#: Rank whose worker is killed, alone or with the rank. Never rank 0, which all ledgers need.
 VICTIM = -1
 CASES: Sequence[Case] = (
     Case("none", 1, 1, "", Outcome("0", "0", "yes", "-")),
@@ -98,7 +98,7 @@ class Play:
         self.struck = math.inf
 
     def play(self, records: int) -> Outcome:
-        """Runs the case. Raises FailedError if samples were lost or doubled, or a rank hung."""
+        """Runs the case. Raises FailedError if samples were lost or duplicated, or a rank hung."""
         self.work.mkdir()
         Bound.set(BOUND_S + 2 * STEP_SECONDS * records / BATCH_SIZE)
         with (

@@ -3,10 +3,10 @@
     python failover.py [--seed N] [--faults 3,4] [--ledger DIR] [--coordinators 3|1]
 
 Three coordinators, four workers and four ranks, each a process, train for some epochs. One fault
-after the other strikes in the middle of an epoch (failover/faults.py); after each the cluster must
-be whole again within 30 s (failover/whole.py). At the end the samples are counted from the ranks'
-ledgers and the shards alone (tests/recount.py), and every global batch is compared with the order
-that the independent oracle computes (tests/order_oracle.py).
+after the other is injected in the middle of an epoch (failover/faults.py); after each the cluster
+must be whole again within 30 s (failover/whole.py). At the end the samples are counted from the
+ranks' ledgers and the shards alone (tests/recount.py), and every global batch is compared with the
+order that the independent oracle computes (tests/order_oracle.py).
 
 One line per fault reports its position and the longest time that any rank waited from one batch to
 the next during the fault. That time includes the training step but not restarts of the ranks. The
@@ -45,7 +45,7 @@ BOUND_S = 225.0
 
 
 class Failover:
-    """Plays one fault after the other, then counts."""
+    """Injects one fault after the other, then counts."""
 
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
@@ -71,7 +71,7 @@ class Failover:
         say(f"{len(scene.runs)} runs; undisturbed no rank waited longer than {calm * 1e3:.0f} ms")
 
     def suffer(self, fault: Fault) -> None:
-        """Plays a fault and waits until the cluster is whole again."""
+        """Injects a fault and waits until the cluster is whole again."""
         scene = self.scene
         victim = fault.play(scene)
         scene.until_whole()

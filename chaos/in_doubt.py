@@ -7,9 +7,9 @@ needs root and /dev/net/tun; without them the cases that cut are omitted. A rela
 connects each trainer to its worker. Each case is one epoch of four ranks, each at its own pace,
 with three coordinators. Received samples are counted from the ranks' ledgers and the shards alone.
 
-If the lost rank returns, lost and doubled must be 0. Otherwise in_doubt= decides: "redeliver"
-doubles at most the number that `epoch show` reports as redelivered, "drop" loses at most the number
-reported as dropped, and the epoch is sealed soon after the grace period. The last line is
+If the lost rank returns, lost and duplicated must be 0. Otherwise in_doubt= decides: "redeliver"
+duplicates at most the number that `epoch show` reports as redelivered, "drop" loses at most the
+number reported as dropped, and the epoch is sealed soon after the grace period. The last line is
 `failover-doubt: ok ...` or `failover-doubt: FAILED ...`, the exit status 0 or 1.
 """
 
@@ -332,7 +332,7 @@ def away(
     over: Callable[[Play, int], None],
     ends_session: bool = True,
 ) -> Callable[[Play], str]:
-    """Returns a fault that takes a component of a random rank away several times.
+    """Returns a fault that makes a component of a random rank unavailable several times.
 
     - `ends_session`: the worker's session must end if the downtime exceeds the TTL.
     """
@@ -402,7 +402,7 @@ def start_worker(play: Play, rank: int) -> None:
 
 
 def stop_leader(play: Play) -> str:
-    # If another one were killed there would be no majority.
+    # Without another one there would be no majority.
     play.kills_leader = False
     for seconds in play.pauses():
         leader = play.cluster.until_led()
@@ -453,7 +453,7 @@ def restart(play: Play) -> str:
 
 
 def gone(count: int) -> Callable[[Play], str]:
-    """Returns a fault that kills `count` workers and their trainers for good."""
+    """Returns a fault that kills `count` workers and their trainers permanently."""
 
     def fault(play: Play) -> str:
         play.gone = {*play.random.sample(range(RANKS), count)}
@@ -499,7 +499,7 @@ def judge(play: Play, shown: dict[str, Any], in_doubt: int | None) -> str:
 
 
 def returns(play: Play) -> str:
-    """Stops two processes until the policy has decided; then they report how far they came."""
+    """Stops two processes until the policy has decided; then they report their positions."""
     victim = play.victim()
     stop_host(play, victim)
     play.gone = {victim}

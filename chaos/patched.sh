@@ -6,8 +6,8 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 work="$root/target/chaos"
 copy="$work/copy"
 mkdir -p "$copy"
-# Only files that differ are touched, so that a second build is a small one. The copy lies inside the tree, where
-# cargo reads .cargo/config.toml already: a second one would repeat its flags.
+# Only changed files are copied, so that a second build is small. The copy is inside the tree, where
+# cargo already reads .cargo/config.toml: a second one would repeat its flags.
 cd "$root"
 git ls-files --cached --others --exclude-standard | grep -v '^\.cargo/' > "$work/copy.list"
 fresh="$work/fresh"
@@ -20,8 +20,8 @@ for patch in "$@"; do
   (cd "$fresh" && patch --quiet --forward --no-backup-if-mismatch -p1 < "$patch") \
     || { echo "error: $patch does not apply" >&2; exit 1; }
 done
-# Another version makes other packages of the copy's crates, so that tree and copy share a target folder, and the
-# compiled dependencies in it.
+# With another version the copy's crates are different packages, so that tree and copy share a
+# target folder and its compiled dependencies.
 sed -i 's/^version = "0.1.0"$/version = "0.1.0-patched"/' "$fresh/Cargo.toml"
 sed -i '/^name = "shardfeed/{n;s/^version = .*/version = "0.1.0-patched"/}' "$fresh/Cargo.lock"
 (cd "$fresh" && find . -type f) | while IFS= read -r file; do
@@ -35,7 +35,8 @@ done
 done
 rm -rf "$fresh"
 cd "$copy"
-# All members and a test: the features of the dependencies are then those of the tree's own build.
+# Builds all members and a test, so that the features of the dependencies equal those of the tree's
+# build.
 CARGO_TARGET_DIR="$root/target" "${CARGO:-cargo}" build --quiet --locked --workspace \
   --bin shardfeed-chaos --test determinism >&2
 cp "$root/target/debug/shardfeed-chaos" "$work/patched"

@@ -2,10 +2,11 @@
 
     python bench/gpu/probe.py [--device 0] [--megabytes 1024]
 
-It measures the machine, not shardfeed. It needs the package from a wheel and a GPU, but no compiler
-and no other file of this repository. It prints one JSON object; checks that cannot run here contain
-the reason. Exits with 1 if a result differs from what shardfeed assumes. With torch or JAX for CUDA
-it checks more. It also runs on the stand-in of the tests, but the numbers are then meaningless.
+Measures the machine, not shardfeed. Needs the package from a wheel and a GPU, but no compiler and
+no other file of this repository. Prints one JSON object; checks that cannot run here contain the
+reason. Exits with 1 if a result differs from the assumptions of shardfeed. With torch or JAX for
+CUDA there are more checks. Also runs on the simulated driver of the tests, with meaningless
+numbers.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ something else was the limit. Exits with 1 if a goal is missed.
 
 All times are measured with the driver alone, without a framework, so they are those of shardfeed.
 Only a batch that is ready is also timed with torch, if that is installed. Without --kills and
---batches it takes about a minute. It also runs on the stand-in of the tests, but the numbers are
-then meaningless; the output says so.
+--batches a run takes about a minute. Also runs on the simulated driver of the tests, with
+meaningless numbers; the output reports it.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     .venv/bin/python bench/peers/lab.py ../shared/labs/peers --python tensorflow=PYTHON [--rounds 1]
 
-The lab's files are linked into a folder beside the contenders' Pythons, where it expects them. It
-writes its data sets with its own generator, a few files of each, and uses its own settings. The
-results are records per CPU-second, ours relative to tf.data's best setting and to tf.data service;
+The lab's files are linked into a folder beside the contenders' Pythons, where the lab expects them.
+The lab writes a few files of each data set with its generator, and uses its settings. The results
+are records per CPU-second, ours relative to tf.data's best setting and to tf.data service;
 results.json stores them as `lab`.
 """
 

@@ -4,7 +4,7 @@
 
 Each measurement runs in its own process (measure.py), all contenders of a case in turn, round by
 round. In the first round every setting of every contender runs, and the delivered epochs are
-compared; later rounds run only the settings that came near the contender's best. The contenders'
+compared; later rounds run only the settings near the contender's best. The contenders'
 Pythons and the data are kept in --home. bench/peers/report.py makes tables and plots of the
 results.
 """

@@ -1,6 +1,6 @@
 """The contenders' Python environments, each in its own folder, created when missing.
 
-    python bench/peers/venvs.py target/bench-peers plots     # says where that one's Python is
+    python bench/peers/venvs.py target/bench-peers plots     # prints the path of its Python
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Faults. Each is a function that strikes, waits and repairs; it returns the name of the victim.
+"""Faults. Each is a function that injects a fault, waits and repairs; it returns the name of the
+failed component.
 
 The faults do not check whether the cluster recovers afterwards.
 """
@@ -15,7 +16,7 @@ from scene import Scene
 
 #: Downtimes in seconds: some are long enough to be detected and some are not.
 GONE_S = (0.1, 2.5)
-#: More steps than a trainer has batches in hand, so it must obtain new ones.
+#: More steps than a trainer has prefetched batches, so it must get new ones.
 STEPS_ON = 20
 #: World sizes to which the ranks change.
 WORLD_SIZES = (3, 6)
@@ -42,7 +43,7 @@ def kill_leader(scene: Scene) -> str:
 
 
 def stop_leader(scene: Scene) -> str:
-    """Stops the leader. When it continues it still believes that it leads, and must be rejected."""
+    """Stops the leader. After it continues, it still acts as leader, and must be rejected."""
     cluster = scene.cluster
     leader = cluster.until_led()
     scene.strike()
@@ -96,7 +97,7 @@ def kill_coordinators(scene: Scene) -> str:
 
 
 def kill_rank(scene: Scene) -> str:
-    """Kills a rank. The others notice; all resume from the last state that all ranks saved."""
+    """Kills a rank. The others detect it; all resume from the last state that all ranks saved."""
     run = scene.run
     victim = scene.random.randrange(run.world_size)
     scene.strike()
@@ -122,7 +123,7 @@ def change_world_size(scene: Scene) -> str:
         if number:
             scene.mid_epoch()
         way = scene.random.choice([signal.SIGTERM, signal.SIGKILL])
-        # Ranks are killed one after the other, so some may notice before they are killed.
+        # Ranks are killed one after the other, so some may detect the loss before they are killed.
         allowed = {STOPPED} if way == signal.SIGTERM else {-signal.SIGKILL, 1}
         scene.run.signal(way)
         if not {*scene.run.exits()} <= allowed:

@@ -1,4 +1,4 @@
-"""A training on a cluster during faults: its position, when to strike, when it has recovered."""
+"""A training on a cluster during faults: its position, the time of a fault, its recovery."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STEP_SECONDS = 0.03
 
 
 class Scene:
-    """The cluster, the ranks of the current run, and the last strike."""
+    """The cluster, the ranks of the current run, and the last fault."""
 
     def __init__(self, work: Path, ledger: Path, cluster: Cluster, seed: int) -> None:
         self.work, self.ledger, self.cluster = work, ledger, cluster
@@ -86,7 +86,7 @@ class Scene:
             # This process was late; try the next epoch.
 
     def strike(self) -> None:
-        """Waits for the middle of an epoch and records it as the time of the strike."""
+        """Waits for the middle of an epoch and records it as the time of the fault."""
         self.struck_at, self.struck = self.mid_epoch(), time.monotonic()
 
     def hold(self, least_s: float, most_s: float) -> None:

@@ -1,4 +1,4 @@
-"""Common frame of all plays: a working folder, signal handling, and the final line."""
+"""Common parts of all fault runs: a working folder, signal handling, and the final line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from pathlib import Path
 import shardfeed as sf
 from cluster import BINARY, Ending, FailedError
 
-#: Errors of play, loader, recount and system; all others are bugs and keep their traceback.
+#: Errors of a fault run, the loader, the recount and the system; all others are bugs and keep their
+#: traceback.
 KNOWN_ERRORS = (FailedError, sf.ShardfeedError, ValueError, OSError, subprocess.SubprocessError)
 
 

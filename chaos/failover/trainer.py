@@ -74,7 +74,7 @@ def train(options: Options) -> int:
             for batch in loader:
                 print(f"step {batch.epoch} {batch.step} {time.monotonic():.6f}", flush=True)
                 time.sleep(options.step_seconds)
-                # Stands in for the sum of gradients: it ends if a rank is lost, and a signal to one
+                # Replaces the sum of gradients: it fails if a rank is lost, and a signal to one
                 # rank is known to all after the same step.
                 said = ranks.gather(bytes(wishes.values()))
                 is_over = any(each[0] for each in said)

@@ -6,7 +6,7 @@ from typing import Any
 
 from servers import Cluster
 
-#: A follower that the leader has not heard from for this long counts as missing.
+#: Time without an answer to the leader after which a follower counts as missing.
 HEARD_MS = 2000
 
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Puts into one folder what the images are made of: the command and the Python package that `make build` left, numpy,
-# and the examples. The folder is Docker's build context.
+# Collects the contents of the images in one folder, Docker's build context: the command and the
+# Python package from `make build`, numpy, and the examples.
 #
 #   deploy/docker/context.sh [FOLDER]      # default target/deploy/context; prints it
 set -eu
@@ -13,10 +13,10 @@ ls "$root"/python/python/shardfeed/_native*.so > /dev/null || {
   echo "error: the Python package has no extension module; \`make build\` makes it" >&2; exit 1; }
 
 mkdir -p "$folder/packages"
-# Without what only a debugger reads, which is most of it. (binutils come with the C compiler that built it.)
+# Without debug information, which is most of the file. (binutils come with the C compiler.)
 strip -o "$folder/shardfeed" "$binary"
 chmod 0755 "$folder/shardfeed"
-# The package works with every CPython from 3.11 on; numpy's file is for one of them.
+# The package works with every CPython from 3.11 on; numpy's wheel is for one version.
 if ! ls -d "$folder"/packages/numpy > /dev/null 2>&1; then
   "$python" -m pip install --quiet --disable-pip-version-check --target "$folder/packages" --no-deps \
     --only-binary=:all: --python-version "${PYTHON_VERSION:-3.11}" 'numpy>=2.1,<3'

@@ -1,7 +1,8 @@
 #!/bin/sh
-# Installs the command, the units and the files of options; starts nothing, and leaves files of options that are there.
+# Installs the command, the units and the option files. Starts nothing and keeps existing option
+# files.
 #
-#   ./install.sh [ROOT]      # as root; ROOT: below another root, such as an image's
+#   ./install.sh [ROOT]      # as root; ROOT: another root folder, such as that of an image
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 root=${1:-}

@@ -76,7 +76,7 @@ def require(condition: bool, otherwise: str) -> None:
 
 
 class Demo:
-    """The acts of the demo. The position of a run is read from the ledger and the checkpoint."""
+    """The phases of the demo. The position of a run is read from the ledger and the checkpoint."""
 
     def __init__(self, work: Path, ledger: Path, seed: int) -> None:
         self.work, self.ledger, self.seed = work, ledger, seed
@@ -90,7 +90,7 @@ class Demo:
         self.faults = [self.kill_worker, self.kill_coordinator]
 
     def play(self) -> str:
-        """Plays all acts; returns the last line."""
+        """Runs all phases; returns the last line."""
         records = pack(self.data, self.test, SHARDS, self.seed)
         self.screen.say(f"packed {records} records into {SHARDS} shards")
         with self.one_rank() as loader:

@@ -12,7 +12,7 @@ With a coordinator, from --coordinator or SHARDFEED_COORDINATOR, the worker of t
 batches (SHARDFEED_WORKER, if its socket is not at the default path). The batches are the same.
 
 Worth copying: the loader in `open_loader`, and the use of its state in `train`, (1) to (4). `Ranks`
-stands in for torch.distributed or jax.distributed.
+replaces torch.distributed or jax.distributed.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def updated(weights: Array, sums: Array, global_batch: int) -> Array:
 
 
 class RankLostError(Exception):
-    """Another rank is gone."""
+    """Another rank was lost."""
 
 
 class Ranks:

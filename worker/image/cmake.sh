@@ -1,6 +1,7 @@
 #!/bin/sh
-# The cmake that compiles libjpeg-turbo. .cargo/config.toml names it to every cargo that runs in this checkout, and the
-# crate turbojpeg-sys calls it. JPEG_SIMD=off compiles without SIMD, which needs no nasm.
+# The cmake that compiles libjpeg-turbo. .cargo/config.toml sets it for every cargo that runs in
+# this checkout; the crate turbojpeg-sys calls it. JPEG_SIMD=off compiles without SIMD and without
+# nasm.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 cmake=$here/../../.venv/bin/cmake
@@ -15,7 +16,8 @@ case "$1" in
   exec "$cmake" --version
   ;;
 --build)
-  # Cargo asks for the target `install`, which compiles all programs of libjpeg-turbo, too.
+  # turbojpeg-sys requests the target `install`, which would also compile all programs of
+  # libjpeg-turbo.
   "$cmake" --build "$2" --target turbojpeg-static --parallel "${NUM_JOBS:-1}"
   "$cmake" --install "$2" --component include
   mkdir -p "$2/../lib"

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Prints the path of nasm, which assembles libjpeg-turbo's SIMD for x86; other processors need none.
-# --fetch: if the system has none, unpacks its Debian package under target/tools. That needs no root and changes
-# nothing of the system.
+# --fetch: if the system has none, unpacks its Debian package under target/tools, without root and
+# without a change to the system.
 set -eu
 case "$(uname -m)" in
 x86_64 | amd64 | i?86) ;;
@@ -13,7 +13,8 @@ cd "$(dirname "$0")/../.."
 tools=$PWD/target/tools
 nasm=$tools/usr/bin/nasm
 
-# Where the system has no lists of packages, which is usual in containers, they are read into a folder of ours.
+# If the system has no package lists, as in most containers, reads them into a folder below
+# target/tools.
 fetch() {
   mkdir -p "$tools/apt/lists/partial" "$tools/apt/cache/archives/partial"
   cd "$tools/apt"
