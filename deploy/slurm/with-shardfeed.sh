@@ -10,7 +10,7 @@
 # Sets SHARDFEED_COORDINATOR, SHARDFEED_WORKER and SHARDFEED_TLS, a trainer's certificate, for the
 # command. After a requeue the coordinator continues from the same SHARDFEED_STATE on any node, so
 # that must be a folder that all nodes share and that outlives the job's nodes. Root is not needed,
-# and no file remains on the nodes.
+# and no process remains on the nodes.
 #
 # Only this user can read SHARDFEED_STATE/pki, which is required to connect to the job's
 # coordinator:
