@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::peers::{Peer, PeerError};
+use crate::network::peers::{Peer, PeerError};
 
 /// Error of opening a node. Nothing on disk was changed, unless the variant says otherwise.
 #[derive(Debug, thiserror::Error)]

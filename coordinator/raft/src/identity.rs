@@ -6,13 +6,13 @@ use std::sync::Arc;
 use shardfeed_host::{Disk, Host};
 use uuid::Uuid;
 
-use crate::directory;
 use crate::error::OpenError;
-use crate::log::{Change, LogStore};
 use crate::options::NodeOptions;
-use crate::record::{Members, Position, Vote};
-use crate::snapshot::{Snapshot, SnapshotMeta, SnapshotStore};
 use crate::start::Origin;
+use crate::storage::directory;
+use crate::storage::log::{Change, LogStore};
+use crate::storage::record::{Members, Position, Vote};
+use crate::storage::snapshot::{Snapshot, SnapshotMeta, SnapshotStore};
 
 /// Owner of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Leadership as one node sees it, for observers that need each change at once.
 
-use crate::peers::Peer;
+use crate::network::peers::Peer;
 
 /// Leadership as one node sees it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

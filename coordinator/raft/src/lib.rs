@@ -21,43 +21,33 @@
 //! [`Host`](shardfeed_host::Host) and tokio's time; without threads the same code runs inline, and
 //! [`seed_randomness`] decides everything else.
 //!
-//! Start at [`Node`]; then `log` (contract of a store), `committer` (writes to the log),
-//! `snapshot`, `message` and `links` (messages of nodes, and failures of calls), `membership`,
-//! `tending` (maintenance) and `consensus` (adapters for openraft's traits).
+//! Start at [`Node`]; then `storage` (`log`: contract of a store; `committer`: writes to the log;
+//! `snapshot`), `network` (`message` and `links`: messages of nodes, and failures of calls),
+//! `membership`, `tending` (maintenance) and `consensus` (adapters for openraft's traits).
 #![forbid(unsafe_code)]
 
-mod committer;
 mod consensus;
-mod directory;
 mod error;
-mod framing;
 mod identity;
-mod incoming;
 mod leadership;
-mod links;
-mod log;
 mod machine;
 mod membership;
-mod message;
+mod network;
 mod node;
 mod opening;
 mod options;
-mod peers;
-mod record;
-mod redb_log;
-mod snapshot;
 mod start;
 mod status;
+mod storage;
 mod tending;
-mod witness;
 
 pub use consensus::seed_randomness;
 pub use error::{ChangeError, OpenError, ProposeError};
 pub use identity::{Identity, identity, restore};
 pub use leadership::{Leadership, Member, Role};
 pub use machine::{Machine, MachineError};
+pub use network::peers::{NoPeers, Peer, PeerError, Peers};
 pub use node::{Applied, Footing, Node};
 pub use options::NodeOptions;
-pub use peers::{NoPeers, Peer, PeerError, Peers};
 pub use start::Start;
 pub use status::Status;

@@ -15,9 +15,9 @@ use crate::consensus::Place;
 use crate::error::{ChangeError, ProposeError};
 use crate::leadership::{Member, Role};
 use crate::machine::Machine;
-use crate::message::{Answer, Message};
+use crate::network::message::{Answer, Message};
+use crate::network::peers::Peer;
 use crate::node::Node;
-use crate::peers::Peer;
 
 /// Maximum lag, in entries behind the leader, of a learner that counts as caught up.
 const CAUGHT_UP_ENTRIES: u64 = 64;

@@ -17,18 +17,18 @@ use tokio::sync::{Mutex, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
 
-use crate::committer::Committer;
 use crate::consensus::{Command, Raft, Receiver, Shared, TypeConfig};
 use crate::error::{ChangeError, OpenError, ProposeError};
 use crate::leadership::Leadership;
-use crate::links::Links;
 use crate::machine::Machine;
-use crate::message::{Answer, Envelope, Message};
+use crate::network::links::Links;
+use crate::network::message::{Answer, Envelope, Message};
+use crate::network::peers::{NoPeers, Peer, PeerError, Peers};
 use crate::opening;
 use crate::options::NodeOptions;
-use crate::peers::{NoPeers, Peer, PeerError, Peers};
-use crate::snapshot::SnapshotStore;
 use crate::status::Status;
+use crate::storage::committer::Committer;
+use crate::storage::snapshot::SnapshotStore;
 
 /// A command's log index, and the machine's answer to it.
 #[derive(Debug, Clone, PartialEq, Eq)]

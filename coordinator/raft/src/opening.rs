@@ -11,18 +11,18 @@ use openraft::{Config, ServerState, SnapshotPolicy};
 use shardfeed_host::blocking;
 use tokio::sync::{Mutex, watch};
 
-use crate::committer::{Committer, Failure};
 use crate::consensus::{self, LogAdapter, MachineAdapter, Network, Place, Raft, Receiver, Shared};
-use crate::directory::{self, Header, Recovered};
 use crate::error::OpenError;
 use crate::leadership::Leadership;
-use crate::links::Links;
-use crate::log::LogStore;
 use crate::machine::Machine;
-use crate::message::Speaker;
+use crate::network::links::Links;
+use crate::network::message::Speaker;
 use crate::node::{Footing, Inner, Node};
 use crate::options::NodeOptions;
 use crate::start::Origin;
+use crate::storage::committer::{Committer, Failure};
+use crate::storage::directory::{self, Header, Recovered};
+use crate::storage::log::LogStore;
 use crate::tending;
 
 /// Timeout for a single member to elect itself: this takes two disk writes; a slower disk is

@@ -12,10 +12,10 @@ use tokio::sync::{Mutex, watch};
 
 use crate::consensus::{self, Place, Raft};
 use crate::leadership::Leadership;
-use crate::links::Links;
-use crate::message::{Answer, Message};
+use crate::network::links::Links;
+use crate::network::message::{Answer, Message};
+use crate::network::peers::{Peer, PeerError};
 use crate::options::NodeOptions;
-use crate::peers::{Peer, PeerError};
 use crate::start::{Origin, Start};
 
 /// Interval between maintenance checks; their findings are rare and not urgent.

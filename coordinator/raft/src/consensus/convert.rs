@@ -7,8 +7,8 @@ use openraft::EntryPayload;
 use openraft::impls::leader_id_adv::LeaderId;
 
 use super::types::{self, Command, Entry, LogId, Membership, Place, StoredMembership};
-use crate::record::{Members, Payload, Position, Record, Vote};
-use crate::snapshot::SnapshotMeta;
+use crate::storage::record::{Members, Payload, Position, Record, Vote};
+use crate::storage::snapshot::SnapshotMeta;
 
 pub(crate) fn position(id: &LogId) -> Position {
     Position { term: id.leader_id.term, node: id.leader_id.node_id, index: id.index }

@@ -9,9 +9,9 @@ use openraft::{LogState, OptionalSend, RaftLogReader};
 
 use super::convert;
 use super::types::{Entry, LogId, TypeConfig, Vote};
-use crate::committer::Committer;
-use crate::log::{Change, LogError};
-use crate::record::Record;
+use crate::storage::committer::Committer;
+use crate::storage::log::{Change, LogError};
+use crate::storage::record::Record;
 
 /// The log as openraft sees it. Its clones read; only openraft's core writes, one call at a time.
 #[derive(Debug, Clone)]

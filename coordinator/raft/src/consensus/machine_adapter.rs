@@ -12,10 +12,10 @@ use shardfeed_host::{Host, blocking};
 
 use super::convert;
 use super::types::{Answer, LogId, Snapshot, SnapshotMeta, StoredMembership, TypeConfig};
-use crate::committer::Failure;
 use crate::machine::{Machine, MachineError};
-use crate::record::Position;
-use crate::snapshot::{self, SnapshotStore};
+use crate::storage::committer::Failure;
+use crate::storage::record::Position;
+use crate::storage::snapshot::{self, SnapshotStore};
 
 /// The machine, shared between the log that drives it and its readers. Consensus knows it as
 /// `Shared<dyn Machine>`, so that consensus is compiled once and not for each machine.

@@ -17,11 +17,11 @@ use shardfeed_host::blocking;
 
 use super::convert;
 use super::types::{Entry, Place, Snapshot, TypeConfig, Vote};
-use crate::links::Links;
-use crate::message::{Answer, Ballot, Message, Part};
-use crate::peers::PeerError;
-use crate::record::Record;
-use crate::snapshot;
+use crate::network::links::Links;
+use crate::network::message::{Answer, Ballot, Message, Part};
+use crate::network::peers::PeerError;
+use crate::storage::record::Record;
+use crate::storage::snapshot;
 
 /// Maximum bytes of entries in a message that holds more than one entry: an answer must arrive
 /// before the deadline, and transports have limits too.
@@ -100,7 +100,7 @@ impl Client {
     /// Sends the state in parts, starting where the peer's copy ends.
     async fn send_snapshot(
         &self,
-        vote: crate::record::Vote,
+        vote: crate::storage::record::Vote,
         snapshot: snapshot::Snapshot,
     ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
         let total = snapshot.state.len();

@@ -13,12 +13,12 @@ use tokio::sync::Mutex;
 use super::convert;
 use super::machine_adapter::Shared;
 use super::types::{Raft, Snapshot, TypeConfig};
-use crate::incoming::{Incoming, Taken};
-use crate::links::{Links, frame_text, lost_directory};
 use crate::machine::Machine;
-use crate::message::{Answer, Ballot, Envelope, Message, Part, Speaker};
-use crate::peers::PeerError;
-use crate::record::{Position, Record, Vote};
+use crate::network::incoming::{Incoming, Taken};
+use crate::network::links::{Links, frame_text, lost_directory};
+use crate::network::message::{Answer, Ballot, Envelope, Message, Part, Speaker};
+use crate::network::peers::PeerError;
+use crate::storage::record::{Position, Record, Vote};
 
 /// The receiving end of a node.
 pub(crate) struct Receiver {

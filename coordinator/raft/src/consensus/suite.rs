@@ -15,10 +15,10 @@ use tempfile::TempDir;
 
 use super::types::{Entry, LogId, TypeConfig, Vote};
 use super::{LogAdapter, MachineAdapter, Shared};
-use crate::committer::{Committer, Failure};
-use crate::directory::{self, Recovered};
 use crate::machine::{Machine, MachineError};
 use crate::options::NodeOptions;
+use crate::storage::committer::{Committer, Failure};
+use crate::storage::directory::{self, Recovered};
 use shardfeed_host::{Disk, Host, RealDisk, RealHost};
 
 #[derive(Debug, Default)]

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::machine_adapter::MachineAdapter;
 use super::runtime::Runtime;
-use crate::snapshot;
+use crate::storage::snapshot;
 
 openraft::declare_raft_types!(
     /// Commands and answers are bytes; nodes are numbers with an address.

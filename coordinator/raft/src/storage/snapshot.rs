@@ -14,8 +14,8 @@ use tokio::sync::watch;
 use uuid::Uuid;
 
 use crate::error::OpenError;
-use crate::framing::{self, FrameError, Kind};
-use crate::record::{Members, Position};
+use crate::storage::framing::{self, FrameError, Kind};
+use crate::storage::record::{Members, Position};
 use shardfeed_host::Disk;
 
 /// Snapshots to keep: the newest, and the previous one in case the newest cannot be read.

@@ -9,8 +9,8 @@ use std::io;
 
 use uuid::Uuid;
 
-use crate::framing::{self, FrameError, Kind};
-use crate::log::LogError;
+use crate::storage::framing::{self, FrameError, Kind};
+use crate::storage::log::LogError;
 use shardfeed_host::DiskFile;
 
 /// Two slots, written in turn, each in its own page: a torn write leaves the other one intact.

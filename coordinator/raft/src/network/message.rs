@@ -9,9 +9,9 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::framing::{self, FrameError, Kind};
-use crate::record::{Position, Record, Vote};
-use crate::snapshot::SnapshotMeta;
+use crate::storage::framing::{self, FrameError, Kind};
+use crate::storage::record::{Position, Record, Vote};
+use crate::storage::snapshot::SnapshotMeta;
 
 /// Sender and receiver of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -215,7 +215,7 @@ fn malformed(what: impl Into<String>) -> FrameError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Payload;
+    use crate::storage::record::Payload;
 
     const CLUSTER: Uuid = Uuid::from_bytes([7; 16]);
 
@@ -240,7 +240,7 @@ mod tests {
                 records: vec![
                     record(5, Payload::Blank),
                     record(6, Payload::Command(vec![9; 70_000].into())),
-                    record(7, Payload::Members(crate::record::Members::default())),
+                    record(7, Payload::Members(crate::storage::record::Members::default())),
                 ],
             },
             Message::Vote(ballot.clone()),

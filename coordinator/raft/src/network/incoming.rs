@@ -1,9 +1,9 @@
 //! Incoming snapshot: its parts stay in memory, and nothing is on disk before the whole is
 //! verified.
 
-use crate::message::Part;
-use crate::record::Vote;
-use crate::snapshot::{Snapshot, SnapshotMeta, hash_text};
+use crate::network::message::Part;
+use crate::storage::record::Vote;
+use crate::storage::snapshot::{Snapshot, SnapshotMeta, hash_text};
 
 /// Maximum bytes of a state; a larger one is rejected before memory is allocated for it.
 const STATE_BYTES_MAX: u64 = 4 << 30;

@@ -8,7 +8,7 @@ pub(crate) mod memory;
 use std::io;
 use std::ops::Range;
 
-use crate::record::{Position, Record, Vote};
+use crate::storage::record::{Position, Record, Vote};
 
 /// The durable log of one node. It has one owner, and its calls block.
 /// Ensures: the log holds the entries after `purged` up to `last`, without holes; an index is read

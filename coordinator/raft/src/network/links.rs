@@ -9,10 +9,10 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 use uuid::Uuid;
 
-use crate::framing::FrameError;
-use crate::message::{Answer, Envelope, Message, Speaker};
-use crate::peers::{Peer, PeerError, Peers};
-use crate::record::{Members, Position, Vote};
+use crate::network::message::{Answer, Envelope, Message, Speaker};
+use crate::network::peers::{Peer, PeerError, Peers};
+use crate::storage::framing::FrameError;
+use crate::storage::record::{Members, Position, Vote};
 
 /// Interval at which a refusal is logged again: it lasts until an operator acts.
 const REFUSAL_EVERY: Duration = Duration::from_secs(60);

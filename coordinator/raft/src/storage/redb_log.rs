@@ -10,10 +10,10 @@ use redb::{
 };
 use uuid::Uuid;
 
-use crate::framing::FrameError;
-use crate::log::{Change, LogError, LogState, LogStore};
-use crate::record::{Position, Record, Vote};
-use crate::witness::Witness;
+use crate::storage::framing::FrameError;
+use crate::storage::log::{Change, LogError, LogState, LogStore};
+use crate::storage::record::{Position, Record, Vote};
+use crate::storage::witness::Witness;
 use shardfeed_host::DiskFile;
 
 const ENTRIES: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("entries");

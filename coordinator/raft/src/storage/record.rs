@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::framing::{self, FrameError, Kind};
+use crate::storage::framing::{self, FrameError, Kind};
 
 /// Position of an entry: the term and the leader that appended it, and its index. Ordered like
 /// the log.

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use super::{Change, LogError, LogState, LogStore};
-use crate::record::Record;
+use crate::storage::record::Record;
 
 /// Clones share the log, as two openings of a file would.
 #[derive(Debug, Clone, Default)]

@@ -9,14 +9,14 @@ use shardfeed_host::{Disk, DiskLock, Host};
 use uuid::Uuid;
 
 use crate::error::OpenError;
-use crate::framing::{self, Kind};
-use crate::log::{LogError, LogState, LogStore};
 use crate::machine::Machine;
 use crate::options::NodeOptions;
-use crate::redb_log::{RedbLog, RedbLogError};
-use crate::snapshot::{self, SnapshotMeta, SnapshotStore};
 use crate::start::Origin;
-use crate::witness::Witness;
+use crate::storage::framing::{self, Kind};
+use crate::storage::log::{LogError, LogState, LogStore};
+use crate::storage::redb_log::{RedbLog, RedbLogError};
+use crate::storage::snapshot::{self, SnapshotMeta, SnapshotStore};
+use crate::storage::witness::Witness;
 
 const LOG: &str = "log.redb";
 /// Log under construction; it is valid only once it has been renamed.

@@ -14,8 +14,8 @@ use std::thread;
 
 use tokio::sync::{mpsc, oneshot};
 
-use crate::log::{Change, LogError, LogState, LogStore};
-use crate::record::{Position, Record, Vote};
+use crate::storage::log::{Change, LogError, LogState, LogStore};
+use crate::storage::record::{Position, Record, Vote};
 use shardfeed_host::DiskLock;
 
 /// Maximum queued requests; each holds an openraft batch, and openraft bounds its own queues.
@@ -377,8 +377,8 @@ mod tests {
     use std::sync::Condvar;
 
     use super::*;
-    use crate::log::memory::MemoryLog;
-    use crate::record::Payload;
+    use crate::storage::log::memory::MemoryLog;
+    use crate::storage::record::Payload;
 
     /// Store whose writes wait until its gate is opened.
     struct Gated(MemoryLog, Arc<(Mutex<bool>, Condvar)>);

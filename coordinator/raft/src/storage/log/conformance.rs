@@ -6,10 +6,10 @@ use uuid::Uuid;
 
 use super::memory::MemoryLog;
 use super::{Change, LogError, LogState, LogStore};
-use crate::framing::{self, Kind};
-use crate::record::{Members, Payload, Position, Record, Vote};
-use crate::redb_log::RedbLog;
-use crate::witness::Witness;
+use crate::storage::framing::{self, Kind};
+use crate::storage::record::{Members, Payload, Position, Record, Vote};
+use crate::storage::redb_log::RedbLog;
+use crate::storage::witness::Witness;
 use shardfeed_host::{Disk, RealDisk};
 
 /// Location where a log can be opened repeatedly.
