@@ -261,7 +261,7 @@ def contexts(asked: Asked, folder: Path) -> None:
 
 
 def test_the_kinds_of_events_are_those_of_the_code() -> None:
-    code = (ROOT / "coordinator/scheduler/src/event.rs").read_text()
+    code = (ROOT / "coordinator/scheduler/src/log/event.rs").read_text()
     kinds = set(re.findall(r'EventKind::\w+ \{ \.\. \} => "(\w+)"', code))
     assert kinds and set(kinds_of_events()) == kinds
 

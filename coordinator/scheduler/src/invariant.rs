@@ -1,66 +1,24 @@
 //! Invariants that hold after every command.
 
+pub(crate) mod breach;
 mod pools;
 
 use std::collections::BTreeSet;
 
-use crate::bound::{
+use crate::dataset::scan::{PartState, ScanLease};
+use crate::dataset::{Dataset, Phase};
+use crate::dynamic::pool::Pool;
+use crate::invariant::breach::{Breach, bound, rule};
+use crate::invariant::pools::check_pools;
+use crate::job::Job;
+use crate::job::generation::Generation;
+use crate::log::bound::{
     ACCESS_TOKENS_MAX, CORDONS_MAX, DATASETS_MAX, EPOCHS_BEGUN_KEPT, EPOCHS_KEPT, EVENTS_KEPT,
     GENERATIONS_KEPT, JOBS_MAX, REQUESTS_KEPT, RUNS_KEPT, SEALED_KEPT, SESSIONS_ENDED_KEPT,
     SESSIONS_MAX, SKIPPED_KEPT,
 };
-use crate::dataset::{Dataset, Phase};
-use crate::generation::Generation;
-use crate::hold::Hold;
-use crate::job::Job;
-use crate::pool::Pool;
-use crate::scan::{PartState, ScanLease};
+use crate::log::value::Hold;
 use crate::state::State;
-
-/// A violated invariant, which is a bug of shardfeed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Breach {
-    /// A derived index differs from what the state implies.
-    #[error("the index of the {what} does not match them")]
-    Filed {
-        /// Name of the index: `answers`, `sessions`, `datasets` or `jobs`.
-        what: &'static str,
-    },
-    /// A bound of the state is exceeded.
-    #[error("{held} {what}, at most {most}")]
-    Bound {
-        /// Kind of object.
-        what: &'static str,
-        /// Actual number.
-        held: u64,
-        /// Maximum number.
-        most: u64,
-    },
-    /// An object is held by a session that has ended.
-    #[error("{what} is held by session {session}, which does not live")]
-    Holder {
-        /// The rank, listing or part.
-        what: String,
-        /// Id of the session.
-        session: u64,
-    },
-    /// A fencing token was granted twice, or not yet.
-    #[error("fencing token {fencing} of {what} was granted twice, or not yet")]
-    Fencing {
-        /// The rank, listing or part.
-        what: String,
-        /// The fencing token.
-        fencing: u64,
-    },
-    /// A rule of one object does not hold.
-    #[error("{what}: not true that {rule}")]
-    Rule {
-        /// The dataset, job, generation or rank.
-        what: String,
-        /// The rule.
-        rule: &'static str,
-    },
-}
 
 impl State {
     /// Checks the invariants, in time proportional to the state.
@@ -160,17 +118,6 @@ impl State {
     }
 }
 
-fn bound(what: &'static str, held: usize, most: usize) -> Result<(), Breach> {
-    if held <= most {
-        return Ok(());
-    }
-    Err(Breach::Bound { what, held: held as u64, most: most as u64 })
-}
-
-fn rule(holds: bool, what: &str, rule: &'static str) -> Result<(), Breach> {
-    if holds { Ok(()) } else { Err(Breach::Rule { what: what.to_owned(), rule }) }
-}
-
 fn name_of(job: &Job, generation: &Generation) -> String {
     format!("generation {} of job {}", generation.number, job.name)
 }
@@ -220,8 +167,9 @@ fn check_job(job: &Job, clock_ms: u64) -> Result<(), Breach> {
     rule(job.opened >= generations.len() as u64, name, "every generation was opened")?;
     for (number, generation) in generations {
         rule(*number == generation.number, name, "generations are kept by number")?;
-        check_generation(job, generation)?;
-        pools::check_pools(job, generation)?;
+        let what = &name_of(job, generation);
+        check_generation(generation, what)?;
+        check_pools(job, generation, what)?;
     }
     let is_cancelled = job.held.as_ref().is_some_and(|held| held.hold == Hold::Cancelled);
     let is_served = generations.values().any(|generation| generation.leases().next().is_some());
@@ -249,8 +197,7 @@ fn check_job(job: &Job, clock_ms: u64) -> Result<(), Breach> {
     Ok(())
 }
 
-fn check_generation(job: &Job, generation: &Generation) -> Result<(), Breach> {
-    let what = &name_of(job, generation);
+fn check_generation(generation: &Generation, what: &str) -> Result<(), Breach> {
     let Generation { number, origin, ranks, sealed_to, begun, .. } = generation;
     rule(generation.parent.is_none_or(|parent| parent < *number), what, "its parent is older")?;
     let by = generation.superseded_by.as_ref();

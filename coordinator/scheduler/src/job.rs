@@ -1,28 +1,37 @@
 //! Jobs: the identity that determines an order, and the generations that delivered it.
 
+pub(crate) mod generation;
+mod hold;
+mod inherit;
+pub(crate) mod lease;
+pub(crate) mod origin;
+pub(crate) mod phase;
+mod place;
+mod register;
+mod report;
+mod skip;
+pub(crate) mod skipped;
+mod start;
+mod verdict;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
-use shardfeed_plan::{Digest, JobIdentity, Records, Segment, differences};
+use shardfeed_plan::{Digest, JobIdentity, Sample};
 
-use crate::answer::{Answer, Refusal};
-use crate::bound::{
-    GENERATIONS_KEPT, JOBS_MAX, OPERATORS_BYTES_MAX, PIECES_KEPT, PRINCIPAL_JOBS_MAX, RANKS_KEPT,
-    RECORD_SPEC_CHUNKS_MAX, RUNS_KEPT, SEALED_KEPT, check_count, check_length, check_name,
-    check_room, check_text,
+use crate::dynamic::pool::Pool;
+use crate::job::generation::{Generation, SealedEpoch};
+use crate::job::lease::LeaseEnd;
+use crate::job::skipped::SampleRuns;
+use crate::log::bound::{
+    GENERATIONS_KEPT, PIECES_KEPT, RANKS_KEPT, RUNS_KEPT, SEALED_KEPT, SKIPPED_KEPT,
 };
-use crate::command::{Command, RegisterJob};
-use crate::cursor::SealedEpoch;
-use crate::dataset::{Phase, check_content};
-use crate::event::EventKind;
-use crate::generation::Generation;
-use crate::history::LeaseEnd;
-use crate::hold::Held;
-use crate::lease::RankRef;
-use crate::pool::Pool;
+use crate::log::command::SkippedRecord;
+use crate::log::event::EventKind;
+use crate::log::id::RankRef;
+use crate::log::refusal::Refusal;
+use crate::log::value::{Hold, is_zero};
 use crate::session::{Sessions, principal_name};
-use crate::skipped::{SampleRuns, SkippedRecord};
-use crate::state::{Moment, State};
 
 /// A job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,9 +86,31 @@ pub struct Job {
     pub skipped_more: SampleRuns,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-pub(crate) fn is_zero(number: &u64) -> bool {
-    *number == 0
+/// A hold of a job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    /// Kind of hold.
+    pub hold: Hold,
+    /// Principal that holds the job.
+    pub principal: String,
+    /// Reason, for people; may be empty.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// Time since which the job is held, Unix ms.
+    pub since_ms: u64,
+}
+
+impl Held {
+    /// Returns the refusal for a rank of a cancelled job.
+    pub(crate) fn refusal(&self, job: &str) -> Refusal {
+        let Self { principal, reason, .. } = self;
+        // The text after a message's first semicolon is the hint; `reason` is free text and must
+        // not contain one.
+        let reason = reason.replace("; ", ", ");
+        let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
+        let (job, by) = (job.to_owned(), principal.clone());
+        Refusal::Cancelled { job, by, reason }
+    }
 }
 
 /// A known run.
@@ -213,6 +244,18 @@ impl Job {
         }
     }
 
+    /// Number of corrupt records that the job's workers found.
+    pub fn skipped_count(&self) -> u64 {
+        self.skipped.len() as u64 + self.skipped_more.count()
+    }
+
+    /// True if a report of this corrupt record would change anything.
+    pub fn learns_of(&self, sample: Sample) -> bool {
+        self.skipped.binary_search_by_key(&sample, |known| known.sample).is_err()
+            && (self.skipped.len() < SKIPPED_KEPT
+                || self.skipped_more.has_room(sample) && !self.skipped_more.contains(sample))
+    }
+
     fn index(&mut self) {
         self.usable.clear();
         for (number, generation) in &mut self.generations {
@@ -275,328 +318,6 @@ impl Jobs {
     }
 }
 
-impl State {
-    pub(crate) fn remove_job(&mut self, name: &str) -> Result<Answer, Refusal> {
-        let job = self.jobs.get(name)?;
-        let usable = job.usable.iter().filter_map(|number| job.generations.get(number));
-        let served = usable.flat_map(|generation| {
-            let ranks = generation.leases().map(|(_, rank)| rank);
-            ranks.map(|rank| (generation.number, rank))
-        });
-        if let Some((generation, rank)) = served.into_iter().next() {
-            return Err(Refusal::Invalid(format!(
-                "rank {rank} of generation {generation} of job `{name}` is served; stop its ranks \
-                 first"
-            )));
-        }
-        let Some(job) = self.jobs.by_name.remove(name) else {
-            return Err(not_found(name));
-        };
-        for (number, generation) in &job.generations {
-            self.jobs.ranks -= generation.ranks.len() as u64;
-            self.jobs.removed_below = self.jobs.removed_below.max(number.saturating_add(1));
-            for (session, rank) in generation.leases() {
-                let (job, generation) = (name.to_owned(), *number);
-                self.sessions.drop_lease(session, &RankRef { job, generation, rank });
-            }
-        }
-        self.events.tell(EventKind::JobRemoved { job: name.to_owned() });
-        Ok(Answer::Done)
-    }
-
-    pub(crate) fn register_job(
-        &mut self,
-        moment: Moment,
-        Command { principal, scope, .. }: &Command,
-        register: &RegisterJob,
-    ) -> Result<Answer, Refusal> {
-        let RegisterJob { name, identity, dataset, record_spec_chunks } = register;
-        check_name("the job's name", name)?;
-        check_identity(identity)?;
-        let hint = "declare fewer features and operators";
-        let chunks = record_spec_chunks.len();
-        check_count("chunks of a record spec", chunks, RECORD_SPEC_CHUNKS_MAX, hint)?;
-        self.check_dataset(dataset, identity)?;
-        if let Some(known) = self.jobs.by_name.get(name) {
-            let differences = differences(&known.identity, identity);
-            if differences.is_empty() {
-                return Ok(Answer::Done);
-            }
-            return Err(Refusal::OtherIdentity { name: name.clone(), differences });
-        }
-        let has_spec = matches!(identity.records, Records::RecordSpec(_));
-        if has_spec && !dataset.is_empty() && chunks == 0 {
-            let reason =
-                format!("the record spec of job `{name}` has no chunks; register it again");
-            return Err(Refusal::Invalid(reason));
-        }
-        let held = self.jobs.by_name.len() as u64;
-        check_room("jobs", held, JOBS_MAX as u64, "use the names of jobs that exist")?;
-        if !scope.is_empty() {
-            let own = self.jobs.by_name.values().filter(|job| job.registered_by == *principal);
-            let (what, hint) = (format!("jobs of {principal}"), "have an operator remove some");
-            check_room(&what, own.count() as u64, PRINCIPAL_JOBS_MAX, hint)?;
-        }
-        let job = Job {
-            name: name.clone(),
-            identity: identity.clone(),
-            dataset: dataset.clone(),
-            record_spec_chunks: record_spec_chunks.clone(),
-            registered_ms: moment.now_ms,
-            registered_by: principal.clone(),
-            owner: None,
-            continued_by: BTreeSet::new(),
-            generations: BTreeMap::new(),
-            opened: 0,
-            sealed: VecDeque::new(),
-            stale_reports: 0,
-            runs: VecDeque::new(),
-            usable: BTreeSet::new(),
-            numbered_from: self.jobs.removed_below,
-            held: None,
-            skipped: vec![],
-            skipped_more: SampleRuns::default(),
-        };
-        self.jobs.by_name.insert(name.clone(), job);
-        let (job, dataset) = (name.clone(), dataset.clone());
-        self.events.tell(EventKind::JobRegistered { job, dataset });
-        Ok(Answer::Done)
-    }
-
-    fn check_dataset(&self, name: &str, identity: &JobIdentity) -> Result<(), Refusal> {
-        if name.is_empty() {
-            // In one process no other process needs to find the dataset.
-            return Ok(());
-        }
-        let dataset = self.datasets.get(name)?;
-        match &dataset.phase {
-            Phase::Ready(ready) => check_content(name, ready, identity.content()),
-            Phase::Failed { failure, .. } => {
-                let reason = format!("dataset `{name}` failed: {}", failure.message);
-                Err(Refusal::Invalid(reason))
-            }
-            phase => {
-                let phase = phase.in_words();
-                let reason = format!("dataset `{name}` is {phase}; wait until it is ready");
-                Err(Refusal::Invalid(reason))
-            }
-        }
-    }
-}
-
 fn not_found(name: &str) -> Refusal {
     Refusal::NotFound { what: "job".to_owned(), name: name.to_owned() }
-}
-
-fn check_identity(identity: &JobIdentity) -> Result<(), Refusal> {
-    let JobIdentity { shuffle, lanes, records, decoder, .. } = identity;
-    if identity.is_dynamic() && *lanes != 1 {
-        let reason = format!("lanes={lanes} means nothing with mode=\"dynamic\"; leave it out");
-        return Err(Refusal::Invalid(reason));
-    }
-    if let Records::Operators(line) = records {
-        check_length("the list of operators", line, OPERATORS_BYTES_MAX)?;
-    }
-    check_text("the decoder's id", decoder)?;
-    let plan = identity.mode.check_tail(identity.tail).and_then(|()| shuffle.validate());
-    let plan = plan.and_then(|()| Segment::start(*lanes, *lanes, 1).map(|_| ()));
-    plan.map_err(|error| Refusal::Invalid(error.to_string()))
-}
-
-#[cfg(test)]
-mod tests {
-    use expect_test::expect;
-    use shardfeed_plan::{Mode, Tail};
-
-    use super::*;
-    use crate::Change;
-    use crate::fixture::{DATASET, Fixture, JOB, add, digest, identity, register};
-
-    fn with(identity: JobIdentity) -> Change {
-        let (name, dataset) = (JOB.to_owned(), DATASET.to_owned());
-        Change::RegisterJob(RegisterJob { name, identity, dataset, record_spec_chunks: vec![] })
-    }
-
-    #[test]
-    fn the_same_identity_under_the_same_name_changes_nothing() {
-        let (mut fixture, _) = Fixture::with_job(Tail::Drop);
-        let before = fixture.contents();
-        fixture.done(register(Tail::Drop));
-        assert_eq!(fixture.contents(), before);
-    }
-
-    #[test]
-    fn another_identity_under_the_same_name_lists_every_difference() {
-        let (mut fixture, _) = Fixture::with_job(Tail::Drop);
-        let mut other = identity(Tail::Pad);
-        other.shuffle.seed = 2;
-        other.lanes = 4;
-        fixture.refused(
-            with(other),
-            expect![[r#"
-            job `train` exists with another identity: seed is 1 there and
-            2 here, lanes is 2 there and 4 here, tail is drop there and
-            pad here; use another name, or the same values"#]],
-        );
-    }
-
-    #[test]
-    fn numbers_that_decide_nothing_may_differ() {
-        let (mut fixture, _) = Fixture::with_job(Tail::Drop);
-        let mut plain = identity(Tail::Drop);
-        plain.shuffle.enabled = false;
-        let job = |identity: &JobIdentity| {
-            let (name, dataset) = ("plain".to_owned(), DATASET.to_owned());
-            Change::RegisterJob(RegisterJob {
-                name,
-                identity: identity.clone(),
-                dataset,
-                record_spec_chunks: vec![],
-            })
-        };
-        fixture.done(job(&plain));
-        plain.shuffle.window = 99;
-        fixture.done(job(&plain));
-    }
-
-    #[test]
-    fn the_dataset_is_ready_and_has_that_content() {
-        let mut fixture = Fixture::default();
-        let session = fixture.join("w");
-        fixture.refused(register(Tail::Drop), expect!["there is no dataset `images`"]);
-        fixture.done(add());
-        fixture.refused(
-            register(Tail::Drop),
-            expect!["dataset `images` is being listed; wait until it is ready"],
-        );
-        let fencing = fixture.take(session, 1)[0].fencing;
-        fixture.done(crate::fixture::listing(session, fencing, 0));
-        fixture.refused(
-            register(Tail::Drop),
-            expect![[r#"
-            dataset `images` failed: no file matches /data/*.tfrecord;
-            check the patterns, or add the files first"#]],
-        );
-        fixture.ready_dataset(session);
-        let mut other = identity(Tail::Drop);
-        other.shuffle.content = digest(8);
-        fixture.refused(
-            with(other),
-            expect![[r#"
-            dataset `images` exists with other content:
-            0707070707070707070707070707070707070707070707070707070707070707;
-            use another name"#]],
-        );
-        fixture.done(register(Tail::Drop));
-    }
-
-    #[test]
-    fn what_makes_no_order_is_refused() {
-        let (mut fixture, _) = Fixture::with_job(Tail::Drop);
-        let mut refused = |change: fn(&mut JobIdentity), says| {
-            let mut identity = identity(Tail::Drop);
-            change(&mut identity);
-            fixture.refused(with(identity), says);
-        };
-        refused(
-            |identity| identity.shuffle.window = 0,
-            expect!["`shuffle_window` must be at least 1"],
-        );
-        refused(|identity| identity.lanes = 0, expect!["`lanes` must be at least 1"]);
-        refused(
-            |identity| identity.lanes = u64::MAX,
-            expect!["`lanes` is 18446744073709551615, but may be at most 1048576"],
-        );
-        refused(
-            |identity| identity.records = Records::Operators("x".repeat(20_000)),
-            expect![[r#"
-            the list of operators has 20000 bytes; at most 16384 are
-            allowed"#]],
-        );
-    }
-
-    #[test]
-    fn a_dynamic_job_with_equal_steps_is_refused() {
-        let (mut fixture, _) = Fixture::with_job(Tail::Drop);
-        let dynamic =
-            |tail, lanes| with(JobIdentity { mode: Mode::Dynamic, lanes, ..identity(tail) });
-        fixture.refused(
-            dynamic(Tail::Uneven, 2),
-            expect![[r#"lanes=2 means nothing with mode="dynamic"; leave it out"#]],
-        );
-        fixture.refused(
-            dynamic(Tail::Drop, 1),
-            expect![[r#"
-            mode="dynamic" has tail="uneven" only: with equal steps no
-            rank could take another's work; pass tail="uneven", or
-            mode="deterministic" for tail="drop""#]],
-        );
-        fixture.refused(
-            dynamic(Tail::Pad, 1),
-            expect![[r#"
-            mode="dynamic" has tail="uneven" only: with equal steps no
-            rank could take another's work; pass tail="uneven", or
-            mode="deterministic" for tail="pad""#]],
-        );
-    }
-
-    #[test]
-    fn there_is_a_bound_for_jobs() {
-        let (mut fixture, _) = Fixture::with_job(Tail::Drop);
-        let job = |number: usize| {
-            let (name, dataset) = (number.to_string(), DATASET.to_owned());
-            Change::RegisterJob(RegisterJob {
-                name,
-                identity: identity(Tail::Drop),
-                dataset,
-                record_spec_chunks: vec![],
-            })
-        };
-        for number in 1..JOBS_MAX {
-            let command = fixture.command(job(number));
-            fixture.state.apply(fixture.state.applied() + 1, &command).answer.unwrap();
-        }
-        fixture.refused(job(0), expect!["jobs: at most 10000; use the names of jobs that exist"]);
-    }
-
-    #[test]
-    fn a_job_that_nobody_is_served_of_is_removed_and_its_generations_do_not_come_again() {
-        let (mut fixture, session) = Fixture::with_job(Tail::Drop);
-        let remove = || Change::RemoveJob { name: JOB.to_owned() };
-        fixture.start(crate::fixture::first_of_two(session));
-        fixture.refused(
-            remove(),
-            expect![[r#"
-                rank 0 of generation 0 of job `train` is served; stop its
-                ranks first"#]],
-        );
-        let lease = fixture.lease(0);
-        fixture.done(Change::EndRank { lease, is_told: true, failure: None, position: None });
-        fixture.refused(
-            Change::RemoveDataset { name: DATASET.to_owned() },
-            expect!["job `train` reads dataset `images`; remove the job first"],
-        );
-        fixture.done(remove());
-        fixture.refused(remove(), expect!["there is no job `train`"]);
-        fixture.done(register(Tail::Pad));
-        let again = fixture.start(crate::fixture::first_of_two(session));
-        assert_eq!(again.generation, 1);
-    }
-
-    #[test]
-    fn a_dataset_that_no_job_reads_is_removed_and_its_attempts_do_not_come_again() {
-        let mut fixture = Fixture::default();
-        let session = fixture.join("w");
-        let remove = || Change::RemoveDataset { name: DATASET.to_owned() };
-        fixture.refused(remove(), expect!["there is no dataset `images`"]);
-        fixture.done(add());
-        fixture.take(session, 1);
-        fixture.done(remove());
-        assert_eq!(fixture.state.session(session).unwrap().scans.len(), 0);
-        assert!(!fixture.state.has_scans());
-        fixture.ready_dataset(session);
-        assert_eq!(fixture.state.dataset(DATASET).unwrap().attempt, 2);
-        fixture.done(remove());
-        assert_eq!(fixture.state.datasets().count(), 0);
-    }
 }

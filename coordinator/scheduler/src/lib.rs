@@ -5,55 +5,36 @@
 //! never starts a thread: the same commands at the same log indexes produce the same state, byte
 //! for byte, on every replica.
 //!
-//! Start at [`State::apply`] and [`Change`]; `place.rs` holds the rules of starts.
+//! Start at [`State::apply`] and [`Change`]; `job/place.rs` holds the rules of starts.
 #![forbid(unsafe_code)]
 
 mod access;
-mod answer;
-mod bound;
-mod command;
-mod encoding;
-
-mod state;
-
-mod dedupe;
-mod session;
-
 mod dataset;
-mod scan;
-
-mod job;
-
-mod generation;
-mod origin;
-
-mod cordon;
-mod cursor;
-mod event;
-mod history;
-mod hold;
-mod lease;
-mod phase;
-mod place;
-mod start;
-
-mod doubt;
-mod pool;
-mod skipped;
-
-mod balance;
-mod claim;
-mod inherit;
-
+mod dynamic;
 mod invariant;
+mod job;
+mod log;
+mod session;
+mod state;
 
 #[cfg(test)]
 mod fixture;
 
-pub use access::{AccessToken, CreateAccess, ExchangeAccess, Join, Role, Unusable, covers};
-pub use answer::{Answer, ClaimResult, Refusal, ScanTask, ScanWork, Started};
-pub use balance::Speeds;
-pub use bound::{
+pub use access::{AccessToken, Join, Unusable, covers};
+pub use dataset::scan::{PartState, Progress, Scan, ScanLease, ScanPart};
+pub use dataset::{Dataset, Phase, Ready};
+pub use dynamic::balance::Speeds;
+pub use dynamic::history::{Return, Returned, Returns};
+pub use dynamic::pool::{Doubt, Pool, RankAssignment, Tally};
+pub use invariant::breach::Breach;
+pub use job::generation::{Generation, Rank, SealedEpoch, Successor};
+pub use job::lease::{LeaseEnded, PastLease, PastLeases, RankLease, Verdict};
+pub use job::origin::Origin;
+pub use job::phase::JobPhase;
+pub use job::skipped::SampleRuns;
+pub use job::{Held, Job};
+pub use log::answer::{Answer, ClaimResult, ScanTask, ScanWork, Started};
+pub use log::bound::{
     ACCESS_TOKENS_MAX, ANSWERS_BYTES_MAX, CLAIMS_MAX, CORDONS_MAX, DATA_ROOTS_MAX, DATASETS_MAX,
     EPOCHS_BEGUN_KEPT, EPOCHS_KEPT, EVENT_RANKS_MAX, EVENTS_KEPT, GENERATION_MAX, GENERATIONS_KEPT,
     GRACE_MS_MAX, JOBS_MAX, LEASES_KEPT, NAME_BYTES_MAX, PARTS_MAX, PARTS_TOTAL_MAX, PATTERNS_MAX,
@@ -64,27 +45,18 @@ pub use bound::{
     SESSIONS_ENDED_KEPT, SESSIONS_MAX, SIZES_TOLD_MAX, SKIPPED_KEPT, SKIPPED_RUNS_MAX, STALLS_MAX,
     STEP_MAX, TEXT_BYTES_MAX,
 };
-pub use command::{
-    AddDataset, Change, Claim, Command, Cordon, CursorReport, FailDataset, FailScan, Failure,
-    Fencing, FinishDataset, JoinSession, LeaseRef, LeasedScan, Listing, Part, Peer, PoolFacts,
-    RankRevoke, RegisterJob, ReportListing, ReportScan, Revoke, SessionId, StartRank, WaitForDoubt,
+pub use log::command::{
+    AddDataset, Change, Claim, Command, CreateAccess, CursorReport, ExchangeAccess, FailDataset,
+    FailScan, Failure, FinishDataset, JoinSession, LeasedScan, Listing, Part, Peer, PoolFacts,
+    RankRevoke, RegisterJob, ReportListing, ReportScan, ReportSkipped, Revoke, SkippedRecord,
+    StartRank, WaitForDoubt,
 };
-pub use cursor::{RankCursor, SealedEpoch};
-pub use dataset::{Dataset, Phase, Ready};
-pub use doubt::{Doubt, DoubtPolicy, InDoubt};
-pub use encoding::{EncodingError, answer_from_bytes, answer_to_bytes};
-pub use event::{Event, EventKind};
-pub use generation::{Generation, Rank, Successor};
-pub use history::{LeaseEnded, PastLease, PastLeases, Return, Returned, Returns};
-pub use hold::{Held, Hold};
-pub use invariant::Breach;
-pub use job::Job;
-pub use lease::{RankLease, RankRef, Verdict};
-pub use origin::Origin;
-pub use phase::JobPhase;
-pub use pool::{Pool, RankAssignment, Tally};
-pub use scan::{PartState, Progress, Scan, ScanLease, ScanPart, ScanRef};
-pub use session::{EndReason, EndedSession, Session, principal_name};
+pub use log::cursor::RankCursor;
+pub use log::encoding::{EncodingError, answer_from_bytes, answer_to_bytes};
+pub use log::event::{Event, EventKind};
+pub use log::id::{Fencing, LeaseRef, RankRef, ScanRef, SessionId};
+pub use log::refusal::Refusal;
+pub use log::value::{Cordon, DoubtPolicy, EndReason, Hold, InDoubt, Role};
+pub use session::{EndedSession, Session, principal_name};
 pub use shardfeed_plan::Intent;
-pub use skipped::{ReportSkipped, SampleRuns, SkippedRecord};
 pub use state::{Applied, SNAPSHOT_FORMAT, SnapshotError, State};

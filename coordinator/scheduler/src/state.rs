@@ -3,15 +3,16 @@
 use serde::{Deserialize, Serialize};
 
 use crate::access::Accesses;
-use crate::answer::{Answer, Refusal};
-use crate::bound::check_label;
-use crate::command::SessionId;
-use crate::command::{Change, Command};
 use crate::dataset::{Dataset, Datasets};
-use crate::dedupe::Dedupe;
-use crate::event::{Event, Events};
-use crate::invariant::Breach;
+use crate::invariant::breach::Breach;
 use crate::job::{Job, Jobs};
+use crate::log::answer::Answer;
+use crate::log::bound::check_label;
+use crate::log::command::{Change, Command};
+use crate::log::dedupe::Dedupe;
+use crate::log::event::{Event, Events};
+use crate::log::id::SessionId;
+use crate::log::refusal::Refusal;
 use crate::session::{EndedSession, Session, Sessions};
 
 /// Version of the snapshot's JSON.

@@ -2,15 +2,14 @@
 
 use shardfeed_plan::dynamic::GroupRange;
 
-use super::{Breach, bound, name_of, rule};
-use crate::bound::EPOCHS_KEPT;
-use crate::generation::Generation;
+use crate::dynamic::pool::{Pool, RankAssignment};
+use crate::invariant::breach::{Breach, bound, rule};
 use crate::job::Job;
-use crate::pool::{Pool, RankAssignment};
+use crate::job::generation::Generation;
+use crate::log::bound::EPOCHS_KEPT;
 
 /// Y2: no dynamic job has equal steps.
-pub(super) fn check_pools(job: &Job, generation: &Generation) -> Result<(), Breach> {
-    let what = &name_of(job, generation);
+pub(super) fn check_pools(job: &Job, generation: &Generation, what: &str) -> Result<(), Breach> {
     bound("pools of a generation", generation.pools.len(), EPOCHS_KEPT)?;
     let is_dynamic = job.identity.is_dynamic() || generation.pools.is_empty();
     rule(is_dynamic, what, "only dynamic jobs have pools")?;

@@ -1,0 +1,135 @@
+//! Decisions on samples in doubt, after a grace period or by an operator.
+//! Source: docs/ARCHITECTURE.md, Dynamic jobs.
+
+use crate::dynamic::doubt::Decision;
+use crate::dynamic::pool::Pool;
+use crate::job::Job;
+use crate::log::answer::Answer;
+use crate::log::bound::SEALED_KEPT;
+use crate::log::command::WaitForDoubt;
+use crate::log::event::EventKind;
+use crate::log::refusal::Refusal;
+use crate::log::value::{DoubtPolicy, InDoubt};
+use crate::state::{Moment, State};
+
+impl State {
+    /// Epochs that wait only for samples in doubt, by job and generation: a leader measures how
+    /// long.
+    pub fn waiting_for_doubt(&self) -> Vec<(String, u64, Vec<u64>)> {
+        let mut waiting = vec![];
+        for job in self.jobs().filter(|job| job.identity.is_dynamic() && job.held.is_none()) {
+            for generation in job.usable.iter().filter_map(|number| job.generations.get(number)) {
+                let pools = generation.pools.iter().filter(|(_, pool)| pool.waits_for_doubt());
+                let epochs: Vec<u64> = pools.map(|(epoch, _)| *epoch).collect();
+                if !epochs.is_empty() {
+                    waiting.push((job.name.clone(), generation.number, epochs));
+                }
+            }
+        }
+        waiting
+    }
+
+    /// Counts the time for which the leader has seen epochs wait only for samples in doubt.
+    pub(crate) fn wait_for_doubt(
+        &mut self,
+        moment: Moment,
+        wait: &WaitForDoubt,
+    ) -> Result<Answer, Refusal> {
+        let WaitForDoubt { job, generation, epochs, ms } = wait;
+        let job = self.jobs.get_mut(job)?;
+        // A job that is paused or cancelled does not wait.
+        if job.superseded(*generation).is_none() && job.held.is_none() {
+            let told = job.decide(*generation, moment, |epoch, pool, policy| {
+                let is_told = epochs.contains(&epoch);
+                if is_told { pool.wait(*ms, policy, moment.now_ms) } else { vec![] }
+            });
+            told.1.into_iter().for_each(|what| self.events.tell(what));
+        }
+        Ok(Answer::Done)
+    }
+
+    /// Applies the policy to a rank whose trainer, according to an operator, does not come back.
+    ///
+    /// # Errors
+    /// `Invalid` if there is no such rank or the rank is served; `NotFound` if there is no such
+    /// job.
+    pub(crate) fn declare_gone(
+        &mut self,
+        moment: Moment,
+        name: &str,
+        rank: u64,
+    ) -> Result<Answer, Refusal> {
+        let job = self.jobs.get_mut(name)?;
+        let Some(current) = job.current() else {
+            return Err(Refusal::Invalid(format!("job `{name}` has not started")));
+        };
+        if rank >= current.world_size {
+            let most = current.world_size.saturating_sub(1);
+            let reason = format!("job `{name}` has the ranks 0 to {most}, and no rank {rank}");
+            return Err(Refusal::Invalid(reason));
+        }
+        let usable: Vec<u64> = job.usable.iter().copied().collect();
+        let serves = |number: &u64| {
+            let rank = job.generations.get(number).and_then(|known| known.ranks.get(&rank));
+            rank.is_some_and(|rank| rank.lease.is_some())
+        };
+        if usable.iter().any(serves) {
+            return Err(Refusal::Invalid(format!(
+                "rank {rank} of job `{name}` is served: its worker lives; stop its trainer, or wait until its session \
+                 has ended"
+            )));
+        }
+        let mut samples = 0;
+        for number in usable {
+            // The list of a rank that did not join is reserved for it, and its position unknown.
+            if let Some(generation) = job.generations.get_mut(&number)
+                && !generation.ranks.contains_key(&rank)
+            {
+                let pools = generation.pools.values_mut();
+                pools.for_each(|pool| pool.release(rank, 0, (moment.now_ms, false)));
+            }
+            let (decided, told) = job.decide(number, moment, |_, pool, policy| {
+                pool.decide(rank, policy.in_doubt, moment.now_ms).into_iter().collect()
+            });
+            samples += decided;
+            told.into_iter().for_each(|what| self.events.tell(what));
+        }
+        Ok(Answer::Decided { samples })
+    }
+}
+
+impl Job {
+    /// Applies `decide` to each epoch of a generation.
+    ///
+    /// Returns the number of samples that were decided on, and the resulting events.
+    fn decide(
+        &mut self,
+        number: u64,
+        moment: Moment,
+        mut decide: impl FnMut(u64, &mut Pool, DoubtPolicy) -> Vec<Decision>,
+    ) -> (u64, Vec<EventKind>) {
+        let Some(generation) = self.generations.get_mut(&number) else {
+            return (0, vec![]);
+        };
+        let policy = generation.doubt;
+        let is_dropped = policy.in_doubt == InDoubt::Drop;
+        let (mut all, mut told) = (0, vec![]);
+        for (&epoch, pool) in &mut generation.pools {
+            for (rank, samples) in decide(epoch, pool, policy) {
+                all += samples;
+                let (job, generation) = (self.name.clone(), number);
+                told.push(EventKind::DoubtDecided {
+                    job,
+                    generation,
+                    rank,
+                    epoch,
+                    samples,
+                    is_dropped,
+                });
+            }
+        }
+        let sealed = generation.seal(moment.now_ms, SEALED_KEPT);
+        told.extend(self.seal(sealed));
+        (all, told)
+    }
+}

@@ -1,0 +1,57 @@
+//! Violated invariants.
+
+/// A violated invariant, which is a bug of shardfeed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Breach {
+    /// A derived index differs from what the state implies.
+    #[error("the index of the {what} does not match them")]
+    Filed {
+        /// Name of the index: `answers`, `sessions`, `datasets` or `jobs`.
+        what: &'static str,
+    },
+    /// A bound of the state is exceeded.
+    #[error("{held} {what}, at most {most}")]
+    Bound {
+        /// Kind of object.
+        what: &'static str,
+        /// Actual number.
+        held: u64,
+        /// Maximum number.
+        most: u64,
+    },
+    /// An object is held by a session that has ended.
+    #[error("{what} is held by session {session}, which does not live")]
+    Holder {
+        /// The rank, listing or part.
+        what: String,
+        /// Id of the session.
+        session: u64,
+    },
+    /// A fencing token was granted twice, or not yet.
+    #[error("fencing token {fencing} of {what} was granted twice, or not yet")]
+    Fencing {
+        /// The rank, listing or part.
+        what: String,
+        /// The fencing token.
+        fencing: u64,
+    },
+    /// A rule of one object does not hold.
+    #[error("{what}: not true that {rule}")]
+    Rule {
+        /// The dataset, job, generation or rank.
+        what: String,
+        /// The rule.
+        rule: &'static str,
+    },
+}
+
+pub(super) fn bound(what: &'static str, held: usize, most: usize) -> Result<(), Breach> {
+    if held <= most {
+        return Ok(());
+    }
+    Err(Breach::Bound { what, held: held as u64, most: most as u64 })
+}
+
+pub(super) fn rule(holds: bool, what: &str, rule: &'static str) -> Result<(), Breach> {
+    if holds { Ok(()) } else { Err(Breach::Rule { what: what.to_owned(), rule }) }
+}

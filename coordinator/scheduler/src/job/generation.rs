@@ -1,0 +1,381 @@
+//! Generations: periods of a job with one run, world size and global batch.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use shardfeed_plan::{Segment, Steps};
+
+use crate::dynamic::pool::{Pool, Tally};
+use crate::job::lease::{LeaseEnd, PastLeases, RankLease};
+use crate::job::origin::{Origin, at_step};
+use crate::log::bound::{EPOCHS_BEGUN_KEPT, EPOCHS_KEPT};
+use crate::log::cursor::RankCursor;
+use crate::log::id::Fencing;
+use crate::log::refusal::Refusal;
+use crate::log::value::DoubtPolicy;
+
+/// A generation of a job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Generation {
+    /// Number of the generation; it grows along a lineage.
+    pub number: u64,
+    /// Previous generation of the lineage, if it was known here.
+    pub parent: Option<u64>,
+    /// Name of its run.
+    pub run: String,
+    /// True if no launcher named the run.
+    pub implicit: bool,
+    /// True if its ranks came from the parent one by one, by a move.
+    pub by_move: bool,
+    /// Number of data-parallel ranks.
+    pub world_size: u64,
+    /// Maximum number of entries in an epoch.
+    pub limit: Option<u64>,
+    /// Position at which it began.
+    pub origin: Origin,
+    /// Rank that opened it.
+    pub opened_by: u64,
+    /// Time at which it was opened, Unix ms.
+    pub started_ms: u64,
+    /// Ranks that have joined.
+    pub ranks: BTreeMap<u64, Rank>,
+    /// Generation that took over.
+    pub superseded_by: Option<Successor>,
+    /// For a dynamic job: the pools of the last epochs.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub pools: BTreeMap<u64, Pool>,
+    /// For a dynamic job: the policy for samples in doubt.
+    #[serde(default)]
+    pub doubt: DoubtPolicy,
+    /// Start times of the epochs that are not sealed, as far as kept, Unix ms.
+    pub(crate) begun: BTreeMap<u64, u64>,
+    /// All epochs below this one are sealed.
+    pub(crate) sealed_to: u64,
+    /// Number of joined ranks by cursor.
+    #[serde(skip)]
+    pub(crate) cursors: BTreeMap<RankCursor, u64>,
+    /// Number of ranks that are served.
+    #[serde(skip)]
+    pub(crate) served: u64,
+}
+
+/// A rank of a generation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rank {
+    /// Id of the rank's loader.
+    pub trainer: String,
+    /// Lease of the rank; `None`: it is not served.
+    pub lease: Option<RankLease>,
+    /// Cursor at which it began.
+    pub start: RankCursor,
+    /// First step that it has not consumed, as far as reported.
+    pub cursor: RankCursor,
+    /// Time at which the cursor last moved, Unix ms.
+    pub cursor_ms: u64,
+    /// True if its trainer has finished it.
+    pub ended: bool,
+    /// Error with which it ended, until it starts again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+    /// Generation that its trainer moved to.
+    pub moved_to: Option<u64>,
+    /// Leases of the rank that ended.
+    #[serde(default, skip_serializing_if = "PastLeases::is_empty")]
+    pub past: PastLeases,
+}
+
+/// The generation that took over from another one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Successor {
+    /// Number of the generation.
+    pub generation: u64,
+    /// Rank that opened it.
+    pub rank: u64,
+    /// Cursor at which it began.
+    pub cursor: RankCursor,
+}
+
+/// An epoch that every rank of a generation has left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SealedEpoch {
+    /// Number of the epoch.
+    pub epoch: u64,
+    /// Generation that finished it.
+    pub generation: u64,
+    /// Time at which the first rank began it in that generation, as far as reported, Unix ms.
+    pub began_ms: u64,
+    /// Time at which the last rank left it, Unix ms.
+    pub sealed_ms: u64,
+    /// For a dynamic job: its counts, which are kept longer than the lists. For other jobs they
+    /// follow from the plan.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tally: Option<Tally>,
+}
+
+impl Rank {
+    pub(crate) fn is_served_by(&self, fencing: Fencing) -> bool {
+        self.lease.as_ref().is_some_and(|lease| lease.fencing == fencing)
+    }
+}
+
+impl Successor {
+    /// Returns the refusal for a rank of the earlier generation.
+    pub(crate) fn refusal(&self, job: &str, generation: u64) -> Refusal {
+        let RankCursor { epoch: by_epoch, step: by_step } = self.cursor;
+        let (job, by, by_rank) = (job.to_owned(), self.generation, self.rank);
+        Refusal::Superseded { job, generation, by, by_rank, by_epoch, by_step }
+    }
+}
+
+impl Generation {
+    /// Segments with which `epoch` began, or, for the generation's first epoch, the origin's.
+    ///
+    /// `None` for an earlier epoch.
+    pub fn segments_of(&self, epoch: u64) -> Option<Vec<Segment>> {
+        if epoch == self.origin.epoch {
+            return Some(self.origin.segments.clone());
+        }
+        let open = self.origin.segments.last().filter(|_| epoch > self.origin.epoch)?;
+        Some(vec![Segment { steps: Steps::All(0), ..*open }])
+    }
+
+    /// As [`Generation::segments_of`], with the steps that this rank had consumed at its start.
+    pub(crate) fn segments_for(&self, rank: u64, epoch: u64) -> Option<Vec<Segment>> {
+        let start = self.ranks.get(&rank)?.start;
+        let segments = self.segments_of(epoch)?;
+        Some(if epoch == start.epoch { at_step(segments, start.step) } else { segments })
+    }
+
+    /// True if a rank that names no run may still join.
+    pub fn run_is_open(&self) -> bool {
+        self.implicit && !self.is_complete()
+    }
+
+    /// True if all ranks have joined.
+    pub fn is_complete(&self) -> bool {
+        self.ranks.len() as u64 >= self.world_size
+    }
+
+    /// Number of ranks that a live session serves.
+    pub fn ranks_served(&self) -> u64 {
+        self.served
+    }
+
+    /// First step that some rank has not consumed; ranks that have not joined are at the origin.
+    pub fn cursor(&self) -> RankCursor {
+        match self.cursors.first_key_value() {
+            Some((least, _)) if self.is_complete() => *least,
+            _ => self.start(),
+        }
+    }
+
+    /// Cursor of the origin.
+    pub fn start(&self) -> RankCursor {
+        RankCursor { epoch: self.origin.epoch, step: self.origin.step() }
+    }
+
+    pub(crate) fn as_successor(&self) -> Successor {
+        let (generation, rank, cursor) = (self.number, self.opened_by, self.start());
+        Successor { generation, rank, cursor }
+    }
+
+    /// Adds a rank.
+    pub(crate) fn join(&mut self, number: u64, rank: Rank) {
+        if let Some(pool) = self.pools.get_mut(&rank.cursor.epoch) {
+            pool.take_over(number, rank.cursor.step, rank.cursor_ms);
+        }
+        *self.cursors.entry(rank.cursor).or_default() += 1;
+        self.served += u64::from(rank.lease.is_some());
+        self.begin(rank.cursor.epoch, rank.cursor_ms);
+        self.ranks.insert(number, rank);
+    }
+
+    /// Sets the lease of a rank; returns its previous lease.
+    pub(crate) fn lend(&mut self, number: u64, lease: Option<RankLease>) -> Option<RankLease> {
+        let rank = self.ranks.get_mut(&number)?;
+        self.served += u64::from(lease.is_some());
+        self.served -= u64::from(rank.lease.is_some());
+        std::mem::replace(&mut rank.lease, lease)
+    }
+
+    /// Frees a rank that its session or trainer no longer has.
+    ///
+    /// Its unconsumed samples become free or in doubt, unless the generation was superseded.
+    pub(crate) fn free(&mut self, number: u64, end: &LeaseEnd) -> Option<RankLease> {
+        let is_told = end.why.is_told();
+        let before = self.lend(number, None)?;
+        self.file_end(number, &before, end);
+        if self.superseded_by.is_none() {
+            for pool in self.pools.values_mut() {
+                pool.release(number, before.fencing, (end.at_ms, is_told));
+            }
+        }
+        Some(before)
+    }
+
+    /// Keeps a lease that ended.
+    pub(crate) fn file_end(&mut self, number: u64, lease: &RankLease, end: &LeaseEnd) {
+        if let Some(rank) = self.ranks.get_mut(&number) {
+            rank.past.file(lease, rank.cursor, end);
+        }
+    }
+
+    /// True if a rank of a dynamic job can be at a cursor that is not before the known one.
+    /// - `decided`: also counts the samples that the policy has decided on.
+    pub(crate) fn can_stand_at(&self, number: u64, cursor: RankCursor, decided: bool) -> bool {
+        match self.pools.get(&cursor.epoch) {
+            Some(pool) => pool.can_stand_at(number, cursor.step, decided),
+            None if self.is_over(cursor.epoch) => true,
+            None => cursor.step == self.first_step(cursor.epoch),
+        }
+    }
+
+    /// True if an epoch of a dynamic job is sealed: no rank gets anything of it.
+    pub fn is_over(&self, epoch: u64) -> bool {
+        epoch < self.sealed_to
+    }
+
+    /// First step of the lists of an epoch that has no pool yet.
+    pub(crate) fn first_step(&self, epoch: u64) -> u64 {
+        if epoch == self.origin.epoch { self.origin.step() } else { 0 }
+    }
+
+    /// Number of samples of one rank's full batch.
+    pub fn batch_size(&self) -> u64 {
+        self.origin.global_batch() / self.world_size.max(1)
+    }
+
+    /// Returns the pool of an epoch, created by `new` if there is none.
+    ///
+    /// `None` if the maximum number of pools is reached and the oldest epoch is not over.
+    pub(crate) fn pool_mut(&mut self, epoch: u64, new: impl FnOnce() -> Pool) -> Option<&mut Pool> {
+        if !self.pools.contains_key(&epoch) {
+            while self.pools.len() >= EPOCHS_KEPT {
+                let first = *self.pools.first_key_value()?.0;
+                if !self.is_over(first) {
+                    return None;
+                }
+                self.pools.remove(&first);
+            }
+            self.pools.insert(epoch, new());
+        }
+        self.pools.get_mut(&epoch)
+    }
+
+    /// Counts of an epoch of a dynamic job if all its samples were delivered or dropped; otherwise
+    /// `None`, as well as if they are not kept.
+    pub fn consumed_tally(&self, epoch: u64) -> Option<Tally> {
+        self.pools.get(&epoch).filter(|pool| pool.is_done()).map(Pool::tally)
+    }
+
+    /// Number of group ranges that its pools keep.
+    pub(crate) fn pieces(&self) -> u64 {
+        self.pools.values().map(Pool::pieces).sum()
+    }
+
+    /// Applies a rank's progress to the pools of its epochs.
+    fn consume(&mut self, number: u64, from: RankCursor, to: RankCursor, now_ms: u64) {
+        let left = self.pools.range_mut(from.epoch..to.epoch);
+        left.for_each(|(_, pool)| pool.leave(number, now_ms));
+        if let Some(pool) = self.pools.get_mut(&to.epoch) {
+            pool.consume(number, to.step);
+        }
+    }
+
+    /// Moves a rank's cursor forward; returns the epochs that this seals, but at most the last
+    /// `most`.
+    pub(crate) fn advance(
+        &mut self,
+        number: u64,
+        to: RankCursor,
+        now_ms: u64,
+        most: usize,
+    ) -> Vec<SealedEpoch> {
+        let Some(rank) = self.ranks.get_mut(&number).filter(|rank| rank.cursor < to) else {
+            return vec![];
+        };
+        let from = std::mem::replace(&mut rank.cursor, to);
+        rank.cursor_ms = now_ms;
+        self.consume(number, from, to, now_ms);
+        if let Some(ranks) = self.cursors.get_mut(&from) {
+            *ranks -= 1;
+            if *ranks == 0 {
+                self.cursors.remove(&from);
+            }
+        }
+        *self.cursors.entry(to).or_default() += 1;
+        self.begin(to.epoch, now_ms);
+        self.seal(now_ms, most)
+    }
+
+    fn begin(&mut self, epoch: u64, now_ms: u64) {
+        if epoch >= self.sealed_to {
+            self.begun.entry(epoch).or_insert(now_ms);
+        }
+        if self.begun.len() > EPOCHS_BEGUN_KEPT {
+            self.begun.pop_last();
+        }
+    }
+
+    /// Seals the epochs that all ranks have left, and those of dynamic jobs of which nothing is
+    /// left to deliver.
+    ///
+    /// Returns at most the last `most` of them.
+    pub(crate) fn seal(&mut self, sealed_ms: u64, most: usize) -> Vec<SealedEpoch> {
+        let mut to = self.cursor().epoch.max(self.sealed_to);
+        while self.pools.get(&to).is_some_and(Pool::is_done) {
+            to += 1;
+        }
+        self.seal_to(to, sealed_ms, most)
+    }
+
+    /// Seals the oldest kept epoch if all ranks that a worker serves have left it: it would keep
+    /// them from later epochs for as long as another rank is gone.
+    ///
+    /// Returns the epochs as [`Generation::seal`].
+    pub(crate) fn give_up_oldest(&mut self, sealed_ms: u64, most: usize) -> Vec<SealedEpoch> {
+        let oldest = self.pools.first_key_value().map(|(epoch, _)| *epoch);
+        let Some(oldest) = oldest.filter(|oldest| !self.is_over(*oldest)) else {
+            return vec![];
+        };
+        let mut ranks = self.ranks.values();
+        let is_left = ranks.all(|rank| rank.cursor.epoch > oldest || rank.lease.is_none());
+        if !is_left || !self.is_complete() {
+            return vec![];
+        }
+        self.seal_to(oldest + 1, sealed_ms, most)
+    }
+
+    fn seal_to(&mut self, to: u64, sealed_ms: u64, most: usize) -> Vec<SealedEpoch> {
+        let first = self.sealed_to.max(to.saturating_sub(most as u64));
+        let sealed = (first..to).map(|epoch| {
+            // An epoch that no rank reported began no later than the previous one ended.
+            let begun = self.begun.range(..=epoch).next_back();
+            let began_ms = begun.map_or(self.started_ms, |(_, began_ms)| *began_ms);
+            let tally = self.pools.get(&epoch).map(Pool::tally);
+            SealedEpoch { epoch, generation: self.number, began_ms, sealed_ms, tally }
+        });
+        let sealed = sealed.collect();
+        self.sealed_to = to;
+        self.begun.retain(|epoch, _| *epoch >= to);
+        sealed
+    }
+
+    /// Sessions, each with a rank that it serves.
+    pub fn leases(&self) -> impl Iterator<Item = (u64, u64)> {
+        let served = |(number, rank): (&u64, &Rank)| {
+            rank.lease.as_ref().map(|lease| (lease.session, *number))
+        };
+        self.ranks.iter().filter_map(served)
+    }
+
+    /// Recomputes the indexes from the ranks.
+    pub(crate) fn index(&mut self) {
+        self.cursors.clear();
+        for rank in self.ranks.values() {
+            *self.cursors.entry(rank.cursor).or_default() += 1;
+        }
+        self.served = self.leases().count() as u64;
+        self.pools.values_mut().for_each(Pool::index);
+    }
+}

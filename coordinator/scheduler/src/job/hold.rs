@@ -1,0 +1,132 @@
+//! Holds of jobs: a paused job waits, a cancelled job ends.
+
+use super::Held;
+use crate::job::lease::{LeaseEnd, LeaseEnded};
+use crate::log::answer::Answer;
+use crate::log::bound::check_text;
+use crate::log::event::EventKind;
+use crate::log::id::RankRef;
+use crate::log::refusal::Refusal;
+use crate::log::value::Hold;
+use crate::state::{Moment, State};
+
+impl State {
+    pub(crate) fn hold_job(
+        &mut self,
+        Moment { now_ms, .. }: Moment,
+        name: &str,
+        hold: Option<Hold>,
+        (principal, reason): (&str, &str),
+    ) -> Result<Answer, Refusal> {
+        check_text("the reason", reason)?;
+        let job = self.jobs.get_mut(name)?;
+        let held = job.held.as_ref().map(|held| held.hold);
+        if held == hold {
+            return Ok(Answer::Done);
+        }
+        if (held, hold) == (Some(Hold::Cancelled), Some(Hold::Paused)) {
+            return Err(job.held.as_ref().expect("it is held").refusal(name));
+        }
+        let (principal, reason) = (principal.to_owned(), reason.to_owned());
+        job.held = hold.map(|hold| Held { hold, principal, reason, since_ms: now_ms });
+        self.events.tell(EventKind::JobHeld { job: name.to_owned(), hold });
+        if hold == Some(Hold::Cancelled) {
+            for (number, generation) in &mut job.generations {
+                let leases: Vec<(u64, u64)> = generation.leases().collect();
+                for (session, rank) in leases {
+                    let worker = self.sessions.worker_of(session);
+                    let end = LeaseEnd { at_ms: now_ms, worker, why: LeaseEnded::JobCancelled };
+                    generation.free(rank, &end);
+                    let rank = RankRef { job: name.to_owned(), generation: *number, rank };
+                    self.sessions.drop_lease(session, &rank);
+                }
+            }
+        }
+        Ok(Answer::Done)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+    use shardfeed_plan::{Intent, Tail};
+
+    use super::*;
+    use crate::fixture::{Fixture, JOB, dynamic_job, first_of_two, taken, wrapped};
+    use crate::{Change, StartRank, Verdict};
+
+    fn hold(hold: Option<Hold>) -> Change {
+        Change::HoldJob { name: JOB.to_owned(), hold, reason: "the disk is full".to_owned() }
+    }
+
+    #[test]
+    fn a_paused_job_keeps_its_leases_and_says_who_paused_it() {
+        let (mut fixture, session) = Fixture::with_job(Tail::Drop);
+        fixture.start(first_of_two(session));
+        fixture.now_ms = 70;
+        fixture.done(hold(Some(Hold::Paused)));
+        assert_eq!(fixture.state.verdict(&fixture.lease(0)), Verdict::Live);
+        let held = fixture.state.job(JOB).unwrap().held.clone().unwrap();
+        assert_eq!((held.principal.as_str(), held.since_ms), ("test", 70));
+        // The other rank may start, and waits with it.
+        fixture.start(StartRank { rank: 1, trainer: "u".into(), ..first_of_two(session) });
+        fixture.now_ms = 80;
+        fixture.done(hold(Some(Hold::Paused)));
+        assert_eq!(fixture.state.job(JOB).unwrap().held.as_ref().unwrap().since_ms, 70);
+        let again = State::from_snapshot(&fixture.state.snapshot()).unwrap();
+        assert_eq!(again, fixture.state);
+        fixture.done(hold(None));
+        assert_eq!(fixture.state.job(JOB).unwrap().held, None);
+    }
+
+    #[test]
+    fn a_cancelled_job_ends_its_ranks_and_starts_none_until_it_is_resumed() {
+        let (mut fixture, session) = Fixture::with_job(Tail::Drop);
+        fixture.start(first_of_two(session));
+        fixture.report(0, 0, 5);
+        let lease = fixture.lease(0);
+        fixture.done(hold(Some(Hold::Cancelled)));
+        let Verdict::Superseded { refusal } = fixture.state.verdict(&lease) else {
+            panic!("a cancelled job's lease is good");
+        };
+        let says = expect![[r#"
+            job `train` was cancelled by test: the disk is full; it
+            starts again after `shardfeed job resume train`"#]];
+        says.assert_eq(&wrapped(&refusal.to_string()));
+        assert_eq!(fixture.state.session(session).unwrap().leases.len(), 0);
+        let intent = Intent::Reconnect { generation: 0, epoch: 0, step: 5 };
+        let back = StartRank { intent, ..first_of_two(session) };
+        fixture.refused(Change::StartRank(back.clone()), says);
+        fixture.refused(
+            hold(Some(Hold::Paused)),
+            expect![[r#"
+            job `train` was cancelled by test: the disk is full; it
+            starts again after `shardfeed job resume train`"#]],
+        );
+        fixture.done(hold(None));
+        fixture.start(back);
+        assert_eq!(fixture.state.verdict(&fixture.lease(0)), Verdict::Live);
+        let past = &fixture.current().ranks[&0].past.kept;
+        let whys: Vec<_> = past.iter().map(|past| past.why).collect();
+        assert_eq!(whys, [LeaseEnded::JobCancelled]);
+        assert_eq!((past[0].cursor.step, past[0].worker.as_str()), (5, "w"));
+    }
+
+    #[test]
+    fn what_a_cancelled_rank_was_granted_beyond_its_horizon_is_free() {
+        let (mut fixture, session) = dynamic_job();
+        fixture.start(first_of_two(session));
+        assert!(!taken(&mut fixture, 0, 0, 20).pieces.is_empty());
+        fixture.done(hold(Some(Hold::Cancelled)));
+        let pool = &fixture.current().pools[&0];
+        assert_eq!((pool.free(), pool.tally().in_doubt), (pool.samples - 4, 4));
+        let returned = &pool.returns.kept;
+        assert_eq!((returned.len(), returned[0].rank), (1, 0));
+    }
+
+    #[test]
+    fn nobody_holds_what_is_not_there() {
+        let mut fixture = Fixture::default();
+        fixture.refused(hold(None), expect!["there is no job `train`"]);
+    }
+}

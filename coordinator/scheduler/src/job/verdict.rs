@@ -1,0 +1,280 @@
+//! Validity and end of the leases of ranks.
+
+use crate::job::lease::{LeaseEnd, LeaseEnded, Verdict};
+use crate::log::answer::Answer;
+use crate::log::bound::shortened;
+use crate::log::command::CursorReport;
+use crate::log::cursor::RankCursor;
+use crate::log::event::EventKind;
+use crate::log::id::{Fencing, LeaseRef, RankRef, SessionId};
+use crate::log::refusal::Refusal;
+use crate::log::value::Hold;
+use crate::state::{Moment, State};
+
+impl State {
+    /// Checks whether a lease is valid.
+    pub fn verdict(&self, lease: &LeaseRef) -> Verdict {
+        let LeaseRef { job: name, generation, rank: number, fencing } = lease;
+        let fenced = |reason: String| Verdict::Fenced { refusal: fenced(*fencing, reason) };
+        let Some(job) = self.job(name) else {
+            return fenced(format!("there is no job `{name}`"));
+        };
+        if let Some(refusal) = job.superseded(*generation) {
+            return Verdict::Superseded { refusal };
+        }
+        if let Some(held) = job.held.as_ref().filter(|held| held.hold == Hold::Cancelled) {
+            return Verdict::Superseded { refusal: held.refusal(name) };
+        }
+        let known = job.generations.get(generation);
+        let Some(rank) = known.and_then(|generation| generation.ranks.get(number)) else {
+            return fenced(format!("rank {number} has not joined generation {generation}"));
+        };
+        match &rank.lease {
+            Some(lease) if lease.fencing == *fencing => Verdict::Live,
+            Some(lease) => fenced(format!("lease {} took rank {number} over", lease.fencing)),
+            None if rank.ended => fenced(format!("the trainer of rank {number} ended it")),
+            None => match rank.moved_to {
+                Some(to) => fenced(format!("rank {number} moved on to generation {to}")),
+                None => fenced(format!("the session that served rank {number} ended")),
+            },
+        }
+    }
+
+    /// Valid leases of a session.
+    pub fn serving(&self, session: SessionId) -> impl Iterator<Item = LeaseRef> {
+        let ranks = self.session(session).into_iter().flat_map(|session| &session.leases);
+        ranks.filter_map(|RankRef { job, generation: number, rank }| {
+            let generation = self.job(job)?.generations.get(number)?;
+            let fencing = generation.ranks.get(rank)?.lease.as_ref()?.fencing;
+            let lease = LeaseRef { job: job.clone(), generation: *number, rank: *rank, fencing };
+            generation.superseded_by.is_none().then_some(lease)
+        })
+    }
+
+    pub(crate) fn end_rank(
+        &mut self,
+        moment: Moment,
+        lease: &LeaseRef,
+        failure: Option<&str>,
+        (is_told, position): (bool, Option<RankCursor>),
+    ) -> Result<Answer, Refusal> {
+        let LeaseRef { job, generation: number, rank, fencing } = lease;
+        let is_served = |state: &Self| {
+            let generation = state.jobs.by_name.get(job)?.generations.get(number)?;
+            generation.ranks.get(rank).filter(|rank| rank.is_served_by(*fencing)).map(|r| r.cursor)
+        };
+        let mut is_told = is_told;
+        // In the same command, so that no sample before the position is free in between.
+        if let (Some(to), Some(before)) = (position, is_served(self)) {
+            if before < to {
+                let RankCursor { epoch, step } = to;
+                self.report(moment, &[CursorReport { lease: lease.clone(), epoch, step }]);
+            }
+            // A position outside of the rank's list is unknown.
+            is_told &= is_served(self).is_some_and(|known| known >= to);
+        }
+        let known = self.jobs.by_name.get_mut(job);
+        // In a deterministic job nothing is in doubt: the rank has the same samples when it comes
+        // back.
+        let is_told = is_told || known.as_ref().is_none_or(|job| !job.identity.is_dynamic());
+        let known = known.and_then(|job| job.generations.get_mut(number));
+        if let Some(generation) = known
+            && let Some(ending) = generation.ranks.get_mut(rank)
+            && ending.is_served_by(*fencing)
+        {
+            ending.ended = is_told;
+            ending.failure = failure.map(shortened);
+            let RankCursor { epoch, step } = ending.cursor;
+            let worker = ending.lease.as_ref().map(|lease| self.sessions.worker_of(lease.session));
+            let worker = worker.unwrap_or_default();
+            let why = if is_told { LeaseEnded::TrainerEnded } else { LeaseEnded::TrainerGone };
+            let end = LeaseEnd { at_ms: moment.now_ms, worker, why };
+            if let Some(lease) = generation.free(*rank, &end) {
+                let rank = RankRef { job: job.clone(), generation: *number, rank: *rank };
+                self.sessions.drop_lease(lease.session, &rank);
+            }
+            let (job, generation, rank) = (job.clone(), *number, *rank);
+            self.events.tell(EventKind::RankEnded { job, generation, rank, epoch, step });
+            return Ok(Answer::Done);
+        }
+        match self.verdict(lease) {
+            Verdict::Fenced { refusal } => Err(refusal),
+            Verdict::Live | Verdict::Superseded { .. } => {
+                Err(fenced(*fencing, format!("rank {rank} of generation {number} has ended")))
+            }
+        }
+    }
+}
+
+fn fenced(fencing: Fencing, reason: String) -> Refusal {
+    Refusal::Fenced { what: "lease".to_owned(), fencing, reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+    use shardfeed_plan::{Intent, Tail};
+
+    use super::*;
+    use crate::fixture::{Fixture, JOB, first_of_two, fresh, segment, wrapped};
+    use crate::{Change, StartRank};
+
+    fn running() -> (Fixture, StartRank) {
+        let (mut fixture, session) = Fixture::with_job(Tail::Drop);
+        let start = first_of_two(session);
+        fixture.start_all(&start);
+        (fixture, start)
+    }
+
+    #[expect(clippy::needless_pass_by_value, reason = "expect! makes values")]
+    fn check(fixture: &Fixture, lease: &LeaseRef, says: Expect) {
+        says.assert_eq(&match fixture.state.verdict(lease) {
+            Verdict::Live => "live".to_owned(),
+            Verdict::Superseded { refusal } => {
+                format!("superseded:\n{}", wrapped(&refusal.to_string()))
+            }
+            Verdict::Fenced { refusal } => format!("fenced:\n{}", wrapped(&refusal.to_string())),
+        });
+    }
+
+    #[test]
+    fn the_last_grant_is_good_and_the_ones_before_are_not() {
+        let (mut fixture, start) = running();
+        let old = fixture.lease(0);
+        check(&fixture, &old, expect!["live"]);
+        fixture.start(StartRank { trainer: "t-0".into(), ..start });
+        check(
+            &fixture,
+            &old,
+            expect![[r#"
+            fenced:
+            lease 9 is no longer valid: lease 11 took rank 0 over"#]],
+        );
+        check(&fixture, &fixture.lease(0), expect!["live"]);
+        assert!(fixture.lease(0).fencing > old.fencing);
+    }
+
+    #[test]
+    fn a_lease_ends_with_its_session_or_its_trainer_or_a_move() {
+        let (mut fixture, start) = running();
+        let (first, second) = (fixture.lease(0), fixture.lease(1));
+        fixture.done(Change::EndRank {
+            lease: second.clone(),
+            is_told: true,
+            failure: None,
+            position: None,
+        });
+        check(
+            &fixture,
+            &second,
+            expect![[r#"
+            fenced:
+            lease 10 is no longer valid: the trainer of rank 1 ended it"#]],
+        );
+        let move_on = Intent::Move { from: 0, epoch: 0, segments: vec![segment(0)] };
+        fixture.start(StartRank { intent: move_on, trainer: "t-0".into(), ..start.clone() });
+        check(
+            &fixture,
+            &first,
+            expect![[r#"
+            fenced:
+            lease 9 is no longer valid: rank 0 moved on to generation 1"#]],
+        );
+        let moved = fixture.lease(0);
+        fixture.done(Change::ExpireSessions { sessions: vec![start.session] });
+        check(
+            &fixture,
+            &moved,
+            expect![[r#"
+                fenced:
+                lease 12 is no longer valid: the session that served rank 0
+                ended"#]],
+        );
+    }
+
+    #[test]
+    fn a_superseded_generation_says_what_took_over() {
+        let (mut fixture, start) = running();
+        let old = fixture.lease(1);
+        fixture.start(StartRank { run: Some("r2".into()), intent: fresh(), ..start });
+        check(
+            &fixture,
+            &old,
+            expect![[r#"
+                superseded:
+                generation 0 of job `train` ended: rank 0 started again at
+                epoch 0 step 0 as generation 1; restart this rank from the
+                same state"#]],
+        );
+        let session = fixture.state.sessions().next().unwrap().id;
+        assert_eq!(fixture.state.serving(session).collect::<Vec<_>>(), [fixture.lease(0)]);
+        // The rank may still be ended.
+        fixture.done(Change::EndRank { lease: old, is_told: true, failure: None, position: None });
+    }
+
+    #[test]
+    fn what_was_never_granted_is_not_good() {
+        let (fixture, _) = running();
+        let good = fixture.lease(0);
+        check(
+            &fixture,
+            &LeaseRef { job: "other".into(), ..good },
+            expect![[r#"
+            fenced:
+            lease 9 is no longer valid: there is no job `other`"#]],
+        );
+        check(
+            &fixture,
+            &LeaseRef { generation: 5, ..good.clone() },
+            expect![[r#"
+                fenced:
+                lease 9 is no longer valid: rank 0 has not joined generation
+                5"#]],
+        );
+        check(
+            &fixture,
+            &LeaseRef { rank: 5, ..good.clone() },
+            expect![[r#"
+                fenced:
+                lease 9 is no longer valid: rank 5 has not joined generation
+                0"#]],
+        );
+        check(
+            &fixture,
+            &LeaseRef { fencing: u64::MAX, ..good },
+            expect![[r#"
+                fenced:
+                lease 18446744073709551615 is no longer valid: lease 9 took
+                rank 0 over"#]],
+        );
+    }
+
+    #[test]
+    fn only_the_current_lease_ends_its_rank() {
+        let (mut fixture, _) = running();
+        let lease = fixture.lease(0);
+        let end = |lease: LeaseRef| Change::EndRank {
+            lease,
+            is_told: true,
+            failure: None,
+            position: None,
+        };
+        fixture.refused(
+            end(LeaseRef { fencing: 1, ..lease.clone() }),
+            expect!["lease 1 is no longer valid: lease 9 took rank 0 over"],
+        );
+        fixture.refused(
+            end(LeaseRef { job: "other".into(), ..lease }),
+            expect!["lease 9 is no longer valid: there is no job `other`"],
+        );
+        fixture.report(0, 0, 6);
+        fixture.done(end(lease.clone()));
+        let rank = &fixture.current().ranks[&0];
+        assert_eq!((rank.ended, rank.lease.is_none(), rank.cursor.step), (true, true, 6));
+        assert_eq!(fixture.state.job(JOB).unwrap().current().unwrap().ranks_served(), 1);
+        fixture.refused(
+            end(lease),
+            expect!["lease 9 is no longer valid: the trainer of rank 0 ended it"],
+        );
+    }
+}

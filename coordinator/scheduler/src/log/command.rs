@@ -1,0 +1,329 @@
+//! Commands that change the state. A command contains everything that it needs: its proposer
+//! chooses the time, the ids and the names.
+
+mod access;
+mod dataset;
+mod dynamic;
+mod job;
+mod session;
+
+use serde::{Deserialize, Serialize};
+
+use crate::log::cursor::RankCursor;
+use crate::log::id::{LeaseRef, SessionId};
+use crate::log::value::{Cordon, Hold};
+
+pub use access::{CreateAccess, ExchangeAccess};
+pub use dataset::{
+    AddDataset, FailDataset, FailScan, Failure, FinishDataset, LeasedScan, Listing, Part,
+    ReportListing, ReportScan,
+};
+pub use dynamic::{Claim, PoolFacts, RankRevoke, Revoke, WaitForDoubt};
+pub use job::{CursorReport, Peer, RegisterJob, ReportSkipped, SkippedRecord, StartRank};
+pub use session::JoinSession;
+
+/// One change of the replicated state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Command {
+    /// Id chosen by the caller; a repeated id returns the first answer. Empty: the answer is not
+    /// kept.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub request_id: String,
+    /// Name of the caller.
+    pub principal: String,
+    /// Names of jobs and datasets that the principal is limited to; for a trainer without limits,
+    /// `*` and its own name. Empty: the caller is an operator, an admin or a worker of the cluster,
+    /// or callers are not authenticated.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub scope: Vec<String>,
+    /// Proposer's clock, Unix ms.
+    pub now_ms: u64,
+    /// The change itself.
+    pub change: Change,
+}
+
+/// All changes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Change {
+    /// A worker begins a session.
+    JoinSession(JoinSession),
+    /// A worker ends its session; its leases and scans are free at once.
+    LeaveSession {
+        /// Id of the session.
+        session: SessionId,
+    },
+    /// Sessions were not renewed in time; proposed by the leader's timer.
+    ExpireSessions {
+        /// Ids of the sessions; those that have already ended are ignored.
+        sessions: Vec<SessionId>,
+    },
+    /// A dataset is added; workers list and scan it before it is ready.
+    AddDataset(AddDataset),
+    /// A worker claims parts of datasets to list or scan; logs keep the name `take_scans`.
+    #[serde(rename = "take_scans")]
+    ClaimScans {
+        /// Session of the worker.
+        session: SessionId,
+        /// Maximum number of parts.
+        most: u32,
+    },
+    /// The files of a dataset were found.
+    ReportListing(ReportListing),
+    /// A part of a dataset was scanned.
+    ReportScan(ReportScan),
+    /// A part of a dataset cannot be listed or scanned; the dataset has failed.
+    FailScan(FailScan),
+    /// Scans made no progress in time; proposed by the leader's timer. Other sessions get them.
+    ReleaseScans {
+        /// The scans; those that are no longer under this lease are ignored.
+        scans: Vec<LeasedScan>,
+    },
+    /// All parts were scanned and assembled; proposed by the leader, which has read them.
+    FinishDataset(FinishDataset),
+    /// The parts cannot be assembled; proposed by the leader.
+    FailDataset(FailDataset),
+    /// A job is registered.
+    RegisterJob(RegisterJob),
+    /// A trainer's rank starts, moves or comes back.
+    StartRank(StartRank),
+    /// A trainer has finished its rank, or is gone.
+    EndRank {
+        /// Lease of the rank.
+        lease: LeaseRef,
+        /// True if the trainer reported its final position: the worker's last report then covers
+        /// everything that the trainer consumed.
+        is_told: bool,
+        /// Error with which the rank ended; `None` if it ended without one, or the reason is
+        /// unknown.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        failure: Option<String>,
+        /// First step that was not consumed; `None`: the last report has it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        position: Option<RankCursor>,
+    },
+    /// First unconsumed steps, as reported by workers since the last such command.
+    Report {
+        /// Reports, at most one for each lease.
+        cursors: Vec<CursorReport>,
+    },
+    /// Workers found corrupt records, which they skip.
+    ReportSkipped(ReportSkipped),
+    /// Ranks of dynamic jobs report their progress and claim more groups.
+    #[serde(rename = "take_groups")]
+    ClaimGroups {
+        /// Claims: 1 to [`crate::CLAIMS_MAX`], at most one for each rank.
+        takes: Vec<Claim>,
+    },
+    /// Ranks of a dynamic job are asked to give back work that they have not begun; proposed by the
+    /// leader.
+    Revoke(Revoke),
+    /// Epochs of a dynamic job waited only for samples in doubt; proposed by the leader.
+    WaitForDoubt(WaitForDoubt),
+    /// An operator declares that a rank's trainer does not come back: the policy decides on its
+    /// samples in doubt.
+    DeclareGone {
+        /// Name of the job.
+        job: String,
+        /// The rank.
+        rank: u64,
+    },
+    /// A worker is cordoned, drained or opened again.
+    CordonWorker {
+        /// Name of the worker.
+        worker: String,
+        /// New cordon state.
+        state: Cordon,
+    },
+    /// A job is paused, cancelled or resumed.
+    HoldJob {
+        /// Name of the job.
+        name: String,
+        /// Kind of hold; `None`: the job is resumed.
+        hold: Option<Hold>,
+        /// Reason, for people; may be empty.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        reason: String,
+    },
+    /// A dataset that no job refers to is removed.
+    RemoveDataset {
+        /// Name of the dataset.
+        name: String,
+    },
+    /// A job of which no rank is served is removed.
+    RemoveJob {
+        /// Name of the job.
+        name: String,
+    },
+    /// An access token is created.
+    CreateAccess(CreateAccess),
+    /// An access token is revoked.
+    RevokeAccess {
+        /// Id of the token.
+        id: String,
+    },
+    /// A join token is exchanged.
+    ExchangeAccess(ExchangeAccess),
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+    use shardfeed_plan::Tail;
+
+    use super::*;
+    use crate::fixture::{Fixture, add, first_of_two, from, join, register};
+
+    #[expect(clippy::needless_pass_by_value, reason = "expect! makes values")]
+    fn check(command: &Command, json: Expect) {
+        let text = serde_json::to_string_pretty(command).unwrap();
+        json.assert_eq(&text);
+        assert_eq!(serde_json::from_str::<Command>(&text).unwrap(), *command);
+    }
+
+    #[test]
+    fn the_log_reads_as_it_was_written() {
+        let fixture = Fixture { now_ms: 7, ..Fixture::default() };
+        let start = StartRank { intent: from(1, 2, 3), ..first_of_two(5) };
+        let request_id = "q".to_owned();
+        check(
+            &Command { request_id, ..fixture.command(Change::StartRank(start)) },
+            expect![[r#"
+                {
+                  "request_id": "q",
+                  "principal": "test",
+                  "now_ms": 7,
+                  "change": {
+                    "start_rank": {
+                      "job": "train",
+                      "run": "r1",
+                      "rank": 0,
+                      "world_size": 2,
+                      "limit": null,
+                      "session": 5,
+                      "trainer": "t",
+                      "intent": {
+                        "start": {
+                          "token_generation": 1,
+                          "epoch": 2,
+                          "segments": [
+                            [
+                              2,
+                              8,
+                              3
+                            ]
+                          ]
+                        }
+                      },
+                      "doubt": {
+                        "in_doubt": "redeliver",
+                        "grace_ms": 60000
+                      }
+                    }
+                  }
+                }"#]],
+        );
+        check(
+            &fixture.command(Change::JoinSession(join("w", "i"))),
+            expect![[r#"
+            {
+              "principal": "test",
+              "now_ms": 7,
+              "change": {
+                "join_session": {
+                  "worker": "w",
+                  "host": "h",
+                  "incarnation": "i",
+                  "version": "0.1.0",
+                  "in_process": false,
+                  "ttl_ms": 10000
+                }
+              }
+            }"#]],
+        );
+        check(
+            &fixture.command(Change::LeaveSession { session: 3 }),
+            expect![[r#"
+            {
+              "principal": "test",
+              "now_ms": 7,
+              "change": {
+                "leave_session": {
+                  "session": 3
+                }
+              }
+            }"#]],
+        );
+        check(
+            &fixture.command(add()),
+            expect![[r#"
+            {
+              "principal": "test",
+              "now_ms": 7,
+              "change": {
+                "add_dataset": {
+                  "name": "images",
+                  "patterns": [
+                    "/data/*.tfrecord"
+                  ],
+                  "compression": "auto"
+                }
+              }
+            }"#]],
+        );
+        check(
+            &fixture.command(register(Tail::Pad)),
+            expect![[r#"
+            {
+              "principal": "test",
+              "now_ms": 7,
+              "change": {
+                "register_job": {
+                  "name": "train",
+                  "identity": {
+                    "shuffle": {
+                      "content": "0707070707070707070707070707070707070707070707070707070707070707",
+                      "seed": 1,
+                      "enabled": true,
+                      "window": 10,
+                      "interleave": 4,
+                      "block_length": 1
+                    },
+                    "lanes": 2,
+                    "tail": "pad",
+                    "operators": "",
+                    "decoder": "none"
+                  },
+                  "dataset": "images"
+                }
+              }
+            }"#]],
+        );
+        let lease = LeaseRef { job: "j".to_owned(), generation: 1, rank: 2, fencing: 3 };
+        let cursors = vec![CursorReport { lease, epoch: 4, step: 5 }];
+        check(
+            &fixture.command(Change::Report { cursors }),
+            expect![[r#"
+            {
+              "principal": "test",
+              "now_ms": 7,
+              "change": {
+                "report": {
+                  "cursors": [
+                    {
+                      "lease": {
+                        "job": "j",
+                        "generation": 1,
+                        "rank": 2,
+                        "fencing": 3
+                      },
+                      "epoch": 4,
+                      "step": 5
+                    }
+                  ]
+                }
+              }
+            }"#]],
+        );
+    }
+}

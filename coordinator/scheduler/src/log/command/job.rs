@@ -1,0 +1,111 @@
+//! Commands of jobs and ranks.
+
+use serde::{Deserialize, Serialize};
+use shardfeed_plan::{Digest, Intent, JobIdentity, Sample};
+
+use crate::log::cursor::RankCursor;
+use crate::log::id::{LeaseRef, SessionId};
+use crate::log::value::DoubtPolicy;
+
+/// See [`crate::Change::RegisterJob`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RegisterJob {
+    /// Name of the job.
+    pub name: String,
+    /// Identity, which determines the job's order.
+    pub identity: JobIdentity,
+    /// Dataset with the same content; empty in one process, where it has no name.
+    pub dataset: String,
+    /// Chunks of the job's `RecordSpec`, in order. Empty in one process, for a job that is already
+    /// registered, and for one of an earlier release.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub record_spec_chunks: Vec<Digest>,
+}
+
+/// See [`crate::Change::StartRank`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StartRank {
+    /// Name of the job.
+    pub job: String,
+    /// Run that the rank belongs to, as the launcher names it.
+    pub run: Option<String>,
+    /// Data-parallel rank.
+    pub rank: u64,
+    /// Number of data-parallel ranks.
+    pub world_size: u64,
+    /// Maximum number of entries in an epoch.
+    pub limit: Option<u64>,
+    /// Session of the worker that serves the rank.
+    pub session: SessionId,
+    /// Id of one loader in one process: the same loader may come back.
+    pub trainer: String,
+    /// Position to start from.
+    pub intent: Intent,
+    /// For a dynamic job whose loader leaves an epoch early: first step of that epoch that it did
+    /// not consume, in the generation that it is in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left: Option<RankCursor>,
+    /// For a dynamic job: policy for samples in doubt.
+    #[serde(default)]
+    pub doubt: DoubtPolicy,
+    /// The trainer's process, if the worker knows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer: Option<Peer>,
+}
+
+impl StartRank {
+    /// Generation that the loader is in, and the position at which it left an epoch of it.
+    pub(crate) fn leaves(&self) -> Option<(u64, RankCursor)> {
+        let left = self.left?;
+        match self.intent {
+            Intent::Reconnect { generation: from, .. } | Intent::Move { from, .. } => {
+                Some((from, left))
+            }
+            Intent::Start { .. } => None,
+        }
+    }
+}
+
+/// A process on a worker's host, as identified by the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Peer {
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+    /// Process id; 0: not visible to the worker.
+    pub pid: u32,
+}
+
+/// Progress of a rank.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CursorReport {
+    /// Lease of the rank.
+    pub lease: LeaseRef,
+    /// Epoch of the first step that the rank has not consumed.
+    pub epoch: u64,
+    /// That step, counted within the epoch.
+    pub step: u64,
+}
+
+/// A record that is in no batch because it is corrupt.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SkippedRecord {
+    /// Sample of the record.
+    pub sample: Sample,
+    /// Offset of its header in the uncompressed shard, bytes.
+    pub offset: u64,
+    /// Description of the damage.
+    pub reason: String,
+}
+
+/// See [`crate::Change::ReportSkipped`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReportSkipped {
+    /// Session of the reporter.
+    pub session: SessionId,
+    /// Name of the job that reads the records.
+    pub job: String,
+    /// The records; known ones are ignored.
+    pub records: Vec<SkippedRecord>,
+}

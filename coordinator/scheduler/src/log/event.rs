@@ -1,0 +1,464 @@
+//! Events that commands produced; the last ones are kept, for people.
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+
+use crate::log::bound::EVENTS_KEPT;
+use crate::log::id::SessionId;
+use crate::log::value::{Cordon, EndReason, Hold, Role};
+
+/// An event.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// Number of the event: counts up from 1, the same on every node.
+    pub number: u64,
+    /// Log index of the command that produced it.
+    pub index: u64,
+    /// Time by the state's clock, Unix ms.
+    pub at_ms: u64,
+    /// Principal that proposed the command.
+    pub principal: String,
+    /// Kind of the event and its details.
+    pub what: EventKind,
+}
+
+/// Kinds of events. Grants to ranks of dynamic jobs are not included: there may be thousands per
+/// second.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EventKind {
+    /// A worker began a session.
+    WorkerJoined {
+        /// Name of the worker.
+        worker: String,
+        /// Id of the session.
+        session: SessionId,
+        /// Host of the worker.
+        host: String,
+        /// Version of the worker's software.
+        version: String,
+    },
+    /// A worker's session ended.
+    WorkerEnded {
+        /// Name of the worker.
+        worker: String,
+        /// Id of the session.
+        session: SessionId,
+        /// Reason for the end.
+        reason: EndReason,
+    },
+    /// Ranks lost their worker because its session ended.
+    RanksUnserved {
+        /// Name of the job.
+        job: String,
+        /// Generation of the job.
+        generation: u64,
+        /// The first of these ranks, ascending.
+        ranks: Vec<u64>,
+        /// Number of all these ranks.
+        count: u64,
+        /// Name of the worker.
+        worker: String,
+        /// Reason for the end of the session.
+        reason: EndReason,
+    },
+    /// A worker was cordoned, drained or opened again.
+    WorkerCordoned {
+        /// Name of the worker.
+        worker: String,
+        /// New cordon state.
+        state: Cordon,
+    },
+    /// A dataset was added.
+    DatasetAdded {
+        /// Name of the dataset.
+        dataset: String,
+    },
+    /// The files of a dataset were listed.
+    DatasetListed {
+        /// Name of the dataset.
+        dataset: String,
+        /// Number of files.
+        files: u64,
+        /// Total size of the files, bytes.
+        bytes: u64,
+    },
+    /// A dataset is ready.
+    DatasetReady {
+        /// Name of the dataset.
+        dataset: String,
+        /// Number of shards.
+        shards: u64,
+        /// Number of records.
+        records: u64,
+    },
+    /// A dataset failed.
+    DatasetFailed {
+        /// Name of the dataset.
+        dataset: String,
+        /// Message of the failure.
+        message: String,
+    },
+    /// A dataset was removed.
+    DatasetRemoved {
+        /// Name of the dataset.
+        dataset: String,
+    },
+    /// A job was registered.
+    JobRegistered {
+        /// Name of the job.
+        job: String,
+        /// Dataset that the job reads; empty if it has no name.
+        dataset: String,
+    },
+    /// A job was removed.
+    JobRemoved {
+        /// Name of the job.
+        job: String,
+    },
+    /// A job was paused, cancelled or resumed.
+    JobHeld {
+        /// Name of the job.
+        job: String,
+        /// Kind of hold; `None`: the job was resumed.
+        hold: Option<Hold>,
+    },
+    /// A generation was opened by its first rank.
+    GenerationOpened {
+        /// Name of the job.
+        job: String,
+        /// Number of the generation.
+        generation: u64,
+        /// Name of its run.
+        run: String,
+        /// Number of data-parallel ranks.
+        world_size: u64,
+        /// Rank that opened it.
+        rank: u64,
+        /// Epoch at which it begins.
+        epoch: u64,
+        /// Step at which it begins.
+        step: u64,
+        /// Generation that its ranks move from, which stays valid; `None`: every earlier generation
+        /// ended.
+        moved_from: Option<u64>,
+    },
+    /// The last rank of a generation joined.
+    GenerationComplete {
+        /// Name of the job.
+        job: String,
+        /// Number of the generation.
+        generation: u64,
+        /// Number of data-parallel ranks.
+        world_size: u64,
+    },
+    /// A rank is served again, or by another worker.
+    RankServed {
+        /// Name of the job.
+        job: String,
+        /// Generation of the job.
+        generation: u64,
+        /// The rank.
+        rank: u64,
+        /// Name of the worker that serves it.
+        worker: String,
+        /// Epoch of the first step that the rank has not consumed.
+        epoch: u64,
+        /// That step, counted within the epoch.
+        step: u64,
+    },
+    /// A trainer has finished its rank, or is gone.
+    RankEnded {
+        /// Name of the job.
+        job: String,
+        /// Generation of the job.
+        generation: u64,
+        /// The rank.
+        rank: u64,
+        /// Epoch of the first step that the rank has not consumed.
+        epoch: u64,
+        /// That step, counted within the epoch.
+        step: u64,
+    },
+    /// The policy decided on samples in doubt: their trainer did not come back.
+    DoubtDecided {
+        /// Name of the job.
+        job: String,
+        /// Generation of the job.
+        generation: u64,
+        /// The rank.
+        rank: u64,
+        /// The epoch.
+        epoch: u64,
+        /// Number of samples.
+        samples: u64,
+        /// True if the samples were dropped; otherwise other ranks get them.
+        is_dropped: bool,
+    },
+    /// Every rank has left an epoch, or nothing of it is left to deliver.
+    EpochSealed {
+        /// Name of the job.
+        job: String,
+        /// Generation of the job.
+        generation: u64,
+        /// The epoch.
+        epoch: u64,
+    },
+    /// An access token was created.
+    AccessCreated {
+        /// Id of the token.
+        token: String,
+        /// Name of the holder.
+        name: String,
+        /// Role that the token grants.
+        role: Role,
+    },
+    /// An access token was revoked.
+    AccessRevoked {
+        /// Id of the token.
+        token: String,
+        /// Name of the holder.
+        name: String,
+    },
+    /// Workers found corrupt records for the first time, and skip them.
+    RecordsSkipped {
+        /// Name of the job.
+        job: String,
+        /// Number of records.
+        records: u64,
+    },
+}
+
+/// The last events, oldest first.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Events {
+    /// Number of the last event.
+    #[serde(default)]
+    last: u64,
+    #[serde(default)]
+    kept: VecDeque<Event>,
+    /// Events of the current command so far.
+    #[serde(skip)]
+    told: Vec<EventKind>,
+}
+
+impl Events {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.last == 0
+    }
+
+    /// Number of kept events.
+    pub(crate) fn len(&self) -> usize {
+        self.kept.len()
+    }
+
+    /// Adds an event of the current command.
+    pub(crate) fn tell(&mut self, what: EventKind) {
+        self.told.push(what);
+    }
+
+    /// Stores the events of the current command, or discards them if it was refused.
+    pub(crate) fn close(&mut self, index: u64, at_ms: u64, principal: &str, is_done: bool) {
+        let told = std::mem::take(&mut self.told);
+        for what in told.into_iter().filter(|_| is_done) {
+            self.last += 1;
+            let (number, principal) = (self.last, principal.to_owned());
+            self.kept.push_back(Event { number, index, at_ms, principal, what });
+        }
+        let too_many = self.kept.len().saturating_sub(EVENTS_KEPT);
+        self.kept.drain(..too_many);
+    }
+
+    /// Number of the last event, 0 if there is none.
+    pub(crate) fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// Events after a number.
+    pub(crate) fn after(&self, number: u64) -> impl DoubleEndedIterator<Item = &Event> {
+        let first = self.kept.partition_point(|event| event.number <= number);
+        self.kept.range(first..)
+    }
+}
+
+impl Event {
+    /// Name of the event's kind, as in JSON.
+    pub fn kind(&self) -> &'static str {
+        match self.what {
+            EventKind::WorkerJoined { .. } => "worker_joined",
+            EventKind::WorkerEnded { .. } => "worker_ended",
+            EventKind::RanksUnserved { .. } => "ranks_unserved",
+            EventKind::WorkerCordoned { .. } => "worker_cordoned",
+            EventKind::DatasetAdded { .. } => "dataset_added",
+            EventKind::DatasetListed { .. } => "dataset_listed",
+            EventKind::DatasetReady { .. } => "dataset_ready",
+            EventKind::DatasetFailed { .. } => "dataset_failed",
+            EventKind::DatasetRemoved { .. } => "dataset_removed",
+            EventKind::JobRegistered { .. } => "job_registered",
+            EventKind::JobRemoved { .. } => "job_removed",
+            EventKind::JobHeld { .. } => "job_held",
+            EventKind::GenerationOpened { .. } => "generation_opened",
+            EventKind::GenerationComplete { .. } => "generation_complete",
+            EventKind::RankServed { .. } => "rank_served",
+            EventKind::RankEnded { .. } => "rank_ended",
+            EventKind::DoubtDecided { .. } => "doubt_decided",
+            EventKind::EpochSealed { .. } => "epoch_sealed",
+            EventKind::AccessCreated { .. } => "access_created",
+            EventKind::AccessRevoked { .. } => "access_revoked",
+            EventKind::RecordsSkipped { .. } => "records_skipped",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+    use shardfeed_plan::{Intent, Segment, Tail};
+
+    use super::*;
+    use crate::fixture::{DATASET, Fixture, first_of_two, identity, join};
+    use crate::log::bound::EVENT_RANKS_MAX;
+    use crate::{Change, RegisterJob, StartRank, State};
+
+    fn kinds(state: &State) -> Vec<(u64, &'static str)> {
+        state.events_after(0).map(|event| (event.index, event.kind())).collect()
+    }
+
+    #[test]
+    fn what_commands_bring_is_told_in_their_order() {
+        let (mut fixture, session) = Fixture::with_job(Tail::Drop);
+        let start = first_of_two(session);
+        fixture.start_all(&start);
+        fixture.done(Change::ExpireSessions { sessions: vec![session] });
+        let other = fixture.join("v");
+        let intent = Intent::Reconnect { generation: 0, epoch: 0, step: 0 };
+        let back = StartRank { session: other, trainer: "t-0".into(), intent, ..start };
+        fixture.start(back.clone());
+        // A return through the same worker produces no event.
+        fixture.start(back);
+        let lease = fixture.lease(0);
+        fixture.done(Change::EndRank { lease, is_told: true, failure: None, position: None });
+        expect![[r#"
+            [
+                (
+                    1,
+                    "worker_joined",
+                ),
+                (
+                    2,
+                    "dataset_added",
+                ),
+                (
+                    4,
+                    "dataset_listed",
+                ),
+                (
+                    7,
+                    "dataset_ready",
+                ),
+                (
+                    8,
+                    "job_registered",
+                ),
+                (
+                    9,
+                    "generation_opened",
+                ),
+                (
+                    10,
+                    "generation_complete",
+                ),
+                (
+                    11,
+                    "worker_ended",
+                ),
+                (
+                    11,
+                    "ranks_unserved",
+                ),
+                (
+                    12,
+                    "worker_joined",
+                ),
+                (
+                    13,
+                    "rank_served",
+                ),
+                (
+                    15,
+                    "rank_ended",
+                ),
+            ]
+        "#]]
+        .assert_debug_eq(&kinds(&fixture.state));
+        let numbers: Vec<u64> = fixture.state.events_after(9).map(|event| event.number).collect();
+        assert_eq!(numbers, [10, 11, 12]);
+        let unserved = fixture.state.events_after(8).next().unwrap();
+        let EventKind::RanksUnserved { ranks, worker, reason, .. } = &unserved.what else {
+            panic!("{unserved:?}");
+        };
+        assert_eq!((ranks.as_slice(), worker.as_str()), (&[0, 1][..], "w"));
+        assert_eq!((*reason, unserved.principal.as_str()), (EndReason::Expired, "test"));
+    }
+
+    #[test]
+    fn a_refused_command_and_one_that_is_repeated_bring_nothing() {
+        let (mut fixture, session) = Fixture::with_job(Tail::Drop);
+        let before = fixture.state.last_event();
+        let odd = StartRank { world_size: 0, ..first_of_two(session) };
+        assert!(fixture.apply(Change::StartRank(odd)).is_err());
+        fixture.join("w");
+        assert_eq!(fixture.state.last_event(), before);
+        fixture.request("once", Change::JoinSession(join("v", "i1")));
+        fixture.request("once", Change::JoinSession(join("v", "i1")));
+        assert_eq!(fixture.state.last_event(), before + 1);
+    }
+
+    #[test]
+    fn a_worker_of_many_ranks_is_told_of_in_few() {
+        let (mut fixture, session) = Fixture::with_job(Tail::Drop);
+        let count = EVENT_RANKS_MAX as u64 * 2;
+        let mut identity = identity(Tail::Drop);
+        identity.lanes = count;
+        let (name, dataset) = ("wide".to_owned(), DATASET.to_owned());
+        fixture.done(Change::RegisterJob(RegisterJob {
+            name,
+            identity,
+            dataset,
+            record_spec_chunks: vec![],
+        }));
+        let segments = vec![Segment::start(count, 1, count).unwrap()];
+        for rank in 0..count {
+            let (job, trainer) = ("wide".to_owned(), rank.to_string());
+            let segments = segments.clone();
+            let intent = Intent::Start { state_generation: None, epoch: 0, segments };
+            let world_size = count;
+            let of = StartRank { job, trainer, rank, world_size, intent, ..first_of_two(session) };
+            fixture.start(of);
+        }
+        fixture.done(Change::LeaveSession { session });
+        let told = fixture.state.events_after(0).last().unwrap();
+        let EventKind::RanksUnserved { ranks, count: of, .. } = &told.what else {
+            panic!("{told:?}");
+        };
+        assert_eq!((ranks.len(), *of), (EVENT_RANKS_MAX, count));
+    }
+
+    #[test]
+    fn the_last_ones_are_kept_and_go_with_the_snapshot() {
+        let mut fixture = Fixture::default();
+        for _ in 0..EVENTS_KEPT / 2 + 3 {
+            let session = fixture.state.applied() + 1;
+            let come = fixture.command(Change::JoinSession(join("a", "i")));
+            let go = fixture.command(Change::LeaveSession { session });
+            assert!(fixture.state.apply(session, &come).answer.is_ok());
+            assert!(fixture.state.apply(session + 1, &go).answer.is_ok());
+        }
+        let state = State::from_snapshot(&fixture.state.snapshot()).unwrap();
+        assert_eq!(state, fixture.state);
+        let kept: Vec<u64> = state.events_after(0).map(|event| event.number).collect();
+        assert_eq!((kept.len(), kept[0]), (EVENTS_KEPT, 7));
+        assert_eq!(state.last_event(), EVENTS_KEPT as u64 + 6);
+    }
+}

@@ -1,0 +1,135 @@
+//! Small values that commands, events and refusals share.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Role of a caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Read-only.
+    Viewer,
+    /// Viewer, plus manages jobs, datasets and workers.
+    Operator,
+    /// Operator, plus manages cluster members and access tokens.
+    Admin,
+    /// Reads data for trainers.
+    Worker,
+    /// Trains, and reads its own data.
+    Trainer,
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Viewer => "viewer",
+            Self::Operator => "operator",
+            Self::Admin => "admin",
+            Self::Worker => "worker",
+            Self::Trainer => "trainer",
+        })
+    }
+}
+
+/// Cordon state of a worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cordon {
+    /// The worker may receive any work.
+    #[default]
+    Open,
+    /// The worker receives no new scan, rank or group.
+    Cordoned,
+    /// As `Cordoned`; the worker also gives back scans, and groups that it has not begun.
+    Draining,
+}
+
+impl fmt::Display for Cordon {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Open => "open",
+            Self::Cordoned => "cordoned",
+            Self::Draining => "draining",
+        })
+    }
+}
+
+/// Kind of hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Hold {
+    /// The ranks keep their leases and get no batches.
+    Paused,
+    /// The ranks have ended, and none may start.
+    Cancelled,
+}
+
+impl fmt::Display for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Paused => "paused",
+            Self::Cancelled => "cancelled",
+        })
+    }
+}
+
+/// Reason why a session ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EndReason {
+    /// The worker left.
+    Left,
+    /// The session was not renewed in time.
+    Expired,
+    /// Another incarnation of the worker began a session.
+    Replaced,
+}
+
+/// Policy for samples in doubt whose trainer does not come back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InDoubt {
+    /// Other ranks get them: none is lost, and those that the trainer consumed are delivered twice.
+    #[default]
+    Redeliver,
+    /// No rank gets them: none is delivered twice, and those that the trainer did not consume are
+    /// lost.
+    Drop,
+}
+
+impl fmt::Display for InDoubt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Redeliver => "redeliver",
+            Self::Drop => "drop",
+        })
+    }
+}
+
+/// In-doubt policy of a generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DoubtPolicy {
+    /// Decision about the samples.
+    pub in_doubt: InDoubt,
+    /// Time for which an epoch waits only for samples in doubt before the policy decides, ms.
+    pub grace_ms: u64,
+}
+
+impl DoubtPolicy {
+    /// The grace period, as messages show it.
+    pub(crate) fn grace_text(&self) -> String {
+        format!("{} s", self.grace_ms as f64 / 1e3)
+    }
+}
+
+impl Default for DoubtPolicy {
+    fn default() -> Self {
+        Self { in_doubt: InDoubt::default(), grace_ms: 60_000 }
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+pub(crate) fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
