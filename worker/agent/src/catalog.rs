@@ -4,25 +4,27 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use shardfeed_plan::{ChangeStamp, ContentDigest, Corrupt, Digest};
-use shardfeed_proto::chunk::{EntriesChunk, FileEntry, LeftOutEntry, REASON_BYTES_MAX};
+use shardfeed_plan::{ChangeStamp, ContentDigest};
+use shardfeed_proto::chunk::{EntriesChunk, FileEntry};
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::coordinator::v1::DatasetState;
 use shardfeed_proto::{ErrorKind, WireError, digest_from};
 use shardfeed_socket::Peer;
-use shardfeed_tfrecord::{Break, Compression, FOOTER_BYTES, HEADER_BYTES, Mark, ShardIndex};
 
 use crate::cache::CacheOptions;
-use crate::cluster::Session;
+use crate::chunks::{get_chunk, put_chunk};
 use crate::cluster::coordinator::Clients;
-use crate::dataset::{Dataset, DatasetFile, FileRules, LeftOut, leave_out};
+use crate::cluster::session::Session;
+use crate::dataset::{Dataset, DatasetFile};
 use crate::discover::{Found, discover};
+use crate::entries::{invalid, rules_of, seed, stamp_of_entry};
 use crate::error::LoadError;
-use crate::index::{ScanProgress, ScanStage, Seed, Seeds, local_stamps};
+use crate::index::{ScanProgress, ScanStage, Seeds, local_stamps};
 use crate::listing::Listing;
-use crate::opening::Openings;
+use crate::opening::{OpenProgress, Opened, Openings, Progress, Source};
 use crate::remote::is_remote;
 use crate::rights::{Rights, user_of};
+use crate::rules::FileRules;
 
 /// First and longest pause between queries of a dataset that is being scanned.
 const LOOK_EVERY: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
@@ -36,43 +38,6 @@ const IDLE_SHOWN: Duration = Duration::from_secs(2);
 /// Maximum number of attempts to add a listing: the first without its chunks, later ones in case
 /// the leader changed after the chunks were put.
 const LISTINGS_MAX: u32 = 5;
-
-/// Dataset that a trainer requests.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// A dataset by its name.
-    Named(String),
-    /// Files, which become a dataset of that content.
-    Files {
-        /// Absolute paths, globs or URLs.
-        patterns: Vec<String>,
-        /// Compression of the files, and the parts of damaged files to leave out.
-        rules: FileRules,
-    },
-}
-
-/// Progress of opening a dataset, and the reason for a wait.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OpenProgress {
-    /// Reason for the wait; empty if nothing blocks.
-    pub note: String,
-    /// Progress of the scan.
-    pub scan: ScanProgress,
-}
-
-/// Progress callback, called now and then; returning `false` cancels.
-pub(crate) type Progress<'a> = &'a mut dyn FnMut(&OpenProgress) -> bool;
-
-/// An open dataset and its name.
-#[derive(Clone, Debug)]
-pub struct Opened {
-    /// Name in the cluster.
-    pub name: String,
-    /// Rules for reading its files, as registered.
-    pub rules: FileRules,
-    /// Contents of the dataset.
-    pub dataset: Arc<Dataset>,
-}
 
 /// Opens datasets, each once for all trainers that use it.
 #[derive(Debug)]
@@ -341,106 +306,6 @@ fn other_content(dataset: &Dataset, name: &str, entry: &FileEntry) -> LoadError 
     WireError { file: Some(file), ..WireError::new(ErrorKind::Changed, message) }.into()
 }
 
-/// Fetches a chunk by its digest.
-pub(crate) fn get_chunk(
-    session: &Session,
-    digest: &[u8],
-    waiting: &mut dyn FnMut(&str) -> bool,
-) -> Result<Vec<u8>, WireError> {
-    let response: wire::GetChunkResponse =
-        session.coordinator().call(waiting, |mut clients: Clients, context| {
-            let request = wire::GetChunkRequest { context, digest: digest.to_vec() };
-            Box::pin(async move { clients.worker.get_chunk(request).await })
-        })?;
-    Ok(response.content)
-}
-
-/// Stores a chunk; returns its digest.
-pub(crate) fn put_chunk(
-    session: &Session,
-    content: &[u8],
-    waiting: &mut dyn FnMut(&str) -> bool,
-) -> Result<Vec<u8>, WireError> {
-    let response: wire::PutChunkResponse =
-        session.coordinator().call(waiting, |mut clients: Clients, context| {
-            let request = wire::PutChunkRequest { context, content: content.to_vec() };
-            Box::pin(async move { clients.worker.put_chunk(request).await })
-        })?;
-    Ok(response.digest)
-}
-
-/// Parses the rules for reading a dataset's files, as registered.
-pub(crate) fn rules_of(compression: &str, corrupt: &str) -> Result<FileRules, LoadError> {
-    let corrupt = match corrupt {
-        "" => Corrupt::Error,
-        corrupt => corrupt.parse().map_err(invalid)?,
-    };
-    Ok(FileRules { compression: compression.parse().map_err(invalid)?, corrupt })
-}
-
-/// Converts another worker's result to a local one; `None` if the whole file was left out.
-fn seed(entry: &FileEntry, rules: FileRules) -> Result<Option<(String, Seed)>, LoadError> {
-    let FileEntry { path, left_out, .. } = entry.clone();
-    if left_out.as_ref().is_some_and(|left| left.is_whole) {
-        return Ok(None);
-    }
-    let broken = left_out.map(|left| {
-        let LeftOutEntry { ordinal, offset, reason: message, .. } = left;
-        Break { ordinal, offset, message }
-    });
-    let compression: Compression = entry.compression.parse().map_err(invalid)?;
-    let framing = (HEADER_BYTES + FOOTER_BYTES) as u64;
-    let marks = entry.marks.iter().map(|&(ordinal, offset)| Mark { ordinal, offset });
-    let index = ShardIndex {
-        compression,
-        records: entry.records,
-        data_bytes: entry.data_bytes,
-        record_bytes_max: entry.record_bytes_max,
-        stream_bytes: entry.data_bytes.saturating_add(framing.saturating_mul(entry.records)),
-        digest: *entry.digest.as_bytes(),
-        marks: marks.collect(),
-        data_verified: rules.corrupt == Corrupt::SkipFile,
-        corrupt_records: 0,
-        first_corrupt: None,
-        broken,
-    };
-    Ok(Some((path, (stamp_of_entry(entry), index))))
-}
-
-fn stamp_of_entry(entry: &FileEntry) -> ChangeStamp {
-    let FileEntry { size_bytes, modified_ns, .. } = *entry;
-    ChangeStamp { size_bytes, modified_ns, etag: entry.etag.clone() }
-}
-
-/// Converts a local scan result to an entry for other workers.
-pub(crate) fn entry_of(
-    root: &Path,
-    path: &str,
-    stamp: &ChangeStamp,
-    mut index: ShardIndex,
-    corrupt: Corrupt,
-) -> FileEntry {
-    debug_assert!(root.is_absolute() || is_remote(root));
-    let left_out = leave_out(&mut index, 0, corrupt).map(|left| {
-        let LeftOut { ordinal, offset, is_whole, mut reason, .. } = left;
-        reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));
-        LeftOutEntry { ordinal, offset, is_whole, reason }
-    });
-    FileEntry {
-        path: path.to_owned(),
-        size_bytes: stamp.size_bytes,
-        modified_ns: stamp.modified_ns,
-        etag: stamp.etag.clone(),
-        compression: index.compression.to_string(),
-        records: index.records,
-        data_bytes: index.data_bytes,
-        record_bytes_max: index.record_bytes_max,
-        digest: Digest::from_bytes(index.digest),
-        marks: index.marks.iter().map(|mark| (mark.ordinal, mark.offset)).collect(),
-        left_out,
-    }
-}
-
 fn progress_of(dataset: &wire::Dataset) -> OpenProgress {
     let scan = ScanProgress {
         stage: ScanStage::Scanning,
@@ -475,9 +340,4 @@ fn idle<'a>(what: String, progress: Progress<'a>) -> impl FnMut(Duration) -> boo
         };
         progress(&OpenProgress { note, scan })
     }
-}
-
-pub(crate) fn invalid(error: impl std::fmt::Display) -> LoadError {
-    let message = format!("the coordinator's answer makes no sense: {error}");
-    WireError::new(ErrorKind::Unspecified, message).into()
 }

@@ -2,11 +2,16 @@
 
 pub(crate) mod address;
 pub(crate) mod claim;
+mod confirmed;
 pub(crate) mod control;
 pub(crate) mod coordinator;
 pub(crate) mod credentials;
+mod job_skips;
 pub(crate) mod lease_clock;
+pub(crate) mod report;
+pub(crate) mod running_scan;
 pub(crate) mod runtime;
+pub(crate) mod served;
 pub(crate) mod session;
 mod verdict;
 pub(crate) mod whereabouts;
@@ -18,5 +23,6 @@ pub use coordinator::{
 };
 pub use credentials::{CredentialOptions, Credentials};
 pub use lease_clock::LeaseTime;
+pub use report::{RankReport, WorkerReport};
 pub use session::{Session, WorkerInfo};
 pub use whereabouts::Whereabouts;

@@ -10,8 +10,8 @@ use shardfeed_plan::{Intent, JobIdentity, LoaderState, Mode, Segment, Steps};
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_socket::Peer;
 
-use crate::mend::Skipped;
 use crate::record_spec::EncodedSpec;
+use crate::skipped::Skipped;
 
 /// Default time that an epoch waits for samples in doubt once nothing else is left.
 pub const IN_DOUBT_GRACE: Duration = Duration::from_secs(60);

@@ -4,9 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use shardfeed_plan::{ChangeStamp, Corrupt, Digest, Manifest, Shard};
-use shardfeed_tfrecord::{
-    Break, Compression, CompressionChoice, FOOTER_BYTES, HEADER_BYTES, Mark, ShardIndex,
-};
+use shardfeed_tfrecord::{Break, Compression, FOOTER_BYTES, HEADER_BYTES, Mark, ShardIndex};
 
 use crate::blocks::BlockCache;
 use crate::cache::CacheOptions;
@@ -15,6 +13,7 @@ use crate::error::LoadError;
 use crate::index::{ScanProgress, Seeds, index_files};
 use crate::remote::is_remote;
 use crate::rights::Rights;
+use crate::rules::FileRules;
 
 /// A dataset's manifest and the metadata of each file, both in manifest order.
 #[derive(Debug)]
@@ -25,22 +24,6 @@ pub struct Dataset {
     blocks: Option<Arc<BlockCache>>,
     left_out: Vec<LeftOut>,
     rights: Rights,
-}
-
-/// Rules for reading files.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FileRules {
-    /// Compression of the files.
-    pub compression: CompressionChoice,
-    /// Treatment of damaged files. With `SkipRecord` a file ends where its framing breaks. With
-    /// `SkipFile` a file with any damage has no samples; indexing therefore reads every byte.
-    pub corrupt: Corrupt,
-}
-
-impl From<CompressionChoice> for FileRules {
-    fn from(compression: CompressionChoice) -> Self {
-        Self { compression, corrupt: Corrupt::Error }
-    }
 }
 
 /// Part of a damaged file that indexing left out.

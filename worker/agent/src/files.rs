@@ -12,10 +12,9 @@ use shardfeed_tfrecord::{DataCrcMismatch, ReadError, ReadErrorKind};
 use crate::dataset::Dataset;
 use crate::descriptors::{self, Closing};
 use crate::error::LoadError;
-use crate::index::stamp_of;
-use crate::meter::Meter;
+use crate::index::{stamp, stamp_of};
 use crate::remote::{Reach, RemoteFile, RemoteObject, Stop, is_remote};
-use crate::stream::ReadCounters;
+use crate::storage_meter::StorageMeter;
 
 /// Opens files on demand and closes the least recently used ones. The number of open descriptors is
 /// independent of the number of splits being read.
@@ -25,7 +24,7 @@ pub(crate) struct Files {
     open: Arc<OpenFiles>,
     remote: Option<Reach>,
     stop: Stop,
-    meter: Arc<Meter>,
+    meter: Arc<StorageMeter>,
 }
 
 /// Open shards, and the time of last use of each.
@@ -76,18 +75,15 @@ impl Files {
     /// # Errors  The dataset is remote, and the environment does not give access to its store.
     pub(crate) fn new(
         dataset: Arc<Dataset>,
-        counters: &ReadCounters,
+        meter: Arc<StorageMeter>,
         stop: Stop,
     ) -> Result<Self, LoadError> {
         let remote = match dataset.root().to_str() {
-            Some(root) if is_remote(dataset.root()) => Some(Reach::open(
-                root,
-                Arc::clone(&counters.meter.remote),
-                dataset.blocks().cloned(),
-            )?),
+            Some(root) if is_remote(dataset.root()) => {
+                Some(Reach::open(root, Arc::clone(&meter.remote), dataset.blocks().cloned())?)
+            }
             _ => None,
         };
-        let meter = Arc::clone(&counters.meter);
         let open: Arc<OpenFiles> = Arc::default();
         descriptors::add(&open);
         Ok(Self { dataset, open, remote, stop, meter })
@@ -103,14 +99,16 @@ impl Files {
         &self.dataset
     }
 
-    /// Returns the meter of reading times.
-    pub(crate) fn meter(&self) -> &Meter {
-        &self.meter
-    }
-
     /// Returns the path of a shard, for messages.
     pub(crate) fn name(&self, shard: u32) -> String {
         self.dataset.files()[shard as usize].path.display().to_string()
+    }
+
+    /// Returns the error for a shard that ended before an indexed record: it is not the file that was
+    /// indexed.
+    pub(crate) fn ended(&self, shard: u32) -> LoadError {
+        let file = &self.dataset.files()[shard as usize];
+        LoadError::changed(self.name(shard), file.stamp.clone(), stamp(&file.path).ok())
     }
 
     /// Converts a row's error to one that names the row's file.
@@ -139,7 +137,7 @@ impl Files {
         buffer: &mut [u8],
         offset: u64,
     ) -> Result<usize, LoadError> {
-        self.meter.storage(|| self.read_stored(shard, buffer, offset))
+        self.meter.read(|| self.read_stored(shard, buffer, offset))
     }
 
     fn read_stored(&self, shard: u32, buffer: &mut [u8], offset: u64) -> Result<usize, LoadError> {
@@ -235,7 +233,7 @@ impl io::Read for ShardBytes {
         }
         let buffer = &mut buffer[..end];
         let read = match &mut self.remote {
-            Some(Ok(file)) => self.files.meter.storage(|| file.read(buffer, self.offset)),
+            Some(Ok(file)) => self.files.meter.read(|| file.read(buffer, self.offset)),
             remote => match remote.take() {
                 Some(Err(error)) => Err(error),
                 _ => self.files.read_at(self.shard, buffer, self.offset),
@@ -257,10 +255,10 @@ mod tests {
 
     use super::*;
     use crate::cache::{CacheChoice, CacheOptions};
-    use crate::dataset::FileRules;
     use crate::discover::Found;
     use crate::index::Seeds;
     use crate::rights::{DataRoots, Rights};
+    use crate::rules::FileRules;
 
     #[test]
     fn a_shard_that_became_a_link_out_of_the_data_roots_is_not_read() {
@@ -283,7 +281,7 @@ mod tests {
         };
         let read = |dataset: Dataset| {
             let stop = Arc::new(AtomicBool::new(false));
-            let files = Files::new(Arc::new(dataset), &ReadCounters::default(), stop).unwrap();
+            let files = Files::new(Arc::new(dataset), Arc::default(), stop).unwrap();
             files.read_at(0, &mut [0; 4], 0)
         };
         let roots = DataRoots::new(vec![at("data").display().to_string()]).unwrap();

@@ -10,8 +10,6 @@ use shardfeed_pipeline::{ChunkBuffer, Row};
 use shardfeed_plan::{Planned, Sample};
 use shardfeed_tfrecord::{FOOTER_BYTES, RecordSpan};
 
-use crate::place::Place;
-
 /// A single record with its chunk.
 #[derive(Clone, Debug)]
 pub(crate) struct Record {
@@ -42,6 +40,16 @@ pub(crate) struct Held {
     pub(crate) span: RecordSpan,
     /// Number of the chunk, as assigned by the holder of the chunks.
     pub(crate) chunk: u32,
+}
+
+/// Position of a record in an uncompressed file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) sample: Sample,
+    /// Offset of its header in bytes.
+    pub(crate) offset: u64,
+    /// Bytes of its data.
+    pub(crate) len: u64,
 }
 
 /// A held record, or the position of one that is not read yet.

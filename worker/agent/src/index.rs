@@ -14,12 +14,12 @@ use shardfeed_plan::{ChangeStamp, Corrupt};
 use shardfeed_tfrecord::{IndexOptions, ReadError, ReadErrorKind, ShardIndex, index_source};
 
 use crate::cache::{Cache, CacheOptions, Entries, Entry, Inode};
-use crate::dataset::FileRules;
 use crate::discover::Found;
 use crate::error::LoadError;
 use crate::looks::{each, moved};
 use crate::remote::{Reach, RemoteFile, Stop, is_remote, stamps};
 use crate::rights::Rights;
+use crate::rules::FileRules;
 use crate::sidecar::{Fault, Sidecars};
 
 /// Maximum number of files scanned at once: scanning waits for storage more than for the processor.

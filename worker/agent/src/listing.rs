@@ -4,8 +4,8 @@ use shardfeed_plan::Digest;
 use shardfeed_proto::chunk::{ListedFile, ListingChunk};
 use shardfeed_proto::coordinator::v1::report_listing_request::Part;
 
-use crate::catalog::invalid;
 use crate::discover::Found;
+use crate::entries::invalid;
 use crate::error::LoadError;
 use crate::index::changes;
 

@@ -5,17 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rayon::prelude::*;
-use shardfeed_pipeline::{Assembler, DrawKey, Row, RowError, RowFault};
+use shardfeed_pipeline::{Assembler, DrawKey, Row, RowError};
 use shardfeed_plan::dynamic::Groups;
 use shardfeed_plan::{EpochPlan, PlanError, Sample};
-use shardfeed_tfrecord::{DataCrcMismatch, ReadErrorKind};
 
 use crate::error::LoadError;
 use crate::gather::{Gathered, PendingRow, Record};
+use crate::skipped::Skipped;
 use crate::stream::StreamTools;
-
-/// Maximum bytes of the reason for a skipped record: an error may quote the record.
-const REASON_BYTES_MAX: usize = 300;
 
 /// Order that determines the candidates to substitute a record.
 #[derive(Clone, Debug)]
@@ -30,36 +27,6 @@ impl Order {
             Self::Planned(plan) => plan.fillers(sample),
             Self::Granted(groups) => groups.fillers(sample),
         }
-    }
-}
-
-/// A planned sample that was not delivered because its record is corrupt.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Skipped {
-    /// The sample.
-    pub sample: Sample,
-    /// Offset of its header in the uncompressed shard, in bytes.
-    pub offset: u64,
-    /// Human-readable fault of the record.
-    pub reason: String,
-}
-
-impl Skipped {
-    fn of(error: &RowError) -> Self {
-        let RowError { sample, offset, len, .. } = *error;
-        let mut reason = match &error.fault {
-            // The same text as that of the error.
-            RowFault::Data(DataCrcMismatch { stored, computed }) => {
-                let (stored, computed) = (*stored, *computed);
-                ReadErrorKind::DataCrc { length: len as u64, stored, computed }.to_string()
-            }
-            fault => fault.to_string(),
-        };
-        if reason.len() > REASON_BYTES_MAX {
-            reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));
-            reason.push_str(" ...");
-        }
-        Self { sample, offset, reason }
     }
 }
 

@@ -4,10 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::time::{ClockId, clock_gettime};
 use shardfeed_pipeline::{Account, Begun, Book, Setup, Spent, Stage, Watch};
 
-use crate::remote::RemoteCounters;
+use crate::storage_meter::StorageMeter;
 use crate::trace;
 
 /// Minimum interval between queries of the bytes read from storage devices.
@@ -63,10 +62,8 @@ pub struct Demand {
 #[derive(Debug)]
 pub(crate) struct Meter {
     begun: Instant,
-    /// Counters of requests to object stores.
-    pub(crate) remote: Arc<RemoteCounters>,
-    storage_ns: AtomicU64,
-    stored_bytes: AtomicU64,
+    /// Counters of reads from storage.
+    pub(crate) storage: Arc<StorageMeter>,
     inflate_ns: AtomicU64,
     read_wait_ns: AtomicU64,
     /// Start of the wait for a shard in progress, as time since `begun`; 0: none.
@@ -122,9 +119,7 @@ impl Default for Meter {
         };
         Self {
             begun,
-            remote: Arc::default(),
-            storage_ns: AtomicU64::new(0),
-            stored_bytes: AtomicU64::new(0),
+            storage: Arc::default(),
             inflate_ns: AtomicU64::new(0),
             read_wait_ns: AtomicU64::new(0),
             reading_since_ns: AtomicU64::new(0),
@@ -190,23 +185,10 @@ impl Meter {
     /// Counts a reading thread's work to read, check and inflate a chunk.
     pub(crate) fn chunk<T>(&self, shard: u32, work: impl FnOnce() -> T) -> T {
         let _span = trace::span_of("chunk", [("shard", u64::from(shard)), trace::NONE]);
-        let begun = thread_ns();
+        let begun = trace::thread_ns();
         let done = work();
-        add(&self.inflate_ns, thread_ns().saturating_sub(begun));
+        add(&self.inflate_ns, trace::thread_ns().saturating_sub(begun));
         done
-    }
-
-    /// Counts a read of stored bytes; its time without computing is the wait for storage.
-    pub(crate) fn storage<E>(&self, read: impl FnOnce() -> Result<usize, E>) -> Result<usize, E> {
-        let _span = trace::span("read");
-        let (begun, cpu_ns) = (Instant::now(), thread_ns());
-        let result = read();
-        let computed_ns = thread_ns().saturating_sub(cpu_ns);
-        add(&self.storage_ns, nanos(begun.elapsed()).saturating_sub(computed_ns));
-        if let Ok(bytes) = &result {
-            add(&self.stored_bytes, *bytes as u64);
-        }
-        result
     }
 
     /// Changes the recorded settings of reading.
@@ -273,11 +255,11 @@ impl Meter {
             sums.spent.device_bytes += now.saturating_sub(last);
             sums.device = Some((now, Instant::now()));
         }
-        let remote = self.remote.stats();
+        let remote = self.storage.remote();
         let mut spent = Spent {
             wall_us: micros(self.begun.elapsed()),
-            stored_bytes: self.stored_bytes.load(Ordering::Relaxed),
-            storage_us: us(&self.storage_ns),
+            stored_bytes: self.storage.bytes(),
+            storage_us: self.storage.wait_us(),
             inflate_us: us(&self.inflate_ns),
             parse_us: us(&self.parse_ns),
             write_us: us(&self.write_ns),
@@ -300,11 +282,11 @@ impl Meter {
 
 impl Watch for Meter {
     fn begin(&self) -> Begun {
-        Begun { cpu_ns: thread_ns(), wall_ns: trace::now_ns() }
+        Begun { cpu_ns: trace::thread_ns(), wall_ns: trace::now_ns() }
     }
 
     fn end(&self, stage: Stage, begun: Begun) {
-        let cpu_ns = thread_ns().saturating_sub(begun.cpu_ns);
+        let cpu_ns = trace::thread_ns().saturating_sub(begun.cpu_ns);
         let (sum, name) = match stage {
             Stage::Parse => (&self.parse_ns, "check and parse"),
             Stage::Write => (&self.write_ns, "operate and write"),
@@ -329,12 +311,6 @@ fn micros(time: Duration) -> u64 {
 
 fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// Returns the CPU time of this thread.
-fn thread_ns() -> u64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    (time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_nsec as u64)
 }
 
 /// Returns the bytes that this process has read from storage devices; `None` if the system does not

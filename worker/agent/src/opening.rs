@@ -6,12 +6,51 @@ use std::time::Duration;
 
 use shardfeed_proto::WireError;
 
-use crate::catalog::{OpenProgress, Opened, Progress, Source};
+use crate::dataset::Dataset;
 use crate::error::LoadError;
+use crate::index::ScanProgress;
 use crate::rights::User;
+use crate::rules::FileRules;
 
 /// Interval at which a waiting caller reports the progress of the active one.
 const TELL_EVERY: Duration = Duration::from_millis(100);
+
+/// Dataset that a trainer requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A dataset by its name.
+    Named(String),
+    /// Files, which become a dataset of that content.
+    Files {
+        /// Absolute paths, globs or URLs.
+        patterns: Vec<String>,
+        /// Compression of the files, and the parts of damaged files to leave out.
+        rules: FileRules,
+    },
+}
+
+/// Progress of opening a dataset, and the reason for a wait.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenProgress {
+    /// Reason for the wait; empty if nothing blocks.
+    pub note: String,
+    /// Progress of the scan.
+    pub scan: ScanProgress,
+}
+
+/// Progress callback, called now and then; returning `false` cancels.
+pub(crate) type Progress<'a> = &'a mut dyn FnMut(&OpenProgress) -> bool;
+
+/// An open dataset and its name.
+#[derive(Clone, Debug)]
+pub struct Opened {
+    /// Name in the cluster.
+    pub name: String,
+    /// Rules for reading its files, as registered.
+    pub rules: FileRules,
+    /// Contents of the dataset.
+    pub dataset: Arc<Dataset>,
+}
 
 /// Requested dataset and the requesting user; access of one user implies nothing for another.
 pub(crate) type Wanted = (Source, Option<User>);
@@ -122,7 +161,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
-    use crate::{CacheChoice, Dataset, FileRules, ScanProgress, ScanStage};
+    use crate::{CacheChoice, ScanStage};
 
     const RANKS: usize = 8;
 

@@ -2,8 +2,8 @@
 //! budget.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
 
 use shardfeed_pipeline::{Assembler, Batch, ChunkPool};
 use shardfeed_plan::Sample;
@@ -11,11 +11,11 @@ use shardfeed_tfrecord::{
     FOOTER_BYTES, HEADER_BYTES, Mark, ReadError, ReadErrorKind, RecordSpan, decode_header,
 };
 
-use crate::dataset::DatasetFile;
 use crate::error::LoadError;
 use crate::files::Files;
-use crate::gather::{PendingRow, Record};
-use crate::stream::{StreamTools, mark_before};
+use crate::gather::{PendingRow, Place, Record};
+use crate::stream::StreamTools;
+use crate::trails::Trails;
 
 /// Maximum bytes read at once where many headers are close together.
 const NEAR_BYTES: usize = 8 << 10;
@@ -23,32 +23,24 @@ const NEAR_BYTES: usize = 8 << 10;
 /// Mean record size from which records are far enough apart that only headers are read.
 const FAR_RECORD_BYTES: u64 = 16 << 10;
 
-/// Position of a record in an uncompressed file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
-    pub(crate) sample: Sample,
-    /// Offset of its header in bytes.
-    pub(crate) offset: u64,
-    /// Bytes of its data.
-    pub(crate) len: u64,
-}
-
-impl Place {
-    /// Reads the record.
-    pub(crate) fn read(&self, files: &Files, chunks: &ChunkPool) -> Result<Record, LoadError> {
-        let len = usize::try_from(self.len).expect("the header was within the file");
-        let mut bytes = chunks.take();
-        bytes.resize(len + FOOTER_BYTES, 0);
-        let from = self.offset + HEADER_BYTES as u64;
-        let read = read_full(files, self.sample.shard, &mut bytes, from)?;
-        if read < bytes.len() {
-            let kind = ReadErrorKind::TruncatedData { length: self.len, available: read as u64 };
-            return Err(error_at(files, self.sample, self.offset, kind));
-        }
-        let Self { sample, offset, .. } = *self;
-        let span = RecordSpan { start: 0, len, offset };
-        Ok(Record { sample, span, chunk: chunks.share(bytes) })
+/// Reads the record at a position.
+pub(crate) fn read_record(
+    place: &Place,
+    files: &Files,
+    chunks: &ChunkPool,
+) -> Result<Record, LoadError> {
+    let Place { sample, offset, len: data_bytes } = *place;
+    let len = usize::try_from(data_bytes).expect("the header was within the file");
+    let mut bytes = chunks.take();
+    bytes.resize(len + FOOTER_BYTES, 0);
+    let from = offset + HEADER_BYTES as u64;
+    let read = read_full(files, sample.shard, &mut bytes, from)?;
+    if read < bytes.len() {
+        let kind = ReadErrorKind::TruncatedData { length: data_bytes, available: read as u64 };
+        return Err(error_at(files, sample, offset, kind));
     }
+    let span = RecordSpan { start: 0, len, offset };
+    Ok(Record { sample, span, chunk: chunks.share(bytes) })
 }
 
 /// Reads a batch of raw records directly into its slot; `None` if that is not possible, for any
@@ -78,11 +70,6 @@ pub(crate) fn read_straight(
     Some(batch)
 }
 
-/// For each shard, the mark of the record after the last one that a lane of the rank found. A lane
-/// that starts there, as consecutive lanes do, walks no headers.
-#[derive(Debug, Default)]
-pub(crate) struct Trails(Mutex<BTreeMap<u32, Mark>>);
-
 /// Finds positions shard by shard, walking headers from the previous position, a trail or a mark.
 #[derive(Debug)]
 pub(crate) struct Places {
@@ -100,20 +87,6 @@ struct Walk {
     /// Bytes of the file from `near_from` on.
     near: Vec<u8>,
     near_from: u64,
-}
-
-impl Trails {
-    /// Returns the mark where a walk to a sample begins.
-    fn before(&self, file: &DatasetFile, sample: Sample) -> Mark {
-        let mark = mark_before(file, sample.ordinal);
-        let trails = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let trail = trails.get(&sample.shard).filter(|trail| trail.ordinal <= sample.ordinal);
-        trail.filter(|trail| trail.ordinal > mark.ordinal).copied().unwrap_or(mark)
-    }
-
-    fn leave(&self, shard: u32, mark: Mark) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(shard, mark);
-    }
 }
 
 impl Places {

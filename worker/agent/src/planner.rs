@@ -8,17 +8,18 @@ use shardfeed_pipeline::{
 };
 use shardfeed_plan::{EpochPlan, Shuffle};
 
+use crate::assignment::{Assignment, PlanOf, PrefetchOptions};
 use crate::dataset::Dataset;
 use crate::error::LoadError;
 use crate::gather::{Gathered, Item};
 use crate::mend::Order;
 use crate::meter::Doing;
-use crate::prefetch::{Assignment, PlanOf, PrefetchOptions};
 use crate::reader::RankReader;
 use crate::sequence::{Shared, Ticket};
 use crate::stream::StreamTools;
+use crate::threads::computing;
 use crate::tuning::{PREFETCH_MOST, PREFETCH_START};
-use crate::work::{Work, computing};
+use crate::work::Work;
 
 /// State of the thread that follows the plan.
 pub(crate) struct Planner {

@@ -7,18 +7,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use shardfeed_handoff::{SlotPool, SlotPoolStats};
-use shardfeed_pipeline::{Account, Assembler, Batch, ChunkPool, Reading, Room, Schema};
-use shardfeed_plan::{Corrupt, EpochPlan, JobIdentity};
+use shardfeed_pipeline::{Account, Assembler, Batch, ChunkPool, Reading, Room};
 
-use crate::control::{Control, Lease};
-use crate::dataset::Dataset;
-pub use crate::dynamic::GrantStats;
-use crate::dynamic::{DynamicRank, Gate, lapsed};
+use crate::assignment::{Assignment, PrefetchOptions};
+use crate::dynamic::{Gate, GrantStats, lapsed};
 use crate::error::LoadError;
 use crate::files::Files;
 use crate::meter::Demand;
 use crate::planner::Planner;
-use crate::plans::Plans;
 use crate::remote::RemoteStats;
 use crate::sequence::{Delivered, Outcome, Shared, State};
 use crate::stream::{ReadCounters, StreamTools};
@@ -31,65 +27,6 @@ const CHUNKS_PART: u64 = 8;
 
 /// Maximum time that stopping waits for a read in progress.
 const STOP_WAIT: Duration = Duration::from_secs(1);
-
-/// Callback that returns the plan of an epoch, from the component that assigns work.
-pub type PlanOf = Box<dyn FnMut(u64) -> Result<Arc<EpochPlan>, LoadError> + Send>;
-
-/// Source of a rank's samples.
-pub enum Assignment {
-    /// The plan of an epoch; requested once for each epoch, in ascending order.
-    Planned(PlanOf),
-    /// Grants of groups.
-    Dynamic(DynamicRank),
-}
-
-impl Assignment {
-    /// Creates the assignment for a lease of a job.
-    pub fn of(
-        control: Arc<dyn Control>,
-        lease: &Lease,
-        plans: Arc<Plans>,
-        identity: &JobIdentity,
-        world_size: u64,
-    ) -> Self {
-        let (lease, identity) = (lease.clone(), identity.clone());
-        if identity.is_dynamic() {
-            let open = lease.segments.last();
-            let batch_size = open.map_or(1, |open| open.global_batch / world_size.max(1));
-            let shuffle = identity.shuffle.clone();
-            let groups_of = Box::new(move |epoch| Ok(plans.groups(&identity, epoch)?));
-            return Self::Dynamic(DynamicRank { control, lease, groups_of, shuffle, batch_size });
-        }
-        Self::Planned(Box::new(move |epoch| {
-            let segments = control.lanes(&lease, epoch)?;
-            Ok(plans.plan(&identity, epoch, &segments, world_size)?)
-        }))
-    }
-}
-
-/// Inputs, position and limits of reading ahead for one rank.
-pub struct PrefetchOptions {
-    /// The dataset to read.
-    pub dataset: Arc<Dataset>,
-    /// Features, operators and outputs of its records.
-    pub schema: Arc<Schema>,
-    /// Policy for corrupt records.
-    pub corrupt: Corrupt,
-    /// Slots that batches are written into.
-    pub slots: SlotPool,
-    /// The rank that is read for.
-    pub rank: u64,
-    /// Epoch to start in.
-    pub epoch: u64,
-    /// Step of `epoch` to start at.
-    pub step: u64,
-    /// Maximum number of batches ready or in progress; `None`: chosen while reading.
-    pub prefetch: Option<usize>,
-    /// Bytes for records being read and batches ahead.
-    pub budget_bytes: u64,
-    /// True if this process reads because a worker was lost or stopped serving the rank.
-    pub took_over: bool,
-}
 
 /// Result of polling for the next batch.
 #[derive(Debug)]
@@ -191,7 +128,7 @@ impl Prefetch {
         });
         let stop = Arc::new(AtomicBool::new(false));
         let dataset = Arc::clone(&options.dataset);
-        let files = Files::new(dataset, &counters, Arc::clone(&stop))?;
+        let files = Files::new(dataset, Arc::clone(&meter.storage), Arc::clone(&stop))?;
         let tools = StreamTools {
             files: Arc::new(files),
             io,
@@ -337,7 +274,7 @@ impl Prefetch {
             reading: state.reading,
             read_bytes: counters.bytes.load(Ordering::Relaxed),
             reinflated_bytes: counters.reinflated_bytes.load(Ordering::Relaxed),
-            remote: self.is_remote.then(|| counters.meter.remote.stats()),
+            remote: self.is_remote.then(|| counters.meter.storage.remote()),
             slots: self.slots.stats(),
             waited: self.waited,
             granted: state.feed.as_ref().map(|feed| feed.stats()),

@@ -16,7 +16,7 @@ mod runtime;
 mod transport;
 
 pub use fetch::RemoteStats;
-pub(crate) use fetch::{Reach, RemoteCounters, RemoteObject};
-pub(crate) use file::{RemoteFile, Stop};
+pub(crate) use fetch::{Reach, RemoteCounters, RemoteObject, Stop};
+pub(crate) use file::RemoteFile;
 pub(crate) use listing::{find, stamps};
 pub(crate) use location::{Location, common_root, is_remote};

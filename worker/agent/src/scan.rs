@@ -2,7 +2,7 @@
 //! reports the results.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -14,16 +14,18 @@ use shardfeed_proto::coordinator::v1::scan_task::Work;
 use shardfeed_proto::{ErrorKind, WireError};
 
 use crate::cache::{Cache, CacheOptions};
-use crate::catalog::{entry_of, get_chunk, invalid, put_chunk, rules_of};
-use crate::cluster::Session;
-use crate::cluster::coordinator::Clients;
-use crate::dataset::FileRules;
+use crate::chunks::{get_chunk, put_chunk};
+use crate::cluster::coordinator::{Answer, Clients};
+use crate::cluster::running_scan::RunningScan;
+use crate::cluster::session::Session;
 use crate::discover::{Found, discover};
+use crate::entries::{entry_of, invalid, rules_of};
 use crate::error::LoadError;
 use crate::index::{ScanProgress, ScanStage, Seeds, index_into};
 use crate::listing::Listing;
 use crate::remote::is_remote;
 use crate::rights::Rights;
+use crate::rules::FileRules;
 
 /// Interval at which the thread checks whether to stop.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -69,58 +71,6 @@ impl Drop for Scanner {
         // caller.
         self.stop.store(true, Ordering::Relaxed);
         drop(self.thread.take());
-    }
-}
-
-/// A listing or scan of this worker, as reported in heartbeats.
-#[derive(Debug)]
-pub(crate) struct Running {
-    task: wire::ScanProgress,
-    files: AtomicU64,
-    bytes: AtomicU64,
-    beat: AtomicU64,
-    /// The coordinator reassigned it to another worker, or the dataset was removed.
-    ended: AtomicBool,
-}
-
-impl Running {
-    fn new(task: &wire::ScanTask) -> Self {
-        let (part, is_listing) = match &task.work {
-            Some(Work::Scan(scan)) => (scan.part, false),
-            _ => (0, true),
-        };
-        let (dataset, fencing) = (task.dataset.clone(), task.fencing);
-        let task = wire::ScanProgress { dataset, fencing, part, is_listing, ..Default::default() };
-        let (files, bytes, beat) = Default::default();
-        Self { task, files, bytes, beat, ended: AtomicBool::new(false) }
-    }
-
-    /// Returns its progress.
-    pub(crate) fn progress(&self) -> wire::ScanProgress {
-        wire::ScanProgress {
-            files: self.files.load(Ordering::Relaxed),
-            bytes: self.bytes.load(Ordering::Relaxed),
-            beat: self.beat.load(Ordering::Relaxed),
-            ..self.task.clone()
-        }
-    }
-
-    /// Stops it if it is the scan that ended.
-    pub(crate) fn end(&self, ended: &wire::ScanProgress) {
-        let wire::ScanProgress { dataset, fencing, part, is_listing, .. } = &self.task;
-        if (dataset, fencing, part, is_listing)
-            == (&ended.dataset, &ended.fencing, &ended.part, &ended.is_listing)
-        {
-            self.ended.store(true, Ordering::Relaxed);
-        }
-    }
-
-    pub(crate) fn is_ended(&self) -> bool {
-        self.ended.load(Ordering::Relaxed)
-    }
-
-    fn beat(&self) {
-        self.beat.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -171,7 +121,7 @@ impl Scan {
 
     /// Starts a thread for a task.
     fn begin(self: &Arc<Self>, task: wire::ScanTask) {
-        let running = Arc::new(Running::new(&task));
+        let running = Arc::new(RunningScan::new(&task));
         self.session.add_scan(&running);
         let (scan, of_task) = (Arc::clone(self), Arc::clone(&running));
         let named = std::thread::Builder::new().name("shardfeed-scan".into());
@@ -195,20 +145,20 @@ impl Scan {
 
     fn call<T: Send + 'static>(
         &self,
-        running: Option<&Running>,
-        call: impl Fn(Clients, Option<wire::Context>) -> crate::cluster::coordinator::Answer<T>,
+        running: Option<&RunningScan>,
+        call: impl Fn(Clients, Option<wire::Context>) -> Answer<T>,
     ) -> Result<T, WireError> {
         self.session.coordinator().call(&mut |_| self.goes_on(running), call)
     }
 
-    fn goes_on(&self, running: Option<&Running>) -> bool {
-        !self.is_stopped() && !running.is_some_and(Running::is_ended)
+    fn goes_on(&self, running: Option<&RunningScan>) -> bool {
+        !self.is_stopped() && !running.is_some_and(RunningScan::is_ended)
     }
 
     /// Returns a callback that reports progress of looks at files. While there is none, only a stop
     /// of this worker cancels: a thread that hangs in storage stays counted with this scan, whereas
     /// an abandoned one would be counted nowhere. Requests to a store have a time limit.
-    fn tells<'a>(&'a self, running: &'a Running) -> impl FnMut(bool) -> bool + 'a {
+    fn tells<'a>(&'a self, running: &'a RunningScan) -> impl FnMut(bool) -> bool + 'a {
         move |is_moving| {
             if is_moving {
                 running.beat();
@@ -226,7 +176,7 @@ impl Scan {
         Ok(response.tasks)
     }
 
-    fn work(&self, task: &wire::ScanTask, running: &Running) {
+    fn work(&self, task: &wire::ScanTask, running: &RunningScan) {
         let Some(session) = self.session.shared().current_id() else {
             return;
         };
@@ -248,7 +198,7 @@ impl Scan {
         &self,
         session: u64,
         task: &wire::ScanTask,
-        running: &Running,
+        running: &RunningScan,
     ) -> Result<(), LoadError> {
         let rules = rules_of(&task.compression, &task.corrupt)?;
         match &task.work {
@@ -262,7 +212,7 @@ impl Scan {
         &self,
         (session, task): (u64, &wire::ScanTask),
         patterns: &[String],
-        running: &Running,
+        running: &RunningScan,
     ) -> Result<(), LoadError> {
         let roots = self.session.data_roots();
         roots.check(patterns)?;
@@ -297,7 +247,7 @@ impl Scan {
         (session, task): (u64, &wire::ScanTask),
         scan: &wire::scan_task::Scan,
         rules: FileRules,
-        running: &Running,
+        running: &RunningScan,
     ) -> Result<(), LoadError> {
         let roots = self.session.data_roots();
         roots.check(std::slice::from_ref(&scan.root))?;
@@ -316,8 +266,7 @@ impl Scan {
         roots.check_found(&found, &mut self.tells(running))?;
         let (is_remote, begun) = (is_remote(&found.root), Instant::now());
         let mut progress = |state: ScanProgress| {
-            running.files.store(state.files as u64, Ordering::Relaxed);
-            running.bytes.store(state.bytes, Ordering::Relaxed);
+            running.reached(state.files as u64, state.bytes);
             // Reads of a store always end, with an error that is more specific than a stall.
             if is_remote || state.stage == ScanStage::Waiting && begun.elapsed() < LOCK_WAIT_MAX {
                 running.beat();
@@ -382,7 +331,7 @@ impl Scan {
         Ok(())
     }
 
-    fn put(&self, content: &[u8], running: &Running) -> Result<Vec<u8>, WireError> {
+    fn put(&self, content: &[u8], running: &RunningScan) -> Result<Vec<u8>, WireError> {
         put_chunk(&self.session, content, &mut |_| self.goes_on(Some(running)))
     }
 }
@@ -391,7 +340,7 @@ impl Scan {
 /// after the end of the scan if storage hangs.
 struct AtWork<'a> {
     session: &'a Session,
-    running: &'a Arc<Running>,
+    running: &'a Arc<RunningScan>,
 }
 
 impl Drop for AtWork<'_> {

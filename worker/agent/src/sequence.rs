@@ -11,7 +11,7 @@ use shardfeed_plan::Planned;
 
 use crate::dynamic::Feed;
 use crate::error::LoadError;
-use crate::mend::Skipped;
+use crate::skipped::Skipped;
 use crate::stream::ReadCounters;
 use crate::tuning::Tuning;
 

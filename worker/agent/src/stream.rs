@@ -11,13 +11,12 @@ use shardfeed_tfrecord::{
     ChunkOptions, ChunkReader, Compression, CompressionChoice, Decoder, Mark, RecordSpan,
 };
 
-use crate::dataset::DatasetFile;
 use crate::error::LoadError;
 use crate::files::{Files, ShardBytes};
 use crate::gather::{Chunks, Gathered, Held, Item, Record};
 use crate::io_pool::IoPool;
 use crate::meter::Meter;
-use crate::place::Trails;
+use crate::trails::{Trails, mark_before};
 
 /// Bytes read at once for a single record.
 const ONE_RECORD_BYTES: usize = 64 << 10;
@@ -93,12 +92,6 @@ struct Read {
 struct Ahead {
     reader: Option<Reader>,
     chunk: Result<Option<Read>, LoadError>,
-}
-
-/// Returns the last mark at or before a record.
-pub(crate) fn mark_before(file: &DatasetFile, ordinal: u64) -> Mark {
-    let after = file.marks.partition_point(|mark| mark.ordinal <= ordinal);
-    after.checked_sub(1).map_or(Mark { ordinal: 0, offset: 0 }, |index| file.marks[index])
 }
 
 impl Streams {
@@ -221,7 +214,7 @@ impl Streams {
             }
             let ahead = tools.receive(&stream.next)?;
             let Some(Read { chunk, records, first_ordinal }) = ahead.chunk? else {
-                return Err(tools.ended(first));
+                return Err(tools.files.ended(shard));
             };
             let number = chunks.insert(chunk);
             stream.current = Some(Current { number, records, first_ordinal });
@@ -252,10 +245,10 @@ impl StreamTools {
         let read = || self.read(&mut reader, Some(skip));
         let Some(Read { chunk, records, .. }) = self.counters.meter.chunk(sample.shard, read)?
         else {
-            return Err(self.ended(sample));
+            return Err(self.files.ended(sample.shard));
         };
         let Some(&span) = records.first() else {
-            return Err(self.ended(sample));
+            return Err(self.files.ended(sample.shard));
         };
         Ok(Record { sample, span, chunk })
     }
@@ -343,14 +336,5 @@ impl StreamTools {
         self.counters.bytes.fetch_add(chunk.bytes.len() as u64, Ordering::Relaxed);
         let (records, first_ordinal) = (chunk.records, chunk.first_ordinal);
         Ok(Some(Read { chunk: self.chunks.share(chunk.bytes), records, first_ordinal }))
-    }
-
-    /// Returns the error for a file that ended before an indexed record: it is not the file that
-    /// was indexed.
-    fn ended(&self, sample: Sample) -> LoadError {
-        let file = &self.files.dataset().files()[sample.shard as usize];
-        let found = crate::index::stamp(&file.path).ok();
-        let file_name = self.files.name(sample.shard);
-        LoadError::changed(file_name, file.stamp.clone(), found)
     }
 }

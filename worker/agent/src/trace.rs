@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use rustix::time::{ClockId, clock_gettime};
+
 /// Maximum number of recorded spans; later ones are only counted. They use 11 MB, enough for some
 /// hundreds of seconds of a busy loader.
 const SPANS_MAX: usize = 1 << 17;
@@ -96,6 +98,12 @@ pub fn span_of(name: &'static str, numbers: Numbers) -> Span {
 /// Returns the time since the first call in this process, ns.
 pub fn now_ns() -> u64 {
     u64::try_from(ORIGIN.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Returns the CPU time of this thread, ns.
+pub fn thread_ns() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    (time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_nsec as u64)
 }
 
 /// Records a span that began at `begun_ns` and ends now, unless it began before the recording.

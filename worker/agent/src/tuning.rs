@@ -7,7 +7,7 @@ use shardfeed_pipeline::{Account, Choice, Range, Reasons, Spent, Tuner};
 
 use crate::io_pool::IoPool;
 use crate::meter::Meter;
-use crate::work::{Share, cores};
+use crate::threads::{Share, cores};
 
 /// Initial number of batches ahead, unless it is given.
 pub const PREFETCH_START: usize = 4;

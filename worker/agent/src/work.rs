@@ -1,120 +1,20 @@
 //! One batch on its way through the threads.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use shardfeed_pipeline::{Assembler, Batch, DrawKey, Row, RowError, RowFault};
 
 use crate::descriptors;
 use crate::error::LoadError;
-use crate::gather::{Gathered, Item};
-use crate::mend::{Mending, Order, Skipped};
-use crate::place::{self, Place};
+use crate::gather::{Gathered, Item, Place};
+use crate::mend::{Mending, Order};
+use crate::place::{read_record, read_straight};
 use crate::sequence::{Delivered, Outcome, Ticket};
+use crate::skipped::Skipped;
 use crate::stream::StreamTools;
+use crate::threads::computing;
 use crate::trace;
-
-/// Requested number of computing threads; 0: none was requested.
-static THREADS: AtomicUsize = AtomicUsize::new(0);
-
-/// Sets the number of computing threads of this process; `None`: chosen while reading, at most one
-/// for each core. Call it before the first of them is needed.
-pub fn use_threads(threads: Option<usize>) {
-    THREADS.store(threads.unwrap_or(0), Ordering::Relaxed);
-}
-
-/// Returns the cores available to this process, as of the first call: determining them reads files,
-/// which costs as much as a small batch.
-pub(crate) fn cores() -> usize {
-    static CORES: OnceLock<usize> = OnceLock::new();
-    *CORES.get_or_init(|| std::thread::available_parallelism().map_or(2, usize::from))
-}
-
-/// Computing threads that each loader of a process would use.
-#[derive(Debug)]
-struct Shares {
-    process: u32,
-    next: u64,
-    threads: BTreeMap<u64, usize>,
-}
-
-static SHARES: Mutex<Shares> = Mutex::new(Shares { process: 0, next: 0, threads: BTreeMap::new() });
-
-/// A loader's part of the computing threads; any free thread works for any loader.
-#[derive(Debug)]
-pub(crate) struct Share {
-    number: u64,
-}
-
-impl Share {
-    fn lock() -> MutexGuard<'static, Shares> {
-        let mut shares = SHARES.lock().unwrap_or_else(PoisonError::into_inner);
-        if shares.process != std::process::id() {
-            // After a fork the parent's loaders do not exist.
-            (shares.process, shares.threads) = (std::process::id(), BTreeMap::new());
-        }
-        shares
-    }
-
-    pub(crate) fn new(threads: usize) -> Self {
-        let mut shares = Self::lock();
-        shares.next += 1;
-        let number = shares.next;
-        shares.threads.insert(number, threads);
-        Self { number }
-    }
-
-    pub(crate) fn set(&self, threads: usize) {
-        if let Some(share) = Self::lock().threads.get_mut(&self.number) {
-            *share = threads;
-        }
-    }
-
-    /// Returns the requested number, for all loaders together.
-    pub(crate) fn asked() -> Option<usize> {
-        Some(THREADS.load(Ordering::Relaxed)).filter(|asked| *asked > 0)
-    }
-
-    /// Returns the number of computing threads.
-    pub(crate) fn threads() -> usize {
-        Self::asked().unwrap_or_else(|| {
-            let shares: usize = Self::lock().threads.values().sum();
-            shares.clamp(1, cores())
-        })
-    }
-}
-
-impl Drop for Share {
-    fn drop(&mut self) {
-        Self::lock().threads.remove(&self.number);
-    }
-}
-
-/// Returns the computing threads of this process, shared by all its loaders.
-pub(crate) fn computing() -> Arc<rayon::ThreadPool> {
-    static POOL: Mutex<Option<(u32, Arc<rayon::ThreadPool>)>> = Mutex::new(None);
-    let (process, threads) = (std::process::id(), Share::threads());
-    let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((of, pool)) = &*pool
-        && *of == process
-        && pool.current_num_threads() == threads
-    {
-        return Arc::clone(pool);
-    }
-    let builder = rayon::ThreadPoolBuilder::new()
-        .num_threads(threads)
-        .thread_name(|index| format!("shardfeed-cpu-{index}"))
-        .panic_handler(|_| tracing::error!("a computing thread panicked"));
-    let made = Arc::new(builder.build().expect("the system has threads for computing"));
-    match pool.replace((process, Arc::clone(&made))) {
-        // Its threads end with their current work.
-        Some((of, before)) if of == process => drop(before),
-        // After a fork the threads of the parent's pool do not exist, so it must not be dropped.
-        other => std::mem::forget(other),
-    }
-    made
-}
 
 /// Returns all rows' positions, if none of the rows was read yet.
 fn places(gathered: &Gathered) -> Option<Vec<Place>> {
@@ -157,9 +57,8 @@ impl Work {
                 fits == Ok(true)
             };
             let (shard, rows) = (places[0].sample.shard, &gathered.rows);
-            let straight =
-                || place::read_straight(&places, rows, &self.assembler, &self.tools, has_room);
-            let batch = self.tools.files.meter().chunk(shard, straight);
+            let straight = || read_straight(&places, rows, &self.assembler, &self.tools, has_room);
+            let batch = self.tools.counters.meter.chunk(shard, straight);
             match (batch, needed) {
                 (Some(batch), _) => return self.finish(batch, &gathered, vec![]),
                 (None, Some(bytes)) => {
@@ -177,7 +76,7 @@ impl Work {
             Item::Held(_) => None,
         });
         let read = match by_place {
-            Some(shard) => self.tools.files.meter().chunk(shard, || self.read(&mut gathered)),
+            Some(shard) => self.tools.counters.meter.chunk(shard, || self.read(&mut gathered)),
             None => self.read(&mut gathered),
         };
         match read {
@@ -193,7 +92,7 @@ impl Work {
                 if self.tools.stop.load(Ordering::Relaxed) {
                     return Err(LoadError::Interrupted);
                 }
-                let record = place.read(&self.tools.files, &self.tools.chunks)?;
+                let record = read_record(&place, &self.tools.files, &self.tools.chunks)?;
                 gathered.rows[index].item = gathered.item(record);
             }
         }

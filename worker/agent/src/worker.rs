@@ -14,11 +14,12 @@ use crate::catalog::Catalog;
 use crate::cluster::{Coordinator, GrpcControl, Session, WorkerInfo};
 use crate::control::Control;
 use crate::descriptors;
+use crate::pulse::Pulse;
 use crate::rights::DataRoots;
 use crate::scan::Scanner;
 use crate::serve::{Budget, Hub, serve};
-use crate::view::{Pulse, WorkerView};
-use crate::work::use_threads;
+use crate::threads::use_threads;
+use crate::view::WorkerView;
 
 /// Maximum number of trainers; each has two threads.
 const TRAINERS_MAX: usize = 1024;

@@ -12,13 +12,15 @@ use shardfeed_proto::{ErrorKind, WireError, identity_to, record_spec_chunks, seg
 use shardfeed_socket::Peer;
 use tokio::task::JoinHandle;
 
+use crate::cluster::coordinator::Clients;
 use crate::cluster::runtime::runtime;
-use crate::cluster::session::{Moved, Moves, Served, ServedState, Session, Shared, start_message};
+use crate::cluster::served::{Moved, Moves, Served, ServedState};
+use crate::cluster::session::{Session, Shared, start_message};
 use crate::control::{
     Claim, Control, ControlError, Grant, JobSpec, Lease, LeaseRequest, LeaseUpdate, Notifier,
     Waiting,
 };
-use crate::mend::Skipped;
+use crate::skipped::Skipped;
 use crate::traced;
 
 /// Maximum number of shards in a rank's report of shards being read.
@@ -326,7 +328,7 @@ impl Control for GrpcControl {
             send = &[];
         }
         for _ in 0..REGISTER_ROUNDS_MAX {
-            let call = |mut clients: super::coordinator::Clients, context| {
+            let call = |mut clients: Clients, context| {
                 let request = wire::RegisterJobRequest {
                     context,
                     name: job.name.clone(),
@@ -375,7 +377,7 @@ impl Control for GrpcControl {
         }
         loop {
             let id = self.session.id(waiting)?;
-            let call = |mut clients: super::coordinator::Clients, context| {
+            let call = |mut clients: Clients, context| {
                 let message = start_message(id, request, &request.intent);
                 let message = wire::StartRankRequest { context, ..message };
                 Box::pin(async move { clients.worker.start_rank(message).await }) as _
@@ -512,7 +514,7 @@ impl Control for GrpcControl {
     }
 
     fn latest(&self, job: &str, waiting: Waiting<'_>) -> Result<Option<LoaderState>, ControlError> {
-        let call = |mut clients: super::coordinator::Clients, context| {
+        let call = |mut clients: Clients, context| {
             let request = wire::LatestStateRequest { context, job: job.to_owned() };
             Box::pin(async move { clients.worker.latest_state(request).await }) as _
         };

@@ -21,6 +21,7 @@ use uuid::Uuid;
 
 use self::reply::{Reply, Unanswered};
 use self::tour::Tour;
+use crate::backoff::jittered;
 use crate::cluster::address::{Address, Addresses};
 use crate::cluster::credentials::{Bearer, Credentials};
 use crate::cluster::runtime::runtime;
@@ -535,11 +536,6 @@ fn attempt<T>(
             Err(_) => Err(Unanswered::Said(Reply::late(limit))),
         }
     }
-}
-
-/// Returns between half and all of a pause, so that many clients do not retry at once.
-pub(crate) fn jittered(pause: Duration) -> Duration {
-    pause.mul_f64(0.5 + 0.5 * (Uuid::new_v4().as_u128() as u8 as f64 / 255.0))
 }
 
 /// Runs a future on the runtime while asking the caller whether to continue.

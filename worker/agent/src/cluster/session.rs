@@ -7,28 +7,27 @@ mod skipped;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration};
 
-use shardfeed_pipeline::{Account, JPEG_LIBRARY, PIXEL_CONTRACT};
-use shardfeed_plan::{Intent, Mode, Segment};
+use shardfeed_pipeline::{JPEG_LIBRARY, PIXEL_CONTRACT};
+use shardfeed_plan::Intent;
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::{ErrorKind, WireError, intent_to};
 use shardfeed_socket::Peer;
 use tokio::sync::{Mutex as AsyncMutex, Notify};
 
-use crate::account::account_to;
-use crate::cluster::claim::Confirmed;
-use crate::cluster::coordinator::{Coordinator, jittered, new_id};
+use crate::backoff::jittered;
+use crate::cluster::confirmed::Confirmed;
+use crate::cluster::coordinator::{Coordinator, new_id};
+use crate::cluster::job_skips::JobSkips;
 use crate::cluster::lease_clock::LeaseTime;
+use crate::cluster::report::WorkerReport;
+use crate::cluster::running_scan::RunningScan;
 use crate::cluster::runtime::runtime;
+use crate::cluster::served::{Moved, Served, ServedState};
 use crate::cluster::verdict::{ask_back, judge, pause};
-use crate::control::{ControlError, LeaseRequest, LeaseUpdate, Notifier, Waiting};
-use crate::dynamic::lapsed;
+use crate::control::{ControlError, LeaseRequest, Waiting};
 use crate::rights::DataRoots;
-use crate::scan::Running;
-use crate::view::{RankReport, WorkerReport};
-
-use skipped::JobSkips;
 
 /// Heartbeat interval until the coordinator sets another.
 const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -83,7 +82,7 @@ struct State {
     refused: Option<WireError>,
     ranks: Vec<Arc<Served>>,
     /// Listings and scans of its threads, including those that the coordinator has reassigned.
-    scans: Vec<Arc<Running>>,
+    scans: Vec<Arc<RunningScan>>,
     has_scans: bool,
     closing: bool,
     /// The coordinator was notified of leaving, or the attempt failed.
@@ -100,130 +99,6 @@ struct State {
     skipped: BTreeMap<String, JobSkips>,
     /// Starts and ends that are being reported, by job and rank.
     reporting: BTreeMap<(String, u64), usize>,
-}
-
-/// A rank that this worker serves.
-#[derive(Debug)]
-pub(crate) struct Served {
-    pub(crate) request: LeaseRequest,
-    /// Number of this lease among those of its control.
-    pub(crate) serial: u64,
-    pub(crate) moves: Moves,
-    state: Mutex<ServedState>,
-    /// Notifier for the events of its lease.
-    bell: Mutex<Option<Notifier>>,
-}
-
-/// Provisional moves, oldest first; locked while they are reported to the coordinator.
-pub(crate) type Moves = Arc<AsyncMutex<Vec<Moved>>>;
-
-/// A move that was granted while no coordinator answered. Its generation is the one after `from`:
-/// every rank counts in this way, and the coordinator arrives at the same number if no other rank
-/// moved.
-#[derive(Clone, Debug)]
-pub(crate) struct Moved {
-    pub(crate) from: u64,
-    pub(crate) epoch: u64,
-    pub(crate) segments: Vec<Segment>,
-    /// The coordinator knows the move; the position in `left` may still be unreported.
-    pub(crate) is_told: bool,
-    /// First step that was not consumed when the rank moved on, as (epoch, step).
-    pub(crate) left: Option<(u64, u64)>,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) struct ServedState {
-    pub(crate) generation: u64,
-    /// 0: not confirmed yet.
-    pub(crate) fencing: u64,
-    pub(crate) epoch: u64,
-    pub(crate) step: u64,
-    pub(crate) ready: u64,
-    /// Ordinals of the shards of the batches in flight.
-    pub(crate) reading: Vec<u32>,
-    /// Time breakdown, and the time of its report.
-    pub(crate) account: Option<(Account, Instant)>,
-    /// Reason why the lease is no longer valid.
-    pub(crate) verdict: Option<WireError>,
-    /// Reason why no batches are delivered, if the job is paused.
-    pub(crate) paused: Option<String>,
-    /// The error with which the rank ends.
-    pub(crate) failure: Option<String>,
-}
-
-impl Served {
-    pub(crate) fn new(
-        request: LeaseRequest,
-        serial: u64,
-        moves: Moves,
-        state: ServedState,
-    ) -> Arc<Self> {
-        let (state, bell) = (Mutex::new(state), Mutex::default());
-        Arc::new(Self { request, serial, moves, state, bell })
-    }
-
-    pub(crate) fn lock(&self) -> MutexGuard<'_, ServedState> {
-        // Every change of the state is complete when the lock is released, also by a panic.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn lease(&self) -> wire::Lease {
-        self.lease_of(&self.lock())
-    }
-
-    pub(crate) fn lease_of(&self, state: &ServedState) -> wire::Lease {
-        let ServedState { generation, fencing, .. } = *state;
-        wire::Lease { job: self.request.job.clone(), generation, rank: self.request.rank, fencing }
-    }
-
-    pub(crate) fn watch(&self, bell: Notifier) {
-        *self.bell.lock().unwrap_or_else(PoisonError::into_inner) = Some(bell);
-    }
-
-    pub(crate) fn ring(&self, news: LeaseUpdate) {
-        let bell = self.bell.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(bell) = bell {
-            bell.ring(news);
-        }
-    }
-
-    /// Handles the end of the session that it was leased in. A deterministic rank continues and is
-    /// confirmed in a new session. Samples granted to a dynamic rank may belong to another rank by
-    /// now, so its trainer restarts from its position.
-    fn lapse(&self) {
-        let mut state = self.lock();
-        match self.request.mode {
-            Mode::Deterministic => state.fencing = 0,
-            Mode::Dynamic => {
-                state.verdict.get_or_insert_with(lapsed);
-            }
-        }
-        drop(state);
-        self.ring(LeaseUpdate::Ended);
-    }
-
-    fn report(&self) -> RankReport {
-        let ServedState { generation, epoch, step, ready, account, .. } = self.lock().clone();
-        RankReport {
-            job: self.request.job.clone(),
-            rank: self.request.rank,
-            generation,
-            epoch,
-            step,
-            ready,
-            account: account.map(|(account, _)| account),
-        }
-    }
-
-    pub(crate) fn progress(&self) -> wire::RankProgress {
-        let lease = Some(self.lease());
-        let ServedState { epoch, step, ready, reading, account, .. } = self.lock().clone();
-        let aged = |(account, told): (Account, Instant)| {
-            account.aged(u64::try_from(told.elapsed().as_micros()).unwrap_or(u64::MAX))
-        };
-        let account = account.map(aged).as_ref().map(account_to);
-        wire::RankProgress { lease, epoch, step, ready, reading, account }
-    }
 }
 
 impl Session {
@@ -311,17 +186,17 @@ impl Session {
     }
 
     /// Returns the listings and scans of this worker's threads.
-    pub(crate) fn scans(&self) -> Vec<Arc<Running>> {
+    pub(crate) fn scans(&self) -> Vec<Arc<RunningScan>> {
         self.shared.lock().scans.clone()
     }
 
     /// Adds a listing or scan, whose progress heartbeats report.
-    pub(crate) fn add_scan(&self, scan: &Arc<Running>) {
+    pub(crate) fn add_scan(&self, scan: &Arc<RunningScan>) {
         self.shared.lock().scans.push(Arc::clone(scan));
     }
 
     /// Removes a listing or scan whose thread has ended.
-    pub(crate) fn remove_scan(&self, scan: &Arc<Running>) {
+    pub(crate) fn remove_scan(&self, scan: &Arc<RunningScan>) {
         self.shared.lock().scans.retain(|other| !Arc::ptr_eq(other, scan));
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use shardfeed_proto::WireError;
 use shardfeed_proto::coordinator::v1 as wire;
 
-use crate::cluster::session::Served;
+use crate::cluster::served::Served;
 use crate::control::LeaseUpdate;
 
 /// Passes a verdict on to the server of that lease.

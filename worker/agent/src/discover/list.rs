@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::LoadError;
+use crate::error::LoadError;
 
 /// Maximum size of a list in bytes: a million long paths.
 const LIST_BYTES_MAX: u64 = 256 << 20;

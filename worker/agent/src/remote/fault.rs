@@ -9,7 +9,7 @@ use object_store::client::HttpError;
 use super::limits::{Limits, PAUSE, RETRY_AFTER_MAX};
 use super::location::Scheme;
 use super::transport::{Refused, text_of};
-use crate::cluster::coordinator::jittered;
+use crate::backoff::jittered;
 
 /// Maximum number of kinds of failure in a message.
 const KINDS_MAX: usize = 4;

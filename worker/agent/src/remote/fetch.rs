@@ -14,7 +14,6 @@ use shardfeed_plan::ChangeStamp;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{sleep, timeout};
 
-use super::Stop;
 use super::bucket::Bucket;
 use super::fault::{Attempts, Fault, PATIENCE_HINT};
 use super::listing::{look, stamp_of};
@@ -25,6 +24,9 @@ use crate::error::LoadError;
 
 /// Interval at which a wait checks whether it is still needed.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// Flag that is set when the results are no longer needed.
+pub(crate) type Stop = Arc<AtomicBool>;
 
 /// Counters of requests to stores, shared by all readers of one loader.
 #[derive(Debug, Default)]

@@ -4,12 +4,11 @@ use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use bytes::Bytes;
 use shardfeed_tfrecord::ReadAt;
 
-use super::fetch::{Pending, RemoteObject};
+use super::fetch::{Pending, RemoteObject, Stop};
 use crate::error::LoadError;
 
 /// Maximum bytes of a non-sequential read that is made alone, without reading ahead after it.
@@ -17,9 +16,6 @@ const ALONE_BYTES: usize = 64 << 10;
 
 /// Bandwidth cost of an additional request: about 40 ms at 100 MB/s.
 const STEP_OVER_BYTES: u64 = 4 << 20;
-
-/// Flag that is set when the results are no longer needed.
-pub(crate) type Stop = Arc<AtomicBool>;
 
 /// A remote file being read.
 #[derive(Debug)]

@@ -10,8 +10,8 @@ use shardfeed_proto::trainer::v1 as wire;
 use shardfeed_proto::trainer::v1::to_trainer::Message;
 use shardfeed_socket::SocketError;
 
-use crate::mend::Skipped;
 use crate::sequence::Delivered;
+use crate::skipped::Skipped;
 
 /// Maximum number of skipped records in one message: their reasons are bounded, so a frame holds
 /// many times as many.

@@ -15,15 +15,16 @@ use shardfeed_socket::{Sender, SocketError};
 
 use crate::account::account_to;
 use crate::control::{Control, Lease};
+use crate::dynamic::GrantStats;
 use crate::error::LoadError;
 use crate::meter::Demand;
-use crate::prefetch::{ClaimResult, GrantStats, Polled, Prefetch, PrefetchStats};
+use crate::prefetch::{ClaimResult, Polled, Prefetch, PrefetchStats};
+use crate::pulse::Pulse;
 use crate::sequence::Delivered;
 use crate::serve::budget::BudgetGuard;
 use crate::serve::flight::Flight;
-use crate::serve::send;
+use crate::serve::send::send;
 use crate::trace;
-use crate::view::Pulse;
 
 /// Maximum wait of a sending thread that has nothing to send.
 const LOOK_EVERY: Duration = Duration::from_millis(20);

@@ -17,20 +17,24 @@ use shardfeed_proto::{
 use shardfeed_socket::{Incoming, Peer, Receiver, Sender, SocketError};
 use shardfeed_tfrecord::CompressionChoice;
 
-use crate::catalog::{Catalog, OpenProgress, Opened, Source};
+use crate::assignment::{Assignment, PrefetchOptions};
+use crate::catalog::Catalog;
 use crate::cluster::{Addresses, Coordinator, Session};
 use crate::control::{Control, DoubtPolicy, JobSpec, Lease, LeaseRequest};
-use crate::dataset::{FileRules, LeftOut};
+use crate::dataset::LeftOut;
 use crate::error::LoadError;
-use crate::mend::Skipped;
+use crate::index::{ScanProgress, ScanStage};
+use crate::opening::{OpenProgress, Opened, Source};
 use crate::planner::slot_row_bytes;
 use crate::plans::Plans;
-use crate::prefetch::{Assignment, Prefetch, PrefetchOptions};
+use crate::prefetch::Prefetch;
 use crate::record_spec::EncodedSpec;
+use crate::rules::FileRules;
 use crate::serve::budget::Budget;
 use crate::serve::flight::Flight;
 use crate::serve::running::{FeederDone, Ready, Running};
-use crate::serve::send;
+use crate::serve::send::send;
+use crate::skipped::Skipped;
 use crate::trace;
 use crate::traced::{self, Entered};
 use crate::tuning::PREFETCH_START;
@@ -625,7 +629,7 @@ impl<'a> Notes<'a> {
     /// Returns the error for the trainer: exceeding its timeout is not just an interruption.
     fn late(&self, error: LoadError) -> LoadError {
         match &self.told {
-            Some((_, told)) if self.is_late() && told.scan.stage == crate::ScanStage::Scanning => {
+            Some((_, told)) if self.is_late() && told.scan.stage == ScanStage::Scanning => {
                 let seconds = self.patience.as_secs_f64();
                 let message =
                     format!("the dataset is not ready after {seconds:.1} s: {}", told.note);
@@ -645,8 +649,8 @@ impl<'a> Notes<'a> {
     }
 
     fn wait(&mut self, note: &str) -> bool {
-        let scan = crate::ScanProgress {
-            stage: crate::ScanStage::Waiting,
+        let scan = ScanProgress {
+            stage: ScanStage::Waiting,
             files: 0,
             files_total: 0,
             bytes: 0,
@@ -661,7 +665,7 @@ impl<'a> Notes<'a> {
         };
         self.since = match (progress.note.as_str(), progress.scan.stage) {
             // A call has just begun: there is nothing to report yet.
-            ("", crate::ScanStage::Waiting) => return is_wanted(self),
+            ("", ScanStage::Waiting) => return is_wanted(self),
             ("", _) => None,
             _ => self.since.or_else(|| Some(Instant::now())),
         };

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use shardfeed_proto::coordinator::v1 as wire;
 
-use super::{Served, Shared};
+use super::Shared;
 use crate::cluster::runtime::runtime;
+use crate::cluster::served::Served;
 
 /// While it exists, a start or an end of this rank is being reported to the coordinator.
 pub(crate) struct Reporting {

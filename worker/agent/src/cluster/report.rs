@@ -1,0 +1,55 @@
+//! State of a worker and its ranks, for monitoring.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+
+use shardfeed_pipeline::Account;
+
+/// State of a worker at one moment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WorkerReport {
+    /// Session id, while the coordinator knows it.
+    pub session: Option<u64>,
+    /// True if the coordinator has ever accepted this process.
+    pub has_joined: bool,
+    /// Reason why the coordinator rejects it, if it does.
+    pub refused: Option<String>,
+    /// Time since the session was last known to be alive.
+    pub confirmed: Option<Duration>,
+    /// Response time of the last answered heartbeat.
+    pub heartbeat_took: Option<Duration>,
+    /// Corrupt records that were left out, by job; for each job at most as many as the coordinator
+    /// remembers.
+    pub corrupt_records: BTreeMap<String, u64>,
+    /// Expiry of the certificate that it presents to coordinators, if any.
+    pub certificate_not_after: Option<SystemTime>,
+    /// True if it hands its trainers over, to leave.
+    pub is_draining: bool,
+    /// Number of connected trainers.
+    pub trainers: u64,
+    /// Bytes of its memory budget; `budget_left_bytes` are those not assigned to a rank.
+    pub budget_bytes: u64,
+    /// See `budget_bytes`.
+    pub budget_left_bytes: u64,
+    /// The ranks that it serves.
+    pub ranks: Vec<RankReport>,
+}
+
+/// A rank that a worker serves.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RankReport {
+    /// Job name.
+    pub job: String,
+    /// Rank number.
+    pub rank: u64,
+    /// Generation of the rank.
+    pub generation: u64,
+    /// First step that was not consumed.
+    pub epoch: u64,
+    /// See `epoch`.
+    pub step: u64,
+    /// Batches that are ready for the trainer.
+    pub ready: u64,
+    /// Time breakdown; `None` before its first batch.
+    pub account: Option<Account>,
+}

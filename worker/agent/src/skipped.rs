@@ -1,0 +1,39 @@
+//! Corrupt records that were skipped.
+
+use shardfeed_pipeline::{RowError, RowFault};
+use shardfeed_plan::Sample;
+use shardfeed_tfrecord::{DataCrcMismatch, ReadErrorKind};
+
+/// Maximum bytes of the reason for a skipped record: an error may quote the record.
+const REASON_BYTES_MAX: usize = 300;
+
+/// A planned sample that was not delivered because its record is corrupt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Skipped {
+    /// The sample.
+    pub sample: Sample,
+    /// Offset of its header in the uncompressed shard, in bytes.
+    pub offset: u64,
+    /// Human-readable fault of the record.
+    pub reason: String,
+}
+
+impl Skipped {
+    /// Describes a sample by the fault of its row.
+    pub(crate) fn of(error: &RowError) -> Self {
+        let RowError { sample, offset, len, .. } = *error;
+        let mut reason = match &error.fault {
+            // The same text as that of the error.
+            RowFault::Data(DataCrcMismatch { stored, computed }) => {
+                let (stored, computed) = (*stored, *computed);
+                ReadErrorKind::DataCrc { length: len as u64, stored, computed }.to_string()
+            }
+            fault => fault.to_string(),
+        };
+        if reason.len() > REASON_BYTES_MAX {
+            reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));
+            reason.push_str(" ...");
+        }
+        Self { sample, offset, reason }
+    }
+}
