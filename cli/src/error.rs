@@ -4,11 +4,12 @@ use std::error::Error;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use shardfeed_agent::{LoadError, WorkerError};
+use shardfeed_agent::WorkerError;
 use shardfeed_coordinator::StartError;
 use shardfeed_plan::{ManifestError, PlanError, StateError};
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_socket::BindError;
+use shardfeed_source::LoadError;
 use shardfeed_telemetry::TelemetryError;
 use shardfeed_tfrecord::{ReadError, ReadErrorKind};
 

@@ -2,8 +2,8 @@
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use shardfeed_agent::{CacheChoice, Dataset, FileRules, Found, LoadError, discover};
 use shardfeed_plan::Corrupt;
+use shardfeed_source::{CacheChoice, Dataset, FileRules, Found, LoadError, discover};
 use shardfeed_tfrecord::CompressionChoice;
 
 use crate::progress;

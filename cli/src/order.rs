@@ -6,12 +6,12 @@ use std::sync::Arc;
 use anyhow::Context;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use shardfeed_agent::Dataset;
 use shardfeed_embedded::{LoaderOptions, interleave_default};
 use shardfeed_plan::{
     Cursor, DECODER_NONE, Digest, EpochPlan, JobIdentity, Line, LoaderState, Mode, PlanError,
     RECORD_SPEC_FIELD, Records, Segment, Shuffle, Start, StateError, Tail, check_epoch,
 };
+use shardfeed_source::Dataset;
 
 use crate::error::Problem;
 use crate::files::DatasetArgs;

@@ -1,7 +1,7 @@
 //! Progress bars on stderr, if it is a terminal.
 
 use indicatif::{ProgressBar, ProgressStyle};
-use shardfeed_agent::{ScanProgress, ScanStage};
+use shardfeed_source::{ScanProgress, ScanStage};
 
 /// Returns a bar over `total` bytes; hidden if stderr is not a terminal.
 pub(crate) fn bytes_bar(doing: &'static str, total: u64) -> ProgressBar {

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::str::FromStr;
 
-use shardfeed_agent::Dataset;
 use shardfeed_plan::Sample;
+use shardfeed_source::Dataset;
 
 use crate::error::Problem;
 
@@ -39,7 +39,8 @@ impl RecordRef {
         let shards = dataset.manifest().shards();
         let absolute = std::path::absolute(Path::new(&self.path)).ok();
         let index = shards.iter().position(|shard| shard.path == self.path).or_else(|| {
-            let is_it = |file: &shardfeed_agent::DatasetFile| Some(&file.path) == absolute.as_ref();
+            let is_it =
+                |file: &shardfeed_source::DatasetFile| Some(&file.path) == absolute.as_ref();
             dataset.files().iter().position(is_it)
         });
         let Some(index) = index else {

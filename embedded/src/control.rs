@@ -2,9 +2,9 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use shardfeed_agent::{Control, ControlError, JobSpec, Lease, LeaseRequest, Waiting};
 use shardfeed_plan::{LoaderState, Segment};
 use shardfeed_proto::{ErrorKind, WireError};
+use shardfeed_reader::{Control, ControlError, JobSpec, Lease, LeaseRequest, Waiting};
 use shardfeed_scheduler::{
     Answer, Change, Command, CursorReport, DoubtPolicy, JoinSession, LeaseRef, Refusal,
     RegisterJob, SessionId, StartRank, State, Verdict,
@@ -169,8 +169,8 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use shardfeed_agent::{Claim, EncodedSpec};
     use shardfeed_plan::{Digest, Intent, JobIdentity, Mode, Shuffle, Steps, Tail};
+    use shardfeed_reader::{Claim, EncodedSpec};
 
     use super::*;
 
@@ -203,7 +203,7 @@ mod tests {
             left: None,
             epoch: 2,
             segments,
-            doubt: shardfeed_agent::DoubtPolicy::default(),
+            doubt: shardfeed_reader::DoubtPolicy::default(),
             peer: None,
         }
     }

@@ -6,8 +6,8 @@ use std::io::{self, Write};
 
 use clap::Args;
 use serde::Serialize;
-use shardfeed_agent::{Dataset, DatasetFile, LoadError, Sidecars, StoredFile};
 use shardfeed_plan::Digest;
+use shardfeed_source::{Dataset, DatasetFile, LoadError, Sidecars, StoredFile};
 use shardfeed_tfrecord::example::{DType, describe};
 use shardfeed_tfrecord::{ChunkOptions, Compression, CompressionChoice, Decoder, RecordReader};
 

@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 
 use indicatif::ProgressBar;
-use shardfeed_agent::{Found, StoredFile};
+use shardfeed_source::{Found, StoredFile};
 
 use crate::progress;
 

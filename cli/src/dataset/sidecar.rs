@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use serde::Serialize;
-use shardfeed_agent::{Fault, Sidecars};
+use shardfeed_source::{Fault, Sidecars};
 
 use crate::output;
 

@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 use clap::Args;
 use indicatif::ProgressBar;
 use rayon::prelude::*;
-use shardfeed_agent::{Found, LoadError, StoredFile};
+use shardfeed_source::{Found, LoadError, StoredFile};
 use shardfeed_tfrecord::{
     ChunkOptions, ChunkReader, Compression, CompressionChoice, Decoder, FOOTER_BYTES, HEADER_BYTES,
     RecordWriter,

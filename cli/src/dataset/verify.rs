@@ -8,8 +8,8 @@ use clap::Args;
 use indicatif::ProgressBar;
 use rayon::prelude::*;
 use serde::Serialize;
-use shardfeed_agent::{Found, LoadError, Sidecars, StoredFile};
 use shardfeed_plan::ChangeStamp;
+use shardfeed_source::{Found, LoadError, Sidecars, StoredFile};
 use shardfeed_tfrecord::{
     ChunkOptions, ChunkReader, Compression, CompressionChoice, Decoder, ReadError, ReadErrorKind,
 };

@@ -11,7 +11,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
-use shardfeed_agent::{RankReport, Spent, WorkerReport};
+use shardfeed_agent::{RankReport, WorkerReport};
+use shardfeed_pipeline::Spent;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RankLabels {
@@ -211,7 +212,7 @@ fn seconds(us: u64) -> f64 {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use shardfeed_agent::{Account, Setup};
+    use shardfeed_pipeline::{Account, Setup};
 
     use super::*;
 

@@ -9,12 +9,13 @@ use anyhow::Context;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use shardfeed_agent::{
-    COORDINATOR_TIMEOUT, CacheChoice, CacheOptions, Coordinator, CredentialOptions, Credentials,
-    DataRoots, Whereabouts, Worker, WorkerOptions, default_budget_bytes,
+    COORDINATOR_TIMEOUT, Coordinator, CredentialOptions, Credentials, Whereabouts, Worker,
+    WorkerOptions, default_budget_bytes,
 };
 use shardfeed_embedded::default_worker_socket;
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_socket::{Allow, ListenOptions};
+use shardfeed_source::{CacheChoice, CacheOptions, DataRoots};
 
 use super::{Stop, config, manager, pages, runtime};
 use crate::cluster::Client;

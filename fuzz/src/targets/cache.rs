@@ -1,6 +1,6 @@
 //! Index cache: returns the stored entries, or none.
 
-use shardfeed_agent::fuzzing::{index_cache, kept_again};
+use shardfeed_source::fuzzing::{index_cache, kept_again};
 use shardfeed_tfrecord::{Compression, IndexOptions, RecordWriter, index_records};
 
 use crate::{Target, size};

@@ -1,9 +1,9 @@
 //! A job as declared by another process: its identity message and its record spec.
 
 use prost::Message;
-use shardfeed_agent::EncodedSpec;
 use shardfeed_pipeline::{RecordSpec, Schema};
 use shardfeed_proto::{identity_from, identity_to, segments_from};
+use shardfeed_reader::EncodedSpec;
 
 use crate::{Target, gist, size};
 

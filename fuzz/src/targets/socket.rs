@@ -34,7 +34,7 @@ fn seeds() -> Vec<Vec<u8>> {
     })));
     let register = frame(&message(to_worker::Message::Register(Register {
         job: "j".to_owned(),
-        record_spec: shardfeed_agent::EncodedSpec::raw().bytes().to_vec(),
+        record_spec: shardfeed_reader::EncodedSpec::raw().bytes().to_vec(),
         tables: vec![],
         ..Register::default()
     })));

@@ -1,5 +1,11 @@
 //! Datasets of a cluster: registered once, scanned by its workers, opened here from their results.
 
+mod chunks;
+mod entries;
+mod listing;
+mod opening;
+mod scan;
+
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -10,21 +16,20 @@ use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::coordinator::v1::DatasetState;
 use shardfeed_proto::{ErrorKind, WireError, digest_from};
 use shardfeed_socket::Peer;
+use shardfeed_source::{
+    CacheOptions, Dataset, DatasetFile, FileRules, Found, LoadError, Rights, ScanProgress,
+    ScanStage, Seeds, discover, is_remote, local_stamps, user_of,
+};
 
-use crate::cache::CacheOptions;
-use crate::chunks::{get_chunk, put_chunk};
+use crate::catalog::chunks::{get_chunk, put_chunk};
+use crate::catalog::entries::{invalid, rules_of, seed, stamp_of_entry};
+use crate::catalog::listing::Listing;
+use crate::catalog::opening::{Openings, Progress};
 use crate::cluster::coordinator::Clients;
 use crate::cluster::session::Session;
-use crate::dataset::{Dataset, DatasetFile};
-use crate::discover::{Found, discover};
-use crate::entries::{invalid, rules_of, seed, stamp_of_entry};
-use crate::error::LoadError;
-use crate::index::{ScanProgress, ScanStage, Seeds, local_stamps};
-use crate::listing::Listing;
-use crate::opening::{OpenProgress, Opened, Openings, Progress, Source};
-use crate::remote::is_remote;
-use crate::rights::{Rights, user_of};
-use crate::rules::FileRules;
+
+pub use opening::{OpenProgress, Opened, Source};
+pub use scan::Scanner;
 
 /// First and longest pause between queries of a dataset that is being scanned.
 const LOOK_EVERY: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));

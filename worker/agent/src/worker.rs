@@ -7,18 +7,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use shardfeed_proto::WireError;
+use shardfeed_reader::{Control, use_threads};
 use shardfeed_socket::{AcceptError, BindError, ListenOptions, Listener};
+use shardfeed_source::{CacheOptions, DataRoots, descriptors};
 
-use crate::cache::CacheOptions;
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, Scanner};
 use crate::cluster::{Coordinator, GrpcControl, Session, WorkerInfo};
-use crate::control::Control;
-use crate::descriptors;
 use crate::pulse::Pulse;
-use crate::rights::DataRoots;
-use crate::scan::Scanner;
 use crate::serve::{Budget, Hub, serve};
-use crate::threads::use_threads;
 use crate::view::WorkerView;
 
 /// Maximum number of trainers; each has two threads.

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use shardfeed_agent::{CacheChoice, Coordinator, Credentials, EncodedSpec, Worker, WorkerOptions};
+use shardfeed_agent::{Coordinator, Credentials, Worker, WorkerOptions};
 use shardfeed_pipeline::{JPEG_LIBRARY, PIXEL_CONTRACT};
 use shardfeed_plan::{ContentDigest, JobIdentity, Mode, Shuffle, Tail};
 use shardfeed_proto::coordinator::v1 as wire;
@@ -18,7 +18,9 @@ use shardfeed_proto::trainer::v1 as trainer;
 use shardfeed_proto::trainer::v1::to_trainer::Message;
 use shardfeed_proto::trainer::v1::to_worker::Message as Ask;
 use shardfeed_proto::{ErrorKind, WireError, identity_to};
+use shardfeed_reader::EncodedSpec;
 use shardfeed_socket::{ConnectOptions, Connection, ListenOptions, connect};
+use shardfeed_source::CacheChoice;
 use tonic::body::Body;
 use tonic::codegen::{BoxFuture, Service, http};
 use tonic::server::{Grpc, NamedService, UnaryService};

@@ -1,7 +1,7 @@
 //! A dataset as a trainer knows it: names and counts, but no record offsets.
 
-use shardfeed_agent::{Dataset, FileRules, LeftOut};
 use shardfeed_plan::ContentDigest;
+use shardfeed_source::{Dataset, FileRules, LeftOut};
 
 /// A shard as a trainer knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use shardfeed_agent::Plans;
 use shardfeed_plan::{Cursor, EpochPlan, PlanError};
+use shardfeed_reader::Plans;
 
 /// Plan of the epoch that a rank is in, if it has one.
 #[derive(Clone, Debug)]

@@ -11,8 +11,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
 
-use shardfeed_agent::LoadError;
 use shardfeed_plan::Cursor;
+use shardfeed_source::LoadError;
 
 use crate::contents::Contents;
 use crate::loader::Head;

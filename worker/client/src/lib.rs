@@ -31,9 +31,12 @@ pub use options::{ClusterOptions, LoaderOptions, interleave_default};
 pub use shardfeed_pipeline::RecordSpec;
 pub use timeline::{worker_answers, worker_timeline};
 
-pub use shardfeed_agent::{
-    Account, CacheChoice, CacheOptions, Dataset, Delivered, DoubtPolicy, EncodedSpec, Finding,
-    GrantStats, Limit, LoadError, OpenProgress, PrefetchStats, Reason, ScanProgress, ScanStage,
-    Setup, Spent, account_from, account_to, default_budget_bytes, finding, trace, use_threads,
+pub use shardfeed_agent::{OpenProgress, account_from, account_to, default_budget_bytes};
+pub use shardfeed_pipeline::{Account, Finding, Limit, Reason, Setup, Spent, finding};
+pub use shardfeed_reader::{
+    Delivered, DoubtPolicy, EncodedSpec, GrantStats, PrefetchStats, use_threads,
+};
+pub use shardfeed_source::{
+    CacheChoice, CacheOptions, Dataset, LoadError, ScanProgress, ScanStage, trace,
 };
 pub use skipped::{CorruptBudget, SkippedRecord, What};

@@ -11,11 +11,11 @@ mod worker;
 use std::sync::Arc;
 use std::time::Duration;
 
-use shardfeed_agent::{
-    Control, Delivered, Demand, EncodedSpec, LoadError, OpenProgress, PrefetchStats,
-};
+use shardfeed_agent::OpenProgress;
 use shardfeed_pipeline::{Batch, Schema};
 use shardfeed_plan::{Intent, JobIdentity, LoaderState, Segment};
+use shardfeed_reader::{Control, Delivered, Demand, EncodedSpec, PrefetchStats};
+use shardfeed_source::LoadError;
 
 use crate::contents::Contents;
 use crate::options::LoaderOptions;

@@ -5,16 +5,15 @@ mod offer;
 use std::sync::Arc;
 use std::time::Duration;
 
-use shardfeed_agent::{
-    Account, Dataset, EncodedSpec, Finding, LoadError, OpenProgress, Plans, PrefetchStats,
-    ScanProgress, default_budget_bytes, finding,
-};
-use shardfeed_pipeline::Schema;
+use shardfeed_agent::{OpenProgress, default_budget_bytes};
+use shardfeed_pipeline::{Account, Finding, Schema, finding};
 use shardfeed_plan::{
     Cursor, Digest, EpochPlan, Intent, JobIdentity, LoaderState, Mode, Position, Segment, Shuffle,
     Start,
 };
 use shardfeed_proto::{ErrorKind, WireError};
+use shardfeed_reader::{EncodedSpec, Plans, PrefetchStats};
+use shardfeed_source::{Dataset, LoadError, ScanProgress};
 use uuid::Uuid;
 
 use crate::contents::Contents;

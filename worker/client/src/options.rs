@@ -3,9 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use shardfeed_agent::{COORDINATOR_TIMEOUT, CacheOptions, DoubtPolicy, FileRules};
+use shardfeed_agent::COORDINATOR_TIMEOUT;
 use shardfeed_pipeline::RecordSpec;
 use shardfeed_plan::{Corrupt, Mode, Tail};
+use shardfeed_reader::DoubtPolicy;
+use shardfeed_source::{CacheOptions, FileRules};
 use shardfeed_tfrecord::CompressionChoice;
 
 use crate::skipped::CorruptBudget;

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use shardfeed_agent::{Demand, trace};
+use shardfeed_reader::Demand;
+use shardfeed_source::trace;
 
 use crate::loader::Head;
 

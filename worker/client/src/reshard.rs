@@ -1,7 +1,7 @@
 //! Resharding while training: the rest of an epoch for another number of ranks. Pure.
 
-use shardfeed_agent::LoadError;
 use shardfeed_plan::{Cursor, Segment, Start, Steps, Tail};
+use shardfeed_source::LoadError;
 
 use crate::link::Deal;
 
@@ -106,8 +106,8 @@ fn around(global_batch: u64, number: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use shardfeed_agent::EncodedSpec;
     use shardfeed_plan::{Digest, JobIdentity, Mode, Shuffle};
+    use shardfeed_reader::EncodedSpec;
 
     use super::*;
 

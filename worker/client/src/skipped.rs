@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use shardfeed_agent::{LeftOut, LoadError, Skipped};
 use shardfeed_plan::{Sample, SkipCount};
+use shardfeed_reader::Skipped;
+use shardfeed_source::{LeftOut, LoadError};
 
 use crate::contents::Contents;
 use crate::loader::Head;

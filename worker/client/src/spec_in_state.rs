@@ -5,9 +5,9 @@
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD_NO_PAD;
-use shardfeed_agent::EncodedSpec;
 use shardfeed_plan::{Difference, JobIdentity, LoaderState, RECORD_SPEC_FIELD, StateError};
 use shardfeed_proto::common::v1::RecordSpec;
+use shardfeed_reader::EncodedSpec;
 
 /// Maximum size of a state's JSON that contains the record spec, in bytes.
 const STATE_BYTES_MAX: usize = 1023;

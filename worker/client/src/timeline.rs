@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use shardfeed_agent::{LoadError, trace};
 use shardfeed_proto::trainer::v1 as wire;
 use shardfeed_proto::trainer::v1::to_trainer::Message;
 use shardfeed_proto::trainer::v1::to_worker::Message as Ask;
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_socket::{ConnectError, ConnectOptions, connect};
+use shardfeed_source::{LoadError, trace};
 use uuid::Uuid;
 
 use crate::link::{Lost, Progress, WorkerLink};

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use shardfeed_agent::Dataset;
 use shardfeed_client::{CacheChoice, CacheOptions, ClusterOptions, Loader, LoaderOptions, Next};
 use shardfeed_proto::trainer::v1 as wire;
 use shardfeed_proto::trainer::v1::to_trainer::Message;
 use shardfeed_proto::trainer::v1::to_worker::Message as Ask;
 use shardfeed_socket::{Connection, ListenOptions, Listener};
+use shardfeed_source::Dataset;
 use shardfeed_tfrecord::{Compression, CompressionChoice, create};
 
 const PATIENCE: Duration = Duration::from_secs(30);

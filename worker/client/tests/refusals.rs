@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use shardfeed_agent::{Control, ControlError, JobSpec, Lease, LeaseRequest, Waiting};
 use shardfeed_client::{
     CacheChoice, CacheOptions, ClusterOptions, CorruptBudget, LoadError, Loader, LoaderOptions,
     Next, RecordSpec, worker_answers,
 };
 use shardfeed_pipeline::ParseSpec;
 use shardfeed_plan::{Corrupt, LoaderState, Mode, Segment, Tail};
+use shardfeed_reader::{Control, ControlError, JobSpec, Lease, LeaseRequest, Waiting};
 use shardfeed_socket::{ListenOptions, Listener};
 use shardfeed_tfrecord::example::{DType, Feature, FeatureSpec};
 use shardfeed_tfrecord::{Compression, create};

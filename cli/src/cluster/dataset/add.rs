@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use indicatif::ProgressBar;
-use shardfeed_agent::absolute_pattern;
 use shardfeed_proto::WireError;
 use shardfeed_proto::coordinator::v1 as wire;
+use shardfeed_source::absolute_pattern;
 
 use super::{DatasetReport, get};
 use crate::cluster::{Client, ClusterArgs, worker};

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use serde::Serialize;
-use shardfeed_agent::{Found, Sidecars};
+use shardfeed_source::{Found, Sidecars};
 
 use crate::dataset::sidecar::{self, FaultReport};
 use crate::output::{self, Grid, ROWS_LISTED, Report};

@@ -3,12 +3,12 @@
 use shardfeed_plan::dynamic::GroupRange;
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::{ErrorKind, WireError};
+use shardfeed_reader::{Claim, ControlError, Grant, Lease, Waiting};
 
 use crate::cluster::control::GrpcControl;
-use crate::control::{Claim, ControlError, Grant, Lease, Waiting};
 
 impl GrpcControl {
-    /// See [`crate::Control::take`].
+    /// See [`shardfeed_reader::Control::take`].
     pub(super) fn claim_groups(
         &self,
         lease: &Lease,

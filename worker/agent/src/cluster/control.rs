@@ -9,6 +9,10 @@ use shardfeed_pipeline::Account;
 use shardfeed_plan::{Intent, LoaderState, Mode, Segment};
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::{ErrorKind, WireError, identity_to, record_spec_chunks, segments_from};
+use shardfeed_reader::{
+    Claim, Control, ControlError, Grant, JobSpec, Lease, LeaseRequest, LeaseUpdate, Notifier,
+    Skipped, Waiting,
+};
 use shardfeed_socket::Peer;
 use tokio::task::JoinHandle;
 
@@ -16,11 +20,6 @@ use crate::cluster::coordinator::Clients;
 use crate::cluster::runtime::runtime;
 use crate::cluster::served::{Moved, Moves, Served, ServedState};
 use crate::cluster::session::{Session, Shared, start_message};
-use crate::control::{
-    Claim, Control, ControlError, Grant, JobSpec, Lease, LeaseRequest, LeaseUpdate, Notifier,
-    Waiting,
-};
-use crate::skipped::Skipped;
 use crate::traced;
 
 /// Maximum number of shards in a rank's report of shards being read.

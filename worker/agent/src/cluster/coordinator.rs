@@ -14,6 +14,8 @@ use shardfeed_proto::coordinator::v1::Context;
 use shardfeed_proto::coordinator::v1::admin_service_client::AdminServiceClient;
 use shardfeed_proto::coordinator::v1::worker_service_client::WorkerServiceClient;
 use shardfeed_proto::{COORDINATOR_PROTOCOL, ErrorKind, WireError};
+use shardfeed_reader::{ControlError, Waiting};
+use shardfeed_source::jittered;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Response, Status};
@@ -21,12 +23,10 @@ use uuid::Uuid;
 
 use self::reply::{Reply, Unanswered};
 use self::tour::Tour;
-use crate::backoff::jittered;
 use crate::cluster::address::{Address, Addresses};
 use crate::cluster::credentials::{Bearer, Credentials};
 use crate::cluster::runtime::runtime;
 use crate::cluster::whereabouts::{Found, Whereabouts};
-use crate::control::{ControlError, Waiting};
 use crate::traced;
 
 pub use self::reply::{CallError, Silence};

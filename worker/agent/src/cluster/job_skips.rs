@@ -4,8 +4,7 @@ use std::collections::BTreeSet;
 
 use shardfeed_plan::Sample;
 use shardfeed_proto::coordinator::v1 as wire;
-
-use crate::skipped::Skipped;
+use shardfeed_reader::Skipped;
 
 /// Maximum number of remembered corrupt records of a job, about 20 bytes each; more are not
 /// reported.

@@ -7,16 +7,17 @@ mod skipped;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration};
+use std::time::Duration;
 
 use shardfeed_pipeline::{JPEG_LIBRARY, PIXEL_CONTRACT};
 use shardfeed_plan::Intent;
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::{ErrorKind, WireError, intent_to};
+use shardfeed_reader::{ControlError, LeaseRequest, Waiting};
 use shardfeed_socket::Peer;
+use shardfeed_source::{DataRoots, jittered};
 use tokio::sync::{Mutex as AsyncMutex, Notify};
 
-use crate::backoff::jittered;
 use crate::cluster::confirmed::Confirmed;
 use crate::cluster::coordinator::{Coordinator, new_id};
 use crate::cluster::job_skips::JobSkips;
@@ -26,8 +27,6 @@ use crate::cluster::running_scan::RunningScan;
 use crate::cluster::runtime::runtime;
 use crate::cluster::served::{Moved, Served, ServedState};
 use crate::cluster::verdict::{ask_back, judge, pause};
-use crate::control::{ControlError, LeaseRequest, Waiting};
-use crate::rights::DataRoots;
 
 /// Heartbeat interval until the coordinator sets another.
 const HEARTBEAT: Duration = Duration::from_secs(1);

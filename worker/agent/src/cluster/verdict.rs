@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use shardfeed_proto::WireError;
 use shardfeed_proto::coordinator::v1 as wire;
+use shardfeed_reader::LeaseUpdate;
 
 use crate::cluster::served::Served;
-use crate::control::LeaseUpdate;
 
 /// Passes a verdict on to the server of that lease.
 pub(super) fn judge(ranks: &[Arc<Served>], verdict: &wire::heartbeat_response::Verdict) {

@@ -5,8 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_socket::Peer;
-
-use crate::rights::is_own;
+use shardfeed_source::is_own;
 
 /// Assumed ranks of a host whose launcher does not report their number.
 const RANKS_UNKNOWN: u64 = 2;

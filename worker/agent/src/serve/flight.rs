@@ -8,10 +8,8 @@ use shardfeed_handoff::{RegionId, SharedSlot, SlotPool};
 use shardfeed_pipeline::Batch;
 use shardfeed_proto::trainer::v1 as wire;
 use shardfeed_proto::trainer::v1::to_trainer::Message;
+use shardfeed_reader::{Delivered, Skipped};
 use shardfeed_socket::SocketError;
-
-use crate::sequence::Delivered;
-use crate::skipped::Skipped;
 
 /// Maximum number of skipped records in one message: their reasons are bounded, so a frame holds
 /// many times as many.

@@ -11,20 +11,17 @@ use shardfeed_pipeline::Reading;
 use shardfeed_proto::ErrorKind;
 use shardfeed_proto::trainer::v1 as wire;
 use shardfeed_proto::trainer::v1::to_trainer::Message;
+use shardfeed_reader::{
+    ClaimResult, Control, Delivered, Demand, GrantStats, Lease, Polled, Prefetch, PrefetchStats,
+};
 use shardfeed_socket::{Sender, SocketError};
+use shardfeed_source::{LoadError, trace};
 
 use crate::account::account_to;
-use crate::control::{Control, Lease};
-use crate::dynamic::GrantStats;
-use crate::error::LoadError;
-use crate::meter::Demand;
-use crate::prefetch::{ClaimResult, Polled, Prefetch, PrefetchStats};
 use crate::pulse::Pulse;
-use crate::sequence::Delivered;
 use crate::serve::budget::BudgetGuard;
 use crate::serve::flight::Flight;
 use crate::serve::send::send;
-use crate::trace;
 
 /// Maximum wait of a sending thread that has nothing to send.
 const LOOK_EVERY: Duration = Duration::from_millis(20);

@@ -14,30 +14,21 @@ use shardfeed_proto::trainer::v1::to_worker::Message as Asked;
 use shardfeed_proto::{
     ErrorKind, WireError, identity_from, intent_from, segments_from, segments_to,
 };
+use shardfeed_reader::{
+    Assignment, Control, DoubtPolicy, EncodedSpec, JobSpec, Lease, LeaseRequest, PREFETCH_START,
+    Plans, Prefetch, PrefetchOptions, Skipped, slot_row_bytes,
+};
 use shardfeed_socket::{Incoming, Peer, Receiver, Sender, SocketError};
+use shardfeed_source::{FileRules, LeftOut, LoadError, ScanProgress, ScanStage, trace};
 use shardfeed_tfrecord::CompressionChoice;
 
-use crate::assignment::{Assignment, PrefetchOptions};
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, OpenProgress, Opened, Source};
 use crate::cluster::{Addresses, Coordinator, Session};
-use crate::control::{Control, DoubtPolicy, JobSpec, Lease, LeaseRequest};
-use crate::dataset::LeftOut;
-use crate::error::LoadError;
-use crate::index::{ScanProgress, ScanStage};
-use crate::opening::{OpenProgress, Opened, Source};
-use crate::planner::slot_row_bytes;
-use crate::plans::Plans;
-use crate::prefetch::Prefetch;
-use crate::record_spec::EncodedSpec;
-use crate::rules::FileRules;
 use crate::serve::budget::Budget;
 use crate::serve::flight::Flight;
 use crate::serve::running::{FeederDone, Ready, Running};
 use crate::serve::send::send;
-use crate::skipped::Skipped;
-use crate::trace;
 use crate::traced::{self, Entered};
-use crate::tuning::PREFETCH_START;
 
 /// Maximum time that a trainer may take for the handshake.
 const HANDSHAKE: Duration = Duration::from_secs(5);

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
-use shardfeed_agent::{Delivered, Demand, LeaseTime, LoadError, Skipped, traced};
+use shardfeed_agent::{LeaseTime, traced};
 use shardfeed_handoff::SlotPool;
 use shardfeed_pipeline::Batch;
 use shardfeed_plan::{LoaderState, Mode};
@@ -18,6 +18,8 @@ use shardfeed_proto::trainer::v1 as wire;
 use shardfeed_proto::trainer::v1::to_trainer::Message;
 use shardfeed_proto::trainer::v1::to_worker::Message as Ask;
 use shardfeed_proto::{ErrorKind, WireError, intent_to, segments_to};
+use shardfeed_reader::{Delivered, Demand, Skipped};
+use shardfeed_source::LoadError;
 
 use crate::contents::Contents;
 use crate::link::connect::{Unavailable, default_worker_socket, greet_for, register};

@@ -3,10 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use shardfeed_agent::{
-    FileRules, LeftOut, LoadError, OpenProgress, ScanProgress, ScanStage, Whereabouts,
-    absolute_pattern, traced,
-};
+use shardfeed_agent::{OpenProgress, Whereabouts, traced};
 use shardfeed_pipeline::TableRef;
 use shardfeed_plan::Corrupt;
 use shardfeed_proto::trainer::v1 as wire;
@@ -14,6 +11,7 @@ use shardfeed_proto::trainer::v1::to_trainer::Message;
 use shardfeed_proto::trainer::v1::to_worker::Message as Ask;
 use shardfeed_proto::{ErrorKind, WireError, digest_from, identity_to};
 use shardfeed_socket::{ConnectError, ConnectOptions, connect};
+use shardfeed_source::{FileRules, LeftOut, LoadError, ScanProgress, ScanStage, absolute_pattern};
 
 use crate::contents::{Contents, ShardRow};
 use crate::link::worker::{Lost, WorkerLink};

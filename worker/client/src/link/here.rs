@@ -5,14 +5,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
-use shardfeed_agent::{
-    Assignment, Control, Dataset, Demand, JobSpec, Lease, LeaseRequest, LoadError, PREFETCH_START,
-    Plans, Polled, Prefetch, PrefetchOptions, PrefetchStats, default_budget_bytes,
-};
+use shardfeed_agent::default_budget_bytes;
 use shardfeed_handoff::SlotPool;
 use shardfeed_pipeline::Batch;
 use shardfeed_plan::Corrupt;
 use shardfeed_proto::ErrorKind;
+use shardfeed_reader::{
+    Assignment, Control, Demand, JobSpec, Lease, LeaseRequest, PREFETCH_START, Plans, Polled,
+    Prefetch, PrefetchOptions, PrefetchStats,
+};
+use shardfeed_source::{Dataset, LoadError};
 
 use crate::link::{ControlOf, Deal, Event, InHand, Job, Place, Progress, Setting};
 

@@ -5,10 +5,11 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 
 use shardfeed_agent::{
-    Catalog, Coordinator, CredentialOptions, Credentials, DataRoots, Dataset, GrpcControl,
-    LoadError, OpenProgress, Opened, ScanStage, Scanner, Session, Source, WorkerInfo,
+    Catalog, Coordinator, CredentialOptions, Credentials, GrpcControl, OpenProgress, Opened,
+    Scanner, Session, Source, WorkerInfo,
 };
 use shardfeed_proto::{ErrorKind, WireError};
+use shardfeed_source::{DataRoots, Dataset, LoadError, ScanStage};
 
 use crate::contents::Contents;
 use crate::link::connect::{absolute, waiting};

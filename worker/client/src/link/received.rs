@@ -6,11 +6,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use shardfeed_agent::{GrantStats, PrefetchStats, RemoteStats, Skipped, Spent, account_from};
+use shardfeed_agent::account_from;
 use shardfeed_handoff::{BufferRange, Mapping, SharedSlot, SlotPoolStats};
-use shardfeed_pipeline::{Batch, ColumnData, Reading, Schema};
+use shardfeed_pipeline::{Batch, ColumnData, Reading, Schema, Spent};
 use shardfeed_plan::{Planned, Sample};
 use shardfeed_proto::trainer::v1 as wire;
+use shardfeed_reader::{GrantStats, PrefetchStats, Skipped};
+use shardfeed_source::RemoteStats;
 
 /// The worker's memory that is mapped here, and the slots to return.
 #[derive(Debug, Default)]

@@ -5,13 +5,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use shardfeed_agent::{LoadError, OpenProgress, ScanProgress, ScanStage, Skipped, traced};
+use shardfeed_agent::{OpenProgress, traced};
 use shardfeed_pipeline::{Batch, Schema};
 use shardfeed_proto::WireError;
 use shardfeed_proto::trainer::v1 as wire;
 use shardfeed_proto::trainer::v1::to_trainer::Message;
 use shardfeed_proto::trainer::v1::to_worker::Message as Ask;
+use shardfeed_reader::Skipped;
 use shardfeed_socket::{Connection, SocketError};
+use shardfeed_source::{LoadError, ScanProgress, ScanStage};
 
 use crate::link::Progress;
 use crate::link::received::{Broken, Regions, skipped_from};

@@ -5,10 +5,11 @@
 
 use std::time::Duration;
 
-use shardfeed_agent::{Delivered, LoadError, Skipped};
 use shardfeed_pipeline::Batch;
 use shardfeed_plan::{Cursor, Planned, Position, check_epoch};
 use shardfeed_proto::ErrorKind;
+use shardfeed_reader::{Delivered, Skipped};
+use shardfeed_source::LoadError;
 
 use super::{Entry, Loader, place};
 use crate::course::Course;

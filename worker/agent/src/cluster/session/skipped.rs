@@ -2,9 +2,9 @@
 
 use shardfeed_proto::ErrorKind;
 use shardfeed_proto::coordinator::v1 as wire;
+use shardfeed_reader::Skipped;
 
 use super::Shared;
-use crate::skipped::Skipped;
 
 impl Shared {
     /// Queues corrupt records that the coordinator does not know for a report.

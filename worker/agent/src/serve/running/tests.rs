@@ -7,13 +7,15 @@ use shardfeed_plan::{
     Corrupt, DECODER_NONE, JobIdentity, LoaderState, Mode, Segment, Shuffle, Steps, Tail,
 };
 use shardfeed_proto::WireError;
+use shardfeed_reader::{
+    Assignment, ControlError, EncodedSpec, JobSpec, LeaseRequest, Plans, PrefetchOptions, Waiting,
+};
 use shardfeed_socket::{Connection, Peer};
+use shardfeed_source::{CacheChoice, Dataset};
 use shardfeed_tfrecord::{Compression, CompressionChoice, create};
 
 use super::*;
-use crate::control::{ControlError, JobSpec, LeaseRequest, Waiting};
 use crate::serve::budget::Budget;
-use crate::{Assignment, CacheChoice, Dataset, EncodedSpec, Plans, PrefetchOptions};
 
 /// More time than any step of these tests takes.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -1,7 +1,7 @@
 //! Received batches: shown for copying in advance, and confirmed before they are consumed.
 
-use shardfeed_agent::LoadError;
 use shardfeed_pipeline::Batch;
+use shardfeed_source::LoadError;
 
 use super::{Cluster, Origin, Phase, Way};
 use crate::link::InHand;

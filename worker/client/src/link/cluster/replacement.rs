@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 
-use shardfeed_agent::{Dataset, LoadError, ScanProgress};
 use shardfeed_proto::{ErrorKind, WireError};
+use shardfeed_source::{Dataset, LoadError, ScanProgress};
 
 use super::{Cluster, Connected, Phase, RETURN_WAIT, Way};
 use crate::link::connect::{Unavailable, default_worker_socket, greet_for};

@@ -1,6 +1,6 @@
 //! Statistics and descriptions of a link.
 
-use shardfeed_agent::PrefetchStats;
+use shardfeed_reader::PrefetchStats;
 
 use super::{Cluster, Way};
 use crate::link::received::prefetch_stats;

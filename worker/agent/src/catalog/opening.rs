@@ -1,0 +1,263 @@
+//! Concurrent opening of one dataset by several ranks: one examines the files, the others share the
+//! result.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use shardfeed_proto::WireError;
+use shardfeed_source::{Dataset, FileRules, LoadError, ScanProgress, User};
+
+/// Interval at which a waiting caller reports the progress of the active one.
+const TELL_EVERY: Duration = Duration::from_millis(100);
+
+/// Dataset that a trainer requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A dataset by its name.
+    Named(String),
+    /// Files, which become a dataset of that content.
+    Files {
+        /// Absolute paths, globs or URLs.
+        patterns: Vec<String>,
+        /// Compression of the files, and the parts of damaged files to leave out.
+        rules: FileRules,
+    },
+}
+
+/// Progress of opening a dataset, and the reason for a wait.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenProgress {
+    /// Reason for the wait; empty if nothing blocks.
+    pub note: String,
+    /// Progress of the scan.
+    pub scan: ScanProgress,
+}
+
+/// Progress callback, called now and then; returning `false` cancels.
+pub(crate) type Progress<'a> = &'a mut dyn FnMut(&OpenProgress) -> bool;
+
+/// An open dataset and its name.
+#[derive(Clone, Debug)]
+pub struct Opened {
+    /// Name in the cluster.
+    pub name: String,
+    /// Rules for reading its files, as registered.
+    pub rules: FileRules,
+    /// Contents of the dataset.
+    pub dataset: Arc<Dataset>,
+}
+
+/// Requested dataset and the requesting user; access of one user implies nothing for another.
+pub(crate) type Wanted = (Source, Option<User>);
+
+/// Datasets that are being opened.
+#[derive(Debug, Default)]
+pub(crate) struct Openings(Mutex<Vec<(Wanted, Arc<Opening>)>>);
+
+/// A dataset that is being opened.
+#[derive(Debug, Default)]
+struct Opening {
+    state: Mutex<State>,
+    ended: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    told: Option<OpenProgress>,
+    end: Option<End>,
+}
+
+#[derive(Clone, Debug)]
+enum End {
+    Opened(Opened),
+    Failed(WireError),
+    /// The active caller cancelled; another one opens the dataset.
+    GaveUp,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Every change is complete when the lock is released, also by a panic.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Openings {
+    /// Opens `wanted` by `open`, or waits for another caller that does.
+    ///
+    /// # Errors  The errors of `open`; `Interrupted`.
+    pub(crate) fn open(
+        &self,
+        wanted: &Wanted,
+        progress: Progress<'_>,
+        mut open: impl FnMut(Progress<'_>) -> Result<Opened, LoadError>,
+    ) -> Result<Opened, LoadError> {
+        loop {
+            let mut all = lock(&self.0);
+            let other = all.iter().find(|(of, _)| of == wanted).map(|(_, one)| Arc::clone(one));
+            let Some(other) = other else {
+                let opening = Arc::<Opening>::default();
+                all.push((wanted.clone(), Arc::clone(&opening)));
+                drop(all);
+                let _end = Leader { openings: self, opening: &opening };
+                let opened = open(&mut |told: &OpenProgress| {
+                    lock(&opening.state).told = Some(told.clone());
+                    progress(told)
+                });
+                lock(&opening.state).end = match &opened {
+                    Ok(opened) => Some(End::Opened(opened.clone())),
+                    Err(LoadError::Interrupted) => None,
+                    Err(error) => Some(End::Failed(error.to_wire())),
+                };
+                return opened;
+            };
+            drop(all);
+            match other.wait(progress)? {
+                End::Opened(opened) => return Ok(opened),
+                End::Failed(error) => return Err(error.into()),
+                End::GaveUp => {}
+            }
+        }
+    }
+}
+
+impl Opening {
+    fn wait(&self, progress: Progress<'_>) -> Result<End, LoadError> {
+        let mut state = lock(&self.state);
+        loop {
+            if let Some(end) = state.end.clone() {
+                return Ok(end);
+            }
+            let told = state.told.clone();
+            drop(state);
+            if told.is_some_and(|told| !progress(&told)) {
+                return Err(LoadError::Interrupted);
+            }
+            let wait = self.ended.wait_timeout(lock(&self.state), TELL_EVERY);
+            state = wait.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+/// Ends an opening, also when the active caller panics.
+struct Leader<'a> {
+    openings: &'a Openings,
+    opening: &'a Arc<Opening>,
+}
+
+impl Drop for Leader<'_> {
+    fn drop(&mut self) {
+        lock(&self.openings.0).retain(|(_, opening)| !Arc::ptr_eq(opening, self.opening));
+        lock(&self.opening.state).end.get_or_insert(End::GaveUp);
+        self.opening.ended.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use shardfeed_source::{CacheChoice, ScanStage};
+
+    const RANKS: usize = 8;
+
+    fn progress() -> OpenProgress {
+        let stage = ScanStage::Scanning;
+        let scan = ScanProgress { stage, files: 1, files_total: 2, bytes: 0, bytes_total: 0 };
+        OpenProgress { note: String::new(), scan }
+    }
+
+    fn wanted(user: Option<User>) -> Wanted {
+        (Source::Named("x".into()), user)
+    }
+
+    fn opened() -> Opened {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.tfrecord");
+        std::fs::write(&path, b"").unwrap();
+        let rules = FileRules::default();
+        let patterns = [path.display().to_string()];
+        let dataset = Dataset::open(&patterns, rules, &CacheChoice::Off.into(), &mut |_| true);
+        Opened { name: "x".into(), rules, dataset: Arc::new(dataset.unwrap()) }
+    }
+
+    #[test]
+    fn ranks_that_open_the_same_at_once_open_it_once() {
+        let (openings, source) = (Openings::default(), wanted(None));
+        let (waiting, opens) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let made = opened();
+        std::thread::scope(|scope| {
+            for _ in 0..RANKS {
+                scope.spawn(|| {
+                    let mut is_told = false;
+                    let told = &mut |_: &OpenProgress| {
+                        waiting.fetch_add(usize::from(!is_told), Ordering::Relaxed);
+                        is_told = true;
+                        true
+                    };
+                    let opened = openings.open(&source, told, |progress_of| {
+                        opens.fetch_add(1, Ordering::Relaxed);
+                        // Continues until all waiting ranks have received progress.
+                        while waiting.load(Ordering::Relaxed) < RANKS {
+                            assert!(progress_of(&progress()));
+                            std::thread::yield_now();
+                        }
+                        Ok(made.clone())
+                    });
+                    assert!(Arc::ptr_eq(&opened.unwrap().dataset, &made.dataset));
+                });
+            }
+        });
+        assert_eq!(opens.into_inner(), 1);
+        assert!(lock(&openings.0).is_empty());
+    }
+
+    #[test]
+    fn another_user_does_not_get_what_the_first_one_may_open() {
+        let openings = Openings::default();
+        let user = |uid| wanted(Some(User { uid, gid: 100, groups: vec![] }));
+        let first = openings.open(&user(1), &mut |_| true, |_| {
+            for other in [user(2), wanted(None)] {
+                let other = openings.open(&other, &mut |_| true, |_| {
+                    Err(LoadError::NotFound("it is not there for you".into()))
+                });
+                assert!(other.is_err());
+            }
+            Ok(opened())
+        });
+        assert_eq!(first.unwrap().name, "x");
+        assert!(lock(&openings.0).is_empty());
+    }
+
+    #[test]
+    fn when_the_one_who_opens_gives_up_or_panics_another_one_does() {
+        let (openings, source) = (Openings::default(), wanted(None));
+        let waits = AtomicUsize::new(0);
+        let made = opened();
+        for panics in [false, true] {
+            waits.store(0, Ordering::Relaxed);
+            std::thread::scope(|scope| {
+                let (begun, begin) = std::sync::mpsc::sync_channel(0);
+                let (openings, source, waits) = (&openings, &source, &waits);
+                let first = scope.spawn(move || {
+                    openings.open(source, &mut |_| true, |progress_of| {
+                        progress_of(&progress());
+                        begun.send(()).unwrap();
+                        while waits.load(Ordering::Relaxed) == 0 {
+                            std::thread::yield_now();
+                        }
+                        assert!(!panics, "the first one panics");
+                        Err(LoadError::Interrupted)
+                    })
+                });
+                begin.recv().unwrap();
+                let told = &mut |_: &OpenProgress| {
+                    waits.store(1, Ordering::Relaxed);
+                    true
+                };
+                let second = openings.open(source, told, |_| Ok(made.clone()));
+                assert_eq!(second.unwrap().name, "x");
+                assert_eq!(first.join().is_err(), panics);
+            });
+        }
+    }
+}

@@ -1,0 +1,409 @@
+//! Scanning for the cluster: this worker claims parts of new datasets, lists or scans them, and
+//! reports the results.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use shardfeed_plan::ChangeStamp;
+use shardfeed_proto::chunk::{ChunkError, EntriesChunk, FileEntry, ListingChunk};
+use shardfeed_proto::coordinator::v1 as wire;
+use shardfeed_proto::coordinator::v1::scan_task::Work;
+use shardfeed_proto::{ErrorKind, WireError};
+use shardfeed_source::{
+    Cache, CacheOptions, FileRules, Found, LoadError, Rights, ScanProgress, ScanStage, Seeds,
+    discover, index_into, is_remote,
+};
+
+use crate::catalog::chunks::{get_chunk, put_chunk};
+use crate::catalog::entries::{entry_of, invalid, rules_of};
+use crate::catalog::listing::Listing;
+use crate::cluster::coordinator::{Answer, Clients};
+use crate::cluster::running_scan::RunningScan;
+use crate::cluster::session::Session;
+
+/// Interval at which the thread checks whether to stop.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// Maximum number of concurrent listings and scans: one that waits for storage must not block
+/// others. Each uses its own threads.
+const SCANS_AT_ONCE: usize = 4;
+
+/// Maximum number of threads that hang in storage after the coordinator reassigned their scans;
+/// beyond it no task is claimed.
+const HANGING_MAX: usize = 64;
+
+/// Maximum time that a wait for another process's scan of the same folder counts as progress.
+const LOCK_WAIT_MAX: Duration = Duration::from_secs(600);
+
+/// Maximum number of reports when the coordinator lacks a chunk that was put: it may have been put
+/// on a node that no longer leads.
+const REPORTS_MAX: u32 = 4;
+
+/// Scans for the cluster until dropped.
+#[derive(Debug)]
+pub struct Scanner {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Scanner {
+    /// Starts to claim scans.
+    ///
+    /// # Errors  The system has no threads.
+    pub fn start(session: Arc<Session>, cache: CacheOptions) -> std::io::Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let scan = Scan { session, cache, kept: Mutex::default(), stop: Arc::clone(&stop) };
+        let scan = Arc::new(scan);
+        let thread = std::thread::Builder::new().name("shardfeed-scans".into());
+        Ok(Self { stop, thread: Some(thread.spawn(move || scan.run())?) })
+    }
+}
+
+impl Drop for Scanner {
+    fn drop(&mut self) {
+        // The thread ends shortly afterwards; it is not joined, as a hung read must not block the
+        // caller.
+        self.stop.store(true, Ordering::Relaxed);
+        drop(self.thread.take());
+    }
+}
+
+struct Scan {
+    session: Arc<Session>,
+    cache: CacheOptions,
+    /// Cache of the folder whose part was scanned last: its other parts are likely next.
+    kept: Mutex<Option<(PathBuf, Cache)>>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Scan {
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    fn run(self: Arc<Self>) {
+        while !self.is_stopped() {
+            if !self.session.wait_for_scans(LOOK_EVERY) {
+                continue;
+            }
+            while self.has_turn() {
+                match self.take() {
+                    Ok(tasks) if tasks.is_empty() => {
+                        if self.session.scans().is_empty() {
+                            self.kept().take();
+                        }
+                        break;
+                    }
+                    Ok(tasks) => tasks.into_iter().for_each(|task| self.begin(task)),
+                    Err(error) => {
+                        tracing::debug!(%error, "no scans could be taken");
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    fn has_turn(&self) -> bool {
+        let scans = self.session.scans();
+        let hanging = scans.iter().filter(|scan| scan.is_ended()).count();
+        if hanging >= HANGING_MAX {
+            tracing::error!(hanging, "too many scans hang in storage; this worker takes no more");
+        }
+        !self.is_stopped() && hanging < HANGING_MAX && scans.len() - hanging < SCANS_AT_ONCE
+    }
+
+    /// Starts a thread for a task.
+    fn begin(self: &Arc<Self>, task: wire::ScanTask) {
+        let running = Arc::new(RunningScan::new(&task));
+        self.session.add_scan(&running);
+        let (scan, of_task) = (Arc::clone(self), Arc::clone(&running));
+        let named = std::thread::Builder::new().name("shardfeed-scan".into());
+        let spawned = named.spawn(move || {
+            let at_work = AtWork { session: &scan.session, running: &of_task };
+            scan.work(&task, &of_task);
+            drop(at_work);
+            // There may be more tasks to claim now.
+            scan.session.look_for_scans();
+        });
+        if let Err(error) = spawned {
+            tracing::error!(%error, "no thread for a scan");
+            self.session.remove_scan(&running);
+        }
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Option<(PathBuf, Cache)>> {
+        // Every change of it is complete when the lock is released, also by a panic.
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn call<T: Send + 'static>(
+        &self,
+        running: Option<&RunningScan>,
+        call: impl Fn(Clients, Option<wire::Context>) -> Answer<T>,
+    ) -> Result<T, WireError> {
+        self.session.coordinator().call(&mut |_| self.goes_on(running), call)
+    }
+
+    fn goes_on(&self, running: Option<&RunningScan>) -> bool {
+        !self.is_stopped() && !running.is_some_and(RunningScan::is_ended)
+    }
+
+    /// Returns a callback that reports progress of looks at files. While there is none, only a stop
+    /// of this worker cancels: a thread that hangs in storage stays counted with this scan, whereas
+    /// an abandoned one would be counted nowhere. Requests to a store have a time limit.
+    fn tells<'a>(&'a self, running: &'a RunningScan) -> impl FnMut(bool) -> bool + 'a {
+        move |is_moving| {
+            if is_moving {
+                running.beat();
+            }
+            self.goes_on(is_moving.then_some(running))
+        }
+    }
+
+    fn take(&self) -> Result<Vec<wire::ScanTask>, WireError> {
+        let session = self.session.id(&mut |_| !self.is_stopped())?;
+        let response: wire::ClaimScansResponse = self.call(None, |mut clients, context| {
+            let request = wire::ClaimScansRequest { context, session, most: 1 };
+            Box::pin(async move { clients.worker.claim_scans(request).await })
+        })?;
+        Ok(response.tasks)
+    }
+
+    fn work(&self, task: &wire::ScanTask, running: &RunningScan) {
+        let Some(session) = self.session.shared().current_id() else {
+            return;
+        };
+        let told = match self.find(session, task, running) {
+            Ok(()) => Ok(()),
+            Err(LoadError::Interrupted) => return,
+            // A part that was reassigned to another worker in the meantime is not an error of this
+            // one.
+            Err(LoadError::Wire(error)) if error.kind == ErrorKind::Fenced => Err(error),
+            Err(error) if !self.goes_on(Some(running)) => Err(error.to_wire()),
+            Err(error) => self.fail(session, task, &error.to_wire()),
+        };
+        if let Err(error) = told {
+            tracing::info!(dataset = task.dataset, %error, "a scan was not reported");
+        }
+    }
+
+    fn find(
+        &self,
+        session: u64,
+        task: &wire::ScanTask,
+        running: &RunningScan,
+    ) -> Result<(), LoadError> {
+        let rules = rules_of(&task.compression, &task.corrupt)?;
+        match &task.work {
+            None => Err(invalid("a task without work")),
+            Some(Work::List(list)) => self.list((session, task), &list.patterns, running),
+            Some(Work::Scan(scan)) => self.scan((session, task), scan, rules, running),
+        }
+    }
+
+    fn list(
+        &self,
+        (session, task): (u64, &wire::ScanTask),
+        patterns: &[String],
+        running: &RunningScan,
+    ) -> Result<(), LoadError> {
+        let roots = self.session.data_roots();
+        roots.check(patterns)?;
+        let mut go_on = self.tells(running);
+        let found = discover(patterns, &mut go_on)?;
+        roots.check_found(&found, &mut go_on)?;
+        let listing = Listing::of(found, &mut go_on)?;
+        again(|| {
+            for (_, content) in &listing.parts {
+                running.beat();
+                self.put(content, running)?;
+            }
+            let request = wire::ReportListingRequest {
+                context: None,
+                session,
+                dataset: task.dataset.clone(),
+                fencing: task.fencing,
+                root: listing.root.clone(),
+                parts: listing.wire_parts(),
+            };
+            let _: wire::ReportListingResponse =
+                self.call(Some(running), |mut clients, context| {
+                    let request = wire::ReportListingRequest { context, ..request.clone() };
+                    Box::pin(async move { clients.worker.report_listing(request).await })
+                })?;
+            Ok(())
+        })
+    }
+
+    fn scan(
+        &self,
+        (session, task): (u64, &wire::ScanTask),
+        scan: &wire::scan_task::Scan,
+        rules: FileRules,
+        running: &RunningScan,
+    ) -> Result<(), LoadError> {
+        let roots = self.session.data_roots();
+        roots.check(std::slice::from_ref(&scan.root))?;
+        let goes_on = || self.goes_on(Some(running));
+        let listing = get_chunk(&self.session, &scan.chunk, &mut |_| goes_on())?;
+        let listing = ListingChunk::decode(&listing).map_err(invalid)?;
+        let root = PathBuf::from(&scan.root);
+        // Listed files with an ETag have a complete stamp; other files are examined.
+        let known = listing.files.iter().map(|file| {
+            let etag = Some(file.etag.clone()?);
+            Some(ChangeStamp { size_bytes: file.size, modified_ns: 0, etag })
+        });
+        let stamps = known.collect::<Option<Vec<_>>>().unwrap_or_default();
+        let paths = listing.files.into_iter().map(|file| file.path).collect();
+        let found = Found { root, paths, stamps };
+        roots.check_found(&found, &mut self.tells(running))?;
+        let (is_remote, begun) = (is_remote(&found.root), Instant::now());
+        let mut progress = |state: ScanProgress| {
+            running.reached(state.files as u64, state.bytes);
+            // Reads of a store always end, with an error that is more specific than a stall.
+            if is_remote || state.stage == ScanStage::Waiting && begun.elapsed() < LOCK_WAIT_MAX {
+                running.beat();
+            }
+            match state.stage {
+                ScanStage::Listing if !is_remote => self.goes_on(None),
+                _ => goes_on(),
+            }
+        };
+        let kept =
+            self.kept().take().filter(|(root, cache)| *root == found.root && cache.is_kept());
+        let mut cache = match kept {
+            Some((_, cache)) => cache,
+            None => Cache::open(&self.cache.folder, &found.root),
+        };
+        let rights = Rights::below(roots);
+        index_into(&mut cache, &found, rules, &self.cache, &Seeds::new(), &rights, &mut progress)?;
+        let entry = |path: &String| {
+            let (stamp, index) = cache.get(path).expect("every file was known or scanned");
+            entry_of(&found.root, path, stamp, index.clone(), rules.corrupt)
+        };
+        let entries: Vec<_> = found.paths.iter().map(entry).collect();
+        self.kept().replace((found.root, cache));
+        let records = entries.iter().map(|entry| entry.records).sum();
+        let content = encode(entries)?;
+        again(|| {
+            running.beat();
+            let request = wire::ReportScanRequest {
+                context: None,
+                session,
+                dataset: task.dataset.clone(),
+                fencing: task.fencing,
+                part: scan.part,
+                chunk: self.put(&content, running)?,
+                records,
+            };
+            let _: wire::ReportScanResponse =
+                self.call(Some(running), |mut clients, context| {
+                    let request = wire::ReportScanRequest { context, ..request.clone() };
+                    Box::pin(async move { clients.worker.report_scan(request).await })
+                })?;
+            Ok(())
+        })
+    }
+
+    fn fail(
+        &self,
+        session: u64,
+        task: &wire::ScanTask,
+        error: &WireError,
+    ) -> Result<(), WireError> {
+        let _: wire::FailScanResponse = self.call(None, |mut clients, context| {
+            let request = wire::FailScanRequest {
+                context,
+                session,
+                dataset: task.dataset.clone(),
+                fencing: task.fencing,
+                error: Some(error.to_message()),
+            };
+            Box::pin(async move { clients.worker.fail_scan(request).await })
+        })?;
+        Ok(())
+    }
+
+    fn put(&self, content: &[u8], running: &RunningScan) -> Result<Vec<u8>, WireError> {
+        put_chunk(&self.session, content, &mut |_| self.goes_on(Some(running)))
+    }
+}
+
+/// Guard of a scan's thread: the session lists the scan until the thread ends, which may be long
+/// after the end of the scan if storage hangs.
+struct AtWork<'a> {
+    session: &'a Session,
+    running: &'a Arc<RunningScan>,
+}
+
+impl Drop for AtWork<'_> {
+    fn drop(&mut self) {
+        self.session.remove_scan(self.running);
+    }
+}
+
+/// Puts chunks and reports; repeats while a chunk is not found.
+fn again(mut report: impl FnMut() -> Result<(), LoadError>) -> Result<(), LoadError> {
+    let mut reports = 1;
+    loop {
+        match report() {
+            Err(LoadError::Wire(error))
+                if error.kind == ErrorKind::NotFound && reports < REPORTS_MAX =>
+            {
+                tracing::info!(%error, "a chunk is put again");
+                reports += 1;
+            }
+            told => return told,
+        }
+    }
+}
+
+/// Encodes entries as a chunk; if it is too large, with fewer marks, which only save walking.
+fn encode(mut entries: Vec<FileEntry>) -> Result<Vec<u8>, LoadError> {
+    loop {
+        match EntriesChunk::new(entries.clone()).encode() {
+            Ok(content) => return Ok(content),
+            Err(error @ ChunkError::TooLarge { .. }) => {
+                if entries.iter().all(|entry| entry.marks.len() <= 1) {
+                    return Err(invalid(error));
+                }
+                for entry in &mut entries {
+                    let mut index = 0;
+                    entry.marks.retain(|_| {
+                        index += 1;
+                        index % 2 == 1
+                    });
+                }
+            }
+            Err(error) => return Err(invalid(error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chunk_that_is_gone_is_put_again_a_few_times_and_nothing_else_is() {
+        let tell = |kind, good_after: u32| {
+            let mut reports = 0;
+            let told = again(|| {
+                reports += 1;
+                match reports > good_after {
+                    true => Ok(()),
+                    false => Err(WireError::new(kind, "no").into()),
+                }
+            });
+            (told.is_ok(), reports)
+        };
+        assert_eq!(tell(ErrorKind::NotFound, 0), (true, 1));
+        assert_eq!(tell(ErrorKind::NotFound, 2), (true, 3));
+        assert_eq!(tell(ErrorKind::NotFound, u32::MAX), (false, REPORTS_MAX));
+        assert_eq!(tell(ErrorKind::Fenced, 1), (false, 1));
+    }
+}

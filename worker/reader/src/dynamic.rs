@@ -1,0 +1,39 @@
+//! Reading of a dynamic job: a rank reads its granted samples while it claims more.
+//! Source: docs/ORDER.md, section 10.
+
+mod feed;
+mod follow;
+mod granted;
+mod pace;
+mod reader;
+
+use std::sync::Arc;
+
+use shardfeed_plan::Shuffle;
+use shardfeed_plan::dynamic::Groups;
+use shardfeed_source::LoadError;
+
+use crate::control::{Control, Lease};
+
+pub(crate) use feed::{Feed, Gate};
+pub use feed::{GrantStats, lapsed};
+
+/// Callback that returns the groups of an epoch.
+pub type GroupsOf = Box<dyn FnMut(u64) -> Result<Groups, LoadError> + Send>;
+
+/// Parameters with which a rank of a dynamic job claims samples.
+pub struct DynamicRank {
+    /// Control that grants them.
+    pub control: Arc<dyn Control>,
+    /// Lease of the rank.
+    pub lease: Lease,
+    /// Groups of an epoch; requested once for each epoch, in ascending order.
+    pub groups_of: GroupsOf,
+    /// Shuffle settings of the job.
+    pub shuffle: Shuffle,
+    /// Samples of a full batch.
+    pub batch_size: u64,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,84 @@
+//! The planning thread of a dynamic job.
+
+use std::sync::Arc;
+
+use shardfeed_plan::Shuffle;
+use shardfeed_plan::dynamic::Groups;
+use shardfeed_source::LoadError;
+
+use crate::dynamic::DynamicRank;
+use crate::dynamic::feed::{Begun, Feed, Taker};
+use crate::dynamic::reader::GroupReader;
+use crate::mend::Order;
+use crate::meter::Doing;
+use crate::planner::{Planner, Shape, draw_key, has_window};
+use crate::sequence::Outcome;
+use crate::tuning::PREFETCH_START;
+
+impl Planner {
+    /// Follows the grants, epoch by epoch and batch by batch, until stopped.
+    pub(crate) fn follow_grants(&mut self, rank: DynamicRank) -> Result<(), LoadError> {
+        let DynamicRank { control, lease, mut groups_of, shuffle, batch_size } = rank;
+        let feed = Arc::new(Feed::new(batch_size));
+        control.watch(&lease, feed.bell());
+        self.shared.lock().feed = Some(Arc::clone(&feed));
+        let _taker = Taker::start(&feed, Arc::clone(&control), lease)?;
+        let (mut epoch, mut step) = (self.options.epoch, self.options.step);
+        loop {
+            let groups = groups_of(epoch)?;
+            let shape = self.group_shape(&groups, &shuffle, batch_size);
+            let reading = self.reading(&shape)?;
+            let draw = draw_key(&shuffle, epoch);
+            feed.begin_epoch((epoch, step), self.lookahead(&groups, &shape));
+            self.reads(Order::Granted(groups.clone()));
+            let mut reader = GroupReader::new(groups, reading, self.tools.clone());
+            let mut is_filled = !has_window(&shuffle);
+            loop {
+                let meter = &self.shared.counters.meter;
+                let Some(ticket) = meter.during(Doing::Room, || self.shared.begin()) else {
+                    return Ok(());
+                };
+                let begun = meter.during(Doing::Grant, || feed.begin(&self.tools.stop));
+                let rows = match begun {
+                    Ok(Begun::Step(next)) => {
+                        let doing = if is_filled { Doing::Gather } else { Doing::Fill };
+                        is_filled = true;
+                        let rows = meter.during(doing, || reader.rows(&next));
+                        rows.map(|rows| (next.step, rows))
+                    }
+                    Ok(Begun::Ended { steps }) => {
+                        ticket.finish(Ok(Outcome::EpochEnd { epoch, steps }));
+                        break;
+                    }
+                    Err(error) => Err(error),
+                };
+                match rows {
+                    Ok((step, rows)) => self.assemble(ticket, (draw, step), rows),
+                    Err(error) => {
+                        ticket.finish(Err(error));
+                        return Ok(());
+                    }
+                }
+            }
+            (epoch, step) = (epoch.saturating_add(1), 0);
+        }
+    }
+
+    /// Returns the shape of an epoch: groups are read like lanes, one at a time.
+    fn group_shape(&self, groups: &Groups, shuffle: &Shuffle, batch_size: u64) -> Shape {
+        let (files, shuffle) = (self.options.dataset.files(), shuffle.clone());
+        let shards = shuffle.interleave.min(files.len() as u64);
+        let largest = files.iter().map(|file| file.records).max().unwrap_or(0);
+        let lane_samples = largest.saturating_mul(shards).min(groups.samples());
+        Shape { rows: batch_size, lanes: 1, lane_samples, shuffle }
+    }
+
+    /// Returns the number of samples that should be granted and not begun: twice the batches ahead,
+    /// or the beginning of the next group.
+    fn lookahead(&self, groups: &Groups, shape: &Shape) -> u64 {
+        let group = groups.samples().div_ceil(groups.count());
+        let begins = shape.shuffle.window.saturating_mul(2).min(group);
+        let ahead = self.options.prefetch.unwrap_or(PREFETCH_START) as u64;
+        shape.rows.saturating_mul(2 * ahead).max(begins).max(1)
+    }
+}

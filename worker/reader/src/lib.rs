@@ -1,0 +1,46 @@
+//! The batches of one rank: planned, read ahead, assembled and kept in sequence.
+//!
+//! It must never decide an order or an assignment: the order comes from `shardfeed-plan`, and
+//! assignments come through the [`Control`] port, from a coordinator or, within one process, from
+//! `shardfeed-embedded`.
+//!
+//! Start at [`Prefetch`].
+#![forbid(unsafe_code)]
+
+mod control;
+mod record_spec;
+mod skipped;
+
+mod io_pool;
+mod meter;
+mod threads;
+mod tuning;
+
+mod records;
+
+mod mend;
+mod sequence;
+mod work;
+
+mod plans;
+
+mod assignment;
+mod dynamic;
+mod planner;
+mod prefetch;
+
+pub use assignment::{Assignment, PlanOf, PrefetchOptions};
+pub use control::{
+    Claim, Control, ControlError, DoubtPolicy, Grant, IN_DOUBT_GRACE, JobSpec, Lease, LeaseRequest,
+    LeaseUpdate, Notifier, Waiting,
+};
+pub use dynamic::{DynamicRank, GrantStats, GroupsOf, lapsed};
+pub use meter::Demand;
+pub use planner::slot_row_bytes;
+pub use plans::Plans;
+pub use prefetch::{ClaimResult, Polled, Prefetch, PrefetchStats};
+pub use record_spec::EncodedSpec;
+pub use sequence::Delivered;
+pub use skipped::Skipped;
+pub use threads::use_threads;
+pub use tuning::PREFETCH_START;

@@ -1,0 +1,123 @@
+//! Substitution of corrupt records by other records. Source: docs/ORDER.md, section 12.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rayon::prelude::*;
+use shardfeed_pipeline::{Assembler, DrawKey, Row, RowError};
+use shardfeed_plan::dynamic::Groups;
+use shardfeed_plan::{EpochPlan, PlanError, Sample};
+use shardfeed_source::LoadError;
+
+use crate::records::gather::{Gathered, PendingRow, Record};
+use crate::records::stream::StreamTools;
+use crate::skipped::Skipped;
+
+/// Order that determines the candidates to substitute a record.
+#[derive(Clone, Debug)]
+pub(crate) enum Order {
+    Planned(Arc<EpochPlan>),
+    Granted(Groups),
+}
+
+impl Order {
+    fn fillers(&self, sample: Sample) -> Result<Vec<Sample>, PlanError> {
+        match self {
+            Self::Planned(plan) => plan.fillers(sample),
+            Self::Granted(groups) => groups.fillers(sample),
+        }
+    }
+}
+
+/// A batch with corrupt records.
+pub(crate) struct Mending<'a> {
+    pub(crate) assembler: &'a Assembler,
+    pub(crate) tools: &'a StreamTools,
+    pub(crate) order: &'a Order,
+    pub(crate) draw: &'a DrawKey,
+}
+
+impl Mending<'_> {
+    /// Returns the fault of each row with a corrupt record. Runs on the threads of the current
+    /// rayon pool.
+    ///
+    /// # Errors  A fault that is not of a record.
+    pub(crate) fn faults(&self, rows: &[Row<'_>]) -> Result<Vec<Option<RowError>>, LoadError> {
+        let faults: Vec<_> = rows.par_iter().map(|row| self.check(row)).collect();
+        faults.into_iter().collect()
+    }
+
+    /// Substitutes each corrupt record by another one, and marks its row not valid. The entry keeps
+    /// the name of its planned sample.
+    /// - `faults`: of each row.
+    /// - Returns the skipped samples, without padding, whose sample has its own entry.
+    ///
+    /// # Errors  No good candidate is found; a record cannot be read.
+    pub(crate) fn mend(
+        &self,
+        gathered: &mut Gathered,
+        faults: &[Option<RowError>],
+    ) -> Result<Vec<Skipped>, LoadError> {
+        // Records of this batch, read before or as candidates, may be needed again as candidates.
+        let records = (0..gathered.rows.len()).filter_map(|row| gathered.record(row));
+        let mut read: BTreeMap<Sample, Record> =
+            records.map(|record| (record.sample, record)).collect();
+        let mut skipped = Vec::new();
+        for (index, fault) in faults.iter().enumerate() {
+            let Some(error) = fault else {
+                continue;
+            };
+            let PendingRow { valid, occurrence, .. } = gathered.rows[index];
+            if valid {
+                skipped.push(Skipped::of(error));
+            }
+            let record = self.filler(error, occurrence, &mut read)?;
+            let item = gathered.item(record);
+            gathered.rows[index] = PendingRow { item, valid: false, occurrence };
+        }
+        Ok(skipped)
+    }
+
+    /// Returns the fault of a row, if its record is corrupt.
+    fn check(&self, row: &Row<'_>) -> Result<Option<RowError>, LoadError> {
+        match self.assembler.check(row, self.draw) {
+            Ok(()) => Ok(None),
+            Err(error) if error.fault.is_of_record() => Ok(Some(error)),
+            Err(error) => Err(self.tools.files.located(error)),
+        }
+    }
+
+    /// Returns the substitute of a corrupt record, under the corrupt record's name.
+    fn filler(
+        &self,
+        error: &RowError,
+        occurrence: u32,
+        read: &mut BTreeMap<Sample, Record>,
+    ) -> Result<Record, LoadError> {
+        let sample = error.sample;
+        let fillers = self.order.fillers(sample)?;
+        for candidate in &fillers {
+            if self.tools.stop.load(Ordering::Relaxed) {
+                return Err(LoadError::Interrupted);
+            }
+            let record = match read.get(candidate) {
+                Some(record) => record.clone(),
+                None => {
+                    let record = self.tools.read_one(*candidate)?;
+                    read.insert(*candidate, record.clone());
+                    record
+                }
+            };
+            // Checked alone and under this row's name: other rows of the batch must not influence
+            // the choice.
+            let record = Record { sample, ..record };
+            if self.check(&record.row(occurrence))?.is_none() {
+                return Ok(record);
+            }
+        }
+        let (file, ordinal) = (self.tools.files.name(sample.shard), sample.ordinal);
+        let (offset, reason) = (error.offset, Skipped::of(error).reason);
+        Err(LoadError::NoFiller { file, offset, ordinal, reason, tried: fillers.len() })
+    }
+}

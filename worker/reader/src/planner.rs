@@ -1,0 +1,250 @@
+//! The thread that follows the plan.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use shardfeed_pipeline::{
+    Assembler, DrawKey, MemoryError, Need, Reading, Schema, reading as choose,
+};
+use shardfeed_plan::{EpochPlan, Shuffle};
+use shardfeed_source::{Dataset, LoadError};
+
+use crate::assignment::{Assignment, PlanOf, PrefetchOptions};
+use crate::mend::Order;
+use crate::meter::Doing;
+use crate::records::gather::{Gathered, Item};
+use crate::records::reader::RankReader;
+use crate::records::stream::StreamTools;
+use crate::sequence::{Shared, Ticket};
+use crate::threads::computing;
+use crate::tuning::{PREFETCH_MOST, PREFETCH_START};
+use crate::work::Work;
+
+/// State of the thread that follows the plan.
+pub(crate) struct Planner {
+    /// The source of the plan; `None` once it is being followed.
+    pub(crate) assignment: Option<Assignment>,
+    pub(crate) options: PrefetchOptions,
+    pub(crate) assembler: Assembler,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) tools: StreamTools,
+    /// Order of the epoch being read, if corrupt records are substituted.
+    pub(crate) order: Option<Order>,
+}
+
+/// Returns the key for the draws of random operators of an epoch.
+pub(crate) fn draw_key(shuffle: &Shuffle, epoch: u64) -> DrawKey {
+    DrawKey { content: shuffle.content, seed: shuffle.seed, epoch }
+}
+
+/// True if samples are held until others have arrived.
+pub(crate) fn has_window(shuffle: &Shuffle) -> bool {
+    shuffle.enabled && shuffle.window > 1
+}
+
+/// Parameters of an epoch that determine how it is read.
+pub(crate) struct Shape {
+    /// Samples of a full batch.
+    pub(crate) rows: u64,
+    /// Lanes that are read concurrently.
+    pub(crate) lanes: u64,
+    /// Samples of the longest of them.
+    pub(crate) lane_samples: u64,
+    pub(crate) shuffle: Shuffle,
+}
+
+impl Shape {
+    fn of(plan: &EpochPlan, rank: u64) -> Self {
+        Self {
+            rows: plan.rows(),
+            lanes: plan.rank_lanes(rank),
+            lane_samples: plan.line().samples().div_ceil(plan.lanes()),
+            shuffle: plan.shuffle().clone(),
+        }
+    }
+}
+
+/// Returns the mean bytes of a row in its slot.
+pub fn slot_row_bytes(dataset: &Dataset, schema: &Schema) -> u64 {
+    (schema.fixed_row_bytes() as u64).max(dataset.record_bytes_mean()) + 17
+}
+
+impl Planner {
+    pub(crate) fn run(mut self) {
+        let followed = catch_unwind(AssertUnwindSafe(|| match self.assignment.take() {
+            Some(Assignment::Planned(plan_of)) => self.follow(plan_of),
+            Some(Assignment::Dynamic(rank)) => self.follow_grants(rank),
+            None => Ok(()),
+        }));
+        // An error outside of any batch takes the place of the next one.
+        let error = followed.unwrap_or(Err(LoadError::ReaderLost)).err();
+        let mut state = self.shared.lock();
+        let place = state.started;
+        if error.is_some() {
+            state.started += 1;
+        }
+        drop(state);
+        if let Some(error) = error {
+            self.shared.finish(place, Err(error));
+        }
+        // Resources for reading are released before the end is reported.
+        let shared = Arc::clone(&self.shared);
+        drop(self);
+        shared.lock().planner_ended = true;
+        shared.ready.notify_all();
+    }
+
+    /// Follows the plan, epoch by epoch and step by step, until stopped.
+    fn follow(&mut self, mut plan_of: PlanOf) -> Result<(), LoadError> {
+        let (mut epoch, mut step) = (self.options.epoch, self.options.step);
+        loop {
+            let plan = plan_of(epoch)?;
+            let steps = plan.rank_steps(self.options.rank);
+            if steps == 0 {
+                return Ok(());
+            }
+            let reading = self.reading(&Shape::of(&plan, self.options.rank))?;
+            self.reads(Order::Planned(Arc::clone(&plan)));
+            let (rank, draw) = (self.options.rank, draw_key(plan.shuffle(), epoch));
+            let mut reader = RankReader::new(Arc::clone(&plan), rank, reading, self.tools.clone());
+            // Without a window nothing needs filling: the first batch is like the others.
+            let mut is_filled = !has_window(plan.shuffle());
+            while step < steps {
+                let meter = &self.shared.counters.meter;
+                let Some(ticket) = meter.during(Doing::Room, || self.shared.begin()) else {
+                    return Ok(());
+                };
+                let doing = if is_filled { Doing::Gather } else { Doing::Fill };
+                is_filled = true;
+                match meter.during(doing, || reader.rows(step)) {
+                    Ok(rows) => self.assemble(ticket, (draw, step), rows),
+                    Err(error) => {
+                        ticket.finish(Err(error));
+                        return Ok(());
+                    }
+                }
+                step += 1;
+            }
+            (epoch, step) = (epoch.saturating_add(1), 0);
+        }
+    }
+
+    /// Sets the order of the epoch that is read from here on.
+    pub(crate) fn reads(&mut self, order: Order) {
+        self.order = self.options.corrupt.skips().then_some(order);
+    }
+
+    /// Chooses how to read this epoch's lanes, and the number of batches ahead, within the budget.
+    pub(crate) fn reading(&self, shape: &Shape) -> Result<Reading, LoadError> {
+        let PrefetchOptions { dataset, schema, budget_bytes, prefetch, .. } = &self.options;
+        let Shape { rows, lanes, lane_samples, ref shuffle } = *shape;
+        // The reader holds a whole record in every mode.
+        let largest = dataset.files().iter().max_by_key(|file| file.record_bytes_max);
+        if let Some(file) = largest.filter(|file| file.record_bytes_max > *budget_bytes) {
+            let (file, record_bytes) = (file.path.display().to_string(), file.record_bytes_max);
+            return Err(MemoryError::RecordTooLarge {
+                file,
+                record_bytes,
+                budget_bytes: *budget_bytes,
+            }
+            .into());
+        }
+        let record_bytes = dataset.record_bytes_mean();
+        // A batch needs its slot and, while it is assembled, the records that it is made of.
+        let slot_bytes = slot_row_bytes(dataset, schema);
+        let batch_bytes = rows.saturating_mul(slot_bytes + record_bytes).max(1);
+        let fits = usize::try_from(budget_bytes / 2 / batch_bytes).unwrap_or(usize::MAX);
+        let asked = prefetch.unwrap_or(PREFETCH_START);
+        let start = asked.min(fits).max(1);
+        let mut shape = Need {
+            lanes,
+            lane_samples,
+            window: if shuffle.enabled { shuffle.window } else { 1 },
+            interleave: shuffle.interleave.min(dataset.files().len() as u64),
+            record_bytes,
+            window_record_bytes: record_bytes,
+            straight: self.assembler.is_straight(),
+            compressed: dataset.is_compressed(),
+            remote: dataset.is_remote(),
+            shard_bytes: dataset.stream_bytes_mean(),
+            batch_bytes: 0,
+            budget_bytes: *budget_bytes,
+        };
+        shape.window_record_bytes = dataset.record_bytes_together(shape.held());
+        let made_bytes = schema.made_bytes(*budget_bytes);
+        let need = |prefetch: usize| Need {
+            batch_bytes: batch_bytes.saturating_mul(prefetch as u64).saturating_add(made_bytes),
+            ..shape
+        };
+        let reading = choose(&need(start))?;
+        // More batches ahead must not change the reading mode.
+        let is_same = |prefetch: &usize| choose(&need(*prefetch)) == Ok(reading);
+        let most = (start..=fits.min(PREFETCH_MOST)).rev().find(is_same).unwrap_or(start);
+        // Batches may be larger than the mean, if the allowance does not change the reading mode.
+        let roomy = Need { batch_bytes: budget_bytes / 2, ..shape };
+        let batches_bytes = match choose(&roomy) == Ok(reading) {
+            true => roomy.batch_bytes,
+            false => need(most).batch_bytes,
+        };
+        let least_bytes = shape.least_bytes(reading).saturating_add(made_bytes);
+        schema.bound_made(made_bytes);
+        let shared = &self.shared;
+        shared.tuning.fit_prefetch(most);
+        let meter = &shared.counters.meter;
+        shared.tuning.tell(meter);
+        let chosen = shared.tuning.choice().0.prefetch as usize;
+        let prefetch = if prefetch.is_some() { start } else { chosen };
+        let compressed = dataset.is_compressed();
+        let (remote, cached) = (dataset.is_remote(), dataset.is_cached());
+        let by_place = reading == Reading::Locate && !shape.is_straight();
+        let held = Reading::Hold { chunk_bytes: 0, primed_max: 0 };
+        let hold_bytes = shape.least_bytes(held).saturating_add(need(start).batch_bytes);
+        meter.set_up(|setup| {
+            (setup.prefetch, setup.prefetch_asked) = (prefetch as u64, asked as u64);
+            (setup.budget_bytes, setup.compressed) = (*budget_bytes, compressed);
+            (setup.remote, setup.cached) = (remote, cached);
+            (setup.by_place, setup.hold_bytes) = (by_place, hold_bytes);
+        });
+        let mut state = shared.lock();
+        if state.reading != Some(reading) {
+            tracing::debug!(?reading, prefetch, budget_bytes, "reading within the memory budget");
+            if by_place {
+                tracing::warn!(
+                    rank = self.options.rank,
+                    budget_bytes,
+                    hold_bytes,
+                    "two shuffle windows do not fit into the memory budget: records are read one by one, \
+                     which is slower; raise memory_budget= to hold_bytes, or use a smaller shuffle_window="
+                );
+            }
+        }
+        state.reading = Some(reading);
+        state.prefetch = prefetch;
+        state.budget.bound(*budget_bytes, least_bytes, batches_bytes - made_bytes);
+        self.options.slots.bound(state.budget.pool_bytes());
+        Ok(reading)
+    }
+
+    /// Reads rows known only by position, then assembles on the computing threads.
+    pub(crate) fn assemble(
+        &self,
+        ticket: Ticket,
+        (draw, step): (DrawKey, u64),
+        gathered: Gathered,
+    ) {
+        let by_place = gathered.rows.iter().any(|row| matches!(row.item, Item::Place(_)));
+        let work = Work {
+            assembler: self.assembler.clone(),
+            tools: self.tools.clone(),
+            order: self.order.clone(),
+            ticket,
+            draw,
+            step,
+        };
+        if by_place {
+            self.tools.io.spawn(move || work.read_placed(gathered));
+        } else {
+            computing().spawn(move || work.run(gathered));
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! The rows of one rank's steps, collected in plan order from the shards read ahead.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+
+use shardfeed_pipeline::{LaneFeed, Load, Reading};
+use shardfeed_plan::{EpochPlan, Inputs, Lane, LanePosition, PlanError, Sample, SlotSource};
+use shardfeed_source::LoadError;
+
+use crate::records::gather::{Gathered, Item, PendingRow};
+use crate::records::place::Places;
+use crate::records::stream::{StreamTools, Streams};
+
+/// Samples examined in advance to open the files that come next.
+const LOOK_AHEAD: u64 = 2048;
+
+/// Reads the samples of one rank in one epoch, step by step.
+#[derive(Debug)]
+pub(crate) struct RankReader {
+    plan: Arc<EpochPlan>,
+    rank: u64,
+    reading: Reading,
+    tools: StreamTools,
+    /// By lane of the step's segment and lane of the epoch sequence: after a new segment begins,
+    /// two lanes of a rank may read different parts of one lane of the sequence.
+    feeds: BTreeMap<(u64, u64), Feed>,
+    /// Padding repeats the epoch sequence from its start.
+    padding: Streams,
+}
+
+/// A lane being read.
+#[derive(Debug)]
+pub(crate) struct Feed {
+    lane: LaneFeed<Item, LoadError>,
+    source: Source,
+    /// Items on their way into a batch.
+    items: Vec<Item>,
+    used_at: u64,
+}
+
+#[derive(Debug)]
+enum Source {
+    Streams { streams: Streams, ahead: Ahead },
+    Places(Places),
+}
+
+impl RankReader {
+    pub(crate) fn new(
+        plan: Arc<EpochPlan>,
+        rank: u64,
+        reading: Reading,
+        mut tools: StreamTools,
+    ) -> Self {
+        if let Reading::Hold { chunk_bytes, primed_max } = reading {
+            (tools.chunk_bytes, tools.primed_max) = (chunk_bytes, primed_max);
+        }
+        let padding = Streams::new(tools.clone());
+        Self { plan, rank, reading, tools, feeds: BTreeMap::new(), padding }
+    }
+
+    /// Returns the rows of a step, in order; steps are requested in ascending order.
+    pub(crate) fn rows(&mut self, step: u64) -> Result<Gathered, LoadError> {
+        let runs = self.plan.slot_runs(step, self.rank)?;
+        let rows: u64 = runs.iter().map(|run| run.slots).sum();
+        let mut gathered = Gathered::with_capacity(rows as usize);
+        for run in runs {
+            match run.first.source {
+                SlotSource::Lane(at) => {
+                    self.take((run.first.lane, at), run.slots, step, &mut gathered)?;
+                }
+                SlotSource::Padding { position } => {
+                    let sample = self.plan.line().sample(position);
+                    self.padding.fetch_padding(sample, &mut gathered)?;
+                }
+            }
+        }
+        // A lane that gave no rows is not needed now; if it is needed again, it is reopened.
+        self.feeds.retain(|_, feed| feed.used_at == step);
+        Ok(gathered)
+    }
+
+    /// Takes `slots` rows from a lane of the epoch sequence, for a lane of the step's segment.
+    fn take(
+        &mut self,
+        (lane, at): (u64, LanePosition),
+        slots: u64,
+        step: u64,
+        into: &mut Gathered,
+    ) -> Result<(), LoadError> {
+        let key = (lane, at.lane);
+        // After ranks stopped at different steps, a lane continues with the remainders of one rank
+        // after another, so it may go back on its lane of the epoch sequence; then it is reopened
+        // there.
+        let fits = |feed: &Feed| feed.next_output() <= at.output;
+        if !self.feeds.get(&key).is_some_and(fits) {
+            let lane = self.plan.lane(at.lane);
+            let feed = Feed::new(&lane, at.output, self.reading, &self.tools)?;
+            self.feeds.insert(key, feed);
+        }
+        let feed = self.feeds.get_mut(&key).expect("just made");
+        feed.used_at = step;
+        feed.take(at.output..at.output + slots, into)
+    }
+}
+
+impl Feed {
+    /// Opens a lane from an output on; reading of its first shards starts here.
+    pub(crate) fn new(
+        lane: &Lane,
+        output: u64,
+        reading: Reading,
+        tools: &StreamTools,
+    ) -> Result<Self, PlanError> {
+        let source = match reading {
+            Reading::Locate => Source::Places(Places::new(tools, lane.samples())),
+            Reading::Hold { .. } => {
+                let start = lane.blocks_from(output).next().transpose()?;
+                let from = start
+                    .map_or(0, |block| if block.is_plain { output } else { block.needs.start });
+                let mut streams = Streams::new(tools.for_samples(lane.samples()));
+                let mut ahead = Ahead::new(lane.inputs_from(from));
+                ahead.prime(&mut streams);
+                Source::Streams { streams, ahead }
+            }
+        };
+        Ok(Self { lane: LaneFeed::new(lane, output)?, source, items: Vec::new(), used_at: 0 })
+    }
+
+    /// Appends the items of `outputs`, which are taken in ascending order.
+    pub(crate) fn take(
+        &mut self,
+        outputs: Range<u64>,
+        into: &mut Gathered,
+    ) -> Result<(), LoadError> {
+        let Self { lane, source, items, .. } = self;
+        lane.take(outputs, source, items)?;
+        match source {
+            Source::Streams { streams, .. } => streams.give(items.drain(..), true, into),
+            Source::Places(_) => {
+                let row = |item| PendingRow { item, valid: true, occurrence: 0 };
+                into.rows.extend(items.drain(..).map(row));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the first output that may still be taken.
+    pub(crate) fn next_output(&self) -> u64 {
+        self.lane.next_output()
+    }
+
+    /// True if reading of all the lane's shards has started.
+    pub(crate) fn is_all_in_reading(&self) -> bool {
+        match &self.source {
+            // Positions are not read ahead.
+            Source::Places(_) => false,
+            Source::Streams { ahead, .. } => ahead.is_done,
+        }
+    }
+}
+
+/// The samples that come next, examined in advance so that reading of their shards starts in time.
+#[derive(Debug)]
+struct Ahead {
+    inputs: Inputs,
+    /// The next samples, whose shard could not be started yet.
+    waiting: Option<(Sample, u64)>,
+    /// Samples examined and not loaded yet.
+    distance: u64,
+    /// True if no further samples are left to examine.
+    is_done: bool,
+}
+
+impl Ahead {
+    fn new(inputs: Inputs) -> Self {
+        Self { inputs, waiting: None, distance: 0, is_done: false }
+    }
+
+    /// Starts shards while the limit allows, up to [`LOOK_AHEAD`] samples from here.
+    fn prime(&mut self, streams: &mut Streams) {
+        while self.distance < LOOK_AHEAD {
+            let most = LOOK_AHEAD - self.distance;
+            let Some((sample, run)) = self.waiting.take().or_else(|| self.inputs.next_run(most))
+            else {
+                self.is_done = true;
+                return;
+            };
+            if !streams.prime(sample) {
+                self.waiting = Some((sample, run));
+                return;
+            }
+            self.distance += run;
+        }
+    }
+
+    /// Accounts for `samples` being loaded: first those examined, then those that wait or come
+    /// next.
+    fn pass(&mut self, samples: u64) {
+        let looked_at = samples.min(self.distance);
+        self.distance -= looked_at;
+        let mut left = samples - looked_at;
+        while left > 0 {
+            let Some((first, run)) = self.waiting.take().or_else(|| self.inputs.next_run(left))
+            else {
+                return;
+            };
+            let passed = run.min(left);
+            left -= passed;
+            if passed < run {
+                let ordinal = first.ordinal + passed;
+                self.waiting = Some((Sample { ordinal, ..first }, run - passed));
+            }
+        }
+    }
+}
+
+impl Load for Source {
+    type Item = Item;
+    type Error = LoadError;
+
+    fn load(
+        &mut self,
+        first: Sample,
+        count: u64,
+        items: &mut VecDeque<Option<Item>>,
+    ) -> Result<(), LoadError> {
+        match self {
+            Self::Places(places) => {
+                for ordinal in first.ordinal..first.ordinal + count {
+                    let place = places.find(Sample { ordinal, ..first })?;
+                    items.push_back(Some(Item::Place(place)));
+                }
+            }
+            Self::Streams { streams, ahead } => {
+                ahead.pass(count);
+                streams.fetch(first, count, items)?;
+                ahead.prime(streams);
+            }
+        }
+        Ok(())
+    }
+
+    fn pass(&mut self, item: Item) {
+        if let Self::Streams { streams, .. } = self {
+            streams.pass(item);
+        }
+    }
+}

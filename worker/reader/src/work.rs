@@ -1,0 +1,197 @@
+//! One batch on its way through the threads.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use shardfeed_pipeline::{Assembler, Batch, DrawKey, Row, RowError, RowFault};
+use shardfeed_source::{LoadError, descriptors, trace};
+
+use crate::mend::{Mending, Order};
+use crate::records::gather::{Gathered, Item, Place};
+use crate::records::place::{read_record, read_straight};
+use crate::records::stream::StreamTools;
+use crate::sequence::{Delivered, Outcome, Ticket};
+use crate::skipped::Skipped;
+use crate::threads::computing;
+
+/// Returns all rows' positions, if none of the rows was read yet.
+fn places(gathered: &Gathered) -> Option<Vec<Place>> {
+    let place = |item| match item {
+        Item::Place(place) => Some(place),
+        Item::Held(_) => None,
+    };
+    gathered.rows.iter().map(|row| place(row.item)).collect()
+}
+
+/// Reason why a batch cannot be assembled.
+enum AssembleError {
+    /// Fault of one of its rows.
+    Row(RowError),
+    /// Another error.
+    Load(LoadError),
+}
+
+/// One batch on its way through the threads.
+pub(crate) struct Work {
+    pub(crate) assembler: Assembler,
+    pub(crate) tools: StreamTools,
+    /// Order that gives the substitutes of corrupt records; `None`: corrupt records are errors.
+    pub(crate) order: Option<Order>,
+    pub(crate) ticket: Ticket,
+    pub(crate) draw: DrawKey,
+    pub(crate) step: u64,
+}
+
+impl Work {
+    /// Reads rows known only by position, on a reading thread; then assembles on a computing one.
+    pub(crate) fn read_placed(self, mut gathered: Gathered) {
+        if self.assembler.is_straight()
+            && let Some(places) = places(&gathered)
+        {
+            let mut needed = None;
+            let has_room = |bytes| {
+                let fits = self.ticket.has_room(bytes);
+                needed = (fits == Ok(false)).then_some(bytes);
+                fits == Ok(true)
+            };
+            let (shard, rows) = (places[0].sample.shard, &gathered.rows);
+            let straight = || read_straight(&places, rows, &self.assembler, &self.tools, has_room);
+            let batch = self.tools.counters.meter.chunk(shard, straight);
+            match (batch, needed) {
+                (Some(batch), _) => return self.finish(batch, &gathered, vec![]),
+                (None, Some(bytes)) => {
+                    return self.park(bytes, move |work| {
+                        let io = Arc::clone(&work.tools.io);
+                        io.spawn(move || work.read_placed(gathered));
+                    });
+                }
+                // Reading them one by one reports the error.
+                (None, None) => {}
+            }
+        }
+        let by_place = gathered.rows.iter().find_map(|row| match &row.item {
+            Item::Place(place) => Some(place.sample.shard),
+            Item::Held(_) => None,
+        });
+        let read = match by_place {
+            Some(shard) => self.tools.counters.meter.chunk(shard, || self.read(&mut gathered)),
+            None => self.read(&mut gathered),
+        };
+        match read {
+            Ok(()) => computing().spawn(move || self.run(gathered)),
+            Err(error) => self.ticket.finish(Err(error)),
+        }
+    }
+
+    /// Reads rows known only by position.
+    fn read(&self, gathered: &mut Gathered) -> Result<(), LoadError> {
+        for index in 0..gathered.rows.len() {
+            if let Item::Place(place) = gathered.rows[index].item {
+                if self.tools.stop.load(Ordering::Relaxed) {
+                    return Err(LoadError::Interrupted);
+                }
+                let record = read_record(&place, &self.tools.files, &self.tools.chunks)?;
+                gathered.rows[index].item = gathered.item(record);
+            }
+        }
+        Ok(())
+    }
+
+    /// Assembles a batch; returns `Ok(Err(bytes))` with the needed bytes if there is no memory yet.
+    fn assemble(&self, rows: &[Row<'_>]) -> Result<Result<Batch, usize>, AssembleError> {
+        let at = [("epoch", self.draw.epoch), ("step", self.step)];
+        let _span = trace::span_of("assemble", at);
+        let (mut needed, mut never) = (0, None);
+        let assemble = || {
+            self.assembler.assemble_within(rows, &self.draw, |bytes| {
+                needed = bytes;
+                self.ticket.has_room(bytes).unwrap_or_else(|error| {
+                    never = Some(error);
+                    false
+                })
+            })
+        };
+        // A slot for another process needs a descriptor until that process has it.
+        let made = descriptors::with(assemble, |error| match &error.fault {
+            RowFault::Memory { source, .. } => descriptors::is_short(source),
+            _ => false,
+        });
+        match (made.map_err(AssembleError::Row)?, never) {
+            (_, Some(error)) => Err(AssembleError::Load(LoadError::BatchTooLarge(
+                error,
+                self.draw.epoch,
+                self.step,
+            ))),
+            (Some(batch), None) => Ok(Ok(batch)),
+            (None, None) => Ok(Err(needed)),
+        }
+    }
+
+    /// Assembles rows that were all read.
+    pub(crate) fn run(self, gathered: Gathered) {
+        let rows = gathered.assembled();
+        let error = match self.assemble(&rows) {
+            Ok(Ok(batch)) => return self.finish(batch, &gathered, vec![]),
+            Ok(Err(bytes)) => return self.park(bytes, move |work| work.run(gathered)),
+            Err(AssembleError::Load(error)) => return self.ticket.finish(Err(error)),
+            Err(AssembleError::Row(error)) => error,
+        };
+        let faults = match self.mending() {
+            Some(mending) if error.fault.is_of_record() => mending.faults(&rows),
+            _ => Err(self.tools.files.located(error)),
+        };
+        match faults {
+            Ok(faults) => {
+                // Substitutes are read on a reading thread, so that no computing thread waits.
+                let io = Arc::clone(&self.tools.io);
+                io.spawn(move || self.mend(gathered, &faults));
+            }
+            Err(error) => self.ticket.finish(Err(error)),
+        }
+    }
+
+    /// Continues when there is memory for a batch of `bytes`.
+    fn park(self, bytes: usize, go_on: impl FnOnce(Self) + Send + 'static) {
+        let park = self.ticket.park(bytes);
+        park(Box::new(move || {
+            computing().spawn(move || match self.tools.stop.load(Ordering::Relaxed) {
+                true => self.ticket.finish(Err(LoadError::Interrupted)),
+                false => go_on(self),
+            });
+        }));
+    }
+
+    /// Returns the context to substitute corrupt records, if they are skipped.
+    fn mending(&self) -> Option<Mending<'_>> {
+        let Self { assembler, tools, order, draw, .. } = self;
+        order.as_ref().map(|order| Mending { assembler, tools, order, draw })
+    }
+
+    fn mend(self, mut gathered: Gathered, faults: &[Option<RowError>]) {
+        let mending = self.mending().expect("only where records are skipped");
+        let skipped = match mending.mend(&mut gathered, faults) {
+            Ok(skipped) => skipped,
+            Err(error) => return self.ticket.finish(Err(error)),
+        };
+        computing().spawn(move || self.run_mended(gathered, skipped));
+    }
+
+    fn run_mended(self, gathered: Gathered, skipped: Vec<Skipped>) {
+        match self.assemble(&gathered.assembled()) {
+            Ok(Ok(batch)) => self.finish(batch, &gathered, skipped),
+            Ok(Err(bytes)) => self.park(bytes, move |work| work.run_mended(gathered, skipped)),
+            Err(AssembleError::Load(error)) => self.ticket.finish(Err(error)),
+            Err(AssembleError::Row(error)) => {
+                let error = self.tools.files.located(error);
+                self.ticket.finish(Err(error));
+            }
+        }
+    }
+
+    fn finish(self, batch: Batch, gathered: &Gathered, skipped: Vec<Skipped>) {
+        let Self { ticket, draw: DrawKey { epoch, .. }, step, .. } = self;
+        // A row with a substitute is no longer valid.
+        let samples = gathered.planned();
+        ticket.finish(Ok(Outcome::Batch(Delivered { epoch, step, samples, skipped, batch })));
+    }
+}

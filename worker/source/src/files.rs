@@ -1,0 +1,294 @@
+//! Open files of a dataset: a limited number at a time, each checked when it is opened.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use shardfeed_pipeline::{OperatorFault, REMOTE_CHUNKS_AHEAD, RowError, RowFault};
+use shardfeed_tfrecord::{DataCrcMismatch, ReadError, ReadErrorKind};
+
+use crate::dataset::Dataset;
+use crate::descriptors::{self, Closing};
+use crate::error::LoadError;
+use crate::index::{stamp, stamp_of};
+use crate::remote::{Reach, RemoteFile, RemoteObject, Stop, is_remote};
+use crate::storage_meter::StorageMeter;
+
+/// Opens files on demand and closes the least recently used ones. The number of open descriptors is
+/// independent of the number of splits being read.
+#[derive(Debug)]
+pub struct Files {
+    dataset: Arc<Dataset>,
+    open: Arc<OpenFiles>,
+    remote: Option<Reach>,
+    stop: Stop,
+    meter: Arc<StorageMeter>,
+}
+
+/// Open shards, and the time of last use of each.
+#[derive(Debug, Default)]
+struct OpenFiles(Mutex<Open>);
+
+#[derive(Debug, Default)]
+struct Open {
+    files: BTreeMap<u32, (Arc<File>, u64)>,
+    clock: u64,
+}
+
+impl OpenFiles {
+    fn lock(&self) -> MutexGuard<'_, Open> {
+        // Every change is complete when the lock is released, also by a panic.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Open {
+    /// Removes the least recently used file.
+    fn oldest(&mut self) -> Option<Arc<File>> {
+        let (&oldest, _) = self.files.iter().min_by_key(|(_, (_, used))| *used)?;
+        self.files.remove(&oldest).map(|(file, _)| file)
+    }
+}
+
+impl Closing for OpenFiles {
+    fn close_some(&self) -> usize {
+        let mut open = self.lock();
+        let closed = open.files.len().div_ceil(2);
+        (0..closed).for_each(|_| drop(open.oldest()));
+        closed
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        // This drops the last reference, so that the loader is no longer counted.
+        self.open = Arc::default();
+        descriptors::removed();
+    }
+}
+
+impl Files {
+    /// Prepares to read the files of `dataset`; opens none yet.
+    /// - `stop`: set when the results of reads are no longer needed.
+    ///
+    /// # Errors  The dataset is remote, and the environment does not give access to its store.
+    pub fn new(
+        dataset: Arc<Dataset>,
+        meter: Arc<StorageMeter>,
+        stop: Stop,
+    ) -> Result<Self, LoadError> {
+        let remote = match dataset.root().to_str() {
+            Some(root) if is_remote(dataset.root()) => {
+                Some(Reach::open(root, Arc::clone(&meter.remote), dataset.blocks().cloned())?)
+            }
+            _ => None,
+        };
+        let open: Arc<OpenFiles> = Arc::default();
+        descriptors::add(&open);
+        Ok(Self { dataset, open, remote, stop, meter })
+    }
+
+    /// Returns the object of a remote shard.
+    fn object(&self, remote: &Reach, shard: u32) -> Result<Arc<RemoteObject>, LoadError> {
+        let stamp = self.dataset.files()[shard as usize].stamp.clone();
+        remote.object(&self.name(shard), stamp)
+    }
+
+    /// Returns the dataset.
+    pub fn dataset(&self) -> &Arc<Dataset> {
+        &self.dataset
+    }
+
+    /// Returns the path of a shard, for messages.
+    pub fn name(&self, shard: u32) -> String {
+        self.dataset.files()[shard as usize].path.display().to_string()
+    }
+
+    /// Returns the error for a shard that ended before an indexed record: it is not the file that was
+    /// indexed.
+    pub fn ended(&self, shard: u32) -> LoadError {
+        let file = &self.dataset.files()[shard as usize];
+        LoadError::changed(self.name(shard), file.stamp.clone(), stamp(&file.path).ok())
+    }
+
+    /// Converts a row's error to one that names the row's file.
+    pub fn located(&self, error: RowError) -> LoadError {
+        let RowError { sample, offset, len, fault } = error;
+        let (file, ordinal) = (self.name(sample.shard), sample.ordinal);
+        match fault {
+            // The same error as that of a check while reading.
+            RowFault::Data(DataCrcMismatch { stored, computed }) => {
+                let kind = ReadErrorKind::DataCrc { length: len as u64, stored, computed };
+                ReadError { file, offset, ordinal, kind }.into()
+            }
+            RowFault::Memory { source, .. } if descriptors::is_short(&source) => {
+                LoadError::io("a batch".into(), source)
+            }
+            // An error of the side table, not of the record.
+            RowFault::Operator { fault: OperatorFault::Table(fault), .. } => fault.into(),
+            fault => LoadError::Record { file, offset, ordinal, fault: Box::new(fault) },
+        }
+    }
+
+    /// Reads at most `buffer.len()` bytes at `offset` of the stored file.
+    pub fn read_at(&self, shard: u32, buffer: &mut [u8], offset: u64) -> Result<usize, LoadError> {
+        self.meter.read(|| self.read_stored(shard, buffer, offset))
+    }
+
+    fn read_stored(&self, shard: u32, buffer: &mut [u8], offset: u64) -> Result<usize, LoadError> {
+        if let Some(remote) = &self.remote {
+            let object = self.object(remote, shard)?;
+            let end = object.size_bytes().min(offset.saturating_add(buffer.len() as u64));
+            if end <= offset {
+                return Ok(0);
+            }
+            let bytes = object.begin(offset..end, &self.stop).wait(&self.stop)?;
+            buffer[..bytes.len()].copy_from_slice(&bytes);
+            return Ok(bytes.len());
+        }
+        let file = self.open(shard)?;
+        loop {
+            match file.read_at(buffer, offset) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(source) => return Err(LoadError::io(self.name(shard), source)),
+                Ok(read) => return Ok(read),
+            }
+        }
+    }
+
+    fn open(&self, shard: u32) -> Result<Arc<File>, LoadError> {
+        let mut open = self.open.lock();
+        open.clock += 1;
+        let clock = open.clock;
+        if let Some((file, used)) = open.files.get_mut(&shard) {
+            *used = clock;
+            return Ok(Arc::clone(file));
+        }
+        drop(open);
+        let file = Arc::new(self.open_checked(shard)?);
+        let mut open = self.open.lock();
+        while open.files.len() >= descriptors::each() {
+            open.oldest();
+        }
+        open.files.insert(shard, (Arc::clone(&file), clock));
+        Ok(file)
+    }
+
+    /// Opens a shard if it is still the one that was indexed.
+    fn open_checked(&self, shard: u32) -> Result<File, LoadError> {
+        let known = &self.dataset.files()[shard as usize];
+        let changed = |found| LoadError::changed(self.name(shard), known.stamp.clone(), found);
+        let failed = |source| LoadError::io(self.name(shard), source);
+        let open = || self.dataset.rights().open(&known.path);
+        let file = match descriptors::with(open, descriptors::is_short) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(changed(None)),
+            other => other.map_err(failed)?,
+        };
+        let metadata = file.metadata().map_err(failed)?;
+        let found = stamp_of(&metadata).map_err(failed)?;
+        if found != known.stamp || !metadata.is_file() {
+            return Err(changed(Some(found)));
+        }
+        Ok(file)
+    }
+}
+
+/// Sequential reader of a shard's stored bytes from an offset on.
+#[derive(Debug)]
+pub struct ShardBytes {
+    files: Arc<Files>,
+    shard: u32,
+    offset: u64,
+    /// Remote shards only: its reads start at creation.
+    remote: Option<Result<RemoteFile, LoadError>>,
+}
+
+impl ShardBytes {
+    /// - `block_bytes`: bytes of one request of a remote file.
+    pub fn new(files: Arc<Files>, shard: u32, offset: u64, block_bytes: usize) -> Self {
+        let remote = files.remote.as_ref().map(|remote| {
+            let object = files.object(remote, shard)?;
+            let stop = Arc::clone(&files.stop);
+            let mut file = RemoteFile::new(object, block_bytes, REMOTE_CHUNKS_AHEAD, stop);
+            file.prime(offset);
+            Ok(file)
+        });
+        Self { files, shard, offset, remote }
+    }
+}
+
+impl io::Read for ShardBytes {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        // The size was checked when the file was opened, so no read is needed to detect the end.
+        let size = self.files.dataset().files()[self.shard as usize].stamp.size_bytes;
+        let left = usize::try_from(size.saturating_sub(self.offset)).unwrap_or(usize::MAX);
+        let end = buffer.len().min(left);
+        if end == 0 {
+            return Ok(0);
+        }
+        let buffer = &mut buffer[..end];
+        let read = match &mut self.remote {
+            Some(Ok(file)) => self.files.meter.read(|| file.read(buffer, self.offset)),
+            remote => match remote.take() {
+                Some(Err(error)) => Err(error),
+                _ => self.files.read_at(self.shard, buffer, self.offset),
+            },
+        };
+        let read = read.map_err(io::Error::other)?;
+        self.offset += read as u64;
+        Ok(read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::sync::atomic::AtomicBool;
+
+    use shardfeed_tfrecord::{Compression, create};
+
+    use super::*;
+    use crate::cache::{CacheChoice, CacheOptions};
+    use crate::discover::Found;
+    use crate::index::Seeds;
+    use crate::rights::{DataRoots, Rights};
+    use crate::rules::FileRules;
+
+    #[test]
+    fn a_shard_that_became_a_link_out_of_the_data_roots_is_not_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::create_dir(at("data")).unwrap();
+        for name in ["data/a", "secret"] {
+            let mut writer = create(at(name), Compression::None).unwrap();
+            writer.write(b"twelve bytes").unwrap();
+            writer.finish().unwrap();
+        }
+        // A file can be given the size and time of another.
+        let modified = fs::metadata(at("data/a")).unwrap().modified().unwrap();
+        File::options().write(true).open(at("secret")).unwrap().set_modified(modified).unwrap();
+        let index = |rights: Rights| {
+            let found = Found { root: at("data"), paths: vec!["a".to_owned()], stamps: vec![] };
+            let cache = CacheOptions::from(CacheChoice::Off);
+            let rules = FileRules::default();
+            Dataset::index(found, rules, &cache, &Seeds::new(), rights, &mut |_| true)
+        };
+        let read = |dataset: Dataset| {
+            let stop = Arc::new(AtomicBool::new(false));
+            let files = Files::new(Arc::new(dataset), Arc::default(), stop).unwrap();
+            files.read_at(0, &mut [0; 4], 0)
+        };
+        let roots = DataRoots::new(vec![at("data").display().to_string()]).unwrap();
+        let below = Rights::Below(roots);
+        let (limited, own) = (index(below.clone()).unwrap(), index(Rights::Own).unwrap());
+        fs::remove_file(at("data/a")).unwrap();
+        symlink(at("secret"), at("data/a")).unwrap();
+        assert_eq!(read(own).unwrap(), 4, "it looks like the file that was there");
+        for error in [read(limited).unwrap_err(), index(below).unwrap_err()] {
+            assert!(error.to_string().contains("leads to no data root"), "{error}");
+        }
+    }
+}

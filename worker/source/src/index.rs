@@ -1,0 +1,507 @@
+//! Indexing of a dataset's files: in parallel, once per host, and never twice for an unchanged
+//! file.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, UNIX_EPOCH};
+
+use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
+use shardfeed_plan::{ChangeStamp, Corrupt};
+use shardfeed_tfrecord::{IndexOptions, ReadError, ReadErrorKind, ShardIndex, index_source};
+
+use crate::cache::{Cache, CacheOptions, Entries, Entry, Inode};
+use crate::discover::Found;
+use crate::error::LoadError;
+use crate::looks::{each, moved};
+use crate::remote::{Reach, RemoteFile, Stop, is_remote, stamps};
+use crate::rights::Rights;
+use crate::rules::FileRules;
+use crate::sidecar::{Fault, Sidecars};
+
+/// Maximum number of files scanned at once: scanning waits for storage more than for the processor.
+const SCANS_MAX: usize = 16;
+
+/// Remote files scanned at once: 64, the number of concurrent requests, if one request covers a
+/// file; otherwise 16, each with several requests.
+const REMOTE_SCANS: (usize, usize) = (64, 16);
+
+/// Bytes of one request while scanning, and requests in flight for one file.
+const REMOTE_BLOCK: (usize, usize) = (1 << 20, 4);
+
+/// Maximum number of warnings about files beside shards at a time; `dataset inspect` lists all.
+const FAULTS_TOLD_MAX: usize = 10;
+
+/// Maximum time between progress reports.
+const PROGRESS_EVERY: Duration = Duration::from_millis(100);
+
+/// Stage of indexing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScanStage {
+    /// Lists the files, and examines them and the files beside them.
+    Listing,
+    /// Waits for another process of this host that scans, to read its results.
+    Waiting,
+    /// Scans.
+    Scanning,
+    /// Done; reported once, also when no file had to be scanned.
+    Done,
+}
+
+/// Progress of indexing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScanProgress {
+    /// Current stage.
+    pub stage: ScanStage,
+    /// Files scanned, of those that had to be; while listing, completed looks.
+    pub files: usize,
+    /// Files that have to be scanned.
+    pub files_total: usize,
+    /// Bytes scanned.
+    pub bytes: u64,
+    /// Bytes of the files that have to be scanned.
+    pub bytes_total: u64,
+}
+
+impl ScanProgress {
+    /// Creates the progress of listing after `files` completed looks.
+    pub(crate) fn listing(files: usize) -> Self {
+        Self { stage: ScanStage::Listing, files, files_total: 0, bytes: 0, bytes_total: 0 }
+    }
+}
+
+enum Event {
+    Bytes(u64),
+    File(usize, Box<Result<(ShardIndex, Option<FileState>), LoadError>>),
+}
+
+/// A file's index in `found`, its shard index, and its state afterwards if it is local.
+type Scanned = (usize, ShardIndex, Option<FileState>);
+
+/// Results of other workers by path: used for files whose change stamps still match.
+pub type Seeds = BTreeMap<String, Seed>;
+
+/// Change stamp of a file, and its index.
+pub type Seed = (ChangeStamp, ShardIndex);
+
+/// Indexes the files of `found`, in its order.
+/// - `rights`: access rights with which they are opened.
+/// - `progress`: called now and then from this thread; returning `false` cancels.
+///
+/// # Errors  The first damaged file by name; `Interrupted`.
+pub(crate) fn index_files(
+    found: &Found,
+    rules: FileRules,
+    options: &CacheOptions,
+    seeds: &Seeds,
+    rights: &Rights,
+    progress: &mut dyn FnMut(ScanProgress) -> bool,
+) -> Result<Vec<Entry>, LoadError> {
+    let mut cache = Cache::open(&options.folder, &found.root);
+    index_into(&mut cache, found, rules, options, seeds, rights, progress)?;
+    let mut known = cache.into_entries();
+    let entry = |path| known.remove(path).expect("every file was known or scanned");
+    Ok(found.paths.iter().map(entry).collect())
+}
+
+/// Indexes the files of `found`; afterwards `cache`, which is of their folder, has an entry for
+/// each.
+///
+/// # Errors  See [`index_files`].
+pub fn index_into(
+    cache: &mut Cache,
+    found: &Found,
+    rules: FileRules,
+    options: &CacheOptions,
+    seeds: &Seeds,
+    rights: &Rights,
+    progress: &mut dyn FnMut(ScanProgress) -> bool,
+) -> Result<(), LoadError> {
+    let name = rules.compression.to_string();
+    let missing =
+        |states: &[FileState], known: &Entries| missing(found, states, known, &name, rules.corrupt);
+    cache.refresh();
+    let mut state =
+        ScanProgress { stage: ScanStage::Done, files: 0, files_total: 0, bytes: 0, bytes_total: 0 };
+    let is_remote = is_remote(&found.root);
+    let mut states = FileState::all(found, &mut |done| progress(ScanProgress::listing(done)))?;
+    if !missing(&states, cache.entries()).is_empty() {
+        let waiting = ScanProgress { stage: ScanStage::Waiting, ..state };
+        let _lock = cache.lock(|| progress(waiting))?;
+        cache.refresh();
+        let mut wanted = missing(&states, cache.entries());
+        // Each answer of a store is compared with its stamp; a local file is examined again, unless
+        // another process indexed it while this one waited.
+        if !is_remote && !wanted.is_empty() {
+            let paths = wanted.iter().map(|&file| found.root.join(&found.paths[file])).collect();
+            let go_on = &mut |done| progress(ScanProgress::listing(done));
+            let looks = each(paths, go_on, |path: &PathBuf| FileState::of(path))?;
+            for (&file, look) in wanted.iter().zip(looks) {
+                states[file] = look?;
+            }
+            wanted = missing(&states, cache.entries());
+        }
+        let mut new = adopt(found, &states, seeds, &name, &wanted, cache.entries());
+        let is_new = |file: &usize| !new.contains_key(&found.paths[*file]);
+        let scan: Vec<_> = wanted.into_iter().filter(is_new).collect();
+        state.files_total = scan.len();
+        state.bytes_total = scan.iter().map(|&file| states[file].stamp.size_bytes).sum();
+        let remote = match is_remote {
+            false => None,
+            true => Some(RemoteScan::new(found, &scan, &states, options)?),
+        };
+        let (scanned, failed) =
+            scan_all(found, &scan, remote, (rules, rights), &mut state, progress);
+        let records: Vec<_> =
+            scanned.iter().map(|(file, index, _)| (*file, index.records)).collect();
+        for (file, index, after) in scanned {
+            let path = found.paths[file].clone();
+            let after = after.unwrap_or_else(|| states[file].clone());
+            if after.stamp != states[file].stamp {
+                let (indexed, found) = (states[file].stamp.clone(), Some(after.stamp));
+                return Err(LoadError::changed(path, indexed, found));
+            }
+            let (stamp, inode, compression) = (after.stamp, after.inode, name.clone());
+            new.insert(path, Entry { stamp, inode, compression, index });
+        }
+        // Results are kept even if another file is damaged or the user cancelled.
+        if !new.is_empty() {
+            cache.add(new);
+        }
+        if !matches!(failed, Some(LoadError::Interrupted)) {
+            hear_others(found, &records, progress)?;
+        }
+        if let Some(error) = failed {
+            return Err(error);
+        }
+    }
+    progress(ScanProgress { stage: ScanStage::Done, ..state });
+    Ok(())
+}
+
+/// Warns if a file beside the scanned shards states another number of records. A shard that was cut
+/// off between two records looks intact on its own.
+///
+/// # Errors  `Interrupted`.
+fn hear_others(
+    found: &Found,
+    scanned: &[(usize, u64)],
+    progress: &mut dyn FnMut(ScanProgress) -> bool,
+) -> Result<(), LoadError> {
+    let paths: Vec<_> = scanned.iter().map(|(file, _)| found.paths[*file].clone()).collect();
+    let go_on = &mut |done| progress(ScanProgress::listing(done));
+    let sidecars = Sidecars::beside(&found.root, &paths, go_on)?;
+    let disagreements = scanned
+        .iter()
+        .enumerate()
+        .flat_map(|(shard, (_, records))| sidecars.disagreements(shard, &paths[shard], *records));
+    for Fault { file, what } in
+        sidecars.faults().iter().cloned().chain(disagreements).take(FAULTS_TOLD_MAX)
+    {
+        tracing::warn!(file = %file.display(), "a file beside the shards {what}; the shards' content is used");
+    }
+    Ok(())
+}
+
+/// Returns the results of other workers for files whose change stamps still match.
+fn adopt(
+    found: &Found,
+    states: &[FileState],
+    seeds: &Seeds,
+    name: &str,
+    wanted: &[usize],
+    known: &Entries,
+) -> Entries {
+    let mut adopted = Entries::new();
+    for &file in wanted {
+        let path = &found.paths[file];
+        let FileState { stamp, inode } = states[file].clone();
+        // A file that this host knew is scanned again: its stamp may have been set back.
+        if let Some((seen, index)) = seeds.get(path)
+            && *seen == stamp
+            && !known.contains_key(path)
+        {
+            let (compression, index) = (name.to_owned(), index.clone());
+            adopted.insert(path.clone(), Entry { stamp, inode, compression, index });
+        }
+    }
+    adopted
+}
+
+/// Current state of a file.
+#[derive(Clone, Debug)]
+struct FileState {
+    stamp: ChangeStamp,
+    inode: Inode,
+}
+
+impl FileState {
+    fn of(path: &Path) -> Result<Self, LoadError> {
+        let file = || path.display().to_string();
+        let metadata =
+            fs::metadata(path).map_err(|source| LoadError::Io { file: file(), source })?;
+        if !metadata.is_file() {
+            return Err(LoadError::NotFound(format!("{}: is not a regular file", file())));
+        }
+        let stamp = stamp_of(&metadata).map_err(|source| LoadError::Io { file: file(), source })?;
+        let changed_ns =
+            i128::from(metadata.ctime()) * 1_000_000_000 + i128::from(metadata.ctime_nsec());
+        let inode = Inode { device: metadata.dev(), number: metadata.ino(), changed_ns };
+        Ok(Self { stamp, inode })
+    }
+
+    /// Creates the state of a remote file, which consists of its stamp only.
+    fn remote(stamp: ChangeStamp) -> Self {
+        Self { stamp, inode: Inode { device: 0, number: 0, changed_ns: 0 } }
+    }
+
+    /// Returns the states of all files of a dataset, none of them under two names.
+    fn all(found: &Found, go_on: &mut dyn FnMut(usize) -> bool) -> Result<Vec<Self>, LoadError> {
+        if is_remote(&found.root) {
+            if found.stamps.len() == found.paths.len() {
+                return Ok(found.stamps.iter().cloned().map(Self::remote).collect());
+            }
+            let url = |path: &String| found.root.join(path).display().to_string();
+            let urls: Vec<_> = found.paths.iter().map(url).collect();
+            let seen = stamps(&urls, &mut || go_on(0))?;
+            return Ok(seen.into_iter().map(|(_, stamp)| Self::remote(stamp)).collect());
+        }
+        let mut seen = BTreeMap::new();
+        let mut states = Vec::with_capacity(found.paths.len());
+        let root = found.root.clone();
+        let look = move |path: &String| Self::of(&root.join(path));
+        let looks = each(found.paths.clone(), go_on, look)?;
+        for (path, state) in found.paths.iter().zip(looks) {
+            let state = state?;
+            let identity = (state.inode.device, state.inode.number);
+            if let Some(other) = seen.insert(identity, path) {
+                return Err(LoadError::Option(format!(
+                    "`{path}` and `{other}` are one file; a file is read once an epoch, so name it once"
+                )));
+            }
+            states.push(state);
+        }
+        Ok(states)
+    }
+}
+
+/// Returns sizes and change times of regular files; times are in ns since 1970. Unlike the
+/// modification time, a user cannot set the change time back.
+/// - `go_on`: called during the looks with `true` if one was completed since the last call; `false`
+///   cancels.
+pub fn changes(
+    paths: Vec<PathBuf>,
+    go_on: &mut dyn FnMut(bool) -> bool,
+) -> Result<Vec<(u64, i128)>, LoadError> {
+    let look = |path: &PathBuf| -> Result<(u64, i128), LoadError> {
+        let FileState { stamp, inode } = FileState::of(path)?;
+        Ok((stamp.size_bytes, inode.changed_ns))
+    };
+    each(paths, &mut moved(go_on), look)?.into_iter().collect()
+}
+
+/// Returns the current change stamp of a file.
+pub(crate) fn stamp(path: &Path) -> Result<ChangeStamp, LoadError> {
+    if is_remote(path) {
+        let seen = stamps(&[path.display().to_string()], &mut || true)?;
+        let first = seen.into_iter().next();
+        return first.map(|(_, stamp)| stamp).ok_or(LoadError::ReaderLost);
+    }
+    FileState::of(path).map(|state| state.stamp)
+}
+
+/// Returns the current change stamp of each local file, or the reason why it has none.
+/// - `go_on`: called during the looks; `false` cancels.
+pub fn local_stamps(
+    paths: Vec<PathBuf>,
+    go_on: &mut dyn FnMut() -> bool,
+) -> Result<Vec<Result<ChangeStamp, LoadError>>, LoadError> {
+    each(paths, &mut |_| go_on(), |path: &PathBuf| FileState::of(path).map(|state| state.stamp))
+}
+
+pub(crate) fn stamp_of(metadata: &fs::Metadata) -> std::io::Result<ChangeStamp> {
+    let modified_ns = match metadata.modified()?.duration_since(UNIX_EPOCH) {
+        Ok(after) => after.as_nanos() as i128,
+        Err(before) => -(before.duration().as_nanos() as i128),
+    };
+    Ok(ChangeStamp { size_bytes: metadata.len(), modified_ns, etag: None })
+}
+
+/// Returns the files without a valid entry that satisfies the policy.
+fn missing(
+    found: &Found,
+    states: &[FileState],
+    known: &Entries,
+    name: &str,
+    corrupt: Corrupt,
+) -> Vec<usize> {
+    let good = |&file: &usize| {
+        known.get(&found.paths[file]).is_some_and(|entry| {
+            let FileState { stamp, inode } = &states[file];
+            let suits = match corrupt {
+                // Scanned again, to report its error.
+                Corrupt::Error => entry.index.broken.is_none(),
+                Corrupt::SkipRecord => true,
+                Corrupt::SkipFile => entry.index.data_verified,
+            };
+            let same = entry.stamp == *stamp && entry.inode == *inode;
+            same && entry.compression == name && suits
+        })
+    };
+    (0..found.paths.len()).filter(|file| !good(file)).collect()
+}
+
+fn scan_all(
+    found: &Found,
+    files: &[usize],
+    remote: Option<RemoteScan>,
+    (rules, rights): (FileRules, &Rights),
+    state: &mut ScanProgress,
+    progress: &mut dyn FnMut(ScanProgress) -> bool,
+) -> (Vec<Scanned>, Option<LoadError>) {
+    let paths = files.iter().map(|&file| (file, found.root.join(&found.paths[file]))).collect();
+    let threads = remote.as_ref().map(|remote| remote.threads);
+    let stop = Arc::new(AtomicBool::new(false));
+    let scan =
+        Arc::new(Scan { paths, remote, rules, rights: rights.clone(), next: 0.into(), stop });
+    let (sender, receiver) = bounded(4 * SCANS_MAX);
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    for index in 0..threads.unwrap_or((2 * cores).min(SCANS_MAX)).min(files.len()) {
+        let (scan, sender) = (Arc::clone(&scan), sender.clone());
+        // Not joined: a hung read of storage must not block an interrupt.
+        let named = std::thread::Builder::new().name(format!("shardfeed-scan-{index}"));
+        if let Err(source) = named.spawn(move || scan.run(&sender)) {
+            return (vec![], Some(LoadError::Io { file: "scanning threads".into(), source }));
+        }
+    }
+    drop(sender);
+    let mut results = Vec::with_capacity(files.len());
+    let mut errors = Vec::new();
+    loop {
+        state.stage = ScanStage::Scanning;
+        match receiver.recv_timeout(PROGRESS_EVERY) {
+            Ok(Event::Bytes(bytes)) => state.bytes += bytes,
+            Ok(Event::File(file, result)) => {
+                state.files += 1;
+                match *result {
+                    Ok((index, after)) => results.push((file, index, after)),
+                    Err(error) => {
+                        scan.stop.store(true, Ordering::Relaxed);
+                        errors.push((file, error));
+                    }
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+        if !progress(*state) {
+            scan.stop.store(true, Ordering::Relaxed);
+            return (results, Some(LoadError::Interrupted));
+        }
+    }
+    let first = errors.into_iter().min_by_key(|(file, _)| found.paths.get(*file).cloned());
+    let failed = match first {
+        Some((_, error)) => Some(error),
+        None if results.len() < files.len() => Some(LoadError::ReaderLost),
+        None => None,
+    };
+    (results, failed)
+}
+
+/// State shared by the scanning threads.
+struct Scan {
+    paths: Vec<(usize, PathBuf)>,
+    remote: Option<RemoteScan>,
+    rules: FileRules,
+    rights: Rights,
+    next: AtomicUsize,
+    stop: Stop,
+}
+
+/// State for scanning remote files.
+struct RemoteScan {
+    reach: Reach,
+    /// Change stamp of each file of the dataset.
+    stamps: Vec<ChangeStamp>,
+    threads: usize,
+}
+
+impl RemoteScan {
+    fn new(
+        found: &Found,
+        files: &[usize],
+        states: &[FileState],
+        options: &CacheOptions,
+    ) -> Result<Self, LoadError> {
+        let blocks = options.blocks()?;
+        let reach = Reach::open(&found.root.display().to_string(), Arc::default(), blocks)?;
+        let bytes: u64 = files.iter().map(|&file| states[file].stamp.size_bytes).sum();
+        let is_small = bytes / (files.len() as u64).max(1) <= REMOTE_BLOCK.0 as u64;
+        let threads = if is_small { REMOTE_SCANS.0 } else { REMOTE_SCANS.1 };
+        let stamps = states.iter().map(|state| state.stamp.clone()).collect();
+        Ok(Self { reach, stamps, threads })
+    }
+
+    fn open(&self, file: usize, url: &str, stop: &Stop) -> Result<RemoteFile, LoadError> {
+        let object = self.reach.object(url, self.stamps[file].clone())?;
+        let (block_bytes, ahead) = REMOTE_BLOCK;
+        Ok(RemoteFile::new(object, block_bytes, ahead, Arc::clone(stop)))
+    }
+}
+
+impl Scan {
+    fn local(
+        &self,
+        path: &Path,
+        options: &IndexOptions,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(ShardIndex, Option<FileState>), LoadError> {
+        let name = path.display().to_string();
+        let mut file = self.rights.open(path).map_err(|error| {
+            let kind = ReadErrorKind::Open(error);
+            ReadError { file: name.clone(), offset: 0, ordinal: 0, kind }
+        })?;
+        let index = index_source(&mut file, &name, options, progress)?;
+        Ok((index, Some(FileState::of(path)?)))
+    }
+
+    /// Scans files until none is left or the receiver is gone.
+    fn run(&self, events: &Sender<Event>) {
+        let options = IndexOptions {
+            compression: self.rules.compression,
+            verify_data: self.rules.corrupt == Corrupt::SkipFile,
+            keep_going: self.rules.corrupt.skips(),
+            ..IndexOptions::default()
+        };
+        while !self.stop.load(Ordering::Relaxed) {
+            let Some((file, path)) = self.paths.get(self.next.fetch_add(1, Ordering::Relaxed))
+            else {
+                return;
+            };
+            let mut told = 0;
+            let mut progress = |bytes: u64| {
+                let more = bytes.saturating_sub(told);
+                told = bytes;
+                // The receiver is gone after an interrupt; the progress is then dropped.
+                let _ = events.send(Event::Bytes(more));
+            };
+            let result = match &self.remote {
+                None => self.local(path, &options, &mut progress),
+                Some(remote) => {
+                    let url = path.display().to_string();
+                    remote.open(*file, &url, &self.stop).and_then(|mut source| {
+                        let index = index_source(&mut source, &url, &options, &mut progress)?;
+                        Ok((index, None))
+                    })
+                }
+            };
+            let result = Box::new(result);
+            if events.send(Event::File(*file, result)).is_err() {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! The files that a dataset is made of: found, indexed and read, on local file systems and in
+//! object stores, with the rights of the user who reads.
+//!
+//! This crate must not know ranks, orders or coordinators. Start at [`Dataset`] and [`Files`].
+#![forbid(unsafe_code)]
+
+mod error;
+
+mod backoff;
+pub mod descriptors;
+mod looks;
+mod storage_meter;
+pub mod trace;
+
+mod discover;
+mod rights;
+mod rules;
+
+mod blocks;
+mod cache;
+mod index;
+mod sidecar;
+
+mod remote;
+
+mod dataset;
+mod files;
+mod stored;
+
+pub use backoff::jittered;
+#[doc(hidden)]
+pub use cache::fuzzing;
+pub use cache::{Cache, CacheChoice, CacheOptions};
+pub use dataset::{Dataset, DatasetFile, LeftOut, leave_out};
+pub use discover::{Found, absolute_pattern, discover};
+pub use error::{ChangedLook, LoadError};
+pub use files::{Files, ShardBytes};
+pub use index::{ScanProgress, ScanStage, Seed, Seeds, changes, index_into, local_stamps};
+pub use remote::{RemoteStats, is_remote};
+pub use rights::{DataRoots, Rights, User, is_own, user_of};
+pub use rules::FileRules;
+pub use sidecar::{Count, Fault, Sidecars};
+pub use storage_meter::StorageMeter;
+pub use stored::StoredFile;
