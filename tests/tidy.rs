@@ -49,9 +49,20 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("device", &["handoff"]),
     ("image", &[]),
     ("pipeline", &["plan", "tfrecord", "table", "handoff", "image"]),
-    ("agent", &["plan", "tfrecord", "proto", "tls", "handoff", "socket", "pipeline"]),
-    ("client", &["plan", "tfrecord", "proto", "handoff", "socket", "pipeline", "agent"]),
-    ("embedded", &["plan", "proto", "scheduler", "agent", "client"]),
+    ("source", &["plan", "tfrecord", "proto", "socket", "pipeline"]),
+    ("reader", &["plan", "tfrecord", "proto", "handoff", "socket", "pipeline", "source"]),
+    (
+        "agent",
+        &["plan", "tfrecord", "proto", "tls", "handoff", "socket", "pipeline", "source", "reader"],
+    ),
+    (
+        "client",
+        &[
+            "plan", "tfrecord", "proto", "handoff", "socket", "pipeline", "source", "reader",
+            "agent",
+        ],
+    ),
+    ("embedded", &["plan", "proto", "scheduler", "reader", "client"]),
     (
         "",
         &[
@@ -64,6 +75,8 @@ const ARROWS: &[(&str, &[&str])] = &[
             "socket",
             "device",
             "image",
+            "pipeline",
+            "source",
             "agent",
             "client",
             "embedded",
