@@ -1,5 +1,5 @@
-//! Concurrent opening of one dataset by several ranks: one examines the files, the others share the
-//! result.
+//! Requests to open a dataset. If several ranks open one dataset at once, one of them examines the
+//! files, and the others share the result.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -48,7 +48,7 @@ impl RunningScan {
         }
     }
 
-    /// Reports the totals so far.
+    /// Sets the files and bytes scanned so far.
     pub(crate) fn reached(&self, files: u64, bytes: u64) {
         self.files.store(files, Ordering::Relaxed);
         self.bytes.store(bytes, Ordering::Relaxed);
@@ -58,7 +58,7 @@ impl RunningScan {
         self.ended.load(Ordering::Relaxed)
     }
 
-    /// Reports progress that is no bytes and no files.
+    /// Counts progress other than files and bytes.
     pub(crate) fn beat(&self) {
         self.beat.fetch_add(1, Ordering::Relaxed);
     }
