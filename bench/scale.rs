@@ -143,6 +143,7 @@ fn measure(ranks: u64, shards: u64) {
             wants: 1,
             ahead: 0,
             released: None,
+            version: None,
             facts: facts(shards, at),
         };
         match machine.apply(Change::ClaimGroups { takes: many.iter().map(take).collect() }) {
