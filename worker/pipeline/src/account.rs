@@ -5,8 +5,6 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-use crate::tune::Reasons;
-
 /// Number of intervals that the recent figures cover.
 const STRETCHES: usize = 40;
 /// Minimum length of an interval in microseconds; it contains at least one batch.
@@ -152,6 +150,48 @@ impl Spent {
             suspect_images,
         ]
     }
+}
+
+/// Reason for a number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reason {
+    /// Initial value; no reason to change it was found yet.
+    #[default]
+    Start,
+    /// Set by the user.
+    Asked,
+    /// The trainer was kept waiting with fewer.
+    KeptWaiting,
+    /// The trainer was not kept waiting, and fewer are enough: the other cores are left to the
+    /// trainer.
+    LeftToTrainer,
+    /// More do not fit into the memory budget, or on the cores.
+    AtMost,
+}
+
+impl Reason {
+    /// Description for users.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Start => "to begin with",
+            Self::Asked => "as asked",
+            Self::KeptWaiting => "the trainer was kept waiting with fewer",
+            Self::LeftToTrainer => "fewer are enough, the other cores are the trainer's",
+            Self::AtMost => "more do not fit",
+        }
+    }
+}
+
+/// Reason for each number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reasons {
+    /// For the prefetched batches.
+    pub prefetch: Reason,
+    /// For the reading threads.
+    pub reading: Reason,
+    /// For the computing threads.
+    pub computing: Reason,
 }
 
 /// Configuration of reading, as far as it affects the time breakdown.

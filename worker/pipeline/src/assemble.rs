@@ -1,20 +1,18 @@
 //! Assembles a batch of records, written once, in place, into a slot.
 
-use std::io;
 use std::sync::Arc;
 
 use rayon::prelude::*;
 use shardfeed_handoff::{BufferRange, Layout, SharedSlot, SlotPool};
 use shardfeed_plan::Sample;
 use shardfeed_tfrecord as frame;
-use shardfeed_tfrecord::example::ParseError;
 
-use crate::column::{ColumnData, ColumnKind, Schema};
+use crate::column::{ColumnData, ColumnKind};
 use crate::draw::DrawKey;
 use crate::dtype::Dtype;
-use crate::operator::OperatorFault;
-use crate::record::Row;
+use crate::record::{Row, RowError, RowFault};
 use crate::rows::{Cells, Part, Total};
+use crate::schema::Schema;
 
 /// Approximate bytes of a part of a batch; smaller parts cost more to distribute than to process.
 const PART_BYTES: usize = 128 << 10;
@@ -37,76 +35,6 @@ pub struct Batch {
     pub ordinals: BufferRange,
     /// Slot that contains all buffers.
     pub slot: SharedSlot,
-}
-
-/// Error in a row.
-#[derive(Debug)]
-pub struct RowError {
-    /// Sample of the row.
-    pub sample: Sample,
-    /// Offset of the record's header in the uncompressed shard, in bytes.
-    pub offset: u64,
-    /// Bytes of the record's data.
-    pub len: usize,
-    /// Description of the error.
-    pub fault: RowFault,
-}
-
-fn names(holds: &[String]) -> String {
-    if holds.is_empty() {
-        return String::new();
-    }
-    format!("; the record holds `{}`", holds.join("`, `"))
-}
-
-impl RowError {
-    pub(crate) fn at(row: &Row<'_>, fault: impl Into<RowFault>) -> Self {
-        let Row { sample, offset, .. } = *row;
-        Self { sample, offset, len: row.len(), fault: fault.into() }
-    }
-}
-
-/// Kind of error in a row.
-#[derive(Debug, thiserror::Error)]
-pub enum RowFault {
-    /// The data does not match its checksum.
-    #[error(transparent)]
-    Data(#[from] frame::DataCrcMismatch),
-    /// The data does not match the declared features.
-    #[error("{error}{}", names(.holds))]
-    Parse {
-        /// The parse error.
-        error: Box<ParseError>,
-        /// Names of the features that the record contains.
-        holds: Vec<String>,
-    },
-    /// An operator failed on the row.
-    #[error("column `{output}`: {fault}")]
-    Operator {
-        /// Output column of the operator.
-        output: String,
-        /// Error of the operator.
-        fault: OperatorFault,
-    },
-    /// There is not enough memory for the batch.
-    #[error("no memory for a batch of {bytes} bytes: {source}")]
-    Memory {
-        /// Bytes of the slot.
-        bytes: usize,
-        /// Error of the system.
-        source: io::Error,
-    },
-}
-
-impl RowFault {
-    /// True if the record causes the error, so that another record may be substituted.
-    pub fn is_of_record(&self) -> bool {
-        match self {
-            Self::Data(_) | Self::Parse { .. } => true,
-            Self::Operator { fault, .. } => fault.is_of_record(),
-            Self::Memory { .. } => false,
-        }
-    }
 }
 
 /// Stage of a computing thread's work on a part of a batch.
@@ -192,7 +120,7 @@ impl Assembler {
     ) -> Result<Option<Batch>, RowError> {
         let parts: Vec<Cells<'_>> = rows
             .par_chunks(self.rows_per_part(rows))
-            .map(|part| self.timed(Stage::Parse, || Cells::locate(&self.schema, part)))
+            .map(|part| self.timed(Stage::Parse, || self.schema.locate(part)))
             .collect::<Vec<_>>()
             .into_iter()
             .collect::<Result<_, _>>()?;
@@ -207,11 +135,16 @@ impl Assembler {
             |source| RowError::at(&rows[0], RowFault::Memory { bytes: layout.bytes(), source });
         let mut slot = self.slots.take(layout.bytes()).map_err(memory)?;
         let mut buffers = layout.split(slot.bytes_mut()).into_iter();
-        let writers = Part::split_all(&self.schema, &totals, &parts, &mut buffers);
+        let writers = Part::split_all(self.schema.plans(), &totals, &parts, &mut buffers);
         let written: Vec<Result<(), RowError>> = parts
             .par_iter()
             .zip(writers)
-            .map(|(cells, part)| self.timed(Stage::Write, || part.write(&self.schema, cells, key)))
+            .map(|(cells, part)| {
+                self.timed(Stage::Write, || {
+                    let mut made = part.write(cells);
+                    self.schema.program().run(cells, key, |step| made.remove(&step))
+                })
+            })
             .collect();
         if let Some(watch) = &self.watch {
             watch.suspect_images(self.schema.program().memory().take_suspect_images());
@@ -283,8 +216,8 @@ impl Assembler {
     ///
     /// # Errors  The error in the row.
     pub fn check(&self, row: &Row<'_>, key: &DrawKey) -> Result<(), RowError> {
-        let cells = Cells::locate(&self.schema, std::slice::from_ref(row))?;
-        cells.carry_out(&self.schema, key, |_| None)
+        let cells = self.schema.locate(std::slice::from_ref(row))?;
+        self.schema.program().run(&cells, key, |_| None)
     }
 
     fn rows_per_part(&self, rows: &[Row<'_>]) -> usize {

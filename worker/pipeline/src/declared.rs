@@ -2,8 +2,8 @@
 
 use shardfeed_table::Table;
 
-use crate::column::RecordSpec;
 use crate::operator::{Operation, TableFault};
+use crate::schema::RecordSpec;
 
 impl RecordSpec {
     /// Uses the file at `path` for all tables with its content.
@@ -35,9 +35,9 @@ impl RecordSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::column::Schema;
     use crate::dtype::Dtype;
     use crate::operator::{Operator, TableRef};
+    use crate::schema::Schema;
 
     #[test]
     fn a_table_whose_path_is_not_known_is_named() {

@@ -10,21 +10,22 @@
 #![forbid(unsafe_code)]
 
 mod chunk;
+mod draw;
+mod dtype;
+mod operator;
 mod record;
 
 mod feed;
 
-mod draw;
-mod dtype;
-mod operator;
-
 mod column;
-mod declared;
-mod program;
-
-mod assemble;
 mod extent;
 mod rows;
+
+mod declared;
+mod program;
+mod schema;
+
+mod assemble;
 
 mod memory;
 mod room;
@@ -33,10 +34,10 @@ mod account;
 mod limit;
 mod tune;
 
-pub use account::{Account, Book, Setup, Spent};
-pub use assemble::{Assembler, Batch, Begun, RowError, RowFault, Stage, Watch};
+pub use account::{Account, Book, Reason, Reasons, Setup, Spent};
+pub use assemble::{Assembler, Batch, Begun, Stage, Watch};
 pub use chunk::{ChunkBuffer, ChunkPool};
-pub use column::{ColumnData, ColumnKind, ParseSpec, RecordSpec, Schema, SchemaError};
+pub use column::{ColumnData, ColumnKind};
 pub use draw::DrawKey;
 pub use dtype::Dtype;
 pub use feed::{LaneFeed, Load};
@@ -46,7 +47,8 @@ pub use operator::{
     Axis, BitOrder, Dim, ImageLayout, OPERATORS_VERSION, Operation, Operator, OperatorError,
     OperatorFault, TableCause, TableFault, TableRef,
 };
-pub use record::Row;
+pub use record::{Row, RowError, RowFault};
 pub use room::{BatchTooLarge, Room};
+pub use schema::{ParseSpec, RecordSpec, Schema, SchemaError};
 pub use shardfeed_image::{JPEG_LIBRARY, PIXEL_CONTRACT};
-pub use tune::{Choice, Range, Reason, Reasons, Tuner};
+pub use tune::{Choice, Range, Tuner};

@@ -2,8 +2,7 @@
 
 use serde::Serialize;
 
-use crate::account::{Account, Setup, Spent};
-use crate::tune::Reason;
+use crate::account::{Account, Reason, Setup, Spent};
 
 /// A trainer that waits no more than this fraction of its time, in percent, is not limited by
 /// reading.
@@ -518,7 +517,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::tune::Reasons;
+    use crate::account::Reasons;
 
     const SECOND: u64 = 1_000_000;
 

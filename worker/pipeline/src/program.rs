@@ -9,10 +9,10 @@ use crate::column::{ColumnKind, Origin, Plan};
 use crate::draw::DrawKey;
 use crate::dtype::Dtype;
 use crate::operator::{
-    Chain, Column, Failed, Form, Input, Memory, Operation, Operator, OperatorError, OperatorFault,
-    Ready, Side, TableFault, TableRef,
+    Chain, Column, Failed, Form, Input, Memory, Operation, Operator, OperatorError, Ready, Side,
+    TableFault, TableRef,
 };
-use crate::record::Row;
+use crate::record::{Row, RowError, RowFault};
 use crate::rows::Cells;
 
 /// Source of an operator's input.
@@ -105,13 +105,6 @@ pub(crate) struct Made {
     pub(crate) columns: Vec<(String, Plan)>,
     /// Images of different sizes, which no batch contains.
     pub(crate) images: Vec<String>,
-}
-
-/// Error of an operator, and the row in which it failed.
-pub(crate) struct Fault {
-    pub(crate) row: usize,
-    pub(crate) output: String,
-    pub(crate) fault: OperatorFault,
 }
 
 impl Program {
@@ -304,13 +297,28 @@ impl Program {
     /// Runs all operators for the rows of `cells`.
     /// - `output`: returns the range of a step's column in the batch, if it has one; called once
     ///   per step.
+    ///
+    /// # Errors  The row in which an operator fails.
     pub(crate) fn run<'o>(
         &self,
         cells: &Cells<'_>,
         key: &DrawKey,
         mut output: impl FnMut(usize) -> Option<&'o mut [u8]>,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), RowError> {
+        if self.is_empty() {
+            return Ok(());
+        }
         let rows = cells.rows.len();
+        let failed = |output: &str, (row, fault): Failed| {
+            let output = output.to_owned();
+            RowError::at(&cells.rows[row], RowFault::Operator { output, fault })
+        };
+        let numbers_of = |form: &Form, rows: usize, plan: &Plan| {
+            let mut column = Column::new(form, rows, &self.memory)
+                .map_err(|fault| failed("operators", (0, fault)))?;
+            cells.numbers(plan, column.bytes_mut());
+            Ok::<_, RowError>(column)
+        };
         let mut numbers: Vec<Column> = Vec::with_capacity(self.features.len());
         let mut strings: Vec<Vec<&[u8]>> = Vec::with_capacity(self.features.len());
         for plan in &self.features {
@@ -322,13 +330,7 @@ impl Program {
                         unreachable!("only columns of a fixed shape are taken");
                     };
                     let form = Form { dtype, shape: shape.clone() };
-                    let output = || "operators".to_owned();
-                    column = Column::new(&form, rows, &self.memory).map_err(|fault| Fault {
-                        row: 0,
-                        output: output(),
-                        fault,
-                    })?;
-                    cells.numbers(plan, column.bytes_mut());
+                    column = numbers_of(&form, rows, plan)?;
                 }
             }
             numbers.push(column);
@@ -338,13 +340,7 @@ impl Program {
         for plan in &self.rows {
             let lengths = cells.lengths(plan);
             let form = Form { dtype: plan.kind.dtype(), shape: vec![lengths.iter().sum()] };
-            let mut column = Column::new(&form, 1, &self.memory).map_err(|fault| Fault {
-                row: 0,
-                output: "operators".to_owned(),
-                fault,
-            })?;
-            cells.numbers(plan, column.bytes_mut());
-            ragged.push((column, lengths));
+            ragged.push((numbers_of(&form, 1, plan)?, lengths));
         }
         let mut made: Vec<Column> = Vec::with_capacity(self.steps.len());
         for (number, step) in self.steps.iter().enumerate() {
@@ -364,7 +360,7 @@ impl Program {
                     }
                 })
                 .collect();
-            let failed = |(row, fault): Failed| Fault { row, output: step.output.clone(), fault };
+            let failed = |failure| failed(&step.output, failure);
             let carry_out = |out: &mut [u8]| match &step.work {
                 Work::Columns(ready) => ready.run(&inputs, rows, out),
                 Work::Images(chain) => {

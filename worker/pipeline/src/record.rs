@@ -1,7 +1,12 @@
-//! A record that was read, and its row in a batch.
+//! A record that was read: its row in a batch, and the errors of a row.
+
+use std::io;
 
 use shardfeed_plan::Sample;
-use shardfeed_tfrecord::FOOTER_BYTES;
+use shardfeed_tfrecord::example::{ParseError, describe};
+use shardfeed_tfrecord::{DataCrcMismatch, FOOTER_BYTES};
+
+use crate::operator::OperatorFault;
 
 /// One row of a batch: a record in the memory that it was read into.
 ///
@@ -37,5 +42,83 @@ impl<'a> Row<'a> {
     pub fn stored_crc(&self) -> u32 {
         let footer = self.stored.last_chunk().expect("a record was read with its checksum");
         u32::from_le_bytes(*footer)
+    }
+}
+
+/// Error in a row.
+#[derive(Debug)]
+pub struct RowError {
+    /// Sample of the row.
+    pub sample: Sample,
+    /// Offset of the record's header in the uncompressed shard, in bytes.
+    pub offset: u64,
+    /// Bytes of the record's data.
+    pub len: usize,
+    /// Description of the error.
+    pub fault: RowFault,
+}
+
+fn names(holds: &[String]) -> String {
+    if holds.is_empty() {
+        return String::new();
+    }
+    format!("; the record holds `{}`", holds.join("`, `"))
+}
+
+impl RowError {
+    pub(crate) fn at(row: &Row<'_>, fault: impl Into<RowFault>) -> Self {
+        let Row { sample, offset, .. } = *row;
+        Self { sample, offset, len: row.len(), fault: fault.into() }
+    }
+
+    /// Adds the names of the record's features, as a missing name is usually a misspelt one.
+    pub(crate) fn parse(row: &Row<'_>, error: ParseError) -> Self {
+        const NAMES_MAX: usize = 40;
+        let held = describe(row.data()).unwrap_or_default();
+        let holds = held.into_iter().take(NAMES_MAX).map(|feature| feature.name).collect();
+        Self::at(row, RowFault::Parse { error: Box::new(error), holds })
+    }
+}
+
+/// Kind of error in a row.
+#[derive(Debug, thiserror::Error)]
+pub enum RowFault {
+    /// The data does not match its checksum.
+    #[error(transparent)]
+    Data(#[from] DataCrcMismatch),
+    /// The data does not match the declared features.
+    #[error("{error}{}", names(.holds))]
+    Parse {
+        /// The parse error.
+        error: Box<ParseError>,
+        /// Names of the features that the record contains.
+        holds: Vec<String>,
+    },
+    /// An operator failed on the row.
+    #[error("column `{output}`: {fault}")]
+    Operator {
+        /// Output column of the operator.
+        output: String,
+        /// Error of the operator.
+        fault: OperatorFault,
+    },
+    /// There is not enough memory for the batch.
+    #[error("no memory for a batch of {bytes} bytes: {source}")]
+    Memory {
+        /// Bytes of the slot.
+        bytes: usize,
+        /// Error of the system.
+        source: io::Error,
+    },
+}
+
+impl RowFault {
+    /// True if the record causes the error, so that another record may be substituted.
+    pub fn is_of_record(&self) -> bool {
+        match self {
+            Self::Data(_) | Self::Parse { .. } => true,
+            Self::Operator { fault, .. } => fault.is_of_record(),
+            Self::Memory { .. } => false,
+        }
     }
 }

@@ -5,16 +5,21 @@ use std::collections::BTreeMap;
 
 use shardfeed_tfrecord as frame;
 use shardfeed_tfrecord::example::{
-    DefaultValue, ListRef, Located, ParseError, Parts, Steps, describe,
+    DefaultValue, ExampleParser, ListRef, Located, Parts, SequenceParser, Steps,
 };
 
-use crate::assemble::{RowError, RowFault};
-use crate::column::{ColumnKind, Origin, Parser, Plan, Schema, items};
-use crate::draw::DrawKey;
+use crate::column::{ColumnKind, Origin, Plan, items};
 use crate::dtype::Dtype;
 use crate::extent::{Extent, Found, Scratch};
-use crate::program::Fault;
-use crate::record::Row;
+use crate::record::{Row, RowError};
+
+/// Parser of a record's features.
+#[derive(Debug)]
+pub(crate) enum Parser {
+    Raw,
+    Example(ExampleParser),
+    Sequence(SequenceParser),
+}
 
 /// Values of some rows, still in their records.
 #[derive(Debug)]
@@ -41,14 +46,17 @@ enum Values<'c, 'a> {
 
 impl<'a> Cells<'a> {
     /// Checks the data of `rows` and locates their features.
-    pub(crate) fn locate(schema: &'a Schema, rows: &'a [Row<'a>]) -> Result<Self, RowError> {
-        let plans = schema.plans();
+    pub(crate) fn locate(
+        parser: &Parser,
+        plans: &'a [Plan],
+        rows: &'a [Row<'a>],
+    ) -> Result<Self, RowError> {
         let mut extents: Vec<Extent> = plans.iter().map(|plan| Extent::new(&plan.kind)).collect();
         let (mut cells, mut lists, mut scratch) = (vec![], vec![], Scratch::default());
         let (mut located, mut steps) = (vec![], vec![]);
         for (number, row) in rows.iter().enumerate() {
             frame::check_data(row.data(), row.stored_crc()).map_err(|e| RowError::at(row, e))?;
-            let found = match schema.parser() {
+            let found = match parser {
                 Parser::Raw => {
                     let columns = plans.iter().zip(&mut extents);
                     let whole = columns.filter(|(plan, _)| plan.origin == Origin::Record);
@@ -63,7 +71,7 @@ impl<'a> Cells<'a> {
                 let mut columns = plans.iter().zip(&mut extents);
                 columns.try_for_each(|(plan, extent)| extent.add(plan, found, &mut scratch))
             });
-            found.map_err(|error| RowError::at(row, parse_fault(row, error)))?;
+            found.map_err(|error| RowError::parse(row, error))?;
             if number == 0 {
                 located.reserve(rows.len() * cells.len());
                 steps.reserve(rows.len() * lists.len());
@@ -73,23 +81,6 @@ impl<'a> Cells<'a> {
         }
         let (cells, lists) = (cells.len(), lists.len());
         Ok(Self { rows, plans, located, steps, cells, lists, extents })
-    }
-
-    /// Runs the operators, writing the columns for which `output` returns a buffer.
-    ///
-    /// # Errors  The row in which an operator fails.
-    pub(crate) fn carry_out<'o>(
-        &self,
-        schema: &Schema,
-        key: &DrawKey,
-        output: impl FnMut(usize) -> Option<&'o mut [u8]>,
-    ) -> Result<(), RowError> {
-        if schema.program().is_empty() {
-            return Ok(());
-        }
-        schema.program().run(self, key, output).map_err(|Fault { row, output, fault }| {
-            RowError::at(&self.rows[row], RowFault::Operator { output, fault })
-        })
     }
 
     /// Returns the strings of a column that has one in each row.
@@ -165,15 +156,6 @@ impl<'a> Cells<'a> {
             other => unreachable!("{other:?} is in no schema"),
         }
     }
-}
-
-/// Creates a parse error with the record's feature names, as a missing name is usually a misspelt
-/// one.
-fn parse_fault(row: &Row<'_>, error: ParseError) -> RowFault {
-    const NAMES_MAX: usize = 40;
-    let held = describe(row.data()).unwrap_or_default();
-    let holds = held.into_iter().take(NAMES_MAX).map(|feature| feature.name);
-    RowFault::Parse { error: Box::new(error), holds: holds.collect() }
 }
 
 /// Sizes of a column in a whole batch.
@@ -282,14 +264,14 @@ impl<'a> Rest<'a> {
 impl<'a> Part<'a> {
     /// Splits the buffers of a batch, in the order of its layout, among `parts`.
     pub(crate) fn split_all(
-        schema: &Schema,
+        plans: &[Plan],
         totals: &[Total],
         parts: &[Cells<'_>],
         buffers: &mut impl Iterator<Item = &'a mut [u8]>,
     ) -> Vec<Self> {
         let mut next = || buffers.next().expect("the layout has this buffer");
         let mut shares: Vec<Vec<Column<'a>>> = parts.iter().map(|_| Vec::new()).collect();
-        for (index, (plan, total)) in schema.plans().iter().zip(totals).enumerate() {
+        for (index, (plan, total)) in plans.iter().zip(totals).enumerate() {
             let kind = &plan.kind;
             let mut values = Rest(next());
             let mut offsets = (kind.dtype() == Dtype::Bytes).then(|| Rest::ends(next()));
@@ -330,24 +312,22 @@ impl<'a> Part<'a> {
         with_rows.collect()
     }
 
-    /// Writes `cells`, each value once, and the operators' results.
-    ///
-    /// # Errors  The row in which an operator fails.
-    pub(crate) fn write(
-        mut self,
-        schema: &Schema,
-        cells: &Cells<'_>,
-        key: &DrawKey,
-    ) -> Result<(), RowError> {
+    /// Writes `cells`, each value once.
+    /// - Returns the memory of the operators' columns, by step.
+    pub(crate) fn write(self, cells: &Cells<'_>) -> BTreeMap<usize, &'a mut [u8]> {
+        let mut made = BTreeMap::new();
         for (index, row) in cells.rows.iter().enumerate() {
             self.valid[index] = u8::from(row.valid);
             self.shards[index] = i64::from(row.sample.shard);
             self.ordinals[index] = row.sample.ordinal as i64;
         }
-        for ((column, plan), extent) in self.columns.iter_mut().zip(cells.plans).zip(&cells.extents)
-        {
+        let columns = self.columns.into_iter().zip(cells.plans).zip(&cells.extents);
+        for ((mut column, plan), extent) in columns {
+            if let Origin::Step(step) = plan.origin {
+                made.insert(step, column.values);
+                continue;
+            }
             match plan.kind.dtype() {
-                _ if matches!(plan.origin, Origin::Step(_)) => continue,
                 Dtype::Bytes => column.write_bytes(cells, plan, extent),
                 Dtype::Int64 => column.write_numbers::<i64>(cells, plan, extent),
                 Dtype::Float32 => column.write_numbers::<f32>(cells, plan, extent),
@@ -355,16 +335,7 @@ impl<'a> Part<'a> {
             }
             column.write_splits(plan, extent);
         }
-        let columns = &mut self.columns;
-        let place = |(place, plan): (usize, &Plan)| match plan.origin {
-            Origin::Step(step) => Some((step, place)),
-            _ => None,
-        };
-        let places: BTreeMap<usize, usize> =
-            cells.plans.iter().enumerate().rev().filter_map(place).collect();
-        cells.carry_out(schema, key, |step| {
-            places.get(&step).map(|place| std::mem::take(&mut columns[*place].values))
-        })
+        made
     }
 }
 

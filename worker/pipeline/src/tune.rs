@@ -7,7 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::account::Spent;
+use crate::account::{Reason, Reasons, Spent};
 
 /// A trainer that waits at least this fraction of its time, in percent, is kept waiting.
 const WAIT_PERCENT: u64 = 5;
@@ -63,48 +63,6 @@ pub struct Choice {
     pub reading: u64,
     /// Threads that compute.
     pub computing: u64,
-}
-
-/// Reason for a number.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Reason {
-    /// Initial value; no reason to change it was found yet.
-    #[default]
-    Start,
-    /// Set by the user.
-    Asked,
-    /// The trainer was kept waiting with fewer.
-    KeptWaiting,
-    /// The trainer was not kept waiting, and fewer are enough: the other cores are left to the
-    /// trainer.
-    LeftToTrainer,
-    /// More do not fit into the memory budget, or on the cores.
-    AtMost,
-}
-
-impl Reason {
-    /// Description for users.
-    pub fn words(self) -> &'static str {
-        match self {
-            Self::Start => "to begin with",
-            Self::Asked => "as asked",
-            Self::KeptWaiting => "the trainer was kept waiting with fewer",
-            Self::LeftToTrainer => "fewer are enough, the other cores are the trainer's",
-            Self::AtMost => "more do not fit",
-        }
-    }
-}
-
-/// Reason for each number.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reasons {
-    /// For the prefetched batches.
-    pub prefetch: Reason,
-    /// For the reading threads.
-    pub reading: Reason,
-    /// For the computing threads.
-    pub computing: Reason,
 }
 
 /// Adapts the numbers while reading.
