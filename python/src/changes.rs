@@ -65,15 +65,15 @@ impl Changes {
 /// Returns the device's step for a checked operator on rows of this shape.
 fn step(operator: &Operator, shape: &[usize]) -> Step {
     match &operator.operation {
-        Operation::Cast { dtype, .. } => Step::Cast { to: number(*dtype) },
-        Operation::Normalize { mean, std, dtype, .. } => {
-            let is_narrow = *dtype == Dtype::Float32;
+        Operation::Cast(cast) => Step::Cast { to: number(cast.dtype) },
+        Operation::Normalize(normalize) => {
+            let is_narrow = normalize.dtype == Dtype::Float32;
             let float = if is_narrow { Float::Float32 } else { Float::Float64 };
-            Step::Normalize { mean: mean.clone(), std: std.clone(), float }
+            Step::Normalize { mean: normalize.mean.clone(), std: normalize.std.clone(), float }
         }
-        Operation::Layout { to, .. } => {
+        Operation::Layout(layout) => {
             // The dimensions before the cut are moved behind it.
-            let cut = if *to == ImageLayout::Chw { 2 } else { 1 };
+            let cut = if layout.to == ImageLayout::Chw { 2 } else { 1 };
             let size = |dims: &[usize]| (dims.iter().product::<usize>() as u32).max(1);
             Step::Transpose { rows: size(&shape[..cut]), columns: size(&shape[cut..]) }
         }

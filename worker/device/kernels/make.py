@@ -5,9 +5,9 @@
     make check-kernels                               # assembles it with NVIDIA's ptxas for each kind of GPU
 
 The text is committed, so that building needs neither this script nor CUDA; a test compares both.
-The worker's operators (worker/pipeline/src/operator/run.rs, dtype.rs) define the results: each line
-here does the same as a line there, in the same order and with the same rounding. No operations are
-contracted: every operation that could be contracted specifies its rounding.
+The worker's operators (worker/pipeline/src/operator/{cast,channels,gather}.rs, dtype.rs) define the
+results: each line here does the same as a line there, in the same order and with the same rounding.
+No operations are contracted: every operation that could be contracted specifies its rounding.
 
 Each thread computes one number. `source` is read as `[images, rows, columns]`, `target` is
 `[images, columns, rows]`; with one row nothing moves. The types are tested for each number: all

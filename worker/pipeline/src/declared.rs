@@ -2,7 +2,7 @@
 
 use shardfeed_table::Table;
 
-use crate::operator::{Operation, TableFault};
+use crate::operator::TableFault;
 use crate::schema::RecordSpec;
 
 impl RecordSpec {
@@ -21,7 +21,7 @@ impl RecordSpec {
     pub fn place_table(&mut self, digest: &str, path: &str) -> bool {
         let mut is_used = false;
         for operator in &mut self.operators {
-            if let Operation::Lookup { table, .. } = &mut operator.operation
+            if let Some(table) = operator.operation.table_mut()
                 && table.digest.to_string() == digest
             {
                 table.path = Some(path.to_owned());
@@ -36,7 +36,7 @@ impl RecordSpec {
 mod tests {
     use super::*;
     use crate::dtype::Dtype;
-    use crate::operator::{Operator, TableRef};
+    use crate::operator::{Lookup, Operation, Operator, TableRef};
     use crate::schema::Schema;
 
     #[test]
@@ -44,14 +44,14 @@ mod tests {
         let digest = "5".repeat(64);
         let lookup = Operator {
             output: "score".into(),
-            operation: Operation::Lookup {
+            operation: Operation::Lookup(Lookup {
                 input: "record".into(),
                 table: TableRef { digest: digest.parse().unwrap(), path: None },
                 column: "score".into(),
                 dtype: Dtype::Float32,
                 shape: vec![],
                 missing: Some(-1.0),
-            },
+            }),
         };
         let mut spec = RecordSpec { operators: vec![lookup], ..RecordSpec::default() };
         let unnamed = Schema::new(spec.clone()).unwrap().open_tables().unwrap_err();

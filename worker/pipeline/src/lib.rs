@@ -44,8 +44,8 @@ pub use feed::{LaneFeed, Load};
 pub use limit::{Finding, Limit, PREFETCH_CHOSEN_MAX, finding};
 pub use memory::{MemoryError, Need, REMOTE_CHUNKS_AHEAD, Reading, reading};
 pub use operator::{
-    Axis, BitOrder, Dim, ImageLayout, OPERATORS_VERSION, Operation, Operator, OperatorError,
-    OperatorFault, TableCause, TableFault, TableRef,
+    Axis, BitOrder, Dim, ImageLayout, Operation, Operator, OperatorError, OperatorFault,
+    TableCause, TableFault, TableRef,
 };
 pub use record::{Row, RowError, RowFault};
 pub use room::{BatchTooLarge, Room};

@@ -9,8 +9,8 @@ use crate::column::{ColumnKind, Origin, Plan};
 use crate::draw::DrawKey;
 use crate::dtype::Dtype;
 use crate::operator::{
-    Chain, Column, Failed, Form, Input, Memory, Operation, Operator, OperatorError, Ready, Side,
-    TableFault, TableRef,
+    Chain, Column, Failed, Form, Given, Input, Inputs, Memory, Operator, OperatorError, Side,
+    TableFault, TableRef, Work,
 };
 use crate::record::{Row, RowError, RowFault};
 use crate::rows::Cells;
@@ -26,7 +26,7 @@ pub(crate) enum Source {
     Step(usize),
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Step {
     output: String,
     inputs: Vec<Source>,
@@ -34,15 +34,6 @@ struct Step {
     work: Work,
     /// Last step that uses the result.
     taken_by: Option<usize>,
-}
-
-/// Kind of work of a step.
-#[derive(Clone, Debug)]
-enum Work {
-    /// Processes whole columns.
-    Columns(Ready),
-    /// Processes row by row, through all operators of an image.
-    Images(Chain),
 }
 
 /// Meaning of a name between operators.
@@ -86,7 +77,7 @@ impl Names {
 }
 
 /// All operators of a job, checked against each other.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Program {
     /// Features used as inputs, with their plans from parsing.
     features: Vec<Plan>,
@@ -152,49 +143,46 @@ impl Program {
         position: usize,
         Operator { output, operation }: &Operator,
     ) -> Result<Known, String> {
-        let (mut inputs, mut forms, mut chain) = (vec![], vec![], None);
-        for input in operation.inputs()? {
-            let Some(of) = known.get_mut(&input) else {
+        let definition = operation.definition();
+        let (mut inputs, mut forms, mut images) = (vec![], vec![], None);
+        let takes = definition.inputs()?;
+        for input in takes.names() {
+            let Some(of) = known.get_mut(input) else {
                 let names = known.listed();
                 return Err(format!("there is no column `{input}`; there are `{names}`"));
             };
             match of {
-                Known::Column(plan) if operation.takes_rows() => {
-                    let (source, form) = self.rows(&plan.clone())?;
-                    inputs.push(source);
-                    forms.push(form);
-                }
                 Known::Column(plan) => {
-                    let (source, form) = self.source(&plan.clone())?;
+                    let (source, form) = match takes {
+                        Inputs::Rows(_) => self.rows(plan)?,
+                        Inputs::Fixed(_) | Inputs::Images(_) => self.source(plan)?,
+                    };
                     inputs.push(source);
                     forms.push(form);
                 }
-                Known::Images { chain: images, inputs: of, is_taken, .. } => {
-                    if !operation.takes_images() {
+                Known::Images { chain, inputs: of, is_taken, .. } => {
+                    if !matches!(takes, Inputs::Images(_)) {
                         return Err(format!(
                             "the images of `{input}` differ in size from row to row; resize or crop them first"
                         ));
                     }
                     *is_taken = true;
-                    chain = Some(images.clone());
+                    images = Some(chain.clone());
                     inputs.clone_from(of);
                 }
             }
         }
-        let chain = match chain {
-            Some(chain) => Some(chain.then(operation, position)?),
-            None => operation.chain(&forms, position).transpose()?,
-        };
-        let (form, work) = match chain {
-            Some(chain) => match chain.form() {
-                None => return Ok(Known::Images { chain, inputs, position, is_taken: false }),
-                Some(form) => (form?, Work::Images(chain)),
+        let side = operation.table().map(|table| self.side(table));
+        let work = definition.prepare(Given { forms: &forms, images, position, side })?;
+        let form = match &work {
+            Work::Columns(ready) => ready.form.clone(),
+            Work::Images(chain) => match chain.form() {
+                Some(form) => form?,
+                None => {
+                    let chain = chain.clone();
+                    return Ok(Known::Images { chain, inputs, position, is_taken: false });
+                }
             },
-            None => {
-                let side = operation.table().map(|table| self.side(table));
-                let ready = Ready::new(operation.clone(), forms, side)?;
-                (ready.form().clone(), Work::Columns(ready))
-            }
         };
         let Form { dtype, shape } = form.clone();
         for input in &inputs {
@@ -218,16 +206,9 @@ impl Program {
     /// Opens all tables.
     pub(crate) fn open_tables(&self) -> Result<(), TableFault> {
         self.steps.iter().try_for_each(|step| match &step.work {
-            Work::Columns(ready) => ready.open(),
+            Work::Columns(ready) => ready.open.as_ref().map_or(Ok(()), |open| open()),
             Work::Images(_) => Ok(()),
         })
-    }
-
-    /// True if any of `operators` decodes images.
-    pub(crate) fn decodes(operators: &[Operator]) -> bool {
-        let decodes =
-            |operator: &Operator| matches!(operator.operation, Operation::DecodeImage { .. });
-        operators.iter().any(decodes)
     }
 
     /// Bytes per row of intermediate columns.
@@ -362,7 +343,7 @@ impl Program {
                 .collect();
             let failed = |failure| failed(&step.output, failure);
             let carry_out = |out: &mut [u8]| match &step.work {
-                Work::Columns(ready) => ready.run(&inputs, rows, out),
+                Work::Columns(ready) => (ready.run)(&inputs, rows, out),
                 Work::Images(chain) => {
                     let draws = |row: usize, position| {
                         let Row { sample, occurrence, .. } = cells.rows[row];

@@ -108,7 +108,9 @@ impl Schema {
         let columns = chosen.iter().map(|(name, plan)| (name.as_str().into(), plan.kind.clone()));
         let columns = columns.collect();
         let plans = chosen.into_iter().map(|(_, plan)| plan).collect();
-        let decoder = if Program::decodes(&spec.operators) { PIXEL_CONTRACT } else { DECODER_NONE };
+        let decodes = |operator: &Operator| operator.operation.definition().decodes_images();
+        let decoder =
+            if spec.operators.iter().any(decodes) { PIXEL_CONTRACT } else { DECODER_NONE };
         Ok(Self { spec, parser, program, columns, plans, decoder })
     }
 

@@ -4,7 +4,7 @@
 //! them, so that a new operator needs no code here.
 
 use serde_json::{Map, Number, Value};
-use shardfeed_pipeline::{OPERATORS_VERSION, Operation, Operator, ParseSpec, RecordSpec, Schema};
+use shardfeed_pipeline::{Operation, Operator, ParseSpec, RecordSpec, Schema};
 use shardfeed_plan::{Digest, Records};
 use shardfeed_proto::common::v1 as wire;
 use shardfeed_proto::common::v1::argument_value::Kind;
@@ -232,20 +232,20 @@ fn values_from(dtype: DType, message: wire::FeatureValues) -> DefaultValue {
 
 fn operator_to(operator: &Operator) -> wire::Operator {
     let Operator { output, operation } = operator.for_identity();
+    let version = operation.version();
     let value = serde_json::to_value(operation).expect("an operator is plain data");
     let Value::Object(named) = value else { unreachable!("an operation is named by its kind") };
     let (kind, fields) = named.into_iter().next().expect("an operation is named by its kind");
     let Value::Object(fields) = fields else { unreachable!("an operation has named fields") };
-    wire::Operator { output, kind, version: OPERATORS_VERSION, arguments: arguments_to(fields) }
+    wire::Operator { output, kind, version, arguments: arguments_to(fields) }
 }
 
 fn operator_from(message: wire::Operator) -> Result<Operator, String> {
     let wire::Operator { output, kind, version, arguments } = message;
-    let known = version == OPERATORS_VERSION;
     let named = Map::from_iter([(kind.clone(), Value::Object(arguments_from(arguments)?))]);
     let operation = serde_json::from_value::<Operation>(Value::Object(named));
     match operation {
-        Ok(operation) if known => Ok(Operator { output, operation }),
+        Ok(operation) if operation.version() == version => Ok(Operator { output, operation }),
         Ok(_) => Err(format!("operator `{kind}` has version {version}, which is not known")),
         Err(error) => Err(format!("operator `{kind}`: {error}")),
     }

@@ -1,18 +1,71 @@
-//! Computes an expression for many rows at a time.
+//! The operator `compute`: an expression, computed for many rows at a time.
 
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use super::cast::cast;
+use super::definition::{Definition, Given, Inputs, Work};
 use super::expression::{Expression, Node, One, Two};
+use super::form::Form;
+use crate::dtype::{Dtype, with_type};
 
 /// Rows per block: intermediate values stay in the processor's cache.
 const ROWS: usize = 512;
 
+/// An expression over columns of one number per row, computed in float64.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Compute {
+    /// Such as `where(mate > 0, 1, tanh(score / 400))`; docs/OPERATORS.md describes the syntax.
+    pub expression: String,
+    /// Type of the output.
+    pub dtype: Dtype,
+}
+
+impl Definition for Compute {
+    fn row() -> &'static str {
+        "`compute(output, expression, dtype)` | an expression over columns of one number | \
+         TensorFlow in float64 | to 1e-14 (tanh, exp and log are those of the crate libm)"
+    }
+
+    fn inputs(&self) -> Result<Inputs, String> {
+        Ok(Inputs::Fixed(Expression::parse(&self.expression)?.names().to_vec()))
+    }
+
+    fn prepare(&self, given: Given<'_>) -> Result<Work, String> {
+        given.forms.iter().try_for_each(|form| form.of_numbers().map(drop))?;
+        if let Some(input) = given.forms.iter().find(|input| input.items() != 1) {
+            return Err(format!(
+                "an expression takes columns of one number a row, not of shape {:?}; select or \
+                 reshape them",
+                input.shape
+            ));
+        }
+        let form = Form::numbers(self.dtype, vec![])?;
+        let expression = Expression::parse(&self.expression)?;
+        let from: Vec<Dtype> = given.forms.iter().map(|form| form.dtype).collect();
+        let to = self.dtype;
+        Ok(Work::columns(form, move |inputs, rows, out| {
+            let input = |name: usize, range: Range<usize>, to: &mut [f64]| {
+                with_type!(from[name], From => cast(&inputs[name].numbers::<From>()[range], to));
+            };
+            with_type!(to, To => {
+                let out = bytemuck::cast_slice_mut::<u8, To>(out);
+                compute(&expression, rows, input, |range, values| cast(values, &mut out[range]));
+            });
+            Ok(())
+        }))
+    }
+}
+
 /// Computes all rows in blocks.
 /// - `input`: writes some rows of a column as float64.
 /// - `output`: receives the results of some rows, in order.
-pub(super) fn compute(
+fn compute(
     expression: &Expression,
     rows: usize,
-    input: impl Fn(usize, std::ops::Range<usize>, &mut [f64]),
-    mut output: impl FnMut(std::ops::Range<usize>, &[f64]),
+    input: impl Fn(usize, Range<usize>, &mut [f64]),
+    mut output: impl FnMut(Range<usize>, &[f64]),
 ) {
     let mut stack: Vec<[f64; ROWS]> = vec![];
     for begin in (0..rows).step_by(ROWS) {

@@ -1,0 +1,121 @@
+//! The definition of an operator: its inputs, its output and its work.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::fault::Failed;
+use super::form::{Form, Input};
+use super::image::Chain;
+use super::table::{Side, TableFault};
+
+/// Names of the columns that an operator takes.
+#[derive(Debug)]
+pub(crate) enum Inputs {
+    /// Columns of a fixed shape.
+    Fixed(Vec<String>),
+    /// A column of rows with a variable number of values.
+    Rows(String),
+    /// Images, of one size or of different sizes.
+    Images(String),
+}
+
+impl Inputs {
+    pub(crate) fn names(&self) -> &[String] {
+        match self {
+            Self::Fixed(names) => names,
+            Self::Rows(name) | Self::Images(name) => std::slice::from_ref(name),
+        }
+    }
+}
+
+/// Inputs of an operator at its position in a job.
+#[derive(Debug)]
+pub(crate) struct Given<'a> {
+    /// Forms of the input columns, in the order of [`Definition::inputs`].
+    pub(crate) forms: &'a [Form],
+    /// The input, if it is images of different sizes.
+    pub(crate) images: Option<Chain>,
+    /// Index among the operators, from 0; keys the random draws.
+    pub(crate) position: usize,
+    /// The operator's lookup table, if it has one.
+    pub(crate) side: Option<Arc<Side>>,
+}
+
+impl Given<'_> {
+    /// Returns the input of an operator that takes images.
+    pub(crate) fn images(&self) -> Result<Chain, String> {
+        self.images.clone().map_or_else(|| Chain::of_numbers(&self.forms[0]), Ok)
+    }
+}
+
+/// An operator; the crate's only list of them is [`Operation`](super::Operation).
+pub(crate) trait Definition {
+    /// Row of the table in docs/OPERATORS.md: operator, result, equivalent, comparison.
+    fn row() -> &'static str
+    where
+        Self: Sized;
+
+    /// Version of the behaviour; part of a job's identity.
+    fn version(&self) -> u32 {
+        1
+    }
+
+    /// The input columns.
+    fn inputs(&self) -> Result<Inputs, String>;
+
+    /// True if its result depends on the pixel contract.
+    fn decodes_images(&self) -> bool {
+        false
+    }
+
+    /// Form of the output for an input of this form, if a device may run the operator instead of
+    /// the worker.
+    fn device_form(&self, _input: &Form) -> Option<Result<Form, String>> {
+        None
+    }
+
+    /// Checks the operator, and prepares its work. The form of the output includes its cost,
+    /// [`Form::row_bytes`].
+    ///
+    /// # Errors  The reason why it cannot be applied.
+    fn prepare(&self, given: Given<'_>) -> Result<Work, String>;
+}
+
+/// Work of an operator.
+#[derive(Debug)]
+pub(crate) enum Work {
+    /// Processes whole columns.
+    Columns(Ready),
+    /// Processes row by row, through all operators of an image.
+    Images(Chain),
+}
+
+impl Work {
+    /// Creates the work of an operator on whole columns.
+    /// - `form`: of the output. `run`: writes the output of some rows, of which it gets the inputs
+    ///   and the number.
+    pub(crate) fn columns(
+        form: Form,
+        run: impl Fn(&[Input<'_>], usize, &mut [u8]) -> Result<(), Failed> + Send + Sync + 'static,
+    ) -> Self {
+        Self::Columns(Ready { form, run: Box::new(run), open: None })
+    }
+}
+
+type Run = dyn Fn(&[Input<'_>], usize, &mut [u8]) -> Result<(), Failed> + Send + Sync;
+
+type Open = dyn Fn() -> Result<(), TableFault> + Send + Sync;
+
+/// An operator on whole columns, ready to run any number of times.
+pub(crate) struct Ready {
+    pub(crate) form: Form,
+    pub(crate) run: Box<Run>,
+    /// Opens the lookup table.
+    pub(crate) open: Option<Box<Open>>,
+}
+
+impl fmt::Debug for Ready {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ready").field("form", &self.form).finish_non_exhaustive()
+    }
+}

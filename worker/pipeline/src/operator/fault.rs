@@ -1,0 +1,117 @@
+//! Errors of operators: in the declaration of one, and in a row.
+
+use shardfeed_image::{ImageError, Size};
+
+use super::table::TableFault;
+use crate::dtype::Dtype;
+
+/// Error in the declaration of an operator.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("operator {operator} (output `{output}`): {what}")]
+pub struct OperatorError {
+    /// Index among the operators, from 0.
+    pub operator: usize,
+    /// Name of the output column.
+    pub output: String,
+    /// Description of the error, and what to do.
+    pub what: String,
+}
+
+/// Error of a row.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OperatorFault {
+    /// There is not enough memory for an intermediate column.
+    #[error("no memory for {bytes} bytes of it; use smaller batches or shapes")]
+    Memory {
+        /// Requested bytes.
+        bytes: usize,
+    },
+    /// A row has more numbers than the padded length.
+    #[error(
+        "{found} numbers, more than the {length} of padded_batch; raise length, or set truncate"
+    )]
+    TooLong {
+        /// Numbers in the row.
+        found: usize,
+        /// Maximum numbers.
+        length: usize,
+    },
+    /// A table does not contain a key.
+    #[error("{table} has no key {key}; write the table with it, or give missing a number")]
+    NoKey {
+        /// The key, or its beginning.
+        key: String,
+        /// Path of the table.
+        table: String,
+    },
+    /// A table cannot be used.
+    #[error(transparent)]
+    Table(#[from] Box<TableFault>),
+    /// An image cannot be used.
+    #[error(transparent)]
+    Image(#[from] ImageError),
+    /// An image has another size than declared.
+    #[error(
+        "an image of {}x{} pixels, but all are said to have {}x{}; leave size out, and resize or crop",
+        .size.height, .size.width, .wanted.height, .wanted.width
+    )]
+    ImageSize {
+        /// Size of the image.
+        size: Size,
+        /// Declared size.
+        wanted: Size,
+    },
+    /// A region does not lie within an image.
+    #[error(
+        "a part of {}x{} pixels from {from:?} does not lie in an image of {}x{}; resize it before",
+        .size.height, .size.width, .image.height, .image.width
+    )]
+    Part {
+        /// Size of the region.
+        size: Size,
+        /// First row, and first pixel in a row.
+        from: (usize, usize),
+        /// Size of the image.
+        image: Size,
+    },
+    /// A column contains an invalid size.
+    #[error("column `{column}` says {number} for a size")]
+    Side {
+        /// Name of the column.
+        column: String,
+        /// Its value.
+        number: i64,
+    },
+    /// A string does not have the length of its numbers.
+    #[error(
+        "decode_raw: the string has {found} bytes, but {dtype} of shape {shape:?} takes {expected}; correct \
+         dtype or shape, or set fixed_length"
+    )]
+    Length {
+        /// Type of the numbers.
+        dtype: Dtype,
+        /// Shape of the numbers.
+        shape: Vec<usize>,
+        /// Bytes of the numbers.
+        expected: usize,
+        /// Bytes of the string.
+        found: usize,
+    },
+}
+
+impl From<TableFault> for OperatorFault {
+    fn from(fault: TableFault) -> Self {
+        Self::Table(Box::new(fault))
+    }
+}
+
+impl OperatorFault {
+    /// True if the record causes the error, so that another record may be substituted.
+    pub(crate) fn is_of_record(&self) -> bool {
+        !matches!(self, Self::Memory { .. } | Self::Table(_))
+    }
+}
+
+/// Row in which an operator failed, and the error.
+pub(crate) type Failed = (usize, OperatorFault);

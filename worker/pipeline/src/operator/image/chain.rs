@@ -1,0 +1,318 @@
+//! Operators on images that a row passes through at once.
+
+use std::fmt;
+use std::sync::Arc;
+
+use shardfeed_image::{Decoding, Encoded, Health, Method, Region, Resizer, Sample, Size, View};
+use shardfeed_plan::Draws;
+
+use super::turned::{Axis, Turned};
+use crate::dtype::Dtype;
+use crate::operator::fault::{Failed, OperatorFault};
+use crate::operator::form::{Dim, Form, Input};
+use crate::operator::memory::{Memory, Scratch, room};
+
+/// Images, and the operators applied to each.
+#[derive(Clone, Debug)]
+pub(crate) struct Chain {
+    source: Source,
+    pub(super) dtype: Dtype,
+    pub(super) channels: usize,
+    /// Size of the source images, if it is the same for all rows.
+    source_size: Option<Size>,
+    stages: Vec<Stage>,
+    pub(super) resized: Option<Resized>,
+    /// Size after all operators, if it is the same for all rows.
+    pub(super) size: Option<Size>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Source {
+    Encoded(Decoding),
+    /// Numbers of a known size.
+    Numbers,
+    /// Strings or numbers whose size is in other columns.
+    Sized {
+        sizes: [Dim; 2],
+        is_strings: bool,
+    },
+}
+
+/// Change of an image.
+pub(super) enum Change {
+    Part(Region),
+    Mirror(Axis),
+    Nothing,
+}
+
+/// Returns the change of an image of a size, for which an operator may need its random draws.
+type Alter = dyn Fn(Size, &dyn Fn() -> Draws) -> Result<Change, OperatorFault> + Send + Sync;
+
+/// Operator on an image, and its position, which keys its random draws.
+#[derive(Clone)]
+struct Stage {
+    alter: Arc<Alter>,
+    position: usize,
+}
+
+impl fmt::Debug for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stage").field("position", &self.position).finish_non_exhaustive()
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Resized {
+    pub(super) size: Size,
+    pub(super) method: Method,
+    pub(super) antialias: bool,
+    pub(super) from: Dtype,
+    pub(super) to: Dtype,
+}
+
+/// Memory for an image as a multiple of its pixel bytes: pixels, decoder rows, and the results of
+/// flipping and resizing.
+const IMAGE_SHARE: usize = 4;
+
+impl Chain {
+    /// Creates a chain without operators.
+    /// - `size`: of the images, if all have the same.
+    pub(super) fn new(source: Source, dtype: Dtype, channels: usize, size: Option<Size>) -> Self {
+        let (source_size, stages, resized) = (size, vec![], None);
+        Self { source, dtype, channels, source_size, stages, resized, size }
+    }
+
+    /// Creates a chain of images that are numbers of one shape.
+    pub(crate) fn of_numbers(input: &Form) -> Result<Self, String> {
+        let &[height, width, channels] = input.shape.as_slice() else {
+            return Err(format!(
+                "it takes images, [height, width, channels], not {} of shape {:?}",
+                input.dtype, input.shape
+            ));
+        };
+        let size = Some(Size { height, width });
+        Ok(Self::new(Source::Numbers, input.dtype, channels, size))
+    }
+
+    /// Creates a chain of strings or numbers with the height and width in other columns.
+    pub(crate) fn sized(dtype: Dtype, shape: &[Dim], inputs: &[Form]) -> Result<Self, String> {
+        let [height, width, Dim::Size(channels)] = shape else {
+            return Err(
+                "a shape with names of columns is [height, width, channels], channels a number"
+                    .to_owned(),
+            );
+        };
+        let is_strings = inputs[0].dtype == Dtype::Bytes;
+        if is_strings && inputs[0].items() != 1 {
+            return Err(format!("it takes one byte string a row, not shape {:?}", inputs[0].shape));
+        }
+        if !is_strings && inputs[0].dtype != dtype {
+            return Err("its numbers are of another type".to_owned());
+        }
+        for (name, form) in shape.iter().filter_map(Dim::column).zip(&inputs[1..]) {
+            if form.dtype != Dtype::Int64 || form.items() != 1 {
+                return Err(format!(
+                    "column `{name}` is {} of shape {:?}; a size is one int64 a row",
+                    form.dtype, form.shape
+                ));
+            }
+        }
+        Form::numbers(dtype, vec![*channels])?;
+        let source = Source::Sized { sizes: [height.clone(), width.clone()], is_strings };
+        Ok(Self::new(source, dtype, *channels, None))
+    }
+
+    /// Appends an operator that crops or mirrors.
+    /// - `size`: of the results, if all have the same.
+    pub(super) fn then(
+        mut self,
+        position: usize,
+        size: Option<Size>,
+        alter: impl Fn(Size, &dyn Fn() -> Draws) -> Result<Change, OperatorFault>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Self {
+        debug_assert!(self.resized.is_none(), "a resized image is a separate column");
+        self.stages.push(Stage { alter: Arc::new(alter), position });
+        self.size = size;
+        self
+    }
+
+    /// Form of one row, if all rows have the same size.
+    pub(crate) fn form(&self) -> Option<Result<Form, String>> {
+        let Size { height, width } = self.size?;
+        Some(Form::numbers(self.dtype, vec![height, width, self.channels]))
+    }
+
+    /// Runs the chain on one row.
+    /// - `inputs`: of all rows. `draws`: random draws of the operator at a position, for this row.
+    pub(crate) fn run(
+        &self,
+        inputs: &[Input<'_>],
+        row: usize,
+        draws: impl Fn(usize) -> Draws,
+        (scratch, memory): (&mut Scratch, &Memory),
+        out: &mut [u8],
+    ) -> Result<(), OperatorFault> {
+        let Scratch { resizer, pixels, flipped } = scratch;
+        let permit = |size: Size, pixel: usize, held: usize| {
+            memory.image(IMAGE_SHARE * size.pixels() * pixel + held)
+        };
+        let pixel_bytes = self.channels * self.resized.map_or(self.dtype, |to| to.from).bytes();
+        match &self.source {
+            Source::Encoded(decoding) => {
+                let encoded = Encoded::open(inputs[0].strings()[row], *decoding)?;
+                let size = encoded.size();
+                if let Some(wanted) = self.source_size.filter(|wanted| *wanted != size) {
+                    return Err(OperatorFault::ImageSize { size, wanted });
+                }
+                let (region, turned) = self.part(size, draws)?;
+                let needed = encoded.needed(region);
+                // Even for a crop the decoder may hold the whole image.
+                let _permit = permit(size, pixel_bytes, encoded.held_bytes());
+                let bytes = room(pixels, needed.size.pixels() * pixel_bytes)?;
+                if encoded.decode(needed, bytes)? == Health::Suspect {
+                    memory.count_suspect_image();
+                }
+                let (top, left) = (region.top - needed.top, region.left - needed.left);
+                let region = Region { top, left, size: region.size };
+                let view = View { bytes, size: needed.size, pixel_bytes, region };
+                self.finish(view, turned, resizer, flipped, out)
+            }
+            Source::Numbers => {
+                let size = self.source_size.expect("numbers have a shape");
+                let bytes = inputs[0].row(row);
+                let (region, turned) = self.part(size, draws)?;
+                let view = View { bytes, size, pixel_bytes, region };
+                self.finish(view, turned, resizer, flipped, out)
+            }
+            Source::Sized { sizes, is_strings } => {
+                let mut named = inputs[1..].iter();
+                let mut side = |dim: &Dim| -> Result<usize, OperatorFault> {
+                    let Dim::Column(name) = dim else {
+                        return Ok(dim.size().unwrap_or_default());
+                    };
+                    let number =
+                        named.next().expect("one input for each name").numbers::<i64>()[row];
+                    usize::try_from(number)
+                        .map_err(|_| OperatorFault::Side { column: name.clone(), number })
+                };
+                let size = Size { height: side(&sizes[0])?, width: side(&sizes[1])? };
+                let expected = size.pixels().saturating_mul(pixel_bytes);
+                let bytes = match inputs[0] {
+                    Input::Strings(strings) if *is_strings => strings[row],
+                    numbers => numbers.row(row),
+                };
+                if bytes.len() != expected {
+                    let shape = vec![size.height, size.width, self.channels];
+                    let (dtype, found) =
+                        (self.resized.map_or(self.dtype, |to| to.from), bytes.len());
+                    return Err(OperatorFault::Length { dtype, shape, expected, found });
+                }
+                let (region, turned) = self.part(size, draws)?;
+                let _permit = permit(size, pixel_bytes, 0);
+                // Strings may be unaligned; numbers are read from an aligned copy.
+                let aligned = room(pixels, bytes.len())?;
+                aligned.copy_from_slice(bytes);
+                let view = View { bytes: aligned, size, pixel_bytes, region };
+                self.finish(view, turned, resizer, flipped, out)
+            }
+        }
+    }
+
+    /// Returns the final region of an image of `size`, and the axes on which it is flipped.
+    fn part(
+        &self,
+        size: Size,
+        draws: impl Fn(usize) -> Draws,
+    ) -> Result<(Region, Turned), OperatorFault> {
+        let mut region = Region::all(size);
+        let mut turned = Turned::default();
+        for Stage { alter, position } in &self.stages {
+            match alter(region.size, &|| draws(*position))? {
+                Change::Part(inner) => {
+                    region = region.within(turned.seen_from_behind(inner, region.size));
+                }
+                Change::Mirror(axis) => turned.turn(axis),
+                Change::Nothing => {}
+            }
+        }
+        Ok((region, turned))
+    }
+
+    /// Writes the visible region.
+    fn finish(
+        &self,
+        view: View<'_>,
+        turned: Turned,
+        resizer: &mut Resizer,
+        flipped: &mut Vec<u64>,
+        out: &mut [u8],
+    ) -> Result<(), OperatorFault> {
+        let size = view.region.size;
+        let Some(to) = self.resized else {
+            turned.copy(view, out);
+            return Ok(());
+        };
+        if size.pixels() == 0 {
+            let part = Size { height: 1, width: 1 };
+            return Err(OperatorFault::Part { size: part, from: (0, 0), image: size });
+        }
+        let kinds = (sample(to.from).expect("checked"), sample(to.to).expect("checked"));
+        let how = (to.method, to.antialias);
+        if turned == Turned::default() {
+            resizer.resize(view, kinds, self.channels, how, to.size, out);
+            return Ok(());
+        }
+        let bytes = room(flipped, size.pixels() * view.pixel_bytes)?;
+        turned.copy(view, bytes);
+        let view = View { bytes, size, region: Region::all(size), ..view };
+        resizer.resize(view, kinds, self.channels, how, to.size, out);
+        Ok(())
+    }
+
+    /// Runs the chain on all rows in sequence.
+    pub(crate) fn run_all(
+        &self,
+        inputs: &[Input<'_>],
+        rows: usize,
+        draws: impl Fn(usize, usize) -> Draws,
+        memory: &Memory,
+        out: &mut [u8],
+    ) -> Result<(), Failed> {
+        let bytes = out.len().checked_div(rows).unwrap_or(0);
+        let mut scratch = memory.scratch();
+        let each = |row: usize| {
+            let out = &mut out[row * bytes..(row + 1) * bytes];
+            self.run(inputs, row, |position| draws(row, position), (&mut scratch, memory), out)
+                .map_err(|fault| (row, fault))
+        };
+        let done = (0..rows).try_for_each(each);
+        memory.keep_scratch(scratch);
+        done
+    }
+}
+
+/// Checks the size of a declared image.
+pub(super) fn check_size(size: Size) -> Result<(), String> {
+    if size.height == 0 || size.width == 0 || size.pixels() > shardfeed_image::PIXELS_MAX {
+        return Err(format!(
+            "size is {}x{}; both are 1 or more, and together at most {} pixels",
+            size.height,
+            size.width,
+            shardfeed_image::PIXELS_MAX
+        ));
+    }
+    Ok(())
+}
+
+/// Returns the type of pixels' samples, if images of it can be resized.
+pub(super) fn sample(dtype: Dtype) -> Option<Sample> {
+    match dtype {
+        Dtype::Uint8 => Some(Sample::U8),
+        Dtype::Uint16 => Some(Sample::U16),
+        Dtype::Float32 => Some(Sample::F32),
+        _ => None,
+    }
+}

@@ -1,0 +1,43 @@
+//! The operator `flip`.
+
+use serde::{Deserialize, Serialize};
+
+use super::chain::Change;
+use super::turned::Axis;
+use crate::draw::unit;
+use crate::operator::definition::{Definition, Given, Inputs, Work};
+
+/// Mirrors an image, always or randomly, as `tf.image.flip_left_right`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Flip {
+    /// Column of images.
+    pub input: String,
+    /// Axis of the mirroring.
+    pub axis: Axis,
+    /// Probability of the mirroring.
+    pub probability: f64,
+}
+
+impl Definition for Flip {
+    fn row() -> &'static str {
+        "`flip(input, axis, probability)` | the mirror image, randomly | \
+         `tf.image.flip_left_right`, `flip_up_down` | bit for bit"
+    }
+
+    fn inputs(&self) -> Result<Inputs, String> {
+        Ok(Inputs::Images(self.input.clone()))
+    }
+
+    fn prepare(&self, given: Given<'_>) -> Result<Work, String> {
+        let Self { axis, probability, .. } = *self;
+        let chain = given.images()?;
+        if !(0.0..=1.0).contains(&probability) {
+            return Err(format!("probability is {probability}; it is from 0 to 1"));
+        }
+        let size = chain.size;
+        Ok(Work::Images(chain.then(given.position, size, move |_, draws| {
+            let is_mirrored = probability >= 1.0 || unit(&mut draws()) < probability;
+            Ok(if is_mirrored { Change::Mirror(axis) } else { Change::Nothing })
+        })))
+    }
+}
