@@ -97,7 +97,7 @@ ROLES = "| call | for | with a token for some jobs |"
 
 
 def test_the_table_of_roles_is_the_one_that_is_asked() -> None:
-    text = code("coordinator/server/src/rights.rs")
+    text = code("coordinator/server/src/rpc/rights.rs")
     groups = {name: set(re.findall(r"\w+", roles.lower())) for name, roles in re.findall(r"^const (\w+): &\[Role\] = &\[(.*?)\];", text, re.MULTILINE)}
     (table,) = re.findall(r"match rpc \{(.*?)^    \}", text, re.MULTILINE | re.DOTALL)
     asked: dict[str, tuple[frozenset[str], str]] = {}

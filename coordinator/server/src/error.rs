@@ -10,8 +10,8 @@ use shardfeed_raft::{ChangeError, OpenError, Peer, PeerError, ProposeError};
 use shardfeed_scheduler::{Failure, Refusal};
 use shardfeed_tls::TlsError;
 
-use crate::chunks::ChunkStoreError;
 use crate::config::InvalidOption;
+use crate::storage::chunks::ChunkStoreError;
 
 /// Error of starting a coordinator: the cause, the place and the remedy.
 #[derive(Debug, thiserror::Error)]

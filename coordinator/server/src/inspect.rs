@@ -5,7 +5,7 @@ use std::sync::Arc;
 use shardfeed_raft::Status;
 use shardfeed_scheduler::State;
 
-use crate::core::Core;
+use crate::leader::core::Core;
 use crate::server::Running;
 
 /// Read-only view of a coordinator. It keeps the viewed data in memory.

@@ -5,17 +5,20 @@ use std::time::Duration;
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
+use crate::leader::{claim_queue, core};
+use crate::net::{http, links, port};
+use crate::rpc::serve;
+use crate::server;
 use crate::server::Running;
-use crate::{http, links, net, rpc, server};
 
 /// Maximum connections of the gRPC port.
 pub const CONNECTIONS_MAX: usize = server::CONNECTIONS_MAX;
 /// Maximum connections of the HTTP port.
 pub const HTTP_CONNECTIONS_MAX: usize = http::HTTP_CONNECTIONS_MAX;
 /// Timeout of the TLS handshake.
-pub const HANDSHAKE_MAX: Duration = net::HANDSHAKE_MAX;
+pub const HANDSHAKE_MAX: Duration = port::HANDSHAKE_MAX;
 /// Maximum time without a byte, or with unread bytes.
-pub const SILENCE_MAX: Duration = net::SILENCE_MAX;
+pub const SILENCE_MAX: Duration = port::SILENCE_MAX;
 /// Maximum streams of one connection.
 pub const STREAMS_MAX: u32 = server::STREAMS_MAX;
 /// Maximum concurrent calls of one connection.
@@ -23,15 +26,15 @@ pub const CALLS_PER_CONNECTION: usize = server::CALLS_PER_CONNECTION;
 /// Maximum bytes of a request's headers.
 pub const HEADER_BYTES_MAX: u32 = server::HEADER_BYTES_MAX;
 /// Maximum concurrent calls of workers and people.
-pub const CALLS_MAX: usize = rpc::CALLS_MAX;
+pub const CALLS_MAX: usize = core::CALLS_MAX;
 /// Maximum ranks that wait for groups.
-pub const POLLS_MAX: usize = rpc::POLLS_MAX;
+pub const POLLS_MAX: usize = claim_queue::POLLS_MAX;
 /// Timeout of a call of workers and people.
-pub const CALL_TIME_MAX: Duration = rpc::CALL_TIME_MAX;
+pub const CALL_TIME_MAX: Duration = serve::CALL_TIME_MAX;
 /// Timeout of a call of other nodes.
 pub const PEER_CALL_TIME_MAX: Duration = server::PEER_CALL_TIME_MAX;
 /// Maximum bytes of a message of workers and people.
-pub const MESSAGE_BYTES_MAX: usize = rpc::MESSAGE_BYTES_MAX;
+pub const MESSAGE_BYTES_MAX: usize = serve::MESSAGE_BYTES_MAX;
 /// Maximum bytes of a message of other nodes.
 pub const PEER_MESSAGE_BYTES_MAX: usize = links::PEER_MESSAGE_BYTES_MAX;
 

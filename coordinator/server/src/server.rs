@@ -13,7 +13,7 @@ use shardfeed_proto::Endpoint;
 use shardfeed_proto::coordinator::v1::admin_service_server::AdminServiceServer;
 use shardfeed_proto::coordinator::v1::peer_service_server::PeerServiceServer;
 use shardfeed_proto::coordinator::v1::worker_service_server::WorkerServiceServer;
-use shardfeed_raft::{Footing, Node, NodeOptions, Role, Start};
+use shardfeed_raft::{Footing, Node, Role, Start};
 use shardfeed_tls::{ClientTls, Folder, ServerTls};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -21,31 +21,31 @@ use tonic::Request;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server;
 
-use crate::audit::{self, Audit};
-use crate::bootstrap;
-use crate::chunks::{ChunkStore, ChunkStoreError};
-use crate::claims::{self, ClaimBatcher, ClaimSender};
 use crate::config::CoordinatorOptions;
-use crate::copies;
-use crate::core::{Core, referenced};
 use crate::error::StartError;
-use crate::front::{Front, Health};
-use crate::http::{self, HTTP_CONNECTIONS_MAX};
-use crate::keeper::Keeper;
-use crate::links::PEER_MESSAGE_BYTES_MAX;
-use crate::machine::Scheduler;
-use crate::metered::MeteredDisk;
-use crate::net::{Patience, Place, Port};
-use crate::plans;
-use crate::rpc::{self, Admin, Gate, MESSAGE_BYTES_MAX, PeerCalls, Seen, Workers};
-use crate::shard_counts;
-use crate::timers::Timers;
-
-/// Folder of the log in the data folder.
-pub(crate) const LOG_FOLDER: &str = "raft";
-
-/// Folder of the chunks in the data folder.
-pub(crate) const CHUNK_FOLDER: &str = "chunks";
+use crate::leader::claim_queue::{self, ClaimSender};
+use crate::leader::claims::ClaimBatcher;
+use crate::leader::core::{Core, CoreParts, referenced};
+use crate::leader::keeper::Keeper;
+use crate::leader::timers::Timers;
+use crate::leader::{computing, shard_counter};
+use crate::net::bootstrap;
+use crate::net::front::{Front, Health};
+use crate::net::http::{self, HTTP_CONNECTIONS_MAX};
+use crate::net::links::PEER_MESSAGE_BYTES_MAX;
+use crate::net::port::{Patience, Place, Port};
+use crate::rpc::admin::Admin;
+use crate::rpc::audit::{self, Audit};
+use crate::rpc::guard::{Gate, Seen};
+use crate::rpc::peer::PeerCalls;
+use crate::rpc::serve::MESSAGE_BYTES_MAX;
+use crate::rpc::traced;
+use crate::rpc::worker::Workers;
+use crate::storage::chunks::{ChunkStore, ChunkStoreError};
+use crate::storage::copies;
+use crate::storage::folders::{CHUNK_FOLDER, LOG_FOLDER, node_options};
+use crate::storage::machine::Scheduler;
+use crate::storage::metered::MeteredDisk;
 
 /// Maximum gRPC connections: 10,000 workers, people, and a margin for reconnects.
 pub(crate) const CONNECTIONS_MAX: usize = 16_384;
@@ -223,7 +223,7 @@ async fn come_in(
     let start = bootstrap::decide(front, &disk).await?;
     let node = open_node(front, disk, start.clone()).await?;
     front.links.of_cluster(node.cluster_id());
-    let (asks, batcher) = claims::channel();
+    let (asks, batcher) = claim_queue::channel();
     let log = disk_of(front, audit::AUDIT_FOLDER)?;
     let (log, scribes) = audit::channel(log, front.host.now());
     let core = match open_core(front, node.clone(), asks, log).await {
@@ -243,8 +243,8 @@ async fn come_in(
         timers.spawn(scribe.run(Arc::clone(&front.host), stopped()));
     }
     timers.spawn(copies::keep(Arc::clone(&core), stopped()));
-    timers.spawn(plans::keep_groups_ready(Arc::clone(&core), stopped()));
-    timers.spawn(shard_counts::keep(Arc::clone(&core), stopped()));
+    timers.spawn(computing::keep_groups_ready(Arc::clone(&core), stopped()));
+    timers.spawn(shard_counter::keep(Arc::clone(&core), stopped()));
     bootstrap::arrive(front, &core, &start).await?;
     Ok(core)
 }
@@ -391,26 +391,6 @@ fn data_dir(path: PathBuf, action: &'static str, source: io::Error) -> StartErro
     StartError::DataDir { path, action, source }
 }
 
-/// Returns the options of the log.
-pub(crate) fn node_options(
-    options: &CoordinatorOptions,
-    advertise: &str,
-    start: Start,
-) -> NodeOptions {
-    NodeOptions {
-        dir: options.data_dir.join(LOG_FOLDER),
-        cluster_name: options.cluster_name.clone(),
-        node_id: options.node_id,
-        start,
-        address: advertise.to_owned(),
-        heartbeat_ms: options.peer_heartbeat_ms,
-        election_min_ms: options.election_min_ms,
-        election_max_ms: options.election_max_ms,
-        snapshot_every: options.snapshot_every,
-        ..NodeOptions::default()
-    }
-}
-
 async fn open_node(
     front: &Front,
     disk: Arc<dyn Disk>,
@@ -445,7 +425,17 @@ async fn open_core(
         Ok(Err(error)) => return Err(failed(io::Error::other(error.to_string()))),
         Err(error) => return Err(failed(error)),
     };
-    Ok(Core::new(front, node, chunks, asks, audit))
+    Ok(Core::new(CoreParts {
+        host: Arc::clone(&front.host),
+        options: front.options.clone(),
+        advertise: front.advertise.clone(),
+        links: front.links.clone(),
+        metrics: Arc::clone(&front.metrics),
+        node,
+        chunks,
+        asks,
+        audit,
+    }))
 }
 
 async fn serve_grpc(front: Arc<Front>, port: Port, stop: watch::Receiver<bool>) {
@@ -470,7 +460,7 @@ async fn serve_grpc(front: Arc<Front>, port: Port, stop: watch::Receiver<bool>) 
     let admin = InterceptedService::new(admin, gate(Gate::Known));
     let peers = InterceptedService::new(peers, gate(Gate::Nodes));
     let served = Server::builder()
-        .trace_fn(rpc::operation)
+        .trace_fn(traced::span)
         .timeout(PEER_CALL_TIME_MAX)
         .concurrency_limit_per_connection(CALLS_PER_CONNECTION)
         .max_concurrent_streams(STREAMS_MAX)

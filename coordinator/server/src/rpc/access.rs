@@ -11,17 +11,18 @@ use shardfeed_proto::coordinator::v1::{
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_scheduler::{AccessToken, Change, CreateAccess, ExchangeAccess, Role, Unusable};
 
-use super::worker::digest;
-use super::{Caller, guard};
-use crate::audit::{AUDIT_FOLDER, ENTRIES_MAX};
-use crate::core::{Core, blocking};
+use super::audit::{AUDIT_FOLDER, ENTRIES_MAX};
+use super::checks::digest;
+use super::context::Caller;
+use super::who::{self, denied};
+use crate::leader::core::{Core, blocking};
 
 pub(super) async fn who_am_i(
     _core: Arc<Core>,
     caller: Caller,
     _request: WhoAmIRequest,
 ) -> Result<WhoAmIResponse, WireError> {
-    let told = guard::told(&caller.who);
+    let told = who::told(&caller.who);
     Ok(WhoAmIResponse { principal: caller.principal, ..told })
 }
 
@@ -67,9 +68,7 @@ pub(super) async fn exchange_access(
     let digest = digest("digest", &bytes)?;
     check_id(&id)?;
     let (Some(join), Some(role)) = (caller.who.token.clone(), caller.who.role) else {
-        return Err(guard::denied(
-            "a join token is exchanged by showing it; give --token-file FILE",
-        ));
+        return Err(denied("a join token is exchanged by showing it; give --token-file FILE"));
     };
     // A repeated exchange needs no entry in the log; a caller that missed the answer gets it again.
     let known = core.read(|state| {
@@ -82,7 +81,7 @@ pub(super) async fn exchange_access(
         Some(true) => return Ok(ExchangeAccessResponse { role: role.to_string() }),
         Some(false) => {
             let why = Unusable::Used;
-            return Err(guard::denied(format!(
+            return Err(denied(format!(
                 "access token `{join}` {why}; ask an admin for another one"
             )));
         }

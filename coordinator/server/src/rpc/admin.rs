@@ -30,18 +30,21 @@ use tonic::{Request, Response, Status};
 use super::access::{
     create_access, exchange_access, list_access, list_audit, revoke_access, who_am_i,
 };
+use super::context::{Caller, Effect};
+use super::detail;
 use super::files::{FILES_PREFIX, name_of};
+use super::guard::{Object, Seen};
 use super::register;
 use super::scans::{checked, parts_from, propose_holding};
-use super::{Asked, Caller, Effect, Object, Seen, detail, serve, service};
-use crate::archive::{self, Archive};
+use super::serve::{Asked, serve, service};
 use crate::config::check_address;
-use crate::copies;
-use crate::core::{Core, blocking};
 use crate::error;
-use crate::front::Front;
+use crate::leader::computing::computing;
+use crate::leader::core::{Core, blocking};
 use crate::metrics::Rpc;
-use crate::plans::computing;
+use crate::net::front::Front;
+use crate::storage::archive::{self, Archive};
+use crate::storage::copies;
 use crate::views::{self, Past, Picture};
 
 /// Maximum cells of a map: more than a large screen has.

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 use shardfeed_proto::coordinator::v1::Context;
 use shardfeed_proto::{COORDINATOR_PROTOCOL, ErrorKind, WireError};
 
-use super::guard::Who;
+use super::who::Who;
 
 /// Maximum bytes of a principal: every log line and command contains it.
 const PRINCIPAL_BYTES_MAX: usize = 256;

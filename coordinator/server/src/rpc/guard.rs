@@ -1,18 +1,19 @@
 //! Authentication and authorization of calls.
 
 use shardfeed_plan::Digest;
-use shardfeed_proto::coordinator::v1::{self as wire, Lease};
-use shardfeed_proto::{ErrorKind, WireError};
-use shardfeed_scheduler::{AccessToken, State, Unusable, covers, principal_name};
+use shardfeed_proto::WireError;
+use shardfeed_proto::coordinator::v1::Lease;
+use shardfeed_scheduler::{AccessToken, State, Unusable, covers};
 use shardfeed_tls::Role;
 use tonic::Request;
 
-use crate::audit;
-use crate::core::Core;
-use crate::front::Front;
+use super::audit;
+use super::rights::{self, Reach};
+use super::who::{Denied, Who, denied};
+use crate::leader::core::Core;
 use crate::metrics::{Denial, Rpc};
-use crate::net::Remote;
-use crate::rights::{self, Reach};
+use crate::net::front::Front;
+use crate::net::port::Remote;
 
 /// Data of a request outside its message.
 #[derive(Clone, Debug, Default)]
@@ -43,36 +44,6 @@ const TOKEN_BEGINS: &str = "shardfeed_";
 
 /// Maximum bytes of an access token.
 const TOKEN_BYTES_MAX: usize = 512;
-
-/// Rejection of a call that its caller may not make.
-#[derive(Debug)]
-pub(crate) struct Denied {
-    /// Reason, for the metrics.
-    pub(crate) reason: Denial,
-    /// Message for the caller.
-    message: String,
-}
-
-impl From<Denied> for WireError {
-    fn from(denied: Denied) -> Self {
-        self::denied(denied.message)
-    }
-}
-
-/// Identity of a caller.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Who {
-    /// Role; `None` if callers are not authenticated.
-    pub(crate) role: Option<Role>,
-    /// Name in logs.
-    pub(crate) principal: String,
-    /// Jobs that the caller is limited to; empty: not limited.
-    pub(crate) jobs: Vec<String>,
-    /// Id of the access token.
-    pub(crate) token: Option<String>,
-    /// Expiry of the access token, Unix ms.
-    pub(crate) expires_ms: Option<u64>,
-}
 
 /// Object of a call.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -257,7 +228,7 @@ fn same(left: &[u8; 32], right: &[u8; 32]) -> bool {
 }
 
 /// Converts a token's role to the role of all callers.
-pub(crate) fn role_of(role: shardfeed_scheduler::Role) -> Role {
+fn role_of(role: shardfeed_scheduler::Role) -> Role {
     match role {
         shardfeed_scheduler::Role::Viewer => Role::Viewer,
         shardfeed_scheduler::Role::Operator => Role::Operator,
@@ -267,22 +238,7 @@ pub(crate) fn role_of(role: shardfeed_scheduler::Role) -> Role {
     }
 }
 
-/// First name in the scope of an unlimited trainer.
-const ANY: &str = "*";
-
 impl Who {
-    /// Returns the names of jobs and datasets that the caller is limited to, as in
-    /// [`shardfeed_scheduler::Command::scope`]. An unlimited trainer also has its own name there,
-    /// so that no other trainer scans for it.
-    pub(crate) fn scope(&self) -> Vec<String> {
-        match self.role {
-            Some(Role::Trainer) if self.jobs.is_empty() => {
-                vec![ANY.to_owned(), principal_name(&self.principal).to_owned()]
-            }
-            _ => self.jobs.clone(),
-        }
-    }
-
     /// Checks that the caller may make a call.
     ///
     /// # Errors  The caller may not; the message lists the roles that may.
@@ -372,17 +328,6 @@ pub(crate) fn check_peer(front: &Front, seen: &Seen) -> Result<(), WireError> {
         core.refused(entry, Denial::Node);
     }
     Err(error)
-}
-
-pub(crate) fn denied(message: impl Into<String>) -> WireError {
-    WireError::new(ErrorKind::Denied, message)
-}
-
-/// Converts an identity to its message.
-pub(crate) fn told(who: &Who) -> wire::WhoAmIResponse {
-    let Who { role, principal, jobs, expires_ms, .. } = who.clone();
-    let role = role.map_or_else(String::new, |role| role.to_string());
-    wire::WhoAmIResponse { principal, role, jobs, expires_ms }
 }
 
 #[cfg(test)]

@@ -11,15 +11,15 @@ use shardfeed_proto::coordinator::v1::{
 use shardfeed_proto::{ErrorKind, PEER_PROTOCOL, WireError};
 use tonic::{Request, Response, Status};
 
+use super::checks::digest;
 use super::guard::{Seen, check_peer};
-use super::outcome_of;
-use super::worker::digest;
-use crate::chunks::ChunkStoreError;
-use crate::core::{Core, blocking};
+use super::serve::outcome_of;
 use crate::error;
-use crate::front::Front;
-use crate::links::wire_error;
+use crate::leader::core::{Core, blocking};
 use crate::metrics::{Outcome, Rpc};
+use crate::net::front::Front;
+use crate::net::links::wire_error;
+use crate::storage::chunks::ChunkStoreError;
 
 /// gRPC service for other coordinators.
 #[derive(Debug)]

@@ -11,12 +11,12 @@ use shardfeed_proto::{
 };
 use shardfeed_scheduler::{Change, Refusal, RegisterJob};
 
+use super::checks::{check_len, digest};
+use super::context::Caller;
 use super::scans::propose_holding;
-use super::worker::digest;
-use super::{Caller, check_len};
-use crate::copies;
-use crate::core::Core;
 use crate::error;
+use crate::leader::core::Core;
+use crate::storage::copies;
 
 const _: () = assert!(RECORD_SPEC_CHUNKS_MAX == shardfeed_scheduler::RECORD_SPEC_CHUNKS_MAX);
 

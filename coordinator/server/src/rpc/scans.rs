@@ -16,13 +16,13 @@ use shardfeed_scheduler::{
     ScanWork, TEXT_BYTES_MAX,
 };
 
+use super::checks::{check_len, digest, unexpected};
+use super::context::Caller;
 use super::files::Matcher;
-use super::worker::{digest, unexpected};
-use super::{Caller, check_len};
-use crate::copies;
-use crate::core::{Core, blocking};
 use crate::error;
-use crate::manifests::{entries_of, listing_of};
+use crate::leader::core::{Core, blocking};
+use crate::storage::copies;
+use crate::storage::manifests::{entries_of, listing_of};
 
 pub(super) async fn claim_scans(
     core: Arc<Core>,

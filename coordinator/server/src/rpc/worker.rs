@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shardfeed_plan::dynamic::Groups;
-use shardfeed_plan::{Digest, EPOCHS, PlanError, Sample};
+use shardfeed_plan::{EPOCHS, PlanError, Sample};
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::coordinator::v1::worker_service_server::WorkerService;
 use shardfeed_proto::coordinator::v1::{
@@ -19,7 +19,7 @@ use shardfeed_proto::coordinator::v1::{
     StartRankRequest, StartRankResponse, batch_claim_groups_response,
     heartbeat_response::{Pause, Verdict},
 };
-use shardfeed_proto::{ErrorKind, WireError, digest_from, intent_from, segments_to};
+use shardfeed_proto::{ErrorKind, WireError, intent_from, segments_to};
 use shardfeed_scheduler::{
     Answer, Change, Claim, Cordon, DoubtPolicy, GRACE_MS_MAX, Held, Hold, InDoubt, JoinSession,
     LeaseRef, LeasedScan, Peer, PoolFacts, RankCursor, RankRef, Refusal, ReportSkipped,
@@ -27,18 +27,23 @@ use shardfeed_scheduler::{
 };
 use tokio::sync::oneshot;
 
+use super::checks::{check_len, digest, unexpected};
+use super::context::{Caller, Effect};
+use super::detail;
+use super::guard::{Object, Seen};
 use super::register::register_job;
 use super::scans::{claim_scans, fail_scan, report_listing, report_scan};
-use super::{Asked, Caller, Effect, Object, Seen, check_len, detail, serve, service};
-use crate::claims::{self, ClaimRequest};
-use crate::copies;
-use crate::core::Core;
+use super::serve::{Asked, serve, service};
 use crate::error;
-use crate::front::Front;
+use crate::leader::claim_queue::{self, ClaimRequest};
+use crate::leader::computing::groups;
+use crate::leader::core::Core;
+use crate::leader::plans::Order;
+use crate::leader::progress::{RankReport, ScanReport};
+use crate::leader::standing::{self, Standing, served, session_ttl};
 use crate::metrics::Rpc;
-use crate::plans::{Order, groups};
-use crate::progress::{RankReport, ScanReport};
-use crate::standing::{self, Standing, served, session_ttl};
+use crate::net::front::Front;
+use crate::storage::copies;
 use crate::views;
 
 /// Maximum ranks, and maximum scans, in one heartbeat.
@@ -433,7 +438,7 @@ async fn claim_groups(
     request: ClaimGroupsRequest,
 ) -> Result<ClaimGroupsResponse, WireError> {
     let asked = ask(&core, caller.request_id, request, &mut BTreeMap::new()).await?;
-    asked.await.unwrap_or_else(|_| Err(claims::gone()))
+    asked.await.unwrap_or_else(|_| Err(claim_queue::gone()))
 }
 
 async fn batch_claim_groups(
@@ -450,7 +455,7 @@ async fn batch_claim_groups(
     let mut results = Vec::with_capacity(asked.len());
     for asked in asked {
         let answer = match asked {
-            Ok(answer) => answer.await.unwrap_or_else(|_| Err(claims::gone())),
+            Ok(answer) => answer.await.unwrap_or_else(|_| Err(claim_queue::gone())),
             Err(error) => Err(error),
         };
         let result = match answer {
@@ -513,7 +518,7 @@ async fn ask(
     let take = Claim { lease, epoch, step, started, known, wants, ahead, released, version, facts };
     let (reply, answer) = oneshot::channel();
     let ask = ClaimRequest { take, groups, request_id, until, reply };
-    core.asks.try_send(ask).map_err(|_| claims::too_many())?;
+    core.asks.try_send(ask).map_err(|_| claim_queue::too_many())?;
     Ok(answer)
 }
 
@@ -550,21 +555,7 @@ fn lease_from(lease: Option<Lease>) -> Result<LeaseRef, WireError> {
 }
 
 /// Converts a lease to its message.
-pub(crate) fn lease_to(lease: &LeaseRef) -> Lease {
+fn lease_to(lease: &LeaseRef) -> Lease {
     let LeaseRef { job, generation, rank, fencing } = lease.clone();
     Lease { job, generation, rank, fencing }
-}
-
-/// Decodes a digest.
-pub(crate) fn digest(field: &'static str, bytes: &[u8]) -> Result<Digest, WireError> {
-    digest_from(field, bytes).map_err(|error| error::invalid(&error))
-}
-
-/// Returns the error for an answer of another kind: the request id was used for another command.
-pub(crate) fn unexpected(answer: &Answer) -> WireError {
-    tracing::error!(?answer, "a command got another command's answer");
-    WireError::new(
-        ErrorKind::Unspecified,
-        "this request id was used for another request before; use a new one",
-    )
 }

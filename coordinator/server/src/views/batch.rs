@@ -9,8 +9,8 @@ use shardfeed_proto::{ErrorKind, WireError};
 use super::Picture;
 use super::granted::{Granted, gone};
 use super::held::each_sample;
-use crate::core::Core;
 use crate::error;
+use crate::leader::core::Core;
 
 /// Maximum rows of one answer: it must fit into a message.
 const ROWS_MAX: u64 = 16_384;

@@ -6,8 +6,8 @@ use shardfeed_proto::coordinator::v1::{Dataset, DatasetState};
 use shardfeed_scheduler::{Dataset as Known, LeasedScan, Phase, State};
 use tokio::time::Instant;
 
-use crate::core::Live;
 use crate::error;
+use crate::leader::core::Live;
 
 /// A scan without progress for this time is reported as idle.
 const IDLE_SHOWN: Duration = Duration::from_secs(2);

@@ -3,12 +3,13 @@
 use shardfeed_plan::EpochPlan;
 use shardfeed_proto::WireError;
 use shardfeed_proto::coordinator::v1::{self as wire, Epoch, EpochState};
-use shardfeed_scheduler::{Generation, InDoubt, RankCursor, SealedEpoch, SkippedRecord, Tally};
+use shardfeed_scheduler::{Generation, InDoubt, RankCursor, SealedEpoch, SkippedRecord};
 
 use super::Picture;
+use super::counts::Counts;
 use super::granted::{Granted, gone};
-use crate::core::Core;
-use crate::error;
+use crate::leader::core::Core;
+use crate::leader::plans::EpochOf;
 
 /// Maximum ranks listed as waited for.
 const WAITING_NAMED_MAX: usize = 32;
@@ -16,52 +17,6 @@ const WAITING_NAMED_MAX: usize = 32;
 /// Maximum epochs shown of the current generation that are not sealed: ranks are rarely more than
 /// one apart, but a false report may name any epoch.
 const OPEN_SHOWN_MAX: u64 = 16;
-
-/// Samples and steps of an epoch.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counts {
-    /// Number of samples.
-    pub(super) total: u64,
-    /// Consumed samples.
-    pub(super) delivered: u64,
-    /// Samples left out by the tail or a limit.
-    pub(super) dropped: u64,
-    /// Samples consumed twice.
-    pub(super) duplicated: u64,
-    /// Samples possibly consumed twice: by a lost rank and by another one.
-    pub(super) redelivered: u64,
-    /// Steps of every rank; 0 for a dynamic job.
-    pub(super) steps: u64,
-    /// Steps consumed by every rank.
-    pub(super) steps_done: u64,
-}
-
-impl Counts {
-    fn of_plan(plan: &EpochPlan, steps: &[u64]) -> Result<Self, WireError> {
-        Ok(Self {
-            total: plan.line().samples(),
-            delivered: plan.delivered_before(steps).map_err(|error| error::plan(&error))?,
-            dropped: plan.dropped(),
-            // A cursor never goes back in a generation, and a generation continues where its parent
-            // stopped.
-            duplicated: 0,
-            redelivered: 0,
-            steps: plan.steps(),
-            steps_done: steps.iter().min().copied().unwrap_or(0),
-        })
-    }
-
-    /// Returns the counts of a dynamic epoch that every rank has left.
-    fn of_tally(tally: Tally) -> Self {
-        let Tally { total, delivered, duplicated, redelivered, dropped, .. } = tally;
-        Self { total, delivered, dropped, duplicated, redelivered, ..Self::default() }
-    }
-
-    /// Returns the number of samples neither delivered nor left out.
-    pub(super) fn left(&self) -> u64 {
-        self.total.saturating_sub(self.dropped).saturating_sub(self.delivered)
-    }
-}
 
 /// Returns epochs of a job: sealed ones of the current lineage, then those that ranks are in.
 /// - `only`: one of them, or a future epoch.
@@ -127,7 +82,7 @@ fn sealed_epoch(
     let Some((generation, of)) = known.and_then(|known| {
         let segments = known.segments_of(sealed.epoch)?;
         let Generation { world_size, limit, .. } = *known;
-        Some((known, crate::plans::EpochOf { epoch: sealed.epoch, segments, world_size, limit }))
+        Some((known, EpochOf { epoch: sealed.epoch, segments, world_size, limit }))
     }) else {
         return Ok(None);
     };

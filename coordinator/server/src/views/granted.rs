@@ -8,8 +8,8 @@ use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_scheduler::{EPOCHS_KEPT, Generation, Pool, RankAssignment, Tally};
 
 use super::Picture;
-use super::epoch::Counts;
-use crate::core::Core;
+use super::counts::Counts;
+use crate::leader::core::Core;
 
 /// See the module.
 #[derive(Clone, Copy, Debug)]

@@ -9,8 +9,8 @@ use shardfeed_scheduler::{
 };
 
 use super::no_job;
-use crate::core::Core;
-use crate::plans::{EpochOf, Order};
+use crate::leader::core::Core;
+use crate::leader::plans::{EpochOf, Order};
 
 /// Copy of a job's kept generations: computing on it holds no lock.
 #[derive(Debug)]

@@ -1,6 +1,7 @@
 //! Data shown to users: messages made from the applied state, the leader's memory and plans.
 
 mod batch;
+mod counts;
 mod dataset;
 mod epoch;
 mod event;

@@ -9,9 +9,9 @@ use shardfeed_scheduler::{
 };
 use tokio::time::Instant;
 
-use crate::core::Core;
-use crate::plans::{EpochOf, Order};
-use crate::progress::RankState;
+use crate::leader::core::Core;
+use crate::leader::plans::{EpochOf, Order};
+use crate::leader::progress::RankState;
 
 /// See the module.
 #[derive(Clone, Debug)]

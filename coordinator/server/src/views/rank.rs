@@ -7,7 +7,7 @@ use shardfeed_proto::WireError;
 use shardfeed_proto::coordinator::v1::{Rank, RankState};
 
 use super::Picture;
-use crate::core::Core;
+use crate::leader::core::Core;
 
 /// Maximum ranks in one answer: it must fit into a message.
 const RANKS_MAX: u64 = 16_384;

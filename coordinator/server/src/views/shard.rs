@@ -17,8 +17,8 @@ use super::Picture;
 use super::epoch::steps_in;
 use super::granted::{Granted, gone};
 use super::held::Held;
-use crate::core::Core;
 use crate::error;
+use crate::leader::core::Core;
 
 /// Maximum shards in one message.
 pub(crate) const SHARDS_PER_MESSAGE: usize = 1000;

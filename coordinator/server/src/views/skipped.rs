@@ -7,8 +7,8 @@ use shardfeed_scheduler::SkippedRecord;
 
 use super::Picture;
 use super::granted::Granted;
-use crate::core::Core;
 use crate::error;
+use crate::leader::core::Core;
 
 /// Corrupt records of an epoch.
 #[derive(Debug, Default)]

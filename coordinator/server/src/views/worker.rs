@@ -7,7 +7,7 @@ use shardfeed_scheduler::{
 };
 use tokio::time::Instant;
 
-use crate::core::Live;
+use crate::leader::core::Live;
 
 /// Returns the workers as shown to users, live ones first.
 /// - `all`: also workers whose session ended, as far as kept.

@@ -12,10 +12,10 @@ use shardfeed_proto::{ErrorKind, PEER_PROTOCOL, WireError};
 use shardfeed_tls::{ClientTls, ServerTls};
 
 use crate::config::CoordinatorOptions;
-use crate::core::Core;
-use crate::links::Links;
-use crate::measures;
+use crate::leader::core::Core;
+use crate::leader::measures;
 use crate::metrics::Metrics;
+use crate::net::links::Links;
 
 /// Health of a coordinator; may outlive it.
 #[derive(Clone, Debug)]

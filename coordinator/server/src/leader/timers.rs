@@ -10,7 +10,7 @@ use shardfeed_scheduler::{Change, State, WaitForDoubt};
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, timeout};
 
-use crate::core::{Core, Live};
+use crate::leader::core::{Core, Live};
 
 /// Maximum interval of the loop; short sessions reduce it.
 const TICK_MAX: Duration = Duration::from_millis(200);

@@ -6,8 +6,8 @@ use shardfeed_plan::{ContentDigest, Digest, Manifest, Shard};
 use shardfeed_proto::chunk::{ChunkError, EntriesChunk, FileEntry, ListingChunk};
 use shardfeed_proto::{ErrorKind, WireError};
 
-use crate::chunks::ChunkStore;
 use crate::error;
+use crate::storage::chunks::ChunkStore;
 
 /// Maximum manifests in memory; one of a million shards has about 150 MB.
 const MANIFESTS_MAX: usize = 4;

@@ -11,10 +11,10 @@ use shardfeed_scheduler::{Change, Dataset, FailDataset, FinishDataset};
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use crate::copies;
-use crate::core::{Core, blocking, referenced};
 use crate::error;
-use crate::manifests::assemble;
+use crate::leader::core::{Core, blocking, referenced};
+use crate::storage::copies;
+use crate::storage::manifests::assemble;
 
 /// Interval between checks for a dataset to assemble.
 const LOOK_EVERY: Duration = Duration::from_millis(100);

@@ -1,50 +1,27 @@
-//! Number of shards of each running epoch by state, for monitoring: counted outside the calls, only
-//! on request, and never for more than a small part of the time.
+//! Counts of the shards of each running epoch by state: made outside the calls, only on request,
+//! and never for more than a small part of the time.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use shardfeed_proto::WireError;
 use shardfeed_proto::coordinator::v1::get_epoch_map_response::Cell;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 
-use crate::core::Core;
-use crate::measures;
-use crate::plans::computing;
+use crate::leader::computing::computing;
+use crate::leader::core::Core;
+use crate::leader::measures;
+use crate::leader::shard_counts::Counted;
 use crate::views::{self, Picture};
 
 /// Maximum jobs whose shards are counted, those that started last: each needs its epoch's plan.
-pub(crate) const JOBS_COUNTED_MAX: usize = 8;
+const JOBS_COUNTED_MAX: usize = 8;
 
 /// Minimum pause between two counts.
 const REST_MIN: Duration = Duration::from_secs(10);
 
 /// Minimum pause in multiples of the time that the last count took.
 const REST_TIMES: u32 = 20;
-
-/// The last count.
-#[derive(Debug, Default)]
-pub(crate) struct ShardCounts {
-    asked: Notify,
-    counted: Mutex<Counted>,
-}
-
-/// Shards of jobs, of the first epoch that some rank has not left.
-pub(crate) type Counted = BTreeMap<String, Cell>;
-
-impl ShardCounts {
-    /// Returns the last count; the next one starts soon.
-    pub(crate) fn ask(&self) -> Counted {
-        self.asked.notify_one();
-        self.lock().clone()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Counted> {
-        // No code that can panic runs under this lock.
-        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// Counts whenever there was a request since. Runs until `stop` is set.
 pub(crate) async fn keep(core: Arc<Core>, mut stop: watch::Receiver<bool>) {

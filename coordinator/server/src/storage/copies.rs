@@ -1,44 +1,28 @@
 //! Replication of chunks: an acknowledged chunk is on a majority of the voters, and a node that
 //! lacks a chunk of a dataset fetches it from the others.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use shardfeed_plan::Digest;
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_raft::{Member, Role};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tokio::time::{MissedTickBehavior, timeout};
 
-use crate::chunks::ChunkStoreError;
-use crate::core::{Core, blocking, referenced};
 use crate::error;
+use crate::leader::core::{Core, blocking, referenced};
+use crate::storage::chunks::ChunkStoreError;
 
 /// Timeout for a chunk of 1 MiB to reach another node's disk, or to arrive from there.
 const CARRY_MAX: Duration = Duration::from_secs(5);
-
-/// Maximum chunks in transit to one node: 16 MiB.
-const PUSHES_MAX: usize = 16;
 
 /// Interval between a node's checks for missing chunks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Rounds of checks between two log messages about chunks that are missing everywhere.
 const TELL_ROUNDS: u32 = 30;
-
-/// Permits for pushes, by node.
-#[derive(Debug, Default)]
-pub(crate) struct Turns {
-    nodes: Mutex<BTreeMap<u64, Arc<Semaphore>>>,
-}
-
-impl Turns {
-    fn of(&self, node: u64) -> Arc<Semaphore> {
-        let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(nodes.entry(node).or_insert_with(|| Arc::new(Semaphore::new(PUSHES_MAX))))
-    }
-}
 
 /// Stores a chunk here and on a majority of the voters.
 /// - `owner`: the principal whose share of the allowance it uses; empty: an unlimited one.

@@ -14,9 +14,9 @@ use shardfeed_raft::Start;
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
-use crate::core::Core;
 use crate::error::StartError;
-use crate::front::Front;
+use crate::leader::core::Core;
+use crate::net::front::Front;
 
 /// Interval between queries to the others.
 const ASK_EVERY: Duration = Duration::from_millis(250);

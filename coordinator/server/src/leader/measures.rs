@@ -17,9 +17,9 @@ use shardfeed_proto::coordinator::v1::get_epoch_map_response::Cell;
 use shardfeed_scheduler::{Generation, Hold, Job, JobPhase, LeaseRef, State};
 use tokio::time::Instant;
 
-use crate::core::{Core, Live};
+use crate::leader::core::{Core, Live};
+use crate::leader::shard_counts::Counted;
 use crate::metrics::Metrics;
-use crate::shard_counts::Counted;
 
 /// Maximum jobs that have lines: those that started last.
 const JOBS_MAX: usize = 64;

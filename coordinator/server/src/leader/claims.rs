@@ -10,19 +10,19 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use shardfeed_plan::dynamic::Groups;
+use shardfeed_proto::WireError;
 use shardfeed_proto::coordinator::v1::{ClaimGroupsResponse, GroupRange};
-use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_scheduler::{
     Answer, CLAIMS_MAX, Change, Claim, ClaimResult, EPOCHS_KEPT, Pool, PoolFacts, Refusal,
     SIZES_TOLD_MAX, State, Verdict,
 };
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use crate::core::Core;
 use crate::error;
-use crate::rpc::POLLS_MAX;
+use crate::leader::claim_queue::ClaimRequest;
+use crate::leader::core::Core;
 
 /// Interval between checks for new groups and other changes for waiting claims.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -41,22 +41,6 @@ const FLIGHTS_MAX: usize = 4;
 
 /// Maximum repeated proposals of a claim whose cursor was outdated when it was applied.
 const TRIES_MAX: u32 = 4;
-
-/// Claim of one rank.
-#[derive(Debug)]
-pub(crate) struct ClaimRequest {
-    /// Its facts are set when it is proposed.
-    pub(crate) take: Claim,
-    pub(crate) groups: Arc<Groups>,
-    /// Empty if the claim is never repeated.
-    pub(crate) request_id: String,
-    /// Time until which the answer may wait for something new.
-    pub(crate) until: Instant,
-    pub(crate) reply: oneshot::Sender<Result<ClaimGroupsResponse, WireError>>,
-}
-
-/// Sender to the loop.
-pub(crate) type ClaimSender = mpsc::Sender<ClaimRequest>;
 
 /// A claim, and its result so far.
 #[derive(Debug)]
@@ -127,11 +111,6 @@ pub(crate) struct ClaimBatcher {
     answered: Answered,
     balanced: Instant,
     balancing: Option<JoinHandle<()>>,
-}
-
-/// Creates both ends of the queue of claims.
-pub(crate) fn channel() -> (ClaimSender, mpsc::Receiver<ClaimRequest>) {
-    mpsc::channel(POLLS_MAX)
 }
 
 impl ClaimBatcher {
@@ -565,18 +544,4 @@ fn response(state: &State, take: &Claim, taken: ClaimResult) -> ClaimGroupsRespo
         ended,
         steps_before: first_step,
     }
-}
-
-/// Returns the error that too many ranks already wait.
-pub(crate) fn too_many() -> WireError {
-    let message = format!("{POLLS_MAX} ranks ask for groups already; try again in a moment");
-    WireError::new(ErrorKind::Retry, message)
-}
-
-/// Returns the error that the loop ended before it answered.
-pub(crate) fn gone() -> WireError {
-    WireError::new(
-        ErrorKind::Retry,
-        "this coordinator stops; try again, at another node if there is one",
-    )
 }

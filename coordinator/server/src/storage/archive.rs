@@ -18,12 +18,12 @@ use shardfeed_proto::{CHUNK_BYTES_MAX, WireError};
 use shardfeed_raft::{OpenError, Start};
 use shardfeed_scheduler::State;
 
-use crate::chunks::{ChunkStore, ChunkStoreError};
 use crate::config::{CoordinatorOptions, InvalidOption};
-use crate::copies;
-use crate::core::{Core, referenced};
 use crate::error;
-use crate::server::{CHUNK_FOLDER, LOG_FOLDER, node_options};
+use crate::leader::core::{Core, referenced};
+use crate::storage::chunks::{ChunkStore, ChunkStoreError};
+use crate::storage::copies;
+use crate::storage::folders::{CHUNK_FOLDER, LOG_FOLDER, node_options};
 
 const MAGIC: [u8; 8] = *b"SFBACKUP";
 

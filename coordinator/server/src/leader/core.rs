@@ -16,26 +16,29 @@ use shardfeed_scheduler::{
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
-use crate::audit::{Audit, Entry};
-use crate::chunks::ChunkStore;
-use crate::claims::ClaimSender;
 use crate::config::CoordinatorOptions;
-use crate::copies::Turns;
 use crate::error;
-use crate::front::Front;
-use crate::links::Links;
-use crate::machine::Scheduler;
-use crate::manifests::Manifests;
+use crate::leader::claim_queue::{ClaimSender, POLLS_MAX};
+use crate::leader::plans::Plans;
+use crate::leader::progress::Progress;
+use crate::leader::sessions::Sessions;
+use crate::leader::shard_counts::ShardCounts;
+use crate::leader::standing::{scan_lease, standing};
 use crate::metrics::{Audited, Denial, Metrics, WorkerIs};
-use crate::plans::Plans;
-use crate::progress::Progress;
-use crate::rpc::{CALLS_MAX, Caller, Denied, POLLS_MAX};
-use crate::sessions::Sessions;
-use crate::shard_counts::ShardCounts;
-use crate::standing::{scan_lease, standing};
+use crate::net::links::Links;
+use crate::rpc::audit::{Audit, Entry};
+use crate::rpc::context::Caller;
+use crate::rpc::who::Denied;
+use crate::storage::chunks::ChunkStore;
+use crate::storage::machine::Scheduler;
+use crate::storage::manifests::Manifests;
+use crate::storage::turns::Turns;
 
 /// Principal of the coordinator's own proposals.
 pub(crate) const OWN_PRINCIPAL: &str = "coordinator";
+
+/// Maximum concurrent calls; further callers must retry.
+pub(crate) const CALLS_MAX: usize = 2048;
 
 /// Maximum commands with cursors in one round; the rest waits for the next.
 const REPORTS_PER_ROUND_MAX: usize = 16;
@@ -88,6 +91,19 @@ impl Debug for Core {
     }
 }
 
+/// Fields of [`Core`] that its owner opens.
+pub(crate) struct CoreParts {
+    pub(crate) host: Arc<dyn Host>,
+    pub(crate) options: CoordinatorOptions,
+    pub(crate) advertise: String,
+    pub(crate) links: Links,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) node: Node<Scheduler>,
+    pub(crate) chunks: ChunkStore,
+    pub(crate) asks: ClaimSender,
+    pub(crate) audit: Audit,
+}
+
 /// The leader's memory, for data that needs no command. Valid for one term.
 #[derive(Debug, Default)]
 pub(crate) struct Live {
@@ -97,34 +113,30 @@ pub(crate) struct Live {
 }
 
 impl Core {
-    pub(crate) fn new(
-        front: &Front,
-        node: Node<Scheduler>,
-        chunks: ChunkStore,
-        asks: ClaimSender,
-        audit: Audit,
-    ) -> Self {
+    pub(crate) fn new(parts: CoreParts) -> Self {
+        let CoreParts { host, options, advertise, links, metrics, node, chunks, asks, audit } =
+            parts;
         Self {
-            host: Arc::clone(&front.host),
-            options: front.options.clone(),
-            advertise: front.advertise.clone(),
-            links: front.links.clone(),
             leadership: node.leadership(),
+            started: host.now(),
+            heard: Mutex::new(host.now()),
+            host,
+            options,
+            advertise,
+            links,
             node,
             chunks,
             turns: Turns::default(),
             manifests: Manifests::default(),
             plans: Plans::default(),
-            metrics: Arc::clone(&front.metrics),
+            metrics,
             calls: Semaphore::new(CALLS_MAX),
             polls: Semaphore::new(POLLS_MAX),
             asks,
             audit,
             shard_counts: ShardCounts::default(),
-            started: front.host.now(),
             ready_term: AtomicU64::new(0),
             confirmed_at_ms: AtomicU64::new(0),
-            heard: Mutex::new(front.host.now()),
             live: Mutex::default(),
         }
     }

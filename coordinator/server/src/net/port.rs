@@ -23,7 +23,7 @@ use tonic::transport::server::Connected;
 
 use crate::error::StartError;
 use crate::metrics::{Denial, Metrics};
-use crate::strangers::{Mark, Strangers};
+use crate::net::strangers::{Mark, Strangers};
 
 /// A connection without incoming bytes for this time is closed. A live peer answers three HTTP/2
 /// pings in that time.

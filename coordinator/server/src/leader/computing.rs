@@ -1,0 +1,109 @@
+//! Computations over plans, on threads of their own: manifests, groups and plans of epochs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use shardfeed_plan::dynamic::Groups;
+use shardfeed_plan::{Digest, EpochPlan, JobIdentity, Manifest};
+use shardfeed_proto::WireError;
+use shardfeed_scheduler::Job;
+use tokio::sync::watch;
+use tokio::time::MissedTickBehavior;
+
+use crate::error;
+use crate::leader::core::{Core, blocking};
+use crate::leader::plans::{EpochOf, GROUPS_MAX, Order};
+use crate::storage::copies;
+
+/// Interval between checks for missing groups that will be granted soon.
+const READY_EVERY: Duration = Duration::from_millis(500);
+
+/// Returns the groups of an epoch of a dynamic job.
+pub(crate) async fn groups(
+    core: &Arc<Core>,
+    order: Order,
+    epoch: u64,
+) -> Result<Arc<Groups>, WireError> {
+    if let Some(known) = core.plans.known_groups(&order.identity.shuffle, epoch) {
+        return Ok(known);
+    }
+    let chunks = order.chunks.clone();
+    computing(core, &chunks, move |core| order.groups(core, epoch)).await
+}
+
+/// Keeps the groups that are granted now and next in memory, on every node, so that a new leader
+/// grants at once. Runs until `stop` is set.
+pub(crate) async fn keep_groups_ready(core: Arc<Core>, mut stop: watch::Receiver<bool>) {
+    let mut ticks = tokio::time::interval(READY_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    while !*stop.borrow() {
+        tokio::select! {
+            _ = ticks.tick() => {}
+            _ = stop.changed() => break,
+        }
+        let granting: Vec<(String, u64)> = core.read(|state| {
+            let last = |job: &Job| {
+                let current = job.current().filter(|current| current.leases().next().is_some())?;
+                Some((current.started_ms, job.name.clone(), *current.pools.last_key_value()?.0))
+            };
+            let mut granting: Vec<_> = state.jobs().filter_map(last).collect();
+            granting.sort_unstable_by(|left, right| right.cmp(left));
+            granting.truncate(GROUPS_MAX / 2);
+            granting.into_iter().map(|(_, job, last)| (job, last)).collect()
+        });
+        for (job, last) in granting {
+            let Ok(Some(order)) = core.read(|state| Order::of(state, &job)) else { continue };
+            for epoch in [last, last.saturating_add(1)] {
+                if core.plans.known_groups(&order.identity.shuffle, epoch).is_none()
+                    && let Err(error) = groups(&core, order.clone(), epoch).await
+                {
+                    tracing::debug!(job, epoch, %error, "groups are not ready for a claim yet");
+                }
+            }
+        }
+    }
+}
+
+impl Order {
+    /// Returns the manifest. Blocks on the disk.
+    pub(crate) fn manifest(&self, core: &Core) -> Result<Arc<Manifest>, WireError> {
+        core.manifests.get(&core.chunks, self.content, &self.chunks)
+    }
+
+    /// Returns the groups of an epoch of a dynamic job. Slow to compute; blocks on the disk.
+    pub(crate) fn groups(&self, core: &Core, epoch: u64) -> Result<Arc<Groups>, WireError> {
+        let shuffle = &self.identity.shuffle;
+        // Another call may have computed them while this one waited for its turn.
+        if let Some(known) = core.plans.known_groups(shuffle, epoch) {
+            return Ok(known);
+        }
+        let line = core.plans.line(&*self.manifest(core)?, shuffle, epoch);
+        let groups = line.and_then(|line| Groups::new(line, shuffle.clone(), epoch));
+        Ok(core.plans.keep_groups(groups.map_err(|error| error::plan(&error))?))
+    }
+
+    /// Returns the plan of an epoch. Slow to compute; blocks on the disk.
+    pub(crate) fn plan(&self, core: &Core, of: &EpochOf) -> Result<EpochPlan, WireError> {
+        let manifest = self.manifest(core)?;
+        let JobIdentity { shuffle, tail, .. } = &self.identity;
+        let EpochOf { epoch, segments, world_size, limit } = of;
+        let line = core.plans.line(&manifest, shuffle, *epoch);
+        let plan = line.and_then(|line| {
+            EpochPlan::new(line, shuffle.clone(), *epoch, (*tail, *limit), segments, *world_size)
+        });
+        plan.map_err(|error| error::plan(&error))
+    }
+}
+
+/// Runs a computation over plans on its own thread, when it is its turn.
+/// - `chunks`: of the manifest that it needs; missing ones are fetched first.
+pub(crate) async fn computing<T: Send + 'static>(
+    core: &Arc<Core>,
+    chunks: &[Digest],
+    work: impl FnOnce(&Core) -> Result<T, WireError> + Send + 'static,
+) -> Result<T, WireError> {
+    copies::bring(core, chunks).await?;
+    let _turn = core.plans.turn.acquire().await.map_err(|_| error::lost("a plan"))?;
+    let shared = Arc::clone(core);
+    blocking(core, "a plan", move || work(&shared)).await
+}

@@ -1,0 +1,139 @@
+//! Plans of epochs for views: their epoch sequences are expensive, so a few of them are kept.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use shardfeed_plan::dynamic::Groups;
+use shardfeed_plan::{
+    ContentDigest, Digest, JobIdentity, Line, Manifest, PlanError, Segment, Shuffle, check_epoch,
+};
+use shardfeed_proto::{ErrorKind, WireError};
+use shardfeed_scheduler::State;
+use tokio::sync::Semaphore;
+
+/// Maximum epoch sequences in memory; one over a million shards has 12 MB.
+const LINES_MAX: usize = 4;
+
+/// Maximum epochs of dynamic jobs whose groups are in memory: a few jobs, each in two epochs.
+pub(super) const GROUPS_MAX: usize = 8;
+
+/// Maximum concurrent computations of plans, so that views leave a core for other work.
+const COMPUTING_MAX: usize = 2;
+
+/// Maximum lists of shards being sent at the same time: each holds a copy of a job.
+const LISTS_MAX: usize = 32;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Plans {
+    /// Last epoch sequences, newest last.
+    recent: Mutex<Vec<Known>>,
+    /// Groups requested last, newest last.
+    groups: Mutex<Vec<Arc<Groups>>>,
+    /// Permits for computations of plans.
+    pub(super) turn: Semaphore,
+    /// Permits for lists of shards.
+    pub(crate) lists: Arc<Semaphore>,
+    /// Permit for an archive, which holds the whole state.
+    pub(crate) archives: Arc<Semaphore>,
+}
+
+#[derive(Debug)]
+struct Known {
+    shuffle: Shuffle,
+    epoch: u64,
+    line: Arc<Line>,
+}
+
+impl Default for Plans {
+    fn default() -> Self {
+        Self {
+            recent: Mutex::default(),
+            groups: Mutex::default(),
+            turn: Semaphore::new(COMPUTING_MAX),
+            lists: Arc::new(Semaphore::new(LISTS_MAX)),
+            archives: Arc::new(Semaphore::new(1)),
+        }
+    }
+}
+
+/// Inputs of a job's plans.
+#[derive(Clone, Debug)]
+pub(crate) struct Order {
+    pub(crate) identity: JobIdentity,
+    pub(crate) content: ContentDigest,
+    /// Chunks of the manifest, in order.
+    pub(crate) chunks: Vec<Digest>,
+}
+
+/// One epoch of a generation.
+#[derive(Clone, Debug)]
+pub(crate) struct EpochOf {
+    pub(crate) epoch: u64,
+    pub(crate) segments: Vec<Segment>,
+    pub(crate) world_size: u64,
+    pub(crate) limit: Option<u64>,
+}
+
+impl Plans {
+    /// Returns the epoch sequence of an epoch, from memory or newly computed.
+    pub(super) fn line(
+        &self,
+        manifest: &Manifest,
+        shuffle: &Shuffle,
+        epoch: u64,
+    ) -> Result<Arc<Line>, PlanError> {
+        let recent = || self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let is = |known: &&Known| known.shuffle == *shuffle && known.epoch == epoch;
+        if let Some(known) = recent().iter().find(is) {
+            return Ok(Arc::clone(&known.line));
+        }
+        check_epoch(epoch)?;
+        let line = Arc::new(Line::new(&manifest.counts(), shuffle, epoch)?);
+        let mut recent = recent();
+        recent.push(Known { shuffle: shuffle.clone(), epoch, line: Arc::clone(&line) });
+        if recent.len() > LINES_MAX {
+            recent.remove(0);
+        }
+        Ok(line)
+    }
+
+    /// Returns the groups of an epoch, if they are in memory.
+    pub(super) fn known_groups(&self, shuffle: &Shuffle, epoch: u64) -> Option<Arc<Groups>> {
+        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        let is = |known: &Arc<Groups>| known.epoch() == epoch && known.shuffle() == shuffle;
+        let at = groups.iter().position(is)?;
+        let known = groups.remove(at);
+        groups.push(Arc::clone(&known));
+        Some(known)
+    }
+
+    pub(super) fn keep_groups(&self, fresh: Groups) -> Arc<Groups> {
+        let fresh = Arc::new(fresh);
+        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        groups.push(Arc::clone(&fresh));
+        if groups.len() > GROUPS_MAX {
+            groups.remove(0);
+        }
+        fresh
+    }
+}
+
+impl Order {
+    /// Returns the inputs of a job's plans; `None` if there is no such job.
+    ///
+    /// # Errors  `NotFound`: the job names no dataset.
+    pub(crate) fn of(state: &State, name: &str) -> Result<Option<Self>, WireError> {
+        let Some(job) = state.job(name) else {
+            return Ok(None);
+        };
+        let ready = state.dataset(&job.dataset).and_then(|dataset| dataset.ready());
+        let ready = ready.ok_or_else(|| {
+            // A named dataset was ready when the job was registered, and stays as long as the job.
+            let message =
+                format!("job `{name}` names no dataset: only its trainers know its files");
+            WireError::new(ErrorKind::NotFound, message)
+        })?;
+        let chunks = ready.chunks().collect();
+        Ok(Some(Self { identity: job.identity.clone(), content: ready.content, chunks }))
+    }
+}

@@ -1,0 +1,32 @@
+//! Checks of fields of messages, and of answers.
+
+use shardfeed_plan::Digest;
+use shardfeed_proto::{ErrorKind, WireError, digest_from};
+use shardfeed_scheduler::Answer;
+
+use crate::error;
+
+/// Rejects a list that is longer than one call allows.
+pub(crate) fn check_len(field: &'static str, len: usize, most: usize) -> Result<(), WireError> {
+    match len <= most {
+        true => Ok(()),
+        false => Err(WireError::new(
+            ErrorKind::Invalid,
+            format!("`{field}` has {len} entries; at most {most} are allowed"),
+        )),
+    }
+}
+
+/// Decodes a digest.
+pub(crate) fn digest(field: &'static str, bytes: &[u8]) -> Result<Digest, WireError> {
+    digest_from(field, bytes).map_err(|error| error::invalid(&error))
+}
+
+/// Returns the error for an answer of another kind: the request id was used for another command.
+pub(crate) fn unexpected(answer: &Answer) -> WireError {
+    tracing::error!(?answer, "a command got another command's answer");
+    WireError::new(
+        ErrorKind::Unspecified,
+        "this request id was used for another request before; use a new one",
+    )
+}
