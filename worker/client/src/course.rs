@@ -20,9 +20,7 @@ impl Course {
     pub(crate) fn at(plans: &Plans, cursor: &Cursor, records: u64) -> Result<Self, PlanError> {
         let identity = cursor.identity();
         if !identity.is_dynamic() {
-            let world_size = cursor.start().world_size;
-            let plan = plans.plan(identity, cursor.epoch(), cursor.segments(), world_size)?;
-            return Ok(Self::Planned(plan));
+            return Ok(Self::Planned(plan_at(plans, cursor)?));
         }
         if records == 0 {
             // Returns the same error as planning would.
@@ -46,4 +44,10 @@ impl Course {
             Self::Dynamic => 0,
         }
     }
+}
+
+/// Returns the plan of the cursor's epoch.
+pub(crate) fn plan_at(plans: &Plans, cursor: &Cursor) -> Result<Arc<EpochPlan>, PlanError> {
+    let world_size = cursor.start().world_size;
+    plans.plan(cursor.identity(), cursor.epoch(), cursor.segments(), world_size)
 }

@@ -15,7 +15,7 @@ use shardfeed_plan::Cursor;
 use shardfeed_source::LoadError;
 
 use crate::contents::Contents;
-use crate::loader::Head;
+use crate::head::Head;
 
 /// One rank's ledger.
 #[derive(Debug)]

@@ -10,6 +10,7 @@
 
 mod contents;
 mod course;
+mod head;
 mod options;
 
 mod ledger;
@@ -25,7 +26,8 @@ mod spec_in_state;
 mod loader;
 
 pub use contents::{Contents, ShardRow};
-pub use link::{ControlOf, default_worker_socket};
+pub use link::connect::default_worker_socket;
+pub use link::exchange::ControlOf;
 pub use loader::{Commit, Loader, LoaderStats, Next, Offer, Offered};
 pub use options::{ClusterOptions, LoaderOptions, interleave_default};
 pub use shardfeed_pipeline::RecordSpec;

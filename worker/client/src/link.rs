@@ -1,110 +1,27 @@
 //! Source of a rank's batches: this process or a cluster.
 
 mod cluster;
-mod connect;
+pub(crate) mod connect;
+pub(crate) mod exchange;
 mod here;
 mod in_process;
 mod received;
 mod standing;
-mod worker;
+pub(crate) mod worker;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use shardfeed_agent::OpenProgress;
-use shardfeed_pipeline::{Batch, Schema};
-use shardfeed_plan::{Intent, JobIdentity, LoaderState, Segment};
-use shardfeed_reader::{Control, Delivered, Demand, EncodedSpec, PrefetchStats};
-use shardfeed_source::LoadError;
+use shardfeed_pipeline::Batch;
+use shardfeed_plan::LoaderState;
+use shardfeed_reader::{Demand, PrefetchStats};
+use shardfeed_source::{Dataset, LoadError, ScanProgress};
 
 use crate::contents::Contents;
-use crate::options::LoaderOptions;
-
-pub(crate) use cluster::Cluster;
-pub use connect::default_worker_socket;
-pub(crate) use here::Here;
-pub(crate) use worker::{Lost, WorkerLink};
-
-/// Makes the control of a loader that runs in one process.
-pub type ControlOf = Box<dyn Fn() -> Arc<dyn Control> + Send>;
-
-/// Called while opening is in progress; returning `false` cancels.
-pub(crate) type Progress<'a> = &'a mut dyn FnMut(&OpenProgress) -> bool;
-
-/// Position of a rank, for the reader that starts there.
-#[derive(Clone, Debug)]
-pub(crate) struct Place {
-    /// Intent of the request to the control.
-    pub(crate) intent: Intent,
-    /// Of a dynamic job: the epoch that the loader leaves early, and its first step that it did
-    /// not consume.
-    pub(crate) left: Option<(u64, u64)>,
-    /// Epoch of the first step that was not received yet.
-    pub(crate) epoch: u64,
-    /// Segments of that epoch.
-    pub(crate) segments: Vec<Segment>,
-    /// First step of that epoch that was not received yet.
-    pub(crate) step: u64,
-}
-
-/// Result of polling the link.
-#[derive(Debug)]
-pub(crate) enum Event {
-    /// Nothing yet.
-    Pending,
-    /// The rank joined this generation.
-    Started { generation: u64 },
-    /// The next batch, not consumed yet.
-    Batch(Box<Delivered>),
-    /// A dynamic job: the rank gets no more samples of this epoch.
-    EpochEnd { epoch: u64, steps: u64 },
-}
-
-/// Validity of the offered batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum InHand {
-    /// It may be consumed.
-    Good,
-    /// Its lease is not confirmed, or its job is paused: it has to wait.
-    Unconfirmed,
-    /// It is invalid: samples that were read under its lease are delivered again.
-    Gone,
-}
-
-/// A job, as it is registered.
-#[derive(Clone, Debug)]
-pub(crate) struct Job {
-    pub(crate) name: String,
-    pub(crate) identity: JobIdentity,
-    pub(crate) schema: Arc<Schema>,
-    pub(crate) record_spec: Arc<EncodedSpec>,
-}
-
-/// Settings common to all links of one loader.
-#[derive(Clone, Debug)]
-pub(crate) struct Setting {
-    pub(crate) options: LoaderOptions,
-    /// Unique id of a loader in a process.
-    pub(crate) trainer: String,
-    /// True if batches list their samples.
-    pub(crate) with_samples: bool,
-}
-
-/// A loader's part of each global batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Deal {
-    pub(crate) rank: u64,
-    pub(crate) world_size: u64,
-    /// Samples per rank and step.
-    pub(crate) batch_size: u64,
-}
-
-impl Deal {
-    pub(crate) fn apply(self, options: &mut LoaderOptions) {
-        (options.rank, options.world_size) = (self.rank, self.world_size);
-        options.batch_size = self.batch_size;
-    }
-}
+use cluster::Cluster;
+use exchange::{ControlOf, Deal, Event, InHand, Job, Place, Progress, Setting};
+use here::Here;
 
 /// Link to this process or to a cluster.
 pub(crate) enum Link {
@@ -122,6 +39,32 @@ pub(crate) struct LastWords {
 }
 
 impl Link {
+    /// Opens the dataset in the cluster of the options, or in this process.
+    /// - `control_of`: makes the control of a loader without a cluster.
+    pub(crate) fn open(
+        setting: Setting,
+        control_of: ControlOf,
+        progress: Progress<'_>,
+    ) -> Result<(Self, Contents), LoadError> {
+        if setting.options.cluster.is_some() {
+            let (cluster, contents) = Cluster::open(setting, progress)?;
+            return Ok((Self::Cluster(Box::new(cluster)), contents));
+        }
+        let options = &setting.options;
+        if let Some(name) = &options.dataset {
+            let message =
+                format!("dataset={name:?} is known to a coordinator only; pass coordinator=");
+            return Err(LoadError::Option(message));
+        }
+        let mut scanning =
+            |scan: ScanProgress| progress(&OpenProgress { note: String::new(), scan });
+        let dataset =
+            Dataset::open(&options.files, options.file_rules(), &options.cache, &mut scanning)?;
+        let contents = Contents::of("", options.file_rules(), &dataset);
+        let here = Here::embedded(setting, control_of, Arc::new(dataset));
+        Ok((Self::Here(Box::new(here)), contents))
+    }
+
     /// Ends reading and releases everything except the last report.
     pub(crate) fn close(&mut self) {
         if let Self::Closed(_) = self {
@@ -292,6 +235,3 @@ impl Link {
         }
     }
 }
-
-/// A link, and the contents of the dataset that was opened.
-pub(crate) type Opened = (Link, Contents);

@@ -1,5 +1,7 @@
 //! A rank's loader: its position, and the batches from there on.
 
+mod entry;
+mod held;
 mod offer;
 
 use std::sync::Arc;
@@ -8,27 +10,27 @@ use std::time::Duration;
 use shardfeed_agent::{OpenProgress, default_budget_bytes};
 use shardfeed_pipeline::{Account, Finding, Schema, finding};
 use shardfeed_plan::{
-    Cursor, Digest, EpochPlan, Intent, JobIdentity, LoaderState, Mode, Position, Segment, Shuffle,
-    Start,
+    Cursor, Digest, EpochPlan, JobIdentity, LoaderState, Mode, Position, Segment, Shuffle, Start,
 };
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_reader::{EncodedSpec, Plans, PrefetchStats};
-use shardfeed_source::{Dataset, LoadError, ScanProgress};
+use shardfeed_source::LoadError;
 use uuid::Uuid;
 
 use crate::contents::Contents;
-use crate::course::Course;
+use crate::course::{Course, plan_at};
 use crate::ledger::Ledger;
-use crate::link::{Cluster, ControlOf, Here, Job, Link, Opened, Place, Progress, Setting};
+use crate::link::Link;
+use crate::link::exchange::{ControlOf, Job, Setting};
 use crate::options::{LoaderOptions, interleave_default};
 use crate::pace::Pace;
 use crate::reshard;
 use crate::skipped::{SkipLog, SkippedRecord};
 use crate::spec_in_state;
 use crate::timeline::Timeline;
-pub(crate) use offer::Head;
-use offer::Held;
-pub use offer::{Commit, Next, Offer, Offered};
+use entry::Entry;
+use held::Held;
+pub use held::{Commit, Next, Offer, Offered};
 
 /// Loader of one rank's batches, epoch after epoch.
 pub struct Loader {
@@ -64,17 +66,6 @@ pub struct Loader {
     pace: Pace,
     /// Last field: it is written on drop, after all others are dropped.
     timeline: Option<Timeline>,
-}
-
-/// Way in which a rank joins a generation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Entry {
-    /// It starts at the cursor's position.
-    Start,
-    /// It moves itself from this generation to the cursor's position.
-    Move { from: u64 },
-    /// It has joined this generation.
-    Joined { generation: u64 },
 }
 
 /// Statistics of a loader.
@@ -136,7 +127,7 @@ impl Loader {
         let trainer = Uuid::new_v4().to_string();
         let with_samples = ledger.is_some();
         let setting = Setting { options: options.clone(), trainer: trainer.clone(), with_samples };
-        let (mut link, contents) = open_link(setting, control_of, progress)?;
+        let (mut link, contents) = Link::open(setting, control_of, progress)?;
         let share = contents.records().div_ceil(options.world_size.max(1));
         let skipped = SkipLog::new(options.corrupt_budget, share, &contents)?;
         let identity = identity(&options, &contents, (&schema, &*record_spec), lanes);
@@ -494,28 +485,6 @@ fn start(options: &LoaderOptions) -> Start {
     Start { lanes, batch_size, rank, world_size }
 }
 
-fn open_link(
-    setting: Setting,
-    control_of: ControlOf,
-    progress: Progress<'_>,
-) -> Result<Opened, LoadError> {
-    if setting.options.cluster.is_some() {
-        let (cluster, contents) = Cluster::open(setting, progress)?;
-        return Ok((Link::Cluster(Box::new(cluster)), contents));
-    }
-    let options = &setting.options;
-    if let Some(name) = &options.dataset {
-        let message = format!("dataset={name:?} is known to a coordinator only; pass coordinator=");
-        return Err(LoadError::Option(message));
-    }
-    let mut scanning = |scan: ScanProgress| progress(&OpenProgress { note: String::new(), scan });
-    let dataset =
-        Dataset::open(&options.files, options.file_rules(), &options.cache, &mut scanning)?;
-    let contents = Contents::of("", options.file_rules(), &dataset);
-    let here = Here::embedded(setting, control_of, Arc::new(dataset));
-    Ok((Link::Here(Box::new(here)), contents))
-}
-
 fn identity(
     options: &LoaderOptions,
     contents: &Contents,
@@ -562,44 +531,6 @@ fn job_name(
             options.world_size
         ))),
     }
-}
-
-/// Returns the plan of the cursor's epoch.
-fn plan_at(plans: &Plans, cursor: &Cursor) -> Result<Arc<EpochPlan>, shardfeed_plan::PlanError> {
-    let world_size = cursor.start().world_size;
-    plans.plan(cursor.identity(), cursor.epoch(), cursor.segments(), world_size)
-}
-
-/// Returns the position where reading starts, `in_hand` batches after the cursor.
-fn place(
-    cursor: &Cursor,
-    plans: &Plans,
-    rank: u64,
-    (entry, left): (Entry, Option<(u64, u64)>),
-    in_hand: usize,
-) -> Result<Place, LoadError> {
-    let (epoch, step) = (cursor.epoch(), cursor.step());
-    let segments = cursor.segments().to_vec();
-    let intent = match entry {
-        Entry::Start => {
-            // The cursor's generation is one more than that of the state that it was resumed from.
-            let state_generation = cursor.generation().checked_sub(1);
-            Intent::Start { state_generation, epoch, segments }
-        }
-        Entry::Move { from } => Intent::Move { from, epoch, segments },
-        Entry::Joined { generation } => Intent::Reconnect { generation, epoch, step },
-    };
-    let mut ahead = cursor.clone();
-    if cursor.identity().is_dynamic() {
-        debug_assert_eq!(in_hand, 0, "granted samples are not carried over");
-        return Ok(Place { intent, left, epoch, segments: cursor.segments().to_vec(), step });
-    }
-    for _ in 0..in_hand {
-        let steps = plan_at(plans, &ahead)?.rank_steps(rank);
-        ahead.advance(steps);
-    }
-    let (epoch, step) = (ahead.epoch(), ahead.step());
-    Ok(Place { intent, left: None, epoch, segments: ahead.segments().to_vec(), step })
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use shardfeed_reader::Demand;
 use shardfeed_source::trace;
 
-use crate::loader::Head;
+use crate::head::Head;
 
 /// A wait for a batch is reported to the reader after this time, and again at this interval.
 const TELL_EVERY: Duration = Duration::from_secs(1);

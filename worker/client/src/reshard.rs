@@ -3,7 +3,7 @@
 use shardfeed_plan::{Cursor, Segment, Start, Steps, Tail};
 use shardfeed_source::LoadError;
 
-use crate::link::Deal;
+use crate::link::exchange::Deal;
 
 /// Returns the cursor after a reshard from `step` of its epoch on, and the rank's part from then
 /// on.

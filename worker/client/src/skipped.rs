@@ -7,7 +7,7 @@ use shardfeed_reader::Skipped;
 use shardfeed_source::{LeftOut, LoadError};
 
 use crate::contents::Contents;
-use crate::loader::Head;
+use crate::head::Head;
 
 /// Maximum number of corrupt records that are listed and logged individually.
 const LISTED_MAX: usize = 1000;

@@ -11,7 +11,8 @@ use shardfeed_socket::{ConnectError, ConnectOptions, connect};
 use shardfeed_source::{LoadError, trace};
 use uuid::Uuid;
 
-use crate::link::{Lost, Progress, WorkerLink};
+use crate::link::exchange::Progress;
+use crate::link::worker::{Lost, WorkerLink};
 
 /// Environment variable with the folder for timelines of loaders.
 const VARIABLE: &str = "SHARDFEED_TRACE";

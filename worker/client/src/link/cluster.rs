@@ -23,11 +23,11 @@ use shardfeed_source::LoadError;
 
 use crate::contents::Contents;
 use crate::link::connect::{Unavailable, default_worker_socket, greet_for, register};
+use crate::link::exchange::{Deal, Event, Job, Place, Progress, Setting, waiting};
 use crate::link::in_process::{InProcess, await_file, cluster_of, coordinator, open_here};
 use crate::link::received::{samples_of, skipped_to};
 use crate::link::standing::Standing;
 use crate::link::worker::{Heard, Lost, WorkerLink};
-use crate::link::{Deal, Event, Job, Place, Progress, Setting};
 use crate::pace::us;
 
 /// Wait at start for a worker whose socket was configured, before this process reads instead.
@@ -213,7 +213,7 @@ impl Cluster {
                     Err(lost) => lost,
                 },
                 Way::Here(here) => {
-                    let mut waiting = crate::link::connect::waiting(progress);
+                    let mut waiting = waiting(progress);
                     return Ok(here.here.control().latest(&job.name, &mut waiting)?);
                 }
                 Way::Connecting(_) | Way::Opening(_) => {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use shardfeed_agent::{OpenProgress, Whereabouts, traced};
+use shardfeed_agent::{Whereabouts, traced};
 use shardfeed_pipeline::TableRef;
 use shardfeed_plan::Corrupt;
 use shardfeed_proto::trainer::v1 as wire;
@@ -11,11 +11,11 @@ use shardfeed_proto::trainer::v1::to_trainer::Message;
 use shardfeed_proto::trainer::v1::to_worker::Message as Ask;
 use shardfeed_proto::{ErrorKind, WireError, digest_from, identity_to};
 use shardfeed_socket::{ConnectError, ConnectOptions, connect};
-use shardfeed_source::{FileRules, LeftOut, LoadError, ScanProgress, ScanStage, absolute_pattern};
+use shardfeed_source::{FileRules, LeftOut, LoadError, absolute_pattern};
 
 use crate::contents::{Contents, ShardRow};
+use crate::link::exchange::{Job, Progress, Setting, waiting};
 use crate::link::worker::{Lost, WorkerLink};
-use crate::link::{Job, Progress, Setting};
 use crate::options::LoaderOptions;
 
 /// Maximum time for a worker to complete the handshake.
@@ -269,16 +269,4 @@ fn first_part(patterns: &mut Vec<String>) -> Option<Vec<String>> {
 /// Makes patterns absolute, as the worker has another working directory.
 pub(crate) fn absolute(patterns: &[String]) -> Result<Vec<String>, LoadError> {
     patterns.iter().map(|pattern| absolute_pattern(pattern)).collect()
-}
-
-/// Adapts a caller's progress function to notes about waiting.
-pub(crate) fn waiting<'a>(progress: Progress<'a>) -> impl FnMut(&str) -> bool + 'a {
-    let scan = ScanProgress {
-        stage: ScanStage::Waiting,
-        files: 0,
-        files_total: 0,
-        bytes: 0,
-        bytes_total: 0,
-    };
-    move |note| progress(&OpenProgress { note: note.to_owned(), scan })
 }

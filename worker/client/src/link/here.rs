@@ -16,7 +16,9 @@ use shardfeed_reader::{
 };
 use shardfeed_source::{Dataset, LoadError};
 
-use crate::link::{ControlOf, Deal, Event, InHand, Job, Place, Progress, Setting};
+use crate::link::exchange::{
+    ControlOf, Deal, Event, InHand, Job, Place, Progress, Setting, waiting,
+};
 
 /// Free slots kept in addition to the prefetched batches: for the viewed batch and the next one.
 const SLOTS_BEYOND_PREFETCH: usize = 2;
@@ -162,7 +164,7 @@ impl Here {
         }
         let Job { name, identity, record_spec, .. } = job.clone();
         let spec = JobSpec { name, dataset: self.dataset_name.clone(), identity, record_spec };
-        self.control.register(&spec, &mut crate::link::connect::waiting(progress))?;
+        self.control.register(&spec, &mut waiting(progress))?;
         self.take_job(job);
         Ok(())
     }

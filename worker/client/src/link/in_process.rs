@@ -12,9 +12,9 @@ use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_source::{DataRoots, Dataset, LoadError, ScanStage};
 
 use crate::contents::Contents;
-use crate::link::connect::{absolute, waiting};
+use crate::link::connect::absolute;
+use crate::link::exchange::{Progress, Setting, waiting};
 use crate::link::here::Here;
-use crate::link::{Progress, Setting};
 use crate::options::ClusterOptions;
 
 /// Interval between checks for a missing endpoint file.

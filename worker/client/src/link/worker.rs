@@ -15,7 +15,7 @@ use shardfeed_reader::Skipped;
 use shardfeed_socket::{Connection, SocketError};
 use shardfeed_source::{LoadError, ScanProgress, ScanStage};
 
-use crate::link::Progress;
+use crate::link::exchange::{Progress, nothing};
 use crate::link::received::{Broken, Regions, skipped_from};
 
 /// Interval at which a caller that waits for an answer may cancel.
@@ -323,11 +323,6 @@ impl WorkerLink {
             _ => Heard::Other,
         })
     }
-}
-
-fn nothing() -> ScanProgress {
-    let stage = ScanStage::Waiting;
-    ScanProgress { stage, files: 0, files_total: 0, bytes: 0, bytes_total: 0 }
 }
 
 fn progress_of(progress: wire::Progress) -> OpenProgress {

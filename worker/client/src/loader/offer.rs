@@ -6,98 +6,19 @@
 use std::time::Duration;
 
 use shardfeed_pipeline::Batch;
-use shardfeed_plan::{Cursor, Planned, Position, check_epoch};
+use shardfeed_plan::check_epoch;
 use shardfeed_proto::ErrorKind;
-use shardfeed_reader::{Delivered, Skipped};
+use shardfeed_reader::Delivered;
 use shardfeed_source::LoadError;
 
-use super::{Entry, Loader, place};
-use crate::course::Course;
-use crate::link::{Event, InHand};
+use super::Loader;
+use super::entry::Entry;
+use super::held::{Commit, Held, Next, Offer, Offered};
+use crate::head::Head;
+use crate::link::exchange::{Event, InHand};
 
 /// Maximum restarts of a rank that has consumed nothing and was superseded.
 const REPLACED_MAX: u32 = 8;
-
-/// Result of [`Loader::next`].
-#[derive(Debug)]
-pub enum Next {
-    /// The next batch; it is consumed.
-    Batch(Box<Delivered>),
-    /// The epoch has no further batch for this rank; the cursor is at the next epoch.
-    EpochEnd,
-    /// Not ready yet.
-    Pending,
-}
-
-/// Result of [`Loader::offer`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Offer {
-    /// The next batch is offered under this number until it is consumed or withdrawn.
-    Ready(u64),
-    /// The epoch has no further batch for this rank; the cursor is at the next epoch.
-    EpochEnd,
-    /// Not ready yet.
-    Pending,
-}
-
-/// Result of committing the offered batch.
-#[derive(Debug)]
-pub enum Commit {
-    /// It is consumed: the cursor is behind it and the ledger contains it.
-    ///
-    /// Carries the batch, unless [`Loader::take_offered`] took it before.
-    Consumed(Option<Box<Delivered>>),
-    /// Its lease is not confirmed at the moment: it stays offered, to be committed later.
-    Later,
-    /// It no longer belongs to this rank, or the loader moved: [`Loader::offer`] returns the next
-    /// one.
-    Withdrawn,
-}
-
-/// The offered batch, as [`Loader::take_offered`] returns it.
-#[derive(Debug)]
-pub struct Offered {
-    /// Its epoch.
-    pub epoch: u64,
-    /// Its step in the epoch.
-    pub step: u64,
-    /// Its columns.
-    pub batch: Batch,
-    /// Position of the loader once the batch is consumed.
-    pub after: Position,
-}
-
-/// The parts of a batch that are counted when it is consumed.
-#[derive(Debug)]
-pub(crate) struct Head {
-    pub(crate) epoch: u64,
-    pub(crate) step: u64,
-    pub(crate) samples: Vec<Planned>,
-    pub(crate) skipped: Vec<Skipped>,
-    pub(crate) rows: u64,
-    pub(crate) bytes: u64,
-}
-
-/// The offered batch.
-#[derive(Debug)]
-pub(super) struct Held {
-    number: u64,
-    head: Head,
-    /// `None` once it was taken.
-    batch: Option<Batch>,
-    /// Cursor behind the batch.
-    next: Cursor,
-    /// Plan of that cursor's epoch, if it is another epoch.
-    course: Option<Course>,
-}
-
-impl Held {
-    fn into_delivered(self) -> Option<Box<Delivered>> {
-        let Head { epoch, step, samples, skipped, .. } = self.head;
-        let batch = self.batch?;
-        Some(Box::new(Delivered { epoch, step, samples, skipped, batch }))
-    }
-}
 
 impl Loader {
     /// Waits at most `timeout` for the next batch of the cursor's epoch, and consumes it.
@@ -202,9 +123,9 @@ impl Loader {
         if self.steps().is_some_and(|steps| self.cursor.step() >= steps) {
             return self.finish_epoch();
         }
-        let (cursor, plans, entry) = (&self.cursor, &self.plans, (self.entry, self.left));
-        let rank = self.options.rank;
-        let mut place = |in_hand| place(cursor, plans, rank, entry, in_hand);
+        let (cursor, plans, rank) = (&self.cursor, &self.plans, self.options.rank);
+        let (entry, left) = (self.entry, self.left);
+        let mut place = |in_hand| entry.place(cursor, plans, (rank, left), in_hand);
         let event = match self.link.poll(&mut place, timeout) {
             Ok(event) => event,
             Err(error) => {

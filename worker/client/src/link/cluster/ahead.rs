@@ -4,7 +4,7 @@ use shardfeed_pipeline::Batch;
 use shardfeed_source::LoadError;
 
 use super::{Cluster, Origin, Phase, Way};
-use crate::link::InHand;
+use crate::link::exchange::InHand;
 
 impl Cluster {
     pub(super) fn origin(&self, start: u64) -> Origin {

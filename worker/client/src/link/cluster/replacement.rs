@@ -10,9 +10,9 @@ use shardfeed_source::{Dataset, LoadError, ScanProgress};
 
 use super::{Cluster, Connected, Phase, RETURN_WAIT, Way};
 use crate::link::connect::{Unavailable, default_worker_socket, greet_for};
+use crate::link::exchange::{Job, Progress, waiting};
 use crate::link::in_process::{InProcess, cluster_of, in_background, session};
 use crate::link::worker::Lost;
-use crate::link::{Job, Progress};
 
 /// This process replaces a worker that was lost this many times in a row without serving a batch.
 const LOST_MAX: u32 = 2;
@@ -108,7 +108,7 @@ impl Cluster {
     pub(super) fn settle(&mut self, progress: Progress<'_>) -> Result<(), LoadError> {
         while matches!(self.way, Way::Connecting(_) | Way::Opening(_)) {
             self.advance(Duration::from_millis(50))?;
-            if !crate::link::connect::waiting(progress)("") {
+            if !waiting(progress)("") {
                 return Err(LoadError::Interrupted);
             }
         }

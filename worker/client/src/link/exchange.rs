@@ -1,0 +1,103 @@
+//! Values that a loader and its link exchange.
+
+use std::sync::Arc;
+
+use shardfeed_agent::OpenProgress;
+use shardfeed_pipeline::Schema;
+use shardfeed_plan::{Intent, JobIdentity, Segment};
+use shardfeed_reader::{Control, Delivered, EncodedSpec};
+use shardfeed_source::{ScanProgress, ScanStage};
+
+use crate::options::LoaderOptions;
+
+/// Makes the control of a loader that runs in one process.
+pub type ControlOf = Box<dyn Fn() -> Arc<dyn Control> + Send>;
+
+/// Called while opening is in progress; returning `false` cancels.
+pub(crate) type Progress<'a> = &'a mut dyn FnMut(&OpenProgress) -> bool;
+
+/// Position of a rank, for the reader that starts there.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    /// Intent of the request to the control.
+    pub(crate) intent: Intent,
+    /// Of a dynamic job: the epoch that the loader leaves early, and its first step that it did
+    /// not consume.
+    pub(crate) left: Option<(u64, u64)>,
+    /// Epoch of the first step that was not received yet.
+    pub(crate) epoch: u64,
+    /// Segments of that epoch.
+    pub(crate) segments: Vec<Segment>,
+    /// First step of that epoch that was not received yet.
+    pub(crate) step: u64,
+}
+
+/// Result of polling the link.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// Nothing yet.
+    Pending,
+    /// The rank joined this generation.
+    Started { generation: u64 },
+    /// The next batch, not consumed yet.
+    Batch(Box<Delivered>),
+    /// A dynamic job: the rank gets no more samples of this epoch.
+    EpochEnd { epoch: u64, steps: u64 },
+}
+
+/// Validity of the offered batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum InHand {
+    /// It may be consumed.
+    Good,
+    /// Its lease is not confirmed, or its job is paused: it has to wait.
+    Unconfirmed,
+    /// It is invalid: samples that were read under its lease are delivered again.
+    Gone,
+}
+
+/// A job, as it is registered.
+#[derive(Clone, Debug)]
+pub(crate) struct Job {
+    pub(crate) name: String,
+    pub(crate) identity: JobIdentity,
+    pub(crate) schema: Arc<Schema>,
+    pub(crate) record_spec: Arc<EncodedSpec>,
+}
+
+/// Settings common to all links of one loader.
+#[derive(Clone, Debug)]
+pub(crate) struct Setting {
+    pub(crate) options: LoaderOptions,
+    /// Unique id of a loader in a process.
+    pub(crate) trainer: String,
+    /// True if batches list their samples.
+    pub(crate) with_samples: bool,
+}
+
+/// A loader's part of each global batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Deal {
+    pub(crate) rank: u64,
+    pub(crate) world_size: u64,
+    /// Samples per rank and step.
+    pub(crate) batch_size: u64,
+}
+
+impl Deal {
+    pub(crate) fn apply(self, options: &mut LoaderOptions) {
+        (options.rank, options.world_size) = (self.rank, self.world_size);
+        options.batch_size = self.batch_size;
+    }
+}
+
+/// Adapts a caller's progress function to notes about waiting.
+pub(crate) fn waiting<'a>(progress: Progress<'a>) -> impl FnMut(&str) -> bool + 'a {
+    move |note| progress(&OpenProgress { note: note.to_owned(), scan: nothing() })
+}
+
+/// Progress of a scan that has not begun.
+pub(crate) fn nothing() -> ScanProgress {
+    let stage = ScanStage::Waiting;
+    ScanProgress { stage, files: 0, files_total: 0, bytes: 0, bytes_total: 0 }
+}

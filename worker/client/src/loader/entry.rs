@@ -1,0 +1,53 @@
+//! How a rank joins a generation, and where its reader starts.
+
+use shardfeed_plan::{Cursor, Intent};
+use shardfeed_reader::Plans;
+use shardfeed_source::LoadError;
+
+use crate::course::plan_at;
+use crate::link::exchange::Place;
+
+/// Way in which a rank joins a generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Entry {
+    /// It starts at the cursor's position.
+    Start,
+    /// It moves itself from this generation to the cursor's position.
+    Move { from: u64 },
+    /// It has joined this generation.
+    Joined { generation: u64 },
+}
+
+impl Entry {
+    /// Returns the position where reading starts, `in_hand` batches after the cursor.
+    pub(super) fn place(
+        self,
+        cursor: &Cursor,
+        plans: &Plans,
+        (rank, left): (u64, Option<(u64, u64)>),
+        in_hand: usize,
+    ) -> Result<Place, LoadError> {
+        let (epoch, step) = (cursor.epoch(), cursor.step());
+        let segments = cursor.segments().to_vec();
+        let intent = match self {
+            Self::Start => {
+                // The cursor's generation is one more than that of the state that it was resumed from.
+                let state_generation = cursor.generation().checked_sub(1);
+                Intent::Start { state_generation, epoch, segments }
+            }
+            Self::Move { from } => Intent::Move { from, epoch, segments },
+            Self::Joined { generation } => Intent::Reconnect { generation, epoch, step },
+        };
+        let mut ahead = cursor.clone();
+        if cursor.identity().is_dynamic() {
+            debug_assert_eq!(in_hand, 0, "granted samples are not carried over");
+            return Ok(Place { intent, left, epoch, segments: cursor.segments().to_vec(), step });
+        }
+        for _ in 0..in_hand {
+            let steps = plan_at(plans, &ahead)?.rank_steps(rank);
+            ahead.advance(steps);
+        }
+        let (epoch, step) = (ahead.epoch(), ahead.step());
+        Ok(Place { intent, left: None, epoch, segments: ahead.segments().to_vec(), step })
+    }
+}
