@@ -5,6 +5,7 @@ pub(crate) mod connect;
 pub(crate) mod exchange;
 mod here;
 mod in_process;
+pub(crate) mod outcome;
 mod received;
 mod standing;
 pub(crate) mod worker;

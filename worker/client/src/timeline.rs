@@ -12,7 +12,8 @@ use shardfeed_source::{LoadError, trace};
 use uuid::Uuid;
 
 use crate::link::exchange::Progress;
-use crate::link::worker::{Lost, WorkerLink};
+use crate::link::outcome::Lost;
+use crate::link::worker::WorkerLink;
 
 /// Environment variable with the folder for timelines of loaders.
 const VARIABLE: &str = "SHARDFEED_TRACE";

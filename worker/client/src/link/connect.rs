@@ -15,7 +15,8 @@ use shardfeed_source::{FileRules, LeftOut, LoadError, absolute_pattern};
 
 use crate::contents::{Contents, ShardRow};
 use crate::link::exchange::{Job, Progress, Setting, waiting};
-use crate::link::worker::{Lost, WorkerLink};
+use crate::link::outcome::Unavailable;
+use crate::link::worker::WorkerLink;
 use crate::options::LoaderOptions;
 
 /// Maximum time for a worker to complete the handshake.
@@ -43,27 +44,6 @@ pub fn default_worker_socket() -> PathBuf {
     }
 }
 
-/// Reason why no worker can be used.
-#[derive(Debug)]
-pub(crate) enum Unavailable {
-    /// It is missing or went away: it may come, or be replaced.
-    Absent(String),
-    /// It accepts no trainers: it has to be replaced.
-    Cordoned(String),
-    /// It answered, and another request would fail again.
-    Refused(LoadError),
-}
-
-impl Unavailable {
-    pub(crate) fn into_error(self) -> LoadError {
-        match self {
-            Self::Absent(reason) => WireError::new(ErrorKind::Unreachable, reason).into(),
-            Self::Cordoned(reason) => WireError::new(ErrorKind::Cordoned, reason).into(),
-            Self::Refused(error) => error,
-        }
-    }
-}
-
 impl From<ConnectError> for Unavailable {
     fn from(error: ConnectError) -> Self {
         let message = error.to_string();
@@ -76,18 +56,6 @@ impl From<ConnectError> for Unavailable {
                 Self::Refused(WireError::new(ErrorKind::WrongVersion, message).into())
             }
             _ => Self::Refused(WireError::new(ErrorKind::Invalid, message).into()),
-        }
-    }
-}
-
-impl From<Lost> for Unavailable {
-    fn from(lost: Lost) -> Self {
-        match lost {
-            Lost::Gone(reason) => Self::Absent(reason),
-            Lost::Failed(LoadError::Wire(error)) if error.kind == ErrorKind::Cordoned => {
-                Self::Cordoned(error.message)
-            }
-            Lost::Failed(error) => Self::Refused(error),
         }
     }
 }
@@ -195,7 +163,7 @@ fn open(
     options: &LoaderOptions,
     progress: Progress<'_>,
 ) -> Result<Contents, Unavailable> {
-    let mut patterns = absolute(&options.files).map_err(Unavailable::Refused)?;
+    let mut patterns = absolute(&options.files)?;
     // A frame has a maximum size, a list of files has none.
     while let Some(part) = first_part(&mut patterns) {
         link.send(Ask::Open(wire::Open { patterns: part, more: true, ..wire::Open::default() }))?;

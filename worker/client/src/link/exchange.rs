@@ -17,7 +17,7 @@ pub type ControlOf = Box<dyn Fn() -> Arc<dyn Control> + Send>;
 pub(crate) type Progress<'a> = &'a mut dyn FnMut(&OpenProgress) -> bool;
 
 /// Position of a rank, for the reader that starts there.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     /// Intent of the request to the control.
     pub(crate) intent: Intent,

@@ -156,17 +156,19 @@ fn open_in_time(
     }
 }
 
-pub(crate) fn in_background<T: Send + 'static>(
+/// Runs an attempt on a thread; a thread that cannot be created is a failed attempt.
+pub(crate) fn in_background<T: Send + 'static, E: From<LoadError> + Send + 'static>(
     name: &str,
-    run: impl FnOnce() -> T + Send + 'static,
-) -> Result<Receiver<T>, LoadError> {
+    run: impl FnOnce() -> Result<T, E> + Send + 'static,
+) -> Receiver<Result<T, E>> {
     let (sender, receiver) = sync_channel(1);
-    std::thread::Builder::new()
-        .name(name.into())
-        .spawn(move || {
-            // The receiver is gone if the loader was closed in the meantime.
-            let _ = sender.send(run());
-        })
-        .map_err(|source| LoadError::Io { file: "threads".into(), source })?;
-    Ok(receiver)
+    let own = sender.clone();
+    let spawned = std::thread::Builder::new().name(name.into()).spawn(move || {
+        // The receiver is gone if the loader was closed in the meantime.
+        let _ = own.send(run());
+    });
+    if let Err(source) = spawned {
+        let _ = sender.send(Err(LoadError::Io { file: "threads".into(), source }.into()));
+    }
+    receiver
 }

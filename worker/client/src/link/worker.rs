@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use shardfeed_agent::{OpenProgress, traced};
-use shardfeed_pipeline::{Batch, Schema};
+use shardfeed_pipeline::Schema;
 use shardfeed_proto::WireError;
 use shardfeed_proto::trainer::v1 as wire;
 use shardfeed_proto::trainer::v1::to_trainer::Message;
@@ -16,6 +16,7 @@ use shardfeed_socket::{Connection, SocketError};
 use shardfeed_source::{LoadError, ScanProgress, ScanStage};
 
 use crate::link::exchange::{Progress, nothing};
+use crate::link::outcome::{Heard, Lost};
 use crate::link::received::{Broken, Regions, skipped_from};
 
 /// Interval at which a caller that waits for an answer may cancel.
@@ -29,15 +30,6 @@ const SILENCE: Duration = Duration::from_secs(1);
 /// A worker that does not answer a ping within this time is given up.
 const PONG_WAIT: Duration = Duration::from_secs(2);
 
-/// Reason why a request failed.
-#[derive(Debug)]
-pub(crate) enum Lost {
-    /// The worker is gone.
-    Gone(String),
-    /// The request was refused; the connection stays usable.
-    Failed(LoadError),
-}
-
 impl From<SocketError> for Lost {
     fn from(error: SocketError) -> Self {
         Self::Gone(error.to_string())
@@ -48,42 +40,6 @@ impl From<Broken> for Lost {
     fn from(error: Broken) -> Self {
         Self::Gone(error.to_string())
     }
-}
-
-/// Unsolicited message of a worker.
-#[derive(Debug)]
-pub(crate) enum Heard {
-    Started(wire::Started),
-    Batch {
-        start: u64,
-        epoch: u64,
-        step: u64,
-        batch: Batch,
-        skipped: Vec<Skipped>,
-    },
-    Failed {
-        start: u64,
-        error: WireError,
-    },
-    /// The worker no longer serves this trainer, for this reason; no message follows.
-    Goodbye(String),
-    /// A dynamic job: the rank gets no more samples of an epoch.
-    EpochEnd {
-        start: u64,
-        epoch: u64,
-        steps: u64,
-    },
-    /// A dynamic job: received batches are no longer valid.
-    Again {
-        start: u64,
-    },
-    /// The worker is alive; batches of a dynamic job stay valid for this duration.
-    Pong {
-        nonce: u64,
-        good_for: Option<Duration>,
-    },
-    /// A message that was processed here.
-    Other,
 }
 
 /// Connection to a worker that answered.

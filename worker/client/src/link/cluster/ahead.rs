@@ -1,47 +1,53 @@
 //! Received batches: shown for copying in advance, and confirmed before they are consumed.
 
+use shardfeed_agent::LeaseTime;
 use shardfeed_pipeline::Batch;
 use shardfeed_source::LoadError;
 
-use super::{Cluster, Origin, Phase, Way};
+use super::machine::{Input, State};
+use super::{Backend, Cluster};
 use crate::link::exchange::InHand;
 
 impl Cluster {
-    pub(super) fn origin(&self, start: u64) -> Origin {
-        Origin { connection: self.connection, start }
-    }
-
     /// Checks whether the batch that was offered last may be consumed.
     pub(crate) fn confirm(&mut self) -> Result<InHand, LoadError> {
         // No request is open while a batch is offered, so this event is no answer.
         if self.drain()?.is_some() {
             self.stop();
         }
-        match &self.way {
-            Way::Here(here) if self.offered.is_none() => return here.here.confirm(),
-            Way::Here(here) => here.here.check()?,
-            Way::Worker(..) | Way::Connecting(_) | Way::Opening(_) => {}
+        if let Backend::Here(here, _) = &self.backend {
+            if !self.machine.is_offered() {
+                return here.here.confirm();
+            }
+            here.here.check()?;
         }
-        let is_good = self.may_hand_out();
-        Ok(match self.offered {
-            None => InHand::Gone,
-            Some(_) if is_good => InHand::Good,
-            Some(_) => InHand::Unconfirmed,
+        let is_good = self.may_return();
+        Ok(match self.machine.is_offered() {
+            false => InHand::Gone,
+            true if is_good => InHand::Good,
+            true => InHand::Unconfirmed,
         })
+    }
+
+    /// True if received batches may be returned.
+    pub(super) fn may_return(&mut self) -> bool {
+        self.inform(Input::Check(LeaseTime::now()));
+        // A ping may have taken time.
+        self.machine.may_return(LeaseTime::now())
     }
 
     /// Shows the received batches of the next `count`.
     pub(crate) fn peek(&mut self, count: usize, see: &mut dyn FnMut(&mut Batch)) {
-        if matches!(self.way, Way::Worker(_, Phase::Running))
-            && self.failure.is_none()
+        if self.machine.state() == State::Running
+            && !self.machine.has_failure()
             && let Err(error) = self.drain()
         {
             // Returned to the caller that asks for a batch after the received ones.
-            self.failure = Some(error);
+            self.machine.fail_later(error);
         }
-        let in_hand = self.queue.len();
-        self.queue.iter_mut().take(count).filter_map(|q| q.batch.as_mut()).for_each(&mut *see);
-        if let Way::Here(here) = &mut self.way {
+        let in_hand = self.machine.in_hand();
+        self.machine.batches_mut(count).for_each(&mut *see);
+        if let Backend::Here(here, _) = &mut self.backend {
             here.here.peek(count.saturating_sub(in_hand), see);
         }
     }

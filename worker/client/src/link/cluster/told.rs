@@ -2,40 +2,40 @@
 
 use shardfeed_reader::PrefetchStats;
 
-use super::{Cluster, Way};
+use super::{Backend, Cluster};
 use crate::link::received::prefetch_stats;
 
 impl Cluster {
     pub(crate) fn stats(&self) -> Option<PrefetchStats> {
-        match &self.way {
-            Way::Here(here) => here.here.stats(),
-            Way::Worker(link, _) => {
-                let copies = self.copies.stats();
+        match &self.backend {
+            Backend::Here(here, _) => here.here.stats(),
+            Backend::Worker(link) => {
+                let (copies, in_hand) = (self.copies.stats(), self.machine.in_hand());
                 let stats = link.stats.as_ref()?;
-                let held = link.regions.out().saturating_sub(self.queue.len());
-                Some(prefetch_stats(stats, self.queue.len(), held, copies, self.waited))
+                let held = link.regions.out().saturating_sub(in_hand);
+                Some(prefetch_stats(stats, in_hand, held, copies, self.waited))
             }
-            Way::Connecting(_) | Way::Opening(_) => None,
+            Backend::Connecting(_) | Backend::Opening(_) => None,
         }
     }
 
     pub(crate) fn cluster_id(&self) -> Option<String> {
-        match &self.way {
-            Way::Worker(link, _) => Some(link.cluster_id().to_owned()).filter(|id| !id.is_empty()),
-            Way::Here(here) => here.coordinator.cluster_id(),
-            Way::Connecting(_) | Way::Opening(_) => None,
+        match &self.backend {
+            Backend::Worker(link) => Some(link.cluster_id().to_owned()).filter(|id| !id.is_empty()),
+            Backend::Here(here, _) => here.coordinator.cluster_id(),
+            Backend::Connecting(_) | Backend::Opening(_) => None,
         }
     }
 
     pub(crate) fn copied(&self) -> u64 {
-        self.copied
+        self.copies.made()
     }
 
     pub(crate) fn source(&self) -> String {
-        match &self.way {
-            Way::Worker(link, _) => format!("worker {}", link.name()),
-            Way::Here(_) | Way::Opening(_) => "in process".into(),
-            Way::Connecting(_) => "connecting".into(),
+        match &self.backend {
+            Backend::Worker(link) => format!("worker {}", link.name()),
+            Backend::Here(..) | Backend::Opening(_) => "in process".into(),
+            Backend::Connecting(_) => "connecting".into(),
         }
     }
 }

@@ -1,0 +1,93 @@
+//! Outcomes of talking to a worker: a message, a failed request, or no connection.
+
+use std::time::Duration;
+
+use shardfeed_pipeline::Batch;
+use shardfeed_proto::trainer::v1 as wire;
+use shardfeed_proto::{ErrorKind, WireError};
+use shardfeed_reader::Skipped;
+use shardfeed_source::LoadError;
+
+/// Unsolicited message of a worker.
+#[derive(Debug)]
+pub(crate) enum Heard<B = Batch> {
+    Started(wire::Started),
+    Batch {
+        start: u64,
+        epoch: u64,
+        step: u64,
+        batch: B,
+        skipped: Vec<Skipped>,
+    },
+    Failed {
+        start: u64,
+        error: WireError,
+    },
+    /// The worker no longer serves this trainer, for this reason; no message follows.
+    Goodbye(String),
+    /// A dynamic job: the rank gets no more samples of an epoch.
+    EpochEnd {
+        start: u64,
+        epoch: u64,
+        steps: u64,
+    },
+    /// A dynamic job: received batches are no longer valid.
+    Again {
+        start: u64,
+    },
+    /// The worker is alive; batches of a dynamic job stay valid for this duration.
+    Pong {
+        nonce: u64,
+        good_for: Option<Duration>,
+    },
+    /// A message that was processed here.
+    Other,
+}
+
+/// Reason why a request failed.
+#[derive(Debug)]
+pub(crate) enum Lost {
+    /// The worker is gone.
+    Gone(String),
+    /// The request was refused; the connection stays usable.
+    Failed(LoadError),
+}
+
+/// Reason why no worker can be used.
+#[derive(Debug)]
+pub(crate) enum Unavailable {
+    /// It is missing or went away: it may come, or be replaced.
+    Absent(String),
+    /// It accepts no trainers: it has to be replaced.
+    Cordoned(String),
+    /// It answered, and another request would fail again.
+    Refused(LoadError),
+}
+
+impl Unavailable {
+    pub(crate) fn into_error(self) -> LoadError {
+        match self {
+            Self::Absent(reason) => WireError::new(ErrorKind::Unreachable, reason).into(),
+            Self::Cordoned(reason) => WireError::new(ErrorKind::Cordoned, reason).into(),
+            Self::Refused(error) => error,
+        }
+    }
+}
+
+impl From<LoadError> for Unavailable {
+    fn from(error: LoadError) -> Self {
+        Self::Refused(error)
+    }
+}
+
+impl From<Lost> for Unavailable {
+    fn from(lost: Lost) -> Self {
+        match lost {
+            Lost::Gone(reason) => Self::Absent(reason),
+            Lost::Failed(LoadError::Wire(error)) if error.kind == ErrorKind::Cordoned => {
+                Self::Cordoned(error.message)
+            }
+            Lost::Failed(error) => Self::Refused(error),
+        }
+    }
+}
