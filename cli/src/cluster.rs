@@ -2,11 +2,9 @@
 //!
 //! All of them call its `AdminService`; none reads a data folder.
 
+mod answer;
 mod client;
-
 mod confirm;
-mod listing;
-pub(crate) mod words;
 
 pub(crate) mod access;
 pub(crate) mod audit;
@@ -20,7 +18,6 @@ pub(crate) mod member;
 pub(crate) mod rank;
 pub(crate) mod secret;
 pub(crate) mod shard;
-pub(crate) mod snapshot;
 pub(crate) mod status;
 pub(crate) mod wait;
 pub(crate) mod why;

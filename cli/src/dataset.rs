@@ -11,6 +11,7 @@ mod write;
 use clap::Subcommand;
 
 use crate::cluster::dataset as cluster;
+use crate::cluster::dataset::add;
 use crate::output::Format;
 
 /// Subcommands of `dataset`.
@@ -28,8 +29,8 @@ pub(crate) enum DatasetCommand {
     #[command(long_about = write::ABOUT)]
     Write(write::WriteArgs),
     /// Add a dataset to the cluster and wait until it is scanned
-    #[command(long_about = cluster::ADD_ABOUT)]
-    Add(cluster::AddArgs),
+    #[command(long_about = add::ABOUT)]
+    Add(add::AddArgs),
     /// List the cluster's datasets
     List(cluster::ListArgs),
     /// Show a dataset of the cluster
@@ -46,7 +47,7 @@ impl DatasetCommand {
             Self::Stats(args) => stats::run(args, format),
             Self::Verify(args) => verify::run(args, format),
             Self::Write(args) => write::run(args, format),
-            Self::Add(args) => cluster::run_add(args, format),
+            Self::Add(args) => add::run(args, format),
             Self::List(args) => cluster::run_list(args, format),
             Self::Show(args) => cluster::run_show(args, format),
             Self::Remove(args) => cluster::run_remove(args, format),

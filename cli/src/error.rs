@@ -4,7 +4,7 @@ use std::error::Error;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use shardfeed_agent::WorkerError;
+use shardfeed_agent::{CallError, WorkerError};
 use shardfeed_coordinator::StartError;
 use shardfeed_plan::{ManifestError, PlanError, StateError};
 use shardfeed_proto::{ErrorKind, WireError};
@@ -13,7 +13,6 @@ use shardfeed_source::LoadError;
 use shardfeed_telemetry::TelemetryError;
 use shardfeed_tfrecord::{ReadError, ReadErrorKind};
 
-use crate::cluster::CallError;
 use crate::output::{self, StdoutError};
 
 /// Exit code of a command; scripts branch on it.

@@ -6,7 +6,7 @@ use shardfeed_plan::Corrupt;
 use shardfeed_source::{CacheChoice, Dataset, FileRules, Found, LoadError, discover};
 use shardfeed_tfrecord::CompressionChoice;
 
-use crate::progress;
+use crate::output::progress;
 
 /// Files by name.
 #[derive(Debug, Args)]

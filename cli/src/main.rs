@@ -8,10 +8,10 @@
 
 mod error;
 mod output;
-mod progress;
 
 mod duration;
 mod files;
+mod host;
 mod size;
 
 mod cluster;
@@ -20,10 +20,6 @@ mod process;
 mod dataset;
 
 mod order;
-mod shard_ref;
-
-mod batch;
-mod plan;
 
 mod bench;
 mod doctor;
@@ -76,10 +72,10 @@ enum Noun {
     Dataset(dataset::DatasetCommand),
     /// Show the plan of an epoch
     #[command(subcommand)]
-    Plan(plan::PlanCommand),
+    Plan(order::plan::PlanCommand),
     /// Show the records of a batch, or the batch of a record
     #[command(subcommand)]
-    Batch(batch::BatchCommand),
+    Batch(order::batch::BatchCommand),
     /// Manage jobs of the cluster and show their generations
     #[command(subcommand)]
     Job(cluster::job::JobCommand),
@@ -156,15 +152,14 @@ impl Noun {
         use cluster::{access::AccessCommand, context::ContextCommand};
         use cluster::{epoch::EpochCommand, job::JobCommand, member::MemberCommand};
         use dataset::DatasetCommand as Dataset;
+        use order::{batch::BatchCommand, plan::PlanCommand};
         match self {
             Self::Dataset(command) => matches!(command, Dataset::List(_) | Dataset::Show(_)),
             Self::Job(command) => matches!(command, JobCommand::List(_) | JobCommand::Show(_)),
             Self::Epoch(EpochCommand::List(_) | EpochCommand::Show(_)) => true,
             Self::Shard(_) | Self::Rank(_) | Self::Why(_) | Self::Status(_) => true,
             Self::Health(_) | Self::Audit(_) => true,
-            Self::Plan(plan::PlanCommand::Show(_)) | Self::Batch(batch::BatchCommand::Show(_)) => {
-                true
-            }
+            Self::Plan(PlanCommand::Show(_)) | Self::Batch(BatchCommand::Show(_)) => true,
             Self::Access(command) => {
                 matches!(command, AccessCommand::List(_) | AccessCommand::Whoami(_))
             }

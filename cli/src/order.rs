@@ -1,5 +1,9 @@
 //! The order of an epoch, from options with the same meaning as those of the Python loader.
 
+pub(crate) mod batch;
+pub(crate) mod plan;
+mod record_ref;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

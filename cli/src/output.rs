@@ -1,5 +1,9 @@
 //! Results on stdout: tables for people, JSON for programs.
 
+pub(crate) mod listing;
+pub(crate) mod progress;
+pub(crate) mod words;
+
 use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, BufWriter, Write};

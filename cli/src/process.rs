@@ -12,29 +12,18 @@ mod pages;
 mod places;
 #[cfg(test)]
 mod reference;
+mod runtime;
 mod settings;
 mod stop;
 mod up;
 mod worker;
 
-use anyhow::Context;
-use tokio::runtime::{Builder, Runtime};
-
 pub(crate) use coordinator::CoordinatorCommand;
 pub(crate) use places::{Places, places, usual_ports};
+pub(crate) use runtime::runtime;
 pub(crate) use settings::ConfigCommand;
 pub(crate) use stop::Stop;
 pub(crate) use up::{UpArgs, run as up};
 pub(crate) use worker::{
-    ABOUT as WORKER_ABOUT, StartArgs as WorkerStartArgs, host_name, start as start_worker,
+    ABOUT as WORKER_ABOUT, StartArgs as WorkerStartArgs, start as start_worker,
 };
-
-/// Creates the runtime that serves calls.
-/// - `threads`: number of threads; `None`: one for each core.
-pub(crate) fn runtime(threads: Option<usize>) -> anyhow::Result<Runtime> {
-    let mut builder = Builder::new_multi_thread();
-    if let Some(threads) = threads {
-        builder.worker_threads(threads);
-    }
-    builder.enable_all().build().context("start the process's threads")
-}

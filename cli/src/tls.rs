@@ -10,10 +10,10 @@ use shardfeed_tls::{
     Authority, CA_FILE, Certificate, Folder, Identity, Issued, LEAF_DAYS, Role, Subject, check_name,
 };
 
-use crate::cluster::words::clock;
 use crate::error::Problem;
+use crate::host::host_name;
+use crate::output::words::clock;
 use crate::output::{self, Format, Grid, Report};
-use crate::process::host_name;
 
 const EXAMPLES: &str = "\
 A folder of certificates has three files: ca.crt (trusted authorities), tls.crt and tls.key (the \

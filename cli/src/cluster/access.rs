@@ -8,11 +8,11 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use shardfeed_proto::coordinator::v1 as wire;
 
-use super::listing::{self, Column, Shown, column, wide};
 use super::secret::Secret;
-use super::words::{NONE, clock};
 use super::{Client, ClusterArgs};
 use crate::duration;
+use crate::output::listing::{self, Column, Shown, column, wide};
+use crate::output::words::{NONE, clock};
 use crate::output::{Format, Report};
 
 const EXAMPLES: &str = "\

@@ -8,10 +8,10 @@ use serde::Serialize;
 use shardfeed_agent::Address;
 use shardfeed_proto::coordinator::v1 as wire;
 
-use super::listing::{self, Column, Shown, column, wide};
-use super::words::{NONE, clock};
 use super::{CallError, ClusterArgs};
 use crate::duration;
+use crate::output::listing::{self, Column, Shown, column, wide};
+use crate::output::words::{NONE, clock};
 use crate::output::{self, Format, Report};
 
 pub(crate) const ABOUT: &str = "\

@@ -15,7 +15,7 @@ use tonic::{Response, Status, Streaming};
 use super::context;
 use super::secret::warn_of_open_files;
 use crate::duration;
-use crate::process::host_name;
+use crate::host::host_name;
 
 pub(crate) use shardfeed_agent::CallError;
 

@@ -13,8 +13,8 @@ use clap::{Args, Subcommand};
 use serde::{Deserialize, Serialize};
 use shardfeed_agent::{CredentialOptions, Whereabouts};
 
-use super::listing::{self, Column, Shown, column};
 use crate::error::{Exit, Problem};
+use crate::output::listing::{self, Column, Shown, column};
 use crate::output::{Format, Report};
 
 const EXAMPLES: &str = "\

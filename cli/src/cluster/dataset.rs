@@ -1,6 +1,6 @@
 //! `shardfeed dataset list`, `show` and `remove`: datasets of a cluster.
 
-mod add;
+pub(crate) mod add;
 
 use std::io::{self, Write};
 
@@ -9,14 +9,13 @@ use serde::Serialize;
 use shardfeed_plan::Digest;
 use shardfeed_proto::coordinator::v1 as wire;
 
+use super::answer::{Failure, digest, naming};
 use super::confirm::Confirm;
-use super::listing::{self, Column, Shown, column, wide};
-use super::words::{Failure, NONE, digest, naming, percent, text, word};
 use super::{CallError, Client, ClusterArgs};
 use crate::duration;
+use crate::output::listing::{self, Column, Shown, column, wide};
+use crate::output::words::{NONE, percent, text, word};
 use crate::output::{self, Format, Report};
-
-pub(crate) use add::{ABOUT as ADD_ABOUT, AddArgs, run as run_add};
 
 /// Arguments of `dataset list`.
 #[derive(Debug, Args)]

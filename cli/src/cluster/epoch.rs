@@ -7,12 +7,12 @@ use serde::Serialize;
 use shardfeed_proto::coordinator::v1 as wire;
 
 use super::job::{self, JobArgs};
-use super::listing::{self, Column, Shown, column, wide};
-use super::words::{NONE, percent, time, word};
 use super::{CallError, Client};
 use crate::duration;
 use crate::error::Problem;
 use crate::order::parse_epoch;
+use crate::output::listing::{self, Column, Shown, column, wide};
+use crate::output::words::{NONE, percent, time, word};
 use crate::output::{self, Format, Report};
 
 /// Subcommands of `epoch`.

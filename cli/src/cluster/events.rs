@@ -7,11 +7,11 @@ use clap::Args;
 use serde::Serialize;
 use shardfeed_proto::coordinator::v1 as wire;
 
-use super::listing::{self, Column, Shown, column, wide};
-use super::words::{NONE, clock};
 use super::{Client, ClusterArgs};
 use crate::duration;
 use crate::error::Problem;
+use crate::output::listing::{self, Column, Shown, column, wide};
+use crate::output::words::{NONE, clock};
 use crate::output::{self, Format, Report};
 
 pub(crate) const ABOUT: &str = "\

@@ -11,11 +11,12 @@ use shardfeed_proto::common::v1::{JobIdentity, Mode, RecordSpec};
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::{ErrorKind, WireError};
 
+use super::answer::{digest, naming};
 use super::confirm::Confirm;
-use super::listing::{self, Column, Shown, column, wide};
-use super::words::{NONE, digest, naming, number, text, word};
 use super::{CallError, Client, ClusterArgs};
 use crate::duration;
+use crate::output::listing::{self, Column, Shown, column, wide};
+use crate::output::words::{NONE, number, text, word};
 use crate::output::{self, Format, Report};
 
 /// Maximum length of a record spec in a table, bytes; `-o json` shows all of it.

@@ -1,5 +1,7 @@
 //! `shardfeed cluster`: the coordinators of a cluster and their leader.
 
+mod snapshot;
+
 use std::io::{self, Write};
 
 use clap::{Args, Subcommand};
@@ -8,11 +10,11 @@ use shardfeed_agent::Address;
 use shardfeed_proto::coordinator::v1 as wire;
 
 use super::confirm::Confirm;
-use super::listing::{self, Column, Shown, column, wide};
-use super::snapshot::{self, SnapshotCommand};
-use super::words::{NONE, number, text, time, word};
 use super::{CallError, Client, ClusterArgs};
+use crate::output::listing::{self, Column, Shown, column, wide};
+use crate::output::words::{NONE, number, text, time, word};
 use crate::output::{self, Format, Report};
+use snapshot::SnapshotCommand;
 
 /// Subcommands of `cluster`.
 #[derive(Debug, Subcommand)]

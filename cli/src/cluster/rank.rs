@@ -9,8 +9,8 @@ use shardfeed_proto::coordinator::v1 as wire;
 
 use super::ClusterArgs;
 use super::job::{JobArgs, explain};
-use super::listing::{self, Column, Shown, column, wide};
-use super::words::{NONE, text, time, word};
+use crate::output::listing::{self, Column, Shown, column, wide};
+use crate::output::words::{NONE, text, time, word};
 use crate::output::{self, Format, Report};
 
 /// Subcommands of `rank`.

@@ -9,9 +9,9 @@ use serde::Serialize;
 use shardfeed_proto::coordinator::v1 as wire;
 
 use super::job::JobArgs;
-use super::listing::{self, Column, Shown, column, wide};
-use super::words::{percent, time, word};
 use crate::order::parse_epoch;
+use crate::output::listing::{self, Column, Shown, column, wide};
+use crate::output::words::{percent, time, word};
 use crate::output::{self, Format, Report};
 
 const EXAMPLES: &str = "\

@@ -8,9 +8,9 @@ use serde::Serialize;
 use shardfeed_embedded::{account_from, finding};
 use shardfeed_proto::coordinator::v1 as wire;
 
-use super::words::number;
 use super::{Client, ClusterArgs};
 use crate::duration;
+use crate::output::words::number;
 use crate::output::{self, Format, Report};
 
 /// Arguments of `status`.

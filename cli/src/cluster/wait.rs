@@ -11,6 +11,7 @@ use super::{Client, ClusterArgs, dataset, epoch, worker};
 use crate::duration;
 use crate::error::{Exit, Problem, exit_of};
 use crate::order::parse_epoch;
+use crate::output::words::word;
 use crate::output::{self, Format, Report};
 
 pub(crate) const ABOUT: &str = "\
@@ -193,8 +194,8 @@ fn dataset_look(client: &Client, name: &str) -> anyhow::Result<Look> {
             Err(Problem::failed(format!("dataset `{name}` cannot be scanned: {reason}")).into())
         }
         state => {
-            let word = super::words::word(state.as_str_name(), "DATASET_STATE_");
-            Ok(Look::NotYet(format!("it is {word}")))
+            let state = word(state.as_str_name(), "DATASET_STATE_");
+            Ok(Look::NotYet(format!("it is {state}")))
         }
     }
 }

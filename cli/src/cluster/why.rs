@@ -9,10 +9,10 @@ use shardfeed_proto::coordinator::v1 as wire;
 
 use super::epoch as epochs;
 use super::job::explain;
-use super::listing::{self, Column, Shown, column};
-use super::words::{NONE, text, word};
 use super::{Client, ClusterArgs};
 use crate::duration;
+use crate::output::listing::{self, Column, Shown, column};
+use crate::output::words::{NONE, text, word};
 use crate::output::{Format, Report};
 
 /// Maximum number of ranks that a sentence names.

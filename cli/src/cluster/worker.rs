@@ -9,11 +9,12 @@ use serde::Serialize;
 use shardfeed_embedded::{Account, Finding, Reason, Setup, Spent, account_from, finding};
 use shardfeed_proto::coordinator::v1 as wire;
 
-use super::listing::{self, Column, Shown, column, wide};
-use super::words::{NONE, text, there_are, time, word};
+use super::answer::there_are;
 use super::{CallError, Client, ClusterArgs};
 use crate::duration;
 use crate::error::{Exit, Problem};
+use crate::output::listing::{self, Column, Shown, column, wide};
+use crate::output::words::{NONE, text, time, word};
 use crate::output::{self, Format, Report};
 
 /// Arguments of `worker list`.

@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use indicatif::ProgressBar;
 use shardfeed_source::{Found, StoredFile};
 
-use crate::progress;
+use crate::output::progress;
 
 /// Returns a bar over all bytes of the files.
 pub(super) fn bar(doing: &'static str, found: &Found) -> ProgressBar {

@@ -5,6 +5,7 @@ mod advice;
 mod labels;
 mod numbers;
 mod report;
+mod shard;
 mod sizes;
 mod tally;
 
@@ -22,6 +23,7 @@ use shardfeed_tfrecord::{
 
 use self::advice::{Facts, findings};
 use self::report::Stats;
+use self::shard::{Sampled, ShardFacts};
 use self::tally::Tally;
 use super::reading::{self, Counted};
 use crate::files::FilesArgs;
@@ -60,26 +62,6 @@ pub(crate) struct StatsArgs {
     /// Show all features and their values, not only the first 20
     #[arg(long)]
     all: bool,
-}
-
-/// Facts about one file.
-#[derive(Clone, Debug)]
-struct ShardFacts {
-    path: String,
-    records: u64,
-    stored_bytes: u64,
-    /// Uncompressed size with framing, bytes.
-    stream_bytes: u64,
-    compression: Compression,
-    /// Result of compressing records; only for uncompressed files that were selected for it.
-    sampled: Option<Sampled>,
-}
-
-/// Sizes of some records before and after compression.
-#[derive(Clone, Debug)]
-struct Sampled {
-    raw_bytes: u64,
-    compressed_bytes: u64,
 }
 
 /// Runs `dataset stats`.

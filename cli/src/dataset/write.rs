@@ -29,8 +29,9 @@ use self::folder::Folder;
 use self::source::{Classes, Source};
 use self::staging::{ShardNames, Staging};
 use crate::error::Problem;
+use crate::output::progress;
 use crate::output::{self, Format, Report};
-use crate::{progress, size};
+use crate::size;
 
 pub(super) const ABOUT: &str = "\
 Write a folder of files, a list of files or a CSV file as TFRecord shards

@@ -10,7 +10,8 @@ use shardfeed_agent::CredentialOptions;
 use shardfeed_coordinator::{Coordinator, CoordinatorOptions, Running};
 
 use super::endpoint::EndpointFile;
-use super::{Stop, config, manager, runtime};
+use super::runtime::runtime;
+use super::{Stop, config, manager};
 use crate::cluster::secret::warn_of_open_files;
 use crate::error::Problem;
 use crate::output;

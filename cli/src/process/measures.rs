@@ -211,13 +211,13 @@ fn seconds(us: u64) -> f64 {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use shardfeed_pipeline::{Account, Setup};
 
     use super::*;
 
     /// A worker with a rank that reported its times, and one that did not.
-    pub(in crate::process) fn report() -> WorkerReport {
+    pub(crate) fn report() -> WorkerReport {
         let since_start =
             Spent { wait_us: 1_500_000, batches: 7, parse_us: 250_000, ..Spent::default() };
         let setup = Setup { by_place: true, ..Setup::default() };

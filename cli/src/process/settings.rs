@@ -13,8 +13,9 @@ use toml::{Table, Value};
 
 use super::config;
 use super::coordinator::CoordinatorFlags;
-use super::worker::{self, WorkerConfig, host_name};
+use super::worker::{self, WorkerConfig};
 use crate::error::Problem;
+use crate::host::host_name;
 use crate::output::{self, Format, Grid, Report};
 
 const VALIDATE_ABOUT: &str = "\

@@ -7,8 +7,9 @@ use clap::Args;
 use shardfeed_agent::Address;
 use shardfeed_coordinator::{Coordinator, CoordinatorOptions};
 
+use super::runtime::runtime;
 use super::worker::{self, Serving, WorkerConfig};
-use super::{Stop, coordinator, runtime};
+use super::{Stop, coordinator};
 use crate::error::Problem;
 use crate::output;
 use crate::size::Bytes;

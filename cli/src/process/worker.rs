@@ -17,11 +17,13 @@ use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_socket::{Allow, ListenOptions};
 use shardfeed_source::{CacheChoice, CacheOptions, DataRoots};
 
-use super::{Stop, config, manager, pages, runtime};
+use super::runtime::runtime;
+use super::{Stop, config, manager, pages};
 use crate::cluster::Client;
 use crate::cluster::access::exchange;
 use crate::cluster::secret::{Secret, warn_of_open_files};
 use crate::error::Problem;
+use crate::host::host_name;
 use crate::output;
 use crate::size::{Bytes, Space};
 
@@ -349,9 +351,4 @@ pub(super) fn options(config: &WorkerConfig) -> anyhow::Result<WorkerOptions> {
             bytes: config.cache_bytes.map_or(0, Space::get),
         },
     })
-}
-
-/// Returns the host's name.
-pub(crate) fn host_name() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

@@ -10,9 +10,9 @@ use shardfeed_embedded::{Finding, Limit, account_from, finding};
 use shardfeed_proto::coordinator::v1 as wire;
 
 use super::gather::{Job, Scene};
-use crate::cluster::words::{clock, word};
 use crate::duration;
 use crate::output;
+use crate::output::words::{clock, word};
 
 /// Display options.
 #[derive(Clone, Debug)]

@@ -12,7 +12,7 @@ use shardfeed_source::absolute_pattern;
 use super::{DatasetReport, get};
 use crate::cluster::{Client, ClusterArgs, worker};
 use crate::output::Format;
-use crate::progress;
+use crate::output::progress;
 
 /// Polling interval of the scan's progress.
 const ASK_EVERY: Duration = Duration::from_millis(100);

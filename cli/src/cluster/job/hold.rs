@@ -6,9 +6,9 @@ use shardfeed_proto::coordinator::v1 as wire;
 
 use super::{JobReport, explain};
 use crate::cluster::confirm::Confirm;
-use crate::cluster::words::word;
 use crate::cluster::{Client, ClusterArgs};
 use crate::output::Format;
+use crate::output::words::word;
 
 pub(super) const PAUSE_ABOUT: &str = "\
 Pause a job: its trainers wait for their next batch until it is resumed

@@ -8,10 +8,10 @@ use shardfeed_proto::coordinator::v1 as wire;
 
 use crate::cluster::Client;
 use crate::cluster::job::JobArgs;
-use crate::cluster::listing::{self, Column, Shown, column, wide};
-use crate::cluster::words::{NONE, clock, text};
 use crate::error::{Exit, Problem};
 use crate::order::parse_epoch;
+use crate::output::listing::{self, Column, Shown, column, wide};
+use crate::output::words::{NONE, clock, text};
 use crate::output::{self, Format, Report};
 
 pub(super) const ABOUT: &str = "\

@@ -9,7 +9,7 @@ use super::{WorkerReport, find};
 use crate::cluster::{Client, ClusterArgs};
 use crate::error::Problem;
 use crate::output::Format;
-use crate::progress;
+use crate::output::progress;
 
 /// Polling interval of the ranks that a worker still serves.
 const ASK_EVERY: Duration = Duration::from_millis(100);

@@ -8,10 +8,10 @@ use std::path::Path;
 use serde::Serialize;
 use shardfeed_tfrecord::example::DType;
 
-use super::ShardFacts;
 use super::advice::Finding;
 use super::labels::{LABELS_MAX, Labels};
 use super::numbers::Integers;
+use super::shard::ShardFacts;
 use super::sizes::Sizes;
 use super::tally::{FeatureTally, Tally, Typed};
 use crate::output::{self, Grid, ROWS_LISTED, Report};

@@ -13,7 +13,7 @@ use shardfeed_tfrecord::example::{DType, Value, encode_example};
 use super::source::{Encoder, Source};
 use super::whole;
 use crate::error::Problem;
-use crate::progress;
+use crate::output::progress;
 
 /// Size of one read, bytes. Rows are read in any order, so most of a larger read would be
 /// discarded.

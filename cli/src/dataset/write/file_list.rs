@@ -15,7 +15,7 @@ use super::source::{Classes, Encoder, Source};
 use super::voc::{Annotation, FILE_BYTES_MAX, Fault};
 use super::whole;
 use crate::error::Problem;
-use crate::progress;
+use crate::output::progress;
 
 /// Maximum size of a list, bytes: it is kept in memory.
 const LIST_BYTES_MAX: u64 = 1 << 30;

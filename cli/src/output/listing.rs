@@ -6,33 +6,33 @@ use std::io::{self, Write};
 use crate::output::{self, Grid, ROWS_LISTED};
 
 /// A column of a list of `T`.
-pub(super) struct Column<T> {
+pub(crate) struct Column<T> {
     heading: &'static str,
     is_wide: bool,
     cell: fn(&T) -> String,
 }
 
 /// Creates a column of every list; `>` before the heading marks numbers.
-pub(super) fn column<T>(heading: &'static str, cell: fn(&T) -> String) -> Column<T> {
+pub(crate) fn column<T>(heading: &'static str, cell: fn(&T) -> String) -> Column<T> {
     Column { heading, is_wide: false, cell }
 }
 
 /// Creates a column of wide lists only.
-pub(super) fn wide<T>(heading: &'static str, cell: fn(&T) -> String) -> Column<T> {
+pub(crate) fn wide<T>(heading: &'static str, cell: fn(&T) -> String) -> Column<T> {
     Column { heading, is_wide: true, cell }
 }
 
 /// Extent of a list.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shown {
-    pub(super) is_wide: bool,
+pub(crate) struct Shown {
+    pub(crate) is_wide: bool,
     /// True for all rows, not only the first ones.
-    pub(super) all: bool,
+    pub(crate) all: bool,
 }
 
 /// Writes a list.
 /// - `things`: noun for the rows, in the plural.
-pub(super) fn write<T, R: Borrow<T>>(
+pub(crate) fn write<T, R: Borrow<T>>(
     out: &mut dyn Write,
     things: &str,
     rows: &[R],

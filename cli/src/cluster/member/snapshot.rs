@@ -10,7 +10,7 @@ use serde::Serialize;
 use shardfeed_coordinator::{CoordinatorOptions, Restored, restore_snapshot};
 use shardfeed_proto::coordinator::v1 as wire;
 
-use super::ClusterArgs;
+use crate::cluster::ClusterArgs;
 use crate::error::Problem;
 use crate::output::{self, Format, Report};
 

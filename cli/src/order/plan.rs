@@ -6,8 +6,8 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use shardfeed_plan::{Digest, EpochPlan, Line, Manifest, ORDER_VERSION, Sample, Tail};
 
+use super::{Order, OrderArgs};
 use crate::files::DatasetArgs;
-use crate::order::{Order, OrderArgs};
 use crate::output::{self, Format, Grid, ROWS_LISTED, Report};
 
 /// Number of shards named for each lane.

@@ -6,13 +6,13 @@ use clap::{ArgMatches, Args, Command, FromArgMatches, Subcommand};
 use serde::Serialize;
 use shardfeed_plan::{Placed, Sample};
 
+use super::record_ref::RecordRef;
+use super::{Order, OrderArgs};
 use crate::cluster::ClusterArgs;
 use crate::cluster::batch::{BatchOf, show as show_of_job};
 use crate::error::Problem;
 use crate::files::DatasetArgs;
-use crate::order::{Order, OrderArgs};
 use crate::output::{self, Format, Grid, Report};
-use crate::shard_ref::RecordRef;
 
 /// Maximum number of rows of a batch: bounds the memory of a table.
 const ROWS_MAX: u64 = 1 << 20;

@@ -1,0 +1,69 @@
+//! Formats values of a coordinator's answers for people.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use crate::{duration, output};
+
+/// Placeholder for an unknown value.
+pub(crate) const NONE: &str = "-";
+
+/// Returns the word of an enum's name: `SHARD_STATE_DONE` is `done`.
+pub(crate) fn word(name: &str, prefix: &str) -> String {
+    match name.strip_prefix(prefix).unwrap_or(name) {
+        "UNSPECIFIED" => "unknown".into(),
+        word => word.to_ascii_lowercase(),
+    }
+}
+
+/// Formats a number, or the placeholder.
+pub(crate) fn number(number: Option<u64>) -> String {
+    number.map_or_else(|| NONE.into(), output::count)
+}
+
+/// Formats a duration, or the placeholder.
+pub(crate) fn time(ms: Option<u64>) -> String {
+    ms.map_or_else(|| NONE.into(), duration::text)
+}
+
+/// Formats a time in UTC, as in logs.
+pub(crate) fn clock(unix_ms: u64) -> String {
+    let moment = UNIX_EPOCH.checked_add(Duration::from_millis(unix_ms));
+    moment.map_or_else(|| NONE.into(), |at| humantime::format_rfc3339_seconds(at).to_string())
+}
+
+/// Formats a text, or the placeholder.
+pub(crate) fn text(text: &str) -> String {
+    if text.is_empty() { NONE.into() } else { text.to_owned() }
+}
+
+/// Formats a percentage, rounded down so that 100 % means all.
+pub(crate) fn percent(part: u64, whole: u64) -> String {
+    if whole == 0 {
+        return NONE.into();
+    }
+    let tenths = u128::from(part.min(whole)) * 1000 / u128::from(whole);
+    format!("{}.{} %", tenths / 10, tenths % 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_whole_is_a_hundred_percent() {
+        for (part, whole, text) in [
+            (0, 0, "-"),
+            (0, 7, "0.0 %"),
+            (999_999, 1_000_000, "99.9 %"),
+            (u64::MAX, u64::MAX, "100.0 %"),
+        ] {
+            assert_eq!(percent(part, whole), text);
+        }
+    }
+
+    #[test]
+    fn states_are_words() {
+        assert_eq!(word("SHARD_STATE_DONE", "SHARD_STATE_"), "done");
+        assert_eq!(word("SHARD_STATE_UNSPECIFIED", "SHARD_STATE_"), "unknown");
+    }
+}
