@@ -63,6 +63,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("embedded", &["plan", "proto", "scheduler", "reader", "client"]),
+    ("dataset-tools", &["plan", "tfrecord", "image", "source"]),
     (
         "",
         &[
@@ -74,12 +75,12 @@ const ARROWS: &[(&str, &[&str])] = &[
             "coordinator",
             "socket",
             "device",
-            "image",
             "pipeline",
             "source",
             "agent",
             "client",
             "embedded",
+            "dataset-tools",
         ],
     ),
     ("chaos", &["plan", "proto", "telemetry", "scheduler", "host", "raft", "coordinator"]),

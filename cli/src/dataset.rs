@@ -1,14 +1,7 @@
 //! `shardfeed dataset`: datasets as files and in a cluster.
 
-mod reading;
-mod sidecar;
-
-mod inspect;
-mod stats;
-mod verify;
-mod write;
-
 use clap::Subcommand;
+use shardfeed_dataset_tools::{inspect, stats, verify, write};
 
 use crate::cluster::dataset as cluster;
 use crate::cluster::dataset::add;

@@ -15,63 +15,7 @@ use shardfeed_tfrecord::{ReadError, ReadErrorKind};
 
 use crate::output::{self, StdoutError};
 
-/// Exit code of a command; scripts branch on it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Exit {
-    /// The command failed, or found damage.
-    #[default]
-    Failed = 1,
-    /// The request is invalid.
-    Usage = 2,
-    /// The named object does not exist.
-    NotFound = 3,
-    /// The caller lacks the permission.
-    Denied = 4,
-    /// The request conflicts with the current state, or another caller was first.
-    Conflict = 5,
-    /// No coordinator answers, or none leads.
-    NoLeader = 6,
-    /// A condition was not met in time.
-    Timeout = 7,
-}
-
-/// An error that this command detected.
-#[derive(Debug, thiserror::Error)]
-#[error("{what}")]
-pub(crate) struct Problem {
-    what: String,
-    hint: Option<String>,
-    exit: Exit,
-}
-
-impl Problem {
-    /// A general failure.
-    pub(crate) fn failed(what: impl Into<String>) -> Self {
-        Self { what: what.into(), hint: None, exit: Exit::Failed }
-    }
-
-    /// An invalid request.
-    pub(crate) fn usage(what: impl Into<String>) -> Self {
-        Self { exit: Exit::Usage, ..Self::failed(what) }
-    }
-
-    /// A condition that was not met in time.
-    pub(crate) fn late(what: impl Into<String>) -> Self {
-        Self { exit: Exit::Timeout, ..Self::failed(what) }
-    }
-
-    /// Sets the exit code.
-    pub(crate) fn exit(mut self, exit: Exit) -> Self {
-        self.exit = exit;
-        self
-    }
-
-    /// Sets the hint.
-    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = Some(hint.into());
-        self
-    }
-}
+pub(crate) use shardfeed_dataset_tools::problem::{Exit, Problem};
 
 /// Prints clap's message: help on stdout, an error on stderr.
 pub(crate) fn refuse(error: &clap::Error) -> ExitCode {

@@ -10,7 +10,6 @@ mod error;
 mod output;
 
 mod duration;
-mod files;
 mod host;
 mod size;
 

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use shardfeed_dataset_tools::files::DatasetArgs;
 use shardfeed_embedded::{LoaderOptions, interleave_default};
 use shardfeed_plan::{
     Cursor, DECODER_NONE, Digest, EpochPlan, JobIdentity, Line, LoaderState, Mode, PlanError,
@@ -18,7 +19,6 @@ use shardfeed_plan::{
 use shardfeed_source::Dataset;
 
 use crate::error::Problem;
-use crate::files::DatasetArgs;
 
 /// Maximum number of samples of a global batch, far above use: bounds the memory of an answer.
 const GLOBAL_BATCH_SHOWN_MAX: u64 = 1 << 24;

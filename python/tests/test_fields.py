@@ -21,7 +21,11 @@ import shardfeed as sf
 IDS: dict[str, Any] = {"id": sf.FixedLenFeature((), "int64")}
 
 #: Code of the command and of its output, which determines the fields of JSON.
-SOURCES = [*(ROOT / "cli/src").rglob("*.rs"), *(ROOT / "worker/pipeline/src").glob("*.rs")]
+SOURCES = [
+    *(ROOT / "cli/src").rglob("*.rs"),
+    *(ROOT / "tools/dataset/src").rglob("*.rs"),
+    *(ROOT / "worker/pipeline/src").glob("*.rs"),
+]
 
 LINK = re.compile(r"\[([a-z-]+)\]\(#\1\)")
 NAME = re.compile(r"`([a-z_]+)`")

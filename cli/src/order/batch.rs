@@ -4,6 +4,7 @@ use std::io::{self, Write};
 
 use clap::{ArgMatches, Args, Command, FromArgMatches, Subcommand};
 use serde::Serialize;
+use shardfeed_dataset_tools::files::DatasetArgs;
 use shardfeed_plan::{Placed, Sample};
 
 use super::record_ref::RecordRef;
@@ -11,7 +12,6 @@ use super::{Order, OrderArgs};
 use crate::cluster::ClusterArgs;
 use crate::cluster::batch::{BatchOf, show as show_of_job};
 use crate::error::Problem;
-use crate::files::DatasetArgs;
 use crate::output::{self, Format, Grid, Report};
 
 /// Maximum number of rows of a batch: bounds the memory of a table.

@@ -4,10 +4,10 @@ use std::io::{self, Write};
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
+use shardfeed_dataset_tools::files::DatasetArgs;
 use shardfeed_plan::{Digest, EpochPlan, Line, Manifest, ORDER_VERSION, Sample, Tail};
 
 use super::{Order, OrderArgs};
-use crate::files::DatasetArgs;
 use crate::output::{self, Format, Grid, ROWS_LISTED, Report};
 
 /// Number of shards named for each lane.

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use indicatif::ProgressBar;
+use shardfeed_dataset_tools::progress;
 use shardfeed_proto::WireError;
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_source::absolute_pattern;
@@ -12,7 +13,6 @@ use shardfeed_source::absolute_pattern;
 use super::{DatasetReport, get};
 use crate::cluster::{Client, ClusterArgs, worker};
 use crate::output::Format;
-use crate::output::progress;
 
 /// Polling interval of the scan's progress.
 const ASK_EVERY: Duration = Duration::from_millis(100);

@@ -3,13 +3,13 @@
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use shardfeed_dataset_tools::progress;
 use shardfeed_proto::coordinator::v1 as wire;
 
 use super::{WorkerReport, find};
 use crate::cluster::{Client, ClusterArgs};
 use crate::error::Problem;
 use crate::output::Format;
-use crate::output::progress;
 
 /// Polling interval of the ranks that a worker still serves.
 const ASK_EVERY: Duration = Duration::from_millis(100);

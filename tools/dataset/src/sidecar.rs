@@ -9,7 +9,7 @@ use crate::output;
 
 /// A fault of a file beside shards: wrong information, or damage.
 #[derive(Debug, Serialize)]
-pub(super) struct FaultReport {
+pub(crate) struct FaultReport {
     /// Absolute path of that file.
     file: String,
     what: String,
@@ -23,7 +23,7 @@ impl From<Fault> for FaultReport {
 
 /// Returns all faults: damage of the files, and differences from the counted records.
 /// - `records`: number of records of each shard; `None` if it is unknown.
-pub(super) fn faults(
+pub(crate) fn faults(
     sidecars: &Sidecars,
     paths: &[String],
     records: &[Option<u64>],
@@ -37,7 +37,7 @@ pub(super) fn faults(
 }
 
 /// Writes the faults, if there are any.
-pub(super) fn write_faults(out: &mut dyn Write, faults: &[FaultReport]) -> io::Result<()> {
+pub(crate) fn write_faults(out: &mut dyn Write, faults: &[FaultReport]) -> io::Result<()> {
     if !faults.is_empty() {
         writeln!(out)?;
     }

@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use serde::Serialize;
 use shardfeed_source::{Found, Sidecars};
 
-use crate::dataset::sidecar::{self, FaultReport};
 use crate::output::{self, Grid, ROWS_LISTED, Report};
+use crate::sidecar::{self, FaultReport};
 
 /// A dataset that was not scanned.
 #[derive(Debug, Serialize)]

@@ -25,11 +25,12 @@ use self::advice::{Facts, findings};
 use self::report::Stats;
 use self::shard::{Sampled, ShardFacts};
 use self::tally::Tally;
-use super::reading::{self, Counted};
 use crate::files::FilesArgs;
 use crate::output::Format;
+use crate::reading::{self, Counted};
 
-pub(super) const ABOUT: &str = "\
+/// Description in the help.
+pub const ABOUT: &str = "\
 Read every record and report the contents, and possible improvements to the files
 
 Of each feature: its type, in how many records it is, how many values it has there, the range of its \
@@ -53,7 +54,7 @@ const SAMPLE: (usize, u64) = (32, 64 << 10);
 /// Arguments of `dataset stats`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct StatsArgs {
+pub struct StatsArgs {
     #[command(flatten)]
     files: FilesArgs,
     /// Also report numbers too low for this many ranks
@@ -65,7 +66,7 @@ pub(crate) struct StatsArgs {
 }
 
 /// Runs `dataset stats`.
-pub(crate) fn run(args: &StatsArgs, format: Format) -> anyhow::Result<()> {
+pub fn run(args: &StatsArgs, format: Format) -> anyhow::Result<()> {
     let found = args.files.discover()?;
     let (shards, tally) = Reading::new(&found, args.files.compression).read_all()?;
     let facts = Facts { shards: &shards, tally: &tally, world_size: args.world_size };

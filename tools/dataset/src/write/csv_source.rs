@@ -12,8 +12,8 @@ use shardfeed_tfrecord::example::{DType, Value, encode_example};
 
 use super::source::{Encoder, Source};
 use super::whole;
-use crate::error::Problem;
-use crate::output::progress;
+use crate::problem::Problem;
+use crate::progress;
 
 /// Size of one read, bytes. Rows are read in any order, so most of a larger read would be
 /// discarded.

@@ -10,7 +10,7 @@ use shardfeed_tfrecord::example::{Value, encode_example};
 
 use super::source::{Classes, Encoder, Source};
 use super::whole;
-use crate::error::Problem;
+use crate::problem::Problem;
 
 /// Maximum depth of folders: more are a link that leads back.
 const DEPTH_MAX: usize = 100;
@@ -187,7 +187,7 @@ mod tests {
             folder.push("deep");
             fs::create_dir(&folder).unwrap();
         }
-        let error = crate::error::text(&Folder::open(home.path()).unwrap_err());
+        let error = crate::problem::text(&Folder::open(home.path()).unwrap_err());
         let error = error.replace(home.path().to_str().unwrap(), "$DIR");
         expect![[r#"
             error: $DIR: more than 100 folders deep

@@ -14,8 +14,8 @@ use super::lines::{Entry, Lines};
 use super::source::{Classes, Encoder, Source};
 use super::voc::{Annotation, FILE_BYTES_MAX, Fault};
 use super::whole;
-use crate::error::Problem;
-use crate::output::progress;
+use crate::problem::Problem;
+use crate::progress;
 
 /// Maximum size of a list, bytes: it is kept in memory.
 const LIST_BYTES_MAX: u64 = 1 << 30;

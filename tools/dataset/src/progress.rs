@@ -4,7 +4,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use shardfeed_source::{ScanProgress, ScanStage};
 
 /// Returns a bar over `total` bytes; hidden if stderr is not a terminal.
-pub(crate) fn bytes_bar(doing: &'static str, total: u64) -> ProgressBar {
+pub fn bytes_bar(doing: &'static str, total: u64) -> ProgressBar {
     let bar = ProgressBar::new(total);
     let template = "{msg} {bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
     let style = ProgressStyle::with_template(template);
@@ -13,7 +13,7 @@ pub(crate) fn bytes_bar(doing: &'static str, total: u64) -> ProgressBar {
 }
 
 /// Shows the progress of indexing; never cancels it.
-pub(crate) fn of_scan() -> impl FnMut(ScanProgress) -> bool {
+pub fn of_scan() -> impl FnMut(ScanProgress) -> bool {
     let mut bar: Option<ProgressBar> = None;
     move |progress| {
         match progress.stage {

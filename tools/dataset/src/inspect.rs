@@ -12,9 +12,9 @@ use shardfeed_tfrecord::example::{DType, describe};
 use shardfeed_tfrecord::{ChunkOptions, Compression, CompressionChoice, Decoder, RecordReader};
 
 use self::unscanned::Unscanned;
-use super::sidecar::{self, FaultReport};
 use crate::files::DatasetArgs;
 use crate::output::{self, Format, Grid, ROWS_LISTED, Report};
+use crate::sidecar::{self, FaultReport};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -25,7 +25,7 @@ Examples:
 /// Arguments of `dataset inspect`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct InspectArgs {
+pub struct InspectArgs {
     #[command(flatten)]
     dataset: DatasetArgs,
     /// Show all shards, not only the first 20
@@ -97,7 +97,7 @@ struct FeatureReport {
 }
 
 /// Runs `dataset inspect`.
-pub(crate) fn run(args: &InspectArgs, format: Format) -> anyhow::Result<()> {
+pub fn run(args: &InspectArgs, format: Format) -> anyhow::Result<()> {
     if args.unscanned {
         let mut unscanned = Unscanned::new(&args.dataset.discover()?)?;
         if args.all {

@@ -28,12 +28,13 @@ use self::file_list::FileList;
 use self::folder::Folder;
 use self::source::{Classes, Source};
 use self::staging::{ShardNames, Staging};
-use crate::error::Problem;
-use crate::output::progress;
 use crate::output::{self, Format, Report};
+use crate::problem::Problem;
+use crate::progress;
 use crate::size;
 
-pub(super) const ABOUT: &str = "\
+/// Description in the help.
+pub const ABOUT: &str = "\
 Write a folder of files, a list of files or a CSV file as TFRecord shards
 
 A folder: each file is one Example with `data` (bytes, the file) and `path` (bytes, relative to \
@@ -68,7 +69,7 @@ Examples:
 /// Arguments of `dataset write`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct WriteArgs {
+pub struct WriteArgs {
     /// Folder of files, or a .csv or .txt file
     source: PathBuf,
     /// Folder for the shards; created if it is missing
@@ -129,7 +130,7 @@ struct WrittenShard {
 }
 
 /// Runs `dataset write`.
-pub(crate) fn run(args: &WriteArgs, format: Format) -> anyhow::Result<()> {
+pub fn run(args: &WriteArgs, format: Format) -> anyhow::Result<()> {
     let kind = SourceKind::of(args)?;
     check_outside(&args.source, &args.out_dir)?;
     let prefix = match &args.prefix {

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use shardfeed_tfrecord::Compression;
 
-use crate::error::Problem;
 use crate::output;
+use crate::problem::Problem;
 
 /// Names of the shards of one dataset.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::Context;
 use shardfeed_tfrecord::ChunkOptions;
 
-use crate::error::Problem;
+use crate::problem::Problem;
 
 /// Rejects paths that are not files, and files too large for a record.
 pub(super) fn check(path: &Path, found: &fs::Metadata) -> Result<(), Problem> {
@@ -51,7 +51,7 @@ mod tests {
     use expect_test::expect;
 
     use super::*;
-    use crate::error::text;
+    use crate::problem::text;
 
     #[test]
     fn what_can_be_no_record_is_refused_with_a_way_out() {

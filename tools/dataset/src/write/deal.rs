@@ -5,7 +5,7 @@ use std::ops::Range;
 use shardfeed_plan::{Digest, Draws, stream_key};
 use shardfeed_tfrecord::{FOOTER_BYTES, HEADER_BYTES};
 
-use crate::error::Problem;
+use crate::problem::Problem;
 
 /// Maximum number of shards: names have five digits, and sort by them.
 const SHARDS_MAX: u64 = 99_999;
@@ -135,7 +135,7 @@ mod tests {
             error: --shard-bytes 1 would make 200000 shards
             hint: use --shard-bytes 201 or more, for at most 99999
         "#]]
-        .assert_eq(&crate::error::text(&error.into()));
+        .assert_eq(&crate::problem::text(&error.into()));
         assert!(Deal::new(&[84; 200_000], 201, 0).is_ok());
     }
 }

@@ -14,13 +14,14 @@ use shardfeed_tfrecord::{
     ChunkOptions, ChunkReader, Compression, CompressionChoice, Decoder, ReadError, ReadErrorKind,
 };
 
-use super::reading::{self, Counted};
-use super::sidecar::{self, FaultReport};
-use crate::error::Problem;
 use crate::files::FilesArgs;
 use crate::output::{self, Format, Grid, ROWS_LISTED, Report};
+use crate::problem::Problem;
+use crate::reading::{self, Counted};
+use crate::sidecar::{self, FaultReport};
 
-pub(super) const ABOUT: &str = "\
+/// Description in the help.
+pub const ABOUT: &str = "\
 Read every byte and report every damaged record
 
 Checks the length and the data of each record against their checksums. After damaged data reading \
@@ -40,7 +41,7 @@ Examples:
 /// Arguments of `dataset verify`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct VerifyArgs {
+pub struct VerifyArgs {
     #[command(flatten)]
     files: FilesArgs,
     /// Write the paths of undamaged files to OUT, one per line, for use as the dataset @OUT
@@ -112,7 +113,7 @@ enum DamageKind {
 }
 
 /// Runs `dataset verify`.
-pub(crate) fn run(args: &VerifyArgs, format: Format) -> anyhow::Result<()> {
+pub fn run(args: &VerifyArgs, format: Format) -> anyhow::Result<()> {
     let found = args.files.discover()?;
     let mut verification = verify(&found, args.files.compression)?;
     if args.all {

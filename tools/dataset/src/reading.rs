@@ -5,10 +5,10 @@ use std::io::{self, Read};
 use indicatif::ProgressBar;
 use shardfeed_source::{Found, StoredFile};
 
-use crate::output::progress;
+use crate::progress;
 
 /// Returns a bar over all bytes of the files.
-pub(super) fn bar(doing: &'static str, found: &Found) -> ProgressBar {
+pub(crate) fn bar(doing: &'static str, found: &Found) -> ProgressBar {
     let size = |path| std::fs::metadata(found.root.join(path)).map_or(0, |found| found.len());
     let bytes = match found.stamps.is_empty() {
         true => found.paths.iter().map(size).sum(),
@@ -18,9 +18,9 @@ pub(super) fn bar(doing: &'static str, found: &Found) -> ProgressBar {
 }
 
 /// A file that reports to the bar how much was read.
-pub(super) struct Counted<'a> {
-    pub(super) file: StoredFile,
-    pub(super) bar: &'a ProgressBar,
+pub(crate) struct Counted<'a> {
+    pub(crate) file: StoredFile,
+    pub(crate) bar: &'a ProgressBar,
 }
 
 impl Read for Counted<'_> {

@@ -6,11 +6,11 @@ use shardfeed_plan::Corrupt;
 use shardfeed_source::{CacheChoice, Dataset, FileRules, Found, LoadError, discover};
 use shardfeed_tfrecord::CompressionChoice;
 
-use crate::output::progress;
+use crate::progress;
 
 /// Files by name.
 #[derive(Debug, Args)]
-pub(crate) struct FilesArgs {
+pub struct FilesArgs {
     /// TFRecord files: paths, quoted globs (*, ?, [a-z], **), or @LIST, a text file with one per
     /// line
     #[arg(required = true, value_name = "FILES")]
@@ -28,7 +28,7 @@ pub(crate) struct FilesArgs {
 
 /// Files that are indexed.
 #[derive(Debug, Args)]
-pub(crate) struct DatasetArgs {
+pub struct DatasetArgs {
     #[command(flatten)]
     files: FilesArgs,
     /// Policy for damaged files, as in the run: fail; leave out records from a broken framing on;
@@ -48,7 +48,7 @@ pub(crate) struct DatasetArgs {
 
 impl FilesArgs {
     /// Finds the files, in the bytewise order of their paths.
-    pub(crate) fn discover(&self) -> Result<Found, LoadError> {
+    pub fn discover(&self) -> Result<Found, LoadError> {
         let mut found = discover(&self.files, &mut |_| true)?;
         found.paths.sort();
         Ok(found)
@@ -57,12 +57,12 @@ impl FilesArgs {
 
 impl DatasetArgs {
     /// Finds the files without scanning them.
-    pub(crate) fn discover(&self) -> Result<Found, LoadError> {
+    pub fn discover(&self) -> Result<Found, LoadError> {
         self.files.discover()
     }
 
     /// Finds and indexes the files.
-    pub(crate) fn open(&self) -> Result<Dataset, LoadError> {
+    pub fn open(&self) -> Result<Dataset, LoadError> {
         let FilesArgs { files, compression } = &self.files;
         let cache = if self.no_cache { CacheChoice::Off } else { CacheChoice::Environment };
         let rules = FileRules { compression: *compression, corrupt: self.corrupt };

@@ -1,0 +1,17 @@
+//! The commands of `shardfeed` that work on the files of a dataset without a cluster: inspect, stats,
+//! verify and write. The output and the errors of all commands are here too.
+#![forbid(unsafe_code)]
+
+pub mod output;
+pub mod problem;
+pub mod progress;
+pub mod size;
+
+pub mod files;
+mod reading;
+mod sidecar;
+
+pub mod inspect;
+pub mod stats;
+pub mod verify;
+pub mod write;

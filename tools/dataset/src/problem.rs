@@ -1,0 +1,69 @@
+//! Errors that a command detected, and exit codes.
+
+/// Exit code of a command; scripts branch on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Exit {
+    /// The command failed, or found damage.
+    #[default]
+    Failed = 1,
+    /// The request is invalid.
+    Usage = 2,
+    /// The named object does not exist.
+    NotFound = 3,
+    /// The caller lacks the permission.
+    Denied = 4,
+    /// The request conflicts with the current state, or another caller was first.
+    Conflict = 5,
+    /// No coordinator answers, or none leads.
+    NoLeader = 6,
+    /// A condition was not met in time.
+    Timeout = 7,
+}
+
+/// An error that this command detected.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}")]
+pub struct Problem {
+    /// The message.
+    pub what: String,
+    /// Instruction that helps, if there is one.
+    pub hint: Option<String>,
+    /// Exit code of the command.
+    pub exit: Exit,
+}
+
+impl Problem {
+    /// A general failure.
+    pub fn failed(what: impl Into<String>) -> Self {
+        Self { what: what.into(), hint: None, exit: Exit::Failed }
+    }
+
+    /// An invalid request.
+    pub fn usage(what: impl Into<String>) -> Self {
+        Self { exit: Exit::Usage, ..Self::failed(what) }
+    }
+
+    /// A condition that was not met in time.
+    pub fn late(what: impl Into<String>) -> Self {
+        Self { exit: Exit::Timeout, ..Self::failed(what) }
+    }
+
+    /// Sets the exit code.
+    pub fn exit(mut self, exit: Exit) -> Self {
+        self.exit = exit;
+        self
+    }
+
+    /// Sets the hint.
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+/// Returns the message and the hint of a [`Problem`].
+#[cfg(test)]
+pub(crate) fn text(error: &anyhow::Error) -> String {
+    let Problem { what, hint, .. } = error.downcast_ref().unwrap();
+    format!("error: {what}\nhint: {}\n", hint.as_deref().unwrap())
+}
