@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from conftest import ROOT
 
-FOLDERS = ("common", "proto", "coordinator", "worker", "cli")
+FOLDERS = ("common", "proto", "coordinator", "worker", "tools", "cli")
 
 #: Units after a number, in bytes or seconds.
 UNITS = {

@@ -1,5 +1,5 @@
-//! The commands of `shardfeed` that work on the files of a dataset without a cluster: inspect, stats,
-//! verify and write. The output and the errors of all commands are here too.
+//! The commands of `shardfeed` that work on the files of a dataset without a cluster: inspect,
+//! stats, verify and write. The output and the errors of all commands are here too.
 #![forbid(unsafe_code)]
 
 pub mod output;
