@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use shardfeed_plan::{Segment, Steps};
 
 use crate::dynamic::pool::{Pool, Tally};
-use crate::job::lease::{LeaseEnd, PastLeases, RankLease};
+use crate::job::lease::{LeaseEnd, LeaseEnded, PastLeases, RankLease};
 use crate::job::origin::{Origin, at_step};
 use crate::log::bound::{EPOCHS_BEGUN_KEPT, EPOCHS_KEPT};
 use crate::log::cursor::RankCursor;
@@ -72,7 +72,7 @@ pub struct Rank {
     pub cursor: RankCursor,
     /// Time at which the cursor last moved, Unix ms.
     pub cursor_ms: u64,
-    /// True if its trainer has finished it.
+    /// True if its trainer ended, and its final position is known.
     pub ended: bool,
     /// Error with which it ended, until it starts again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -115,6 +115,13 @@ pub struct SealedEpoch {
 impl Rank {
     pub(crate) fn is_served_by(&self, fencing: Fencing) -> bool {
         self.lease.as_ref().is_some_and(|lease| lease.fencing == fencing)
+    }
+
+    /// True if its trainer ended and reported its final position itself. A trainer that was killed
+    /// has not finished.
+    pub fn has_finished(&self) -> bool {
+        let last = self.past.kept.last();
+        self.ended && last.is_none_or(|lease| lease.why != LeaseEnded::TrainerGone)
     }
 }
 

@@ -154,6 +154,13 @@ fn recut(
     if !(is_history && goes_on) {
         return None;
     }
+    // Equal positions of fewer or more ranks are not the positions of these ranks.
+    if let Intent::Start { segments: stated, .. } = &start.intent
+        && let Some(Steps::PerRank(steps)) = stated.get(closed.len()).map(|segment| &segment.steps)
+        && steps.len() as u64 != generation.world_size
+    {
+        return None;
+    }
     let before: u64 = closed.iter().map(|segment| segment.steps.most()).sum();
     let step_of = |rank: u64| match &stood.steps {
         Steps::All(steps) => before.checked_add(*steps),

@@ -50,7 +50,7 @@ impl Generation {
     fn phase(&self, is_dynamic: bool) -> JobPhase {
         let is_served = self.ranks_served() > 0;
         let has_failed = self.ranks.values().any(|rank| rank.failure.is_some());
-        let has_ended = |rank: &Rank| rank.ended || self.has_nothing_for(rank);
+        let has_ended = |rank: &Rank| rank.has_finished() || self.has_nothing_for(rank);
         match () {
             // In a deterministic job the other ranks of a step need the failed one; in a dynamic
             // job they do not.
@@ -107,6 +107,26 @@ mod tests {
         fixture.done(hold(Some(Hold::Cancelled)));
         assert_eq!(phase(&fixture), JobPhase::Cancelled);
         fixture.done(hold(None));
+        assert_eq!(phase(&fixture), JobPhase::Finished);
+    }
+
+    #[test]
+    fn a_job_whose_trainers_are_gone_without_a_report_waits() {
+        let (mut fixture, session) = Fixture::with_job(Tail::Drop);
+        fixture.start_all(&first_of_two(session));
+        end(&mut fixture, 0, None);
+        let gone = Change::EndRank {
+            lease: fixture.lease(1),
+            is_told: false,
+            failure: None,
+            position: None,
+        };
+        fixture.done(gone);
+        assert_eq!(phase(&fixture), JobPhase::Waiting);
+        let session = fixture.join("w2");
+        let trainer = "u".to_owned();
+        fixture.start(StartRank { rank: 1, trainer, ..first_of_two(session) });
+        end(&mut fixture, 1, None);
         assert_eq!(phase(&fixture), JobPhase::Finished);
     }
 

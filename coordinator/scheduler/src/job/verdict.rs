@@ -76,13 +76,13 @@ impl State {
         let known = self.jobs.by_name.get_mut(job);
         // In a deterministic job nothing is in doubt: the rank has the same samples when it comes
         // back.
-        let is_told = is_told || known.as_ref().is_none_or(|job| !job.identity.is_dynamic());
+        let is_final = is_told || known.as_ref().is_none_or(|job| !job.identity.is_dynamic());
         let known = known.and_then(|job| job.generations.get_mut(number));
         if let Some(generation) = known
             && let Some(ending) = generation.ranks.get_mut(rank)
             && ending.is_served_by(*fencing)
         {
-            ending.ended = is_told;
+            ending.ended = is_final;
             ending.failure = failure.map(shortened);
             let RankCursor { epoch, step } = ending.cursor;
             let worker = ending.lease.as_ref().map(|lease| self.sessions.worker_of(lease.session));

@@ -3,7 +3,7 @@
 use shardfeed_plan::EpochPlan;
 use shardfeed_proto::WireError;
 use shardfeed_proto::coordinator::v1::{self as wire, Epoch, EpochState};
-use shardfeed_scheduler::{Generation, InDoubt, RankCursor, SealedEpoch, SkippedRecord};
+use shardfeed_scheduler::{Generation, InDoubt, Rank, RankCursor, SealedEpoch, SkippedRecord};
 
 use super::Picture;
 use super::counts::Counts;
@@ -226,7 +226,7 @@ fn state_of(picture: &Picture, epoch: u64, cursors: &[RankCursor]) -> EpochState
         false => RankCursor { epoch, step: 0 },
     };
     let begun = cursors.iter().any(|cursor| *cursor > begin);
-    let has_ended = picture.is_finished || generation.ranks.values().all(|rank| rank.ended);
+    let has_ended = picture.is_finished || generation.ranks.values().all(Rank::has_finished);
     let awaited = cursors.contains(&begin) && !has_ended;
     if begun || awaited { EpochState::Running } else { EpochState::Planned }
 }

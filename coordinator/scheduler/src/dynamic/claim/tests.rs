@@ -400,6 +400,20 @@ fn a_restart_at_another_world_size_counts_samples_that_two_states_hold() {
 }
 
 #[test]
+fn a_state_with_equal_positions_of_too_few_ranks_is_refused() {
+    let (mut fixture, start) = two();
+    taken(&mut fixture, 0, 0, 10);
+    taken(&mut fixture, 1, 0, 10);
+    let first = Segment { steps: Steps::PerRank(vec![1]), ..segment(0) };
+    let intent =
+        Intent::Start { state_generation: Some(0), epoch: 0, segments: vec![first, segment(0)] };
+    let (session, run) = (fixture.join("w2"), Some("r2".to_owned()));
+    let start = StartRank { run, world_size: 1, session, intent, ..start };
+    let refusal = fixture.apply(Change::StartRank(start)).unwrap_err();
+    assert!(told(&refusal).contains("position of each rank"), "{refusal}");
+}
+
+#[test]
 fn a_starved_rank_gets_half_of_what_the_slowest_has_left() {
     let (mut fixture, _) = two();
     taken(&mut fixture, 0, 0, 40);

@@ -521,7 +521,7 @@ fn other_pairs_of_state_and_input_change_nothing() {
 fn a_batch_is_copied_if_the_trainer_holds_as_many_as_it_may() {
     let mut machine = machine(State::Running);
     let origin = machine.origin();
-    assert_eq!(heard(&mut machine, started(1)), None);
+    machine.on(Input::Heard(started(1)), Instant::now()).reply.unwrap();
     fill(&mut machine);
     // 4 may be held, one is queued, and one is about to be returned.
     assert!(!machine.must_copy(origin, 5));
