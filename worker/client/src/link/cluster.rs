@@ -127,7 +127,15 @@ impl Cluster {
                     Err(Unavailable::Refused(error)) => return Err(error),
                     Err(Unavailable::Absent(reason) | Unavailable::Cordoned(reason)) => reason,
                 },
-                Backend::Here(here, _) => return here.here.register(job, progress),
+                Backend::Here(here, returning) => {
+                    let was_returning = returning.take().is_some();
+                    let registered = here.here.register(job, progress);
+                    // The attempt greeted the worker with the previous job.
+                    if was_returning {
+                        self.inform(Input::NotReconnected);
+                    }
+                    return registered;
+                }
                 Backend::Connecting(_) | Backend::Opening(_) => {
                     self.settle(progress)?;
                     continue;
@@ -468,8 +476,9 @@ impl Cluster {
             None | Some(Err(TryRecvError::Empty)) => {}
             Some(Ok(Ok(link))) => {
                 tracing::info!(worker = link.name(), "the worker is back");
-                self.backend = Backend::Worker(Box::new(link));
+                let before = std::mem::replace(&mut self.backend, Backend::Worker(Box::new(link)));
                 self.inform(Input::Reconnected);
+                drop(before);
             }
             Some(Ok(Err(_)) | Err(TryRecvError::Disconnected)) => {
                 *returning = None;

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
 use shardfeed_proto::{ErrorKind, WireError};
@@ -57,7 +58,10 @@ impl Cluster {
                     Input::Connected
                 }
                 Ok(Err(unavailable)) => Input::NotConnected(unavailable),
-                Err(_) => return Ok(false),
+                Err(RecvTimeoutError::Timeout) => return Ok(false),
+                Err(RecvTimeoutError::Disconnected) => {
+                    Input::NotConnected(LoadError::ReaderLost.into())
+                }
             },
             Backend::Opening(attempt) => match attempt.recv_timeout(timeout) {
                 Ok(Ok(mut here)) => {
@@ -66,7 +70,8 @@ impl Cluster {
                     Input::Opened
                 }
                 Ok(Err(error)) => Input::NotOpened(error),
-                Err(_) => return Ok(false),
+                Err(RecvTimeoutError::Timeout) => return Ok(false),
+                Err(RecvTimeoutError::Disconnected) => Input::NotOpened(LoadError::ReaderLost),
             },
             Backend::Worker(_) | Backend::Here(..) => return Ok(true),
         };

@@ -500,9 +500,10 @@ fn batches_of_a_dynamic_job_are_dropped_when_another_reader_starts() {
 fn nothing_is_asked_while_no_reader_is_there() {
     for state in [State::Connecting, State::Opening] {
         let mut machine = dynamic(state);
-        assert_eq!(effect(&mut machine, Input::Check(LeaseTime::now())), None);
+        let now = fill(&mut machine);
+        assert_eq!(effect(&mut machine, Input::Check(now)), None);
         assert_eq!(machine.state(), state);
-        assert!(!machine.may_return(LeaseTime::now()) && !machine.may_read_ahead());
+        assert!(is_filled(&machine) && !machine.may_read_ahead());
     }
 }
 
@@ -514,6 +515,33 @@ fn other_pairs_of_state_and_input_change_nothing() {
         assert_eq!(effect(&mut machine, Input::Gone("it died".into())), None);
         assert_eq!(effect(&mut machine, Input::Ask(place())), None);
         assert_eq!((machine.state(), machine.start(), machine.in_hand()), (state, 1, 0));
+    }
+    let absent = || Unavailable::Absent("x".into());
+    let lost = || LoadError::ReaderLost;
+    for state in all() {
+        let mut inputs = vec![];
+        if state != State::Connecting {
+            inputs.extend([Input::Connected, Input::NotConnected(absent())]);
+        }
+        if state != State::Opening {
+            inputs.extend([Input::Opened, Input::NotOpened(lost())]);
+        }
+        if state != State::Returning {
+            inputs.extend([Input::Reconnected, Input::NotReconnected]);
+        }
+        if state != State::Here {
+            inputs.extend([true, false].map(|is_reported| Input::EpochEnded { is_reported }));
+        }
+        if state != State::Idle {
+            inputs.push(Input::Ask(place()));
+        }
+        for input in inputs {
+            let mut machine = machine(state);
+            fill(&mut machine);
+            assert_eq!(effect(&mut machine, input), None);
+            assert_eq!((machine.state(), machine.start()), (state, 1));
+            assert!(is_filled(&machine));
+        }
     }
 }
 
