@@ -15,13 +15,13 @@ impl Script {
     pub(super) fn show(&mut self, args: &mut Args) -> Output {
         let what = args.word("a view")?;
         match what {
-            "sessions" => return Ok(lines(self.sessions_view(), "no session is live")),
+            "sessions" => return Ok(lines(&self.sessions_view(), "no session is live")),
             "cordons" => {
                 let cordons = self.state.cordons();
                 let cordons = cordons.map(|(worker, state)| format!("worker {worker} is {state}"));
-                return Ok(lines(cordons.collect(), "no worker is cordoned"));
+                return Ok(lines(&cordons.collect::<Vec<_>>(), "no worker is cordoned"));
             }
-            "tokens" => return Ok(lines(self.tokens_view(), "there is no access token")),
+            "tokens" => return Ok(lines(&self.tokens_view(), "there is no access token")),
             "dataset" => return self.dataset_view(args.word("a dataset")?),
             _ => {}
         }
@@ -118,10 +118,10 @@ fn ranks_view(generation: &Generation) -> String {
         line += &moved_to.map(|to| format!(", moved to generation {to}")).unwrap_or_default();
         line
     });
-    lines(ranks.collect(), "no rank has joined")
+    lines(&ranks.collect::<Vec<_>>(), "no rank has joined")
 }
 
-fn lines(lines: Vec<String>, nothing: &str) -> String {
+fn lines(lines: &[String], nothing: &str) -> String {
     if lines.is_empty() { nothing.to_owned() } else { lines.join("\n") }
 }
 
@@ -165,7 +165,7 @@ fn sealed_view(job: &Job) -> String {
         let times = format!("{} to {} ms", sealed.began_ms, sealed.sealed_ms);
         format!("epoch {epoch}: generation {generation}, {times}{}", tally.unwrap_or_default())
     });
-    lines(sealed.collect(), "no epoch is sealed")
+    lines(&sealed.collect::<Vec<_>>(), "no epoch is sealed")
 }
 
 fn skipped_view(job: &Job) -> String {
@@ -174,7 +174,7 @@ fn skipped_view(job: &Job) -> String {
         let of = format!("shard {} record {}", sample.shard, sample.ordinal);
         format!("{of} at offset {offset}: {}", record.reason)
     });
-    lines(records.collect(), "no record is skipped")
+    lines(&records.collect::<Vec<_>>(), "no record is skipped")
 }
 
 fn history_view(generation: &Generation, rank: u64) -> Output {
@@ -184,7 +184,7 @@ fn history_view(generation: &Generation, rank: u64) -> Output {
         let at = format!("epoch {} step {}", past.cursor.epoch, past.cursor.step);
         format!("lease {} of worker {} ended at {at}: {why}", past.fencing, past.worker)
     });
-    Ok(lines(past.collect(), "no lease has ended"))
+    Ok(lines(&past.collect::<Vec<_>>(), "no lease has ended"))
 }
 
 fn pool_view(pool: &Pool) -> String {
