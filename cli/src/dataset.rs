@@ -23,14 +23,14 @@ pub(crate) enum DatasetCommand {
     Write(write::WriteArgs),
     /// Add a dataset to the cluster and wait until it is scanned
     #[command(long_about = add::ABOUT)]
-    Add(add::AddArgs),
+    Add(add::DatasetAddArgs),
     /// List the cluster's datasets
-    List(cluster::ListArgs),
+    List(cluster::DatasetListArgs),
     /// Show a dataset of the cluster
-    Show(cluster::ShowArgs),
+    Show(cluster::DatasetShowArgs),
     /// Remove a dataset from the cluster; its files are not changed
     #[command(long_about = cluster::REMOVE_ABOUT)]
-    Remove(cluster::RemoveArgs),
+    Remove(cluster::DatasetRemoveArgs),
 }
 
 impl DatasetCommand {

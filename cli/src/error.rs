@@ -65,13 +65,13 @@ pub(crate) fn text(error: &anyhow::Error) -> String {
 }
 
 /// One link of the chain of causes.
-struct Told {
+struct ErrorLink {
     what: String,
     hint: Option<String>,
     exit: Exit,
 }
 
-impl Told {
+impl ErrorLink {
     fn new(what: impl Into<String>) -> Self {
         Self { what: what.into(), hint: None, exit: Exit::Failed }
     }
@@ -123,10 +123,10 @@ fn semicolons(message: &str) -> Vec<usize> {
     }
 }
 
-fn told(cause: &(dyn Error + 'static)) -> Told {
+fn told(cause: &(dyn Error + 'static)) -> ErrorLink {
     if let Some(problem) = cause.downcast_ref::<Problem>() {
         let Problem { what, hint, exit } = problem;
-        return Told { what: what.clone(), hint: hint.clone(), exit: *exit };
+        return ErrorLink { what: what.clone(), hint: hint.clone(), exit: *exit };
     }
     if let Some(error) = cause.downcast_ref::<LoadError>() {
         return of_load(error);
@@ -153,20 +153,20 @@ fn told(cause: &(dyn Error + 'static)) -> Told {
         return of_wire(error);
     }
     if let Some(error) = cause.downcast_ref::<TelemetryError>() {
-        let told = Told::new(error.to_string()).usage();
-        return error.hint().map_or(Told::new(error.to_string()), |hint| told.hint(hint));
+        let told = ErrorLink::new(error.to_string()).usage();
+        return error.hint().map_or(ErrorLink::new(error.to_string()), |hint| told.hint(hint));
     }
     if let Some(error @ StdoutError::NoNames) = cause.downcast_ref::<StdoutError>() {
-        return Told::new(error.to_string()).hint("use -o json or -o jsonl").usage();
+        return ErrorLink::new(error.to_string()).hint("use -o json or -o jsonl").usage();
     }
     if let Some(error) = cause.downcast_ref::<io::Error>() {
         return of_io(error);
     }
-    Told::new(cause.to_string())
+    ErrorLink::new(cause.to_string())
 }
 
-fn of_io(error: &io::Error) -> Told {
-    let told = Told::new(error.to_string());
+fn of_io(error: &io::Error) -> ErrorLink {
+    let told = ErrorLink::new(error.to_string());
     match error.kind() {
         io::ErrorKind::NotFound => told.hint("check the path"),
         io::ErrorKind::PermissionDenied => told.hint("check the permissions").exit(Exit::Denied),
@@ -175,27 +175,27 @@ fn of_io(error: &io::Error) -> Told {
     }
 }
 
-fn of_call(error: &CallError) -> Told {
+fn of_call(error: &CallError) -> ErrorLink {
     match error {
-        CallError::Silent(said) if said.is_strange() => Told::new(error.to_string())
+        CallError::Silent(said) if said.is_strange() => ErrorLink::new(error.to_string())
             .hint(
                 "check the address (--coordinator, SHARDFEED_COORDINATOR); if the coordinators there have certificates, \
                  give --tls DIR (SHARDFEED_TLS)",
             )
             .exit(Exit::NoLeader),
-        CallError::Silent(said) if said.is_distrust() => Told::new(error.to_string())
+        CallError::Silent(said) if said.is_distrust() => ErrorLink::new(error.to_string())
             .hint(
                 "check the folder of certificates: --tls, or SHARDFEED_TLS; `shardfeed tls show` \
                  lists its contents",
             )
             .exit(Exit::Denied),
-        CallError::Silent(said) if said.is_unread() => Told::new(error.to_string())
+        CallError::Silent(said) if said.is_unread() => ErrorLink::new(error.to_string())
             .hint(
                 "check the path; `shardfeed coordinator start --endpoint-file PATH` writes it once it serves, and \
                  `shardfeed wait leader` waits for it",
             )
             .exit(Exit::NoLeader),
-        CallError::Silent(_) => Told::new(error.to_string())
+        CallError::Silent(_) => ErrorLink::new(error.to_string())
             .hint(
                 "check the address (--coordinator or SHARDFEED_COORDINATOR) and that `shardfeed \
                  coordinator start` runs there",
@@ -206,13 +206,13 @@ fn of_call(error: &CallError) -> Told {
 }
 
 /// Splits another process's message: the text after the first semicolon is the hint.
-fn of_wire(error: &WireError) -> Told {
+fn of_wire(error: &WireError) -> ErrorLink {
     let message = &error.message;
     let parts =
         semicolons(message).first().map(|&at| (&message[..at], &message[at + MARK.len()..]));
     let told = match parts {
-        Some((what, hint)) if !hint.starts_with("there is no") => Told::new(what).hint(hint),
-        _ => Told::new(message),
+        Some((what, hint)) if !hint.starts_with("there is no") => ErrorLink::new(what).hint(hint),
+        _ => ErrorLink::new(message),
     };
     told.exit(exit_of_kind(error.kind))
 }
@@ -244,8 +244,8 @@ pub(crate) fn exit_of_kind(kind: ErrorKind) -> Exit {
     }
 }
 
-fn of_start(error: &StartError) -> Told {
-    let told = Told::advising(&error.to_string());
+fn of_start(error: &StartError) -> ErrorLink {
+    let told = ErrorLink::advising(&error.to_string());
     match error {
         StartError::Option(_) => told.usage(),
         error if error.is_final() => told.exit(Exit::Conflict),
@@ -253,21 +253,21 @@ fn of_start(error: &StartError) -> Told {
     }
 }
 
-fn of_worker(error: &WorkerError) -> Told {
+fn of_worker(error: &WorkerError) -> ErrorLink {
     match error {
-        WorkerError::Socket(error @ BindError::Io { .. }) => Told::new(error.to_string())
+        WorkerError::Socket(error @ BindError::Io { .. }) => ErrorLink::new(error.to_string())
             .hint("choose another path with --socket, in a folder that this user may write to"),
         // The hint follows the last colon.
         WorkerError::Socket(error) => match error.to_string().rsplit_once(": ") {
-            Some((what, hint)) => Told::new(what).hint(hint),
-            None => Told::new(error.to_string()),
+            Some((what, hint)) => ErrorLink::new(what).hint(hint),
+            None => ErrorLink::new(error.to_string()),
         },
         WorkerError::Refused(error) => of_wire(error),
-        other => Told::new(other.to_string()),
+        other => ErrorLink::new(other.to_string()),
     }
 }
 
-fn of_load(error: &LoadError) -> Told {
+fn of_load(error: &LoadError) -> ErrorLink {
     match error {
         LoadError::Corrupt { read } => of_read(read),
         LoadError::Plan(error) => of_plan(error),
@@ -275,28 +275,28 @@ fn of_load(error: &LoadError) -> Told {
         LoadError::Manifest(error @ ManifestError::ListedTwice { path }) => {
             let what = error.to_string();
             let what = what.split("; ").next().unwrap_or(&what);
-            Told::new(what).hint(format!("name each file once: two of FILES match `{path}`"))
+            ErrorLink::new(what).hint(format!("name each file once: two of FILES match `{path}`"))
         }
         LoadError::NotFound(_) | LoadError::Changed { .. } | LoadError::Table(_) => {
-            Told::advising(&error.to_string())
+            ErrorLink::advising(&error.to_string())
         }
         LoadError::Store { hint, .. } => {
             let text = error.to_string();
             let what = text.strip_suffix(hint).unwrap_or(&text);
-            Told::new(what.trim_end_matches("; ")).hint(*hint)
+            ErrorLink::new(what.trim_end_matches("; ")).hint(*hint)
         }
-        LoadError::Wire(error) => Told::new(error.to_string()).exit(exit_of_kind(error.kind)),
+        LoadError::Wire(error) => ErrorLink::new(error.to_string()).exit(exit_of_kind(error.kind)),
         // The hint follows the last colon.
         LoadError::Denied(text) => match text.rsplit_once(": ") {
-            Some((what, hint)) => Told::new(what).hint(hint).exit(Exit::Denied),
-            None => Told::new(text).exit(Exit::Denied),
+            Some((what, hint)) => ErrorLink::new(what).hint(hint).exit(Exit::Denied),
+            None => ErrorLink::new(text).exit(Exit::Denied),
         },
-        other => Told::new(other.to_string()),
+        other => ErrorLink::new(other.to_string()),
     }
 }
 
-fn of_read(error: &ReadError) -> Told {
-    let told = Told::new(error.to_string());
+fn of_read(error: &ReadError) -> ErrorLink {
+    let told = ErrorLink::new(error.to_string());
     match &error.kind {
         ReadErrorKind::TooLarge { .. } => told.hint("split such records into smaller ones"),
         kind if error.is_io() || matches!(kind, ReadErrorKind::NotATfrecord { .. }) => {
@@ -309,25 +309,25 @@ fn of_read(error: &ReadError) -> Told {
     }
 }
 
-fn of_state(error: &StateError) -> Told {
+fn of_state(error: &StateError) -> ErrorLink {
     match error {
         StateError::Plan(error) => of_plan(error),
         StateError::OtherJob { .. } => {
             let text = error.to_string();
             let what = text.split_once(';').map_or(text.as_str(), |(what, _)| what);
-            Told::new(what.to_owned())
+            ErrorLink::new(what.to_owned())
                 .hint("give the files and the options of the loader that made the state")
         }
-        StateError::Uneven(_) => Told::new(
+        StateError::Uneven(_) => ErrorLink::new(
             "a state of a job with tail=\"uneven\" speaks for one rank and its world size only",
         )
         .hint("leave out --world-size, --batch-size and --lanes: they are in the state")
         .usage(),
-        other => Told::advising(&other.to_string()),
+        other => ErrorLink::advising(&other.to_string()),
     }
 }
 
-fn of_plan(error: &PlanError) -> Told {
+fn of_plan(error: &PlanError) -> ErrorLink {
     match error {
         PlanError::LanesDoNotDivide {
             lanes,
@@ -338,7 +338,7 @@ fn of_plan(error: &PlanError) -> Told {
             lane_counts,
         } => {
             let counts: Vec<_> = lane_counts.iter().map(u64::to_string).collect();
-            Told::new(format!(
+            ErrorLink::new(format!(
                 "--lanes {lanes} does not divide the global batch of {global_batch} (--batch-size \
                  {batch_size} x --world-size {world_size})"
             ))
@@ -351,25 +351,25 @@ fn of_plan(error: &PlanError) -> Told {
             .usage()
         }
         PlanError::WorldDoesNotDivide { .. } => {
-            Told::new(error.to_string()).hint("use a --world-size that divides it").usage()
+            ErrorLink::new(error.to_string()).hint("use a --world-size that divides it").usage()
         }
         PlanError::RankOutOfRange { rank, world_size } => {
-            Told::new(format!("--rank {rank} is not below --world-size {world_size}"))
+            ErrorLink::new(format!("--rank {rank} is not below --world-size {world_size}"))
                 .hint("ranks count from 0; give --world-size the number of them")
                 .usage()
         }
         PlanError::Zero { .. } | PlanError::TooLarge { .. } | PlanError::NoSuchEpoch { .. } => {
-            Told::new(error.to_string()).usage()
+            ErrorLink::new(error.to_string()).usage()
         }
         PlanError::NoSamples { .. } => {
-            Told::new(error.to_string()).hint("name files that have records, or rewrite them")
+            ErrorLink::new(error.to_string()).hint("name files that have records, or rewrite them")
         }
-        PlanError::NoSuchStep { steps: 0, .. } => Told::new(error.to_string()).hint(
+        PlanError::NoSuchStep { steps: 0, .. } => ErrorLink::new(error.to_string()).hint(
             "there are fewer samples than a global batch; use --tail pad, or smaller batches",
         ),
-        PlanError::NoSuchStep { steps, .. } => Told::new(error.to_string())
+        PlanError::NoSuchStep { steps, .. } => ErrorLink::new(error.to_string())
             .hint(format!("steps count from 0: give --step 0 to {}", steps - 1)),
-        other => Told::advising(&other.to_string()),
+        other => ErrorLink::advising(&other.to_string()),
     }
 }
 
@@ -427,7 +427,7 @@ mod tests {
             ("anything else", io(5)),
         ];
         let line = |(when, error): &(&str, anyhow::Error)| {
-            let Told { what, hint, exit, .. } = told(error.as_ref());
+            let ErrorLink { what, hint, exit, .. } = told(error.as_ref());
             format!("{when}: {} {what}; {}\n", exit as u8, hint.unwrap_or_default())
         };
         expect![[r#"
@@ -442,7 +442,8 @@ mod tests {
     #[test]
     fn what_somebody_else_said_is_not_taken_for_a_hint() {
         let wire = |message: &str| {
-            let Told { what, hint, .. } = of_wire(&WireError::new(ErrorKind::Conflict, message));
+            let ErrorLink { what, hint, .. } =
+                of_wire(&WireError::new(ErrorKind::Conflict, message));
             (what, hint.unwrap_or_default())
         };
         let parts = |what: &str, hint: &str| (what.to_owned(), hint.to_owned());
@@ -451,7 +452,7 @@ mod tests {
         assert_eq!(wire("a (1; now 2); leave it"), parts("a (1; now 2)", "leave it"));
         assert_eq!(wire("the name \"a; b\" is bad"), parts("the name \"a; b\" is bad", ""));
         assert_eq!(wire("it said `a; do b"), parts("it said `a", "do b"));
-        let Told { what, hint, .. } = Told::advising("the first: a (x; y); b; copy them");
+        let ErrorLink { what, hint, .. } = ErrorLink::advising("the first: a (x; y); b; copy them");
         assert_eq!((what, hint.unwrap()), parts("the first: a (x; y); b", "copy them"));
     }
 }

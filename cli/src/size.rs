@@ -101,15 +101,15 @@ mod tests {
     #[test]
     fn space_may_be_none() {
         #[derive(Deserialize)]
-        struct Options {
+        struct SpaceOption {
             space: Space,
         }
         for (text, bytes) in [("0", 0), ("\"0\"", 0), ("4096", 4096), ("\"1KiB\"", 1024)] {
-            let read = toml::from_str::<Options>(&format!("space = {text}")).unwrap();
+            let read = toml::from_str::<SpaceOption>(&format!("space = {text}")).unwrap();
             assert_eq!(read.space.get(), bytes);
         }
-        assert!(toml::from_str::<Options>("space = -1").is_err());
-        assert!(toml::from_str::<Options>("space = \"0.1B\"").is_err());
+        assert!(toml::from_str::<SpaceOption>("space = -1").is_err());
+        assert!(toml::from_str::<SpaceOption>("space = \"0.1B\"").is_err());
         assert_eq!("0".parse(), Ok(Space(0)));
     }
 }

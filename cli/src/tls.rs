@@ -57,7 +57,7 @@ pub(crate) enum TlsCommand {
     #[command(long_about = ROTATE_ABOUT)]
     Rotate(RotateArgs),
     /// Show the contents of a folder of certificates
-    Show(ShowArgs),
+    Show(TlsShowArgs),
 }
 
 /// Arguments of `tls init`.
@@ -120,7 +120,7 @@ pub(crate) struct RotateArgs {
 
 /// Arguments of `tls show`.
 #[derive(Debug, Args)]
-pub(crate) struct ShowArgs {
+pub(crate) struct TlsShowArgs {
     /// Folder with ca.crt, and optionally tls.crt and tls.key
     dir: PathBuf,
 }
@@ -268,7 +268,7 @@ fn rotate(args: &RotateArgs, format: Format) -> anyhow::Result<()> {
     Ok(format.print(&MadeReport::new(&args.dir, issued, Some(told.to_owned())))?)
 }
 
-fn show(args: &ShowArgs, format: Format) -> anyhow::Result<()> {
+fn show(args: &TlsShowArgs, format: Format) -> anyhow::Result<()> {
     let folder = Folder::new(&args.dir);
     let authorities = folder.authorities()?.into_iter().map(CertificateReport::new).collect();
     let certificate = folder.certificate()?.map(CertificateReport::new);

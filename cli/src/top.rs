@@ -21,7 +21,7 @@ use crate::duration;
 use crate::error::Problem;
 use crate::output::StdoutError;
 use crate::process::runtime;
-use draw::{Look, draw};
+use draw::{DisplayOptions, draw};
 use gather::{Scene, gather};
 
 pub(crate) const ABOUT: &str = "\
@@ -124,7 +124,7 @@ fn once(args: &TopArgs, client: &Client) -> anyhow::Result<()> {
 /// Renders one screen as text.
 fn picture(scene: &Scene, (columns, lines): (u16, u16)) -> String {
     let Ok(mut screen) = Terminal::new(TestBackend::new(columns, lines));
-    let look = Look { has_colours: false, is_held: false, has_keys: false, error: None };
+    let look = DisplayOptions { has_colours: false, is_held: false, has_keys: false, error: None };
     let Ok(_) = screen.draw(|frame| draw(frame, scene, &look));
     let buffer = screen.backend().buffer();
     let rows = (0..lines).map(|y| {
@@ -155,7 +155,7 @@ fn live(
     })?;
     let mut scene = first;
     let has_colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    let mut look = Look { has_colours, is_held: false, has_keys: true, error: None };
+    let mut look = DisplayOptions { has_colours, is_held: false, has_keys: true, error: None };
     let (mut asked_at, mut is_asked, mut chosen) = (Instant::now(), false, args.job.clone());
     while ends.load(Ordering::Relaxed) == 0 {
         screen.draw(|frame| draw(frame, &scene, &look))?;

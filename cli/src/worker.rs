@@ -15,9 +15,9 @@ pub(crate) enum WorkerCommand {
     #[command(long_about = WORKER_ABOUT)]
     Start(WorkerStartArgs),
     /// List the cluster's workers
-    List(cluster::ListArgs),
+    List(cluster::WorkerListArgs),
     /// Show a worker and the ranks that it serves
-    Show(cluster::ShowArgs),
+    Show(cluster::WorkerShowArgs),
     /// Give a worker no new work; new trainers read in-process
     Cordon(cordon::CordonArgs),
     /// Give a cordoned or drained worker work again

@@ -47,7 +47,7 @@ pub(crate) enum AccessCommand {
     #[command(after_help = EXAMPLES)]
     Create(CreateArgs),
     /// List the access tokens
-    List(ListArgs),
+    List(TokenListArgs),
     /// Revoke a token immediately and permanently
     Revoke(RevokeArgs),
     /// Exchange a join token for an access token, once
@@ -104,7 +104,7 @@ pub(crate) struct CreateArgs {
 
 /// Arguments of `access list`.
 #[derive(Debug, Args)]
-pub(crate) struct ListArgs {
+pub(crate) struct TokenListArgs {
     /// Also show unusable tokens, as far as they are kept
     #[arg(long)]
     all: bool,
@@ -264,7 +264,7 @@ fn create(args: &CreateArgs, format: Format) -> anyhow::Result<()> {
     })?)
 }
 
-fn list(args: &ListArgs, format: Format) -> anyhow::Result<()> {
+fn list(args: &TokenListArgs, format: Format) -> anyhow::Result<()> {
     let client = args.cluster.client()?;
     let (tokens, now) = (
         client.call(|mut admin, context| async move {

@@ -22,7 +22,7 @@ pub(crate) struct BatchOf<'a> {
 
 /// A batch of one rank or of all ranks.
 #[derive(Debug, Serialize)]
-struct BatchReport {
+struct RecordedBatchReport {
     job: String,
     epoch: u64,
     generation: u64,
@@ -30,12 +30,12 @@ struct BatchReport {
     /// `null`: all ranks.
     rank: Option<u64>,
     world_size: u64,
-    samples: Vec<SampleReport>,
+    samples: Vec<RankSampleReport>,
 }
 
 /// A row of a rank's batch.
 #[derive(Debug, Serialize)]
-struct SampleReport {
+struct RankSampleReport {
     rank: u64,
     row: u64,
     shard: String,
@@ -61,16 +61,16 @@ pub(crate) fn show(of: &BatchOf<'_>, cluster: &ClusterArgs, format: Format) -> a
     let answer = answer.map_err(|error| job::explain(&client, job, error))?;
     let wire::GetBatchResponse { generation, world_size, rows } = answer;
     let (job, samples) = (job.to_owned(), samples(rows));
-    let report = BatchReport { job, epoch, generation, step, rank, world_size, samples };
+    let report = RecordedBatchReport { job, epoch, generation, step, rank, world_size, samples };
     Ok(format.print(&report)?)
 }
 
 /// Numbers the rows of each rank; rows are sorted by rank.
-fn samples(rows: Vec<wire::get_batch_response::Row>) -> Vec<SampleReport> {
-    let mut samples: Vec<SampleReport> = Vec::with_capacity(rows.len());
+fn samples(rows: Vec<wire::get_batch_response::Row>) -> Vec<RankSampleReport> {
+    let mut samples: Vec<RankSampleReport> = Vec::with_capacity(rows.len());
     for row in rows {
         let before = samples.last().filter(|before| before.rank == row.rank);
-        samples.push(SampleReport {
+        samples.push(RankSampleReport {
             rank: row.rank,
             row: before.map_or(0, |before| before.row + 1),
             shard: row.path,
@@ -82,7 +82,7 @@ fn samples(rows: Vec<wire::get_batch_response::Row>) -> Vec<SampleReport> {
     samples
 }
 
-impl Report for BatchReport {
+impl Report for RecordedBatchReport {
     fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
         let mut grid = Grid::new(&[">RANK", ">ROW", "SHARD", ">ORDINAL", "VALID"]);
         for sample in &self.samples {

@@ -19,7 +19,7 @@ use crate::output::{self, Format, Report};
 
 /// Arguments of `dataset list`.
 #[derive(Debug, Args)]
-pub(crate) struct ListArgs {
+pub(crate) struct DatasetListArgs {
     /// Show all datasets, not only the first 20
     #[arg(long)]
     all: bool,
@@ -29,7 +29,7 @@ pub(crate) struct ListArgs {
 
 /// Arguments of `dataset show`.
 #[derive(Debug, Args)]
-pub(crate) struct ShowArgs {
+pub(crate) struct DatasetShowArgs {
     /// Name of the dataset
     name: String,
     #[command(flatten)]
@@ -43,7 +43,7 @@ One that a job reads is refused: remove the job first. The name may then be used
 
 /// Arguments of `dataset remove`.
 #[derive(Debug, Args)]
-pub(crate) struct RemoveArgs {
+pub(crate) struct DatasetRemoveArgs {
     /// Name of the dataset
     name: String,
     #[command(flatten)]
@@ -54,7 +54,7 @@ pub(crate) struct RemoveArgs {
 
 /// Result of `dataset remove`.
 #[derive(Debug, Serialize)]
-struct Removed {
+struct RemovedDataset {
     dataset: String,
 }
 
@@ -117,14 +117,14 @@ pub(super) fn get(client: &Client, name: &str) -> Result<wire::Dataset, CallErro
 }
 
 /// Runs `dataset list`.
-pub(crate) fn run_list(args: &ListArgs, format: Format) -> anyhow::Result<()> {
+pub(crate) fn run_list(args: &DatasetListArgs, format: Format) -> anyhow::Result<()> {
     let datasets = list(&args.cluster.client()?)?;
     let datasets = datasets.into_iter().map(DatasetReport::new).collect();
     Ok(format.print(&DatasetsReport { datasets, all: args.all })?)
 }
 
 /// Runs `dataset show`.
-pub(crate) fn run_show(args: &ShowArgs, format: Format) -> anyhow::Result<()> {
+pub(crate) fn run_show(args: &DatasetShowArgs, format: Format) -> anyhow::Result<()> {
     let client = args.cluster.client()?;
     let dataset = get(&client, &args.name);
     let dataset = dataset.map_err(|error| explain(&client, &args.name, error))?;
@@ -132,7 +132,7 @@ pub(crate) fn run_show(args: &ShowArgs, format: Format) -> anyhow::Result<()> {
 }
 
 /// Runs `dataset remove`.
-pub(crate) fn run_remove(args: &RemoveArgs, format: Format) -> anyhow::Result<()> {
+pub(crate) fn run_remove(args: &DatasetRemoveArgs, format: Format) -> anyhow::Result<()> {
     let name = args.name.clone();
     args.confirm.check(&format!("dataset `{name}` would be removed from the cluster"))?;
     let client = args.cluster.client()?;
@@ -140,7 +140,7 @@ pub(crate) fn run_remove(args: &RemoveArgs, format: Format) -> anyhow::Result<()
         admin.remove_dataset(wire::RemoveDatasetRequest { context, name }).await
     });
     removed.map_err(|error| explain(&client, &args.name, error))?;
-    Ok(format.print(&Removed { dataset: args.name.clone() })?)
+    Ok(format.print(&RemovedDataset { dataset: args.name.clone() })?)
 }
 
 /// Adds the names of all datasets to an error if the dataset does not exist.
@@ -149,7 +149,7 @@ fn explain(client: &Client, name: &str, error: CallError) -> anyhow::Error {
     naming(error, "datasets", name, known)
 }
 
-impl Report for Removed {
+impl Report for RemovedDataset {
     fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
         output::write_facts(out, &[("removed dataset", self.dataset.clone())])
     }

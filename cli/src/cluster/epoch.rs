@@ -19,14 +19,14 @@ use crate::output::{self, Format, Report};
 #[derive(Debug, Subcommand)]
 pub(crate) enum EpochCommand {
     /// List the epochs of a job that have begun or ended, latest first
-    List(ListArgs),
+    List(EpochListArgs),
     /// Show an epoch: delivered, dropped and lost samples, and awaited ranks
-    Show(ShowArgs),
+    Show(EpochShowArgs),
 }
 
 /// Arguments of `epoch list`.
 #[derive(Debug, Args)]
-pub(crate) struct ListArgs {
+pub(crate) struct EpochListArgs {
     #[command(flatten)]
     of: JobArgs,
     /// Show all epochs, not only the last 20
@@ -36,7 +36,7 @@ pub(crate) struct ListArgs {
 
 /// Arguments of `epoch show`.
 #[derive(Debug, Args)]
-pub(crate) struct ShowArgs {
+pub(crate) struct EpochShowArgs {
     #[command(flatten)]
     of: JobArgs,
     /// Epoch, from 0 [default: the epoch of the slowest rank]
@@ -189,7 +189,7 @@ impl EpochCommand {
     }
 }
 
-impl ShowArgs {
+impl EpochShowArgs {
     fn find(&self) -> anyhow::Result<wire::Epoch> {
         let (client, job) = self.of.open()?;
         let number = match self.epoch {

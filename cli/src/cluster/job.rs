@@ -26,9 +26,9 @@ const OPERATORS_BYTES_SHOWN: usize = 2_000;
 #[derive(Debug, Subcommand)]
 pub(crate) enum JobCommand {
     /// List the jobs
-    List(ListArgs),
+    List(JobListArgs),
     /// Show a job: its identity and its generations
-    Show(ShowArgs),
+    Show(JobShowArgs),
     /// Pause a job: its trainers wait until it is resumed
     #[command(long_about = hold::PAUSE_ABOUT)]
     Pause(hold::PauseArgs),
@@ -40,7 +40,7 @@ pub(crate) enum JobCommand {
     Cancel(hold::CancelArgs),
     /// Remove a job and the records of its generations
     #[command(long_about = REMOVE_ABOUT)]
-    Remove(RemoveArgs),
+    Remove(JobRemoveArgs),
 }
 
 const REMOVE_ABOUT: &str = "\
@@ -51,7 +51,7 @@ dynamic job only at the beginning of an epoch: a new job of the same name may st
 
 /// Arguments of `job list`.
 #[derive(Debug, Args)]
-pub(crate) struct ListArgs {
+pub(crate) struct JobListArgs {
     /// Show all jobs, not only the first 20
     #[arg(long)]
     all: bool,
@@ -61,7 +61,7 @@ pub(crate) struct ListArgs {
 
 /// Arguments of `job show`.
 #[derive(Debug, Args)]
-pub(crate) struct ShowArgs {
+pub(crate) struct JobShowArgs {
     /// Name of the job
     name: String,
     #[command(flatten)]
@@ -70,7 +70,7 @@ pub(crate) struct ShowArgs {
 
 /// Arguments of `job remove`.
 #[derive(Debug, Args)]
-pub(crate) struct RemoveArgs {
+pub(crate) struct JobRemoveArgs {
     /// Name of the job
     name: String,
     #[command(flatten)]
@@ -174,11 +174,11 @@ struct GenerationReport {
 
 /// Result of `job remove`.
 #[derive(Debug, Serialize)]
-struct Removed {
+struct RemovedJob {
     job: String,
 }
 
-impl Report for Removed {
+impl Report for RemovedJob {
     fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
         output::write_facts(out, &[("removed job", self.job.clone())])
     }
@@ -248,7 +248,7 @@ impl JobCommand {
                     admin.remove_job(wire::RemoveJobRequest { context, name }).await
                 });
                 removed.map_err(|error| explain(&client, &args.name, error))?;
-                Ok(format.print(&Removed { job: args.name.clone() })?)
+                Ok(format.print(&RemovedJob { job: args.name.clone() })?)
             }
         }
     }

@@ -21,13 +21,13 @@ use snapshot::SnapshotCommand;
 pub(crate) enum MemberCommand {
     /// Show the coordinators: the leader, and the lag of the others
     #[command(long_about = STATUS_ABOUT)]
-    Status(StatusArgs),
+    Status(MemberStatusArgs),
     /// Add a coordinator, which must be running with --join
     #[command(long_about = ADD_ABOUT)]
-    Add(AddArgs),
+    Add(MemberAddArgs),
     /// Remove a coordinator permanently
     #[command(long_about = REMOVE_ABOUT)]
-    Remove(RemoveArgs),
+    Remove(MemberRemoveArgs),
     /// Transfer leadership to another coordinator without a gap
     TransferLeader(TransferArgs),
     /// Save or restore a backup of the cluster
@@ -52,14 +52,14 @@ Its number is never used again. Remove one that is dead before another is added 
 
 /// Arguments of `cluster status`.
 #[derive(Debug, Args)]
-pub(crate) struct StatusArgs {
+pub(crate) struct MemberStatusArgs {
     #[command(flatten)]
     cluster: ClusterArgs,
 }
 
 /// Arguments of `cluster add`.
 #[derive(Debug, Args)]
-pub(crate) struct AddArgs {
+pub(crate) struct MemberAddArgs {
     /// Number of the new coordinator
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     node: u64,
@@ -72,7 +72,7 @@ pub(crate) struct AddArgs {
 
 /// Arguments of `cluster remove`.
 #[derive(Debug, Args)]
-pub(crate) struct RemoveArgs {
+pub(crate) struct MemberRemoveArgs {
     /// Number of the coordinator
     node: u64,
     #[command(flatten)]

@@ -17,7 +17,7 @@ use crate::output::{self, Format, Report};
 #[derive(Debug, Subcommand)]
 pub(crate) enum RankCommand {
     /// List the ranks of a job with their workers and progress
-    List(ListArgs),
+    List(RankListArgs),
     /// Declare the trainer of a dynamic job's rank permanently gone
     #[command(long_about = GONE_ABOUT)]
     Gone(GoneArgs),
@@ -80,7 +80,7 @@ impl GoneArgs {
 
 /// Arguments of `rank list`.
 #[derive(Debug, Args)]
-pub(crate) struct ListArgs {
+pub(crate) struct RankListArgs {
     #[command(flatten)]
     of: JobArgs,
     /// Show all ranks, not only the first 20

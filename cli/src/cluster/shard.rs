@@ -25,7 +25,7 @@ Examples:
 #[derive(Debug, Subcommand)]
 pub(crate) enum ShardCommand {
     /// List the shards of an epoch: state, ranks, worker, progress
-    List(ListArgs),
+    List(ShardListArgs),
     /// Show every lease of a shard in an epoch, and why it ended
     #[command(long_about = history::ABOUT)]
     History(history::HistoryArgs),
@@ -34,7 +34,7 @@ pub(crate) enum ShardCommand {
 /// Arguments of `shard list`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct ListArgs {
+pub(crate) struct ShardListArgs {
     #[command(flatten)]
     of: JobArgs,
     /// Epoch, from 0 [default: the epoch of the slowest rank]
@@ -79,7 +79,7 @@ struct ShardsReport {
     epoch: u64,
     generation: u64,
     /// Number of shards of the epoch by state, regardless of the filters.
-    counts: Counts,
+    counts: ShardCounts,
     /// Shards in manifest order.
     shards: Vec<ShardReport>,
     #[serde(skip)]
@@ -88,7 +88,7 @@ struct ShardsReport {
 
 /// Number of shards in each state.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-struct Counts {
+struct ShardCounts {
     pending: u64,
     leased: u64,
     reading: u64,
@@ -138,14 +138,14 @@ impl ShardCommand {
     }
 }
 
-impl ListArgs {
+impl ShardListArgs {
     fn report(&self, answers: Vec<wire::ListShardsResponse>) -> ShardsReport {
         let first = answers.first();
         let mut report = ShardsReport {
             job: self.of.name().to_owned(),
             epoch: first.map_or(0, |answer| answer.epoch),
             generation: first.map_or(0, |answer| answer.generation),
-            counts: Counts::default(),
+            counts: ShardCounts::default(),
             shards: vec![],
             all: self.all,
         };
@@ -177,7 +177,7 @@ impl State {
     }
 }
 
-impl Counts {
+impl ShardCounts {
     fn add(&mut self, counts: wire::get_epoch_map_response::Cell) {
         self.pending += counts.pending;
         self.leased += counts.leased;
@@ -231,7 +231,7 @@ fn columns() -> Vec<Column<ShardReport>> {
 
 impl ShardsReport {
     fn write(&self, out: &mut dyn Write, is_wide: bool) -> io::Result<()> {
-        let Counts { pending, leased, reading, done, skipped } = self.counts;
+        let ShardCounts { pending, leased, reading, done, skipped } = self.counts;
         let counts = [
             (done, "done"),
             (reading, "reading"),

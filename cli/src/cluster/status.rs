@@ -36,12 +36,12 @@ struct StatusReport {
     snapshot_index: u64,
     uptime_ms: u64,
     /// `null` if there is currently no leader.
-    counts: Option<Counts>,
+    counts: Option<ClusterCounts>,
 }
 
 /// Numbers of objects in the cluster.
 #[derive(Debug, Serialize)]
-struct Counts {
+struct ClusterCounts {
     workers: u64,
     datasets: u64,
     datasets_ready: u64,
@@ -84,13 +84,13 @@ pub(crate) fn run(args: &StatusArgs, format: Format) -> anyhow::Result<()> {
     })?)
 }
 
-fn counts(client: &Client) -> anyhow::Result<Counts> {
+fn counts(client: &Client) -> anyhow::Result<ClusterCounts> {
     let workers = super::worker::list(client, false)?;
     let datasets = super::dataset::list(client)?;
     let jobs = super::job::list(client)?;
     let ready = datasets.iter().filter(|d| d.state() == wire::DatasetState::Ready);
     let served = jobs.iter().filter_map(|job| job.generation.as_ref()).map(|g| g.ranks_served);
-    Ok(Counts {
+    Ok(ClusterCounts {
         workers: workers.len() as u64,
         datasets: datasets.len() as u64,
         datasets_ready: ready.count() as u64,
@@ -172,7 +172,8 @@ mod tests {
     fn it_stands_with_the_counts() {
         let worst_wait = Some(WorstWait { job: "j".into(), rank: 3, wait_percent: 25 });
         let (workers, datasets, datasets_ready, jobs, ranks_served) = (1, 1, 1, 1, 4);
-        let counts = Counts { workers, datasets, datasets_ready, jobs, ranks_served, worst_wait };
+        let counts =
+            ClusterCounts { workers, datasets, datasets_ready, jobs, ranks_served, worst_wait };
         let report = StatusReport {
             coordinator: "head:7070".into(),
             cluster_id: "c".into(),

@@ -39,7 +39,7 @@ pub(crate) enum WaitCommand {
     Leader(LeaderArgs),
     /// Wait until a dataset is scanned
     #[command(after_help = EXAMPLES)]
-    Dataset(DatasetArgs),
+    Dataset(WaitDatasetArgs),
     /// Wait until a worker is live, or gone
     #[command(after_help = EXAMPLES)]
     Worker(WorkerArgs),
@@ -66,7 +66,7 @@ pub(crate) struct LeaderArgs {
 
 /// Arguments of `wait dataset`.
 #[derive(Debug, Args)]
-pub(crate) struct DatasetArgs {
+pub(crate) struct WaitDatasetArgs {
     /// Name of the dataset
     name: String,
     #[command(flatten)]
@@ -116,7 +116,7 @@ struct WaitReport {
 }
 
 /// Result of one check.
-enum Look {
+enum Condition {
     /// The condition is met.
     So(String),
     /// The condition is not met yet; the current state.
@@ -137,8 +137,8 @@ impl WaitCommand {
         let begun = Instant::now();
         let waited = loop {
             let now = match self.look(&client) {
-                Ok(Look::So(what)) => break what,
-                Ok(Look::NotYet(now)) => now,
+                Ok(Condition::So(what)) => break what,
+                Ok(Condition::NotYet(now)) => now,
                 // `wait` also waits for coordinators that do not answer.
                 Err(error) => match exit_of(&error) {
                     Exit::NoLeader | Exit::NotFound => error.to_string(),
@@ -155,15 +155,15 @@ impl WaitCommand {
         Ok(format.print(&WaitReport { what: waited, waited_ms: millis(begun.elapsed()) })?)
     }
 
-    fn look(&self, client: &Client) -> anyhow::Result<Look> {
+    fn look(&self, client: &Client) -> anyhow::Result<Condition> {
         match self {
             Self::Leader(_) => {
                 let status = client.call(|mut admin, context| async move {
                     admin.get_status(wire::GetStatusRequest { context }).await
                 })?;
                 Ok(match status.leader {
-                    Some(node) => Look::So(format!("node {node} leads")),
-                    None => Look::NotYet("no node leads".into()),
+                    Some(node) => Condition::So(format!("node {node} leads")),
+                    None => Condition::NotYet("no node leads".into()),
                 })
             }
             Self::Dataset(args) => dataset_look(client, &args.name),
@@ -173,11 +173,15 @@ impl WaitCommand {
                 let live = named.clone().any(|worker| worker.state() == wire::WorkerState::Live);
                 let known = named.count() > 0;
                 Ok(match (args.until, live, known) {
-                    (Presence::Live, true, _) => Look::So(format!("worker {} is live", args.name)),
-                    (Presence::Gone, false, _) => Look::So(format!("worker {} is gone", args.name)),
-                    (_, true, _) => Look::NotYet("it is live".into()),
-                    (_, _, true) => Look::NotYet("it is gone".into()),
-                    _ => Look::NotYet("no such worker has joined".into()),
+                    (Presence::Live, true, _) => {
+                        Condition::So(format!("worker {} is live", args.name))
+                    }
+                    (Presence::Gone, false, _) => {
+                        Condition::So(format!("worker {} is gone", args.name))
+                    }
+                    (_, true, _) => Condition::NotYet("it is live".into()),
+                    (_, _, true) => Condition::NotYet("it is gone".into()),
+                    _ => Condition::NotYet("no such worker has joined".into()),
                 })
             }
             Self::Epoch(args) => epoch_look(client, args),
@@ -185,33 +189,33 @@ impl WaitCommand {
     }
 }
 
-fn dataset_look(client: &Client, name: &str) -> anyhow::Result<Look> {
+fn dataset_look(client: &Client, name: &str) -> anyhow::Result<Condition> {
     let dataset = dataset::get(client, name)?;
     match dataset.state() {
-        wire::DatasetState::Ready => Ok(Look::So(format!("dataset {name} is ready"))),
+        wire::DatasetState::Ready => Ok(Condition::So(format!("dataset {name} is ready"))),
         wire::DatasetState::Failed => {
             let reason = dataset.failure.map_or_else(|| "it failed".into(), |error| error.message);
             Err(Problem::failed(format!("dataset `{name}` cannot be scanned: {reason}")).into())
         }
         state => {
             let state = word(state.as_str_name(), "DATASET_STATE_");
-            Ok(Look::NotYet(format!("it is {state}")))
+            Ok(Condition::NotYet(format!("it is {state}")))
         }
     }
 }
 
-fn epoch_look(client: &Client, args: &EpochArgs) -> anyhow::Result<Look> {
+fn epoch_look(client: &Client, args: &EpochArgs) -> anyhow::Result<Condition> {
     let EpochArgs { job, epoch, .. } = args;
     let found = epoch::list(client, job.clone(), Some(*epoch))?;
     let Some(found) = found.into_iter().find(|found| found.epoch == *epoch) else {
-        return Ok(Look::NotYet("its ranks have not reached it".into()));
+        return Ok(Condition::NotYet("its ranks have not reached it".into()));
     };
     Ok(match found.state() {
         wire::EpochState::Sealed => {
             let delivered = output::count(found.delivered);
-            Look::So(format!("epoch {epoch} of {job} is over: {delivered} samples delivered"))
+            Condition::So(format!("epoch {epoch} of {job} is over: {delivered} samples delivered"))
         }
-        _ => Look::NotYet(progress(&found)),
+        _ => Condition::NotYet(progress(&found)),
     })
 }
 

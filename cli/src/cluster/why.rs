@@ -47,25 +47,25 @@ struct WhyReport {
     /// Rank with this bottleneck; `null` if it is not a single rank's.
     rank: Option<u64>,
     sentence: String,
-    ranks: Vec<RankReport>,
+    ranks: Vec<RankTimeReport>,
     #[serde(skip)]
     all: bool,
 }
 
 /// A rank.
 #[derive(Debug, Serialize)]
-pub(crate) struct RankReport {
+pub(crate) struct RankTimeReport {
     rank: u64,
     state: String,
     worker: String,
     /// `null` if its worker has reported nothing.
     #[serde(flatten)]
-    told: Option<Told>,
+    told: Option<RankDiagnosis>,
 }
 
 /// Time breakdown of a rank, and its diagnosis.
 #[derive(Debug, Serialize)]
-pub(crate) struct Told {
+pub(crate) struct RankDiagnosis {
     finding: Finding,
     account: Account,
 }
@@ -107,14 +107,14 @@ pub(crate) fn verdict(
     WhyReport::new(job, ranks.to_vec(), (held, epoch), false).sentence
 }
 
-impl RankReport {
+impl RankTimeReport {
     fn new(rank: wire::Rank) -> Self {
         let account = rank.account.as_ref().map(account_from);
         Self {
             rank: rank.rank,
             state: word(rank.state().as_str_name(), "RANK_STATE_"),
             worker: rank.worker,
-            told: account.map(|account| Told { finding: finding(&account), account }),
+            told: account.map(|account| RankDiagnosis { finding: finding(&account), account }),
         }
     }
 
@@ -131,7 +131,7 @@ impl WhyReport {
         (held, epoch): (Option<wire::Held>, Option<&wire::Epoch>),
         all: bool,
     ) -> Self {
-        let ranks: Vec<_> = ranks.into_iter().map(RankReport::new).collect();
+        let ranks: Vec<_> = ranks.into_iter().map(RankTimeReport::new).collect();
         let (limit, rank, sentence) = match held {
             Some(held) => held_by(job, &held),
             None => judge(job, &ranks, epoch),
@@ -156,7 +156,7 @@ fn held_by(job: &str, held: &wire::Held) -> (String, Option<u64>, String) {
 /// Returns the bottleneck of the job, the rank with it, and the sentence.
 fn judge(
     job: &str,
-    ranks: &[RankReport],
+    ranks: &[RankTimeReport],
     epoch: Option<&wire::Epoch>,
 ) -> (String, Option<u64>, String) {
     let doubt = epoch.and_then(epochs::doubt);
@@ -175,7 +175,7 @@ fn judge(
 
 fn judge_ranks(
     job: &str,
-    ranks: &[RankReport],
+    ranks: &[RankTimeReport],
     epoch: Option<&wire::Epoch>,
 ) -> (String, Option<u64>, String) {
     // In a dynamic job, served ranks consume the samples of the missing ones.
@@ -199,7 +199,7 @@ fn judge_ranks(
     let told = ranks.iter().filter_map(|rank| Some((rank, rank.told.as_ref()?)));
     // A rank that waits for data delays the other ranks, whose trainers wait for it as part of
     // their own work.
-    let kept = |told: &Told| match told.finding.limit {
+    let kept = |told: &RankDiagnosis| match told.finding.limit {
         Limit::Trainer => (1, told.account.recent.work_us.max(told.account.idle_us)),
         Limit::Unknown => (0, 0),
         _ => (2, told.finding.wait_percent),
@@ -221,11 +221,11 @@ fn judge_ranks(
     }
 }
 
-fn told(of: &RankReport, said: impl Fn(&Told) -> String) -> String {
+fn told(of: &RankTimeReport, said: impl Fn(&RankDiagnosis) -> String) -> String {
     of.told.as_ref().map_or_else(|| NONE.into(), said)
 }
 
-fn columns() -> Vec<Column<RankReport>> {
+fn columns() -> Vec<Column<RankTimeReport>> {
     vec![
         column(">RANK", |rank| rank.rank.to_string()),
         column("LIMITED BY", |rank| told(rank, |told| told.finding.limit.name().into())),
@@ -257,12 +257,12 @@ mod tests {
 
     use super::*;
 
-    fn rank(rank: u64, state: &str, recent: Option<Spent>) -> RankReport {
+    fn rank(rank: u64, state: &str, recent: Option<Spent>) -> RankTimeReport {
         let told = recent.map(|recent| {
             let account = Account { recent, ..Account::default() };
-            Told { finding: finding(&account), account }
+            RankDiagnosis { finding: finding(&account), account }
         });
-        RankReport { rank, state: state.into(), worker: "w".into(), told }
+        RankTimeReport { rank, state: state.into(), worker: "w".into(), told }
     }
 
     fn spent(wait_us: u64, read_wait_us: u64) -> Option<Spent> {

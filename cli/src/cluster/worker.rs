@@ -19,7 +19,7 @@ use crate::output::{self, Format, Report};
 
 /// Arguments of `worker list`.
 #[derive(Debug, Args)]
-pub(crate) struct ListArgs {
+pub(crate) struct WorkerListArgs {
     /// Also show workers that are gone, as far as they are kept, and more than 20
     #[arg(long)]
     all: bool,
@@ -29,7 +29,7 @@ pub(crate) struct ListArgs {
 
 /// Arguments of `worker show`.
 #[derive(Debug, Args)]
-pub(crate) struct ShowArgs {
+pub(crate) struct WorkerShowArgs {
     /// Name of the worker
     name: String,
     #[command(flatten)]
@@ -69,12 +69,12 @@ struct WorkerReport {
     age_ms: u64,
     /// Time since its last heartbeat; `null` if it is gone.
     seen_ms: Option<u64>,
-    serving: Vec<LeaseReport>,
+    serving: Vec<WorkerLeaseReport>,
 }
 
 /// The right to serve a rank.
 #[derive(Debug, Serialize)]
-struct LeaseReport {
+struct WorkerLeaseReport {
     job: String,
     generation: u64,
     rank: u64,
@@ -95,14 +95,14 @@ pub(crate) fn list(client: &Client, all: bool) -> Result<Vec<wire::Worker>, Call
 }
 
 /// Runs `worker list`.
-pub(crate) fn run_list(args: &ListArgs, format: Format) -> anyhow::Result<()> {
+pub(crate) fn run_list(args: &WorkerListArgs, format: Format) -> anyhow::Result<()> {
     let workers = list(&args.cluster.client()?, args.all)?;
     let workers = workers.into_iter().map(WorkerReport::new).collect();
     Ok(format.print(&WorkersReport { workers, all: args.all })?)
 }
 
 /// Runs `worker show`.
-pub(crate) fn run_show(args: &ShowArgs, format: Format) -> anyhow::Result<()> {
+pub(crate) fn run_show(args: &WorkerShowArgs, format: Format) -> anyhow::Result<()> {
     let worker = find(&args.cluster.client()?, &args.name)?;
     Ok(format.print(&WorkerReport::new(worker))?)
 }
@@ -136,7 +136,7 @@ impl WorkerReport {
             let account = accounts.next().filter(|told| told.setup.is_some());
             let account = account.as_ref().map(account_from);
             let finding = account.as_ref().map(finding);
-            LeaseReport { job, generation, rank, fencing, account, finding }
+            WorkerLeaseReport { job, generation, rank, fencing, account, finding }
         };
         let cordon = match worker.cordon() {
             // A coordinator of an earlier release knows no cordons.
@@ -170,7 +170,7 @@ impl WorkerReport {
     }
 }
 
-fn told(lease: &LeaseReport, said: impl Fn(&Account) -> String) -> String {
+fn told(lease: &WorkerLeaseReport, said: impl Fn(&Account) -> String) -> String {
     lease.account.as_ref().map_or_else(|| NONE.into(), said)
 }
 
@@ -273,7 +273,7 @@ impl Report for WorkerReport {
             return Ok(());
         }
         let columns = [
-            column("JOB", |lease: &LeaseReport| lease.job.clone()),
+            column("JOB", |lease: &WorkerLeaseReport| lease.job.clone()),
             column(">GENERATION", |lease| lease.generation.to_string()),
             column(">RANK", |lease| lease.rank.to_string()),
             column(">FENCING", |lease| lease.fencing.to_string()),

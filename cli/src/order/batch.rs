@@ -36,13 +36,13 @@ Examples:
 pub(crate) enum BatchCommand {
     /// Show the records of a batch, or the batch of a record (--find)
     #[command(long_about = ABOUT)]
-    Show(ShowArgs),
+    Show(BatchShowArgs),
 }
 
 /// Arguments of `batch show`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct ShowArgs {
+pub(crate) struct BatchShowArgs {
     /// Step of the epoch, from 0
     #[arg(long, required_unless_present = "find")]
     step: Option<u64>,

@@ -22,13 +22,13 @@ Examples:
 #[derive(Debug, Subcommand)]
 pub(crate) enum PlanCommand {
     /// Show an epoch: samples, steps, dropped and padded samples, lanes
-    Show(ShowArgs),
+    Show(PlanShowArgs),
 }
 
 /// Arguments of `plan show`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct ShowArgs {
+pub(crate) struct PlanShowArgs {
     /// Show all lanes, not only the first 20
     #[arg(long)]
     all: bool,

@@ -72,12 +72,12 @@ mod tests {
 
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-    struct Options {
+    struct FileOptions {
         first_word: Option<String>,
         count: Option<u64>,
     }
 
-    fn read_text(text: &str, flags: &Options) -> Result<Options, String> {
+    fn read_text(text: &str, flags: &FileOptions) -> Result<FileOptions, String> {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), text).unwrap();
         let read = read(Some(file.path()), flags);
@@ -88,14 +88,14 @@ mod tests {
 
     #[test]
     fn flags_win_and_the_rest_is_the_files() {
-        let flags = Options { first_word: None, count: Some(2) };
+        let flags = FileOptions { first_word: None, count: Some(2) };
         let read = read_text("first-word = \"a\"\ncount = 1", &flags).unwrap();
-        assert_eq!(read, Options { first_word: Some("a".into()), count: Some(2) });
+        assert_eq!(read, FileOptions { first_word: Some("a".into()), count: Some(2) });
     }
 
     #[test]
     fn a_file_that_says_nonsense_is_named_with_the_line_or_the_field() {
-        let none = Options { first_word: None, count: None };
+        let none = FileOptions { first_word: None, count: None };
         let refused = |text| read_text(text, &none).unwrap_err();
         assert!(refused("count = 1\n\nfirst = ").starts_with("FILE:3: "), "{}", refused("a = "));
         let unknown = refused("word = 1");

@@ -64,13 +64,13 @@ Examples:
 pub(crate) enum CoordinatorCommand {
     /// Run a coordinator until SIGTERM or SIGINT
     #[command(long_about = ABOUT)]
-    Start(StartArgs),
+    Start(CoordinatorStartArgs),
 }
 
 /// Arguments of `coordinator start`.
 #[derive(Debug, Args)]
 #[command(after_help = OPTIONS)]
-pub(crate) struct StartArgs {
+pub(crate) struct CoordinatorStartArgs {
     /// TOML file with options, listed below; flags override it
     #[arg(long, value_name = "FILE")]
     #[arg(env = "SHARDFEED_COORDINATOR__CONFIG", hide_env_values = true)]
@@ -165,7 +165,7 @@ pub(super) struct CoordinatorFlags {
 
 impl CoordinatorCommand {
     pub(crate) fn run(&self) -> anyhow::Result<()> {
-        let Self::Start(StartArgs { config, flags }) = self;
+        let Self::Start(CoordinatorStartArgs { config, flags }) = self;
         if config.is_none() && flags.data_dir.is_none() {
             return Err(Problem::usage("the coordinator needs a folder for its data")
                 .hint("give --data DIR, or --config FILE with data-dir = \"DIR\"")

@@ -42,7 +42,7 @@ pub(crate) enum ConfigCommand {
     Validate(FileArgs),
     /// Show all options of a process
     #[command(long_about = SHOW_ABOUT, after_help = EXAMPLES)]
-    Show(ShowArgs),
+    Show(ConfigShowArgs),
 }
 
 /// Process whose options are meant.
@@ -65,7 +65,7 @@ pub(crate) struct FileArgs {
 
 /// Arguments of `config show`.
 #[derive(Debug, Args)]
-pub(crate) struct ShowArgs {
+pub(crate) struct ConfigShowArgs {
     #[command(flatten)]
     of: FileArgs,
     /// Show the origin of each value: default, file or environment
@@ -171,7 +171,7 @@ fn environment<T: Args + FromArgMatches>() -> anyhow::Result<T> {
     Ok(T::from_arg_matches(&matches).map_err(refused)?)
 }
 
-fn show(args: &ShowArgs) -> anyhow::Result<OptionsReport> {
+fn show(args: &ConfigShowArgs) -> anyhow::Result<OptionsReport> {
     let file = args.of.file.as_deref();
     let given = file.map(config::load).transpose()?.unwrap_or_default();
     let (defaults, others, said) = match args.of.process {

@@ -48,7 +48,7 @@ Examples:
 /// Arguments of `worker start`.
 #[derive(Debug, Args)]
 #[command(after_help = OPTIONS)]
-pub(crate) struct StartArgs {
+pub(crate) struct WorkerStartArgs {
     /// TOML file with options, as below; flags override it
     #[arg(long, value_name = "FILE")]
     #[arg(env = "SHARDFEED_WORKER__CONFIG", hide_env_values = true)]
@@ -147,7 +147,7 @@ fn parse_threads(text: &str) -> Result<NonZeroUsize, &'static str> {
 }
 
 /// Runs `worker start`.
-pub(crate) fn start(StartArgs { config, flags }: &StartArgs) -> anyhow::Result<()> {
+pub(crate) fn start(WorkerStartArgs { config, flags }: &WorkerStartArgs) -> anyhow::Result<()> {
     let config: WorkerConfig = config::read(config.as_deref(), flags)?;
     // One thread suffices: the runtime only handles signals.
     let runtime = runtime(Some(1))?;

@@ -16,7 +16,7 @@ use crate::output::words::{clock, word};
 
 /// Display options.
 #[derive(Clone, Debug)]
-pub(super) struct Look {
+pub(super) struct DisplayOptions {
     pub(super) has_colours: bool,
     /// True if refreshing is held.
     pub(super) is_held: bool,
@@ -36,7 +36,7 @@ const BAR: usize = 12;
 const LEVELS: [char; 9] = ['.', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 /// Draws a scene.
-pub(super) fn draw(frame: &mut Frame<'_>, scene: &Scene, look: &Look) {
+pub(super) fn draw(frame: &mut Frame<'_>, scene: &Scene, look: &DisplayOptions) {
     let jobs = (scene.jobs.len() as u16 + 1).clamp(2, 2.max(1 + frame.area().height / 5));
     let heights = [
         Constraint::Length(1),
@@ -94,7 +94,7 @@ impl Pen {
     }
 }
 
-fn header(scene: &Scene, look: &Look, pen: Pen) -> Paragraph<'static> {
+fn header(scene: &Scene, look: &DisplayOptions, pen: Pen) -> Paragraph<'static> {
     let status = &scene.status;
     let leader = status.leader.map_or("no leader".to_owned(), |node| format!("leader {node}"));
     let live = scene.workers.iter().filter(|worker| !worker.in_process).count() as u64;
@@ -477,7 +477,11 @@ mod tests {
         }
     }
 
-    fn drawn(scene: &Scene, look: &Look, (columns, lines): (u16, u16)) -> (String, Vec<Color>) {
+    fn drawn(
+        scene: &Scene,
+        look: &DisplayOptions,
+        (columns, lines): (u16, u16),
+    ) -> (String, Vec<Color>) {
         let mut screen = Terminal::new(TestBackend::new(columns, lines)).unwrap();
         screen.draw(|frame| draw(frame, scene, look)).unwrap();
         let buffer = screen.backend().buffer();
@@ -486,7 +490,8 @@ mod tests {
         (text, buffer.content().iter().map(|cell| cell.fg).collect())
     }
 
-    const PLAIN: Look = Look { has_colours: false, is_held: false, has_keys: true, error: None };
+    const PLAIN: DisplayOptions =
+        DisplayOptions { has_colours: false, is_held: false, has_keys: true, error: None };
 
     #[test]
     fn a_small_screen_without_colours_says_everything() {
@@ -519,7 +524,8 @@ mod tests {
         "#]]
         .assert_eq(&text);
         assert!(colours.iter().all(|colour| *colour == Color::Reset));
-        let (_, colours) = drawn(&scene(), &Look { has_colours: true, ..PLAIN }, (80, 24));
+        let (_, colours) =
+            drawn(&scene(), &DisplayOptions { has_colours: true, ..PLAIN }, (80, 24));
         assert!(colours.contains(&Color::Green));
     }
 
@@ -559,7 +565,8 @@ mod tests {
 
     #[test]
     fn an_error_stands_where_the_verdict_was_and_the_picture_stays() {
-        let look = Look { error: Some("no coordinator answers".into()), is_held: true, ..PLAIN };
+        let look =
+            DisplayOptions { error: Some("no coordinator answers".into()), is_held: true, ..PLAIN };
         let (text, _) = drawn(&scene(), &look, (80, 24));
         assert!(text.contains("no coordinator answers") && text.contains("resnet"), "{text}");
         assert!(text.contains("HELD"), "{text}");

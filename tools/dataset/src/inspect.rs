@@ -53,7 +53,7 @@ struct Inspection {
     /// Compression of the files, or `mixed`.
     compression: String,
     /// Shards in manifest order: a shard's position is its ordinal.
-    shards: Vec<ShardReport>,
+    shards: Vec<ShardFileReport>,
     /// First record of the first shard that has one; `null` if none has, or if it is damaged.
     first_record: Option<FirstRecord>,
     /// Wrong or damaged information in files beside the shards.
@@ -64,7 +64,7 @@ struct Inspection {
 
 /// A shard.
 #[derive(Debug, Serialize)]
-struct ShardReport {
+struct ShardFileReport {
     path: String,
     records: u64,
     stored_bytes: u64,
@@ -81,12 +81,12 @@ struct FirstRecord {
     shard: String,
     bytes: usize,
     /// Features in the record's order; `null` if it is not an Example.
-    features: Option<Vec<FeatureReport>>,
+    features: Option<Vec<RecordFeatureReport>>,
 }
 
 /// A feature of a record.
 #[derive(Debug, Serialize)]
-struct FeatureReport {
+struct RecordFeatureReport {
     name: String,
     /// `null`: the feature exists without a value.
     dtype: Option<DType>,
@@ -125,7 +125,7 @@ pub fn run(args: &InspectArgs, format: Format) -> anyhow::Result<()> {
 fn inspect(dataset: &Dataset) -> anyhow::Result<Inspection> {
     let shards = dataset.manifest().shards().iter().zip(dataset.files());
     let shards: Vec<_> = shards
-        .map(|(shard, file)| ShardReport {
+        .map(|(shard, file)| ShardFileReport {
             path: shard.path.clone(),
             records: shard.records,
             stored_bytes: file.stamp.size_bytes,
@@ -187,7 +187,7 @@ fn read_first(file: &DatasetFile, shard: &str) -> Result<Option<FirstRecord>, Lo
         shard: shard.to_owned(),
         bytes: record.data.len(),
         features: describe(record.data).map(|features| {
-            let report = features.into_iter().map(|feature| FeatureReport {
+            let report = features.into_iter().map(|feature| RecordFeatureReport {
                 name: feature.name,
                 dtype: feature.dtype,
                 count: feature.count,

@@ -35,7 +35,7 @@ Examples:
 /// Arguments of `dataset add`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct AddArgs {
+pub(crate) struct DatasetAddArgs {
     /// Name of the dataset
     name: String,
     /// Files for the workers to find: paths, quoted globs (*, ?, [a-z], **), or @LIST, a text file
@@ -62,7 +62,7 @@ pub(crate) struct AddArgs {
 }
 
 /// Runs `dataset add`.
-pub(crate) fn run(args: &AddArgs, format: Format) -> anyhow::Result<()> {
+pub(crate) fn run(args: &DatasetAddArgs, format: Format) -> anyhow::Result<()> {
     let patterns = args.patterns.iter().map(|pattern| absolute_pattern(pattern));
     let patterns = patterns.collect::<Result<Vec<_>, _>>()?;
     let client = args.cluster.client()?;

@@ -48,7 +48,7 @@ struct HistoryReport {
     path: String,
     records: u64,
     /// Leases by generation and rank, then oldest first.
-    leases: Vec<LeaseReport>,
+    leases: Vec<ShardLeaseReport>,
     /// Returns of samples of its group, for a dynamic job.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     returns: Vec<ReturnReport>,
@@ -58,7 +58,7 @@ struct HistoryReport {
 
 /// A lease.
 #[derive(Debug, Serialize)]
-struct LeaseReport {
+struct ShardLeaseReport {
     generation: u64,
     rank: u64,
     fencing: u64,
@@ -89,7 +89,7 @@ struct ReturnReport {
 impl HistoryReport {
     fn new(job: &str, answer: wire::GetShardHistoryResponse) -> Self {
         let known = |why: String| Some(why).filter(|why| !why.is_empty());
-        let lease = |tenure: wire::Tenure| LeaseReport {
+        let lease = |tenure: wire::Tenure| ShardLeaseReport {
             generation: tenure.generation,
             rank: tenure.rank,
             fencing: tenure.fencing,
@@ -186,7 +186,7 @@ fn words(why: &str) -> &str {
     }
 }
 
-fn leases() -> Vec<Column<LeaseReport>> {
+fn leases() -> Vec<Column<ShardLeaseReport>> {
     vec![
         column(">GENERATION", |lease| lease.generation.to_string()),
         column(">RANK", |lease| lease.rank.to_string()),

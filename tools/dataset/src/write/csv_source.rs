@@ -24,7 +24,7 @@ const BUFFER_BYTES: usize = 16 << 10;
 pub(crate) struct CsvSource {
     path: PathBuf,
     stamp: Stamp,
-    columns: Vec<Column>,
+    columns: Vec<CsvColumn>,
     /// Offset of each row's start.
     offsets: Vec<u64>,
     record_bytes: Vec<u64>,
@@ -38,7 +38,7 @@ struct Stamp {
 }
 
 #[derive(Debug)]
-struct Column {
+struct CsvColumn {
     name: String,
     dtype: DType,
 }
@@ -105,7 +105,7 @@ impl CsvSource {
         }
         let columns = names.into_iter().zip(&evidence);
         self.columns =
-            columns.map(|(name, evidence)| Column { name, dtype: evidence.dtype() }).collect();
+            columns.map(|(name, evidence)| CsvColumn { name, dtype: evidence.dtype() }).collect();
         Ok(())
     }
 
