@@ -254,11 +254,11 @@ struct Tally<'a> {
     group: Range<usize>,
     inputs: Range<u64>,
     /// Turns of the group, once a part of it was counted.
-    walk: Option<Walk>,
+    walk: Option<TurnsWalk>,
 }
 
 /// Iteration over the turns of a group, and its position.
-struct Walk {
+struct TurnsWalk {
     turns: Turns,
     iter: TurnsIter,
     next: u64,
@@ -301,7 +301,7 @@ impl<'a> Tally<'a> {
     /// Adds some positions of the group: by lengths if they are many, otherwise turn by turn.
     fn add_part(&mut self, positions: Range<u64>) {
         let walked_max = self.group.len() as u64 * WALKED_PER_SPLIT;
-        let walk = self.walk.get_or_insert_with(|| Walk {
+        let walk = self.walk.get_or_insert_with(|| TurnsWalk {
             turns: self.lane.turns(&self.group),
             iter: TurnsIter::empty(),
             next: u64::MAX,

@@ -13,11 +13,11 @@ const PLAIN_BLOCK: u64 = 1024;
 pub(crate) struct Window {
     samples: u64,
     size: u64,
-    mode: Mode,
+    mode: WindowMode,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Mode {
+enum WindowMode {
     /// Outputs equal inputs.
     Plain,
     /// One permutation of the whole lane.
@@ -28,38 +28,38 @@ enum Mode {
 
 impl Window {
     pub(crate) fn plain(samples: u64) -> Self {
-        Self { samples, size: PLAIN_BLOCK, mode: Mode::Plain }
+        Self { samples, size: PLAIN_BLOCK, mode: WindowMode::Plain }
     }
 
     pub(crate) fn shuffled(samples: u64, size: u64, key_a: u64, key_b: u64) -> Self {
         let mode = match size {
             1 => return Self::plain(samples),
-            _ if size >= samples => Mode::Whole { key_a },
-            _ => Mode::TwoPasses { key_a, key_b },
+            _ if size >= samples => WindowMode::Whole { key_a },
+            _ => WindowMode::TwoPasses { key_a, key_b },
         };
         Self { samples, size: size.min(samples.max(1)), mode }
     }
 
     /// Returns true if outputs equal inputs.
     pub(crate) fn is_plain(&self) -> bool {
-        matches!(self.mode, Mode::Plain)
+        matches!(self.mode, WindowMode::Plain)
     }
 
     /// Returns the number of the block that contains `output`.
     pub(crate) fn block_of(&self, output: u64) -> u64 {
         match self.mode {
-            Mode::Plain | Mode::Whole { .. } => output / self.size,
-            Mode::TwoPasses { .. } if output < self.half() => 0,
-            Mode::TwoPasses { .. } => 1 + (output - self.half()) / self.size,
+            WindowMode::Plain | WindowMode::Whole { .. } => output / self.size,
+            WindowMode::TwoPasses { .. } if output < self.half() => 0,
+            WindowMode::TwoPasses { .. } => 1 + (output - self.half()) / self.size,
         }
     }
 
     /// Returns the outputs of a block.
     pub(crate) fn outputs(&self, block: u64) -> Range<u64> {
         match self.mode {
-            Mode::Plain | Mode::Whole { .. } => self.inputs_block(block),
-            Mode::TwoPasses { .. } if block == 0 => 0..self.half(),
-            Mode::TwoPasses { .. } => {
+            WindowMode::Plain | WindowMode::Whole { .. } => self.inputs_block(block),
+            WindowMode::TwoPasses { .. } if block == 0 => 0..self.half(),
+            WindowMode::TwoPasses { .. } => {
                 let start = self.half() + (block - 1) * self.size;
                 start..self.samples.min(start + self.size)
             }
@@ -81,9 +81,9 @@ impl Window {
     pub(crate) fn sources(&self, block: u64, passes: &mut PassA) -> Result<Vec<u64>, PlanError> {
         let outputs = self.outputs(block);
         let (key_a, order) = match self.mode {
-            Mode::Plain => return Ok(outputs.collect()),
-            Mode::Whole { key_a } => (key_a, None),
-            Mode::TwoPasses { key_a, key_b } => {
+            WindowMode::Plain => return Ok(outputs.collect()),
+            WindowMode::Whole { key_a } => (key_a, None),
+            WindowMode::TwoPasses { key_a, key_b } => {
                 let length = outputs.end - outputs.start;
                 (key_a, Some(Draws::new(key_b, block).permutation(length)?))
             }
@@ -101,9 +101,9 @@ impl Window {
     pub(crate) fn output_of(&self, input: u64, known: &mut Permutations) -> Result<u64, PlanError> {
         let block_a = input / self.size;
         let (key_a, key_b) = match self.mode {
-            Mode::Plain => return Ok(input),
-            Mode::Whole { key_a } => (key_a, None),
-            Mode::TwoPasses { key_a, key_b } => (key_a, Some(key_b)),
+            WindowMode::Plain => return Ok(input),
+            WindowMode::Whole { key_a } => (key_a, None),
+            WindowMode::TwoPasses { key_a, key_b } => (key_a, Some(key_b)),
         };
         let middle = known.place_in(self.inputs_block(block_a), (key_a, block_a), input)?;
         match key_b {
@@ -120,9 +120,9 @@ impl Window {
     /// Costs the permutations of the blocks that `outputs` cover partially.
     pub(crate) fn inputs_of(&self, outputs: Vec<Range<u64>>) -> Result<Vec<Range<u64>>, PlanError> {
         let (key_a, middles) = match self.mode {
-            Mode::Plain => return Ok(outputs),
-            Mode::Whole { key_a } => (key_a, outputs),
-            Mode::TwoPasses { key_a, key_b } => {
+            WindowMode::Plain => return Ok(outputs),
+            WindowMode::Whole { key_a } => (key_a, outputs),
+            WindowMode::TwoPasses { key_a, key_b } => {
                 let block_at = |middle| {
                     let block = self.block_of(middle);
                     (block, self.outputs(block))
@@ -167,7 +167,7 @@ fn undone(
     block_at: impl Fn(u64) -> (u64, Range<u64>),
 ) -> Result<Vec<Range<u64>>, PlanError> {
     let mut items = Vec::new();
-    let mut part: Option<Part> = None;
+    let mut part: Option<PartialBlock> = None;
     for range in places {
         let mut place = range.start;
         while place < range.end {
@@ -185,7 +185,7 @@ fn undone(
             let end = range.end.min(block.end);
             let held = match part.take() {
                 Some(held) => held,
-                None => Part::new(key, stream, &block)?,
+                None => PartialBlock::new(key, stream, &block)?,
             };
             part = Some(held.with(place..end));
             place = end;
@@ -196,7 +196,7 @@ fn undone(
 }
 
 /// A permuted block of which only some positions are requested.
-struct Part {
+struct PartialBlock {
     stream: u64,
     start: u64,
     order: Vec<u32>,
@@ -204,7 +204,7 @@ struct Part {
     found: Vec<bool>,
 }
 
-impl Part {
+impl PartialBlock {
     fn new(key: u64, stream: u64, block: &Range<u64>) -> Result<Self, PlanError> {
         let order = Draws::new(key, stream).permutation(block.end - block.start)?;
         let found = vec![false; order.len()];

@@ -18,9 +18,9 @@ pub enum Key<'a> {
 /// Numbers are encoded so that their bytes sort like the numbers. A string is represented by the
 /// first half of its SHA-256.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Stored([u8; 16]);
+pub(crate) struct StoredKey([u8; 16]);
 
-impl Stored {
+impl StoredKey {
     pub(crate) fn of(key: Key<'_>) -> Self {
         let mut stored = [0; 16];
         match key {
@@ -61,14 +61,15 @@ mod tests {
     #[test]
     fn numbers_sort_as_their_bytes() {
         let numbers = [i64::MIN, -7, -1, 0, 1, 255, 256, i64::MAX];
-        let stored: Vec<_> = numbers.iter().map(|&number| Stored::of(Key::Int64(number))).collect();
+        let stored: Vec<_> =
+            numbers.iter().map(|&number| StoredKey::of(Key::Int64(number))).collect();
         assert!(stored.is_sorted());
     }
 
     #[test]
     fn a_key_is_in_the_page_that_files_have_it_in() {
         // Later versions read these files: the numbers never change.
-        let page = |key, seed| Stored::of(key).page(seed, 1_000_003);
+        let page = |key, seed| StoredKey::of(key).page(seed, 1_000_003);
         assert_eq!(page(Key::Int64(0), 0), PAGES[0]);
         assert_eq!(page(Key::Int64(-5), 3), PAGES[1]);
         assert_eq!(page(Key::Bytes(b"n01440764_18.JPEG"), 0), PAGES[2]);

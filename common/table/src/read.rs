@@ -10,8 +10,8 @@ use sha2::{Digest as _, Sha256};
 use crate::cache::Cache;
 use crate::error::TableError;
 use crate::header::{Column, Digest, Header, KeyKind, PAGE_BYTES, PAGE_HEAD_BYTES, Places};
-use crate::key::{Key, Stored};
-use crate::seal::{Part, seal};
+use crate::key::{Key, StoredKey};
+use crate::seal::{SealedPart, seal};
 
 /// An open table. Lookups may run concurrently in several threads.
 ///
@@ -110,7 +110,7 @@ impl Table {
         if !fits || self.header.keys == 0 {
             return Ok(None);
         }
-        let stored = Stored::of(key);
+        let stored = StoredKey::of(key);
         let number = stored.page(self.header.seed, self.header.pages);
         let read = |memory| self.read_page(number, memory);
         let row = self.pages.with(number, read, |bytes| self.row_of(&page(bytes), &stored))?;
@@ -124,7 +124,7 @@ impl Table {
         self.blocks.with(block, read, row).map(Some)
     }
 
-    fn row_of(&self, page: &Page<'_>, stored: &Stored) -> Option<u64> {
+    fn row_of(&self, page: &Page<'_>, stored: &StoredKey) -> Option<u64> {
         let (width, stored) = (self.header.key.bytes(), stored.bytes(self.header.key));
         let (mut low, mut high) = (0, page.keys.len() / width);
         while low < high {
@@ -163,7 +163,7 @@ impl Table {
     fn read_page(&self, number: u64, memory: Vec<u8>) -> Result<Vec<u8>, TableError> {
         let offset = self.places.pages_at + number * PAGE_BYTES as u64;
         let bytes = self.read_part(offset, PAGE_BYTES, memory)?;
-        let sum = seal(&self.digest, Part::Page, number, [&bytes[..4], &bytes[8..]]);
+        let sum = seal(&self.digest, SealedPart::Page, number, [&bytes[..4], &bytes[8..]]);
         if sum.to_le_bytes() != bytes[4..8] {
             return Err(self.damaged(offset, "a page of keys does not fit its checksum"));
         }
@@ -187,7 +187,7 @@ impl Table {
         let offset = self.places.blocks_at + number * bytes as u64;
         let bytes = self.read_part(offset, bytes, memory)?;
         let (rows, sum) = bytes.split_at(bytes.len() - crate::header::SEAL_BYTES);
-        if seal(&self.digest, Part::Block, number, [rows, &[]]).to_le_bytes() != *sum {
+        if seal(&self.digest, SealedPart::Block, number, [rows, &[]]).to_le_bytes() != *sum {
             return Err(self.damaged(offset, "a block of rows does not fit its checksum"));
         }
         Ok(bytes)
@@ -281,7 +281,7 @@ mod tests {
             let mut bytes = good.clone();
             let page = &mut bytes[page_at + number as usize * PAGE_BYTES..][..PAGE_BYTES];
             change(page);
-            let sum = seal(&table.digest, Part::Page, number, [&page[..4], &page[8..]]);
+            let sum = seal(&table.digest, SealedPart::Page, number, [&page[..4], &page[8..]]);
             page[4..8].copy_from_slice(&sum.to_le_bytes());
             bytes
         };
@@ -290,7 +290,7 @@ mod tests {
             let block = &mut bytes[block_at..block_at + table.places.block_bytes];
             let (rows, sum) = block.split_at_mut(table.places.block_bytes - 4);
             rows[0] ^= 1;
-            let seal = seal(&table.digest, Part::Block, 0, [rows, &[]]);
+            let seal = seal(&table.digest, SealedPart::Block, 0, [rows, &[]]);
             sum.copy_from_slice(&seal.to_le_bytes());
             bytes
         };

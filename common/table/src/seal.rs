@@ -5,17 +5,17 @@ use crate::header::Digest;
 
 /// Kind of a part of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum SealedPart {
     Page,
     Block,
 }
 
 /// Returns the checksum of part `number`, whose bytes are the concatenation of `bytes`.
-pub(crate) fn seal(digest: &Digest, part: Part, number: u64, bytes: [&[u8]; 2]) -> u32 {
+pub(crate) fn seal(digest: &Digest, part: SealedPart, number: u64, bytes: [&[u8]; 2]) -> u32 {
     let mut place = [0; 9];
     place[0] = match part {
-        Part::Page => 1,
-        Part::Block => 2,
+        SealedPart::Page => 1,
+        SealedPart::Block => 2,
     };
     place[1..].copy_from_slice(&number.to_le_bytes());
     let mut sum = crc32c::crc32c(digest.bytes());

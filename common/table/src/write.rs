@@ -8,8 +8,8 @@ use shardfeed_tfrecord::NewFile;
 
 use crate::error::WriteError;
 use crate::header::{Column, Digest, Header, KeyKind, PAGE_BYTES, SEAL_BYTES};
-use crate::key::{Key, Stored};
-use crate::seal::{Part, seal};
+use crate::key::{Key, StoredKey};
+use crate::seal::{SealedPart, seal};
 
 /// Bytes of rows that are requested at a time, unless one row is larger.
 const CHUNK_BYTES: usize = 4 << 20;
@@ -32,12 +32,12 @@ pub enum Keys<'a> {
 pub struct Layout {
     header: Header,
     /// Rows in file order: by page, then by key.
-    rows: Vec<Placed>,
+    rows: Vec<PlacedKey>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Placed {
-    key: Stored,
+struct PlacedKey {
+    key: StoredKey,
     /// Index of the caller's row.
     row: usize,
 }
@@ -48,8 +48,8 @@ impl Layout {
     ///
     /// # Errors  A key occurs twice; the columns are invalid.
     pub fn new(keys: Keys<'_>, columns: Vec<Column>) -> Result<Self, WriteError> {
-        let placed = |(row, key)| Placed { key: Stored::of(key), row };
-        let (kind, mut rows): (_, Vec<Placed>) = match keys {
+        let placed = |(row, key)| PlacedKey { key: StoredKey::of(key), row };
+        let (kind, mut rows): (_, Vec<PlacedKey>) = match keys {
             Keys::Int64(keys) => {
                 let keys = keys.iter().map(|&key| Key::Int64(key));
                 (KeyKind::Int64, keys.enumerate().map(placed).collect())
@@ -110,7 +110,7 @@ impl Layout {
             places
                 .zip(keys)
                 .for_each(|(to, key)| to.copy_from_slice(key.key.bytes(self.header.key)));
-            let sum = seal(&digest, Part::Page, number, [&page[..4], &page[8..]]);
+            let sum = seal(&digest, SealedPart::Page, number, [&page[..4], &page[8..]]);
             page[4..8].copy_from_slice(&sum.to_le_bytes());
             out.write_all(&page)
         })?;
@@ -119,7 +119,7 @@ impl Layout {
         self.each_block(&mut fill, |number, rows| {
             again.update(rows);
             out.write_all(rows)?;
-            out.write_all(&seal(&digest, Part::Block, number, [rows, &[]]).to_le_bytes())
+            out.write_all(&seal(&digest, SealedPart::Block, number, [rows, &[]]).to_le_bytes())
         })?;
         if Digest::new(again.finalize().into()) != digest {
             return Err(io::Error::other("the rows changed while they were written").into());
@@ -152,7 +152,7 @@ impl Layout {
     /// Calls `visit` with each page: its number, first row and keys.
     fn each_page(
         &self,
-        mut visit: impl FnMut(u64, u64, &[Placed]) -> io::Result<()>,
+        mut visit: impl FnMut(u64, u64, &[PlacedKey]) -> io::Result<()>,
     ) -> io::Result<()> {
         let Header { seed, pages, .. } = self.header;
         let mut rest = &self.rows[..];
@@ -192,7 +192,7 @@ impl Layout {
 }
 
 /// Returns a seed and a number of pages with which no page overflows.
-fn spread(rows: &[Placed], kind: KeyKind) -> Result<(u64, u64), WriteError> {
+fn spread(rows: &[PlacedKey], kind: KeyKind) -> Result<(u64, u64), WriteError> {
     let page_max = kind.page_keys_max();
     let least = rows.len().div_ceil(page_max).max(1);
     for seed in 0..SEEDS {

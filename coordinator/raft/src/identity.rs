@@ -8,9 +8,9 @@ use uuid::Uuid;
 
 use crate::error::OpenError;
 use crate::options::NodeOptions;
-use crate::start::Origin;
+use crate::start::DirectoryOrigin;
 use crate::storage::directory;
-use crate::storage::log::{Change, LogStore};
+use crate::storage::log::{LogChange, LogStore};
 use crate::storage::record::{Members, Position, Vote};
 use crate::storage::snapshot::{Snapshot, SnapshotMeta, SnapshotStore};
 
@@ -35,8 +35,8 @@ pub fn identity(disk: &dyn Disk) -> Result<Option<Identity>, OpenError> {
         return Ok(None);
     }
     let (_, cluster, header) = directory::open_log(disk)?;
-    let directory::Header { cluster_name, node_id, origin, .. } = header;
-    let is_founder = origin == Origin::Found;
+    let directory::DirectoryHeader { cluster_name, node_id, origin, .. } = header;
+    let is_founder = origin == DirectoryOrigin::Found;
     Ok(Some(Identity { cluster, node_id, cluster_name, is_founder }))
 }
 
@@ -64,13 +64,13 @@ pub fn restore(
     }
     let names = disk.list().map_err(|e| directory::io_error(disk.as_ref(), "", e))?;
     let cluster = shardfeed_host::uuid(host);
-    let header = directory::header(host, options, Origin::Alone);
+    let header = directory::header(host, options, DirectoryOrigin::Alone);
     directory::create_log(disk.as_ref(), &names, cluster, &header)?;
     let last = Position { term: RESTORED_TERM, node: options.node_id, index: applied };
     let (mut log, _, _) = directory::open_log(disk.as_ref())?;
     // The vote precedes the first election of the new cluster, which thus has a later term.
     let vote = Vote { term: RESTORED_TERM, node: options.node_id, committed: true };
-    log.write(&[Change::Vote(vote), Change::Purge(last)])
+    log.write(&[LogChange::Vote(vote), LogChange::Purge(last)])
         .map_err(|e| directory::log_error(disk.as_ref(), "", e))?;
     drop(log);
     let node = options.node_id;

@@ -47,7 +47,7 @@ pub use identity::{Identity, identity, restore};
 pub use leadership::{Leadership, Member, Role};
 pub use machine::{Machine, MachineError};
 pub use network::peers::{NoPeers, Peer, PeerError, Peers};
-pub use node::{Applied, Footing, Node};
+pub use node::{AppliedCommand, Footing, Node};
 pub use options::NodeOptions;
 pub use start::Start;
 pub use status::Status;

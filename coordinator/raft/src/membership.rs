@@ -11,11 +11,11 @@ use openraft::{ChangeMembers, Instant as _, ServerState};
 use tokio::sync::MutexGuard;
 use tokio::time::{Instant, timeout_at};
 
-use crate::consensus::Place;
+use crate::consensus::MemberAddress;
 use crate::error::{ChangeError, ProposeError};
 use crate::leadership::{Member, Role};
 use crate::machine::Machine;
-use crate::network::message::{Answer, Message};
+use crate::network::message::{Message, PeerAnswer};
 use crate::network::peers::Peer;
 use crate::node::Node;
 
@@ -45,7 +45,7 @@ impl<M: Machine> Node<M> {
             true => Role::Voter,
             false => Role::Learner,
         };
-        let member = |(&node, place): (&u64, &Place)| {
+        let member = |(&node, place): (&u64, &MemberAddress)| {
             let me = node == metrics.id;
             let matched = metrics.replication.as_ref().and_then(|all| all.get(&node).copied());
             let heard = metrics.heartbeat.as_ref().and_then(|all| all.get(&node).copied());
@@ -111,10 +111,10 @@ impl<M: Machine> Node<M> {
         }
         let peer = Peer { node, address: address.to_owned() };
         let (speaker, answer) = self.inner.links.call(&peer, &Message::Hello, HELLO_WAIT).await?;
-        if answer != (Answer::Here { pristine: true }) {
+        if answer != (PeerAnswer::Here { pristine: true }) {
             return refuse(format!("{peer} has a history already; empty its directory first"));
         }
-        let place = Place { address: peer.address, incarnation: speaker.incarnation };
+        let place = MemberAddress { address: peer.address, incarnation: speaker.incarnation };
         self.change(ChangeMembers::AddNodes(BTreeMap::from([(node, place)])), true).await
     }
 
@@ -180,9 +180,9 @@ impl<M: Machine> Node<M> {
         let successor = self.transfer_leader(None).await?;
         let message = Message::Remove { node };
         let reason = match self.inner.links.call_member(successor, &message, REMOVE_WAIT).await? {
-            Answer::Done => return Ok(()),
+            PeerAnswer::Done => return Ok(()),
             // The successor may have lost the lead again: the caller can ask the current leader.
-            Answer::Failed { reason } => reason,
+            PeerAnswer::Failed { reason } => reason,
             other => format!("it answers {other:?}"),
         };
         Err(ChangeError::NotRemoved { node, to: successor, reason })
@@ -260,7 +260,7 @@ impl<M: Machine> Node<M> {
         }
         let _changing = self.change_begins()?;
         let incarnation = self.inner.links.incarnation(node);
-        let place = Place { address: address.clone(), incarnation };
+        let place = MemberAddress { address: address.clone(), incarnation };
         self.change(ChangeMembers::SetNodes(BTreeMap::from([(node, place)])), true).await?;
         tracing::info!(node, from = listed.address, to = address, "member moved");
         Ok(())
@@ -284,7 +284,7 @@ impl<M: Machine> Node<M> {
     /// Proposes a change of members and waits until both of its steps are committed.
     async fn change(
         &self,
-        changes: ChangeMembers<u64, Place>,
+        changes: ChangeMembers<u64, MemberAddress>,
         retain: bool,
     ) -> Result<(), ChangeError> {
         let deadline: Instant = self.inner.host.now() + CHANGE_WAIT;

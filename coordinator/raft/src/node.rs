@@ -17,12 +17,12 @@ use tokio::sync::{Mutex, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
 
-use crate::consensus::{Command, Raft, Receiver, Shared, TypeConfig};
+use crate::consensus::{Raft, RaftCommand, Receiver, Shared, TypeConfig};
 use crate::error::{ChangeError, OpenError, ProposeError};
 use crate::leadership::Leadership;
 use crate::machine::Machine;
 use crate::network::links::Links;
-use crate::network::message::{Answer, Envelope, Message};
+use crate::network::message::{Envelope, Message, PeerAnswer};
 use crate::network::peers::{NoPeers, Peer, PeerError, Peers};
 use crate::opening;
 use crate::options::NodeOptions;
@@ -32,7 +32,7 @@ use crate::storage::snapshot::SnapshotStore;
 
 /// A command's log index, and the machine's answer to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Applied {
+pub struct AppliedCommand {
     /// The command's index in the log.
     pub index: u64,
     /// The machine's answer.
@@ -54,10 +54,10 @@ pub struct Footing {
 /// Ensures: a command that `propose` answered survives any crash, and every replica applies it at
 /// that index.
 pub struct Node<M: Machine> {
-    pub(crate) inner: Arc<Inner<M>>,
+    pub(crate) inner: Arc<NodeInner<M>>,
 }
 
-pub(crate) struct Inner<M: Machine> {
+pub(crate) struct NodeInner<M: Machine> {
     pub(crate) raft: Raft,
     pub(crate) machine: Arc<Shared<M>>,
     pub(crate) committer: Committer,
@@ -76,7 +76,7 @@ pub(crate) struct Inner<M: Machine> {
     pub(crate) tasks: Vec<AbortHandle>,
 }
 
-impl<M: Machine> Drop for Inner<M> {
+impl<M: Machine> Drop for NodeInner<M> {
     fn drop(&mut self) {
         self.tasks.iter().for_each(AbortHandle::abort);
     }
@@ -157,11 +157,14 @@ impl<M: Machine> Node<M> {
 
     /// Appends a command, and returns when it is durable on a majority and applied here.
     /// # Errors  [`ProposeError`]; each variant says whether the command may still take effect.
-    pub async fn propose(&self, command: Vec<u8>) -> Result<Applied, ProposeError> {
+    pub async fn propose(&self, command: Vec<u8>) -> Result<AppliedCommand, ProposeError> {
         self.refuse_if_stopped()?;
-        let written = self.in_time(self.inner.raft.client_write(Command::from(command))).await?;
+        let written =
+            self.in_time(self.inner.raft.client_write(RaftCommand::from(command))).await?;
         match written {
-            Ok(applied) => Ok(Applied { index: applied.log_id.index, answer: applied.data.0 }),
+            Ok(applied) => {
+                Ok(AppliedCommand { index: applied.log_id.index, answer: applied.data.0 })
+            }
             Err(RaftError::Fatal(fatal)) => Err(self.stopped(&fatal)),
             Err(RaftError::APIError(error)) => Err(self.write_error(error)),
         }
@@ -169,7 +172,10 @@ impl<M: Machine> Node<M> {
 
     /// Appends commands in order, and returns for each the result of `propose`, in the same order.
     /// They share the cost of writing. Some may fail while others succeed.
-    pub async fn propose_many(&self, commands: Vec<Vec<u8>>) -> Vec<Result<Applied, ProposeError>> {
+    pub async fn propose_many(
+        &self,
+        commands: Vec<Vec<u8>>,
+    ) -> Vec<Result<AppliedCommand, ProposeError>> {
         let count = commands.len();
         let mut answers = Vec::with_capacity(count);
         let deadline = self.deadline();
@@ -183,11 +189,11 @@ impl<M: Machine> Node<M> {
         &self,
         commands: Vec<Vec<u8>>,
         deadline: Instant,
-        answers: &mut Vec<Result<Applied, ProposeError>>,
+        answers: &mut Vec<Result<AppliedCommand, ProposeError>>,
     ) -> Result<(), ProposeError> {
         self.refuse_if_stopped()?;
         let count = commands.len();
-        let commands = commands.into_iter().map(Command::from);
+        let commands = commands.into_iter().map(RaftCommand::from);
         let late = |_| ProposeError::Timeout { waited_ms: self.inner.options.propose_timeout_ms };
         let written = timeout_at(deadline, self.inner.raft.client_write_many(commands)).await;
         let mut written = written.map_err(late)?.map_err(|error| self.stopped(&error))?;
@@ -196,7 +202,7 @@ impl<M: Machine> Node<M> {
             let answer = answer.unwrap_or(Err(Fatal::Stopped)).map_err(|e| self.stopped(&e))?;
             answers.push(match answer {
                 Ok(applied) => {
-                    Ok(Applied { index: applied.log_id.index, answer: applied.response.0 })
+                    Ok(AppliedCommand { index: applied.log_id.index, answer: applied.response.0 })
                 }
                 Err(error) => Err(self.write_error(error)),
             });
@@ -384,9 +390,9 @@ impl<M: Machine> Node<M> {
     }
 }
 
-fn done(result: Result<(), ChangeError>) -> Answer {
+fn done(result: Result<(), ChangeError>) -> PeerAnswer {
     match result {
-        Ok(()) => Answer::Done,
-        Err(error) => Answer::Failed { reason: error.to_string() },
+        Ok(()) => PeerAnswer::Done,
+        Err(error) => PeerAnswer::Failed { reason: error.to_string() },
     }
 }

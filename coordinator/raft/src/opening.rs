@@ -11,17 +11,19 @@ use openraft::{Config, ServerState, SnapshotPolicy};
 use shardfeed_host::blocking;
 use tokio::sync::{Mutex, watch};
 
-use crate::consensus::{self, LogAdapter, MachineAdapter, Network, Place, Raft, Receiver, Shared};
+use crate::consensus::{
+    self, LogAdapter, MachineAdapter, MemberAddress, Network, Raft, Receiver, Shared,
+};
 use crate::error::OpenError;
 use crate::leadership::Leadership;
 use crate::machine::Machine;
 use crate::network::links::Links;
 use crate::network::message::Speaker;
-use crate::node::{Footing, Inner, Node};
+use crate::node::{Footing, Node, NodeInner};
 use crate::options::NodeOptions;
-use crate::start::Origin;
-use crate::storage::committer::{Committer, Failure};
-use crate::storage::directory::{self, Header, Recovered};
+use crate::start::DirectoryOrigin;
+use crate::storage::committer::{Committer, StopReason};
+use crate::storage::directory::{self, DirectoryHeader, Recovered};
 use crate::storage::log::LogStore;
 use crate::tending;
 
@@ -56,7 +58,7 @@ pub(crate) async fn open<M: Machine>(
     let header = recovered.header.clone();
     let me = Speaker { node: options.node_id, incarnation: header.incarnation };
     let links = Arc::new(Links::new(me, recovered.cluster, host.clone(), peers));
-    let node = start(Parts { host, links, options, machine }, recovered).await?;
+    let node = start(NodeParts { host, links, options, machine }, recovered).await?;
     if let Err(error) = take_office(&node, &header).await {
         node.shutdown().await;
         return Err(error);
@@ -65,17 +67,20 @@ pub(crate) async fn open<M: Machine>(
 }
 
 /// Components of a node.
-struct Parts<M> {
+struct NodeParts<M> {
     host: Arc<dyn shardfeed_host::Host>,
     links: Arc<Links>,
     options: NodeOptions,
     machine: M,
 }
 
-async fn start<M: Machine>(parts: Parts<M>, recovered: Recovered) -> Result<Node<M>, OpenError> {
-    let Parts { host, links, options, machine } = parts;
+async fn start<M: Machine>(
+    parts: NodeParts<M>,
+    recovered: Recovered,
+) -> Result<Node<M>, OpenError> {
+    let NodeParts { host, links, options, machine } = parts;
     let Recovered { lock, cluster, header, log, snapshots, restored } = recovered;
-    let failure = Failure::default();
+    let failure = StopReason::default();
     let machine = Arc::new(Shared::new(machine, restored.as_ref(), failure.clone()));
     let snapshots = Arc::new(snapshots);
     let adapter =
@@ -105,7 +110,7 @@ async fn start<M: Machine>(parts: Parts<M>, recovered: Recovered) -> Result<Node
     let changing = Arc::new(Mutex::new(()));
     let tend = tending::Tend::new(&raft, &links, &changing, &options, header.origin);
     tasks.push(tokio::spawn(tend.run()).abort_handle());
-    let inner = Inner {
+    let inner = NodeInner {
         raft,
         machine,
         committer,
@@ -126,7 +131,10 @@ async fn start<M: Machine>(parts: Parts<M>, recovered: Recovered) -> Result<Node
 
 /// Makes a pristine standalone directory a cluster of one; lets a single voter campaign at once, as
 /// there is no other voter to wait for.
-async fn take_office<M: Machine>(node: &Node<M>, header: &Header) -> Result<(), OpenError> {
+async fn take_office<M: Machine>(
+    node: &Node<M>,
+    header: &DirectoryHeader,
+) -> Result<(), OpenError> {
     let (raft, options) = (&node.inner.raft, &node.inner.options);
     let failed = |error: &dyn fmt::Display| OpenError::Start {
         reason: match node.inner.machine.failure.message() {
@@ -141,9 +149,10 @@ async fn take_office<M: Machine>(node: &Node<M>, header: &Header) -> Result<(), 
             return Ok(());
         }
         raft.trigger().elect(false).await.map_err(|e| failed(&e))?;
-    } else if header.origin == Origin::Alone {
+    } else if header.origin == DirectoryOrigin::Alone {
         // The first member campaigns automatically once it is initialized.
-        let place = Place { address: options.address.clone(), incarnation: header.incarnation };
+        let place =
+            MemberAddress { address: options.address.clone(), incarnation: header.incarnation };
         let me = BTreeMap::from([(options.node_id, place)]);
         raft.initialize(me).await.map_err(|e| failed(&e))?;
     } else {

@@ -30,7 +30,7 @@ pub enum Start {
 /// Role that a directory was started with, as recorded in its header.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Origin {
+pub(crate) enum DirectoryOrigin {
     #[default]
     Alone,
     Found,
@@ -38,11 +38,11 @@ pub(crate) enum Origin {
 }
 
 impl Start {
-    pub(crate) fn origin(&self) -> Origin {
+    pub(crate) fn origin(&self) -> DirectoryOrigin {
         match self {
-            Self::Alone => Origin::Alone,
-            Self::Found { .. } => Origin::Found,
-            Self::Join { .. } => Origin::Join,
+            Self::Alone => DirectoryOrigin::Alone,
+            Self::Found { .. } => DirectoryOrigin::Found,
+            Self::Join { .. } => DirectoryOrigin::Join,
         }
     }
 

@@ -10,13 +10,13 @@ use openraft::ServerState;
 use openraft::async_runtime::WatchReceiver;
 use tokio::sync::{Mutex, watch};
 
-use crate::consensus::{self, Place, Raft};
+use crate::consensus::{self, MemberAddress, Raft};
 use crate::leadership::Leadership;
 use crate::network::links::Links;
-use crate::network::message::{Answer, Message};
+use crate::network::message::{Message, PeerAnswer};
 use crate::network::peers::{Peer, PeerError};
 use crate::options::NodeOptions;
-use crate::start::{Origin, Start};
+use crate::start::{DirectoryOrigin, Start};
 
 /// Interval between maintenance checks; their findings are rare and not urgent.
 const TEND_EVERY: Duration = Duration::from_millis(500);
@@ -93,11 +93,11 @@ impl Tend {
         links: &Arc<Links>,
         changing: &Arc<Mutex<()>>,
         options: &NodeOptions,
-        origin: Origin,
+        origin: DirectoryOrigin,
     ) -> Self {
         let (raft, links, changing) = (raft.clone(), links.clone(), changing.clone());
         let founders = match &options.start {
-            Start::Found { members } if origin == Origin::Found => Some(members.clone()),
+            Start::Found { members } if origin == DirectoryOrigin::Found => Some(members.clone()),
             _ => None,
         };
         Self { raft, links, changing, address: options.address.clone(), founders, said: None }
@@ -125,7 +125,8 @@ impl Tend {
         if founders.keys().next() != Some(&me.node) {
             return;
         }
-        let place = |address: &str, incarnation| Place { address: address.to_owned(), incarnation };
+        let place =
+            |address: &str, incarnation| MemberAddress { address: address.to_owned(), incarnation };
         let mut places = BTreeMap::from([(me.node, place(&self.address, me.incarnation))]);
         for (&node, address) in founders.iter().filter(|(node, _)| **node != me.node) {
             match self.ask(&Peer { node, address: address.clone() }).await {
@@ -156,7 +157,7 @@ impl Tend {
     async fn ask(&self, peer: &Peer) -> Result<Option<uuid::Uuid>, PeerError> {
         let (speaker, answer) = self.links.call(peer, &Message::Hello, ASK_WAIT).await?;
         match answer {
-            Answer::Here { pristine: true } => Ok(speaker.incarnation),
+            PeerAnswer::Here { pristine: true } => Ok(speaker.incarnation),
             _ => {
                 let reason = format!(
                     "it is part of this cluster already, so node {} has lost its directory; remove node {} there and let it join empty under a number that was never used",
@@ -193,8 +194,10 @@ impl Tend {
         let metrics = self.raft.server_metrics().borrow_watched().clone();
         if metrics.state == ServerState::Leader {
             let Ok(_changing) = self.changing.try_lock() else { return };
-            let place =
-                Place { address: self.address.clone(), incarnation: self.links.me.incarnation };
+            let place = MemberAddress {
+                address: self.address.clone(),
+                incarnation: self.links.me.incarnation,
+            };
             let moved = ChangeMembers::SetNodes(BTreeMap::from([(me, place)]));
             if let Err(error) = self.raft.change_membership(moved, true).await {
                 tracing::debug!(%error, "the address is not changed yet");
@@ -205,7 +208,7 @@ impl Tend {
         for peer in self.links.others() {
             // Only the leader can apply it, and this node may not know the leader: the others
             // refuse.
-            if let Ok((_, Answer::Done)) = self.links.call(&peer, &message, ASK_WAIT).await {
+            if let Ok((_, PeerAnswer::Done)) = self.links.call(&peer, &message, ASK_WAIT).await {
                 return;
             }
         }

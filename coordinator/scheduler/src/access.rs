@@ -11,7 +11,7 @@ use shardfeed_plan::Digest;
 
 use crate::log::bound::{ACCESS_TOKENS_MAX, check_room};
 use crate::log::refusal::Refusal;
-use crate::log::value::Role;
+use crate::log::value::AccessRole;
 
 /// An access token, as the coordinator knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,7 +23,7 @@ pub struct AccessToken {
     /// Name of the holder, for people and logs.
     pub name: String,
     /// Role that the token grants.
-    pub role: Role,
+    pub role: AccessRole,
     /// Jobs that the token covers, by name; a trailing `*` matches any suffix. Empty: all jobs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub jobs: Vec<String>,

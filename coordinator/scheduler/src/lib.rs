@@ -47,16 +47,16 @@ pub use log::bound::{
 };
 pub use log::command::{
     AddDataset, Change, Claim, Command, CreateAccess, CursorReport, ExchangeAccess, FailDataset,
-    FailScan, Failure, FinishDataset, JoinSession, LeasedScan, Listing, Part, Peer, PoolFacts,
-    RankRevoke, RegisterJob, ReportListing, ReportScan, ReportSkipped, Revoke, SkippedRecord,
-    StartRank, WaitForDoubt,
+    FailScan, Failure, FinishDataset, JoinSession, LeasedScan, Listing, Part, PeerProcess,
+    PoolFacts, RankRevoke, RegisterJob, ReportListing, ReportScan, ReportSkipped, Revoke,
+    SkippedRecord, StartRank, WaitForDoubt,
 };
 pub use log::cursor::RankCursor;
 pub use log::encoding::{EncodingError, answer_from_bytes, answer_to_bytes};
 pub use log::event::{Event, EventKind};
 pub use log::id::{Fencing, LeaseRef, RankRef, ScanRef, SessionId};
 pub use log::refusal::Refusal;
-pub use log::value::{Cordon, DoubtPolicy, EndReason, Hold, InDoubt, Role};
+pub use log::value::{AccessRole, Cordon, DoubtPolicy, EndReason, Hold, InDoubt};
 pub use session::{EndedSession, Session, principal_name};
 pub use shardfeed_plan::Intent;
 pub use state::{Applied, SNAPSHOT_FORMAT, SnapshotError, State};

@@ -40,21 +40,21 @@ pub const PEER_MESSAGE_BYTES_MAX: usize = links::PEER_MESSAGE_BYTES_MAX;
 
 /// Permits of a number of running calls; released when dropped.
 #[derive(Debug)]
-pub struct Held<'a> {
+pub struct HeldPermits<'a> {
     _permits: SemaphorePermit<'a>,
 }
 
 /// Takes the permits of `count` calls. `None` if fewer are left.
-pub fn hold_calls(running: &Running, count: usize) -> Option<Held<'_>> {
+pub fn hold_calls(running: &Running, count: usize) -> Option<HeldPermits<'_>> {
     hold(&running.core.calls, count)
 }
 
 /// Takes the permits of `count` ranks that wait for groups. `None` if fewer are left.
-pub fn hold_polls(running: &Running, count: usize) -> Option<Held<'_>> {
+pub fn hold_polls(running: &Running, count: usize) -> Option<HeldPermits<'_>> {
     hold(&running.core.polls, count)
 }
 
-fn hold(turns: &Semaphore, count: usize) -> Option<Held<'_>> {
+fn hold(turns: &Semaphore, count: usize) -> Option<HeldPermits<'_>> {
     let permits = turns.try_acquire_many(u32::try_from(count).ok()?);
-    Some(Held { _permits: permits.ok()? })
+    Some(HeldPermits { _permits: permits.ok()? })
 }

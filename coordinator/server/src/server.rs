@@ -33,7 +33,7 @@ use crate::net::bootstrap;
 use crate::net::front::{Front, Health};
 use crate::net::http::{self, HTTP_CONNECTIONS_MAX};
 use crate::net::links::PEER_MESSAGE_BYTES_MAX;
-use crate::net::port::{Patience, Place, Port};
+use crate::net::port::{BindAddress, Patience, Port};
 use crate::rpc::admin::Admin;
 use crate::rpc::audit::{self, Audit};
 use crate::rpc::guard::{Gate, Seen};
@@ -151,7 +151,8 @@ impl Coordinator {
         let (stop, stopped) = watch::channel(false);
         let (alive, living) = watch::channel(());
         let patience = Patience::default();
-        let place = |option, address, connections| Place { option, address, connections, patience };
+        let place =
+            |option, address, connections| BindAddress { option, address, connections, patience };
         let grpc = place("listen", options.listen, CONNECTIONS_MAX);
         let grpc = Port::bind(host.as_ref(), grpc, living.clone()).await?;
         let http = match options.http {

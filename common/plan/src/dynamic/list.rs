@@ -12,7 +12,7 @@ use super::group_range::GroupRange;
 /// The list is divided into *runs*. A closed run ends with a short batch if its samples do not fill
 /// the last one; otherwise batches continue over the borders of group ranges.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "Stored", into = "Stored")]
+#[serde(from = "StoredList", into = "StoredList")]
 pub struct RankList {
     batch_size: u64,
     first_step: u64,
@@ -33,7 +33,7 @@ struct Run {
 
 /// Serialized form of a list, without values that follow from other fields.
 #[derive(Serialize, Deserialize)]
-struct Stored {
+struct StoredList {
     batch_size: u64,
     #[serde(default, skip_serializing_if = "is_zero")]
     first_step: u64,
@@ -47,8 +47,8 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-impl From<Stored> for RankList {
-    fn from(stored: Stored) -> Self {
+impl From<StoredList> for RankList {
+    fn from(stored: StoredList) -> Self {
         let mut list = Self::new(stored.batch_size, stored.first_step);
         stored.pieces.into_iter().for_each(|piece| list.append(piece));
         stored.closed.into_iter().for_each(|end| list.close_at(end));
@@ -56,7 +56,7 @@ impl From<Stored> for RankList {
     }
 }
 
-impl From<RankList> for Stored {
+impl From<RankList> for StoredList {
     fn from(list: RankList) -> Self {
         let closed = list.closed();
         let RankList { batch_size, first_step, pieces, .. } = list;

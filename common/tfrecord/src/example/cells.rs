@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::keys::Keys;
+use super::keys::CellKeys;
 use super::spec::{DType, Feature, FeatureSpec, Partition, SpecError};
 
 /// The cells of one feature.
@@ -67,7 +67,7 @@ impl Count {
 /// Cells of a list of features.
 #[derive(Clone, Debug)]
 pub(super) struct Cells {
-    pub(super) keys: Keys,
+    pub(super) keys: CellKeys,
     pub(super) wanted: Vec<Wanted>,
     /// Parts of each feature.
     pub(super) parts: Vec<Parts>,
@@ -169,6 +169,6 @@ impl Cells {
         });
         let parts = parts.collect::<Result<Vec<_>, SpecError>>()?;
         let Gathered { keys, wanted, .. } = gathered;
-        Ok(Self { keys: Keys::new(keys), wanted, parts })
+        Ok(Self { keys: CellKeys::new(keys), wanted, parts })
     }
 }

@@ -2,13 +2,13 @@
 
 /// Set of names, found by their bytes.
 #[derive(Clone, Debug)]
-pub(super) struct Keys {
+pub(super) struct CellKeys {
     names: Vec<String>,
     /// Open-addressing table: indices into `names` plus one, at most half of them used; 0 is free.
     table: Vec<u32>,
 }
 
-impl Keys {
+impl CellKeys {
     /// Builds the table of `names`, which must be distinct.
     pub(super) fn new(names: Vec<String>) -> Self {
         let table = vec![0; (names.len() * 2 + 1).next_power_of_two()];

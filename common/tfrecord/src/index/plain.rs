@@ -94,7 +94,7 @@ pub fn index_source(
         }
     };
     if compression == Compression::None && !options.verify_data {
-        let mut walk = Walk::new(source);
+        let mut walk = FileWindow::new(source);
         return walk.index(name, options, on_progress);
     }
     let options = IndexOptions { compression: compression.into(), ..options.clone() };
@@ -116,7 +116,7 @@ impl Read for FromStart<'_> {
 }
 
 /// Window on a file that moves forward.
-struct Walk<'a> {
+struct FileWindow<'a> {
     file: &'a mut dyn ReadAt,
     window: Vec<u8>,
     /// Offset of the window in the file.
@@ -125,7 +125,7 @@ struct Walk<'a> {
     filled: usize,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> FileWindow<'a> {
     fn new(file: &'a mut dyn ReadAt) -> Self {
         Self { file, window: vec![0; WINDOW_BYTES], offset: 0, filled: 0 }
     }

@@ -36,7 +36,8 @@ pub fn index_records<R: Read>(
     let mut builder = Builder::new(source.compression(), options);
     let mut told = || on_progress(consumed.get());
     let buffer = vec![0; BUFFER_BYTES];
-    let mut stream = Stream { source, buffer, head: 0, end: 0, failed: None, told: &mut told };
+    let mut stream =
+        StreamBuffer { source, buffer, head: 0, end: 0, failed: None, told: &mut told };
     loop {
         let ShardIndex { stream_bytes, records, .. } = builder.index;
         let at = |kind| ReadError::at_record(&file, stream_bytes, records, kind);
@@ -59,7 +60,7 @@ pub fn index_records<R: Read>(
 }
 
 /// Uncompressed bytes, of which `buffer[head..end]` are not used yet.
-struct Stream<'a, R> {
+struct StreamBuffer<'a, R> {
     source: R,
     buffer: Vec<u8>,
     head: usize,
@@ -69,7 +70,7 @@ struct Stream<'a, R> {
     told: &'a mut dyn FnMut(),
 }
 
-impl<R: Read> Stream<'_, R> {
+impl<R: Read> StreamBuffer<'_, R> {
     /// Returns the length of the next record, its stored checksum, and the mismatch of its data if
     /// that is checked; `None` at the end.
     fn record(

@@ -6,7 +6,9 @@ use std::io;
 use openraft::EntryPayload;
 use openraft::impls::leader_id_adv::LeaderId;
 
-use super::types::{self, Command, Entry, LogId, Membership, Place, StoredMembership};
+use super::types::{
+    self, LogId, MemberAddress, Membership, RaftCommand, RaftEntry, StoredMembership,
+};
 use crate::storage::record::{Members, Payload, Position, Record, Vote};
 use crate::storage::snapshot::SnapshotMeta;
 
@@ -18,17 +20,17 @@ pub(crate) fn log_id(position: Position) -> LogId {
     LogId::new(LeaderId { term: position.term, node_id: position.node }, position.index)
 }
 
-pub(crate) fn our_vote(vote: &types::Vote) -> Vote {
+pub(crate) fn our_vote(vote: &types::RaftVote) -> Vote {
     let leader = &vote.leader_id;
     Vote { term: leader.term, node: leader.node_id, committed: vote.committed }
 }
 
-pub(crate) fn raft_vote(vote: Vote) -> types::Vote {
+pub(crate) fn raft_vote(vote: Vote) -> types::RaftVote {
     let leader_id = LeaderId { term: vote.term, node_id: vote.node };
-    types::Vote { leader_id, committed: vote.committed }
+    types::RaftVote { leader_id, committed: vote.committed }
 }
 
-pub(crate) fn record(entry: Entry) -> Record {
+pub(crate) fn record(entry: RaftEntry) -> Record {
     let position = position(&entry.log_id);
     let payload = match entry.payload {
         EntryPayload::Blank => Payload::Blank,
@@ -38,13 +40,13 @@ pub(crate) fn record(entry: Entry) -> Record {
     Record { position, payload }
 }
 
-pub(crate) fn entry(record: Record) -> io::Result<Entry> {
+pub(crate) fn entry(record: Record) -> io::Result<RaftEntry> {
     let payload = match record.payload {
         Payload::Blank => EntryPayload::Blank,
-        Payload::Command(command) => EntryPayload::Normal(Command(command)),
+        Payload::Command(command) => EntryPayload::Normal(RaftCommand(command)),
         Payload::Members(members) => EntryPayload::Membership(membership(&members)?),
     };
-    Ok(Entry { log_id: log_id(record.position), payload })
+    Ok(RaftEntry { log_id: log_id(record.position), payload })
 }
 
 pub(crate) fn members(membership: &Membership) -> Members {
@@ -65,9 +67,9 @@ fn membership(members: &Members) -> io::Result<Membership> {
     }
     let nodes = members.addresses.iter().map(|(id, address)| {
         let incarnation = members.incarnations.get(id).copied();
-        (*id, Place { address: address.clone(), incarnation })
+        (*id, MemberAddress { address: address.clone(), incarnation })
     });
-    let nodes: BTreeMap<u64, Place> = nodes.collect();
+    let nodes: BTreeMap<u64, MemberAddress> = nodes.collect();
     Membership::new(members.voters.clone(), nodes).map_err(io::Error::other)
 }
 
@@ -84,8 +86,11 @@ pub(crate) fn our_meta(
     }
 }
 
-pub(crate) fn raft_meta(meta: &SnapshotMeta) -> io::Result<types::SnapshotMeta> {
-    Ok(types::SnapshotMeta { last_log_id: meta.last.map(log_id), last_membership: stored(meta)? })
+pub(crate) fn raft_meta(meta: &SnapshotMeta) -> io::Result<types::RaftSnapshotMeta> {
+    Ok(types::RaftSnapshotMeta {
+        last_log_id: meta.last.map(log_id),
+        last_membership: stored(meta)?,
+    })
 }
 
 pub(crate) fn stored(meta: &SnapshotMeta) -> io::Result<StoredMembership> {

@@ -8,9 +8,9 @@ use openraft::storage::{IOFlushed, RaftLogStorage};
 use openraft::{LogState, OptionalSend, RaftLogReader};
 
 use super::convert;
-use super::types::{Entry, LogId, TypeConfig, Vote};
+use super::types::{LogId, RaftEntry, RaftVote, TypeConfig};
 use crate::storage::committer::Committer;
-use crate::storage::log::{Change, LogError};
+use crate::storage::log::{LogChange, LogError};
 use crate::storage::record::Record;
 
 /// The log as openraft sees it. Its clones read; only openraft's core writes, one call at a time.
@@ -26,7 +26,7 @@ impl LogAdapter {
 }
 
 impl RaftLogReader<TypeConfig> for LogAdapter {
-    async fn try_get_log_entries<RB>(&mut self, range: RB) -> io::Result<Vec<Entry>>
+    async fn try_get_log_entries<RB>(&mut self, range: RB) -> io::Result<Vec<RaftEntry>>
     where
         RB: RangeBounds<u64> + Clone + Debug + OptionalSend,
     {
@@ -45,7 +45,7 @@ impl RaftLogReader<TypeConfig> for LogAdapter {
         records.into_iter().map(convert::entry).collect()
     }
 
-    async fn read_vote(&mut self) -> io::Result<Option<Vote>> {
+    async fn read_vote(&mut self) -> io::Result<Option<RaftVote>> {
         Ok(self.committer.vote().map(convert::raft_vote))
     }
 }
@@ -65,8 +65,8 @@ impl RaftLogStorage<TypeConfig> for LogAdapter {
         self.clone()
     }
 
-    async fn save_vote(&mut self, vote: &Vote) -> io::Result<()> {
-        self.committer.write(Change::Vote(convert::our_vote(vote))).await
+    async fn save_vote(&mut self, vote: &RaftVote) -> io::Result<()> {
+        self.committer.write(LogChange::Vote(convert::our_vote(vote))).await
     }
 
     async fn save_committed(&mut self, committed: Option<LogId>) -> io::Result<()> {
@@ -82,7 +82,7 @@ impl RaftLogStorage<TypeConfig> for LogAdapter {
 
     async fn append<I>(&mut self, entries: I, callback: IOFlushed<TypeConfig>) -> io::Result<()>
     where
-        I: IntoIterator<Item = Entry> + OptionalSend,
+        I: IntoIterator<Item = RaftEntry> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
         let records = entries.into_iter().map(convert::record).collect();
@@ -90,11 +90,11 @@ impl RaftLogStorage<TypeConfig> for LogAdapter {
     }
 
     async fn truncate_after(&mut self, last: Option<LogId>) -> io::Result<()> {
-        self.committer.write(Change::TruncateAfter(last.map(|id| id.index))).await
+        self.committer.write(LogChange::TruncateAfter(last.map(|id| id.index))).await
     }
 
     async fn purge(&mut self, upto: LogId) -> io::Result<()> {
-        self.committer.write(Change::Purge(convert::position(&upto))).await
+        self.committer.write(LogChange::Purge(convert::position(&upto))).await
     }
 }
 

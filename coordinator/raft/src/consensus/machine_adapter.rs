@@ -11,9 +11,11 @@ use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder};
 use shardfeed_host::{Host, blocking};
 
 use super::convert;
-use super::types::{Answer, LogId, Snapshot, SnapshotMeta, StoredMembership, TypeConfig};
+use super::types::{
+    LogId, RaftAnswer, RaftSnapshot, RaftSnapshotMeta, StoredMembership, TypeConfig,
+};
 use crate::machine::{Machine, MachineError};
-use crate::storage::committer::Failure;
+use crate::storage::committer::StopReason;
 use crate::storage::record::Position;
 use crate::storage::snapshot::{self, SnapshotStore};
 
@@ -21,13 +23,13 @@ use crate::storage::snapshot::{self, SnapshotStore};
 /// `Shared<dyn Machine>`, so that consensus is compiled once and not for each machine.
 #[derive(Debug)]
 pub(crate) struct Shared<M: ?Sized> {
-    pub(crate) failure: Failure,
-    held: RwLock<Held<M>>,
+    pub(crate) failure: StopReason,
+    held: RwLock<AppliedMachine<M>>,
 }
 
 /// The machine and its position in the log.
 #[derive(Debug)]
-struct Held<M: ?Sized> {
+struct AppliedMachine<M: ?Sized> {
     /// Last entry applied, or restored.
     applied: Option<Position>,
     /// Every node number that a member ever had.
@@ -40,11 +42,11 @@ impl<M: Machine> Shared<M> {
     pub(crate) fn new(
         machine: M,
         restored: Option<&snapshot::SnapshotMeta>,
-        failure: Failure,
+        failure: StopReason,
     ) -> Self {
         let applied = restored.and_then(|meta| meta.last);
         let used = restored.map(known_numbers).unwrap_or_default();
-        Self { failure, held: RwLock::new(Held { applied, used, machine }) }
+        Self { failure, held: RwLock::new(AppliedMachine { applied, used, machine }) }
     }
 }
 
@@ -64,12 +66,16 @@ impl<M: Machine + ?Sized> Shared<M> {
         self.held().used.contains(&node)
     }
 
-    fn held(&self) -> RwLockReadGuard<'_, Held<M>> {
+    fn held(&self) -> RwLockReadGuard<'_, AppliedMachine<M>> {
         self.held.read().expect("a machine that panicked in `apply` is never shown")
     }
 
     /// A panic leaves the machine half changed: the lock stays poisoned and the node stops.
-    fn change<T>(&self, index: u64, work: impl FnOnce(&mut Held<M>) -> T) -> io::Result<T> {
+    fn change<T>(
+        &self,
+        index: u64,
+        work: impl FnOnce(&mut AppliedMachine<M>) -> T,
+    ) -> io::Result<T> {
         let changed = catch_unwind(AssertUnwindSafe(|| {
             let mut held = self.held.write().expect("a node that panicked applies no more");
             work(&mut held)
@@ -150,7 +156,7 @@ impl RaftStateMachine<TypeConfig> for MachineAdapter {
             }
             self.applied = Some(log_id);
             if let Some(responder) = responder {
-                responder.send(Answer(answer));
+                responder.send(RaftAnswer(answer));
             }
         }
         Ok(())
@@ -174,7 +180,7 @@ impl RaftStateMachine<TypeConfig> for MachineAdapter {
     /// The file is durable before the machine changes: recovery after a crash in between uses it.
     async fn install_snapshot(
         &mut self,
-        meta: &SnapshotMeta,
+        meta: &RaftSnapshotMeta,
         snapshot: snapshot::Snapshot,
     ) -> io::Result<()> {
         let used = snapshot.meta.used.clone();
@@ -198,7 +204,7 @@ impl RaftStateMachine<TypeConfig> for MachineAdapter {
         Ok(())
     }
 
-    async fn get_current_snapshot(&mut self) -> io::Result<Option<Snapshot>> {
+    async fn get_current_snapshot(&mut self) -> io::Result<Option<RaftSnapshot>> {
         let snapshots = self.snapshots.clone();
         let newest = blocking(self.host.as_ref(), move || snapshots.newest()).await;
         newest??.map(raft_snapshot).transpose()
@@ -212,13 +218,13 @@ pub(crate) struct Builder {
     meta: snapshot::SnapshotMeta,
     state: Result<Vec<u8>, String>,
     snapshots: Arc<SnapshotStore>,
-    failure: Failure,
+    failure: StopReason,
 }
 
 impl RaftSnapshotBuilder<TypeConfig> for Builder {
     type SnapshotData = snapshot::Snapshot;
 
-    async fn build_snapshot(&mut self) -> io::Result<Snapshot> {
+    async fn build_snapshot(&mut self) -> io::Result<RaftSnapshot> {
         let state = std::mem::replace(&mut self.state, Err("it was saved already".to_owned()));
         let state = state.map_err(io::Error::other)?;
         let snapshot = snapshot::Snapshot { meta: self.meta.clone(), state };
@@ -231,13 +237,13 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
 async fn save(
     host: &dyn Host,
     snapshots: Arc<SnapshotStore>,
-    failure: &Failure,
+    failure: &StopReason,
     snapshot: snapshot::Snapshot,
 ) -> io::Result<snapshot::Snapshot> {
     let saved = blocking(host, move || snapshots.save(&snapshot).map(|()| snapshot)).await?;
     saved.inspect_err(|error| failure.note(format!("a snapshot could not be saved: {error}")))
 }
 
-fn raft_snapshot(snapshot: snapshot::Snapshot) -> io::Result<Snapshot> {
-    Ok(Snapshot { meta: convert::raft_meta(&snapshot.meta)?, snapshot })
+fn raft_snapshot(snapshot: snapshot::Snapshot) -> io::Result<RaftSnapshot> {
+    Ok(RaftSnapshot { meta: convert::raft_meta(&snapshot.meta)?, snapshot })
 }

@@ -16,4 +16,4 @@ pub(crate) use machine_adapter::{MachineAdapter, Shared};
 pub(crate) use network::Network;
 pub(crate) use receive::Receiver;
 pub use runtime::seed_randomness;
-pub(crate) use types::{Command, Place, Raft, TypeConfig};
+pub(crate) use types::{MemberAddress, Raft, RaftCommand, TypeConfig};

@@ -16,9 +16,9 @@ use openraft::{AnyError, OptionalSend, RaftNetworkFactory, RaftNetworkV2};
 use shardfeed_host::blocking;
 
 use super::convert;
-use super::types::{Entry, Place, Snapshot, TypeConfig, Vote};
+use super::types::{MemberAddress, RaftEntry, RaftSnapshot, RaftVote, TypeConfig};
 use crate::network::links::Links;
-use crate::network::message::{Answer, Ballot, Message, Part};
+use crate::network::message::{Ballot, Message, PeerAnswer, SnapshotPart};
 use crate::network::peers::PeerError;
 use crate::storage::record::Record;
 use crate::storage::snapshot;
@@ -60,7 +60,7 @@ impl RaftNetworkFactory<TypeConfig> for Network {
     type Network = Client;
 
     /// The peer's address is looked up at each call, because it may change.
-    async fn new_client(&mut self, target: u64, _place: &Place) -> Client {
+    async fn new_client(&mut self, target: u64, _place: &MemberAddress) -> Client {
         Client { links: self.links.clone(), deadline: self.deadline, target }
     }
 }
@@ -71,14 +71,14 @@ impl Client {
         &self,
         message: &Message,
         deadline: Duration,
-    ) -> Result<Answer, Unreachable<TypeConfig>> {
+    ) -> Result<PeerAnswer, Unreachable<TypeConfig>> {
         let answer = self.links.call_member(self.target, message, deadline).await;
         answer.map_err(|error| Unreachable::new(&AnyError::new(&error)))
     }
 
-    fn odd(&self, answer: &Answer) -> Unreachable<TypeConfig> {
+    fn odd(&self, answer: &PeerAnswer) -> Unreachable<TypeConfig> {
         let what = match answer {
-            Answer::Failed { reason } => format!("node {}: {reason}", self.target),
+            PeerAnswer::Failed { reason } => format!("node {}: {reason}", self.target),
             other => format!("node {} answers something else: {other:?}", self.target),
         };
         Unreachable::new(&AnyError::error(what))
@@ -89,7 +89,7 @@ impl Client {
         message: Message,
     ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
         match self.call(&message, self.deadline).await? {
-            Answer::Voted { vote, granted, last } => {
+            PeerAnswer::Voted { vote, granted, last } => {
                 let last = last.map(convert::log_id);
                 Ok(VoteResponse::new(convert::raft_vote(vote), last, granted))
             }
@@ -108,7 +108,7 @@ impl Client {
             (snapshot::hash_text(&snapshot.state), snapshot)
         });
         let (hash, snapshot) = hashed.await.map_err(|error| NetworkError::new(&error))?;
-        let mut part = Part {
+        let mut part = SnapshotPart {
             vote,
             meta: snapshot.meta,
             hash,
@@ -125,16 +125,16 @@ impl Client {
             let last = offset + length == total;
             let wait = if last { INSTALL_WAIT } else { PART_WAIT };
             let held = match self.call(&Message::Part(part.clone()), wait).await? {
-                Answer::Installed { vote } | Answer::Later { vote } => {
+                PeerAnswer::Installed { vote } | PeerAnswer::Later { vote } => {
                     return Ok(SnapshotResponse::new(convert::raft_vote(vote)));
                 }
-                Answer::Held { bytes } if bytes <= total as u64 => bytes,
+                PeerAnswer::Held { bytes } if bytes <= total as u64 => bytes,
                 other => return Err(self.odd(&other).into()),
             };
             self.links.took_snapshot_bytes(self.target, held.saturating_sub(part.offset));
             if length > 0 && held <= part.offset {
                 // The peer lost its bytes, or accepted none: openraft starts over, after a pause.
-                return Err(self.odd(&Answer::Held { bytes: held }).into());
+                return Err(self.odd(&PeerAnswer::Held { bytes: held }).into());
             }
             part.offset = held;
             length = PART_BYTES_MAX.min(total - held as usize);
@@ -159,19 +159,19 @@ impl RaftNetworkV2<TypeConfig> for Client {
         let committed = rpc.leader_commit.as_ref().map(convert::position);
         let message = Message::Append { vote, previous, committed, records };
         match self.call(&message, self.deadline).await? {
-            Answer::Appended => {
+            PeerAnswer::Appended => {
                 self.links.acknowledged(self.target, vote, last);
                 Ok(match cut {
                     true => AppendEntriesResponse::PartialSuccess(last.map(convert::log_id)),
                     false => AppendEntriesResponse::Success,
                 })
             }
-            Answer::AppendedUpto { last: upto } => {
+            PeerAnswer::AppendedUpto { last: upto } => {
                 self.links.acknowledged(self.target, vote, upto);
                 Ok(AppendEntriesResponse::PartialSuccess(upto.map(convert::log_id)))
             }
             // openraft treats a log that went backwards as its own bug, and panics.
-            Answer::Conflict if self.links.went_back(self.target, vote, previous) => {
+            PeerAnswer::Conflict if self.links.went_back(self.target, vote, previous) => {
                 let node = self.target;
                 let reason = format!(
                     "node {node} no longer has entries that it acknowledged: its disk went back in time; remove node {node} and let it join empty under a number that was never used"
@@ -182,8 +182,8 @@ impl RaftNetworkV2<TypeConfig> for Client {
                 }
                 Err(Unreachable::new(&AnyError::new(&error)).into())
             }
-            Answer::Conflict => Ok(AppendEntriesResponse::Conflict),
-            Answer::Later { vote } => {
+            PeerAnswer::Conflict => Ok(AppendEntriesResponse::Conflict),
+            PeerAnswer::Later { vote } => {
                 Ok(AppendEntriesResponse::HigherVote(convert::raft_vote(vote)))
             }
             other => Err(self.odd(&other).into()),
@@ -208,8 +208,8 @@ impl RaftNetworkV2<TypeConfig> for Client {
 
     async fn full_snapshot(
         &mut self,
-        vote: Vote,
-        snapshot: Snapshot,
+        vote: RaftVote,
+        snapshot: RaftSnapshot,
         cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
         _option: RPCOption,
     ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
@@ -231,7 +231,7 @@ impl RaftNetworkV2<TypeConfig> for Client {
             last: request.last_log_id().map(convert::position),
         };
         match self.call(&message, self.deadline).await? {
-            Answer::Done => Ok(Ok(())),
+            PeerAnswer::Done => Ok(Ok(())),
             other => Err(self.odd(&other).into()),
         }
     }
@@ -246,7 +246,7 @@ fn ballot(rpc: &VoteRequest<TypeConfig>) -> Ballot {
 }
 
 /// Returns the entries that fit into one message; the others follow in the next.
-fn first_that_fit(entries: Vec<Entry>) -> Vec<Record> {
+fn first_that_fit(entries: Vec<RaftEntry>) -> Vec<Record> {
     let mut bytes = 0;
     let mut records: Vec<Record> = Vec::with_capacity(entries.len());
     for entry in entries {

@@ -12,11 +12,11 @@ use tokio::sync::Mutex;
 
 use super::convert;
 use super::machine_adapter::Shared;
-use super::types::{Raft, Snapshot, TypeConfig};
+use super::types::{Raft, RaftSnapshot, TypeConfig};
 use crate::machine::Machine;
 use crate::network::incoming::{Incoming, Taken};
 use crate::network::links::{Links, frame_text, lost_directory};
-use crate::network::message::{Answer, Ballot, Envelope, Message, Part, Speaker};
+use crate::network::message::{Ballot, Envelope, Message, PeerAnswer, SnapshotPart, Speaker};
 use crate::network::peers::PeerError;
 use crate::storage::record::{Position, Record, Vote};
 
@@ -86,7 +86,10 @@ impl Receiver {
     }
 
     /// Answers messages of consensus; the node answers the rest.
-    pub(crate) async fn answer(&self, message: Message) -> Result<Answer, RaftError<TypeConfig>> {
+    pub(crate) async fn answer(
+        &self,
+        message: Message,
+    ) -> Result<PeerAnswer, RaftError<TypeConfig>> {
         match message {
             Message::Append { vote, previous, committed, records } => {
                 self.append(Appended { vote, previous, committed, records }).await
@@ -98,25 +101,25 @@ impl Receiver {
                 let last = last.map(convert::log_id);
                 let request = TransferLeaderRequest::new(convert::raft_vote(vote), to, last);
                 Ok(match self.raft.handle_transfer_leader(request).await? {
-                    Ok(()) => Answer::Done,
-                    Err(error) => Answer::Failed { reason: error.to_string() },
+                    Ok(()) => PeerAnswer::Done,
+                    Err(error) => PeerAnswer::Failed { reason: error.to_string() },
                 })
             }
-            Message::Hello => Ok(Answer::Here {
+            Message::Hello => Ok(PeerAnswer::Here {
                 pristine: !self.raft.is_initialized().await.map_err(RaftError::Fatal)?,
             }),
             Message::Moved { .. } | Message::Remove { .. } => {
-                Ok(Answer::Failed { reason: "this is no matter of consensus".to_owned() })
+                Ok(PeerAnswer::Failed { reason: "this is no matter of consensus".to_owned() })
             }
         }
     }
 
-    async fn append(&self, appended: Appended) -> Result<Answer, RaftError<TypeConfig>> {
+    async fn append(&self, appended: Appended) -> Result<PeerAnswer, RaftError<TypeConfig>> {
         let Appended { vote, previous, committed, records } = appended;
         let entries: Result<Vec<_>, _> = records.into_iter().map(convert::entry).collect();
         let entries = match entries {
             Ok(entries) => entries,
-            Err(error) => return Ok(Answer::Failed { reason: error.to_string() }),
+            Err(error) => return Ok(PeerAnswer::Failed { reason: error.to_string() }),
         };
         if let Ok(mut incoming) = self.incoming.try_lock() {
             incoming.forget_older_than(vote);
@@ -128,18 +131,18 @@ impl Receiver {
             leader_commit: committed.map(convert::log_id),
         };
         Ok(match self.raft.append_entries(request).await? {
-            AppendEntriesResponse::Success => Answer::Appended,
+            AppendEntriesResponse::Success => PeerAnswer::Appended,
             AppendEntriesResponse::PartialSuccess(upto) => {
-                Answer::AppendedUpto { last: upto.as_ref().map(convert::position) }
+                PeerAnswer::AppendedUpto { last: upto.as_ref().map(convert::position) }
             }
-            AppendEntriesResponse::Conflict => Answer::Conflict,
+            AppendEntriesResponse::Conflict => PeerAnswer::Conflict,
             AppendEntriesResponse::HigherVote(vote) => {
-                Answer::Later { vote: convert::our_vote(&vote) }
+                PeerAnswer::Later { vote: convert::our_vote(&vote) }
             }
         })
     }
 
-    async fn vote(&self, ballot: Ballot, pre: bool) -> Result<Answer, RaftError<TypeConfig>> {
+    async fn vote(&self, ballot: Ballot, pre: bool) -> Result<PeerAnswer, RaftError<TypeConfig>> {
         let request = VoteRequest {
             vote: convert::raft_vote(ballot.vote),
             last_log_id: ballot.last.map(convert::log_id),
@@ -149,44 +152,44 @@ impl Receiver {
             true => self.raft.pre_vote(request).await?,
             false => self.raft.vote(request).await?,
         };
-        Ok(Answer::Voted {
+        Ok(PeerAnswer::Voted {
             vote: convert::our_vote(&voted.vote),
             granted: voted.vote_granted,
             last: voted.last_log_id.as_ref().map(convert::position),
         })
     }
 
-    async fn part(&self, part: Part) -> Result<Answer, RaftError<TypeConfig>> {
+    async fn part(&self, part: SnapshotPart) -> Result<PeerAnswer, RaftError<TypeConfig>> {
         let known = convert::our_vote(&self.raft.server_metrics().borrow_watched().vote);
         if part.vote < known {
-            return Ok(Answer::Later { vote: known });
+            return Ok(PeerAnswer::Later { vote: known });
         }
         // A repeated last part, whose answer was lost: its entries are already applied.
         let applied = self.raft.metrics().borrow_watched().last_applied;
         if part.meta.last <= applied.as_ref().map(convert::position) {
-            return Ok(Answer::Installed { vote: known });
+            return Ok(PeerAnswer::Installed { vote: known });
         }
         // The lock is held while the snapshot is installed: a repeated last part waits, then starts
         // over.
         let mut incoming = self.incoming.lock().await;
         let vote = convert::raft_vote(part.vote);
         let snapshot = match incoming.take(part) {
-            Taken::Held(bytes) => return Ok(Answer::Held { bytes }),
-            Taken::Bad(reason) => return Ok(Answer::Failed { reason }),
+            Taken::Held(bytes) => return Ok(PeerAnswer::Held { bytes }),
+            Taken::Bad(reason) => return Ok(PeerAnswer::Failed { reason }),
             Taken::All(all) => all,
         };
         let verified = blocking(self.links.host.as_ref(), move || snapshot.verify()).await;
         let snapshot = match verified.map_err(|error| error.to_string()).flatten() {
             Ok(snapshot) => snapshot,
-            Err(reason) => return Ok(Answer::Failed { reason }),
+            Err(reason) => return Ok(PeerAnswer::Failed { reason }),
         };
         let meta = match convert::raft_meta(&snapshot.meta) {
             Ok(meta) => meta,
-            Err(error) => return Ok(Answer::Failed { reason: error.to_string() }),
+            Err(error) => return Ok(PeerAnswer::Failed { reason: error.to_string() }),
         };
-        let snapshot = Snapshot { meta, snapshot };
+        let snapshot = RaftSnapshot { meta, snapshot };
         let installed = self.raft.install_full_snapshot(vote, snapshot).await;
         let installed = installed.map_err(RaftError::Fatal)?;
-        Ok(Answer::Installed { vote: convert::our_vote(&installed.vote) })
+        Ok(PeerAnswer::Installed { vote: convert::our_vote(&installed.vote) })
     }
 }

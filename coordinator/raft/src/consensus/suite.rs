@@ -13,11 +13,11 @@ use openraft::testing::log::{StoreBuilder, Suite};
 use openraft::{EntryPayload, LogState, OptionalSend, RaftLogReader, StorageError};
 use tempfile::TempDir;
 
-use super::types::{Entry, LogId, TypeConfig, Vote};
+use super::types::{LogId, RaftEntry, RaftVote, TypeConfig};
 use super::{LogAdapter, MachineAdapter, Shared};
 use crate::machine::{Machine, MachineError};
 use crate::options::NodeOptions;
-use crate::storage::committer::{Committer, Failure};
+use crate::storage::committer::{Committer, StopReason};
 use crate::storage::directory::{self, Recovered};
 use shardfeed_host::{Disk, Host, RealDisk, RealHost};
 
@@ -41,9 +41,9 @@ impl Machine for Counter {
     }
 }
 
-struct Builder;
+struct SuiteBuilder;
 
-impl StoreBuilder<TypeConfig, Filled, MachineAdapter, TempDir> for Builder {
+impl StoreBuilder<TypeConfig, Filled, MachineAdapter, TempDir> for SuiteBuilder {
     async fn build(&self) -> Result<(TempDir, Filled, MachineAdapter), StorageError<TypeConfig>> {
         let dir = tempfile::tempdir().unwrap();
         let options = NodeOptions { dir: dir.path().to_owned(), ..NodeOptions::default() };
@@ -52,7 +52,7 @@ impl StoreBuilder<TypeConfig, Filled, MachineAdapter, TempDir> for Builder {
         let host: Arc<dyn Host> = Arc::new(RealHost);
         let Recovered { lock, log, snapshots, restored, .. } =
             directory::recover(host.as_ref(), &disk, &options, &mut machine).unwrap();
-        let failure = Failure::default();
+        let failure = StopReason::default();
         let shared = Arc::new(Shared::new(machine, restored.as_ref(), failure.clone()));
         let snapshots = Arc::new(snapshots);
         let adapter = MachineAdapter::new(host, shared, snapshots, restored.as_ref()).unwrap();
@@ -64,14 +64,14 @@ impl StoreBuilder<TypeConfig, Filled, MachineAdapter, TempDir> for Builder {
 struct Filled(LogAdapter);
 
 impl RaftLogReader<TypeConfig> for Filled {
-    async fn try_get_log_entries<RB>(&mut self, range: RB) -> io::Result<Vec<Entry>>
+    async fn try_get_log_entries<RB>(&mut self, range: RB) -> io::Result<Vec<RaftEntry>>
     where
         RB: RangeBounds<u64> + Clone + Debug + OptionalSend,
     {
         self.0.try_get_log_entries(range).await
     }
 
-    async fn read_vote(&mut self) -> io::Result<Option<Vote>> {
+    async fn read_vote(&mut self) -> io::Result<Option<RaftVote>> {
         self.0.read_vote().await
     }
 }
@@ -87,7 +87,7 @@ impl RaftLogStorage<TypeConfig> for Filled {
         self.0.get_log_reader().await
     }
 
-    async fn save_vote(&mut self, vote: &Vote) -> io::Result<()> {
+    async fn save_vote(&mut self, vote: &RaftVote) -> io::Result<()> {
         self.0.save_vote(vote).await
     }
 
@@ -101,7 +101,7 @@ impl RaftLogStorage<TypeConfig> for Filled {
 
     async fn append<I>(&mut self, entries: I, callback: IOFlushed<TypeConfig>) -> io::Result<()>
     where
-        I: IntoIterator<Item = Entry> + OptionalSend,
+        I: IntoIterator<Item = RaftEntry> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
         let last = self.0.get_log_state().await?.last_log_id;
@@ -110,7 +110,7 @@ impl RaftLogStorage<TypeConfig> for Filled {
         for entry in entries {
             while next < entry.log_id.index {
                 let log_id = LogId::new(entry.log_id.leader_id, next);
-                filled.push(Entry { log_id, payload: EntryPayload::Blank });
+                filled.push(RaftEntry { log_id, payload: EntryPayload::Blank });
                 next += 1;
             }
             next += 1;
@@ -132,13 +132,13 @@ macro_rules! suite {
     ($($test:ident),* $(,)?) => {
         $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $test() {
-            let (_dir, log, machine) = Builder.build().await.unwrap();
+            let (_dir, log, machine) = SuiteBuilder.build().await.unwrap();
             OpenraftSuite::$test(log, machine).await.unwrap();
         })*
     };
 }
 
-type OpenraftSuite = Suite<TypeConfig, Filled, MachineAdapter, Builder, TempDir>;
+type OpenraftSuite = Suite<TypeConfig, Filled, MachineAdapter, SuiteBuilder, TempDir>;
 
 suite![
     last_membership_in_log_initial,
@@ -189,5 +189,5 @@ suite![
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn transfer_snapshot() {
-    OpenraftSuite::transfer_snapshot(&Builder).await.unwrap();
+    OpenraftSuite::transfer_snapshot(&SuiteBuilder).await.unwrap();
 }

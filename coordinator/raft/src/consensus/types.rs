@@ -14,10 +14,10 @@ use crate::storage::snapshot;
 openraft::declare_raft_types!(
     /// Commands and answers are bytes; nodes are numbers with an address.
     pub(crate) TypeConfig:
-        D = Command,
-        R = Answer,
+        D = RaftCommand,
+        R = RaftAnswer,
         NodeId = u64,
-        Node = Place,
+        Node = MemberAddress,
         Term = u64,
         LeaderId = LeaderId<u64, u64>,
         AsyncRuntime = Runtime,
@@ -25,16 +25,16 @@ openraft::declare_raft_types!(
 
 pub(crate) type Raft = openraft::Raft<TypeConfig, MachineAdapter>;
 pub(crate) type LogId = openraft::alias::LogIdOf<TypeConfig>;
-pub(crate) type Entry = openraft::alias::EntryOf<TypeConfig>;
-pub(crate) type Vote = openraft::alias::VoteOf<TypeConfig>;
-pub(crate) type Membership = openraft::Membership<u64, Place>;
+pub(crate) type RaftEntry = openraft::alias::EntryOf<TypeConfig>;
+pub(crate) type RaftVote = openraft::alias::VoteOf<TypeConfig>;
+pub(crate) type Membership = openraft::Membership<u64, MemberAddress>;
 pub(crate) type StoredMembership = openraft::alias::StoredMembershipOf<TypeConfig>;
-pub(crate) type SnapshotMeta = openraft::alias::SnapshotMetaOf<TypeConfig>;
-pub(crate) type Snapshot = openraft::alias::SnapshotOf<TypeConfig, snapshot::Snapshot>;
+pub(crate) type RaftSnapshotMeta = openraft::alias::SnapshotMetaOf<TypeConfig>;
+pub(crate) type RaftSnapshot = openraft::alias::SnapshotOf<TypeConfig, snapshot::Snapshot>;
 
 /// Address of a member, and the incarnation that uses its number.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Place {
+pub(crate) struct MemberAddress {
     pub(crate) address: String,
     pub(crate) incarnation: Option<Uuid>,
 }
@@ -43,27 +43,27 @@ pub(crate) struct Place {
 /// `Record`.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Vec<u8>", into = "Vec<u8>")]
-pub(crate) struct Command(pub(crate) Arc<[u8]>);
+pub(crate) struct RaftCommand(pub(crate) Arc<[u8]>);
 
-impl From<Vec<u8>> for Command {
+impl From<Vec<u8>> for RaftCommand {
     fn from(bytes: Vec<u8>) -> Self {
         Self(bytes.into())
     }
 }
 
-impl From<Command> for Vec<u8> {
-    fn from(command: Command) -> Self {
+impl From<RaftCommand> for Vec<u8> {
+    fn from(command: RaftCommand) -> Self {
         command.0.to_vec()
     }
 }
 
-impl fmt::Debug for Command {
+impl fmt::Debug for RaftCommand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "command of {} bytes", self.0.len())
     }
 }
 
-impl fmt::Display for Command {
+impl fmt::Display for RaftCommand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self, f)
     }
@@ -71,4 +71,4 @@ impl fmt::Display for Command {
 
 /// The machine's answer; empty for entries that are not commands.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Answer(pub(crate) Vec<u8>);
+pub(crate) struct RaftAnswer(pub(crate) Vec<u8>);

@@ -1,7 +1,7 @@
 //! Incoming snapshot: its parts stay in memory, and nothing is on disk before the whole is
 //! verified.
 
-use crate::network::message::Part;
+use crate::network::message::SnapshotPart;
 use crate::storage::record::Vote;
 use crate::storage::snapshot::{Snapshot, SnapshotMeta, hash_text};
 
@@ -56,7 +56,7 @@ impl Incoming {
     /// Accepts a part. A part of another snapshot or another leader starts a new transfer. A part
     /// that does not follow the received bytes changes nothing, and the result says where to
     /// continue.
-    pub(crate) fn take(&mut self, part: Part) -> Taken {
+    pub(crate) fn take(&mut self, part: SnapshotPart) -> Taken {
         if part.total > STATE_BYTES_MAX {
             return Taken::Bad(format!("a state of {} bytes is too large", part.total));
         }
@@ -107,8 +107,8 @@ mod tests {
 
     const STATE: &[u8] = b"a state of some bytes";
 
-    fn part(term: u64, offset: usize, length: usize) -> Part {
-        Part {
+    fn part(term: u64, offset: usize, length: usize) -> SnapshotPart {
+        SnapshotPart {
             vote: Vote { term, node: 1, committed: true },
             meta: SnapshotMeta::default(),
             hash: hash_text(STATE),
@@ -164,7 +164,7 @@ mod tests {
         long.bytes.push(0);
         let says = "more bytes than it was said to have".to_owned();
         assert_eq!(incoming.take(long), Taken::Bad(says));
-        let huge = Part { total: u64::MAX, ..part(1, 0, 0) };
+        let huge = SnapshotPart { total: u64::MAX, ..part(1, 0, 0) };
         let says = "a state of 18446744073709551615 bytes is too large".to_owned();
         assert_eq!(incoming.take(huge), Taken::Bad(says));
         assert_eq!(verified(incoming.take(part(1, 0, STATE.len()))), whole());
@@ -172,7 +172,8 @@ mod tests {
 
     #[test]
     fn a_state_without_bytes_is_whole_at_once() {
-        let nothing = Part { total: 0, hash: hash_text(b""), bytes: Vec::new(), ..part(1, 0, 0) };
+        let nothing =
+            SnapshotPart { total: 0, hash: hash_text(b""), bytes: Vec::new(), ..part(1, 0, 0) };
         assert_eq!(verified(Incoming::default().take(nothing)).unwrap().state, b"");
     }
 }

@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 use uuid::Uuid;
 
-use crate::network::message::{Answer, Envelope, Message, Speaker};
+use crate::network::message::{Envelope, Message, PeerAnswer, Speaker};
 use crate::network::peers::{Peer, PeerError, Peers};
 use crate::storage::framing::FrameError;
 use crate::storage::record::{Members, Position, Vote};
@@ -27,13 +27,13 @@ pub(crate) struct Links {
     pub(crate) cluster: Uuid,
     pub(crate) host: Arc<dyn Host>,
     peers: Arc<dyn Peers>,
-    state: Mutex<State>,
+    state: Mutex<LinksState>,
     /// Notified when a peer answers again.
     recovery: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct LinksState {
     /// Peers that answer again, until `recovered` takes them.
     recovered: BTreeSet<u64>,
     /// Members according to this node's log, committed or not.
@@ -107,7 +107,7 @@ impl Links {
         node: u64,
         message: &Message,
         deadline: Duration,
-    ) -> Result<Answer, PeerError> {
+    ) -> Result<PeerAnswer, PeerError> {
         let Some(peer) = self.peer(node) else {
             let reason = "it is no member of this cluster".to_owned();
             return Err(PeerError::Unreachable { node, reason });
@@ -122,7 +122,7 @@ impl Links {
         to: &Peer,
         message: &Message,
         deadline: Duration,
-    ) -> Result<(Speaker, Answer), PeerError> {
+    ) -> Result<(Speaker, PeerAnswer), PeerError> {
         let answer = self.call_quietly(to, message, deadline).await;
         self.tell(to, answer.as_ref().err());
         answer
@@ -133,7 +133,7 @@ impl Links {
         to: &Peer,
         message: &Message,
         deadline: Duration,
-    ) -> Result<(Speaker, Answer), PeerError> {
+    ) -> Result<(Speaker, PeerAnswer), PeerError> {
         let node = to.node;
         if to.address.is_empty() {
             let reason = "it has never said an address; set the option `address` there".to_owned();
@@ -148,7 +148,7 @@ impl Links {
             PeerError::Unreachable { node, reason }
         })??;
         let refused = |reason| PeerError::Refused { node, reason };
-        let (envelope, answer) = Answer::decode(self.cluster, &answer)
+        let (envelope, answer) = PeerAnswer::decode(self.cluster, &answer)
             .map_err(|error| refused(format!("its answer: {}", frame_text(&error))))?;
         if envelope.to != self.me || envelope.from.node != node {
             let reason = format!(
@@ -224,7 +224,7 @@ impl Links {
     }
 
     /// No code that can panic runs under this lock.
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LinksState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::storage::framing::{self, FrameError, Kind};
+use crate::storage::framing::{self, FrameError, FrameKind};
 use crate::storage::record::{Position, Record, Vote};
 use crate::storage::snapshot::SnapshotMeta;
 
@@ -45,7 +45,7 @@ pub(crate) enum Message {
     /// Query of a node whether it would get a vote.
     PreVote(Ballot),
     /// Part of a snapshot.
-    Part(Part),
+    Part(SnapshotPart),
     /// A leader names its successor.
     Transfer { vote: Vote, to: u64, last: Option<Position> },
     /// Query for a peer's incarnation and whether it is pristine; also checks that it is reachable.
@@ -67,7 +67,7 @@ pub(crate) struct Ballot {
 
 /// Part of a snapshot's state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Part {
+pub(crate) struct SnapshotPart {
     pub(crate) vote: Vote,
     pub(crate) meta: SnapshotMeta,
     /// SHA-256 of the whole state, hexadecimal.
@@ -82,7 +82,7 @@ pub(crate) struct Part {
 /// Answer of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Answer {
+pub(crate) enum PeerAnswer {
     /// All entries are durable on this node.
     Appended,
     /// The entries up to this one are durable.
@@ -121,11 +121,11 @@ impl Message {
             Self::Part(part) => tail.extend_from_slice(&part.bytes),
             _ => {}
         }
-        seal(Kind::Message, cluster, envelope, self, &tail)
+        seal(FrameKind::Message, cluster, envelope, self, &tail)
     }
 
     pub(crate) fn decode(cluster: Uuid, bytes: &[u8]) -> Result<(Envelope, Self), FrameError> {
-        let (envelope, mut message, tail) = open::<Self>(Kind::Message, cluster, bytes)?;
+        let (envelope, mut message, tail) = open::<Self>(FrameKind::Message, cluster, bytes)?;
         match &mut message {
             Self::Append { records, .. } => *records = take_records(cluster, tail)?,
             Self::Part(part) => part.bytes = tail.to_vec(),
@@ -136,13 +136,13 @@ impl Message {
     }
 }
 
-impl Answer {
+impl PeerAnswer {
     pub(crate) fn encode(&self, cluster: Uuid, envelope: Envelope) -> Vec<u8> {
-        seal(Kind::Answer, cluster, envelope, self, &[])
+        seal(FrameKind::Answer, cluster, envelope, self, &[])
     }
 
     pub(crate) fn decode(cluster: Uuid, bytes: &[u8]) -> Result<(Envelope, Self), FrameError> {
-        match open(Kind::Answer, cluster, bytes)? {
+        match open(FrameKind::Answer, cluster, bytes)? {
             (envelope, answer, []) => Ok((envelope, answer)),
             _ => Err(malformed("an answer with a tail")),
         }
@@ -150,7 +150,7 @@ impl Answer {
 }
 
 fn seal(
-    kind: Kind,
+    kind: FrameKind,
     cluster: Uuid,
     envelope: Envelope,
     head: &impl Serialize,
@@ -169,7 +169,7 @@ fn seal(
 }
 
 fn open<T: DeserializeOwned>(
-    kind: Kind,
+    kind: FrameKind,
     cluster: Uuid,
     bytes: &[u8],
 ) -> Result<(Envelope, T, &[u8]), FrameError> {
@@ -245,7 +245,7 @@ mod tests {
             },
             Message::Vote(ballot.clone()),
             Message::PreVote(ballot),
-            Message::Part(Part {
+            Message::Part(SnapshotPart {
                 vote,
                 meta: SnapshotMeta::default(),
                 hash: "00".to_owned(),
@@ -268,20 +268,20 @@ mod tests {
         }
         let vote = Vote { term: 3, node: 1, committed: false };
         for answer in [
-            Answer::Appended,
-            Answer::AppendedUpto { last: None },
-            Answer::AppendedUpto { last: Some(Position { term: 1, node: 2, index: 3 }) },
-            Answer::Conflict,
-            Answer::Later { vote },
-            Answer::Voted { vote, granted: true, last: None },
-            Answer::Held { bytes: 7 },
-            Answer::Installed { vote },
-            Answer::Here { pristine: true },
-            Answer::Done,
-            Answer::Failed { reason: "no".to_owned() },
+            PeerAnswer::Appended,
+            PeerAnswer::AppendedUpto { last: None },
+            PeerAnswer::AppendedUpto { last: Some(Position { term: 1, node: 2, index: 3 }) },
+            PeerAnswer::Conflict,
+            PeerAnswer::Later { vote },
+            PeerAnswer::Voted { vote, granted: true, last: None },
+            PeerAnswer::Held { bytes: 7 },
+            PeerAnswer::Installed { vote },
+            PeerAnswer::Here { pristine: true },
+            PeerAnswer::Done,
+            PeerAnswer::Failed { reason: "no".to_owned() },
         ] {
             let bytes = answer.encode(CLUSTER, envelope());
-            assert_eq!(Answer::decode(CLUSTER, &bytes), Ok((envelope(), answer)));
+            assert_eq!(PeerAnswer::decode(CLUSTER, &bytes), Ok((envelope(), answer)));
         }
     }
 
@@ -292,7 +292,7 @@ mod tests {
             let other = Uuid::from_bytes([8; 16]);
             let error = Message::decode(other, &bytes).unwrap_err();
             assert!(matches!(error, FrameError::OtherCluster { .. }), "{error}");
-            assert_eq!(Answer::decode(CLUSTER, &bytes), Err(FrameError::Foreign));
+            assert_eq!(PeerAnswer::decode(CLUSTER, &bytes), Err(FrameError::Foreign));
             for cut in [0, 1, 30, 60, bytes.len() - 1] {
                 assert!(Message::decode(CLUSTER, &bytes[..cut]).is_err());
             }
@@ -303,19 +303,19 @@ mod tests {
     #[test]
     fn wrong_lengths_in_a_sound_frame_are_errors() {
         let good = messages().swap_remove(1).encode(CLUSTER, envelope());
-        let (_, body) = framing::open(Kind::Message, Some(CLUSTER), &good).unwrap();
+        let (_, body) = framing::open(FrameKind::Message, Some(CLUSTER), &good).unwrap();
         for at in 48..body.len().min(400) {
             for byte in [0, 0x7f, 0xff] {
                 let mut bad = body.to_vec();
                 bad[at] = byte;
-                let bad = framing::seal(Kind::Message, CLUSTER, &bad);
+                let bad = framing::seal(FrameKind::Message, CLUSTER, &bad);
                 // An error or another message: never a panic, never an allocation for missing
                 // bytes.
                 drop(Message::decode(CLUSTER, &bad));
             }
         }
         for cut in 0..body.len().min(400) {
-            let cut = framing::seal(Kind::Message, CLUSTER, &body[..cut]);
+            let cut = framing::seal(FrameKind::Message, CLUSTER, &body[..cut]);
             drop(Message::decode(CLUSTER, &cut));
         }
     }
@@ -323,7 +323,7 @@ mod tests {
     #[test]
     fn the_bytes_of_version_1_are_fixed() {
         let bytes = Message::Remove { node: 3 }.encode(CLUSTER, envelope());
-        let (_, body) = framing::open(Kind::Message, Some(CLUSTER), &bytes).unwrap();
+        let (_, body) = framing::open(FrameKind::Message, Some(CLUSTER), &bytes).unwrap();
         let mut fixed = Vec::new();
         fixed.extend_from_slice(&1_u64.to_le_bytes());
         fixed.extend_from_slice(&[1; 16]);
@@ -345,23 +345,23 @@ mod tests {
     #[test]
     fn every_refusal_of_a_sound_frame_says_what_is_wrong_in_it() {
         let of = |body: &[u8]| {
-            let frame = framing::seal(Kind::Message, CLUSTER, body);
+            let frame = framing::seal(FrameKind::Message, CLUSTER, body);
             Message::decode(CLUSTER, &frame).unwrap_err().to_string()
         };
         let hello = Message::Hello.encode(CLUSTER, envelope());
-        let (_, hello) = framing::open(Kind::Message, None, &hello).unwrap();
+        let (_, hello) = framing::open(FrameKind::Message, None, &hello).unwrap();
         let append = messages().swap_remove(0).encode(CLUSTER, envelope());
-        let (_, append) = framing::open(Kind::Message, None, &append).unwrap();
+        let (_, append) = framing::open(FrameKind::Message, None, &append).unwrap();
         let head = ENVELOPE_BYTES + 4;
         let other = [&hello[..head], &b"\"jello\""[..]].concat();
         assert_eq!(of(&hello[..20]), "a message that is cut off");
         assert_eq!(of(&[hello, b"x"].concat()), "a tail that does not belong there");
         assert_eq!(of(&[append, b"xy"].concat()), "entries cut off");
         assert!(of(&other).starts_with("a message of another sort: unknown variant `jello`"));
-        let done = Answer::Done.encode(CLUSTER, envelope());
-        let (_, done) = framing::open(Kind::Answer, None, &done).unwrap();
-        let long = framing::seal(Kind::Answer, CLUSTER, &[done, b"x"].concat());
-        let error = Answer::decode(CLUSTER, &long).unwrap_err();
+        let done = PeerAnswer::Done.encode(CLUSTER, envelope());
+        let (_, done) = framing::open(FrameKind::Answer, None, &done).unwrap();
+        let long = framing::seal(FrameKind::Answer, CLUSTER, &[done, b"x"].concat());
+        let error = PeerAnswer::decode(CLUSTER, &long).unwrap_err();
         assert_eq!(error.to_string(), "an answer with a tail");
     }
 }

@@ -14,7 +14,7 @@ use std::thread;
 
 use tokio::sync::{mpsc, oneshot};
 
-use crate::storage::log::{Change, LogError, LogState, LogStore};
+use crate::storage::log::{LogChange, LogError, LogState, LogStore};
 use crate::storage::record::{Position, Record, Vote};
 use shardfeed_host::DiskLock;
 
@@ -29,7 +29,7 @@ const TAIL_BYTES_MAX: usize = 8 << 20;
 pub(crate) type Done = Box<dyn FnOnce(io::Result<()>) + Send>;
 
 enum Request {
-    Write { change: Change, done: Done },
+    Write { change: LogChange, done: Done },
     Read { range: Range<u64>, done: oneshot::Sender<io::Result<Vec<Record>>> },
     State { done: oneshot::Sender<LogState> },
     Stop { done: oneshot::Sender<()> },
@@ -37,9 +37,9 @@ enum Request {
 
 /// Reason why the node stopped: the first failure, kept for every caller.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Failure(Arc<OnceLock<String>>);
+pub(crate) struct StopReason(Arc<OnceLock<String>>);
 
-impl Failure {
+impl StopReason {
     pub(crate) fn note(&self, message: String) {
         tracing::error!(reason = message, "the node stops");
         // Only the first failure is the cause; later ones are consequences.
@@ -54,19 +54,19 @@ impl Failure {
 /// Handle to the committer.
 #[derive(Debug, Clone)]
 pub(crate) struct Committer {
-    link: Link,
-    shared: Arc<Shared>,
+    link: OwnerLink,
+    shared: Arc<SharedLog>,
 }
 
 /// Connection to the owner.
 #[derive(Clone)]
-enum Link {
+enum OwnerLink {
     Thread(mpsc::Sender<Request>),
     /// `None` after it has stopped.
     Inline(Arc<Mutex<Option<Owner>>>),
 }
 
-impl fmt::Debug for Link {
+impl fmt::Debug for OwnerLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Thread(_) => "Thread",
@@ -76,7 +76,7 @@ impl fmt::Debug for Link {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SharedLog {
     tail: Mutex<Tail>,
     /// Newest committed position; written to disk with the next change.
     committed: Mutex<Option<Position>>,
@@ -89,11 +89,11 @@ impl Committer {
     pub(crate) fn start(
         store: impl LogStore,
         lock: DiskLock,
-        failure: Failure,
+        failure: StopReason,
         has_threads: bool,
     ) -> io::Result<Self> {
         let state = store.state();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SharedLog {
             tail: Mutex::new(Tail::new(state.next_index())),
             committed: Mutex::new(state.committed),
             vote: Mutex::new(state.vote),
@@ -101,22 +101,22 @@ impl Committer {
         let store = Box::new(store);
         let owner = Owner { store, shared: shared.clone(), failure, _lock: lock };
         if !has_threads {
-            return Ok(Self { link: Link::Inline(Arc::new(Mutex::new(Some(owner)))), shared });
+            return Ok(Self { link: OwnerLink::Inline(Arc::new(Mutex::new(Some(owner)))), shared });
         }
         let (requests, inbox) = mpsc::channel(QUEUE_REQUESTS_MAX);
         thread::Builder::new().name("raft-log".to_owned()).spawn(move || owner.run(inbox))?;
-        Ok(Self { link: Link::Thread(requests), shared })
+        Ok(Self { link: OwnerLink::Thread(requests), shared })
     }
 
     /// Appends entries: they are readable when this returns, and durable when `done` is called.
     pub(crate) async fn append(&self, records: Vec<Record>, done: Done) -> io::Result<()> {
         lock(&self.shared.tail).push(&records)?;
-        self.send(Request::Write { change: Change::Append(records), done }).await
+        self.send(Request::Write { change: LogChange::Append(records), done }).await
     }
 
     /// Makes a change that is not an append, and waits until it is durable.
-    pub(crate) async fn write(&self, change: Change) -> io::Result<()> {
-        if let Change::TruncateAfter(kept) = &change {
+    pub(crate) async fn write(&self, change: LogChange) -> io::Result<()> {
+        if let LogChange::TruncateAfter(kept) = &change {
             lock(&self.shared.tail).truncate(kept.map_or(0, |index| index + 1));
         }
         let (done, answer) = oneshot::channel();
@@ -124,9 +124,9 @@ impl Committer {
         self.send(Request::Write { change: change.clone(), done }).await?;
         answer.await.map_err(|_| stopped())??;
         match change {
-            Change::Purge(upto) => lock(&self.shared.tail).purge(upto.index + 1),
-            Change::Vote(vote) => *lock(&self.shared.vote) = Some(vote),
-            Change::Append(_) | Change::TruncateAfter(_) | Change::Committed(_) => {}
+            LogChange::Purge(upto) => lock(&self.shared.tail).purge(upto.index + 1),
+            LogChange::Vote(vote) => *lock(&self.shared.vote) = Some(vote),
+            LogChange::Append(_) | LogChange::TruncateAfter(_) | LogChange::Committed(_) => {}
         }
         Ok(())
     }
@@ -179,8 +179,8 @@ impl Committer {
 
     async fn send(&self, request: Request) -> io::Result<()> {
         match &self.link {
-            Link::Thread(requests) => requests.send(request).await.map_err(|_| stopped()),
-            Link::Inline(owner) => {
+            OwnerLink::Thread(requests) => requests.send(request).await.map_err(|_| stopped()),
+            OwnerLink::Inline(owner) => {
                 let mut place = lock(owner);
                 let mut owner = place.take().ok_or_else(stopped)?;
                 match owner.handle(vec![request]) {
@@ -205,8 +205,8 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 /// State of the owner, in its thread if there is one.
 struct Owner {
     store: Box<dyn LogStore>,
-    shared: Arc<Shared>,
-    failure: Failure,
+    shared: Arc<SharedLog>,
+    failure: StopReason,
     _lock: DiskLock,
 }
 
@@ -266,7 +266,7 @@ impl Owner {
         stop
     }
 
-    fn write(&mut self, mut changes: Vec<Change>, waiting: Vec<Done>) {
+    fn write(&mut self, mut changes: Vec<LogChange>, waiting: Vec<Done>) {
         if let Some(message) = self.failure.message() {
             let message = message.to_owned();
             waiting.into_iter().for_each(|done| done(Err(io::Error::other(message.clone()))));
@@ -274,7 +274,7 @@ impl Owner {
         }
         let committed = *lock(&self.shared.committed);
         if committed != self.store.state().committed {
-            changes.extend(committed.map(Change::Committed));
+            changes.extend(committed.map(LogChange::Committed));
         }
         if changes.is_empty() {
             return;
@@ -388,7 +388,7 @@ mod tests {
             self.0.state()
         }
 
-        fn write(&mut self, changes: &[Change]) -> Result<(), LogError> {
+        fn write(&mut self, changes: &[LogChange]) -> Result<(), LogError> {
             let (open, opened) = &*self.1;
             drop(opened.wait_while(open.lock().unwrap(), |open| !*open).unwrap());
             self.0.write(changes)
@@ -404,22 +404,22 @@ mod tests {
         Record { position, payload: Payload::Command(vec![index as u8; 8].into()) }
     }
 
-    fn start(store: impl LogStore, failure: &Failure) -> Committer {
+    fn start(store: impl LogStore, failure: &StopReason) -> Committer {
         Committer::start(store, DiskLock::new(()), failure.clone(), true).unwrap()
     }
 
     #[tokio::test]
     async fn without_threads_every_request_is_served_where_it_is_made() {
-        let (store, failure) = (MemoryLog::default(), Failure::default());
+        let (store, failure) = (MemoryLog::default(), StopReason::default());
         let committer = Committer::start(store.clone(), DiskLock::new(()), failure, false).unwrap();
         for index in 0..3 {
             let mut answer = append(&committer, index).await;
             answer.try_recv().unwrap().unwrap();
         }
-        committer.write(Change::TruncateAfter(Some(1))).await.unwrap();
+        committer.write(LogChange::TruncateAfter(Some(1))).await.unwrap();
         assert_eq!(committer.read(0..9).await.unwrap(), [record(0), record(1)]);
         committer.stop().await;
-        committer.write(Change::TruncateAfter(None)).await.unwrap_err();
+        committer.write(LogChange::TruncateAfter(None)).await.unwrap_err();
         assert_eq!(store.read(0..9).unwrap().len(), 2);
     }
 
@@ -433,7 +433,7 @@ mod tests {
     #[tokio::test]
     async fn what_gathers_during_a_write_is_written_as_one() {
         let (store, gate) = (MemoryLog::default(), Arc::new((Mutex::new(false), Condvar::new())));
-        let committer = start(Gated(store.clone(), gate.clone()), &Failure::default());
+        let committer = start(Gated(store.clone(), gate.clone()), &StopReason::default());
         let mut answers = Vec::new();
         for index in 0..100 {
             answers.push(append(&committer, index).await);
@@ -452,7 +452,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_failure_is_the_last_write() {
-        let (store, failure) = (MemoryLog::default(), Failure::default());
+        let (store, failure) = (MemoryLog::default(), StopReason::default());
         store.fail_after(1);
         let committer = start(store.clone(), &failure);
         append(&committer, 0).await.await.unwrap().unwrap();
@@ -461,7 +461,7 @@ mod tests {
         store.fail_after(100);
         append(&committer, 2).await.await.unwrap().unwrap_err();
         let vote = Vote { term: 5, node: 1, committed: true };
-        committer.write(Change::Vote(vote)).await.unwrap_err();
+        committer.write(LogChange::Vote(vote)).await.unwrap_err();
         assert_eq!(committer.vote(), None);
         committer.stop().await;
         assert_eq!(store.read(0..9).unwrap(), [record(0)]);
@@ -470,7 +470,7 @@ mod tests {
     #[tokio::test]
     async fn a_hole_is_refused_before_it_is_queued() {
         let store = MemoryLog::default();
-        let committer = start(store.clone(), &Failure::default());
+        let committer = start(store.clone(), &StopReason::default());
         append(&committer, 0).await.await.unwrap().unwrap();
         let done: Done = Box::new(|_| panic!("it was refused"));
         committer.append(vec![record(2)], done).await.unwrap_err();
@@ -480,7 +480,7 @@ mod tests {
     #[tokio::test]
     async fn the_committed_mark_rides_along_and_is_flushed_at_the_end() {
         let store = MemoryLog::default();
-        let committer = start(store.clone(), &Failure::default());
+        let committer = start(store.clone(), &StopReason::default());
         append(&committer, 0).await.await.unwrap().unwrap();
         committer.note_committed(record(0).position);
         assert_eq!(committer.committed(), Some(record(0).position));
@@ -496,8 +496,8 @@ mod tests {
     #[tokio::test]
     async fn reads_join_disk_and_memory() {
         let mut store = MemoryLog::default();
-        store.write(&[Change::Append((0..10).map(record).collect())]).unwrap();
-        let committer = start(store, &Failure::default());
+        store.write(&[LogChange::Append((0..10).map(record).collect())]).unwrap();
+        let committer = start(store, &StopReason::default());
         for index in 10..20 {
             append(&committer, index).await.await.unwrap().unwrap();
         }
@@ -507,10 +507,10 @@ mod tests {
             let indexes: Vec<_> = found.iter().map(|record| record.position.index).collect();
             assert_eq!(indexes, (from..to.min(20)).collect::<Vec<_>>(), "{from}..{to}");
         }
-        committer.write(Change::TruncateAfter(Some(7))).await.unwrap();
+        committer.write(LogChange::TruncateAfter(Some(7))).await.unwrap();
         assert_eq!(committer.read(0..99).await.unwrap().len(), 8);
         append(&committer, 8).await.await.unwrap().unwrap();
-        committer.write(Change::Purge(record(50).position)).await.unwrap();
+        committer.write(LogChange::Purge(record(50).position)).await.unwrap();
         assert_eq!(committer.read(0..99).await.unwrap(), []);
         append(&committer, 51).await.await.unwrap().unwrap();
         assert_eq!(committer.read(0..99).await.unwrap(), [record(51)]);

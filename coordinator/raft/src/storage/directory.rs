@@ -11,8 +11,8 @@ use uuid::Uuid;
 use crate::error::OpenError;
 use crate::machine::Machine;
 use crate::options::NodeOptions;
-use crate::start::Origin;
-use crate::storage::framing::{self, Kind};
+use crate::start::DirectoryOrigin;
+use crate::storage::framing::{self, FrameKind};
 use crate::storage::log::{LogError, LogState, LogStore};
 use crate::storage::redb_log::{RedbLog, RedbLogError};
 use crate::storage::snapshot::{self, SnapshotMeta, SnapshotStore};
@@ -28,14 +28,14 @@ const LOST_AND_FOUND: &str = "lost+found";
 /// Owner of the log, as stored in the log's first page.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Header {
+pub(crate) struct DirectoryHeader {
     pub(crate) cluster_name: String,
     pub(crate) node_id: u64,
     /// Made with the directory; differs from that of every other directory of this node number.
     #[serde(default)]
     pub(crate) incarnation: Option<Uuid>,
     #[serde(default)]
-    pub(crate) origin: Origin,
+    pub(crate) origin: DirectoryOrigin,
 }
 
 /// A directory, locked and read.
@@ -43,7 +43,7 @@ pub(crate) struct Header {
 pub(crate) struct Recovered {
     pub(crate) lock: DiskLock,
     pub(crate) cluster: Uuid,
-    pub(crate) header: Header,
+    pub(crate) header: DirectoryHeader,
     pub(crate) log: RedbLog,
     pub(crate) snapshots: SnapshotStore,
     /// Snapshot from which the machine was restored.
@@ -99,8 +99,12 @@ pub(crate) fn has_log(disk: &dyn Disk) -> Result<bool, OpenError> {
 }
 
 /// Returns the header of a new directory, with a new incarnation.
-pub(crate) fn header(host: &dyn Host, options: &NodeOptions, origin: Origin) -> Header {
-    Header {
+pub(crate) fn header(
+    host: &dyn Host,
+    options: &NodeOptions,
+    origin: DirectoryOrigin,
+) -> DirectoryHeader {
+    DirectoryHeader {
         cluster_name: options.cluster_name.clone(),
         node_id: options.node_id,
         incarnation: Some(shardfeed_host::uuid(host)),
@@ -113,7 +117,7 @@ pub(crate) fn create_log(
     disk: &dyn Disk,
     names: &[String],
     cluster: Uuid,
-    header: &Header,
+    header: &DirectoryHeader,
 ) -> Result<(), OpenError> {
     if SnapshotStore::any(names) {
         let reason = format!("there are snapshots, but `{LOG}` is missing");
@@ -130,7 +134,7 @@ pub(crate) fn create_log(
         disk.remove(LOG_UNFINISHED).map_err(|e| io_error(disk, LOG_UNFINISHED, e))?;
     }
     let body = serde_json::to_vec(header).expect("numbers and strings are always JSON");
-    let sealed = framing::seal(Kind::Header, cluster, &body);
+    let sealed = framing::seal(FrameKind::Header, cluster, &body);
     let file = disk.open(LOG_UNFINISHED).map_err(|e| io_error(disk, LOG_UNFINISHED, e))?;
     // The commit mark gets its name before the log does: no log ever lacks one.
     disk.write(WITNESS, &Witness::pristine(cluster)).map_err(|e| io_error(disk, WITNESS, e))?;
@@ -138,14 +142,18 @@ pub(crate) fn create_log(
 }
 
 /// Renames a new log to its final name. A crash before this leaves the directory pristine.
-pub(crate) fn finish_log(disk: &dyn Disk, cluster: Uuid, header: &Header) -> Result<(), OpenError> {
+pub(crate) fn finish_log(
+    disk: &dyn Disk,
+    cluster: Uuid,
+    header: &DirectoryHeader,
+) -> Result<(), OpenError> {
     disk.rename(LOG_UNFINISHED, LOG).map_err(|e| io_error(disk, LOG, e))?;
     tracing::info!(%cluster, node = header.node_id, origin = ?header.origin, "directory made");
     Ok(())
 }
 
 /// Opens a log with all checks: `LOG`, or `LOG_UNFINISHED` if it is not renamed yet.
-pub(crate) fn open_log(disk: &dyn Disk) -> Result<(RedbLog, Uuid, Header), OpenError> {
+pub(crate) fn open_log(disk: &dyn Disk) -> Result<(RedbLog, Uuid, DirectoryHeader), OpenError> {
     let name = if has_log(disk)? { LOG } else { LOG_UNFINISHED };
     let path = || disk.path_text(name);
     let file = disk.open(name).map_err(|e| io_error(disk, name, e))?;
@@ -154,7 +162,7 @@ pub(crate) fn open_log(disk: &dyn Disk) -> Result<(RedbLog, Uuid, Header), OpenE
     }
     let witness = disk.open(WITNESS).map_err(|e| io_error(disk, WITNESS, e))?;
     let opened = RedbLog::open(file, witness, |bytes| {
-        let (cluster, body) = framing::open(Kind::Header, None, bytes)?;
+        let (cluster, body) = framing::open(FrameKind::Header, None, bytes)?;
         Ok((cluster, (cluster, body.to_vec())))
     });
     let (log, (cluster, body)) = opened.map_err(|error| match error {
@@ -162,12 +170,16 @@ pub(crate) fn open_log(disk: &dyn Disk) -> Result<(RedbLog, Uuid, Header), OpenE
         RedbLogError::Frame { source, .. } => snapshot::open_error(path(), &source),
         RedbLogError::NoHeader => OpenError::Foreign { path: path(), reason: error.to_string() },
     })?;
-    let header: Header = serde_json::from_slice(&body)
+    let header: DirectoryHeader = serde_json::from_slice(&body)
         .map_err(|e| OpenError::Corrupt { path: path(), reason: format!("its header: {e}") })?;
     Ok((log, cluster, header))
 }
 
-fn check_owner(disk: &dyn Disk, options: &NodeOptions, header: &Header) -> Result<(), OpenError> {
+fn check_owner(
+    disk: &dyn Disk,
+    options: &NodeOptions,
+    header: &DirectoryHeader,
+) -> Result<(), OpenError> {
     let (name, node) = (&options.cluster_name, options.node_id);
     if (&header.cluster_name, header.node_id) == (name, node) {
         return Ok(());

@@ -14,7 +14,7 @@ const CRC_BYTES: usize = 4;
 
 /// Content of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum FrameKind {
     Header,
     Record,
     Vote,
@@ -25,7 +25,7 @@ pub(crate) enum Kind {
     Answer,
 }
 
-impl Kind {
+impl FrameKind {
     fn mark(self) -> [u8; 4] {
         match self {
             Self::Header => *b"SFlh",
@@ -60,7 +60,7 @@ pub(crate) enum FrameError {
 }
 
 /// Frames `body`.
-pub(crate) fn seal(kind: Kind, cluster: Uuid, body: &[u8]) -> Vec<u8> {
+pub(crate) fn seal(kind: FrameKind, cluster: Uuid, body: &[u8]) -> Vec<u8> {
     let length = u32::try_from(body.len()).expect("callers bound bodies far below 4 GiB");
     let mut out = Vec::with_capacity(HEAD_BYTES + body.len() + CRC_BYTES);
     out.extend_from_slice(&kind.mark());
@@ -76,7 +76,7 @@ pub(crate) fn seal(kind: Kind, cluster: Uuid, body: &[u8]) -> Vec<u8> {
 
 /// Decodes one whole frame; nothing may follow it.
 pub(crate) fn open(
-    kind: Kind,
+    kind: FrameKind,
     cluster: Option<Uuid>,
     bytes: &[u8],
 ) -> Result<(Uuid, &[u8]), FrameError> {
@@ -90,7 +90,7 @@ pub(crate) fn open(
 /// Decodes the first frame; returns its cluster, its body and the bytes that follow.
 /// The version is checked before the checksum, as a newer version may compute it differently.
 pub(crate) fn open_first(
-    kind: Kind,
+    kind: FrameKind,
     cluster: Option<Uuid>,
     bytes: &[u8],
 ) -> Result<(Uuid, &[u8], &[u8]), FrameError> {
@@ -140,14 +140,14 @@ mod tests {
     #[test]
     fn what_was_sealed_opens() {
         for body in [&b""[..], b"x", &[0; 4096]] {
-            let frame = seal(Kind::Record, CLUSTER, body);
-            assert_eq!(open(Kind::Record, Some(CLUSTER), &frame), Ok((CLUSTER, body)));
+            let frame = seal(FrameKind::Record, CLUSTER, body);
+            assert_eq!(open(FrameKind::Record, Some(CLUSTER), &frame), Ok((CLUSTER, body)));
         }
     }
 
     #[test]
     fn the_layout_is_the_documented_one() {
-        let frame = seal(Kind::Record, CLUSTER, b"ab");
+        let frame = seal(FrameKind::Record, CLUSTER, b"ab");
         assert_eq!(&frame[..8], b"SFlr\x01\0\0\0");
         assert_eq!(&frame[8..24], &[7; 16]);
         assert_eq!(&frame[24..30], b"\x02\0\0\0ab");
@@ -156,40 +156,43 @@ mod tests {
 
     #[test]
     fn every_flipped_bit_and_every_cut_is_seen() {
-        let frame = seal(Kind::Vote, CLUSTER, b"a vote");
+        let frame = seal(FrameKind::Vote, CLUSTER, b"a vote");
         for bit in 0..frame.len() * 8 {
             let mut bad = frame.clone();
             bad[bit / 8] ^= 1 << (bit % 8);
-            assert!(open(Kind::Vote, Some(CLUSTER), &bad).is_err(), "bit {bit}");
+            assert!(open(FrameKind::Vote, Some(CLUSTER), &bad).is_err(), "bit {bit}");
         }
         for cut in 0..frame.len() {
-            assert!(open(Kind::Vote, Some(CLUSTER), &frame[..cut]).is_err(), "cut {cut}");
+            assert!(open(FrameKind::Vote, Some(CLUSTER), &frame[..cut]).is_err(), "cut {cut}");
         }
     }
 
     #[test]
     fn zeros_are_not_a_frame() {
-        assert_eq!(open(Kind::Record, None, &[0; 64]), Err(FrameError::Foreign));
+        assert_eq!(open(FrameKind::Record, None, &[0; 64]), Err(FrameError::Foreign));
     }
 
     #[test]
     fn a_newer_version_and_another_cluster_are_told_apart_from_damage() {
-        let mut newer = seal(Kind::Header, CLUSTER, b"");
+        let mut newer = seal(FrameKind::Header, CLUSTER, b"");
         newer[4] = 2;
-        assert_eq!(open(Kind::Header, None, &newer), Err(FrameError::NewerVersion { found: 2 }));
-        let other = Uuid::from_bytes([8; 16]);
-        let frame = seal(Kind::Header, other, b"");
         assert_eq!(
-            open(Kind::Header, Some(CLUSTER), &frame),
+            open(FrameKind::Header, None, &newer),
+            Err(FrameError::NewerVersion { found: 2 })
+        );
+        let other = Uuid::from_bytes([8; 16]);
+        let frame = seal(FrameKind::Header, other, b"");
+        assert_eq!(
+            open(FrameKind::Header, Some(CLUSTER), &frame),
             Err(FrameError::OtherCluster { found: other, expected: CLUSTER })
         );
     }
 
     #[test]
     fn every_refusal_says_what_stands_there() {
-        let frame = seal(Kind::Vote, CLUSTER, b"a vote");
+        let frame = seal(FrameKind::Vote, CLUSTER, b"a vote");
         let refused =
-            |bytes: &[u8]| open(Kind::Vote, Some(CLUSTER), bytes).unwrap_err().to_string();
+            |bytes: &[u8]| open(FrameKind::Vote, Some(CLUSTER), bytes).unwrap_err().to_string();
         let (mut newer, mut flipped) = (frame.clone(), frame.clone());
         newer[4] = 9;
         flipped[30] ^= 1;
@@ -201,7 +204,7 @@ mod tests {
         let said = refused(&flipped);
         let (was, is) = said.split_once(", its bytes give ").unwrap();
         assert!(was.starts_with("its checksum is ") && was.len() == 24 && is.len() == 8, "{said}");
-        let other = seal(Kind::Vote, Uuid::from_bytes([8; 16]), b"a vote");
+        let other = seal(FrameKind::Vote, Uuid::from_bytes([8; 16]), b"a vote");
         assert_eq!(
             refused(&other),
             "it belongs to cluster 08080808-0808-0808-0808-080808080808, not to \

@@ -21,7 +21,7 @@ pub(crate) trait LogStore: Send + 'static {
     /// is. Votes are written here too, so that they are never reordered against entries.
     /// # Errors  Any error poisons the store: its owner must not use it again, as the content of
     /// the disk is unknown until it is opened again.
-    fn write(&mut self, changes: &[Change]) -> Result<(), LogError>;
+    fn write(&mut self, changes: &[LogChange]) -> Result<(), LogError>;
 
     /// Reads the entries of `range` that the log holds, in order.
     fn read(&self, range: Range<u64>) -> Result<Vec<Record>, LogError>;
@@ -29,7 +29,7 @@ pub(crate) trait LogStore: Send + 'static {
 
 /// One change of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Change {
+pub(crate) enum LogChange {
     /// Appends entries; the first follows `last`.
     Append(Vec<Record>),
     /// Removes the entries after this index; all of them, if `None`.

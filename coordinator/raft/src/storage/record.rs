@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::storage::framing::{self, FrameError, Kind};
+use crate::storage::framing::{self, FrameError, FrameKind};
 
 /// Position of an entry: the term and the leader that appended it, and its index. Ordered like
 /// the log.
@@ -82,11 +82,11 @@ impl Record {
             Payload::Command(command) => body.extend_from_slice(command),
             Payload::Members(members) => body.extend_from_slice(&members.encode()),
         }
-        framing::seal(Kind::Record, cluster, &body)
+        framing::seal(FrameKind::Record, cluster, &body)
     }
 
     pub(crate) fn decode(cluster: Uuid, bytes: &[u8]) -> Result<Self, FrameError> {
-        let (_, body) = framing::open(Kind::Record, Some(cluster), bytes)?;
+        let (_, body) = framing::open(FrameKind::Record, Some(cluster), bytes)?;
         let (&tag, rest) = body.split_first().ok_or_else(|| malformed("an empty record"))?;
         let (position, payload) = take_position(rest)?;
         let payload = match tag {
@@ -116,11 +116,11 @@ impl Vote {
         body.extend_from_slice(&self.term.to_le_bytes());
         body.extend_from_slice(&self.node.to_le_bytes());
         body.push(u8::from(self.committed));
-        framing::seal(Kind::Vote, cluster, &body)
+        framing::seal(FrameKind::Vote, cluster, &body)
     }
 
     pub(crate) fn decode(cluster: Uuid, bytes: &[u8]) -> Result<Self, FrameError> {
-        let (_, body) = framing::open(Kind::Vote, Some(cluster), bytes)?;
+        let (_, body) = framing::open(FrameKind::Vote, Some(cluster), bytes)?;
         if body.len() != 17 || body[16] > 1 {
             return Err(malformed("a vote of another shape"));
         }
@@ -132,11 +132,11 @@ impl Position {
     pub(crate) fn encode(self, cluster: Uuid) -> Vec<u8> {
         let mut body = Vec::with_capacity(POSITION_BYTES);
         put_position(&mut body, self);
-        framing::seal(Kind::Position, cluster, &body)
+        framing::seal(FrameKind::Position, cluster, &body)
     }
 
     pub(crate) fn decode(cluster: Uuid, bytes: &[u8]) -> Result<Self, FrameError> {
-        let (_, body) = framing::open(Kind::Position, Some(cluster), bytes)?;
+        let (_, body) = framing::open(FrameKind::Position, Some(cluster), bytes)?;
         match take_position(body)? {
             (position, []) => Ok(position),
             _ => Err(malformed("a position of another shape")),
@@ -234,10 +234,10 @@ mod tests {
     /// The checksum detects damage; these errors are for a release with another encoding.
     #[test]
     fn every_refusal_of_a_sound_frame_says_what_is_wrong_in_it() {
-        let place = &framing::seal(Kind::Position, CLUSTER, &[0; POSITION_BYTES]);
-        let (_, place) = framing::open(Kind::Position, None, place).unwrap();
+        let place = &framing::seal(FrameKind::Position, CLUSTER, &[0; POSITION_BYTES]);
+        let (_, place) = framing::open(FrameKind::Position, None, place).unwrap();
         let record = |body: &[u8]| {
-            let frame = framing::seal(Kind::Record, CLUSTER, body);
+            let frame = framing::seal(FrameKind::Record, CLUSTER, body);
             Record::decode(CLUSTER, &frame).unwrap_err().to_string()
         };
         let tagged = |tag: u8, payload: &[u8]| record(&[&[tag], place, payload].concat());
@@ -249,10 +249,10 @@ mod tests {
             tagged(MEMBERS, b""),
             "a members record: EOF while parsing a value at line 1 column 0"
         );
-        let vote = framing::seal(Kind::Vote, CLUSTER, &[7; 17]);
+        let vote = framing::seal(FrameKind::Vote, CLUSTER, &[7; 17]);
         let error = Vote::decode(CLUSTER, &vote).unwrap_err();
         assert_eq!(error.to_string(), "a vote of another shape");
-        let long = framing::seal(Kind::Position, CLUSTER, &[place, b"x"].concat());
+        let long = framing::seal(FrameKind::Position, CLUSTER, &[place, b"x"].concat());
         let error = Position::decode(CLUSTER, &long).unwrap_err();
         assert_eq!(error.to_string(), "a position of another shape");
     }

@@ -11,7 +11,7 @@ use redb::{
 use uuid::Uuid;
 
 use crate::storage::framing::FrameError;
-use crate::storage::log::{Change, LogError, LogState, LogStore};
+use crate::storage::log::{LogChange, LogError, LogState, LogStore};
 use crate::storage::record::{Position, Record, Vote};
 use crate::storage::witness::Witness;
 use shardfeed_host::DiskFile;
@@ -95,7 +95,7 @@ impl LogStore for RedbLog {
         self.state
     }
 
-    fn write(&mut self, changes: &[Change]) -> Result<(), LogError> {
+    fn write(&mut self, changes: &[LogChange]) -> Result<(), LogError> {
         guarded(|| {
             let (mut state, commits) = (self.state, self.commits + 1);
             let write = begin(&self.database)?;
@@ -141,17 +141,17 @@ fn apply(
     write: &WriteTransaction,
     cluster: Uuid,
     state: &mut LogState,
-    change: &Change,
+    change: &LogChange,
 ) -> Result<(), LogError> {
     match change {
-        Change::Append(records) => append(write, cluster, state, records),
-        Change::TruncateAfter(kept) => truncate(write, cluster, state, *kept),
-        Change::Purge(position) => purge(write, cluster, state, *position),
-        Change::Vote(vote) => {
+        LogChange::Append(records) => append(write, cluster, state, records),
+        LogChange::TruncateAfter(kept) => truncate(write, cluster, state, *kept),
+        LogChange::Purge(position) => purge(write, cluster, state, *position),
+        LogChange::Vote(vote) => {
             state.vote = Some(*vote);
             put_mark(write, VOTE, &vote.encode(cluster))
         }
-        Change::Committed(position) => {
+        LogChange::Committed(position) => {
             state.committed = Some(*position);
             put_mark(write, COMMITTED, &position.encode(cluster))
         }

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use uuid::Uuid;
 
 use crate::error::OpenError;
-use crate::storage::framing::{self, FrameError, Kind};
+use crate::storage::framing::{self, FrameError, FrameKind};
 use crate::storage::record::{Members, Position};
 use shardfeed_host::Disk;
 
@@ -48,7 +48,7 @@ impl SnapshotMeta {
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Header {
+struct SnapshotHeader {
     meta: SnapshotMeta,
     state_bytes: u64,
     state_sha256: String,
@@ -183,20 +183,20 @@ fn entries_of(name: &str) -> Option<u64> {
 }
 
 fn encode(cluster: Uuid, snapshot: &Snapshot) -> Vec<u8> {
-    let header = Header {
+    let header = SnapshotHeader {
         meta: snapshot.meta.clone(),
         state_bytes: snapshot.state.len() as u64,
         state_sha256: hash_text(&snapshot.state),
     };
     let body = serde_json::to_vec(&header).expect("numbers and strings are always JSON");
-    let mut bytes = framing::seal(Kind::Snapshot, cluster, &body);
+    let mut bytes = framing::seal(FrameKind::Snapshot, cluster, &body);
     bytes.extend_from_slice(&snapshot.state);
     bytes
 }
 
 fn decode(cluster: Uuid, bytes: &[u8]) -> Result<Snapshot, FrameError> {
-    let (_, body, state) = framing::open_first(Kind::Snapshot, Some(cluster), bytes)?;
-    let header: Header = serde_json::from_slice(body)
+    let (_, body, state) = framing::open_first(FrameKind::Snapshot, Some(cluster), bytes)?;
+    let header: SnapshotHeader = serde_json::from_slice(body)
         .map_err(|e| FrameError::Malformed { what: format!("its header: {e}") })?;
     let (have, need) = (state.len() as u64, header.state_bytes);
     if have != need {

@@ -9,7 +9,7 @@ use std::io;
 
 use uuid::Uuid;
 
-use crate::storage::framing::{self, FrameError, Kind};
+use crate::storage::framing::{self, FrameError, FrameKind};
 use crate::storage::log::LogError;
 use shardfeed_host::DiskFile;
 
@@ -77,11 +77,11 @@ impl Witness {
 }
 
 fn encode(cluster: Uuid, commits: u64) -> Vec<u8> {
-    framing::seal(Kind::Witness, cluster, &commits.to_le_bytes())
+    framing::seal(FrameKind::Witness, cluster, &commits.to_le_bytes())
 }
 
 fn decode(cluster: Uuid, slot: &[u8]) -> Result<u64, FrameError> {
-    let (_, body, _) = framing::open_first(Kind::Witness, Some(cluster), slot)?;
+    let (_, body, _) = framing::open_first(FrameKind::Witness, Some(cluster), slot)?;
     let number = body.try_into().map(u64::from_le_bytes);
     number.map_err(|_| FrameError::Malformed { what: "it is not a number".to_owned() })
 }

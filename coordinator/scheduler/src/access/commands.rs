@@ -136,14 +136,14 @@ mod tests {
     use super::*;
     use crate::access::REMEMBERED_MS;
     use crate::fixture::Fixture;
-    use crate::{Change, Role};
+    use crate::{AccessRole, Change};
 
     fn create(id: &str) -> CreateAccess {
         CreateAccess {
             id: id.to_owned(),
             digest: Digest::of_parts([id.as_bytes()]),
             name: "ada".to_owned(),
-            role: Role::Operator,
+            role: AccessRole::Operator,
             jobs: vec![],
             ttl_ms: 1_000,
             join_ttl_ms: None,
@@ -186,7 +186,7 @@ mod tests {
     fn a_join_token_is_exchanged_once() {
         let mut fixture = Fixture::default();
         let join = CreateAccess {
-            role: Role::Worker,
+            role: AccessRole::Worker,
             jobs: vec!["a*".to_owned()],
             join_ttl_ms: Some(5_000),
             ..create("j")
@@ -196,7 +196,10 @@ mod tests {
         assert_eq!(token(&fixture, "j").check(0), Err(Unusable::JoinOnly));
         fixture.request("r", exchange("j", "w"));
         let made = token(&fixture, "w");
-        assert_eq!((made.role, made.expires_ms, made.check(0)), (Role::Worker, 5_000, Ok(())));
+        assert_eq!(
+            (made.role, made.expires_ms, made.check(0)),
+            (AccessRole::Worker, 5_000, Ok(()))
+        );
         assert!(made.covers("abc") && !made.covers("b"));
         // Repeating the request repeats the same exchange; a different one is refused.
         fixture.request("r", exchange("j", "w"));

@@ -9,7 +9,7 @@ use crate::dynamic::history::Returns;
 use crate::dynamic::pool::Pool;
 use crate::job::generation::Generation;
 use crate::job::origin::{Origin, alike};
-use crate::job::place::Place;
+use crate::job::place::StartDecision;
 use crate::log::command::StartRank;
 use crate::log::cursor::RankCursor;
 use crate::log::refusal::Refusal;
@@ -19,16 +19,20 @@ impl Job {
     ///
     /// # Errors
     /// `Forgotten`; `Invalid` if the loader states of the ranks are of different generations.
-    pub(crate) fn place_lists(&self, start: &StartRank, place: &mut Place) -> Result<(), Refusal> {
+    pub(crate) fn place_lists(
+        &self,
+        start: &StartRank,
+        place: &mut StartDecision,
+    ) -> Result<(), Refusal> {
         if let Some((number, left)) = start.leaves() {
             self.check_stand(self.generations.get(&number), start, left)?;
         }
         match place {
-            Place::Back { generation, cursor } => {
+            StartDecision::Back { generation, cursor } => {
                 let known = self.generations.get(generation);
                 self.check_stand(known, start, *cursor)
             }
-            Place::Join { generation, origin } => {
+            StartDecision::Join { generation, origin } => {
                 let known = self.generations.get(generation);
                 let cursor = RankCursor { epoch: origin.epoch, step: origin.step() };
                 // Lists belong to one generation: the same steps of another one are other samples.
@@ -50,7 +54,7 @@ impl Job {
                 }
                 self.check_stand(known, start, cursor)
             }
-            Place::Open(opening) => {
+            StartDecision::Open(opening) => {
                 let (from, is_move) = match &start.intent {
                     Intent::Start { state_generation, .. } => (*state_generation, false),
                     Intent::Move { from, .. } => (Some(*from), true),

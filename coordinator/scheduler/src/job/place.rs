@@ -14,7 +14,7 @@ use crate::log::refusal::Refusal;
 
 /// Decision on a start, before any change.
 #[derive(Debug)]
-pub(crate) enum Place {
+pub(crate) enum StartDecision {
     /// The rank comes back to a generation that it has joined.
     Back { generation: u64, cursor: RankCursor },
     /// The rank joins a generation.
@@ -39,7 +39,7 @@ pub(crate) struct Opening {
 
 impl Job {
     /// Decides which generation a start leads to, or refuses it.
-    pub(crate) fn place(&self, start: &StartRank) -> Result<Place, Refusal> {
+    pub(crate) fn place(&self, start: &StartRank) -> Result<StartDecision, Refusal> {
         if self.identity.is_dynamic() && start.limit.is_some() {
             let reason =
                 "limit= cuts the plan of an epoch, and mode=\"dynamic\" has none; leave it out";
@@ -52,7 +52,7 @@ impl Job {
         Ok(place)
     }
 
-    fn place_by_intent(&self, start: &StartRank) -> Result<Place, Refusal> {
+    fn place_by_intent(&self, start: &StartRank) -> Result<StartDecision, Refusal> {
         let tail = self.identity.tail;
         match &start.intent {
             Intent::Reconnect { generation, epoch, step } => {
@@ -77,7 +77,7 @@ impl Job {
         start: &StartRank,
         number: u64,
         cursor: RankCursor,
-    ) -> Result<Place, Refusal> {
+    ) -> Result<StartDecision, Refusal> {
         let (generation, rank) = self.own_rank(start, number)?;
         if let Some(refusal) = generation.disagreement(start, None) {
             return Err(refusal);
@@ -96,11 +96,16 @@ impl Job {
                 known.epoch, known.step
             )));
         }
-        Ok(Place::Back { generation: number, cursor })
+        Ok(StartDecision::Back { generation: number, cursor })
     }
 
     /// The same loader moves elsewhere within its run; the other ranks follow one by one.
-    fn move_on(&self, start: &StartRank, from: u64, origin: Origin) -> Result<Place, Refusal> {
+    fn move_on(
+        &self,
+        start: &StartRank,
+        from: u64,
+        origin: Origin,
+    ) -> Result<StartDecision, Refusal> {
         let (left, _) = self.own_rank(start, from)?;
         if let Some(refusal) = left.disagreement(start, None) {
             return Err(refusal);
@@ -114,15 +119,18 @@ impl Job {
         });
         for child in children {
             match child.ranks.get(&start.rank) {
-                None => return Ok(Place::Join { generation: child.number, origin }),
+                None => return Ok(StartDecision::Join { generation: child.number, origin }),
                 // The answer to the same move was lost.
                 Some(rank) if rank.trainer == start.trainer && rank.cursor == rank.start => {
-                    return Ok(Place::Back { generation: child.number, cursor: rank.cursor });
+                    return Ok(StartDecision::Back {
+                        generation: child.number,
+                        cursor: rank.cursor,
+                    });
                 }
                 Some(_) => {}
             }
         }
-        Ok(Place::Open(Opening {
+        Ok(StartDecision::Open(Opening {
             number: self.next_number(None)?,
             parent: Some(from),
             run: Some(left.run.clone()),
@@ -139,13 +147,21 @@ impl Job {
         start: &StartRank,
         state_generation: Option<u64>,
         origin: Origin,
-    ) -> Result<Place, Refusal> {
+    ) -> Result<StartDecision, Refusal> {
         let number = self.next_number(state_generation)?;
         let parent = state_generation.filter(|parent| self.generations.contains_key(parent));
         let opening = |run: Option<String>, origin: Origin| {
             let (implicit, by_move) = (start.run.is_none(), false);
             let pool = None;
-            Ok(Place::Open(Opening { number, parent, run, implicit, by_move, origin, pool }))
+            Ok(StartDecision::Open(Opening {
+                number,
+                parent,
+                run,
+                implicit,
+                by_move,
+                origin,
+                pool,
+            }))
         };
         let Some(current) = self.current() else {
             return opening(start.run.clone(), origin);
@@ -160,7 +176,7 @@ impl Job {
         let again = Some(current.run.clone());
         let Some(rank) = current.ranks.get(&start.rank) else {
             return match current.misfit(start, &origin, self) {
-                None => Ok(Place::Join { generation, origin }),
+                None => Ok(StartDecision::Join { generation, origin }),
                 Some(_) if current.served == 0 => opening(again, origin),
                 Some(refusal) => Err(refusal),
             };
@@ -175,7 +191,7 @@ impl Job {
             && current.disagreement(start, Some(&origin)).is_none()
             && current.is_at(rank.cursor, &origin);
         if stays {
-            return Ok(Place::Back { generation, cursor: rank.cursor });
+            return Ok(StartDecision::Back { generation, cursor: rank.cursor });
         }
         opening(again, origin)
     }

@@ -8,12 +8,12 @@ use super::Job;
 use crate::job::generation::{Generation, Rank};
 use crate::job::lease::{LeaseEnd, LeaseEnded, PastLeases, RankLease};
 use crate::job::origin::Origin;
-use crate::job::place::{Opening, Place};
+use crate::job::place::{Opening, StartDecision};
 use crate::log::answer::{Answer, Started};
 use crate::log::bound::{
     CONTINUED_MAX, PRINCIPAL_RANKS_MAX, RANKS_TOTAL_MAX, SEALED_KEPT, check_name, check_room,
 };
-use crate::log::command::{Peer, StartRank};
+use crate::log::command::{PeerProcess, StartRank};
 use crate::log::cursor::RankCursor;
 use crate::log::event::EventKind;
 use crate::log::id::RankRef;
@@ -42,7 +42,7 @@ impl State {
         }
         let limited = session.is_limited().then(|| session.principal().to_owned());
         let place = job.place(start)?;
-        if !matches!(place, Place::Back { .. }) {
+        if !matches!(place, StartDecision::Back { .. }) {
             let hint = "start fewer ranks in all jobs together";
             check_room("ranks in all generations", self.jobs.ranks, RANKS_TOTAL_MAX, hint)?;
             if let Some(principal) = &limited {
@@ -60,15 +60,15 @@ impl State {
             sealed.into_iter().for_each(|what| self.events.tell(what));
         }
         let number = match place {
-            Place::Back { generation, cursor } => {
+            StartDecision::Back { generation, cursor } => {
                 self.come_back(moment, start, generation, cursor)?;
                 generation
             }
-            Place::Join { generation, origin } => {
+            StartDecision::Join { generation, origin } => {
                 self.join_generation(moment, start, generation, &origin)?;
                 generation
             }
-            Place::Open(opening) => self.open_generation(moment, start, opening)?,
+            StartDecision::Open(opening) => self.open_generation(moment, start, opening)?,
         };
         if let Some(peer) = &start.peer {
             let job = self.jobs.get_mut(&start.job)?;
@@ -271,7 +271,7 @@ impl Job {
     /// Rejects a process of another user than the job's owner; root may start any job.
     fn check_owner(&self, start: &StartRank) -> Result<(), Refusal> {
         match (self.owner, start.peer) {
-            (Some(owner), Some(Peer { uid, .. })) if uid != owner && uid != 0 => {
+            (Some(owner), Some(PeerProcess { uid, .. })) if uid != owner && uid != 0 => {
                 Err(Refusal::Denied(format!(
                     "job `{}` is of user {owner}; user {uid} may not start its ranks: give the loader \
                      another job=, or run it as user {owner}",

@@ -19,7 +19,7 @@ pub use dataset::{
     ReportListing, ReportScan,
 };
 pub use dynamic::{Claim, PoolFacts, RankRevoke, Revoke, WaitForDoubt};
-pub use job::{CursorReport, Peer, RegisterJob, ReportSkipped, SkippedRecord, StartRank};
+pub use job::{CursorReport, PeerProcess, RegisterJob, ReportSkipped, SkippedRecord, StartRank};
 pub use session::JoinSession;
 
 /// One change of the replicated state.

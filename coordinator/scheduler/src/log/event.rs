@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::log::bound::EVENTS_KEPT;
 use crate::log::id::SessionId;
-use crate::log::value::{Cordon, EndReason, Hold, Role};
+use crate::log::value::{AccessRole, Cordon, EndReason, Hold};
 
 /// An event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -212,7 +212,7 @@ pub enum EventKind {
         /// Name of the holder.
         name: String,
         /// Role that the token grants.
-        role: Role,
+        role: AccessRole,
     },
     /// An access token was revoked.
     AccessRevoked {

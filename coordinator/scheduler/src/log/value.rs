@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// Role of a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Role {
+pub enum AccessRole {
     /// Read-only.
     Viewer,
     /// Viewer, plus manages jobs, datasets and workers.
@@ -20,7 +20,7 @@ pub enum Role {
     Trainer,
 }
 
-impl fmt::Display for Role {
+impl fmt::Display for AccessRole {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Viewer => "viewer",

@@ -64,7 +64,7 @@ type RankKey = (String, u64, u64);
 type PoolKey = (String, u64, u64);
 
 /// Wanted samples, by pool.
-type Wanted = BTreeMap<PoolKey, u64>;
+type WantedSamples = BTreeMap<PoolKey, u64>;
 
 /// A command in flight.
 type InFlightProposal = BoxFuture<'static, Landed>;
@@ -224,8 +224,8 @@ impl ClaimBatcher {
     }
 
     /// Returns the samples that the claims in flight want.
-    fn under_way(&self) -> Wanted {
-        let mut wanted = Wanted::new();
+    fn under_way(&self) -> WantedSamples {
+        let mut wanted = WantedSamples::new();
         for ((job, generation, _), (epoch, wants)) in &self.flying {
             let all = wanted.entry((job.clone(), *generation, *epoch)).or_default();
             *all = all.saturating_add(*wants);
@@ -405,8 +405,8 @@ fn pool_key(case: &PendingClaim) -> PoolKey {
 
 /// Returns the claims of a command, with the facts that they need from the current state.
 /// - `others`: samples wanted by claims in flight, which come first.
-fn prepare(state: &State, cases: &mut [PendingClaim], others: &Wanted) -> Vec<Claim> {
-    let mut told = Wanted::new();
+fn prepare(state: &State, cases: &mut [PendingClaim], others: &WantedSamples) -> Vec<Claim> {
+    let mut told = WantedSamples::new();
     for case in cases.iter() {
         let wanted = told.entry(pool_key(case)).or_default();
         *wanted = wanted.saturating_add(case.ask.take.wants);

@@ -20,12 +20,12 @@ use crate::config::CoordinatorOptions;
 use crate::error;
 use crate::leader::claim_queue::{ClaimSender, POLLS_MAX};
 use crate::leader::plans::Plans;
-use crate::leader::progress::Progress;
-use crate::leader::sessions::Sessions;
+use crate::leader::progress::LiveProgress;
+use crate::leader::sessions::LiveSessions;
 use crate::leader::shard_counts::ShardCounts;
 use crate::leader::standing::{scan_lease, standing};
 use crate::metrics::{Audited, Denial, Metrics, WorkerIs};
-use crate::net::links::Links;
+use crate::net::links::PeerConnections;
 use crate::rpc::audit::{Audit, Entry};
 use crate::rpc::context::Caller;
 use crate::rpc::who::Denied;
@@ -57,7 +57,7 @@ pub(crate) struct Core {
     pub(crate) options: CoordinatorOptions,
     /// Address at which others reach this node.
     pub(crate) advertise: String,
-    pub(crate) links: Links,
+    pub(crate) links: PeerConnections,
     pub(crate) node: Node<Scheduler>,
     pub(crate) chunks: ChunkStore,
     pub(crate) turns: Turns,
@@ -96,7 +96,7 @@ pub(crate) struct CoreParts {
     pub(crate) host: Arc<dyn Host>,
     pub(crate) options: CoordinatorOptions,
     pub(crate) advertise: String,
-    pub(crate) links: Links,
+    pub(crate) links: PeerConnections,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) node: Node<Scheduler>,
     pub(crate) chunks: ChunkStore,
@@ -108,8 +108,8 @@ pub(crate) struct CoreParts {
 #[derive(Debug, Default)]
 pub(crate) struct Live {
     term: u64,
-    pub(crate) sessions: Sessions,
-    pub(crate) progress: Progress,
+    pub(crate) sessions: LiveSessions,
+    pub(crate) progress: LiveProgress,
 }
 
 impl Core {

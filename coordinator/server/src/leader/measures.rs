@@ -29,7 +29,7 @@ const RANKS_MAX: usize = 2_048;
 
 /// Running jobs at one moment.
 #[derive(Debug, Default)]
-pub(crate) struct Jobs {
+pub(crate) struct RunningJobs {
     jobs: Vec<JobSeen>,
     ranks: Vec<RankSeen>,
     /// Epochs with samples in doubt, of all jobs, even if none of their ranks is served.
@@ -145,12 +145,12 @@ pub(crate) fn running(core: &Core, most: usize) -> Vec<String> {
 }
 
 /// Returns the running jobs, for monitoring; none if another node leads.
-pub(crate) fn look(core: &Core) -> Jobs {
+pub(crate) fn look(core: &Core) -> RunningJobs {
     if core.available().is_err() {
-        return Jobs::default();
+        return RunningJobs::default();
     }
     let (now, counted) = ((core.host.now(), core.host.wall_ms()), core.shard_counts.ask());
-    core.read(|state| Jobs::of(state, &core.live(), counted, now))
+    core.read(|state| RunningJobs::of(state, &core.live(), counted, now))
 }
 
 /// Returns the jobs with served ranks, latest start first.
@@ -182,7 +182,7 @@ impl DoubtSeen {
     }
 }
 
-impl Jobs {
+impl RunningJobs {
     fn of(state: &State, live: &Live, mut counted: Counted, (now, now_ms): (Instant, u64)) -> Self {
         let (running, jobs_left_out) = bounded(newest(state).into_iter(), JOBS_MAX);
         let shown: BTreeMap<&str, &Generation> =
@@ -237,7 +237,7 @@ fn bounded<T>(mut all: impl Iterator<Item = T>, most: usize) -> (Vec<T>, usize) 
 
 /// Returns the whole page.
 /// - `process`: metrics of the process, as lines of a page.
-pub(crate) fn page(metrics: &Metrics, jobs: &Jobs, process: &str) -> String {
+pub(crate) fn page(metrics: &Metrics, jobs: &RunningJobs, process: &str) -> String {
     let mut registry = Registry::with_prefix("shardfeed");
     of_ranks(&mut registry, &jobs.ranks);
     of_jobs(registry.sub_registry_with_prefix("job"), &jobs.jobs);
@@ -371,7 +371,7 @@ fn seconds(us: u64) -> f64 {
 }
 
 /// Returns a job of one rank, in which every metric with labels has a line.
-pub(crate) fn example() -> Jobs {
+pub(crate) fn example() -> RunningJobs {
     let job = || "j".to_owned();
     let spent = Spent { wait_us: 1_500_000, work_us: 500_000, ..Spent::default() };
     let account =
@@ -390,7 +390,7 @@ pub(crate) fn example() -> Jobs {
     };
     let in_doubt = BTreeMap::from([(1, (40, Duration::from_secs(9)))]);
     let doubt = DoubtSeen { job: job(), ranks: in_doubt, decides: Some(Duration::from_secs(51)) };
-    Jobs {
+    RunningJobs {
         jobs: vec![seen],
         ranks: vec![rank],
         doubts: vec![doubt],
@@ -447,7 +447,7 @@ mod tests {
     fn what_is_beyond_the_bound_is_counted() {
         assert_eq!(bounded(0..5, 3), (vec![0, 1, 2], 2));
         assert_eq!(bounded(0..3, 3), (vec![0, 1, 2], 0));
-        let jobs = Jobs { jobs_left_out: 7, ranks_left_out: 9, ..Jobs::default() };
+        let jobs = RunningJobs { jobs_left_out: 7, ranks_left_out: 9, ..RunningJobs::default() };
         let text = page(&Metrics::new(), &jobs, "");
         for line in
             ["shardfeed_coordinator_jobs_left_out 7\n", "shardfeed_coordinator_ranks_left_out 9\n"]
@@ -458,7 +458,7 @@ mod tests {
 
     #[test]
     fn a_node_that_does_not_lead_says_nothing_of_jobs() {
-        let text = page(&Metrics::new(), &Jobs::default(), "");
+        let text = page(&Metrics::new(), &RunningJobs::default(), "");
         assert!(!text.lines().any(|line| line.starts_with("shardfeed_job_")), "{text}");
     }
 }

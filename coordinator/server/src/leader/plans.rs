@@ -26,7 +26,7 @@ const LISTS_MAX: usize = 32;
 #[derive(Debug)]
 pub(crate) struct Plans {
     /// Last epoch sequences, newest last.
-    recent: Mutex<Vec<Known>>,
+    recent: Mutex<Vec<CachedLine>>,
     /// Groups requested last, newest last.
     groups: Mutex<Vec<Arc<Groups>>>,
     /// Permits for computations of plans.
@@ -38,7 +38,7 @@ pub(crate) struct Plans {
 }
 
 #[derive(Debug)]
-struct Known {
+struct CachedLine {
     shuffle: Shuffle,
     epoch: u64,
     line: Arc<Line>,
@@ -83,14 +83,14 @@ impl Plans {
         epoch: u64,
     ) -> Result<Arc<Line>, PlanError> {
         let recent = || self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        let is = |known: &&Known| known.shuffle == *shuffle && known.epoch == epoch;
+        let is = |known: &&CachedLine| known.shuffle == *shuffle && known.epoch == epoch;
         if let Some(known) = recent().iter().find(is) {
             return Ok(Arc::clone(&known.line));
         }
         check_epoch(epoch)?;
         let line = Arc::new(Line::new(&manifest.counts(), shuffle, epoch)?);
         let mut recent = recent();
-        recent.push(Known { shuffle: shuffle.clone(), epoch, line: Arc::clone(&line) });
+        recent.push(CachedLine { shuffle: shuffle.clone(), epoch, line: Arc::clone(&line) });
         if recent.len() > LINES_MAX {
             recent.remove(0);
         }

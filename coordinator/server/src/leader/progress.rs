@@ -31,7 +31,7 @@ const RATE_JOBS_MAX: usize = 4096;
 
 /// Progress of all live leases and scans.
 #[derive(Debug, Default)]
-pub(crate) struct Progress {
+pub(crate) struct LiveProgress {
     ranks: BTreeMap<LeaseRef, RankState>,
     scans: BTreeMap<LeasedScan, ScanState>,
     rates: BTreeMap<String, Rate>,
@@ -85,7 +85,7 @@ struct Rate {
     seconds: VecDeque<(Instant, u64)>,
 }
 
-impl Progress {
+impl LiveProgress {
     /// Records a heartbeat's report on a rank. A cursor before the known one is ignored: a newer
     /// heartbeat overtook this one.
     /// - `rows`: samples of a step of this rank. `known`: the cursor in the state.
@@ -242,7 +242,7 @@ impl Progress {
     }
 }
 
-/// Report of a heartbeat; see [`Progress::rank`].
+/// Report of a heartbeat; see [`LiveProgress::rank`].
 #[derive(Debug)]
 pub(crate) struct RankReport {
     /// Lease of the rank.
@@ -322,7 +322,7 @@ mod tests {
     #[test]
     fn a_cursor_is_reported_once_and_never_goes_back() {
         let now = Instant::now();
-        let mut progress = Progress::default();
+        let mut progress = LiveProgress::default();
         progress.rank(report((0, 0)), 4, now);
         assert!(progress.take_reports().is_empty());
         progress.rank(report((0, 5)), 4, now);
@@ -341,7 +341,7 @@ mod tests {
     #[test]
     fn an_account_says_how_old_it_is() {
         let start = Instant::now();
-        let mut progress = Progress::default();
+        let mut progress = LiveProgress::default();
         let account = Some(Account { age_us: 5, idle_us: 7, ..Account::default() });
         progress.rank(RankReport { account, ..report((0, 1)) }, 4, start);
         // A heartbeat without a time breakdown keeps the last one.
@@ -355,7 +355,7 @@ mod tests {
     fn rates_are_of_the_last_seconds() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let mut progress = Progress::default();
+        let mut progress = LiveProgress::default();
         for second in 0..=60 {
             progress.rank(report((0, second * 10)), 4, at(second));
         }
@@ -374,7 +374,7 @@ mod tests {
         let at = |seconds| begun + Duration::from_secs(seconds);
         let scan = |dataset: &str, part| LeasedScan { dataset: dataset.into(), part, fencing: 7 };
         let (moving, stuck) = (scan("a", Some(0)), scan("b", None));
-        let mut progress = Progress::default();
+        let mut progress = LiveProgress::default();
         progress.expect_scan(moving.clone(), begun);
         progress.expect_scan(stuck.clone(), begun);
         for second in 1..60 {

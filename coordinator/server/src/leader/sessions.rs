@@ -12,7 +12,7 @@ pub(crate) const EXPIRE_BATCH_MAX: usize = 256;
 
 /// Data of live sessions that is not in the state.
 #[derive(Debug, Default)]
-pub(crate) struct Sessions {
+pub(crate) struct LiveSessions {
     live: BTreeMap<SessionId, Renewal>,
 }
 
@@ -25,7 +25,7 @@ struct Renewal {
     is_ending: bool,
 }
 
-impl Sessions {
+impl LiveSessions {
     /// Renews a session that began or sent a heartbeat, for a full `ttl`.
     /// - Returns false, without renewal, if the session's end was proposed.
     pub(crate) fn renew(&mut self, session: SessionId, ttl: Duration, now: Instant) -> bool {
@@ -76,7 +76,7 @@ mod tests {
     #[test]
     fn only_silence_for_a_whole_ttl_ends_a_session() {
         let (start, ttl) = (Instant::now(), Duration::from_secs(10));
-        let mut sessions = Sessions::default();
+        let mut sessions = LiveSessions::default();
         sessions.follow(&BTreeMap::from([(1, ttl), (2, ttl)]), start);
         assert_eq!(sessions.seen(1), None);
         assert!(sessions.renew(1, ttl, start + ttl / 2));
@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn no_heartbeat_is_good_for_a_session_whose_end_was_proposed() {
         let (start, ttl) = (Instant::now(), Duration::from_secs(10));
-        let mut sessions = Sessions::default();
+        let mut sessions = LiveSessions::default();
         sessions.renew(1, ttl, start);
         sessions.renew(2, ttl, start + ttl / 2);
         assert_eq!(sessions.expire(start + ttl), [1]);
@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn time_in_which_nobody_listened_does_not_count() {
         let (start, ttl) = (Instant::now(), Duration::from_secs(10));
-        let mut sessions = Sessions::default();
+        let mut sessions = LiveSessions::default();
         sessions.renew(1, ttl, start);
         sessions.postpone(5 * ttl);
         assert!(sessions.expire(start + 5 * ttl).is_empty());
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn a_batch_is_bounded() {
         let (start, ttl) = (Instant::now(), Duration::from_secs(1));
-        let mut sessions = Sessions::default();
+        let mut sessions = LiveSessions::default();
         assert!((0..1000).all(|session| sessions.renew(session, ttl, start)));
         assert_eq!(sessions.expire(start + ttl).len(), EXPIRE_BATCH_MAX);
     }

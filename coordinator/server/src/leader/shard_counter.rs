@@ -58,7 +58,8 @@ async fn count(core: &Arc<Core>, job: &str) -> Result<Option<Cell>, WireError> {
         return Ok(None);
     };
     let chunks = picture.order.chunks.clone();
-    let map =
-        move |core: &Core| Ok(views::shards(core, picture, None, views::Wanted::default())?.map(1));
+    let map = move |core: &Core| {
+        Ok(views::shards(core, picture, None, views::ShardFilter::default())?.map(1))
+    };
     Ok(computing(core, &chunks, map).await?.cells.into_iter().next())
 }

@@ -56,12 +56,12 @@ enum Purpose {
 
 /// Cloneable handle to the connections.
 #[derive(Clone, Debug)]
-pub(crate) struct Links {
-    inner: Arc<Inner>,
+pub(crate) struct PeerConnections {
+    inner: Arc<ConnectionsInner>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct ConnectionsInner {
     host: Arc<dyn Host>,
     metrics: Arc<Metrics>,
     me: u64,
@@ -69,16 +69,16 @@ struct Inner {
     distance: Arc<Distance>,
     /// Known once the log is open.
     cluster: OnceLock<String>,
-    channels: Mutex<BTreeMap<(String, Purpose), Link>>,
+    channels: Mutex<BTreeMap<(String, Purpose), CachedChannel>>,
 }
 
 #[derive(Clone, Debug)]
-struct Link {
+struct CachedChannel {
     channel: Channel,
     made: Instant,
 }
 
-impl Links {
+impl PeerConnections {
     /// Creates the links, without any connection.
     /// - `options`: of this node.
     pub(crate) fn new(
@@ -91,7 +91,17 @@ impl Links {
         let heartbeat = Duration::from_millis(options.peer_heartbeat_ms);
         let distance = Arc::new(Distance { heartbeat, far: AtomicU32::new(0) });
         let me = options.node_id;
-        Self { inner: Arc::new(Inner { host, metrics, me, tls, distance, cluster, channels }) }
+        Self {
+            inner: Arc::new(ConnectionsInner {
+                host,
+                metrics,
+                me,
+                tls,
+                distance,
+                cluster,
+                channels,
+            }),
+        }
     }
 
     /// Sets the cluster, once the log is open.
@@ -186,7 +196,7 @@ impl Links {
         }
     }
 
-    fn link(&self, address: &str, purpose: Purpose) -> Result<Link, String> {
+    fn link(&self, address: &str, purpose: Purpose) -> Result<CachedChannel, String> {
         let mut channels = self.channels();
         let key = (address.to_owned(), purpose);
         if let Some(link) = channels.get(&key) {
@@ -203,11 +213,11 @@ impl Links {
             .http2_keep_alive_interval(PING_EVERY)
             .keep_alive_timeout(PING_ANSWER_MAX)
             .keep_alive_while_idle(true);
-        let Inner { host, tls, distance, .. } = self.inner.as_ref();
+        let ConnectionsInner { host, tls, distance, .. } = self.inner.as_ref();
         let (host, tls, distance) = (Arc::clone(host), tls.clone(), Arc::clone(distance));
         let connector = Connector { host, tls, distance, address: address.to_owned() };
         let channel = endpoint.connect_with_connector_lazy(connector);
-        let link = Link { channel, made: self.inner.host.now() };
+        let link = CachedChannel { channel, made: self.inner.host.now() };
         channels.insert(key, link.clone());
         Ok(link)
     }
@@ -223,12 +233,12 @@ impl Links {
         }
     }
 
-    fn channels(&self) -> MutexGuard<'_, BTreeMap<(String, Purpose), Link>> {
+    fn channels(&self) -> MutexGuard<'_, BTreeMap<(String, Purpose), CachedChannel>> {
         self.inner.channels.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Peers for Links {
+impl Peers for PeerConnections {
     fn call(
         &self,
         to: &Peer,
@@ -238,7 +248,7 @@ impl Peers for Links {
         let (links, to) = (self.clone(), to.clone());
         async move {
             let cluster_id = links.cluster();
-            let Inner { host, metrics, me, .. } = links.inner.as_ref();
+            let ConnectionsInner { host, metrics, me, .. } = links.inner.as_ref();
             let request = ExchangeRequest { cluster_id, from: *me, to: to.node, message };
             let began = host.now();
             let answer = links

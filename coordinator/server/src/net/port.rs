@@ -65,7 +65,7 @@ pub(crate) struct Port {
 
 /// Address to listen on, and its limits.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct BindAddress {
     /// Name of the option with the address, for messages.
     pub(crate) option: &'static str,
     pub(crate) address: SocketAddr,
@@ -82,10 +82,10 @@ impl Port {
     /// - `alive`: connections end when its sender is dropped.
     pub(crate) async fn bind(
         host: &dyn Host,
-        place: Place,
+        place: BindAddress,
         alive: watch::Receiver<()>,
     ) -> Result<Self, StartError> {
-        let Place { option, address, connections, patience } = place;
+        let BindAddress { option, address, connections, patience } = place;
         let refused = |source: io::Error| {
             let hint = match source.kind() {
                 io::ErrorKind::AddrInUse => "stop what uses the port, or choose another one",
@@ -368,7 +368,7 @@ mod tests {
     async fn port(patience: Patience) -> (Port, watch::Sender<()>) {
         let (alive, living) = watch::channel(());
         let address = ([127, 0, 0, 1], 0).into();
-        let place = Place { option: "listen", address, connections: 4, patience };
+        let place = BindAddress { option: "listen", address, connections: 4, patience };
         (Port::bind(&RealHost, place, living).await.unwrap(), alive)
     }
 

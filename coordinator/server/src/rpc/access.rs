@@ -9,7 +9,9 @@ use shardfeed_proto::coordinator::v1::{
     RevokeAccessRequest, RevokeAccessResponse, WhoAmIRequest, WhoAmIResponse,
 };
 use shardfeed_proto::{ErrorKind, WireError};
-use shardfeed_scheduler::{AccessToken, Change, CreateAccess, ExchangeAccess, Role, Unusable};
+use shardfeed_scheduler::{
+    AccessRole, AccessToken, Change, CreateAccess, ExchangeAccess, Unusable,
+};
 
 use super::audit::{AUDIT_FOLDER, ENTRIES_MAX};
 use super::checks::digest;
@@ -125,8 +127,14 @@ fn check_id(id: &str) -> Result<(), WireError> {
     }
 }
 
-fn role_of(name: &str) -> Result<Role, WireError> {
-    let roles = [Role::Viewer, Role::Operator, Role::Admin, Role::Worker, Role::Trainer];
+fn role_of(name: &str) -> Result<AccessRole, WireError> {
+    let roles = [
+        AccessRole::Viewer,
+        AccessRole::Operator,
+        AccessRole::Admin,
+        AccessRole::Worker,
+        AccessRole::Trainer,
+    ];
     roles.into_iter().find(|role| role.to_string() == name).ok_or_else(|| {
         let name: String = name.chars().take(100).collect();
         let message = format!("there are no access tokens of role `{name}`; there are of: viewer, operator, admin, worker, trainer");

@@ -507,7 +507,7 @@ async fn list_shards(
     request: ListShardsRequest,
 ) -> Result<ShardStream, WireError> {
     let ListShardsRequest { job, epoch, rank, worker, path_part, .. } = request;
-    let wanted = views::Wanted { rank, worker, path_part };
+    let wanted = views::ShardFilter { rank, worker, path_part };
     let picture = Picture::take(&core, &job)?.ok_or_else(|| not_started(&job))?;
     let list = Arc::clone(&core.plans.lists).try_acquire_owned();
     let list = list.map_err(|_| {
@@ -590,7 +590,7 @@ async fn get_epoch_map(
     }
     let picture = Picture::take(&core, &job)?.ok_or_else(|| not_started(&job))?;
     let chunks = picture.order.chunks.clone();
-    let all = views::Wanted::default();
+    let all = views::ShardFilter::default();
     let map = move |core: &Core| Ok(views::shards(core, picture, epoch, all)?.map(cells));
     computing(&core, &chunks, map).await
 }

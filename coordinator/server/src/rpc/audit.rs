@@ -84,12 +84,12 @@ struct Refused {
 
 /// Kind of a file. Denied calls must not displace completed ones.
 #[derive(Clone, Copy, Debug)]
-enum Kind {
+enum AuditFile {
     Done,
     Denied,
 }
 
-impl Kind {
+impl AuditFile {
     fn file(self, number: u64) -> String {
         format!("{}{number:06}.jsonl", self.begins())
     }
@@ -112,7 +112,7 @@ impl Kind {
 /// Writer of the files of one kind.
 #[derive(Debug)]
 pub(crate) struct Scribe {
-    kind: Kind,
+    kind: AuditFile,
     disk: Arc<dyn Disk>,
     receiver: mpsc::Receiver<Entry>,
     open: Option<Open>,
@@ -131,7 +131,8 @@ pub(crate) fn channel(disk: Arc<dyn Disk>, now: Instant) -> (Audit, [Scribe; 2])
         let (sender, receiver) = mpsc::channel(WAITING_MAX);
         (sender, Scribe { kind, disk: Arc::clone(&disk), receiver, open: None })
     };
-    let ((done, of_done), (denied, of_denied)) = (scribe(Kind::Done), scribe(Kind::Denied));
+    let ((done, of_done), (denied, of_denied)) =
+        (scribe(AuditFile::Done), scribe(AuditFile::Denied));
     let refused =
         Mutex::new(Refused { since: now, written: 0, passed_over: 0, outcome: String::new() });
     (Audit { disk, done, denied, refused }, [of_done, of_denied])
@@ -204,7 +205,7 @@ impl Audit {
                 && (!asked.refused || entry.outcome != DONE)
         };
         let (mut entries, mut more) = (Vec::new(), false);
-        for kind in [Kind::Done, Kind::Denied] {
+        for kind in [AuditFile::Done, AuditFile::Denied] {
             let (found, earlier) = last(self.disk.as_ref(), kind, most, is_meant)?;
             entries.extend(found);
             more |= earlier;
@@ -220,7 +221,7 @@ impl Audit {
 /// Returns the last matching entries of a kind, and whether there are earlier ones.
 fn last(
     disk: &dyn Disk,
-    kind: Kind,
+    kind: AuditFile,
     most: usize,
     is_meant: impl Fn(&Entry) -> bool,
 ) -> io::Result<(Vec<Entry>, bool)> {
@@ -281,7 +282,7 @@ impl Scribe {
 }
 
 fn append(
-    (kind, disk): (Kind, &dyn Disk),
+    (kind, disk): (AuditFile, &dyn Disk),
     open: Option<Open>,
     batch: &[Entry],
 ) -> io::Result<Open> {
@@ -309,7 +310,7 @@ fn append(
 }
 
 /// Opens a file to append after its last line.
-fn reopen(disk: &dyn Disk, kind: Kind, number: u64) -> io::Result<Open> {
+fn reopen(disk: &dyn Disk, kind: AuditFile, number: u64) -> io::Result<Open> {
     let file = disk.open(&kind.file(number))?;
     let mut bytes = file.len()?;
     if bytes > 0 {
@@ -324,7 +325,7 @@ fn reopen(disk: &dyn Disk, kind: Kind, number: u64) -> io::Result<Open> {
 }
 
 /// Returns the numbers of the files, ascending.
-fn numbers(disk: &dyn Disk, kind: Kind) -> io::Result<Vec<u64>> {
+fn numbers(disk: &dyn Disk, kind: AuditFile) -> io::Result<Vec<u64>> {
     let begins = kind.begins();
     let number = |name: String| name.strip_prefix(begins)?.strip_suffix(".jsonl")?.parse().ok();
     let mut numbers: Vec<u64> = disk.list()?.into_iter().filter_map(number).collect();
@@ -389,13 +390,13 @@ mod tests {
     fn entries_are_found_again_also_behind_a_line_that_was_cut_short() {
         let (home, disk) = disk();
         let (audit, _) = channel(Arc::clone(&disk), Instant::now());
-        append((Kind::Done, disk.as_ref()), None, &[entry(1, DONE)]).unwrap();
-        append((Kind::Denied, disk.as_ref()), None, &[entry(2, "DENIED")]).unwrap();
-        let path = home.path().join(Kind::Done.file(1));
+        append((AuditFile::Done, disk.as_ref()), None, &[entry(1, DONE)]).unwrap();
+        append((AuditFile::Denied, disk.as_ref()), None, &[entry(2, "DENIED")]).unwrap();
+        let path = home.path().join(AuditFile::Done.file(1));
         let mut text = std::fs::read(&path).unwrap();
         text.extend(b"{\"at_ms\":3,\"princ");
         std::fs::write(&path, text).unwrap();
-        append((Kind::Done, disk.as_ref()), None, &[entry(4, DONE)]).unwrap();
+        append((AuditFile::Done, disk.as_ref()), None, &[entry(4, DONE)]).unwrap();
         let at = |asked: &ListAuditRequest| {
             let answer = audit.list(asked, 7).unwrap();
             (answer.entries.iter().map(|entry| entry.at_ms).collect::<Vec<_>>(), answer.more)
@@ -414,11 +415,12 @@ mod tests {
         let mut open = None;
         for number in 1..=12 {
             let mut next =
-                append((Kind::Done, disk.as_ref()), open.take(), &[entry(number, DONE)]).unwrap();
+                append((AuditFile::Done, disk.as_ref()), open.take(), &[entry(number, DONE)])
+                    .unwrap();
             next.bytes = next.bytes.max(FILE_BYTES);
             open = Some(next);
         }
-        assert_eq!(numbers(disk.as_ref(), Kind::Done).unwrap(), (5..=12).collect::<Vec<_>>());
+        assert_eq!(numbers(disk.as_ref(), AuditFile::Done).unwrap(), (5..=12).collect::<Vec<_>>());
     }
 
     #[tokio::test]

@@ -228,13 +228,13 @@ fn same(left: &[u8; 32], right: &[u8; 32]) -> bool {
 }
 
 /// Converts a token's role to the role of all callers.
-fn role_of(role: shardfeed_scheduler::Role) -> Role {
+fn role_of(role: shardfeed_scheduler::AccessRole) -> Role {
     match role {
-        shardfeed_scheduler::Role::Viewer => Role::Viewer,
-        shardfeed_scheduler::Role::Operator => Role::Operator,
-        shardfeed_scheduler::Role::Admin => Role::Admin,
-        shardfeed_scheduler::Role::Worker => Role::Worker,
-        shardfeed_scheduler::Role::Trainer => Role::Trainer,
+        shardfeed_scheduler::AccessRole::Viewer => Role::Viewer,
+        shardfeed_scheduler::AccessRole::Operator => Role::Operator,
+        shardfeed_scheduler::AccessRole::Admin => Role::Admin,
+        shardfeed_scheduler::AccessRole::Worker => Role::Worker,
+        shardfeed_scheduler::AccessRole::Trainer => Role::Trainer,
     }
 }
 

@@ -29,7 +29,10 @@ pub(super) async fn register_job(
     let identity = identity_from(identity).map_err(|error| error::invalid(&error))?;
     let known = core.read(|state| {
         let job = state.job(&name)?;
-        Some(Known { identity: job.identity.clone(), chunks: job.record_spec_chunks.clone() })
+        Some(RegisteredJob {
+            identity: job.identity.clone(),
+            chunks: job.record_spec_chunks.clone(),
+        })
     });
     let mut register = RegisterJob { name, identity, dataset, record_spec_chunks: vec![] };
     let spec = match register.identity.records {
@@ -78,7 +81,7 @@ pub(super) async fn register_job(
 }
 
 /// A registered job.
-struct Known {
+struct RegisteredJob {
     identity: JobIdentity,
     chunks: Vec<Digest>,
 }
@@ -108,7 +111,7 @@ pub(super) async fn read(core: &Arc<Core>, chunks: &[Digest]) -> Result<Vec<u8>,
 async fn other_identity(
     core: &Arc<Core>,
     register: RegisterJob,
-    known: Known,
+    known: RegisteredJob,
     ours: &RecordSpec,
 ) -> WireError {
     let mut found = differences(&known.identity, &register.identity);

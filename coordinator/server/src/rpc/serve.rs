@@ -49,7 +49,7 @@ where
     let span =
         tracing::info_span!("call", ?rpc, request_id = field::Empty, principal = field::Empty);
     let Asked { seen, context, object, detail } = asked;
-    let mut known = Known::new(detail);
+    let mut known = CallFacts::new(detail);
     let work = async {
         let core = Arc::clone(front.core()?);
         // Ranks that wait for free groups must not block other calls.
@@ -108,7 +108,7 @@ where
 }
 
 /// Facts about a caller, as they become known.
-struct Known {
+struct CallFacts {
     claimed: String,
     detail: String,
     caller: Caller,
@@ -118,7 +118,7 @@ struct Known {
     begun: Option<(Arc<Core>, audit::Entry)>,
 }
 
-impl Known {
+impl CallFacts {
     fn new(detail: String) -> Self {
         let (claimed, caller) = Default::default();
         Self { claimed, detail, caller, denial: None, begun: None }
@@ -202,7 +202,7 @@ impl Known {
     }
 }
 
-impl Drop for Known {
+impl Drop for CallFacts {
     /// The caller has gone; a call that has begun may still be carried out.
     fn drop(&mut self) {
         let index = self.index();

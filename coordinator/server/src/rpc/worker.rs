@@ -22,7 +22,7 @@ use shardfeed_proto::coordinator::v1::{
 use shardfeed_proto::{ErrorKind, WireError, intent_from, segments_to};
 use shardfeed_scheduler::{
     Answer, Change, Claim, Cordon, DoubtPolicy, GRACE_MS_MAX, Held, Hold, InDoubt, JoinSession,
-    LeaseRef, LeasedScan, Peer, PoolFacts, RankCursor, RankRef, Refusal, ReportSkipped,
+    LeaseRef, LeasedScan, PeerProcess, PoolFacts, RankCursor, RankRef, Refusal, ReportSkipped,
     SKIPPED_KEPT, STEP_MAX, SessionId, SkippedRecord, StartRank, State,
 };
 use tokio::sync::oneshot;
@@ -323,7 +323,7 @@ async fn start_rank(
     let intent = intent_from(intent).map_err(|error| error::invalid(&error))?;
     // Workers ask the kernel for the identity of a trainer; a trainer's own data proves nothing.
     let peer = peer.filter(|_| caller.who.role != Some(shardfeed_tls::Role::Trainer));
-    let peer = peer.map(|wire::Peer { uid, gid, pid }| Peer { uid, gid, pid });
+    let peer = peer.map(|wire::Peer { uid, gid, pid }| PeerProcess { uid, gid, pid });
     let doubt = doubt_policy(in_doubt, in_doubt_grace_ms)?;
     let left = left.map(cursor_from);
     let start = StartRank {

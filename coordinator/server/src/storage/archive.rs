@@ -1,8 +1,9 @@
 //! Backup of a cluster as one file: the state and the chunks that it refers to, in our own frames.
 //!
 //! `magic [8] | frame*`, a frame is `kind u8 | length u32 LE | content | SHA-256 [32]` of all
-//! before it. The first frame is the [`Header`] as JSON. The state follows in parts, then each
-//! chunk in one frame, then an empty frame, which distinguishes a whole file from a truncated one.
+//! before it. The first frame is the [`BackupHeader`] as JSON. The state follows in parts, then
+//! each chunk in one frame, then an empty frame, which distinguishes a whole file from a truncated
+//! one.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -43,7 +44,7 @@ const DIGEST_BYTES: usize = 32;
 
 /// Content of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum BackupFrame {
     Header = 1,
     State = 2,
     Chunk = 3,
@@ -53,7 +54,7 @@ enum Kind {
 /// Description of the backup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-struct Header {
+struct BackupHeader {
     version: u32,
     /// Cluster that was backed up.
     cluster: String,
@@ -68,7 +69,7 @@ struct Header {
 /// A state and its chunks, to be sent.
 #[derive(Debug)]
 pub(crate) struct Archive {
-    header: Header,
+    header: BackupHeader,
     state: Vec<u8>,
     chunks: Vec<Digest>,
 }
@@ -78,7 +79,7 @@ impl Archive {
     pub(crate) fn new(cluster: &str, applied: u64, state: Vec<u8>) -> Result<Self, WireError> {
         let known = State::from_snapshot(&state).map_err(|_| error::lost("reading the state"))?;
         let chunks: BTreeSet<Digest> = referenced(&known).into_iter().collect();
-        let header = Header {
+        let header = BackupHeader {
             version: VERSION,
             cluster: cluster.to_owned(),
             applied,
@@ -137,22 +138,22 @@ async fn more(
         Next::Header => {
             bytes.extend_from_slice(&MAGIC);
             let header = serde_json::to_vec(&archive.header);
-            frame(Kind::Header, &header.map_err(|_| error::lost("a header"))?, bytes);
+            frame(BackupFrame::Header, &header.map_err(|_| error::lost("a header"))?, bytes);
             Next::State(0)
         }
         Next::State(at) if at < archive.state.len() => {
             let end = archive.state.len().min(at + FRAME_BYTES_MAX);
-            frame(Kind::State, &archive.state[at..end], bytes);
+            frame(BackupFrame::State, &archive.state[at..end], bytes);
             Next::State(end)
         }
         Next::State(_) => Next::Chunk(0),
         Next::Chunk(at) => match archive.chunks.get(at) {
             Some(chunk) => {
-                frame(Kind::Chunk, &copies::get(core, *chunk).await?, bytes);
+                frame(BackupFrame::Chunk, &copies::get(core, *chunk).await?, bytes);
                 Next::Chunk(at + 1)
             }
             None => {
-                frame(Kind::End, &[], bytes);
+                frame(BackupFrame::End, &[], bytes);
                 Next::Over
             }
         },
@@ -160,7 +161,7 @@ async fn more(
     })
 }
 
-fn frame(kind: Kind, content: &[u8], out: &mut Vec<u8>) {
+fn frame(kind: BackupFrame, content: &[u8], out: &mut Vec<u8>) {
     let length = u32::try_from(content.len()).expect("a frame has at most 1 MiB");
     let (kind, length) = ([kind as u8], length.to_le_bytes());
     let digest = Digest::of_parts([kind.as_slice(), &length, content]);
@@ -241,7 +242,7 @@ pub fn restore_snapshot(
     refuse_unless_empty(data_dir)?;
     let mut state = Vec::new();
     let header = read(file, |kind, content| {
-        if kind == Kind::State {
+        if kind == BackupFrame::State {
             state.extend_from_slice(&content);
         }
         Ok(())
@@ -255,7 +256,9 @@ pub fn restore_snapshot(
     let host = RealHost;
     let store = open_store(&host, data_dir, &options)?;
     read(file, |kind, content| match kind {
-        Kind::Chunk => store.fill(&content).map(|_| ()).map_err(|error| folder(data_dir, &error)),
+        BackupFrame::Chunk => {
+            store.fill(&content).map(|_| ()).map_err(|error| folder(data_dir, &error))
+        }
         _ => Ok(()),
     })?;
     let disk = open_disk(&host, &data_dir.join(LOG_FOLDER))?;
@@ -264,7 +267,7 @@ pub fn restore_snapshot(
     let address = address.unwrap_or_else(|| options.listen.to_string());
     let node = node_options(&options, &address, Start::Alone);
     let cluster = shardfeed_raft::restore(&host, &disk, &node, header.applied, &state)?;
-    let Header { cluster: from_cluster, applied, chunks, .. } = header;
+    let BackupHeader { cluster: from_cluster, applied, chunks, .. } = header;
     Ok(Restored { cluster: cluster.to_string(), from_cluster, applied, chunks })
 }
 
@@ -306,8 +309,8 @@ fn folder(path: &Path, error: &ChunkStoreError) -> RestoreError {
 /// Reads and checks a whole file; passes each frame of the state and each chunk to `take`.
 fn read(
     path: &Path,
-    mut take: impl FnMut(Kind, Vec<u8>) -> Result<(), RestoreError>,
-) -> Result<Header, RestoreError> {
+    mut take: impl FnMut(BackupFrame, Vec<u8>) -> Result<(), RestoreError>,
+) -> Result<BackupHeader, RestoreError> {
     let failed = |source| RestoreError::File { path: path.to_owned(), source };
     let mut file = Frames { path, file: BufReader::new(File::open(path).map_err(failed)?), at: 0 };
     let header = file.header()?;
@@ -315,16 +318,16 @@ fn read(
     loop {
         let (kind, content) = file.next()?;
         match kind {
-            Kind::State if chunks == 0 => {
+            BackupFrame::State if chunks == 0 => {
                 state_bytes += content.len() as u64;
                 hash.push(content.clone());
                 take(kind, content)?;
             }
-            Kind::Chunk => {
+            BackupFrame::Chunk => {
                 chunks += 1;
                 take(kind, content)?;
             }
-            Kind::End => break,
+            BackupFrame::End => break,
             _ => return Err(file.damaged("its frames are not in order")),
         }
         if state_bytes > header.state_bytes || chunks > header.chunks {
@@ -347,7 +350,7 @@ struct Frames<'a> {
 }
 
 impl Frames<'_> {
-    fn header(&mut self) -> Result<Header, RestoreError> {
+    fn header(&mut self) -> Result<BackupHeader, RestoreError> {
         let mut magic = [0; MAGIC.len()];
         self.fill(&mut magic)?;
         if magic != MAGIC {
@@ -370,17 +373,17 @@ impl Frames<'_> {
                 ),
             });
         }
-        let header = serde_json::from_slice::<Header>(&content).ok();
-        let header = header.filter(|known| kind == Kind::Header && known.version == VERSION);
+        let header = serde_json::from_slice::<BackupHeader>(&content).ok();
+        let header = header.filter(|known| kind == BackupFrame::Header && known.version == VERSION);
         let header = header.filter(|known| known.state_bytes <= STATE_BYTES_MAX);
         header.ok_or_else(|| self.damaged("its header makes no sense"))
     }
 
-    fn next(&mut self) -> Result<(Kind, Vec<u8>), RestoreError> {
+    fn next(&mut self) -> Result<(BackupFrame, Vec<u8>), RestoreError> {
         let mut head = [0; 5];
         self.fill(&mut head)?;
         let length = u32::from_le_bytes([head[1], head[2], head[3], head[4]]) as usize;
-        let kinds = [Kind::Header, Kind::State, Kind::Chunk, Kind::End];
+        let kinds = [BackupFrame::Header, BackupFrame::State, BackupFrame::Chunk, BackupFrame::End];
         let kind = kinds.into_iter().find(|kind| *kind as u8 == head[0]);
         let Some(kind) = kind.filter(|_| length <= FRAME_BYTES_MAX) else {
             return Err(self.damaged("these bytes are not a frame"));
@@ -432,7 +435,7 @@ mod tests {
 
     fn backup(chunks: &[&[u8]]) -> Vec<u8> {
         let state = State::new().snapshot();
-        let header = Header {
+        let header = BackupHeader {
             version: VERSION,
             cluster: "c".into(),
             applied: 7,
@@ -441,10 +444,10 @@ mod tests {
             chunks: chunks.len() as u64,
         };
         let mut bytes = MAGIC.to_vec();
-        frame(Kind::Header, &serde_json::to_vec(&header).unwrap(), &mut bytes);
-        frame(Kind::State, &state, &mut bytes);
-        chunks.iter().for_each(|chunk| frame(Kind::Chunk, chunk, &mut bytes));
-        frame(Kind::End, &[], &mut bytes);
+        frame(BackupFrame::Header, &serde_json::to_vec(&header).unwrap(), &mut bytes);
+        frame(BackupFrame::State, &state, &mut bytes);
+        chunks.iter().for_each(|chunk| frame(BackupFrame::Chunk, chunk, &mut bytes));
+        frame(BackupFrame::End, &[], &mut bytes);
         bytes
     }
 
@@ -504,7 +507,7 @@ mod tests {
         };
         let state = State::new().snapshot();
         let header = |version: u32, state: &[u8], chunks: u64| {
-            let known = Header {
+            let known = BackupHeader {
                 version,
                 cluster: "c".into(),
                 applied: 7,
@@ -514,7 +517,7 @@ mod tests {
             };
             serde_json::to_vec(&known).unwrap()
         };
-        let framed = |frames: &[(Kind, &[u8])]| {
+        let framed = |frames: &[(BackupFrame, &[u8])]| {
             let mut bytes = MAGIC.to_vec();
             frames.iter().for_each(|(kind, content)| frame(*kind, content, &mut bytes));
             bytes
@@ -524,10 +527,20 @@ mod tests {
         *flipped.last_mut().unwrap() ^= 1;
         let mut odd = whole.clone();
         odd[MAGIC.len()] = 99;
-        let (end, one) = ((Kind::End, &b""[..]), header(VERSION, &state, 1));
-        let late = [(Kind::Header, &one[..]), (Kind::Chunk, b"chunk"), (Kind::State, &state), end];
-        let more = [(Kind::Header, &one[..]), (Kind::State, &state), (Kind::State, &state), end];
-        let less = [(Kind::Header, &one[..]), (Kind::State, &state), end];
+        let (end, one) = ((BackupFrame::End, &b""[..]), header(VERSION, &state, 1));
+        let late = [
+            (BackupFrame::Header, &one[..]),
+            (BackupFrame::Chunk, b"chunk"),
+            (BackupFrame::State, &state),
+            end,
+        ];
+        let more = [
+            (BackupFrame::Header, &one[..]),
+            (BackupFrame::State, &state),
+            (BackupFrame::State, &state),
+            end,
+        ];
+        let less = [(BackupFrame::Header, &one[..]), (BackupFrame::State, &state), end];
         let later = header(VERSION + 1, &state, 0);
         let nonsense = header(VERSION, b"{}", 0);
         refused("something else", b"not a backup, but long enough");
@@ -535,12 +548,12 @@ mod tests {
         refused("more than it", &[whole.as_slice(), b"x"].concat());
         refused("one that a bit was flipped in", &flipped);
         refused("one that holds no frame", &odd);
-        refused("one without a header", &framed(&[(Kind::State, &state), end]));
+        refused("one without a header", &framed(&[(BackupFrame::State, &state), end]));
         refused("one whose chunks come first", &framed(&late));
         refused("one that holds too much", &framed(&more));
         refused("one that holds too little", &framed(&less));
-        refused("one of a later release", &framed(&[(Kind::Header, &later), end]));
-        let of_others = [(Kind::Header, &nonsense[..]), (Kind::State, b"{}"), end];
+        refused("one of a later release", &framed(&[(BackupFrame::Header, &later), end]));
+        let of_others = [(BackupFrame::Header, &nonsense[..]), (BackupFrame::State, b"{}"), end];
         refused("one of another state", &framed(&of_others));
         std::fs::write(&data, b"").unwrap();
         refused("one for a file", &whole);

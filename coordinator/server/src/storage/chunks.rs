@@ -61,13 +61,13 @@ pub(crate) enum ChunkStoreError {
 pub(crate) struct ChunkStore {
     disk: Arc<dyn Disk>,
     unreferenced_bytes_max: u64,
-    known: Mutex<Known>,
+    known: Mutex<ChunkIndex>,
     parts: AtomicU64,
 }
 
 /// Content of the store.
 #[derive(Debug, Default)]
-struct Known {
+struct ChunkIndex {
     present: BTreeSet<Digest>,
     unreferenced: Unreferenced,
     /// Chunks of commands in progress, as counted before: a rejected command must not free quota.
@@ -136,7 +136,7 @@ impl ChunkStore {
     ) -> Result<Self, ChunkStoreError> {
         let failed =
             |name: &str, source| ChunkStoreError::Io { path: disk.path_text(name), source };
-        let mut known = Known::default();
+        let mut known = ChunkIndex::default();
         for name in disk.list().map_err(|error| failed("", error))? {
             if name.starts_with(PART_PREFIX) {
                 disk.remove(&name).map_err(|error| failed(&name, error))?;
@@ -224,7 +224,7 @@ impl ChunkStore {
     /// `follow` stops counting them again.
     pub(crate) fn release<'a>(&self, digests: impl IntoIterator<Item = &'a Digest>, now: Instant) {
         let mut known = self.known();
-        let Known { present, unreferenced, held, .. } = &mut *known;
+        let ChunkIndex { present, unreferenced, held, .. } = &mut *known;
         for digest in digests {
             let is_counted = unreferenced.chunks.contains_key(digest);
             if present.contains(digest) && !is_counted {
@@ -237,7 +237,7 @@ impl ChunkStore {
     /// chunks that are no longer referenced are, with a full time to live.
     pub(crate) fn follow(&self, referenced: &BTreeSet<Digest>, now: Instant) {
         let mut known = self.known();
-        let Known { present, unreferenced, held, .. } = &mut *known;
+        let ChunkIndex { present, unreferenced, held, .. } = &mut *known;
         for digest in referenced {
             unreferenced.remove(digest);
             held.remove(digest);
@@ -349,7 +349,7 @@ impl ChunkStore {
         written
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, ChunkIndex> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -15,11 +15,11 @@ const MANIFESTS_MAX: usize = 4;
 /// Manifests requested last, newest last.
 #[derive(Debug, Default)]
 pub(crate) struct Manifests {
-    recent: Mutex<Vec<Known>>,
+    recent: Mutex<Vec<CachedManifest>>,
 }
 
 #[derive(Debug)]
-struct Known {
+struct CachedManifest {
     content: ContentDigest,
     /// Content digests do not cover paths: a moved dataset has the same content under other names.
     chunks: Digest,
@@ -50,7 +50,7 @@ impl Manifests {
             return Err(WireError::new(ErrorKind::Corrupt, message));
         }
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        recent.push(Known { content, chunks: name, manifest: Arc::clone(&manifest) });
+        recent.push(CachedManifest { content, chunks: name, manifest: Arc::clone(&manifest) });
         if recent.len() > MANIFESTS_MAX {
             recent.remove(0);
         }

@@ -32,14 +32,14 @@ pub(super) struct Holding {
 
 /// Holders of each group's ranges, and consumed records of each shard.
 #[derive(Debug, Default)]
-pub(super) struct Held {
+pub(super) struct GroupHolders {
     /// Ordered by group and offset in it.
     holdings: Vec<Holding>,
     group_of: Vec<u64>,
     delivered: Vec<u64>,
 }
 
-impl Held {
+impl GroupHolders {
     /// Collects the ranges of an epoch. Slow to compute.
     pub(super) fn new(
         granted: &Granted<'_>,

@@ -23,5 +23,5 @@ pub(crate) use history::Past;
 pub(crate) use job::job;
 pub(crate) use picture::{Picture, no_job};
 pub(crate) use rank::ranks;
-pub(crate) use shard::{Wanted, shards};
+pub(crate) use shard::{ShardFilter, shards};
 pub(crate) use worker::workers;

@@ -16,7 +16,7 @@ use shardfeed_scheduler::RankCursor;
 use super::Picture;
 use super::epoch::steps_in;
 use super::granted::{Granted, gone};
-use super::held::Held;
+use super::held::GroupHolders;
 use crate::error;
 use crate::leader::core::Core;
 
@@ -36,16 +36,16 @@ pub(crate) struct Shards {
     over: bool,
     picture: Picture,
     manifest: Arc<Manifest>,
-    parts: Parts,
+    parts: ShardReaders,
     reading: BTreeSet<u32>,
-    wanted: Wanted,
+    wanted: ShardFilter,
     /// Shards read by the requested rank, and by the requested worker.
     read: Vec<BTreeSet<u32>>,
 }
 
 /// Filter for the shards of an epoch: a shard must meet all conditions.
 #[derive(Debug, Default)]
-pub(crate) struct Wanted {
+pub(crate) struct ShardFilter {
     /// Rank that reads the shard; of a dynamic job: that was granted a sample of it.
     pub(crate) rank: Option<u64>,
     /// Worker that serves a rank that reads the shard.
@@ -56,11 +56,11 @@ pub(crate) struct Wanted {
 
 /// Readers of shards, and consumed records.
 #[derive(Debug)]
-enum Parts {
+enum ShardReaders {
     /// According to the plan.
     Planned(Planned),
     /// According to the grants to ranks of a dynamic job.
-    Granted(Held, Arc<Groups>),
+    Granted(GroupHolders, Arc<Groups>),
 }
 
 /// Counts of each shard, in manifest order.
@@ -78,7 +78,7 @@ pub(crate) fn shards(
     core: &Core,
     mut picture: Picture,
     epoch: Option<u64>,
-    wanted: Wanted,
+    wanted: ShardFilter,
 ) -> Result<Shards, WireError> {
     let cursors = picture.cursors();
     let first = cursors.iter().min().map_or(picture.generation.origin.epoch, |c| c.epoch);
@@ -116,7 +116,7 @@ fn planned(
     core: &Core,
     picture: &Picture,
     (epoch, cursors): (u64, &[RankCursor]),
-) -> Result<(bool, Parts), WireError> {
+) -> Result<(bool, ShardReaders), WireError> {
     let (generation, of) = picture.epoch_of(epoch)?;
     let plan = picture.order.plan(core, &of)?;
     let steps = match generation.number == picture.generation.number {
@@ -130,15 +130,15 @@ fn planned(
         dropped: plan.dropped_by_shard().map_err(failed)?,
         ranks: plan.ranks_of_shards(),
     };
-    Ok((over, Parts::Planned(planned)))
+    Ok((over, ShardReaders::Planned(planned)))
 }
 
-fn granted(core: &Core, picture: &Picture, epoch: u64) -> Result<(bool, Parts), WireError> {
+fn granted(core: &Core, picture: &Picture, epoch: u64) -> Result<(bool, ShardReaders), WireError> {
     let granted = Granted::of(picture, epoch)?.ok_or_else(|| gone(picture, epoch))?;
     let counts = granted.counts(core)?;
     let (groups, manifest) = (picture.order.groups(core, epoch)?, picture.order.manifest(core)?);
     let over = granted.pool.is_some() && counts.left() == 0;
-    Ok((over, Parts::Granted(Held::new(&granted, &groups, &manifest)?, groups)))
+    Ok((over, ShardReaders::Granted(GroupHolders::new(&granted, &groups, &manifest)?, groups)))
 }
 
 impl Shards {
@@ -184,12 +184,12 @@ impl Shards {
 
     fn shard(&self, shard: usize) -> Shard {
         match &self.parts {
-            Parts::Planned(planned) => self.planned_shard(shard, planned),
-            Parts::Granted(held, _) => self.granted_shard(shard, held),
+            ShardReaders::Planned(planned) => self.planned_shard(shard, planned),
+            ShardReaders::Granted(held, _) => self.granted_shard(shard, held),
         }
     }
 
-    fn granted_shard(&self, shard: usize, held: &Held) -> Shard {
+    fn granted_shard(&self, shard: usize, held: &GroupHolders) -> Shard {
         let known = &self.manifest.shards()[shard];
         let (holdings, done) = (held.holdings(shard), held.delivered(shard));
         let is_begun = done > 0 || holdings.iter().any(|held| held.begun) || self.is_read(shard);
@@ -277,7 +277,7 @@ impl Shards {
     }
 }
 
-impl Parts {
+impl ShardReaders {
     /// Returns the shards that one of `ranks` reads, by manifest index. Slow to compute.
     fn read_by(&self, ranks: &BTreeSet<u64>) -> Result<BTreeSet<u32>, WireError> {
         match self {

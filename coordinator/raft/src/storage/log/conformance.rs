@@ -5,8 +5,8 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use super::memory::MemoryLog;
-use super::{Change, LogError, LogState, LogStore};
-use crate::storage::framing::{self, Kind};
+use super::{LogChange, LogError, LogState, LogStore};
+use crate::storage::framing::{self, FrameKind};
 use crate::storage::record::{Members, Payload, Position, Record, Vote};
 use crate::storage::redb_log::RedbLog;
 use crate::storage::witness::Witness;
@@ -38,7 +38,7 @@ impl RedbFixture {
         let dir = tempfile::tempdir().unwrap();
         let disk = RealDisk::new(dir.path()).unwrap();
         disk.write("witness", &Witness::pristine(CLUSTER)).unwrap();
-        let header = framing::seal(Kind::Header, CLUSTER, b"");
+        let header = framing::seal(FrameKind::Header, CLUSTER, b"");
         RedbLog::create(disk.open("log").unwrap(), CLUSTER, &header).unwrap();
         Self { disk, _dir: dir }
     }
@@ -67,7 +67,7 @@ fn records(term: u64, indexes: std::ops::Range<u64>) -> Vec<Record> {
 }
 
 /// Writes each batch to a new log, and checks its content before and after reopening.
-fn check(fixture: &impl Fixture, batches: &[&[Change]], state: LogState, held: &[Record]) {
+fn check(fixture: &impl Fixture, batches: &[&[LogChange]], state: LogState, held: &[Record]) {
     let mut store = fixture.open();
     for batch in batches {
         store.write(batch).unwrap();
@@ -94,20 +94,20 @@ fn entries_of_every_sort_come_back(fixture: &impl Fixture) {
     let mut entries = records(1, 0..4);
     entries[0].payload = Payload::Members(Members::default());
     entries[1].payload = Payload::Blank;
-    let batches: [&[Change]; 2] =
-        [&[Change::Append(entries[..1].to_vec())], &[Change::Append(entries[1..].to_vec())]];
+    let batches: [&[LogChange]; 2] =
+        [&[LogChange::Append(entries[..1].to_vec())], &[LogChange::Append(entries[1..].to_vec())]];
     check(fixture, &batches, LogState { last: Some(at(1, 3)), ..LogState::default() }, &entries);
 }
 
 fn a_batch_mixes_changes_in_order(fixture: &impl Fixture) {
-    let vote = |term, committed| Change::Vote(Vote { term, node: 1, committed });
+    let vote = |term, committed| LogChange::Vote(Vote { term, node: 1, committed });
     let batch = [
         vote(1, false),
-        Change::Append(records(1, 0..5)),
-        Change::TruncateAfter(Some(2)),
+        LogChange::Append(records(1, 0..5)),
+        LogChange::TruncateAfter(Some(2)),
         vote(2, true),
-        Change::Append(records(2, 3..4)),
-        Change::Committed(at(2, 3)),
+        LogChange::Append(records(2, 3..4)),
+        LogChange::Committed(at(2, 3)),
     ];
     let state = LogState {
         last: Some(at(2, 3)),
@@ -119,40 +119,40 @@ fn a_batch_mixes_changes_in_order(fixture: &impl Fixture) {
 }
 
 fn truncation_goes_back_to_the_purged_entry(fixture: &impl Fixture) {
-    let batches: [&[Change]; 3] = [
-        &[Change::Append(records(1, 0..6))],
-        &[Change::Purge(at(1, 2))],
-        &[Change::TruncateAfter(Some(2))],
+    let batches: [&[LogChange]; 3] = [
+        &[LogChange::Append(records(1, 0..6))],
+        &[LogChange::Purge(at(1, 2))],
+        &[LogChange::TruncateAfter(Some(2))],
     ];
     let state = LogState { purged: Some(at(1, 2)), last: Some(at(1, 2)), ..LogState::default() };
     check(fixture, &batches, state, &[]);
 }
 
 fn all_entries_can_be_truncated(fixture: &impl Fixture) {
-    let batches: [&[Change]; 3] = [
-        &[Change::Append(records(1, 0..6))],
-        &[Change::TruncateAfter(Some(9))],
-        &[Change::TruncateAfter(None), Change::Append(records(3, 0..2))],
+    let batches: [&[LogChange]; 3] = [
+        &[LogChange::Append(records(1, 0..6))],
+        &[LogChange::TruncateAfter(Some(9))],
+        &[LogChange::TruncateAfter(None), LogChange::Append(records(3, 0..2))],
     ];
     let state = LogState { last: Some(at(3, 1)), ..LogState::default() };
     check(fixture, &batches, state, &records(3, 0..2));
 }
 
 fn purging_keeps_the_rest_and_never_goes_back(fixture: &impl Fixture) {
-    let batches: [&[Change]; 3] = [
-        &[Change::Append(records(1, 0..10))],
-        &[Change::Purge(at(1, 5))],
-        &[Change::Purge(at(1, 3))],
+    let batches: [&[LogChange]; 3] = [
+        &[LogChange::Append(records(1, 0..10))],
+        &[LogChange::Purge(at(1, 5))],
+        &[LogChange::Purge(at(1, 3))],
     ];
     let state = LogState { purged: Some(at(1, 5)), last: Some(at(1, 9)), ..LogState::default() };
     check(fixture, &batches, state, &records(1, 6..10));
 }
 
 fn a_snapshot_from_elsewhere_takes_the_logs_place(fixture: &impl Fixture) {
-    let batches: [&[Change]; 3] = [
-        &[Change::Append(records(1, 0..3))],
-        &[Change::Purge(at(4, 99))],
-        &[Change::Append(records(4, 100..102))],
+    let batches: [&[LogChange]; 3] = [
+        &[LogChange::Append(records(1, 0..3))],
+        &[LogChange::Purge(at(4, 99))],
+        &[LogChange::Append(records(4, 100..102))],
     ];
     let state = LogState { purged: Some(at(4, 99)), last: Some(at(4, 101)), ..LogState::default() };
     check(fixture, &batches, state, &records(4, 100..102));
@@ -160,11 +160,12 @@ fn a_snapshot_from_elsewhere_takes_the_logs_place(fixture: &impl Fixture) {
 
 fn a_hole_is_refused_and_changes_nothing(fixture: &impl Fixture) {
     let mut store = fixture.open();
-    store.write(&[Change::Append(records(1, 0..3))]).unwrap();
+    store.write(&[LogChange::Append(records(1, 0..3))]).unwrap();
     let before = store.state();
     for first in [2, 4, 0] {
-        let vote = Change::Vote(Vote { term: 9, node: 9, committed: false });
-        let error = store.write(&[vote, Change::Append(records(1, first..first + 2))]).unwrap_err();
+        let vote = LogChange::Vote(Vote { term: 9, node: 9, committed: false });
+        let error =
+            store.write(&[vote, LogChange::Append(records(1, first..first + 2))]).unwrap_err();
         assert!(matches!(error, LogError::Gap { expected: 3, found } if found == first), "{error}");
     }
     assert_eq!(store.state(), before);

@@ -3,17 +3,17 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-use super::{Change, LogError, LogState, LogStore};
+use super::{LogChange, LogError, LogState, LogStore};
 use crate::storage::record::Record;
 
 /// Clones share the log, as two openings of a file would.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct MemoryLog {
-    inner: Arc<Mutex<Inner>>,
+    inner: Arc<Mutex<MemoryInner>>,
 }
 
 #[derive(Debug, Clone, Default)]
-struct Inner {
+struct MemoryInner {
     records: Vec<Record>,
     state: LogState,
     writes: usize,
@@ -37,7 +37,7 @@ impl LogStore for MemoryLog {
         self.inner.lock().unwrap().state
     }
 
-    fn write(&mut self, changes: &[Change]) -> Result<(), LogError> {
+    fn write(&mut self, changes: &[LogChange]) -> Result<(), LogError> {
         let mut inner = self.inner.lock().unwrap();
         match &mut inner.fails_after {
             Some(0) => return Err(LogError::Io(std::io::Error::from_raw_os_error(28))),
@@ -58,9 +58,9 @@ impl LogStore for MemoryLog {
     }
 }
 
-fn apply(inner: &mut Inner, change: &Change) -> Result<(), LogError> {
+fn apply(inner: &mut MemoryInner, change: &LogChange) -> Result<(), LogError> {
     match change {
-        Change::Append(records) => {
+        LogChange::Append(records) => {
             for record in records {
                 let (expected, found) = (inner.state.next_index(), record.position.index);
                 if expected != found {
@@ -70,18 +70,18 @@ fn apply(inner: &mut Inner, change: &Change) -> Result<(), LogError> {
                 inner.state.last = Some(record.position);
             }
         }
-        Change::TruncateAfter(kept) => {
+        LogChange::TruncateAfter(kept) => {
             inner.records.retain(|record| Some(record.position.index) <= *kept);
             let last = inner.records.last().map(|record| record.position);
             inner.state.last = last.or(inner.state.purged);
         }
-        Change::Purge(upto) => {
+        LogChange::Purge(upto) => {
             inner.records.retain(|record| record.position.index > upto.index);
             inner.state.purged = inner.state.purged.max(Some(*upto));
             inner.state.last = inner.state.last.max(inner.state.purged);
         }
-        Change::Vote(vote) => inner.state.vote = Some(*vote),
-        Change::Committed(position) => inner.state.committed = Some(*position),
+        LogChange::Vote(vote) => inner.state.vote = Some(*vote),
+        LogChange::Committed(position) => inner.state.committed = Some(*position),
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use shardfeed_plan::Digest;
 
-use crate::log::value::Role;
+use crate::log::value::AccessRole;
 
 /// Creates an access token. The caller keeps the secret and never sends it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,7 +15,7 @@ pub struct CreateAccess {
     /// Name of the holder.
     pub name: String,
     /// Role that the token grants.
-    pub role: Role,
+    pub role: AccessRole,
     /// Jobs that the token covers; empty: all jobs.
     pub jobs: Vec<String>,
     /// Lifetime, ms.

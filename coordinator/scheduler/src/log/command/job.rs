@@ -50,7 +50,7 @@ pub struct StartRank {
     pub doubt: DoubtPolicy,
     /// The trainer's process, if the worker knows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub peer: Option<Peer>,
+    pub peer: Option<PeerProcess>,
 }
 
 impl StartRank {
@@ -68,7 +68,7 @@ impl StartRank {
 
 /// A process on a worker's host, as identified by the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Peer {
+pub struct PeerProcess {
     /// User id.
     pub uid: u32,
     /// Group id.

@@ -11,9 +11,9 @@ use crate::fixture::{
 };
 use crate::log::bound::{DECODERS_MAX, SCOPES_MAX};
 use crate::{
-    ACCESS_TOKENS_MAX, CORDONS_MAX, Change, Claim, Command, Cordon, CreateAccess, ExchangeAccess,
-    JoinSession, PoolFacts, RANKS_TOTAL_MAX, REVOKES_MAX, RankRevoke, RegisterJob, ReportSkipped,
-    Revoke, Role, SKIPPED_KEPT, SkippedRecord, StartRank, State, TEXT_BYTES_MAX,
+    ACCESS_TOKENS_MAX, AccessRole, CORDONS_MAX, Change, Claim, Command, Cordon, CreateAccess,
+    ExchangeAccess, JoinSession, PoolFacts, RANKS_TOTAL_MAX, REVOKES_MAX, RankRevoke, RegisterJob,
+    ReportSkipped, Revoke, SKIPPED_KEPT, SkippedRecord, StartRank, State, TEXT_BYTES_MAX,
 };
 
 /// Table of refused requests and their messages.
@@ -52,7 +52,7 @@ fn token(id: &str) -> CreateAccess {
         id: id.to_owned(),
         digest: crate::fixture::digest(1),
         name: "ada".to_owned(),
-        role: Role::Worker,
+        role: AccessRole::Worker,
         jobs: vec![],
         ttl_ms: 1_000,
         join_ttl_ms: None,
