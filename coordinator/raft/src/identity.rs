@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::error::OpenError;
 use crate::options::NodeOptions;
-use crate::start::DirectoryOrigin;
+use crate::start::StartRole;
 use crate::storage::directory;
 use crate::storage::log::{LogChange, LogStore};
 use crate::storage::record::{Members, Position, Vote};
@@ -35,8 +35,8 @@ pub fn identity(disk: &dyn Disk) -> Result<Option<Identity>, OpenError> {
         return Ok(None);
     }
     let (_, cluster, header) = directory::open_log(disk)?;
-    let directory::DirectoryHeader { cluster_name, node_id, origin, .. } = header;
-    let is_founder = origin == DirectoryOrigin::Found;
+    let directory::LogOwner { cluster_name, node_id, origin, .. } = header;
+    let is_founder = origin == StartRole::Found;
     Ok(Some(Identity { cluster, node_id, cluster_name, is_founder }))
 }
 
@@ -64,7 +64,7 @@ pub fn restore(
     }
     let names = disk.list().map_err(|e| directory::io_error(disk.as_ref(), "", e))?;
     let cluster = shardfeed_host::uuid(host);
-    let header = directory::header(host, options, DirectoryOrigin::Alone);
+    let header = directory::header(host, options, StartRole::Alone);
     directory::create_log(disk.as_ref(), &names, cluster, &header)?;
     let last = Position { term: RESTORED_TERM, node: options.node_id, index: applied };
     let (mut log, _, _) = directory::open_log(disk.as_ref())?;

@@ -21,9 +21,9 @@ use crate::network::links::Links;
 use crate::network::message::Speaker;
 use crate::node::{Footing, Node, NodeInner};
 use crate::options::NodeOptions;
-use crate::start::DirectoryOrigin;
+use crate::start::StartRole;
 use crate::storage::committer::{Committer, StopReason};
-use crate::storage::directory::{self, DirectoryHeader, Recovered};
+use crate::storage::directory::{self, LogOwner, Recovered};
 use crate::storage::log::LogStore;
 use crate::tending;
 
@@ -131,10 +131,7 @@ async fn start<M: Machine>(
 
 /// Makes a pristine standalone directory a cluster of one; lets a single voter campaign at once, as
 /// there is no other voter to wait for.
-async fn take_office<M: Machine>(
-    node: &Node<M>,
-    header: &DirectoryHeader,
-) -> Result<(), OpenError> {
+async fn take_office<M: Machine>(node: &Node<M>, header: &LogOwner) -> Result<(), OpenError> {
     let (raft, options) = (&node.inner.raft, &node.inner.options);
     let failed = |error: &dyn fmt::Display| OpenError::Start {
         reason: match node.inner.machine.failure.message() {
@@ -149,7 +146,7 @@ async fn take_office<M: Machine>(
             return Ok(());
         }
         raft.trigger().elect(false).await.map_err(|e| failed(&e))?;
-    } else if header.origin == DirectoryOrigin::Alone {
+    } else if header.origin == StartRole::Alone {
         // The first member campaigns automatically once it is initialized.
         let place =
             MemberAddress { address: options.address.clone(), incarnation: header.incarnation };

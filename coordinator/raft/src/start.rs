@@ -30,7 +30,7 @@ pub enum Start {
 /// Role that a directory was started with, as recorded in its header.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum DirectoryOrigin {
+pub(crate) enum StartRole {
     #[default]
     Alone,
     Found,
@@ -38,11 +38,11 @@ pub(crate) enum DirectoryOrigin {
 }
 
 impl Start {
-    pub(crate) fn origin(&self) -> DirectoryOrigin {
+    pub(crate) fn origin(&self) -> StartRole {
         match self {
-            Self::Alone => DirectoryOrigin::Alone,
-            Self::Found { .. } => DirectoryOrigin::Found,
-            Self::Join { .. } => DirectoryOrigin::Join,
+            Self::Alone => StartRole::Alone,
+            Self::Found { .. } => StartRole::Found,
+            Self::Join { .. } => StartRole::Join,
         }
     }
 

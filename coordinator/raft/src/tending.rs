@@ -16,7 +16,7 @@ use crate::network::links::Links;
 use crate::network::message::{Message, PeerAnswer};
 use crate::network::peers::{Peer, PeerError};
 use crate::options::NodeOptions;
-use crate::start::{DirectoryOrigin, Start};
+use crate::start::{Start, StartRole};
 
 /// Interval between maintenance checks; their findings are rare and not urgent.
 const TEND_EVERY: Duration = Duration::from_millis(500);
@@ -93,11 +93,11 @@ impl Tend {
         links: &Arc<Links>,
         changing: &Arc<Mutex<()>>,
         options: &NodeOptions,
-        origin: DirectoryOrigin,
+        origin: StartRole,
     ) -> Self {
         let (raft, links, changing) = (raft.clone(), links.clone(), changing.clone());
         let founders = match &options.start {
-            Start::Found { members } if origin == DirectoryOrigin::Found => Some(members.clone()),
+            Start::Found { members } if origin == StartRole::Found => Some(members.clone()),
             _ => None,
         };
         Self { raft, links, changing, address: options.address.clone(), founders, said: None }

@@ -11,7 +11,7 @@ use uuid::Uuid;
 use crate::error::OpenError;
 use crate::machine::Machine;
 use crate::options::NodeOptions;
-use crate::start::DirectoryOrigin;
+use crate::start::StartRole;
 use crate::storage::framing::{self, FrameKind};
 use crate::storage::log::{LogError, LogState, LogStore};
 use crate::storage::redb_log::{RedbLog, RedbLogError};
@@ -28,14 +28,14 @@ const LOST_AND_FOUND: &str = "lost+found";
 /// Owner of the log, as stored in the log's first page.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct DirectoryHeader {
+pub(crate) struct LogOwner {
     pub(crate) cluster_name: String,
     pub(crate) node_id: u64,
     /// Made with the directory; differs from that of every other directory of this node number.
     #[serde(default)]
     pub(crate) incarnation: Option<Uuid>,
     #[serde(default)]
-    pub(crate) origin: DirectoryOrigin,
+    pub(crate) origin: StartRole,
 }
 
 /// A directory, locked and read.
@@ -43,7 +43,7 @@ pub(crate) struct DirectoryHeader {
 pub(crate) struct Recovered {
     pub(crate) lock: DiskLock,
     pub(crate) cluster: Uuid,
-    pub(crate) header: DirectoryHeader,
+    pub(crate) header: LogOwner,
     pub(crate) log: RedbLog,
     pub(crate) snapshots: SnapshotStore,
     /// Snapshot from which the machine was restored.
@@ -99,12 +99,8 @@ pub(crate) fn has_log(disk: &dyn Disk) -> Result<bool, OpenError> {
 }
 
 /// Returns the header of a new directory, with a new incarnation.
-pub(crate) fn header(
-    host: &dyn Host,
-    options: &NodeOptions,
-    origin: DirectoryOrigin,
-) -> DirectoryHeader {
-    DirectoryHeader {
+pub(crate) fn header(host: &dyn Host, options: &NodeOptions, origin: StartRole) -> LogOwner {
+    LogOwner {
         cluster_name: options.cluster_name.clone(),
         node_id: options.node_id,
         incarnation: Some(shardfeed_host::uuid(host)),
@@ -117,7 +113,7 @@ pub(crate) fn create_log(
     disk: &dyn Disk,
     names: &[String],
     cluster: Uuid,
-    header: &DirectoryHeader,
+    header: &LogOwner,
 ) -> Result<(), OpenError> {
     if SnapshotStore::any(names) {
         let reason = format!("there are snapshots, but `{LOG}` is missing");
@@ -145,7 +141,7 @@ pub(crate) fn create_log(
 pub(crate) fn finish_log(
     disk: &dyn Disk,
     cluster: Uuid,
-    header: &DirectoryHeader,
+    header: &LogOwner,
 ) -> Result<(), OpenError> {
     disk.rename(LOG_UNFINISHED, LOG).map_err(|e| io_error(disk, LOG, e))?;
     tracing::info!(%cluster, node = header.node_id, origin = ?header.origin, "directory made");
@@ -153,7 +149,7 @@ pub(crate) fn finish_log(
 }
 
 /// Opens a log with all checks: `LOG`, or `LOG_UNFINISHED` if it is not renamed yet.
-pub(crate) fn open_log(disk: &dyn Disk) -> Result<(RedbLog, Uuid, DirectoryHeader), OpenError> {
+pub(crate) fn open_log(disk: &dyn Disk) -> Result<(RedbLog, Uuid, LogOwner), OpenError> {
     let name = if has_log(disk)? { LOG } else { LOG_UNFINISHED };
     let path = || disk.path_text(name);
     let file = disk.open(name).map_err(|e| io_error(disk, name, e))?;
@@ -170,16 +166,12 @@ pub(crate) fn open_log(disk: &dyn Disk) -> Result<(RedbLog, Uuid, DirectoryHeade
         RedbLogError::Frame { source, .. } => snapshot::open_error(path(), &source),
         RedbLogError::NoHeader => OpenError::Foreign { path: path(), reason: error.to_string() },
     })?;
-    let header: DirectoryHeader = serde_json::from_slice(&body)
+    let header: LogOwner = serde_json::from_slice(&body)
         .map_err(|e| OpenError::Corrupt { path: path(), reason: format!("its header: {e}") })?;
     Ok((log, cluster, header))
 }
 
-fn check_owner(
-    disk: &dyn Disk,
-    options: &NodeOptions,
-    header: &DirectoryHeader,
-) -> Result<(), OpenError> {
+fn check_owner(disk: &dyn Disk, options: &NodeOptions, header: &LogOwner) -> Result<(), OpenError> {
     let (name, node) = (&options.cluster_name, options.node_id);
     if (&header.cluster_name, header.node_id) == (name, node) {
         return Ok(());

@@ -25,7 +25,7 @@ use crate::leader::sessions::LiveSessions;
 use crate::leader::shard_counts::ShardCounts;
 use crate::leader::standing::{scan_lease, standing};
 use crate::metrics::{Audited, Denial, Metrics, WorkerIs};
-use crate::net::links::PeerConnections;
+use crate::net::links::Channels;
 use crate::rpc::audit::{Audit, Entry};
 use crate::rpc::context::Caller;
 use crate::rpc::who::Denied;
@@ -57,7 +57,7 @@ pub(crate) struct Core {
     pub(crate) options: CoordinatorOptions,
     /// Address at which others reach this node.
     pub(crate) advertise: String,
-    pub(crate) links: PeerConnections,
+    pub(crate) links: Channels,
     pub(crate) node: Node<Scheduler>,
     pub(crate) chunks: ChunkStore,
     pub(crate) turns: Turns,
@@ -96,7 +96,7 @@ pub(crate) struct CoreParts {
     pub(crate) host: Arc<dyn Host>,
     pub(crate) options: CoordinatorOptions,
     pub(crate) advertise: String,
-    pub(crate) links: PeerConnections,
+    pub(crate) links: Channels,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) node: Node<Scheduler>,
     pub(crate) chunks: ChunkStore,

@@ -15,7 +15,7 @@ use crate::config::CoordinatorOptions;
 use crate::leader::core::Core;
 use crate::leader::measures;
 use crate::metrics::Metrics;
-use crate::net::links::PeerConnections;
+use crate::net::links::Channels;
 
 /// Health of a coordinator; may outlive it.
 #[derive(Clone, Debug)]
@@ -39,7 +39,7 @@ pub(crate) struct Front {
     pub(crate) options: CoordinatorOptions,
     /// Address at which others reach this node.
     pub(crate) advertise: String,
-    pub(crate) links: PeerConnections,
+    pub(crate) links: Channels,
     /// If set, callers must authenticate; `None`: they are not authenticated.
     pub(crate) tls: Option<ServerTls>,
     pub(crate) metrics: Arc<Metrics>,
@@ -64,8 +64,7 @@ impl Front {
     ) -> Self {
         let (tls, to_peers) = tls.unzip();
         let metrics = Arc::new(Metrics::new());
-        let links =
-            PeerConnections::new(Arc::clone(&host), Arc::clone(&metrics), &options, to_peers);
+        let links = Channels::new(Arc::clone(&host), Arc::clone(&metrics), &options, to_peers);
         Self {
             tls,
             host,

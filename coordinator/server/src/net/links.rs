@@ -56,12 +56,12 @@ enum Purpose {
 
 /// Cloneable handle to the connections.
 #[derive(Clone, Debug)]
-pub(crate) struct PeerConnections {
-    inner: Arc<ConnectionsInner>,
+pub(crate) struct Channels {
+    inner: Arc<ChannelsInner>,
 }
 
 #[derive(Debug)]
-struct ConnectionsInner {
+struct ChannelsInner {
     host: Arc<dyn Host>,
     metrics: Arc<Metrics>,
     me: u64,
@@ -78,7 +78,7 @@ struct CachedChannel {
     made: Instant,
 }
 
-impl PeerConnections {
+impl Channels {
     /// Creates the links, without any connection.
     /// - `options`: of this node.
     pub(crate) fn new(
@@ -92,15 +92,7 @@ impl PeerConnections {
         let distance = Arc::new(Distance { heartbeat, far: AtomicU32::new(0) });
         let me = options.node_id;
         Self {
-            inner: Arc::new(ConnectionsInner {
-                host,
-                metrics,
-                me,
-                tls,
-                distance,
-                cluster,
-                channels,
-            }),
+            inner: Arc::new(ChannelsInner { host, metrics, me, tls, distance, cluster, channels }),
         }
     }
 
@@ -213,7 +205,7 @@ impl PeerConnections {
             .http2_keep_alive_interval(PING_EVERY)
             .keep_alive_timeout(PING_ANSWER_MAX)
             .keep_alive_while_idle(true);
-        let ConnectionsInner { host, tls, distance, .. } = self.inner.as_ref();
+        let ChannelsInner { host, tls, distance, .. } = self.inner.as_ref();
         let (host, tls, distance) = (Arc::clone(host), tls.clone(), Arc::clone(distance));
         let connector = Connector { host, tls, distance, address: address.to_owned() };
         let channel = endpoint.connect_with_connector_lazy(connector);
@@ -238,7 +230,7 @@ impl PeerConnections {
     }
 }
 
-impl Peers for PeerConnections {
+impl Peers for Channels {
     fn call(
         &self,
         to: &Peer,
@@ -248,7 +240,7 @@ impl Peers for PeerConnections {
         let (links, to) = (self.clone(), to.clone());
         async move {
             let cluster_id = links.cluster();
-            let ConnectionsInner { host, metrics, me, .. } = links.inner.as_ref();
+            let ChannelsInner { host, metrics, me, .. } = links.inner.as_ref();
             let request = ExchangeRequest { cluster_id, from: *me, to: to.node, message };
             let began = host.now();
             let answer = links
