@@ -38,7 +38,7 @@ pub use dynamic::{DynamicRank, GrantStats, GroupsOf, lapsed};
 pub use meter::Demand;
 pub use planner::slot_row_bytes;
 pub use plans::Plans;
-pub use prefetch::{ClaimResult, Polled, Prefetch, PrefetchStats};
+pub use prefetch::{Consumer, Polled, Prefetch, PrefetchStats};
 pub use record_spec::EncodedSpec;
 pub use sequence::Delivered;
 pub use skipped::Skipped;

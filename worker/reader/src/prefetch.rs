@@ -170,7 +170,7 @@ impl Prefetch {
     pub fn poll(&mut self, timeout: Duration) -> Result<Polled, LoadError> {
         let polled = self.show(timeout)?;
         if let Polled::Ready(delivered) = &polled {
-            self.taken().take(1, delivered.batch.slot.size_bytes());
+            self.consumer().take(1, delivered.batch.slot.size_bytes());
         }
         Ok(polled)
     }
@@ -188,11 +188,11 @@ impl Prefetch {
     }
 
     /// Returns a handle to report that shown batches were taken.
-    pub fn taken(&self) -> ClaimResult {
-        ClaimResult { shared: Arc::clone(&self.shared) }
+    pub fn consumer(&self) -> Consumer {
+        Consumer { shared: Arc::clone(&self.shared) }
     }
 
-    /// As [`Prefetch::poll`], but the batch counts as ahead until it is [taken](ClaimResult::take): for a
+    /// As [`Prefetch::poll`], but the batch counts as ahead until [`Consumer::take`]: for a
     /// caller that forwards it to a consumer that takes it later.
     ///
     /// # Errors  The error that stopped reading; no batch follows it.
@@ -288,11 +288,11 @@ fn is_batch(result: &Result<Outcome, LoadError>) -> bool {
 
 /// Handle to report that batches were taken, so that more may be started.
 #[derive(Clone, Debug)]
-pub struct ClaimResult {
+pub struct Consumer {
     shared: Arc<Shared>,
 }
 
-impl ClaimResult {
+impl Consumer {
     /// Records that the trainer has waited `waiting` for its next batch.
     pub fn waits(&self, waiting: Duration) {
         self.shared.counters.meter.waits(waiting);

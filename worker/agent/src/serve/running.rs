@@ -12,7 +12,7 @@ use shardfeed_proto::ErrorKind;
 use shardfeed_proto::trainer::v1 as wire;
 use shardfeed_proto::trainer::v1::to_trainer::Message;
 use shardfeed_reader::{
-    ClaimResult, Control, Delivered, Demand, GrantStats, Lease, Polled, Prefetch, PrefetchStats,
+    Consumer, Control, Delivered, Demand, GrantStats, Lease, Polled, Prefetch, PrefetchStats,
 };
 use shardfeed_socket::{Sender, SocketError};
 use shardfeed_source::{LoadError, trace};
@@ -74,7 +74,7 @@ pub(crate) struct Running {
     pub(crate) start: u64,
     pub(crate) lease: Lease,
     pub(crate) control: Arc<dyn Control>,
-    taken: ClaimResult,
+    consumer: Consumer,
     flight: Flight,
     stop: Arc<AtomicBool>,
     pub(crate) done: Arc<FeederDone>,
@@ -115,7 +115,7 @@ impl Running {
     pub(crate) fn begin(ready: Ready) -> Result<Self, LoadError> {
         let Ready { start, lease, control, hub_stop, prefetch, flight, sender, share } = ready;
         flight.restart();
-        let (taken, stop) = (prefetch.taken(), Arc::new(AtomicBool::new(false)));
+        let (consumer, stop) = (prefetch.consumer(), Arc::new(AtomicBool::new(false)));
         let (pulse, ended) = (Arc::new(Pulse::new()), Arc::default());
         let feeder = Feeder {
             start,
@@ -142,7 +142,7 @@ impl Running {
             start,
             lease,
             control,
-            taken,
+            consumer,
             flight,
             stop,
             done,
@@ -189,12 +189,12 @@ impl Running {
         let wire::Took { batches, epoch, step, waiting_us, .. } = *took;
         if let Some(waiting_us) = waiting_us.filter(|us| *us > 0) {
             // Its position is unchanged.
-            return self.taken.waits(Duration::from_micros(waiting_us));
+            return self.consumer.waits(Duration::from_micros(waiting_us));
         }
         let (batches, bytes) = self.flight.taken(usize::try_from(batches).unwrap_or(usize::MAX));
-        self.taken.take(batches, bytes);
+        self.consumer.take(batches, bytes);
         if batches > 0 {
-            self.taken.account(&Demand {
+            self.consumer.account(&Demand {
                 epoch: took.taken_epoch,
                 samples: took.rows,
                 bytes: took.bytes,

@@ -286,7 +286,7 @@ impl Here {
         if let Phase::Running(running) = &mut self.phase {
             running.is_offered = false;
             if let Some(demand) = demand {
-                running.prefetch.taken().account(demand);
+                running.prefetch.consumer().account(demand);
             }
             // If the lease has just ended, the next batch returns that error.
             let _ = self.control.report(&running.lease, epoch, step);
@@ -299,7 +299,7 @@ impl Here {
     /// Reports how long the trainer has waited for its next batch.
     pub(crate) fn waits(&mut self, waiting: Duration) {
         if let Phase::Running(running) = &self.phase {
-            running.prefetch.taken().waits(waiting);
+            running.prefetch.consumer().waits(waiting);
             if self.control_of.is_none() {
                 running.report(&self.control);
             }
