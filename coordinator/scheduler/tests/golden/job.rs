@@ -4,8 +4,8 @@ use shardfeed_plan::{
     DECODER_NONE, Intent, JobIdentity, Mode, Records, Sample, Segment, Shuffle, Steps, Tail,
 };
 use shardfeed_scheduler::{
-    Answer, Change, CursorReport, DoubtPolicy, InDoubt, LeaseRef, Peer, RankCursor, RegisterJob,
-    ReportSkipped, SkippedRecord, StartRank, Started, Verdict,
+    Answer, Change, CursorReport, DoubtPolicy, InDoubt, LeaseRef, PeerProcess, RankCursor,
+    RegisterJob, ReportSkipped, SkippedRecord, StartRank, Started, Verdict,
 };
 
 use super::args::{Args, Failed, number};
@@ -81,7 +81,7 @@ impl Script {
         };
         let (epoch, segments) = self.position(&job, args)?;
         let state_generation = args.key("state")?;
-        let peer = args.key("uid")?.map(|uid| Peer { uid, gid: uid, pid: 1 });
+        let peer = args.key("uid")?.map(|uid| PeerProcess { uid, gid: uid, pid: 1 });
         let start = StartRank {
             run: Some(run).filter(|run| run != "none"),
             rank,

@@ -1,7 +1,7 @@
 //! Commands of operators and admins.
 
 use shardfeed_plan::Digest;
-use shardfeed_scheduler::{Change, Cordon, CreateAccess, ExchangeAccess, Hold, Role};
+use shardfeed_scheduler::{AccessRole, Change, Cordon, CreateAccess, ExchangeAccess, Hold};
 
 use super::args::{Args, Failed};
 use super::{Output, Script};
@@ -96,13 +96,13 @@ fn secret(text: &str) -> Digest {
     Digest::of_parts([text.as_bytes()])
 }
 
-fn role(text: &str) -> Result<Role, Failed> {
+fn role(text: &str) -> Result<AccessRole, Failed> {
     Ok(match text {
-        "viewer" => Role::Viewer,
-        "operator" => Role::Operator,
-        "admin" => Role::Admin,
-        "worker" => Role::Worker,
-        "trainer" => Role::Trainer,
+        "viewer" => AccessRole::Viewer,
+        "operator" => AccessRole::Operator,
+        "admin" => AccessRole::Admin,
+        "worker" => AccessRole::Worker,
+        "trainer" => AccessRole::Trainer,
         other => return Err(format!("{other} is no role").into()),
     })
 }
