@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use shardfeed_plan::{LoaderState, Segment};
+use shardfeed_plan::LoaderState;
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_reader::{Control, ControlError, JobSpec, Lease, LeaseRequest, Waiting};
 use shardfeed_scheduler::{
@@ -114,9 +114,8 @@ impl Control for LocalControl {
         }
     }
 
-    fn lanes(&self, lease: &Lease, epoch: u64) -> Result<Vec<Segment>, ControlError> {
-        self.lock().check(&reference(lease))?;
-        Ok(lease.lanes(epoch))
+    fn check(&self, lease: &Lease) -> Result<(), ControlError> {
+        self.lock().check(&reference(lease))
     }
 
     fn report(&self, lease: &Lease, epoch: u64, step: u64) -> Result<(), ControlError> {
@@ -169,7 +168,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use shardfeed_plan::{Digest, Intent, JobIdentity, Mode, Shuffle, Steps, Tail};
+    use shardfeed_plan::{Digest, Intent, JobIdentity, Mode, Segment, Shuffle, Steps, Tail};
     use shardfeed_reader::{Claim, EncodedSpec};
 
     use super::*;

@@ -228,11 +228,19 @@ pub trait Control: Send + Sync {
     /// time.
     fn lease(&self, request: &LeaseRequest, waiting: Waiting<'_>) -> Result<Lease, ControlError>;
 
-    /// Returns the segments with which `epoch` begins, or continues where the lease started. Sends
-    /// no request.
+    /// Checks that the lease is not known to be invalid. Sends no request.
     ///
     /// # Errors  The lease is known to be invalid.
-    fn lanes(&self, lease: &Lease, epoch: u64) -> Result<Vec<Segment>, ControlError>;
+    fn check(&self, lease: &Lease) -> Result<(), ControlError>;
+
+    /// Returns the segments with which `epoch` begins, or continues where the lease started, after
+    /// [`Control::check`].
+    ///
+    /// # Errors  The lease is known to be invalid.
+    fn lanes(&self, lease: &Lease, epoch: u64) -> Result<Vec<Segment>, ControlError> {
+        self.check(lease)?;
+        Ok(lease.lanes(epoch))
+    }
 
     /// Reports the first step that the rank has not consumed. Never waits.
     ///

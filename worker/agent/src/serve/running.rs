@@ -361,7 +361,7 @@ impl Feeder {
 
     fn feed(&mut self) -> Result<(), Ended> {
         while self.line.is_wanted() {
-            self.control.lanes(&self.lease, self.lease.epoch).map_err(LoadError::from)?;
+            self.control.check(&self.lease).map_err(LoadError::from)?;
             let polled = self.prefetch.show(LOOK_EVERY)?;
             self.prefetch.confirmed(!self.is_unconfirmed());
             let stats = self.prefetch.stats();
@@ -416,7 +416,7 @@ impl Feeder {
             if !self.line.is_wanted() {
                 return Ok(false);
             }
-            self.control.lanes(&self.lease, self.lease.epoch).map_err(LoadError::from)?;
+            self.control.check(&self.lease).map_err(LoadError::from)?;
             if told.as_ref() != Some(&reason) {
                 let note = wire::Progress { note: reason.clone(), ..wire::Progress::default() };
                 tracing::warn!(job = %self.lease.job, rank = self.lease.rank, "{reason}");

@@ -67,14 +67,14 @@ impl Running {
     fn poll(&mut self, control: &Arc<dyn Control>, timeout: Duration) -> Result<Polled, LoadError> {
         if control.paused(&self.lease).is_some() {
             // The session logs who paused the job.
-            control.lanes(&self.lease, self.lease.epoch)?;
+            control.check(&self.lease)?;
             std::thread::sleep(timeout.min(UNCONFIRMED_PAUSE));
             return Ok(Polled::Pending);
         }
         let Some(good) = control.good_for(&self.lease) else {
             return self.prefetch.poll(timeout);
         };
-        control.lanes(&self.lease, self.lease.epoch)?;
+        control.check(&self.lease)?;
         if !good.is_zero() {
             self.is_told = false;
             self.prefetch.confirmed(true);
@@ -97,7 +97,7 @@ impl Running {
         if !self.is_offered {
             return Ok(InHand::Gone);
         }
-        control.lanes(&self.lease, self.lease.epoch)?;
+        control.check(&self.lease)?;
         let waits = control.paused(&self.lease).is_some()
             || control.good_for(&self.lease).is_some_and(|good| good.is_zero());
         Ok(if waits { InHand::Unconfirmed } else { InHand::Good })
@@ -247,7 +247,7 @@ impl Here {
     /// Returns an error if the rank's lease is known to have ended.
     pub(crate) fn check(&self) -> Result<(), LoadError> {
         if let Phase::Running(Running { lease, .. }) = &self.phase {
-            self.control.lanes(lease, lease.epoch)?;
+            self.control.check(lease)?;
         }
         Ok(())
     }

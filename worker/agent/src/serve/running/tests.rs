@@ -46,15 +46,15 @@ impl Control for Faulty {
         Ok(lease())
     }
 
-    fn lanes(&self, lease: &Lease, epoch: u64) -> Result<Vec<Segment>, ControlError> {
+    fn check(&self, _: &Lease) -> Result<(), ControlError> {
         match &self.0 {
-            Fault::None => Ok(lease.lanes(epoch)),
+            Fault::None => Ok(()),
             Fault::Panics => panic!("a control that panics"),
             Fault::Talks => Err(WireError::new(ErrorKind::Invalid, "x".repeat(5 << 20))),
             Fault::Hangs(gate) => {
                 let open = gate.1.wait_while(lock(&gate.0), |open| !*open);
                 drop(open.unwrap_or_else(PoisonError::into_inner));
-                Ok(lease.lanes(epoch))
+                Ok(())
             }
         }
     }
