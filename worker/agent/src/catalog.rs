@@ -24,7 +24,7 @@ use shardfeed_source::{
 use crate::catalog::chunks::{get_chunk, put_chunk};
 use crate::catalog::entries::{invalid, rules_of, seed, stamp_of_entry};
 use crate::catalog::listing::Listing;
-use crate::catalog::opening::{Openings, Progress};
+use crate::catalog::opening::{OnProgress, Openings};
 use crate::cluster::coordinator::Clients;
 use crate::cluster::session::Session;
 
@@ -70,7 +70,7 @@ impl Catalog {
         &self,
         source: &Source,
         peer: Option<Peer>,
-        progress: Progress<'_>,
+        progress: OnProgress<'_>,
     ) -> Result<Opened, LoadError> {
         let wanted = (source.clone(), user_of(peer));
         self.openings.open(&wanted, progress, |progress| self.open_alone(source, peer, progress))
@@ -80,7 +80,7 @@ impl Catalog {
         &self,
         source: &Source,
         peer: Option<Peer>,
-        progress: Progress<'_>,
+        progress: OnProgress<'_>,
     ) -> Result<Opened, LoadError> {
         let roots = self.session.data_roots();
         let name = match source {
@@ -126,7 +126,7 @@ impl Catalog {
         rights: &Rights,
         root: &Path,
         paths: impl Iterator<Item = &'a String>,
-        progress: Progress<'_>,
+        progress: OnProgress<'_>,
     ) -> Result<(), LoadError> {
         if *rights == Rights::Own {
             return Ok(());
@@ -142,7 +142,7 @@ impl Catalog {
         name: &str,
         content: ContentDigest,
         rights: &Rights,
-        progress: Progress<'_>,
+        progress: OnProgress<'_>,
     ) -> Result<Option<Arc<Dataset>>, LoadError> {
         let dataset = {
             let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
@@ -172,7 +172,7 @@ impl Catalog {
         patterns: &[String],
         rules: FileRules,
         rights: &Rights,
-        progress: Progress<'_>,
+        progress: OnProgress<'_>,
     ) -> Result<String, LoadError> {
         let listing = {
             let (patterns, checks) = (patterns.to_vec(), rights.clone());
@@ -221,7 +221,7 @@ impl Catalog {
         }
     }
 
-    fn when_ready(&self, name: &str, progress: Progress<'_>) -> Result<wire::Dataset, LoadError> {
+    fn when_ready(&self, name: &str, progress: OnProgress<'_>) -> Result<wire::Dataset, LoadError> {
         let mut pause = LOOK_EVERY.0;
         loop {
             let response: wire::GetDatasetResponse = {
@@ -260,7 +260,7 @@ impl Catalog {
     fn entries(
         &self,
         described: &wire::Dataset,
-        progress: Progress<'_>,
+        progress: OnProgress<'_>,
     ) -> Result<Vec<FileEntry>, LoadError> {
         let mut entries = Vec::new();
         for digest in &described.chunks {
@@ -277,7 +277,7 @@ impl Catalog {
         rules: FileRules,
         entries: &[FileEntry],
         rights: Rights,
-        progress: Progress<'_>,
+        progress: OnProgress<'_>,
     ) -> Result<Dataset, LoadError> {
         let paths = entries.iter().map(|entry| entry.path.clone()).collect();
         let root = PathBuf::from(&described.root);
@@ -323,7 +323,7 @@ fn progress_of(dataset: &wire::Dataset) -> OpenProgress {
 }
 
 /// Returns a callback that reports the reason for a wait to `progress`.
-fn waiting<'a>(progress: Progress<'a>) -> impl FnMut(&str) -> bool + 'a {
+fn waiting<'a>(progress: OnProgress<'a>) -> impl FnMut(&str) -> bool + 'a {
     let scan = ScanProgress {
         stage: ScanStage::Waiting,
         files: 0,
@@ -335,7 +335,7 @@ fn waiting<'a>(progress: Progress<'a>) -> impl FnMut(&str) -> bool + 'a {
 }
 
 /// Returns a callback that reports storage without progress to `progress`.
-fn idle<'a>(what: String, progress: Progress<'a>) -> impl FnMut(Duration) -> bool + 'a {
+fn idle<'a>(what: String, progress: OnProgress<'a>) -> impl FnMut(Duration) -> bool + 'a {
     let stage = ScanStage::Scanning;
     let scan = ScanProgress { stage, files: 0, files_total: 0, bytes: 0, bytes_total: 0 };
     move |idle| {

@@ -215,7 +215,7 @@ impl Accept {
                 continue;
             }
             self.trainers.fetch_add(1, Ordering::Relaxed);
-            let served = Served(Arc::clone(&self.trainers));
+            let served = TrainerGuard(Arc::clone(&self.trainers));
             let hub = Arc::clone(&self.hub);
             let named = std::thread::Builder::new().name("shardfeed-trainer".into());
             let spawned = named.spawn(move || {
@@ -230,9 +230,9 @@ impl Accept {
 }
 
 /// A trainer that is being served, counted until dropped.
-struct Served(Arc<AtomicUsize>);
+struct TrainerGuard(Arc<AtomicUsize>);
 
-impl Drop for Served {
+impl Drop for TrainerGuard {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

@@ -12,7 +12,7 @@ use shardfeed_handoff::{Hold, Memory, SlotPool};
 
 use crate::driver::{CopyStream, DeviceSlot, Driver, Kernels};
 use crate::error::DeviceError;
-use crate::handle::{Answer, Command, Device, DeviceStats, Shared, Source, Work};
+use crate::handle::{Command, Device, DeviceReply, DeviceStats, SharedAgent, Source, Work};
 use crate::ring::{BatchId, Ring, SlotIndex};
 use crate::stream::ConsumerStream;
 
@@ -26,19 +26,19 @@ const PAUSE_IDLE: Duration = Duration::from_secs(3600);
 /// State of a device's thread.
 pub(crate) struct Agent {
     inbox: Receiver<Command>,
-    shared: Weak<Shared>,
+    shared: Weak<SharedAgent>,
     source: Option<Box<dyn Source>>,
     ring: Ring,
     /// Batches that wait for a slot, in sequence.
     waiting: VecDeque<Work>,
     /// Batches that the trainer waits for.
-    asked: Vec<(BatchId, Answer<u64>)>,
+    asked: Vec<(BatchId, DeviceReply<u64>)>,
     /// Streams that will read a batch, and wait here until its copy is complete.
-    reading: Vec<(BatchId, ConsumerStream, Answer<()>)>,
+    reading: Vec<(BatchId, ConsumerStream, DeviceReply<()>)>,
     /// Returned batches whose readers' streams are part of a capture.
     captured: Vec<BatchId>,
     /// Regions of host memory, by address.
-    regions: BTreeMap<usize, Region>,
+    regions: BTreeMap<usize, HostRegion>,
     stats: DeviceStats,
     is_closed: bool,
     failure: Option<DeviceError>,
@@ -50,7 +50,7 @@ pub(crate) struct Agent {
     driver: Driver,
 }
 
-struct Region {
+struct HostRegion {
     base: NonNull<u8>,
     bytes: usize,
     is_registered: bool,
@@ -62,8 +62,8 @@ impl Agent {
         ordinal: usize,
         turns: usize,
         inbox: Receiver<Command>,
-        shared: Weak<Shared>,
-        opened: &Answer<()>,
+        shared: Weak<SharedAgent>,
+        opened: &DeviceReply<()>,
     ) {
         let open = || -> Result<(Driver, CopyStream), DeviceError> {
             let driver = Driver::open(ordinal)?;
@@ -293,7 +293,7 @@ impl Agent {
         }
         let is_registered = registered.is_ok();
         self.stats.pinned_bytes += if is_registered { bytes } else { 0 };
-        self.regions.insert(base.addr().get(), Region { base, bytes, is_registered });
+        self.regions.insert(base.addr().get(), HostRegion { base, bytes, is_registered });
         is_registered
     }
 
@@ -383,7 +383,7 @@ impl Agent {
         drop(memory);
     }
 
-    fn unregister(&mut self, region: &Region) {
+    fn unregister(&mut self, region: &HostRegion) {
         if region.is_registered {
             // A failed device keeps no registration; the memory is unmapped anyway.
             let result = self.driver.unregister(region.base, region.bytes);

@@ -302,11 +302,11 @@ impl Drop for CopyStream {
 }
 
 /// A position in a stream's work.
-struct Event {
+struct StreamEvent {
     event: CUevent,
 }
 
-impl Event {
+impl StreamEvent {
     fn new() -> Result<Self, DeviceError> {
         let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32
             | sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC as u32;
@@ -343,7 +343,7 @@ impl Event {
     }
 }
 
-impl Drop for Event {
+impl Drop for StreamEvent {
     fn drop(&mut self) {
         // SAFETY: created in `new`, destroyed once; the driver keeps queued waits for it.
         let _ = unsafe { cuda::cuEventDestroy_v2(self.event) };
@@ -363,7 +363,7 @@ impl DeviceMemory {
     /// Allocates memory for work queued on `stream`, or after that.
     fn new(bytes: usize, stream: &CopyStream) -> Result<Self, DeviceError> {
         let (mut base, stream) = (0, stream.has_pools.then_some(stream.stream));
-        // SAFETY: as for `Event::new`; the stream lives.
+        // SAFETY: as for `StreamEvent::new`; the stream lives.
         unsafe {
             match stream {
                 Some(stream) => {
@@ -535,20 +535,20 @@ impl Drop for Kernels {
 pub(crate) struct DeviceSlot {
     memory: Option<DeviceMemory>,
     /// Marks that the copy into it is complete.
-    ready: Event,
+    ready: StreamEvent,
     /// Sources of the copy in progress.
     sources: Vec<Hold>,
     /// Streams that may read it, and whose end is not marked by an event yet.
     readers: Vec<ConsumerStream>,
     /// Events recorded on the readers' streams when the slot was returned, followed by unused ones.
-    free: Vec<Event>,
+    free: Vec<StreamEvent>,
     draining: usize,
 }
 
 impl DeviceSlot {
     pub(crate) fn new(_driver: &Driver) -> Result<Self, DeviceError> {
         let (sources, readers, free) = (vec![], vec![], vec![]);
-        Ok(Self { memory: None, ready: Event::new()?, sources, readers, free, draining: 0 })
+        Ok(Self { memory: None, ready: StreamEvent::new()?, sources, readers, free, draining: 0 })
     }
 
     /// Allocates memory to replace its current memory, which must be unused.
@@ -702,7 +702,7 @@ impl DeviceSlot {
             return Ok(false);
         }
         if self.free.len() == self.draining {
-            self.free.push(Event::new()?);
+            self.free.push(StreamEvent::new()?);
         }
         self.free[self.draining].record(stream)?;
         // An event that became part of a capture, which began in between, would never complete.

@@ -27,10 +27,10 @@ const CLOSE_WAIT: Duration = Duration::from_secs(10);
 /// A device, and the thread that copies batches to it. Ends when it is closed and no batch is left.
 #[derive(Clone)]
 pub struct Device {
-    shared: Arc<Shared>,
+    shared: Arc<SharedAgent>,
 }
 
-pub(crate) struct Shared {
+pub(crate) struct SharedAgent {
     ordinal: usize,
     process: u32,
     next: AtomicU64,
@@ -86,12 +86,12 @@ pub trait Source: Send {
     fn look(&mut self, count: usize, device: &Device) -> Vec<Work>;
 }
 
-pub(crate) type Answer<T> = SyncSender<Result<T, DeviceError>>;
+pub(crate) type DeviceReply<T> = SyncSender<Result<T, DeviceError>>;
 
 /// Command for the thread.
 pub(crate) enum Command {
     /// Apply these changes to all following batches.
-    Change(Arc<[Change]>, Answer<()>),
+    Change(Arc<[Change]>, DeviceReply<()>),
     /// Take batches from this source.
     Follow(Box<dyn Source>),
     /// Something may have changed.
@@ -99,17 +99,17 @@ pub(crate) enum Command {
     /// Copy a requested batch that is not ahead.
     Stage(Work),
     /// Lend a batch to the trainer, and return its address.
-    Lend(BatchId, Answer<u64>),
+    Lend(BatchId, DeviceReply<u64>),
     /// Let a stream read a batch.
-    Read(BatchId, ConsumerStream, Answer<()>),
+    Read(BatchId, ConsumerStream, DeviceReply<()>),
     /// Copy parts of a batch to other memory of the device.
-    CopyOut(BatchId, Vec<(Copy, u64)>, ConsumerStream, Answer<()>),
+    CopyOut(BatchId, Vec<(Copy, u64)>, ConsumerStream, DeviceReply<()>),
     /// Take back a batch that is no longer used.
     GiveBack(BatchId),
     /// Unregister and unmap host memory.
     Unmap(Memory),
     /// Stop accepting batches.
-    Close(Answer<()>),
+    Close(DeviceReply<()>),
 }
 
 impl Device {
@@ -124,7 +124,7 @@ impl Device {
     /// As [`Device::open`], with another number of slots, at least 2.
     pub fn with_turns(ordinal: usize, turns: usize) -> Result<Self, DeviceError> {
         let (commands, inbox) = channel();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SharedAgent {
             ordinal,
             process: std::process::id(),
             next: AtomicU64::new(1),
@@ -145,7 +145,7 @@ impl Device {
         Ok(device)
     }
 
-    pub(crate) fn of(shared: Arc<Shared>) -> Self {
+    pub(crate) fn of(shared: Arc<SharedAgent>) -> Self {
         Self { shared }
     }
 
@@ -226,7 +226,7 @@ impl Device {
         let _ = self.shared.commands.send(command);
     }
 
-    fn ask<T>(&self, question: impl FnOnce(Answer<T>) -> Command) -> Result<T, DeviceError> {
+    fn ask<T>(&self, question: impl FnOnce(DeviceReply<T>) -> Command) -> Result<T, DeviceError> {
         self.check()?;
         let (answer, answered) = sync_channel(1);
         self.tell(question(answer));

@@ -116,11 +116,11 @@ pub(crate) struct Pass {
     pub(crate) rows: u32,
     pub(crate) columns: u32,
     is_cast: bool,
-    pub(crate) normalize: Option<Normalize>,
+    pub(crate) normalize: Option<Normalization>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Normalize {
+pub(crate) struct Normalization {
     pub(crate) float: Float,
     /// True if a number's position in the target counts, else that in the source.
     pub(crate) is_after: bool,
@@ -214,7 +214,7 @@ impl Pass {
                     Float::Float64 => values.flat_map(f64::to_ne_bytes).collect(),
                 };
                 let (float, is_after, channels) = (*float, self.is_moved(), channels as u32);
-                self.normalize = Some(Normalize { float, is_after, channels, table });
+                self.normalize = Some(Normalization { float, is_after, channels, table });
                 (self.to, self.is_cast) = (float.number(), false);
             }
             Step::Transpose { rows, columns } => {
@@ -229,8 +229,8 @@ impl Pass {
 
     pub(crate) fn kernel(&self) -> Kernel {
         match &self.normalize {
-            Some(Normalize { float: Float::Float32, .. }) => Kernel::Normalize32,
-            Some(Normalize { float: Float::Float64, .. }) => Kernel::Normalize64,
+            Some(Normalization { float: Float::Float32, .. }) => Kernel::Normalize32,
+            Some(Normalization { float: Float::Float64, .. }) => Kernel::Normalize64,
             None if self.is_cast => Kernel::Cast,
             None => Kernel::Move,
         }

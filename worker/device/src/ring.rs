@@ -52,7 +52,7 @@ pub struct Begin {
 pub struct Ring {
     /// Number of slots that are used in turn.
     turns: usize,
-    slots: Vec<Slot>,
+    slots: Vec<RingSlot>,
     /// Counts returned slots, so that the slot that drains longest is reused first.
     given_back: u64,
     /// Number of extra slots made.
@@ -60,7 +60,7 @@ pub struct Ring {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Slot {
+struct RingSlot {
     state: SlotState,
     /// Bytes of its memory; 0 for an extra slot that was freed.
     bytes: usize,
@@ -70,7 +70,7 @@ struct Slot {
     given_back: u64,
 }
 
-impl Slot {
+impl RingSlot {
     fn new(is_extra: bool) -> Self {
         Self { state: SlotState::Empty, bytes: 0, is_extra, is_copying: false, given_back: 0 }
     }
@@ -79,7 +79,7 @@ impl Slot {
 impl Ring {
     /// Creates a ring of `turns` slots without memory.
     pub fn new(turns: usize) -> Self {
-        Self { turns, slots: vec![Slot::new(false); turns], given_back: 0, extra_total: 0 }
+        Self { turns, slots: vec![RingSlot::new(false); turns], given_back: 0, extra_total: 0 }
     }
 
     /// Maximum batches that may now be ahead of the trainer: slots that it does not hold.
@@ -109,7 +109,7 @@ impl Ring {
         let begin = self.find(bytes, allocation).or_else(|| {
             // A draining slot becomes free without the trainer: one that is ahead of its device
             // waits for that.
-            let drains = |slot: &Slot| slot.state == SlotState::Draining;
+            let drains = |slot: &RingSlot| slot.state == SlotState::Draining;
             let is_held = is_asked_for && !self.slots[..self.turns].iter().any(drains);
             is_held.then(|| Begin {
                 slot: self.extra(),
@@ -145,11 +145,11 @@ impl Ring {
 
     fn extra(&mut self) -> SlotIndex {
         self.extra_total += 1;
-        let is_gone = |slot: &Slot| slot.is_extra && slot.bytes == 0;
+        let is_gone = |slot: &RingSlot| slot.is_extra && slot.bytes == 0;
         if let Some(index) = self.slots.iter().position(is_gone) {
             return SlotIndex(index);
         }
-        self.slots.push(Slot::new(true));
+        self.slots.push(RingSlot::new(true));
         SlotIndex(self.slots.len() - 1)
     }
 
@@ -204,13 +204,13 @@ impl Ring {
         slot.is_extra
     }
 
-    fn at(&self, slot: SlotIndex) -> &Slot {
+    fn at(&self, slot: SlotIndex) -> &RingSlot {
         &self.slots[slot.0]
     }
 
     /// Slot that contains a batch.
     pub fn slot_of(&self, batch: BatchId) -> Option<SlotIndex> {
-        let is_of = |slot: &Slot| match slot.state {
+        let is_of = |slot: &RingSlot| match slot.state {
             SlotState::Copying(of) | SlotState::Available(of) | SlotState::Lent(of) => of == batch,
             SlotState::Empty | SlotState::Draining => false,
         };
@@ -223,7 +223,7 @@ impl Ring {
     pub fn close(&mut self) -> Vec<SlotIndex> {
         self.slots.iter_mut().for_each(|slot| slot.is_extra = true);
         self.turns = 0;
-        let with_memory = |slot: &Slot| slot.state == SlotState::Empty && slot.bytes > 0;
+        let with_memory = |slot: &RingSlot| slot.state == SlotState::Empty && slot.bytes > 0;
         let empty: Vec<_> =
             (0..self.slots.len()).filter(|&i| with_memory(&self.slots[i])).collect();
         for index in &empty {
@@ -239,15 +239,16 @@ impl Ring {
 
     /// Slots whose copy may be in progress, or that drain.
     pub fn unsettled(&self) -> Vec<SlotIndex> {
-        let is_unsettled = |slot: &Slot| slot.is_copying || slot.state == SlotState::Draining;
+        let is_unsettled = |slot: &RingSlot| slot.is_copying || slot.state == SlotState::Draining;
         let all = self.slots.iter().enumerate().filter(|(_, slot)| is_unsettled(slot));
         all.map(|(index, _)| SlotIndex(index)).collect()
     }
 
     /// Number of batches that the trainer has not requested.
     pub fn ahead(&self) -> usize {
-        let is_ahead =
-            |slot: &&Slot| matches!(slot.state, SlotState::Copying(_) | SlotState::Available(_));
+        let is_ahead = |slot: &&RingSlot| {
+            matches!(slot.state, SlotState::Copying(_) | SlotState::Available(_))
+        };
         self.slots.iter().filter(is_ahead).count()
     }
 
@@ -292,7 +293,7 @@ mod tests {
                         let is_asked_for = what == 1;
                         let before = ring.clone();
                         let Some(begin) = ring.begin(BatchId(next), bytes, 2 * bytes, is_asked_for) else {
-                            let drains = |slot: &Slot| slot.state == SlotState::Draining;
+                            let drains = |slot: &RingSlot| slot.state == SlotState::Draining;
                             prop_assert!(!is_asked_for || before.slots[..turns].iter().any(drains));
                             continue;
                         };

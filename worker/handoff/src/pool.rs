@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::region::{Backing, Region, RegionId};
+use crate::region::{Backing, MemoryRegion, RegionId};
 use crate::slot::Slot;
 
 /// Granularity of slot sizes, so that batches of slightly different size fit the same slots.
@@ -19,19 +19,19 @@ const SLOT_STEP_BYTES: usize = 64 << 10;
 /// written there later.
 #[derive(Clone, Debug)]
 pub struct SlotPool {
-    shared: Arc<Shared>,
+    shared: Arc<SharedPool>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct SharedPool {
     keep: usize,
     backing: Backing,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    free: Vec<Region>,
+struct PoolState {
+    free: Vec<MemoryRegion>,
     stats: SlotPoolStats,
     /// Maximum bytes of all slots before free ones are released; `None` limits only their number.
     bytes_max: Option<usize>,
@@ -67,7 +67,7 @@ impl SlotPool {
     }
 
     fn backed(keep: usize, backing: Backing) -> Self {
-        Self { shared: Arc::new(Shared { keep, backing, state: Mutex::default() }) }
+        Self { shared: Arc::new(SharedPool { keep, backing, state: Mutex::default() }) }
     }
 
     /// Takes a slot of at least `bytes`. Its content is unspecified (that of its previous use).
@@ -80,7 +80,7 @@ impl SlotPool {
                 let size = Self::slot_bytes(bytes);
                 // Releases free slots, which are too small, to make space.
                 self.shared.trim(size);
-                let region = Region::new(self.shared.backing, size)?;
+                let region = MemoryRegion::new(self.shared.backing, size)?;
                 let mut state = self.shared.lock();
                 state.stats.slots += 1;
                 state.stats.in_use += 1;
@@ -117,14 +117,14 @@ impl SlotPool {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl SharedPool {
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
         // Each change of the state is complete when the lock is released, even after a panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes the smallest free region that is large enough.
-    fn take_free(&self, bytes: usize) -> Option<Region> {
+    fn take_free(&self, bytes: usize) -> Option<MemoryRegion> {
         let mut state = self.lock();
         let best = (0..state.free.len())
             .filter(|&index| state.free[index].len() >= bytes)
@@ -134,7 +134,7 @@ impl Shared {
     }
 
     /// Returns a region to the pool, which keeps it for another batch if the limits allow it.
-    pub(crate) fn give_back(&self, region: Region) {
+    pub(crate) fn give_back(&self, region: MemoryRegion) {
         let mut state = self.lock();
         state.stats.in_use -= 1;
         let fits = state.bytes_max.is_none_or(|most| state.stats.bytes <= most);
@@ -175,13 +175,13 @@ impl Shared {
     }
 
     /// Removes a region from the pool permanently.
-    pub(crate) fn retire(&self, region: Region) {
+    pub(crate) fn retire(&self, region: MemoryRegion) {
         let mut state = self.lock();
         state.stats.in_use -= 1;
         self.let_go(state, region);
     }
 
-    fn let_go(&self, mut state: MutexGuard<'_, State>, region: Region) {
+    fn let_go(&self, mut state: MutexGuard<'_, PoolState>, region: MemoryRegion) {
         state.stats.slots -= 1;
         state.stats.bytes -= region.len();
         state.retired.extend(region.id());

@@ -47,12 +47,12 @@ pub(crate) enum Backing {
 
 /// Memory that on drop is unmapped, or passed to its heir; its descriptor is closed.
 #[derive(Debug)]
-pub(crate) struct Region {
+pub(crate) struct MemoryRegion {
     mapped: Mapped,
     sealed: Option<(RegionId, Option<OwnedFd>)>,
 }
 
-impl Region {
+impl MemoryRegion {
     pub(crate) fn new(backing: Backing, size_bytes: usize) -> io::Result<Self> {
         match backing {
             Backing::Anonymous => {
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_sealed_region_can_neither_shrink_nor_grow_nor_be_sealed_further() {
-        let region = Region::new(Backing::Sealed, 100_000).unwrap();
+        let region = MemoryRegion::new(Backing::Sealed, 100_000).unwrap();
         let handle = region.handle().unwrap();
         assert_eq!((handle.size_bytes, region.len()), (100_000, 100_000));
         let fd = handle.fd.unwrap();
@@ -138,8 +138,8 @@ mod tests {
 
     #[test]
     fn ids_are_unique_and_private_regions_have_none() {
-        let sealed = || Region::new(Backing::Sealed, 1).unwrap().id().unwrap();
+        let sealed = || MemoryRegion::new(Backing::Sealed, 1).unwrap().id().unwrap();
         assert_ne!(sealed(), sealed());
-        assert!(Region::new(Backing::Anonymous, 1).unwrap().handle().is_none());
+        assert!(MemoryRegion::new(Backing::Anonymous, 1).unwrap().handle().is_none());
     }
 }

@@ -10,22 +10,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::layout::BufferRange;
 use crate::mapping::Mapping;
 use crate::memory::Memory;
-use crate::pool::{Shared, SlotPool};
-use crate::region::{Region, RegionHandle};
+use crate::pool::{SharedPool, SlotPool};
+use crate::region::{MemoryRegion, RegionHandle};
 
 /// A slot that is being written.
 #[derive(Debug)]
 pub struct Slot {
-    region: Option<Region>,
-    pool: Arc<Shared>,
+    region: Option<MemoryRegion>,
+    pool: Arc<SharedPool>,
 }
 
 impl Slot {
-    pub(crate) fn new(region: Region, pool: Arc<Shared>) -> Self {
+    pub(crate) fn new(region: MemoryRegion, pool: Arc<SharedPool>) -> Self {
         Self { region: Some(region), pool }
     }
 
-    fn region(&self) -> &Region {
+    fn region(&self) -> &MemoryRegion {
         self.region.as_ref().expect("held until dropped")
     }
 
@@ -65,7 +65,7 @@ pub type Companion = Box<dyn Any + Send + Sync>;
 /// this happens when the last hold is dropped.
 #[derive(Debug)]
 pub struct SharedSlot {
-    held: Arc<Held>,
+    held: Arc<HeldSlot>,
     companion: Option<Companion>,
 }
 
@@ -75,11 +75,11 @@ pub struct SharedSlot {
 /// being read are not shown to it.
 #[derive(Clone, Debug)]
 pub struct Hold {
-    held: Arc<Held>,
+    held: Arc<HeldSlot>,
 }
 
 #[derive(Debug)]
-struct Held {
+struct HeldSlot {
     /// `None` only while being dropped.
     holder: Option<Holder>,
     /// The memory is not reused.
@@ -92,7 +92,7 @@ enum Holder {
     Import(Import),
 }
 
-impl Held {
+impl HeldSlot {
     fn new(holder: Holder) -> Arc<Self> {
         Arc::new(Self { holder: Some(holder), is_retired: AtomicBool::new(false) })
     }
@@ -116,7 +116,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldSlot {
     fn drop(&mut self) {
         if let Some(Holder::Pool(mut slot)) = self.holder.take()
             && *self.is_retired.get_mut()
@@ -153,7 +153,7 @@ impl Hold {
 
 impl SharedSlot {
     fn new(holder: Holder) -> Self {
-        Self { held: Held::new(holder), companion: None }
+        Self { held: HeldSlot::new(holder), companion: None }
     }
 
     /// Creates a view of a peer's slot.

@@ -6,7 +6,7 @@ mod library;
 use crate::encoded::{Decoding, Depth, Health, check_size};
 use crate::error::ImageError;
 use crate::region::{Region, Size};
-use library::{Colors, Decompressor, Header};
+use library::{Colors, Decompressor, JpegHeader};
 
 const FORMAT: &str = "JPEG";
 /// Pixels around a region that its border pixels depend on: colour is stored at half or a quarter
@@ -19,7 +19,7 @@ const MARGIN_UNITS: usize = 3;
 pub(crate) struct Jpeg<'a> {
     bytes: &'a [u8],
     decompressor: Decompressor<'a>,
-    header: Header,
+    header: JpegHeader,
     channels: usize,
 }
 
@@ -35,17 +35,17 @@ impl<'a> Jpeg<'a> {
         check_size(header.size)?;
         let unsupported = |what: String| Err(ImageError::Unsupported { format: FORMAT, what });
         match header {
-            Header { precision, .. } if precision != 8 => {
+            JpegHeader { precision, .. } if precision != 8 => {
                 unsupported(format!("{precision} bits a sample"))
             }
-            Header { is_lossless: true, .. } => unsupported("lossless".to_owned()),
-            Header { colors: Colors::Unknown, components, .. } => {
+            JpegHeader { is_lossless: true, .. } => unsupported("lossless".to_owned()),
+            JpegHeader { colors: Colors::Unknown, components, .. } => {
                 unsupported(format!("{components} components that are no colours"))
             }
-            Header { colors: Colors::Four, .. } if channels == 1 => {
+            JpegHeader { colors: Colors::Four, .. } if channels == 1 => {
                 unsupported("grey of four colours (CMYK, YCCK); decode it to 3 channels".to_owned())
             }
-            Header { .. } => Ok(Self { bytes, decompressor, header, channels }),
+            JpegHeader { .. } => Ok(Self { bytes, decompressor, header, channels }),
         }
     }
 
@@ -55,14 +55,15 @@ impl<'a> Jpeg<'a> {
 
     /// Bytes that the decoder holds in addition to the pixels.
     pub(crate) fn held_bytes(&self) -> usize {
-        let Header { size, components, is_multi_scan, .. } = self.header;
+        let JpegHeader { size, components, is_multi_scan, .. } = self.header;
         if is_multi_scan { size_of::<i16>() * components * size.pixels() } else { 0 }
     }
 
     /// Returns `region` extended by the pixels it depends on, to a position where decoding may
     /// begin.
     pub(crate) fn needed(&self, region: Region) -> Region {
-        let Header { size, unit_width: Some(unit_width), is_progressive, .. } = self.header else {
+        let JpegHeader { size, unit_width: Some(unit_width), is_progressive, .. } = self.header
+        else {
             return Region::all(self.header.size);
         };
         let margin = if is_progressive { MARGIN_UNITS * unit_width } else { MARGIN };

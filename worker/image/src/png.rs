@@ -45,9 +45,9 @@ impl<'a> Png<'a> {
 
     pub(crate) fn decode(mut self, out: &mut [u8]) -> Result<(), ImageError> {
         let (color, bits) = self.reader.output_color_type();
-        let from = Layout::new(color, bits);
+        let from = PngLayout::new(color, bits);
         let Decoding { channels, depth, .. } = self.decoding;
-        let to = Layout { channels, depth };
+        let to = PngLayout { channels, depth };
         let (size, len) = (self.size, self.len);
         let mut read = |bytes: &mut [u8]| match self.reader.next_frame(bytes) {
             Ok(_) => self.reader.finish().map_err(|error| damaged(len, &error)),
@@ -79,13 +79,13 @@ fn check_palette<R: BufRead + Seek>(reader: &Reader<R>, len: usize) -> Result<()
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Layout {
+struct PngLayout {
     /// 1: grey, 2: grey with alpha, 3: colours, 4: colours with alpha.
     channels: usize,
     depth: Depth,
 }
 
-impl Layout {
+impl PngLayout {
     fn new(color: ColorType, bits: BitDepth) -> Self {
         let channels = match color {
             ColorType::Grayscale | ColorType::Indexed => 1,
@@ -104,7 +104,7 @@ impl Layout {
 
 /// Converts channels and depth. 8 bits become 16 by multiplication with 257, so that white stays
 /// white. 16-bit samples are big-endian here.
-fn convert(bytes: &[u8], from: Layout, out: &mut [u8], to: Layout) {
+fn convert(bytes: &[u8], from: PngLayout, out: &mut [u8], to: PngLayout) {
     let sample = |pixel: &[u8], at: usize| match from.depth {
         Depth::Eight => u32::from(pixel[at]),
         Depth::Sixteen => u32::from(u16::from_be_bytes([pixel[2 * at], pixel[2 * at + 1]])),

@@ -150,7 +150,7 @@ impl Assembler {
             watch.suspect_images(self.schema.program().memory().take_suspect_images());
         }
         written.into_iter().collect::<Result<(), _>>()?;
-        let Places { columns, valid, shards, ordinals } = batch;
+        let BatchRanges { columns, valid, shards, ordinals } = batch;
         let (rows, slot) = (rows.len(), slot.share());
         Ok(Some(Batch { rows, columns, valid, shards, ordinals, slot }))
     }
@@ -175,7 +175,7 @@ impl Assembler {
     ) -> Option<Batch> {
         let bytes = rows.iter().map(|(_, len, _)| len).sum();
         let total = Total { items: rows.len(), bytes, ..Total::default() };
-        let (layout, Places { columns, valid, shards, ordinals }) =
+        let (layout, BatchRanges { columns, valid, shards, ordinals }) =
             self.lay_out(rows.len(), std::slice::from_ref(&total));
         if !has_room(layout.bytes()) {
             return None;
@@ -234,7 +234,7 @@ impl Assembler {
     }
 
     /// Lays out all buffers; [`Part::split_all`] takes them in the same order.
-    fn lay_out(&self, rows: usize, totals: &[Total]) -> (Layout, Places) {
+    fn lay_out(&self, rows: usize, totals: &[Total]) -> (Layout, BatchRanges) {
         let mut layout = Layout::default();
         let mut columns = Vec::with_capacity(totals.len());
         for ((name, kind), total) in self.schema.columns().iter().zip(totals) {
@@ -250,11 +250,11 @@ impl Assembler {
         let valid = layout.push(rows);
         let shards = layout.push(8 * rows);
         let ordinals = layout.push(8 * rows);
-        (layout, Places { columns, valid, shards, ordinals })
+        (layout, BatchRanges { columns, valid, shards, ordinals })
     }
 }
 
-struct Places {
+struct BatchRanges {
     columns: Vec<ColumnData>,
     valid: BufferRange,
     shards: BufferRange,

@@ -96,7 +96,7 @@ impl From<DType> for Dtype {
 }
 
 /// A number that a column can hold.
-pub(crate) trait Number: bytemuck::Pod + Default + Send + Sync {
+pub(crate) trait ColumnNumber: bytemuck::Pod + Default + Send + Sync {
     const IS_FLOAT: bool;
 
     fn to_f64(self) -> f64;
@@ -110,7 +110,7 @@ pub(crate) trait Number: bytemuck::Pod + Default + Send + Sync {
 
 macro_rules! integers {
     ($($type:ty),*) => {$(
-        impl Number for $type {
+        impl ColumnNumber for $type {
             const IS_FLOAT: bool = false;
 
             fn to_f64(self) -> f64 {
@@ -136,7 +136,7 @@ integers!(u8, i8, u16, i16, u32, i32, i64);
 
 macro_rules! floats {
     ($($type:ty, $to:expr, $from:expr, $from_i64:expr);*) => {$(
-        impl Number for $type {
+        impl ColumnNumber for $type {
             const IS_FLOAT: bool = true;
 
             fn to_f64(self) -> f64 {
@@ -171,7 +171,7 @@ floats!(
 #[repr(transparent)]
 pub(crate) struct Boolean(u8);
 
-impl Number for Boolean {
+impl ColumnNumber for Boolean {
     const IS_FLOAT: bool = false;
 
     fn to_f64(self) -> f64 {

@@ -27,7 +27,7 @@ pub(crate) struct Extent {
 
 /// The located features of one record.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Found<'r, 'a> {
+pub(crate) struct LocatedRecord<'r, 'a> {
     /// Cells of its features.
     pub(crate) cells: &'r [Located<'a>],
     /// Cells of its lists.
@@ -38,7 +38,7 @@ pub(crate) struct Found<'r, 'a> {
 
 /// Memory that is reused for each record.
 #[derive(Debug, Default)]
-pub(crate) struct Scratch {
+pub(crate) struct RecordScratch {
     numbers: Vec<i64>,
     counts: Vec<usize>,
     /// Positions of a record's values, one dimension after the other.
@@ -104,8 +104,8 @@ impl Extent {
     pub(crate) fn add(
         &mut self,
         plan: &Plan,
-        found: Found<'_, '_>,
-        scratch: &mut Scratch,
+        found: LocatedRecord<'_, '_>,
+        scratch: &mut RecordScratch,
     ) -> Result<(), ParseError> {
         // By far the most common case, and the cheapest.
         if let Origin::Feature(Parts::One { values }) = &plan.origin
@@ -123,8 +123,8 @@ impl Extent {
     fn add_any(
         &mut self,
         plan: &Plan,
-        found: Found<'_, '_>,
-        scratch: &mut Scratch,
+        found: LocatedRecord<'_, '_>,
+        scratch: &mut RecordScratch,
     ) -> Result<(), ParseError> {
         match &plan.origin {
             Origin::Record | Origin::Step(_) => Ok(()),
@@ -231,7 +231,7 @@ impl Extent {
         place: usize,
         partition: &Partition,
         lists: impl Iterator<Item = Option<ListRef<'a>>>,
-        Scratch { numbers: ints, counts, empty, .. }: &mut Scratch,
+        RecordScratch { numbers: ints, counts, empty, .. }: &mut RecordScratch,
     ) -> Result<(), ParseError> {
         let level = self.lengths.len() - 1 - place;
         for (count, list) in counts.iter_mut().zip(lists) {
@@ -247,10 +247,10 @@ impl Extent {
         plan: &Plan,
         indices: &[usize],
         values: usize,
-        found: Found<'_, '_>,
-        scratch: &mut Scratch,
+        found: LocatedRecord<'_, '_>,
+        scratch: &mut RecordScratch,
     ) -> Result<(), ParseError> {
-        let Scratch { numbers: ints, places, .. } = scratch;
+        let RecordScratch { numbers: ints, places, .. } = scratch;
         let ColumnKind::Sparse { size, .. } = &plan.kind else {
             unreachable!("only a sparse column has places");
         };

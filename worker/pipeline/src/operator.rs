@@ -36,7 +36,7 @@ use padded_batch::PaddedBatch;
 use reshape::Reshape;
 use unpack_bits::UnpackBits;
 
-pub(crate) use definition::{Definition, Given, Inputs, Work};
+pub(crate) use definition::{Definition, Given, Inputs, OperatorWork};
 pub(crate) use fault::Failed;
 pub use fault::{OperatorError, OperatorFault};
 pub use form::Dim;
@@ -45,7 +45,7 @@ pub use gather::ImageLayout;
 pub use image::Axis;
 pub(crate) use image::Chain;
 pub(crate) use lookup::Lookup;
-pub(crate) use memory::{Column, Memory};
+pub(crate) use memory::{ColumnBuffer, ColumnMemory};
 pub(crate) use table::Side;
 pub use table::{TableCause, TableFault, TableRef};
 pub use unpack_bits::BitOrder;

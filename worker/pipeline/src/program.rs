@@ -9,15 +9,15 @@ use crate::column::{ColumnKind, Origin, Plan};
 use crate::draw::DrawKey;
 use crate::dtype::Dtype;
 use crate::operator::{
-    Chain, Column, Failed, Form, Given, Input, Inputs, Memory, Operator, OperatorError, Side,
-    TableFault, TableRef, Work,
+    Chain, ColumnBuffer, ColumnMemory, Failed, Form, Given, Input, Inputs, Operator, OperatorError,
+    OperatorWork, Side, TableFault, TableRef,
 };
 use crate::record::{Row, RowError, RowFault};
 use crate::rows::Cells;
 
 /// Source of an operator's input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
+pub(crate) enum InputSource {
     /// A parsed feature.
     Feature(usize),
     /// A parsed feature with a variable number of values.
@@ -27,24 +27,24 @@ pub(crate) enum Source {
 }
 
 #[derive(Debug)]
-struct Step {
+struct ProgramStep {
     output: String,
-    inputs: Vec<Source>,
+    inputs: Vec<InputSource>,
     form: Form,
-    work: Work,
+    work: OperatorWork,
     /// Last step that uses the result.
     taken_by: Option<usize>,
 }
 
 /// Meaning of a name between operators.
 #[derive(Clone, Debug)]
-enum Known {
+enum KnownName {
     Column(Plan),
     /// Images whose size differs from row to row: declared, and run by the step that makes sizes
     /// equal.
     Images {
         chain: Chain,
-        inputs: Vec<Source>,
+        inputs: Vec<InputSource>,
         position: usize,
         is_taken: bool,
     },
@@ -52,16 +52,16 @@ enum Known {
 
 /// Meaning of each name, in the order in which the names appeared.
 struct Names {
-    known: Vec<(String, Known)>,
+    known: Vec<(String, KnownName)>,
     places: BTreeMap<String, usize>,
 }
 
 impl Names {
-    fn get_mut(&mut self, name: &str) -> Option<&mut Known> {
+    fn get_mut(&mut self, name: &str) -> Option<&mut KnownName> {
         self.places.get(name).map(|place| &mut self.known[*place].1)
     }
 
-    fn set(&mut self, name: &str, known: Known) {
+    fn set(&mut self, name: &str, known: KnownName) {
         if let Some(earlier) = self.get_mut(name) {
             *earlier = known;
             return;
@@ -83,10 +83,10 @@ pub(crate) struct Program {
     features: Vec<Plan>,
     /// Features with a variable number of values.
     rows: Vec<Plan>,
-    steps: Vec<Step>,
+    steps: Vec<ProgramStep>,
     /// Tables, each once.
     sides: Vec<Arc<Side>>,
-    memory: Memory,
+    memory: ColumnMemory,
 }
 
 /// Columns and images after all operators, by name.
@@ -109,7 +109,7 @@ impl Program {
         let mut known = Names { known: Vec::new(), places: BTreeMap::new() };
         for plan in plans {
             let name = plan.spec.as_ref().map_or("record", |spec| &spec.name);
-            known.set(name, Known::Column(plan.clone()));
+            known.set(name, KnownName::Column(plan.clone()));
         }
         let mut program = Self::default();
         for (number, operator) in operators.iter().enumerate() {
@@ -123,9 +123,9 @@ impl Program {
         let mut made = Made::default();
         for (name, known) in known.known {
             match known {
-                Known::Column(plan) => made.columns.push((name, plan)),
-                Known::Images { is_taken: true, .. } => made.images.push(name),
-                Known::Images { position, .. } => {
+                KnownName::Column(plan) => made.columns.push((name, plan)),
+                KnownName::Images { is_taken: true, .. } => made.images.push(name),
+                KnownName::Images { position, .. } => {
                     let what = "its images differ in size from row to row, and nothing makes them one size; \
                                 resize or crop them"
                         .to_owned();
@@ -142,7 +142,7 @@ impl Program {
         known: &mut Names,
         position: usize,
         Operator { output, operation }: &Operator,
-    ) -> Result<Known, String> {
+    ) -> Result<KnownName, String> {
         let definition = operation.definition();
         let (mut inputs, mut forms, mut images) = (vec![], vec![], None);
         let takes = definition.inputs()?;
@@ -152,7 +152,7 @@ impl Program {
                 return Err(format!("there is no column `{input}`; there are `{names}`"));
             };
             match of {
-                Known::Column(plan) => {
+                KnownName::Column(plan) => {
                     let (source, form) = match takes {
                         Inputs::Rows(_) => self.rows(plan)?,
                         Inputs::Fixed(_) | Inputs::Images(_) => self.source(plan)?,
@@ -160,7 +160,7 @@ impl Program {
                     inputs.push(source);
                     forms.push(form);
                 }
-                Known::Images { chain, inputs: of, is_taken, .. } => {
+                KnownName::Images { chain, inputs: of, is_taken, .. } => {
                     if !matches!(takes, Inputs::Images(_)) {
                         return Err(format!(
                             "the images of `{input}` differ in size from row to row; resize or crop them first"
@@ -175,24 +175,24 @@ impl Program {
         let side = operation.table().map(|table| self.side(table));
         let work = definition.prepare(Given { forms: &forms, images, position, side })?;
         let form = match &work {
-            Work::Columns(ready) => ready.form.clone(),
-            Work::Images(chain) => match chain.form() {
+            OperatorWork::Columns(ready) => ready.form.clone(),
+            OperatorWork::Images(chain) => match chain.form() {
                 Some(form) => form?,
                 None => {
                     let chain = chain.clone();
-                    return Ok(Known::Images { chain, inputs, position, is_taken: false });
+                    return Ok(KnownName::Images { chain, inputs, position, is_taken: false });
                 }
             },
         };
         let Form { dtype, shape } = form.clone();
         for input in &inputs {
-            if let Source::Step(step) = input {
+            if let InputSource::Step(step) = input {
                 self.steps[*step].taken_by = Some(self.steps.len());
             }
         }
         let origin = Origin::Step(self.steps.len());
-        self.steps.push(Step { output: output.clone(), inputs, form, work, taken_by: None });
-        Ok(Known::Column(Plan { kind: ColumnKind::Dense { dtype, shape }, origin, spec: None }))
+        self.steps.push(ProgramStep { output: output.clone(), inputs, form, work, taken_by: None });
+        Ok(KnownName::Column(Plan { kind: ColumnKind::Dense { dtype, shape }, origin, spec: None }))
     }
 
     fn side(&mut self, table: &TableRef) -> Arc<Side> {
@@ -206,8 +206,8 @@ impl Program {
     /// Opens all tables.
     pub(crate) fn open_tables(&self) -> Result<(), TableFault> {
         self.steps.iter().try_for_each(|step| match &step.work {
-            Work::Columns(ready) => ready.open.as_ref().map_or(Ok(()), |open| open()),
-            Work::Images(_) => Ok(()),
+            OperatorWork::Columns(ready) => ready.open.as_ref().map_or(Ok(()), |open| open()),
+            OperatorWork::Images(_) => Ok(()),
         })
     }
 
@@ -224,7 +224,7 @@ impl Program {
     }
 
     /// Memory for the operators' intermediate columns.
-    pub(crate) fn memory(&self) -> &Memory {
+    pub(crate) fn memory(&self) -> &ColumnMemory {
         &self.memory
     }
 
@@ -233,7 +233,7 @@ impl Program {
     }
 
     /// Source of a column, if it can be an operator's input.
-    fn source(&mut self, plan: &Plan) -> Result<(Source, Form), String> {
+    fn source(&mut self, plan: &Plan) -> Result<(InputSource, Form), String> {
         let ColumnKind::Dense { dtype, shape } = &plan.kind else {
             return Err(
                 "it takes columns of a fixed shape: a FixedLenFeature, or an operator's output"
@@ -242,7 +242,7 @@ impl Program {
         };
         let form = Form { dtype: *dtype, shape: shape.clone() };
         if let Origin::Step(step) = plan.origin {
-            return Ok((Source::Step(step), form));
+            return Ok((InputSource::Step(step), form));
         }
         let is_fixed =
             plan.spec.as_ref().is_none_or(|spec| matches!(spec.feature, Feature::FixedLen { .. }));
@@ -254,11 +254,11 @@ impl Program {
             self.features.push(plan.clone());
             self.features.len() - 1
         });
-        Ok((Source::Feature(place), form))
+        Ok((InputSource::Feature(place), form))
     }
 
     /// Source of a column with a variable number of values.
-    fn rows(&mut self, plan: &Plan) -> Result<(Source, Form), String> {
+    fn rows(&mut self, plan: &Plan) -> Result<(InputSource, Form), String> {
         let is_plain = matches!(plan.origin, Origin::Feature(Parts::One { .. }));
         let ColumnKind::Ragged { dtype, levels: 1, shape } = &plan.kind else {
             return Err("it takes columns of any number of values: a VarLenFeature".to_owned());
@@ -272,7 +272,7 @@ impl Program {
             self.rows.push(plan.clone());
             self.rows.len() - 1
         });
-        Ok((Source::Rows(place), form))
+        Ok((InputSource::Rows(place), form))
     }
 
     /// Runs all operators for the rows of `cells`.
@@ -295,15 +295,15 @@ impl Program {
             RowError::at(&cells.rows[row], RowFault::Operator { output, fault })
         };
         let numbers_of = |form: &Form, rows: usize, plan: &Plan| {
-            let mut column = Column::new(form, rows, &self.memory)
+            let mut column = ColumnBuffer::new(form, rows, &self.memory)
                 .map_err(|fault| failed("operators", (0, fault)))?;
             cells.numbers(plan, column.bytes_mut());
             Ok::<_, RowError>(column)
         };
-        let mut numbers: Vec<Column> = Vec::with_capacity(self.features.len());
+        let mut numbers: Vec<ColumnBuffer> = Vec::with_capacity(self.features.len());
         let mut strings: Vec<Vec<&[u8]>> = Vec::with_capacity(self.features.len());
         for plan in &self.features {
-            let (mut column, mut texts) = (Column::default(), vec![]);
+            let (mut column, mut texts) = (ColumnBuffer::default(), vec![]);
             match plan.kind.dtype() {
                 Dtype::Bytes => texts = cells.strings(plan),
                 dtype => {
@@ -317,34 +317,34 @@ impl Program {
             numbers.push(column);
             strings.push(texts);
         }
-        let mut ragged: Vec<(Column, Vec<usize>)> = Vec::with_capacity(self.rows.len());
+        let mut ragged: Vec<(ColumnBuffer, Vec<usize>)> = Vec::with_capacity(self.rows.len());
         for plan in &self.rows {
             let lengths = cells.lengths(plan);
             let form = Form { dtype: plan.kind.dtype(), shape: vec![lengths.iter().sum()] };
             ragged.push((numbers_of(&form, 1, plan)?, lengths));
         }
-        let mut made: Vec<Column> = Vec::with_capacity(self.steps.len());
+        let mut made: Vec<ColumnBuffer> = Vec::with_capacity(self.steps.len());
         for (number, step) in self.steps.iter().enumerate() {
             let inputs: Vec<Input<'_>> = step
                 .inputs
                 .iter()
                 .map(|source| match source {
-                    Source::Feature(at) if self.features[*at].kind.dtype() == Dtype::Bytes => {
+                    InputSource::Feature(at) if self.features[*at].kind.dtype() == Dtype::Bytes => {
                         Input::Strings(&strings[*at])
                     }
-                    Source::Feature(at) => {
+                    InputSource::Feature(at) => {
                         Input::Numbers(numbers[*at].bytes(), self.features[*at].kind.row_bytes())
                     }
-                    Source::Rows(at) => Input::Rows(ragged[*at].0.bytes(), &ragged[*at].1),
-                    Source::Step(at) => {
+                    InputSource::Rows(at) => Input::Rows(ragged[*at].0.bytes(), &ragged[*at].1),
+                    InputSource::Step(at) => {
                         Input::Numbers(made[*at].bytes(), self.steps[*at].form.row_bytes())
                     }
                 })
                 .collect();
             let failed = |failure| failed(&step.output, failure);
             let carry_out = |out: &mut [u8]| match &step.work {
-                Work::Columns(ready) => (ready.run)(&inputs, rows, out),
-                Work::Images(chain) => {
+                OperatorWork::Columns(ready) => (ready.run)(&inputs, rows, out),
+                OperatorWork::Images(chain) => {
                     let draws = |row: usize, position| {
                         let Row { sample, occurrence, .. } = cells.rows[row];
                         key.draws(sample, occurrence, position)
@@ -352,14 +352,14 @@ impl Program {
                     chain.run_all(&inputs, rows, draws, &self.memory, out)
                 }
             };
-            let mut column = Column::default();
+            let mut column = ColumnBuffer::default();
             match output(number) {
                 // No later step uses it: it is written directly to the batch.
                 Some(out) if step.taken_by.is_none() => {
                     carry_out(out).map_err(failed)?;
                 }
                 out => {
-                    column = Column::new(&step.form, rows, &self.memory)
+                    column = ColumnBuffer::new(&step.form, rows, &self.memory)
                         .map_err(|fault| failed((0, fault)))?;
                     carry_out(column.bytes_mut()).map_err(failed)?;
                     if let Some(out) = out {
@@ -370,7 +370,7 @@ impl Program {
             made.push(column);
             // Releases columns that no later step uses.
             for source in &step.inputs {
-                if let Source::Step(at) = source
+                if let InputSource::Step(at) = source
                     && self.steps[*at].taken_by == Some(number)
                 {
                     self.memory.keep(&mut made[*at]);

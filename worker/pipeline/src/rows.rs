@@ -10,7 +10,7 @@ use shardfeed_tfrecord::example::{
 
 use crate::column::{ColumnKind, Origin, Plan, items};
 use crate::dtype::Dtype;
-use crate::extent::{Extent, Found, Scratch};
+use crate::extent::{Extent, LocatedRecord, RecordScratch};
 use crate::record::{Row, RowError};
 
 /// Parser of a record's features.
@@ -52,7 +52,7 @@ impl<'a> Cells<'a> {
         rows: &'a [Row<'a>],
     ) -> Result<Self, RowError> {
         let mut extents: Vec<Extent> = plans.iter().map(|plan| Extent::new(&plan.kind)).collect();
-        let (mut cells, mut lists, mut scratch) = (vec![], vec![], Scratch::default());
+        let (mut cells, mut lists, mut scratch) = (vec![], vec![], RecordScratch::default());
         let (mut located, mut steps) = (vec![], vec![]);
         for (number, row) in rows.iter().enumerate() {
             frame::check_data(row.data(), row.stored_crc()).map_err(|e| RowError::at(row, e))?;
@@ -67,7 +67,7 @@ impl<'a> Cells<'a> {
                 Parser::Sequence(parser) => parser.locate(row.data(), &mut cells, &mut lists),
             };
             let found = found.and_then(|()| {
-                let found = Found { cells: &cells, lists: &lists, row: number };
+                let found = LocatedRecord { cells: &cells, lists: &lists, row: number };
                 let mut columns = plans.iter().zip(&mut extents);
                 columns.try_for_each(|(plan, extent)| extent.add(plan, found, &mut scratch))
             });
@@ -121,7 +121,7 @@ impl<'a> Cells<'a> {
     /// Writes the numbers of a column of fixed or variable shape, row after row.
     pub(crate) fn numbers(&self, plan: &Plan, out: &mut [u8]) {
         let extent = Extent::new(&plan.kind);
-        let mut column = Column {
+        let mut column = PartColumn {
             values: out,
             offsets: &mut [],
             splits: vec![],
@@ -219,14 +219,14 @@ fn pad_bytes(plan: &Plan) -> &[u8] {
 /// One part's range of every buffer of a batch.
 #[derive(Debug)]
 pub(crate) struct Part<'a> {
-    columns: Vec<Column<'a>>,
+    columns: Vec<PartColumn<'a>>,
     valid: &'a mut [u8],
     shards: &'a mut [i64],
     ordinals: &'a mut [i64],
 }
 
 #[derive(Debug)]
-struct Column<'a> {
+struct PartColumn<'a> {
     values: &'a mut [u8],
     /// Ends of this part's strings in the whole column; empty for numbers.
     offsets: &'a mut [i64],
@@ -270,7 +270,7 @@ impl<'a> Part<'a> {
         buffers: &mut impl Iterator<Item = &'a mut [u8]>,
     ) -> Vec<Self> {
         let mut next = || buffers.next().expect("the layout has this buffer");
-        let mut shares: Vec<Vec<Column<'a>>> = parts.iter().map(|_| Vec::new()).collect();
+        let mut shares: Vec<Vec<PartColumn<'a>>> = parts.iter().map(|_| Vec::new()).collect();
         for (index, (plan, total)) in plans.iter().zip(totals).enumerate() {
             let kind = &plan.kind;
             let mut values = Rest(next());
@@ -284,7 +284,7 @@ impl<'a> Part<'a> {
                 let (extent, rows) = (&cells.extents[index], cells.rows.len());
                 let own = Total::of(plan, extent, rows, total.longest);
                 let numbers = |(rest, count): (&mut Rest<'a>, &usize)| rest.numbers(*count);
-                share.push(Column {
+                share.push(PartColumn {
                     values: values.bytes(own.bytes),
                     offsets: offsets.as_mut().map_or(&mut [], |rest| rest.numbers(own.items)),
                     splits: splits.iter_mut().zip(&own.splits).map(numbers).collect(),
@@ -340,12 +340,12 @@ impl<'a> Part<'a> {
 }
 
 /// A number as stored in a list.
-trait Number: bytemuck::Pod + Default {
+trait ListNumber: bytemuck::Pod + Default {
     fn write(list: &ListRef<'_>, values: &mut [Self]);
     fn default_of(default: &DefaultValue) -> &[Self];
 }
 
-impl Number for i64 {
+impl ListNumber for i64 {
     fn write(list: &ListRef<'_>, values: &mut [Self]) {
         list.write_i64(values);
     }
@@ -355,7 +355,7 @@ impl Number for i64 {
     }
 }
 
-impl Number for f32 {
+impl ListNumber for f32 {
     fn write(list: &ListRef<'_>, values: &mut [Self]) {
         list.write_f32(values);
     }
@@ -365,7 +365,7 @@ impl Number for f32 {
     }
 }
 
-impl Column<'_> {
+impl PartColumn<'_> {
     fn write_splits(&mut self, plan: &Plan, extent: &Extent) {
         match &plan.kind {
             ColumnKind::Dense { .. } => {}
@@ -433,7 +433,7 @@ impl Column<'_> {
         }
     }
 
-    fn write_numbers<T: Number>(&mut self, cells: &Cells<'_>, plan: &Plan, extent: &Extent) {
+    fn write_numbers<T: ListNumber>(&mut self, cells: &Cells<'_>, plan: &Plan, extent: &Extent) {
         let all: &mut [T] = bytemuck::cast_slice_mut(self.values);
         let is_sparse = matches!(plan.kind, ColumnKind::Sparse { .. });
         let pad = plan.default().and_then(|default| T::default_of(default).first().copied());

@@ -15,7 +15,7 @@ use shardfeed_source::LoadError;
 
 use crate::control::{Control, Lease};
 
-pub(crate) use feed::{Feed, Gate};
+pub(crate) use feed::{Gate, GrantFeed};
 pub use feed::{GrantStats, lapsed};
 
 /// Callback that returns the groups of an epoch.

@@ -15,10 +15,10 @@ use crate::meter::Doing;
 use crate::records::gather::{Gathered, Item};
 use crate::records::reader::RankReader;
 use crate::records::stream::StreamTools;
-use crate::sequence::{Shared, Ticket};
+use crate::sequence::{BatchSequence, Ticket};
 use crate::threads::computing;
 use crate::tuning::{PREFETCH_MOST, PREFETCH_START};
-use crate::work::Work;
+use crate::work::BatchWork;
 
 /// State of the thread that follows the plan.
 pub(crate) struct Planner {
@@ -26,7 +26,7 @@ pub(crate) struct Planner {
     pub(crate) assignment: Option<Assignment>,
     pub(crate) options: PrefetchOptions,
     pub(crate) assembler: Assembler,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<BatchSequence>,
     pub(crate) tools: StreamTools,
     /// Order of the epoch being read, if corrupt records are substituted.
     pub(crate) order: Option<Order>,
@@ -233,7 +233,7 @@ impl Planner {
         gathered: Gathered,
     ) {
         let by_place = gathered.rows.iter().any(|row| matches!(row.item, Item::Place(_)));
-        let work = Work {
+        let work = BatchWork {
             assembler: self.assembler.clone(),
             tools: self.tools.clone(),
             order: self.order.clone(),

@@ -15,7 +15,7 @@ use crate::dynamic::{Gate, GrantStats, lapsed};
 use crate::meter::Demand;
 use crate::planner::Planner;
 use crate::records::stream::{ReadCounters, StreamTools};
-use crate::sequence::{Delivered, Outcome, Shared, State};
+use crate::sequence::{BatchSequence, Delivered, Outcome, SequenceState};
 use crate::tuning::{PREFETCH_START, Tuning};
 
 /// Maximum number of chunks kept for reuse.
@@ -76,7 +76,7 @@ pub struct PrefetchStats {
 /// Reads ahead for one rank's trainer until dropped.
 #[derive(Debug)]
 pub struct Prefetch {
-    shared: Arc<Shared>,
+    shared: Arc<BatchSequence>,
     planner: Option<JoinHandle<()>>,
     next: u64,
     waited: Duration,
@@ -92,7 +92,7 @@ impl Prefetch {
     ///
     /// # Errors  The system has no threads.
     pub fn start(assignment: Assignment, options: PrefetchOptions) -> Result<Self, LoadError> {
-        let state = State {
+        let state = SequenceState {
             results: BTreeMap::new(),
             started: 0,
             shown: 0,
@@ -115,7 +115,7 @@ impl Prefetch {
         tuning.tell(&meter);
         meter.set_up(|setup| setup.took_over = options.took_over);
         let io = Arc::clone(tuning.io());
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(BatchSequence {
             state: Mutex::new(state),
             ready: Condvar::new(),
             room: Condvar::new(),
@@ -289,7 +289,7 @@ fn is_batch(result: &Result<Outcome, LoadError>) -> bool {
 /// Handle to report that batches were taken, so that more may be started.
 #[derive(Clone, Debug)]
 pub struct Consumer {
-    shared: Arc<Shared>,
+    shared: Arc<BatchSequence>,
 }
 
 impl Consumer {

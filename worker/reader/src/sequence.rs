@@ -10,7 +10,7 @@ use shardfeed_pipeline::{Batch, BatchTooLarge, ChunkPool, Reading, Room};
 use shardfeed_plan::Planned;
 use shardfeed_source::LoadError;
 
-use crate::dynamic::Feed;
+use crate::dynamic::GrantFeed;
 use crate::records::stream::ReadCounters;
 use crate::skipped::Skipped;
 use crate::tuning::Tuning;
@@ -42,8 +42,8 @@ pub(crate) enum Outcome {
 }
 
 #[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) state: Mutex<State>,
+pub(crate) struct BatchSequence {
+    pub(crate) state: Mutex<SequenceState>,
     /// A batch became ready, or the planner ended.
     pub(crate) ready: Condvar,
     /// A batch was taken, or the planner is to stop.
@@ -60,7 +60,7 @@ pub(crate) struct Shared {
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct SequenceState {
     /// Finished batches by their position in the sequence.
     pub(crate) results: BTreeMap<u64, Result<Outcome, LoadError>>,
     pub(crate) started: u64,
@@ -74,13 +74,13 @@ pub(crate) struct State {
     pub(crate) prefetch: usize,
     pub(crate) reading: Option<Reading>,
     /// Dynamic jobs only: the granted list.
-    pub(crate) feed: Option<Arc<Feed>>,
+    pub(crate) feed: Option<Arc<GrantFeed>>,
     pub(crate) stop: bool,
     pub(crate) planner_ended: bool,
 }
 
-impl Shared {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+impl BatchSequence {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, SequenceState> {
         // Every change of the state is complete when the lock is released, also by a panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -146,7 +146,7 @@ impl Shared {
     }
 }
 
-impl State {
+impl SequenceState {
     /// True if the trainer waits for its first batch, whose records are being held: then no other
     /// batch may take computing threads from it. Reading by position takes none, and may wait long
     /// for storage.
@@ -170,7 +170,7 @@ impl fmt::Debug for Parked {
 
 /// A position in the sequence that must be filled, even if the thread that fills it panics.
 pub(crate) struct Ticket {
-    shared: Arc<Shared>,
+    shared: Arc<BatchSequence>,
     place: u64,
     is_open: bool,
 }
@@ -222,8 +222,8 @@ mod tests {
 
     use super::*;
 
-    fn shared(reading: Reading) -> Arc<Shared> {
-        let state = State {
+    fn shared(reading: Reading) -> Arc<BatchSequence> {
+        let state = SequenceState {
             results: BTreeMap::new(),
             started: 0,
             shown: 0,
@@ -236,7 +236,7 @@ mod tests {
             stop: false,
             planner_ended: false,
         };
-        Arc::new(Shared {
+        Arc::new(BatchSequence {
             state: Mutex::new(state),
             ready: Condvar::new(),
             room: Condvar::new(),

@@ -28,11 +28,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 pub(crate) struct Tuning {
     io: Arc<IoPool>,
     share: Share,
-    state: Mutex<State>,
+    state: Mutex<TuningState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct TuningState {
     tuner: Tuner,
     looked: Instant,
 }
@@ -59,11 +59,11 @@ impl Tuning {
         let tuner = Tuner::new(prefetch, reading_range, computing);
         let share = Share::new(tuner.choice().computing as usize);
         let io = Arc::new(IoPool::new(reading)?);
-        let state = State { tuner, looked: Instant::now() };
+        let state = TuningState { tuner, looked: Instant::now() };
         Ok(Self { io, share, state: Mutex::new(state) })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, TuningState> {
         // Every change of the state is complete when the lock is released, also by a panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -7,7 +7,7 @@ use shardfeed_pipeline::{Assembler, Batch, DrawKey, Row, RowError, RowFault};
 use shardfeed_source::{LoadError, descriptors, trace};
 
 use crate::mend::{Mending, Order};
-use crate::records::gather::{Gathered, Item, Place};
+use crate::records::gather::{Gathered, Item, RecordLocation};
 use crate::records::place::{read_record, read_straight};
 use crate::records::stream::StreamTools;
 use crate::sequence::{Delivered, Outcome, Ticket};
@@ -15,7 +15,7 @@ use crate::skipped::Skipped;
 use crate::threads::computing;
 
 /// Returns all rows' positions, if none of the rows was read yet.
-fn places(gathered: &Gathered) -> Option<Vec<Place>> {
+fn places(gathered: &Gathered) -> Option<Vec<RecordLocation>> {
     let place = |item| match item {
         Item::Place(place) => Some(place),
         Item::Held(_) => None,
@@ -32,7 +32,7 @@ enum AssembleError {
 }
 
 /// One batch on its way through the threads.
-pub(crate) struct Work {
+pub(crate) struct BatchWork {
     pub(crate) assembler: Assembler,
     pub(crate) tools: StreamTools,
     /// Order that gives the substitutes of corrupt records; `None`: corrupt records are errors.
@@ -42,7 +42,7 @@ pub(crate) struct Work {
     pub(crate) step: u64,
 }
 
-impl Work {
+impl BatchWork {
     /// Reads rows known only by position, on a reading thread; then assembles on a computing one.
     pub(crate) fn read_placed(self, mut gathered: Gathered) {
         if self.assembler.is_straight()

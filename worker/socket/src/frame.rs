@@ -11,14 +11,14 @@ const DESCRIPTOR_FLAG: u32 = 1 << 31;
 
 /// Header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Header {
+pub(crate) struct FrameHeader {
     /// Bytes of the body.
     pub(crate) body_bytes: usize,
     /// True if a descriptor is sent with the first byte of the header.
     pub(crate) descriptor: bool,
 }
 
-impl Header {
+impl FrameHeader {
     pub(crate) fn encode(self) -> [u8; HEADER_BYTES] {
         debug_assert!(self.body_bytes <= FRAME_BYTES_MAX, "senders check");
         let flag = if self.descriptor { DESCRIPTOR_FLAG } else { 0 };
@@ -45,12 +45,12 @@ mod tests {
 
     #[test]
     fn headers_are_what_the_protocol_says() {
-        let header = Header { body_bytes: 0x0001_0203, descriptor: true };
+        let header = FrameHeader { body_bytes: 0x0001_0203, descriptor: true };
         assert_eq!(header.encode(), [0x03, 0x02, 0x01, 0x80]);
         for body_bytes in [0, 1, FRAME_BYTES_MAX] {
             for descriptor in [false, true] {
-                let header = Header { body_bytes, descriptor };
-                assert_eq!(Header::decode(header.encode()), header);
+                let header = FrameHeader { body_bytes, descriptor };
+                assert_eq!(FrameHeader::decode(header.encode()), header);
             }
         }
     }

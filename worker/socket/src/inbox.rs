@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 
 use crate::error::SocketError;
-use crate::frame::{FRAME_BYTES_MAX, HEADER_BYTES, Header};
+use crate::frame::{FRAME_BYTES_MAX, FrameHeader, HEADER_BYTES};
 
 /// Bytes requested at a time: some hundred small frames. A larger frame gets a larger buffer until
 /// it is taken.
@@ -58,7 +58,7 @@ impl Inbox {
             self.unread = 0..self.unread.len();
         }
         // The length was checked when the header was found incomplete.
-        let wanted = self.header().map_or(HEADER_BYTES, Header::frame_bytes).max(BUFFER_BYTES);
+        let wanted = self.header().map_or(HEADER_BYTES, FrameHeader::frame_bytes).max(BUFFER_BYTES);
         if self.buffer.len() < wanted {
             self.buffer.resize(wanted, 0);
         } else if self.buffer.len() > wanted && self.unread.len() < wanted {
@@ -97,13 +97,13 @@ impl Inbox {
         Ok(Some(Frame { body: &self.buffer[body], descriptor }))
     }
 
-    fn header(&self) -> Option<Header> {
+    fn header(&self) -> Option<FrameHeader> {
         let bytes = self.buffer[self.unread.clone()].first_chunk()?;
-        Some(Header::decode(*bytes))
+        Some(FrameHeader::decode(*bytes))
     }
 
     /// Takes the descriptor of the frame that begins at `at`.
-    fn take_descriptor(&mut self, header: Header) -> Result<Option<OwnedFd>, SocketError> {
+    fn take_descriptor(&mut self, header: FrameHeader) -> Result<Option<OwnedFd>, SocketError> {
         let own = match self.descriptors.front() {
             _ if !header.descriptor => None,
             Some(arrival) if arrival.came_with.contains(&self.at) => self.descriptors.pop_front(),
@@ -120,7 +120,7 @@ impl Inbox {
 
     /// Rejects descriptors that cannot belong to the incomplete frame, so that a peer that sends
     /// one with each byte cannot exhaust this process's descriptors.
-    fn check_descriptors(&self, header: Option<Header>) -> Result<(), SocketError> {
+    fn check_descriptors(&self, header: Option<FrameHeader>) -> Result<(), SocketError> {
         let announced = header.is_none_or(|header| header.descriptor);
         let fine = |arrival: &Arrival| announced && arrival.came_with.contains(&self.at);
         match self.descriptors.iter().all(fine) {
@@ -142,7 +142,7 @@ mod tests {
     }
 
     fn frame(body: &[u8], descriptor: bool) -> Vec<u8> {
-        let header = Header { body_bytes: body.len(), descriptor }.encode();
+        let header = FrameHeader { body_bytes: body.len(), descriptor }.encode();
         [&header, body].concat()
     }
 

@@ -19,7 +19,7 @@ use rustix::net::{
 use crate::connection::Connection;
 use crate::peer::{Allow, Peer};
 use crate::preamble::{HandshakeError, Versions, exchange};
-use crate::socket_path::{Found, SOCKET_PATH_BYTES_MAX, is_too_long, look};
+use crate::socket_path::{PathKind, SOCKET_PATH_BYTES_MAX, is_too_long, look};
 use crate::wire::{self, Deadline};
 
 /// Permissions of the socket: the worker's user and the socket's group.
@@ -288,9 +288,9 @@ fn make_way(path: &Path) -> Result<(), BindError> {
     let refused =
         |operation| move |source: io::Error| BindError::Io { path: path.into(), operation, source };
     match look(path).map_err(refused("look at the file"))? {
-        Found::Nothing => return Ok(()),
-        Found::Other => return Err(BindError::NotASocket { path: path.into() }),
-        Found::Socket => {}
+        PathKind::Nothing => return Ok(()),
+        PathKind::Other => return Err(BindError::NotASocket { path: path.into() }),
+        PathKind::Socket => {}
     }
     let probe = open().map_err(refused("open a socket"))?;
     let address = SocketAddrUnix::new(path).map_err(|errno| refused("connect")(errno.into()))?;

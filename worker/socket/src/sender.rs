@@ -9,7 +9,7 @@ use prost::Message;
 use rustix::event::PollFlags;
 
 use crate::error::SocketError;
-use crate::frame::{FRAME_BYTES_MAX, Header};
+use crate::frame::{FRAME_BYTES_MAX, FrameHeader};
 use crate::inbox::BUFFER_BYTES;
 use crate::wire::{self, Deadline};
 
@@ -23,18 +23,18 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// Sends messages; clones send on the same connection, and frames are never interleaved.
 #[derive(Debug)]
 pub struct Sender<Out> {
-    shared: Arc<Shared>,
+    shared: Arc<SharedSender>,
     message: PhantomData<fn(Out)>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SharedSender {
     socket: Arc<OwnedFd>,
-    state: Mutex<State>,
+    state: Mutex<SenderState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct SenderState {
     /// Buffer of the frame, kept so that no frame needs an allocation.
     buffer: Vec<u8>,
     timeout: Duration,
@@ -50,8 +50,11 @@ impl<Out> Clone for Sender<Out> {
 
 impl<Out> Sender<Out> {
     pub(crate) fn new(socket: Arc<OwnedFd>) -> Self {
-        let state = State { buffer: Vec::new(), timeout: SEND_TIMEOUT, cut: false };
-        Self { shared: Arc::new(Shared { socket, state: Mutex::new(state) }), message: PhantomData }
+        let state = SenderState { buffer: Vec::new(), timeout: SEND_TIMEOUT, cut: false };
+        Self {
+            shared: Arc::new(SharedSender { socket, state: Mutex::new(state) }),
+            message: PhantomData,
+        }
     }
 
     /// Sets the maximum wait of a frame, for all clones.
@@ -67,7 +70,7 @@ impl<Out> Sender<Out> {
         wire::end(self.shared.socket.as_fd());
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SenderState> {
         // `cut` records whether a panic left a frame unfinished.
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -86,7 +89,7 @@ impl<Out: Message> Sender<Out> {
         descriptor: Option<BorrowedFd<'_>>,
     ) -> Result<(), SocketError> {
         let deadline = Deadline::after(self.lock().timeout);
-        self.send_patiently(message, descriptor, &mut Patience::Until(deadline))
+        self.send_patiently(message, descriptor, &mut SendWait::Until(deadline))
     }
 
     /// As [`send`](Self::send), but waits for a peer that does not read while `wanted` returns
@@ -101,7 +104,7 @@ impl<Out: Message> Sender<Out> {
         descriptor: Option<BorrowedFd<'_>>,
         wanted: &mut dyn FnMut() -> bool,
     ) -> Result<(), SocketError> {
-        self.send_patiently(message, descriptor, &mut Patience::While(wanted))
+        self.send_patiently(message, descriptor, &mut SendWait::While(wanted))
     }
 
     /// While no byte of this frame is sent, the lock is released during waits, so other threads may
@@ -110,13 +113,13 @@ impl<Out: Message> Sender<Out> {
         &self,
         message: &Out,
         descriptor: Option<BorrowedFd<'_>>,
-        patience: &mut Patience<'_>,
+        patience: &mut SendWait<'_>,
     ) -> Result<(), SocketError> {
         let body_bytes = message.encoded_len();
         if body_bytes > FRAME_BYTES_MAX {
             return Err(SocketError::TooLarge { bytes: body_bytes });
         }
-        let header = Header { body_bytes, descriptor: descriptor.is_some() };
+        let header = FrameHeader { body_bytes, descriptor: descriptor.is_some() };
         let (socket, begun) = (self.shared.socket.as_fd(), Instant::now());
         loop {
             let mut state = self.lock();
@@ -146,12 +149,12 @@ impl<Out: Message> Sender<Out> {
 }
 
 /// Policy for waiting for a peer that does not read.
-enum Patience<'a> {
+enum SendWait<'a> {
     Until(Deadline),
     While(&'a mut dyn FnMut() -> bool),
 }
 
-impl Patience<'_> {
+impl SendWait<'_> {
     /// Waits until the socket accepts more; returns false to give up.
     fn wait(&mut self, socket: BorrowedFd<'_>) -> Result<bool, SocketError> {
         let failed = |errno| SocketError::io("wait to send", errno);
@@ -170,13 +173,13 @@ impl Patience<'_> {
     }
 }
 
-impl State {
+impl SenderState {
     /// Sends the rest of a partially sent frame.
     fn send_rest(
         &mut self,
         socket: BorrowedFd<'_>,
         mut sent_bytes: usize,
-        (begun, patience): (Instant, &mut Patience<'_>),
+        (begun, patience): (Instant, &mut SendWait<'_>),
     ) -> Result<(), SocketError> {
         self.cut = true;
         while sent_bytes < self.buffer.len() {

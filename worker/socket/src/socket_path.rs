@@ -11,7 +11,7 @@ pub const SOCKET_PATH_BYTES_MAX: usize = 107;
 
 /// Kind of file at a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum PathKind {
     Nothing,
     Socket,
     Other,
@@ -22,11 +22,11 @@ pub(crate) fn is_too_long(path: &Path) -> bool {
 }
 
 /// Returns the kind of file at `path`; a link is not followed.
-pub(crate) fn look(path: &Path) -> io::Result<Found> {
+pub(crate) fn look(path: &Path) -> io::Result<PathKind> {
     match fs::symlink_metadata(path) {
-        Ok(metadata) if metadata.file_type().is_socket() => Ok(Found::Socket),
-        Ok(_) => Ok(Found::Other),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Found::Nothing),
+        Ok(metadata) if metadata.file_type().is_socket() => Ok(PathKind::Socket),
+        Ok(_) => Ok(PathKind::Other),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(PathKind::Nothing),
         Err(error) => Err(error),
     }
 }

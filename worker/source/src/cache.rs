@@ -91,7 +91,7 @@ impl CacheOptions {
 
 /// An indexed file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Entry {
+pub(crate) struct IndexedFile {
     pub(crate) stamp: ChangeStamp,
     pub(crate) inode: Inode,
     /// Requested compression, in the user's notation.
@@ -110,7 +110,7 @@ pub(crate) struct Inode {
 }
 
 /// Entries by path relative to the folder.
-pub(crate) type Entries = BTreeMap<String, Entry>;
+pub(crate) type Entries = BTreeMap<String, IndexedFile>;
 
 impl CacheChoice {
     /// Returns the folder, or `None` for no cache.
@@ -139,11 +139,11 @@ pub struct Cache {
     file: Option<PathBuf>,
     entries: Entries,
     /// The file that the entries were read from.
-    seen: Option<Seen>,
+    seen: Option<CacheFileState>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+struct CacheFileState {
     device: u64,
     inode: u64,
     /// Bytes of complete segments; data beyond them is damaged or incomplete and prevents
@@ -243,7 +243,7 @@ impl Cache {
             );
         }
         let whole = known.map_or(found.first, |seen| seen.whole);
-        self.seen = Some(Seen { device, inode, bytes: from + found.bytes, whole });
+        self.seen = Some(CacheFileState { device, inode, bytes: from + found.bytes, whole });
         Ok(())
     }
 
@@ -264,7 +264,7 @@ impl Cache {
     }
 
     /// Replaces the file atomically.
-    fn save(&self, path: &Path) -> io::Result<Seen> {
+    fn save(&self, path: &Path) -> io::Result<CacheFileState> {
         let part = path.with_extension(format!("{PART}{}", std::process::id()));
         let bytes = encode(&self.entries);
         let written = (|| {
@@ -280,7 +280,7 @@ impl Cache {
             let _ = fs::remove_file(&part);
         })?;
         let (device, inode, bytes) = (metadata.dev(), metadata.ino(), bytes.len() as u64);
-        Ok(Seen { device, inode, bytes, whole: bytes })
+        Ok(CacheFileState { device, inode, bytes, whole: bytes })
     }
 
     /// Waits for the right to scan.
@@ -372,7 +372,7 @@ fn warn_of(path: &Path, action: &'static str, error: &io::Error, cost: &'static 
 /// Appends to the file that was read. Returns `None` if the file was replaced, ends with incomplete
 /// data, or is due for a rewrite. The write is not synced: a crash leaves at most a segment with a
 /// bad checksum.
-fn append(path: &Path, seen: Seen, segment: &[u8]) -> io::Result<Option<Seen>> {
+fn append(path: &Path, seen: CacheFileState, segment: &[u8]) -> io::Result<Option<CacheFileState>> {
     let bytes = seen.bytes + segment.len() as u64;
     if bytes - seen.whole.min(bytes) > seen.whole.max(APPENDED_MIN) {
         return Ok(None);
@@ -391,7 +391,7 @@ fn append(path: &Path, seen: Seen, segment: &[u8]) -> io::Result<Option<Seen>> {
         let _ = file.set_len(seen.bytes);
         return Err(error);
     }
-    Ok(Some(Seen { bytes, ..seen }))
+    Ok(Some(CacheFileState { bytes, ..seen }))
 }
 
 /// Encodes the magic and all entries as one segment.
@@ -458,7 +458,7 @@ fn segments(mut bytes: &[u8], entries: &mut Entries) -> Good {
 
 /// For the fuzz targets: cache files without a folder.
 pub mod fuzzing {
-    use super::{ChangeStamp, Entries, Entry, Inode, ShardIndex, decode, encode};
+    use super::{ChangeStamp, Entries, IndexedFile, Inode, ShardIndex, decode, encode};
 
     /// Returns the cache file of files with these indexes.
     pub fn index_cache(indexes: Vec<ShardIndex>) -> Vec<u8> {
@@ -467,7 +467,7 @@ pub mod fuzzing {
             let inode = Inode { device: 1, number: number as u64, changed_ns: 7 };
             (
                 format!("file-{number}"),
-                Entry { stamp, inode, compression: "auto".to_owned(), index },
+                IndexedFile { stamp, inode, compression: "auto".to_owned(), index },
             )
         };
         encode(&indexes.into_iter().enumerate().map(entry).collect())
@@ -499,7 +499,7 @@ mod tests {
         );
         let stamp = ChangeStamp { size_bytes: 1, modified_ns: -5, etag: None };
         let inode = Inode { device: 1, number: 2, changed_ns: 3 };
-        let entry = Entry { stamp, inode, compression: "auto".into(), index: index.unwrap() };
+        let entry = IndexedFile { stamp, inode, compression: "auto".into(), index: index.unwrap() };
         [(path.to_owned(), entry)].into()
     }
 

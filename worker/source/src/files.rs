@@ -29,22 +29,22 @@ pub struct Files {
 
 /// Open shards, and the time of last use of each.
 #[derive(Debug, Default)]
-struct OpenFiles(Mutex<Open>);
+struct OpenFiles(Mutex<OpenTable>);
 
 #[derive(Debug, Default)]
-struct Open {
+struct OpenTable {
     files: BTreeMap<u32, (Arc<File>, u64)>,
     clock: u64,
 }
 
 impl OpenFiles {
-    fn lock(&self) -> MutexGuard<'_, Open> {
+    fn lock(&self) -> MutexGuard<'_, OpenTable> {
         // Every change is complete when the lock is released, also by a panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Open {
+impl OpenTable {
     /// Removes the least recently used file.
     fn oldest(&mut self) -> Option<Arc<File>> {
         let (&oldest, _) = self.files.iter().min_by_key(|(_, (_, used))| *used)?;

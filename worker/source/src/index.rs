@@ -13,7 +13,7 @@ use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use shardfeed_plan::{ChangeStamp, Corrupt};
 use shardfeed_tfrecord::{IndexOptions, ReadError, ReadErrorKind, ShardIndex, index_source};
 
-use crate::cache::{Cache, CacheOptions, Entries, Entry, Inode};
+use crate::cache::{Cache, CacheOptions, Entries, IndexedFile, Inode};
 use crate::discover::Found;
 use crate::error::LoadError;
 use crate::looks::{each, moved};
@@ -73,7 +73,7 @@ impl ScanProgress {
     }
 }
 
-enum Event {
+enum ScanEvent {
     Bytes(u64),
     File(usize, Box<Result<(ShardIndex, Option<FileState>), LoadError>>),
 }
@@ -99,7 +99,7 @@ pub(crate) fn index_files(
     seeds: &Seeds,
     rights: &Rights,
     progress: &mut dyn FnMut(ScanProgress) -> bool,
-) -> Result<Vec<Entry>, LoadError> {
+) -> Result<Vec<IndexedFile>, LoadError> {
     let mut cache = Cache::open(&options.folder, &found.root);
     index_into(&mut cache, found, rules, options, seeds, rights, progress)?;
     let mut known = cache.into_entries();
@@ -165,7 +165,7 @@ pub fn index_into(
                 return Err(LoadError::changed(path, indexed, found));
             }
             let (stamp, inode, compression) = (after.stamp, after.inode, name.clone());
-            new.insert(path, Entry { stamp, inode, compression, index });
+            new.insert(path, IndexedFile { stamp, inode, compression, index });
         }
         // Results are kept even if another file is damaged or the user cancelled.
         if !new.is_empty() {
@@ -225,7 +225,7 @@ fn adopt(
             && !known.contains_key(path)
         {
             let (compression, index) = (name.to_owned(), index.clone());
-            adopted.insert(path.clone(), Entry { stamp, inode, compression, index });
+            adopted.insert(path.clone(), IndexedFile { stamp, inode, compression, index });
         }
     }
     adopted
@@ -366,7 +366,7 @@ fn scan_all(
     let threads = remote.as_ref().map(|remote| remote.threads);
     let stop = Arc::new(AtomicBool::new(false));
     let scan =
-        Arc::new(Scan { paths, remote, rules, rights: rights.clone(), next: 0.into(), stop });
+        Arc::new(SharedScan { paths, remote, rules, rights: rights.clone(), next: 0.into(), stop });
     let (sender, receiver) = bounded(4 * SCANS_MAX);
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     for index in 0..threads.unwrap_or((2 * cores).min(SCANS_MAX)).min(files.len()) {
@@ -383,8 +383,8 @@ fn scan_all(
     loop {
         state.stage = ScanStage::Scanning;
         match receiver.recv_timeout(PROGRESS_EVERY) {
-            Ok(Event::Bytes(bytes)) => state.bytes += bytes,
-            Ok(Event::File(file, result)) => {
+            Ok(ScanEvent::Bytes(bytes)) => state.bytes += bytes,
+            Ok(ScanEvent::File(file, result)) => {
                 state.files += 1;
                 match *result {
                     Ok((index, after)) => results.push((file, index, after)),
@@ -412,7 +412,7 @@ fn scan_all(
 }
 
 /// State shared by the scanning threads.
-struct Scan {
+struct SharedScan {
     paths: Vec<(usize, PathBuf)>,
     remote: Option<RemoteScan>,
     rules: FileRules,
@@ -452,7 +452,7 @@ impl RemoteScan {
     }
 }
 
-impl Scan {
+impl SharedScan {
     fn local(
         &self,
         path: &Path,
@@ -469,7 +469,7 @@ impl Scan {
     }
 
     /// Scans files until none is left or the receiver is gone.
-    fn run(&self, events: &Sender<Event>) {
+    fn run(&self, events: &Sender<ScanEvent>) {
         let options = IndexOptions {
             compression: self.rules.compression,
             verify_data: self.rules.corrupt == Corrupt::SkipFile,
@@ -486,7 +486,7 @@ impl Scan {
                 let more = bytes.saturating_sub(told);
                 told = bytes;
                 // The receiver is gone after an interrupt; the progress is then dropped.
-                let _ = events.send(Event::Bytes(more));
+                let _ = events.send(ScanEvent::Bytes(more));
             };
             let result = match &self.remote {
                 None => self.local(path, &options, &mut progress),
@@ -499,7 +499,7 @@ impl Scan {
                 }
             };
             let result = Box::new(result);
-            if events.send(Event::File(*file, result)).is_err() {
+            if events.send(ScanEvent::File(*file, result)).is_err() {
                 return;
             }
         }

@@ -20,11 +20,11 @@ const REMOTE_BLOCK: (usize, usize) = (4 << 20, 4);
 pub struct StoredFile {
     /// Bytes of the file.
     pub size_bytes: u64,
-    source: Source,
+    source: StoredSource,
 }
 
 #[derive(Debug)]
-enum Source {
+enum StoredSource {
     Local(File),
     Remote { file: RemoteFile, offset: u64 },
 }
@@ -39,7 +39,7 @@ impl StoredFile {
             let failed = |source| LoadError::Io { file: path.display().to_string(), source };
             let file = File::open(path).map_err(failed)?;
             let size_bytes = file.metadata().map_err(failed)?.len();
-            return Ok(Self { size_bytes, source: Source::Local(file) });
+            return Ok(Self { size_bytes, source: StoredSource::Local(file) });
         }
         let url = path.display().to_string();
         let stamp = known.cloned().map_or_else(|| stamp(path), Ok)?;
@@ -48,15 +48,15 @@ impl StoredFile {
         let (block_bytes, ahead) = REMOTE_BLOCK;
         let stop = Arc::new(AtomicBool::new(false));
         let file = RemoteFile::new(object, block_bytes, ahead, stop);
-        Ok(Self { size_bytes, source: Source::Remote { file, offset: 0 } })
+        Ok(Self { size_bytes, source: StoredSource::Remote { file, offset: 0 } })
     }
 }
 
 impl Read for StoredFile {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         match &mut self.source {
-            Source::Local(file) => file.read(out),
-            Source::Remote { file, offset } => {
+            StoredSource::Local(file) => file.read(out),
+            StoredSource::Remote { file, offset } => {
                 let read = file.read(out, *offset).map_err(io::Error::other)?;
                 *offset += read as u64;
                 Ok(read)

@@ -34,7 +34,7 @@ pub struct OpenProgress {
 }
 
 /// Progress callback, called now and then; returning `false` cancels.
-pub(crate) type Progress<'a> = &'a mut dyn FnMut(&OpenProgress) -> bool;
+pub(crate) type OnProgress<'a> = &'a mut dyn FnMut(&OpenProgress) -> bool;
 
 /// An open dataset and its name.
 #[derive(Clone, Debug)]
@@ -57,12 +57,12 @@ pub(crate) struct Openings(Mutex<Vec<(Wanted, Arc<Opening>)>>);
 /// A dataset that is being opened.
 #[derive(Debug, Default)]
 struct Opening {
-    state: Mutex<State>,
+    state: Mutex<OpeningState>,
     ended: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct OpeningState {
     told: Option<OpenProgress>,
     end: Option<End>,
 }
@@ -87,8 +87,8 @@ impl Openings {
     pub(crate) fn open(
         &self,
         wanted: &Wanted,
-        progress: Progress<'_>,
-        mut open: impl FnMut(Progress<'_>) -> Result<Opened, LoadError>,
+        progress: OnProgress<'_>,
+        mut open: impl FnMut(OnProgress<'_>) -> Result<Opened, LoadError>,
     ) -> Result<Opened, LoadError> {
         loop {
             let mut all = lock(&self.0);
@@ -120,7 +120,7 @@ impl Openings {
 }
 
 impl Opening {
-    fn wait(&self, progress: Progress<'_>) -> Result<End, LoadError> {
+    fn wait(&self, progress: OnProgress<'_>) -> Result<End, LoadError> {
         let mut state = lock(&self.state);
         loop {
             if let Some(end) = state.end.clone() {

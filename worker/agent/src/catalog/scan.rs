@@ -55,7 +55,7 @@ impl Scanner {
     /// # Errors  The system has no threads.
     pub fn start(session: Arc<Session>, cache: CacheOptions) -> std::io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
-        let scan = Scan { session, cache, kept: Mutex::default(), stop: Arc::clone(&stop) };
+        let scan = ScanLoop { session, cache, kept: Mutex::default(), stop: Arc::clone(&stop) };
         let scan = Arc::new(scan);
         let thread = std::thread::Builder::new().name("shardfeed-scans".into());
         Ok(Self { stop, thread: Some(thread.spawn(move || scan.run())?) })
@@ -71,7 +71,7 @@ impl Drop for Scanner {
     }
 }
 
-struct Scan {
+struct ScanLoop {
     session: Arc<Session>,
     cache: CacheOptions,
     /// Cache of the folder whose part was scanned last: its other parts are likely next.
@@ -79,7 +79,7 @@ struct Scan {
     stop: Arc<AtomicBool>,
 }
 
-impl Scan {
+impl ScanLoop {
     fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }

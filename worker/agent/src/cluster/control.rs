@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 use crate::cluster::coordinator::Clients;
 use crate::cluster::runtime::runtime;
 use crate::cluster::served::{Moved, Moves, Served, ServedState};
-use crate::cluster::session::{Session, Shared, start_message};
+use crate::cluster::session::{Session, SharedSession, start_message};
 use crate::traced;
 
 /// Maximum number of shards in a rank's report of shards being read.
@@ -279,7 +279,7 @@ fn lease_of(served: &Served, (epoch, segments): (u64, Vec<Segment>)) -> Lease {
 
 /// Reports a rank's final position, and that it ended; `failure`: the error with which it did.
 async fn tell_last(
-    shared: Arc<Shared>,
+    shared: Arc<SharedSession>,
     progress: wire::RankProgress,
     failure: Option<String>,
     is_told: bool,

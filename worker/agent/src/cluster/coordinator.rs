@@ -26,7 +26,7 @@ use self::tour::Tour;
 use crate::cluster::address::{Address, Addresses};
 use crate::cluster::credentials::{Bearer, Credentials};
 use crate::cluster::runtime::runtime;
-use crate::cluster::whereabouts::{Found, Whereabouts};
+use crate::cluster::whereabouts::{ClusterEndpoints, Whereabouts};
 use crate::traced;
 
 pub use self::reply::{CallError, Silence};
@@ -109,7 +109,7 @@ struct Inner {
 #[derive(Debug, Default)]
 struct Route {
     /// Their addresses; `None`: the file of addresses was not read yet.
-    found: Option<Found>,
+    found: Option<ClusterEndpoints>,
     /// Node that answered last, or is reported to lead.
     leader: Option<Address>,
     /// Connections, each created on first use; listed addresses, and a few learned ones.

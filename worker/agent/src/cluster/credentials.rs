@@ -121,15 +121,15 @@ impl Credentials {
     }
 
     /// Returns a TLS connector for an address; `None`: connect without TLS.
-    pub(super) fn connector(&self, address: &Address) -> Option<Connector> {
+    pub(super) fn connector(&self, address: &Address) -> Option<TlsConnector> {
         let (tls, address) = (self.tls.clone()?, address.to_string());
-        Some(Connector { tls, address })
+        Some(TlsConnector { tls, address })
     }
 }
 
 /// Connects with TLS.
 #[derive(Clone, Debug)]
-pub(super) struct Connector {
+pub(super) struct TlsConnector {
     tls: ClientTls,
     address: String,
 }
@@ -145,7 +145,7 @@ pub(super) trait Stream:
 
 impl<T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin> Stream for T {}
 
-impl Service<Uri> for Connector {
+impl Service<Uri> for TlsConnector {
     type Response = Io;
     type Error = io::Error;
     type Future = BoxFuture<'static, io::Result<Io>>;
@@ -204,10 +204,10 @@ impl Interceptor for Bearer {
 /// A file with a token.
 struct Watched {
     path: PathBuf,
-    seen: Mutex<Seen>,
+    seen: Mutex<TokenState>,
 }
 
-struct Seen {
+struct TokenState {
     looked: Instant,
     stamp: Option<(i64, i64, u64)>,
     /// Stamp of an unusable version that was already logged.
@@ -219,7 +219,7 @@ impl Watched {
     fn open(path: PathBuf) -> Result<Self, String> {
         let stamp = stamp(&path);
         let header = read(&path)?;
-        let seen = Mutex::new(Seen { looked: Instant::now(), stamp, failed: None, header });
+        let seen = Mutex::new(TokenState { looked: Instant::now(), stamp, failed: None, header });
         Ok(Self { path, seen })
     }
 

@@ -58,15 +58,15 @@ pub struct WorkerInfo {
 /// A session that is kept alive until dropped.
 #[derive(Debug)]
 pub struct Session {
-    shared: Arc<Shared>,
+    shared: Arc<SharedSession>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct SharedSession {
     pub(crate) coordinator: Coordinator,
     info: WorkerInfo,
     incarnation: String,
-    state: Mutex<State>,
+    state: Mutex<SessionState>,
     /// The session was joined or refused, or there is something to scan.
     changed: Condvar,
     /// There is something to report to the coordinator now.
@@ -76,7 +76,7 @@ pub(crate) struct Shared {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct SessionState {
     id: Option<u64>,
     refused: Option<WireError>,
     ranks: Vec<Arc<Served>>,
@@ -103,7 +103,7 @@ struct State {
 impl Session {
     /// Joins in the background, with retries.
     pub fn start(coordinator: Coordinator, info: WorkerInfo) -> Self {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SharedSession {
             coordinator,
             info,
             incarnation: new_id(),
@@ -121,11 +121,11 @@ impl Session {
         let mut state = self.shared.lock();
         state.closing = true;
         self.shared.wake.notify_one();
-        let staying = |state: &mut State| !state.has_left;
+        let staying = |state: &mut SessionState| !state.has_left;
         drop(self.shared.changed.wait_timeout_while(state, patience, staying));
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn shared(&self) -> &Arc<SharedSession> {
         &self.shared
     }
 
@@ -172,7 +172,7 @@ impl Session {
     /// Waits at most `timeout` for something to scan; returns true if there is.
     pub(crate) fn wait_for_scans(&self, timeout: Duration) -> bool {
         let state = self.shared.lock();
-        let nothing = |state: &mut State| !(state.has_scans && state.id.is_some());
+        let nothing = |state: &mut SessionState| !(state.has_scans && state.id.is_some());
         let wait = self.shared.changed.wait_timeout_while(state, timeout, nothing);
         let mut state = wait.unwrap_or_else(PoisonError::into_inner).0;
         std::mem::take(&mut state.has_scans) && state.id.is_some()
@@ -212,8 +212,8 @@ impl Drop for Session {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl SharedSession {
+    fn lock(&self) -> MutexGuard<'_, SessionState> {
         // Every change of the state is complete when the lock is released, also by a panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -566,7 +566,7 @@ impl Shared {
         state.is_lost = true;
     }
 
-    fn found(&self, state: &mut State) {
+    fn found(&self, state: &mut SessionState) {
         if state.is_lost {
             tracing::info!(coordinator = %self.coordinator.whereabouts(), "the coordinator is back");
         }

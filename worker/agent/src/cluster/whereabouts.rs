@@ -40,7 +40,7 @@ enum Written {
 
 /// Knowledge of a cluster before any of its nodes is contacted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct ClusterEndpoints {
     pub(crate) addresses: Addresses,
     /// Id of the only accepted cluster.
     pub(crate) cluster_id: Option<String>,
@@ -55,9 +55,11 @@ impl Whereabouts {
     }
 
     /// As [`Whereabouts::addresses`], with the cluster id of a file.
-    pub(crate) fn find(&self) -> Result<Found, String> {
+    pub(crate) fn find(&self) -> Result<ClusterEndpoints, String> {
         match self {
-            Self::Listed(addresses) => Ok(Found { addresses: addresses.clone(), cluster_id: None }),
+            Self::Listed(addresses) => {
+                Ok(ClusterEndpoints { addresses: addresses.clone(), cluster_id: None })
+            }
             Self::File(path) => read(path),
         }
     }
@@ -100,13 +102,16 @@ impl Whereabouts {
     }
 }
 
-fn read(path: &Path) -> Result<Found, String> {
+fn read(path: &Path) -> Result<ClusterEndpoints, String> {
     let name = path.display();
     let text = text_of(path).map_err(|error| format!("cannot read {name}: {error}"))?;
     let said = Endpoint::from_json(&text).map_err(|error| format!("{name} {error}"))?;
     let addresses = Addresses::new(said.addresses.iter().map(String::as_str));
     let addresses = addresses.map_err(|error| format!("{name} names no coordinator: {error}"))?;
-    Ok(Found { addresses, cluster_id: Some(said.cluster_id).filter(|id| !id.is_empty()) })
+    Ok(ClusterEndpoints {
+        addresses,
+        cluster_id: Some(said.cluster_id).filter(|id| !id.is_empty()),
+    })
 }
 
 fn text_of(path: &Path) -> io::Result<String> {

@@ -26,7 +26,7 @@ const SHARE_LEAST_BYTES: u64 = 256 << 10;
 #[derive(Clone, Debug)]
 pub(crate) struct Budget {
     total: u64,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<BudgetState>>,
 }
 
 /// Trainer's user that a share is for.
@@ -46,14 +46,14 @@ impl From<&Peer> for ShareOf {
 
 /// Assigned parts of the budget.
 #[derive(Debug)]
-struct State {
+struct BudgetState {
     left: u64,
-    users: BTreeMap<u32, User>,
+    users: BTreeMap<u32, UserShares>,
 }
 
 /// Shares of one user's ranks.
 #[derive(Clone, Copy, Debug, Default)]
-struct User {
+struct UserShares {
     charged: u64,
     /// Number of shares without a requested size.
     equal: u64,
@@ -69,12 +69,15 @@ pub(crate) struct BudgetGuard {
     charged: u64,
     is_equal: bool,
     uid: u32,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<BudgetState>>,
 }
 
 impl Budget {
     pub(crate) fn new(total: u64) -> Self {
-        Self { total, state: Arc::new(Mutex::new(State { left: total, users: BTreeMap::new() })) }
+        Self {
+            total,
+            state: Arc::new(Mutex::new(BudgetState { left: total, users: BTreeMap::new() })),
+        }
     }
 
     /// Returns the whole budget, in bytes.
@@ -152,7 +155,7 @@ impl Budget {
 
 /// Returns the bytes of a share for a user's rank without a requested size.
 /// - `found`: bytes that no other user has.
-fn equal_bytes(user: User, found: u64, ranks_on_host: u64) -> u64 {
+fn equal_bytes(user: UserShares, found: u64, ranks_on_host: u64) -> u64 {
     let ranks = if ranks_on_host == 0 { RANKS_UNKNOWN } else { ranks_on_host };
     // The later part is divided again for each share that every rank already has.
     let rounds = u32::try_from(user.equal / ranks).unwrap_or(u32::MAX);
@@ -162,7 +165,7 @@ fn equal_bytes(user: User, found: u64, ranks_on_host: u64) -> u64 {
     bytes.min((found - user.charged) / LATER_PART * (LATER_PART - 1))
 }
 
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+fn lock(state: &Mutex<BudgetState>) -> MutexGuard<'_, BudgetState> {
     // Every change of the state is complete when the lock is released, also by a panic.
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }

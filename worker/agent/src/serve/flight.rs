@@ -23,11 +23,11 @@ pub(crate) type SendTo<'a> =
 #[derive(Clone, Debug)]
 pub(crate) struct Flight {
     pub(crate) pool: SlotPool,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<FlightState>>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct FlightState {
     /// Slots that the trainer has not returned.
     out: BTreeMap<RegionId, SharedSlot>,
     /// Regions that the trainer knows.
@@ -38,7 +38,7 @@ struct State {
 
 /// The connection is over, but its trainer may view its slots indefinitely: none of them is written
 /// again, not even for a batch that is still being assembled.
-impl Drop for State {
+impl Drop for FlightState {
     fn drop(&mut self) {
         std::mem::take(&mut self.out).into_values().for_each(SharedSlot::retire);
     }
@@ -49,7 +49,7 @@ impl Flight {
         Self { pool: SlotPool::sealed(keep), state: Arc::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, FlightState> {
         // Every change of the state is complete when the lock is released, also by a panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -99,7 +99,7 @@ enum SendingEnd {
 }
 
 /// Resources needed to serve a rank.
-pub(crate) struct Ready {
+pub(crate) struct ReadyRank {
     pub(crate) start: u64,
     pub(crate) lease: Lease,
     pub(crate) control: Arc<dyn Control>,
@@ -112,8 +112,8 @@ pub(crate) struct Ready {
 }
 
 impl Running {
-    pub(crate) fn begin(ready: Ready) -> Result<Self, LoadError> {
-        let Ready { start, lease, control, hub_stop, prefetch, flight, sender, share } = ready;
+    pub(crate) fn begin(ready: ReadyRank) -> Result<Self, LoadError> {
+        let ReadyRank { start, lease, control, hub_stop, prefetch, flight, sender, share } = ready;
         flight.restart();
         let (consumer, stop) = (prefetch.consumer(), Arc::new(AtomicBool::new(false)));
         let (pulse, ended) = (Arc::new(Pulse::new()), Arc::default());

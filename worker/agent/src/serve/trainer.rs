@@ -26,7 +26,7 @@ use crate::catalog::{Catalog, OpenProgress, Opened, Source};
 use crate::cluster::{Addresses, Coordinator, Session};
 use crate::serve::budget::Budget;
 use crate::serve::flight::Flight;
-use crate::serve::running::{FeederDone, Ready, Running};
+use crate::serve::running::{FeederDone, ReadyRank, Running};
 use crate::serve::send::send;
 use crate::traced::{self, Entered};
 
@@ -502,7 +502,7 @@ impl Trainer<'_> {
         tracing::info!(job = %name, generation, rank, fencing, "a trainer's rank has its lease");
         // Only a trainer with a lease of the job may report its records.
         control.report_skipped(name, &skipped);
-        let release = Release { control: &self.hub.control, lease: Some(lease.clone()) };
+        let release = LeaseGuard { control: &self.hub.control, lease: Some(lease.clone()) };
         self.hub.await_replaced(name, *rank);
         let (counts, rules) =
             (opened.dataset.manifest().counts(), (job.identity.tail, start.limit));
@@ -541,7 +541,7 @@ impl Trainer<'_> {
         let _ = self.send(Message::Started(started));
         let (start, sender) = (start.start, self.sender.clone());
         let (control, hub_stop) = (Arc::clone(&self.hub.control), Arc::clone(&self.hub.stop));
-        let ready = Ready { start, lease, control, hub_stop, prefetch, flight, sender, share };
+        let ready = ReadyRank { start, lease, control, hub_stop, prefetch, flight, sender, share };
         let running = Running::begin(ready)?;
         let key = (Arc::clone(&running.lease.job), running.lease.rank);
         let mut serving = self.hub.serving();
@@ -555,18 +555,18 @@ impl Trainer<'_> {
 }
 
 /// Guard that releases a lease unless it is kept.
-struct Release<'a> {
+struct LeaseGuard<'a> {
     control: &'a Arc<dyn Control>,
     lease: Option<Lease>,
 }
 
-impl Release<'_> {
+impl LeaseGuard<'_> {
     fn keep(mut self) {
         self.lease = None;
     }
 }
 
-impl Drop for Release<'_> {
+impl Drop for LeaseGuard<'_> {
     fn drop(&mut self) {
         if let Some(lease) = &self.lease {
             self.control.release(lease, true);

@@ -15,7 +15,7 @@ const SCANS_MAX: c_int = 100;
 
 /// Header of a file.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Header {
+pub(super) struct JpegHeader {
     pub(super) size: Size,
     /// Bits of a sample.
     pub(super) precision: i32,
@@ -115,7 +115,7 @@ impl<'a> Decompressor<'a> {
     }
 
     /// Reads the header. Call this first, and once.
-    pub(super) fn header(&mut self) -> Result<Header, String> {
+    pub(super) fn header(&mut self) -> Result<JpegHeader, String> {
         let mut raw = RawHeader::default();
         // SAFETY: the decompressor lives as long as `self`, and so do the bytes it reads. It writes
         // the header, which has the C layout.
@@ -126,7 +126,7 @@ impl<'a> Decompressor<'a> {
             4 | 5 => Colors::Four,
             _ => Colors::Unknown,
         };
-        Ok(Header {
+        Ok(JpegHeader {
             size: Size { height: raw.height as usize, width: raw.width as usize },
             precision: raw.precision,
             components: raw.components.max(0) as usize,
@@ -143,7 +143,7 @@ impl<'a> Decompressor<'a> {
     /// - Returns the number of warnings that the library issued about the data.
     pub(super) fn decode(
         &mut self,
-        header: &Header,
+        header: &JpegHeader,
         region: Region,
         channels: usize,
         out: &mut [u8],

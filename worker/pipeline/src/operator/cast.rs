@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::definition::{Definition, Given, Inputs, Work};
+use super::definition::{Definition, Given, Inputs, OperatorWork};
 use super::form::Form;
-use crate::dtype::{Dtype, Number, with_type};
+use crate::dtype::{ColumnNumber, Dtype, with_type};
 
 /// Converts numbers to another type, as `tf.cast`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -29,9 +29,9 @@ impl Definition for Cast {
         Some(self.form(input))
     }
 
-    fn prepare(&self, given: Given<'_>) -> Result<Work, String> {
+    fn prepare(&self, given: Given<'_>) -> Result<OperatorWork, String> {
         let (from, to) = (given.forms[0].dtype, self.dtype);
-        Ok(Work::columns(self.form(&given.forms[0])?, move |inputs, _, out| {
+        Ok(OperatorWork::columns(self.form(&given.forms[0])?, move |inputs, _, out| {
             with_type!(from, From => with_type!(to, To => {
                 cast(inputs[0].numbers::<From>(), bytemuck::cast_slice_mut::<u8, To>(out));
             }));
@@ -47,12 +47,12 @@ impl Cast {
 }
 
 /// Converts numbers to another type.
-pub(super) fn cast<From: Number, To: Number>(from: &[From], to: &mut [To]) {
+pub(super) fn cast<From: ColumnNumber, To: ColumnNumber>(from: &[From], to: &mut [To]) {
     to.iter_mut().zip(from).for_each(|(to, from)| *to = cast_one(*from));
 }
 
 /// Converts a number to another type.
 #[inline]
-pub(super) fn cast_one<From: Number, To: Number>(from: From) -> To {
+pub(super) fn cast_one<From: ColumnNumber, To: ColumnNumber>(from: From) -> To {
     if From::IS_FLOAT { To::from_f64(from.to_f64()) } else { To::from_i64(from.to_i64()) }
 }

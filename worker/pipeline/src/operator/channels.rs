@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::cast::cast_one;
-use super::definition::{Definition, Given, Inputs, Work};
+use super::definition::{Definition, Given, Inputs, OperatorWork};
 use super::form::{Form, Input};
-use crate::dtype::{Dtype, Number, with_type};
+use crate::dtype::{ColumnNumber, Dtype, with_type};
 
 /// Maximum values of a row for which channel values are repeated over the entire row.
 const PERIOD_MAX: usize = 1 << 14;
@@ -34,12 +34,12 @@ impl Definition for Scale {
         Ok(Inputs::Fixed(vec![self.input.clone()]))
     }
 
-    fn prepare(&self, given: Given<'_>) -> Result<Work, String> {
+    fn prepare(&self, given: Given<'_>) -> Result<OperatorWork, String> {
         let Self { scale, offset, dtype, .. } = self;
         let input = &given.forms[0];
         let form = form(input, &[("scale", scale), ("offset", offset)], *dtype)?;
         let values = Channels::new(input, &form, scale, offset);
-        Ok(Work::columns(form, move |inputs, _, out| {
+        Ok(OperatorWork::columns(form, move |inputs, _, out| {
             values.run(inputs[0], out, |x, a, b| x * a + b, |x, a, b| x * a + b);
             Ok(())
         }))
@@ -73,10 +73,10 @@ impl Definition for Normalize {
         Some(self.form(input))
     }
 
-    fn prepare(&self, given: Given<'_>) -> Result<Work, String> {
+    fn prepare(&self, given: Given<'_>) -> Result<OperatorWork, String> {
         let form = self.form(&given.forms[0])?;
         let values = Channels::new(&given.forms[0], &form, &self.mean, &self.std);
-        Ok(Work::columns(form, move |inputs, _, out| {
+        Ok(OperatorWork::columns(form, move |inputs, _, out| {
             values.run(inputs[0], out, |x, a, b| (x - a) / b, |x, a, b| (x - a) / b);
             Ok(())
         }))
@@ -160,7 +160,7 @@ impl Channels {
     }
 }
 
-fn each<From: Number, To: Number>(
+fn each<From: ColumnNumber, To: ColumnNumber>(
     numbers: &[From],
     first: &[To],
     second: &[To],

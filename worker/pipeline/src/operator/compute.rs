@@ -5,7 +5,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use super::cast::cast;
-use super::definition::{Definition, Given, Inputs, Work};
+use super::definition::{Definition, Given, Inputs, OperatorWork};
 use super::expression::{Expression, Node, One, Two};
 use super::form::Form;
 use crate::dtype::{Dtype, with_type};
@@ -32,7 +32,7 @@ impl Definition for Compute {
         Ok(Inputs::Fixed(Expression::parse(&self.expression)?.names().to_vec()))
     }
 
-    fn prepare(&self, given: Given<'_>) -> Result<Work, String> {
+    fn prepare(&self, given: Given<'_>) -> Result<OperatorWork, String> {
         given.forms.iter().try_for_each(|form| form.of_numbers().map(drop))?;
         if let Some(input) = given.forms.iter().find(|input| input.items() != 1) {
             return Err(format!(
@@ -45,7 +45,7 @@ impl Definition for Compute {
         let expression = Expression::parse(&self.expression)?;
         let from: Vec<Dtype> = given.forms.iter().map(|form| form.dtype).collect();
         let to = self.dtype;
-        Ok(Work::columns(form, move |inputs, rows, out| {
+        Ok(OperatorWork::columns(form, move |inputs, rows, out| {
             let input = |name: usize, range: Range<usize>, to: &mut [f64]| {
                 with_type!(from[name], From => cast(&inputs[name].numbers::<From>()[range], to));
             };

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::definition::{Definition, Given, Inputs, Work};
+use super::definition::{Definition, Given, Inputs, OperatorWork};
 use super::fault::{Failed, OperatorFault};
 use super::form::{Dim, Form};
 use super::image::Chain;
@@ -36,9 +36,9 @@ impl Definition for DecodeRaw {
         Ok(Inputs::Fixed([&self.input].into_iter().chain(names).cloned().collect()))
     }
 
-    fn prepare(&self, given: Given<'_>) -> Result<Work, String> {
+    fn prepare(&self, given: Given<'_>) -> Result<OperatorWork, String> {
         if self.shape.iter().any(|dim| dim.column().is_some()) {
-            return self.images(given.forms).map(Work::Images);
+            return self.images(given.forms).map(OperatorWork::Images);
         }
         let Self { dtype, little_endian, fixed_length, .. } = *self;
         given.forms[0].of_one_string()?;
@@ -51,7 +51,7 @@ impl Definition for DecodeRaw {
             ));
         }
         let is_fixed = fixed_length.is_some();
-        Ok(Work::columns(form.clone(), move |inputs, _, out| {
+        Ok(OperatorWork::columns(form.clone(), move |inputs, _, out| {
             decode(&form, inputs[0].strings(), little_endian, is_fixed, out)
         }))
     }

@@ -78,19 +78,19 @@ pub(crate) trait Definition {
     /// [`Form::row_bytes`].
     ///
     /// # Errors  The reason why it cannot be applied.
-    fn prepare(&self, given: Given<'_>) -> Result<Work, String>;
+    fn prepare(&self, given: Given<'_>) -> Result<OperatorWork, String>;
 }
 
 /// Work of an operator.
 #[derive(Debug)]
-pub(crate) enum Work {
+pub(crate) enum OperatorWork {
     /// Processes whole columns.
-    Columns(Ready),
+    Columns(ColumnOperator),
     /// Processes row by row, through all operators of an image.
     Images(Chain),
 }
 
-impl Work {
+impl OperatorWork {
     /// Creates the work of an operator on whole columns.
     /// - `form`: of the output. `run`: writes the output of some rows, of which it gets the inputs
     ///   and the number.
@@ -98,24 +98,24 @@ impl Work {
         form: Form,
         run: impl Fn(&[Input<'_>], usize, &mut [u8]) -> Result<(), Failed> + Send + Sync + 'static,
     ) -> Self {
-        Self::Columns(Ready { form, run: Box::new(run), open: None })
+        Self::Columns(ColumnOperator { form, run: Box::new(run), open: None })
     }
 }
 
 type Run = dyn Fn(&[Input<'_>], usize, &mut [u8]) -> Result<(), Failed> + Send + Sync;
 
-type Open = dyn Fn() -> Result<(), TableFault> + Send + Sync;
+type OpenTables = dyn Fn() -> Result<(), TableFault> + Send + Sync;
 
 /// An operator on whole columns, ready to run any number of times.
-pub(crate) struct Ready {
+pub(crate) struct ColumnOperator {
     pub(crate) form: Form,
     pub(crate) run: Box<Run>,
     /// Opens the lookup table.
-    pub(crate) open: Option<Box<Open>>,
+    pub(crate) open: Option<Box<OpenTables>>,
 }
 
-impl fmt::Debug for Ready {
+impl fmt::Debug for ColumnOperator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ready").field("form", &self.form).finish_non_exhaustive()
+        f.debug_struct("ColumnOperator").field("form", &self.form).finish_non_exhaustive()
     }
 }

@@ -59,8 +59,12 @@ impl Expression {
     ///
     /// # Errors  Description and position of the error.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let mut reader =
-            Reader { text, at: 0, depth: 0, expression: Self { nodes: vec![], names: vec![] } };
+        let mut reader = ExpressionReader {
+            text,
+            at: 0,
+            depth: 0,
+            expression: Self { nodes: vec![], names: vec![] },
+        };
         reader.any()?;
         reader.skip();
         if reader.at < text.len() {
@@ -79,7 +83,7 @@ impl Expression {
     }
 }
 
-struct Reader<'a> {
+struct ExpressionReader<'a> {
     text: &'a str,
     at: usize,
     depth: usize,
@@ -117,7 +121,7 @@ const ONES: [(&str, One); 7] = [
 
 const TWOS: [(&str, Two); 2] = [("min", Two::Min), ("max", Two::Max)];
 
-impl Reader<'_> {
+impl ExpressionReader<'_> {
     fn rest(&self) -> &str {
         &self.text[self.at..]
     }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::column::items;
-use crate::dtype::{Dtype, Number};
+use crate::dtype::{ColumnNumber, Dtype};
 
 /// Maximum values of one row of a column; more is treated as a mistake or an attack.
 const ROW_ITEMS_MAX: usize = 1 << 26;
@@ -88,7 +88,7 @@ pub(crate) enum Input<'a> {
 }
 
 impl<'a> Input<'a> {
-    pub(crate) fn numbers<T: Number>(self) -> &'a [T] {
+    pub(crate) fn numbers<T: ColumnNumber>(self) -> &'a [T] {
         match self {
             Self::Numbers(bytes, _) | Self::Rows(bytes, _) => bytemuck::cast_slice(bytes),
             Self::Strings(_) => unreachable!("forms were checked: these are numbers"),

@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::definition::{Definition, Given, Inputs, Work};
+use super::definition::{Definition, Given, Inputs, OperatorWork};
 use super::form::Form;
-use crate::dtype::{Number, with_type};
+use crate::dtype::{ColumnNumber, with_type};
 
 /// Permutes dimensions, as `tf.transpose`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -24,7 +24,7 @@ impl Definition for Transpose {
         Ok(Inputs::Fixed(vec![self.input.clone()]))
     }
 
-    fn prepare(&self, given: Given<'_>) -> Result<Work, String> {
+    fn prepare(&self, given: Given<'_>) -> Result<OperatorWork, String> {
         let input = given.forms[0].of_numbers()?;
         Ok(permuted(input, transposed(input, &self.perm)?, &self.perm))
     }
@@ -50,7 +50,7 @@ impl Definition for Slice {
         Ok(Inputs::Fixed(vec![self.input.clone()]))
     }
 
-    fn prepare(&self, given: Given<'_>) -> Result<Work, String> {
+    fn prepare(&self, given: Given<'_>) -> Result<OperatorWork, String> {
         let input = given.forms[0].of_numbers()?;
         let form = sliced(input, &self.begin, &self.size)?;
         let strides = strides(&input.shape, |dimension| dimension);
@@ -81,7 +81,7 @@ impl Definition for Select {
         Ok(Inputs::Fixed(vec![self.input.clone()]))
     }
 
-    fn prepare(&self, given: Given<'_>) -> Result<Work, String> {
+    fn prepare(&self, given: Given<'_>) -> Result<OperatorWork, String> {
         let Self { axis, indices, .. } = self;
         let input = given.forms[0].of_numbers()?;
         let form = selected(input, *axis, indices)?;
@@ -128,7 +128,7 @@ impl Definition for Layout {
         Some(self.perm(input).and_then(|perm| transposed(input, perm)))
     }
 
-    fn prepare(&self, given: Given<'_>) -> Result<Work, String> {
+    fn prepare(&self, given: Given<'_>) -> Result<OperatorWork, String> {
         let input = &given.forms[0];
         let perm = self.perm(input)?;
         Ok(permuted(input, transposed(input, perm)?, perm))
@@ -190,18 +190,18 @@ fn selected(input: &Form, axis: usize, indices: &[usize]) -> Result<Form, String
 }
 
 /// Work that permutes dimensions.
-fn permuted(input: &Form, form: Form, perm: &[usize]) -> Work {
+fn permuted(input: &Form, form: Form, perm: &[usize]) -> OperatorWork {
     let places = places(&form.shape, &strides(&input.shape, |dimension| perm[dimension]), 0);
     gathered(input, form, places)
 }
 
 /// Work that copies numbers.
 /// - `places`: for each number of an output row, its index in the input row.
-fn gathered(input: &Form, form: Form, places: Vec<usize>) -> Work {
+fn gathered(input: &Form, form: Form, places: Vec<usize>) -> OperatorWork {
     // Rows are limited far below `u32::MAX` numbers.
     let places: Vec<u32> = places.into_iter().map(|place| place as u32).collect();
     let (dtype, width) = (input.dtype, input.items());
-    Work::columns(form, move |inputs, rows, out| {
+    OperatorWork::columns(form, move |inputs, rows, out| {
         with_type!(dtype, T => {
             let out = bytemuck::cast_slice_mut::<u8, T>(out);
             gather(inputs[0].numbers::<T>(), width, rows, &places, out);
@@ -212,7 +212,7 @@ fn gathered(input: &Form, form: Form, places: Vec<usize>) -> Work {
 
 /// Copies the numbers of some rows.
 /// - `width`: numbers of an input row.
-fn gather<T: Number>(all: &[T], width: usize, rows: usize, places: &[u32], out: &mut [T]) {
+fn gather<T: ColumnNumber>(all: &[T], width: usize, rows: usize, places: &[u32], out: &mut [T]) {
     let items = places.len();
     let run = places.windows(2).all(|pair| pair[0] + 1 == pair[1]);
     for row in 0..rows {

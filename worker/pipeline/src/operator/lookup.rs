@@ -6,12 +6,12 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use shardfeed_table::{Column, Key, KeyKind, Table};
 
-use super::definition::{Definition, Given, Inputs, Ready, Work};
+use super::definition::{ColumnOperator, Definition, Given, Inputs, OperatorWork};
 use super::fault::{Failed, OperatorFault};
 use super::form::{Form, Input};
 use super::table::{Side, TableCause, TableFault, TableRef};
 use crate::column::items;
-use crate::dtype::{Dtype, Number, with_type};
+use crate::dtype::{ColumnNumber, Dtype, with_type};
 
 /// Maximum characters of a key that an error shows.
 const KEY_CHARS_MAX: usize = 60;
@@ -44,12 +44,12 @@ impl Definition for Lookup {
         Ok(Inputs::Fixed(vec![self.input.clone()]))
     }
 
-    fn prepare(&self, given: Given<'_>) -> Result<Work, String> {
+    fn prepare(&self, given: Given<'_>) -> Result<OperatorWork, String> {
         let form = self.form(&given.forms[0])?;
         let side = given.side.expect("the operator has a table");
         let finder = Arc::new(Finder::new(side, self, &given.forms[0]));
         let opened = Arc::clone(&finder);
-        Ok(Work::Columns(Ready {
+        Ok(OperatorWork::Columns(ColumnOperator {
             form,
             run: Box::new(move |inputs, _, out| finder.run(inputs[0], out)),
             open: Some(Box::new(move || opened.open().map(drop))),

@@ -10,30 +10,30 @@ use super::form::Form;
 
 /// Memory of previous columns for reuse: fresh pages cost as much as writing the data.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Memory {
-    shared: Arc<Shared>,
+pub(crate) struct ColumnMemory {
+    shared: Arc<ColumnMemoryShared>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
+struct ColumnMemoryShared {
+    state: Mutex<ColumnMemoryState>,
     /// Signalled when an image is finished.
     done: Condvar,
-    /// See [`Memory::take_suspect_images`].
+    /// See [`ColumnMemory::take_suspect_images`].
     suspect_images: AtomicU64,
 }
 
 #[derive(Debug)]
-struct State {
+struct ColumnMemoryState {
     free: Vec<Vec<u64>>,
     free_bytes: usize,
-    scratch: Vec<Scratch>,
+    scratch: Vec<ImageScratch>,
     /// Bytes of the images in work.
     image_bytes: usize,
     bytes_max: usize,
 }
 
-impl Default for State {
+impl Default for ColumnMemoryState {
     fn default() -> Self {
         let (free, scratch) = (vec![], vec![]);
         Self { free, free_bytes: 0, scratch, image_bytes: 0, bytes_max: usize::MAX }
@@ -49,12 +49,12 @@ const KEPT_PART: usize = 16;
 /// Permit to have an image in memory.
 #[derive(Debug)]
 pub(crate) struct ImagePermit<'a> {
-    memory: &'a Memory,
+    memory: &'a ColumnMemory,
     bytes: usize,
 }
 
-impl Memory {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl ColumnMemory {
+    fn lock(&self) -> MutexGuard<'_, ColumnMemoryState> {
         // Each change of the state is complete when the lock is released, even after a panic.
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -93,12 +93,12 @@ impl Memory {
     }
 
     /// Takes reusable image memory.
-    pub(crate) fn scratch(&self) -> Scratch {
+    pub(crate) fn scratch(&self) -> ImageScratch {
         self.lock().scratch.pop().unwrap_or_default()
     }
 
     /// Keeps image memory for reuse.
-    pub(crate) fn keep_scratch(&self, scratch: Scratch) {
+    pub(crate) fn keep_scratch(&self, scratch: ImageScratch) {
         let kept_max = self.bytes_max() / KEPT_PART;
         let scratch = scratch.trim(kept_max);
         let mut state = self.lock();
@@ -108,7 +108,7 @@ impl Memory {
     }
 
     /// Keeps a column's memory, which may be empty, for reuse.
-    pub(crate) fn keep(&self, column: &mut Column) {
+    pub(crate) fn keep(&self, column: &mut ColumnBuffer) {
         let words = std::mem::take(column).words;
         let bytes = 8 * words.capacity();
         let mut state = self.lock();
@@ -139,16 +139,20 @@ impl Drop for ImagePermit<'_> {
 
 /// Numbers of some rows, in separate memory.
 #[derive(Debug, Default)]
-pub(crate) struct Column {
+pub(crate) struct ColumnBuffer {
     words: Vec<u64>,
     bytes: usize,
 }
 
-impl Column {
+impl ColumnBuffer {
     /// Creates a column with unspecified content: that of its memory's previous use.
     ///
     /// # Errors  There is not enough memory.
-    pub(crate) fn new(form: &Form, rows: usize, memory: &Memory) -> Result<Self, OperatorFault> {
+    pub(crate) fn new(
+        form: &Form,
+        rows: usize,
+        memory: &ColumnMemory,
+    ) -> Result<Self, OperatorFault> {
         let bytes = rows.saturating_mul(form.row_bytes());
         let mut words = memory.take();
         let count = bytes.div_ceil(8);
@@ -169,13 +173,13 @@ impl Column {
 
 /// Reusable image memory of one thread.
 #[derive(Debug, Default)]
-pub(crate) struct Scratch {
+pub(crate) struct ImageScratch {
     pub(crate) resizer: Resizer,
     pub(crate) pixels: Vec<u64>,
     pub(crate) flipped: Vec<u64>,
 }
 
-impl Scratch {
+impl ImageScratch {
     /// Maximum bytes of a buffer kept between images; larger images get new memory.
     const KEPT_BYTES_MAX: usize = 16 << 20;
 

@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::definition::{Definition, Given, Inputs, Work};
+use super::definition::{Definition, Given, Inputs, OperatorWork};
 use super::form::Form;
-use crate::dtype::{Dtype, Number, with_type};
+use crate::dtype::{ColumnNumber, Dtype, with_type};
 
 /// Appends a dimension of `depth`, with `on` at the index given by the number and `off`
 /// elsewhere, as `tf.one_hot`; an index out of range gives only `off`.
@@ -31,7 +31,7 @@ impl Definition for OneHot {
         Ok(Inputs::Fixed(vec![self.input.clone()]))
     }
 
-    fn prepare(&self, given: Given<'_>) -> Result<Work, String> {
+    fn prepare(&self, given: Given<'_>) -> Result<OperatorWork, String> {
         let Self { depth, on, off, dtype: to, .. } = *self;
         let input = given.forms[0].of_numbers()?;
         let from = input.dtype;
@@ -39,7 +39,7 @@ impl Definition for OneHot {
             return Err(format!("it takes integers, not {from}; cast them"));
         }
         let form = Form::numbers(to, [&input.shape[..], &[depth]].concat())?;
-        Ok(Work::columns(form, move |inputs, _, out| {
+        Ok(OperatorWork::columns(form, move |inputs, _, out| {
             with_type!(from, From => with_type!(to, To => {
                 let (on, off) = (To::from_f64(on), To::from_f64(off));
                 let out = bytemuck::cast_slice_mut::<u8, To>(out);

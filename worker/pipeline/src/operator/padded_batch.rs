@@ -2,10 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::definition::{Definition, Given, Inputs, Work};
+use super::definition::{Definition, Given, Inputs, OperatorWork};
 use super::fault::{Failed, OperatorFault};
 use super::form::{Form, Input};
-use crate::dtype::{Number, with_type};
+use crate::dtype::{ColumnNumber, with_type};
 
 /// Pads rows with a variable number of values to one length, as `tf.data`'s `padded_batch`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -30,10 +30,10 @@ impl Definition for PaddedBatch {
         Ok(Inputs::Rows(self.input.clone()))
     }
 
-    fn prepare(&self, given: Given<'_>) -> Result<Work, String> {
+    fn prepare(&self, given: Given<'_>) -> Result<OperatorWork, String> {
         let Self { length, value, truncate, .. } = *self;
         let dtype = given.forms[0].of_numbers()?.dtype;
-        Ok(Work::columns(Form::numbers(dtype, vec![length])?, move |inputs, _, out| {
+        Ok(OperatorWork::columns(Form::numbers(dtype, vec![length])?, move |inputs, _, out| {
             let Input::Rows(_, lengths) = inputs[0] else {
                 unreachable!("forms were checked: these are rows");
             };
@@ -45,7 +45,7 @@ impl Definition for PaddedBatch {
     }
 }
 
-fn pad<T: Number>(
+fn pad<T: ColumnNumber>(
     mut numbers: &[T],
     lengths: &[usize],
     length: usize,

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::definition::{Definition, Given, Inputs, Work};
+use super::definition::{Definition, Given, Inputs, OperatorWork};
 use super::form::{Dim, Form};
 use super::image::Chain;
 use crate::dtype::Dtype;
@@ -47,13 +47,13 @@ impl Definition for Reshape {
         Ok(Inputs::Fixed([&self.input].into_iter().chain(names).cloned().collect()))
     }
 
-    fn prepare(&self, given: Given<'_>) -> Result<Work, String> {
+    fn prepare(&self, given: Given<'_>) -> Result<OperatorWork, String> {
         if self.shape.iter().any(|dim| dim.column().is_some()) {
-            return self.images(given.forms).map(Work::Images);
+            return self.images(given.forms).map(OperatorWork::Images);
         }
         let shape: Vec<i64> = self.shape.iter().filter_map(NewDim::size).collect();
         let form = reshaped(given.forms[0].of_numbers()?, &shape)?;
-        Ok(Work::columns(form, |inputs, _, out| {
+        Ok(OperatorWork::columns(form, |inputs, _, out| {
             out.copy_from_slice(inputs[0].bytes());
             Ok(())
         }))

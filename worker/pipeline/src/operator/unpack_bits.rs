@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::definition::{Definition, Given, Inputs, Work};
+use super::definition::{Definition, Given, Inputs, OperatorWork};
 use super::form::Form;
 use crate::dtype::Dtype;
 
@@ -37,9 +37,9 @@ impl Definition for UnpackBits {
         Ok(Inputs::Fixed(vec![self.input.clone()]))
     }
 
-    fn prepare(&self, given: Given<'_>) -> Result<Work, String> {
+    fn prepare(&self, given: Given<'_>) -> Result<OperatorWork, String> {
         let order = self.bit_order;
-        Ok(Work::columns(unpacked(given.forms[0].of_numbers()?)?, move |inputs, _, out| {
+        Ok(OperatorWork::columns(unpacked(given.forms[0].of_numbers()?)?, move |inputs, _, out| {
             unpack(inputs[0].bytes(), order, out);
             Ok(())
         }))

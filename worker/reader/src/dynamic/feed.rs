@@ -9,8 +9,8 @@ use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_source::LoadError;
 
 use crate::control::{Claim, Control, ControlError, Grant, Lease, LeaseUpdate, Notifier};
-use crate::dynamic::granted::{Granted, Lapsed, Step, Upcoming};
-use crate::dynamic::pace::Pace;
+use crate::dynamic::granted::{Granted, GrantedStep, Lapsed, Upcoming};
+use crate::dynamic::pace::HorizonDistance;
 
 /// Interval at which a waiting thread checks whether to stop.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -33,13 +33,13 @@ const LOOKAHEAD_GROWTH_MAX: u64 = 16;
 
 /// State of the epoch, and of the next claim.
 #[derive(Debug)]
-pub(crate) struct Feed {
-    state: Mutex<State>,
+pub(crate) struct GrantFeed {
+    state: Mutex<GrantState>,
     changed: Condvar,
 }
 
 #[derive(Debug)]
-struct State {
+struct GrantState {
     granted: Granted,
     /// The previous epoch, which ended; its steps that were open for delivery stay open.
     before: Option<Granted>,
@@ -54,7 +54,7 @@ struct State {
     /// The trainer consumed samples since the last claim.
     has_consumed: bool,
     /// Consumption rate, and the required distance of the horizon.
-    pace: Pace,
+    pace: HorizonDistance,
     /// A ready batch lies beyond the horizon.
     is_gated: bool,
     /// Number of batches that had to wait for the horizon.
@@ -93,9 +93,9 @@ pub(crate) enum Gate {
 
 /// Next item to read.
 #[derive(Debug)]
-pub(crate) enum Begun {
+pub(crate) enum NextStep {
     /// A batch, which is begun now.
-    Step(Step),
+    Step(GrantedStep),
     /// The epoch ended for this rank.
     Ended {
         /// Steps of the epoch for this rank.
@@ -103,9 +103,9 @@ pub(crate) enum Begun {
     },
 }
 
-impl Feed {
+impl GrantFeed {
     pub(crate) fn new(batch_size: u64) -> Self {
-        let state = State {
+        let state = GrantState {
             granted: Granted::new(batch_size, (0, 0)),
             before: None,
             batch_size,
@@ -114,7 +114,7 @@ impl Feed {
             is_waiting: false,
             is_asked: false,
             has_consumed: false,
-            pace: Pace::new(batch_size),
+            pace: HorizonDistance::new(batch_size),
             is_gated: false,
             gated: 0,
             not_before: None,
@@ -125,7 +125,7 @@ impl Feed {
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, GrantState> {
         // Every change of the state is complete when the lock is released, also by a panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -146,7 +146,7 @@ impl Feed {
     /// Waits for the next batch and begins it.
     ///
     /// # Errors  The error that ended the claims; `Interrupted` when stopped.
-    pub(crate) fn begin(&self, stop: &AtomicBool) -> Result<Begun, LoadError> {
+    pub(crate) fn begin(&self, stop: &AtomicBool) -> Result<NextStep, LoadError> {
         let mut state = self.lock();
         loop {
             if let Some(error) = state.error.take() {
@@ -156,8 +156,8 @@ impl Feed {
             state.is_waiting = begun == Upcoming::Waiting;
             self.changed.notify_all();
             match begun {
-                Upcoming::Step(step) => return Ok(Begun::Step(step)),
-                Upcoming::Ended { steps } => return Ok(Begun::Ended { steps }),
+                Upcoming::Step(step) => return Ok(NextStep::Step(step)),
+                Upcoming::Ended { steps } => return Ok(NextStep::Ended { steps }),
                 Upcoming::Waiting => {}
             }
             if stop.load(Ordering::Relaxed) {
@@ -303,7 +303,7 @@ impl Feed {
     }
 }
 
-impl State {
+impl GrantState {
     /// True if a step lies before the horizon.
     fn is_open(&self, epoch: u64, step: u64) -> bool {
         let mut epochs = [Some(&self.granted), self.before.as_ref()].into_iter().flatten();
@@ -333,13 +333,13 @@ pub fn lapsed() -> WireError {
 /// The thread that claims; ends when dropped.
 #[derive(Debug)]
 pub(crate) struct Taker {
-    feed: Arc<Feed>,
+    feed: Arc<GrantFeed>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Taker {
     pub(crate) fn start(
-        feed: &Arc<Feed>,
+        feed: &Arc<GrantFeed>,
         control: Arc<dyn Control>,
         lease: Lease,
     ) -> Result<Self, LoadError> {

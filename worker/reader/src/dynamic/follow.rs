@@ -7,7 +7,7 @@ use shardfeed_plan::dynamic::Groups;
 use shardfeed_source::LoadError;
 
 use crate::dynamic::DynamicRank;
-use crate::dynamic::feed::{Begun, Feed, Taker};
+use crate::dynamic::feed::{GrantFeed, NextStep, Taker};
 use crate::dynamic::reader::GroupReader;
 use crate::mend::Order;
 use crate::meter::Doing;
@@ -19,7 +19,7 @@ impl Planner {
     /// Follows the grants, epoch by epoch and batch by batch, until stopped.
     pub(crate) fn follow_grants(&mut self, rank: DynamicRank) -> Result<(), LoadError> {
         let DynamicRank { control, lease, mut groups_of, shuffle, batch_size } = rank;
-        let feed = Arc::new(Feed::new(batch_size));
+        let feed = Arc::new(GrantFeed::new(batch_size));
         control.watch(&lease, feed.bell());
         self.shared.lock().feed = Some(Arc::clone(&feed));
         let _taker = Taker::start(&feed, Arc::clone(&control), lease)?;
@@ -40,13 +40,13 @@ impl Planner {
                 };
                 let begun = meter.during(Doing::Grant, || feed.begin(&self.tools.stop));
                 let rows = match begun {
-                    Ok(Begun::Step(next)) => {
+                    Ok(NextStep::Step(next)) => {
                         let doing = if is_filled { Doing::Gather } else { Doing::Fill };
                         is_filled = true;
                         let rows = meter.during(doing, || reader.rows(&next));
                         rows.map(|rows| (next.step, rows))
                     }
-                    Ok(Begun::Ended { steps }) => {
+                    Ok(NextStep::Ended { steps }) => {
                         ticket.finish(Ok(Outcome::EpochEnd { epoch, steps }));
                         break;
                     }

@@ -44,7 +44,7 @@ pub(crate) struct Granted {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Upcoming {
     /// A batch.
-    Step(Step),
+    Step(GrantedStep),
     /// More samples must be granted first.
     Waiting,
     /// No more samples in this epoch.
@@ -56,7 +56,7 @@ pub(crate) enum Upcoming {
 
 /// Contents of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Step {
+pub(crate) struct GrantedStep {
     /// Step of the epoch.
     pub(crate) step: u64,
     /// Its samples, in order.
@@ -133,7 +133,7 @@ impl Granted {
             let later = &self.list.pieces()[self.list.pieces_before(positions.end)..];
             let then = later.iter().find(|piece| Some(piece.group) != last).copied();
             let pieces = self.list.pieces_in(positions).collect();
-            return Upcoming::Step(Step { step: self.step, pieces, then });
+            return Upcoming::Step(GrantedStep { step: self.step, pieces, then });
         }
         if !self.ended || !self.is_complete() {
             return Upcoming::Waiting;

@@ -16,7 +16,7 @@ const MEASURED: Duration = Duration::from_millis(250);
 
 /// Distance of the horizon, in samples; see the module.
 #[derive(Debug)]
-pub(crate) struct Pace {
+pub(crate) struct HorizonDistance {
     batch_size: u64,
     /// Highest rate so far, in samples per second.
     peak: f64,
@@ -26,7 +26,7 @@ pub(crate) struct Pace {
     least: u64,
 }
 
-impl Pace {
+impl HorizonDistance {
     /// Creates the pace of a trainer that has consumed nothing: one batch.
     pub(crate) fn new(batch_size: u64) -> Self {
         let batch_size = batch_size.max(1);
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn the_horizon_is_ahead_by_time_at_the_highest_rate_and_by_a_batch_at_first() {
-        let (mut pace, begun) = (Pace::new(8), Instant::now());
+        let (mut pace, begun) = (HorizonDistance::new(8), Instant::now());
         assert_eq!(pace.ahead(), 8);
         pace.was_late();
         assert_eq!(pace.ahead(), 16);

@@ -7,9 +7,9 @@ use shardfeed_plan::PlanError;
 use shardfeed_plan::dynamic::{GroupRange, Groups};
 use shardfeed_source::LoadError;
 
-use crate::dynamic::granted::Step;
+use crate::dynamic::granted::GrantedStep;
 use crate::records::gather::Gathered;
-use crate::records::reader::Feed;
+use crate::records::reader::LaneReader;
 use crate::records::stream::StreamTools;
 
 /// Reads the samples granted to one rank in one epoch.
@@ -19,7 +19,7 @@ pub(crate) struct GroupReader {
     reading: Reading,
     tools: StreamTools,
     /// The group that is read, and the next one if its files are already open.
-    feeds: VecDeque<(u64, Feed)>,
+    feeds: VecDeque<(u64, LaneReader)>,
 }
 
 impl GroupReader {
@@ -32,7 +32,7 @@ impl GroupReader {
     }
 
     /// Returns the rows of a batch, in order.
-    pub(crate) fn rows(&mut self, step: &Step) -> Result<Gathered, LoadError> {
+    pub(crate) fn rows(&mut self, step: &GrantedStep) -> Result<Gathered, LoadError> {
         let mut gathered = Gathered::default();
         for piece in &step.pieces {
             self.take(*piece, &mut gathered)?;
@@ -42,8 +42,9 @@ impl GroupReader {
     }
 
     fn take(&mut self, piece: GroupRange, into: &mut Gathered) -> Result<(), LoadError> {
-        let fits =
-            |(group, feed): &(u64, Feed)| *group == piece.group && feed.next_output() <= piece.from;
+        let fits = |(group, feed): &(u64, LaneReader)| {
+            *group == piece.group && feed.next_output() <= piece.from
+        };
         match self.feeds.iter().position(fits) {
             Some(index) => drop(self.feeds.drain(..index)),
             None => {
@@ -69,7 +70,7 @@ impl GroupReader {
         Ok(())
     }
 
-    fn feed(&self, piece: GroupRange) -> Result<Feed, PlanError> {
-        Feed::new(&self.groups.lane(piece.group), piece.from, self.reading, &self.tools)
+    fn feed(&self, piece: GroupRange) -> Result<LaneReader, PlanError> {
+        LaneReader::new(&self.groups.lane(piece.group), piece.from, self.reading, &self.tools)
     }
 }

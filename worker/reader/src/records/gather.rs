@@ -34,7 +34,7 @@ fn stored(chunk: &ChunkBuffer, span: RecordSpan) -> &[u8] {
 
 /// A record in one of several chunks.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Held {
+pub(crate) struct HeldRecord {
     pub(crate) sample: Sample,
     /// Position in its chunk.
     pub(crate) span: RecordSpan,
@@ -44,7 +44,7 @@ pub(crate) struct Held {
 
 /// Position of a record in an uncompressed file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct RecordLocation {
     pub(crate) sample: Sample,
     /// Offset of its header in bytes.
     pub(crate) offset: u64,
@@ -55,8 +55,8 @@ pub(crate) struct Place {
 /// A held record, or the position of one that is not read yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Item {
-    Held(Held),
-    Place(Place),
+    Held(HeldRecord),
+    Place(RecordLocation),
 }
 
 /// A row of a batch.
@@ -94,7 +94,7 @@ impl Gathered {
     /// Adds a record that is held nowhere else, as an item of this batch.
     pub(crate) fn item(&mut self, record: Record) -> Item {
         let Record { sample, span, chunk } = record;
-        Item::Held(Held { sample, span, chunk: self.chunk(chunk) })
+        Item::Held(HeldRecord { sample, span, chunk: self.chunk(chunk) })
     }
 
     fn chunk(&mut self, chunk: Arc<ChunkBuffer>) -> u32 {
@@ -105,7 +105,7 @@ impl Gathered {
     /// Returns the record of a row, if it was read.
     pub(crate) fn record(&self, row: usize) -> Option<Record> {
         match self.rows[row].item {
-            Item::Held(Held { sample, span, chunk }) => {
+            Item::Held(HeldRecord { sample, span, chunk }) => {
                 Some(Record { sample, span, chunk: Arc::clone(&self.chunks[chunk as usize]) })
             }
             Item::Place(_) => None,
@@ -115,7 +115,7 @@ impl Gathered {
     /// Returns all rows in the form for assembly; all of them must have been read.
     pub(crate) fn assembled(&self) -> Vec<Row<'_>> {
         let row = |row: &PendingRow| {
-            let Item::Held(Held { sample, span, chunk }) = row.item else {
+            let Item::Held(HeldRecord { sample, span, chunk }) = row.item else {
                 unreachable!("places are read before their rows are assembled");
             };
             let stored = stored(&self.chunks[chunk as usize], span);
@@ -135,14 +135,14 @@ impl Gathered {
 /// Chunks of a lane's shards, while records of them are held.
 #[derive(Debug, Default)]
 pub(crate) struct Chunks {
-    entries: Vec<Entry>,
+    entries: Vec<HeldChunk>,
     free: Vec<u32>,
     /// Counts the batches collected.
     gathering: u64,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct HeldChunk {
     /// `None` if no record of it is held.
     chunk: Option<Arc<ChunkBuffer>>,
     /// Number of held records, plus one while more of its records may be held.
@@ -154,7 +154,7 @@ struct Entry {
 impl Chunks {
     /// Adds a chunk, held once.
     pub(crate) fn insert(&mut self, chunk: Arc<ChunkBuffer>) -> u32 {
-        let entry = Entry { chunk: Some(chunk), held: 1, given: (0, 0) };
+        let entry = HeldChunk { chunk: Some(chunk), held: 1, given: (0, 0) };
         match self.free.pop() {
             Some(number) => {
                 self.entries[number as usize] = entry;
@@ -197,13 +197,13 @@ impl Chunks {
         }
     }
 
-    fn moved(&mut self, held: Held, into: &mut Gathered) -> Held {
+    fn moved(&mut self, held: HeldRecord, into: &mut Gathered) -> HeldRecord {
         let entry = &mut self.entries[held.chunk as usize];
         if entry.given.0 != self.gathering {
             let chunk = entry.chunk.as_ref().expect("a record of it is held");
             entry.given = (self.gathering, into.chunk(Arc::clone(chunk)));
         }
-        let moved = Held { chunk: entry.given.1, ..held };
+        let moved = HeldRecord { chunk: entry.given.1, ..held };
         self.let_go(held.chunk);
         moved
     }
@@ -217,7 +217,7 @@ mod tests {
 
     fn held(chunk: u32, ordinal: u64) -> Item {
         let span = RecordSpan { start: 0, len: 4, offset: 0 };
-        Item::Held(Held { sample: Sample { shard: 0, ordinal }, span, chunk })
+        Item::Held(HeldRecord { sample: Sample { shard: 0, ordinal }, span, chunk })
     }
 
     #[test]

@@ -12,7 +12,7 @@ use shardfeed_tfrecord::{
     FOOTER_BYTES, HEADER_BYTES, Mark, ReadError, ReadErrorKind, RecordSpan, decode_header,
 };
 
-use crate::records::gather::{PendingRow, Place, Record};
+use crate::records::gather::{PendingRow, Record, RecordLocation};
 use crate::records::stream::StreamTools;
 use crate::records::trails::Trails;
 
@@ -24,11 +24,11 @@ const FAR_RECORD_BYTES: u64 = 16 << 10;
 
 /// Reads the record at a position.
 pub(crate) fn read_record(
-    place: &Place,
+    place: &RecordLocation,
     files: &Files,
     chunks: &ChunkPool,
 ) -> Result<Record, LoadError> {
-    let Place { sample, offset, len: data_bytes } = *place;
+    let RecordLocation { sample, offset, len: data_bytes } = *place;
     let len = usize::try_from(data_bytes).expect("the header was within the file");
     let mut bytes = chunks.take();
     bytes.resize(len + FOOTER_BYTES, 0);
@@ -45,19 +45,19 @@ pub(crate) fn read_record(
 /// Reads a batch of raw records directly into its slot; `None` if that is not possible, for any
 /// reason.
 pub(crate) fn read_straight(
-    places: &[Place],
+    places: &[RecordLocation],
     rows: &[PendingRow],
     assembler: &Assembler,
     tools: &StreamTools,
     has_room: impl FnOnce(usize) -> bool,
 ) -> Option<Batch> {
-    let row = |(place, row): (&Place, &PendingRow)| {
+    let row = |(place, row): (&RecordLocation, &PendingRow)| {
         let len = usize::try_from(place.len).expect("the header was within the file");
         (place.sample, len, row.valid)
     };
     let rows: Vec<_> = places.iter().zip(rows).map(row).collect();
     let read = |index: usize, into: &mut [u8]| {
-        let Place { sample, offset, .. } = places[index];
+        let RecordLocation { sample, offset, .. } = places[index];
         let from = offset + HEADER_BYTES as u64;
         !tools.stop.load(Ordering::Relaxed)
             && read_full(&tools.files, sample.shard, into, from)
@@ -71,7 +71,7 @@ pub(crate) fn read_straight(
 
 /// Finds positions shard by shard, walking headers from the previous position, a trail or a mark.
 #[derive(Debug)]
-pub(crate) struct Places {
+pub(crate) struct RecordLocator {
     files: Arc<Files>,
     trails: Arc<Trails>,
     /// Maximum bytes read at once where many headers are close together.
@@ -88,7 +88,7 @@ struct Walk {
     near_from: u64,
 }
 
-impl Places {
+impl RecordLocator {
     /// Creates a finder for a lane of `samples`: each of a million short lanes needs few bytes.
     pub(crate) fn new(tools: &StreamTools, samples: u64) -> Self {
         let near_bytes = NEAR_BYTES.min(tools.bytes_of(samples)).max(HEADER_BYTES);
@@ -97,7 +97,7 @@ impl Places {
     }
 
     /// Returns the position of `sample`; cheap if it is the next one of its shard.
-    pub(crate) fn find(&mut self, sample: Sample) -> Result<Place, LoadError> {
+    pub(crate) fn find(&mut self, sample: Sample) -> Result<RecordLocation, LoadError> {
         let file = &self.files.dataset().files()[sample.shard as usize];
         let ahead = self.walks.remove(&sample.shard).filter(|walk| walk.ordinal <= sample.ordinal);
         let mut walk = ahead.unwrap_or_else(|| {
@@ -108,7 +108,7 @@ impl Places {
         let window = if far { HEADER_BYTES } else { self.near_bytes };
         loop {
             let len = self.length_at(&mut walk, sample.shard, window)?;
-            let place = Place { sample, offset: walk.offset, len };
+            let place = RecordLocation { sample, offset: walk.offset, len };
             let found = walk.ordinal == sample.ordinal;
             walk.ordinal += 1;
             walk.offset += len + (HEADER_BYTES + FOOTER_BYTES) as u64;

@@ -9,7 +9,7 @@ use shardfeed_plan::{EpochPlan, Inputs, Lane, LanePosition, PlanError, Sample, S
 use shardfeed_source::LoadError;
 
 use crate::records::gather::{Gathered, Item, PendingRow};
-use crate::records::place::Places;
+use crate::records::place::RecordLocator;
 use crate::records::stream::{StreamTools, Streams};
 
 /// Samples examined in advance to open the files that come next.
@@ -24,25 +24,25 @@ pub(crate) struct RankReader {
     tools: StreamTools,
     /// By lane of the step's segment and lane of the epoch sequence: after a new segment begins,
     /// two lanes of a rank may read different parts of one lane of the sequence.
-    feeds: BTreeMap<(u64, u64), Feed>,
+    feeds: BTreeMap<(u64, u64), LaneReader>,
     /// Padding repeats the epoch sequence from its start.
     padding: Streams,
 }
 
 /// A lane being read.
 #[derive(Debug)]
-pub(crate) struct Feed {
+pub(crate) struct LaneReader {
     lane: LaneFeed<Item, LoadError>,
-    source: Source,
+    source: LaneSource,
     /// Items on their way into a batch.
     items: Vec<Item>,
     used_at: u64,
 }
 
 #[derive(Debug)]
-enum Source {
-    Streams { streams: Streams, ahead: Ahead },
-    Places(Places),
+enum LaneSource {
+    Streams { streams: Streams, ahead: InputsAhead },
+    Places(RecordLocator),
 }
 
 impl RankReader {
@@ -92,10 +92,10 @@ impl RankReader {
         // After ranks stopped at different steps, a lane continues with the remainders of one rank
         // after another, so it may go back on its lane of the epoch sequence; then it is reopened
         // there.
-        let fits = |feed: &Feed| feed.next_output() <= at.output;
+        let fits = |feed: &LaneReader| feed.next_output() <= at.output;
         if !self.feeds.get(&key).is_some_and(fits) {
             let lane = self.plan.lane(at.lane);
-            let feed = Feed::new(&lane, at.output, self.reading, &self.tools)?;
+            let feed = LaneReader::new(&lane, at.output, self.reading, &self.tools)?;
             self.feeds.insert(key, feed);
         }
         let feed = self.feeds.get_mut(&key).expect("just made");
@@ -104,7 +104,7 @@ impl RankReader {
     }
 }
 
-impl Feed {
+impl LaneReader {
     /// Opens a lane from an output on; reading of its first shards starts here.
     pub(crate) fn new(
         lane: &Lane,
@@ -113,15 +113,15 @@ impl Feed {
         tools: &StreamTools,
     ) -> Result<Self, PlanError> {
         let source = match reading {
-            Reading::Locate => Source::Places(Places::new(tools, lane.samples())),
+            Reading::Locate => LaneSource::Places(RecordLocator::new(tools, lane.samples())),
             Reading::Hold { .. } => {
                 let start = lane.blocks_from(output).next().transpose()?;
                 let from = start
                     .map_or(0, |block| if block.is_plain { output } else { block.needs.start });
                 let mut streams = Streams::new(tools.for_samples(lane.samples()));
-                let mut ahead = Ahead::new(lane.inputs_from(from));
+                let mut ahead = InputsAhead::new(lane.inputs_from(from));
                 ahead.prime(&mut streams);
-                Source::Streams { streams, ahead }
+                LaneSource::Streams { streams, ahead }
             }
         };
         Ok(Self { lane: LaneFeed::new(lane, output)?, source, items: Vec::new(), used_at: 0 })
@@ -136,8 +136,8 @@ impl Feed {
         let Self { lane, source, items, .. } = self;
         lane.take(outputs, source, items)?;
         match source {
-            Source::Streams { streams, .. } => streams.give(items.drain(..), true, into),
-            Source::Places(_) => {
+            LaneSource::Streams { streams, .. } => streams.give(items.drain(..), true, into),
+            LaneSource::Places(_) => {
                 let row = |item| PendingRow { item, valid: true, occurrence: 0 };
                 into.rows.extend(items.drain(..).map(row));
             }
@@ -154,15 +154,15 @@ impl Feed {
     pub(crate) fn is_all_in_reading(&self) -> bool {
         match &self.source {
             // Positions are not read ahead.
-            Source::Places(_) => false,
-            Source::Streams { ahead, .. } => ahead.is_done,
+            LaneSource::Places(_) => false,
+            LaneSource::Streams { ahead, .. } => ahead.is_done,
         }
     }
 }
 
 /// The samples that come next, examined in advance so that reading of their shards starts in time.
 #[derive(Debug)]
-struct Ahead {
+struct InputsAhead {
     inputs: Inputs,
     /// The next samples, whose shard could not be started yet.
     waiting: Option<(Sample, u64)>,
@@ -172,7 +172,7 @@ struct Ahead {
     is_done: bool,
 }
 
-impl Ahead {
+impl InputsAhead {
     fn new(inputs: Inputs) -> Self {
         Self { inputs, waiting: None, distance: 0, is_done: false }
     }
@@ -215,7 +215,7 @@ impl Ahead {
     }
 }
 
-impl Load for Source {
+impl Load for LaneSource {
     type Item = Item;
     type Error = LoadError;
 

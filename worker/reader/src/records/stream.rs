@@ -14,7 +14,7 @@ use shardfeed_tfrecord::{
 
 use crate::io_pool::IoPool;
 use crate::meter::Meter;
-use crate::records::gather::{Chunks, Gathered, Held, Item, Record};
+use crate::records::gather::{Chunks, Gathered, HeldRecord, Item, Record};
 use crate::records::trails::{Trails, mark_before};
 
 /// Bytes read at once for a single record.
@@ -27,7 +27,7 @@ const FRAME_BYTES: u64 = 16;
 const CHUNK_BYTES_LEAST: usize = 4 << 10;
 
 /// The reader of one shard, passed to a reading thread and back.
-type Reader = ChunkReader<Decoder<ShardBytes>>;
+type ShardReader = ChunkReader<Decoder<ShardBytes>>;
 
 /// Counters of reading, shared by all readers of one loader.
 #[derive(Debug, Default)]
@@ -60,14 +60,14 @@ pub(crate) struct StreamTools {
 #[derive(Debug)]
 pub(crate) struct Streams {
     tools: StreamTools,
-    open: BTreeMap<u32, Stream>,
+    open: BTreeMap<u32, ShardStream>,
     chunks: Chunks,
 }
 
 #[derive(Debug)]
-struct Stream {
+struct ShardStream {
     current: Option<Current>,
-    next: Receiver<Ahead>,
+    next: Receiver<ChunkAhead>,
 }
 
 /// The chunk that holds a shard's next records.
@@ -88,8 +88,8 @@ struct Read {
 
 /// A chunk that was read ahead, and the reader to continue with.
 #[derive(Debug)]
-struct Ahead {
-    reader: Option<Reader>,
+struct ChunkAhead {
+    reader: Option<ShardReader>,
     chunk: Result<Option<Read>, LoadError>,
 }
 
@@ -170,7 +170,7 @@ impl Streams {
         }
     }
 
-    fn close(&mut self, stream: Stream) {
+    fn close(&mut self, stream: ShardStream) {
         if let Some(current) = stream.current {
             self.chunks.let_go(current.number);
         }
@@ -202,7 +202,7 @@ impl Streams {
                     chunks.hold(chunk, count);
                     let held = |(ordinal, &span)| {
                         let sample = Sample { shard, ordinal };
-                        Some(Item::Held(Held { sample, span, chunk }))
+                        Some(Item::Held(HeldRecord { sample, span, chunk }))
                     };
                     items.extend((ordinal..).zip(&rest[..count]).map(held));
                     return Ok(count as u64);
@@ -252,13 +252,13 @@ impl StreamTools {
         Ok(Record { sample, span, chunk })
     }
 
-    fn start(&self, sample: Sample) -> Stream {
+    fn start(&self, sample: Sample) -> ShardStream {
         let (reader, skip) = self.reader_at(sample);
-        Stream { current: None, next: self.read_ahead(reader, sample.shard, Some(skip)) }
+        ShardStream { current: None, next: self.read_ahead(reader, sample.shard, Some(skip)) }
     }
 
     /// Returns a reader of a sample's shard, and the ordinal to skip to.
-    fn reader_at(&self, sample: Sample) -> (Reader, (u64, Compression)) {
+    fn reader_at(&self, sample: Sample) -> (ShardReader, (u64, Compression)) {
         let file = &self.files.dataset().files()[sample.shard as usize];
         let mark = match file.compression {
             Compression::None => mark_before(file, sample.ordinal),
@@ -289,23 +289,23 @@ impl StreamTools {
     /// Reads the next chunk on a reading thread.
     fn read_ahead(
         &self,
-        mut reader: Reader,
+        mut reader: ShardReader,
         shard: u32,
         skip: Option<(u64, Compression)>,
-    ) -> Receiver<Ahead> {
+    ) -> Receiver<ChunkAhead> {
         let (sender, receiver) = bounded(1);
         let tools = self.clone();
         self.io.spawn(move || {
             let meter = &tools.counters.meter;
             let chunk = meter.chunk(shard, || tools.read(&mut reader, skip));
             // The receiver is gone if the loader moved elsewhere.
-            let _ = sender.send(Ahead { reader: Some(reader), chunk });
+            let _ = sender.send(ChunkAhead { reader: Some(reader), chunk });
         });
         receiver
     }
 
     /// Returns the chunk that was read ahead; reads the clock only if it has to wait.
-    fn receive(&self, next: &Receiver<Ahead>) -> Result<Ahead, LoadError> {
+    fn receive(&self, next: &Receiver<ChunkAhead>) -> Result<ChunkAhead, LoadError> {
         match next.try_recv() {
             Ok(ahead) => Ok(ahead),
             Err(TryRecvError::Empty) => self.counters.meter.read_wait(|| next.recv()),
@@ -316,7 +316,7 @@ impl StreamTools {
 
     fn read(
         &self,
-        reader: &mut Reader,
+        reader: &mut ShardReader,
         skip: Option<(u64, Compression)>,
     ) -> Result<Option<Read>, LoadError> {
         if let Some((ordinal, compression)) = skip {

@@ -17,7 +17,7 @@ use super::fault::{access_hint, deepest};
 use super::limits::{Limits, PAUSE};
 use super::location::{Location, Scheme};
 use super::profile;
-use super::transport::Connector;
+use super::transport::StoreConnector;
 use crate::error::LoadError;
 
 /// Timeout that disables that of object_store: each request is watched byte by byte here.
@@ -49,7 +49,7 @@ impl std::fmt::Debug for Bucket {
 }
 
 /// A bucket that is open in a process, and the key by which it is shared.
-struct Known {
+struct KnownBucket {
     process: u32,
     root: String,
     environment: Digest,
@@ -61,11 +61,11 @@ impl Bucket {
     ///
     /// # Errors  The environment has no valid settings for a store.
     pub(crate) fn open(location: &Location) -> Result<Arc<Self>, LoadError> {
-        static KNOWN: Mutex<Vec<Known>> = Mutex::new(Vec::new());
+        static KNOWN: Mutex<Vec<KnownBucket>> = Mutex::new(Vec::new());
         let (process, root, environment) = (std::process::id(), location.root(), environment());
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|known| known.bucket.strong_count() > 0);
-        let same = |known: &&Known| {
+        let same = |known: &&KnownBucket| {
             known.process == process && known.root == root && known.environment == environment
         };
         if let Some(bucket) = known.iter().find(same).and_then(|known| known.bucket.upgrade()) {
@@ -76,7 +76,7 @@ impl Bucket {
         drop(known);
         let bucket = Arc::new(Self::build(location)?);
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        known.push(Known { process, root, environment, bucket: Arc::downgrade(&bucket) });
+        known.push(KnownBucket { process, root, environment, bucket: Arc::downgrade(&bucket) });
         Ok(bucket)
     }
 
@@ -200,7 +200,7 @@ fn s3(bucket: &str, limits: Limits) -> Result<Built, object_store::Error> {
     let timeout = |builder: AmazonS3Builder, timeout: &str| {
         builder
             .with_config(AmazonS3ConfigKey::Client(ClientConfigKey::Timeout), timeout)
-            .with_http_connector(Connector)
+            .with_http_connector(StoreConnector)
     };
     let reads = timeout(base.clone(), NO_TIMEOUT).with_retry(once()).build()?;
     let credentials = Arc::clone(reads.credentials());
@@ -222,7 +222,7 @@ fn gs(bucket: &str, limits: Limits) -> Result<Built, object_store::Error> {
     let timeout = |builder: GoogleCloudStorageBuilder, timeout: &str| {
         builder
             .with_config(GoogleConfigKey::Client(ClientConfigKey::Timeout), timeout)
-            .with_http_connector(Connector)
+            .with_http_connector(StoreConnector)
     };
     let reads = timeout(base.clone(), NO_TIMEOUT).with_retry(once()).build()?;
     let credentials = Arc::clone(reads.credentials());
@@ -244,7 +244,7 @@ fn az(container: &str, limits: Limits) -> Result<Built, object_store::Error> {
     let timeout = |builder: MicrosoftAzureBuilder, timeout: &str| {
         builder
             .with_config(AzureConfigKey::Client(ClientConfigKey::Timeout), timeout)
-            .with_http_connector(Connector)
+            .with_http_connector(StoreConnector)
     };
     let reads = timeout(base.clone(), NO_TIMEOUT).with_retry(once()).build()?;
     let credentials = Arc::clone(reads.credentials());
@@ -274,7 +274,7 @@ fn web(root: &str, limits: Limits) -> Result<Built, object_store::Error> {
             .with_url(root)
             .with_client_options(options(timeout))
             .with_retry(retry)
-            .with_http_connector(Connector)
+            .with_http_connector(StoreConnector)
             .build()
     };
     let reads = Arc::new(store(None, once())?);

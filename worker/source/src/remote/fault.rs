@@ -16,7 +16,7 @@ const KINDS_MAX: usize = 4;
 
 /// Meaning of a failure.
 #[derive(Debug)]
-pub(super) enum Fault {
+pub(super) enum StoreFault {
     /// A retry may succeed.
     Passing { reason: String, retry_after: Option<Duration> },
     /// The object does not exist.
@@ -27,7 +27,7 @@ pub(super) enum Fault {
     Lasting { reason: String, hint: &'static str },
 }
 
-impl Fault {
+impl StoreFault {
     pub(super) fn passing(reason: impl Into<String>) -> Self {
         Self::Passing { reason: reason.into(), retry_after: None }
     }
@@ -216,7 +216,7 @@ mod tests {
         let mut said = Vec::new();
         for scheme in [Scheme::S3, Scheme::Gs, Scheme::Az, Scheme::Https] {
             for error in [denied(), refused(403), refused(400)] {
-                let Fault::Lasting { reason, hint } = Fault::of(scheme, &error) else {
+                let StoreFault::Lasting { reason, hint } = StoreFault::of(scheme, &error) else {
                     panic!("{error} is lasting");
                 };
                 let line = format!("{}: {reason}; {hint}", scheme.name());
@@ -226,7 +226,7 @@ mod tests {
             }
         }
         let whole = Error::NotSupported { source: "a whole body".into() };
-        let Fault::Lasting { reason, hint } = Fault::of(Scheme::Http, &whole) else {
+        let StoreFault::Lasting { reason, hint } = StoreFault::of(Scheme::Http, &whole) else {
             panic!("{whole} is lasting");
         };
         said.push(format!("http: {reason}; {hint}"));

@@ -15,7 +15,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{sleep, timeout};
 
 use super::bucket::Bucket;
-use super::fault::{Attempts, Fault, PATIENCE_HINT};
+use super::fault::{Attempts, PATIENCE_HINT, StoreFault};
 use super::listing::{look, stamp_of};
 use super::location::Location;
 use super::runtime::runtime;
@@ -219,11 +219,11 @@ impl RemoteObject {
             let before = got.len();
             let mut fault = self.attempt(&range, &mut got).await;
             drop(permit);
-            if let Err(Fault::Changed) = fault {
+            if let Err(StoreFault::Changed) = fault {
                 // A response may also be inconsistent.
                 fault = Err(match look(&self.reach.bucket, &self.path).await {
                     Ok(now) if now == self.stamp => {
-                        Fault::passing("an answer about another object or range")
+                        StoreFault::passing("an answer about another object or range")
                     }
                     Ok(now) => return Err(self.changed(Some(now))),
                     Err(fault) => fault,
@@ -233,9 +233,11 @@ impl RemoteObject {
             let at = range.start + got.len() as u64;
             match fault {
                 Ok(()) => return Ok(got.into()),
-                Err(Fault::Gone | Fault::Changed) => return Err(self.changed(None)),
-                Err(Fault::Lasting { reason, hint }) => return Err(self.failed(at, reason, hint)),
-                Err(Fault::Passing { reason, retry_after }) => {
+                Err(StoreFault::Gone | StoreFault::Changed) => return Err(self.changed(None)),
+                Err(StoreFault::Lasting { reason, hint }) => {
+                    return Err(self.failed(at, reason, hint));
+                }
+                Err(StoreFault::Passing { reason, retry_after }) => {
                     tracing::debug!(file = self.url, offset = at, reason, "a read failed");
                     match attempts.failed(reason, retry_after) {
                         Some(pause) => sleep(pause).await,
@@ -247,7 +249,7 @@ impl RemoteObject {
     }
 
     /// Makes one request for the bytes that are missing at the end of `got`.
-    async fn attempt(&self, range: &Range<u64>, got: &mut Vec<u8>) -> Result<(), Fault> {
+    async fn attempt(&self, range: &Range<u64>, got: &mut Vec<u8>) -> Result<(), StoreFault> {
         let limits = self.reach.bucket.limits;
         let wanted = (range.end - range.start) as usize;
         let missing = range.start + got.len() as u64..range.end;
@@ -256,21 +258,24 @@ impl RemoteObject {
             if_match: self.condition(),
             ..GetOptions::default()
         };
-        let stalled =
-            |what: &str| Fault::passing(format!("{what} for {:.1} s", limits.stall.as_secs_f64()));
+        let stalled = |what: &str| {
+            StoreFault::passing(format!("{what} for {:.1} s", limits.stall.as_secs_f64()))
+        };
         let answer =
             timeout(limits.stall, self.reach.bucket.reads.get_opts(&self.path, options)).await;
         let answer = answer.map_err(|_| stalled("no answer"))?;
-        let answer = answer.map_err(|error| Fault::of(self.reach.bucket.scheme, &error))?;
+        let answer = answer.map_err(|error| StoreFault::of(self.reach.bucket.scheme, &error))?;
         if stamp_of(&answer.meta) != self.stamp {
-            return Err(Fault::Changed);
+            return Err(StoreFault::Changed);
         }
         let mut body = answer.into_stream();
         while got.len() < wanted {
             match timeout(limits.stall, body.next()).await {
                 Err(_) => return Err(stalled("no byte")),
-                Ok(Some(Err(error))) => return Err(Fault::of(self.reach.bucket.scheme, &error)),
-                Ok(None) => return Err(Fault::passing("the body ended before its end")),
+                Ok(Some(Err(error))) => {
+                    return Err(StoreFault::of(self.reach.bucket.scheme, &error));
+                }
+                Ok(None) => return Err(StoreFault::passing("the body ended before its end")),
                 Ok(Some(Ok(bytes))) => {
                     let room = wanted - got.len();
                     got.extend_from_slice(&bytes[..bytes.len().min(room)]);

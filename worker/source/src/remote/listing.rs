@@ -12,7 +12,7 @@ use object_store::{ObjectMeta, ObjectStoreExt};
 use shardfeed_plan::ChangeStamp;
 
 use super::bucket::Bucket;
-use super::fault::{Fault, PATIENCE_HINT};
+use super::fault::{PATIENCE_HINT, StoreFault};
 use super::location::Location;
 use super::runtime::runtime;
 use crate::error::LoadError;
@@ -30,12 +30,12 @@ const RANGE_MAX: u64 = 1_000_000;
 pub(crate) type GoOn<'a> = &'a mut dyn FnMut() -> bool;
 
 /// URL and change stamp of a remote file.
-pub(crate) type Seen = (String, ChangeStamp);
+pub(crate) type StampedUrl = (String, ChangeStamp);
 
 /// Returns the remote files that `pattern` names.
 ///
 /// # Errors  There are none; the store refuses or does not answer; `Interrupted`.
-pub(crate) fn find(pattern: &str, go_on: GoOn<'_>) -> Result<Vec<Seen>, LoadError> {
+pub(crate) fn find(pattern: &str, go_on: GoOn<'_>) -> Result<Vec<StampedUrl>, LoadError> {
     let location = Location::parse(pattern)?;
     if location.key.is_empty() || location.key.ends_with('/') {
         return Err(LoadError::NotFound(format!(
@@ -62,7 +62,7 @@ pub(crate) fn find(pattern: &str, go_on: GoOn<'_>) -> Result<Vec<Seen>, LoadErro
 /// bucket or host.
 ///
 /// # Errors  As [`find`].
-pub(crate) fn stamps(urls: &[String], go_on: GoOn<'_>) -> Result<Vec<Seen>, LoadError> {
+pub(crate) fn stamps(urls: &[String], go_on: GoOn<'_>) -> Result<Vec<StampedUrl>, LoadError> {
     let Some(first) = urls.first() else {
         return Ok(Vec::new());
     };
@@ -86,9 +86,9 @@ pub(crate) fn stamps(urls: &[String], go_on: GoOn<'_>) -> Result<Vec<Seen>, Load
 }
 
 /// Returns the current change stamp of an object.
-pub(super) async fn look(bucket: &Bucket, path: &StorePath) -> Result<ChangeStamp, Fault> {
+pub(super) async fn look(bucket: &Bucket, path: &StorePath) -> Result<ChangeStamp, StoreFault> {
     let meta = bucket.lists.head(path).await;
-    meta.map(|meta| stamp_of(&meta)).map_err(|error| Fault::of(bucket.scheme, &error))
+    meta.map(|meta| stamp_of(&meta)).map_err(|error| StoreFault::of(bucket.scheme, &error))
 }
 
 /// Returns the change stamp of an object's metadata. An ETag identifies the contents; without one,
@@ -108,21 +108,21 @@ pub(super) fn stamp_of(meta: &ObjectMeta) -> ChangeStamp {
     ChangeStamp { size_bytes: meta.size, modified_ns, etag }
 }
 
-fn told(url: &str, fault: Fault) -> LoadError {
+fn told(url: &str, fault: StoreFault) -> LoadError {
     let store =
         |reason, hint| LoadError::Store { file: url.to_owned(), offset: None, reason, hint };
     match fault {
-        Fault::Gone => {
+        StoreFault::Gone => {
             LoadError::NotFound(format!("{url}: no such object; check the bucket and the key"))
         }
-        Fault::Changed => store("changed while it was looked at".into(), "try again"),
-        Fault::Passing { reason, .. } => store(format!("gave up: {reason}"), PATIENCE_HINT),
-        Fault::Lasting { reason, hint } => store(reason, hint),
+        StoreFault::Changed => store("changed while it was looked at".into(), "try again"),
+        StoreFault::Passing { reason, .. } => store(format!("gave up: {reason}"), PATIENCE_HINT),
+        StoreFault::Lasting { reason, hint } => store(reason, hint),
     }
 }
 
 /// Lists the objects that a pattern matches.
-fn list(location: &Location, pattern: &str, go_on: GoOn<'_>) -> Result<Vec<Seen>, LoadError> {
+fn list(location: &Location, pattern: &str, go_on: GoOn<'_>) -> Result<Vec<StampedUrl>, LoadError> {
     let options = MatchOptions {
         case_sensitive: true,
         require_literal_separator: true,
@@ -142,8 +142,8 @@ fn list(location: &Location, pattern: &str, go_on: GoOn<'_>) -> Result<Vec<Seen>
     wait(go_on, async move {
         bucket.check_credentials(&root).await?;
         let store = Arc::clone(&bucket.lists);
-        let failed = |error| match Fault::of(bucket.scheme, &error) {
-            Fault::Gone => LoadError::NotFound(format!(
+        let failed = |error| match StoreFault::of(bucket.scheme, &error) {
+            StoreFault::Gone => LoadError::NotFound(format!(
                 "{url}: there is no such bucket; check its name, and the endpoint"
             )),
             fault => told(&url, fault),

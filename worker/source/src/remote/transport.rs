@@ -31,9 +31,9 @@ impl Refused {
 
 /// Creates clients that keep refusals.
 #[derive(Debug, Default)]
-pub(super) struct Connector;
+pub(super) struct StoreConnector;
 
-impl HttpConnector for Connector {
+impl HttpConnector for StoreConnector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         Ok(HttpClient::new(Client(ReqwestConnector::default().connect(options)?)))
     }

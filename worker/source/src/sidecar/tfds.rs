@@ -25,7 +25,7 @@ pub(super) struct DatasetInfo {
 /// The relevant part of the file: protobuf as JSON, in which large numbers are text.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Wire {
+struct TfdsInfo {
     name: String,
     #[serde(default)]
     file_format: Option<String>,
@@ -53,7 +53,7 @@ impl DatasetInfo {
     /// Parses the file's bytes; `None` if another tool wrote a file of this name: Hugging Face's
     /// datasets do, and so does TFDS for files that are not TFRecord files.
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
-        let Wire { name: dataset, file_format, splits } = serde_json::from_slice(bytes).ok()?;
+        let TfdsInfo { name: dataset, file_format, splits } = serde_json::from_slice(bytes).ok()?;
         if file_format.is_some_and(|format| format != "tfrecord") {
             return None;
         }

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use shardfeed_proto::coordinator::v1 as wire;
 
-use super::Shared;
+use super::SharedSession;
 use crate::cluster::runtime::runtime;
 use crate::cluster::served::Served;
 
 /// While it exists, a start or an end of this rank is being reported to the coordinator.
 pub(crate) struct Reporting {
-    shared: Arc<Shared>,
+    shared: Arc<SharedSession>,
     rank: (String, u64),
 }
 
@@ -26,7 +26,7 @@ impl Drop for Reporting {
     }
 }
 
-impl Shared {
+impl SharedSession {
     /// Notes that a start or an end of a rank is being reported.
     pub(crate) fn reporting(self: &Arc<Self>, job: &str, rank: u64) -> Reporting {
         let rank = (job.to_owned(), rank);

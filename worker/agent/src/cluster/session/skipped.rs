@@ -4,9 +4,9 @@ use shardfeed_proto::ErrorKind;
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_reader::Skipped;
 
-use super::Shared;
+use super::SharedSession;
 
-impl Shared {
+impl SharedSession {
     /// Queues corrupt records that the coordinator does not know for a report.
     pub(crate) fn tell_skipped(&self, job: &str, skipped: &[Skipped]) {
         if skipped.is_empty() {

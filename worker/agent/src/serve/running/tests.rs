@@ -117,7 +117,7 @@ fn serve(fault: Fault) -> (Running, Trainer, tempfile::TempDir) {
     // A wait that outlasts the trainer is detected at once.
     sender.set_timeout(Duration::ZERO);
     let peer = Peer { pid: None, uid: 0, gid: 0 };
-    let ready = Ready {
+    let ready = ReadyRank {
         start: 1,
         lease: lease(),
         control: Arc::new(Faulty(fault)),

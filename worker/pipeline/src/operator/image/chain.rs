@@ -10,24 +10,24 @@ use super::turned::{Axis, Turned};
 use crate::dtype::Dtype;
 use crate::operator::fault::{Failed, OperatorFault};
 use crate::operator::form::{Dim, Form, Input};
-use crate::operator::memory::{Memory, Scratch, room};
+use crate::operator::memory::{ColumnMemory, ImageScratch, room};
 
 /// Images, and the operators applied to each.
 #[derive(Clone, Debug)]
 pub(crate) struct Chain {
-    source: Source,
+    source: ImageSource,
     pub(super) dtype: Dtype,
     pub(super) channels: usize,
     /// Size of the source images, if it is the same for all rows.
     source_size: Option<Size>,
-    stages: Vec<Stage>,
+    stages: Vec<ChainStage>,
     pub(super) resized: Option<Resized>,
     /// Size after all operators, if it is the same for all rows.
     pub(super) size: Option<Size>,
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Source {
+pub(super) enum ImageSource {
     Encoded(Decoding),
     /// Numbers of a known size.
     Numbers,
@@ -39,25 +39,25 @@ pub(super) enum Source {
 }
 
 /// Change of an image.
-pub(super) enum Change {
+pub(super) enum ImageChange {
     Part(Region),
     Mirror(Axis),
     Nothing,
 }
 
 /// Returns the change of an image of a size, for which an operator may need its random draws.
-type Alter = dyn Fn(Size, &dyn Fn() -> Draws) -> Result<Change, OperatorFault> + Send + Sync;
+type Alter = dyn Fn(Size, &dyn Fn() -> Draws) -> Result<ImageChange, OperatorFault> + Send + Sync;
 
 /// Operator on an image, and its position, which keys its random draws.
 #[derive(Clone)]
-struct Stage {
+struct ChainStage {
     alter: Arc<Alter>,
     position: usize,
 }
 
-impl fmt::Debug for Stage {
+impl fmt::Debug for ChainStage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Stage").field("position", &self.position).finish_non_exhaustive()
+        f.debug_struct("ChainStage").field("position", &self.position).finish_non_exhaustive()
     }
 }
 
@@ -77,7 +77,12 @@ const IMAGE_SHARE: usize = 4;
 impl Chain {
     /// Creates a chain without operators.
     /// - `size`: of the images, if all have the same.
-    pub(super) fn new(source: Source, dtype: Dtype, channels: usize, size: Option<Size>) -> Self {
+    pub(super) fn new(
+        source: ImageSource,
+        dtype: Dtype,
+        channels: usize,
+        size: Option<Size>,
+    ) -> Self {
         let (source_size, stages, resized) = (size, vec![], None);
         Self { source, dtype, channels, source_size, stages, resized, size }
     }
@@ -91,7 +96,7 @@ impl Chain {
             ));
         };
         let size = Some(Size { height, width });
-        Ok(Self::new(Source::Numbers, input.dtype, channels, size))
+        Ok(Self::new(ImageSource::Numbers, input.dtype, channels, size))
     }
 
     /// Creates a chain of strings or numbers with the height and width in other columns.
@@ -118,7 +123,7 @@ impl Chain {
             }
         }
         Form::numbers(dtype, vec![*channels])?;
-        let source = Source::Sized { sizes: [height.clone(), width.clone()], is_strings };
+        let source = ImageSource::Sized { sizes: [height.clone(), width.clone()], is_strings };
         Ok(Self::new(source, dtype, *channels, None))
     }
 
@@ -128,13 +133,13 @@ impl Chain {
         mut self,
         position: usize,
         size: Option<Size>,
-        alter: impl Fn(Size, &dyn Fn() -> Draws) -> Result<Change, OperatorFault>
+        alter: impl Fn(Size, &dyn Fn() -> Draws) -> Result<ImageChange, OperatorFault>
         + Send
         + Sync
         + 'static,
     ) -> Self {
         debug_assert!(self.resized.is_none(), "a resized image is a separate column");
-        self.stages.push(Stage { alter: Arc::new(alter), position });
+        self.stages.push(ChainStage { alter: Arc::new(alter), position });
         self.size = size;
         self
     }
@@ -152,16 +157,16 @@ impl Chain {
         inputs: &[Input<'_>],
         row: usize,
         draws: impl Fn(usize) -> Draws,
-        (scratch, memory): (&mut Scratch, &Memory),
+        (scratch, memory): (&mut ImageScratch, &ColumnMemory),
         out: &mut [u8],
     ) -> Result<(), OperatorFault> {
-        let Scratch { resizer, pixels, flipped } = scratch;
+        let ImageScratch { resizer, pixels, flipped } = scratch;
         let permit = |size: Size, pixel: usize, held: usize| {
             memory.image(IMAGE_SHARE * size.pixels() * pixel + held)
         };
         let pixel_bytes = self.channels * self.resized.map_or(self.dtype, |to| to.from).bytes();
         match &self.source {
-            Source::Encoded(decoding) => {
+            ImageSource::Encoded(decoding) => {
                 let encoded = Encoded::open(inputs[0].strings()[row], *decoding)?;
                 let size = encoded.size();
                 if let Some(wanted) = self.source_size.filter(|wanted| *wanted != size) {
@@ -180,14 +185,14 @@ impl Chain {
                 let view = View { bytes, size: needed.size, pixel_bytes, region };
                 self.finish(view, turned, resizer, flipped, out)
             }
-            Source::Numbers => {
+            ImageSource::Numbers => {
                 let size = self.source_size.expect("numbers have a shape");
                 let bytes = inputs[0].row(row);
                 let (region, turned) = self.part(size, draws)?;
                 let view = View { bytes, size, pixel_bytes, region };
                 self.finish(view, turned, resizer, flipped, out)
             }
-            Source::Sized { sizes, is_strings } => {
+            ImageSource::Sized { sizes, is_strings } => {
                 let mut named = inputs[1..].iter();
                 let mut side = |dim: &Dim| -> Result<usize, OperatorFault> {
                     let Dim::Column(name) = dim else {
@@ -229,13 +234,13 @@ impl Chain {
     ) -> Result<(Region, Turned), OperatorFault> {
         let mut region = Region::all(size);
         let mut turned = Turned::default();
-        for Stage { alter, position } in &self.stages {
+        for ChainStage { alter, position } in &self.stages {
             match alter(region.size, &|| draws(*position))? {
-                Change::Part(inner) => {
+                ImageChange::Part(inner) => {
                     region = region.within(turned.seen_from_behind(inner, region.size));
                 }
-                Change::Mirror(axis) => turned.turn(axis),
-                Change::Nothing => {}
+                ImageChange::Mirror(axis) => turned.turn(axis),
+                ImageChange::Nothing => {}
             }
         }
         Ok((region, turned))
@@ -278,7 +283,7 @@ impl Chain {
         inputs: &[Input<'_>],
         rows: usize,
         draws: impl Fn(usize, usize) -> Draws,
-        memory: &Memory,
+        memory: &ColumnMemory,
         out: &mut [u8],
     ) -> Result<(), Failed> {
         let bytes = out.len().checked_div(rows).unwrap_or(0);

@@ -4,9 +4,9 @@ use serde::{Deserialize, Serialize};
 use shardfeed_image::{Region, Size};
 use shardfeed_plan::Draws;
 
-use super::chain::{Chain, Change, check_size};
+use super::chain::{Chain, ImageChange, check_size};
 use crate::draw::unit;
-use crate::operator::definition::{Definition, Given, Inputs, Work};
+use crate::operator::definition::{Definition, Given, Inputs, OperatorWork};
 use crate::operator::fault::OperatorFault;
 
 /// Maximum attempts to find a random crop that lies within an image.
@@ -34,15 +34,15 @@ impl Definition for Crop {
         Ok(Inputs::Images(self.input.clone()))
     }
 
-    fn prepare(&self, given: Given<'_>) -> Result<Work, String> {
+    fn prepare(&self, given: Given<'_>) -> Result<OperatorWork, String> {
         let (chain, size, offset) = (given.images()?, of(self.size), self.offset);
         let from = offset.map(|[top, left]| (top, left)).unwrap_or_default();
         check_part(&chain, size, from)?;
-        Ok(Work::Images(chain.then(given.position, Some(size), move |all, _| {
+        Ok(OperatorWork::Images(chain.then(given.position, Some(size), move |all, _| {
             check_lies_in(size, from, all)?;
             let centre = || ((all.height - size.height) / 2, (all.width - size.width) / 2);
             let (top, left) = if offset.is_some() { from } else { centre() };
-            Ok(Change::Part(Region { top, left, size }))
+            Ok(ImageChange::Part(Region { top, left, size }))
         })))
     }
 }
@@ -66,12 +66,12 @@ impl Definition for RandomCrop {
         Ok(Inputs::Images(self.input.clone()))
     }
 
-    fn prepare(&self, given: Given<'_>) -> Result<Work, String> {
+    fn prepare(&self, given: Given<'_>) -> Result<OperatorWork, String> {
         let (chain, size) = (given.images()?, of(self.size));
         check_part(&chain, size, (0, 0))?;
-        Ok(Work::Images(chain.then(given.position, Some(size), move |all, draws| {
+        Ok(OperatorWork::Images(chain.then(given.position, Some(size), move |all, draws| {
             check_lies_in(size, (0, 0), all)?;
-            Ok(Change::Part(place(size, all, &mut draws())))
+            Ok(ImageChange::Part(place(size, all, &mut draws())))
         })))
     }
 }
@@ -97,13 +97,13 @@ impl Definition for RandomResizedCrop {
         Ok(Inputs::Images(self.input.clone()))
     }
 
-    fn prepare(&self, given: Given<'_>) -> Result<Work, String> {
+    fn prepare(&self, given: Given<'_>) -> Result<OperatorWork, String> {
         let (chain, scale, ratio) = (given.images()?, self.scale, self.ratio);
         check_range("scale", scale, 1.0)?;
         check_range("ratio", ratio, 1e6)?;
-        Ok(Work::Images(chain.then(given.position, None, move |all, draws| {
+        Ok(OperatorWork::Images(chain.then(given.position, None, move |all, draws| {
             check_lies_in(of([1, 1]), (0, 0), all)?;
-            Ok(Change::Part(random_part(all, scale, ratio, &mut draws())))
+            Ok(ImageChange::Part(random_part(all, scale, ratio, &mut draws())))
         })))
     }
 }

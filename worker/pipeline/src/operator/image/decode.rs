@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 use shardfeed_image::{Decoding, Depth, Size};
 
-use super::chain::{Chain, Source, check_size};
+use super::chain::{Chain, ImageSource, check_size};
 use crate::dtype::Dtype;
-use crate::operator::definition::{Definition, Given, Inputs, Work};
+use crate::operator::definition::{Definition, Given, Inputs, OperatorWork};
 
 /// Decodes JPEG and PNG, as `tf.io.decode_image`. The orientation in the metadata is ignored.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -35,7 +35,7 @@ impl Definition for DecodeImage {
         true
     }
 
-    fn prepare(&self, given: Given<'_>) -> Result<Work, String> {
+    fn prepare(&self, given: Given<'_>) -> Result<OperatorWork, String> {
         let Self { channels, dtype, size, .. } = *self;
         given.forms[0].of_one_string()?;
         if !matches!(channels, 1 | 3 | 4) {
@@ -48,7 +48,7 @@ impl Definition for DecodeImage {
         };
         let size = size.map(|[height, width]| Size { height, width });
         size.map_or(Ok(()), check_size)?;
-        let source = Source::Encoded(Decoding { channels, depth });
-        Ok(Work::Images(Chain::new(source, dtype, channels, size)))
+        let source = ImageSource::Encoded(Decoding { channels, depth });
+        Ok(OperatorWork::Images(Chain::new(source, dtype, channels, size)))
     }
 }

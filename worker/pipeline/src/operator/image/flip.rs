@@ -2,10 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::chain::Change;
+use super::chain::ImageChange;
 use super::turned::Axis;
 use crate::draw::unit;
-use crate::operator::definition::{Definition, Given, Inputs, Work};
+use crate::operator::definition::{Definition, Given, Inputs, OperatorWork};
 
 /// Mirrors an image, always or randomly, as `tf.image.flip_left_right`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -28,16 +28,16 @@ impl Definition for Flip {
         Ok(Inputs::Images(self.input.clone()))
     }
 
-    fn prepare(&self, given: Given<'_>) -> Result<Work, String> {
+    fn prepare(&self, given: Given<'_>) -> Result<OperatorWork, String> {
         let Self { axis, probability, .. } = *self;
         let chain = given.images()?;
         if !(0.0..=1.0).contains(&probability) {
             return Err(format!("probability is {probability}; it is from 0 to 1"));
         }
         let size = chain.size;
-        Ok(Work::Images(chain.then(given.position, size, move |_, draws| {
+        Ok(OperatorWork::Images(chain.then(given.position, size, move |_, draws| {
             let is_mirrored = probability >= 1.0 || unit(&mut draws()) < probability;
-            Ok(if is_mirrored { Change::Mirror(axis) } else { Change::Nothing })
+            Ok(if is_mirrored { ImageChange::Mirror(axis) } else { ImageChange::Nothing })
         })))
     }
 }

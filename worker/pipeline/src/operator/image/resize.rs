@@ -5,7 +5,7 @@ use shardfeed_image::{Method, Size};
 
 use super::chain::{Resized, check_size, sample};
 use crate::dtype::Dtype;
-use crate::operator::definition::{Definition, Given, Inputs, Work};
+use crate::operator::definition::{Definition, Given, Inputs, OperatorWork};
 
 /// Resizes an image, as `tf.image.resize`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -33,7 +33,7 @@ impl Definition for Resize {
         Ok(Inputs::Images(self.input.clone()))
     }
 
-    fn prepare(&self, given: Given<'_>) -> Result<Work, String> {
+    fn prepare(&self, given: Given<'_>) -> Result<OperatorWork, String> {
         let mut chain = given.images()?;
         debug_assert!(chain.resized.is_none(), "a resized image is a separate column");
         let (from, to) = (chain.dtype, self.dtype.unwrap_or(chain.dtype));
@@ -52,6 +52,6 @@ impl Definition for Resize {
         check_size(size)?;
         chain.resized = Some(Resized { size, method, antialias, from, to });
         (chain.size, chain.dtype) = (Some(size), to);
-        Ok(Work::Images(chain))
+        Ok(OperatorWork::Images(chain))
     }
 }
