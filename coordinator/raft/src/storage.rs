@@ -1,4 +1,4 @@
-//! What a node keeps on disk: the log, snapshots, its identity, and the mark that shows whether the
+//! The data of a node on disk: the log, snapshots, its identity, and the mark that shows whether the
 //! database lost commits.
 
 pub(crate) mod committer;

@@ -1,4 +1,4 @@
-//! How a rank joins a generation, and where its reader starts.
+//! Ways in which a rank joins a generation, and the first position of its reader.
 
 use shardfeed_plan::{Cursor, Intent};
 use shardfeed_reader::Plans;
