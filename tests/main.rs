@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod balance_agreement;
+mod mixture_agreement;
 mod order_agreement;
 mod order_memory;
+mod pack_agreement;
 mod tidy;

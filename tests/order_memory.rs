@@ -15,7 +15,7 @@ fn a_million_shards_take_less_than_200_bytes_each() {
     let plan = plan(&counts);
     // The inverse needs its own table, which is part of the order.
     let planned = plan.batch(plan.steps() - 1, 7).unwrap();
-    let placed = plan.place(planned[0].sample).unwrap().unwrap();
+    let placed = plan.place(planned[0].portion, planned[0].sample).unwrap().unwrap();
     let held = resident_bytes().saturating_sub(before);
     assert_eq!((placed.step, placed.rank), (plan.steps() - 1, 7));
     assert_eq!(plan.steps(), 1_000_000_000 / (8 * 32));
@@ -24,15 +24,9 @@ fn a_million_shards_take_less_than_200_bytes_each() {
 }
 
 fn plan(counts: &[u64]) -> EpochPlan {
-    let content = Digest::from_bytes([3; 32]);
-    let shuffle = Shuffle {
-        content,
-        seed: 1,
-        enabled: true,
-        window: 10_000,
-        interleave: 16,
-        block_length: 1,
-    };
+    let digest = Digest::from_bytes([3; 32]);
+    let shuffle =
+        Shuffle { digest, seed: 1, enabled: true, window: 10_000, interleave: 16, block_length: 1 };
     let line = Arc::new(Line::new(counts, &shuffle, 0).unwrap());
     let segment = Segment::start(8, 32, 8).unwrap();
     EpochPlan::new(line, shuffle, 0, (Tail::Drop, None), &[segment], 8).unwrap()

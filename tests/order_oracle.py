@@ -5,11 +5,11 @@ It materializes everything (epoch sequence, lanes, every entry) and is slow by d
     python3 tests/order_oracle.py < cases.jsonl    # one JSON case per line, one answer per line
     python3 tests/order_oracle.py --selftest       # the test vectors of section 1
 
-A case has the inputs of ORDER.md as keys: counts, digest (hex), seed, epoch, shuffle, window,
-interleave, block_length, tail, limit (or null), segments ([[C, B, steps], ...]), world_size. An
-answer has steps (S of the last segment), first_step (steps of the epoch before that segment),
-rank_steps, batches[step][rank] = [[shard, ordinal, valid], ...] and dropped (samples that no step
-of any segment delivers), or only error. Section numbers below are those of ORDER.md.
+A case has the inputs of ORDER.md as keys: counts, seed, epoch, shuffle, window, interleave,
+block_length, tail, limit (or null), segments ([[C, B, steps], ...]), world_size; the mode is
+deterministic. An answer has steps (S of the last segment), first_step (steps of the epoch before
+that segment), rank_steps, batches[step][rank] = [[shard, ordinal, valid], ...] and dropped (samples
+that no step of any segment delivers), or only error. Section numbers are those of ORDER.md.
 """
 import hashlib
 import json
@@ -19,7 +19,7 @@ MASK32, MASK64 = 2**32 - 1, 2**64 - 1
 
 # Section 1: random numbers.
 def make_key(label, *parts):
-    text = b"shardfeed order 0\0" + label.encode("ascii") + b"\0"
+    text = b"shardfeed order 1\0" + label.encode("ascii") + b"\0"
     for part in parts:
         text += part if isinstance(part, bytes) else part.to_bytes(8, "little")
     return int.from_bytes(hashlib.sha256(text).digest()[:8], "little")
@@ -58,26 +58,44 @@ def permutation(n, key, stream):
 def permuted(x, key, stream):
     return [x[p] for p in permutation(len(x), key, stream)]
 
-# Sections 2 to 4: the epoch sequence, the lanes, the order inside a lane. A sample is (shard,
-# ordinal).
+# Input: the order digest.
+def order_digest(counts):
+    text = b"".join(count.to_bytes(8, "little") for count in counts)
+    return hashlib.sha256(b"shardfeed counts 1\0" + text).digest()
+
+# Sections 2 to 4: the epoch sequence, the lanes, the order inside a lane. An item of the sequence
+# is (stretch, shard, ordinal), with the stretches counted from 0.
 def make_line(case, digest):
-    shards = list(range(len(case["counts"])))
+    shards, seed, epoch = list(range(len(case["counts"]))), case["seed"], case["epoch"]
     if case["shuffle"]:
-        shards = permuted(shards, make_key("line", digest, case["seed"], case["epoch"]), 0)
-    return [(shard, ordinal) for shard in shards for ordinal in range(case["counts"][shard])]
+        shards = permuted(shards, make_key("line", digest, seed, epoch), 0)
+    unrotated = [(shard, ordinal) for shard in shards for ordinal in range(case["counts"][shard])]
+    N, R = len(unrotated), 0
+    if case["shuffle"]:
+        R = below(N, draws(make_key("rotate", digest, seed, epoch), 0))
+    line, stretch = [], -1
+    for p in range(N):
+        shard, ordinal = unrotated[(p + R) % N]
+        stretch += p == 0 or ordinal == 0  # a stretch begins the sequence or a shard
+        line.append((stretch, shard, ordinal))
+    return line
 
 def cut(items, C):
     n = len(items)
     starts = [l * (n // C) + min(l, n % C) for l in range(C + 1)]
     return [items[starts[l]:starts[l + 1]] for l in range(C)]
 
-def interleaved(lane, k, m):
-    by_shard, result = {}, []  # a dict keeps the order of the epoch sequence
-    for sample in lane:
-        by_shard.setdefault(sample[0], []).append(sample)
-    splits = list(by_shard.values())
-    for group_start in range(0, len(splits), k):
-        group = splits[group_start:group_start + k]
+def interleaved(case, lane):
+    k, m = case["interleave"], case["block_length"]
+    by_stretch, result = {}, []  # a dict keeps the order of the epoch sequence
+    for item in lane:
+        by_stretch.setdefault(item[0], []).append(item)
+    splits = list(by_stretch.values())
+    alone = []
+    if case["shuffle"] and splits and splits[-1][-1][2] < case["counts"][splits[-1][-1][1]] - 1:
+        alone = [splits.pop()]
+    groups = [splits[start:start + k] for start in range(0, len(splits), k)]
+    for group in [*groups, alone]:
         while any(group):
             result += [sample for split in group for sample in split[:m]]
             group = [split[m:] for split in group]
@@ -93,7 +111,7 @@ def shuffled(u, w, key_a, key_b):
     return [sample for j, block in enumerate(blocks) for sample in permuted(block, key_b, j)]
 
 def first_lanes(case, line, digest, C):
-    lanes = [interleaved(lane, case["interleave"], case["block_length"]) for lane in cut(line, C)]
+    lanes = [interleaved(case, lane) for lane in cut(line, C)]
     if case["shuffle"]:
         for l in range(C):
             a, b = (make_key(label, digest, case["seed"], case["epoch"], C, l)
@@ -130,8 +148,6 @@ def require(condition, message):
         raise ValueError(message)
 
 def check(case):
-    require(case["counts"] and min(case["counts"]) >= 0 and sum(case["counts"]) >= 1, "counts")
-    require(len(bytes.fromhex(case["digest"])) == 32, "digest")
     require(0 <= case["seed"] <= MASK64 and 0 <= case["epoch"] < 2**48, "seed or epoch")
     for name in ("window", "interleave", "block_length", "limit", "world_size"):
         require(case[name] is None and name == "limit" or case[name] >= 1, name)
@@ -143,12 +159,19 @@ def check(case):
 def epoch_plan(case):
     """Returns the answer of a case. Raises ValueError if the case is invalid."""
     check(case)
-    segments, tail, limit, W = (case[k] for k in ("segments", "tail", "limit", "world_size"))
-    digest = bytes.fromhex(case["digest"])
+    require(case["counts"] and min(case["counts"]) >= 0, "counts")
+    require(1 <= sum(case["counts"]) < 2**63, "sum of counts")
+    digest = order_digest(case["counts"])
     line = make_line(case, digest)
-    lanes = first_lanes(case, line, digest, segments[0][0])
+    return deliver(case, line, first_lanes(case, line, digest, case["segments"][0][0]))
+
+def deliver(case, line, lanes, ordered=lambda s, lanes: lanes):
+    """Returns the answer for an epoch sequence and the lanes of the first segment. Segment s begins
+    with its lanes as ordered(s, lanes) returns them."""
+    segments, tail, limit, W = (case[k] for k in ("segments", "tail", "limit", "world_size"))
     first_step = first_index = delivered = 0
-    for (C, B, steps), (next_C, _, _) in zip(segments, segments[1:]):
+    lanes = ordered(0, lanes)
+    for s, ((C, B, steps), (next_C, _, _)) in enumerate(zip(segments, segments[1:])):
         require(tail == "uneven" or not isinstance(steps, list), "steps by rank without uneven")
         numbers = steps if isinstance(steps, list) else [steps]
         require(numbers and B % len(numbers) == 0, "the world of a segment must divide its B")
@@ -163,6 +186,7 @@ def epoch_plan(case):
         else:
             rests = [rest_of_lane(lanes[l], l, B // C, B, numbers) for l in range(C)]
         lanes = rests if together and next_C == C else cut(sum(rests, []), next_C)
+        lanes = ordered(s + 1, lanes)
         first_step, first_index = first_step + max(numbers), first_index + max(numbers) * B
 
     B, padded, batches = segments[-1][1], 0, []
@@ -171,10 +195,10 @@ def epoch_plan(case):
         batch = [[] for rank in range(W)]
         for e, sample in enumerate(slots(lanes, B, g, first_index, limit)):
             if sample is not None:
-                batch[e * W // B].append([*sample, True])
+                batch[e * W // B].append([*sample[1:], True])
                 delivered += 1
             elif tail == "pad":
-                batch[e * W // B].append([*line[padded % len(line)], False])
+                batch[e * W // B].append([*line[padded % len(line)][1:], False])
                 padded += 1
         batches.append(batch)
     rank_steps = [sum(len(batch[r]) > 0 for batch in batches) for r in range(W)]
@@ -187,11 +211,17 @@ def selftest():
     pi = philox((0xA4093822, 0x299F31D0), (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344))
     assert words % pi == "d16cfe09 94fdcceb 5001e420 24126ea1"
     key = make_key("line", bytes(32), 1, 2)
-    assert permutation(8, key, 5) == [1, 0, 4, 3, 6, 5, 2, 7]
+    assert key == 0x4963437A85D8B4CF and permutation(8, key, 5) == [2, 3, 0, 6, 7, 5, 4, 1]
     source, n = draws(key, 5), 2**63 + 1
     bounded = [below(n, source) for _ in range(3)]
-    assert bounded == [8555058523193892907, 4101456112154868536, 7548536439666434288]
-    assert next(source) == list(zip(range(6), draws(key, 5)))[5][1]  # draws 1 and 2 were rejected
+    assert bounded == [6062758674428070142, 2695872768646764860, 955156200320888297]
+    assert next(source) == list(zip(range(9), draws(key, 5)))[8][1]  # draws 1, 4 and 7 were used
+    case = {"counts": [3, 0, 5], "seed": 1, "epoch": 2, "shuffle": True}
+    digest = order_digest(case["counts"])
+    assert digest.hex() == "0335e68b10b1d62345687b3c687f0e37492444b8e6f847b663237dab0f085b23"
+    expected = "0.1 0.2 2.0 2.1 2.2 2.3 2.4 0.0", [0, 0, 1, 1, 1, 1, 1, 2]
+    line = make_line(case, digest)
+    assert (" ".join(f"{s}.{o}" for _, s, o in line), [t for t, _, _ in line]) == expected
     print("selftest ok")
 
 def answer(case):

@@ -4,7 +4,7 @@ loader.
     python tests/recount.py --ledger DIR --data DIR [--epochs E] [--tail pad|drop|uneven] [--json]
         [--corrupt error|skip-record|skip-file] [--skipped N]
 
-DIR/rank-R is written with SHARDFEED_LEDGER=DIR (embedded/src/ledger.rs); --data is the dataset's
+DIR/rank-R is written with SHARDFEED_LEDGER=DIR (worker/client/src/ledger.rs); --data is the dataset's
 folder, without other files. --corrupt is the loader's policy: it determines which records of
 damaged files count. --skipped is the permitted number of skipped records. A rank's file is in
 chronological order. A `start` of the same generation that continues at the end of its file (a retry
@@ -19,8 +19,8 @@ Counted in each epoch, then summed:
 - lost: records never delivered as `valid`. tail="pad" and "uneven": all of them. tail="drop": less
   those that the last step may omit, records mod B; B - 1 if the global batch B changed in the
   epoch.
-- skipped, unless --corrupt is error: records that were only delivered as not `valid`, as the entry
-  of a corrupt record. They are not lost.
+- skipped, unless --corrupt is error: records of which an entry is marked `skip`, as that of a
+  corrupt record, and none is valid. They are not lost.
 - duplicated: valid deliveries after a record's first. unknown: rows, including padding, of no
   record.
 - problems: steps that are not 0, 1, 2, ...; steps where not every rank has batch_size rows.
@@ -45,7 +45,28 @@ from urllib.parse import unquote
 
 from shardfeed import CorruptRecordError, read_records
 
-Row = tuple[str, int, bool]  # shard, ordinal, valid
+Row = tuple[str, int, bool]  # shard, record, valid
+
+
+class Line(NamedTuple):
+    """Line of a delivered entry. `source` is None without a mixture."""
+
+    generation: int
+    epoch: int
+    step: int
+    entry: int
+    source: str | None
+    source_epoch: int
+    shard: str
+    sample: int
+    record: int
+    first: int
+    rows: int  # `count` is a method of a tuple
+    mark: str  # "1": valid; "pad": padding; "skip": the record is corrupt
+
+    @property
+    def row(self) -> Row:
+        return self.shard, self.record, self.mark == "1"
 
 
 class Start(NamedTuple):
@@ -61,7 +82,7 @@ class Part:
     """Deliveries to one rank in one generation; (epoch, step) in the order of delivery."""
 
     start: Start
-    steps: dict[tuple[int, int], list[Row]] = field(default_factory=dict)
+    steps: dict[tuple[int, int], list[Line]] = field(default_factory=dict)
 
     def goes_on(self, start: Start) -> bool:
         if not self.steps or start != self.start._replace(epoch=start.epoch, step=start.step):
@@ -75,13 +96,13 @@ class Step:
     """One step of all ranks."""
 
     start: Start
-    rows: dict[int, list[Row]] = field(default_factory=dict)
+    lines: dict[int, list[Line]] = field(default_factory=dict)
 
     def rows_by_rank(self) -> list[tuple[int, int]]:
-        return [(rank, len(rows)) for rank, rows in sorted(self.rows.items())]
+        return [(rank, len(lines)) for rank, lines in sorted(self.lines.items())]
 
     def global_batch(self) -> list[Row]:
-        return [row for _, rows in sorted(self.rows.items()) for row in rows]
+        return [line.row for _, lines in sorted(self.lines.items()) for line in lines]
 
 
 @dataclass
@@ -120,6 +141,19 @@ def count_records(file: Path, corrupt: str) -> int:
             count += 1
 
 
+def parse(text: str) -> Line:
+    """Returns the line of an entry. Raises ValueError for any other text."""
+    *numbers, source, source_epoch, rest = text.split(" ", 6)
+    shard, *more, mark = rest.rsplit(" ", 5)
+    if mark not in ("1", "pad", "skip"):
+        raise ValueError(f"{mark!r} is not 1, pad or skip")
+    generation, epoch, step, entry = map(int, numbers)
+    sample, record, first, count = map(int, more)
+    shard, of = unquote(shard, errors="strict"), None if source == "-" else source
+    at = (generation, epoch, step, entry, of, int(source_epoch))
+    return Line(*at, shard, sample, record, first, count, mark)
+
+
 def read_rank(path: Path) -> dict[int, Part]:
     """Returns one rank's file by generation. Raises ValueError for a line that is not of a
     ledger."""
@@ -137,12 +171,10 @@ def read_rank(path: Path) -> dict[int, Part]:
                     parts = {g: kept for g, kept in parts.items() if g < start.generation}
                     part = parts[start.generation] = Part(start)
                 continue
-            generation, epoch, step, rest = line.split(" ", 3)
-            shard, ordinal, valid = rest.rsplit(" ", 2)
-            if part is None or int(generation) != part.start.generation:
+            parsed = parse(line)
+            if part is None or parsed.generation != part.start.generation:
                 raise ValueError("its generation was not started")
-            row = (unquote(shard, errors="strict"), int(ordinal), ("0", "1").index(valid) == 1)
-            part.steps.setdefault((int(epoch), int(step)), []).append(row)
+            part.steps.setdefault((parsed.epoch, parsed.step), []).append(parsed)
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path}:{number}: {line!r}: {error}") from None
     return parts
@@ -158,9 +190,9 @@ def read_ledger(folder: Path) -> tuple[list[Start], dict[tuple[int, int], Step]]
         for rank, parts in ranks.items():
             part = parts.get(start.generation)
             if part is not None and part.start == start:
-                for at, rows in part.steps.items():
+                for at, lines in part.steps.items():
                     step = steps.setdefault(at, Step(start))
-                    step.rows[rank] = step.rows.get(rank, []) + rows
+                    step.lines[rank] = step.lines.get(rank, []) + lines
     return starts, steps
 
 
@@ -176,8 +208,8 @@ def even_problems(steps: dict[int, Step]) -> Iterator[str]:
 
 def uneven_problems(steps: dict[int, Step]) -> Iterator[str]:
     """Yields the problems of an epoch in which each rank has its own steps, some of them short."""
-    for rank in sorted({rank for step in steps.values() for rank in step.rows}):
-        numbers = [number for number, step in steps.items() if rank in step.rows]
+    for rank in sorted({rank for step in steps.values() for rank in step.lines}):
+        numbers = [number for number, step in steps.items() if rank in step.lines]
         if numbers != list(range(len(numbers))):
             yield f": rank {rank}'s steps {numbers} are not 0, 1, 2, ..."
     for number, step in steps.items():
@@ -208,11 +240,11 @@ def recount(
         mine = {number: step for (of, number), step in sorted(steps.items()) if of == epoch}
         look = uneven_problems if tail == "uneven" else even_problems
         total.problems += [f"epoch {epoch}{problem}" for problem in look(mine)]
-        rows = [row for step in mine.values() for row in step.global_batch()]
-        known = [row for row in rows if 0 <= row[1] < counts.get(row[0], 0)]
-        times = Counter((shard, ordinal) for shard, ordinal, valid in known if valid)
-        invalid = {(shard, ordinal) for shard, ordinal, valid in known if not valid}
-        skipped = set() if corrupt == "error" else invalid - times.keys()
+        rows = [line for step in mine.values() for lines in step.lines.values() for line in lines]
+        known = [line for line in rows if 0 <= line.record < counts.get(line.shard, 0)]
+        times = Counter((line.shard, line.record) for line in known if line.mark == "1")
+        marked = {(line.shard, line.record) for line in known if line.mark == "skip"}
+        skipped = set() if corrupt == "error" else marked - times.keys()
         total.skipped += len(skipped)
         left_out, may_drop = total.records - len(times) - len(skipped), 0
         if tail == "drop" and mine:

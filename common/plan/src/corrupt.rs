@@ -9,8 +9,9 @@ use serde::{Deserialize, Serialize};
 use crate::PlanError;
 use crate::dynamic::Groups;
 use crate::epoch::EpochPlan;
-use crate::lane::{Lane, part_of};
+use crate::lane::{Part, Portion};
 use crate::line::Sample;
+use crate::window::Permutations;
 
 /// Number of samples that are tried as a substitute on either side of a corrupt one. More corrupt
 /// neighbours are no accident, and a substitute must not require reading a whole lane.
@@ -67,29 +68,28 @@ impl FromStr for Corrupt {
     }
 }
 
-/// Number of records that a rank skipped in an epoch, and the maximum. It counts from the rank's
-/// last start.
+/// Number of records that a rank skipped in an epoch. It counts from the rank's last start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SkipCount {
-    allowed: u64,
-    /// Files omitted entirely or in part; they count in every epoch.
-    files: u64,
+    /// Files, or records of a filter, that are left out; they count in every epoch.
+    left_out: u64,
     epoch: u64,
     in_epoch: u64,
 }
 
 impl SkipCount {
-    /// Returns a count without skipped records, except `files` omitted files.
-    pub fn new(allowed: u64, files: u64) -> Self {
-        Self { allowed, files, epoch: 0, in_epoch: 0 }
+    /// Returns a count without skipped records, except `left_out` files or records.
+    pub fn new(left_out: u64) -> Self {
+        Self { left_out, epoch: 0, in_epoch: 0 }
     }
 
     /// Checks that a batch of an epoch with `more` skipped records may be delivered.
+    /// - `allowed`: maximum number of records to skip in the epoch.
     ///
-    /// # Errors  The total that would be exceeded.
-    pub fn admit(&self, epoch: u64, more: u64) -> Result<(), u64> {
-        let skipped = self.files + self.before(epoch) + more;
-        if more == 0 || skipped <= self.allowed { Ok(()) } else { Err(skipped) }
+    /// # Errors  The total, which is more than allowed.
+    pub fn admit(&self, epoch: u64, more: u64, allowed: u64) -> Result<(), u64> {
+        let skipped = self.left_out + self.before(epoch) + more;
+        if more == 0 || skipped <= allowed { Ok(()) } else { Err(skipped) }
     }
 
     /// Counts such a batch as delivered.
@@ -100,16 +100,6 @@ impl SkipCount {
     /// Restarts the count after the rank moved to another position.
     pub fn moved(&mut self) {
         self.in_epoch = 0;
-    }
-
-    /// Returns the maximum number of skips per epoch.
-    pub fn allowed(&self) -> u64 {
-        self.allowed
-    }
-
-    /// Returns the number of omitted files.
-    pub fn files(&self) -> u64 {
-        self.files
     }
 
     /// Returns the number of skipped records in the epoch of the last batch.
@@ -123,17 +113,18 @@ impl SkipCount {
 }
 
 impl EpochPlan {
-    /// Returns the candidates to substitute for `sample`, in the order in which they are tried.
+    /// Returns the candidates to substitute for `sample` of `portion`, in the order in which they
+    /// are tried. They are of the same portion.
     ///
-    /// These are the nearest samples before it on its first-segment lane of the epoch sequence,
-    /// then the nearest after it, at most [`FILLERS_MAX`] of each. Later segments, ranks and steps
-    /// have no influence.
+    /// These are the nearest samples before it on its first-segment lane of the epoch sequence (in
+    /// a mixture: in the lane's part of the portion), the nearest after it, and the next ones of
+    /// the epoch sequence, whose end its start follows; at most [`FILLERS_MAX`] of each. Later
+    /// segments, ranks and steps have no influence.
     ///
-    /// # Errors  `NoSuchSample`, `WindowTooLarge`.
-    pub fn fillers(&self, sample: Sample) -> Result<Vec<Sample>, PlanError> {
-        let position = self.line().position(sample).ok_or_else(|| missing(sample))?;
-        let lane = part_of(self.line().samples(), self.lanes(), position);
-        self.lane(lane).fillers(sample)
+    /// # Errors  `NoSuchSample`, in a mixture `NotInEpoch`; `WindowTooLarge`.
+    pub fn fillers(&self, portion: Portion, sample: Sample) -> Result<Vec<Sample>, PlanError> {
+        let lane = self.lane(self.lane_of(portion, sample)?);
+        lane.part_of(portion).ok_or_else(|| missing(sample))?.fillers(sample)
     }
 }
 
@@ -143,17 +134,23 @@ impl Groups {
     /// # Errors  `NoSuchSample`, `WindowTooLarge`.
     pub fn fillers(&self, sample: Sample) -> Result<Vec<Sample>, PlanError> {
         let (group, _) = self.place_of(sample)?.ok_or_else(|| missing(sample))?;
-        self.lane(group).fillers(sample)
+        let part = self.lane(group).part_of(Portion::default());
+        part.ok_or_else(|| missing(sample))?.fillers(sample)
     }
 }
 
-impl Lane {
+impl Part {
     fn fillers(&self, sample: Sample) -> Result<Vec<Sample>, PlanError> {
-        let at = self.output_of(sample)?.ok_or_else(|| missing(sample))?;
+        let at = self.output_with(sample, &mut Permutations::default())?;
+        let at = at.ok_or_else(|| missing(sample))?;
         let first = at.saturating_sub(FILLERS_MAX);
         let near = self.outputs(first..self.samples().min(at + 1 + FILLERS_MAX))?;
         let (before, after) = near.split_at((at - first) as usize);
-        Ok(before.iter().rev().chain(&after[1..]).copied().collect())
+        let near = before.iter().rev().chain(&after[1..]).copied();
+        let (line, most) = (self.line(), FILLERS_MAX.min(self.line().samples() - 1));
+        let here = line.position(sample).ok_or_else(|| missing(sample))?;
+        let next = (1..=most).map(|more| line.sample((here + more) % line.samples()));
+        Ok(near.chain(next).collect())
     }
 }
 
@@ -171,8 +168,8 @@ mod tests {
     use crate::{Digest, Line, Segment, Shuffle, Steps, Tail};
 
     fn shuffle(enabled: bool, window: u64) -> Shuffle {
-        let content = Digest::from_bytes([7; 32]);
-        Shuffle { content, seed: 5, enabled, window, interleave: 3, block_length: 2 }
+        let digest = Digest::from_bytes([7; 32]);
+        Shuffle { digest, seed: 5, enabled, window, interleave: 3, block_length: 2 }
     }
 
     fn plan(line: &Arc<Line>, shuffle: &Shuffle, segments: &[Segment], world: u64) -> EpochPlan {
@@ -206,10 +203,13 @@ mod tests {
                 for (at, sample) in order.iter().enumerate() {
                     let most = FILLERS_MAX as usize;
                     let before = order[..at].iter().rev().take(most);
-                    let expected: Vec<_> =
-                        before.chain(order[at + 1..].iter().take(most)).copied().collect();
-                    prop_assert_eq!(&whole.fillers(*sample).unwrap(), &expected);
-                    prop_assert_eq!(&cut.fillers(*sample).unwrap(), &expected);
+                    let here = line.position(*sample).unwrap();
+                    let next = (1..line.samples().min(1 + FILLERS_MAX))
+                        .map(|more| line.sample((here + more) % line.samples()));
+                    let near = before.chain(order[at + 1..].iter().take(most)).copied();
+                    let expected: Vec<_> = near.chain(next).collect();
+                    prop_assert_eq!(&whole.fillers(Portion::default(), *sample).unwrap(), &expected);
+                    prop_assert_eq!(&cut.fillers(Portion::default(), *sample).unwrap(), &expected);
                 }
             }
         }
@@ -220,15 +220,17 @@ mod tests {
             window in 1u64..120,
         ) {
             let shuffle = shuffle(true, window);
-            let line = Arc::new(Line::new(&counts, &shuffle, 0).unwrap());
+            let line = Arc::new(Line::unrotated(&counts, &shuffle, 0).unwrap());
             let groups = Groups::new(Arc::clone(&line), shuffle, 0).unwrap();
             for position in 0..line.samples() {
                 let sample = line.sample(position);
                 let (group, offset) = groups.place_of(sample).unwrap().unwrap();
                 let lane = groups.lane(group);
                 let fillers = groups.fillers(sample).unwrap();
-                let others = (lane.samples() - 1).min(2 * FILLERS_MAX) as usize;
-                prop_assert!(fillers.len() <= others && !fillers.contains(&sample));
+                let of_group = (lane.samples() - 1).min(2 * FILLERS_MAX);
+                let most = of_group + (line.samples() - 1).min(FILLERS_MAX);
+                prop_assert!(fillers.len() as u64 <= most && !fillers.contains(&sample));
+                prop_assert_eq!(fillers.is_empty(), line.samples() == 1);
                 if offset > 0 {
                     prop_assert_eq!(fillers[0], lane.output(offset - 1).unwrap());
                 }
@@ -238,15 +240,16 @@ mod tests {
 
     #[test]
     fn a_count_is_of_one_epoch_and_files_count_in_each() {
-        let mut count = SkipCount::new(4, 1);
-        assert_eq!((count.admit(0, 3), count.admit(0, 4)), (Ok(()), Err(5)));
+        let mut count = SkipCount::new(1);
+        assert_eq!((count.admit(0, 3, 4), count.admit(0, 4, 4)), (Ok(()), Err(5)));
         count.add(0, 2);
-        assert_eq!((count.admit(0, 1), count.admit(0, 2), count.in_epoch()), (Ok(()), Err(5), 2));
-        assert_eq!((count.admit(1, 3), count.admit(1, 4)), (Ok(()), Err(5)));
+        let both = (count.admit(0, 1, 4), count.admit(0, 2, 4));
+        assert_eq!((both, count.in_epoch()), ((Ok(()), Err(5)), 2));
+        assert_eq!((count.admit(1, 3, 4), count.admit(1, 4, 4)), (Ok(()), Err(5)));
         count.moved();
-        assert_eq!(count.admit(0, 3), Ok(()));
+        assert_eq!(count.admit(0, 3, 4), Ok(()));
         // A rank that skips no more records is admitted.
-        assert_eq!(SkipCount::new(0, 1).admit(0, 0), Ok(()));
+        assert_eq!(SkipCount::new(1).admit(0, 0, 0), Ok(()));
     }
 
     #[test]

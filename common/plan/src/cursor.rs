@@ -1,6 +1,5 @@
 //! Position of one rank: a pure state machine over starts, steps, epochs and states.
 
-use crate::ORDER_VERSION;
 use crate::digest::Digest;
 use crate::job::{JobIdentity, Mode, Tail};
 use crate::segment::{SEGMENTS_MAX, Segment, Steps};
@@ -223,7 +222,7 @@ impl Cursor {
         identity.lanes = position.lanes;
         LoaderState {
             format: STATE_FORMAT,
-            order: ORDER_VERSION,
+            order: identity.order,
             job: identity.digest(),
             checks: identity.field_checks(),
             lanes: position.lanes,
@@ -233,6 +232,7 @@ impl Cursor {
             speaks_for: uneven.then_some((self.start.rank, self.start.world_size)),
             records: None,
             cluster: self.cluster.clone(),
+            stages: None,
         }
     }
 

@@ -13,6 +13,10 @@ pub struct Digest([u8; 32]);
 /// Moving, touching or renaming files without changing their sorted order does not change it.
 pub type ContentDigest = Digest;
 
+/// Digest of the number of samples of each shard of a dataset, the key of every order; see
+/// [`order_digest`].
+pub type OrderDigest = Digest;
+
 /// Digest of a [`crate::JobIdentity`].
 pub type JobDigest = Digest;
 
@@ -43,6 +47,17 @@ impl Digest {
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
+}
+
+/// Returns the order digest of shards with `counts` samples each, in manifest order. Source:
+/// docs/ORDER.md, Input.
+pub fn order_digest(counts: impl IntoIterator<Item = u64>) -> OrderDigest {
+    let mut hash = Sha256::new();
+    hash.update(b"shardfeed counts 1\0");
+    for count in counts {
+        hash.update(count.to_le_bytes());
+    }
+    Digest(hash.finalize().into())
 }
 
 impl fmt::Display for Digest {
@@ -94,6 +109,12 @@ impl<'de> serde::Deserialize<'de> for Digest {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_order_digest_is_that_of_the_check_vector() {
+        let text = "0335e68b10b1d62345687b3c687f0e37492444b8e6f847b663237dab0f085b23";
+        assert_eq!(order_digest([3, 0, 5]).to_string(), text);
+    }
 
     #[test]
     fn reads_back_what_it_shows() {

@@ -1,14 +1,22 @@
 //! Plan of an epoch: steps, global batches, tails, and the inverse lookup. Source: docs/ORDER.md,
-//! sections 5 to 7.
+//! sections 5 to 7 and 13.
 
+mod balance;
+mod progress;
+
+use std::convert::Infallible;
 use std::ops::Range;
 use std::sync::Arc;
 
+pub use balance::{BALANCE_WINDOW_MAX, BalancedPlan};
+pub use progress::ShardRanks;
+
 use crate::PlanError;
 use crate::job::Tail;
-use crate::lane::{Lane, LaneBlock, part_of};
+use crate::lane::{Lane, Outputs, Planned, Portion, SplitRun, part_of};
 use crate::layer::{Fate, LanePosition, Layer, entries_of};
 use crate::line::{Line, Sample, Shuffle};
+use crate::mixture::MixtureEpoch;
 use crate::segment::{SEGMENTS_MAX, Segment, Steps};
 use crate::window::Permutations;
 
@@ -16,13 +24,20 @@ use crate::window::Permutations;
 /// epoch.
 #[derive(Clone, Debug)]
 pub struct EpochPlan {
-    line: Arc<Line>,
+    sequence: Sequence,
     shuffle: Shuffle,
     epoch: u64,
     tail: Tail,
     limit: Option<u64>,
     world_size: u64,
     pub(crate) layers: Vec<Layer>,
+}
+
+/// The epoch sequence of one dataset or of a mixture.
+#[derive(Clone, Debug)]
+pub(crate) enum Sequence {
+    Dataset(Arc<Line>),
+    Mixture(Arc<MixtureEpoch>),
 }
 
 /// An entry of a global batch that exists or is padded.
@@ -57,15 +72,6 @@ pub struct SlotRun {
     pub slots: u64,
 }
 
-/// Sample as a rank receives it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Planned {
-    /// Identity of the sample.
-    pub sample: Sample,
-    /// `false` for padding.
-    pub valid: bool,
-}
-
 /// Position at which a sample is delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placed {
@@ -97,6 +103,9 @@ impl EpochPlan {
     ///
     /// # Errors
     /// The parameters are inconsistent, see [`PlanError`].
+    ///
+    /// # Panics
+    /// If `line` is not from [`Line::new`].
     pub fn new(
         line: Arc<Line>,
         shuffle: Shuffle,
@@ -105,20 +114,47 @@ impl EpochPlan {
         segments: &[Segment],
         world_size: u64,
     ) -> Result<Self, PlanError> {
+        assert!(line.is_rotated(), "a plan is over the epoch sequence of a deterministic job");
         shuffle.validate()?;
-        let (tail, limit) = rules;
+        Self::over(Sequence::Dataset(line), shuffle, epoch, rules, segments, world_size)
+    }
+
+    /// Returns the plan of an epoch of a mixture; parameters and errors are those of
+    /// [`EpochPlan::new`].
+    ///
+    /// # Errors
+    /// The parameters are inconsistent, see [`PlanError`].
+    pub fn of_mixture(
+        mixture: Arc<MixtureEpoch>,
+        rules: (Tail, Option<u64>),
+        segments: &[Segment],
+        world_size: u64,
+    ) -> Result<Self, PlanError> {
+        let (shuffle, epoch) = (mixture.shuffle().clone(), mixture.epoch());
+        Self::over(Sequence::Mixture(mixture), shuffle, epoch, rules, segments, world_size)
+    }
+
+    fn over(
+        sequence: Sequence,
+        shuffle: Shuffle,
+        epoch: u64,
+        (tail, limit): (Tail, Option<u64>),
+        segments: &[Segment],
+        world_size: u64,
+    ) -> Result<Self, PlanError> {
         check_segments(segments, tail)?;
         let last = segments.last().expect("checked: at least one");
         if world_size == 0 || !last.global_batch.is_multiple_of(world_size) {
             let global_batch = last.global_batch;
             return Err(PlanError::WorldDoesNotDivide { world_size, global_batch });
         }
-        let mut plan = Self { line, shuffle, epoch, tail, limit, world_size, layers: Vec::new() };
+        let layers = Vec::with_capacity(segments.len());
+        let mut plan = Self { sequence, shuffle, epoch, tail, limit, world_size, layers };
         for segment in segments {
             let mut segment = segment.clone();
             segment.steps = segment.steps.normalized();
             let layer = match plan.layers.last() {
-                None => Layer::first(plan.line.samples(), segment),
+                None => Layer::first(plan.samples(), segment),
                 Some(below) => below.next(segment),
             };
             plan.layers.push(layer);
@@ -142,19 +178,53 @@ impl EpochPlan {
         &self.shuffle
     }
 
-    /// Returns the epoch sequence.
-    pub fn line(&self) -> &Arc<Line> {
-        &self.line
+    /// Returns the number of samples of the epoch.
+    pub fn samples(&self) -> u64 {
+        match &self.sequence {
+            Sequence::Dataset(line) => line.samples(),
+            Sequence::Mixture(mixture) => mixture.samples(),
+        }
     }
 
-    /// Returns the number of lanes of the first segment, into which the epoch sequence is cut.
+    /// Returns the sample at a position of the epoch sequence, which is below
+    /// [`EpochPlan::samples`].
+    pub fn sample_at(&self, position: u64) -> SplitRun {
+        match &self.sequence {
+            Sequence::Dataset(line) => SplitRun {
+                portion: Portion::default(),
+                split: line.place(position),
+                first: line.sample(position),
+                samples: 1,
+            },
+            Sequence::Mixture(mixture) => mixture.at(position),
+        }
+    }
+
+    /// Returns the epoch of the mixture, if the job is over one.
+    pub fn mixture(&self) -> Option<&Arc<MixtureEpoch>> {
+        match &self.sequence {
+            Sequence::Dataset(_) => None,
+            Sequence::Mixture(mixture) => Some(mixture),
+        }
+    }
+
+    pub(crate) fn sequence(&self) -> &Sequence {
+        &self.sequence
+    }
+
+    /// Returns the number of lanes of the first segment, among which the samples are divided.
     pub fn lanes(&self) -> u64 {
         self.layers[0].segment.lanes
     }
 
     /// Returns one of these lanes.
     pub fn lane(&self, lane: u64) -> Lane {
-        Lane::new(&self.line, &self.shuffle, self.epoch, self.lanes(), lane)
+        match &self.sequence {
+            Sequence::Dataset(line) => {
+                Lane::of_line(line, &self.shuffle, self.epoch, self.lanes(), lane)
+            }
+            Sequence::Mixture(mixture) => Lane::merged(mixture.lane(self.lanes(), lane)),
+        }
     }
 
     /// Returns the number of steps of the whole epoch, over all segments.
@@ -198,7 +268,7 @@ impl EpochPlan {
     /// Returns the number of samples of the epoch that no step delivers.
     pub fn dropped(&self) -> u64 {
         let delivered: u64 = (0..self.layers.len()).map(|index| self.delivered(index)).sum();
-        self.line.samples() - delivered
+        self.samples() - delivered
     }
 
     /// Returns the number of samples that the steps of a segment deliver.
@@ -243,7 +313,7 @@ impl EpochPlan {
                 let source = SlotSource::Lane(self.resolve(index, step, entry));
                 slots.push(Slot { entry, lane, source });
             } else if self.tail == Tail::Pad {
-                let position = padded % self.line.samples();
+                let position = padded % self.samples();
                 let source = SlotSource::Padding { position };
                 slots.push(Slot { entry, lane, source });
                 padded += 1;
@@ -283,57 +353,68 @@ impl EpochPlan {
     ///
     /// # Errors  As [`EpochPlan::slots`], and `WindowTooLarge`.
     pub fn batch(&self, step: u64, rank: u64) -> Result<Vec<Planned>, PlanError> {
-        let mut held: Option<(u64, Lane, LaneBlock)> = None;
-        let mut batch = Vec::new();
-        for slot in self.slots(step, rank)? {
+        self.planned(self.slots(step, rank)?)
+    }
+
+    /// Returns the samples of entries.
+    ///
+    /// # Errors  `WindowTooLarge`.
+    pub(crate) fn planned(&self, slots: Vec<Slot>) -> Result<Vec<Planned>, PlanError> {
+        let mut held: Option<(u64, Outputs)> = None;
+        let planned = |slot: Slot| {
             let at = match slot.source {
                 SlotSource::Lane(at) => at,
                 SlotSource::Padding { position } => {
-                    batch.push(Planned { sample: self.line.sample(position), valid: false });
-                    continue;
+                    let SplitRun { portion, first: sample, .. } = self.sample_at(position);
+                    return Ok(Planned { portion, sample, valid: false });
                 }
             };
-            let fits = |(lane, _, block): &(u64, Lane, LaneBlock)| {
-                *lane == at.lane && block.outputs.contains(&at.output)
+            let outputs = match held.take().filter(|(lane, _)| *lane == at.lane) {
+                Some(outputs) => outputs,
+                None => (at.lane, self.lane(at.lane).lookup()),
             };
-            if !held.as_ref().is_some_and(fits) {
-                let lane = self.lane(at.lane);
-                let block = lane.blocks_from(at.output).next().expect("the slot exists")?;
-                held = Some((at.lane, lane, block));
-            }
-            let (_, lane, block) = held.as_ref().expect("just filled");
-            let input = block.sources[(at.output - block.outputs.start) as usize];
-            batch.push(Planned { sample: lane.input(input), valid: true });
-        }
-        Ok(batch)
+            held.insert(outputs).1.planned(at.output)
+        };
+        slots.into_iter().map(planned).collect()
     }
 
-    /// Returns the position at which `sample` is delivered, or `None` if it is dropped.
+    /// Returns the position at which `sample` of `portion` is delivered, or `None` if it is dropped.
     ///
-    /// # Errors  `NoSuchSample`, `WindowTooLarge`.
-    pub fn place(&self, sample: Sample) -> Result<Option<Placed>, PlanError> {
-        self.place_with(sample, &mut Permutations::default())
+    /// # Errors  `NoSuchSample`, in a mixture `NotInEpoch`; `WindowTooLarge`.
+    pub fn place(&self, portion: Portion, sample: Sample) -> Result<Option<Placed>, PlanError> {
+        self.place_with(portion, sample, &mut Permutations::default())
     }
 
     /// As [`EpochPlan::place`], for many lookups: `known` caches what neighbours share.
     ///
-    /// # Errors  `NoSuchSample`, `WindowTooLarge`.
+    /// # Errors  As [`EpochPlan::place`].
     pub fn place_with(
         &self,
+        portion: Portion,
         sample: Sample,
         known: &mut Permutations,
     ) -> Result<Option<Placed>, PlanError> {
-        let Some(position) = self.line.position(sample) else {
-            return Err(PlanError::NoSuchSample { shard: sample.shard, ordinal: sample.ordinal });
-        };
-        let mut lane = part_of(self.line.samples(), self.lanes(), position);
-        let mut at =
-            self.lane(lane).output_with(sample, known)?.expect("the lane holds this position");
+        self.place_by(portion, sample, known, |_, _, position| Ok(position))
+    }
+
+    /// As [`EpochPlan::place_with`], for lanes in another order: `balanced` maps a segment's index,
+    /// a lane and a position to the position in that order.
+    pub(crate) fn place_by(
+        &self,
+        portion: Portion,
+        sample: Sample,
+        known: &mut Permutations,
+        mut balanced: impl FnMut(usize, u64, u64) -> Result<u64, PlanError>,
+    ) -> Result<Option<Placed>, PlanError> {
+        let mut lane = self.lane_of(portion, sample)?;
+        let first = self.lane(lane);
+        let mut at = first.output_with(portion, sample, known)?.expect("the lane has this sample");
         let mut before = 0;
         for (index, layer) in self.layers.iter().enumerate() {
             if index > 0 {
                 (lane, at) = layer.up(lane, at);
             }
+            at = balanced(index, lane, at)?;
             let per_lane = layer.segment.per_lane();
             let entry = lane * per_lane + at % per_lane;
             let fate = if index + 1 == self.layers.len() {
@@ -353,6 +434,19 @@ impl EpochPlan {
             before += layer.segment.steps.most();
         }
         unreachable!("the last segment takes or drops every sample")
+    }
+
+    /// Returns the lane of the first segment that has a sample.
+    pub(crate) fn lane_of(&self, portion: Portion, sample: Sample) -> Result<u64, PlanError> {
+        match &self.sequence {
+            Sequence::Dataset(line) => {
+                let position = line.position(sample).filter(|_| portion == Portion::default());
+                let missing =
+                    PlanError::NoSuchSample { shard: sample.shard, ordinal: sample.ordinal };
+                Ok(part_of(line.samples(), self.lanes(), position.ok_or(missing)?))
+            }
+            Sequence::Mixture(mixture) => mixture.lane_of(portion, sample, self.lanes()),
+        }
     }
 
     /// Returns the index of the segment that contains a step of the epoch, and the step within it.
@@ -425,20 +519,39 @@ impl EpochPlan {
     }
 
     fn resolve(&self, index: usize, step: u64, entry: u64) -> LanePosition {
+        let same = |_, _, position| Ok::<_, Infallible>(position);
+        let Ok(at) = self.resolve_by(index, step, entry, same);
+        at
+    }
+
+    /// Returns the lane and position of an entry in the first segment; `unbalanced` inverts the
+    /// order of [`EpochPlan::place_by`].
+    pub(crate) fn resolve_by<E>(
+        &self,
+        index: usize,
+        step: u64,
+        entry: u64,
+        mut unbalanced: impl FnMut(usize, u64, u64) -> Result<u64, E>,
+    ) -> Result<LanePosition, E> {
         let per_lane = self.layers[index].segment.per_lane();
         let (mut lane, mut position) = (entry / per_lane, step * per_lane + entry % per_lane);
         for at in (0..=index).rev() {
+            position = unbalanced(at, lane, position)?;
             let below = at.checked_sub(1).map(|below| &self.layers[below]);
             match self.layers[at].down(below, lane, position) {
                 None => break,
                 Some(place) => (lane, position) = place,
             }
         }
-        LanePosition { lane, output: position }
+        Ok(LanePosition { lane, output: position })
     }
 
     /// Returns the segment of a step, the step within it, and the entries of `rank`.
-    fn entries(&self, step: u64, rank: u64) -> Result<(usize, u64, Range<u64>), PlanError> {
+    pub(crate) fn entries(
+        &self,
+        step: u64,
+        rank: u64,
+    ) -> Result<(usize, u64, Range<u64>), PlanError> {
         let world_size = self.world_size;
         if rank >= world_size {
             return Err(PlanError::RankOutOfRange { rank, world_size });

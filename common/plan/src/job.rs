@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::digest::{ContentDigest, Digest, JobDigest};
+use crate::digest::{ContentDigest, Digest, JobDigest, OrderDigest};
 use crate::line::Shuffle;
 use crate::{ORDER_VERSION, PlanError};
 
@@ -100,22 +100,101 @@ impl FromStr for Mode {
 /// Everything that determines the position of each sample and the values of a record. World size,
 /// rank, batch size, prefetch, threads and paths are not part of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "StoredIdentity", into = "StoredIdentity")]
 pub struct JobIdentity {
-    /// Content digest, seed and shuffle.
+    /// Version of the order: [`ORDER_VERSION`], or that of the release that registered the job.
+    pub order: u32,
+    /// Content digest of the dataset.
+    pub content: ContentDigest,
+    /// Order digest, seed and shuffle.
     pub shuffle: Shuffle,
     /// Lanes of the first segment of the job; 1 in a dynamic job, where they have no effect.
     pub lanes: u64,
     /// Handling of the end of an epoch.
     pub tail: Tail,
-    /// Assignment of samples to ranks. The default is omitted when serialized, so that identities
-    /// and logs from before this field existed read the same.
-    #[serde(default, skip_serializing_if = "Mode::is_deterministic")]
+    /// Assignment of samples to ranks.
     pub mode: Mode,
     /// Processing of a record.
-    #[serde(flatten)]
     pub records: Records,
     /// Version of the pixel contract, or [`DECODER_NONE`].
     pub decoder: String,
+}
+
+/// A [`JobIdentity`] as logs and snapshots contain it. Fields that did not exist at first are
+/// omitted if they have the value that their absence means, so that logs from before read and write
+/// the same.
+#[derive(Serialize, Deserialize)]
+struct StoredIdentity {
+    #[serde(default, skip_serializing_if = "is_zero")]
+    order: u32,
+    /// Absent with order version 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    content: Option<ContentDigest>,
+    shuffle: StoredShuffle,
+    lanes: u64,
+    tail: Tail,
+    #[serde(default, skip_serializing_if = "Mode::is_deterministic")]
+    mode: Mode,
+    #[serde(flatten)]
+    records: Records,
+    decoder: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StoredShuffle {
+    /// Only with order version 0, whose keys it determined. A release that knows no other version
+    /// stops at an identity without it, instead of computing another order.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    content: Option<ContentDigest>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    order_digest: Option<OrderDigest>,
+    seed: u64,
+    enabled: bool,
+    window: u64,
+    interleave: u64,
+    block_length: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+impl TryFrom<StoredIdentity> for JobIdentity {
+    type Error = &'static str;
+
+    fn try_from(stored: StoredIdentity) -> Result<Self, Self::Error> {
+        let StoredIdentity { order, content, shuffle, lanes, tail, mode, records, decoder } =
+            stored;
+        let StoredShuffle { order_digest, seed, enabled, .. } = shuffle;
+        let (content, digest) = match order {
+            0 => (shuffle.content, shuffle.content),
+            _ => (content, order_digest),
+        };
+        let (content, digest) = content.zip(digest).ok_or("an identity lacks its digests")?;
+        let StoredShuffle { window, interleave, block_length, .. } = shuffle;
+        let shuffle = Shuffle { digest, seed, enabled, window, interleave, block_length };
+        Ok(Self { order, content, shuffle, lanes, tail, mode, records, decoder })
+    }
+}
+
+impl From<JobIdentity> for StoredIdentity {
+    fn from(identity: JobIdentity) -> Self {
+        let JobIdentity { order, content, shuffle, lanes, tail, mode, records, decoder } = identity;
+        let Shuffle { digest, seed, enabled, window, interleave, block_length } = shuffle;
+        let is_first = order == 0;
+        let shuffle = StoredShuffle {
+            content: is_first.then_some(content),
+            order_digest: (!is_first).then_some(digest),
+            seed,
+            enabled,
+            window,
+            interleave,
+            block_length,
+        };
+        let content = (!is_first).then_some(content);
+        Self { order, content, shuffle, lanes, tail, mode, records, decoder }
+    }
 }
 
 /// Reference to the processing of a record in an identity: parsing, operators, outputs.
@@ -142,6 +221,9 @@ impl Records {
 /// Name of the identity's field with the digest of a `RecordSpec`.
 pub const RECORD_SPEC_FIELD: &str = "record_spec";
 
+/// Name of the identity's field with the order digest.
+const ORDER_DIGEST_FIELD: &str = "order_digest";
+
 fn one_line(text: &str) -> String {
     text.replace('\\', "\\\\").replace('\n', "\\n")
 }
@@ -158,15 +240,26 @@ pub struct Difference {
 }
 
 impl JobIdentity {
+    /// Checks that this software computes the order of the job.
+    ///
+    /// # Errors  `OtherOrderVersion`.
+    pub fn check_order(&self) -> Result<(), PlanError> {
+        match self.order {
+            ORDER_VERSION => Ok(()),
+            found => Err(PlanError::OtherOrderVersion { found }),
+        }
+    }
+
     /// Returns the fields by name, as text. Newlines in free text are escaped.
-    pub fn fields(&self) -> [(&'static str, String); 12] {
-        let Shuffle { content, seed, enabled, window, interleave, block_length } = &self.shuffle;
+    pub fn fields(&self) -> [(&'static str, String); 13] {
+        let Shuffle { digest, seed, enabled, window, interleave, block_length } = &self.shuffle;
         // A number that has no effect is 0, so that it cannot make two equal jobs differ.
         let number = |value: &u64, decides: bool| if decides { *value } else { 0 }.to_string();
         let takes_turns = *enabled || *interleave > 1;
         [
-            ("order", ORDER_VERSION.to_string()),
-            ("content", content.to_string()),
+            ("order", self.order.to_string()),
+            (ORDER_DIGEST_FIELD, digest.to_string()),
+            ("content", self.content.to_string()),
             ("seed", seed.to_string()),
             ("shuffle", enabled.to_string()),
             ("window", number(window, *enabled)),
@@ -182,8 +275,11 @@ impl JobIdentity {
 
     /// Returns the digest that is stored in states.
     pub fn digest(&self) -> JobDigest {
-        let lines: Vec<String> =
-            self.fields().iter().map(|(name, value)| format!("{name}={value}\n")).collect();
+        let fields = self.fields();
+        // Order version 0 had no order digest.
+        let fields =
+            fields.iter().filter(|(name, _)| self.order > 0 || *name != ORDER_DIGEST_FIELD);
+        let lines: Vec<String> = fields.map(|(name, value)| format!("{name}={value}\n")).collect();
         let parts = std::iter::once("shardfeed job\n").chain(lines.iter().map(String::as_str));
         Digest::of_parts(parts.map(str::as_bytes))
     }
@@ -191,7 +287,7 @@ impl JobIdentity {
     /// Returns tail and mode from [`JobIdentity::field_checks`] of a job; `None` if another build
     /// wrote them.
     pub(crate) fn checked_tail(checks: &str) -> Option<(Tail, Mode)> {
-        let mut checks = checks.split(',').skip(8);
+        let mut checks = checks.split(',').skip(9);
         Some((checks.next()?.parse().ok()?, checks.next()?.parse().ok()?))
     }
 
@@ -210,11 +306,6 @@ impl JobIdentity {
     pub fn is_dynamic(&self) -> bool {
         self.mode == Mode::Dynamic
     }
-
-    /// Returns the content digest of the dataset.
-    pub fn content(&self) -> ContentDigest {
-        self.shuffle.content
-    }
 }
 
 /// Returns the fields in which two identities differ.
@@ -229,14 +320,16 @@ pub fn differences(left: &JobIdentity, right: &JobIdentity) -> Vec<Difference> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::digest::order_digest;
 
     pub(crate) fn identity() -> JobIdentity {
-        let content = Digest::from_bytes([7; 32]);
+        let (order, content) = (ORDER_VERSION, Digest::from_bytes([7; 32]));
+        let digest = order_digest([70, 30]);
         let shuffle =
-            Shuffle { content, seed: 1, enabled: true, window: 10, interleave: 4, block_length: 1 };
+            Shuffle { digest, seed: 1, enabled: true, window: 10, interleave: 4, block_length: 1 };
         let (records, decoder) = (Records::Operators(String::new()), DECODER_NONE.to_owned());
         let (tail, mode) = (Tail::Drop, Mode::Deterministic);
-        JobIdentity { shuffle, lanes: 2, tail, mode, records, decoder }
+        JobIdentity { order, content, shuffle, lanes: 2, tail, mode, records, decoder }
     }
 
     #[test]
@@ -250,8 +343,9 @@ pub(crate) mod tests {
         assert_eq!(names, ["window", "operators"]);
         assert_ne!(one.digest(), other.digest());
         let checks = one.field_checks();
-        let checks = checks.split_once(",#").unwrap();
-        assert_eq!((checks.0, &checks.1[8..]), ("0", ",1,true,10,4,1,2,drop,deterministic,,none"));
+        let checks: Vec<&str> = checks.splitn(4, ',').collect();
+        assert_eq!((checks[0], checks[1].len(), checks[2].len()), ("1", 9, 9));
+        assert_eq!(checks[3], "1,true,10,4,1,2,drop,deterministic,,none");
         let tail = JobIdentity::checked_tail(&one.field_checks());
         assert_eq!(tail, Some((Tail::Drop, Mode::Deterministic)));
         assert_eq!(JobIdentity::checked_tail("drop,dynamic"), None);
@@ -272,17 +366,43 @@ pub(crate) mod tests {
 
     #[test]
     fn identities_of_earlier_releases_are_written_as_they_were() {
-        let line = JobIdentity { records: Records::Operators("raw/1".into()), ..identity() };
+        let mut line =
+            JobIdentity { order: 0, records: Records::Operators("raw/1".into()), ..identity() };
+        line.shuffle.digest = line.content;
         let json = serde_json::to_string(&line).unwrap();
         assert!(json.ends_with(r#""tail":"drop","operators":"raw/1","decoder":"none"}"#), "{json}");
+        let sevens = "07".repeat(32);
+        let start = format!(r#"{{"shuffle":{{"content":"{sevens}","seed":1,"enabled":true,"#);
+        assert!(json.starts_with(&start), "{json}");
         assert_eq!(serde_json::from_str::<JobIdentity>(&json).unwrap(), line);
+        // As the release with order version 0 computed it.
+        let digest = "159d484d58962d9ed7579c9ac75c29dbc3a86fe2436327c5a65371b95b197e7c";
+        assert_eq!(line.digest().to_string(), digest);
         let digest = Digest::from_bytes([0xab; 32]);
         let spec = JobIdentity { records: Records::RecordSpec(digest), ..identity() };
         let json = serde_json::to_string(&spec).unwrap();
         assert!(json.contains(r#""record_spec":"abab"#), "{json}");
         assert_eq!(serde_json::from_str::<JobIdentity>(&json).unwrap(), spec);
-        assert_eq!(spec.fields()[10], (RECORD_SPEC_FIELD, digest.to_string()));
-        assert_eq!(differences(&line, &spec)[0].field, "operators");
+        assert_eq!(spec.fields()[11], (RECORD_SPEC_FIELD, digest.to_string()));
+        assert!(json.starts_with(r#"{"order":1,"content":"0707"#), "{json}");
+        for lacking in [r#""order_digest""#, r#""content""#] {
+            let lacking = json.replace(lacking, r#""another""#);
+            let error = serde_json::from_str::<JobIdentity>(&lacking).unwrap_err().to_string();
+            assert!(error.contains("lacks its digests"), "{error}");
+        }
+        let names: Vec<_> = differences(&line, &spec).into_iter().map(|each| each.field).collect();
+        assert_eq!(names, ["order", "order_digest", "operators"]);
+    }
+
+    #[test]
+    fn jobs_of_another_order_version_are_refused_with_the_remedy() {
+        assert_eq!(identity().check_order(), Ok(()));
+        let refused = [0, 2].map(|order| {
+            JobIdentity { order, ..identity() }.check_order().unwrap_err().to_string()
+        });
+        expect_test::expect![[r#"
+            the job has order version 0, this shardfeed computes order version 1, which is another order; finish the job with the release that registered it, or start it again without a state, under another name or after `shardfeed job remove`
+            the job has order version 2, this shardfeed computes order version 1, which is another order; upgrade shardfeed to the version that registered the job"#]].assert_eq(&refused.join("\n"));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //!
 //! Start at [`EpochPlan`]; `docs/ORDER.md` specifies what it computes.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod digest;
 mod random;
@@ -23,8 +24,11 @@ mod segment;
 
 mod layer;
 
+mod mixture;
+
+mod pack;
+
 mod epoch;
-mod progress;
 
 mod corrupt;
 mod data_root;
@@ -39,23 +43,33 @@ mod intent;
 pub use corrupt::{Corrupt, FILLERS_MAX, SkipCount};
 pub use cursor::{Cursor, Position, Start};
 pub use data_root::{fixed_folder, is_below};
-pub use digest::{ContentDigest, Digest, DigestParseError, JobDigest};
-pub use epoch::{EpochPlan, Placed, Planned, Slot, SlotRun, SlotSource};
+pub use digest::{ContentDigest, Digest, DigestParseError, JobDigest, OrderDigest, order_digest};
+pub use epoch::{
+    BALANCE_WINDOW_MAX, BalancedPlan, EpochPlan, Placed, ShardRanks, Slot, SlotRun, SlotSource,
+};
 pub use intent::Intent;
 pub use job::{
     DECODER_NONE, Difference, JobIdentity, Mode, RECORD_SPEC_FIELD, Records, Tail, differences,
 };
-pub use lane::{Blocks, Inputs, Lane, LaneBlock};
+pub use lane::{Blocks, Inputs, Lane, LaneBlock, Planned, Portion, SplitRun};
 pub use layer::LanePosition;
-pub use line::{Line, Sample, Shuffle};
+pub use line::{Line, SAMPLES_MAX, Sample, Shuffle};
 pub use manifest::{ChangeStamp, Manifest, ManifestError, Shard};
+pub use mixture::{
+    Length, Mixture, MixtureEpoch, MixtureError, SOURCES_MAX, STAGES_MAX, Source, Stage,
+    StageSource, mixture_digest,
+};
+pub use pack::{
+    LongSequences, PACK_BLOCK_MAX, PACK_LENGTH_MAX, PACK_VARIANTS_MAX, PACKS_MAX, PackError,
+    PackLosses, PackMethod, PackSegment, PackSettings, Packing,
+};
 pub use random::{Draws, philox, stream_key};
 pub use segment::{GLOBAL_BATCH_MAX, LANES_MAX, SEGMENTS_MAX, Segment, Steps};
 pub use state::{LoaderState, STATE_FORMAT, StateError};
 pub use window::Permutations;
 
 /// Version of the order that `docs/ORDER.md` specifies; part of every job and state.
-pub const ORDER_VERSION: u32 = 0;
+pub const ORDER_VERSION: u32 = 1;
 
 /// Number of epochs of an order, numbered from 0. The position after the last one exists as the end
 /// of a job and has no batches.
@@ -76,6 +90,26 @@ pub enum PlanError {
     NoSamples {
         /// Number of shards of the dataset.
         shards: usize,
+    },
+    /// The dataset has more than [`SAMPLES_MAX`] samples.
+    #[error("the record counts of the {shards} shards add up to more than 2**63 - 1")]
+    TooManySamples {
+        /// Number of shards of the dataset.
+        shards: usize,
+    },
+    /// The job has another order version than [`ORDER_VERSION`].
+    #[error(
+        "the job has order version {found}, this shardfeed computes order version {ORDER_VERSION}, \
+         which is another order; {}", if *found < ORDER_VERSION {
+             "finish the job with the release that registered it, or start it again without a state, \
+              under another name or after `shardfeed job remove`"
+         } else {
+             "upgrade shardfeed to the version that registered the job"
+         }
+    )]
+    OtherOrderVersion {
+        /// Order version of the job.
+        found: u32,
     },
     /// A parameter is zero but must be positive.
     #[error("`{name}` must be at least 1")]
@@ -195,6 +229,26 @@ pub enum PlanError {
         /// Number of steps.
         steps: u64,
     },
+    /// A mixture epoch does not have this sample, at least not in this source epoch.
+    #[error(
+        "mixture epoch {epoch} has no sample {ordinal} of shard {shard} of source epoch \
+         {source_epoch} of its source {source_number}"
+    )]
+    NotInEpoch {
+        /// Number of the source in the stage.
+        source_number: u32,
+        /// Source epoch.
+        source_epoch: u64,
+        /// Ordinal of the shard.
+        shard: u32,
+        /// Ordinal in the shard.
+        ordinal: u64,
+        /// Mixture epoch.
+        epoch: u64,
+    },
+    /// A mixture is invalid, or does not have an epoch.
+    #[error(transparent)]
+    Mixture(Box<MixtureError>),
     /// The dataset does not have this shard or ordinal.
     #[error("shard {shard} has no sample {ordinal}")]
     NoSuchSample {
@@ -203,6 +257,15 @@ pub enum PlanError {
         /// Ordinal in the shard.
         ordinal: u64,
     },
+}
+
+impl From<MixtureError> for PlanError {
+    fn from(error: MixtureError) -> Self {
+        match error {
+            MixtureError::Plan(error) => error,
+            error => Self::Mixture(Box::new(error)),
+        }
+    }
 }
 
 fn list(values: &[u64]) -> String {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::digest::{ContentDigest, Digest};
+use crate::digest::{ContentDigest, Digest, OrderDigest, order_digest};
 
 /// Stamp of a file when it was indexed; checked again when it is opened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,12 +61,18 @@ impl Manifest {
         if let Some(pair) = shards.windows(2).find(|pair| pair[0].path == pair[1].path) {
             return Err(ManifestError::ListedTwice { path: pair[0].path.clone() });
         }
-        let counts: Vec<[u8; 8]> = shards.iter().map(|shard| shard.records.to_le_bytes()).collect();
-        let parts = shards.iter().zip(&counts);
-        let digest = Digest::of_parts(
-            parts.flat_map(|(shard, count)| [count.as_slice(), shard.digest.as_bytes()]),
-        );
-        Ok(Self { shards, digest })
+        Ok(Self { digest: content_digest(&shards), shards })
+    }
+
+    /// Returns the shards of several datasets, those of the first one first.
+    ///
+    /// # Errors  `TooManyShards`.
+    pub fn joined<'a>(parts: impl Iterator<Item = &'a Self>) -> Result<Self, ManifestError> {
+        let shards: Vec<Shard> = parts.flat_map(|part| part.shards.iter().cloned()).collect();
+        if u32::try_from(shards.len()).is_err() {
+            return Err(ManifestError::TooManyShards { shards: shards.len() });
+        }
+        Ok(Self { digest: content_digest(&shards), shards })
     }
 
     /// Returns the shards in manifest order; a shard's index is its ordinal.
@@ -81,13 +87,25 @@ impl Manifest {
 
     /// Returns the number of records of all shards.
     pub fn records(&self) -> u64 {
-        self.shards.iter().map(|shard| shard.records).sum()
+        self.shards.iter().fold(0, |sum, shard| sum.saturating_add(shard.records))
+    }
+
+    /// Returns the order digest of the dataset. Costs a SHA-256 over 8 bytes per shard.
+    pub fn order_digest(&self) -> OrderDigest {
+        order_digest(self.shards.iter().map(|shard| shard.records))
     }
 
     /// Returns the number of records of each shard, in manifest order.
     pub fn counts(&self) -> Vec<u64> {
         self.shards.iter().map(|shard| shard.records).collect()
     }
+}
+
+/// Source: docs/ORDER.md, section 8.
+fn content_digest(shards: &[Shard]) -> ContentDigest {
+    let counts: Vec<[u8; 8]> = shards.iter().map(|shard| shard.records.to_le_bytes()).collect();
+    let parts = shards.iter().zip(&counts);
+    Digest::of_parts(parts.flat_map(|(shard, count)| [count.as_slice(), shard.digest.as_bytes()]))
 }
 
 #[cfg(test)]

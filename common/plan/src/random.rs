@@ -30,7 +30,7 @@ pub fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
 pub fn stream_key(label: &str, digest: &Digest, numbers: &[u64]) -> u64 {
     let numbers: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
     let hash = Digest::of_parts([
-        b"shardfeed order 0\0".as_slice(),
+        b"shardfeed order 1\0".as_slice(),
         label.as_bytes(),
         b"\0",
         digest.as_bytes(),
@@ -135,14 +135,14 @@ mod tests {
         let bound = (1 << 63) + 1;
         assert_eq!(
             [draws.below(bound), draws.below(bound), draws.below(bound)],
-            [8_555_058_523_193_892_907, 4_101_456_112_154_868_536, 7_548_536_439_666_434_288]
+            [6_062_758_674_428_070_142, 2_695_872_768_646_764_860, 955_156_200_320_888_297]
         );
-        // Draws 1 and 2 were rejected, so this is the sixth draw.
+        // Draws 0, 2, 3, 5 and 6 were rejected, so this is the ninth draw.
         let all = std::iter::repeat_with({
             let mut all = Draws::new(key, 5);
             move || all.next_u64()
         });
-        assert_eq!(Some(draws.next_u64()), all.take(6).last());
+        assert_eq!(Some(draws.next_u64()), all.take(9).last());
     }
 
     #[test]

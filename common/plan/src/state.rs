@@ -43,6 +43,9 @@ pub struct LoaderState {
     /// this state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<String>,
+    /// Of a mixture: the digest of the stages that were begun, see [`crate::Mixture::stages_digest`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stages: Option<String>,
 }
 
 /// Reason why a state was rejected. A rejected state changes nothing.
@@ -67,6 +70,19 @@ pub enum StateError {
         /// Version of this software.
         known: u64,
     },
+    /// A release with another order wrote the state.
+    #[error(
+        "the state has order version {found}, this shardfeed computes order version \
+         {ORDER_VERSION}, which is another order; finish epoch {epoch} with the release that wrote \
+         the state, or start without a state and call set_epoch({epoch}) to deliver epoch {epoch} \
+         from its beginning"
+    )]
+    Earlier {
+        /// Order version in the state.
+        found: u32,
+        /// Epoch of the state.
+        epoch: u64,
+    },
     /// The state belongs to a job with another identity.
     #[error(
         "the state belongs to another job: {}; create the loader as the one that made the state, \
@@ -87,6 +103,21 @@ pub enum StateError {
         /// Tail of the job.
         tail: Tail,
     },
+    /// The state belongs to a mixture with other stages.
+    #[error(
+        "the state belongs to a mixture whose stages until epoch {epoch} have the digest {left}, and \
+         those here have {right}: another source, weight, length or number of records; give the \
+         mixture of the state and, for changes, add a stage that begins at a later epoch, or start \
+         over without a state"
+    )]
+    OtherStages {
+        /// Epoch of the state.
+        epoch: u64,
+        /// Digest in the state.
+        left: String,
+        /// Digest here.
+        right: String,
+    },
     /// The states of an uneven job do not fit together or do not fit this rank.
     #[error("{0}")]
     Uneven(String),
@@ -102,7 +133,7 @@ fn in_words(Difference { field, left, right }: &Difference) -> String {
 impl LoaderState {
     /// Parses a state.
     ///
-    /// # Errors  `NotAState`, `Later`, `DynamicTail`.
+    /// # Errors  `NotAState`, `Later`, `Earlier`, `DynamicTail`.
     pub fn from_json(text: &str) -> Result<Self, StateError> {
         let not_a_state = |reason: String| StateError::NotAState { reason };
         let value: serde_json::Value =
@@ -198,6 +229,8 @@ impl LoaderState {
         let reason = if self.order > ORDER_VERSION {
             let (found, known) = (u64::from(self.order), u64::from(ORDER_VERSION));
             return Err(StateError::Later { what: "order version", found, known });
+        } else if self.order < ORDER_VERSION {
+            return Err(StateError::Earlier { found: self.order, epoch: self.epoch });
         } else if self.format == 0 {
             "format 0 does not exist"
         } else if self.segments.is_empty() || self.segments.len() > SEGMENTS_MAX {
@@ -237,7 +270,7 @@ mod tests {
             order: ORDER_VERSION,
             job: Digest::from_bytes([9; 32]),
             checks: format!(
-                "0,#01234567,{},true,{number},{number},{number},{},uneven,deterministic,#01234567,{}",
+                "1,#01234567,#01234567,{},true,{number},{number},{number},{},uneven,deterministic,#01234567,{}",
                 u64::MAX,
                 u32::MAX,
                 "d".repeat(20),
@@ -250,6 +283,7 @@ mod tests {
             speaks_for: None,
             records: None,
             cluster: None,
+            stages: Some("e".repeat(16)),
         }
     }
 
@@ -289,7 +323,7 @@ mod tests {
         let json = state().to_json().replace("\"shardfeed_state\":1", "\"shardfeed_state\":2");
         let error = LoaderState::from_json(&json).unwrap_err();
         assert_eq!(error, StateError::Later { what: "format", found: 2, known: 1 });
-        let json = state().to_json().replace("\"order\":0", "\"order\":7");
+        let json = state().to_json().replace("\"order\":1", "\"order\":7");
         assert!(
             LoaderState::from_json(&json).unwrap_err().to_string().contains("upgrade shardfeed")
         );
@@ -328,6 +362,7 @@ mod tests {
             changed(&|state| state.format = 2),
             changed(&|state| state.format = 0),
             changed(&|state| state.order = 7),
+            changed(&|state| state.order = 0),
             whole().to_json().replace("\"epoch\"", "\"epoc\""),
             whole().to_json().replace("0909", "yes,"),
             changed(&|state| state.segments.clear()),
@@ -345,7 +380,8 @@ mod tests {
             this is not a whole shardfeed state: `shardfeed_state` is not a version number; pass the result of state_dict()
             the state has format 2, this shardfeed knows up to 1; upgrade shardfeed to the version that wrote it
             this is not a whole shardfeed state: format 0 does not exist; pass the result of state_dict()
-            the state has order version 7, this shardfeed knows up to 0; upgrade shardfeed to the version that wrote it
+            the state has order version 7, this shardfeed knows up to 1; upgrade shardfeed to the version that wrote it
+            the state has order version 0, this shardfeed computes order version 1, which is another order; finish epoch 4294967295 with the release that wrote the state, or start without a state and call set_epoch(4294967295) to deliver epoch 4294967295 from its beginning
             this is not a whole shardfeed state: missing field `epoch`; pass the result of state_dict()
             this is not a whole shardfeed state: a digest is 64 hex digits, not 64 characters of `yes,yes,...`; pass the result of state_dict()
             this is not a whole shardfeed state: it must have 1 to 16 segments; pass the result of state_dict()
@@ -372,6 +408,6 @@ mod tests {
         expect![[r#"
             the state belongs to another job: seed is 1 in the state and 9 here; create the loader as the one that made the state, or start over without a state
             the state belongs to another job: seed is 1 in the state and 9 here, window is 10 in the state and 20 here; create the loader as the one that made the state, or start over without a state
-            the state belongs to another job: job digest is 0303030303030303030303030303030303030303030303030303030303030303 in the state and 9143d7a3aa506e4a31a4d74eb12c4ba0a7d75379f7a09c08460f08e8e6b3dbb7 here; create the loader as the one that made the state, or start over without a state"#]].assert_eq(&said.map(|error| error.to_string()).join("\n"));
+            the state belongs to another job: job digest is 0303030303030303030303030303030303030303030303030303030303030303 in the state and 0c34ce781eb3cef19844157ef7baff89c4b57b03503dc92e796426b64d1646d1 here; create the loader as the one that made the state, or start over without a state"#]].assert_eq(&said.map(|error| error.to_string()).join("\n"));
     }
 }

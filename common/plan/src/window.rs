@@ -76,6 +76,11 @@ impl Window {
         first..self.inputs_block((outputs.end - 1) / self.size).end
     }
 
+    /// Returns the first input that an output or a later one needs.
+    pub(crate) fn needs_from(&self, output: u64) -> u64 {
+        if self.is_plain() { output } else { self.inputs(self.block_of(output)).start }
+    }
+
     /// Returns the input of each output of a block; `passes` caches what the next block needs
     /// again.
     pub(crate) fn sources(&self, block: u64, passes: &mut PassA) -> Result<Vec<u64>, PlanError> {

@@ -14,9 +14,9 @@ fn groups() -> impl Strategy<Value = Groups> {
         .prop_filter("no samples", |counts| counts.iter().any(|&count| count > 0));
     (counts, any::<bool>(), 1u64..9, 1u64..5, 1u64..4, 0u64..3).prop_map(
         |(counts, enabled, window, interleave, block_length, epoch)| {
-            let content = Digest::from_bytes([5; 32]);
-            let shuffle = Shuffle { content, seed: 3, enabled, window, interleave, block_length };
-            let line = Arc::new(Line::new(&counts, &shuffle, epoch).unwrap());
+            let digest = Digest::from_bytes([5; 32]);
+            let shuffle = Shuffle { digest, seed: 3, enabled, window, interleave, block_length };
+            let line = Arc::new(Line::unrotated(&counts, &shuffle, epoch).unwrap());
             Groups::new(line, shuffle, epoch).unwrap()
         },
     )

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use shardfeed_plan::{
-    Digest, EpochPlan, Line, Permutations, Planned, Sample, Segment, Shuffle, SlotSource, Steps,
-    Tail,
+    Digest, EpochPlan, Line, Permutations, Planned, Portion, Sample, Segment, Shuffle, SlotSource,
+    SplitRun, Steps, Tail,
 };
 
 #[derive(Clone, Debug)]
@@ -58,8 +58,8 @@ prop_compose! {
         lanes in 1u64..7,
         per_lane in 1u64..7,
     ) -> Case {
-        let content = Digest::from_bytes([5; 32]);
-        let shuffle = Shuffle { content, seed, enabled, window, interleave, block_length };
+        let digest = Digest::from_bytes([5; 32]);
+        let shuffle = Shuffle { digest, seed, enabled, window, interleave, block_length };
         Case { counts, shuffle, tail, limit, lanes, per_lane }
     }
 }
@@ -238,8 +238,8 @@ proptest! {
         for (shard, &count) in case.counts.iter().enumerate() {
             for ordinal in 0..count {
                 let sample = Sample { shard: shard as u32, ordinal };
-                let placed = plan.place(sample).unwrap();
-                prop_assert_eq!(plan.place_with(sample, &mut known).unwrap(), placed);
+                let placed = plan.place(Portion::default(), sample).unwrap();
+                prop_assert_eq!(plan.place_with(Portion::default(), sample, &mut known).unwrap(), placed);
                 let Some(placed) = placed else {
                     dropped += 1;
                     continue;
@@ -248,7 +248,7 @@ proptest! {
                 let index = slots.iter().position(|slot| slot.entry == placed.entry).unwrap();
                 prop_assert!(matches!(slots[index].source, SlotSource::Lane(_)));
                 let planned = plan.batch(placed.step, placed.rank).unwrap()[index];
-                prop_assert_eq!(planned, Planned { sample, valid: true });
+                prop_assert_eq!((planned.sample, planned.valid), (sample, true));
             }
         }
         prop_assert_eq!(dropped, plan.dropped());
@@ -283,8 +283,14 @@ proptest! {
         }
         for lane in (0..plan.lanes()).map(|lane| plan.lane(lane)) {
             let (mut runs, mut inputs) = (lane.inputs_from(0), Vec::new());
-            while let Some((Sample { shard, ordinal }, run)) = runs.next_run(5) {
-                inputs.extend((ordinal..ordinal + run).map(|ordinal| Sample { shard, ordinal }));
+            let mut next_of_split = BTreeMap::new();
+            while let Some(SplitRun { split, first, samples, .. }) = runs.next_run(5) {
+                let Sample { shard, ordinal } = first;
+                let next = Sample { shard, ordinal: ordinal + samples };
+                // Also if a shard has two splits in the lane.
+                let expected = next_of_split.insert(split, next);
+                prop_assert!(expected.is_none_or(|expected| expected == first));
+                inputs.extend((ordinal..next.ordinal).map(|ordinal| Sample { shard, ordinal }));
             }
             prop_assert_eq!(inputs, lane.inputs_from(0).collect::<Vec<_>>());
         }
@@ -312,7 +318,7 @@ proptest! {
                         prop_assert!(2 * output.abs_diff(input) < 3 * window.max(1));
                     }
                     prop_assert_eq!(lane.output(output).unwrap(), inputs[input as usize]);
-                    prop_assert_eq!(lane.output_of(inputs[input as usize]).unwrap(), Some(output));
+                    prop_assert_eq!(lane.output_of(Portion::default(), inputs[input as usize]).unwrap(), Some(output));
                 }
             }
             prop_assert_eq!(next, lane.samples());

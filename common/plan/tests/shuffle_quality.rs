@@ -1,23 +1,26 @@
-//! Three statistical tests of the shuffle. They are exactly repeatable: keys are the numbers 0, 1,
+//! Statistical tests of the shuffle and the rotation. They are exactly repeatable: keys are the numbers 0, 1,
 //! 2, ..., so a test that passes once always passes.
 
 #![allow(clippy::unwrap_used)]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use shardfeed_plan::{Digest, EpochPlan, Line, Sample, Segment, Shuffle, Tail};
+use shardfeed_plan::{Digest, EpochPlan, Line, Portion, Sample, Segment, Shuffle, Tail};
 
 fn shuffle(seed: u64, window: u64, interleave: u64) -> Shuffle {
-    let content = Digest::from_bytes([1; 32]);
-    Shuffle { content, seed, enabled: true, window, interleave, block_length: 1 }
+    let digest = Digest::from_bytes([1; 32]);
+    Shuffle { digest, seed, enabled: true, window, interleave, block_length: 1 }
+}
+
+fn plan(counts: &[u64], shuffle: &Shuffle, epoch: u64, (lanes, batch): (u64, u64)) -> EpochPlan {
+    let line = Arc::new(Line::new(counts, shuffle, epoch).unwrap());
+    let segment = Segment::start(lanes, batch, 1).unwrap();
+    EpochPlan::new(line, shuffle.clone(), epoch, (Tail::Drop, None), &[segment], 1).unwrap()
 }
 
 fn lane_order(counts: &[u64], shuffle: &Shuffle) -> Vec<Sample> {
-    let line = Arc::new(Line::new(counts, shuffle, 0).unwrap());
-    let segment = Segment::start(1, 1, 1).unwrap();
-    let plan = EpochPlan::new(line, shuffle.clone(), 0, (Tail::Drop, None), &[segment], 1).unwrap();
-    let lane = plan.lane(0);
+    let lane = plan(counts, shuffle, 0, (1, 1)).lane(0);
     let blocks = lane.blocks_from(0).map(|block| block.unwrap());
     blocks.flat_map(|block| block.sources).map(|input| lane.input(input)).collect()
 }
@@ -75,11 +78,13 @@ fn displacement_in_a_small_window_is_that_of_two_uniform_passes() {
     // [-w/2, 3w/2), for every x; the displacement y - x follows.
     const WINDOW: u64 = 64;
     const SAMPLES: u64 = 64 * 4_000;
-    let order = lane_order(&[SAMPLES], &shuffle(11, WINDOW, 1));
+    let shuffle = shuffle(11, WINDOW, 1);
+    let order = lane_order(&[SAMPLES], &shuffle);
+    let line = Line::new(&[SAMPLES], &shuffle, 0).unwrap();
     let mut seen: BTreeMap<i64, u32> = BTreeMap::new();
     let mut counted = 0u32;
     for (output, sample) in order.iter().enumerate() {
-        let input = sample.ordinal;
+        let input = line.position(*sample).unwrap();
         if !(WINDOW..SAMPLES - 2 * WINDOW).contains(&input) {
             continue;
         }
@@ -129,4 +134,75 @@ fn neighbours_in_a_file_are_no_likelier_adjacent_than_chance() {
         upper_tail(z) > 1e-6,
         "{adjacent} adjacent neighbours, {mean:.0} by chance (z = {z:.1})"
     );
+}
+
+#[test]
+fn drop_leaves_out_every_sample_equally_often_however_small_the_window() {
+    // 105 samples in steps of 10 leave out 5. Without rotation these would be the last ones of the
+    // last shard, displaced by less than a window and a half.
+    const EPOCHS: u64 = 20_000;
+    for (counts, interleave) in [(vec![105], 1), (vec![105], 16), (vec![40, 0, 65], 1)] {
+        let shuffle = shuffle(3, 4, interleave);
+        let mut dropped: BTreeMap<Sample, u32> = BTreeMap::new();
+        for epoch in 0..EPOCHS {
+            let plan = plan(&counts, &shuffle, epoch, (1, 10));
+            assert_eq!((plan.steps(), plan.dropped()), (10, 5));
+            for sample in plan.lane(0).outputs(100..105).unwrap() {
+                assert_eq!(plan.place(Portion::default(), sample).unwrap(), None);
+                *dropped.entry(sample).or_default() += 1;
+            }
+        }
+        assert_eq!(dropped.len(), 105, "some samples were never left out");
+        let expected = (EPOCHS * 5) as f64 / 105.0;
+        let statistic: f64 =
+            dropped.values().map(|&times| (f64::from(times) - expected).powi(2) / expected).sum();
+        // The five of one epoch are close to each other, so at least 21 groups are independent.
+        let p = chi_square_p(statistic / 5.0, 20.0);
+        assert!(p > 1e-6, "chi-square {statistic:.0}, p = {p:e}");
+    }
+}
+
+#[test]
+fn drop_leaves_out_samples_of_all_places_of_files_that_are_read_in_turn() {
+    // 2,100 samples in steps of 32 leave out 20. If the last part of a file took turns with whole
+    // files, it would end before them, and only their last samples would be left out.
+    const EPOCHS: u64 = 4_000;
+    let counts = vec![105; 20];
+    let shuffle = shuffle(3, 4, 16);
+    let mut dropped: BTreeMap<Sample, u32> = BTreeMap::new();
+    for epoch in 0..EPOCHS {
+        let plan = plan(&counts, &shuffle, epoch, (1, 32));
+        for sample in plan.lane(0).outputs(2_080..2_100).unwrap() {
+            *dropped.entry(sample).or_default() += 1;
+        }
+    }
+    assert_eq!(dropped.len(), 2_100, "some samples were never left out");
+    let expected = (EPOCHS * 20) as f64 / 2_100.0;
+    let parts = dropped.values().map(|&times| f64::from(times) / expected);
+    let near = parts.clone().filter(|part| (0.5..2.0).contains(part)).count();
+    // If its part is short, the last samples of the whole files before it are left out, too.
+    let most = parts.fold(0.0, f64::max);
+    assert!(near > 1_800 && most < 8.0, "{near} are near the mean, one is at {most:.1} times it");
+}
+
+#[test]
+fn lanes_and_ranks_see_all_of_a_few_shards_within_epochs() {
+    // Without rotation a lane of one shard is always the same eighth of it.
+    const LANES: u64 = 8;
+    const SAMPLES: u64 = 4_000;
+    for counts in [vec![SAMPLES], vec![SAMPLES / 2, SAMPLES / 2]] {
+        let shuffle = shuffle(7, 25, 16);
+        let mut seen = vec![BTreeSet::new(); LANES as usize];
+        for epoch in 0..20 {
+            let plan = plan(&counts, &shuffle, epoch, (LANES, LANES));
+            for lane in 0..LANES {
+                seen[lane as usize].extend(plan.lane(lane).inputs_from(0));
+            }
+        }
+        for (lane, seen) in seen.iter().enumerate() {
+            let part = seen.len() as f64 / SAMPLES as f64;
+            // 1 - (7/8)^20 = 93 % are expected.
+            assert!(part > 0.8, "lane {lane} saw {:.0} % of {counts:?}", 100.0 * part);
+        }
+    }
 }

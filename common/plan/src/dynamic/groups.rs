@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::PlanError;
-use crate::lane::Lane;
+use crate::lane::{Lane, Portion};
 use crate::line::{Line, Sample, Shuffle};
 use crate::window::Permutations;
 
@@ -23,7 +23,11 @@ impl Groups {
     /// Returns the groups of `epoch`, whose epoch sequence is `line`.
     ///
     /// # Errors  As [`Shuffle::validate`].
+    ///
+    /// # Panics
+    /// If `line` is not from [`Line::unrotated`].
     pub fn new(line: Arc<Line>, shuffle: Shuffle, epoch: u64) -> Result<Self, PlanError> {
+        assert!(!line.is_rotated(), "groups are of whole shards");
         shuffle.validate()?;
         let size = usize::try_from(shuffle.interleave).unwrap_or(usize::MAX);
         Ok(Self { line, shuffle, epoch, size })
@@ -83,7 +87,7 @@ impl Groups {
             return Ok(None);
         };
         let group = (self.line.place(position) / self.size) as u64;
-        let offset = self.lane(group).output_with(sample, known)?;
+        let offset = self.lane(group).output_with(Portion::default(), sample, known)?;
         Ok(offset.map(|offset| (group, offset)))
     }
 

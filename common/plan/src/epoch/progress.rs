@@ -8,17 +8,17 @@
 use std::ops::Range;
 
 use crate::PlanError;
-use crate::epoch::EpochPlan;
+use crate::epoch::{EpochPlan, Sequence};
 use crate::interleave::{Turns, TurnsIter};
-use crate::lane::Lane;
+use crate::lane::{LanePart, Part};
 use crate::layer::{Columns, Layer, columns, taken_of};
-use crate::line::Line;
 use crate::segment::Steps;
 use crate::window::joined;
 
 impl EpochPlan {
     /// Returns the number of samples of each shard that were delivered before the ranks' cursors,
-    /// without padding, `[shards]` in manifest order.
+    /// without padding, `[shards]` in manifest order; of a mixture those of all sources, ordered by
+    /// name.
     ///
     /// - `steps`: for each rank the first step of the epoch that it has not consumed,
     ///   `[world_size]`. Segments before the last one are complete, so a cursor in one of them
@@ -35,16 +35,31 @@ impl EpochPlan {
     /// `WindowTooLarge`.
     pub fn delivered_by_shard(&self, steps: &[u64]) -> Result<Vec<u64>, PlanError> {
         let open = self.open_steps(steps)?;
-        let mut counts = vec![0; self.line().shards_total()];
-        for (lane, outputs) in (0..).zip(self.delivered_outputs(&open)) {
+        self.by_shard(self.delivered_outputs(&open))
+    }
+
+    /// Returns the number of samples of each shard at the given outputs of each lane of the first
+    /// segment.
+    fn by_shard(&self, outputs: Vec<Vec<Range<u64>>>) -> Result<Vec<u64>, PlanError> {
+        let mut counts = vec![0; self.shards_total()];
+        for (lane, outputs) in (0..).zip(outputs) {
             if outputs.is_empty() {
                 continue;
             }
-            let lane = self.lane(lane);
-            let mut tally = Tally::new(self.line(), &lane, &mut counts);
-            lane.inputs_of(outputs)?.into_iter().for_each(|inputs| tally.add(inputs));
+            for LanePart { first_shard, part, outputs } in self.lane(lane).parts(outputs)? {
+                let mut tally = Tally::new(&part, &mut counts[first_shard..]);
+                part.inputs_of(outputs)?.into_iter().for_each(|inputs| tally.add(inputs));
+            }
         }
         Ok(counts)
+    }
+
+    /// Returns the number of shards of the dataset, or of all sources of the mixture.
+    fn shards_total(&self) -> usize {
+        match self.sequence() {
+            Sequence::Dataset(line) => line.shards_total(),
+            Sequence::Mixture(mixture) => mixture.shards_total(),
+        }
     }
 
     /// Returns the number of samples delivered before the ranks' cursors: the sum of
@@ -71,52 +86,64 @@ impl EpochPlan {
     pub fn dropped_by_shard(&self) -> Result<Vec<u64>, PlanError> {
         let mut dropped =
             self.delivered_by_shard(&vec![self.steps(); self.world_size() as usize])?;
-        let mut samples = vec![0; dropped.len()];
-        for (place, &shard) in self.line().shards().iter().enumerate() {
-            samples[shard as usize] = self.line().start(place + 1) - self.line().start(place);
-        }
+        let whole = |samples: &u64| std::iter::once(0..*samples).collect();
+        let samples = self.by_shard(self.layers[0].lengths.iter().map(whole).collect())?;
         for (dropped, samples) in dropped.iter_mut().zip(samples) {
             *dropped = samples - *dropped;
         }
         Ok(dropped)
     }
 
-    /// Returns the ranks that read each shard in the last segment, `[shards]` in manifest order.
+    /// Returns the ranks that read each shard in the last segment.
     ///
     /// These are the ranks with a lane of the shard. Lanes are contiguous in the epoch sequence, so
-    /// a shard's ranks are contiguous too.
-    /// - An empty range means that the shard has no samples, or none left for the last segment.
+    /// the ranks of a stretch are contiguous too.
     /// - After resharding in mid-epoch the range may contain more ranks than necessary, because the
     ///   location of samples is known only to within a shuffle window, or to within a lane after
-    ///   ranks stopped at different steps.
+    ///   ranks stopped at different steps. Of a mixture one range contains those of all portions.
     ///
-    /// Costs O(shards + lanes x segments).
-    pub fn ranks_of_shards(&self) -> Vec<Range<u64>> {
+    /// Costs O(shards + lanes x segments), in a mixture O(shards + lanes) for each source epoch.
+    ///
+    /// # Errors  `WindowTooLarge`.
+    pub fn ranks_of_shards(&self) -> Result<ShardRanks, PlanError> {
         let last = self.layers.len() - 1;
         let rests: Vec<Rests> = self.layers[..last].iter().map(Rests::of).collect();
         let first_starts = sums(self.layers[0].lengths.iter().copied());
         let last_starts = sums(self.layers[last].lengths.iter().copied());
-        let mut ranks = vec![0..0; self.line().shards_total()];
+        let mut ranks = vec![0..0; self.shards_total()];
+        let second = match self.sequence() {
+            Sequence::Dataset(line) => line.second_stretch(),
+            Sequence::Mixture(_) => None,
+        };
+        let mut second_ranks = (0, 0..0);
         for (index, start) in (0..self.lanes()).zip(first_starts) {
             let lane = self.lane(index);
-            for group in lane.groups() {
-                let outputs = lane.outputs_near(&lane.inputs_of_group(&group));
-                let items = start + outputs.start..start + outputs.end;
-                let items = rests.iter().fold(items, |items, rests| rests.left_of(items));
-                if items.is_empty() {
-                    continue;
-                }
-                let lanes =
-                    part_at(&last_starts, items.start)..part_at(&last_starts, items.end - 1);
-                let found = self.ranks_of_lanes(lanes.start as u64, lanes.end as u64);
-                for &shard in &self.line().shards()[group] {
-                    let known = &mut ranks[shard as usize];
-                    let start = if known.start < known.end { known.start } else { found.start };
-                    *known = start..found.end;
+            for LanePart { first_shard, part, .. } in lane.all_parts()? {
+                for group in part.groups() {
+                    let outputs = part.outputs_near(&part.inputs_of_group(&group));
+                    let outputs = lane.outputs_near(&part, outputs);
+                    let items = start + outputs.start..start + outputs.end;
+                    let items = rests.iter().fold(items, |items, rests| rests.left_of(items));
+                    if items.is_empty() {
+                        continue;
+                    }
+                    let lanes =
+                        part_at(&last_starts, items.start)..part_at(&last_starts, items.end - 1);
+                    let found = self.ranks_of_lanes(lanes.start as u64, lanes.end as u64);
+                    for place in group {
+                        let shard = part.line().shards()[place] as usize;
+                        match second == Some(place) {
+                            true => {
+                                second_ranks.0 = shard;
+                                extend(&mut second_ranks.1, &found);
+                            }
+                            false => extend(&mut ranks[first_shard + shard], &found),
+                        }
+                    }
                 }
             }
         }
-        ranks
+        Ok(ShardRanks { ranks, second: Some(second_ranks) })
     }
 
     /// Returns the ranks with entries of lanes `first..=last` of the last segment.
@@ -187,6 +214,49 @@ impl EpochPlan {
     }
 }
 
+/// Extends a range, which may be empty, so that it contains another one.
+fn extend(range: &mut Range<u64>, other: &Range<u64>) {
+    let start = if range.start < range.end { range.start.min(other.start) } else { other.start };
+    *range = start..range.end.max(other.end);
+}
+
+/// Ranks that read each shard in a segment.
+#[derive(Clone, Debug)]
+pub struct ShardRanks {
+    /// Ranks of the first stretch of each shard, in manifest order.
+    ranks: Vec<Range<u64>>,
+    /// The shard with a second stretch, and the ranks of that.
+    second: Option<(usize, Range<u64>)>,
+}
+
+impl ShardRanks {
+    /// Returns the ranks of a shard by its ordinal: two ascending and disjoint ranges.
+    ///
+    /// The second one is empty, except of the shard inside which the epoch sequence begins: its last
+    /// samples may be in the first lanes and its first samples in the last ones. If both are empty,
+    /// the shard has no samples, or none left for the segment.
+    pub fn of(&self, shard: usize) -> [Range<u64>; 2] {
+        let first = self.ranks.get(shard).cloned().unwrap_or(0..0);
+        match &self.second {
+            Some((of, second)) if *of == shard && !second.is_empty() => {
+                if first.is_empty() {
+                    [second.clone(), 0..0]
+                } else if second.start <= first.end {
+                    [first.start..second.end.max(first.end), 0..0]
+                } else {
+                    [first, second.clone()]
+                }
+            }
+            _ => [first, 0..0],
+        }
+    }
+
+    /// Returns the number of shards.
+    pub fn shards(&self) -> usize {
+        self.ranks.len()
+    }
+}
+
 /// Start of each lane of a segment when the lanes are concatenated, and start of each rest
 /// likewise.
 struct Rests {
@@ -245,10 +315,9 @@ fn part_at(starts: &[u64], item: u64) -> usize {
 /// about equal.
 const WALKED_PER_SPLIT: u64 = 16;
 
-/// Counts inputs of a lane by shard, in ascending order.
+/// Counts inputs of a part by shard, in ascending order.
 struct Tally<'a> {
-    line: &'a Line,
-    lane: &'a Lane,
+    part: &'a Part,
     counts: &'a mut [u64],
     /// Current group: the indices of its splits, and its inputs.
     group: Range<usize>,
@@ -265,8 +334,8 @@ struct TurnsWalk {
 }
 
 impl<'a> Tally<'a> {
-    fn new(line: &'a Line, lane: &'a Lane, counts: &'a mut [u64]) -> Self {
-        Self { line, lane, counts, group: 0..0, inputs: 0..0, walk: None }
+    fn new(part: &'a Part, counts: &'a mut [u64]) -> Self {
+        Self { part, counts, group: 0..0, inputs: 0..0, walk: None }
     }
 
     fn add(&mut self, inputs: Range<u64>) {
@@ -276,7 +345,7 @@ impl<'a> Tally<'a> {
             let end = inputs.end.min(self.inputs.end);
             if input == self.inputs.start && end == self.inputs.end {
                 for place in self.group.clone() {
-                    let samples = self.lane.split_length(place);
+                    let samples = self.part.split_length(place);
                     self.add_to(place, samples);
                 }
             } else {
@@ -293,8 +362,8 @@ impl<'a> Tally<'a> {
         }
         let follows = !self.inputs.is_empty() && input == self.inputs.end;
         self.group =
-            if follows { self.lane.group_at(self.group.end) } else { self.lane.group_of(input) };
-        self.inputs = self.lane.inputs_of_group(&self.group);
+            if follows { self.part.group_at(self.group.end) } else { self.part.group_of(input) };
+        self.inputs = self.part.inputs_of_group(&self.group);
         self.walk = None;
     }
 
@@ -302,7 +371,7 @@ impl<'a> Tally<'a> {
     fn add_part(&mut self, positions: Range<u64>) {
         let walked_max = self.group.len() as u64 * WALKED_PER_SPLIT;
         let walk = self.walk.get_or_insert_with(|| TurnsWalk {
-            turns: self.lane.turns(&self.group),
+            turns: self.part.turns(&self.group),
             iter: TurnsIter::empty(),
             next: u64::MAX,
         });
@@ -322,12 +391,12 @@ impl<'a> Tally<'a> {
         let skipped = positions.start - walk.next;
         walk.next = positions.end;
         for turn in walk.iter.by_ref().skip(skipped as usize).take(length as usize) {
-            let shard = self.line.shards()[self.group.start + turn.split];
+            let shard = self.part.line().shards()[self.group.start + turn.split];
             self.counts[shard as usize] += 1;
         }
     }
 
     fn add_to(&mut self, place: usize, samples: u64) {
-        self.counts[self.line.shards()[place] as usize] += samples;
+        self.counts[self.part.line().shards()[place] as usize] += samples;
     }
 }

@@ -1,0 +1,149 @@
+//! Mixtures of several sources by weight. Source: docs/ORDER.md, section 13.
+//!
+//! A [`Mixture`] is a list of stages, each of which fixes how many samples of each source a mixture
+//! epoch has. [`MixtureEpoch`] computes one of them, and [`crate::EpochPlan::of_mixture`] its steps.
+
+mod epoch;
+mod lane;
+mod merge;
+mod stage;
+mod weight;
+
+pub use epoch::MixtureEpoch;
+pub(crate) use lane::{MergedBlocks, MergedInputs, MergedLane, MergedOutputs};
+pub use stage::{Length, Mixture, SOURCES_MAX, STAGES_MAX, Source, Stage, StageSource};
+
+use crate::digest::Digest;
+use crate::{EPOCHS, PlanError, SAMPLES_MAX};
+
+/// Returns the digest that takes the place of the order digest and the content digest in the
+/// identity of a mixture's job.
+pub fn mixture_digest() -> Digest {
+    Digest::of_parts([b"shardfeed mixture 1\0".as_slice()])
+}
+
+/// Reason why a mixture is invalid, or does not have an epoch.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MixtureError {
+    /// The name of a source is empty, too long, or has characters that its reports cannot contain.
+    #[error(
+        "{name:?} cannot name a source of a mixture: use 1 to {} bytes without white space and \
+         control characters, other than \"-\"",
+        stage::NAME_BYTES_MAX
+    )]
+    Name {
+        /// Rejected name.
+        name: String,
+    },
+    /// Two sources of a stage have the same name.
+    #[error("two sources of the mixture have the name `{name}`; give each another name")]
+    SameName {
+        /// Name of both.
+        name: String,
+    },
+    /// A source has no samples.
+    #[error("source `{name}` has no samples in {shards} shards; remove it from the mixture")]
+    Empty {
+        /// Name of the source.
+        name: String,
+        /// Number of its shards.
+        shards: usize,
+    },
+    /// A source has more samples or shards than an order can have.
+    #[error("source `{name}` has more than 2**63 - 1 samples or 2**32 - 1 shards")]
+    SourceTooLarge {
+        /// Name of the source.
+        name: String,
+    },
+    /// A stage has no sources, or too many.
+    #[error("a mixture has 1 to {SOURCES_MAX} sources, not {sources}")]
+    Sources {
+        /// Number of sources.
+        sources: usize,
+    },
+    /// A weight is not a positive decimal.
+    #[error(
+        "the weight of source `{name}` is {weight:?}; use a positive decimal number of at most 40 \
+         characters, such as 0.25 (to leave a source out, remove it)"
+    )]
+    Weight {
+        /// Name of the source.
+        name: String,
+        /// Rejected weight.
+        weight: String,
+    },
+    /// The weights need more digits than the computation has.
+    #[error(
+        "the weights differ by too many digits: as integers in proportion their sum must be below \
+         2**126; round them to fewer digits"
+    )]
+    WeightDigits,
+    /// A source has no sample in a mixture epoch of this length.
+    #[error(
+        "a mixture epoch of {samples} samples has none of source `{name}`, whose weight is too small \
+         for it; use an epoch of at least {samples_min} samples"
+    )]
+    NoSampleOf {
+        /// Name of the source.
+        name: String,
+        /// Requested length of the mixture epoch.
+        samples: u64,
+        /// Length from which on every source has a sample.
+        samples_min: u128,
+    },
+    /// A mixture epoch is empty or too long.
+    #[error("a mixture epoch has 1 to {SAMPLES_MAX} samples, not {samples}")]
+    Length {
+        /// Number of samples.
+        samples: u128,
+    },
+    /// In proportion to one source, a mixture epoch would be too long.
+    #[error(
+        "in proportion to the source that ends first or last, a mixture epoch would have more than \
+         2**63 - 1 samples; pass its length as a number"
+    )]
+    TooLong,
+    /// There are no stages, or too many.
+    #[error("a mixture has 1 to {STAGES_MAX} stages, not {stages}")]
+    Stages {
+        /// Number of stages.
+        stages: usize,
+    },
+    /// The stages do not follow each other from epoch 0.
+    #[error(
+        "stage {stage} begins at epoch {epoch}: the first stage begins at epoch 0, each other one \
+         after the stage before it and before epoch {EPOCHS}"
+    )]
+    StageEpoch {
+        /// Number of the stage, from 0.
+        stage: usize,
+        /// First epoch of the stage.
+        epoch: u64,
+    },
+    /// The samples of a source of the stage are not given, or are those of another version.
+    #[error(
+        "epoch {epoch} needs source `{name}` with order digest {digest}{}; open this version of the \
+         source", .found.map_or(String::new(), |found| format!(", not {found}"))
+    )]
+    OtherSource {
+        /// Requested epoch.
+        epoch: u64,
+        /// Name of the source.
+        name: String,
+        /// Order digest of its version in the stage.
+        digest: Digest,
+        /// Order digest of the given version.
+        found: Option<Digest>,
+    },
+    /// A source was repeated more often than epochs can be counted.
+    #[error("epoch {epoch} repeats source `{name}` more than 2**64 times")]
+    SourceEpochs {
+        /// Requested epoch.
+        epoch: u64,
+        /// Name of the source.
+        name: String,
+    },
+    /// A parameter of the order is invalid.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+}
