@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crc_fast::crc32_iscsi;
 use serde::{Deserialize, Serialize};
 
 use crate::error::TableError;
@@ -233,7 +234,7 @@ impl Header {
         bytes.extend_from_slice(&VERSION.to_le_bytes());
         bytes.extend_from_slice(&(text.len() as u32).to_le_bytes());
         bytes.extend_from_slice(text.as_bytes());
-        bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
+        bytes.extend_from_slice(&crc32_iscsi(&bytes).to_le_bytes());
         bytes.resize(bytes.len().next_multiple_of(PAGE_BYTES), 0);
         Ok(bytes)
     }
@@ -270,7 +271,7 @@ impl Header {
         };
         let (sealed, rest) = bytes.split_at(TEXT_AT + text_bytes);
         let (seal, padding) = rest.split_at(SEAL_BYTES);
-        if crc32c::crc32c(sealed).to_le_bytes() != *seal || padding.iter().any(|&byte| byte != 0) {
+        if crc32_iscsi(sealed).to_le_bytes() != *seal || padding.iter().any(|&byte| byte != 0) {
             return Err(damaged("its header does not fit its checksum".to_owned()));
         }
         let header: Self = serde_json::from_slice(&sealed[TEXT_AT..])

@@ -1,6 +1,8 @@
 //! Checksums of pages and blocks, over the bytes, the table's digest, and the location in the
 //! table.
 
+use crc_fast::{CrcAlgorithm, Digest as Checksum};
+
 use crate::header::Digest;
 
 /// Kind of a part of a file.
@@ -18,9 +20,9 @@ pub(crate) fn seal(digest: &Digest, part: SealedPart, number: u64, bytes: [&[u8]
         SealedPart::Block => 2,
     };
     place[1..].copy_from_slice(&number.to_le_bytes());
-    let mut sum = crc32c::crc32c(digest.bytes());
-    for bytes in [&place[..], bytes[0], bytes[1]] {
-        sum = crc32c::crc32c_append(sum, bytes);
+    let mut sum = Checksum::new(CrcAlgorithm::Crc32Iscsi);
+    for bytes in [digest.bytes(), &place[..], bytes[0], bytes[1]] {
+        sum.update(bytes);
     }
-    sum
+    sum.finalize() as u32
 }

@@ -1,12 +1,15 @@
 //! Whole-file compression: names, detection and decompression.
 
 use std::fmt;
+use std::fs::File;
 use std::io::{self, Read};
+use std::path::Path;
 use std::str::FromStr;
 
 use flate2::{Decompress, FlushDecompress, Status};
 use serde::{Deserialize, Serialize};
 
+use crate::error::{ReadError, ReadErrorKind};
 use crate::frame::{HEADER_BYTES, decode_header};
 
 /// Bytes that are read from the source at a time.
@@ -286,6 +289,17 @@ impl<R> fmt::Debug for Decoder<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Decoder").field("compression", &self.compression).finish_non_exhaustive()
     }
+}
+
+/// Opens a file to read its uncompressed bytes.
+///
+/// # Errors
+/// The file is missing or unreadable; the error contains its path.
+pub fn open_source(path: &Path, choice: CompressionChoice) -> Result<Decoder<File>, ReadError> {
+    let source = File::open(path).map_err(|error| ReadError::open(path, error))?;
+    Decoder::new(source, choice).map_err(|error| {
+        ReadError::at_record(&path.to_string_lossy(), 0, 0, ReadErrorKind::from(error))
+    })
 }
 
 /// Reads until `out` is full or the source ends; returns the number of bytes read.

@@ -133,12 +133,6 @@ impl ReadError {
         }
     }
 
-    /// Returns true if the next record can be found although this one is lost.
-    #[must_use]
-    pub fn is_resumable(&self) -> bool {
-        matches!(self.kind, ReadErrorKind::DataCrc { .. } | ReadErrorKind::TooLarge { .. })
-    }
-
     /// Returns true if reading failed, false if the data is invalid.
     #[must_use]
     pub fn is_io(&self) -> bool {

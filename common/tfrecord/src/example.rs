@@ -54,4 +54,4 @@ pub use parse::{ExampleParser, Located, ParseError};
 pub use ragged::{EMPTY_ROWS_MAX, PartitionFault};
 pub use sequence::{SequenceParser, Steps};
 pub use spec::{DType, DefaultValue, Feature, FeatureSpec, Partition, SpecError};
-pub use write::{Value, encode_example, encode_sequence_example};
+pub use write::{Value, encode_example, encode_sequence_example, pack_i64};

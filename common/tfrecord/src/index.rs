@@ -10,7 +10,7 @@ use crate::compression::{Compression, CompressionChoice};
 use crate::error::ReadError;
 use crate::frame::{FOOTER_BYTES, HEADER_BYTES};
 
-pub use plain::{ReadAt, index_file, index_source};
+pub use plain::{ReadAt, index_source};
 pub use stream::index_records;
 
 /// Digest items (12 bytes each) hashed at a time.

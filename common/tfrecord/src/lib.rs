@@ -5,11 +5,12 @@
 //! connection, reads a clock or draws a random number, and never trusts a length that it has not
 //! checked: any bytes give records, or an error with file, offset and ordinal.
 //!
-//! Start at [`ChunkReader`], the hot path, or at the simpler [`open_records`]; then [`index_file`],
-//! [`example::ExampleParser`] and [`create`].
+//! Start at [`ChunkReader`]; then [`index_source`], [`example::ExampleParser`] and [`create`].
 //!
 //! ```
-//! use shardfeed_tfrecord::{Compression, CompressionChoice, create, open_records};
+//! use shardfeed_tfrecord::{
+//!     ChunkOptions, ChunkReader, Compression, CompressionChoice, create, open_source,
+//! };
 //!
 //! # let folder = tempfile::tempdir()?;
 //! # let path = folder.path().join("hello.tfrecord.gz");
@@ -17,13 +18,15 @@
 //! writer.write(b"hello")?;
 //! writer.finish()?;
 //!
-//! let mut reader = open_records(&path, CompressionChoice::Auto)?;
-//! while let Some(record) = reader.next_record()? {
-//!     assert_eq!((record.data, record.offset, record.ordinal), (&b"hello"[..], 0, 0));
+//! let source = open_source(&path, CompressionChoice::Auto)?;
+//! let mut reader = ChunkReader::new(source, "hello.tfrecord.gz", ChunkOptions::default());
+//! while let Some(chunk) = reader.next_chunk()? {
+//!     assert_eq!(chunk.iter().collect::<Vec<_>>(), [b"hello"]);
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 #![deny(unsafe_code)]
+#![warn(missing_docs)]
 
 mod error;
 mod frame;
@@ -31,8 +34,6 @@ mod frame;
 mod compression;
 
 mod chunk;
-mod mmap;
-mod reader;
 
 mod writer;
 
@@ -43,15 +44,12 @@ pub mod example;
 pub use chunk::{Chunk, ChunkOptions, ChunkReader, RecordSpan};
 pub use compression::{
     Compression, CompressionChoice, Decoder, DecompressError, UnknownCompression, detect,
+    open_source,
 };
 pub use error::{ReadError, ReadErrorKind};
 pub use frame::{
     DataCrcMismatch, FOOTER_BYTES, HEADER_BYTES, LengthCrcMismatch, check_data, decode_header,
     encode_footer, encode_header, masked_crc32c,
 };
-pub use index::{
-    Break, IndexOptions, Mark, ReadAt, ShardIndex, index_file, index_records, index_source,
-};
-pub use mmap::{MappedFile, MappedRecords};
-pub use reader::{Record, RecordReader, open_records, open_source};
+pub use index::{Break, IndexOptions, Mark, ReadAt, ShardIndex, index_records, index_source};
 pub use writer::{FileRecordWriter, NewFile, RecordWriter, create};

@@ -7,7 +7,8 @@ use std::path::Path;
 
 use shardfeed_tfrecord::example::{ExampleParser, describe};
 use shardfeed_tfrecord::{
-    Compression, CompressionChoice, MappedFile, ReadError, ReadErrorKind, create, open_records,
+    ChunkOptions, ChunkReader, Compression, CompressionChoice, Decoder, ReadError, ReadErrorKind,
+    create, open_source,
 };
 
 fn names(folder: &Path) -> Vec<String> {
@@ -25,9 +26,21 @@ fn write(path: &Path, compression: Compression, records: &[&[u8]]) {
     writer.finish().unwrap();
 }
 
+fn open(path: &Path) -> Result<ChunkReader<Decoder<fs::File>>, ReadError> {
+    let source = open_source(path, CompressionChoice::Auto)?;
+    Ok(ChunkReader::new(source, path.to_string_lossy(), ChunkOptions::default()))
+}
+
 fn read_first(path: &Path) -> Result<Vec<u8>, ReadError> {
-    let mut reader = open_records(path, CompressionChoice::Auto)?;
-    Ok(reader.next_record()?.expect("a record").data.to_vec())
+    Ok(open(path)?.next_chunk()?.expect("a record").data(0).to_vec())
+}
+
+fn read_all(path: &Path) -> Vec<Vec<u8>> {
+    let (mut reader, mut records) = (open(path).unwrap(), Vec::new());
+    while let Some(chunk) = reader.next_chunk().unwrap() {
+        records.extend(chunk.iter().map(<[u8]>::to_vec));
+    }
+    records
 }
 
 #[test]
@@ -61,11 +74,7 @@ fn records_larger_than_any_buffer_come_back() {
     for compression in [Compression::None, Compression::Gzip, Compression::Zlib] {
         let path = folder.path().join(compression.to_string());
         write(&path, compression, &[b"small", &large, b"", &large[..300_000]]);
-        let mut reader = open_records(&path, CompressionChoice::Auto).unwrap();
-        for expected in [&b"small"[..], &large, b"", &large[..300_000]] {
-            assert!(reader.next_record().unwrap().unwrap().data == expected);
-        }
-        assert_eq!(reader.next_record().unwrap(), None);
+        assert!(read_all(&path) == [&b"small"[..], &large, b"", &large[..300_000]]);
     }
 }
 
@@ -81,7 +90,6 @@ fn errors_name_the_file_the_place_and_the_way_out() {
     let error = read_first(&path).unwrap_err();
     assert_eq!(shown(&error), "/x: cannot open: No such file or directory (os error 2)");
     assert_eq!(error.hint(), "check the path, as seen from the machine that reads");
-    let error = MappedFile::open(&path).unwrap_err();
     assert!(matches!(error.kind, ReadErrorKind::Open(_)));
 
     fs::write(&path, "this is a text file").unwrap();
@@ -105,46 +113,11 @@ fn errors_name_the_file_the_place_and_the_way_out() {
     let mut bytes = fs::read(&path).unwrap();
     bytes[32] ^= 1;
     fs::write(&path, bytes).unwrap();
-    let mut reader = open_records(&path, CompressionChoice::Auto).unwrap();
-    reader.next_record().unwrap();
-    let error = reader.next_record().unwrap_err();
-    assert!(error.is_resumable() && shown(&error).ends_with("in record 1 at byte 20"), "{error}");
-}
-
-/// A record's data, offset and ordinal.
-type Read = (Vec<u8>, u64, u64);
-
-#[test]
-fn mapped_files_read_as_others_do() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("x");
-    write(&path, Compression::None, &[b"one", b"", b"three"]);
-    let mut bytes = fs::read(&path).unwrap();
-    let read = |path: &Path| -> Vec<Result<Read, String>> {
-        let mapped = MappedFile::open(path).unwrap();
-        let records = mapped.records().map(|record| {
-            record
-                .map(|record| (record.data.to_vec(), record.offset, record.ordinal))
-                .map_err(|error| error.to_string())
-        });
-        records.collect()
-    };
-    let good = read(&path);
-    assert_eq!(good[2], Ok((b"three".to_vec(), 35, 2)));
-
-    bytes[13] ^= 1;
-    bytes.truncate(bytes.len() - 2);
-    fs::write(&path, &bytes).unwrap();
-    let bad = read(&path);
-    assert_eq!(bad.len(), 3);
-    assert!(bad[0].as_ref().unwrap_err().contains("in record 0 at byte 0"));
-    assert_eq!(bad[1], good[1]);
-    assert!(bad[2].as_ref().unwrap_err().contains("truncated"));
-
-    fs::write(&path, "").unwrap();
-    assert!(read(&path).is_empty());
-    fs::write(&path, &bytes[..7]).unwrap();
-    assert!(read(&path)[0].as_ref().unwrap_err().contains("5 bytes before the end"));
+    let mut reader = open(&path).unwrap();
+    reader.next_chunk().unwrap();
+    let error = reader.next_chunk().unwrap_err();
+    assert!(shown(&error).ends_with("in record 1 at byte 20"), "{error}");
+    assert!(reader.resume_after_error());
 }
 
 #[test]
@@ -155,11 +128,7 @@ fn files_of_other_projects_read() {
         return;
     }
     let records = |name: &str| {
-        let mut reader = open_records(folder.join(name), CompressionChoice::Auto).unwrap();
-        let mut records = Vec::new();
-        while let Some(record) = reader.next_record().unwrap() {
-            records.push(record.data.to_vec());
-        }
+        let records = read_all(&folder.join(name));
         assert!(!records.is_empty());
         records
     };

@@ -5,11 +5,11 @@ use std::io::{self, Read, Write};
 
 use proptest::prelude::*;
 use shardfeed_tfrecord::example::{
-    DType, ExampleParser, Feature, FeatureSpec, Located, Value, describe, encode_example,
+    DType, ExampleParser, Feature, FeatureSpec, ListRef, Located, Value, describe, encode_example,
 };
 use shardfeed_tfrecord::{
     ChunkOptions, ChunkReader, Compression, CompressionChoice, Decoder, IndexOptions,
-    ReadErrorKind, RecordReader, RecordWriter, ShardIndex, index_records,
+    ReadErrorKind, RecordWriter, ShardIndex, index_records,
 };
 
 fn write(records: &[Vec<u8>], compression: Compression) -> Vec<u8> {
@@ -182,16 +182,17 @@ proptest! {
     fn skipping_is_reading_and_dropping(records in any_records(), to in prop::collection::vec(0..40_u64, 1..5)) {
         let bytes = write(&records, Compression::None);
         let options = ChunkOptions { chunk_bytes: 200, ..ChunkOptions::default() };
-        let mut reader = RecordReader::new(&bytes[..], "f", options);
+        let mut reader = ChunkReader::new(&bytes[..], "f", options);
         let mut next = 0;
         for to in to {
             let reached = reader.skip_to(to).unwrap();
             prop_assert_eq!(reached, to.max(next).min((records.len() as u64).max(next)));
             next = reached;
-            if let Some(record) = reader.next_record().unwrap() {
-                prop_assert_eq!(record.ordinal, next);
-                prop_assert_eq!(record.data, &records[next as usize][..]);
-                next += 1;
+            if let Some(chunk) = reader.next_chunk().unwrap() {
+                prop_assert_eq!(chunk.first_ordinal, next);
+                let expected = records[next as usize..].iter().take(chunk.records.len());
+                prop_assert!(chunk.iter().eq(expected.map(Vec::as_slice)));
+                next += chunk.records.len() as u64;
             }
         }
     }
@@ -277,17 +278,55 @@ fn parse_anything(record: &[u8]) {
             let Located::Present(list) = located[0] else {
                 continue;
             };
-            match dtype {
-                DType::Int64 => list.write_i64(&mut vec![0; list.count()]),
-                DType::Float32 => list.write_f32(&mut vec![0.0; list.count()]),
-                DType::Bytes => {
-                    let mut count = 0;
-                    list.for_each_bytes(|_| count += 1);
-                    assert_eq!(count, list.count());
+            let all = values(&list);
+            assert_eq!(all.len(), list.count());
+            let positions = (0..=all.len()).step_by(1 + all.len() / 8);
+            for (first, end) in positions.clone().flat_map(|first| {
+                positions.clone().filter(move |end| *end >= first).map(move |end| (first, end))
+            }) {
+                let range = list.range(first, end - first).unwrap();
+                assert_eq!(values(&range), &all[first..end], "{first}..{end}");
+                if list.dtype() != DType::Bytes {
+                    assert_eq!(packed_again(&range), &all[first..end], "{first}..{end}");
                 }
             }
         }
     }
+}
+
+/// Returns the values of a list that is written as it is packed, and read again.
+fn packed_again(list: &ListRef<'_>) -> Vec<Vec<u8>> {
+    let (mut packed, mut record) = (vec![], vec![]);
+    list.pack(&mut packed);
+    encode_example(&[("x", Value::Packed(list.dtype(), &packed))], &mut record);
+    let feature = Feature::VarLen { dtype: list.dtype() };
+    let parser = ExampleParser::new(vec![FeatureSpec { name: "x".to_owned(), feature }]).unwrap();
+    let mut located = vec![];
+    parser.locate(&record, &mut located).unwrap();
+    match located[0] {
+        Located::Present(list) => values(&list),
+        Located::Default | Located::Missing => vec![],
+    }
+}
+
+/// Returns the values of a list, each in bytes.
+fn values(list: &ListRef<'_>) -> Vec<Vec<u8>> {
+    let mut values = vec![];
+    match list.dtype() {
+        DType::Int64 => {
+            let mut numbers = vec![0; list.count()];
+            list.write_i64(&mut numbers);
+            values.extend(numbers.iter().map(|number| number.to_le_bytes().to_vec()));
+        }
+        DType::Float32 => {
+            let mut numbers = vec![0.0; list.count()];
+            list.write_f32(&mut numbers);
+            values.extend(numbers.iter().map(|number| number.to_le_bytes().to_vec()));
+        }
+        DType::Bytes => list.for_each_bytes(|value| values.push(value.to_vec())),
+    }
+    assert_eq!(list.data_bytes(), values.iter().map(Vec::len).sum::<usize>());
+    values
 }
 
 fn compress(piece: &[u8], gzip: bool, out: &mut Vec<u8>) {

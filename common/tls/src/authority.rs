@@ -18,7 +18,6 @@ use crate::error::TlsError;
 use crate::folder::{CA_FILE, CERTIFICATE_FILE, Certificate, Folder, KEY_FILE, certificates, read};
 use crate::identity::{Identity, NAME_BYTES_MAX, Role};
 
-/// File of the authority's key.
 const CA_KEY_FILE: &str = "ca.key";
 
 /// Validity of an authority's certificate, days.

@@ -40,6 +40,8 @@ pub(crate) struct Material {
 pub(crate) struct Own {
     pub(crate) chain: Vec<CertificateDer<'static>>,
     pub(crate) key: PrivateKeyDer<'static>,
+    /// Properties of the first certificate of the chain.
+    pub(crate) certificate: Certificate,
 }
 
 /// Properties of a certificate for display.
@@ -59,16 +61,12 @@ pub struct Certificate {
     pub serial: String,
 }
 
-/// Stamp that detects changes of the files: for each its modification time, length and inode.
-pub(crate) type Stamp = [Option<(i64, i64, u64, u64)>; 3];
-
 impl Folder {
     /// Returns the folder at `path`; nothing is read yet.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self(path.into())
     }
 
-    /// Returns the path of the folder.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -77,12 +75,9 @@ impl Folder {
         self.0.join(name)
     }
 
-    /// Returns the current stamp of the files.
-    pub(crate) fn stamp(&self) -> Stamp {
-        [CA_FILE, CERTIFICATE_FILE, KEY_FILE].map(|name| {
-            let found = fs::metadata(self.file(name)).ok()?;
-            Some((found.mtime(), found.mtime_nsec(), found.len(), found.ino()))
-        })
+    /// Returns the paths of the files.
+    pub(crate) fn files(&self) -> Vec<PathBuf> {
+        [CA_FILE, CERTIFICATE_FILE, KEY_FILE].map(|name| self.file(name)).into()
     }
 
     /// Returns the permission bits of the key file; `None` if there is none.
@@ -127,9 +122,9 @@ impl Folder {
                 return Err(TlsError::content(certificate, reason));
             }
             (true, true) => {
-                let chain = certificates(&certificate)?;
-                let facts = Certificate::parse(&certificate, &chain[0])?;
-                facts.check_time(&certificate, SystemTime::now())?;
+                let (chain, path) = (certificates(&certificate)?, certificate);
+                let certificate = Certificate::parse(&path, &chain[0])?;
+                certificate.check_time(&path, SystemTime::now())?;
                 let pem = read(&key)?;
                 let refused = |error: pem::Error| {
                     let reason = match error {
@@ -139,7 +134,7 @@ impl Folder {
                     TlsError::content(&key, reason)
                 };
                 let key = PrivateKeyDer::from_pem_slice(&pem).map_err(refused)?;
-                Some(Own { chain, key })
+                Some(Own { chain, key, certificate })
             }
         };
         Ok(Material { roots, own })

@@ -25,7 +25,6 @@ pub enum Role {
 }
 
 impl Role {
-    /// All roles.
     pub const ALL: [Self; 6] =
         [Self::Coordinator, Self::Worker, Self::Trainer, Self::Viewer, Self::Operator, Self::Admin];
 

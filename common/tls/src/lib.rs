@@ -13,10 +13,12 @@ mod authority;
 mod error;
 mod folder;
 mod identity;
+mod watched;
 mod wire;
 
 pub use authority::{Authority, CA_DAYS, Issued, LEAF_DAYS, LEAF_DAYS_MAX, Subject, check_name};
 pub use error::TlsError;
 pub use folder::{CA_FILE, CERTIFICATE_FILE, Certificate, Folder, KEY_FILE};
 pub use identity::{Identity, Role};
-pub use wire::{ClientTls, ServerTls};
+pub use watched::Watched;
+pub use wire::{ClientTls, ServerTls, Stream};

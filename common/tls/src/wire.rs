@@ -2,8 +2,8 @@
 
 use std::fmt::Debug;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::sync::Arc;
+use std::time::SystemTime;
 
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -14,14 +14,15 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::error::TlsError;
-use crate::folder::{CA_FILE, CERTIFICATE_FILE, Certificate, Folder, Material, Stamp};
+use crate::folder::{CA_FILE, CERTIFICATE_FILE, Certificate, Folder, Material, Own};
 use crate::identity::{Identity, Role};
+use crate::watched::Watched;
 
 /// Application protocol inside TLS.
 const PROTOCOL: &[u8] = b"h2";
 
-/// Minimum interval between checks of the files.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Content of the folders, for logs.
+const WHAT: &str = "certificates";
 
 /// Maximum number of bytes that are read from a rejected connection.
 const REFUSED_BYTES_MAX: u64 = 1 << 20;
@@ -31,67 +32,10 @@ pub trait Stream: AsyncRead + AsyncWrite + Debug + Send + Unpin + 'static {}
 
 impl<T: AsyncRead + AsyncWrite + Debug + Send + Unpin + 'static> Stream for T {}
 
-/// Value derived from a folder, rebuilt when its files change.
-#[derive(Debug)]
-struct Watched<C> {
-    folder: Folder,
-    make: fn(&Folder) -> Result<C, TlsError>,
-    seen: Mutex<Seen<C>>,
-}
-
-#[derive(Debug)]
-struct Seen<C> {
-    looked: Instant,
-    stamp: Stamp,
-    /// Stamp of files that could not be used, for which a warning was logged.
-    failed: Option<Stamp>,
-    made: Arc<C>,
-}
-
-impl<C> Watched<C> {
-    fn open(folder: Folder, make: fn(&Folder) -> Result<C, TlsError>) -> Result<Self, TlsError> {
-        // Files that change meanwhile are read again later.
-        let stamp = folder.stamp();
-        let made = Arc::new(make(&folder)?);
-        let seen = Mutex::new(Seen { looked: Instant::now(), stamp, failed: None, made });
-        Ok(Self { folder, make, seen })
-    }
-
-    /// Returns the current value.
-    ///
-    /// Unusable files, such as a certificate whose key has not been written yet, are logged and
-    /// change nothing.
-    fn now(&self) -> Arc<C> {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        if seen.looked.elapsed() >= LOOK_EVERY {
-            seen.looked = Instant::now();
-            let stamp = self.folder.stamp();
-            if stamp != seen.stamp {
-                let folder = self.folder.path().display();
-                match (self.make)(&self.folder) {
-                    Ok(made) => {
-                        tracing::info!(%folder, "certificates were read again");
-                        (seen.made, seen.stamp, seen.failed) = (Arc::new(made), stamp, None);
-                    }
-                    // Retried at the next check: another file may follow, or the clock may change.
-                    Err(error) if seen.failed.as_ref() == Some(&stamp) => {
-                        tracing::debug!(%folder, %error, "certificates still cannot be used");
-                    }
-                    Err(error) => {
-                        tracing::warn!(%folder, %error, "certificates changed and cannot be used; those before stay");
-                        seen.failed = Some(stamp);
-                    }
-                }
-            }
-        }
-        Arc::clone(&seen.made)
-    }
-}
-
 /// TLS of the accepting side.
 #[derive(Clone, Debug)]
 pub struct ServerTls {
-    watched: Arc<Watched<Server>>,
+    watched: Arc<Watched<Server, TlsError>>,
 }
 
 #[derive(Debug)]
@@ -103,7 +47,7 @@ struct Server {
 /// TLS of the connecting side.
 #[derive(Clone, Debug)]
 pub struct ClientTls {
-    watched: Arc<Watched<Client>>,
+    watched: Arc<Watched<Client, TlsError>>,
 }
 
 #[derive(Debug)]
@@ -117,7 +61,8 @@ impl ServerTls {
     ///
     /// # Errors  [`TlsError`]: the file and the reason.
     pub fn open(folder: Folder) -> Result<Self, TlsError> {
-        Ok(Self { watched: Arc::new(Watched::open(folder, server)?) })
+        let watched = Watched::open(WHAT, folder.files(), move || server(&folder))?;
+        Ok(Self { watched: Arc::new(watched) })
     }
 
     /// Returns the end of validity of its certificate.
@@ -165,7 +110,8 @@ impl ClientTls {
     ///
     /// # Errors  [`TlsError`]: the file and the reason.
     pub fn open(folder: Folder) -> Result<Self, TlsError> {
-        Ok(Self { watched: Arc::new(Watched::open(folder, client)?) })
+        let watched = Watched::open(WHAT, folder.files(), move || client(&folder))?;
+        Ok(Self { watched: Arc::new(watched) })
     }
 
     /// Returns the identity in the client's certificate, if it has one.
@@ -231,13 +177,10 @@ fn server(folder: &Folder) -> Result<Server, TlsError> {
     let path = folder.path().join(CERTIFICATE_FILE);
     let refused = |error: rustls::Error| unusable(folder, &error);
     let Material { roots: believed, own } = folder.load()?;
-    let own = own.ok_or_else(|| {
-        TlsError::content(
-            &path,
-            "is missing, with tls.key: a coordinator needs its own certificate",
-        )
-    })?;
-    let certificate = Certificate::parse(&path, &own.chain[0])?;
+    let Some(Own { chain, key, certificate }) = own else {
+        let reason = "is missing, with tls.key: a coordinator needs its own certificate";
+        return Err(TlsError::content(path, reason));
+    };
     if certificate.identity.as_ref().is_none_or(|identity| identity.role != Role::Coordinator) {
         let is =
             certificate.identity.map_or("no identity".to_owned(), |identity| identity.to_string());
@@ -257,7 +200,7 @@ fn server(folder: &Folder) -> Result<Server, TlsError> {
         .with_protocol_versions(&[&TLS13])
         .map_err(refused)?
         .with_client_cert_verifier(verifier)
-        .with_single_cert(own.chain, own.key)
+        .with_single_cert(chain, key)
         .map_err(refused)?;
     config.alpn_protocols = vec![PROTOCOL.to_vec()];
     // Every connection authenticates again, so that an expired certificate cannot be used through a
@@ -274,14 +217,11 @@ fn client(folder: &Folder) -> Result<Client, TlsError> {
         .with_protocol_versions(&[&TLS13])
         .map_err(refused)?
         .with_root_certificates(roots(folder, believed)?);
-    let mut certificate = None;
-    let mut config = match own {
-        Some(own) => {
-            let path = folder.path().join(CERTIFICATE_FILE);
-            certificate = Some(Certificate::parse(&path, &own.chain[0])?);
-            builder.with_client_auth_cert(own.chain, own.key).map_err(refused)?
+    let (mut config, certificate) = match own {
+        Some(Own { chain, key, certificate }) => {
+            (builder.with_client_auth_cert(chain, key).map_err(refused)?, Some(certificate))
         }
-        None => builder.with_no_client_auth(),
+        None => (builder.with_no_client_auth(), None),
     };
     config.alpn_protocols = vec![PROTOCOL.to_vec()];
     Ok(Client { config: Arc::new(config), certificate })

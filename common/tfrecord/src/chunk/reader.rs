@@ -144,8 +144,7 @@ impl<R: Read> ChunkReader<R> {
     /// Skips the damaged record after an error, if the next one can be found.
     ///
     /// The damaged record keeps its ordinal: the next one has the ordinal after it.
-    /// - Returns true if reading continues. False: there was no error, or the next record cannot be
-    ///   found (see [`ReadError::is_resumable`]).
+    /// - Returns true if reading continues: only the record's data was damaged, or it was too large.
     pub fn resume_after_error(&mut self) -> bool {
         let Failed::Resumable { length } = self.failed else {
             return false;

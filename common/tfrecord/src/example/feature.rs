@@ -3,9 +3,9 @@
 use std::{mem, slice};
 
 use super::spec::DType;
-use super::varints::{count_varints, decode_varints};
+use super::varints::{count_varints, decode_varints, split_varints};
 use super::wire::{
-    Field, FieldValue, Fields, WireError, next_message, tag, take_tagged, take_varint,
+    Field, FieldValue, Fields, WireError, next_message, put_varint, tag, take_tagged, take_varint,
 };
 
 /// Values of a feature, checked but not decoded.
@@ -14,9 +14,14 @@ pub struct ListRef<'a> {
     dtype: DType,
     count: usize,
     data_bytes: usize,
-    /// Body of the list message; if `in_pieces`, Feature fields with several bodies.
+    /// Body of the list message; if `in_pieces`, Feature fields with several bodies. Of a range the
+    /// same as of all values.
     wire: &'a [u8],
     in_pieces: bool,
+    /// True for a range of the values in `wire`.
+    is_range: bool,
+    /// Number of values in `wire` before the range.
+    skipped: u32,
 }
 
 impl DType {
@@ -26,6 +31,15 @@ impl DType {
             2 => Some(Self::Float32),
             3 => Some(Self::Int64),
             _ => None,
+        }
+    }
+
+    /// Returns the decoded size of values in bytes.
+    fn data_bytes(self, count: usize, bytes_sum: usize) -> usize {
+        match self {
+            Self::Bytes => bytes_sum,
+            Self::Float32 => 4 * count,
+            Self::Int64 => 8 * count,
         }
     }
 
@@ -105,6 +119,20 @@ impl<'a> ListRef<'a> {
         });
     }
 
+    /// Appends the numbers to `out` as they are packed in a list, without decoding them.
+    ///
+    /// # Panics
+    /// If the values are bytes.
+    pub fn pack(&self, out: &mut Vec<u8>) {
+        assert!(self.dtype != DType::Bytes, "byte strings are not packed");
+        self.for_each_field(|value| match value {
+            FieldValue::Varint(value) => put_varint(out, value),
+            FieldValue::Fixed32(value) => out.extend_from_slice(&value),
+            FieldValue::Bytes(packed) => out.extend_from_slice(packed),
+            FieldValue::Fixed64 => {}
+        });
+    }
+
     /// Calls `visit` with each value in order.
     ///
     /// # Panics
@@ -153,6 +181,23 @@ impl<'a> ListRef<'a> {
         });
     }
 
+    /// Returns `count` values from `first` on; `None` if there are not as many, or their position
+    /// exceeds 2^32.
+    #[must_use]
+    pub fn range(&self, first: usize, count: usize) -> Option<Self> {
+        if first.checked_add(count)? > self.count {
+            return None;
+        }
+        let skipped = u32::try_from(self.skipped as usize + first).ok()?;
+        let mut range = Self { count, is_range: true, skipped, ..*self };
+        let mut bytes_sum = 0;
+        if self.dtype == DType::Bytes {
+            range.for_each_bytes(|value| bytes_sum += value.len());
+        }
+        range.data_bytes = self.dtype.data_bytes(count, bytes_sum);
+        Some(range)
+    }
+
     fn expect_room(&self, dtype: DType, places: usize) {
         assert!(
             self.dtype == dtype && self.count == places,
@@ -164,7 +209,43 @@ impl<'a> ListRef<'a> {
 
     /// Calls `visit` with each field that holds values, of all pieces.
     #[inline]
-    fn for_each_field(&self, mut visit: impl FnMut(FieldValue<'a>)) {
+    fn for_each_field(&self, visit: impl FnMut(FieldValue<'a>)) {
+        match self.is_range {
+            false => self.for_each_whole_field(visit),
+            true => self.for_each_in_range(visit),
+        }
+    }
+
+    /// As [`Self::for_each_field`], for a range of the values.
+    fn for_each_in_range(&self, mut visit: impl FnMut(FieldValue<'a>)) {
+        let (mut skipped, mut left) = (self.skipped as usize, self.count);
+        self.for_each_whole_field(|value| match (self.dtype, value) {
+            (DType::Float32, FieldValue::Bytes(packed)) => {
+                let from = skipped.min(packed.len() / 4);
+                let count = left.min(packed.len() / 4 - from);
+                (skipped, left) = (skipped - from, left - count);
+                if count > 0 {
+                    visit(FieldValue::Bytes(&packed[4 * from..4 * (from + count)]));
+                }
+            }
+            (DType::Int64, FieldValue::Bytes(packed)) => {
+                let (_, packed) = split_varints(packed, &mut skipped);
+                let (packed, _) = split_varints(packed, &mut left);
+                if !packed.is_empty() {
+                    visit(FieldValue::Bytes(packed));
+                }
+            }
+            _ if skipped > 0 => skipped -= 1,
+            (_, value) if left > 0 => {
+                left -= 1;
+                visit(value);
+            }
+            _ => {}
+        });
+    }
+
+    #[inline]
+    fn for_each_whole_field(&self, mut visit: impl FnMut(FieldValue<'a>)) {
         if !self.in_pieces {
             return visit_values(self.wire, &mut visit);
         }
@@ -177,7 +258,8 @@ impl<'a> ListRef<'a> {
 
     /// Returns a feature whose value has been found but not been examined.
     pub(super) fn unread(dtype: DType, feature: &'a [u8]) -> Self {
-        Self { dtype, count: 0, data_bytes: 0, wire: feature, in_pieces: true }
+        let (is_range, skipped) = (false, 0);
+        Self { dtype, count: 0, data_bytes: 0, wire: feature, in_pieces: true, is_range, skipped }
     }
 
     /// Returns the encoded values; for an [`unread`](Self::unread) one its Feature message.
@@ -197,7 +279,16 @@ impl<'a> ListRef<'a> {
                 && rest.is_empty()
             {
                 let (count, data_bytes) = measure(dtype, wire)?;
-                return Ok(Some(Self { dtype, count, data_bytes, wire, in_pieces: false }));
+                let (in_pieces, is_range, skipped) = (false, false, 0);
+                return Ok(Some(Self {
+                    dtype,
+                    count,
+                    data_bytes,
+                    wire,
+                    in_pieces,
+                    is_range,
+                    skipped,
+                }));
             }
         }
         Self::read_pieces(feature)
@@ -225,7 +316,7 @@ impl<'a> ListRef<'a> {
                     data_bytes: list.data_bytes + data_bytes,
                     ..list
                 }),
-                _ => Some(Self { dtype, count, data_bytes, wire: from_here, in_pieces: true }),
+                _ => Some(Self { count, data_bytes, ..Self::unread(dtype, from_here) }),
             };
         }
     }
@@ -286,12 +377,7 @@ fn measure(dtype: DType, list: &[u8]) -> Result<(usize, usize), WireError<'_>> {
             }
         };
     }
-    let data_bytes = match dtype {
-        DType::Bytes => bytes_sum,
-        DType::Float32 => 4 * count,
-        DType::Int64 => 8 * count,
-    };
-    Ok((count, data_bytes))
+    Ok((count, dtype.data_bytes(count, bytes_sum)))
 }
 
 /// Reads one entry of the feature map: its key and its Feature message, empty if it is missing.

@@ -62,6 +62,30 @@ fn for_each_varint(packed: &[u8], mut visit: impl FnMut(u64)) {
     }
 }
 
+/// Splits `packed`, which was checked before, after `count` varints, or at its end. Subtracts those
+/// before the split from `count`.
+pub(super) fn split_varints<'a>(packed: &'a [u8], count: &mut usize) -> (&'a [u8], &'a [u8]) {
+    let mut at = 0;
+    while let Some(bytes) = packed[at..].first_chunk::<8>() {
+        let ends = (!u64::from_le_bytes(*bytes) & MORE).count_ones() as usize;
+        if ends > *count {
+            break;
+        }
+        *count -= ends;
+        at += 8;
+    }
+    // The last byte of a varint may follow its first ones in the next eight.
+    while *count > 0 && at < packed.len() {
+        *count -= usize::from(packed[at] < 0x80);
+        at += 1;
+    }
+    if *count == 0 {
+        // All eight bytes that were passed may belong to the varint after the last one.
+        at -= packed[..at].iter().rev().take_while(|byte| **byte >= 0x80).count();
+    }
+    packed.split_at(at)
+}
+
 /// Counts the varints of `packed`.
 pub(super) fn count_varints(packed: &[u8]) -> Result<usize, WireError<'_>> {
     // Ten consecutive continuation bytes cover four aligned ones; without four aligned ones no
@@ -128,6 +152,17 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn varints_split_after_any_number(values in numbers(), at: prop::sample::Index) {
+            let at = at.index(values.len() + 3);
+            let packed = wire(&values);
+            let mut count = at;
+            let (before, after) = split_varints(&packed, &mut count);
+            let middle = at.min(values.len());
+            prop_assert_eq!(count, at - middle);
+            prop_assert_eq!((before, after), (&wire(&values[..middle])[..], &wire(&values[middle..])[..]));
+        }
+
         /// Decoding several varints at a time gives the same values as decoding them one by one.
         #[test]
         fn many_varints_are_those_one_by_one(values in numbers(), less in 0_usize..9) {

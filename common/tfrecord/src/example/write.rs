@@ -12,6 +12,13 @@ pub enum Value<'a> {
     Float32(&'a [f32]),
     /// `bytes_list`.
     Bytes(&'a [&'a [u8]]),
+    /// Numbers of a type as they are packed in their list.
+    Packed(DType, &'a [u8]),
+}
+
+/// Appends an int64 as it is packed in an `int64_list`.
+pub fn pack_i64(value: i64, out: &mut Vec<u8>) {
+    put_varint(out, value.cast_unsigned());
 }
 
 /// Appends an Example with `features` to `out`.
@@ -89,6 +96,7 @@ impl<'a> Entry<'a> {
                 values.iter().map(|value| varint_bytes(value.cast_unsigned())).sum()
             }
             Value::Float32(values) => 4 * values.len(),
+            Value::Packed(_, packed) => packed.len(),
             Value::Bytes(_) => 0,
         };
         let list_bytes = match value {
@@ -122,6 +130,7 @@ impl<'a> Entry<'a> {
             Value::Float32(values) => {
                 out.extend(values.iter().flat_map(|value| value.to_le_bytes()));
             }
+            Value::Packed(_, packed) => out.extend_from_slice(packed),
             Value::Bytes(values) => {
                 for value in values {
                     put_head(out, 1, value.len());
@@ -140,6 +149,7 @@ impl Value<'_> {
             Self::Int64(_) => DType::Int64,
             Self::Float32(_) => DType::Float32,
             Self::Bytes(_) => DType::Bytes,
+            Self::Packed(dtype, _) => *dtype,
         }
     }
 }

@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 
 use super::{Builder, IndexOptions, ShardIndex, index_records};
 use crate::compression::{Compression, CompressionChoice, detect};
@@ -54,30 +53,13 @@ impl ReadAt for File {
     }
 }
 
-/// Indexes the file at `path`.
+/// Indexes a stored file at any location; `name` is used in errors.
 ///
 /// - `on_progress`: called with the bytes of the file passed so far (compressed bytes of a
 ///   compressed file).
 ///
 /// # Errors
-/// The file is missing or unreadable, with its path; otherwise the first damage found, unless
-/// `keep_going` is set.
-pub fn index_file(
-    path: impl AsRef<Path>,
-    options: &IndexOptions,
-    on_progress: &mut dyn FnMut(u64),
-) -> Result<ShardIndex, ReadError> {
-    let path = path.as_ref();
-    let mut file = File::open(path).map_err(|error| ReadError::open(path, error))?;
-    index_source(&mut file, &path.to_string_lossy(), options, on_progress)
-}
-
-/// Indexes a stored file at any location; `name` is used in errors.
-///
-/// - `on_progress`: as for [`index_file`].
-///
-/// # Errors
-/// As [`index_file`].
+/// The file is unreadable; otherwise the first damage found, unless `keep_going` is set.
 pub fn index_source(
     source: &mut dyn ReadAt,
     name: &str,

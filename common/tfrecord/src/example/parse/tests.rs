@@ -179,6 +179,16 @@ fn values_are_visited_as_they_are_written() {
                 list.for_each_i64(|value| visited.push(value));
                 assert_eq!(visited, written);
                 assert!(visited.ends_with(&[300]), "{visited:?}");
+                for first in 0..=visited.len() {
+                    for end in first..=visited.len() {
+                        let range = list.range(first, end - first).unwrap();
+                        let mut part = vec![0; end - first];
+                        range.write_i64(&mut part);
+                        assert_eq!(part, visited[first..end]);
+                        assert_eq!(range.data_bytes(), 8 * part.len());
+                    }
+                    assert_eq!(list.range(first, visited.len() + 1 - first), None);
+                }
             } else {
                 let (mut written, mut visited) = (vec![0.0; list.count()], Vec::new());
                 list.write_f32(&mut written);
