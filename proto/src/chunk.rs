@@ -37,7 +37,6 @@ pub struct ListingChunk {
     pub files: Vec<ListedFile>,
 }
 
-/// A file that was listed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ListedFile {
@@ -124,7 +123,6 @@ pub enum ChunkError {
     Malformed {
         /// Expected content.
         what: &'static str,
-        /// Reason.
         reason: String,
     },
     /// A later version of this software wrote the chunk.
@@ -142,7 +140,6 @@ pub enum ChunkError {
         what: &'static str,
         /// Path of the file, shortened to a readable length.
         path: String,
-        /// Reason.
         reason: &'static str,
     },
 }

@@ -10,7 +10,6 @@ const VERSION: u32 = 1;
 pub struct Endpoint {
     /// Version of the format; a reader rejects later ones.
     version: u32,
-    /// Id of the cluster.
     pub cluster_id: String,
     /// Number of the node that wrote the file.
     pub node: u64,

@@ -1,8 +1,8 @@
 //! Converts the order's types from their messages, with validation, and back.
 
 use shardfeed_plan::{
-    Digest, Intent, JobIdentity, Mode, PlanError, Records, SEGMENTS_MAX, Segment, Shuffle, Steps,
-    Tail,
+    Digest, Intent, JobIdentity, Mode, ORDER_VERSION, PlanError, Records, SEGMENTS_MAX, Segment,
+    Shuffle, Steps, Tail,
 };
 
 use crate::common::v1 as wire;
@@ -46,6 +46,10 @@ pub fn digest_from(field: &'static str, bytes: &[u8]) -> Result<Digest, InvalidM
 /// Converts a job's identity from its message.
 pub fn identity_from(message: Option<wire::JobIdentity>) -> Result<JobIdentity, InvalidMessage> {
     let message = message.ok_or(InvalidMessage::Missing("identity"))?;
+    let order = message.order_version;
+    if order != ORDER_VERSION {
+        return Err(PlanError::OtherOrderVersion { found: order }.into());
+    }
     let tail = match message.tail() {
         wire::Tail::Drop => Tail::Drop,
         wire::Tail::Pad => Tail::Pad,
@@ -53,7 +57,7 @@ pub fn identity_from(message: Option<wire::JobIdentity>) -> Result<JobIdentity, 
         wire::Tail::Unspecified => return Err(InvalidMessage::Missing("tail")),
     };
     let shuffle = Shuffle {
-        content: digest_from("content", &message.content)?,
+        digest: digest_from("order_digest", &message.order_digest)?,
         seed: message.seed,
         enabled: message.shuffle,
         window: message.window,
@@ -62,6 +66,7 @@ pub fn identity_from(message: Option<wire::JobIdentity>) -> Result<JobIdentity, 
     };
     shuffle.validate()?;
     Segment::start(message.lanes, message.lanes, 1)?;
+    let content = digest_from("content_digest", &message.content_digest)?;
     let wire::JobIdentity { lanes, operators, decoder, mode, record_spec, .. } = message;
     let records = match operators.is_empty() {
         true => Records::RecordSpec(digest_from("record_spec", &record_spec)?),
@@ -75,12 +80,12 @@ pub fn identity_from(message: Option<wire::JobIdentity>) -> Result<JobIdentity, 
         Err(_) => return Err(InvalidMessage::Missing("mode")),
     };
     mode.check_tail(tail)?;
-    Ok(JobIdentity { shuffle, lanes, tail, mode, records, decoder })
+    Ok(JobIdentity { order, content, shuffle, lanes, tail, mode, records, decoder })
 }
 
 /// Converts a job's identity to a message.
 pub fn identity_to(identity: &JobIdentity) -> wire::JobIdentity {
-    let Shuffle { content, seed, enabled, window, interleave, block_length } = &identity.shuffle;
+    let Shuffle { digest, seed, enabled, window, interleave, block_length } = &identity.shuffle;
     let tail = match identity.tail {
         Tail::Drop => wire::Tail::Drop,
         Tail::Pad => wire::Tail::Pad,
@@ -95,7 +100,6 @@ pub fn identity_to(identity: &JobIdentity) -> wire::JobIdentity {
         Records::Operators(line) => (vec![], line.clone()),
     };
     wire::JobIdentity {
-        content: content.as_bytes().to_vec(),
         seed: *seed,
         shuffle: *enabled,
         window: *window,
@@ -107,6 +111,9 @@ pub fn identity_to(identity: &JobIdentity) -> wire::JobIdentity {
         decoder: identity.decoder.clone(),
         mode: mode.into(),
         record_spec,
+        order_version: identity.order,
+        order_digest: digest.as_bytes().to_vec(),
+        content_digest: identity.content.as_bytes().to_vec(),
     }
 }
 
@@ -184,7 +191,7 @@ mod tests {
     #[test]
     fn what_was_sent_is_what_is_believed() {
         let shuffle = Shuffle {
-            content: Digest::from_bytes([3; 32]),
+            digest: Digest::from_bytes([3; 32]),
             seed: 7,
             enabled: true,
             window: 10,
@@ -193,6 +200,8 @@ mod tests {
         };
         let (records, decoder) = (Records::Operators("raw/1".into()), "none".to_owned());
         let identity = JobIdentity {
+            order: ORDER_VERSION,
+            content: Digest::from_bytes([4; 32]),
             shuffle,
             lanes: 4,
             tail: Tail::Uneven,
@@ -206,6 +215,10 @@ mod tests {
         assert_eq!(identity_from(Some(identity_to(&identity))), Ok(identity.clone()));
         let lacking = wire::JobIdentity { record_spec: vec![], ..identity_to(&identity) };
         assert!(matches!(identity_from(Some(lacking)), Err(InvalidMessage::Digest { .. })));
+        // Of a job of an earlier release, or from a process of one.
+        let earlier = JobIdentity { order: 0, ..identity.clone() };
+        let refused = PlanError::OtherOrderVersion { found: 0 };
+        assert_eq!(identity_from(Some(identity_to(&earlier))), Err(refused.into()));
         let dynamic = JobIdentity { mode: Mode::Dynamic, ..identity };
         assert_eq!(identity_from(Some(identity_to(&dynamic))), Ok(dynamic.clone()));
         let equal = JobIdentity { tail: Tail::Pad, ..dynamic.clone() };

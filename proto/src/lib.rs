@@ -3,11 +3,14 @@
 //!
 //! The generated code is kept in `src/generated`, so that a build needs neither protoc nor a
 //! generator; `tests/generated.rs` compares it with the .proto files. This crate must not depend on
-//! senders or waiting.
+//! senders or waiting. Only the feature `services` brings tonic: the clients and servers of the
+//! services, and errors as gRPC statuses. A loader in one process does without.
 #![forbid(unsafe_code)]
 
+use std::time::Duration;
+
 /// Messages of both protocols.
-#[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all, clippy::pedantic)]
+#[allow(unreachable_pub, unused_qualifications, clippy::all, clippy::pedantic)]
 pub mod common {
     pub mod v1 {
         include!("generated/shardfeed.common.v1.rs");
@@ -15,7 +18,7 @@ pub mod common {
 }
 
 /// Protocol of the coordinator for workers and operators.
-#[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all, clippy::pedantic)]
+#[allow(unreachable_pub, unused_qualifications, clippy::all, clippy::pedantic)]
 pub mod coordinator {
     pub mod v1 {
         include!("generated/shardfeed.coordinator.v1.rs");
@@ -23,7 +26,7 @@ pub mod coordinator {
 }
 
 /// Protocol between a worker and its trainers.
-#[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all, clippy::pedantic)]
+#[allow(unreachable_pub, unused_qualifications, clippy::all, clippy::pedantic)]
 pub mod trainer {
     pub mod v1 {
         include!("generated/shardfeed.trainer.v1.rs");
@@ -35,7 +38,10 @@ pub mod chunk;
 mod endpoint;
 mod error;
 mod job;
+mod json;
 mod record_spec;
+#[cfg(feature = "services")]
+mod status;
 mod traceparent;
 
 pub use common::v1::ErrorKind;
@@ -45,6 +51,7 @@ pub use job::{
     InvalidMessage, digest_from, identity_from, identity_to, intent_from, intent_to, segments_from,
     segments_to,
 };
+pub use json::Word;
 pub use record_spec::{
     RECORD_SPEC_BYTES_MAX, RECORD_SPEC_CHUNKS_MAX, RECORD_SPEC_ENTRIES_MAX, RECORD_SPEC_VERSION,
     RecordSpecError, record_spec_chunks, record_spec_digest,
@@ -57,6 +64,9 @@ pub const COORDINATOR_PROTOCOL: u32 = 1;
 
 /// Version of the protocol between coordinators.
 pub const PEER_PROTOCOL: u32 = 1;
+
+/// Default time that a process waits for a coordinator.
+pub const COORDINATOR_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Maximum size of a chunk in bytes.
 pub const CHUNK_BYTES_MAX: usize = 1 << 20;

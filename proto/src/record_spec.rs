@@ -13,8 +13,8 @@ use crate::common::v1::feature::Layout;
 use crate::common::v1::partition::Kind as By;
 use crate::common::v1::record_spec::Parse;
 use crate::common::v1::{
-    Argument, ArgumentValue, Feature, FeatureType, FeatureValues, Operator, Outputs, Partition,
-    RecordSpec,
+    Argument, ArgumentValue, Feature, FeatureType, FeatureValues, Operator, Outputs, Pack,
+    Partition, RecordSpec, Unbatch, unbatch,
 };
 
 /// Version of the message and of the result of parsing a record.
@@ -62,10 +62,7 @@ pub enum RecordSpecError {
     },
     /// The bytes are another message, or their encoding is not canonical.
     #[error("the record spec is malformed: {reason}")]
-    Malformed {
-        /// Reason.
-        reason: String,
-    },
+    Malformed { reason: String },
 }
 
 fn malformed(reason: impl fmt::Display) -> RecordSpecError {
@@ -104,6 +101,8 @@ impl RecordSpec {
         for features in spec.features() {
             check_ascending(features.iter().map(|feature| &feature.name))?;
         }
+        let columns = spec.unbatch.iter().flat_map(|unbatch| &unbatch.columns);
+        check_ascending(columns.map(|column| &column.name))?;
         spec.operators.iter().try_for_each(|operator| check_arguments(&operator.arguments))?;
         Ok(spec)
     }
@@ -117,7 +116,8 @@ impl RecordSpec {
         }
     }
 
-    /// Returns the differences from `other`: features by name, operators by position, outputs.
+    /// Returns the differences from `other`: features by name, operators by position, outputs,
+    /// sample program.
     pub fn differences(&self, other: &Self) -> Vec<Difference> {
         let mut found = Vec::new();
         let mut add = |field: String, left: Option<String>, right: Option<String>| {
@@ -146,6 +146,12 @@ impl RecordSpec {
         }
         let outputs = |spec: &Self| spec.outputs.as_ref().map(Outputs::to_string);
         add("outputs".into(), outputs(self), outputs(other));
+        add("filter".into(), self.filter.clone(), other.filter.clone());
+        let unbatch = |spec: &Self| spec.unbatch.as_ref().map(Unbatch::to_string);
+        add("unbatch".into(), unbatch(self), unbatch(other));
+        let pack = |spec: &Self| spec.pack.as_ref().map(Pack::to_string);
+        add("pack".into(), pack(self), pack(other));
+        add("filter of rows".into(), self.filter_rows.clone(), other.filter_rows.clone());
         if found.len() > DIFFERENCES_MAX {
             let more = (found.len() - DIFFERENCES_MAX + 1).to_string();
             found.truncate(DIFFERENCES_MAX - 1);
@@ -251,10 +257,53 @@ impl fmt::Display for RecordSpec {
             }
         }
         self.operators.iter().try_for_each(|operator| write!(f, "; {operator}"))?;
-        match &self.outputs {
-            Some(outputs) => write!(f, "; outputs {outputs}"),
+        if let Some(outputs) = &self.outputs {
+            write!(f, "; outputs {outputs}")?;
+        }
+        if let Some(filter) = &self.filter {
+            write!(f, "; filter {}", filter.escape_debug())?;
+        }
+        if let Some(unbatch) = &self.unbatch {
+            write!(f, "; unbatch {unbatch}")?;
+        }
+        if let Some(filter) = &self.filter_rows {
+            write!(f, "; filter of rows {}", filter.escape_debug())?;
+        }
+        match &self.pack {
+            Some(pack) => write!(f, "; pack {pack}"),
             None => Ok(()),
         }
+    }
+}
+
+impl fmt::Display for Unbatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { columns, edge, stride } = self;
+        for unbatch::Column { name, offsets } in columns {
+            write!(f, "{} ", name.escape_debug())?;
+            if let Some(unbatch::Offsets { first, last }) = offsets {
+                write!(f, "({first}, {last}) ")?;
+            }
+        }
+        write!(f, "edge={} stride={stride}", edge.escape_debug())
+    }
+}
+
+impl fmt::Display for Pack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { length, block, variants, method, long, append, .. } = self;
+        let columns = self.columns.join(", ");
+        write!(
+            f,
+            "{} length={length} block={block} variants={variants} method={} long={}",
+            columns.escape_debug(),
+            method.escape_debug(),
+            long.escape_debug()
+        )?;
+        for value in append {
+            write!(f, " append={:?}{:?}", value.int64, value.float32)?;
+        }
+        Ok(())
     }
 }
 

@@ -122,6 +122,9 @@ pub struct Spent {
     /// reading threads: time computing, such as decompression
     #[prost(uint64, tag = "13")]
     pub inflate_us: u64,
+    /// elapsed time inflating shards up to the first record needed
+    #[prost(uint64, tag = "27")]
+    pub pass_us: u64,
     /// computing threads: time checking and parsing records
     #[prost(uint64, tag = "14")]
     pub parse_us: u64,
@@ -208,17 +211,16 @@ impl Reason {
     }
 }
 /// Everything that determines the position of each sample. Source: docs/ORDER.md, section 8.
+#[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct JobIdentity {
-    /// content digest of the dataset, 32 bytes; required
-    #[prost(bytes = "vec", tag = "1")]
-    pub content: ::prost::alloc::vec::Vec<u8>,
     #[prost(uint64, tag = "2")]
     pub seed: u64,
     #[prost(bool, tag = "3")]
     pub shuffle: bool,
     /// samples of a lane that are shuffled among each other; >= 1
     #[prost(uint64, tag = "4")]
+    #[serde(rename = "shuffle_window")]
     pub window: u64,
     /// splits that are read in turn; >= 1
     #[prost(uint64, tag = "5")]
@@ -231,6 +233,7 @@ pub struct JobIdentity {
     pub lanes: u64,
     /// required
     #[prost(enumeration = "Tail", tag = "8")]
+    #[serde(serialize_with = "crate::json::word::<Tail, _>")]
     pub tail: i32,
     /// jobs of releases before RecordSpec: one line of text; empty: see record_spec
     #[prost(string, tag = "9")]
@@ -240,10 +243,23 @@ pub struct JobIdentity {
     pub decoder: ::prost::alloc::string::String,
     /// unspecified: deterministic
     #[prost(enumeration = "Mode", tag = "11")]
+    #[serde(serialize_with = "crate::json::word::<Mode, _>")]
     pub mode: i32,
     /// SHA-256 of the canonical encoding of the job's RecordSpec, 32 bytes; required unless `operators` is set.
     #[prost(bytes = "vec", tag = "12")]
+    #[serde(serialize_with = "crate::json::digest")]
     pub record_spec: ::prost::alloc::vec::Vec<u8>,
+    /// version of docs/ORDER.md; required
+    #[prost(uint32, tag = "13")]
+    pub order_version: u32,
+    /// digest of the sample counts of the dataset's shards, 32 bytes; required
+    #[prost(bytes = "vec", tag = "14")]
+    #[serde(serialize_with = "crate::json::digest")]
+    pub order_digest: ::prost::alloc::vec::Vec<u8>,
+    /// content digest of the dataset, 32 bytes; required
+    #[prost(bytes = "vec", tag = "15")]
+    #[serde(serialize_with = "crate::json::digest")]
+    pub content_digest: ::prost::alloc::vec::Vec<u8>,
 }
 /// A part of an epoch with one number of lanes and one global batch.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -318,9 +334,11 @@ pub mod intent {
     }
 }
 /// Reason why a request was rejected or an operation failed.
+#[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Error {
     #[prost(enumeration = "ErrorKind", tag = "1")]
+    #[serde(serialize_with = "crate::json::word::<ErrorKind, _>")]
     pub kind: i32,
     /// what failed, where, and the remedy
     #[prost(string, tag = "2")]
@@ -336,6 +354,7 @@ pub struct Error {
     pub ordinal: ::core::option::Option<u64>,
     /// only with NOT_LEADER or RETRY: address of the leader, HOST:PORT, if known
     #[prost(string, optional, tag = "6")]
+    #[serde(skip)]
     pub leader: ::core::option::Option<::prost::alloc::string::String>,
 }
 /// Assignment of samples to ranks.
@@ -530,6 +549,18 @@ pub struct RecordSpec {
     /// absent: all columns that exist after the last operator
     #[prost(message, optional, tag = "5")]
     pub outputs: ::core::option::Option<Outputs>,
+    /// canonical text of an expression over features: only records for which it holds are samples; absent: all records
+    #[prost(string, optional, tag = "6")]
+    pub filter: ::core::option::Option<::prost::alloc::string::String>,
+    /// the samples are rows of the records; absent: they are records or packs
+    #[prost(message, optional, tag = "7")]
+    pub unbatch: ::core::option::Option<Unbatch>,
+    /// canonical text of an expression over the columns after `unbatch`: only rows for which it holds are samples
+    #[prost(string, optional, tag = "8")]
+    pub filter_rows: ::core::option::Option<::prost::alloc::string::String>,
+    /// the samples are packs of the records' tokens; absent: they are records or rows
+    #[prost(message, optional, tag = "9")]
+    pub pack: ::core::option::Option<Pack>,
     /// Absent: a record is delivered unparsed in a column `record`.
     #[prost(oneof = "record_spec::Parse", tags = "2, 3")]
     pub parse: ::core::option::Option<record_spec::Parse>,
@@ -544,6 +575,60 @@ pub mod record_spec {
         #[prost(message, tag = "3")]
         SequenceExample(super::SequenceFeatures),
     }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Unbatch {
+    /// with equally many rows; sorted by name
+    #[prost(message, repeated, tag = "1")]
+    pub columns: ::prost::alloc::vec::Vec<unbatch::Column>,
+    /// rows outside of the record: drop, repeat, zero
+    #[prost(string, tag = "2")]
+    pub edge: ::prost::alloc::string::String,
+    /// each `stride`-th row is a sample, beginning with row 0
+    #[prost(uint64, tag = "3")]
+    pub stride: u64,
+}
+/// Nested message and enum types in `Unbatch`.
+pub mod unbatch {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct Column {
+        #[prost(string, tag = "1")]
+        pub name: ::prost::alloc::string::String,
+        /// absent: a sample has its row
+        #[prost(message, optional, tag = "2")]
+        pub offsets: ::core::option::Option<Offsets>,
+    }
+    /// Rows of a sample, as offsets from its row.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct Offsets {
+        #[prost(sint64, tag = "1")]
+        pub first: i64,
+        #[prost(sint64, tag = "2")]
+        pub last: i64,
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Pack {
+    /// of tokens; the first one names the columns of segments and positions
+    #[prost(string, repeated, tag = "1")]
+    pub columns: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// tokens of a pack
+    #[prost(uint64, tag = "2")]
+    pub length: u64,
+    /// maximum number of parts that are packed together
+    #[prost(uint64, tag = "3")]
+    pub block: u64,
+    #[prost(uint64, tag = "4")]
+    pub variants: u64,
+    /// fit, concat
+    #[prost(string, tag = "5")]
+    pub method: ::prost::alloc::string::String,
+    /// treatment of sequences longer than a pack: split, truncate, drop, error
+    #[prost(string, tag = "6")]
+    pub long: ::prost::alloc::string::String,
+    /// one value for each column; empty: nothing is appended
+    #[prost(message, repeated, tag = "7")]
+    pub append: ::prost::alloc::vec::Vec<FeatureValues>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ExampleFeatures {

@@ -56,6 +56,7 @@ pub struct JoinResponse {
     #[prost(uint64, tag = "4")]
     pub heartbeat_ms: u64,
 }
+#[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Lease {
     #[prost(string, tag = "1")]
@@ -586,6 +587,7 @@ pub struct GetStatusRequest {
     #[prost(message, optional, tag = "1")]
     pub context: ::core::option::Option<Context>,
 }
+#[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetStatusResponse {
     #[prost(string, tag = "1")]
@@ -602,17 +604,21 @@ pub struct GetStatusResponse {
     pub term: u64,
     /// log index of the last applied entry
     #[prost(uint64, tag = "6")]
+    #[serde(rename = "applied_index")]
     pub applied: u64,
     /// log index of the last snapshot; 0: there is none
     #[prost(uint64, tag = "7")]
+    #[serde(rename = "snapshot_index")]
     pub snapshot: u64,
     #[prost(uint64, tag = "8")]
     pub uptime_ms: u64,
     /// HOST:PORT
     #[prost(string, optional, tag = "9")]
+    #[serde(skip)]
     pub leader_address: ::core::option::Option<::prost::alloc::string::String>,
     /// this node's clock, Unix ms; 0: not reported
     #[prost(uint64, tag = "10")]
+    #[serde(skip)]
     pub clock_ms: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -620,6 +626,7 @@ pub struct GetClusterRequest {
     #[prost(message, optional, tag = "1")]
     pub context: ::core::option::Option<Context>,
 }
+#[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct GetClusterResponse {
     #[prost(string, tag = "1")]
@@ -628,6 +635,7 @@ pub struct GetClusterResponse {
     pub cluster_name: ::prost::alloc::string::String,
     /// number of the answering node
     #[prost(uint64, tag = "3")]
+    #[serde(rename = "seen_by")]
     pub node: u64,
     /// node number of the leader; absent: not known
     #[prost(uint64, optional, tag = "4")]
@@ -636,10 +644,13 @@ pub struct GetClusterResponse {
     pub term: u64,
     /// log index of the last committed entry
     #[prost(uint64, tag = "6")]
+    #[serde(rename = "committed_index")]
     pub committed: u64,
     #[prost(message, repeated, tag = "7")]
+    #[serde(skip)]
     pub members: ::prost::alloc::vec::Vec<Member>,
 }
+#[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Member {
     #[prost(uint64, tag = "1")]
@@ -648,15 +659,18 @@ pub struct Member {
     #[prost(string, tag = "2")]
     pub address: ::prost::alloc::string::String,
     #[prost(enumeration = "MemberRole", tag = "3")]
+    #[serde(serialize_with = "crate::json::word::<MemberRole, _>")]
     pub role: i32,
     /// last log index that it is known to have; only if the leader answers
     #[prost(uint64, optional, tag = "4")]
+    #[serde(rename = "matched_index")]
     pub matched: ::core::option::Option<u64>,
     /// time since the leader last heard from it; only if the leader answers
     #[prost(uint64, optional, tag = "5")]
     pub heard_ms: ::core::option::Option<u64>,
     /// hash of the state, hexadecimal; only for the answering node
     #[prost(string, tag = "6")]
+    #[serde(skip)]
     pub state_hash: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -702,7 +716,7 @@ pub struct SaveSnapshotRequest {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SaveSnapshotResponse {
-    /// at most 1 MiB
+    /// at most 1 MiB and 64 bytes
     #[prost(bytes = "vec", tag = "1")]
     pub content: ::prost::alloc::vec::Vec<u8>,
     /// log index of the state
@@ -753,9 +767,11 @@ pub struct DeclareGoneResponse {
     #[prost(uint64, tag = "1")]
     pub samples: u64,
 }
+#[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Held {
     #[prost(enumeration = "Hold", tag = "1")]
+    #[serde(serialize_with = "crate::json::word::<Hold, _>")]
     pub hold: i32,
     /// operator who requested it
     #[prost(string, tag = "2")]
@@ -790,6 +806,7 @@ pub struct WhoAmIRequest {
     #[prost(message, optional, tag = "1")]
     pub context: ::core::option::Option<Context>,
 }
+#[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WhoAmIResponse {
     /// as in logs and audits
@@ -797,6 +814,7 @@ pub struct WhoAmIResponse {
     pub principal: ::prost::alloc::string::String,
     /// viewer, operator, admin, worker, trainer or coordinator; empty: callers are not authenticated
     #[prost(string, tag = "2")]
+    #[serde(serialize_with = "crate::json::known")]
     pub role: ::prost::alloc::string::String,
     /// names of permitted jobs, with `*` at the end as a wildcard; empty: all jobs
     #[prost(string, repeated, tag = "3")]
@@ -854,6 +872,7 @@ pub struct ListAccessResponse {
     #[prost(message, repeated, tag = "1")]
     pub tokens: ::prost::alloc::vec::Vec<AccessToken>,
 }
+#[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AccessToken {
     #[prost(string, tag = "1")]
@@ -880,6 +899,7 @@ pub struct AccessToken {
     pub revoked_ms: ::core::option::Option<u64>,
     /// true: a join token, which is exchanged once
     #[prost(bool, tag = "9")]
+    #[serde(skip)]
     pub join: bool,
     /// id of the token for which it was exchanged; absent: not exchanged
     #[prost(string, optional, tag = "10")]
@@ -934,6 +954,7 @@ pub struct ListAuditResponse {
     #[prost(bool, tag = "3")]
     pub more: bool,
 }
+#[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AuditEntry {
     /// Unix ms
@@ -943,8 +964,10 @@ pub struct AuditEntry {
     pub principal: ::prost::alloc::string::String,
     /// identity that the caller claims in addition
     #[prost(string, tag = "3")]
+    #[serde(serialize_with = "crate::json::known")]
     pub claimed: ::prost::alloc::string::String,
     #[prost(string, tag = "4")]
+    #[serde(serialize_with = "crate::json::known")]
     pub role: ::prost::alloc::string::String,
     /// IP:PORT
     #[prost(string, tag = "5")]
@@ -953,14 +976,17 @@ pub struct AuditEntry {
     pub method: ::prost::alloc::string::String,
     /// job, dataset, worker, node or token that the request concerns
     #[prost(string, tag = "7")]
+    #[serde(serialize_with = "crate::json::known")]
     pub object: ::prost::alloc::string::String,
     /// DONE, or the kind of the error
     #[prost(string, tag = "8")]
     pub outcome: ::prost::alloc::string::String,
     /// message of the error
     #[prost(string, tag = "9")]
+    #[serde(serialize_with = "crate::json::known")]
     pub message: ::prost::alloc::string::String,
     #[prost(string, tag = "10")]
+    #[serde(serialize_with = "crate::json::known")]
     pub request_id: ::prost::alloc::string::String,
     /// log index of the change
     #[prost(uint64, optional, tag = "11")]
@@ -970,6 +996,7 @@ pub struct AuditEntry {
     pub node: u64,
     /// parameters of the request as `name=value`, separated by spaces
     #[prost(string, tag = "13")]
+    #[serde(serialize_with = "crate::json::known")]
     pub detail: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -1010,29 +1037,37 @@ pub struct AddDatasetResponse {
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
 }
+#[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Dataset {
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
     #[prost(enumeration = "DatasetState", tag = "2")]
+    #[serde(serialize_with = "crate::json::word::<DatasetState, _>")]
     pub state: i32,
     #[prost(string, repeated, tag = "3")]
     pub patterns: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(string, tag = "4")]
     pub compression: ::prost::alloc::string::String,
     #[prost(string, tag = "5")]
+    #[serde(serialize_with = "crate::json::known")]
     pub root: ::prost::alloc::string::String,
     /// content digest; empty until ready
     #[prost(bytes = "vec", tag = "6")]
+    #[serde(rename = "content_digest")]
+    #[serde(serialize_with = "crate::json::digest")]
     pub content: ::prost::alloc::vec::Vec<u8>,
     #[prost(uint64, tag = "7")]
+    #[serde(rename = "shard_count")]
     pub files: u64,
     /// records counted so far
     #[prost(uint64, tag = "8")]
     pub records: u64,
     #[prost(uint64, tag = "9")]
+    #[serde(rename = "stored_bytes")]
     pub bytes: u64,
     #[prost(uint64, tag = "10")]
+    #[serde(rename = "shards_scanned")]
     pub files_scanned: u64,
     #[prost(uint64, tag = "11")]
     pub bytes_scanned: u64,
@@ -1041,18 +1076,26 @@ pub struct Dataset {
     pub failure: ::core::option::Option<super::super::common::v1::Error>,
     /// digests of the manifest's chunks, in order; only from GetDataset and when ready
     #[prost(bytes = "vec", repeated, tag = "13")]
+    #[serde(rename = "manifest_chunks")]
+    #[serde(
+        serialize_with = "crate::json::digests",
+        skip_serializing_if = "Vec::is_empty"
+    )]
     pub chunks: ::prost::alloc::vec::Vec<::prost::alloc::vec::Vec<u8>>,
     /// time since it was added
     #[prost(uint64, tag = "14")]
     pub age_ms: u64,
     /// error, skip-record, skip-file
     #[prost(string, tag = "15")]
+    #[serde(skip)]
     pub corrupt: ::prost::alloc::string::String,
     /// reason why scanning makes no progress; empty: it does
     #[prost(string, tag = "16")]
+    #[serde(serialize_with = "crate::json::known")]
     pub waiting: ::prost::alloc::string::String,
     /// worker that reported the failure, and its trainer or user; empty: the coordinator
     #[prost(string, tag = "17")]
+    #[serde(serialize_with = "crate::json::known")]
     pub failure_from: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1077,6 +1120,7 @@ pub struct ListDatasetsResponse {
     #[prost(message, repeated, tag = "1")]
     pub datasets: ::prost::alloc::vec::Vec<Dataset>,
 }
+#[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Job {
     #[prost(string, tag = "1")]
@@ -1087,6 +1131,7 @@ pub struct Job {
     pub identity: ::core::option::Option<super::super::common::v1::JobIdentity>,
     /// digest of the identity
     #[prost(bytes = "vec", tag = "4")]
+    #[serde(serialize_with = "crate::json::digest")]
     pub digest: ::prost::alloc::vec::Vec<u8>,
     /// current generation; absent: the job has not started
     #[prost(message, optional, tag = "5")]
@@ -1099,11 +1144,13 @@ pub struct Job {
     pub age_ms: u64,
     /// only from GetJob; oldest first
     #[prost(message, repeated, tag = "8")]
+    #[serde(skip)]
     pub history: ::prost::alloc::vec::Vec<Generation>,
     /// absent: neither paused nor cancelled
     #[prost(message, optional, tag = "9")]
     pub held: ::core::option::Option<Held>,
     #[prost(enumeration = "JobPhase", tag = "10")]
+    #[serde(serialize_with = "crate::json::word::<JobPhase, _>")]
     pub phase: i32,
     /// failure of the current generation, if a rank reported one
     #[prost(message, optional, tag = "11")]
@@ -1111,6 +1158,7 @@ pub struct Job {
 }
 /// Nested message and enum types in `Job`.
 pub mod job {
+    #[derive(serde::Serialize)]
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
     pub struct Failure {
         #[prost(uint64, tag = "1")]
@@ -1119,9 +1167,11 @@ pub mod job {
         pub message: ::prost::alloc::string::String,
     }
 }
+#[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Generation {
     #[prost(uint64, tag = "1")]
+    #[serde(rename = "generation")]
     pub number: u64,
     #[prost(uint64, optional, tag = "2")]
     pub parent: ::core::option::Option<u64>,
@@ -1183,6 +1233,7 @@ pub struct GetJobResponse {
     #[prost(bytes = "vec", tag = "2")]
     pub record_spec: ::prost::alloc::vec::Vec<u8>,
 }
+#[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Epoch {
     #[prost(uint64, tag = "1")]
@@ -1190,6 +1241,7 @@ pub struct Epoch {
     #[prost(uint64, tag = "2")]
     pub generation: u64,
     #[prost(enumeration = "EpochState", tag = "3")]
+    #[serde(serialize_with = "crate::json::word::<EpochState, _>")]
     pub state: i32,
     /// samples of the epoch
     #[prost(uint64, tag = "4")]
@@ -1217,12 +1269,14 @@ pub struct Epoch {
     pub steps_done: u64,
     /// 0: not known
     #[prost(double, tag = "12")]
+    #[serde(serialize_with = "crate::json::positive")]
     pub samples_per_second: f64,
     /// estimated time until its end
     #[prost(uint64, optional, tag = "13")]
     pub eta_ms: ::core::option::Option<u64>,
     /// time since it began
     #[prost(uint64, tag = "14")]
+    #[serde(skip)]
     pub age_ms: u64,
     /// duration, if sealed
     #[prost(uint64, optional, tag = "15")]
@@ -1241,12 +1295,14 @@ pub struct Epoch {
     pub in_doubt: ::prost::alloc::vec::Vec<RankInDoubt>,
     /// dynamic jobs: policy for samples in doubt
     #[prost(enumeration = "InDoubt", tag = "20")]
+    #[serde(skip)]
     pub policy: i32,
     /// time until the policy decides; absent: other samples are left, or no timer
     #[prost(uint64, optional, tag = "21")]
     pub decides_in_ms: ::core::option::Option<u64>,
 }
 /// Samples that a lost trainer may have consumed. They are granted to no other rank before the policy decides.
+#[derive(serde::Serialize)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RankInDoubt {
     #[prost(uint64, tag = "1")]
@@ -1258,6 +1314,7 @@ pub struct RankInDoubt {
     pub age_ms: u64,
 }
 /// A record that is delivered in no batch, because it is corrupt.
+#[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SkippedRecord {
     /// ordinal in the manifest
@@ -1291,20 +1348,23 @@ pub struct ListEpochsResponse {
     #[prost(message, repeated, tag = "1")]
     pub epochs: ::prost::alloc::vec::Vec<Epoch>,
 }
+#[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Shard {
     /// ordinal in the manifest
     #[prost(uint64, tag = "1")]
+    #[serde(rename = "ordinal")]
     pub shard: u64,
     #[prost(string, tag = "2")]
     pub path: ::prost::alloc::string::String,
     #[prost(enumeration = "ShardState", tag = "3")]
+    #[serde(serialize_with = "crate::json::word::<ShardState, _>")]
     pub state: i32,
     #[prost(uint64, tag = "4")]
     pub records: u64,
     #[prost(uint64, tag = "5")]
     pub records_done: u64,
-    /// ranks that read it: first_rank to last_rank
+    /// ranks that read it: first_rank to last_rank, and those below
     #[prost(uint64, tag = "6")]
     pub first_rank: u64,
     #[prost(uint64, tag = "7")]
@@ -1317,7 +1377,14 @@ pub struct Shard {
     pub age_ms: ::core::option::Option<u64>,
     /// only in a dynamic job
     #[prost(uint64, optional, tag = "10")]
+    #[serde(skip)]
     pub group: ::core::option::Option<u64>,
+    /// Further ranks that read it, to further_last_rank. Only of the shard inside which the epoch sequence begins: it
+    /// contains the last samples of that sequence, too.
+    #[prost(uint64, optional, tag = "11")]
+    pub further_first_rank: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "12")]
+    pub further_last_rank: ::core::option::Option<u64>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListShardsRequest {
@@ -1352,6 +1419,7 @@ pub struct ListShardsResponse {
     #[prost(message, optional, tag = "4")]
     pub counts: ::core::option::Option<get_epoch_map_response::Cell>,
 }
+#[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Rank {
     #[prost(uint64, tag = "1")]
@@ -1359,13 +1427,17 @@ pub struct Rank {
     #[prost(uint64, tag = "2")]
     pub generation: u64,
     #[prost(enumeration = "RankState", tag = "3")]
+    #[serde(serialize_with = "crate::json::word::<RankState, _>")]
     pub state: i32,
     /// empty: no worker serves it
     #[prost(string, tag = "4")]
+    #[serde(serialize_with = "crate::json::known")]
     pub worker: ::prost::alloc::string::String,
     #[prost(string, tag = "5")]
+    #[serde(serialize_with = "crate::json::known")]
     pub host: ::prost::alloc::string::String,
     #[prost(string, tag = "6")]
+    #[serde(serialize_with = "crate::json::known")]
     pub trainer: ::prost::alloc::string::String,
     /// epoch of the first step that is not consumed
     #[prost(uint64, tag = "7")]
@@ -1386,6 +1458,7 @@ pub struct Rank {
     pub age_ms: ::core::option::Option<u64>,
     /// time spent on its batches; absent: not reported
     #[prost(message, optional, tag = "13")]
+    #[serde(skip)]
     pub account: ::core::option::Option<super::super::common::v1::Account>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1400,6 +1473,7 @@ pub struct ListRanksResponse {
     #[prost(message, repeated, tag = "1")]
     pub ranks: ::prost::alloc::vec::Vec<Rank>,
 }
+#[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Worker {
     #[prost(string, tag = "1")]
@@ -1409,6 +1483,7 @@ pub struct Worker {
     #[prost(uint64, tag = "3")]
     pub session: u64,
     #[prost(enumeration = "WorkerState", tag = "4")]
+    #[serde(serialize_with = "crate::json::word::<WorkerState, _>")]
     pub state: i32,
     /// true if it runs in a trainer's process
     #[prost(bool, tag = "5")]
@@ -1428,17 +1503,22 @@ pub struct Worker {
     #[prost(uint64, optional, tag = "10")]
     pub seen_ms: ::core::option::Option<u64>,
     #[prost(message, repeated, tag = "11")]
+    #[serde(skip)]
     pub serving: ::prost::alloc::vec::Vec<Lease>,
     /// path of its trainer socket; empty: none
     #[prost(string, tag = "12")]
+    #[serde(rename = "socket")]
+    #[serde(serialize_with = "crate::json::known")]
     pub endpoint: ::prost::alloc::string::String,
     #[prost(enumeration = "Cordon", tag = "13")]
+    #[serde(serialize_with = "crate::json::word::<Cordon, _>")]
     pub cordon: i32,
     /// ids of its image decoders
     #[prost(string, repeated, tag = "15")]
     pub decoders: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// one per lease of `serving`; empty if not reported
     #[prost(message, repeated, tag = "14")]
+    #[serde(skip)]
     pub accounts: ::prost::alloc::vec::Vec<super::super::common::v1::Account>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1480,13 +1560,16 @@ pub struct GetBatchResponse {
 }
 /// Nested message and enum types in `GetBatchResponse`.
 pub mod get_batch_response {
+    #[derive(serde::Serialize)]
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
     pub struct Row {
         #[prost(uint64, tag = "1")]
         pub rank: u64,
         #[prost(uint64, tag = "2")]
+        #[serde(rename = "shard_ordinal")]
         pub shard: u64,
         #[prost(string, tag = "3")]
+        #[serde(rename = "shard")]
         pub path: ::prost::alloc::string::String,
         #[prost(uint64, tag = "4")]
         pub ordinal: u64,
@@ -1527,6 +1610,7 @@ pub struct ListEventsResponse {
     #[prost(uint64, tag = "3")]
     pub oldest: u64,
 }
+#[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Event {
     /// counts from 1; the same on every node
@@ -1549,17 +1633,21 @@ pub struct Event {
     pub text: ::prost::alloc::string::String,
     /// empty if it does not apply
     #[prost(string, tag = "7")]
+    #[serde(serialize_with = "crate::json::known")]
     pub job: ::prost::alloc::string::String,
     /// empty if it does not apply
     #[prost(string, tag = "8")]
+    #[serde(serialize_with = "crate::json::known")]
     pub worker: ::prost::alloc::string::String,
     /// empty if it does not apply
     #[prost(string, tag = "9")]
+    #[serde(serialize_with = "crate::json::known")]
     pub dataset: ::prost::alloc::string::String,
     #[prost(uint64, optional, tag = "10")]
     pub generation: ::core::option::Option<u64>,
     /// at most 64
     #[prost(uint64, repeated, tag = "11")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ranks: ::prost::alloc::vec::Vec<u64>,
     #[prost(uint64, optional, tag = "12")]
     pub epoch: ::core::option::Option<u64>,
@@ -1580,11 +1668,13 @@ pub struct GetShardHistoryRequest {
     #[prost(uint64, tag = "4")]
     pub shard: u64,
 }
+#[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct GetShardHistoryResponse {
     #[prost(uint64, tag = "1")]
     pub epoch: u64,
     #[prost(uint64, tag = "2")]
+    #[serde(rename = "ordinal")]
     pub shard: u64,
     #[prost(string, tag = "3")]
     pub path: ::prost::alloc::string::String,
@@ -1592,15 +1682,18 @@ pub struct GetShardHistoryResponse {
     pub records: u64,
     /// sorted by generation and rank, then oldest first
     #[prost(message, repeated, tag = "5")]
+    #[serde(rename = "leases")]
     pub tenures: ::prost::alloc::vec::Vec<Tenure>,
     /// number of earlier leases and returns that are no longer kept
     #[prost(uint64, tag = "6")]
     pub forgotten: u64,
     /// only in a dynamic job
     #[prost(message, repeated, tag = "7")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub returns: ::prost::alloc::vec::Vec<ShardReturn>,
 }
 /// One lease of a rank that has a part of the shard.
+#[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Tenure {
     #[prost(uint64, tag = "1")]
@@ -1621,15 +1714,19 @@ pub struct Tenure {
     pub ended_ms: ::core::option::Option<u64>,
     /// reason of its end, a name with underscores such as "worker_expired"
     #[prost(string, tag = "8")]
+    #[serde(serialize_with = "crate::json::known")]
     pub why: ::prost::alloc::string::String,
     /// epoch of the first step that was not known to be consumed at its end
     #[prost(uint64, tag = "9")]
+    #[serde(rename = "stood_epoch")]
     pub epoch: u64,
     /// that step
     #[prost(uint64, tag = "10")]
+    #[serde(rename = "stood_step")]
     pub step: u64,
 }
 /// Records of the shard's group that were returned from a rank's list, to be granted to other ranks.
+#[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ShardReturn {
     #[prost(uint64, tag = "1")]
@@ -1678,6 +1775,7 @@ pub struct GetEpochMapResponse {
 /// Nested message and enum types in `GetEpochMapResponse`.
 pub mod get_epoch_map_response {
     /// Number of shards per state.
+    #[derive(serde::Serialize)]
     #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
     pub struct Cell {
         #[prost(uint64, tag = "1")]
@@ -2057,6 +2155,7 @@ impl WorkerState {
     }
 }
 /// Generated client implementations.
+#[cfg(feature = "services")]
 pub mod worker_service_client {
     #![allow(
         unused_variables,
@@ -2591,6 +2690,7 @@ pub mod worker_service_client {
     }
 }
 /// Generated server implementations.
+#[cfg(feature = "services")]
 pub mod worker_service_server {
     #![allow(
         unused_variables,
@@ -3544,6 +3644,7 @@ pub mod worker_service_server {
     }
 }
 /// Generated client implementations.
+#[cfg(feature = "services")]
 pub mod admin_service_client {
     #![allow(
         unused_variables,
@@ -4473,6 +4574,7 @@ pub mod admin_service_client {
     }
 }
 /// Generated server implementations.
+#[cfg(feature = "services")]
 pub mod admin_service_server {
     #![allow(
         unused_variables,
@@ -6249,6 +6351,7 @@ pub struct PullChunkResponse {
     pub content: ::core::option::Option<::prost::alloc::vec::Vec<u8>>,
 }
 /// Generated client implementations.
+#[cfg(feature = "services")]
 pub mod peer_service_client {
     #![allow(
         unused_variables,
@@ -6446,6 +6549,7 @@ pub mod peer_service_client {
     }
 }
 /// Generated server implementations.
+#[cfg(feature = "services")]
 pub mod peer_service_server {
     #![allow(
         unused_variables,
