@@ -12,15 +12,14 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use shardfeed_embedded::{
-    Account, EncodedSpec, Finding, LoadError, Loader, LoaderOptions, Next, finding, trace,
+    Account, Delivery, EncodedSpec, Finding, LoadError, Loader, LoaderOptions, finding, trace,
     use_threads,
 };
 use shardfeed_plan::{Corrupt, JobIdentity, Mode};
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::identity_from;
 
-use crate::cluster::job::explain;
-use crate::cluster::{Client, ClusterArgs};
+use crate::cluster::{Client, ClusterArgs, dataset, job};
 use crate::duration;
 use crate::error::Problem;
 use crate::order::parse_epoch;
@@ -47,7 +46,6 @@ Examples:
   shardfeed bench --files 'train/*.tfrecord' --batch-size 256 --duration 30s
   shardfeed bench digits --threads 2 --trace timeline.json";
 
-/// Arguments of `bench`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct BenchArgs {
@@ -133,7 +131,6 @@ struct BenchReport {
     account: Account,
 }
 
-/// Runs `bench`.
 pub(crate) fn run(args: &BenchArgs, format: Format) -> anyhow::Result<()> {
     use_threads(args.threads.map(NonZeroUsize::get));
     let (what, mut options) = match &args.job {
@@ -185,9 +182,10 @@ fn of_files(args: &BenchArgs) -> LoaderOptions {
 /// Returns the loader options of the job's ranks, as far as the coordinator knows them.
 fn of_job(args: &BenchArgs, name: &str) -> anyhow::Result<LoaderOptions> {
     let client = args.cluster.client()?;
-    let (job, record_spec) = job(&client, name)?;
+    let wire::GetJobResponse { job, record_spec } = job::get(&client, name)?;
+    let job = job.unwrap_or_default();
     let identity = identity_from(job.identity)?;
-    let dataset = dataset(&client, &job.dataset)?;
+    let dataset = dataset::get(&client, &job.dataset)?;
     let files = match dataset.patterns.is_empty() {
         // The dataset was registered by its files.
         true => files(&client, name, &dataset.root)?,
@@ -244,31 +242,9 @@ fn of_job(args: &BenchArgs, name: &str) -> anyhow::Result<LoaderOptions> {
 /// Returns the paths of the shards that a job reads.
 fn files(client: &Client, job: &str, root: &str) -> anyhow::Result<Vec<String>> {
     let request = wire::ListShardsRequest { job: job.to_owned(), ..Default::default() };
-    let answers = client.stream(|mut admin, context| async move {
-        admin.list_shards(wire::ListShardsRequest { context, ..request }).await
-    })?;
-    let shards = answers.into_iter().flat_map(|answer| answer.shards);
+    let shards = client.stream(request)?.into_iter().flat_map(|answer| answer.shards);
     let root = root.trim_end_matches('/');
     Ok(shards.map(|shard| format!("{root}/{}", shard.path)).collect())
-}
-
-/// Returns the job and the encoded `RecordSpec` of its records.
-fn job(client: &Client, name: &str) -> anyhow::Result<(wire::Job, Vec<u8>)> {
-    let job = name.to_owned();
-    let answer = client.call(|mut admin, context| async move {
-        admin.get_job(wire::GetJobRequest { context, job }).await
-    });
-    let wire::GetJobResponse { job, record_spec } =
-        answer.map_err(|error| explain(client, name, error))?;
-    Ok((job.unwrap_or_default(), record_spec))
-}
-
-fn dataset(client: &Client, name: &str) -> anyhow::Result<wire::Dataset> {
-    let name = name.to_owned();
-    let answer = client.call(|mut admin, context| async move {
-        admin.get_dataset(wire::GetDatasetRequest { context, name }).await
-    });
-    Ok(answer?.dataset.unwrap_or_default())
 }
 
 /// Reads batches without using them.
@@ -327,7 +303,7 @@ fn take(loader: &mut Loader, memory: &mut Memory) -> anyhow::Result<(u64, u64)> 
     loop {
         let next = loader.next(LOOK_EVERY)?;
         memory.look();
-        if let Next::Batch(delivered) = next {
+        if let Delivery::Batch(delivered) = next {
             let batch = &delivered.batch;
             return Ok((batch.rows as u64, batch.slot.size_bytes() as u64));
         }
@@ -373,7 +349,7 @@ impl BenchReport {
 }
 
 impl Report for BenchReport {
-    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write(&self, out: &mut dyn Write, _is_wide: bool) -> io::Result<()> {
         let speed = |bytes: f64| format!("{}/s", output::size(bytes as u64));
         let seconds = |seconds: f64| format!("{seconds:.3} s");
         output::write_facts(

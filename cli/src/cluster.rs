@@ -5,6 +5,7 @@
 mod answer;
 mod client;
 mod confirm;
+mod request;
 
 pub(crate) mod access;
 pub(crate) mod audit;
@@ -24,3 +25,5 @@ pub(crate) mod why;
 pub(crate) mod worker;
 
 pub(crate) use client::{CallError, Client, ClusterArgs};
+pub(crate) use confirm::Confirm;
+pub(crate) use request::Request;

@@ -3,11 +3,10 @@
 use clap::Subcommand;
 use shardfeed_dataset_tools::{inspect, stats, verify, write};
 
-use crate::cluster::dataset as cluster;
-use crate::cluster::dataset::add;
+use crate::cluster::dataset::{self, NamedDataset, add};
+use crate::cluster::{ClusterArgs, Confirm};
 use crate::output::Format;
 
-/// Subcommands of `dataset`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum DatasetCommand {
     /// Show a dataset's shards, records, sizes, digest and features
@@ -25,12 +24,23 @@ pub(crate) enum DatasetCommand {
     #[command(long_about = add::ABOUT)]
     Add(add::DatasetAddArgs),
     /// List the cluster's datasets
-    List(cluster::DatasetListArgs),
+    List {
+        /// Show all datasets, not only the first 20
+        #[arg(long)]
+        all: bool,
+        #[command(flatten)]
+        cluster: ClusterArgs,
+    },
     /// Show a dataset of the cluster
-    Show(cluster::DatasetShowArgs),
+    Show(NamedDataset),
     /// Remove a dataset from the cluster; its files are not changed
-    #[command(long_about = cluster::REMOVE_ABOUT)]
-    Remove(cluster::DatasetRemoveArgs),
+    #[command(long_about = dataset::REMOVE_ABOUT)]
+    Remove {
+        #[command(flatten)]
+        of: NamedDataset,
+        #[command(flatten)]
+        confirm: Confirm,
+    },
 }
 
 impl DatasetCommand {
@@ -41,9 +51,9 @@ impl DatasetCommand {
             Self::Verify(args) => verify::run(args, format),
             Self::Write(args) => write::run(args, format),
             Self::Add(args) => add::run(args, format),
-            Self::List(args) => cluster::run_list(args, format),
-            Self::Show(args) => cluster::run_show(args, format),
-            Self::Remove(args) => cluster::run_remove(args, format),
+            Self::List { all, cluster } => dataset::print_list(&cluster.client()?, *all, format),
+            Self::Show(of) => of.show(format),
+            Self::Remove { of, confirm } => of.remove(confirm, format),
         }
     }
 }

@@ -6,7 +6,7 @@ mod host;
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use clap::Args;
 use serde::Serialize;
@@ -14,6 +14,7 @@ use shardfeed_embedded::{default_worker_socket, worker_answers};
 use shardfeed_proto::coordinator::v1 as wire;
 
 use crate::cluster::ClusterArgs;
+use crate::duration::unix_ms;
 use crate::error::Problem;
 use crate::output::{self, Format, Grid, Report};
 use crate::process::{Places, places, usual_ports};
@@ -42,7 +43,6 @@ const WORKER_LIMIT: Duration = Duration::from_secs(2);
 /// ones.
 const CLOCK_MS: u64 = 1_000;
 
-/// Arguments of `doctor`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct DoctorArgs {
@@ -99,7 +99,6 @@ impl Check {
     }
 }
 
-/// Runs `doctor`.
 pub(crate) fn run(args: &DoctorArgs, format: Format) -> anyhow::Result<()> {
     let usual = || Ok(Places { ports: usual_ports(), ..Places::default() });
     let Places { ports, data, socket, credentials } =
@@ -126,11 +125,8 @@ pub(crate) fn run(args: &DoctorArgs, format: Format) -> anyhow::Result<()> {
 
 fn coordinator(cluster: &ClusterArgs) -> anyhow::Result<Vec<Check>> {
     let client = cluster.client()?;
-    let before = unix_ms();
-    let status = client.call(|mut admin, context| async move {
-        admin.get_status(wire::GetStatusRequest { context }).await
-    });
-    let after = unix_ms();
+    let now_ms = || unix_ms(SystemTime::now());
+    let (before, status, after) = (now_ms(), client.status(), now_ms());
     let status = match status {
         Ok(status) => status,
         Err(error) => {
@@ -218,15 +214,10 @@ fn worker(socket: &Path) -> Check {
     }
 }
 
-fn unix_ms() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
-}
-
 impl Report for DoctorReport {
     const LISTS: Option<(&'static str, &'static str)> = Some(("checks", "check"));
 
-    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write(&self, out: &mut dyn Write, _is_wide: bool) -> io::Result<()> {
         let mut grid = Grid::new(&["CHECK", "VERDICT", "FOUND"]);
         for check in &self.checks {
             let verdict = match check.verdict {

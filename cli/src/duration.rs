@@ -1,6 +1,6 @@
 //! Durations as people write and read them.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Parses `10s`, `500ms` or `2min`: more than 0, at most a day.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
@@ -43,15 +43,24 @@ pub(crate) fn parse_long(text: &str) -> Result<Duration, String> {
 /// Maximum duration: nothing needs more.
 const TEN_YEARS_S: u64 = 3_650 * 86_400;
 
+/// Converts a duration to ms.
+pub(crate) fn ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Converts a time to Unix ms.
+pub(crate) fn unix_ms(at: SystemTime) -> u64 {
+    ms(at.duration_since(UNIX_EPOCH).unwrap_or_default())
+}
+
 /// Formats a duration in whole units: days, hours and minutes from 2 on, else seconds or ms.
 pub(crate) fn text(ms: u64) -> String {
-    const UNITS: [(u64, &str); 4] =
-        [(172_800_000, "d"), (7_200_000, "h"), (120_000, "min"), (1_000, "s")];
-    const LENGTHS: [u64; 4] = [86_400_000, 3_600_000, 60_000, 1_000];
-    let found = UNITS.iter().zip(LENGTHS).find(|((from, _), _)| ms >= *from);
-    match found {
-        Some(((_, unit), length)) => format!("{} {unit}", ms / length),
-        None => format!("{ms} ms"),
+    match ms {
+        0..1_000 => format!("{ms} ms"),
+        1_000..120_000 => format!("{} s", ms / 1_000),
+        120_000..7_200_000 => format!("{} min", ms / 60_000),
+        7_200_000..172_800_000 => format!("{} h", ms / 3_600_000),
+        _ => format!("{} d", ms / 86_400_000),
     }
 }
 

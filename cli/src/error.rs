@@ -64,41 +64,6 @@ pub(crate) fn text(error: &anyhow::Error) -> String {
     text
 }
 
-/// One link of the chain of causes.
-struct ErrorLink {
-    what: String,
-    hint: Option<String>,
-    exit: Exit,
-}
-
-impl ErrorLink {
-    fn new(what: impl Into<String>) -> Self {
-        Self { what: what.into(), hint: None, exit: Exit::Failed }
-    }
-
-    fn exit(mut self, exit: Exit) -> Self {
-        self.exit = exit;
-        self
-    }
-
-    fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = Some(hint.into());
-        self
-    }
-
-    fn usage(self) -> Self {
-        self.exit(Exit::Usage)
-    }
-
-    /// Splits a message that ends in "; hint".
-    fn advising(message: &str) -> Self {
-        match semicolons(message).last() {
-            Some(&at) => Self::new(&message[..at]).hint(&message[at + MARK.len()..]),
-            None => Self::new(message),
-        }
-    }
-}
-
 /// Separator between the message and the hint.
 const MARK: &str = "; ";
 
@@ -123,50 +88,64 @@ fn semicolons(message: &str) -> Vec<usize> {
     }
 }
 
-fn told(cause: &(dyn Error + 'static)) -> ErrorLink {
-    if let Some(problem) = cause.downcast_ref::<Problem>() {
-        let Problem { what, hint, exit } = problem;
-        return ErrorLink { what: what.clone(), hint: hint.clone(), exit: *exit };
+/// Splits a message that ends in "; hint".
+fn advising(message: &str) -> Problem {
+    match semicolons(message).last() {
+        Some(&at) => Problem::failed(&message[..at]).hint(&message[at + MARK.len()..]),
+        None => Problem::failed(message),
     }
-    if let Some(error) = cause.downcast_ref::<LoadError>() {
-        return of_load(error);
-    }
-    if let Some(error) = cause.downcast_ref::<ReadError>() {
-        return of_read(error);
-    }
-    if let Some(error) = cause.downcast_ref::<StateError>() {
-        return of_state(error);
-    }
-    if let Some(error) = cause.downcast_ref::<PlanError>() {
-        return of_plan(error);
-    }
-    if let Some(error) = cause.downcast_ref::<CallError>() {
-        return of_call(error);
-    }
-    if let Some(error) = cause.downcast_ref::<WorkerError>() {
-        return of_worker(error);
-    }
-    if let Some(error) = cause.downcast_ref::<StartError>() {
-        return of_start(error);
-    }
-    if let Some(error) = cause.downcast_ref::<WireError>() {
-        return of_wire(error);
-    }
-    if let Some(error) = cause.downcast_ref::<TelemetryError>() {
-        let told = ErrorLink::new(error.to_string()).usage();
-        return error.hint().map_or(ErrorLink::new(error.to_string()), |hint| told.hint(hint));
-    }
-    if let Some(error @ StdoutError::NoNames) = cause.downcast_ref::<StdoutError>() {
-        return ErrorLink::new(error.to_string()).hint("use -o json or -o jsonl").usage();
-    }
-    if let Some(error) = cause.downcast_ref::<io::Error>() {
-        return of_io(error);
-    }
-    ErrorLink::new(cause.to_string())
 }
 
-fn of_io(error: &io::Error) -> ErrorLink {
-    let told = ErrorLink::new(error.to_string());
+/// Splits a message that ends in ": hint".
+fn after_colon(message: &str) -> Problem {
+    match message.rsplit_once(": ") {
+        Some((what, hint)) => Problem::failed(what).hint(hint),
+        None => Problem::failed(message),
+    }
+}
+
+/// Describes a cause if it is an `E`.
+fn as_a<E: Error + 'static>(
+    cause: &(dyn Error + 'static),
+    describe: fn(&E) -> Problem,
+) -> Option<Problem> {
+    cause.downcast_ref().map(describe)
+}
+
+/// Describes one link of the chain of causes.
+fn told(cause: &(dyn Error + 'static)) -> Problem {
+    as_a(cause, Problem::clone)
+        .or_else(|| as_a(cause, of_load))
+        .or_else(|| as_a(cause, of_read))
+        .or_else(|| as_a(cause, of_state))
+        .or_else(|| as_a(cause, of_plan))
+        .or_else(|| as_a(cause, of_call))
+        .or_else(|| as_a(cause, of_worker))
+        .or_else(|| as_a(cause, of_start))
+        .or_else(|| as_a(cause, of_wire))
+        .or_else(|| as_a(cause, of_telemetry))
+        .or_else(|| as_a(cause, of_stdout))
+        .or_else(|| as_a(cause, of_io))
+        .unwrap_or_else(|| Problem::failed(cause.to_string()))
+}
+
+fn of_telemetry(error: &TelemetryError) -> Problem {
+    let told = Problem::failed(error.to_string());
+    match error.hint() {
+        Some(hint) => told.hint(hint).exit(Exit::Usage),
+        None => told,
+    }
+}
+
+fn of_stdout(error: &StdoutError) -> Problem {
+    match error {
+        StdoutError::NoNames => Problem::usage(error.to_string()).hint("use -o json or -o jsonl"),
+        StdoutError::Write(_) => Problem::failed(error.to_string()),
+    }
+}
+
+fn of_io(error: &io::Error) -> Problem {
+    let told = Problem::failed(error.to_string());
     match error.kind() {
         io::ErrorKind::NotFound => told.hint("check the path"),
         io::ErrorKind::PermissionDenied => told.hint("check the permissions").exit(Exit::Denied),
@@ -175,44 +154,39 @@ fn of_io(error: &io::Error) -> ErrorLink {
     }
 }
 
-fn of_call(error: &CallError) -> ErrorLink {
-    match error {
-        CallError::Silent(said) if said.is_strange() => ErrorLink::new(error.to_string())
-            .hint(
-                "check the address (--coordinator, SHARDFEED_COORDINATOR); if the coordinators there have certificates, \
-                 give --tls DIR (SHARDFEED_TLS)",
-            )
-            .exit(Exit::NoLeader),
-        CallError::Silent(said) if said.is_distrust() => ErrorLink::new(error.to_string())
-            .hint(
-                "check the folder of certificates: --tls, or SHARDFEED_TLS; `shardfeed tls show` \
-                 lists its contents",
-            )
-            .exit(Exit::Denied),
-        CallError::Silent(said) if said.is_unread() => ErrorLink::new(error.to_string())
-            .hint(
-                "check the path; `shardfeed coordinator start --endpoint-file PATH` writes it once it serves, and \
-                 `shardfeed wait leader` waits for it",
-            )
-            .exit(Exit::NoLeader),
-        CallError::Silent(_) => ErrorLink::new(error.to_string())
-            .hint(
-                "check the address (--coordinator or SHARDFEED_COORDINATOR) and that `shardfeed \
-                 coordinator start` runs there",
-            )
-            .exit(Exit::NoLeader),
-        CallError::Refused(error) => of_wire(error),
-    }
+fn of_call(error: &CallError) -> Problem {
+    let said = match error {
+        CallError::Silent(said) => said,
+        CallError::Refused(error) => return of_wire(error),
+    };
+    let (hint, exit) = if said.is_strange() {
+        let hint = "check the address (--coordinator, SHARDFEED_COORDINATOR); if the coordinators there have certificates, \
+                    give --tls DIR (SHARDFEED_TLS)";
+        (hint, Exit::NoLeader)
+    } else if said.is_distrust() {
+        let hint = "check the folder of certificates: --tls, or SHARDFEED_TLS; `shardfeed tls show` \
+                    lists its contents";
+        (hint, Exit::Denied)
+    } else if said.is_unread() {
+        let hint = "check the path; `shardfeed coordinator start --endpoint-file PATH` writes it once it serves, and \
+                    `shardfeed wait leader` waits for it";
+        (hint, Exit::NoLeader)
+    } else {
+        let hint = "check the address (--coordinator or SHARDFEED_COORDINATOR) and that `shardfeed \
+                    coordinator start` runs there";
+        (hint, Exit::NoLeader)
+    };
+    Problem::failed(error.to_string()).hint(hint).exit(exit)
 }
 
 /// Splits another process's message: the text after the first semicolon is the hint.
-fn of_wire(error: &WireError) -> ErrorLink {
+fn of_wire(error: &WireError) -> Problem {
     let message = &error.message;
     let parts =
         semicolons(message).first().map(|&at| (&message[..at], &message[at + MARK.len()..]));
     let told = match parts {
-        Some((what, hint)) if !hint.starts_with("there is no") => ErrorLink::new(what).hint(hint),
-        _ => ErrorLink::new(message),
+        Some((what, hint)) if !hint.starts_with("there is no") => Problem::failed(what).hint(hint),
+        _ => Problem::failed(message),
     };
     told.exit(exit_of_kind(error.kind))
 }
@@ -244,30 +218,27 @@ pub(crate) fn exit_of_kind(kind: ErrorKind) -> Exit {
     }
 }
 
-fn of_start(error: &StartError) -> ErrorLink {
-    let told = ErrorLink::advising(&error.to_string());
+fn of_start(error: &StartError) -> Problem {
+    let told = advising(&error.to_string());
     match error {
-        StartError::Option(_) => told.usage(),
+        StartError::Option(_) => told.exit(Exit::Usage),
         error if error.is_final() => told.exit(Exit::Conflict),
         _ => told,
     }
 }
 
-fn of_worker(error: &WorkerError) -> ErrorLink {
+fn of_worker(error: &WorkerError) -> Problem {
     match error {
-        WorkerError::Socket(error @ BindError::Io { .. }) => ErrorLink::new(error.to_string())
+        WorkerError::Socket(error @ BindError::Io { .. }) => Problem::failed(error.to_string())
             .hint("choose another path with --socket, in a folder that this user may write to"),
-        // The hint follows the last colon.
-        WorkerError::Socket(error) => match error.to_string().rsplit_once(": ") {
-            Some((what, hint)) => ErrorLink::new(what).hint(hint),
-            None => ErrorLink::new(error.to_string()),
-        },
+        WorkerError::Socket(error) => after_colon(&error.to_string()),
         WorkerError::Refused(error) => of_wire(error),
-        other => ErrorLink::new(other.to_string()),
+        other => Problem::failed(other.to_string()),
     }
 }
 
-fn of_load(error: &LoadError) -> ErrorLink {
+fn of_load(error: &LoadError) -> Problem {
+    let text = error.to_string();
     match error {
         LoadError::Corrupt { read } => of_read(read),
         LoadError::Plan(error) => of_plan(error),
@@ -275,59 +246,50 @@ fn of_load(error: &LoadError) -> ErrorLink {
         LoadError::Manifest(error @ ManifestError::ListedTwice { path }) => {
             let what = error.to_string();
             let what = what.split("; ").next().unwrap_or(&what);
-            ErrorLink::new(what).hint(format!("name each file once: two of FILES match `{path}`"))
+            Problem::failed(what).hint(format!("name each file once: two of FILES match `{path}`"))
         }
-        LoadError::NotFound(_) | LoadError::Changed { .. } | LoadError::Table(_) => {
-            ErrorLink::advising(&error.to_string())
-        }
+        LoadError::NotFound(_) | LoadError::Changed { .. } | LoadError::Table(_) => advising(&text),
         LoadError::Store { hint, .. } => {
-            let text = error.to_string();
             let what = text.strip_suffix(hint).unwrap_or(&text);
-            ErrorLink::new(what.trim_end_matches("; ")).hint(*hint)
+            Problem::failed(what.trim_end_matches("; ")).hint(*hint)
         }
-        LoadError::Wire(error) => ErrorLink::new(error.to_string()).exit(exit_of_kind(error.kind)),
-        // The hint follows the last colon.
-        LoadError::Denied(text) => match text.rsplit_once(": ") {
-            Some((what, hint)) => ErrorLink::new(what).hint(hint).exit(Exit::Denied),
-            None => ErrorLink::new(text).exit(Exit::Denied),
-        },
-        other => ErrorLink::new(other.to_string()),
+        LoadError::Wire(error) => Problem::failed(text).exit(exit_of_kind(error.kind)),
+        LoadError::Denied(text) => after_colon(text).exit(Exit::Denied),
+        _ => Problem::failed(text),
     }
 }
 
-fn of_read(error: &ReadError) -> ErrorLink {
-    let told = ErrorLink::new(error.to_string());
-    match &error.kind {
-        ReadErrorKind::TooLarge { .. } => told.hint("split such records into smaller ones"),
+fn of_read(error: &ReadError) -> Problem {
+    let hint = match &error.kind {
+        ReadErrorKind::TooLarge { .. } => "split such records into smaller ones".to_owned(),
         kind if error.is_io() || matches!(kind, ReadErrorKind::NotATfrecord { .. }) => {
-            told.hint(error.hint())
+            error.hint().to_owned()
         }
-        _ => told.hint(format!(
-            "{}; `shardfeed dataset verify` lists all that is damaged",
-            error.hint()
-        )),
-    }
+        _ => format!("{}; `shardfeed dataset verify` lists all that is damaged", error.hint()),
+    };
+    Problem::failed(error.to_string()).hint(hint)
 }
 
-fn of_state(error: &StateError) -> ErrorLink {
+fn of_state(error: &StateError) -> Problem {
+    let text = error.to_string();
     match error {
         StateError::Plan(error) => of_plan(error),
         StateError::OtherJob { .. } => {
-            let text = error.to_string();
             let what = text.split_once(';').map_or(text.as_str(), |(what, _)| what);
-            ErrorLink::new(what.to_owned())
-                .hint("give the files and the options of the loader that made the state")
+            Problem::failed(what)
+                .hint("give the files and the options of the loader that made the state; a state with a filter \
+                       cannot be used here yet")
         }
-        StateError::Uneven(_) => ErrorLink::new(
+        StateError::Uneven(_) => Problem::usage(
             "a state of a job with tail=\"uneven\" speaks for one rank and its world size only",
         )
-        .hint("leave out --world-size, --batch-size and --lanes: they are in the state")
-        .usage(),
-        other => ErrorLink::advising(&other.to_string()),
+        .hint("leave out --world-size, --batch-size and --lanes: they are in the state"),
+        _ => advising(&text),
     }
 }
 
-fn of_plan(error: &PlanError) -> ErrorLink {
+fn of_plan(error: &PlanError) -> Problem {
+    let text = error.to_string();
     match error {
         PlanError::LanesDoNotDivide {
             lanes,
@@ -338,38 +300,32 @@ fn of_plan(error: &PlanError) -> ErrorLink {
             lane_counts,
         } => {
             let counts: Vec<_> = lane_counts.iter().map(u64::to_string).collect();
-            ErrorLink::new(format!(
+            let (counts, (least, most)) = (counts.join(", "), batch_sizes);
+            Problem::usage(format!(
                 "--lanes {lanes} does not divide the global batch of {global_batch} (--batch-size \
                  {batch_size} x --world-size {world_size})"
             ))
-            .hint(format!(
-                "use --batch-size {} or {}, or one of --lanes {}",
-                batch_sizes.0,
-                batch_sizes.1,
-                counts.join(", ")
-            ))
-            .usage()
+            .hint(format!("use --batch-size {least} or {most}, or one of --lanes {counts}"))
         }
         PlanError::WorldDoesNotDivide { .. } => {
-            ErrorLink::new(error.to_string()).hint("use a --world-size that divides it").usage()
+            Problem::usage(text).hint("use a --world-size that divides it")
         }
         PlanError::RankOutOfRange { rank, world_size } => {
-            ErrorLink::new(format!("--rank {rank} is not below --world-size {world_size}"))
+            Problem::usage(format!("--rank {rank} is not below --world-size {world_size}"))
                 .hint("ranks count from 0; give --world-size the number of them")
-                .usage()
         }
         PlanError::Zero { .. } | PlanError::TooLarge { .. } | PlanError::NoSuchEpoch { .. } => {
-            ErrorLink::new(error.to_string()).usage()
+            Problem::usage(text)
         }
         PlanError::NoSamples { .. } => {
-            ErrorLink::new(error.to_string()).hint("name files that have records, or rewrite them")
+            Problem::failed(text).hint("name files that have records, or rewrite them")
         }
-        PlanError::NoSuchStep { steps: 0, .. } => ErrorLink::new(error.to_string()).hint(
+        PlanError::NoSuchStep { steps: 0, .. } => Problem::failed(text).hint(
             "there are fewer samples than a global batch; use --tail pad, or smaller batches",
         ),
-        PlanError::NoSuchStep { steps, .. } => ErrorLink::new(error.to_string())
+        PlanError::NoSuchStep { steps, .. } => Problem::failed(text)
             .hint(format!("steps count from 0: give --step 0 to {}", steps - 1)),
-        other => ErrorLink::advising(&other.to_string()),
+        _ => advising(&text),
     }
 }
 
@@ -427,7 +383,7 @@ mod tests {
             ("anything else", io(5)),
         ];
         let line = |(when, error): &(&str, anyhow::Error)| {
-            let ErrorLink { what, hint, exit, .. } = told(error.as_ref());
+            let Problem { what, hint, exit, .. } = told(error.as_ref());
             format!("{when}: {} {what}; {}\n", exit as u8, hint.unwrap_or_default())
         };
         expect![[r#"
@@ -442,8 +398,7 @@ mod tests {
     #[test]
     fn what_somebody_else_said_is_not_taken_for_a_hint() {
         let wire = |message: &str| {
-            let ErrorLink { what, hint, .. } =
-                of_wire(&WireError::new(ErrorKind::Conflict, message));
+            let Problem { what, hint, .. } = of_wire(&WireError::new(ErrorKind::Conflict, message));
             (what, hint.unwrap_or_default())
         };
         let parts = |what: &str, hint: &str| (what.to_owned(), hint.to_owned());
@@ -452,7 +407,7 @@ mod tests {
         assert_eq!(wire("a (1; now 2); leave it"), parts("a (1; now 2)", "leave it"));
         assert_eq!(wire("the name \"a; b\" is bad"), parts("the name \"a; b\" is bad", ""));
         assert_eq!(wire("it said `a; do b"), parts("it said `a", "do b"));
-        let ErrorLink { what, hint, .. } = ErrorLink::advising("the first: a (x; y); b; copy them");
+        let Problem { what, hint, .. } = advising("the first: a (x; y); b; copy them");
         assert_eq!((what, hint.unwrap()), parts("the first: a (x; y); b", "copy them"));
     }
 }

@@ -1,7 +1,6 @@
 //! `shardfeed health`: reports whether a process of this host serves, for scripts and images
 //! without curl.
 
-use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -12,14 +11,14 @@ use hyper::body::Bytes;
 use hyper::client::conn::http1;
 use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
-use serde::Serialize;
+use serde_json::json;
 use shardfeed_agent::Address;
 use shardfeed_embedded::{default_worker_socket, worker_answers};
 use tokio::net::TcpStream;
 
 use crate::duration;
 use crate::error::Problem;
-use crate::output::{self, Format, Report};
+use crate::output::{self, Format};
 use crate::process::runtime;
 
 pub(crate) const ABOUT: &str = "\
@@ -40,7 +39,6 @@ Examples:
 /// Maximum size of a page that is read, bytes: a page has only a few words.
 const PAGE_BYTES_MAX: usize = 64 << 10;
 
-/// Arguments of `health`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct HealthArgs {
@@ -61,33 +59,20 @@ pub(crate) struct HealthArgs {
     timeout: Duration,
 }
 
-/// Result of `health`.
-#[derive(Debug, Serialize)]
-struct HealthReport {
-    asked: String,
-    said: String,
-}
-
-impl Report for HealthReport {
-    fn write_table(&self, out: &mut dyn io::Write) -> io::Result<()> {
-        writeln!(out, "{}", output::printable(&self.said))
-    }
-}
-
-/// Runs `health`.
 pub(crate) fn run(args: &HealthArgs, format: Format) -> anyhow::Result<()> {
     if args.worker {
         let socket = args.socket.clone().unwrap_or_else(default_worker_socket);
         let name = worker_answers(&socket, args.timeout)?;
         let (asked, said) = (socket.display().to_string(), format!("worker {name} serves"));
-        return Ok(format.print(&HealthReport { asked, said })?);
+        return print(&asked, &said, format);
     }
     let path = if args.live { "/livez" } else { "/readyz" };
     let asked = format!("http://{}{path}", args.http);
     let answer = runtime(Some(1))?
         .block_on(async { tokio::time::timeout(args.timeout, ask(&args.http, path)).await });
     let Ok(answer) = answer else {
-        let what = format!("no answer from {asked} in {}", duration::text(ms(args.timeout)));
+        let what =
+            format!("no answer from {asked} in {}", duration::text(duration::ms(args.timeout)));
         return Err(Problem::late(what)
             .hint("the process hangs, or its host does not let this one in")
             .into());
@@ -97,11 +82,12 @@ pub(crate) fn run(args: &HealthArgs, format: Format) -> anyhow::Result<()> {
     if code != StatusCode::OK {
         return Err(Problem::failed(format!("{asked} says {}: {said}", code.as_u16())).into());
     }
-    Ok(format.print(&HealthReport { asked, said })?)
+    print(&asked, &said, format)
 }
 
-fn ms(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+fn print(asked: &str, said: &str, format: Format) -> anyhow::Result<()> {
+    let text = format!("{}\n", output::printable(said));
+    Ok(format.print_brief(json!({ "asked": asked, "said": said }), text)?)
 }
 
 async fn ask(address: &Address, path: &str) -> anyhow::Result<(StatusCode, String)> {

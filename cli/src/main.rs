@@ -32,9 +32,11 @@ mod tls;
 mod top;
 mod watch;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use clap_complete::Shell;
 
 use crate::output::Format;
 
@@ -133,14 +135,23 @@ enum Noun {
     #[command(subcommand, long_about = cluster::wait::ABOUT)]
     Wait(cluster::wait::WaitCommand),
     /// Write the shell completion script
-    Completion(shell::CompletionArgs),
+    #[command(after_help = shell::COMPLETION_EXAMPLES)]
+    Completion {
+        #[arg(value_enum)]
+        shell: Shell,
+    },
     /// Write manual pages
-    Man(shell::ManArgs),
+    #[command(after_help = shell::MAN_EXAMPLES)]
+    Man {
+        /// Existing folder to write the pages to, one for each command
+        #[arg(value_name = "DIR")]
+        folder: PathBuf,
+    },
     /// Show the cluster live, on one screen
     #[command(long_about = top::ABOUT)]
     Top(top::TopArgs),
     /// Show the cluster as a whole
-    Status(cluster::status::StatusArgs),
+    Status(cluster::ClusterArgs),
     /// Run a coordinator and a worker in one process, for a first try
     Up(process::UpArgs),
 }
@@ -152,21 +163,22 @@ impl Noun {
         use cluster::{epoch::EpochCommand, job::JobCommand, member::MemberCommand};
         use dataset::DatasetCommand as Dataset;
         use order::{batch::BatchCommand, plan::PlanCommand};
+        use worker::WorkerCommand;
         match self {
-            Self::Dataset(command) => matches!(command, Dataset::List(_) | Dataset::Show(_)),
-            Self::Job(command) => matches!(command, JobCommand::List(_) | JobCommand::Show(_)),
-            Self::Epoch(EpochCommand::List(_) | EpochCommand::Show(_)) => true,
+            Self::Dataset(command) => matches!(command, Dataset::List { .. } | Dataset::Show(_)),
+            Self::Job(command) => matches!(command, JobCommand::List { .. } | JobCommand::Show(_)),
+            Self::Epoch(EpochCommand::List { .. } | EpochCommand::Show { .. }) => true,
             Self::Shard(_) | Self::Rank(_) | Self::Why(_) | Self::Status(_) => true,
             Self::Health(_) | Self::Audit(_) => true,
-            Self::Plan(PlanCommand::Show(_)) | Self::Batch(BatchCommand::Show(_)) => true,
+            Self::Plan(PlanCommand::Show { .. }) | Self::Batch(BatchCommand::Show(_)) => true,
             Self::Access(command) => {
-                matches!(command, AccessCommand::List(_) | AccessCommand::Whoami(_))
+                matches!(command, AccessCommand::List { .. } | AccessCommand::Whoami(_))
             }
             Self::Context(command) => matches!(command, ContextCommand::List),
             Self::Worker(command) => {
-                matches!(command, worker::WorkerCommand::List(_) | worker::WorkerCommand::Show(_))
+                matches!(command, WorkerCommand::List { .. } | WorkerCommand::Show(_))
             }
-            Self::Events(args) => !args.follows(),
+            Self::Events(args) => !args.follow,
             Self::Cluster(command) => matches!(command, MemberCommand::Status(_)),
             _ => false,
         }
@@ -234,8 +246,8 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         Noun::Health(args) => health::run(args, cli.output),
         Noun::Config(command) => command.run(cli.output),
         Noun::Wait(command) => command.run(cli.output),
-        Noun::Completion(args) => shell::completion(args),
-        Noun::Man(args) => shell::man(args),
+        Noun::Completion { shell } => shell::completion(*shell),
+        Noun::Man { folder } => shell::man(folder),
         Noun::Top(args) => top::run(args),
         Noun::Status(args) => cluster::status::run(args, cli.output),
         Noun::Up(args) => process::up(args),

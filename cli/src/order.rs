@@ -13,8 +13,9 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use shardfeed_dataset_tools::files::DatasetArgs;
 use shardfeed_embedded::{LoaderOptions, interleave_default};
 use shardfeed_plan::{
-    Cursor, DECODER_NONE, Digest, EpochPlan, JobIdentity, Line, LoaderState, Mode, PlanError,
-    RECORD_SPEC_FIELD, Records, Segment, Shuffle, Start, StateError, Tail, check_epoch,
+    Cursor, DECODER_NONE, Digest, EpochPlan, JobIdentity, Line, LoaderState, Manifest, Mode,
+    ORDER_VERSION, PlanError, RECORD_SPEC_FIELD, Records, Segment, Shuffle, Start, StateError,
+    Tail, check_epoch,
 };
 use shardfeed_source::Dataset;
 
@@ -32,7 +33,7 @@ const TOKEN_FILE_BYTES_MAX: u64 = 1 << 20;
 pub(crate) struct OrderArgs {
     /// Epoch, from 0 [default: 0, or the state's]
     #[arg(long, value_parser = parse_epoch)]
-    epoch: Option<u64>,
+    pub(crate) epoch: Option<u64>,
     /// Seed of the order
     #[arg(long, default_value_t = LoaderOptions::default().seed)]
     seed: u64,
@@ -85,11 +86,6 @@ pub(crate) struct Order {
 }
 
 impl OrderArgs {
-    /// Returns the epoch, if one was given.
-    pub(crate) fn epoch(&self) -> Option<u64> {
-        self.epoch
-    }
-
     /// Indexes the files and computes the order.
     /// - `rank`: the rank that the result is for.
     pub(crate) fn order(&self, files: &DatasetArgs, rank: u64) -> anyhow::Result<Order> {
@@ -97,7 +93,7 @@ impl OrderArgs {
         let start = self.start(state.as_ref(), rank)?;
         check_start(&start, state.as_ref())?;
         let dataset = files.open()?;
-        let identity = self.identity(dataset.manifest().digest());
+        let identity = self.identity(dataset.manifest());
         let mut cursor = match &state {
             None => Cursor::new(identity, start)?,
             Some(state) => resume(identity, start, state)?,
@@ -155,10 +151,10 @@ impl OrderArgs {
 
     /// The job's identity as far as it determines the order: operators and decoder only concern the
     /// features.
-    fn identity(&self, content: Digest) -> JobIdentity {
+    fn identity(&self, manifest: &Manifest) -> JobIdentity {
         let enabled = !self.no_shuffle;
         let shuffle = Shuffle {
-            content,
+            digest: manifest.order_digest(),
             seed: self.seed,
             enabled,
             window: self.shuffle_window,
@@ -166,6 +162,8 @@ impl OrderArgs {
             block_length: self.block_length,
         };
         JobIdentity {
+            order: ORDER_VERSION,
+            content: manifest.digest(),
             shuffle,
             lanes: 1, // The cursor sets it.
             tail: self.tail,

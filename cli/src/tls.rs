@@ -1,8 +1,8 @@
 //! `shardfeed tls`: certificates, and an authority that signs them.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -10,9 +10,10 @@ use shardfeed_tls::{
     Authority, CA_FILE, Certificate, Folder, Identity, Issued, LEAF_DAYS, Role, Subject, check_name,
 };
 
+use crate::duration::unix_ms;
 use crate::error::Problem;
 use crate::host::host_name;
-use crate::output::words::clock;
+use crate::output::words::{clock, text};
 use crate::output::{self, Format, Grid, Report};
 
 const EXAMPLES: &str = "\
@@ -43,7 +44,6 @@ Renew the certificates below DIR, or the authority
 The order for a new authority: --ca, copy ca.crt to every host; without options, copy tls.crt and \
 tls.key; --forget-old-ca, copy ca.crt again. Nothing is interrupted meanwhile.";
 
-/// Subcommands of `tls`.
 #[derive(Debug, Subcommand)]
 #[command(after_help = EXAMPLES)]
 pub(crate) enum TlsCommand {
@@ -57,10 +57,12 @@ pub(crate) enum TlsCommand {
     #[command(long_about = ROTATE_ABOUT)]
     Rotate(RotateArgs),
     /// Show the contents of a folder of certificates
-    Show(TlsShowArgs),
+    Show {
+        /// Folder with ca.crt, and optionally tls.crt and tls.key
+        dir: PathBuf,
+    },
 }
 
-/// Arguments of `tls init`.
 #[derive(Debug, Args)]
 pub(crate) struct InitArgs {
     /// Folder of the authority; created if it is missing
@@ -76,7 +78,6 @@ pub(crate) struct InitArgs {
     days: u32,
 }
 
-/// Arguments of `tls issue`.
 #[derive(Debug, Args)]
 pub(crate) struct IssueArgs {
     /// Folder of the authority
@@ -96,7 +97,6 @@ pub(crate) struct IssueArgs {
     out: Option<PathBuf>,
 }
 
-/// Arguments of `tls rotate`.
 #[derive(Debug, Args)]
 pub(crate) struct RotateArgs {
     /// Folder of the authority
@@ -116,13 +116,6 @@ pub(crate) struct RotateArgs {
     /// Validity of the new certificates, in days
     #[arg(long, value_name = "DAYS", default_value_t = LEAF_DAYS)]
     days: u32,
-}
-
-/// Arguments of `tls show`.
-#[derive(Debug, Args)]
-pub(crate) struct TlsShowArgs {
-    /// Folder with ca.crt, and optionally tls.crt and tls.key
-    dir: PathBuf,
 }
 
 /// Result of commands that create certificates.
@@ -172,7 +165,7 @@ impl TlsCommand {
             Self::Init(args) => init(args, format),
             Self::Issue(args) => issue(args, format),
             Self::Rotate(args) => rotate(args, format),
-            Self::Show(args) => show(args, format),
+            Self::Show { dir } => show(dir, format),
         }
     }
 }
@@ -268,13 +261,13 @@ fn rotate(args: &RotateArgs, format: Format) -> anyhow::Result<()> {
     Ok(format.print(&MadeReport::new(&args.dir, issued, Some(told.to_owned())))?)
 }
 
-fn show(args: &TlsShowArgs, format: Format) -> anyhow::Result<()> {
-    let folder = Folder::new(&args.dir);
+fn show(dir: &Path, format: Format) -> anyhow::Result<()> {
+    let folder = Folder::new(dir);
     let authorities = folder.authorities()?.into_iter().map(CertificateReport::new).collect();
     let certificate = folder.certificate()?.map(CertificateReport::new);
     let key_mode = folder.key_mode().map(|mode| format!("{mode:04o}"));
     let report =
-        FolderReport { folder: args.dir.display().to_string(), authorities, certificate, key_mode };
+        FolderReport { folder: dir.display().to_string(), authorities, certificate, key_mode };
     format.print(&report)?;
     let Some(certificate) = &report.certificate else {
         return Ok(());
@@ -291,13 +284,8 @@ fn check_expiry(expires_ms: u64, now_ms: u64) -> Result<(), Problem> {
     }
 }
 
-fn unix_ms(at: SystemTime) -> u64 {
-    let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-}
-
 impl MadeReport {
-    fn new(dir: &std::path::Path, issued: Vec<Issued>, told: Option<String>) -> Self {
+    fn new(dir: &Path, issued: Vec<Issued>, told: Option<String>) -> Self {
         let one = |issued: Issued| MadeOne {
             folder: issued.folder.display().to_string(),
             role: issued.subject.identity.role.name(),
@@ -327,13 +315,12 @@ impl CertificateReport {
 impl Report for MadeReport {
     const LISTS: Option<(&'static str, &'static str)> = Some(("made", "folder"));
 
-    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write(&self, out: &mut dyn Write, _is_wide: bool) -> io::Result<()> {
         if !self.made.is_empty() {
             let mut grid = Grid::new(&["FOLDER", "ROLE", "NAME", "HOSTS", "EXPIRES"]);
             for made in &self.made {
-                let hosts =
-                    if made.hosts.is_empty() { "-".to_owned() } else { made.hosts.join(",") };
                 let (folder, name) = (made.folder.clone(), made.name.clone());
+                let hosts = text(&made.hosts.join(","));
                 grid.row([folder, made.role.to_owned(), name, hosts, clock(made.expires_ms)]);
             }
             write!(out, "{grid}")?;
@@ -346,7 +333,7 @@ impl Report for MadeReport {
 }
 
 impl Report for FolderReport {
-    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write(&self, out: &mut dyn Write, _is_wide: bool) -> io::Result<()> {
         let mut grid = Grid::new(&["FILE", "ROLE", "NAME", "HOSTS", "EXPIRES", "SERIAL"]);
         let own = self.certificate.iter().map(|certificate| ("tls.crt", certificate));
         for (file, shown) in self.authorities.iter().map(|found| (CA_FILE, found)).chain(own) {
@@ -354,8 +341,8 @@ impl Report for FolderReport {
                 CA_FILE => "authority",
                 _ => shown.role.unwrap_or("-"),
             };
-            let hosts = if shown.hosts.is_empty() { "-".to_owned() } else { shown.hosts.join(",") };
-            let name = shown.name.clone().unwrap_or_else(|| "-".to_owned());
+            let hosts = text(&shown.hosts.join(","));
+            let name = text(shown.name.as_deref().unwrap_or_default());
             let (file, role) = (file.to_owned(), role.to_owned());
             grid.row([file, role, name, hosts, clock(shown.expires_ms), shown.serial.clone()]);
         }

@@ -48,7 +48,6 @@ const SIZE: (u16, u16) = (80, 24);
 /// Maximum size of a side: the size may come from a variable with any value.
 const SIDE_MAX: u16 = 1_000;
 
-/// Arguments of `top`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct TopArgs {
@@ -65,7 +64,6 @@ pub(crate) struct TopArgs {
     cluster: ClusterArgs,
 }
 
-/// Runs `top`.
 pub(crate) fn run(args: &TopArgs) -> anyhow::Result<()> {
     let client = args.cluster.client()?;
     if args.once {

@@ -1,16 +1,15 @@
 //! `shardfeed trace`: a timeline of a worker's threads, for Perfetto.
 
-use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use serde::Serialize;
+use serde_json::json;
 use shardfeed_embedded::{default_worker_socket, worker_timeline};
 
 use crate::duration;
-use crate::output::{self, Format, Report};
+use crate::output::{self, Format};
 
 pub(crate) const ABOUT: &str = "\
 Record the activity of each thread of this host's worker, as a timeline for Perfetto
@@ -20,7 +19,6 @@ enough is ahead; fill window, gather, wait for shard, grant), the computing thre
 operate and write) and the ones that send. Nothing is recorded before and after. For loaders that work in their \
 trainer's process set SHARDFEED_TRACE=DIR there: each writes DIR/rank-R-PID.json when it is closed.";
 
-/// Arguments of `trace`.
 #[derive(Debug, Args)]
 pub(crate) struct TraceArgs {
     /// File to write
@@ -34,13 +32,6 @@ pub(crate) struct TraceArgs {
     worker: Option<PathBuf>,
 }
 
-/// Result of `trace`.
-#[derive(Debug, Serialize)]
-struct TraceReport {
-    file: String,
-    bytes: u64,
-}
-
 fn parse_duration(text: &str) -> Result<Duration, String> {
     match duration::parse(text) {
         Ok(duration) if duration > Duration::from_secs(60) => Err("must be 60s at most".into()),
@@ -48,20 +39,12 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Runs `trace`.
 pub(crate) fn run(args: &TraceArgs, format: Format) -> anyhow::Result<()> {
     let socket = args.worker.clone().unwrap_or_else(default_worker_socket);
     let content = worker_timeline(&socket, args.duration, &mut |_| true)?;
     let file = args.file.display().to_string();
     std::fs::write(&args.file, &content).with_context(|| format!("cannot write {file}"))?;
-    Ok(format.print(&TraceReport { file, bytes: content.len() as u64 })?)
-}
-
-impl Report for TraceReport {
-    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
-        output::write_facts(
-            out,
-            &[("timeline", self.file.clone()), ("size", output::bytes(self.bytes))],
-        )
-    }
+    let bytes = content.len() as u64;
+    let text = output::facts(&[("timeline", file.clone()), ("size", output::bytes(bytes))]);
+    Ok(format.print_brief(json!({ "file": file, "bytes": bytes }), text)?)
 }

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
+use serde_json::json;
 use shardfeed_proto::coordinator::v1 as wire;
 
 use super::secret::Secret;
 use super::{Client, ClusterArgs};
-use crate::duration;
+use crate::duration::{self, ms};
 use crate::output::listing::{self, Column, Shown, column, wide};
-use crate::output::words::{NONE, clock};
+use crate::output::words::{clock, text};
 use crate::output::{Format, Report};
 
 const EXAMPLES: &str = "\
@@ -39,7 +40,6 @@ Exchange a join token for an access token, once
 The join token is read from --token-file; the access token is written to --out. `worker start \
 --join-token-file` does the same automatically.";
 
-/// Subcommands of `access`.
 #[derive(Debug, Subcommand)]
 #[command(after_help = EXAMPLES)]
 pub(crate) enum AccessCommand {
@@ -47,15 +47,34 @@ pub(crate) enum AccessCommand {
     #[command(after_help = EXAMPLES)]
     Create(CreateArgs),
     /// List the access tokens
-    List(TokenListArgs),
+    List {
+        /// Also show unusable tokens, as far as they are kept
+        #[arg(long)]
+        all: bool,
+        #[command(flatten)]
+        cluster: ClusterArgs,
+    },
     /// Revoke a token immediately and permanently
-    Revoke(RevokeArgs),
+    Revoke {
+        /// Id of the token
+        id: String,
+        #[command(flatten)]
+        cluster: ClusterArgs,
+    },
     /// Exchange a join token for an access token, once
     #[command(long_about = EXCHANGE_ABOUT)]
-    Exchange(ExchangeArgs),
+    Exchange {
+        /// Name of the new token's holder, for lists and logs
+        name: String,
+        /// Write the new token to this file, readable by its owner only
+        #[arg(long, value_name = "FILE")]
+        out: PathBuf,
+        #[command(flatten)]
+        cluster: ClusterArgs,
+    },
     /// Show the caller's identity in the cluster
     #[command(long_about = WHOAMI_ABOUT)]
-    Whoami(WhoamiArgs),
+    Whoami(ClusterArgs),
 }
 
 /// Role of a token.
@@ -73,7 +92,6 @@ enum TokenRole {
     Trainer,
 }
 
-/// Arguments of `access create`.
 #[derive(Debug, Args)]
 pub(crate) struct CreateArgs {
     /// Name of the holder, for lists and logs
@@ -102,58 +120,6 @@ pub(crate) struct CreateArgs {
     cluster: ClusterArgs,
 }
 
-/// Arguments of `access list`.
-#[derive(Debug, Args)]
-pub(crate) struct TokenListArgs {
-    /// Also show unusable tokens, as far as they are kept
-    #[arg(long)]
-    all: bool,
-    #[command(flatten)]
-    cluster: ClusterArgs,
-}
-
-/// Arguments of `access revoke`.
-#[derive(Debug, Args)]
-pub(crate) struct RevokeArgs {
-    /// Id of the token
-    id: String,
-    #[command(flatten)]
-    cluster: ClusterArgs,
-}
-
-/// Arguments of `access exchange`.
-#[derive(Debug, Args)]
-pub(crate) struct ExchangeArgs {
-    /// Name of the new token's holder, for lists and logs
-    name: String,
-    /// Write the new token to this file, readable by its owner only
-    #[arg(long, value_name = "FILE")]
-    out: PathBuf,
-    #[command(flatten)]
-    cluster: ClusterArgs,
-}
-
-/// Arguments of `access whoami`.
-#[derive(Debug, Args)]
-pub(crate) struct WhoamiArgs {
-    #[command(flatten)]
-    cluster: ClusterArgs,
-}
-
-/// Result of `access create`.
-#[derive(Debug, Serialize)]
-struct CreatedReport {
-    id: String,
-    name: String,
-    role: String,
-    jobs: Vec<String>,
-    is_join: bool,
-    /// File with the token; `null`: it is in `token`.
-    file: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    token: Option<String>,
-}
-
 /// Result of `access list`.
 #[derive(Debug, Serialize)]
 struct TokensReport {
@@ -163,72 +129,56 @@ struct TokensReport {
 /// An access token.
 #[derive(Debug, Serialize)]
 struct TokenReport {
-    id: String,
-    name: String,
-    role: String,
-    jobs: Vec<String>,
+    #[serde(flatten)]
+    token: wire::AccessToken,
     /// `good`, `expired`, `revoked`, `join` or `used`.
     state: &'static str,
-    created_ms: u64,
-    created_by: String,
-    expires_ms: u64,
-    revoked_ms: Option<u64>,
-    used_for: Option<String>,
-}
-
-/// Result of commands that change a token.
-#[derive(Debug, Serialize)]
-struct Changed {
-    id: String,
-    #[serde(skip)]
-    told: String,
 }
 
 /// Result of `access whoami`.
 #[derive(Debug, Serialize)]
-struct WhoamiReport {
-    principal: String,
-    role: Option<String>,
-    jobs: Vec<String>,
-    expires_ms: Option<u64>,
-}
+struct WhoamiReport(wire::WhoAmIResponse);
 
 impl AccessCommand {
     pub(crate) fn run(&self, format: Format) -> anyhow::Result<()> {
         match self {
             Self::Create(args) => create(args, format),
-            Self::List(args) => list(args, format),
-            Self::Revoke(args) => revoke(args, format),
-            Self::Exchange(args) => {
-                let client = args.cluster.client()?;
-                let secret = Secret::new();
-                let staged = secret.stage(&args.out)?;
-                exchange(&client, &args.name, &secret)?;
-                staged.keep()?;
-                let told = format!("written to {}", args.out.display());
-                Ok(format.print(&Changed { id: secret.id, told })?)
+            Self::List { all, cluster } => list(&cluster.client()?, *all, format),
+            Self::Revoke { id, cluster } => {
+                let request = wire::RevokeAccessRequest { context: None, id: id.clone() };
+                cluster.client()?.call(request)?;
+                print_changed(id, "revoked", format)
             }
-            Self::Whoami(args) => whoami(args, format),
+            Self::Exchange { name, out, cluster } => {
+                let client = cluster.client()?;
+                let secret = Secret::new();
+                let staged = secret.stage(out)?;
+                exchange(&client, name, &secret)?;
+                staged.keep()?;
+                print_changed(&secret.id, &format!("written to {}", out.display()), format)
+            }
+            Self::Whoami(cluster) => {
+                let caller = cluster.client()?.call(wire::WhoAmIRequest::default())?;
+                Ok(format.print(&WhoamiReport(caller))?)
+            }
         }
     }
 }
 
 /// Exchanges the client's join token for a new token.
 pub(crate) fn exchange(client: &Client, name: &str, secret: &Secret) -> anyhow::Result<()> {
-    let request = wire::ExchangeAccessRequest {
+    client.call(wire::ExchangeAccessRequest {
         context: None,
         id: secret.id.clone(),
         digest: secret.digest.clone(),
         name: name.to_owned(),
-    };
-    client.call(|mut admin, context| async move {
-        admin.exchange_access(wire::ExchangeAccessRequest { context, ..request }).await
     })?;
     Ok(())
 }
 
-fn ms(span: Duration) -> u64 {
-    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+fn print_changed(id: &str, change: &str, format: Format) -> anyhow::Result<()> {
+    let text = format!("access token {id}: {change}\n");
+    Ok(format.print_brief(json!({ "id": id }), text)?)
 }
 
 fn create(args: &CreateArgs, format: Format) -> anyhow::Result<()> {
@@ -249,156 +199,81 @@ fn create(args: &CreateArgs, format: Format) -> anyhow::Result<()> {
     // The file is prepared first: a token that cannot be stored would be useless. An existing file
     // is replaced only after the token was created.
     let staged = args.out.as_ref().map(|path| secret.stage(path)).transpose()?;
-    client.call(|mut admin, context| async move {
-        admin.create_access(wire::CreateAccessRequest { context, ..request }).await
-    })?;
+    client.call(request)?;
     staged.map_or(Ok(()), |staged| staged.keep())?;
-    Ok(format.print(&CreatedReport {
-        id: secret.id,
-        name: args.name.clone(),
-        role,
-        jobs: args.job.clone(),
-        is_join: args.join,
-        file: args.out.as_ref().map(|path| path.display().to_string()),
-        token: args.out.is_none().then_some(secret.token),
-    })?)
-}
-
-fn list(args: &TokenListArgs, format: Format) -> anyhow::Result<()> {
-    let client = args.cluster.client()?;
-    let (tokens, now) = (
-        client.call(|mut admin, context| async move {
-            admin.list_access(wire::ListAccessRequest { context }).await
-        })?,
-        client.call(|mut admin, context| async move {
-            admin.get_status(wire::GetStatusRequest { context }).await
-        })?,
-    );
-    let report = |token: wire::AccessToken| {
-        let wire::AccessToken { id, name, role, jobs, created_ms, created_by, expires_ms, .. } =
-            token.clone();
-        let wire::AccessToken { revoked_ms, join, used_for, .. } = token;
-        let state = match (&revoked_ms, &used_for) {
-            (Some(_), _) => "revoked",
-            (None, Some(_)) => "used",
-            _ if expires_ms <= now.clock_ms => "expired",
-            _ if join => "join",
-            _ => "good",
-        };
-        TokenReport {
-            id,
-            name,
-            role,
-            jobs,
-            state,
-            created_ms,
-            created_by,
-            expires_ms,
-            revoked_ms,
-            used_for,
+    let Secret { id, token, .. } = secret;
+    let (name, out) = (&args.name, args.out.as_ref().map(|path| path.display().to_string()));
+    let mut fields = json!({
+        "id": id,
+        "name": name,
+        "role": role,
+        "jobs": args.job,
+        "is_join": args.join,
+        "file": out,
+    });
+    let text = match out {
+        Some(file) => format!("access token {id} of {name} ({role}) written to {file}\n"),
+        None => {
+            fields["token"] = json!(token);
+            // The token is alone on its line, for use in a file or a variable.
+            format!("{token}\n")
         }
     };
-    let mut tokens: Vec<_> = tokens.tokens.into_iter().map(report).collect();
-    tokens.retain(|token| args.all || matches!(token.state, "good" | "join"));
+    Ok(format.print_brief(fields, text)?)
+}
+
+fn list(client: &Client, all: bool, format: Format) -> anyhow::Result<()> {
+    let tokens = client.call(wire::ListAccessRequest::default())?.tokens;
+    let now_ms = client.status()?.clock_ms;
+    let report = |token: wire::AccessToken| {
+        let state = match (token.revoked_ms, &token.used_for) {
+            (Some(_), _) => "revoked",
+            (None, Some(_)) => "used",
+            _ if token.expires_ms <= now_ms => "expired",
+            _ if token.join => "join",
+            _ => "good",
+        };
+        TokenReport { token, state }
+    };
+    let mut tokens: Vec<_> = tokens.into_iter().map(report).collect();
+    tokens.retain(|token| all || matches!(token.state, "good" | "join"));
     Ok(format.print(&TokensReport { tokens })?)
 }
 
-fn revoke(args: &RevokeArgs, format: Format) -> anyhow::Result<()> {
-    let client = args.cluster.client()?;
-    let id = args.id.clone();
-    client.call(|mut admin, context| async move {
-        admin.revoke_access(wire::RevokeAccessRequest { context, id }).await
-    })?;
-    Ok(format.print(&Changed { id: args.id.clone(), told: "revoked".to_owned() })?)
-}
-
-fn whoami(args: &WhoamiArgs, format: Format) -> anyhow::Result<()> {
-    let client = args.cluster.client()?;
-    let told = client.call(|mut admin, context| async move {
-        admin.who_am_i(wire::WhoAmIRequest { context }).await
-    })?;
-    let wire::WhoAmIResponse { principal, role, jobs, expires_ms } = told;
-    let role = Some(role).filter(|role| !role.is_empty());
-    Ok(format.print(&WhoamiReport { principal, role, jobs, expires_ms })?)
-}
-
-fn columns() -> Vec<Column<TokenReport>> {
-    vec![
-        column("ID", |token| token.id.clone()),
-        column("NAME", |token| token.name.clone()),
-        column("ROLE", |token| token.role.clone()),
-        column("JOBS", |token| match token.jobs.is_empty() {
+fn columns() -> [Column<TokenReport>; 9] {
+    [
+        column("ID", |of| of.token.id.clone()),
+        column("NAME", |of| of.token.name.clone()),
+        column("ROLE", |of| of.token.role.clone()),
+        column("JOBS", |of| match of.token.jobs.is_empty() {
             true => "all".to_owned(),
-            false => token.jobs.join(","),
+            false => of.token.jobs.join(","),
         }),
-        column("STATE", |token| token.state.to_owned()),
-        column("EXPIRES", |token| clock(token.expires_ms)),
-        wide("CREATED", |token| clock(token.created_ms)),
-        wide("BY", |token| token.created_by.clone()),
-        wide("USED FOR", |token| token.used_for.clone().unwrap_or_else(|| NONE.into())),
+        column("STATE", |of| of.state.to_owned()),
+        column("EXPIRES", |of| clock(of.token.expires_ms)),
+        wide("CREATED", |of| clock(of.token.created_ms)),
+        wide("BY", |of| of.token.created_by.clone()),
+        wide("USED FOR", |of| text(of.token.used_for())),
     ]
 }
 
 impl Report for TokensReport {
     const LISTS: Option<(&'static str, &'static str)> = Some(("tokens", "id"));
 
-    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
-        listing::write(
-            out,
-            "access tokens",
-            &self.tokens,
-            &columns(),
-            Shown { is_wide: false, all: true },
-        )
-    }
-
-    fn write_wide(&self, out: &mut dyn Write) -> io::Result<()> {
-        listing::write(
-            out,
-            "access tokens",
-            &self.tokens,
-            &columns(),
-            Shown { is_wide: true, all: true },
-        )
-    }
-}
-
-impl Report for CreatedReport {
-    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
-        match (&self.token, &self.file) {
-            // The token is alone on its line, for use in a file or a variable.
-            (Some(token), _) => writeln!(out, "{token}"),
-            (None, file) => {
-                let file = file.as_deref().unwrap_or_default();
-                writeln!(
-                    out,
-                    "access token {} of {} ({}) written to {file}",
-                    self.id, self.name, self.role
-                )
-            }
-        }
-    }
-}
-
-impl Report for Changed {
-    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
-        writeln!(out, "access token {}: {}", self.id, self.told)
+    fn write(&self, out: &mut dyn Write, is_wide: bool) -> io::Result<()> {
+        let shown = Shown { is_wide, all: true };
+        listing::write(out, "access tokens", &self.tokens, &columns(), shown)
     }
 }
 
 impl Report for WhoamiReport {
-    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { principal, role, jobs, expires_ms } = self;
-        match role {
-            None => writeln!(out, "{principal}; this cluster does not authenticate callers"),
-            Some(role) => {
-                let jobs = if jobs.is_empty() { "all jobs".to_owned() } else { jobs.join(", ") };
-                write!(out, "{principal}; role {role}, {jobs}")?;
-                match expires_ms {
-                    Some(at) => writeln!(out, ", until {}", clock(*at)),
-                    None => writeln!(out),
-                }
-            }
+    fn write(&self, out: &mut dyn Write, _is_wide: bool) -> io::Result<()> {
+        let wire::WhoAmIResponse { principal, role, jobs, expires_ms } = &self.0;
+        if role.is_empty() {
+            return writeln!(out, "{principal}; this cluster does not authenticate callers");
         }
+        let jobs = if jobs.is_empty() { "all jobs".to_owned() } else { jobs.join(", ") };
+        let until = expires_ms.map_or(String::new(), |at| format!(", until {}", clock(at)));
+        writeln!(out, "{principal}; role {role}, {jobs}{until}")
     }
 }

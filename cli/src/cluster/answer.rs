@@ -1,41 +1,11 @@
-//! Parts of a coordinator's answers that several commands show.
+//! Errors about a name that does not exist: they list the names that do.
 
-use serde::Serialize;
 use shardfeed_agent::CallError;
-use shardfeed_plan::Digest;
-use shardfeed_proto::{WireError, common, digest_from};
 
 use crate::error::{Problem, exit_of_kind};
-use crate::output::words::word;
 
 /// Maximum number of names in a hint.
 const NAMED_MAX: usize = 10;
-
-/// Converts a digest; `None` if it is not known yet.
-pub(super) fn digest(bytes: &[u8]) -> Option<Digest> {
-    digest_from("digest", bytes).ok()
-}
-
-/// An error that a coordinator keeps.
-#[derive(Debug, Serialize)]
-pub(super) struct Failure {
-    /// Kind of the error, in one word.
-    kind: String,
-    pub(super) message: String,
-    file: Option<String>,
-    /// Offset in the uncompressed file, bytes.
-    offset: Option<u64>,
-    /// Ordinal of the record.
-    ordinal: Option<u64>,
-}
-
-impl Failure {
-    pub(super) fn new(error: common::v1::Error) -> Self {
-        let WireError { kind, message, file, offset, ordinal, .. } =
-            WireError::from_message(Some(error));
-        Self { kind: word(kind.as_str_name(), "ERROR_KIND_"), message, file, offset, ordinal }
-    }
-}
 
 /// Adds all names to an error about `name` if that one does not exist.
 /// - `things`: noun for the named objects, in the plural.

@@ -11,7 +11,7 @@ use shardfeed_proto::coordinator::v1 as wire;
 use super::{CallError, ClusterArgs};
 use crate::duration;
 use crate::output::listing::{self, Column, Shown, column, wide};
-use crate::output::words::{NONE, clock};
+use crate::output::words::{clock, known, text};
 use crate::output::{self, Format, Report};
 
 pub(crate) const ABOUT: &str = "\
@@ -31,7 +31,6 @@ Examples:
 /// Number of entries requested from each node: the maximum that it returns.
 const ENTRIES_MAX: u64 = 5_000;
 
-/// Arguments of `audit`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct AuditArgs {
@@ -51,77 +50,43 @@ pub(crate) struct AuditArgs {
 /// Entries, oldest first.
 #[derive(Debug, Serialize)]
 struct AuditReport {
-    entries: Vec<EntryReport>,
+    entries: Vec<wire::AuditEntry>,
     /// Nodes that did not answer.
     missing: Vec<String>,
     /// True if there are earlier entries that are not included.
     more: bool,
 }
 
-/// An audit entry.
-#[derive(Debug, Serialize)]
-struct EntryReport {
-    /// Time by the node's clock, Unix ms.
-    at_ms: u64,
-    node: u64,
-    principal: String,
-    /// Identity that the caller claimed, in addition to the principal.
-    claimed: Option<String>,
-    role: Option<String>,
-    remote: String,
-    method: String,
-    object: Option<String>,
-    /// Parameters of the action, as `name=value`.
-    detail: Option<String>,
-    /// `DONE`, or the kind of the error.
-    outcome: String,
-    message: Option<String>,
-    request_id: Option<String>,
-    /// Index of the change in the coordinators' log.
-    index: Option<u64>,
-}
-
-/// Runs `audit`.
 pub(crate) fn run(args: &AuditArgs, format: Format) -> anyhow::Result<()> {
     let client = args.cluster.client()?;
-    let cluster = client.call(|mut admin, context| async move {
-        admin.get_cluster(wire::GetClusterRequest { context }).await
-    })?;
-    let status = client.call(|mut admin, context| async move {
-        admin.get_status(wire::GetStatusRequest { context }).await
-    })?;
-    let ago = args.since.map(|since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX));
+    let cluster = client.call(wire::GetClusterRequest::default())?;
+    let now_ms = client.status()?.clock_ms;
     let request = wire::ListAuditRequest {
         context: None,
-        since_ms: ago.map_or(0, |ago| status.clock_ms.saturating_sub(ago)),
+        since_ms: args.since.map_or(0, |since| now_ms.saturating_sub(duration::ms(since))),
         most: if args.since.is_some() { ENTRIES_MAX } else { output::ROWS_LISTED as u64 },
         principal: args.principal.clone().unwrap_or_default(),
         refused: args.refused,
     };
     let (mut entries, mut missing, mut more) = (vec![], vec![], false);
     for member in cluster.members {
-        let here = client.address();
         let address = match member.node == cluster.node {
-            true => here,
+            true => client.address(),
             false => match member.address.parse::<Address>() {
                 Ok(address) => address,
                 Err(_) => continue,
             },
         };
-        let request = request.clone();
-        let told = client.ask_at(&address, |mut admin, context| async move {
-            admin.list_audit(wire::ListAuditRequest { context, ..request }).await
-        });
-        match told {
+        match client.ask_at(&address, request.clone()) {
             Ok(told) => {
                 more |= told.more;
-                entries.extend(told.entries.into_iter().map(EntryReport::new));
+                entries.extend(told.entries);
             }
             Err(CallError::Silent(_)) => missing.push(format!("{} ({address})", member.node)),
             Err(refused) => return Err(refused.into()),
         }
     }
-    entries.sort_by_key(|entry: &EntryReport| entry.at_ms);
+    entries.sort_by_key(|entry| entry.at_ms);
     if args.since.is_none() {
         let too_many = entries.len().saturating_sub(output::ROWS_LISTED);
         more |= too_many > 0;
@@ -130,44 +95,25 @@ pub(crate) fn run(args: &AuditArgs, format: Format) -> anyhow::Result<()> {
     Ok(format.print(&AuditReport { entries, missing, more })?)
 }
 
-impl EntryReport {
-    fn new(entry: wire::AuditEntry) -> Self {
-        let known = |text: String| Some(text).filter(|text| !text.is_empty());
-        Self {
-            at_ms: entry.at_ms,
-            node: entry.node,
-            principal: entry.principal,
-            claimed: known(entry.claimed),
-            role: known(entry.role),
-            remote: entry.remote,
-            method: entry.method,
-            object: known(entry.object),
-            detail: known(entry.detail),
-            outcome: entry.outcome,
-            message: known(entry.message),
-            request_id: known(entry.request_id),
-            index: entry.index,
-        }
-    }
-}
-
-fn columns() -> Vec<Column<EntryReport>> {
-    vec![
+fn columns() -> [Column<wire::AuditEntry>; 11] {
+    [
         column("TIME", |entry| clock(entry.at_ms)),
         column("WHO", |entry| entry.principal.clone()),
         column("WHAT", |entry| entry.method.clone()),
-        column("OF", |entry| entry.object.clone().unwrap_or_else(|| NONE.into())),
+        column("OF", |entry| text(&entry.object)),
         column("OUTCOME", |entry| entry.outcome.clone()),
-        wide("WITH", |entry| entry.detail.clone().unwrap_or_else(|| NONE.into())),
+        wide("WITH", |entry| text(&entry.detail)),
         wide("FROM", |entry| entry.remote.clone()),
-        wide("SAYS", |entry| entry.claimed.clone().unwrap_or_else(|| NONE.into())),
+        wide("SAYS", |entry| text(&entry.claimed)),
         wide(">NODE", |entry| entry.node.to_string()),
-        wide(">INDEX", |entry| entry.index.map_or(NONE.into(), |index| index.to_string())),
-        wide("MESSAGE", |entry| entry.message.clone().unwrap_or_else(|| NONE.into())),
+        wide(">INDEX", |entry| known(entry.index, |index| index.to_string())),
+        wide("MESSAGE", |entry| text(&entry.message)),
     ]
 }
 
-impl AuditReport {
+impl Report for AuditReport {
+    const LISTS: Option<(&'static str, &'static str)> = Some(("entries", "request_id"));
+
     fn write(&self, out: &mut dyn Write, is_wide: bool) -> io::Result<()> {
         listing::write(out, "entries", &self.entries, &columns(), Shown { is_wide, all: true })?;
         if !output::has_headers() {
@@ -180,17 +126,5 @@ impl AuditReport {
             true => Ok(()),
             false => writeln!(out, "without the audit of node {}", self.missing.join(", ")),
         }
-    }
-}
-
-impl Report for AuditReport {
-    const LISTS: Option<(&'static str, &'static str)> = Some(("entries", "request_id"));
-
-    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
-        self.write(out, false)
-    }
-
-    fn write_wide(&self, out: &mut dyn Write) -> io::Result<()> {
-        self.write(out, true)
     }
 }

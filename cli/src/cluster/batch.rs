@@ -5,8 +5,10 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 use shardfeed_proto::coordinator::v1 as wire;
+use shardfeed_proto::coordinator::v1::get_batch_response::Row;
 
 use super::{ClusterArgs, epoch, job};
+use crate::output::words::yes;
 use crate::output::{Format, Grid, Report};
 
 /// Identifies a batch.
@@ -36,17 +38,12 @@ struct RecordedBatchReport {
 /// A row of a rank's batch.
 #[derive(Debug, Serialize)]
 struct RankSampleReport {
-    rank: u64,
+    #[serde(flatten)]
+    sample: Row,
+    /// Number of the row in the rank's batch.
     row: u64,
-    shard: String,
-    shard_ordinal: u64,
-    /// Number of the record in its shard.
-    ordinal: u64,
-    /// `false` for padding, which repeats a sample.
-    valid: bool,
 }
 
-/// Runs `batch show --job`.
 pub(crate) fn show(of: &BatchOf<'_>, cluster: &ClusterArgs, format: Format) -> anyhow::Result<()> {
     let client = cluster.client()?;
     let &BatchOf { job, step, rank, .. } = of;
@@ -54,11 +51,8 @@ pub(crate) fn show(of: &BatchOf<'_>, cluster: &ClusterArgs, format: Format) -> a
         Some(epoch) => epoch,
         None => epoch::current(&client, job)?.epoch,
     };
-    let name = job.to_owned();
-    let answer = client.call(|mut admin, context| async move {
-        admin.get_batch(wire::GetBatchRequest { context, job: name, epoch, step, rank }).await
-    });
-    let answer = answer.map_err(|error| job::explain(&client, job, error))?;
+    let request = wire::GetBatchRequest { context: None, job: job.to_owned(), epoch, step, rank };
+    let answer = job::ask(&client, job, request)?;
     let wire::GetBatchResponse { generation, world_size, rows } = answer;
     let (job, samples) = (job.to_owned(), samples(rows));
     let report = RecordedBatchReport { job, epoch, generation, step, rank, world_size, samples };
@@ -66,33 +60,23 @@ pub(crate) fn show(of: &BatchOf<'_>, cluster: &ClusterArgs, format: Format) -> a
 }
 
 /// Numbers the rows of each rank; rows are sorted by rank.
-fn samples(rows: Vec<wire::get_batch_response::Row>) -> Vec<RankSampleReport> {
+fn samples(rows: Vec<Row>) -> Vec<RankSampleReport> {
     let mut samples: Vec<RankSampleReport> = Vec::with_capacity(rows.len());
-    for row in rows {
-        let before = samples.last().filter(|before| before.rank == row.rank);
-        samples.push(RankSampleReport {
-            rank: row.rank,
-            row: before.map_or(0, |before| before.row + 1),
-            shard: row.path,
-            shard_ordinal: row.shard,
-            ordinal: row.ordinal,
-            valid: row.valid,
-        });
+    for sample in rows {
+        let before = samples.last().filter(|before| before.sample.rank == sample.rank);
+        samples.push(RankSampleReport { row: before.map_or(0, |before| before.row + 1), sample });
     }
     samples
 }
 
 impl Report for RecordedBatchReport {
-    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write(&self, out: &mut dyn Write, _is_wide: bool) -> io::Result<()> {
         let mut grid = Grid::new(&[">RANK", ">ROW", "SHARD", ">ORDINAL", "VALID"]);
-        for sample in &self.samples {
-            grid.row([
-                sample.rank.to_string(),
-                sample.row.to_string(),
-                sample.shard.clone(),
-                sample.ordinal.to_string(),
-                if sample.valid { "yes" } else { "no" }.into(),
-            ]);
+        for RankSampleReport { sample: Row { rank, path, ordinal, valid, .. }, row } in
+            &self.samples
+        {
+            let (rank, row, ordinal) = (rank.to_string(), row.to_string(), ordinal.to_string());
+            grid.row([rank, row, path.clone(), ordinal, yes(*valid)]);
         }
         write!(out, "{grid}")
     }

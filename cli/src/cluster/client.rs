@@ -1,18 +1,17 @@
 //! Client of the coordinators: calls with a deadline and credentials.
 
-use std::future::Future;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use shardfeed_agent::{
-    Address, Coordinator, CredentialOptions, Credentials, Patience, Whereabouts, Wire,
+    Address, Coordinator, CredentialOptions, Credentials, Patience, Whereabouts,
 };
 use shardfeed_proto::coordinator::v1 as wire;
-use shardfeed_proto::coordinator::v1::admin_service_client::AdminServiceClient;
-use tonic::{Response, Status, Streaming};
+use tonic::{Response, Streaming};
 
 use super::context;
+use super::request::{Admin, Request, Sent};
 use super::secret::warn_of_open_files;
 use crate::duration;
 use crate::host::host_name;
@@ -63,9 +62,6 @@ pub(crate) struct Client {
     patience: Patience,
 }
 
-/// The coordinators' admin service.
-pub(super) type Admin = AdminServiceClient<Wire>;
-
 impl ClusterArgs {
     /// Creates the client.
     ///
@@ -93,7 +89,6 @@ impl Client {
     /// Creates a client.
     pub(crate) fn new(place: Whereabouts, timeout: Duration, credentials: Credentials) -> Self {
         let coordinator = Coordinator::of(place, principal(), timeout, None, credentials);
-
         Self { coordinator, patience: Patience::IfSomebodyIsThere }
     }
 
@@ -110,15 +105,34 @@ impl Client {
         answered.or_else(listed).unwrap_or_default()
     }
 
-    /// Makes a call. It is retried elsewhere with the same request id if necessary.
-    pub(crate) fn call<T, F>(
-        &self,
-        call: impl FnOnce(Admin, Option<wire::Context>) -> F + Clone,
-    ) -> Result<T, CallError>
+    /// Makes a request. It is retried elsewhere with the same request id if necessary.
+    pub(crate) fn call<R: Request>(&self, request: R) -> Result<R::Answer, CallError> {
+        self.ask(move |admin, context| request.clone().send(admin, context))
+    }
+
+    /// Makes a request and reads its stream of answers to the end.
+    pub(crate) fn stream<T, R>(&self, request: R) -> Result<Vec<T>, CallError>
     where
         T: Send + 'static,
-        F: Future<Output = Result<Response<T>, Status>> + Send + 'static,
+        R: Request<Answer = Streaming<T>>,
     {
+        self.ask(move |admin, context| {
+            let opened = request.clone().send(admin, context);
+            Box::pin(async move {
+                let mut stream = opened.await?.into_inner();
+                let mut messages = Vec::new();
+                while let Some(message) = stream.message().await? {
+                    messages.push(message);
+                }
+                Ok(Response::new(messages))
+            })
+        })
+    }
+
+    fn ask<T: Send + 'static>(
+        &self,
+        call: impl Fn(Admin, Option<wire::Context>) -> Sent<T>,
+    ) -> Result<T, CallError> {
         let (begun, mut is_told) = (Instant::now(), false);
         let mut waiting = |note: &str| {
             if !is_told && !note.is_empty() && begun.elapsed() > TOLD_AFTER {
@@ -128,31 +142,8 @@ impl Client {
             true
         };
         let most = self.coordinator.timeout();
-        self.coordinator.ask(self.patience, most, &mut waiting, |clients, context| {
-            Box::pin(call.clone()(clients.admin, context))
-        })
-    }
-
-    /// Makes a call and reads its stream of answers to the end.
-    pub(crate) fn stream<T, F>(
-        &self,
-        call: impl FnOnce(Admin, Option<wire::Context>) -> F + Clone,
-    ) -> Result<Vec<T>, CallError>
-    where
-        T: Send + 'static,
-        F: Future<Output = Result<Response<Streaming<T>>, Status>> + Send + 'static,
-    {
-        self.call(|admin, context| {
-            let opened = call(admin, context);
-            async move {
-                let mut stream = opened.await?.into_inner();
-                let mut messages = Vec::new();
-                while let Some(message) = stream.message().await? {
-                    messages.push(message);
-                }
-                Ok(Response::new(messages))
-            }
-        })
+        self.coordinator
+            .ask(self.patience, most, &mut waiting, |clients, context| call(clients.admin, context))
     }
 
     /// Returns the next answer of a stream that is too long to be kept in memory.
@@ -164,24 +155,20 @@ impl Client {
     }
 
     /// Asks one node about itself, once.
-    pub(crate) fn ask_at<T, F>(
+    pub(crate) fn ask_at<R: Request>(
         &self,
         address: &Address,
-        call: impl FnOnce(Admin, Option<wire::Context>) -> F,
-    ) -> Result<T, CallError>
-    where
-        T: Send + 'static,
-        F: Future<Output = Result<Response<T>, Status>> + Send + 'static,
-    {
+        request: R,
+    ) -> Result<R::Answer, CallError> {
         // A node that is down does not justify a long wait: the others have answered.
         let limit = self.coordinator.timeout().min(Duration::from_secs(2));
         self.coordinator
-            .ask_at(address, limit, |clients, context| Box::pin(call(clients.admin, context)))
+            .ask_at(address, limit, |clients, context| request.send(clients.admin, context))
     }
 
-    /// Sleeps.
-    pub(crate) fn pause(&self, pause: Duration) {
-        std::thread::sleep(pause);
+    /// Returns the status of the node that answers.
+    pub(crate) fn status(&self) -> Result<wire::GetStatusResponse, CallError> {
+        self.call(wire::GetStatusRequest::default())
     }
 }
 

@@ -6,7 +6,7 @@ use crate::error::Problem;
 
 /// The confirmation.
 #[derive(Debug, Args)]
-pub(super) struct Confirm {
+pub(crate) struct Confirm {
     /// Skip the confirmation; this cannot be undone
     #[arg(long)]
     yes: bool,
@@ -15,7 +15,7 @@ pub(super) struct Confirm {
 impl Confirm {
     /// Rejects the command without a confirmation.
     /// - `what`: effect of the command, as a sentence.
-    pub(super) fn check(&self, what: &str) -> anyhow::Result<()> {
+    pub(crate) fn check(&self, what: &str) -> anyhow::Result<()> {
         match self.yes {
             true => Ok(()),
             false => Err(Problem::usage(format!("{what}; this cannot be undone"))

@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use anyhow::Context;
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use serde::{Deserialize, Serialize};
 use shardfeed_agent::{CredentialOptions, Whereabouts};
 
@@ -30,7 +30,6 @@ Examples:
 /// Maximum size of the file, bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Subcommands of `context`.
 #[derive(Debug, Subcommand)]
 #[command(after_help = EXAMPLES)]
 pub(crate) enum ContextCommand {
@@ -38,32 +37,22 @@ pub(crate) enum ContextCommand {
     List,
     /// Name a cluster, or change the address of a named one
     #[command(after_help = EXAMPLES)]
-    Set(SetArgs),
+    Set {
+        name: String,
+        /// Address of the coordinator, or several with commas, or @PATH of an endpoint file
+        #[arg(long, value_name = "HOST:PORT")]
+        coordinator: Whereabouts,
+        /// Folder with ca.crt, tls.crt and tls.key, as for --tls of other commands
+        #[arg(long, value_name = "DIR")]
+        tls: Option<PathBuf>,
+        /// File with an access token, as for --token-file of other commands
+        #[arg(long, value_name = "FILE")]
+        token_file: Option<PathBuf>,
+    },
     /// Use this cluster by default from now on
-    Use(NameArgs),
+    Use { name: String },
     /// Remove a name
-    Remove(NameArgs),
-}
-
-/// Arguments of `context set`.
-#[derive(Debug, Args)]
-pub(crate) struct SetArgs {
-    name: String,
-    /// Address of the coordinator, or several with commas, or @PATH of an endpoint file
-    #[arg(long, value_name = "HOST:PORT")]
-    coordinator: Whereabouts,
-    /// Folder with ca.crt, tls.crt and tls.key, as for --tls of other commands
-    #[arg(long, value_name = "DIR")]
-    tls: Option<PathBuf>,
-    /// File with an access token, as for --token-file of other commands
-    #[arg(long, value_name = "FILE")]
-    token_file: Option<PathBuf>,
-}
-
-/// Arguments of `context use` and `remove`.
-#[derive(Debug, Args)]
-pub(crate) struct NameArgs {
-    name: String,
+    Remove { name: String },
 }
 
 /// Content of the file.
@@ -130,7 +119,7 @@ impl ContextCommand {
         let mut known = load()?;
         match self {
             Self::List => {}
-            Self::Set(SetArgs { name, coordinator, tls, token_file }) => {
+            Self::Set { name, coordinator, tls, token_file } => {
                 // Absolute paths are valid in every folder.
                 let coordinator = coordinator.absolute().context("look where this folder is")?;
                 let whole = |path: &PathBuf| std::path::absolute(path);
@@ -140,14 +129,14 @@ impl ContextCommand {
                 known.contexts.insert(name.clone(), cluster);
                 save(&known)?;
             }
-            Self::Use(NameArgs { name }) => {
+            Self::Use { name } => {
                 if !known.contexts.contains_key(name) {
                     return Err(unknown(name, &known.contexts));
                 }
                 known.current = Some(name.clone());
                 save(&known)?;
             }
-            Self::Remove(NameArgs { name }) => {
+            Self::Remove { name } => {
                 if known.contexts.remove(name).is_none() {
                     return Err(unknown(name, &known.contexts));
                 }
@@ -223,8 +212,8 @@ fn save(contexts: &Contexts) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn columns() -> Vec<Column<ContextReport>> {
-    vec![
+fn columns() -> [Column<ContextReport>; 3] {
+    [
         column("NAME", |context| context.name.clone()),
         column("COORDINATOR", |context| context.coordinator.clone()),
         column("IN USE", |context| if context.is_current { "yes" } else { "" }.to_owned()),
@@ -234,7 +223,7 @@ fn columns() -> Vec<Column<ContextReport>> {
 impl Report for ContextsReport {
     const LISTS: Option<(&'static str, &'static str)> = Some(("contexts", "name"));
 
-    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write(&self, out: &mut dyn Write, _is_wide: bool) -> io::Result<()> {
         let shown = Shown { is_wide: false, all: true };
         listing::write(out, "contexts", &self.contexts, &columns(), shown)
     }

@@ -11,7 +11,7 @@ use super::{Client, ClusterArgs};
 use crate::duration;
 use crate::error::Problem;
 use crate::output::listing::{self, Column, Shown, column, wide};
-use crate::output::words::{NONE, clock};
+use crate::output::words::{clock, known};
 use crate::output::{self, Format, Report};
 
 pub(crate) const ABOUT: &str = "\
@@ -31,13 +31,12 @@ Examples:
 /// Polling interval of `-f`.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// Arguments of `events`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct EventsArgs {
     /// Keep printing new events until Ctrl-C
     #[arg(short, long)]
-    follow: bool,
+    pub(crate) follow: bool,
     /// Show only events of this job
     #[arg(long, value_name = "NAME")]
     job: Option<String>,
@@ -63,79 +62,16 @@ pub(crate) struct EventsArgs {
 /// Events, oldest first.
 #[derive(Debug, Serialize)]
 struct EventsReport {
-    events: Vec<EventReport>,
+    events: Vec<wire::Event>,
     /// Number of older matching events that are not shown.
     #[serde(skip)]
     left_out: usize,
 }
 
-/// An event.
-#[derive(Debug, Serialize)]
-struct EventReport {
-    /// Number of the event: counts up from 1.
-    number: u64,
-    /// Index of the command in the coordinators' log.
-    index: u64,
-    /// Time, Unix ms.
-    at_ms: u64,
-    kind: String,
-    /// Principal that proposed the command.
-    principal: String,
-    text: String,
-    job: Option<String>,
-    worker: Option<String>,
-    dataset: Option<String>,
-    generation: Option<u64>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    ranks: Vec<u64>,
-    epoch: Option<u64>,
-    step: Option<u64>,
-}
-
-impl EventReport {
-    fn new(event: wire::Event) -> Self {
-        let known = |name: String| Some(name).filter(|name| !name.is_empty());
-        Self {
-            number: event.number,
-            index: event.index,
-            at_ms: event.at_ms,
-            kind: event.kind,
-            principal: event.principal,
-            text: event.text,
-            job: known(event.job),
-            worker: known(event.worker),
-            dataset: known(event.dataset),
-            generation: event.generation,
-            ranks: event.ranks,
-            epoch: event.epoch,
-            step: event.step,
-        }
-    }
-}
-
 impl EventsArgs {
-    /// True if it keeps printing new events.
-    pub(crate) fn follows(&self) -> bool {
-        self.follow
-    }
-
     /// Returns the matching events after `number`, and the number of the last event of all.
-    fn after(&self, client: &Client, number: u64) -> anyhow::Result<(Vec<EventReport>, u64)> {
-        let (mut events, mut last) = (vec![], number);
-        loop {
-            let (more, to) = self.page(client, last)?;
-            // An answer is bounded: only an empty one is the end.
-            if to == last {
-                return Ok((events, last));
-            }
-            events.extend(more);
-            last = to;
-        }
-    }
-
-    /// Requests one page of events.
-    fn page(&self, client: &Client, number: u64) -> anyhow::Result<(Vec<EventReport>, u64)> {
-        let request = wire::ListEventsRequest {
+    fn after(&self, client: &Client, number: u64) -> anyhow::Result<(Vec<wire::Event>, u64)> {
+        let mut request = wire::ListEventsRequest {
             context: None,
             after: number,
             most: 0,
@@ -143,17 +79,19 @@ impl EventsArgs {
             worker: self.worker.clone().unwrap_or_default(),
             dataset: self.dataset.clone().unwrap_or_default(),
         };
-        let answer = client.call(|mut admin, context| async move {
-            admin.list_events(wire::ListEventsRequest { context, ..request }).await
-        })?;
-        let is_meant =
-            |event: &wire::Event| self.kind.is_empty() || self.kind.contains(&event.kind);
-        let events = answer.events.into_iter().filter(is_meant).map(EventReport::new);
-        Ok((events.collect(), answer.last.max(number)))
+        let mut events = client.call(request.clone())?;
+        let mut found = Vec::new();
+        // An answer is bounded: only an empty one is the end.
+        while events.last > request.after {
+            request.after = events.last;
+            found.append(&mut events.events);
+            events = client.call(request.clone())?;
+        }
+        found.retain(|event| self.kind.is_empty() || self.kind.contains(&event.kind));
+        Ok((found, request.after))
     }
 }
 
-/// Runs `events`.
 pub(crate) fn run(args: &EventsArgs, format: Format) -> anyhow::Result<()> {
     if args.follow && format == Format::Json {
         return Err(Problem::usage("-f has no end, so it cannot be one JSON document")
@@ -163,11 +101,7 @@ pub(crate) fn run(args: &EventsArgs, format: Format) -> anyhow::Result<()> {
     let client = args.cluster.client()?;
     let (mut events, mut last) = args.after(&client, 0)?;
     if let Some(since) = args.since {
-        let status = client.call(|mut admin, context| async move {
-            admin.get_status(wire::GetStatusRequest { context }).await
-        })?;
-        let since = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
-        let from = status.clock_ms.saturating_sub(since);
+        let from = client.status()?.clock_ms.saturating_sub(duration::ms(since));
         events.retain(|event| event.at_ms >= from);
     }
     let is_for_people = matches!(format, Format::Table | Format::Wide);
@@ -184,7 +118,7 @@ pub(crate) fn run(args: &EventsArgs, format: Format) -> anyhow::Result<()> {
     output::without_headers();
     let client = client.patient();
     loop {
-        client.pause(LOOK_EVERY);
+        std::thread::sleep(LOOK_EVERY);
         let (events, now) = args.after(&client, last)?;
         last = now;
         if !events.is_empty() {
@@ -193,37 +127,26 @@ pub(crate) fn run(args: &EventsArgs, format: Format) -> anyhow::Result<()> {
     }
 }
 
-fn columns() -> Vec<Column<EventReport>> {
-    vec![
+fn columns() -> [Column<wire::Event>; 6] {
+    [
         column("TIME", |event| clock(event.at_ms)),
         column("KIND", |event| event.kind.clone()),
         column("EVENT", |event| event.text.clone()),
         wide("BY", |event| event.principal.clone()),
         wide(">NUMBER", |event| event.number.to_string()),
-        wide(">GENERATION", |event| event.generation.map_or(NONE.into(), |n| n.to_string())),
+        wide(">GENERATION", |event| known(event.generation, |number| number.to_string())),
     ]
-}
-
-impl EventsReport {
-    fn write(&self, out: &mut dyn Write, is_wide: bool) -> io::Result<()> {
-        let shown = Shown { is_wide, all: true };
-        listing::write(out, "events", &self.events, &columns(), shown)?;
-        if self.left_out > 0 && output::has_headers() {
-            let earlier = output::counted(self.left_out as u64, "earlier event");
-            writeln!(out, "{earlier} not shown; --all shows them")?;
-        }
-        Ok(())
-    }
 }
 
 impl Report for EventsReport {
     const LISTS: Option<(&'static str, &'static str)> = Some(("events", "number"));
 
-    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
-        self.write(out, false)
-    }
-
-    fn write_wide(&self, out: &mut dyn Write) -> io::Result<()> {
-        self.write(out, true)
+    fn write(&self, out: &mut dyn Write, is_wide: bool) -> io::Result<()> {
+        listing::write(out, "events", &self.events, &columns(), Shown { is_wide, all: true })?;
+        if self.left_out > 0 && output::has_headers() {
+            let earlier = output::counted(self.left_out as u64, "earlier event");
+            writeln!(out, "{earlier} not shown; --all shows them")?;
+        }
+        Ok(())
     }
 }

@@ -4,32 +4,52 @@ mod snapshot;
 
 use std::io::{self, Write};
 
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use serde::Serialize;
 use shardfeed_agent::Address;
+use shardfeed_proto::Word;
 use shardfeed_proto::coordinator::v1 as wire;
 
-use super::confirm::Confirm;
-use super::{CallError, Client, ClusterArgs};
+use super::{CallError, Client, ClusterArgs, Confirm};
 use crate::output::listing::{self, Column, Shown, column, wide};
-use crate::output::words::{NONE, number, text, time, word};
+use crate::output::words::{known, number, text, time, yes};
 use crate::output::{self, Format, Report};
 use snapshot::SnapshotCommand;
 
-/// Subcommands of `cluster`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum MemberCommand {
     /// Show the coordinators: the leader, and the lag of the others
     #[command(long_about = STATUS_ABOUT)]
-    Status(MemberStatusArgs),
+    Status(ClusterArgs),
     /// Add a coordinator, which must be running with --join
     #[command(long_about = ADD_ABOUT)]
-    Add(MemberAddArgs),
+    Add {
+        /// Number of the new coordinator
+        #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+        node: u64,
+        /// Address at which the others and the workers reach it
+        #[arg(value_name = "HOST:PORT")]
+        address: Address,
+        #[command(flatten)]
+        cluster: ClusterArgs,
+    },
     /// Remove a coordinator permanently
     #[command(long_about = REMOVE_ABOUT)]
-    Remove(MemberRemoveArgs),
+    Remove {
+        /// Number of the coordinator
+        node: u64,
+        #[command(flatten)]
+        confirm: Confirm,
+        #[command(flatten)]
+        cluster: ClusterArgs,
+    },
     /// Transfer leadership to another coordinator without a gap
-    TransferLeader(TransferArgs),
+    TransferLeader {
+        /// Number of the next leader [default: the most up-to-date coordinator]
+        node: Option<u64>,
+        #[command(flatten)]
+        cluster: ClusterArgs,
+    },
     /// Save or restore a backup of the cluster
     #[command(subcommand)]
     Snapshot(SnapshotCommand),
@@ -50,80 +70,27 @@ Remove a coordinator for good
 
 Its number is never used again. Remove one that is dead before another is added in its place.";
 
-/// Arguments of `cluster status`.
-#[derive(Debug, Args)]
-pub(crate) struct MemberStatusArgs {
-    #[command(flatten)]
-    cluster: ClusterArgs,
-}
-
-/// Arguments of `cluster add`.
-#[derive(Debug, Args)]
-pub(crate) struct MemberAddArgs {
-    /// Number of the new coordinator
-    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
-    node: u64,
-    /// Address at which the others and the workers reach it
-    #[arg(value_name = "HOST:PORT")]
-    address: Address,
-    #[command(flatten)]
-    cluster: ClusterArgs,
-}
-
-/// Arguments of `cluster remove`.
-#[derive(Debug, Args)]
-pub(crate) struct MemberRemoveArgs {
-    /// Number of the coordinator
-    node: u64,
-    #[command(flatten)]
-    confirm: Confirm,
-    #[command(flatten)]
-    cluster: ClusterArgs,
-}
-
-/// Arguments of `cluster transfer-leader`.
-#[derive(Debug, Args)]
-pub(crate) struct TransferArgs {
-    /// Number of the next leader [default: the most up-to-date coordinator]
-    node: Option<u64>,
-    #[command(flatten)]
-    cluster: ClusterArgs,
-}
-
 /// The coordinators of a cluster.
 #[derive(Debug, Serialize)]
 struct MembersReport {
-    cluster_id: String,
-    cluster_name: String,
-    /// `null`: there is no leader, as far as the answering coordinator knows.
-    leader: Option<u64>,
-    term: u64,
-    /// Index of the last log entry that a majority has.
-    committed_index: u64,
-    /// Coordinator that answered.
-    seen_by: u64,
+    #[serde(flatten)]
+    seen: wire::GetClusterResponse,
     members: Vec<MemberReport>,
 }
 
 /// A coordinator.
 #[derive(Debug, Serialize)]
 struct MemberReport {
-    node: u64,
-    address: String,
-    /// `leader`, `voter` or `learner`.
-    role: String,
-    /// Last log index that it is known to have; `null` unless the leader answered.
-    matched_index: Option<u64>,
+    #[serde(flatten)]
+    member: wire::Member,
     /// Number of log entries that it lacks.
     lag: Option<u64>,
-    /// Time since its last message to the leader.
-    heard_ms: Option<u64>,
     /// Its own view; `null` if it was not asked.
     view: Option<ViewReport>,
 }
 
 /// A coordinator's own view.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 struct ViewReport {
     /// Reason why it did not answer; `null` if it did.
     silence: Option<String>,
@@ -136,9 +103,7 @@ struct ViewReport {
 
 /// Returns the cluster as one of its coordinators sees it, if possible the leader.
 fn get(client: &Client) -> Result<wire::GetClusterResponse, CallError> {
-    let seen = client.call(|mut admin, context| async move {
-        admin.get_cluster(wire::GetClusterRequest { context }).await
-    })?;
+    let seen = client.call(wire::GetClusterRequest::default())?;
     let leader = seen.leader.filter(|leader| *leader != seen.node);
     let leader = leader.and_then(|leader| seen.members.iter().find(|m| m.node == leader));
     // The leader knows more; if it does not answer, the first answer is used.
@@ -150,157 +115,109 @@ fn get(client: &Client) -> Result<wire::GetClusterResponse, CallError> {
 
 fn get_at(client: &Client, member: &wire::Member) -> Result<wire::GetClusterResponse, String> {
     let address: Address = member.address.parse()?;
-    let seen = client.ask_at(&address, |mut admin, context| async move {
-        admin.get_cluster(wire::GetClusterRequest { context }).await
-    });
+    let seen = client.ask_at(&address, wire::GetClusterRequest::default());
     seen.map_err(|error| error.to_string())
 }
 
 impl MemberCommand {
     pub(crate) fn run(&self, format: Format) -> anyhow::Result<()> {
-        match self {
-            Self::Status(args) => print(&args.cluster.client()?, format),
-            Self::Add(args) => {
-                let (client, node) = (args.cluster.client()?, args.node);
-                let address = args.address.to_string();
-                client.call(|mut admin, context| async move {
-                    admin.add_member(wire::AddMemberRequest { context, node, address }).await
-                })?;
-                print(&client, format)
+        let context = None;
+        let client = match self {
+            Self::Status(cluster) => cluster.client()?,
+            Self::Add { node, address, cluster } => {
+                let (client, node, address) = (cluster.client()?, *node, address.to_string());
+                client.call(wire::AddMemberRequest { context, node, address })?;
+                client
             }
-            Self::Remove(args) => {
-                let (client, node) = (args.cluster.client()?, args.node);
-                args.confirm.check(&format!("coordinator {node} would be removed"))?;
-                client.call(|mut admin, context| async move {
-                    admin.remove_member(wire::RemoveMemberRequest { context, node }).await
-                })?;
-                print(&client, format)
+            Self::Remove { node, confirm, cluster } => {
+                let (client, node) = (cluster.client()?, *node);
+                confirm.check(&format!("coordinator {node} would be removed"))?;
+                client.call(wire::RemoveMemberRequest { context, node })?;
+                client
             }
-            Self::TransferLeader(args) => {
-                let (client, to) = (args.cluster.client()?, args.node);
-                client.call(|mut admin, context| async move {
-                    admin.transfer_leader(wire::TransferLeaderRequest { context, to }).await
-                })?;
-                print(&client, format)
+            Self::TransferLeader { node, cluster } => {
+                let client = cluster.client()?;
+                client.call(wire::TransferLeaderRequest { context, to: *node })?;
+                client
             }
-            Self::Snapshot(command) => snapshot::run(command, format),
-        }
+            Self::Snapshot(command) => return snapshot::run(command, format),
+        };
+        print(&client, format)
     }
 }
 
 fn print(client: &Client, format: Format) -> anyhow::Result<()> {
-    let seen = get(client)?;
-    let mut report = MembersReport::new(&seen);
-    if format != Format::Table {
-        // In parallel: each coordinator that is down takes its whole timeout.
-        let views: Vec<_> = std::thread::scope(|scope| {
-            let ask = |member| scope.spawn(move || get_at(client, member));
-            let asked: Vec<_> = seen.members.iter().map(ask).collect();
-            let joined = asked.into_iter().map(|view| view.join());
-            joined.map(|view| view.unwrap_or_else(|_| Err("asking failed".into()))).collect()
-        });
-        for (member, view) in report.members.iter_mut().zip(views) {
-            member.view = Some(ViewReport::new(member.node, view));
-        }
-    }
-    Ok(format.print(&report)?)
-}
-
-impl MembersReport {
-    fn new(seen: &wire::GetClusterResponse) -> Self {
-        let member = |member: &wire::Member| MemberReport {
-            node: member.node,
-            address: member.address.clone(),
-            role: word(member.role().as_str_name(), "MEMBER_ROLE_"),
-            matched_index: member.matched,
-            lag: member.matched.map(|matched| seen.committed.saturating_sub(matched)),
-            heard_ms: member.heard_ms,
-            view: None,
+    let mut seen = get(client)?;
+    let members = std::mem::take(&mut seen.members);
+    // In parallel: each coordinator that is down takes its whole timeout.
+    let views: Vec<_> = std::thread::scope(|scope| {
+        let ask = |member| scope.spawn(move || get_at(client, member));
+        let asked: Vec<_> = match format {
+            Format::Table => vec![],
+            _ => members.iter().map(ask).collect(),
         };
-        Self {
-            cluster_id: seen.cluster_id.clone(),
-            cluster_name: seen.cluster_name.clone(),
-            leader: seen.leader,
-            term: seen.term,
-            committed_index: seen.committed,
-            seen_by: seen.node,
-            members: seen.members.iter().map(member).collect(),
-        }
-    }
-
-    fn write(&self, out: &mut dyn Write, is_wide: bool) -> io::Result<()> {
-        output::write_facts(
-            out,
-            &[
-                ("cluster", format!("{} ({})", self.cluster_name, self.cluster_id)),
-                ("leader", number(self.leader)),
-                ("term", self.term.to_string()),
-                ("committed index", output::count(self.committed_index)),
-                ("seen by", format!("coordinator {}", self.seen_by)),
-            ],
-        )?;
-        writeln!(out)?;
-        let shown = Shown { is_wide, all: true };
-        listing::write(out, "coordinators", &self.members, &columns(), shown)
-    }
+        let joined = asked.into_iter().map(|view| view.join());
+        joined.map(|view| view.unwrap_or_else(|_| Err("asking failed".into()))).collect()
+    });
+    let views = views.into_iter().map(Some).chain(std::iter::repeat_with(|| None));
+    let members = members.into_iter().zip(views).map(|(member, view)| MemberReport {
+        lag: member.matched.map(|matched| seen.committed.saturating_sub(matched)),
+        view: view.map(|view| ViewReport::new(member.node, view)),
+        member,
+    });
+    Ok(format.print(&MembersReport { members: members.collect(), seen })?)
 }
 
 impl ViewReport {
     fn new(node: u64, view: Result<wire::GetClusterResponse, String>) -> Self {
-        match view {
-            Err(silence) => Self {
-                silence: Some(silence),
-                leader: None,
-                term: None,
-                committed_index: None,
-                state_hash: None,
-            },
-            Ok(view) => {
-                let own = view.members.into_iter().find(|member| member.node == node);
-                let hash = own.map(|own| own.state_hash).filter(|hash| !hash.is_empty());
-                Self {
-                    silence: None,
-                    leader: view.leader,
-                    term: Some(view.term),
-                    committed_index: Some(view.committed),
-                    state_hash: hash,
-                }
-            }
+        let view = match view {
+            Ok(view) => view,
+            Err(silence) => return Self { silence: Some(silence), ..Self::default() },
+        };
+        let own = view.members.into_iter().find(|member| member.node == node);
+        Self {
+            silence: None,
+            leader: view.leader,
+            term: Some(view.term),
+            committed_index: Some(view.committed),
+            state_hash: own.map(|own| own.state_hash).filter(|hash| !hash.is_empty()),
         }
     }
 }
 
-fn view(member: &MemberReport, said: impl Fn(&ViewReport) -> String) -> String {
-    member.view.as_ref().map_or_else(|| NONE.into(), said)
+fn view(of: &MemberReport, said: impl Fn(&ViewReport) -> String) -> String {
+    known(of.view.as_ref(), said)
 }
 
 fn columns() -> [Column<MemberReport>; 10] {
     [
-        column(">NODE", |member| member.node.to_string()),
-        column("ADDRESS", |member| text(&member.address)),
-        column("ROLE", |member| member.role.clone()),
-        column(">MATCHED", |member| number(member.matched_index)),
-        column(">LAG", |member| number(member.lag)),
-        column(">HEARD", |member| time(member.heard_ms)),
-        wide("ANSWERS", |member| {
-            view(member, |view| view.silence.clone().unwrap_or_else(|| "yes".into()))
-        }),
-        wide(">SEES LEADER", |member| view(member, |view| number(view.leader))),
-        wide(">TERM", |member| view(member, |view| number(view.term))),
-        wide("STATE HASH", |member| {
-            view(member, |view| text(view.state_hash.as_deref().unwrap_or_default()))
-        }),
+        column(">NODE", |of| of.member.node.to_string()),
+        column("ADDRESS", |of| text(&of.member.address)),
+        column("ROLE", |of| of.member.role().word()),
+        column(">MATCHED", |of| number(of.member.matched)),
+        column(">LAG", |of| number(of.lag)),
+        column(">HEARD", |of| time(of.member.heard_ms)),
+        wide("ANSWERS", |of| view(of, |view| view.silence.clone().unwrap_or_else(|| yes(true)))),
+        wide(">SEES LEADER", |of| view(of, |view| number(view.leader))),
+        wide(">TERM", |of| view(of, |view| number(view.term))),
+        wide("STATE HASH", |of| view(of, |view| known(view.state_hash.clone(), |hash| hash))),
     ]
 }
 
 impl Report for MembersReport {
     const LISTS: Option<(&'static str, &'static str)> = Some(("members", "node"));
 
-    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
-        self.write(out, false)
-    }
-
-    fn write_wide(&self, out: &mut dyn Write) -> io::Result<()> {
-        self.write(out, true)
+    fn write(&self, out: &mut dyn Write, is_wide: bool) -> io::Result<()> {
+        let Self { seen, members } = self;
+        let facts = [
+            ("cluster", format!("{} ({})", seen.cluster_name, seen.cluster_id)),
+            ("leader", number(seen.leader)),
+            ("term", seen.term.to_string()),
+            ("committed index", output::count(seen.committed)),
+            ("seen by", format!("coordinator {}", seen.node)),
+        ];
+        output::write_facts(out, &facts)?;
+        writeln!(out)?;
+        listing::write(out, "coordinators", members, &columns(), Shown { is_wide, all: true })
     }
 }

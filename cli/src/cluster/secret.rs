@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 
@@ -48,11 +48,8 @@ impl Secret {
         let failed = || format!("cannot write {}", path.display());
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let folder = folder.unwrap_or(Path::new("."));
-        let mut file = tempfile::Builder::new()
-            .make_in(folder, |path| {
-                fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
-            })
-            .with_context(failed)?;
+        // Only its owner may read a temporary file.
+        let mut file = tempfile::NamedTempFile::new_in(folder).with_context(failed)?;
         writeln!(file, "{}", self.token).with_context(failed)?;
         file.as_file().sync_all().with_context(failed)?;
         Ok(Staged { file, path: path.to_owned() })
@@ -66,7 +63,7 @@ impl Secret {
 
 /// A temporary file, which is removed unless it is renamed.
 pub(crate) struct Staged {
-    file: tempfile::NamedTempFile<fs::File>,
+    file: tempfile::NamedTempFile,
     path: PathBuf,
 }
 

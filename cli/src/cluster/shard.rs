@@ -6,12 +6,14 @@ use std::io::{self, Write};
 
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
+use shardfeed_proto::Word;
 use shardfeed_proto::coordinator::v1 as wire;
+use shardfeed_proto::coordinator::v1::get_epoch_map_response::Cell;
 
-use super::job::JobArgs;
+use super::job::{JobArgs, explain};
 use crate::order::parse_epoch;
 use crate::output::listing::{self, Column, Shown, column, wide};
-use crate::output::words::{percent, time, word};
+use crate::output::words::{percent, time};
 use crate::output::{self, Format, Report};
 
 const EXAMPLES: &str = "\
@@ -21,7 +23,6 @@ Examples:
   shardfeed shard list --job resnet --rank 3 --file part-0001 --all
   shardfeed shard list --job resnet --epoch 2 -o json | jq '.shards[] | select(.records_done == 0)'";
 
-/// Subcommands of `shard`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ShardCommand {
     /// List the shards of an epoch: state, ranks, worker, progress
@@ -31,7 +32,6 @@ pub(crate) enum ShardCommand {
     History(history::HistoryArgs),
 }
 
-/// Arguments of `shard list`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ShardListArgs {
@@ -72,6 +72,18 @@ enum State {
     Skipped,
 }
 
+impl State {
+    fn of_wire(self) -> wire::ShardState {
+        match self {
+            Self::Pending => wire::ShardState::Pending,
+            Self::Leased => wire::ShardState::Leased,
+            Self::Reading => wire::ShardState::Reading,
+            Self::Done => wire::ShardState::Done,
+            Self::Skipped => wire::ShardState::Skipped,
+        }
+    }
+}
+
 /// Shards of an epoch.
 #[derive(Debug, Serialize)]
 struct ShardsReport {
@@ -79,40 +91,11 @@ struct ShardsReport {
     epoch: u64,
     generation: u64,
     /// Number of shards of the epoch by state, regardless of the filters.
-    counts: ShardCounts,
+    counts: Cell,
     /// Shards in manifest order.
-    shards: Vec<ShardReport>,
+    shards: Vec<wire::Shard>,
     #[serde(skip)]
     all: bool,
-}
-
-/// Number of shards in each state.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-struct ShardCounts {
-    pending: u64,
-    leased: u64,
-    reading: u64,
-    done: u64,
-    skipped: u64,
-}
-
-/// A shard in an epoch.
-#[derive(Debug, Serialize)]
-struct ShardReport {
-    /// Position in the manifest.
-    ordinal: u64,
-    path: String,
-    state: String,
-    records: u64,
-    /// Records delivered to trainers, as reported by ranks.
-    records_done: u64,
-    /// First and last rank that reads it.
-    first_rank: u64,
-    last_rank: u64,
-    /// Workers that serve these ranks, at most 8.
-    workers: Vec<String>,
-    /// Time since the last progress of its ranks; `null` if they made none.
-    age_ms: Option<u64>,
 }
 
 impl ShardCommand {
@@ -122,99 +105,73 @@ impl ShardCommand {
             Self::History(args) => return history::run(args, format),
         };
         let (client, job) = args.of.open()?;
-        let request = wire::ListShardsRequest {
-            job,
+        let answers = client.stream(wire::ListShardsRequest {
+            job: job.clone(),
             epoch: args.epoch,
             rank: args.rank,
             worker: args.worker.clone(),
             path_part: args.file.clone(),
             context: None,
-        };
-        let answers = client.stream(|mut admin, context| async move {
-            admin.list_shards(wire::ListShardsRequest { context, ..request }).await
         });
-        let answers = answers.map_err(|error| args.of.explain(&client, error))?;
-        Ok(format.print(&args.report(answers))?)
+        let answers = answers.map_err(|error| explain(&client, &job, error))?;
+        Ok(format.print(&args.report(job, answers))?)
     }
 }
 
 impl ShardListArgs {
-    fn report(&self, answers: Vec<wire::ListShardsResponse>) -> ShardsReport {
+    fn report(&self, job: String, answers: Vec<wire::ListShardsResponse>) -> ShardsReport {
         let first = answers.first();
         let mut report = ShardsReport {
-            job: self.of.name().to_owned(),
+            job,
             epoch: first.map_or(0, |answer| answer.epoch),
             generation: first.map_or(0, |answer| answer.generation),
-            counts: ShardCounts::default(),
+            counts: Cell::default(),
             shards: vec![],
             all: self.all,
         };
         for answer in answers {
-            report.counts.add(answer.counts.unwrap_or_default());
+            report.counts = added(report.counts, &answer.counts.unwrap_or_default());
             let wanted = answer.shards.into_iter().filter(|shard| self.wants(shard.state()));
-            report.shards.extend(wanted.map(ShardReport::new));
+            report.shards.extend(wanted);
         }
         report
     }
 
     /// True if the state matches; the coordinator applies the other filters.
     fn wants(&self, state: wire::ShardState) -> bool {
-        self.state.is_empty() || State::of(state).is_some_and(|state| self.state.contains(&state))
+        self.state.is_empty() || self.state.iter().any(|wanted| wanted.of_wire() == state)
     }
 }
 
-impl State {
-    /// Converts a state; `None`: this release does not know it.
-    fn of(state: wire::ShardState) -> Option<Self> {
-        match state {
-            wire::ShardState::Pending => Some(Self::Pending),
-            wire::ShardState::Leased => Some(Self::Leased),
-            wire::ShardState::Reading => Some(Self::Reading),
-            wire::ShardState::Done => Some(Self::Done),
-            wire::ShardState::Skipped => Some(Self::Skipped),
-            wire::ShardState::Unspecified => None,
-        }
+/// Adds the numbers of shards in each state.
+pub(crate) fn added(sum: Cell, more: &Cell) -> Cell {
+    Cell {
+        pending: sum.pending + more.pending,
+        leased: sum.leased + more.leased,
+        reading: sum.reading + more.reading,
+        done: sum.done + more.done,
+        skipped: sum.skipped + more.skipped,
     }
 }
 
-impl ShardCounts {
-    fn add(&mut self, counts: wire::get_epoch_map_response::Cell) {
-        self.pending += counts.pending;
-        self.leased += counts.leased;
-        self.reading += counts.reading;
-        self.done += counts.done;
-        self.skipped += counts.skipped;
+/// Formats the ranks that read a shard; those of its two parts, if it has two.
+fn ranks(shard: &wire::Shard) -> String {
+    let range = |first: u64, last: u64| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    };
+    let ranks = range(shard.first_rank, shard.last_rank);
+    match shard.further_first_rank.zip(shard.further_last_rank) {
+        Some((first, last)) => format!("{ranks},{}", range(first, last)),
+        None => ranks,
     }
 }
 
-impl ShardReport {
-    fn new(shard: wire::Shard) -> Self {
-        Self {
-            state: word(shard.state().as_str_name(), "SHARD_STATE_"),
-            ordinal: shard.shard,
-            path: shard.path,
-            records: shard.records,
-            records_done: shard.records_done,
-            first_rank: shard.first_rank,
-            last_rank: shard.last_rank,
-            workers: shard.workers,
-            age_ms: shard.age_ms,
-        }
-    }
-
-    fn ranks(&self) -> String {
-        match self.first_rank == self.last_rank {
-            true => self.first_rank.to_string(),
-            false => format!("{}-{}", self.first_rank, self.last_rank),
-        }
-    }
-}
-
-fn columns() -> Vec<Column<ShardReport>> {
-    vec![
+fn columns() -> [Column<wire::Shard>; 10] {
+    [
         column("SHARD", |shard| shard.path.clone()),
-        column("STATE", |shard| shard.state.clone()),
-        column(">RANKS", ShardReport::ranks),
+        column("STATE", |shard| shard.state().word()),
+        column(">RANKS", ranks),
         column("WORKER", |shard| match shard.workers.as_slice() {
             [] => "-".into(),
             [worker] => worker.clone(),
@@ -224,14 +181,16 @@ fn columns() -> Vec<Column<ShardReport>> {
         column(">RECORDS", |shard| output::count(shard.records)),
         column(">PROGRESS", |shard| time(shard.age_ms)),
         wide(">RECORDS DONE", |shard| output::count(shard.records_done)),
-        wide(">ORDINAL", |shard| shard.ordinal.to_string()),
+        wide(">ORDINAL", |shard| shard.shard.to_string()),
         wide("ALL WORKERS", |shard| shard.workers.join(", ")),
     ]
 }
 
-impl ShardsReport {
+impl Report for ShardsReport {
+    const LISTS: Option<(&'static str, &'static str)> = Some(("shards", "path"));
+
     fn write(&self, out: &mut dyn Write, is_wide: bool) -> io::Result<()> {
-        let ShardCounts { pending, leased, reading, done, skipped } = self.counts;
+        let Cell { pending, leased, reading, done, skipped } = self.counts;
         let counts = [
             (done, "done"),
             (reading, "reading"),
@@ -247,19 +206,6 @@ impl ShardsReport {
         let shards = output::counted(total, "shard");
         let said = said.join(", ");
         writeln!(out, "epoch {epoch} of {job}, generation {generation}: {shards}: {said}\n")?;
-        let shown = Shown { is_wide, all: self.all };
-        listing::write(out, "shards", &self.shards, &columns(), shown)
-    }
-}
-
-impl Report for ShardsReport {
-    const LISTS: Option<(&'static str, &'static str)> = Some(("shards", "path"));
-
-    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
-        self.write(out, false)
-    }
-
-    fn write_wide(&self, out: &mut dyn Write) -> io::Result<()> {
-        self.write(out, true)
+        listing::write(out, "shards", &self.shards, &columns(), Shown { is_wide, all: self.all })
     }
 }

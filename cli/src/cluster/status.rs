@@ -3,7 +3,6 @@
 use std::cmp::Reverse;
 use std::io::{self, Write};
 
-use clap::Args;
 use serde::Serialize;
 use shardfeed_embedded::{account_from, finding};
 use shardfeed_proto::coordinator::v1 as wire;
@@ -13,28 +12,12 @@ use crate::duration;
 use crate::output::words::number;
 use crate::output::{self, Format, Report};
 
-/// Arguments of `status`.
-#[derive(Debug, Args)]
-pub(crate) struct StatusArgs {
-    #[command(flatten)]
-    cluster: ClusterArgs,
-}
-
 /// A cluster, as one of its coordinators sees it.
 #[derive(Debug, Serialize)]
 struct StatusReport {
     coordinator: String,
-    cluster_id: String,
-    version: String,
-    node: u64,
-    /// `null`: there is currently no leader.
-    leader: Option<u64>,
-    term: u64,
-    /// Index of the last log entry that was applied.
-    applied_index: u64,
-    /// Index of the last log entry in a snapshot; 0 if there is none.
-    snapshot_index: u64,
-    uptime_ms: u64,
+    #[serde(flatten)]
+    status: wire::GetStatusResponse,
     /// `null` if there is currently no leader.
     counts: Option<ClusterCounts>,
 }
@@ -60,28 +43,13 @@ struct WorstWait {
     wait_percent: u64,
 }
 
-/// Runs `status`.
-pub(crate) fn run(args: &StatusArgs, format: Format) -> anyhow::Result<()> {
-    let client = args.cluster.client()?;
-    let status = client.call(|mut admin, context| async move {
-        admin.get_status(wire::GetStatusRequest { context }).await
-    })?;
+pub(crate) fn run(cluster: &ClusterArgs, format: Format) -> anyhow::Result<()> {
+    let client = cluster.client()?;
+    let status = client.status()?;
     let coordinator = client.address().to_string();
     // Only a leader has the counts; the client finds it, whichever node answered.
     let counts = status.leader.map(|_| counts(&client)).transpose()?;
-    let wire::GetStatusResponse { cluster_id, version, node, leader, term, .. } = status;
-    Ok(format.print(&StatusReport {
-        coordinator,
-        cluster_id,
-        version,
-        node,
-        leader,
-        term,
-        applied_index: status.applied,
-        snapshot_index: status.snapshot,
-        uptime_ms: status.uptime_ms,
-        counts,
-    })?)
+    Ok(format.print(&StatusReport { coordinator, status, counts })?)
 }
 
 fn counts(client: &Client) -> anyhow::Result<ClusterCounts> {
@@ -111,18 +79,19 @@ fn worst_wait(workers: &[wire::Worker]) -> Option<WorstWait> {
 }
 
 impl Report for StatusReport {
-    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write(&self, out: &mut dyn Write, _is_wide: bool) -> io::Result<()> {
+        let Self { coordinator, status, counts } = self;
         let mut facts = vec![
-            ("cluster", self.cluster_id.clone()),
-            ("coordinator", format!("{} (version {})", self.coordinator, self.version)),
-            ("node", self.node.to_string()),
-            ("leader", number(self.leader)),
-            ("term", self.term.to_string()),
-            ("applied index", output::count(self.applied_index)),
-            ("snapshot index", output::count(self.snapshot_index)),
-            ("uptime", duration::text(self.uptime_ms)),
+            ("cluster", status.cluster_id.clone()),
+            ("coordinator", format!("{coordinator} (version {})", status.version)),
+            ("node", status.node.to_string()),
+            ("leader", number(status.leader)),
+            ("term", status.term.to_string()),
+            ("applied index", output::count(status.applied)),
+            ("snapshot index", output::count(status.snapshot)),
+            ("uptime", duration::text(status.uptime_ms)),
         ];
-        if let Some(counts) = &self.counts {
+        if let Some(counts) = counts {
             facts.extend([
                 ("workers", output::count(counts.workers)),
                 ("datasets", format!("{}, {} ready", counts.datasets, counts.datasets_ready)),
@@ -176,18 +145,11 @@ mod tests {
             ClusterCounts { workers, datasets, datasets_ready, jobs, ranks_served, worst_wait };
         let report = StatusReport {
             coordinator: "head:7070".into(),
-            cluster_id: "c".into(),
-            version: "0".into(),
-            node: 1,
-            leader: Some(1),
-            term: 1,
-            applied_index: 2,
-            snapshot_index: 0,
-            uptime_ms: 1_000,
+            status: wire::GetStatusResponse { leader: Some(1), ..Default::default() },
             counts: Some(counts),
         };
         let mut out = Vec::new();
-        report.write_table(&mut out).unwrap();
+        report.write(&mut out, false).unwrap();
         let out = String::from_utf8(out).unwrap();
         assert!(out.contains("rank 3 of j, 25 % of its time"), "{out}");
     }

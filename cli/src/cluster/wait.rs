@@ -1,18 +1,17 @@
 //! `shardfeed wait`: waits for a condition, for scripts.
 
-use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand, ValueEnum};
-use serde::Serialize;
+use serde_json::json;
+use shardfeed_proto::Word;
 use shardfeed_proto::coordinator::v1 as wire;
 
 use super::{Client, ClusterArgs, dataset, epoch, worker};
 use crate::duration;
 use crate::error::{Exit, Problem, exit_of};
 use crate::order::parse_epoch;
-use crate::output::words::word;
-use crate::output::{self, Format, Report};
+use crate::output::{self, Format};
 
 pub(crate) const ABOUT: &str = "\
 Wait until a condition holds
@@ -36,20 +35,46 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 pub(crate) enum WaitCommand {
     /// Wait until there is a leader
     #[command(after_help = EXAMPLES)]
-    Leader(LeaderArgs),
+    Leader {
+        #[command(flatten)]
+        limit: Limit,
+    },
     /// Wait until a dataset is scanned
     #[command(after_help = EXAMPLES)]
-    Dataset(WaitDatasetArgs),
+    Dataset {
+        /// Name of the dataset
+        name: String,
+        #[command(flatten)]
+        limit: Limit,
+    },
     /// Wait until a worker is live, or gone
     #[command(after_help = EXAMPLES)]
-    Worker(WorkerArgs),
+    Worker {
+        /// Name of the worker
+        name: String,
+        /// State to wait for
+        #[arg(long, value_enum, default_value_t)]
+        until: Presence,
+        #[command(flatten)]
+        limit: Limit,
+    },
     /// Wait until an epoch is over
     #[command(after_help = EXAMPLES)]
-    Epoch(EpochArgs),
+    Epoch {
+        /// Name of the job
+        #[arg(long)]
+        job: String,
+        /// Epoch, from 0
+        #[arg(long, value_parser = parse_epoch)]
+        epoch: u64,
+        #[command(flatten)]
+        limit: Limit,
+    },
 }
 
+/// Options of all conditions.
 #[derive(Debug, Args)]
-struct Limit {
+pub(crate) struct Limit {
     /// Maximum time to wait
     #[arg(long = "for", value_name = "TIME", default_value = "10min", value_parser = duration::parse)]
     limit: Duration,
@@ -57,62 +82,14 @@ struct Limit {
     cluster: ClusterArgs,
 }
 
-/// Arguments of `wait leader`.
-#[derive(Debug, Args)]
-pub(crate) struct LeaderArgs {
-    #[command(flatten)]
-    limit: Limit,
-}
-
-/// Arguments of `wait dataset`.
-#[derive(Debug, Args)]
-pub(crate) struct WaitDatasetArgs {
-    /// Name of the dataset
-    name: String,
-    #[command(flatten)]
-    limit: Limit,
-}
-
-/// Arguments of `wait worker`.
-#[derive(Debug, Args)]
-pub(crate) struct WorkerArgs {
-    /// Name of the worker
-    name: String,
-    /// State to wait for
-    #[arg(long, value_enum, default_value_t)]
-    until: Presence,
-    #[command(flatten)]
-    limit: Limit,
-}
-
 /// Presence of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-enum Presence {
+pub(crate) enum Presence {
     /// Its session is live
     #[default]
     Live,
     /// It left, or its session expired
     Gone,
-}
-
-/// Arguments of `wait epoch`.
-#[derive(Debug, Args)]
-pub(crate) struct EpochArgs {
-    /// Name of the job
-    #[arg(long)]
-    job: String,
-    /// Epoch, from 0
-    #[arg(long, value_parser = parse_epoch)]
-    epoch: u64,
-    #[command(flatten)]
-    limit: Limit,
-}
-
-/// Result of `wait`.
-#[derive(Debug, Serialize)]
-struct WaitReport {
-    what: String,
-    waited_ms: u64,
 }
 
 /// Result of one check.
@@ -126,12 +103,10 @@ enum Condition {
 impl WaitCommand {
     pub(crate) fn run(&self, format: Format) -> anyhow::Result<()> {
         let (limit, what) = match self {
-            Self::Leader(args) => (&args.limit, "a leader".to_owned()),
-            Self::Dataset(args) => (&args.limit, format!("dataset `{}`", args.name)),
-            Self::Worker(args) => (&args.limit, format!("worker `{}`", args.name)),
-            Self::Epoch(args) => {
-                (&args.limit, format!("epoch {} of job `{}`", args.epoch, args.job))
-            }
+            Self::Leader { limit } => (limit, "a leader".to_owned()),
+            Self::Dataset { name, limit } => (limit, format!("dataset `{name}`")),
+            Self::Worker { name, limit, .. } => (limit, format!("worker `{name}`")),
+            Self::Epoch { job, epoch, limit } => (limit, format!("epoch {epoch} of job `{job}`")),
         };
         let client = limit.cluster.client()?;
         let begun = Instant::now();
@@ -146,45 +121,38 @@ impl WaitCommand {
                 },
             };
             if begun.elapsed() >= limit.limit {
-                let time = duration::text(millis(limit.limit));
+                let time = duration::text(duration::ms(limit.limit));
                 let what = format!("{what}, waited for {time}: {now}");
                 return Err(Problem::late(what).hint("--for gives it more time").into());
             }
-            client.pause(LOOK_EVERY.min(limit.limit));
+            std::thread::sleep(LOOK_EVERY.min(limit.limit));
         };
-        Ok(format.print(&WaitReport { what: waited, waited_ms: millis(begun.elapsed()) })?)
+        let text = format!("{}\n", output::printable(&waited));
+        let waited_ms = duration::ms(begun.elapsed());
+        Ok(format.print_brief(json!({ "what": waited, "waited_ms": waited_ms }), text)?)
     }
 
     fn look(&self, client: &Client) -> anyhow::Result<Condition> {
         match self {
-            Self::Leader(_) => {
-                let status = client.call(|mut admin, context| async move {
-                    admin.get_status(wire::GetStatusRequest { context }).await
-                })?;
-                Ok(match status.leader {
-                    Some(node) => Condition::So(format!("node {node} leads")),
-                    None => Condition::NotYet("no node leads".into()),
-                })
-            }
-            Self::Dataset(args) => dataset_look(client, &args.name),
-            Self::Worker(args) => {
+            Self::Leader { .. } => Ok(match client.status()?.leader {
+                Some(node) => Condition::So(format!("node {node} leads")),
+                None => Condition::NotYet("no node leads".into()),
+            }),
+            Self::Dataset { name, .. } => dataset_look(client, name),
+            Self::Worker { name, until, .. } => {
                 let workers = worker::list(client, true)?;
-                let named = workers.iter().filter(|worker| worker.name == args.name);
+                let named = workers.iter().filter(|worker| worker.name == *name);
                 let live = named.clone().any(|worker| worker.state() == wire::WorkerState::Live);
                 let known = named.count() > 0;
-                Ok(match (args.until, live, known) {
-                    (Presence::Live, true, _) => {
-                        Condition::So(format!("worker {} is live", args.name))
-                    }
-                    (Presence::Gone, false, _) => {
-                        Condition::So(format!("worker {} is gone", args.name))
-                    }
+                Ok(match (until, live, known) {
+                    (Presence::Live, true, _) => Condition::So(format!("worker {name} is live")),
+                    (Presence::Gone, false, _) => Condition::So(format!("worker {name} is gone")),
                     (_, true, _) => Condition::NotYet("it is live".into()),
                     (_, _, true) => Condition::NotYet("it is gone".into()),
                     _ => Condition::NotYet("no such worker has joined".into()),
                 })
             }
-            Self::Epoch(args) => epoch_look(client, args),
+            Self::Epoch { job, epoch, .. } => epoch_look(client, job, *epoch),
         }
     }
 }
@@ -197,17 +165,13 @@ fn dataset_look(client: &Client, name: &str) -> anyhow::Result<Condition> {
             let reason = dataset.failure.map_or_else(|| "it failed".into(), |error| error.message);
             Err(Problem::failed(format!("dataset `{name}` cannot be scanned: {reason}")).into())
         }
-        state => {
-            let state = word(state.as_str_name(), "DATASET_STATE_");
-            Ok(Condition::NotYet(format!("it is {state}")))
-        }
+        state => Ok(Condition::NotYet(format!("it is {}", state.word()))),
     }
 }
 
-fn epoch_look(client: &Client, args: &EpochArgs) -> anyhow::Result<Condition> {
-    let EpochArgs { job, epoch, .. } = args;
-    let found = epoch::list(client, job.clone(), Some(*epoch))?;
-    let Some(found) = found.into_iter().find(|found| found.epoch == *epoch) else {
+fn epoch_look(client: &Client, job: &str, epoch: u64) -> anyhow::Result<Condition> {
+    let found = epoch::list(client, job, Some(epoch))?;
+    let Some(found) = found.into_iter().find(|found| found.epoch == epoch) else {
         return Ok(Condition::NotYet("its ranks have not reached it".into()));
     };
     Ok(match found.state() {
@@ -221,8 +185,7 @@ fn epoch_look(client: &Client, args: &EpochArgs) -> anyhow::Result<Condition> {
 
 /// Describes the progress of an epoch that is not over.
 fn progress(found: &wire::Epoch) -> String {
-    let left_out = found.dropped.saturating_add(found.skipped);
-    let whole = found.total.saturating_sub(left_out);
+    let whole = epoch::deliverable(found);
     let done = match found.steps {
         // The steps of a dynamic job are not known before the end.
         0 => format!("{} of {whole} samples are delivered", found.delivered),
@@ -231,16 +194,6 @@ fn progress(found: &wire::Epoch) -> String {
     let awaited = epoch::awaited(&found.waiting_for).map(|ranks| format!("it waits for {ranks}"));
     let parts = [Some(done), awaited, epoch::doubt(found)];
     parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
-
-impl Report for WaitReport {
-    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
-        writeln!(out, "{}", output::printable(&self.what))
-    }
 }
 
 #[cfg(test)]

@@ -5,14 +5,12 @@ use std::io::{self, Write};
 use clap::Args;
 use serde::Serialize;
 use shardfeed_embedded::{Account, Finding, Limit, account_from, finding};
+use shardfeed_proto::Word;
 use shardfeed_proto::coordinator::v1 as wire;
 
-use super::epoch as epochs;
-use super::job::explain;
-use super::{Client, ClusterArgs};
-use crate::duration;
+use super::{Client, ClusterArgs, epoch as epochs, job};
 use crate::output::listing::{self, Column, Shown, column};
-use crate::output::words::{NONE, text, word};
+use crate::output::words::{ago, known, text};
 use crate::output::{Format, Report};
 
 /// Maximum number of ranks that a sentence names.
@@ -25,7 +23,6 @@ All ranks of a job go in step, so the one that waits longest for its batches dec
 do. Figures are of the last seconds, as the workers measured them; of a rank that waits for one batch for long, \
 since the batch before. `shardfeed bench JOB` says how fast it could be read.";
 
-/// Arguments of `why`.
 #[derive(Debug, Args)]
 pub(crate) struct WhyArgs {
     /// Name of the job
@@ -70,11 +67,10 @@ pub(crate) struct RankDiagnosis {
     account: Account,
 }
 
-/// Runs `why`.
 pub(crate) fn run(args: &WhyArgs, format: Format) -> anyhow::Result<()> {
     let client = args.cluster.client()?;
     let (ranks, held) = ask(&client, &args.job)?;
-    let epochs = epochs::list(&client, args.job.clone(), None)?;
+    let epochs = epochs::list(&client, &args.job, None)?;
     let open = epochs.iter().find(|epoch| epoch.state() != wire::EpochState::Sealed);
     Ok(format.print(&WhyReport::new(&args.job, ranks, (held, open), args.all))?)
 }
@@ -84,16 +80,9 @@ pub(crate) fn ask(
     client: &Client,
     job: &str,
 ) -> anyhow::Result<(Vec<wire::Rank>, Option<wire::Held>)> {
-    let (name, again) = (job.to_owned(), job.to_owned());
-    let answer = client.call(|mut admin, context| async move {
-        admin.list_ranks(wire::ListRanksRequest { context, job: name }).await
-    });
-    let ranks = answer.map_err(|error| explain(client, job, error))?.ranks;
-    let answer = client.call(|mut admin, context| async move {
-        admin.get_job(wire::GetJobRequest { context, job: again }).await
-    });
-    let known = answer.map_err(|error| explain(client, job, error))?.job;
-    Ok((ranks, known.and_then(|known| known.held)))
+    let request = wire::ListRanksRequest { context: None, job: job.to_owned() };
+    let ranks = job::ask(client, job, request)?.ranks;
+    Ok((ranks, job::get(client, job)?.job.and_then(|known| known.held)))
 }
 
 /// Returns what limits a job, in one sentence.
@@ -112,7 +101,7 @@ impl RankTimeReport {
         let account = rank.account.as_ref().map(account_from);
         Self {
             rank: rank.rank,
-            state: word(rank.state().as_str_name(), "RANK_STATE_"),
+            state: rank.state().word(),
             worker: rank.worker,
             told: account.map(|account| RankDiagnosis { finding: finding(&account), account }),
         }
@@ -142,13 +131,12 @@ impl WhyReport {
 
 /// Diagnosis of a job that is held: no other bottleneck matters.
 fn held_by(job: &str, held: &wire::Held) -> (String, Option<u64>, String) {
-    let limit = word(held.hold().as_str_name(), "HOLD_");
     let wire::Held { principal, reason, age_ms, .. } = held;
+    let (limit, since) = (held.hold().word(), ago(*age_ms));
     let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
     let sentence = format!(
-        "job `{job}` was {limit} by {principal} {} ago{reason}; `shardfeed job resume {job}` \
-         resumes it",
-        duration::text(*age_ms)
+        "job `{job}` was {limit} by {principal} {since}{reason}; `shardfeed job resume {job}` \
+         resumes it"
     );
     (limit, None, sentence)
 }
@@ -222,11 +210,11 @@ fn judge_ranks(
 }
 
 fn told(of: &RankTimeReport, said: impl Fn(&RankDiagnosis) -> String) -> String {
-    of.told.as_ref().map_or_else(|| NONE.into(), said)
+    known(of.told.as_ref(), said)
 }
 
-fn columns() -> Vec<Column<RankTimeReport>> {
-    vec![
+fn columns() -> [Column<RankTimeReport>; 4] {
+    [
         column(">RANK", |rank| rank.rank.to_string()),
         column("LIMITED BY", |rank| told(rank, |told| told.finding.limit.name().into())),
         column(">WAITS", |rank| told(rank, |t| format!("{} %", t.finding.wait_percent))),
@@ -235,19 +223,14 @@ fn columns() -> Vec<Column<RankTimeReport>> {
 }
 
 impl Report for WhyReport {
-    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write(&self, out: &mut dyn Write, _is_wide: bool) -> io::Result<()> {
         writeln!(out, "{}", self.sentence)?;
         if self.ranks.len() < 2 {
             return Ok(());
         }
         writeln!(out)?;
-        listing::write(
-            out,
-            "ranks",
-            &self.ranks,
-            &columns(),
-            Shown { is_wide: false, all: self.all },
-        )
+        let shown = Shown { is_wide: false, all: self.all };
+        listing::write(out, "ranks", &self.ranks, &columns(), shown)
     }
 }
 

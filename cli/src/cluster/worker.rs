@@ -7,6 +7,7 @@ use std::io::{self, Write};
 use clap::Args;
 use serde::Serialize;
 use shardfeed_embedded::{Account, Finding, Reason, Setup, Spent, account_from, finding};
+use shardfeed_proto::Word;
 use shardfeed_proto::coordinator::v1 as wire;
 
 use super::answer::there_are;
@@ -14,22 +15,12 @@ use super::{CallError, Client, ClusterArgs};
 use crate::duration;
 use crate::error::{Exit, Problem};
 use crate::output::listing::{self, Column, Shown, column, wide};
-use crate::output::words::{NONE, text, time, word};
+use crate::output::words::{ago, known, text, time, yes};
 use crate::output::{self, Format, Report};
 
-/// Arguments of `worker list`.
+/// A worker as an argument.
 #[derive(Debug, Args)]
-pub(crate) struct WorkerListArgs {
-    /// Also show workers that are gone, as far as they are kept, and more than 20
-    #[arg(long)]
-    all: bool,
-    #[command(flatten)]
-    cluster: ClusterArgs,
-}
-
-/// Arguments of `worker show`.
-#[derive(Debug, Args)]
-pub(crate) struct WorkerShowArgs {
+pub(crate) struct NamedWorker {
     /// Name of the worker
     name: String,
     #[command(flatten)]
@@ -47,38 +38,16 @@ struct WorkersReport {
 /// A session of a worker.
 #[derive(Debug, Serialize)]
 struct WorkerReport {
-    name: String,
-    /// `live`, `left`, `expired` or `replaced`.
-    state: String,
-    /// `open`, `cordoned` or `draining`.
-    cordon: String,
-    host: String,
-    session: u64,
-    /// True if it runs inside a trainer's process.
-    in_process: bool,
-    version: String,
-    /// Path of its trainer socket.
-    socket: Option<String>,
-    /// Ids of its image decoders; empty if it has reported none.
-    decoders: Vec<String>,
-    /// Number of ranks that it serves.
-    leases: u64,
-    /// Number of scans that it works on.
-    scans: u64,
-    /// Time since it joined.
-    age_ms: u64,
-    /// Time since its last heartbeat; `null` if it is gone.
-    seen_ms: Option<u64>,
+    #[serde(flatten)]
+    worker: wire::Worker,
     serving: Vec<WorkerLeaseReport>,
 }
 
 /// The right to serve a rank.
 #[derive(Debug, Serialize)]
 struct WorkerLeaseReport {
-    job: String,
-    generation: u64,
-    rank: u64,
-    fencing: u64,
+    #[serde(flatten)]
+    lease: wire::Lease,
     /// Time breakdown; `null` until the worker has reported.
     account: Option<Account>,
     /// Diagnosis of the time breakdown.
@@ -88,23 +57,28 @@ struct WorkerLeaseReport {
 /// Lists the workers.
 /// - `all`: include workers that are gone.
 pub(crate) fn list(client: &Client, all: bool) -> Result<Vec<wire::Worker>, CallError> {
-    let answer = client.call(|mut admin, context| async move {
-        admin.list_workers(wire::ListWorkersRequest { context, all }).await
-    });
-    answer.map(|answer| answer.workers)
+    let request = wire::ListWorkersRequest { context: None, all };
+    client.call(request).map(|answer| answer.workers)
 }
 
-/// Runs `worker list`.
-pub(crate) fn run_list(args: &WorkerListArgs, format: Format) -> anyhow::Result<()> {
-    let workers = list(&args.cluster.client()?, args.all)?;
-    let workers = workers.into_iter().map(WorkerReport::new).collect();
-    Ok(format.print(&WorkersReport { workers, all: args.all })?)
+/// Prints the list of workers.
+pub(crate) fn print_list(client: &Client, all: bool, format: Format) -> anyhow::Result<()> {
+    let workers = list(client, all)?.into_iter().map(WorkerReport::new).collect();
+    Ok(format.print(&WorkersReport { workers, all })?)
 }
 
-/// Runs `worker show`.
-pub(crate) fn run_show(args: &WorkerShowArgs, format: Format) -> anyhow::Result<()> {
-    let worker = find(&args.cluster.client()?, &args.name)?;
+/// Prints a worker.
+pub(crate) fn print(worker: wire::Worker, format: Format) -> anyhow::Result<()> {
     Ok(format.print(&WorkerReport::new(worker))?)
+}
+
+impl NamedWorker {
+    /// Returns the client and the worker.
+    pub(crate) fn find(&self) -> anyhow::Result<(Client, wire::Worker)> {
+        let client = self.cluster.client()?;
+        let worker = find(&client, &self.name)?;
+        Ok((client, worker))
+    }
 }
 
 /// Finds a worker by name: its live session, else the last one.
@@ -128,50 +102,29 @@ fn find(client: &Client, name: &str) -> anyhow::Result<wire::Worker> {
 
 impl WorkerReport {
     fn new(mut worker: wire::Worker) -> Self {
-        let state = word(worker.state().as_str_name(), "WORKER_STATE_");
         // Coordinators of earlier releases send no time breakdowns.
         let mut accounts = std::mem::take(&mut worker.accounts).into_iter();
         let lease = |lease: wire::Lease| {
-            let wire::Lease { job, generation, rank, fencing } = lease;
             let account = accounts.next().filter(|told| told.setup.is_some());
             let account = account.as_ref().map(account_from);
-            let finding = account.as_ref().map(finding);
-            WorkerLeaseReport { job, generation, rank, fencing, account, finding }
+            WorkerLeaseReport { lease, finding: account.as_ref().map(finding), account }
         };
-        let cordon = match worker.cordon() {
-            // A coordinator of an earlier release knows no cordons.
-            wire::Cordon::Unspecified => "open".into(),
-            cordon => word(cordon.as_str_name(), "CORDON_"),
-        };
-        Self {
-            state,
-            cordon,
-            socket: Some(worker.endpoint).filter(|path| !path.is_empty()),
-            serving: worker.serving.into_iter().map(lease).collect(),
-            decoders: worker.decoders,
-            name: worker.name,
-            host: worker.host,
-            session: worker.session,
-            in_process: worker.in_process,
-            version: worker.version,
-            leases: worker.leases,
-            scans: worker.scans,
-            age_ms: worker.age_ms,
-            seen_ms: worker.seen_ms,
-        }
+        let serving = std::mem::take(&mut worker.serving).into_iter().map(lease).collect();
+        Self { worker, serving }
     }
 
     /// The state, and the cordon state if it is not open.
     fn standing(&self) -> String {
-        match self.cordon.as_str() {
-            "open" => self.state.clone(),
-            cordon => format!("{}, {cordon}", self.state),
+        let state = self.worker.state().word();
+        match self.worker.cordon() {
+            wire::Cordon::Open | wire::Cordon::Unspecified => state,
+            cordon => format!("{state}, {}", cordon.word()),
         }
     }
 }
 
 fn told(lease: &WorkerLeaseReport, said: impl Fn(&Account) -> String) -> String {
-    lease.account.as_ref().map_or_else(|| NONE.into(), said)
+    known(lease.account.as_ref(), said)
 }
 
 /// Formats an automatically chosen number with its reason.
@@ -213,87 +166,74 @@ fn store(account: &Account) -> String {
     )
 }
 
-fn columns() -> Vec<Column<WorkerReport>> {
-    vec![
-        column("WORKER", |worker| worker.name.clone()),
+fn columns() -> [Column<WorkerReport>; 12] {
+    [
+        column("WORKER", |of| of.worker.name.clone()),
         column("STATE", WorkerReport::standing),
-        column("HOST", |worker| worker.host.clone()),
-        column(">RANKS", |worker| output::count(worker.leases)),
-        column(">SCANS", |worker| output::count(worker.scans)),
-        column(">SEEN", |worker| time(worker.seen_ms)),
-        column(">AGE", |worker| duration::text(worker.age_ms)),
-        wide(">SESSION", |worker| worker.session.to_string()),
-        wide("IN PROCESS", |worker| if worker.in_process { "yes" } else { "no" }.into()),
-        wide("VERSION", |worker| worker.version.clone()),
-        wide("DECODERS", |worker| text(&worker.decoders.join(", "))),
-        wide("SOCKET", |worker| text(worker.socket.as_deref().unwrap_or_default())),
+        column("HOST", |of| of.worker.host.clone()),
+        column(">RANKS", |of| output::count(of.worker.leases)),
+        column(">SCANS", |of| output::count(of.worker.scans)),
+        column(">SEEN", |of| time(of.worker.seen_ms)),
+        column(">AGE", |of| duration::text(of.worker.age_ms)),
+        wide(">SESSION", |of| of.worker.session.to_string()),
+        wide("IN PROCESS", |of| yes(of.worker.in_process)),
+        wide("VERSION", |of| of.worker.version.clone()),
+        wide("DECODERS", |of| text(&of.worker.decoders.join(", "))),
+        wide("SOCKET", |of| text(&of.worker.endpoint)),
     ]
 }
 
-impl WorkersReport {
+fn lease_columns() -> [Column<WorkerLeaseReport>; 10] {
+    [
+        column("JOB", |of| of.lease.job.clone()),
+        column(">GENERATION", |of| of.lease.generation.to_string()),
+        column(">RANK", |of| of.lease.rank.to_string()),
+        column(">FENCING", |of| of.lease.fencing.to_string()),
+        column("AHEAD", |of| {
+            told(of, |account| why(account.setup.prefetch, account.setup.reasons.prefetch))
+        }),
+        column("READERS", |of| {
+            told(of, |account| why(account.setup.reading_threads, account.setup.reasons.reading))
+        }),
+        column("COMPUTING", |of| told(of, computing)),
+        column("READING", |of| told(of, reading)),
+        column("STORE", |of| told(of, store)),
+        column("LIMITED BY", |of| text(of.finding.as_ref().map_or("", |found| found.limit.name()))),
+    ]
+}
+
+impl Report for WorkersReport {
+    const LISTS: Option<(&'static str, &'static str)> = Some(("workers", "name"));
+
     fn write(&self, out: &mut dyn Write, is_wide: bool) -> io::Result<()> {
         let things = if self.all { "workers" } else { "live workers" };
         listing::write(out, things, &self.workers, &columns(), Shown { is_wide, all: self.all })
     }
 }
 
-impl Report for WorkersReport {
-    const LISTS: Option<(&'static str, &'static str)> = Some(("workers", "name"));
-
-    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
-        self.write(out, false)
-    }
-
-    fn write_wide(&self, out: &mut dyn Write) -> io::Result<()> {
-        self.write(out, true)
-    }
-}
-
 impl Report for WorkerReport {
-    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
-        let socket = self.socket.as_deref().unwrap_or_default();
-        output::write_facts(
-            out,
-            &[
-                ("worker", self.name.clone()),
-                ("state", self.standing()),
-                ("host", self.host.clone()),
-                ("session", self.session.to_string()),
-                ("in process", if self.in_process { "yes" } else { "no" }.into()),
-                ("version", self.version.clone()),
-                ("decoders", text(&self.decoders.join(", "))),
-                ("socket", text(socket)),
-                ("scans", output::count(self.scans)),
-                ("last heartbeat", time(self.seen_ms)),
-                ("joined", format!("{} ago", duration::text(self.age_ms))),
-                ("ranks served", output::count(self.leases)),
-            ],
-        )?;
+    fn write(&self, out: &mut dyn Write, _is_wide: bool) -> io::Result<()> {
+        let of = &self.worker;
+        let facts = [
+            ("worker", of.name.clone()),
+            ("state", self.standing()),
+            ("host", of.host.clone()),
+            ("session", of.session.to_string()),
+            ("in process", yes(of.in_process)),
+            ("version", of.version.clone()),
+            ("decoders", text(&of.decoders.join(", "))),
+            ("socket", text(&of.endpoint)),
+            ("scans", output::count(of.scans)),
+            ("last heartbeat", time(of.seen_ms)),
+            ("joined", ago(of.age_ms)),
+            ("ranks served", output::count(of.leases)),
+        ];
+        output::write_facts(out, &facts)?;
         if self.serving.is_empty() {
             return Ok(());
         }
-        let columns = [
-            column("JOB", |lease: &WorkerLeaseReport| lease.job.clone()),
-            column(">GENERATION", |lease| lease.generation.to_string()),
-            column(">RANK", |lease| lease.rank.to_string()),
-            column(">FENCING", |lease| lease.fencing.to_string()),
-            column("AHEAD", |lease| {
-                told(lease, |account| why(account.setup.prefetch, account.setup.reasons.prefetch))
-            }),
-            column("READERS", |lease| {
-                told(lease, |account| {
-                    why(account.setup.reading_threads, account.setup.reasons.reading)
-                })
-            }),
-            column("COMPUTING", |lease| told(lease, computing)),
-            column("READING", |lease| told(lease, reading)),
-            column("STORE", |lease| told(lease, store)),
-            column("LIMITED BY", |lease| {
-                let found = lease.finding.as_ref();
-                text(found.map_or("", |found| found.limit.name()))
-            }),
-        ];
         writeln!(out)?;
-        listing::write(out, "leases", &self.serving, &columns, Shown { is_wide: true, all: true })
+        let shown = Shown { is_wide: true, all: true };
+        listing::write(out, "leases", &self.serving, &lease_columns(), shown)
     }
 }

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create, statvfs};
 use rustix::process::{Resource, getrlimit};
-use shardfeed_agent::default_budget_bytes;
 use shardfeed_device::{DeviceError, device_count};
+use shardfeed_embedded::default_budget_bytes;
 
 use super::{Check, Verdict};
 use crate::output;

@@ -2,16 +2,17 @@
 
 use std::io::{self, Write};
 
-use clap::{ArgMatches, Args, Command, FromArgMatches, Subcommand};
+use clap::{Args, Subcommand};
 use serde::Serialize;
 use shardfeed_dataset_tools::files::DatasetArgs;
-use shardfeed_plan::{Placed, Sample};
+use shardfeed_plan::{Placed, Portion, Sample};
 
 use super::record_ref::RecordRef;
 use super::{Order, OrderArgs};
 use crate::cluster::ClusterArgs;
 use crate::cluster::batch::{BatchOf, show as show_of_job};
 use crate::error::Problem;
+use crate::output::words::{known, yes};
 use crate::output::{self, Format, Grid, Report};
 
 /// Maximum number of rows of a batch: bounds the memory of a table.
@@ -31,7 +32,6 @@ Examples:
   shardfeed batch show --job resnet --epoch 2 --step 120
   shardfeed batch show --find train-00003.tfrecord:17 --batch-size 32 'train/*.tfrecord'";
 
-/// Subcommands of `batch`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum BatchCommand {
     /// Show the records of a batch, or the batch of a record (--find)
@@ -39,9 +39,9 @@ pub(crate) enum BatchCommand {
     Show(BatchShowArgs),
 }
 
-/// Arguments of `batch show`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
+#[command(mut_arg("files", |files| files.required(false).required_unless_present("job")))]
 pub(crate) struct BatchShowArgs {
     /// Step of the epoch, from 0
     #[arg(long, required_unless_present = "find")]
@@ -56,7 +56,7 @@ pub(crate) struct BatchShowArgs {
     #[arg(long, value_name = "PATH:ORDINAL", conflicts_with_all = ["step", "rank"])]
     find: Option<RecordRef>,
     #[command(flatten)]
-    dataset: FilesOrJob,
+    dataset: DatasetArgs,
     #[command(flatten)]
     order: OrderArgs,
     #[command(flatten)]
@@ -81,31 +81,6 @@ const OF_FILES: [&str; 15] = [
     "limit",
     "state",
 ];
-
-/// Files, which may be omitted if a job is named.
-#[derive(Debug)]
-struct FilesOrJob(DatasetArgs);
-
-impl Args for FilesOrJob {
-    fn augment_args(command: Command) -> Command {
-        let optional = |files: clap::Arg| files.required(false).required_unless_present("job");
-        DatasetArgs::augment_args(command).mut_arg("files", optional)
-    }
-
-    fn augment_args_for_update(command: Command) -> Command {
-        Self::augment_args(command)
-    }
-}
-
-impl FromArgMatches for FilesOrJob {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        DatasetArgs::from_arg_matches(matches).map(Self)
-    }
-
-    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        self.0.update_from_arg_matches(matches)
-    }
-}
 
 /// A batch.
 #[derive(Debug, Serialize)]
@@ -148,11 +123,11 @@ impl BatchCommand {
         let Self::Show(args) = self;
         if let Some(job) = &args.job {
             let step = args.step.unwrap_or_default();
-            let of = BatchOf { job, epoch: args.order.epoch(), step, rank: args.rank };
+            let of = BatchOf { job, epoch: args.order.epoch, step, rank: args.rank };
             return show_of_job(&of, &args.cluster, format);
         }
         let rank = args.rank.unwrap_or(0);
-        let order = args.order.order(&args.dataset.0, rank)?;
+        let order = args.order.order(&args.dataset, rank)?;
         if let Some(record) = &args.find {
             let sample = record.find(&order.dataset)?;
             return Ok(format.print(&find(&order, sample)?)?);
@@ -196,7 +171,7 @@ fn check_rows(order: &Order) -> Result<(), Problem> {
 
 fn find(order: &Order, sample: Sample) -> anyhow::Result<FindReport> {
     let plan = &order.plan;
-    let placed = plan.place(sample)?;
+    let placed = plan.place(Portion::default(), sample)?;
     let row = placed.and_then(|Placed { step, entry, rank }| {
         let slots = plan.slots(step, rank).ok()?;
         slots.iter().position(|slot| slot.entry == entry)
@@ -214,14 +189,14 @@ fn find(order: &Order, sample: Sample) -> anyhow::Result<FindReport> {
 }
 
 impl Report for BatchReport {
-    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write(&self, out: &mut dyn Write, _is_wide: bool) -> io::Result<()> {
         let mut grid = Grid::new(&[">ROW", "SHARD", ">ORDINAL", "VALID"]);
         for sample in &self.samples {
             grid.row([
                 sample.row.to_string(),
                 sample.shard.clone(),
                 sample.ordinal.to_string(),
-                if sample.valid { "yes" } else { "no" }.into(),
+                yes(sample.valid),
             ]);
         }
         write!(out, "{grid}")
@@ -229,7 +204,7 @@ impl Report for BatchReport {
 }
 
 impl Report for FindReport {
-    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write(&self, out: &mut dyn Write, _is_wide: bool) -> io::Result<()> {
         let mut facts = vec![
             ("record", format!("{}:{}", self.shard, self.ordinal)),
             ("epoch", self.epoch.to_string()),
@@ -238,7 +213,7 @@ impl Report for FindReport {
             facts.push(("delivered", "no, this epoch drops it".into()));
             return output::write_facts(out, &facts);
         }
-        let shown = |number: Option<u64>| number.map_or_else(|| "-".into(), |n| n.to_string());
+        let shown = |number: Option<u64>| known(number, |number| number.to_string());
         facts.extend([
             ("step", shown(self.step)),
             ("rank", format!("{} of {}", shown(self.rank), self.world_size)),

@@ -2,13 +2,15 @@
 
 use std::io::{self, Write};
 
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use serde::Serialize;
 use shardfeed_dataset_tools::files::DatasetArgs;
-use shardfeed_plan::{Digest, EpochPlan, Line, Manifest, ORDER_VERSION, Sample, Tail};
+use shardfeed_plan::{Digest, EpochPlan, Manifest, ORDER_VERSION, PlanError, Sample, Tail};
 
 use super::{Order, OrderArgs};
-use crate::output::{self, Format, Grid, ROWS_LISTED, Report};
+use crate::output::listing::{self, Shown, column};
+use crate::output::words::{number, yes};
+use crate::output::{self, Format, Grid, Report};
 
 /// Number of shards named for each lane.
 const FIRST_SHARDS: usize = 3;
@@ -18,24 +20,19 @@ Examples:
   shardfeed plan show --batch-size 32 --world-size 8 'train/*.tfrecord'
   shardfeed plan show -o json --epoch 3 --tail pad 'train/*.tfrecord' | jq .steps";
 
-/// Subcommands of `plan`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum PlanCommand {
     /// Show an epoch: samples, steps, dropped and padded samples, lanes
-    Show(PlanShowArgs),
-}
-
-/// Arguments of `plan show`.
-#[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
-pub(crate) struct PlanShowArgs {
-    /// Show all lanes, not only the first 20
-    #[arg(long)]
-    all: bool,
-    #[command(flatten)]
-    dataset: DatasetArgs,
-    #[command(flatten)]
-    order: OrderArgs,
+    #[command(after_help = EXAMPLES)]
+    Show {
+        /// Show all lanes, not only the first 20
+        #[arg(long)]
+        all: bool,
+        #[command(flatten)]
+        dataset: DatasetArgs,
+        #[command(flatten)]
+        order: OrderArgs,
+    },
 }
 
 /// Result of `plan show`.
@@ -64,13 +61,14 @@ struct PlanReport {
     /// Lanes into which the epoch was divided at its start.
     lanes: Vec<LaneReport>,
     #[serde(skip)]
-    lanes_listed: usize,
+    all: bool,
 }
 
 /// Values that determine the order.
 #[derive(Debug, Serialize)]
 struct OrderReport {
     version: u32,
+    order_digest: Digest,
     content_digest: Digest,
     seed: u64,
     shuffle: bool,
@@ -98,7 +96,7 @@ struct SegmentReport {
 struct LaneReport {
     lane: u64,
     samples: u64,
-    /// Number of splits, each of one shard.
+    /// Number of splits, each of one shard. A shard may have two in a lane.
     splits: u64,
     /// Shards of its first splits, at most 3.
     first_shards: Vec<String>,
@@ -106,17 +104,13 @@ struct LaneReport {
 
 impl PlanCommand {
     pub(crate) fn run(&self, format: Format) -> anyhow::Result<()> {
-        let Self::Show(args) = self;
-        let mut report = PlanReport::new(&args.order.order(&args.dataset, 0)?);
-        if args.all {
-            report.lanes_listed = usize::MAX;
-        }
-        Ok(format.print(&report)?)
+        let Self::Show { all, dataset, order } = self;
+        Ok(format.print(&PlanReport::new(&order.order(dataset, 0)?, *all)?)?)
     }
 }
 
 impl PlanReport {
-    fn new(order: &Order) -> Self {
+    fn new(order: &Order, all: bool) -> anyhow::Result<Self> {
         let Order { dataset, cursor, plan, limit } = order;
         let (start, tail) = (cursor.start(), cursor.identity().tail);
         let segments = segments(order);
@@ -124,16 +118,16 @@ impl PlanReport {
         let dropped = plan.dropped();
         let slots: u64 = segments.iter().map(|s| s.steps * s.global_batch).sum();
         let padded = match tail {
-            Tail::Pad => slots.saturating_sub(plan.line().samples() - dropped),
+            Tail::Pad => slots.saturating_sub(plan.samples() - dropped),
             Tail::Drop | Tail::Uneven => 0,
         };
-        Self {
+        Ok(Self {
             order: OrderReport::new(order, *limit),
             epoch: plan.epoch(),
             batch_size: start.batch_size,
             world_size: start.world_size,
             global_batch: start.batch_size * start.world_size,
-            samples: plan.line().samples(),
+            samples: plan.samples(),
             steps: plan.steps(),
             steps_taken: cursor.step(),
             rank_steps_min,
@@ -141,9 +135,9 @@ impl PlanReport {
             dropped,
             padded,
             segments,
-            lanes: lanes(plan, dataset.manifest()),
-            lanes_listed: ROWS_LISTED,
-        }
+            lanes: lanes(plan, dataset.manifest())?,
+            all,
+        })
     }
 }
 
@@ -153,7 +147,8 @@ impl OrderReport {
         let shuffle = &identity.shuffle;
         Self {
             version: ORDER_VERSION,
-            content_digest: shuffle.content,
+            order_digest: shuffle.digest,
+            content_digest: identity.content,
             seed: shuffle.seed,
             shuffle: shuffle.enabled,
             shuffle_window: shuffle.enabled.then_some(shuffle.window),
@@ -195,85 +190,56 @@ fn rank_steps(plan: &EpochPlan, tail: Tail) -> (u64, u64) {
         .fold((u64::MAX, 0), |(least, most), steps| (least.min(steps), most.max(steps)))
 }
 
-fn lanes(plan: &EpochPlan, manifest: &Manifest) -> Vec<LaneReport> {
-    let mut first = 0;
-    let report = |lane| {
-        let samples = plan.lane(lane).samples();
-        let range = first..first + samples;
-        first = range.end;
-        let mut first_shards = Vec::new();
-        let mut splits = 0;
-        for sample in splits_of(plan.line(), manifest, range) {
-            splits += 1;
-            if first_shards.len() < FIRST_SHARDS {
-                first_shards.push(manifest.shards()[sample.shard as usize].path.clone());
-            }
-        }
-        LaneReport { lane, samples, splits, first_shards }
+fn lanes(plan: &EpochPlan, manifest: &Manifest) -> Result<Vec<LaneReport>, PlanError> {
+    let report = |number| {
+        let lane = plan.lane(number);
+        let splits = lane.splits()?;
+        let path = |sample: &Sample| manifest.shards()[sample.shard as usize].path.clone();
+        let first_shards = splits.iter().take(FIRST_SHARDS).map(|(_, first)| path(first)).collect();
+        let (samples, splits) = (lane.samples(), splits.len() as u64);
+        Ok(LaneReport { lane: number, samples, splits, first_shards })
     };
     (0..plan.lanes()).map(report).collect()
 }
 
-/// Returns the first sample of each split in a range of the epoch sequence.
-fn splits_of<'a>(
-    line: &'a Line,
-    manifest: &'a Manifest,
-    range: std::ops::Range<u64>,
-) -> impl Iterator<Item = Sample> + 'a {
-    let mut position = range.start;
-    std::iter::from_fn(move || {
-        if position >= range.end {
-            return None;
-        }
-        let sample = line.sample(position);
-        position += manifest.shards()[sample.shard as usize].records - sample.ordinal;
-        Some(sample)
-    })
-}
-
 impl Report for PlanReport {
-    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
-        self.order.write_table(out)?;
+    fn write(&self, out: &mut dyn Write, _is_wide: bool) -> io::Result<()> {
+        self.order.write(out)?;
         writeln!(out)?;
         self.write_epoch(out)?;
         if self.segments.len() > 1 {
             self.write_segments(out)?;
         }
-        let mut grid = Grid::new(&[">LANE", ">SAMPLES", ">SPLITS", "FIRST SHARDS"]);
-        for lane in self.lanes.iter().take(self.lanes_listed) {
-            let more = lane.splits > lane.first_shards.len() as u64;
-            let shards = lane.first_shards.join(", ");
-            grid.row([
-                lane.lane.to_string(),
-                lane.samples.to_string(),
-                lane.splits.to_string(),
-                if more { shards + ", …" } else { shards },
-            ]);
-        }
-        write!(out, "\n{grid}")?;
-        let rest = self.lanes.len().saturating_sub(self.lanes_listed);
-        output::write_rest(out, rest, "lanes")
+        let columns = [
+            column(">LANE", |lane: &LaneReport| lane.lane.to_string()),
+            column(">SAMPLES", |lane| lane.samples.to_string()),
+            column(">SPLITS", |lane| lane.splits.to_string()),
+            column("FIRST SHARDS", |lane| {
+                let more = lane.splits > lane.first_shards.len() as u64;
+                lane.first_shards.join(", ") + if more { ", …" } else { "" }
+            }),
+        ];
+        writeln!(out)?;
+        listing::write(out, "lanes", &self.lanes, &columns, Shown { is_wide: false, all: self.all })
     }
 }
 
 impl OrderReport {
-    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
-        let optional = |value: Option<u64>| value.map_or_else(|| "-".into(), output::count);
-        output::write_facts(
-            out,
-            &[
-                ("order version", self.version.to_string()),
-                ("content digest", self.content_digest.to_string()),
-                ("seed", self.seed.to_string()),
-                ("shuffle", if self.shuffle { "yes" } else { "no" }.into()),
-                ("shuffle window", optional(self.shuffle_window)),
-                ("interleave", output::count(self.interleave)),
-                ("block length", output::count(self.block_length)),
-                ("lanes", output::count(self.lanes)),
-                ("tail", self.tail.to_string()),
-                ("limit", optional(self.limit)),
-            ],
-        )
+    fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+        let facts = [
+            ("order version", self.version.to_string()),
+            ("order digest", self.order_digest.to_string()),
+            ("content digest", self.content_digest.to_string()),
+            ("seed", self.seed.to_string()),
+            ("shuffle", yes(self.shuffle)),
+            ("shuffle window", number(self.shuffle_window)),
+            ("interleave", output::count(self.interleave)),
+            ("block length", output::count(self.block_length)),
+            ("lanes", output::count(self.lanes)),
+            ("tail", self.tail.to_string()),
+            ("limit", number(self.limit)),
+        ];
+        output::write_facts(out, &facts)
     }
 }
 

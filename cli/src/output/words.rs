@@ -2,38 +2,52 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
+use shardfeed_proto::digest_from;
+
 use crate::{duration, output};
 
 /// Placeholder for an unknown value.
 pub(crate) const NONE: &str = "-";
 
-/// Returns the word of an enum's name: `SHARD_STATE_DONE` is `done`.
-pub(crate) fn word(name: &str, prefix: &str) -> String {
-    match name.strip_prefix(prefix).unwrap_or(name) {
-        "UNSPECIFIED" => "unknown".into(),
-        word => word.to_ascii_lowercase(),
-    }
+/// Formats a value, or the placeholder.
+pub(crate) fn known<T>(value: Option<T>, text: impl FnOnce(T) -> String) -> String {
+    value.map_or_else(|| NONE.into(), text)
 }
 
 /// Formats a number, or the placeholder.
 pub(crate) fn number(number: Option<u64>) -> String {
-    number.map_or_else(|| NONE.into(), output::count)
+    known(number, output::count)
 }
 
 /// Formats a duration, or the placeholder.
 pub(crate) fn time(ms: Option<u64>) -> String {
-    ms.map_or_else(|| NONE.into(), duration::text)
+    known(ms, duration::text)
+}
+
+/// Formats the time since an event.
+pub(crate) fn ago(ms: u64) -> String {
+    format!("{} ago", duration::text(ms))
 }
 
 /// Formats a time in UTC, as in logs.
 pub(crate) fn clock(unix_ms: u64) -> String {
     let moment = UNIX_EPOCH.checked_add(Duration::from_millis(unix_ms));
-    moment.map_or_else(|| NONE.into(), |at| humantime::format_rfc3339_seconds(at).to_string())
+    known(moment, |at| humantime::format_rfc3339_seconds(at).to_string())
 }
 
 /// Formats a text, or the placeholder.
 pub(crate) fn text(text: &str) -> String {
     if text.is_empty() { NONE.into() } else { text.to_owned() }
+}
+
+/// Formats a digest, or the placeholder.
+pub(crate) fn digest(bytes: &[u8]) -> String {
+    known(digest_from("digest", bytes).ok(), |digest| digest.to_string())
+}
+
+/// Formats a truth value.
+pub(crate) fn yes(is_so: bool) -> String {
+    if is_so { "yes" } else { "no" }.into()
 }
 
 /// Formats a percentage, rounded down so that 100 % means all.
@@ -59,11 +73,5 @@ mod tests {
         ] {
             assert_eq!(percent(part, whole), text);
         }
-    }
-
-    #[test]
-    fn states_are_words() {
-        assert_eq!(word("SHARD_STATE_DONE", "SHARD_STATE_"), "done");
-        assert_eq!(word("SHARD_STATE_UNSPECIFIED", "SHARD_STATE_"), "unknown");
     }
 }

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::Context;
+use clap::Arg;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use toml::Table;
@@ -12,6 +13,16 @@ use crate::error::Problem;
 
 /// Maximum size of an options file, bytes: larger files are not options files.
 const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Sets the environment variable of an option, unless it has one: `prefix` with the option's name.
+pub(super) fn with_variable(arg: Arg, prefix: &str) -> Arg {
+    if arg.get_env().is_some() {
+        return arg;
+    }
+    let name = format!("{prefix}{}", arg.get_id().as_str().to_ascii_uppercase());
+    // clap keeps names for as long as the process runs.
+    arg.env(&*name.leak()).hide_env_values(true)
+}
 
 /// Reads options from the file, overridden by the flags.
 /// - `flags`: fields with the names of `T`'s fields; those that were not given are not serialized.

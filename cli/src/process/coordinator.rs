@@ -59,113 +59,89 @@ Examples:
   shardfeed coordinator start --data DIR --listen 0.0.0.0:7070 --tls /etc/shardfeed/tls --node-id 1 \\
       --peers 1=head-1:7070,2=head-2:7070,3=head-3:7070      # the same on 2 and 3, with their numbers";
 
-/// Subcommands of `coordinator`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum CoordinatorCommand {
     /// Run a coordinator until SIGTERM or SIGINT
-    #[command(long_about = ABOUT)]
-    Start(CoordinatorStartArgs),
-}
-
-/// Arguments of `coordinator start`.
-#[derive(Debug, Args)]
-#[command(after_help = OPTIONS)]
-pub(crate) struct CoordinatorStartArgs {
-    /// TOML file with options, listed below; flags override it
-    #[arg(long, value_name = "FILE")]
-    #[arg(env = "SHARDFEED_COORDINATOR__CONFIG", hide_env_values = true)]
-    config: Option<PathBuf>,
-    #[command(flatten)]
-    flags: CoordinatorFlags,
+    #[command(long_about = ABOUT, after_help = OPTIONS)]
+    Start {
+        /// TOML file with options, listed below; flags override it
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+        #[command(flatten)]
+        flags: CoordinatorFlags,
+    },
 }
 
 /// Options of [`CoordinatorOptions`] as flags.
 #[derive(Debug, Args, Serialize)]
+#[command(mut_args = |arg| config::with_variable(arg, "SHARDFEED_COORDINATOR__"))]
 #[serde(rename_all = "kebab-case")]
-pub(super) struct CoordinatorFlags {
+pub(crate) struct CoordinatorFlags {
     /// Folder for all persistent data; created if it is missing
     #[arg(long = "data", value_name = "DIR")]
-    #[arg(env = "SHARDFEED_COORDINATOR__DATA_DIR", hide_env_values = true)]
     data_dir: Option<PathBuf>,
     /// gRPC address for workers and people; port 0 picks a free port [default: 127.0.0.1:7070]
     #[arg(long, value_name = "IP:PORT")]
-    #[arg(env = "SHARDFEED_COORDINATOR__LISTEN", hide_env_values = true)]
     listen: Option<SocketAddr>,
     /// HTTP address for health and metrics; port 0 picks a free port [default: 127.0.0.1:7071]
     #[arg(long, value_name = "IP:PORT")]
-    #[arg(env = "SHARDFEED_COORDINATOR__HTTP", hide_env_values = true)]
     http: Option<SocketAddr>,
     /// Folder with this node's certificates (ca.crt, tls.crt, tls.key); enables authentication of
     /// callers
     #[arg(long, value_name = "DIR")]
-    #[arg(env = "SHARDFEED_COORDINATOR__TLS", hide_env_values = true)]
     tls: Option<PathBuf>,
     /// Listen beyond this host without certificates: every caller has all permissions
     #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
-    #[arg(env = "SHARDFEED_COORDINATOR__INSECURE", hide_env_values = true)]
     insecure: Option<bool>,
     /// Number of this node in its cluster, kept from the first start on [default: 1]
     #[arg(long, value_name = "NODE")]
-    #[arg(env = "SHARDFEED_COORDINATOR__NODE_ID", hide_env_values = true)]
     node_id: Option<u64>,
     /// Address at which workers, people and other nodes reach this node [default: its address in
     /// --peers, else --listen]
     #[arg(long, value_name = "HOST:PORT")]
-    #[arg(env = "SHARDFEED_COORDINATOR__ADVERTISE", hide_env_values = true)]
     advertise: Option<String>,
     /// The 3 or 5 nodes that found a cluster, the same list on all: 1=HOST:PORT,2=HOST:PORT,...
     #[arg(long, value_name = "NODE=HOST:PORT", value_delimiter = ',')]
-    #[arg(env = "SHARDFEED_COORDINATOR__PEERS", hide_env_values = true)]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     peers: Vec<String>,
     /// Nodes of an existing cluster to join; `cluster add` there admits this node. With --peers, a
     /// founder also joins an existing cluster
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
-    #[arg(env = "SHARDFEED_COORDINATOR__JOIN", hide_env_values = true)]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     join: Vec<String>,
     /// File in which to publish the cluster's addresses while serving, on a filesystem that others
     /// see; used as --coordinator @PATH [default: no file]
     #[arg(long, value_name = "PATH")]
-    #[arg(env = "SHARDFEED_COORDINATOR__ENDPOINT_FILE", hide_env_values = true)]
     endpoint_file: Option<PathBuf>,
     /// Interval of the leader's heartbeats to other nodes, ms [default: 100]
     #[arg(long, value_name = "MS", help_heading = TUNING)]
-    #[arg(env = "SHARDFEED_COORDINATOR__PEER_HEARTBEAT_MS", hide_env_values = true)]
     peer_heartbeat_ms: Option<u64>,
     /// Minimum time without a leader before a node starts an election, ms [default: 300]
     #[arg(long, value_name = "MS", help_heading = TUNING)]
-    #[arg(env = "SHARDFEED_COORDINATOR__ELECTION_MIN_MS", hide_env_values = true)]
     election_min_ms: Option<u64>,
     /// Maximum time without a leader before a node starts an election, ms [default: 600]
     #[arg(long, value_name = "MS", help_heading = TUNING)]
-    #[arg(env = "SHARDFEED_COORDINATOR__ELECTION_MAX_MS", hide_env_values = true)]
     election_max_ms: Option<u64>,
     /// Log entries between two snapshots [default: 10000]
     #[arg(long, value_name = "N", help_heading = TUNING)]
-    #[arg(env = "SHARDFEED_COORDINATOR__SNAPSHOT_EVERY", hide_env_values = true)]
     snapshot_every: Option<u64>,
     /// Name of the cluster, kept from the first start on [default: shardfeed]
     #[arg(long, value_name = "NAME", help_heading = TUNING)]
-    #[arg(env = "SHARDFEED_COORDINATOR__CLUSTER_NAME", hide_env_values = true)]
     cluster_name: Option<String>,
     /// Time without a heartbeat after which a worker's session expires, ms [default: 10000]
     #[arg(long, value_name = "MS", help_heading = TUNING)]
-    #[arg(env = "SHARDFEED_COORDINATOR__SESSION_TTL_MS", hide_env_values = true)]
     session_ttl_ms: Option<u64>,
     /// Interval of worker heartbeats, ms; at most a third of session-ttl-ms [default: 2000]
     #[arg(long, value_name = "MS", help_heading = TUNING)]
-    #[arg(env = "SHARDFEED_COORDINATOR__HEARTBEAT_MS", hide_env_values = true)]
     heartbeat_ms: Option<u64>,
     /// Maximum size of chunks that no dataset refers to, bytes [default: 4294967296]
     #[arg(long, value_name = "BYTES", help_heading = TUNING)]
-    #[arg(env = "SHARDFEED_COORDINATOR__UNREFERENCED_BYTES_MAX", hide_env_values = true)]
     unreferenced_bytes_max: Option<u64>,
 }
 
 impl CoordinatorCommand {
     pub(crate) fn run(&self) -> anyhow::Result<()> {
-        let Self::Start(CoordinatorStartArgs { config, flags }) = self;
+        let Self::Start { config, flags } = self;
         if config.is_none() && flags.data_dir.is_none() {
             return Err(Problem::usage("the coordinator needs a folder for its data")
                 .hint("give --data DIR, or --config FILE with data-dir = \"DIR\"")

@@ -1,5 +1,4 @@
-//! Metrics of a worker: first the trainers' waits, then the times of the stages. Labels are jobs
-//! and ranks, never shards.
+//! Metrics of a worker. Labels are jobs and ranks, never shards.
 
 use std::sync::atomic::AtomicU64;
 use std::time::UNIX_EPOCH;
@@ -12,7 +11,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 use shardfeed_agent::{RankReport, WorkerReport};
-use shardfeed_pipeline::Spent;
+use shardfeed_pipeline::{CounterMetric, CounterUnit, Spent};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RankLabels {
@@ -37,8 +36,8 @@ type Seconds<L> = Family<L, Counter<f64, AtomicU64>>;
 /// Returns all metrics as text.
 pub(super) fn text(report: &WorkerReport) -> String {
     let mut registry = Registry::with_prefix("shardfeed");
-    of_trainers(&mut registry, &report.ranks);
-    of_stages(&mut registry, &report.ranks);
+    of_counters(&mut registry, &report.ranks);
+    of_trainers(registry.sub_registry_with_prefix("trainer"), &report.ranks);
     of_worker(registry.sub_registry_with_prefix("worker"), report);
     let mut text = String::new();
     // Writing to a string cannot fail.
@@ -48,28 +47,54 @@ pub(super) fn text(report: &WorkerReport) -> String {
     text
 }
 
-/// Ranks with their time counters since their reading began.
-fn accounts(ranks: &[RankReport]) -> impl Iterator<Item = (RankLabels, Spent)> {
-    ranks.iter().filter_map(|served| {
-        let labels = RankLabels { job: served.job.clone(), rank: served.rank };
-        Some((labels, served.account?.since_start))
-    })
+/// Adds the counters of the ranks since their reading began, as [`Spent::COUNTERS`] declares them.
+fn of_counters(registry: &mut Registry, ranks: &[RankReport]) {
+    let stages = Seconds::<StageLabels>::default();
+    for (at, counter) in Spent::COUNTERS.iter().enumerate() {
+        let values = ranks.iter().filter_map(|served| {
+            let value = served.account?.since_start.values().nth(at)?;
+            Some((served.job.clone(), served.rank, value))
+        });
+        let (part, name) = match counter.metric {
+            CounterMetric::None => continue,
+            CounterMetric::Stage(stage) => {
+                for (job, rank, us) in values {
+                    stages.get_or_create(&StageLabels { job, rank, stage }).inc_by(seconds(us));
+                }
+                continue;
+            }
+            CounterMetric::Of(part, name) => (part, name),
+        };
+        let registry = registry.sub_registry_with_prefix(part);
+        if counter.unit() == CounterUnit::Microseconds {
+            let metric = Seconds::<RankLabels>::default();
+            for (job, rank, us) in values {
+                metric.get_or_create(&RankLabels { job, rank }).inc_by(seconds(us));
+            }
+            registry.register_with_unit(name, counter.help, Unit::Seconds, metric);
+            continue;
+        }
+        let metric = Family::<RankLabels, Counter>::default();
+        for (job, rank, value) in values {
+            metric.get_or_create(&RankLabels { job, rank }).inc_by(value);
+        }
+        match counter.unit() {
+            CounterUnit::Bytes => {
+                registry.register_with_unit(name, counter.help, Unit::Bytes, metric);
+            }
+            _ => registry.register(name, counter.help, metric),
+        }
+    }
+    let help = "Time by activity; that of reading and computing threads is summed over threads";
+    let worker = registry.sub_registry_with_prefix("worker");
+    worker.register_with_unit("stage", help, Unit::Seconds, stages);
 }
 
+/// Adds the other metrics of the ranks.
 fn of_trainers(registry: &mut Registry, ranks: &[RankReport]) {
-    let (wait, work) = (Seconds::<RankLabels>::default(), Seconds::<RankLabels>::default());
     let waiting = Family::<RankLabels, Gauge<f64, AtomicU64>>::default();
-    let whole = Family::<RankLabels, Counter>::default;
-    let (batches, samples, bytes) = (whole(), whole(), whole());
     let number = Family::<RankLabels, Gauge>::default;
     let (epoch, step, ready, by_place) = (number(), number(), number(), number());
-    for (labels, spent) in accounts(ranks) {
-        wait.get_or_create(&labels).inc_by(seconds(spent.wait_us));
-        work.get_or_create(&labels).inc_by(seconds(spent.work_us));
-        batches.get_or_create(&labels).inc_by(spent.batches);
-        samples.get_or_create(&labels).inc_by(spent.samples);
-        bytes.get_or_create(&labels).inc_by(spent.batch_bytes);
-    }
     for served in ranks {
         let labels = RankLabels { job: served.job.clone(), rank: served.rank };
         epoch.get_or_create(&labels).set(served.epoch as i64);
@@ -81,72 +106,14 @@ fn of_trainers(registry: &mut Registry, ranks: &[RankReport]) {
             waiting.get_or_create(&labels).set(seconds(us));
         }
     }
-    let trainer = registry.sub_registry_with_prefix("trainer");
-    let timed = |registry: &mut Registry, name, help, metric| {
-        registry.register_with_unit(name, help, Unit::Seconds, metric);
-    };
-    timed(trainer, "wait", "Time that the trainer waited for batches", wait);
-    timed(trainer, "work", "Time that the trainer worked", work);
-    let (name, help) = ("waiting", "How long the trainer has waited for its next batch by now");
-    trainer.register_with_unit(name, help, Unit::Seconds, waiting);
-    trainer.register("batches", "Batches that the trainer took", batches);
-    trainer.register("samples", "Samples in them, padding counted", samples);
-    trainer.register_with_unit("batch", "Size of these batches", Unit::Bytes, bytes);
-    trainer.register("epoch", "Epoch of the first step that was not consumed", epoch);
-    trainer.register("step", "First step of the epoch that was not consumed", step);
+    let help = "How long the trainer has waited for its next batch by now";
+    registry.register_with_unit("waiting", help, Unit::Seconds, waiting);
+    registry.register("epoch", "Epoch of the first step that was not consumed", epoch);
+    registry.register("step", "First step of the epoch that was not consumed", step);
     let help =
         "1 while records are read one by one, because the memory budget holds no shuffle windows";
-    trainer.register("reading_by_offset", help, by_place);
-    trainer.register("ready_batches", "Batches that wait for the trainer", ready);
-}
-
-fn of_stages(registry: &mut Registry, ranks: &[RankReport]) {
-    let stages = Seconds::<StageLabels>::default();
-    let whole = Family::<RankLabels, Counter>::default;
-    let (stored, store_bytes, cached) = (whole(), whole(), whole());
-    let (requests, retries, suspect) = (whole(), whole(), whole());
-    for (labels, spent) in accounts(ranks) {
-        for (stage, us) in by_stage(&spent) {
-            let RankLabels { job, rank } = labels.clone();
-            stages.get_or_create(&StageLabels { job, rank, stage }).inc_by(seconds(us));
-        }
-        stored.get_or_create(&labels).inc_by(spent.stored_bytes);
-        store_bytes.get_or_create(&labels).inc_by(spent.store_bytes);
-        cached.get_or_create(&labels).inc_by(spent.cached_bytes);
-        requests.get_or_create(&labels).inc_by(spent.store_requests);
-        retries.get_or_create(&labels).inc_by(spent.store_retries);
-        suspect.get_or_create(&labels).inc_by(spent.suspect_images);
-    }
-    let worker = registry.sub_registry_with_prefix("worker");
-    let help = "Time by activity; that of reading and computing threads is summed over threads";
-    worker.register_with_unit("stage", help, Unit::Seconds, stages);
-    let sized = [
-        ("read", "Read of shards, before inflating", stored),
-        ("store_read", "Came from object stores and web servers", store_bytes),
-        ("cache_read", "Came from the cache of this host", cached),
-    ];
-    for (name, help, metric) in sized {
-        worker.register_with_unit(name, help, Unit::Bytes, metric);
-    }
-    worker.register("store_requests", "Requests to object stores and web servers", requests);
-    worker.register("store_retries", "Of these, made again after one failed", retries);
-    let help = "Images that were decoded although libjpeg-turbo warned of their data";
-    worker.register("suspect_images", help, suspect);
-}
-
-fn by_stage(spent: &Spent) -> [(&'static str, u64); 10] {
-    [
-        ("fill", spent.fill_us),
-        ("read_wait", spent.read_wait_us),
-        ("gather", spent.gather_us),
-        ("grant", spent.grant_us),
-        ("room", spent.room_us),
-        ("confirm", spent.confirm_us),
-        ("storage", spent.storage_us),
-        ("inflate", spent.inflate_us),
-        ("parse", spent.parse_us),
-        ("write", spent.write_us),
-    ]
+    registry.register("reading_by_offset", help, by_place);
+    registry.register("ready_batches", "Batches that wait for the trainer", ready);
 }
 
 fn of_worker(registry: &mut Registry, report: &WorkerReport) {

@@ -1,14 +1,13 @@
 //! `shardfeed config`: the options of a process and their origins.
 
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, Command, FromArgMatches, Subcommand, ValueEnum};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
-use shardfeed_agent::default_budget_bytes;
+use serde_json::json;
 use shardfeed_coordinator::CoordinatorOptions;
-use shardfeed_embedded::default_worker_socket;
+use shardfeed_embedded::{default_budget_bytes, default_worker_socket};
 use toml::{Table, Value};
 
 use super::config;
@@ -34,7 +33,6 @@ Examples:
   shardfeed config validate coordinator /etc/shardfeed/coordinator.toml
   shardfeed config show worker /etc/shardfeed/worker.toml --origin";
 
-/// Subcommands of `config`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
     /// Check an options file and the environment as `start` would
@@ -42,7 +40,13 @@ pub(crate) enum ConfigCommand {
     Validate(FileArgs),
     /// Show all options of a process
     #[command(long_about = SHOW_ABOUT, after_help = EXAMPLES)]
-    Show(ConfigShowArgs),
+    Show {
+        #[command(flatten)]
+        of: FileArgs,
+        /// Show the origin of each value: default, file or environment
+        #[arg(long)]
+        origin: bool,
+    },
 }
 
 /// Process whose options are meant.
@@ -52,7 +56,6 @@ enum Process {
     Worker,
 }
 
-/// Arguments of `config validate`.
 #[derive(Debug, Args)]
 pub(crate) struct FileArgs {
     /// Process that the options are for
@@ -61,24 +64,6 @@ pub(crate) struct FileArgs {
     /// TOML file, as for `start --config`; without it only the environment is read
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
-}
-
-/// Arguments of `config show`.
-#[derive(Debug, Args)]
-pub(crate) struct ConfigShowArgs {
-    #[command(flatten)]
-    of: FileArgs,
-    /// Show the origin of each value: default, file or environment
-    #[arg(long)]
-    origin: bool,
-}
-
-/// Result of `config validate`.
-#[derive(Debug, Serialize)]
-struct ValidReport {
-    process: &'static str,
-    file: Option<String>,
-    is_valid: bool,
 }
 
 /// Result of `config show`.
@@ -113,49 +98,35 @@ enum Origin {
 impl ConfigCommand {
     pub(crate) fn run(&self, format: Format) -> anyhow::Result<()> {
         match self {
-            Self::Validate(args) => {
-                let file = args.file.as_deref();
-                match args.process {
-                    Process::Coordinator => coordinator(file)?.validate().map_err(|error| {
-                        Problem::usage(match file {
-                            Some(file) => format!("{}: {error}", file.display()),
-                            None => error.to_string(),
-                        })
-                    })?,
-                    Process::Worker => drop(worker::check(&settings::<WorkerConfig, _>(
-                        file,
-                        &environment::<WorkerConfig>()?,
-                    )?)?),
-                }
-                Ok(format.print(&ValidReport {
-                    process: args.process.name(),
-                    file: file.map(|file| file.display().to_string()),
-                    is_valid: true,
-                })?)
-            }
-            Self::Show(args) => Ok(format.print(&show(args)?)?),
+            Self::Validate(args) => validate(args, format),
+            Self::Show { of, origin } => Ok(format.print(&show(of, *origin)?)?),
         }
     }
 }
 
-impl Process {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Coordinator => "coordinator",
-            Self::Worker => "worker",
+fn validate(args: &FileArgs, format: Format) -> anyhow::Result<()> {
+    let file = args.file.as_deref();
+    let process = match args.process {
+        Process::Coordinator => {
+            let options: CoordinatorOptions =
+                config::read(file, &environment::<CoordinatorFlags>()?)?;
+            options.validate().map_err(|error| {
+                Problem::usage(match file {
+                    Some(file) => format!("{}: {error}", file.display()),
+                    None => error.to_string(),
+                })
+            })?;
+            "coordinator"
         }
-    }
-}
-
-fn coordinator(file: Option<&Path>) -> anyhow::Result<CoordinatorOptions> {
-    settings(file, &environment::<CoordinatorFlags>()?)
-}
-
-fn settings<T: DeserializeOwned, F: Serialize>(
-    file: Option<&Path>,
-    flags: &F,
-) -> anyhow::Result<T> {
-    config::read(file, flags)
+        Process::Worker => {
+            worker::check(&config::read(file, &environment::<WorkerConfig>()?)?)?;
+            "worker"
+        }
+    };
+    let file = file.map(|file| file.display().to_string());
+    let of = file.as_deref().unwrap_or("the environment");
+    let text = format!("{}: valid options of a {process}\n", output::printable(of));
+    Ok(format.print_brief(json!({ "process": process, "file": file, "is_valid": true }), text)?)
 }
 
 /// Reads the flags of a process from the environment.
@@ -171,10 +142,10 @@ fn environment<T: Args + FromArgMatches>() -> anyhow::Result<T> {
     Ok(T::from_arg_matches(&matches).map_err(refused)?)
 }
 
-fn show(args: &ConfigShowArgs) -> anyhow::Result<OptionsReport> {
-    let file = args.of.file.as_deref();
+fn show(of: &FileArgs, shows_origin: bool) -> anyhow::Result<OptionsReport> {
+    let file = of.file.as_deref();
     let given = file.map(config::load).transpose()?.unwrap_or_default();
-    let (defaults, others, said) = match args.of.process {
+    let (defaults, others, said) = match of.process {
         Process::Coordinator => {
             let said = Table::try_from(environment::<CoordinatorFlags>()?)?;
             let mut whole = Table::try_from(CoordinatorOptions::new(""))?;
@@ -209,7 +180,7 @@ fn show(args: &ConfigShowArgs) -> anyhow::Result<OptionsReport> {
         OptionReport { option: name.to_owned(), value, origin, default }
     };
     let options = names.into_iter().map(option).collect();
-    Ok(OptionsReport { options, shows_origin: args.origin })
+    Ok(OptionsReport { options, shows_origin })
 }
 
 /// Options without a default value, and the effect if they are not set.
@@ -246,17 +217,10 @@ pub(super) fn worker_defaults() -> Table {
     ])
 }
 
-impl Report for ValidReport {
-    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
-        let of = self.file.as_deref().unwrap_or("the environment");
-        writeln!(out, "{}: valid options of a {}", output::printable(of), self.process)
-    }
-}
-
 impl Report for OptionsReport {
     const LISTS: Option<(&'static str, &'static str)> = Some(("options", "option"));
 
-    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write(&self, out: &mut dyn Write, _is_wide: bool) -> io::Result<()> {
         let columns = ["OPTION", "VALUE", "ORIGIN"];
         let shown = if self.shows_origin { 3 } else { 2 };
         let mut grid = Grid::new(&columns[..shown]);

@@ -19,7 +19,6 @@ Examples:
   shardfeed up
   shardfeed up --data ~/shardfeed --listen 127.0.0.1:0 --http 127.0.0.1:0";
 
-/// Arguments of `up`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct UpArgs {
@@ -41,7 +40,6 @@ pub(crate) struct UpArgs {
     memory_budget: Option<Bytes>,
 }
 
-/// Runs `up`.
 pub(crate) fn run(args: &UpArgs) -> anyhow::Result<()> {
     let temporary = match &args.data {
         Some(_) => None,

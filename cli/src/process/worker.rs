@@ -9,11 +9,10 @@ use anyhow::Context;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use shardfeed_agent::{
-    COORDINATOR_TIMEOUT, Coordinator, CredentialOptions, Credentials, Whereabouts, Worker,
-    WorkerOptions, default_budget_bytes,
+    Coordinator, CredentialOptions, Credentials, Whereabouts, Worker, WorkerOptions,
 };
-use shardfeed_embedded::default_worker_socket;
-use shardfeed_proto::{ErrorKind, WireError};
+use shardfeed_embedded::{default_budget_bytes, default_worker_socket};
+use shardfeed_proto::{COORDINATOR_TIMEOUT, ErrorKind, WireError};
 use shardfeed_socket::{Allow, ListenOptions};
 use shardfeed_source::{CacheChoice, CacheOptions, DataRoots};
 
@@ -45,13 +44,11 @@ Examples:
   shardfeed worker start --coordinator 10.0.0.7:7070 --memory-budget 16GiB
   shardfeed worker start --config /etc/shardfeed/worker.toml";
 
-/// Arguments of `worker start`.
 #[derive(Debug, Args)]
 #[command(after_help = OPTIONS)]
 pub(crate) struct WorkerStartArgs {
     /// TOML file with options, as below; flags override it
     #[arg(long, value_name = "FILE")]
-    #[arg(env = "SHARDFEED_WORKER__CONFIG", hide_env_values = true)]
     config: Option<PathBuf>,
     #[command(flatten)]
     flags: WorkerConfig,
@@ -59,6 +56,7 @@ pub(crate) struct WorkerStartArgs {
 
 /// Options of a worker: flags, and kebab-case in TOML. Only `coordinator` is required.
 #[derive(Clone, Debug, Default, Args, Serialize, Deserialize)]
+#[command(mut_args = |arg| config::with_variable(arg, "SHARDFEED_WORKER__"))]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct WorkerConfig {
     /// Address of the coordinator, or several with commas, or @PATH of an endpoint file, for which
@@ -68,77 +66,61 @@ pub(super) struct WorkerConfig {
     /// Folder with ca.crt, if coordinators have certificates, and with this worker's tls.crt and
     /// tls.key, unless it has a token
     #[arg(long, value_name = "DIR")]
-    #[arg(env = "SHARDFEED_WORKER__TLS", hide_env_values = true)]
     pub(super) tls: Option<PathBuf>,
     /// File with this worker's access token
     #[arg(long, value_name = "FILE")]
-    #[arg(env = "SHARDFEED_WORKER__TOKEN_FILE", hide_env_values = true)]
     pub(super) token_file: Option<PathBuf>,
     /// File with a join token: exchanged once for an access token if the token file is missing
     #[arg(long, value_name = "FILE", requires = "token_file")]
-    #[arg(env = "SHARDFEED_WORKER__JOIN_TOKEN_FILE", hide_env_values = true)]
     pub(super) join_token_file: Option<PathBuf>,
     /// Show health and metrics to other hosts without --tls
     #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
-    #[arg(env = "SHARDFEED_WORKER__INSECURE", hide_env_values = true)]
     pub(super) insecure: Option<bool>,
     /// Path of the socket for trainers [default: /run/shardfeed/worker.sock as root, else
     /// $XDG_RUNTIME_DIR/shardfeed/worker.sock]
     #[arg(long, value_name = "PATH")]
-    #[arg(env = "SHARDFEED_WORKER__SOCKET", hide_env_values = true)]
     pub(super) socket: Option<PathBuf>,
     /// Name in the cluster, unique there [default: the host's name]
     #[arg(long)]
-    #[arg(env = "SHARDFEED_WORKER__NAME", hide_env_values = true)]
     pub(super) name: Option<String>,
     /// Memory for records and batches of all trainers [default: a quarter of the available memory]
     #[arg(long, value_name = "SIZE")]
-    #[arg(env = "SHARDFEED_WORKER__MEMORY_BUDGET", hide_env_values = true)]
     pub(super) memory_budget: Option<Bytes>,
     /// Computing threads [default: chosen automatically, up to the number of cores]
     #[arg(long, value_name = "N", value_parser = parse_threads)]
-    #[arg(env = "SHARDFEED_WORKER__THREADS", hide_env_values = true)]
     pub(super) threads: Option<NonZeroUsize>,
     /// Folder for cached indexes and data of files [default: SHARDFEED_CACHE_DIR, else
     /// ~/.cache/shardfeed]
     #[arg(long, value_name = "DIR")]
-    #[arg(env = "SHARDFEED_WORKER__CACHE_DIR", hide_env_values = true)]
     pub(super) cache_dir: Option<PathBuf>,
     /// Space for cached bytes of remote files; shared by all workers of the host with the same
     /// folder [default: 0, nothing is cached]
     #[arg(long, value_name = "SIZE")]
-    #[arg(env = "SHARDFEED_WORKER__CACHE_BYTES", hide_env_values = true)]
     pub(super) cache_bytes: Option<Space>,
     /// Users whose trainers are served, besides the worker's own user and root; repeatable or with
     /// commas [default: all that the socket file's permissions admit: its owner and group]
     #[arg(long, value_name = "UID", value_delimiter = ',')]
-    #[arg(env = "SHARDFEED_WORKER__ALLOW_UID", hide_env_values = true)]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) allow_uid: Vec<u32>,
     /// Groups whose trainers are served; repeatable or with commas
     #[arg(long, value_name = "GID", value_delimiter = ',')]
-    #[arg(env = "SHARDFEED_WORKER__ALLOW_GID", hide_env_values = true)]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) allow_gid: Vec<u32>,
     /// Group of the socket file [default: the worker's]
     #[arg(long, value_name = "GID")]
-    #[arg(env = "SHARDFEED_WORKER__SOCKET_GID", hide_env_values = true)]
     pub(super) socket_gid: Option<u32>,
     /// Folder or URL prefix below which files are read for the cluster and for other users;
     /// repeatable or with commas [default: for the cluster anything, for another user what that
     /// user could open]
     #[arg(long, value_name = "DIR|URL", value_delimiter = ',')]
-    #[arg(env = "SHARDFEED_WORKER__DATA_ROOT", hide_env_values = true)]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) data_root: Vec<String>,
     /// HTTP address for /livez, /readyz and /metrics; port 0 picks a free port [default: not
     /// served]
     #[arg(long, value_name = "IP:PORT")]
-    #[arg(env = "SHARDFEED_WORKER__HTTP", hide_env_values = true)]
     pub(super) http: Option<SocketAddr>,
     /// Id of the only cluster to join [default: the first cluster that answers]
     #[arg(long, value_name = "ID")]
-    #[arg(env = "SHARDFEED_WORKER__CLUSTER_ID", hide_env_values = true)]
     pub(super) cluster_id: Option<String>,
 }
 
@@ -146,7 +128,6 @@ fn parse_threads(text: &str) -> Result<NonZeroUsize, &'static str> {
     text.parse().map_err(|_| "must be a whole number, at least 1")
 }
 
-/// Runs `worker start`.
 pub(crate) fn start(WorkerStartArgs { config, flags }: &WorkerStartArgs) -> anyhow::Result<()> {
     let config: WorkerConfig = config::read(config.as_deref(), flags)?;
     // One thread suffices: the runtime only handles signals.

@@ -7,12 +7,14 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Wrap};
 use shardfeed_embedded::{Finding, Limit, account_from, finding};
+use shardfeed_proto::Word;
 use shardfeed_proto::coordinator::v1 as wire;
 
 use super::gather::{Job, Scene};
+use crate::cluster::shard::added;
 use crate::duration;
 use crate::output;
-use crate::output::words::{clock, word};
+use crate::output::words::clock;
 
 /// Display options.
 #[derive(Clone, Debug)]
@@ -152,7 +154,7 @@ fn job_lines(scene: &Scene, area: Rect, pen: Pen) -> Vec<Line<'static>> {
 fn job_line(job: &Job, is_chosen: bool, name: usize, pen: Pen) -> Line<'static> {
     let mark = if is_chosen { "> " } else { "  " };
     let phase = job.job.phase();
-    let state = word(phase.as_str_name(), "JOB_PHASE_");
+    let state = phase.word();
     let style = match phase {
         wire::JobPhase::Running => pen.of(Color::Green),
         wire::JobPhase::Waiting | wire::JobPhase::Paused => pen.of(Color::Yellow),
@@ -255,17 +257,7 @@ fn map_lines(scene: &Scene, area: Rect, pen: Pen) -> Vec<Line<'static>> {
 }
 
 fn joined(cells: &[wire::get_epoch_map_response::Cell]) -> wire::get_epoch_map_response::Cell {
-    let add = |sum: wire::get_epoch_map_response::Cell,
-               cell: &wire::get_epoch_map_response::Cell| {
-        wire::get_epoch_map_response::Cell {
-            pending: sum.pending + cell.pending,
-            leased: sum.leased + cell.leased,
-            reading: sum.reading + cell.reading,
-            done: sum.done + cell.done,
-            skipped: sum.skipped + cell.skipped,
-        }
-    };
-    cells.iter().fold(wire::get_epoch_map_response::Cell::default(), add)
+    cells.iter().fold(Default::default(), added)
 }
 
 /// A rank in a strip.

@@ -4,9 +4,7 @@ use std::time::Instant;
 
 use shardfeed_proto::coordinator::v1 as wire;
 
-use crate::cluster::Client;
-use crate::cluster::why;
-use crate::cluster::{job, worker};
+use crate::cluster::{Client, epoch, job, why, worker};
 
 /// Maximum number of jobs whose epochs are requested: more than fit on a screen.
 const JOBS_MAX: usize = 40;
@@ -77,16 +75,14 @@ impl Scene {
 /// Collects a snapshot.
 /// - `chosen`: name of the job to select; `None`: the first running job.
 pub(super) fn gather(client: &Client, chosen: Option<&str>) -> anyhow::Result<Scene> {
-    let status = client.call(|mut admin, context| async move {
-        admin.get_status(wire::GetStatusRequest { context }).await
-    })?;
+    let status = client.status()?;
     let address = client.address().to_string();
     let workers = worker::list(client, false)?;
     let mut jobs: Vec<Job> =
         job::list(client)?.into_iter().map(|job| Job { job, epoch: None }).collect();
     jobs.sort_by_key(|job| (!job.is_running(), job.job.generation.is_none(), job.job.age_ms));
     for job in jobs.iter_mut().filter(|job| job.job.generation.is_some()).take(JOBS_MAX) {
-        job.epoch = epoch(client, &job.job)?;
+        job.epoch = current_epoch(client, &job.job)?;
     }
     let at = match chosen {
         Some(name) => {
@@ -95,10 +91,7 @@ pub(super) fn gather(client: &Client, chosen: Option<&str>) -> anyhow::Result<Sc
         }
         None => (!jobs.is_empty()).then_some(0),
     };
-    let events = client.call(|mut admin, context| async move {
-        let request = wire::ListEventsRequest { context, most: EVENTS, ..Default::default() };
-        admin.list_events(request).await
-    })?;
+    let events = client.call(wire::ListEventsRequest { most: EVENTS, ..Default::default() })?;
     let clock_ms = status.clock_ms;
     let mut scene = Scene {
         taken: Instant::now(),
@@ -130,20 +123,13 @@ fn look_at(client: &Client, scene: &mut Scene, at: usize) -> anyhow::Result<()> 
     let (answer, held) = why::ask(client, &name)?;
     scene.verdict = why::verdict(&name, &answer, held, scene.jobs[at].epoch.as_ref());
     scene.ranks = answer;
-    let map = client.call(|mut admin, context| async move {
-        let request = wire::GetEpochMapRequest { context, job: name, epoch: None, cells: CELLS };
-        admin.get_epoch_map(request).await
-    })?;
-    scene.map = Some(map);
+    let request = wire::GetEpochMapRequest { context: None, job: name, epoch: None, cells: CELLS };
+    scene.map = Some(client.call(request)?);
     Ok(())
 }
 
 /// Returns the epoch of the slowest rank.
-fn epoch(client: &Client, of: &wire::Job) -> anyhow::Result<Option<wire::Epoch>> {
+fn current_epoch(client: &Client, of: &wire::Job) -> anyhow::Result<Option<wire::Epoch>> {
     let epoch = of.generation.as_ref().and_then(|now| now.cursor_epoch);
-    let job = of.name.clone();
-    let answer = client.call(|mut admin, context| async move {
-        admin.list_epochs(wire::ListEpochsRequest { context, job, epoch }).await
-    });
-    Ok(answer?.epochs.into_iter().last())
+    Ok(epoch::list(client, &of.name, epoch)?.into_iter().last())
 }

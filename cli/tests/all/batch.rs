@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use expect_test::expect;
 use serde_json::{Value, json};
-use shardfeed_embedded::{LoaderOptions, Next};
+use shardfeed_embedded::{Delivery, LoaderOptions};
 use shardfeed_plan::Tail;
 
 use crate::fixture::{Place, rows_of};
@@ -103,8 +103,8 @@ fn says_what_the_loader_delivers() {
         for _ in 0..8 {
             let mut delivered = loop {
                 match loader.next(Duration::from_secs(10)).unwrap() {
-                    Next::Batch(delivered) => break delivered,
-                    Next::EpochEnd | Next::Pending => {}
+                    Delivery::Batch(delivered) => break delivered,
+                    Delivery::EpochEnd { .. } | Delivery::Pending => {}
                 }
             };
             let samples = rows_of(&mut delivered).into_iter();

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use expect_test::expect;
-use shardfeed_embedded::{ClusterOptions, Loader, LoaderOptions, Next};
+use shardfeed_cluster::GrpcCluster;
+use shardfeed_embedded::{ClusterOptions, Delivery, Loader, LoaderOptions};
 
 use crate::cluster::{Cluster, PATIENCE, Process, until};
 use crate::fixture::{Place, strings};
@@ -31,7 +32,7 @@ fn loader(cluster: &Cluster, rank: u64) -> Loader {
             worker: Some(cluster.place.path("w.sock")),
             timeout: PATIENCE,
             run: Some("run-1".into()),
-            ..ClusterOptions::new(&cluster.address)
+            ..ClusterOptions::new(&cluster.address, &GrpcCluster)
         }),
         ..LoaderOptions::default()
     };
@@ -42,8 +43,8 @@ fn loader(cluster: &Cluster, rank: u64) -> Loader {
 fn step(loaders: &mut [Loader]) {
     for loader in loaders {
         until("a batch", || match loader.next(Duration::from_millis(100)).unwrap() {
-            Next::Batch(_) => Some(()),
-            Next::EpochEnd | Next::Pending => None,
+            Delivery::Batch(_) => Some(()),
+            Delivery::EpochEnd { .. } | Delivery::Pending => None,
         });
     }
 }

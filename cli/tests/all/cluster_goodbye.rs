@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use shardfeed_embedded::{ClusterOptions, Loader, LoaderOptions, Next};
+use shardfeed_cluster::GrpcCluster;
+use shardfeed_embedded::{ClusterOptions, Delivery, Loader, LoaderOptions};
 use shardfeed_plan::{Mode, Tail};
 
 use crate::cluster::{Cluster, PATIENCE, until};
@@ -37,7 +38,7 @@ fn loader(cluster: &Cluster, mode: Mode, rank: u64) -> Loader {
             fallback: false,
             timeout: PATIENCE,
             run: Some("run-1".into()),
-            ..ClusterOptions::new(&cluster.address)
+            ..ClusterOptions::new(&cluster.address, &GrpcCluster)
         }),
         ..LoaderOptions::default()
     };
@@ -47,8 +48,8 @@ fn loader(cluster: &Cluster, mode: Mode, rank: u64) -> Loader {
 /// Returns the rows of the next batch.
 fn next(loader: &mut Loader) -> Rows {
     until("a batch", || match loader.next(Duration::from_millis(100)).unwrap() {
-        Next::Batch(mut delivered) => Some(rows_of(&mut delivered)),
-        Next::EpochEnd | Next::Pending => None,
+        Delivery::Batch(mut delivered) => Some(rows_of(&mut delivered)),
+        Delivery::EpochEnd { .. } | Delivery::Pending => None,
     })
 }
 
@@ -59,12 +60,12 @@ fn rest(loaders: Vec<Loader>) -> Vec<Rows> {
         // A deterministic epoch is over when the cursor is in the next one.
         open.retain(|loader| loader.cursor().epoch() == 0);
         open.retain_mut(|loader| match loader.next(Duration::from_millis(10)).unwrap() {
-            Next::Batch(mut delivered) => {
+            Delivery::Batch(mut delivered) => {
                 received.push(rows_of(&mut delivered));
                 true
             }
-            Next::EpochEnd => false,
-            Next::Pending => true,
+            Delivery::EpochEnd { .. } => false,
+            Delivery::Pending => true,
         });
         open.is_empty().then_some(())
     });

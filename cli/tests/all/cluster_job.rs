@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use expect_test::expect;
 use serde_json::Value;
-use shardfeed_embedded::{ClusterOptions, Loader, LoaderOptions, Next};
+use shardfeed_cluster::GrpcCluster;
+use shardfeed_embedded::{ClusterOptions, Delivery, Loader, LoaderOptions};
 use shardfeed_plan::{Mode, Tail};
 
 use crate::cluster::{Cluster, PATIENCE, until};
@@ -35,7 +36,7 @@ fn options(cluster: &Cluster, rank: u64) -> LoaderOptions {
             fallback: false,
             timeout: PATIENCE,
             run: Some("run-1".into()),
-            ..ClusterOptions::new(&cluster.address)
+            ..ClusterOptions::new(&cluster.address, &GrpcCluster)
         }),
         ..LoaderOptions::default()
     }
@@ -45,8 +46,8 @@ fn options(cluster: &Cluster, rank: u64) -> LoaderOptions {
 fn step(loaders: &mut [Loader]) -> Vec<Rows> {
     let next = |loader: &mut Loader| {
         until("a batch", || match loader.next(Duration::from_millis(100)).unwrap() {
-            Next::Batch(mut delivered) => Some(rows_of(&mut delivered)),
-            Next::EpochEnd | Next::Pending => None,
+            Delivery::Batch(mut delivered) => Some(rows_of(&mut delivered)),
+            Delivery::EpochEnd { .. } | Delivery::Pending => None,
         })
     };
     loaders.iter_mut().map(next).collect()
@@ -167,10 +168,10 @@ fn check_batches(cluster: &Cluster, received: &[Vec<Rows>]) {
     );
     expect![[r#"
         RANK  ROW  SHARD  ORDINAL  VALID
-        1  0  s-4.tfrecord  15  yes
-        1  1  s-4.tfrecord  13  yes
-        1  2  s-3.tfrecord  5  yes
-        1  3  s-3.tfrecord  7  yes
+        1  0  s-0.tfrecord  4  yes
+        1  1  s-3.tfrecord  18  yes
+        1  2  s-0.tfrecord  8  yes
+        1  3  s-0.tfrecord  13  yes
     "#]]
     .assert_eq(&cluster.ok(&args));
     let args = ["batch", "show", "--job", "j", "--step"];
@@ -191,22 +192,22 @@ fn check_shard_tables(cluster: &Cluster) {
         epoch 0 of j, generation 0: 5 shards: 1 done, 4 reading
 
         SHARD  STATE  RANKS  WORKER  DONE  RECORDS  PROGRESS
-        s-0.tfrecord  reading  0  w  36.0 %  25  $TIME
+        s-0.tfrecord  reading  1  w  44.0 %  25  $TIME
         s-1.tfrecord  done  0  -  -  0  -
-        s-2.tfrecord  reading  0  w  41.1 %  17  $TIME
-        s-3.tfrecord  reading  1  w  34.4 %  29  $TIME
-        s-4.tfrecord  reading  0-1  w  45.1 %  31  $TIME
+        s-2.tfrecord  reading  0  w  52.9 %  17  $TIME
+        s-3.tfrecord  reading  0-1  w  31.0 %  29  $TIME
+        s-4.tfrecord  reading  0-1  w  35.4 %  31  $TIME
     "#]]
     .assert_eq(&cluster.ok(&["shard", "list", "--job", "j"]));
     expect![[r#"
         epoch 0 of j, generation 0: 5 shards: 1 done, 4 reading
 
         SHARD  STATE  RANKS  WORKER  DONE  RECORDS  PROGRESS  RECORDS DONE  ORDINAL  ALL WORKERS
-        s-0.tfrecord  reading  0  w  36.0 %  25  $TIME  9  0  w
+        s-0.tfrecord  reading  1  w  44.0 %  25  $TIME  11  0  w
         s-1.tfrecord  done  0  -  -  0  -  0  1
-        s-2.tfrecord  reading  0  w  41.1 %  17  $TIME  7  2  w
-        s-3.tfrecord  reading  1  w  34.4 %  29  $TIME  10  3  w
-        s-4.tfrecord  reading  0-1  w  45.1 %  31  $TIME  14  4  w
+        s-2.tfrecord  reading  0  w  52.9 %  17  $TIME  9  2  w
+        s-3.tfrecord  reading  0-1  w  31.0 %  29  $TIME  9  3  w
+        s-4.tfrecord  reading  0-1  w  35.4 %  31  $TIME  11  4  w
     "#]]
     .assert_eq(&cluster.ok(&["shard", "list", "--job", "j", "-o", "wide"]));
 }
@@ -285,8 +286,8 @@ fn listed(cluster: &Cluster, options: &[&str]) -> Vec<String> {
 
 fn check_shard_filters(cluster: &Cluster) {
     let all = ["s-0.tfrecord", "s-1.tfrecord", "s-2.tfrecord", "s-3.tfrecord", "s-4.tfrecord"];
-    assert_eq!(listed(cluster, &["--rank", "0"]), [all[0], all[2], all[4]]);
-    assert_eq!(listed(cluster, &["--rank", "1"]), [all[3], all[4]]);
+    assert_eq!(listed(cluster, &["--rank", "0"]), [all[2], all[3], all[4]]);
+    assert_eq!(listed(cluster, &["--rank", "1"]), [all[0], all[3], all[4]]);
     assert_eq!(listed(cluster, &["--rank", "2"]), [""; 0]);
     // No rank reads the empty shard.
     assert_eq!(listed(cluster, &["--worker", "w"]), [all[0], all[2], all[3], all[4]]);
@@ -300,7 +301,7 @@ fn check_shard_filters(cluster: &Cluster) {
         epoch 0 of j, generation 0: 5 shards: 1 done, 4 reading
 
         SHARD  STATE  RANKS  WORKER  DONE  RECORDS  PROGRESS
-        s-4.tfrecord  reading  0-1  w  45.1 %  31  $TIME
+        s-4.tfrecord  reading  0-1  w  35.4 %  31  $TIME
     "#]]
     .assert_eq(&cluster.ok(&[&["shard", "list", "--job", "j"], &one[..]].concat()));
     expect![[r#"
@@ -336,9 +337,9 @@ fn dynamic_epoch(loaders: &mut [Loader]) -> Vec<Rows> {
                 continue;
             }
             match loader.next(Duration::from_millis(10)).unwrap() {
-                Next::Batch(mut delivered) => received[rank].extend(rows_of(&mut delivered)),
-                Next::EpochEnd => open[rank] = false,
-                Next::Pending => {}
+                Delivery::Batch(mut delivered) => received[rank].extend(rows_of(&mut delivered)),
+                Delivery::EpochEnd { .. } => open[rank] = false,
+                Delivery::Pending => {}
             }
         }
         open.iter().all(|open| !open).then_some(())
@@ -396,14 +397,16 @@ fn check_lists(cluster: &Cluster) {
     .assert_eq(&cluster.ok(&["job", "list"]));
     expect![[r#"
         JOB  DATASET  STATE  GENERATION  RANKS  EPOCH  STEP  AGE  RUN  GLOBAL BATCH  TAIL  DIGEST
-        j  train  running  0  2 of 2  0  5  $TIME  run-1  8  drop  87c6beba5a9ec9159910a7af2a518f9b293b267e6035f0b23899e8538ad6a1a2
+        j  train  running  0  2 of 2  0  5  $TIME  run-1  8  drop  58154799c639c8818a2667d66c4d6ef111fe15db8d4624b14aff76a0684d8cb4
     "#]].assert_eq(&cluster.ok(&["job", "list", "-o", "wide"]));
     expect![[r#"
         job  j
         dataset  train
         state  running
         made known  $TIME ago
-        digest  87c6beba5a9ec9159910a7af2a518f9b293b267e6035f0b23899e8538ad6a1a2
+        digest  58154799c639c8818a2667d66c4d6ef111fe15db8d4624b14aff76a0684d8cb4
+        order version  1
+        order digest  a5b23d566cd8867250ba33747bb8adc00a48c555dec7d2d93e50e90eb4ab4972
         content digest  fe40aa65cd5c2337a7ea5c660dcdee405e7377cb87d74289c510fba961410aea
         seed  0
         shuffle window  10
@@ -423,7 +426,9 @@ fn check_lists(cluster: &Cluster) {
         dataset  train
         state  running
         made known  $TIME ago
-        digest  87c6beba5a9ec9159910a7af2a518f9b293b267e6035f0b23899e8538ad6a1a2
+        digest  58154799c639c8818a2667d66c4d6ef111fe15db8d4624b14aff76a0684d8cb4
+        order version  1
+        order digest  a5b23d566cd8867250ba33747bb8adc00a48c555dec7d2d93e50e90eb4ab4972
         content digest  fe40aa65cd5c2337a7ea5c660dcdee405e7377cb87d74289c510fba961410aea
         seed  0
         shuffle window  10

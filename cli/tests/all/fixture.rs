@@ -6,7 +6,9 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use shardfeed_embedded::{Delivered, LoaderOptions};
-use shardfeed_tfrecord::{Compression, CompressionChoice, create, open_records};
+use shardfeed_tfrecord::{
+    ChunkOptions, ChunkReader, Compression, CompressionChoice, create, open_source,
+};
 use tempfile::TempDir;
 
 /// A folder in which the binary runs.
@@ -153,10 +155,11 @@ pub(crate) fn rows_of(delivered: &mut Delivered) -> Vec<(u32, u64, bool)> {
 
 /// Returns all records of a file.
 pub(crate) fn records(path: &Path) -> Vec<Vec<u8>> {
-    let mut reader = open_records(path, CompressionChoice::Auto).unwrap();
+    let source = open_source(path, CompressionChoice::Auto).unwrap();
+    let mut reader = ChunkReader::new(source, path.to_string_lossy(), ChunkOptions::default());
     let mut records = Vec::new();
-    while let Some(record) = reader.next_record().unwrap() {
-        records.push(record.data.to_vec());
+    while let Some(chunk) = reader.next_chunk().unwrap() {
+        records.extend(chunk.iter().map(<[u8]>::to_vec));
     }
     records
 }

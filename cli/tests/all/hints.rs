@@ -6,7 +6,8 @@ use std::net::TcpListener;
 
 use expect_test::expect;
 use serde_json::{Value, json};
-use shardfeed_embedded::{ClusterOptions, LoaderOptions, Next};
+use shardfeed_cluster::GrpcCluster;
+use shardfeed_embedded::{ClusterOptions, Delivery, LoaderOptions};
 
 use crate::cluster::{Cluster, PATIENCE};
 use crate::fixture::Place;
@@ -157,7 +158,7 @@ fn jobs_and_epochs_that_are_not_there_yet() {
             worker: Some(cluster.place.path("w.sock")),
             timeout: PATIENCE,
             run: Some("run-1".into()),
-            ..ClusterOptions::new(&cluster.address)
+            ..ClusterOptions::new(&cluster.address, &GrpcCluster)
         }),
         ..LoaderOptions::default()
     };
@@ -168,7 +169,7 @@ fn jobs_and_epochs_that_are_not_there_yet() {
         hint: start its ranks first
     "#]]
     .assert_eq(&cluster.fails(&["epoch", "show", "--job", "j"]));
-    while matches!(loader.next(PATIENCE).unwrap(), Next::Pending) {}
+    while matches!(loader.next(PATIENCE).unwrap(), Delivery::Pending) {}
     let planned = cluster.json(&["epoch", "show", "--job", "j", "--epoch", "7"]);
     assert_eq!((&planned["state"], &planned["age_ms"]), (&json!("planned"), &json!(null)));
     fs::write(cluster.place.path("t.tsv"), "a\t1\n").unwrap();

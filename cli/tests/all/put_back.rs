@@ -4,7 +4,8 @@
 
 use std::time::Duration;
 
-use shardfeed_embedded::{CacheChoice, ClusterOptions, Loader, LoaderOptions, Next, Offer};
+use shardfeed_cluster::GrpcCluster;
+use shardfeed_embedded::{CacheChoice, ClusterOptions, Delivery, Loader, LoaderOptions};
 use shardfeed_plan::{Mode, Tail};
 
 use crate::cluster::{Cluster, PATIENCE, until};
@@ -42,7 +43,7 @@ fn in_cluster(cluster: &Cluster, mode: Mode) -> Loader {
             worker: Some(cluster.place.path("w.sock")),
             timeout: PATIENCE,
             run: Some("run-1".into()),
-            ..ClusterOptions::new(&cluster.address)
+            ..ClusterOptions::new(&cluster.address, &GrpcCluster)
         }),
         ..options()
     };
@@ -51,8 +52,8 @@ fn in_cluster(cluster: &Cluster, mode: Mode) -> Loader {
 
 fn next(loader: &mut Loader) -> Rows {
     until("a batch", || match loader.next(LOOK).unwrap() {
-        Next::Batch(mut delivered) => Some(rows_of(&mut delivered)),
-        Next::EpochEnd | Next::Pending => None,
+        Delivery::Batch(mut delivered) => Some(rows_of(&mut delivered)),
+        Delivery::EpochEnd { .. } | Delivery::Pending => None,
     })
 }
 
@@ -62,7 +63,7 @@ fn looks(loader: &mut Loader) -> Vec<u8> {
     until("a batch to look at", || {
         let offer = loader.offer(LOOK).unwrap();
         assert_eq!((loader.cursor().epoch(), loader.cursor().step()), stood);
-        matches!(offer, Offer::Ready(_)).then_some(())
+        matches!(offer, Delivery::Batch(_)).then_some(())
     });
     let batch = loader.offered().expect("it is still offered");
     let seen = batch.slot.read(&batch.ordinals);

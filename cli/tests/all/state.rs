@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use expect_test::expect;
 use serde_json::Value;
-use shardfeed_embedded::{Loader, LoaderOptions, Next};
+use shardfeed_embedded::{Delivery, Loader, LoaderOptions};
 use shardfeed_plan::{LoaderState, Tail};
 
 use crate::fixture::{Place, rows_of};
@@ -15,9 +15,9 @@ const SHOW: [&str; 3] = ["batch", "show", "*.tfrecord"];
 fn next(loader: &mut Loader) -> Option<Vec<(u32, u64, bool)>> {
     loop {
         match loader.next(Duration::from_secs(10)).unwrap() {
-            Next::Batch(mut delivered) => return Some(rows_of(&mut delivered)),
-            Next::EpochEnd => return None,
-            Next::Pending => {}
+            Delivery::Batch(mut delivered) => return Some(rows_of(&mut delivered)),
+            Delivery::EpochEnd { .. } => return None,
+            Delivery::Pending => {}
         }
     }
 }
@@ -132,7 +132,7 @@ fn features_are_no_part_of_it_but_the_order_is() {
     expect![[r#"
         exit 1
         error: the state belongs to another job: seed is 0 in the state and 7 here, shuffle is true in the state and false here, window is 10000 in the state and 0 here, interleave is 16 in the state and 0 here, block_length is 1 in the state and 0 here
-        hint: give the files and the options of the loader that made the state
+        hint: give the files and the options of the loader that made the state; a state with a filter cannot be used here yet
     "#]].assert_eq(&place.fails(&differs));
 }
 
@@ -148,7 +148,7 @@ fn files_without_a_state_are_rejected() {
     expect![[r#"
         exit 1
         error: cannot read the state state.json
-          cause: this is not a whole shardfeed state: EOF while parsing a string at line 1 column 118
+          cause: this is not a whole shardfeed state: EOF while parsing a string at line 1 column 123
         hint: pass the result of state_dict()
     "#]].assert_eq(&refused(&json[..json.len() / 2]));
     expect![[r#"

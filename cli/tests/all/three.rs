@@ -5,7 +5,8 @@ use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::time::Duration;
 
 use serde_json::Value;
-use shardfeed_embedded::{ClusterOptions, Loader, LoaderOptions, Next};
+use shardfeed_cluster::GrpcCluster;
+use shardfeed_embedded::{ClusterOptions, Delivery, Loader, LoaderOptions};
 use shardfeed_plan::{Mode, Tail};
 
 use crate::cluster::{PATIENCE, Process};
@@ -138,7 +139,7 @@ impl Three {
                 fallback: false,
                 timeout: PATIENCE,
                 run: Some(run.into()),
-                ..ClusterOptions::new(self.list())
+                ..ClusterOptions::new(self.list(), &GrpcCluster)
             }),
             ..LoaderOptions::default()
         };
@@ -150,7 +151,7 @@ impl Three {
 pub(crate) fn look(loader: &mut Loader) -> Option<(u64, Rows)> {
     let epoch = loader.cursor().epoch();
     match loader.next(Duration::from_millis(10)).unwrap() {
-        Next::Batch(mut delivered) => Some((epoch, rows_of(&mut delivered))),
-        Next::EpochEnd | Next::Pending => None,
+        Delivery::Batch(mut delivered) => Some((epoch, rows_of(&mut delivered))),
+        Delivery::EpochEnd { .. } | Delivery::Pending => None,
     }
 }

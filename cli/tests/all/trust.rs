@@ -10,9 +10,11 @@ use std::time::{Duration, Instant};
 use rustix::process::{Gid, Uid, geteuid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use shardfeed_agent::{CallError, Coordinator, Patience};
-use shardfeed_embedded::{ClusterOptions, Loader, LoaderOptions, Next};
+use shardfeed_cluster::GrpcCluster;
+use shardfeed_embedded::{ClusterOptions, Delivery, Loader, LoaderOptions};
 use shardfeed_plan::{
-    DECODER_NONE, Digest, Intent, JobIdentity, Mode, Records, Segment, Shuffle, Steps, Tail,
+    DECODER_NONE, Digest, Intent, JobIdentity, Mode, ORDER_VERSION, Records, Segment, Shuffle,
+    Steps, Tail,
 };
 use shardfeed_proto::chunk::{ListedFile, ListingChunk};
 use shardfeed_proto::coordinator::v1 as wire;
@@ -238,9 +240,17 @@ fn the_same_files_are_one_dataset_and_a_limited_scan_of_them_is_believed_by_nobo
 /// Registers a job that reads nothing, and starts its only rank in a run.
 fn train(client: &Coordinator, session: u64, run: &str) -> Result<(), CallError> {
     let content = Digest::from_bytes([7; 32]);
-    let shuffle =
-        Shuffle { content, seed: 0, enabled: true, window: 8, interleave: 4, block_length: 1 };
+    let shuffle = Shuffle {
+        digest: content,
+        seed: 0,
+        enabled: true,
+        window: 8,
+        interleave: 4,
+        block_length: 1,
+    };
     let identity = JobIdentity {
+        order: ORDER_VERSION,
+        content,
         shuffle,
         lanes: 1,
         tail: Tail::Drop,
@@ -477,7 +487,7 @@ fn a_seat_at_the_workers_socket_ends_no_job_and_opens_no_file() {
                 worker: Some(place.path("w.sock")),
                 fallback: false,
                 run: Some(run.to_owned()),
-                ..ClusterOptions::new(&cluster.address)
+                ..ClusterOptions::new(&cluster.address, &GrpcCluster)
             }),
             ..place.loader(file)
         };
@@ -487,8 +497,8 @@ fn a_seat_at_the_workers_socket_ends_no_job_and_opens_no_file() {
             let begun = Instant::now();
             loop {
                 match loader.next(Duration::from_millis(100)).map_err(|error| error.to_string())? {
-                    Next::Pending => assert!(begun.elapsed() < PATIENCE, "never a batch"),
-                    Next::Batch(_) | Next::EpochEnd => return Ok(loader),
+                    Delivery::Pending => assert!(begun.elapsed() < PATIENCE, "never a batch"),
+                    Delivery::Batch(_) | Delivery::EpochEnd { .. } => return Ok(loader),
                 }
             }
         })
@@ -502,8 +512,8 @@ fn a_seat_at_the_workers_socket_ends_no_job_and_opens_no_file() {
     let ranks = cluster.ok("pki/otto", &["rank", "list", "--job", "train", "-o", "json"]);
     assert!(ranks.contains(r#""worker":"w""#) || ranks.contains(r#""worker": "w""#), "{ranks}");
     until("her next batch", || match alices.next(Duration::from_millis(100)).unwrap() {
-        Next::Batch(_) => Some(()),
-        Next::Pending | Next::EpochEnd => None,
+        Delivery::Batch(_) => Some(()),
+        Delivery::Pending | Delivery::EpochEnd { .. } => None,
     });
     drop(alices);
     // Files that only the worker could open.
@@ -522,7 +532,7 @@ fn a_seat_at_the_workers_socket_ends_no_job_and_opens_no_file() {
         cluster: Some(ClusterOptions {
             worker: Some(place.path("w.sock")),
             fallback: false,
-            ..ClusterOptions::new(&cluster.address)
+            ..ClusterOptions::new(&cluster.address, &GrpcCluster)
         }),
         ..place.loader("unused")
     };

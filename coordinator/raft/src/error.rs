@@ -133,7 +133,6 @@ pub enum ChangeError {
         "node {node} has {matched} of {last} entries and does not catch up; look at it, then repeat the command, or remove the node"
     )]
     Behind {
-        /// The node.
         node: u64,
         /// Entries that it has.
         matched: u64,

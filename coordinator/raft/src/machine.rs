@@ -1,27 +1,26 @@
 //! State machine that the log drives.
 
+use std::any::Any;
+
 use sha2::{Digest, Sha256};
 
 /// Deterministic state machine: its state depends only on the commands applied.
 /// The node owns it, applies each index once and in order, and replays the log into it after a
 /// restart.
 pub trait Machine: Send + Sync + 'static {
+    /// Answer to a command's proposer, which never leaves the process.
+    type Answer: Send + Sync + 'static;
+
     /// Applies one command and returns its answer.
     /// - `index`: the command's position in the log, strictly increasing, with gaps for the log's
-    ///   own entries. `command`: the proposed bytes. `is_asked`: true if a proposer waits on this
-    ///   node; if false, the answer may be empty.
+    ///   own entries. `command`: the proposed bytes.
     /// - Returns the answer for the proposer, rejections included.
     ///
     /// Must not panic: every replica and every replay would also panic.
     /// # Errors  [`MachineError`] if this machine does not know the command, such as one of a
     /// later release. The node stops before it: skipping it would make this replica
     /// diverge.
-    fn apply(
-        &mut self,
-        index: u64,
-        command: &[u8],
-        is_asked: bool,
-    ) -> Result<Vec<u8>, MachineError>;
+    fn apply(&mut self, index: u64, command: &[u8]) -> Result<Self::Answer, MachineError>;
 
     /// Encodes the whole state, in the machine's own versioned encoding.
     fn snapshot(&self) -> Vec<u8>;
@@ -36,6 +35,31 @@ pub trait Machine: Send + Sync + 'static {
     /// # Errors  [`MachineError`] if the machine cannot read the bytes as a state; the node then
     /// refuses to open.
     fn restore(&mut self, snapshot: &[u8]) -> Result<(), MachineError>;
+}
+
+/// A machine whose answers have any type, so that consensus is compiled once and not for each
+/// machine.
+pub(crate) trait AnyMachine: Send + Sync + 'static {
+    fn apply(&mut self, index: u64, command: &[u8]) -> Result<AnyAnswer, MachineError>;
+    fn snapshot(&self) -> Vec<u8>;
+    fn restore(&mut self, snapshot: &[u8]) -> Result<(), MachineError>;
+}
+
+/// A [`Machine::Answer`].
+pub(crate) type AnyAnswer = Box<dyn Any + Send + Sync>;
+
+impl<M: Machine> AnyMachine for M {
+    fn apply(&mut self, index: u64, command: &[u8]) -> Result<AnyAnswer, MachineError> {
+        Ok(Box::new(Machine::apply(self, index, command)?))
+    }
+
+    fn snapshot(&self) -> Vec<u8> {
+        Machine::snapshot(self)
+    }
+
+    fn restore(&mut self, snapshot: &[u8]) -> Result<(), MachineError> {
+        Machine::restore(self, snapshot)
+    }
 }
 
 /// Reason why a machine cannot read a snapshot or a command, with the field or version.

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use futures::StreamExt;
 use openraft::Instant as _;
 use openraft::async_runtime::WatchReceiver;
 use openraft::errors::{
@@ -32,11 +31,11 @@ use crate::storage::snapshot::SnapshotStore;
 
 /// A command's log index, and the machine's answer to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AppliedCommand {
+pub struct AppliedCommand<A> {
     /// The command's index in the log.
     pub index: u64,
     /// The machine's answer.
-    pub answer: Vec<u8>,
+    pub answer: A,
 }
 
 /// Dependencies of a node.
@@ -157,57 +156,22 @@ impl<M: Machine> Node<M> {
 
     /// Appends a command, and returns when it is durable on a majority and applied here.
     /// # Errors  [`ProposeError`]; each variant says whether the command may still take effect.
-    pub async fn propose(&self, command: Vec<u8>) -> Result<AppliedCommand, ProposeError> {
+    pub async fn propose(
+        &self,
+        command: Vec<u8>,
+    ) -> Result<AppliedCommand<M::Answer>, ProposeError> {
         self.refuse_if_stopped()?;
         let written =
             self.in_time(self.inner.raft.client_write(RaftCommand::from(command))).await?;
         match written {
             Ok(applied) => {
-                Ok(AppliedCommand { index: applied.log_id.index, answer: applied.data.0 })
+                let answer = applied.data.answer.and_then(|answer| answer.downcast().ok());
+                let answer = *answer.expect("the machine answers each of its commands");
+                Ok(AppliedCommand { index: applied.log_id.index, answer })
             }
             Err(RaftError::Fatal(fatal)) => Err(self.stopped(&fatal)),
             Err(RaftError::APIError(error)) => Err(self.write_error(error)),
         }
-    }
-
-    /// Appends commands in order, and returns for each the result of `propose`, in the same order.
-    /// They share the cost of writing. Some may fail while others succeed.
-    pub async fn propose_many(
-        &self,
-        commands: Vec<Vec<u8>>,
-    ) -> Vec<Result<AppliedCommand, ProposeError>> {
-        let count = commands.len();
-        let mut answers = Vec::with_capacity(count);
-        let deadline = self.deadline();
-        if let Err(error) = self.append_many(commands, deadline, &mut answers).await {
-            answers.resize(count, Err(error));
-        }
-        answers
-    }
-
-    async fn append_many(
-        &self,
-        commands: Vec<Vec<u8>>,
-        deadline: Instant,
-        answers: &mut Vec<Result<AppliedCommand, ProposeError>>,
-    ) -> Result<(), ProposeError> {
-        self.refuse_if_stopped()?;
-        let count = commands.len();
-        let commands = commands.into_iter().map(RaftCommand::from);
-        let late = |_| ProposeError::Timeout { waited_ms: self.inner.options.propose_timeout_ms };
-        let written = timeout_at(deadline, self.inner.raft.client_write_many(commands)).await;
-        let mut written = written.map_err(late)?.map_err(|error| self.stopped(&error))?;
-        while answers.len() < count {
-            let answer = timeout_at(deadline, written.next()).await.map_err(late)?;
-            let answer = answer.unwrap_or(Err(Fatal::Stopped)).map_err(|e| self.stopped(&e))?;
-            answers.push(match answer {
-                Ok(applied) => {
-                    Ok(AppliedCommand { index: applied.log_id.index, answer: applied.response.0 })
-                }
-                Err(error) => Err(self.write_error(error)),
-            });
-        }
-        Ok(())
     }
 
     /// Runs `view` on the machine as of the last applied entry, under a lock: `view` must be short.

@@ -22,18 +22,13 @@ pub struct AccessToken {
     pub digest: Digest,
     /// Name of the holder, for people and logs.
     pub name: String,
-    /// Role that the token grants.
     pub role: AccessRole,
     /// Jobs that the token covers, by name; a trailing `*` matches any suffix. Empty: all jobs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub jobs: Vec<String>,
-    /// Creation time, Unix ms.
     pub created_ms: u64,
-    /// Principal that created the token.
     pub created_by: String,
-    /// Expiry time, Unix ms.
     pub expires_ms: u64,
-    /// Revocation time, Unix ms.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revoked_ms: Option<u64>,
     /// Set for a join token, which can only be exchanged, once, for a token of the same role.
@@ -54,9 +49,7 @@ pub struct Join {
 /// Reason why a token is not usable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unusable {
-    /// It was revoked.
     Revoked,
-    /// It has expired.
     Expired,
     /// It is a join token, which has to be exchanged first.
     JoinOnly,
@@ -139,7 +132,6 @@ pub fn covers(jobs: &[String], job: &str) -> bool {
     jobs.is_empty() || jobs.iter().any(is_it)
 }
 
-/// All access tokens.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct Accesses {

@@ -21,12 +21,9 @@ use crate::log::refusal::Refusal;
 use crate::log::value::is_zero;
 use crate::session::Sessions;
 
-/// A dataset.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dataset {
-    /// Name of the dataset.
     pub name: String,
-    /// Patterns of the files.
     pub patterns: Vec<String>,
     /// Compression: `auto`, `none`, `gzip` or `zlib`.
     pub compression: String,
@@ -39,7 +36,6 @@ pub struct Dataset {
     pub order: u64,
     /// Time at which this attempt began, Unix ms.
     pub added_ms: u64,
-    /// Principal that added it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub added_by: String,
     /// Names that this principal is limited to, as in [`crate::Command::scope`]: only its own
@@ -49,11 +45,9 @@ pub struct Dataset {
     /// Number of stalls of each session that made no progress with it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) stalls: BTreeMap<SessionId, u32>,
-    /// Phase of the dataset.
     pub phase: Phase,
 }
 
-/// Phase of a dataset.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
@@ -69,32 +63,22 @@ pub enum Phase {
     /// The dataset is ready to be read.
     Ready(Ready),
     /// The dataset cannot be used; adding it again starts a new attempt.
-    Failed {
-        /// The failure.
-        failure: Failure,
-        /// Time of the failure, Unix ms.
-        failed_ms: u64,
-    },
+    Failed { failure: Failure, failed_ms: u64 },
 }
 
 /// A dataset that is ready to be read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ready {
-    /// Content digest.
     pub content: ContentDigest,
-    /// Number of shards.
     pub shards: u64,
-    /// Number of records.
     pub records: u64,
     /// Total size of the files, bytes.
     pub bytes: u64,
-    /// Time at which it became ready, Unix ms.
     pub ready_ms: u64,
     /// Its scan: the folder, and the chunks of the manifest.
     pub scan: Scan,
 }
 
-/// All datasets.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Datasets {
     pub(crate) by_name: BTreeMap<String, Dataset>,
@@ -203,17 +187,6 @@ impl Phase {
             Self::Listing { .. } => "being listed",
             Self::Scanning(_) => "being scanned",
             Self::Assembling(_) => "being put together",
-            Self::Ready(_) => "ready",
-            Self::Failed { .. } => "failed",
-        }
-    }
-
-    /// Name of the phase in tables.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Listing { .. } => "listing",
-            Self::Scanning(_) => "scanning",
-            Self::Assembling(_) => "assembling",
             Self::Ready(_) => "ready",
             Self::Failed { .. } => "failed",
         }

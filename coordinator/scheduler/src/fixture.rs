@@ -2,13 +2,15 @@
 
 use expect_test::Expect;
 use shardfeed_plan::{
-    DECODER_NONE, Digest, Intent, JobIdentity, Mode, Records, Segment, Shuffle, Steps, Tail,
+    DECODER_NONE, Digest, Intent, JobIdentity, Mode, ORDER_VERSION, Records, Segment, Shuffle,
+    Steps, Tail,
 };
 
 use crate::{
-    AddDataset, Answer, Applied, Change, Claim, ClaimResult, Command, CursorReport, DoubtPolicy,
-    FinishDataset, Generation, JoinSession, LeaseRef, Part, PoolFacts, RankCursor, Refusal,
-    RegisterJob, ReportListing, ReportScan, ScanTask, SessionId, StartRank, Started, State,
+    AddDataset, Answer, Applied, Change, Claim, ClaimResult, Command, CursorReport, Dataset,
+    DoubtPolicy, FinishDataset, Generation, JoinSession, LeaseRef, Part, Phase, PoolFacts,
+    RankCursor, Refusal, RegisterJob, ReportListing, ReportScan, ScanTask, SessionId, StartRank,
+    Started, State,
 };
 
 pub(crate) const JOB: &str = "train";
@@ -129,6 +131,16 @@ impl Fixture {
     }
 }
 
+pub(crate) fn phase_name(dataset: &Dataset) -> &'static str {
+    match dataset.phase {
+        Phase::Listing { .. } => "listing",
+        Phase::Scanning(_) => "scanning",
+        Phase::Assembling(_) => "assembling",
+        Phase::Ready(_) => "ready",
+        Phase::Failed { .. } => "failed",
+    }
+}
+
 /// Wraps the text to short lines.
 pub(crate) fn wrapped(text: &str) -> String {
     const COLUMNS: usize = 60;
@@ -205,8 +217,9 @@ pub(crate) fn finish(attempt: u64, parts: u64) -> Change {
 }
 
 pub(crate) fn identity(tail: Tail) -> JobIdentity {
+    let content = digest(7);
     let shuffle = Shuffle {
-        content: digest(7),
+        digest: digest(70),
         seed: 1,
         enabled: true,
         window: 10,
@@ -214,7 +227,16 @@ pub(crate) fn identity(tail: Tail) -> JobIdentity {
         block_length: 1,
     };
     let (records, decoder) = (Records::Operators(String::new()), DECODER_NONE.to_owned());
-    JobIdentity { shuffle, lanes: 2, tail, mode: Mode::Deterministic, records, decoder }
+    JobIdentity {
+        order: ORDER_VERSION,
+        content,
+        shuffle,
+        lanes: 2,
+        tail,
+        mode: Mode::Deterministic,
+        records,
+        decoder,
+    }
 }
 
 /// A session `w` and a dynamic job of 4 groups with 10 samples each.

@@ -33,22 +33,16 @@ use crate::log::refusal::Refusal;
 use crate::log::value::{Hold, is_zero};
 use crate::session::{Sessions, principal_name};
 
-/// A job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
-    /// Name of the job.
     pub name: String,
-    /// Identity, which determines the job's order.
     pub identity: JobIdentity,
-    /// Name of the dataset that it reads.
     pub dataset: String,
     /// Chunks of its `RecordSpec`, in order; empty in one process and for a job of an earlier
     /// release.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub record_spec_chunks: Vec<Digest>,
-    /// Time at which it was registered, Unix ms.
     pub registered_ms: u64,
-    /// Principal that registered it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub registered_by: String,
     /// User id of the trainers' processes, as the worker that served the first rank knew it;
@@ -89,7 +83,6 @@ pub struct Job {
 /// A hold of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Held {
-    /// Kind of hold.
     pub hold: Hold,
     /// Principal that holds the job.
     pub principal: String,
@@ -116,13 +109,11 @@ impl Held {
 /// A known run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SeenRun {
-    /// Name of the run.
     pub(crate) run: String,
     /// Last generation of the run.
     pub(crate) generation: u64,
 }
 
-/// All jobs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Jobs {
     pub(crate) by_name: BTreeMap<String, Job>,

@@ -52,7 +52,7 @@ pub use log::command::{
     SkippedRecord, StartRank, WaitForDoubt,
 };
 pub use log::cursor::RankCursor;
-pub use log::encoding::{EncodingError, answer_from_bytes, answer_to_bytes};
+pub use log::encoding::EncodingError;
 pub use log::event::{Event, EventKind};
 pub use log::id::{Fencing, LeaseRef, RankRef, ScanRef, SessionId};
 pub use log::refusal::Refusal;

@@ -26,7 +26,6 @@ pub struct Session {
     /// Names that the owner is limited to, as in [`crate::Command::scope`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub scope: Vec<String>,
-    /// Start time, Unix ms.
     pub joined_ms: u64,
     /// Ranks that it serves.
     #[serde(skip)]
@@ -54,22 +53,16 @@ pub fn principal_name(principal: &str) -> &str {
     principal.split_once(" (token ").map_or(principal, |(name, _)| name)
 }
 
-/// A session that ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndedSession {
-    /// Id of the session.
     pub id: SessionId,
     /// Properties that the worker reported when it joined.
     pub join: JoinSession,
-    /// Start time, Unix ms.
     pub joined_ms: u64,
-    /// End time, Unix ms.
     pub ended_ms: u64,
-    /// Reason for the end.
     pub reason: EndReason,
 }
 
-/// All sessions.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Sessions {
     pub(crate) live: BTreeMap<SessionId, Session>,

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::access::Accesses;
 use crate::dataset::{Dataset, Datasets};
 use crate::invariant::breach::Breach;
+use crate::job::generation::{Generation, Rank};
 use crate::job::{Job, Jobs};
 use crate::log::answer::Answer;
 use crate::log::bound::check_label;
@@ -18,9 +19,9 @@ use crate::session::{EndedSession, Session, Sessions};
 /// Version of the snapshot's JSON.
 pub const SNAPSHOT_FORMAT: u32 = 1;
 
-/// The replicated state that the coordinators agree on.
+/// The replicated state that the coordinators agree on. [`State::from_snapshot`] computes the
+/// derived fields, which are not written.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(from = "Stored")]
 pub struct State {
     #[serde(rename = "shardfeed_state")]
     pub(crate) format: u32,
@@ -30,9 +31,9 @@ pub struct State {
     pub(crate) sessions: Sessions,
     pub(crate) datasets: Datasets,
     pub(crate) jobs: Jobs,
-    #[serde(skip_serializing_if = "Events::is_empty")]
+    #[serde(default, skip_serializing_if = "Events::is_empty")]
     pub(crate) events: Events,
-    #[serde(skip_serializing_if = "Accesses::is_empty")]
+    #[serde(default, skip_serializing_if = "Accesses::is_empty")]
     pub(crate) access: Accesses,
 }
 
@@ -48,7 +49,6 @@ pub struct Applied {
 /// Log index and time at which a command is applied.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment {
-    /// Log index of the command.
     pub(crate) index: u64,
     /// State's clock, Unix ms.
     pub(crate) now_ms: u64,
@@ -62,10 +62,7 @@ pub enum SnapshotError {
         "the snapshot has format {found}, this shardfeed knows up to {SNAPSHOT_FORMAT}; upgrade \
          shardfeed to the version that wrote it"
     )]
-    Later {
-        /// Format of the snapshot.
-        found: u64,
-    },
+    Later { found: u64 },
     /// The bytes are not a snapshot, or only a part of one.
     #[error("this is not a whole snapshot: {0}")]
     NotAState(#[from] serde_json::Error),
@@ -203,7 +200,6 @@ impl State {
         self.datasets.by_name.values()
     }
 
-    /// Returns a dataset.
     pub fn dataset(&self, name: &str) -> Option<&Dataset> {
         self.datasets.by_name.get(name)
     }
@@ -223,9 +219,16 @@ impl State {
         self.jobs.by_name.values()
     }
 
-    /// Returns a job.
     pub fn job(&self, name: &str) -> Option<&Job> {
         self.jobs.by_name.get(name)
+    }
+
+    pub fn generation(&self, job: &str, number: u64) -> Option<&Generation> {
+        self.job(job)?.generations.get(&number)
+    }
+
+    pub fn rank(&self, job: &str, generation: u64, rank: u64) -> Option<&Rank> {
+        self.generation(job, generation)?.ranks.get(&rank)
     }
 
     /// Number of the last event, 0 if there is none.
@@ -257,7 +260,8 @@ impl State {
         if found > u64::from(SNAPSHOT_FORMAT) {
             return Err(SnapshotError::Later { found });
         }
-        let state: Self = serde_json::from_slice(json)?;
+        let mut state: Self = serde_json::from_slice(json)?;
+        state.index();
         state.check()?;
         Ok(state)
     }
@@ -283,34 +287,6 @@ impl State {
                 assert!(checked.is_ok(), "after log index {}: {checked:?}", self.applied);
             }
         }
-    }
-}
-
-/// A state as it is written: without derived fields.
-#[derive(Deserialize)]
-struct Stored {
-    #[serde(rename = "shardfeed_state")]
-    format: u32,
-    applied: u64,
-    clock_ms: u64,
-    dedupe: Dedupe,
-    sessions: Sessions,
-    datasets: Datasets,
-    jobs: Jobs,
-    #[serde(default)]
-    events: Events,
-    #[serde(default)]
-    access: Accesses,
-}
-
-impl From<Stored> for State {
-    fn from(stored: Stored) -> Self {
-        let Stored { format, applied, clock_ms, dedupe, sessions, datasets, jobs, events, access } =
-            stored;
-        let mut state =
-            Self { format, applied, clock_ms, dedupe, sessions, datasets, jobs, events, access };
-        state.index();
-        state
     }
 }
 

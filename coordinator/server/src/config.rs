@@ -1,7 +1,7 @@
 //! Options of a coordinator: one struct for the process, read from TOML or filled by tests.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -14,11 +14,11 @@ pub struct CoordinatorOptions {
     /// missing; one process at a time.
     pub data_dir: PathBuf,
     /// Address of the gRPC port; port 0 selects a free one. Default 127.0.0.1:7070.
-    #[serde(default = "default::listen")]
+    #[serde(default = "default_listen")]
     pub listen: SocketAddr,
     /// Address of /livez, /readyz and /metrics; port 0 selects a free one. Default 127.0.0.1:7071.
     /// `None` serves none, which only code can request.
-    #[serde(default = "default::http", skip_serializing_if = "Option::is_none")]
+    #[serde(default = "default_http", skip_serializing_if = "Option::is_none")]
     pub http: Option<SocketAddr>,
     /// Folder with the certificates of this node: `ca.crt`, `tls.crt`, `tls.key`. With it, callers
     /// must authenticate, by a certificate or an access token. Default none: callers are not
@@ -31,7 +31,7 @@ pub struct CoordinatorOptions {
     pub insecure: bool,
     /// This node's number in its cluster, from 1 on. It is fixed at the first start; a node that
     /// lost its data folder returns under a number that was never used. Default 1.
-    #[serde(default = "default::node_id")]
+    #[serde(default = "number::<1>")]
     pub node_id: u64,
     /// Address at which workers, people and the other nodes reach this one, HOST:PORT. Default:
     /// this node's entry in `peers`, else `listen`.
@@ -54,31 +54,31 @@ pub struct CoordinatorOptions {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint_file: Option<PathBuf>,
     /// Interval between the leader's heartbeats to the other nodes, ms. Default 100.
-    #[serde(default = "default::peer_heartbeat_ms")]
+    #[serde(default = "number::<100>")]
     pub peer_heartbeat_ms: u64,
     /// Minimum time without the leader after which a node campaigns, ms; at least two heartbeats.
     /// Default 300.
-    #[serde(default = "default::election_min_ms")]
+    #[serde(default = "number::<300>")]
     pub election_min_ms: u64,
     /// Maximum such time, ms; more than the minimum. Default 600.
-    #[serde(default = "default::election_max_ms")]
+    #[serde(default = "number::<600>")]
     pub election_max_ms: u64,
     /// Name of the cluster; fixed at the first start. Default `shardfeed`.
-    #[serde(default = "default::cluster_name")]
+    #[serde(default = "default_cluster_name")]
     pub cluster_name: String,
     /// Time for which a worker's session lives without a heartbeat, ms, 100 to 600,000. Default
     /// 10,000.
-    #[serde(default = "default::session_ttl_ms")]
+    #[serde(default = "number::<10_000>")]
     pub session_ttl_ms: u64,
     /// Interval between workers' heartbeats, ms; at most a third of the ttl. Default 2,000.
-    #[serde(default = "default::heartbeat_ms")]
+    #[serde(default = "number::<2_000>")]
     pub heartbeat_ms: u64,
     /// Changes between two snapshots of the state; the log keeps the changes after the older of the
     /// last two. Default 10,000.
-    #[serde(default = "default::snapshot_every")]
+    #[serde(default = "number::<10_000>")]
     pub snapshot_every: u64,
     /// Maximum bytes of chunks that no dataset refers to; at least 1 MiB. Default 4 GiB.
-    #[serde(default = "default::unreferenced_bytes_max")]
+    #[serde(default = "number::<{ 4 << 30 }>")]
     pub unreferenced_bytes_max: u64,
 }
 
@@ -92,77 +92,29 @@ pub struct InvalidOption {
     pub reason: String,
 }
 
-mod default {
-    use std::net::{Ipv4Addr, SocketAddr};
+/// The default of an option that is a number.
+fn number<const NUMBER: u64>() -> u64 {
+    NUMBER
+}
 
-    pub(super) fn listen() -> SocketAddr {
-        (Ipv4Addr::LOCALHOST, 7070).into()
-    }
+fn default_listen() -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, 7070).into()
+}
 
-    pub(super) fn http() -> Option<SocketAddr> {
-        Some((Ipv4Addr::LOCALHOST, 7071).into())
-    }
+fn default_http() -> Option<SocketAddr> {
+    Some((Ipv4Addr::LOCALHOST, 7071).into())
+}
 
-    pub(super) fn node_id() -> u64 {
-        1
-    }
-
-    pub(super) fn peer_heartbeat_ms() -> u64 {
-        100
-    }
-
-    pub(super) fn election_min_ms() -> u64 {
-        300
-    }
-
-    pub(super) fn election_max_ms() -> u64 {
-        600
-    }
-
-    pub(super) fn cluster_name() -> String {
-        "shardfeed".into()
-    }
-
-    pub(super) fn session_ttl_ms() -> u64 {
-        10_000
-    }
-
-    pub(super) fn heartbeat_ms() -> u64 {
-        2_000
-    }
-
-    pub(super) fn snapshot_every() -> u64 {
-        10_000
-    }
-
-    pub(super) fn unreferenced_bytes_max() -> u64 {
-        4 << 30
-    }
+fn default_cluster_name() -> String {
+    "shardfeed".into()
 }
 
 impl CoordinatorOptions {
     /// Returns the defaults for a folder.
     pub fn new(data_dir: impl Into<PathBuf>) -> Self {
-        Self {
-            data_dir: data_dir.into(),
-            listen: default::listen(),
-            http: default::http(),
-            tls: None,
-            insecure: false,
-            node_id: default::node_id(),
-            advertise: None,
-            peers: vec![],
-            join: vec![],
-            endpoint_file: None,
-            peer_heartbeat_ms: default::peer_heartbeat_ms(),
-            election_min_ms: default::election_min_ms(),
-            election_max_ms: default::election_max_ms(),
-            cluster_name: default::cluster_name(),
-            session_ttl_ms: default::session_ttl_ms(),
-            heartbeat_ms: default::heartbeat_ms(),
-            snapshot_every: default::snapshot_every(),
-            unreferenced_bytes_max: default::unreferenced_bytes_max(),
-        }
+        let defaults = serde_json::from_str(r#"{"data-dir":""}"#);
+        let defaults: Self = defaults.expect("every option but the folder has a default");
+        Self { data_dir: data_dir.into(), ..defaults }
     }
 
     /// Checks that the options fit together.

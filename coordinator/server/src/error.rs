@@ -13,10 +13,12 @@ use shardfeed_tls::TlsError;
 use crate::config::InvalidOption;
 use crate::storage::chunks::ChunkStoreError;
 
+/// Result of work for a call.
+pub(crate) type Result<T, E = WireError> = std::result::Result<T, E>;
+
 /// Error of starting a coordinator: the cause, the place and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// An option is invalid.
     #[error(transparent)]
     Option(#[from] InvalidOption),
     /// The data folder cannot be used.
@@ -24,14 +26,7 @@ pub enum StartError {
         "{}: cannot {action}: {source}; data-dir must be a writable folder on a disk with free space",
         .path.display()
     )]
-    DataDir {
-        /// The file or folder.
-        path: PathBuf,
-        /// Action that failed.
-        action: &'static str,
-        /// The error of the operating system.
-        source: io::Error,
-    },
+    DataDir { path: PathBuf, action: &'static str, source: io::Error },
     /// The log cannot be opened: in use, newer, damaged, or a disk error.
     #[error(transparent)]
     Node(#[from] OpenError),
@@ -43,11 +38,8 @@ pub enum StartError {
     Listen {
         /// `listen` or `http`.
         option: &'static str,
-        /// The address.
         address: SocketAddr,
-        /// The error of the operating system.
         source: io::Error,
-        /// Remedy.
         hint: &'static str,
     },
     /// The folder is empty, but the cluster knows a node with this number.
@@ -55,23 +47,16 @@ pub enum StartError {
         "node {node} of cluster {cluster} lost its disk: its data folder is empty, but the cluster knows \
          it; remove it from the cluster and add it under a number that was never used"
     )]
-    LostDisk {
-        /// Number of the node.
-        node: u64,
-        /// The cluster's id.
-        cluster: String,
-    },
+    LostDisk { node: u64, cluster: String },
     /// The folder is empty, `peers` names this node, and a cluster without it exists.
     #[error(
         "option `peers`: {address} is part of cluster {cluster} already, which does not know node {node}; \
          give this node `join`, too, and add it to the cluster"
     )]
     NotAFounder {
-        /// Number of this node.
         node: u64,
         /// Address of the node that reported this.
         address: String,
-        /// The cluster's id.
         cluster: String,
     },
     /// A node in `peers` or `join` belongs to a cluster with another name.
@@ -80,7 +65,6 @@ pub enum StartError {
          option `cluster-name`"
     )]
     OtherCluster {
-        /// Address of that node.
         address: String,
         /// Cluster name that it reported.
         theirs: String,
@@ -165,31 +149,43 @@ pub(crate) fn change(error: &ChangeError) -> WireError {
     WireError::new(kind, error.to_string())
 }
 
-/// Converts an error of the chunk store; the error kind determines the receiver's reaction.
-pub(crate) fn chunk(error: &ChunkStoreError) -> WireError {
-    let kind = match error {
-        ChunkStoreError::NotFound { .. } => ErrorKind::NotFound,
-        ChunkStoreError::Corrupt { .. } => ErrorKind::Corrupt,
-        ChunkStoreError::Size { .. } => ErrorKind::Invalid,
-        ChunkStoreError::Full { .. } | ChunkStoreError::OwnerFull { .. } => ErrorKind::Retry,
-        ChunkStoreError::Io { .. } => ErrorKind::Storage,
-    };
-    let file = match error {
-        ChunkStoreError::Corrupt { path, .. } => Some(path.clone()),
-        _ => None,
-    };
-    WireError { file, ..WireError::new(kind, error.to_string()) }
+impl From<ChunkStoreError> for WireError {
+    /// The error kind determines the receiver's reaction.
+    fn from(error: ChunkStoreError) -> Self {
+        let kind = match &error {
+            ChunkStoreError::NotFound { .. } => ErrorKind::NotFound,
+            ChunkStoreError::Corrupt { .. } => ErrorKind::Corrupt,
+            ChunkStoreError::Size { .. } => ErrorKind::Invalid,
+            ChunkStoreError::Full { .. } | ChunkStoreError::OwnerFull { .. } => ErrorKind::Retry,
+            ChunkStoreError::Io { .. } => ErrorKind::Storage,
+        };
+        let message = error.to_string();
+        let file = match error {
+            ChunkStoreError::Corrupt { path, .. } => Some(path),
+            _ => None,
+        };
+        Self { file, ..Self::new(kind, message) }
+    }
+}
+
+/// Returns the error of an invalid request.
+pub(crate) fn invalid(message: impl Into<String>) -> WireError {
+    WireError::new(ErrorKind::Invalid, message)
 }
 
 /// Converts an error of an invalid message.
-pub(crate) fn invalid(error: &InvalidMessage) -> WireError {
-    WireError::new(ErrorKind::Invalid, error.to_string())
+pub(crate) fn invalid_message(error: &InvalidMessage) -> WireError {
+    match error {
+        InvalidMessage::Plan(error @ PlanError::OtherOrderVersion { .. }) => plan(error),
+        _ => invalid(error.to_string()),
+    }
 }
 
 /// Converts an error of a plan.
 pub(crate) fn plan(error: &PlanError) -> WireError {
     let kind = match error {
         PlanError::NoSuchStep { .. } | PlanError::NoSuchSample { .. } => ErrorKind::NotFound,
+        PlanError::OtherOrderVersion { .. } => ErrorKind::Identity,
         _ => ErrorKind::Invalid,
     };
     WireError::new(kind, error.to_string())

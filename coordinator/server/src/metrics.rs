@@ -10,63 +10,9 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::{Metric, Registry, Unit};
 
-/// The calls of both services.
-#[allow(missing_docs)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
-pub(crate) enum Rpc {
-    Join,
-    Heartbeat,
-    Leave,
-    ClaimScans,
-    ReportListing,
-    ReportScan,
-    FailScan,
-    PutChunk,
-    GetChunk,
-    RegisterJob,
-    StartRank,
-    EndRank,
-    ReportSkipped,
-    LatestState,
-    ClaimGroups,
-    BatchClaimGroups,
-    GetStatus,
-    GetCluster,
-    AddMember,
-    RemoveMember,
-    TransferLeader,
-    SaveSnapshot,
-    CordonWorker,
-    HoldJob,
-    DeclareGone,
-    RemoveDataset,
-    RemoveJob,
-    AddDataset,
-    GetDataset,
-    ListDatasets,
-    ListJobs,
-    GetJob,
-    ListEpochs,
-    ListShards,
-    ListRanks,
-    ListWorkers,
-    GetBatch,
-    ListEvents,
-    GetShardHistory,
-    GetEpochMap,
-    WhoAmI,
-    CreateAccess,
-    RevokeAccess,
-    ListAccess,
-    ExchangeAccess,
-    ListAudit,
-    Introduce,
-    Exchange,
-    PushChunk,
-    PullChunk,
-}
+use crate::rpc::rights::Rpc;
 
 /// Outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
@@ -189,80 +135,79 @@ struct PeerLabels {
     peer: u64,
 }
 
-/// The metrics of a coordinator, `shardfeed_coordinator_*`.
+/// The metrics of a coordinator, `shardfeed_coordinator_*`; their meaning is in [`Metrics::new`].
 #[derive(Debug)]
 pub(crate) struct Metrics {
     registry: Registry,
     requests: Family<CallLabels, Counter>,
-    request_seconds: Family<RpcLabels, Histogram>,
     denials: Family<DenialLabels, Counter>,
     audit_events: Family<AuditLabels, Counter>,
     workers: Family<WorkerLabels, Gauge>,
-    peer_round_trip: Family<PeerLabels, Histogram>,
-    /// Time that a completed command took: durable on a majority, and applied here.
-    pub(crate) proposal: Histogram,
-    /// Time that the disk took to make writes to the log durable.
+    request_seconds: Family<RpcLabels, Histogram>,
     pub(crate) log_fsync: Histogram,
-    /// Size of the log's file.
-    pub(crate) log_bytes: Gauge,
-    /// Size of the snapshot that was written last.
-    pub(crate) snapshot_bytes: Gauge,
-    /// Term of the log.
-    pub(crate) term: Gauge,
-    /// Last index of the log that can never change.
-    pub(crate) committed_index: Gauge,
-    /// Last index of the log.
-    pub(crate) last_index: Gauge,
-    /// 1 while this node has no vote.
-    pub(crate) learner: Gauge,
-    /// Commands proposed here that are not answered yet.
-    pub(crate) proposals_pending: Gauge,
-    /// Commands proposed here that were not acknowledged; some may have been applied.
-    pub(crate) proposals_failed: Counter,
-    /// Ranks that a live session serves.
-    pub(crate) leases: Gauge,
-    /// Leases of ranks that ended because their worker was silent.
-    pub(crate) lease_expirations: Counter,
-    /// Sessions that ended because they were silent.
+    pub(crate) proposal: Histogram,
+    peer_round_trip: Family<PeerLabels, Histogram>,
     pub(crate) sessions_expired: Counter,
-    /// Listings and scans taken from a worker because they made no progress.
+    pub(crate) lease_expirations: Counter,
     pub(crate) scans_stalled: Counter,
-    /// Cursors that became part of a command.
     pub(crate) cursors_reported: Counter,
-    /// Live sessions.
-    pub(crate) sessions: Gauge,
-    /// Datasets in the state.
-    pub(crate) datasets: Gauge,
-    /// Jobs in the state.
-    pub(crate) jobs: Gauge,
-    /// Bytes of chunks that no dataset refers to.
-    pub(crate) unreferenced_bytes: Gauge,
-    /// Last index of the log that was applied.
-    pub(crate) applied_index: Gauge,
-    /// 1 while this node leads.
-    pub(crate) leader: Gauge,
-    /// 1 after the log could not be written.
-    pub(crate) storage_failed: Gauge,
-    /// 1 while chunks cannot be stored.
-    pub(crate) chunks_failed: Gauge,
-    /// Number of changes of the leader that this node saw.
     pub(crate) leader_changes: Counter,
-    /// Commands that were proposed here.
     pub(crate) proposals: Counter,
-    /// Group ranges granted by this leader.
+    pub(crate) proposals_failed: Counter,
     pub(crate) grants: Counter,
-    /// Requests of this leader to ranks to return group ranges.
     pub(crate) revocations: Counter,
-    /// Last index of the log that a snapshot covers.
+    pub(crate) sessions: Gauge,
+    pub(crate) leases: Gauge,
+    pub(crate) datasets: Gauge,
+    pub(crate) jobs: Gauge,
+    pub(crate) term: Gauge,
+    pub(crate) last_index: Gauge,
+    pub(crate) committed_index: Gauge,
+    pub(crate) applied_index: Gauge,
+    pub(crate) proposals_pending: Gauge,
+    pub(crate) leader: Gauge,
+    pub(crate) learner: Gauge,
+    pub(crate) storage_failed: Gauge,
+    pub(crate) chunks_failed: Gauge,
     pub(crate) snapshot_index: Gauge,
-    /// Nodes of the cluster.
     pub(crate) members: Gauge,
-    /// Other nodes with recent contact to the leader; only the leader knows.
+    /// Only the leader knows.
     pub(crate) peers_heard: Gauge,
-    /// 1 while every caller has full access.
     pub(crate) insecure: Gauge,
-    /// Expiry of its certificate, Unix seconds; 0: it has none.
+    /// Unix seconds.
     pub(crate) certificate_not_after: Gauge,
+    pub(crate) unreferenced_bytes: Gauge,
+    pub(crate) log_bytes: Gauge,
+    pub(crate) snapshot_bytes: Gauge,
+}
+
+/// A registry to which metrics are added, in the order of the page.
+struct Page(Registry);
+
+impl Page {
+    fn add<M: Metric + Clone>(&mut self, name: &str, help: &str, metric: M) -> M {
+        self.0.register(name, help, metric.clone());
+        metric
+    }
+
+    fn seconds<M: Metric + Clone>(&mut self, name: &str, help: &str, metric: M) -> M {
+        self.0.register_with_unit(name, help, Unit::Seconds, metric.clone());
+        metric
+    }
+
+    fn counter(&mut self, name: &str, help: &str) -> Counter {
+        self.add(name, help, Counter::default())
+    }
+
+    fn gauge(&mut self, name: &str, help: &str) -> Gauge {
+        self.add(name, help, Gauge::default())
+    }
+
+    fn bytes(&mut self, name: &str, help: &str) -> Gauge {
+        let gauge = Gauge::default();
+        self.0.register_with_unit(name, help, Unit::Bytes, gauge.clone());
+        gauge
+    }
 }
 
 impl Metrics {
@@ -270,46 +215,97 @@ impl Metrics {
     pub(crate) fn new() -> Self {
         let seconds = || Histogram::new(exponential_buckets(0.000_25, 4.0, 9));
         let waits = || Histogram::new(exponential_buckets(0.000_25, 2.0, 14));
-        let mut metrics = Self {
-            registry: Registry::with_prefix("shardfeed_coordinator"),
-            requests: Family::default(),
-            request_seconds: Family::new_with_constructor(seconds),
-            denials: Family::default(),
-            audit_events: Family::default(),
-            workers: Family::default(),
-            peer_round_trip: Family::new_with_constructor(waits),
-            proposal: waits(),
-            log_fsync: waits(),
-            log_bytes: Gauge::default(),
-            snapshot_bytes: Gauge::default(),
-            term: Gauge::default(),
-            committed_index: Gauge::default(),
-            last_index: Gauge::default(),
-            learner: Gauge::default(),
-            proposals_pending: Gauge::default(),
-            proposals_failed: Counter::default(),
-            leases: Gauge::default(),
-            lease_expirations: Counter::default(),
-            sessions_expired: Counter::default(),
-            scans_stalled: Counter::default(),
-            cursors_reported: Counter::default(),
-            sessions: Gauge::default(),
-            datasets: Gauge::default(),
-            jobs: Gauge::default(),
-            unreferenced_bytes: Gauge::default(),
-            applied_index: Gauge::default(),
-            leader: Gauge::default(),
-            storage_failed: Gauge::default(),
-            chunks_failed: Gauge::default(),
-            leader_changes: Counter::default(),
-            proposals: Counter::default(),
-            grants: Counter::default(),
-            revocations: Counter::default(),
-            snapshot_index: Gauge::default(),
-            members: Gauge::default(),
-            peers_heard: Gauge::default(),
-            insecure: Gauge::default(),
-            certificate_not_after: Gauge::default(),
+        let mut page = Page(Registry::with_prefix("shardfeed_coordinator"));
+        page.0.register(
+            "build",
+            "The release",
+            Info::new([("version", env!("CARGO_PKG_VERSION"))]),
+        );
+        let metrics = Self {
+            requests: page.add("requests", "Calls by outcome", Family::default()),
+            denials: page.add(
+                "auth_failures",
+                "Calls that were denied, and connections that did not come to TLS",
+                Family::default(),
+            ),
+            audit_events: page.add(
+                "audit_events",
+                "Entries for the audit, including those of calls that were too many to write",
+                Family::default(),
+            ),
+            workers: page.add(
+                "workers",
+                "Live sessions by state of their worker",
+                Family::default(),
+            ),
+            request_seconds: page.seconds(
+                "request",
+                "How long calls took",
+                Family::new_with_constructor(seconds),
+            ),
+            log_fsync: page.seconds(
+                "log_fsync",
+                "How long the disk took to make log entries durable",
+                waits(),
+            ),
+            proposal: page.seconds(
+                "proposal",
+                "How long commands took until a majority had them durable and they were carried out",
+                waits(),
+            ),
+            peer_round_trip: page.seconds(
+                "peer_round_trip",
+                "How long another node took to answer a consensus request, its disk included",
+                Family::new_with_constructor(waits),
+            ),
+            sessions_expired: page.counter("sessions_expired", "Sessions that ended in silence"),
+            lease_expirations: page
+                .counter("lease_expirations", "Leases of ranks that ended with them"),
+            scans_stalled: page.counter(
+                "scans_stalled",
+                "Listings and scans without progress that others got",
+            ),
+            cursors_reported: page
+                .counter("cursors_reported", "Cursors that were written to the log"),
+            leader_changes: page.counter("leader_changes", "Times that another leader was seen"),
+            proposals: page.counter("proposals", "Commands that were proposed here"),
+            proposals_failed: page.counter(
+                "proposals_failed",
+                "Of these, those that were not acknowledged; some may have been carried out",
+            ),
+            grants: page.counter("grants", "Group ranges of dynamic jobs that were granted here"),
+            revocations: page
+                .counter("revocations", "Group ranges of dynamic jobs that were revoked"),
+            sessions: page.gauge("sessions", "Live sessions of workers"),
+            leases: page.gauge("leases", "Ranks that a live session serves"),
+            datasets: page.gauge("datasets", "Datasets"),
+            jobs: page.gauge("jobs", "Jobs"),
+            term: page.gauge("term", "Term of the log"),
+            last_index: page.gauge("last_index", "Last index of the log, durable or not yet"),
+            committed_index: page.gauge("committed_index", "Last index that can never change"),
+            applied_index: page
+                .gauge("applied_index", "Last index of the log that was applied"),
+            proposals_pending: page
+                .gauge("proposals_pending", "Proposals that are not answered yet"),
+            leader: page.gauge("leader", "1 while this node leads"),
+            learner: page.gauge("learner", "1 while this node learns the log and has no vote"),
+            storage_failed: page.gauge("storage_failed", "1 after the log could not be written"),
+            chunks_failed: page.gauge("chunks_failed", "1 while chunks cannot be stored"),
+            snapshot_index: page.gauge("snapshot_index", "Last index that a snapshot covers"),
+            members: page.gauge("members", "Nodes of the cluster"),
+            peers_heard: page.gauge("peers_heard", "Other nodes that answered the leader lately"),
+            insecure: page.gauge("insecure", "1 while every caller may do anything"),
+            certificate_not_after: page.seconds(
+                "certificate_not_after",
+                "When its certificate ends; 0: it has none",
+                Gauge::default(),
+            ),
+            unreferenced_bytes: page
+                .bytes("chunks_unreferenced", "Chunks that no dataset refers to"),
+            log_bytes: page.bytes("log", "Size of the log's file"),
+            snapshot_bytes: page
+                .bytes("snapshot", "Size of the snapshot that was written last"),
+            registry: page.0,
         };
         for reason in Denial::ALL {
             metrics.denials.get_or_create(&DenialLabels { reason }).inc_by(0);
@@ -317,7 +313,6 @@ impl Metrics {
         for outcome in Audited::ALL {
             metrics.audit_events.get_or_create(&AuditLabels { outcome }).inc_by(0);
         }
-        metrics.register();
         metrics
     }
 
@@ -368,87 +363,6 @@ impl Metrics {
         metrics.answered(2, Duration::ZERO);
         metrics.set_workers(std::iter::empty());
         metrics
-    }
-
-    fn register(&mut self) {
-        let registry = &mut self.registry;
-        let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
-        registry.register("build", "The release", build);
-        registry.register("requests", "Calls by outcome", self.requests.clone());
-        let help = "Calls that were denied, and connections that did not come to TLS";
-        registry.register("auth_failures", help, self.denials.clone());
-        let help = "Entries for the audit, including those of calls that were too many to write";
-        registry.register("audit_events", help, self.audit_events.clone());
-        registry.register(
-            "workers",
-            "Live sessions by state of their worker",
-            self.workers.clone(),
-        );
-        let (name, help) = ("request", "How long calls took");
-        registry.register_with_unit(name, help, Unit::Seconds, self.request_seconds.clone());
-        let help = "How long the disk took to make log entries durable";
-        registry.register_with_unit("log_fsync", help, Unit::Seconds, self.log_fsync.clone());
-        let help =
-            "How long commands took until a majority had them durable and they were carried out";
-        registry.register_with_unit("proposal", help, Unit::Seconds, self.proposal.clone());
-        let help = "How long another node took to answer a consensus request, its disk included";
-        let family = self.peer_round_trip.clone();
-        registry.register_with_unit("peer_round_trip", help, Unit::Seconds, family);
-        let counters = [
-            ("sessions_expired", "Sessions that ended in silence", &self.sessions_expired),
-            ("lease_expirations", "Leases of ranks that ended with them", &self.lease_expirations),
-            (
-                "scans_stalled",
-                "Listings and scans without progress that others got",
-                &self.scans_stalled,
-            ),
-            ("cursors_reported", "Cursors that were written to the log", &self.cursors_reported),
-            ("leader_changes", "Times that another leader was seen", &self.leader_changes),
-            ("proposals", "Commands that were proposed here", &self.proposals),
-            (
-                "proposals_failed",
-                "Of these, those that were not acknowledged; some may have been carried out",
-                &self.proposals_failed,
-            ),
-            ("grants", "Group ranges of dynamic jobs that were granted here", &self.grants),
-            ("revocations", "Group ranges of dynamic jobs that were revoked", &self.revocations),
-        ];
-        for (name, help, counter) in counters {
-            registry.register(name, help, counter.clone());
-        }
-        let gauges = [
-            ("sessions", "Live sessions of workers", &self.sessions),
-            ("leases", "Ranks that a live session serves", &self.leases),
-            ("datasets", "Datasets", &self.datasets),
-            ("jobs", "Jobs", &self.jobs),
-            ("term", "Term of the log", &self.term),
-            ("last_index", "Last index of the log, durable or not yet", &self.last_index),
-            ("committed_index", "Last index that can never change", &self.committed_index),
-            ("applied_index", "Last index of the log that was applied", &self.applied_index),
-            ("proposals_pending", "Proposals that are not answered yet", &self.proposals_pending),
-            ("leader", "1 while this node leads", &self.leader),
-            ("learner", "1 while this node learns the log and has no vote", &self.learner),
-            ("storage_failed", "1 after the log could not be written", &self.storage_failed),
-            ("chunks_failed", "1 while chunks cannot be stored", &self.chunks_failed),
-            ("snapshot_index", "Last index that a snapshot covers", &self.snapshot_index),
-            ("members", "Nodes of the cluster", &self.members),
-            ("peers_heard", "Other nodes that answered the leader lately", &self.peers_heard),
-            ("insecure", "1 while every caller may do anything", &self.insecure),
-        ];
-        for (name, help, gauge) in gauges {
-            registry.register(name, help, gauge.clone());
-        }
-        let (name, help) = ("certificate_not_after", "When its certificate ends; 0: it has none");
-        let gauge = self.certificate_not_after.clone();
-        registry.register_with_unit(name, help, Unit::Seconds, gauge);
-        let sized = [
-            ("chunks_unreferenced", "Chunks that no dataset refers to", &self.unreferenced_bytes),
-            ("log", "Size of the log's file", &self.log_bytes),
-            ("snapshot", "Size of the snapshot that was written last", &self.snapshot_bytes),
-        ];
-        for (name, help, gauge) in sized {
-            registry.register_with_unit(name, help, Unit::Bytes, gauge.clone());
-        }
     }
 }
 

@@ -25,7 +25,7 @@ use crate::config::CoordinatorOptions;
 use crate::error::StartError;
 use crate::leader::claim_queue::{self, ClaimSender};
 use crate::leader::claims::ClaimBatcher;
-use crate::leader::core::{Core, CoreParts, referenced};
+use crate::leader::core::{Core, referenced};
 use crate::leader::keeper::Keeper;
 use crate::leader::timers::Timers;
 use crate::leader::{computing, shard_counter};
@@ -426,17 +426,7 @@ async fn open_core(
         Ok(Err(error)) => return Err(failed(io::Error::other(error.to_string()))),
         Err(error) => return Err(failed(error)),
     };
-    Ok(Core::new(CoreParts {
-        host: Arc::clone(&front.host),
-        options: front.options.clone(),
-        advertise: front.advertise.clone(),
-        links: front.links.clone(),
-        metrics: Arc::clone(&front.metrics),
-        node,
-        chunks,
-        asks,
-        audit,
-    }))
+    Ok(Core::new(front, node, chunks, asks, audit))
 }
 
 async fn serve_grpc(front: Arc<Front>, port: Port, stop: watch::Receiver<bool>) {

@@ -32,7 +32,6 @@ Examples:
   shardfeed dataset add whole @/data/whole.txt
   shardfeed dataset add --no-wait train '/data/train-*.tfrecord.gz'";
 
-/// Arguments of `dataset add`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct DatasetAddArgs {
@@ -61,24 +60,23 @@ pub(crate) struct DatasetAddArgs {
     cluster: ClusterArgs,
 }
 
-/// Runs `dataset add`.
 pub(crate) fn run(args: &DatasetAddArgs, format: Format) -> anyhow::Result<()> {
     let patterns = args.patterns.iter().map(|pattern| absolute_pattern(pattern));
     let patterns = patterns.collect::<Result<Vec<_>, _>>()?;
     let client = args.cluster.client()?;
-    let (name, compression) = (args.name.clone(), args.compression.clone());
-    let corrupt = args.corrupt.clone();
-    client.call(|mut admin, context| async move {
-        let listing = None;
-        let request =
-            wire::AddDatasetRequest { context, name, patterns, compression, corrupt, listing };
-        admin.add_dataset(request).await
+    client.call(wire::AddDatasetRequest {
+        context: None,
+        name: args.name.clone(),
+        patterns,
+        compression: args.compression.clone(),
+        corrupt: args.corrupt.clone(),
+        listing: None,
     })?;
     let dataset = match args.no_wait && !args.wait {
         true => get(&client, &args.name)?,
         false => wait(&client.patient(), &args.name)?,
     };
-    Ok(format.print(&DatasetReport::new(dataset))?)
+    Ok(format.print(&DatasetReport(dataset))?)
 }
 
 /// Waits until the dataset is ready, also across restarts of the coordinator.
@@ -108,7 +106,7 @@ fn wait(client: &Client, name: &str) -> anyhow::Result<wire::Dataset> {
         if !told && moved.elapsed() > IDLE_MAX {
             told = tell_what_is_waited_for(client, &dataset)?;
         }
-        client.pause(ASK_EVERY);
+        std::thread::sleep(ASK_EVERY);
     }
 }
 

@@ -2,12 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use clap::Args;
 use shardfeed_dataset_tools::progress;
 use shardfeed_proto::coordinator::v1 as wire;
 
-use super::{WorkerReport, find};
-use crate::cluster::{Client, ClusterArgs};
+use super::{NamedWorker, find, print};
+use crate::cluster::Client;
 use crate::error::Problem;
 use crate::output::Format;
 
@@ -30,90 +29,68 @@ Its trainers continue in their own processes from the batch that it sent last. T
 cluster, and runs until it is stopped; once uncordoned, it gets work again when its process is \
 restarted.";
 
-/// Arguments of `worker cordon` and `uncordon`.
-#[derive(Debug, Args)]
-pub(crate) struct CordonArgs {
-    /// Name of the worker
-    name: String,
-    #[command(flatten)]
-    cluster: ClusterArgs,
-}
-
-/// Arguments of `worker drain`.
-#[derive(Debug, Args)]
-pub(crate) struct DrainArgs {
-    /// Name of the worker
-    name: String,
-    /// Do not wait until it serves nothing
-    #[arg(long)]
-    no_wait: bool,
-    #[command(flatten)]
-    cluster: ClusterArgs,
-}
-
 fn set(client: &Client, name: &str, cordon: wire::Cordon) -> anyhow::Result<()> {
-    let (worker, cordon) = (name.to_owned(), i32::from(cordon));
-    let set = client.call(|mut admin, context| async move {
-        admin.cordon_worker(wire::CordonWorkerRequest { context, worker, cordon }).await
-    });
-    match set {
+    let (worker, cordon) = (name.to_owned(), cordon.into());
+    match client.call(wire::CordonWorkerRequest { context: None, worker, cordon }) {
         Ok(wire::CordonWorkerResponse {}) => Ok(()),
         // If the worker is unknown, this error lists the known ones.
         Err(error) => find(client, name).and_then(|_| Err(error.into())),
     }
 }
 
-/// Runs `worker cordon` and `uncordon`.
-pub(crate) fn run(args: &CordonArgs, cordon: wire::Cordon, format: Format) -> anyhow::Result<()> {
-    let client = args.cluster.client()?;
-    if cordon == wire::Cordon::Open {
-        let before = find(&client, &args.name).map(|worker| worker.cordon());
-        set(&client, &args.name, cordon)?;
-        if before.is_ok_and(|before| before == wire::Cordon::Draining) {
-            // A drain cannot be undone: the process serves no trainer any more.
-            tracing::warn!(
-                worker = args.name,
-                "it was drained and gets no work until its process is restarted"
-            );
-        }
-        return match find(&client, &args.name) {
-            Ok(worker) => Ok(format.print(&WorkerReport::new(worker))?),
-            Err(_) => {
-                tracing::warn!(worker = args.name, "it is not known now, and may join");
-                Ok(())
-            }
-        };
-    }
+/// Runs `worker cordon`.
+pub(crate) fn cordon(of: &NamedWorker, format: Format) -> anyhow::Result<()> {
     // An unknown name would cordon a later worker of that name.
-    find(&client, &args.name)?;
-    set(&client, &args.name, cordon)?;
-    Ok(format.print(&WorkerReport::new(find(&client, &args.name)?))?)
+    let (client, _) = of.find()?;
+    set(&client, &of.name, wire::Cordon::Cordoned)?;
+    print(find(&client, &of.name)?, format)
+}
+
+/// Runs `worker uncordon`.
+pub(crate) fn uncordon(of: &NamedWorker, format: Format) -> anyhow::Result<()> {
+    let (client, name) = (of.cluster.client()?, &of.name);
+    let before = find(&client, name).map(|worker| worker.cordon());
+    set(&client, name, wire::Cordon::Open)?;
+    if before.is_ok_and(|before| before == wire::Cordon::Draining) {
+        // A drain cannot be undone: the process serves no trainer any more.
+        tracing::warn!(
+            worker = name,
+            "it was drained and gets no work until its process is restarted"
+        );
+    }
+    match find(&client, name) {
+        Ok(worker) => print(worker, format),
+        Err(_) => {
+            tracing::warn!(worker = name, "it is not known now, and may join");
+            Ok(())
+        }
+    }
 }
 
 /// Runs `worker drain`.
-pub(crate) fn run_drain(args: &DrainArgs, format: Format) -> anyhow::Result<()> {
-    let client = args.cluster.client()?;
-    if find(&client, &args.name)?.in_process {
-        let message = format!("worker `{}` lives in a trainer's process", args.name);
+pub(crate) fn drain(of: &NamedWorker, no_wait: bool, format: Format) -> anyhow::Result<()> {
+    let (client, worker) = of.find()?;
+    let name = &of.name;
+    if worker.in_process {
+        let message = format!("worker `{name}` lives in a trainer's process");
         return Err(Problem::failed(message).hint("it ends with its trainer").into());
     }
-    set(&client, &args.name, wire::Cordon::Draining)?;
+    set(&client, name, wire::Cordon::Draining)?;
     let client = client.patient();
     let bar = progress::bytes_bar("draining", 0);
     let (begun, mut is_told) = (Instant::now(), false);
     let worker = loop {
-        let worker = find(&client, &args.name)?;
-        let is_over = worker.state() != wire::WorkerState::Live;
-        if args.no_wait || is_over {
+        let worker = find(&client, name)?;
+        if no_wait || worker.state() != wire::WorkerState::Live {
             break worker;
         }
         bar.set_message(format!("draining, {} ranks", worker.leases));
         if !is_told && begun.elapsed() > TOLD_AFTER {
             is_told = true;
-            tracing::warn!(worker = args.name, ranks = worker.leases, "it still serves; waiting");
+            tracing::warn!(worker = name, ranks = worker.leases, "it still serves; waiting");
         }
-        client.pause(ASK_EVERY);
+        std::thread::sleep(ASK_EVERY);
     };
     bar.finish_and_clear();
-    Ok(format.print(&WorkerReport::new(worker))?)
+    print(worker, format)
 }

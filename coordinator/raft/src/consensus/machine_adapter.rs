@@ -14,13 +14,12 @@ use super::convert;
 use super::types::{
     LogId, RaftAnswer, RaftSnapshot, RaftSnapshotMeta, StoredMembership, TypeConfig,
 };
-use crate::machine::{Machine, MachineError};
+use crate::machine::{AnyMachine, Machine, MachineError};
 use crate::storage::committer::StopReason;
 use crate::storage::record::Position;
 use crate::storage::snapshot::{self, SnapshotStore};
 
-/// The machine, shared between the log that drives it and its readers. Consensus knows it as
-/// `Shared<dyn Machine>`, so that consensus is compiled once and not for each machine.
+/// The machine, shared between the log that drives it and its readers.
 #[derive(Debug)]
 pub(crate) struct Shared<M: ?Sized> {
     pub(crate) failure: StopReason,
@@ -50,7 +49,7 @@ impl<M: Machine> Shared<M> {
     }
 }
 
-impl<M: Machine + ?Sized> Shared<M> {
+impl<M: ?Sized> Shared<M> {
     pub(crate) fn read<T>(&self, view: impl FnOnce(&M) -> T) -> T {
         view(&self.held().machine)
     }
@@ -96,7 +95,7 @@ fn known_numbers(meta: &snapshot::SnapshotMeta) -> BTreeSet<u64> {
 /// The machine as openraft drives it: in memory, rebuilt from the newest snapshot and the log.
 pub(crate) struct MachineAdapter {
     host: Arc<dyn Host>,
-    shared: Arc<Shared<dyn Machine>>,
+    shared: Arc<Shared<dyn AnyMachine>>,
     snapshots: Arc<SnapshotStore>,
     applied: Option<LogId>,
     membership: StoredMembership,
@@ -106,7 +105,7 @@ impl MachineAdapter {
     /// - `restored`: snapshot from which the machine's state was restored.
     pub(crate) fn new(
         host: Arc<dyn Host>,
-        shared: Arc<Shared<dyn Machine>>,
+        shared: Arc<Shared<dyn AnyMachine>>,
         snapshots: Arc<SnapshotStore>,
         restored: Option<&snapshot::SnapshotMeta>,
     ) -> io::Result<Self> {
@@ -131,16 +130,13 @@ impl RaftStateMachine<TypeConfig> for MachineAdapter {
         while let Some((entry, responder)) = entries.try_next().await? {
             let (log_id, position) = (entry.log_id, convert::position(&entry.log_id));
             let index = position.index;
-            let is_asked = responder.is_some();
             let answer = self.shared.change(index, |held| {
                 let answer = match &entry.payload {
-                    EntryPayload::Blank => Vec::new(),
-                    EntryPayload::Normal(command) => {
-                        held.machine.apply(index, &command.0, is_asked)?
-                    }
+                    EntryPayload::Blank => None,
+                    EntryPayload::Normal(command) => Some(held.machine.apply(index, &command.0)?),
                     EntryPayload::Membership(membership) => {
                         held.used.extend(membership.nodes().map(|(node, _)| *node));
-                        Vec::new()
+                        None
                     }
                 };
                 held.applied = Some(position);
@@ -156,7 +152,7 @@ impl RaftStateMachine<TypeConfig> for MachineAdapter {
             }
             self.applied = Some(log_id);
             if let Some(responder) = responder {
-                responder.send(RaftAnswer(answer));
+                responder.send(RaftAnswer { answer });
             }
         }
         Ok(())

@@ -13,7 +13,7 @@ use tokio::sync::Mutex;
 use super::convert;
 use super::machine_adapter::Shared;
 use super::types::{Raft, RaftSnapshot, TypeConfig};
-use crate::machine::Machine;
+use crate::machine::AnyMachine;
 use crate::network::incoming::{Incoming, Taken};
 use crate::network::links::{Links, frame_text, lost_directory};
 use crate::network::message::{Ballot, Envelope, Message, PeerAnswer, SnapshotPart, Speaker};
@@ -23,7 +23,7 @@ use crate::storage::record::{Position, Record, Vote};
 /// The receiving end of a node.
 pub(crate) struct Receiver {
     raft: Raft,
-    machine: Arc<Shared<dyn Machine>>,
+    machine: Arc<Shared<dyn AnyMachine>>,
     links: Arc<Links>,
     incoming: Mutex<Incoming>,
 }
@@ -37,7 +37,7 @@ struct Appended {
 }
 
 impl Receiver {
-    pub(crate) fn new(raft: Raft, machine: Arc<Shared<dyn Machine>>, links: Arc<Links>) -> Self {
+    pub(crate) fn new(raft: Raft, machine: Arc<Shared<dyn AnyMachine>>, links: Arc<Links>) -> Self {
         Self { raft, machine, links, incoming: Mutex::default() }
     }
 

@@ -25,9 +25,11 @@ use shardfeed_host::{Disk, Host, RealDisk, RealHost};
 struct Counter(u64);
 
 impl Machine for Counter {
-    fn apply(&mut self, _: u64, _: &[u8], _: bool) -> Result<Vec<u8>, MachineError> {
+    type Answer = ();
+
+    fn apply(&mut self, _: u64, _: &[u8]) -> Result<(), MachineError> {
         self.0 += 1;
-        Ok(Vec::new())
+        Ok(())
     }
 
     fn snapshot(&self) -> Vec<u8> {

@@ -9,10 +9,11 @@ use uuid::Uuid;
 
 use super::machine_adapter::MachineAdapter;
 use super::runtime::Runtime;
+use crate::machine::AnyAnswer;
 use crate::storage::snapshot;
 
 openraft::declare_raft_types!(
-    /// Commands and answers are bytes; nodes are numbers with an address.
+    /// Commands are bytes; nodes are numbers with an address.
     pub(crate) TypeConfig:
         D = RaftCommand,
         R = RaftAnswer,
@@ -69,6 +70,10 @@ impl fmt::Display for RaftCommand {
     }
 }
 
-/// The machine's answer; empty for entries that are not commands.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct RaftAnswer(pub(crate) Vec<u8>);
+/// The machine's answer; `None` for entries that are not commands. openraft requires the serde
+/// traits, and never uses them.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct RaftAnswer {
+    #[serde(skip)]
+    pub(crate) answer: Option<AnyAnswer>,
+}

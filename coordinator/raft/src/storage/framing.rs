@@ -124,7 +124,7 @@ pub(crate) fn open_first(
 
 /// Masked, so that the checksum of bytes that contain their own checksum is not a constant.
 fn masked_crc(bytes: &[u8]) -> u32 {
-    crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
+    crc_fast::crc32_iscsi(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {

@@ -14,7 +14,6 @@ use crate::storage::record::{Position, Record, Vote};
 /// Ensures: the log holds the entries after `purged` up to `last`, without holes; an index is read
 /// as it was last written or not at all.
 pub(crate) trait LogStore: Send + 'static {
-    /// Returns the state of the log.
     fn state(&self) -> LogState;
 
     /// Makes `changes` in order and atomically: all of them are durable when this returns, or none
@@ -27,7 +26,6 @@ pub(crate) trait LogStore: Send + 'static {
     fn read(&self, range: Range<u64>) -> Result<Vec<Record>, LogError>;
 }
 
-/// One change of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum LogChange {
     /// Appends entries; the first follows `last`.
@@ -43,7 +41,6 @@ pub(crate) enum LogChange {
     Committed(Position),
 }
 
-/// State of a log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct LogState {
     /// Last entry removed at the front.

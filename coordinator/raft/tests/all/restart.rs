@@ -3,7 +3,8 @@
 use std::time::Instant;
 
 use crate::common::{
-    FaultyDisk, Ledger, numbers, open, open_on, options, options_on_disk, propose, until,
+    FaultyDisk, Ledger, numbers, open, open_on, options, options_on_disk, propose, propose_all,
+    until,
 };
 use shardfeed_raft::{Node, NodeOptions, OpenError, ProposeError};
 
@@ -186,23 +187,12 @@ async fn many_proposals_share_syncs() {
     let disk = FaultyDisk::default();
     let node = open_on(&disk, &options_on_disk()).await.unwrap();
     let before = disk.syncs();
-    let commands = (0..1_000).map(|number| number.to_string().into_bytes()).collect();
-    let answers = node.propose_many(commands).await;
-    let indexes: Vec<u64> = answers.into_iter().map(|answer| answer.unwrap().index).collect();
-    assert!(indexes.len() == 1_000 && indexes.is_sorted());
-    assert!(disk.syncs() - before < 100, "{} syncs for a batch", disk.syncs() - before);
-    let before = disk.syncs();
-    let mut proposers = tokio::task::JoinSet::new();
-    for number in 0..500 {
-        let node = node.clone();
-        proposers.spawn(async move { node.propose(number.to_string().into_bytes()).await });
-    }
-    assert!(proposers.join_all().await.iter().all(Result::is_ok));
+    let commands = (0..500).map(|number| number.to_string().into_bytes());
+    assert!(propose_all(&node, commands).await.iter().all(Result::is_ok));
     // A commit with a single command takes two or more.
     assert!(disk.syncs() - before < 500, "{} syncs for 500", disk.syncs() - before);
-    assert_eq!(node.propose_many(Vec::new()).await, []);
     let other = node.clone();
     node.shutdown().await;
-    let refused = other.propose_many(vec![vec![1], vec![2]]).await;
+    let refused = propose_all(&other, [vec![1], vec![2]]).await;
     assert_eq!(refused, [Err(ProposeError::ShuttingDown), Err(ProposeError::ShuttingDown)]);
 }

@@ -161,13 +161,10 @@ async fn a_state_that_the_machine_does_not_know_is_named_with_its_release() {
     #[derive(Debug, Default)]
     struct Earlier;
     impl shardfeed_raft::Machine for Earlier {
-        fn apply(
-            &mut self,
-            _: u64,
-            _: &[u8],
-            _: bool,
-        ) -> Result<Vec<u8>, shardfeed_raft::MachineError> {
-            Ok(Vec::new())
+        type Answer = ();
+
+        fn apply(&mut self, _: u64, _: &[u8]) -> Result<(), shardfeed_raft::MachineError> {
+            Ok(())
         }
 
         fn snapshot(&self) -> Vec<u8> {

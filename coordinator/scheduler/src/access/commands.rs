@@ -17,7 +17,6 @@ impl State {
         self.access.by_id.values()
     }
 
-    /// Returns the access token with this id.
     pub fn access_token(&self, id: &str) -> Option<&AccessToken> {
         self.access.by_id.get(id)
     }

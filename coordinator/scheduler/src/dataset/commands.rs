@@ -217,7 +217,9 @@ mod tests {
 
     use super::*;
     use crate::Change;
-    use crate::fixture::{DATASET, Fixture, add, add_dataset, digest, finish, listing, scanned};
+    use crate::fixture::{
+        DATASET, Fixture, add, add_dataset, digest, finish, listing, phase_name, scanned,
+    };
 
     fn dataset(fixture: &Fixture) -> &Dataset {
         fixture.state.dataset(DATASET).unwrap()
@@ -286,9 +288,9 @@ mod tests {
         let (mut fixture, session) = assembling();
         fixture.done(fail(1, "cut"));
         fixture.done(fail(1, "cut"));
-        assert_eq!(dataset(&fixture).phase.name(), "failed");
+        assert_eq!(phase_name(dataset(&fixture)), "failed");
         fixture.done(add());
-        assert_eq!((dataset(&fixture).attempt, dataset(&fixture).phase.name()), (2, "listing"));
+        assert_eq!((dataset(&fixture).attempt, phase_name(dataset(&fixture))), (2, "listing"));
         let fencing = fixture.take(session, 1)[0].fencing;
         fixture.done(listing(session, fencing, 1));
         // The result that was assembled for the earlier attempt does not apply to this one.

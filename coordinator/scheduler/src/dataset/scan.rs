@@ -15,9 +15,7 @@ use crate::log::refusal::Refusal;
 pub struct ScanLease {
     /// Fencing token; parts that were claimed together share it.
     pub fencing: Fencing,
-    /// Session that holds the lease.
     pub session: SessionId,
-    /// Time of the grant, Unix ms.
     pub granted_ms: u64,
 }
 
@@ -40,11 +38,9 @@ pub struct Scan {
 pub struct ScanPart {
     /// Chunk of the part's files.
     pub listed: Part,
-    /// State of the scan.
     pub state: PartState,
 }
 
-/// State of a part's scan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PartState {
@@ -56,7 +52,6 @@ pub enum PartState {
     Done {
         /// Digest of the chunk that holds the result.
         chunk: Digest,
-        /// Number of records found.
         records: u64,
     },
 }
@@ -64,19 +59,13 @@ pub enum PartState {
 /// Progress of a dataset's scan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Number of parts of the listing.
     pub parts: u64,
-    /// Number of parts that are scanned.
     pub parts_done: u64,
-    /// Number of files found.
     pub files: u64,
-    /// Number of files in parts that are scanned.
     pub files_done: u64,
-    /// Total size of all files, bytes.
     pub bytes: u64,
     /// Total size of the files in parts that are scanned, bytes.
     pub bytes_done: u64,
-    /// Number of records found so far.
     pub records: u64,
 }
 

@@ -10,9 +10,6 @@ use crate::log::command::{RankRevoke, Revoke};
 use crate::log::value::Cordon;
 use crate::state::State;
 
-/// A rank is slow if its remaining work takes this many times as long as the median rank's.
-const SLOW_TIMES: u64 = 2;
-
 /// Samples per second of each rank in an epoch, as the leader measured them. Ranks without an entry
 /// count with the median of the others.
 pub type Speeds = BTreeMap<u64, u64>;
@@ -48,25 +45,6 @@ impl State {
             }
         }
         proposed
-    }
-
-    /// Ranks whose remaining work in an epoch takes more than [`SLOW_TIMES`] as long as the median
-    /// rank's, slowest first.
-    pub fn stragglers(&self, job: &str, generation: u64, epoch: u64, speeds: &Speeds) -> Vec<u64> {
-        let known = self.job(job).and_then(|job| job.generations.get(&generation));
-        let Some((known, pool)) = known.and_then(|known| Some((known, known.pools.get(&epoch)?)))
-        else {
-            return vec![];
-        };
-        let median_speed = median(speeds.values().copied().collect()).max(1);
-        let shares = pool.shares.iter().filter(|(rank, _)| is_served(known, **rank));
-        let mut rests: Vec<(u64, u64)> = shares
-            .map(|(rank, share)| (rest_ms(share, speed_of(speeds, *rank, median_speed)), *rank))
-            .collect();
-        let median = median(rests.iter().map(|(rest, _)| *rest).collect());
-        rests.retain(|(rest, _)| *rest > median.saturating_mul(SLOW_TIMES));
-        rests.sort_unstable_by(|left, right| right.cmp(left));
-        rests.into_iter().map(|(_, rank)| rank).collect()
     }
 
     fn balance_pool(
@@ -117,10 +95,6 @@ impl Giver {
         let from = self.samples - self.unstarted + kept;
         (from < self.samples).then_some(RankRevoke { rank: self.rank, from })
     }
-}
-
-fn is_served(generation: &Generation, rank: u64) -> bool {
-    generation.ranks.get(&rank).is_some_and(|rank| rank.lease.is_some())
 }
 
 /// Time to consume everything that the rank was granted and has not consumed, ms.

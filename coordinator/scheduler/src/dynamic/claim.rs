@@ -273,17 +273,14 @@ impl ClaimCheck<'_> {
         let end = known + told.len();
         let more = end < pieces.len();
         share.told = share.told.max(end as u64);
-        let (closed, revoke_from) = (share.list.closed(), share.revoke_from);
-        let (horizon, version) = (share.horizon, share.version);
-        let pieces = told;
         ClaimResult {
             truncated,
-            pieces,
+            pieces: told,
             more,
-            horizon,
-            version,
-            closed,
-            revoke_from,
+            horizon: share.horizon,
+            version: share.version,
+            closed: share.list.closed(),
+            revoke_from: share.revoke_from,
             ended,
             first_step,
             batch_size,
@@ -292,16 +289,9 @@ impl ClaimCheck<'_> {
 
     fn nothing(&self, generation: &Generation) -> ClaimResult {
         ClaimResult {
-            truncated: None,
-            pieces: vec![],
-            more: false,
-            horizon: 0,
-            version: 0,
-            closed: vec![],
-            revoke_from: None,
-            ended: false,
             first_step: generation.first_step(self.take.epoch),
             batch_size: generation.batch_size(),
+            ..ClaimResult::default()
         }
     }
 }

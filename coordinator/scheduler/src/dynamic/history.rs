@@ -8,13 +8,9 @@ use crate::log::bound::{RETURNED_PIECES_KEPT, RETURNS_KEPT};
 /// Samples that came back from a rank's list in a dynamic job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Return {
-    /// Time of the return, Unix ms.
     pub at_ms: u64,
-    /// Rank that had them.
     pub rank: u64,
-    /// Reason for the return.
     pub why: Returned,
-    /// Group ranges that came back.
     pub pieces: Vec<GroupRange>,
 }
 

@@ -14,11 +14,9 @@ use crate::log::value::is_zero;
 /// The groups of one epoch in one generation.
 ///
 /// Each sample is free, or in one rank's list, or was consumed before the generation began.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pool {
-    /// Number of groups in the epoch.
     pub groups: u64,
-    /// Number of samples in the epoch.
     pub samples: u64,
     /// Step of the epoch at which its lists begin.
     pub first_step: u64,
@@ -110,7 +108,6 @@ pub(crate) struct Decided {
 /// Counts of an epoch of a dynamic job, as far as reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
-    /// Number of samples in the epoch.
     pub total: u64,
     /// Consumed samples, each counted once.
     pub delivered: u64,
@@ -238,22 +235,7 @@ impl RankAssignment {
 impl Pool {
     /// A pool of which nothing was granted.
     pub(crate) fn new(groups: u64, samples: u64, batch_size: u64) -> Self {
-        Self {
-            groups,
-            samples,
-            first_step: 0,
-            batch_size,
-            before: 0,
-            next: 0,
-            begun: 0,
-            returned: FreeRanges::default(),
-            shares: BTreeMap::new(),
-            dropped: FreeRanges::default(),
-            waited_ms: 0,
-            returns: Returns::default(),
-            duplicated: 0,
-            consumed: 0,
-        }
+        Self { groups, samples, batch_size, ..Self::default() }
     }
 
     /// Number of samples that were never granted, or that are free again.

@@ -11,38 +11,16 @@ pub enum Breach {
     },
     /// A bound of the state is exceeded.
     #[error("{held} {what}, at most {most}")]
-    Bound {
-        /// Kind of object.
-        what: &'static str,
-        /// Actual number.
-        held: u64,
-        /// Maximum number.
-        most: u64,
-    },
+    Bound { what: &'static str, held: u64, most: u64 },
     /// An object is held by a session that has ended.
     #[error("{what} is held by session {session}, which does not live")]
-    Holder {
-        /// The rank, listing or part.
-        what: String,
-        /// Id of the session.
-        session: u64,
-    },
+    Holder { what: String, session: u64 },
     /// A fencing token was granted twice, or not yet.
     #[error("fencing token {fencing} of {what} was granted twice, or not yet")]
-    Fencing {
-        /// The rank, listing or part.
-        what: String,
-        /// The fencing token.
-        fencing: u64,
-    },
+    Fencing { what: String, fencing: u64 },
     /// A rule of one object does not hold.
     #[error("{what}: not true that {rule}")]
-    Rule {
-        /// The dataset, job, generation or rank.
-        what: String,
-        /// The rule.
-        rule: &'static str,
-    },
+    Rule { what: String, rule: &'static str },
 }
 
 pub(super) fn bound(what: &'static str, held: usize, most: usize) -> Result<(), Breach> {

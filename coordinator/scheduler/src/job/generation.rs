@@ -21,25 +21,20 @@ pub struct Generation {
     pub number: u64,
     /// Previous generation of the lineage, if it was known here.
     pub parent: Option<u64>,
-    /// Name of its run.
     pub run: String,
     /// True if no launcher named the run.
     pub implicit: bool,
     /// True if its ranks came from the parent one by one, by a move.
     pub by_move: bool,
-    /// Number of data-parallel ranks.
     pub world_size: u64,
     /// Maximum number of entries in an epoch.
     pub limit: Option<u64>,
     /// Position at which it began.
     pub origin: Origin,
-    /// Rank that opened it.
     pub opened_by: u64,
     /// Time at which it was opened, Unix ms.
     pub started_ms: u64,
-    /// Ranks that have joined.
     pub ranks: BTreeMap<u64, Rank>,
-    /// Generation that took over.
     pub superseded_by: Option<Successor>,
     /// For a dynamic job: the pools of the last epochs.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -59,14 +54,12 @@ pub struct Generation {
     pub(crate) served: u64,
 }
 
-/// A rank of a generation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rank {
     /// Id of the rank's loader.
     pub trainer: String,
     /// Lease of the rank; `None`: it is not served.
     pub lease: Option<RankLease>,
-    /// Cursor at which it began.
     pub start: RankCursor,
     /// First step that it has not consumed, as far as reported.
     pub cursor: RankCursor,
@@ -77,7 +70,6 @@ pub struct Rank {
     /// Error with which it ended, until it starts again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
-    /// Generation that its trainer moved to.
     pub moved_to: Option<u64>,
     /// Leases of the rank that ended.
     #[serde(default, skip_serializing_if = "PastLeases::is_empty")]
@@ -87,18 +79,14 @@ pub struct Rank {
 /// The generation that took over from another one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Successor {
-    /// Number of the generation.
     pub generation: u64,
-    /// Rank that opened it.
     pub rank: u64,
-    /// Cursor at which it began.
     pub cursor: RankCursor,
 }
 
 /// An epoch that every rank of a generation has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SealedEpoch {
-    /// Number of the epoch.
     pub epoch: u64,
     /// Generation that finished it.
     pub generation: u64,
@@ -267,12 +255,6 @@ impl Generation {
             self.pools.insert(epoch, new());
         }
         self.pools.get_mut(&epoch)
-    }
-
-    /// Counts of an epoch of a dynamic job if all its samples were delivered or dropped; otherwise
-    /// `None`, as well as if they are not kept.
-    pub fn consumed_tally(&self, epoch: u64) -> Option<Tally> {
-        self.pools.get(&epoch).filter(|pool| pool.is_done()).map(Pool::tally)
     }
 
     /// Number of group ranges that its pools keep.

@@ -48,11 +48,10 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use expect_test::expect;
-    use shardfeed_plan::{Intent, Tail};
+    use shardfeed_plan::Tail;
 
     use super::*;
-    use crate::fixture::{Fixture, JOB, dynamic_job, first_of_two, taken, wrapped};
+    use crate::fixture::{Fixture, JOB, dynamic_job, first_of_two, taken};
     use crate::{Change, StartRank, Verdict};
 
     fn hold(hold: Option<Hold>) -> Change {
@@ -80,39 +79,6 @@ mod tests {
     }
 
     #[test]
-    fn a_cancelled_job_ends_its_ranks_and_starts_none_until_it_is_resumed() {
-        let (mut fixture, session) = Fixture::with_job(Tail::Drop);
-        fixture.start(first_of_two(session));
-        fixture.report(0, 0, 5);
-        let lease = fixture.lease(0);
-        fixture.done(hold(Some(Hold::Cancelled)));
-        let Verdict::Superseded { refusal } = fixture.state.verdict(&lease) else {
-            panic!("a cancelled job's lease is good");
-        };
-        let says = expect![[r#"
-            job `train` was cancelled by test: the disk is full; it
-            starts again after `shardfeed job resume train`"#]];
-        says.assert_eq(&wrapped(&refusal.to_string()));
-        assert_eq!(fixture.state.session(session).unwrap().leases.len(), 0);
-        let intent = Intent::Reconnect { generation: 0, epoch: 0, step: 5 };
-        let back = StartRank { intent, ..first_of_two(session) };
-        fixture.refused(Change::StartRank(back.clone()), says);
-        fixture.refused(
-            hold(Some(Hold::Paused)),
-            expect![[r#"
-            job `train` was cancelled by test: the disk is full; it
-            starts again after `shardfeed job resume train`"#]],
-        );
-        fixture.done(hold(None));
-        fixture.start(back);
-        assert_eq!(fixture.state.verdict(&fixture.lease(0)), Verdict::Live);
-        let past = &fixture.current().ranks[&0].past.kept;
-        let whys: Vec<_> = past.iter().map(|past| past.why).collect();
-        assert_eq!(whys, [LeaseEnded::JobCancelled]);
-        assert_eq!((past[0].cursor.step, past[0].worker.as_str()), (5, "w"));
-    }
-
-    #[test]
     fn what_a_cancelled_rank_was_granted_beyond_its_horizon_is_free() {
         let (mut fixture, session) = dynamic_job();
         fixture.start(first_of_two(session));
@@ -122,11 +88,5 @@ mod tests {
         assert_eq!((pool.free(), pool.tally().in_doubt), (pool.samples - 4, 4));
         let returned = &pool.returns.kept;
         assert_eq!((returned.len(), returned[0].rank), (1, 0));
-    }
-
-    #[test]
-    fn nobody_holds_what_is_not_there() {
-        let mut fixture = Fixture::default();
-        fixture.refused(hold(None), expect!["there is no job `train`"]);
     }
 }

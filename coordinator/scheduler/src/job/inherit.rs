@@ -1,11 +1,9 @@
 //! Lists that a start of a dynamic job takes over from the generation of its loader state.
 //! Source: docs/ORDER.md, section 10.
 
-use shardfeed_plan::dynamic::FreeRanges;
 use shardfeed_plan::{Intent, Segment, Steps};
 
 use super::Job;
-use crate::dynamic::history::Returns;
 use crate::dynamic::pool::Pool;
 use crate::job::generation::Generation;
 use crate::job::origin::{Origin, alike};
@@ -176,17 +174,17 @@ fn recut(
         Steps::PerRank(_) => None,
     };
     let (returned, duplicated) = pool.left_after(step_of)?;
+    let Pool { groups, samples, next, begun, .. } = *pool;
     Some(Pool {
+        groups,
+        samples,
         first_step: origin.step(),
         batch_size: origin.global_batch() / start.world_size,
-        before: pool.begun - returned.samples(),
+        before: begun - returned.samples(),
+        next,
+        begun,
         returned,
-        shares: std::collections::BTreeMap::new(),
-        dropped: FreeRanges::default(),
-        waited_ms: 0,
-        returns: Returns::default(),
-        consumed: 0,
         duplicated,
-        ..*pool
+        ..Pool::default()
     })
 }

@@ -13,9 +13,7 @@ use crate::log::value::EndReason;
 pub struct RankLease {
     /// Fencing token: the log index of the grant.
     pub fencing: Fencing,
-    /// Session that serves the rank.
     pub session: SessionId,
-    /// Time of the grant, Unix ms.
     pub granted_ms: u64,
 }
 
@@ -25,31 +23,19 @@ pub enum Verdict {
     /// The lease is valid.
     Live,
     /// A later generation took over, or the job was cancelled; the trainer must start again.
-    Superseded {
-        /// Refusal to report to the trainer.
-        refusal: Refusal,
-    },
+    Superseded { refusal: Refusal },
     /// Another lease, or none, is the current one; the trainer may reconnect.
-    Fenced {
-        /// Refusal to report to the trainer.
-        refusal: Refusal,
-    },
+    Fenced { refusal: Refusal },
 }
 
 /// A lease of a rank that ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PastLease {
-    /// Fencing token of the lease.
     pub fencing: Fencing,
-    /// Session that had the lease.
     pub session: SessionId,
-    /// Worker of that session.
     pub worker: String,
-    /// Time of the grant, Unix ms.
     pub granted_ms: u64,
-    /// Time of the end, Unix ms.
     pub ended_ms: u64,
-    /// Reason for the end.
     pub why: LeaseEnded,
     /// First step that the rank had not consumed, as far as known at that time.
     pub cursor: RankCursor,
@@ -59,7 +45,6 @@ pub struct PastLease {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LeaseEnded {
-    /// Its worker left.
     WorkerLeft,
     /// Its worker's session was not renewed in time.
     WorkerExpired,
@@ -73,7 +58,6 @@ pub enum LeaseEnded {
     TrainerMoved,
     /// A trainer came back to the rank, through this worker or another one.
     TrainerReturned,
-    /// The job was cancelled.
     JobCancelled,
 }
 
@@ -94,11 +78,9 @@ impl From<EndReason> for LeaseEnded {
     }
 }
 
-/// The end of a lease.
 #[derive(Clone, Debug)]
 pub(crate) struct LeaseEnd {
     pub(crate) at_ms: u64,
-    /// Name of the worker.
     pub(crate) worker: String,
     pub(crate) why: LeaseEnded,
 }

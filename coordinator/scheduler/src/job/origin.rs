@@ -9,7 +9,6 @@ use crate::log::refusal::Refusal;
 /// A position to start from: an epoch and the steps that were consumed of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
-    /// Number of the epoch.
     pub epoch: u64,
     /// Segments of that epoch; the last one is open and holds the consumed steps.
     pub segments: Vec<Segment>,

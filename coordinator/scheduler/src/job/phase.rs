@@ -4,7 +4,6 @@ use super::Job;
 use crate::job::generation::{Generation, Rank};
 use crate::log::value::Hold;
 
-/// Phase of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum JobPhase {
     /// No rank is served, and the run has not ended.
@@ -22,7 +21,6 @@ pub enum JobPhase {
 }
 
 impl JobPhase {
-    /// All phases.
     pub const ALL: [Self; 6] =
         [Self::Waiting, Self::Running, Self::Paused, Self::Cancelled, Self::Finished, Self::Failed];
 }
@@ -176,7 +174,9 @@ mod tests {
         fixture.report(0, 0, 7);
         taken(&mut fixture, 0, 28, 40);
         fixture.report(0, 0, 10);
-        let tally = fixture.current().consumed_tally(0).unwrap();
+        let pool = &fixture.current().pools[&0];
+        assert!(pool.is_done());
+        let tally = pool.tally();
         assert_eq!((tally.delivered, tally.total), (40, 40));
         end(&mut fixture, 0, None);
         assert_eq!(phase(&fixture), JobPhase::Failed);
@@ -195,7 +195,9 @@ mod tests {
         fixture.report(0, 0, 10);
         end(&mut fixture, 0, None);
         assert_eq!(phase(&fixture), JobPhase::Finished);
-        let tally = fixture.current().consumed_tally(0).unwrap();
+        let pool = &fixture.current().pools[&0];
+        assert!(pool.is_done());
+        let tally = pool.tally();
         assert_eq!((tally.delivered, tally.duplicated, tally.redelivered), (40, 0, 4));
     }
 }

@@ -113,7 +113,7 @@ impl State {
         }
         let dataset = self.datasets.get(name)?;
         match &dataset.phase {
-            Phase::Ready(ready) => check_content(name, ready, identity.content()),
+            Phase::Ready(ready) => check_content(name, ready, identity.content),
             Phase::Failed { failure, .. } => {
                 let reason = format!("dataset `{name}` failed: {}", failure.message);
                 Err(Refusal::Invalid(reason))
@@ -157,48 +157,6 @@ mod tests {
     }
 
     #[test]
-    fn the_same_identity_under_the_same_name_changes_nothing() {
-        let (mut fixture, _) = Fixture::with_job(Tail::Drop);
-        let before = fixture.contents();
-        fixture.done(register(Tail::Drop));
-        assert_eq!(fixture.contents(), before);
-    }
-
-    #[test]
-    fn another_identity_under_the_same_name_lists_every_difference() {
-        let (mut fixture, _) = Fixture::with_job(Tail::Drop);
-        let mut other = identity(Tail::Pad);
-        other.shuffle.seed = 2;
-        other.lanes = 4;
-        fixture.refused(
-            with(other),
-            expect![[r#"
-            job `train` exists with another identity: seed is 1 there and
-            2 here, lanes is 2 there and 4 here, tail is drop there and
-            pad here; use another name, or the same values"#]],
-        );
-    }
-
-    #[test]
-    fn numbers_that_decide_nothing_may_differ() {
-        let (mut fixture, _) = Fixture::with_job(Tail::Drop);
-        let mut plain = identity(Tail::Drop);
-        plain.shuffle.enabled = false;
-        let job = |identity: &JobIdentity| {
-            let (name, dataset) = ("plain".to_owned(), DATASET.to_owned());
-            Change::RegisterJob(RegisterJob {
-                name,
-                identity: identity.clone(),
-                dataset,
-                record_spec_chunks: vec![],
-            })
-        };
-        fixture.done(job(&plain));
-        plain.shuffle.window = 99;
-        fixture.done(job(&plain));
-    }
-
-    #[test]
     fn the_dataset_is_ready_and_has_that_content() {
         let mut fixture = Fixture::default();
         let session = fixture.join("w");
@@ -218,7 +176,7 @@ mod tests {
         );
         fixture.ready_dataset(session);
         let mut other = identity(Tail::Drop);
-        other.shuffle.content = digest(8);
+        other.content = digest(8);
         fixture.refused(
             with(other),
             expect![[r#"
@@ -296,30 +254,6 @@ mod tests {
             fixture.state.apply(fixture.state.applied() + 1, &command).answer.unwrap();
         }
         fixture.refused(job(0), expect!["jobs: at most 10000; use the names of jobs that exist"]);
-    }
-
-    #[test]
-    fn a_job_that_nobody_is_served_of_is_removed_and_its_generations_do_not_come_again() {
-        let (mut fixture, session) = Fixture::with_job(Tail::Drop);
-        let remove = || Change::RemoveJob { name: JOB.to_owned() };
-        fixture.start(crate::fixture::first_of_two(session));
-        fixture.refused(
-            remove(),
-            expect![[r#"
-                rank 0 of generation 0 of job `train` is served; stop its
-                ranks first"#]],
-        );
-        let lease = fixture.lease(0);
-        fixture.done(Change::EndRank { lease, is_told: true, failure: None, position: None });
-        fixture.refused(
-            Change::RemoveDataset { name: DATASET.to_owned() },
-            expect!["job `train` reads dataset `images`; remove the job first"],
-        );
-        fixture.done(remove());
-        fixture.refused(remove(), expect!["there is no job `train`"]);
-        fixture.done(register(Tail::Pad));
-        let again = fixture.start(crate::fixture::first_of_two(session));
-        assert_eq!(again.generation, 1);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Progress of ranks: reports, and the loader state that all ranks have passed.
 
-use shardfeed_plan::{LoaderState, ORDER_VERSION, STATE_FORMAT, Tail};
+use shardfeed_plan::{LoaderState, STATE_FORMAT, Tail};
 
 use super::Job;
 use crate::job::generation::Generation;
@@ -15,12 +15,6 @@ use crate::log::refusal::Refusal;
 use crate::state::{Moment, State};
 
 impl State {
-    /// First step that a rank has not consumed, as far as reported; `None` if it never joined that
-    /// generation, or is no longer kept.
-    pub fn live_cursor(&self, job: &str, generation: u64, rank: u64) -> Option<RankCursor> {
-        Some(self.job(job)?.generations.get(&generation)?.ranks.get(&rank)?.cursor)
-    }
-
     /// Loader state of the first step that some rank of the current generation has not consumed.
     ///
     /// Ranks that have not joined are at the generation's origin. `None` if the job has not
@@ -41,7 +35,7 @@ impl State {
             let RankCursor { epoch, step } = current.cursor();
             Some(LoaderState {
                 format: STATE_FORMAT,
-                order: ORDER_VERSION,
+                order: job.identity.order,
                 job: job.identity.digest(),
                 checks: job.identity.field_checks(),
                 lanes: job.identity.lanes,
@@ -52,6 +46,8 @@ impl State {
                 records: None,
                 // Set only for dynamic jobs, which have no latest loader state.
                 cluster: None,
+                // Set by the loader.
+                stages: None,
             })
         }))
     }
@@ -128,15 +124,15 @@ mod tests {
         fixture.now_ms = 7;
         fixture.report(0, 0, 5);
         let at = RankCursor { epoch: 0, step: 5 };
-        assert_eq!(fixture.state.live_cursor(JOB, 0, 0), Some(at));
+        assert_eq!(fixture.cursor(0), at);
         fixture.now_ms = 9;
         fixture.report(0, 0, 5);
         assert_eq!((fixture.current().ranks[&0].cursor_ms, stale(&fixture)), (7, 0));
         fixture.report(0, 0, 4);
-        assert_eq!(fixture.state.live_cursor(JOB, 0, 0), Some(at));
+        assert_eq!(fixture.cursor(0), at);
         assert_eq!(stale(&fixture), 1);
-        assert_eq!(fixture.state.live_cursor(JOB, 1, 0), None);
-        assert_eq!(fixture.state.live_cursor("other", 0, 0), None);
+        assert_eq!(fixture.state.rank(JOB, 1, 0), None);
+        assert_eq!(fixture.state.rank("other", 0, 0), None);
     }
 
     #[test]
@@ -155,46 +151,6 @@ mod tests {
         fixture.done(Change::Report { cursors });
         assert_eq!(fixture.cursor(1), RankCursor { epoch: 0, step: 9 });
         assert_eq!(stale(&fixture), 4);
-    }
-
-    #[test]
-    fn a_superseded_generation_stands_still() {
-        let mut fixture = running();
-        let (old, session) = (fixture.lease(1), fixture.state.sessions().next().unwrap().id);
-        fixture.start(StartRank { run: Some("r2".into()), ..first_of_two(session) });
-        fixture
-            .done(Change::Report { cursors: vec![CursorReport { lease: old, epoch: 0, step: 9 }] });
-        assert_eq!(fixture.state.live_cursor(JOB, 0, 1), Some(RankCursor { epoch: 0, step: 0 }));
-        assert_eq!(stale(&fixture), 1);
-    }
-
-    #[test]
-    fn an_epoch_is_sealed_when_every_rank_is_beyond_it() {
-        let mut fixture = running();
-        fixture.now_ms = 10;
-        fixture.report(0, 1, 0);
-        assert_eq!(sealed(&fixture), []);
-        fixture.now_ms = 20;
-        fixture.report(1, 1, 0);
-        assert_eq!(sealed(&fixture), [(0, 0, 0, 20)]);
-        fixture.now_ms = 30;
-        fixture.report(0, 3, 0);
-        fixture.now_ms = 40;
-        fixture.report(1, 3, 1);
-        // No rank reported epoch 2.
-        assert_eq!(sealed(&fixture), [(0, 0, 0, 20), (1, 0, 10, 40), (2, 0, 10, 40)]);
-    }
-
-    #[test]
-    fn an_epoch_is_not_sealed_before_all_ranks_have_joined() {
-        let (mut fixture, session) = Fixture::with_job(Tail::Drop);
-        fixture.start(first_of_two(session));
-        fixture.report(0, 2, 0);
-        assert_eq!(sealed(&fixture), []);
-        fixture.start(StartRank { rank: 1, ..first_of_two(session) });
-        assert_eq!(sealed(&fixture), []);
-        fixture.report(1, 1, 0);
-        assert_eq!(sealed(&fixture).len(), 1);
     }
 
     #[test]

@@ -10,9 +10,7 @@ use crate::log::bound::SKIPPED_RUNS_MAX;
 /// Samples as runs of adjacent ordinals, at most [`SKIPPED_RUNS_MAX`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SampleRuns {
-    /// Number of runs of all shards.
     runs: u64,
-    /// Number of samples of all runs.
     samples: u64,
     /// By shard: the first ordinal of each run, and the ordinal after its last.
     shards: BTreeMap<u32, BTreeMap<u64, u64>>,

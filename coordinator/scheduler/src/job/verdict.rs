@@ -6,7 +6,7 @@ use crate::log::bound::shortened;
 use crate::log::command::CursorReport;
 use crate::log::cursor::RankCursor;
 use crate::log::event::EventKind;
-use crate::log::id::{Fencing, LeaseRef, RankRef, SessionId};
+use crate::log::id::{Fencing, LeaseRef, RankRef};
 use crate::log::refusal::Refusal;
 use crate::log::value::Hold;
 use crate::state::{Moment, State};
@@ -25,8 +25,7 @@ impl State {
         if let Some(held) = job.held.as_ref().filter(|held| held.hold == Hold::Cancelled) {
             return Verdict::Superseded { refusal: held.refusal(name) };
         }
-        let known = job.generations.get(generation);
-        let Some(rank) = known.and_then(|generation| generation.ranks.get(number)) else {
+        let Some(rank) = self.rank(name, *generation, *number) else {
             return fenced(format!("rank {number} has not joined generation {generation}"));
         };
         match &rank.lease {
@@ -40,15 +39,11 @@ impl State {
         }
     }
 
-    /// Valid leases of a session.
-    pub fn serving(&self, session: SessionId) -> impl Iterator<Item = LeaseRef> {
-        let ranks = self.session(session).into_iter().flat_map(|session| &session.leases);
-        ranks.filter_map(|RankRef { job, generation: number, rank }| {
-            let generation = self.job(job)?.generations.get(number)?;
-            let fencing = generation.ranks.get(rank)?.lease.as_ref()?.fencing;
-            let lease = LeaseRef { job: job.clone(), generation: *number, rank: *rank, fencing };
-            generation.superseded_by.is_none().then_some(lease)
-        })
+    /// Lease of a rank that is served.
+    pub fn lease_of(&self, of: &RankRef) -> Option<LeaseRef> {
+        let RankRef { job, generation, rank } = of.clone();
+        let fencing = self.rank(&job, generation, rank)?.lease.as_ref()?.fencing;
+        Some(LeaseRef { job, generation, rank, fencing })
     }
 
     pub(crate) fn end_rank(
@@ -60,8 +55,8 @@ impl State {
     ) -> Result<Answer, Refusal> {
         let LeaseRef { job, generation: number, rank, fencing } = lease;
         let is_served = |state: &Self| {
-            let generation = state.jobs.by_name.get(job)?.generations.get(number)?;
-            generation.ranks.get(rank).filter(|rank| rank.is_served_by(*fencing)).map(|r| r.cursor)
+            let rank = state.rank(job, *number, *rank).filter(|rank| rank.is_served_by(*fencing));
+            rank.map(|rank| rank.cursor)
         };
         let mut is_told = is_told;
         // In the same command, so that no sample before the position is free in between.
@@ -116,7 +111,7 @@ mod tests {
     use shardfeed_plan::{Intent, Tail};
 
     use super::*;
-    use crate::fixture::{Fixture, JOB, first_of_two, fresh, segment, wrapped};
+    use crate::fixture::{Fixture, JOB, first_of_two, segment, wrapped};
     use crate::{Change, StartRank};
 
     fn running() -> (Fixture, StartRank) {
@@ -135,23 +130,6 @@ mod tests {
             }
             Verdict::Fenced { refusal } => format!("fenced:\n{}", wrapped(&refusal.to_string())),
         });
-    }
-
-    #[test]
-    fn the_last_grant_is_good_and_the_ones_before_are_not() {
-        let (mut fixture, start) = running();
-        let old = fixture.lease(0);
-        check(&fixture, &old, expect!["live"]);
-        fixture.start(StartRank { trainer: "t-0".into(), ..start });
-        check(
-            &fixture,
-            &old,
-            expect![[r#"
-            fenced:
-            lease 9 is no longer valid: lease 11 took rank 0 over"#]],
-        );
-        check(&fixture, &fixture.lease(0), expect!["live"]);
-        assert!(fixture.lease(0).fencing > old.fencing);
     }
 
     #[test]
@@ -190,26 +168,6 @@ mod tests {
                 lease 12 is no longer valid: the session that served rank 0
                 ended"#]],
         );
-    }
-
-    #[test]
-    fn a_superseded_generation_says_what_took_over() {
-        let (mut fixture, start) = running();
-        let old = fixture.lease(1);
-        fixture.start(StartRank { run: Some("r2".into()), intent: fresh(), ..start });
-        check(
-            &fixture,
-            &old,
-            expect![[r#"
-                superseded:
-                generation 0 of job `train` ended: rank 0 started again at
-                epoch 0 step 0 as generation 1; restart this rank from the
-                same state"#]],
-        );
-        let session = fixture.state.sessions().next().unwrap().id;
-        assert_eq!(fixture.state.serving(session).collect::<Vec<_>>(), [fixture.lease(0)]);
-        // The rank may still be ended.
-        fixture.done(Change::EndRank { lease: old, is_told: true, failure: None, position: None });
     }
 
     #[test]

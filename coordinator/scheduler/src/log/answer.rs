@@ -14,25 +14,19 @@ pub enum Answer {
     /// The command has no further result.
     Done,
     /// A session began.
-    Joined {
-        /// The session.
-        session: SessionId,
-    },
+    Joined { session: SessionId },
     /// Parts to list or scan, at most the requested number; empty if there are none.
     Scans(Vec<ScanTask>),
     /// A rank was started.
     Started(Started),
     /// The policy decided on samples in doubt.
-    Decided {
-        /// Number of samples.
-        samples: u64,
-    },
+    Decided { samples: u64 },
     /// Result of each claim, in the order of the claims.
     Taken(Vec<Result<ClaimResult, Refusal>>),
 }
 
 /// State of a rank's list in one epoch, without the group ranges that the rank already knows.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClaimResult {
     /// Position of the list from which on the worker discards its copy before it applies the rest.
     #[serde(default)]
@@ -56,23 +50,18 @@ pub struct ClaimResult {
     pub ended: bool,
     /// Step of the epoch at which the list's first batch lies.
     pub first_step: u64,
-    /// Samples of a full batch.
     pub batch_size: u64,
 }
 
 /// A part of a dataset to list or to scan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScanTask {
-    /// Name of the dataset.
     pub dataset: String,
-    /// Fencing token of the scan's lease.
     pub fencing: Fencing,
-    /// Compression of the dataset's files.
     pub compression: String,
     /// Policy for damaged files. Not serialized if it is the default (`Corrupt::is_error`).
     #[serde(default, skip_serializing_if = "Corrupt::is_error")]
     pub corrupt: Corrupt,
-    /// Work to do.
     pub work: ScanWork,
 }
 
@@ -81,15 +70,11 @@ pub struct ScanTask {
 #[serde(rename_all = "snake_case")]
 pub enum ScanWork {
     /// Find the dataset's files.
-    List {
-        /// Patterns of the files.
-        patterns: Vec<String>,
-    },
+    List { patterns: Vec<String> },
     /// Scan one part of the dataset's files.
     Scan {
         /// Folder that paths are relative to.
         root: String,
-        /// Number of the part.
         part: u64,
         /// Digest of the chunk that lists the part's files.
         chunk: Digest,
@@ -99,13 +84,10 @@ pub enum ScanWork {
 /// Position of a rank after a start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Started {
-    /// Generation of the rank.
     pub generation: u64,
-    /// Fencing token of the rank's lease.
     pub fencing: Fencing,
     /// Run that the generation belongs to.
     pub run: String,
-    /// Epoch of the rank's cursor.
     pub epoch: u64,
     /// Segments of that epoch: those it began with, or, in the generation's first epoch, its
     /// origin's.

@@ -29,7 +29,6 @@ pub struct Command {
     /// kept.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub request_id: String,
-    /// Name of the caller.
     pub principal: String,
     /// Names of jobs and datasets that the principal is limited to; for a trainer without limits,
     /// `*` and its own name. Empty: the caller is an operator, an admin or a worker of the cluster,
@@ -38,11 +37,9 @@ pub struct Command {
     pub scope: Vec<String>,
     /// Proposer's clock, Unix ms.
     pub now_ms: u64,
-    /// The change itself.
     pub change: Change,
 }
 
-/// All changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
@@ -50,7 +47,6 @@ pub enum Change {
     JoinSession(JoinSession),
     /// A worker ends its session; its leases and scans are free at once.
     LeaveSession {
-        /// Id of the session.
         session: SessionId,
     },
     /// Sessions were not renewed in time; proposed by the leader's timer.
@@ -63,7 +59,6 @@ pub enum Change {
     /// A worker claims parts of datasets to list or scan; logs keep the name `take_scans`.
     #[serde(rename = "take_scans")]
     ClaimScans {
-        /// Session of the worker.
         session: SessionId,
         /// Maximum number of parts.
         most: u32,
@@ -83,13 +78,11 @@ pub enum Change {
     FinishDataset(FinishDataset),
     /// The parts cannot be assembled; proposed by the leader.
     FailDataset(FailDataset),
-    /// A job is registered.
     RegisterJob(RegisterJob),
     /// A trainer's rank starts, moves or comes back.
     StartRank(StartRank),
     /// A trainer has finished its rank, or is gone.
     EndRank {
-        /// Lease of the rank.
         lease: LeaseRef,
         /// True if the trainer reported its final position: the worker's last report then covers
         /// everything that the trainer consumed.
@@ -123,21 +116,16 @@ pub enum Change {
     /// An operator declares that a rank's trainer does not come back: the policy decides on its
     /// samples in doubt.
     DeclareGone {
-        /// Name of the job.
         job: String,
-        /// The rank.
         rank: u64,
     },
     /// A worker is cordoned, drained or opened again.
     CordonWorker {
-        /// Name of the worker.
         worker: String,
-        /// New cordon state.
         state: Cordon,
     },
     /// A job is paused, cancelled or resumed.
     HoldJob {
-        /// Name of the job.
         name: String,
         /// Kind of hold; `None`: the job is resumed.
         hold: Option<Hold>,
@@ -147,19 +135,16 @@ pub enum Change {
     },
     /// A dataset that no job refers to is removed.
     RemoveDataset {
-        /// Name of the dataset.
         name: String,
     },
     /// A job of which no rank is served is removed.
     RemoveJob {
-        /// Name of the job.
         name: String,
     },
     /// An access token is created.
     CreateAccess(CreateAccess),
     /// An access token is revoked.
     RevokeAccess {
-        /// Id of the token.
         id: String,
     },
     /// A join token is exchanged.
@@ -274,30 +259,32 @@ mod tests {
         check(
             &fixture.command(register(Tail::Pad)),
             expect![[r#"
-            {
-              "principal": "test",
-              "now_ms": 7,
-              "change": {
-                "register_job": {
-                  "name": "train",
-                  "identity": {
-                    "shuffle": {
-                      "content": "0707070707070707070707070707070707070707070707070707070707070707",
-                      "seed": 1,
-                      "enabled": true,
-                      "window": 10,
-                      "interleave": 4,
-                      "block_length": 1
-                    },
-                    "lanes": 2,
-                    "tail": "pad",
-                    "operators": "",
-                    "decoder": "none"
-                  },
-                  "dataset": "images"
-                }
-              }
-            }"#]],
+                {
+                  "principal": "test",
+                  "now_ms": 7,
+                  "change": {
+                    "register_job": {
+                      "name": "train",
+                      "identity": {
+                        "order": 1,
+                        "content": "0707070707070707070707070707070707070707070707070707070707070707",
+                        "shuffle": {
+                          "order_digest": "4646464646464646464646464646464646464646464646464646464646464646",
+                          "seed": 1,
+                          "enabled": true,
+                          "window": 10,
+                          "interleave": 4,
+                          "block_length": 1
+                        },
+                        "lanes": 2,
+                        "tail": "pad",
+                        "operators": "",
+                        "decoder": "none"
+                      },
+                      "dataset": "images"
+                    }
+                  }
+                }"#]],
         );
         let lease = LeaseRef { job: "j".to_owned(), generation: 1, rank: 2, fencing: 3 };
         let cursors = vec![CursorReport { lease, epoch: 4, step: 5 }];

@@ -8,9 +8,7 @@ use crate::log::bound::STEP_MAX;
 /// First step that a rank has not consumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct RankCursor {
-    /// Epoch of the step.
     pub epoch: u64,
-    /// Number of the step within the epoch.
     pub step: u64,
 }
 

@@ -1,19 +1,17 @@
-//! Encoding of commands in the log, and of answers within one process.
+//! Encoding of commands in the log.
 //!
 //! A command is JSON, so that people and later releases can read a log. Claims are the exception:
 //! there are many, and the values that the claims of one command share are written once.
 
 use serde::{Deserialize, Serialize};
 
-use crate::log::answer::Answer;
 use crate::log::command::{Change, Claim, Command, PoolFacts};
 use crate::log::id::LeaseRef;
-use crate::log::refusal::Refusal;
 
 /// First byte of claims in postcard; JSON begins with `{`.
 const TAKES: u8 = 1;
 
-/// The bytes are not a command or an answer that this release knows.
+/// The bytes are not a command that this release knows.
 #[derive(Debug, thiserror::Error)]
 pub enum EncodingError {
     /// The bytes are not JSON, or of an unknown kind.
@@ -24,18 +22,10 @@ pub enum EncodingError {
     Takes(#[from] postcard::Error),
     /// Further bytes follow, which only a later release understands.
     #[error("{bytes} bytes follow it")]
-    Longer {
-        /// Number of further bytes.
-        bytes: usize,
-    },
+    Longer { bytes: usize },
     /// A claim refers to a missing entry.
     #[error("claim {take} refers to {what}, which is missing")]
-    Missing {
-        /// Index of the claim.
-        take: usize,
-        /// Kind of the missing entry.
-        what: &'static str,
-    },
+    Missing { take: usize, what: &'static str },
 }
 
 /// A command of claims, as it is written.
@@ -175,34 +165,11 @@ impl Takes {
     }
 }
 
-/// Encodes an answer for its caller in the same process.
-pub fn answer_to_bytes(answer: &Result<Answer, Refusal>) -> Vec<u8> {
-    match answer {
-        Ok(Answer::Taken(taken)) => {
-            postcard::to_extend(taken, vec![TAKES]).expect("grants are plain data")
-        }
-        other => serde_json::to_vec(other).expect("an answer is plain data with string keys"),
-    }
-}
-
-/// Reads the output of [`answer_to_bytes`].
-///
-/// # Errors
-/// [`EncodingError`]
-pub fn answer_from_bytes(bytes: &[u8]) -> Result<Result<Answer, Refusal>, EncodingError> {
-    match bytes {
-        [TAKES, taken @ ..] => Ok(Ok(Answer::Taken(postcard::from_bytes(taken)?))),
-        json => Ok(serde_json::from_slice(json)?),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use expect_test::expect;
-    use shardfeed_plan::dynamic::GroupRange;
 
     use super::*;
-    use crate::log::answer::ClaimResult;
 
     fn takes() -> Command {
         let take = |job: &str, rank, next: Vec<u64>| Claim {
@@ -289,30 +256,5 @@ mod tests {
         let bytes = postcard::to_extend(&alone, vec![TAKES]).unwrap();
         let error = Command::from_bytes(&bytes).unwrap_err().to_string();
         assert_eq!(error, "claim 0 refers to a pool, which is missing");
-    }
-
-    #[test]
-    fn answers_come_back_as_they_were_written() {
-        let taken = ClaimResult {
-            truncated: Some(1),
-            pieces: vec![GroupRange { group: 1, from: 2, to: 3 }],
-            more: true,
-            horizon: 8,
-            version: 9,
-            closed: vec![4],
-            revoke_from: None,
-            ended: false,
-            first_step: 5,
-            batch_size: 6,
-        };
-        let fenced = Refusal::Fenced { what: "lease".into(), fencing: 1, reason: "gone".into() };
-        let answers = [
-            Ok(Answer::Taken(vec![Ok(taken), Err(fenced.clone())])),
-            Ok(Answer::Joined { session: 4 }),
-            Err(fenced),
-        ];
-        for answer in answers {
-            assert_eq!(answer_from_bytes(&answer_to_bytes(&answer)).unwrap(), answer);
-        }
     }
 }

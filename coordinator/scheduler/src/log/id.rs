@@ -12,31 +12,23 @@ pub type Fencing = u64;
 /// A rank of a generation of a job.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RankRef {
-    /// Name of the job.
     pub job: String,
-    /// Generation of the job.
     pub generation: u64,
-    /// The rank.
     pub rank: u64,
 }
 
 /// Identifies a lease of a rank.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LeaseRef {
-    /// Name of the job.
     pub job: String,
-    /// Generation of the job.
     pub generation: u64,
-    /// The rank.
     pub rank: u64,
-    /// Fencing token.
     pub fencing: Fencing,
 }
 
 /// A listing or scan of a session.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ScanRef {
-    /// Name of the dataset.
     pub dataset: String,
     /// Number of the part; `None`: the listing.
     pub part: Option<u64>,

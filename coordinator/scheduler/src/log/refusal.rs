@@ -12,19 +12,13 @@ use crate::log::value::Cordon;
 pub enum Refusal {
     /// The named object does not exist.
     #[error("there is no {what} `{name}`")]
-    NotFound {
-        /// Kind of object.
-        what: String,
-        /// Name of the object.
-        name: String,
-    },
+    NotFound { what: String, name: String },
     /// The job's name is registered with another identity.
     #[error(
         "job `{name}` exists with another identity: {}; use another name, or the same values",
         describe(.differences)
     )]
     OtherIdentity {
-        /// Name of the job.
         name: String,
         /// Differences: the registered value on the left, the requested one on the right.
         differences: Vec<Difference>,
@@ -32,11 +26,9 @@ pub enum Refusal {
     /// The dataset's name is registered with other files.
     #[error("dataset `{name}` exists with other {field}: {known}; use another name")]
     OtherDataset {
-        /// Name of the dataset.
         name: String,
         /// Field that differs: `patterns`, `compression`, `corrupt` or `content`.
         field: String,
-        /// Registered value.
         known: String,
     },
     /// Another rank of the same run started from another position.
@@ -45,21 +37,13 @@ pub enum Refusal {
          started by rank {by_rank} at epoch {by_epoch} step {by_step}; load the same state on every rank"
     )]
     Conflict {
-        /// Name of the job.
         job: String,
-        /// Name of the run.
         run: String,
-        /// Rank that was refused.
         rank: u64,
-        /// Epoch at which the refused rank would start.
         epoch: u64,
-        /// Step at which the refused rank would start.
         step: u64,
-        /// Rank that opened the generation.
         by_rank: u64,
-        /// Epoch at which the generation began.
         by_epoch: u64,
-        /// Step at which the generation began.
         by_step: u64,
     },
     /// Ranks of one run disagree about a number.
@@ -68,16 +52,12 @@ pub enum Refusal {
          {name}={known}; start every rank with the same value"
     )]
     Disagree {
-        /// Name of the job.
         job: String,
-        /// Name of the run.
         run: String,
-        /// Rank that was refused.
         rank: u64,
         /// Name of the number: `world_size`, `limit`, `in_doubt`, `in_doubt_grace`, `lanes`,
         /// `global batch` or `segments`. Boxed to keep refusals small.
         name: Box<str>,
-        /// Value of the refused rank.
         value: String,
         /// Value of the run.
         known: String,
@@ -87,40 +67,17 @@ pub enum Refusal {
         "generation {generation} of job `{job}` ended: rank {by_rank} started again at epoch \
          {by_epoch} step {by_step} as generation {by}; restart this rank from the same state"
     )]
-    Superseded {
-        /// Name of the job.
-        job: String,
-        /// Generation that ended.
-        generation: u64,
-        /// Generation that took over.
-        by: u64,
-        /// Rank that opened the later generation.
-        by_rank: u64,
-        /// Epoch at which the later generation began.
-        by_epoch: u64,
-        /// Step at which the later generation began.
-        by_step: u64,
-    },
+    Superseded { job: String, generation: u64, by: u64, by_rank: u64, by_epoch: u64, by_step: u64 },
     /// The lists that a loader state continues from are not kept.
     #[error(
         "job `{job}` cannot continue at epoch {epoch} step {step}: {reason}; a dynamic epoch \
          continues only from a state of the last generations and epochs of the same cluster: start \
          from a later state, or restart the epoch with set_epoch({epoch})"
     )]
-    Forgotten {
-        /// Name of the job.
-        job: String,
-        /// Epoch of the loader state.
-        epoch: u64,
-        /// Step of the loader state.
-        step: u64,
-        /// Reason why the lists are not available.
-        reason: Box<str>,
-    },
+    Forgotten { job: String, epoch: u64, step: u64, reason: Box<str> },
     /// The worker receives no new work.
     #[error("worker `{worker}` is {state}: it gets nothing new; use another worker, or none")]
     Cordoned {
-        /// Name of the worker.
         worker: String,
         /// Cordon state: `cordoned` or `draining`.
         state: Cordon,
@@ -130,9 +87,7 @@ pub enum Refusal {
         "job `{job}` was cancelled by {by}{reason}; it starts again after `shardfeed job resume {job}`"
     )]
     Cancelled {
-        /// Name of the job.
         job: String,
-        /// Principal that cancelled it.
         by: String,
         /// Reason, after a colon; may be empty.
         reason: String,
@@ -142,9 +97,7 @@ pub enum Refusal {
     Fenced {
         /// Kind of lease: `session`, `lease` or `scan`.
         what: String,
-        /// Stale fencing token.
         fencing: Fencing,
-        /// Reason why the token is stale.
         reason: String,
     },
     /// The caller lacks the permission.
@@ -155,27 +108,13 @@ pub enum Refusal {
     Invalid(String),
     /// A bound of the state is reached.
     #[error("{what}: at most {most}; {hint}")]
-    Full {
-        /// Kind of object of which there are too many.
-        what: String,
-        /// Maximum number.
-        most: u64,
-        /// Hint for the caller.
-        hint: String,
-    },
+    Full { what: String, most: u64, hint: String },
     /// Another loader holds the rank.
     #[error(
         "rank {rank} of job `{job}` was started again in generation {generation}; this loader no longer speaks \
          for it"
     )]
-    Replaced {
-        /// Name of the job.
-        job: String,
-        /// The rank.
-        rank: u64,
-        /// Generation in which both loaders started.
-        generation: u64,
-    },
+    Replaced { job: String, rank: u64, generation: u64 },
 }
 
 fn describe(differences: &[Difference]) -> String {

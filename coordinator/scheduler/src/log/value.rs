@@ -20,6 +20,11 @@ pub enum AccessRole {
     Trainer,
 }
 
+impl AccessRole {
+    pub const ALL: [Self; 5] =
+        [Self::Viewer, Self::Operator, Self::Admin, Self::Worker, Self::Trainer];
+}
+
 impl fmt::Display for AccessRole {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -110,7 +115,6 @@ impl fmt::Display for InDoubt {
 /// In-doubt policy of a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DoubtPolicy {
-    /// Decision about the samples.
     pub in_doubt: InDoubt,
     /// Time for which an epoch waits only for samples in doubt before the policy decides, ms.
     pub grace_ms: u64,

@@ -132,7 +132,7 @@ impl State {
 mod tests {
     use expect_test::expect;
 
-    use crate::fixture::{Fixture, add, first_of_two, join};
+    use crate::fixture::{Fixture, first_of_two, join};
     use crate::{
         Answer, Change, EndReason, JoinSession, NAME_BYTES_MAX, SESSIONS_ENDED_KEPT, SESSIONS_MAX,
     };
@@ -140,26 +140,6 @@ mod tests {
 
     fn reasons(fixture: &Fixture) -> Vec<EndReason> {
         fixture.state.ended_sessions().map(|ended| ended.reason).collect()
-    }
-
-    #[test]
-    fn a_session_is_the_index_of_its_command() {
-        let mut fixture = Fixture::default();
-        fixture.done(add());
-        assert_eq!(fixture.join("a"), 2);
-        assert_eq!(fixture.join("b"), 3);
-        let workers = fixture.state.sessions().map(|session| session.join.worker.as_str());
-        assert_eq!(workers.collect::<Vec<_>>(), ["a", "b"]);
-    }
-
-    #[test]
-    fn the_same_incarnation_has_the_same_session_while_it_lives() {
-        let mut fixture = Fixture::default();
-        let first = fixture.join("a");
-        assert_eq!(fixture.join("a"), first);
-        fixture.done(Change::ExpireSessions { sessions: vec![first] });
-        assert_eq!(fixture.join("a"), 4);
-        assert_eq!(reasons(&fixture), [EndReason::Expired]);
     }
 
     #[test]
@@ -178,37 +158,6 @@ mod tests {
             session 1 is no longer valid: its worker started again; join
             again"#]],
         );
-    }
-
-    #[test]
-    fn a_session_that_left_has_nothing_any_more() {
-        let (mut fixture, session) = Fixture::with_job(Tail::Drop);
-        fixture.start(first_of_two(session));
-        fixture.done(Change::LeaveSession { session });
-        assert_eq!(fixture.current().ranks[&0].lease, None);
-        fixture.refused(
-            Change::LeaveSession { session },
-            expect!["session 1 is no longer valid: its worker left; join again"],
-        );
-        fixture.refused(
-            Change::ClaimScans { session, most: 1 },
-            expect!["session 1 is no longer valid: its worker left; join again"],
-        );
-    }
-
-    #[test]
-    fn expiry_passes_over_sessions_that_are_gone() {
-        let mut fixture = Fixture::default();
-        let (a, b) = (fixture.join("a"), fixture.join("b"));
-        fixture.done(Change::ExpireSessions { sessions: vec![a, 77, a] });
-        assert_eq!(fixture.state.sessions().map(|session| session.id).collect::<Vec<_>>(), [b]);
-        fixture.refused(
-            Change::LeaveSession { session: a },
-            expect![[r#"
-            session 1 is no longer valid: no heartbeat arrived in time;
-            join again"#]],
-        );
-        assert_eq!(reasons(&fixture), [EndReason::Expired]);
     }
 
     #[test]

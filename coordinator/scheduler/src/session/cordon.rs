@@ -21,9 +21,7 @@ impl State {
 
     /// True if the worker of a rank receives no new work.
     pub(crate) fn is_cordoned_rank(&self, lease: &LeaseRef) -> bool {
-        let generation = self.jobs.by_name.get(&lease.job);
-        let generation = generation.and_then(|job| job.generations.get(&lease.generation));
-        let rank = generation.and_then(|generation| generation.ranks.get(&lease.rank));
+        let rank = self.rank(&lease.job, lease.generation, lease.rank);
         let served = rank.and_then(|rank| rank.lease.as_ref());
         served.is_some_and(|served| self.sessions.cordon(served.session) != Cordon::Open)
     }
@@ -74,7 +72,6 @@ impl State {
 #[cfg(test)]
 mod tests {
     use expect_test::expect;
-    use shardfeed_plan::{Intent, Tail};
 
     use super::*;
     use crate::fixture::{Fixture, add, dynamic_job, facts, first_of_two, join, taken};
@@ -82,31 +79,6 @@ mod tests {
 
     fn cordon(worker: &str, state: Cordon) -> Change {
         Change::CordonWorker { worker: worker.to_owned(), state }
-    }
-
-    #[test]
-    fn a_cordoned_worker_gets_no_scans_and_no_new_ranks_and_keeps_its_own() {
-        let (mut fixture, session) = Fixture::with_job(Tail::Drop);
-        fixture.start(first_of_two(session));
-        fixture.done(cordon("w", Cordon::Cordoned));
-        let other = StartRank { rank: 1, ..first_of_two(session) };
-        fixture.refused(
-            Change::StartRank(other.clone()),
-            expect![[r#"
-                worker `w` is cordoned: it gets nothing new; use another
-                worker, or none"#]],
-        );
-        let intent = Intent::Reconnect { generation: 0, epoch: 0, step: 3 };
-        fixture.start(StartRank { intent, ..first_of_two(session) });
-        fixture.done(Change::AddDataset(crate::AddDataset {
-            name: "more".to_owned(),
-            ..crate::fixture::add_dataset()
-        }));
-        assert!(fixture.take(session, 1).is_empty());
-        fixture.done(cordon("w", Cordon::Open));
-        assert_eq!(fixture.state.cordons().count(), 0);
-        assert_eq!(fixture.take(session, 1).len(), 1);
-        fixture.start(other);
     }
 
     #[test]

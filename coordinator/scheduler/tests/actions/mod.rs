@@ -3,7 +3,8 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use shardfeed_plan::{
-    Digest, Intent, JobIdentity, Mode, Records, Sample, Segment, Shuffle, Steps, Tail,
+    Digest, Intent, JobIdentity, Mode, ORDER_VERSION, Records, Sample, Segment, Shuffle, Steps,
+    Tail,
 };
 use shardfeed_scheduler::{
     AddDataset, Change, Claim, Cordon, CursorReport, Dataset, DoubtPolicy, FailDataset, FailScan,
@@ -177,15 +178,21 @@ fn digest(byte: u8) -> Digest {
 
 fn identity(job: usize, odd: bool) -> JobIdentity {
     let (seed, content) = (u64::from(odd), digest(job.min(1) as u8));
-    let shuffle =
-        Shuffle { content, seed, enabled: true, window: 10, interleave: 4, block_length: 1 };
+    let shuffle = Shuffle {
+        digest: content,
+        seed,
+        enabled: true,
+        window: 10,
+        interleave: 4,
+        block_length: 1,
+    };
     let tail = match job {
         1 | 3 | 4 => Tail::Uneven,
         _ => Tail::Drop,
     };
     let (mode, lanes) = if job > 2 { (Mode::Dynamic, 1) } else { (Mode::Deterministic, 2) };
     let (records, decoder) = (Records::Operators(String::new()), "none".to_owned());
-    JobIdentity { shuffle, lanes, tail, mode, records, decoder }
+    JobIdentity { order: ORDER_VERSION, content, shuffle, lanes, tail, mode, records, decoder }
 }
 
 fn failure() -> Failure {

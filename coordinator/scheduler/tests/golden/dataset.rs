@@ -3,7 +3,7 @@
 use shardfeed_plan::{Corrupt, Digest};
 use shardfeed_scheduler::{
     AddDataset, Answer, Change, FailDataset, FailScan, Failure, FinishDataset, LeasedScan, Listing,
-    Part, ReportListing, ReportScan, ScanTask, ScanWork,
+    Part, Phase, ReportListing, ReportScan, ScanTask, ScanWork,
 };
 
 use super::args::{Args, Failed, number};
@@ -58,7 +58,7 @@ impl Script {
         let (corrupt, listing) = (Corrupt::Error, listed);
         let add = AddDataset { name: name.clone(), patterns, compression, corrupt, listing };
         let done = self.apply(Change::AddDataset(add))?;
-        let phase = self.state.dataset(&name).map_or("gone", |dataset| dataset.phase.name());
+        let phase = self.state.dataset(&name).map_or("gone", |dataset| phase_name(&dataset.phase));
         done.say(format!("dataset {name} is {phase}"))
     }
 
@@ -87,7 +87,8 @@ impl Script {
         let count = parts.len();
         let report = ReportListing { session, dataset: dataset.clone(), fencing, root, parts };
         let done = self.apply(Change::ReportListing(report))?;
-        let phase = self.state.dataset(&dataset).map_or("gone", |dataset| dataset.phase.name());
+        let phase =
+            self.state.dataset(&dataset).map_or("gone", |dataset| phase_name(&dataset.phase));
         done.say(format!("dataset {dataset} is {phase}: {count} parts"))
     }
 
@@ -101,7 +102,7 @@ impl Script {
         let done = self.apply(Change::ReportScan(report))?;
         let known = self.state.dataset(&dataset);
         let (phase, progress) =
-            known.map(|known| (known.phase.name(), known.progress())).unwrap_or_default();
+            known.map(|known| (phase_name(&known.phase), known.progress())).unwrap_or_default();
         let of = format!("{} of {} parts", progress.parts_done, progress.parts);
         done.say(format!("dataset {dataset} is {phase}: {of}, {} records", progress.records))
     }
@@ -166,4 +167,14 @@ impl Script {
 fn failure(args: &mut Args) -> Result<Failure, Failed> {
     let (kind, message) = ("ERROR_KIND_CORRUPT".to_owned(), args.or("message", String::new())?);
     Ok(Failure { kind, message, file: args.key("file")?, ..Failure::default() })
+}
+
+pub(super) fn phase_name(phase: &Phase) -> &'static str {
+    match phase {
+        Phase::Listing { .. } => "listing",
+        Phase::Scanning(_) => "scanning",
+        Phase::Assembling(_) => "assembling",
+        Phase::Ready(_) => "ready",
+        Phase::Failed { .. } => "failed",
+    }
 }

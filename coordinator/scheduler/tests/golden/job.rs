@@ -1,7 +1,8 @@
 //! Commands about jobs and their ranks.
 
 use shardfeed_plan::{
-    DECODER_NONE, Intent, JobIdentity, Mode, Records, Sample, Segment, Shuffle, Steps, Tail,
+    DECODER_NONE, Intent, JobIdentity, Mode, ORDER_VERSION, Records, Sample, Segment, Shuffle,
+    Steps, Tail,
 };
 use shardfeed_scheduler::{
     Answer, Change, CursorReport, DoubtPolicy, InDoubt, LeaseRef, PeerProcess, RankCursor,
@@ -36,8 +37,9 @@ impl Script {
         let groups = args.numbers("groups")?;
         let is_dynamic = args.or("mode", Mode::default())? == Mode::Dynamic || !groups.is_empty();
         let mode = if is_dynamic { Mode::Dynamic } else { Mode::Deterministic };
+        let content = digest(args.or("content", 7)?);
         let shuffle = Shuffle {
-            content: digest(args.or("content", 7)?),
+            digest: content,
             seed: args.or("seed", 1)?,
             enabled: args.or("shuffle", true)?,
             window: args.or("window", 10)?,
@@ -45,6 +47,8 @@ impl Script {
             block_length: 1,
         };
         let identity = JobIdentity {
+            order: ORDER_VERSION,
+            content,
             shuffle,
             lanes: args.or("lanes", if is_dynamic { 1 } else { 2 })?,
             tail: args.or("tail", if is_dynamic { Tail::Uneven } else { Tail::Drop })?,
@@ -135,7 +139,7 @@ impl Script {
         let Started { generation, fencing, run, epoch, segments } = started.clone();
         let lease = LeaseRef { job: job.clone(), generation, rank, fencing };
         let steps: u64 = segments.iter().map(|segment| segment.steps.most()).sum();
-        let cursor = self.state.live_cursor(&job, generation, rank);
+        let cursor = self.state.rank(&job, generation, rank).map(|rank| rank.cursor);
         let (epoch, step) = cursor.map_or((epoch, steps), |cursor| (cursor.epoch, cursor.step));
         let (key, copy) = ((job, rank), ListCopy::default());
         let last_release = self.loaders.remove(&key).and_then(|old| old.last_release);
@@ -176,7 +180,7 @@ impl Script {
         let before = ignored(self);
         let cursors = vec![CursorReport { lease, epoch, step }];
         let done = self.apply(Change::Report { cursors })?;
-        let at = self.state.live_cursor(&job, generation, rank);
+        let at = self.state.rank(&job, generation, rank).map(|rank| rank.cursor);
         let at =
             at.map_or("unknown".to_owned(), |at| format!("epoch {} step {}", at.epoch, at.step));
         if ignored(self) != before {

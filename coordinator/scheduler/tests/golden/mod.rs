@@ -12,7 +12,7 @@ mod view;
 use std::collections::BTreeMap;
 
 use goldenscript::{Context, Runner};
-use shardfeed_scheduler::{Answer, Change, Command, JoinSession, SessionId, State};
+use shardfeed_scheduler::{Answer, Change, Command, JoinSession, SessionId, State, Verdict};
 
 use args::{Args, Failed};
 use loader::Loader;
@@ -166,8 +166,9 @@ impl Script {
     fn heartbeat(&mut self, args: &mut Args) -> Output {
         let worker = args.word("a worker")?;
         let session = self.session(worker, args)?;
-        self.state.live_session(session)?;
-        let leases = self.state.serving(session);
+        let leases = &self.state.live_session(session)?.leases;
+        let leases = leases.iter().filter_map(|rank| self.state.lease_of(rank));
+        let leases = leases.filter(|lease| self.state.verdict(lease) == Verdict::Live);
         let leases = leases.map(|lease| {
             format!("\n  lease {}: rank {} of {}", lease.fencing, lease.rank, lease.job)
         });

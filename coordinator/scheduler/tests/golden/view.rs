@@ -5,6 +5,7 @@ use shardfeed_scheduler::{
 };
 
 use super::args::{Args, Failed, number};
+use super::dataset::phase_name;
 use super::dynamic::{numbers, ranges};
 use super::{Output, Script};
 
@@ -66,7 +67,7 @@ impl Script {
     fn dataset_view(&self, name: &str) -> Output {
         let dataset = self.state.dataset(name).ok_or_else(|| format!("no dataset {name}"))?;
         let Dataset { attempt, phase, .. } = dataset;
-        let mut text = vec![format!("dataset {name} is {}, attempt {attempt}", phase.name())];
+        let mut text = vec![format!("dataset {name} is {}, attempt {attempt}", phase_name(phase))];
         if let Some(Scan { parts, .. }) = dataset.scan() {
             for (number, part) in parts.iter().enumerate() {
                 text.push(match &part.state {

@@ -1,7 +1,9 @@
 //! Workers and trainers of a dynamic job, as far as the state machine sees them.
 
 use shardfeed_plan::dynamic::RankList;
-use shardfeed_plan::{Digest, Intent, JobIdentity, Mode, Records, Segment, Shuffle, Steps, Tail};
+use shardfeed_plan::{
+    Digest, Intent, JobIdentity, Mode, ORDER_VERSION, Records, Segment, Shuffle, Steps, Tail,
+};
 use shardfeed_scheduler::{
     Answer, Change, Claim, ClaimResult, Command, CursorReport, DoubtPolicy, JoinSession, LeaseRef,
     Pool, PoolFacts, RankCursor, RegisterJob, SessionId, Speeds, StartRank, Started, State,
@@ -66,11 +68,26 @@ impl Cluster {
             doubt,
         };
         let content = Digest::from_bytes([0; 32]);
-        let shuffle =
-            Shuffle { content, seed: 0, enabled: true, window: 9, interleave: 2, block_length: 1 };
+        let shuffle = Shuffle {
+            digest: content,
+            seed: 0,
+            enabled: true,
+            window: 9,
+            interleave: 2,
+            block_length: 1,
+        };
         let (records, decoder) = (Records::Operators(String::new()), "none".to_owned());
         let (tail, mode) = (Tail::Uneven, Mode::Dynamic);
-        let identity = JobIdentity { shuffle, lanes: 1, tail, mode, records, decoder };
+        let identity = JobIdentity {
+            order: ORDER_VERSION,
+            content,
+            shuffle,
+            lanes: 1,
+            tail,
+            mode,
+            records,
+            decoder,
+        };
         let (name, dataset) = (JOB.to_owned(), String::new());
         cluster.apply(Change::RegisterJob(RegisterJob {
             name,

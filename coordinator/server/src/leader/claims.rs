@@ -20,7 +20,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use crate::error;
+use crate::error::{self, Result};
 use crate::leader::claim_queue::ClaimRequest;
 use crate::leader::core::Core;
 
@@ -63,7 +63,6 @@ type RankKey = (String, u64, u64);
 /// A job, its generation, and an epoch.
 type PoolKey = (String, u64, u64);
 
-/// Wanted samples, by pool.
 type WantedSamples = BTreeMap<PoolKey, u64>;
 
 /// A command in flight.
@@ -72,7 +71,7 @@ type InFlightProposal = BoxFuture<'static, Landed>;
 /// A command after its flight, with the result of each of its claims.
 struct Landed {
     cases: Vec<PendingClaim>,
-    taken: Result<Vec<Result<ClaimResult, Refusal>>, WireError>,
+    taken: Result<Vec<Result<ClaimResult, Refusal>>>,
 }
 
 /// Answers that may be requested again.
@@ -460,14 +459,12 @@ fn sizes(groups: &Groups, at: u64, wanted: u64) -> Vec<u64> {
 }
 
 fn pool_of<'a>(state: &'a State, take: &Claim) -> Option<&'a Pool> {
-    let job = state.job(&take.lease.job)?;
-    job.generations.get(&take.lease.generation)?.pools.get(&take.epoch)
+    state.generation(&take.lease.job, take.lease.generation)?.pools.get(&take.epoch)
 }
 
 /// Returns epoch and step of the rank in the state.
 fn cursor_of(state: &State, take: &Claim) -> Option<(u64, u64)> {
-    let generation = state.job(&take.lease.job)?.generations.get(&take.lease.generation)?;
-    let cursor = generation.ranks.get(&take.lease.rank)?.cursor;
+    let cursor = state.rank(&take.lease.job, take.lease.generation, take.lease.rank)?.cursor;
     Some((cursor.epoch, cursor.step))
 }
 
@@ -490,8 +487,7 @@ fn news(state: &State, case: &PendingClaim) -> News {
     if !matches!(state.verdict(&take.lease), Verdict::Live) {
         return News::Own;
     }
-    let job = state.job(&take.lease.job);
-    let Some(generation) = job.and_then(|job| job.generations.get(&take.lease.generation)) else {
+    let Some(generation) = state.generation(&take.lease.job, take.lease.generation) else {
         return News::Own;
     };
     let Some(pool) = generation.pools.get(&take.epoch) else {
@@ -514,17 +510,6 @@ fn news(state: &State, case: &PendingClaim) -> News {
 
 /// Returns the answer to a rank.
 fn response(state: &State, take: &Claim, taken: ClaimResult) -> ClaimGroupsResponse {
-    let ClaimResult {
-        truncated,
-        pieces,
-        horizon,
-        version,
-        closed,
-        revoke_from,
-        ended,
-        first_step,
-        ..
-    } = taken;
     let pool = pool_of(state, take);
     let share = pool.and_then(|pool| pool.shares.get(&take.lease.rank));
     let piece = |piece: shardfeed_plan::dynamic::GroupRange| GroupRange {
@@ -533,15 +518,15 @@ fn response(state: &State, take: &Claim, taken: ClaimResult) -> ClaimGroupsRespo
         to: piece.to,
     };
     ClaimGroupsResponse {
-        pieces: pieces.into_iter().map(piece).collect(),
+        pieces: taken.pieces.into_iter().map(piece).collect(),
         // If a cut leaves less than the worker knows, the answer has the whole list.
-        first: if truncated == Some(0) { 0 } else { take.known },
+        first: if taken.truncated == Some(0) { 0 } else { take.known },
         samples: share.map_or(0, |share| share.list.samples()),
-        horizon,
-        version,
-        closed,
-        revoke_from,
-        ended,
-        steps_before: first_step,
+        horizon: taken.horizon,
+        version: taken.version,
+        closed: taken.closed,
+        revoke_from: taken.revoke_from,
+        ended: taken.ended,
+        steps_before: taken.first_step,
     }
 }

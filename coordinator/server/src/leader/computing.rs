@@ -4,13 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shardfeed_plan::dynamic::Groups;
-use shardfeed_plan::{Digest, EpochPlan, JobIdentity, Manifest};
-use shardfeed_proto::WireError;
+use shardfeed_plan::{Digest, EpochPlan, JobIdentity, Manifest, Mode};
 use shardfeed_scheduler::Job;
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
-use crate::error;
+use crate::error::{self, Result};
 use crate::leader::core::{Core, blocking};
 use crate::leader::plans::{EpochOf, GROUPS_MAX, Order};
 use crate::storage::copies;
@@ -19,11 +18,7 @@ use crate::storage::copies;
 const READY_EVERY: Duration = Duration::from_millis(500);
 
 /// Returns the groups of an epoch of a dynamic job.
-pub(crate) async fn groups(
-    core: &Arc<Core>,
-    order: Order,
-    epoch: u64,
-) -> Result<Arc<Groups>, WireError> {
+pub(crate) async fn groups(core: &Arc<Core>, order: Order, epoch: u64) -> Result<Arc<Groups>> {
     if let Some(known) = core.plans.known_groups(&order.identity.shuffle, epoch) {
         return Ok(known);
     }
@@ -66,28 +61,28 @@ pub(crate) async fn keep_groups_ready(core: Arc<Core>, mut stop: watch::Receiver
 
 impl Order {
     /// Returns the manifest. Blocks on the disk.
-    pub(crate) fn manifest(&self, core: &Core) -> Result<Arc<Manifest>, WireError> {
+    pub(crate) fn manifest(&self, core: &Core) -> Result<Arc<Manifest>> {
         core.manifests.get(&core.chunks, self.content, &self.chunks)
     }
 
     /// Returns the groups of an epoch of a dynamic job. Slow to compute; blocks on the disk.
-    pub(crate) fn groups(&self, core: &Core, epoch: u64) -> Result<Arc<Groups>, WireError> {
+    pub(crate) fn groups(&self, core: &Core, epoch: u64) -> Result<Arc<Groups>> {
         let shuffle = &self.identity.shuffle;
         // Another call may have computed them while this one waited for its turn.
         if let Some(known) = core.plans.known_groups(shuffle, epoch) {
             return Ok(known);
         }
-        let line = core.plans.line(&*self.manifest(core)?, shuffle, epoch);
+        let line = core.plans.line(&*self.manifest(core)?, &self.identity, Mode::Dynamic, epoch);
         let groups = line.and_then(|line| Groups::new(line, shuffle.clone(), epoch));
         Ok(core.plans.keep_groups(groups.map_err(|error| error::plan(&error))?))
     }
 
     /// Returns the plan of an epoch. Slow to compute; blocks on the disk.
-    pub(crate) fn plan(&self, core: &Core, of: &EpochOf) -> Result<EpochPlan, WireError> {
+    pub(crate) fn plan(&self, core: &Core, of: &EpochOf) -> Result<EpochPlan> {
         let manifest = self.manifest(core)?;
         let JobIdentity { shuffle, tail, .. } = &self.identity;
         let EpochOf { epoch, segments, world_size, limit } = of;
-        let line = core.plans.line(&manifest, shuffle, *epoch);
+        let line = core.plans.line(&manifest, &self.identity, Mode::Deterministic, *epoch);
         let plan = line.and_then(|line| {
             EpochPlan::new(line, shuffle.clone(), *epoch, (*tail, *limit), segments, *world_size)
         });
@@ -100,10 +95,9 @@ impl Order {
 pub(crate) async fn computing<T: Send + 'static>(
     core: &Arc<Core>,
     chunks: &[Digest],
-    work: impl FnOnce(&Core) -> Result<T, WireError> + Send + 'static,
-) -> Result<T, WireError> {
+    work: impl FnOnce(&Core) -> Result<T> + Send + 'static,
+) -> Result<T> {
     copies::bring(core, chunks).await?;
     let _turn = core.plans.turn.acquire().await.map_err(|_| error::lost("a plan"))?;
-    let shared = Arc::clone(core);
-    blocking(core, "a plan", move || work(&shared)).await
+    blocking(core, "a plan", work).await
 }

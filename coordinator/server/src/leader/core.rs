@@ -11,13 +11,12 @@ use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_raft::{Leadership, Node, Peer, Role};
 use shardfeed_scheduler::{
     Answer, Change, Command, Cordon, LeaseRef, LeasedScan, Scan, ScanRef, Session, State,
-    answer_from_bytes,
 };
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
 use crate::config::CoordinatorOptions;
-use crate::error;
+use crate::error::{self, Result};
 use crate::leader::claim_queue::{ClaimSender, POLLS_MAX};
 use crate::leader::plans::Plans;
 use crate::leader::progress::LiveProgress;
@@ -25,6 +24,7 @@ use crate::leader::sessions::LiveSessions;
 use crate::leader::shard_counts::ShardCounts;
 use crate::leader::standing::{scan_lease, standing};
 use crate::metrics::{Audited, Denial, Metrics, WorkerIs};
+use crate::net::front::Front;
 use crate::net::links::Channels;
 use crate::rpc::audit::{Audit, Entry};
 use crate::rpc::context::Caller;
@@ -91,19 +91,6 @@ impl Debug for Core {
     }
 }
 
-/// Fields of [`Core`] that its owner opens.
-pub(crate) struct CoreParts {
-    pub(crate) host: Arc<dyn Host>,
-    pub(crate) options: CoordinatorOptions,
-    pub(crate) advertise: String,
-    pub(crate) links: Channels,
-    pub(crate) metrics: Arc<Metrics>,
-    pub(crate) node: Node<Scheduler>,
-    pub(crate) chunks: ChunkStore,
-    pub(crate) asks: ClaimSender,
-    pub(crate) audit: Audit,
-}
-
 /// The leader's memory, for data that needs no command. Valid for one term.
 #[derive(Debug, Default)]
 pub(crate) struct Live {
@@ -113,23 +100,28 @@ pub(crate) struct Live {
 }
 
 impl Core {
-    pub(crate) fn new(parts: CoreParts) -> Self {
-        let CoreParts { host, options, advertise, links, metrics, node, chunks, asks, audit } =
-            parts;
+    pub(crate) fn new(
+        front: &Front,
+        node: Node<Scheduler>,
+        chunks: ChunkStore,
+        asks: ClaimSender,
+        audit: Audit,
+    ) -> Self {
+        let host = Arc::clone(&front.host);
         Self {
             leadership: node.leadership(),
             started: host.now(),
             heard: Mutex::new(host.now()),
             host,
-            options,
-            advertise,
-            links,
+            options: front.options.clone(),
+            advertise: front.advertise.clone(),
+            links: front.links.clone(),
             node,
             chunks,
             turns: Turns::default(),
             manifests: Manifests::default(),
             plans: Plans::default(),
-            metrics,
+            metrics: Arc::clone(&front.metrics),
             calls: Semaphore::new(CALLS_MAX),
             polls: Semaphore::new(POLLS_MAX),
             asks,
@@ -161,11 +153,7 @@ impl Core {
     }
 
     /// Proposes a change, and returns its answer once it is applied.
-    pub(crate) async fn propose(
-        &self,
-        caller: Caller,
-        change: Change,
-    ) -> Result<Answer, WireError> {
+    pub(crate) async fn propose(&self, caller: Caller, change: Change) -> Result<Answer> {
         let Caller { request_id, principal, who, index } = caller;
         let (scope, now_ms) = (who.scope(), self.host.wall_ms());
         let command = Command { request_id, principal, scope, now_ms, change };
@@ -180,12 +168,11 @@ impl Core {
         })?;
         self.metrics.proposal.observe(took.as_secs_f64());
         index.store(applied.index, Ordering::Relaxed);
-        let answer = answer_from_bytes(&applied.answer);
-        answer.map_err(|_| error::lost("the state"))?.map_err(|refusal| error::refusal(&refusal))
+        applied.answer.map_err(|refusal| error::refusal(&refusal))
     }
 
     /// Proposes a change by the coordinator itself.
-    pub(crate) async fn propose_own(&self, change: Change) -> Result<Answer, WireError> {
+    pub(crate) async fn propose_own(&self, change: Change) -> Result<Answer> {
         let principal = OWN_PRINCIPAL.to_owned();
         self.propose(Caller { principal, ..Caller::default() }, change).await
     }
@@ -279,7 +266,7 @@ impl Core {
     }
 
     /// Rejects calls that this node cannot answer with authority.
-    pub(crate) fn available(&self) -> Result<(), WireError> {
+    pub(crate) fn available(&self) -> Result<()> {
         if let Some(reason) = self.node.status().fatal {
             return Err(WireError::new(ErrorKind::Storage, storage_failed(&reason)));
         }
@@ -302,7 +289,7 @@ impl Core {
     /// or not.
     ///
     /// # Errors  As [`Core::available`].
-    pub(crate) fn available_to(&self, denied: Option<&Denied>) -> Result<(), WireError> {
+    pub(crate) fn available_to(&self, denied: Option<&Denied>) -> Result<()> {
         match denied.map(|denied| denied.reason) {
             None => self.available(),
             Some(Denial::Unknown | Denial::Unusable) => {
@@ -331,7 +318,7 @@ impl Core {
     ///
     /// # Errors  `Retry`: there may be another leader, which renews sessions that this one does
     /// not.
-    pub(crate) async fn prove_lead(&self) -> Result<(), WireError> {
+    pub(crate) async fn prove_lead(&self) -> Result<()> {
         let most = Duration::from_millis(self.options.election_max_ms);
         let suspended_ms = self.host.suspended().as_millis() as u64;
         // While this machine was suspended, the others may have elected another leader.
@@ -364,7 +351,7 @@ impl Core {
     /// Waits until this node has applied everything that any node acknowledged before.
     ///
     /// # Errors  `NotLeader`, `Retry`: it does not lead, or cannot prove it.
-    pub(crate) async fn linearize(&self) -> Result<(), WireError> {
+    pub(crate) async fn linearize(&self) -> Result<()> {
         self.node.linearize().await.map_err(|error| error::proposal(&error))
     }
 
@@ -504,11 +491,12 @@ pub(crate) fn referenced(state: &State) -> Vec<Digest> {
 
 /// Runs blocking or long-running work outside the async threads.
 pub(crate) async fn blocking<T: Send + 'static>(
-    core: &Core,
+    core: &Arc<Core>,
     what: &'static str,
-    work: impl FnOnce() -> Result<T, WireError> + Send + 'static,
-) -> Result<T, WireError> {
-    let done = shardfeed_host::blocking(core.host.as_ref(), work).await;
+    work: impl FnOnce(&Core) -> Result<T> + Send + 'static,
+) -> Result<T> {
+    let shared = Arc::clone(core);
+    let done = shardfeed_host::blocking(core.host.as_ref(), move || work(&shared)).await;
     done.unwrap_or_else(|_| Err(error::lost(what)))
 }
 

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shardfeed_plan::Digest;
-use shardfeed_proto::{ErrorKind, WireError};
+use shardfeed_proto::ErrorKind;
 use shardfeed_scheduler::{Change, Dataset, FailDataset, FinishDataset};
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use crate::error;
+use crate::error::{self, Result};
 use crate::leader::core::{Core, blocking, referenced};
 use crate::storage::copies;
 use crate::storage::manifests::assemble;
@@ -92,12 +92,12 @@ impl Keeper {
     }
 
     /// Reads a dataset's parts. A part that is damaged here is fetched from the other nodes.
-    async fn finish(&self, dataset: Dataset) -> Result<FinishDataset, WireError> {
+    async fn finish(&self, dataset: Dataset) -> Result<FinishDataset> {
         let chunks = dataset.scan().map(|scan| scan.chunks().collect::<Vec<_>>());
         let (chunks, dataset) = (chunks.unwrap_or_default(), Arc::new(dataset));
         let read = || {
-            let (core, dataset) = (Arc::clone(&self.core), Arc::clone(&dataset));
-            let finish = move || finish(&core, &dataset);
+            let dataset = Arc::clone(&dataset);
+            let finish = move |core: &Core| finish(core, &dataset);
             blocking(&self.core, "putting a dataset together", finish)
         };
         copies::bring(&self.core, &chunks).await?;
@@ -112,12 +112,9 @@ impl Keeper {
 
     /// Removes old chunks that no dataset refers to.
     async fn collect(&self) {
-        let core = Arc::clone(&self.core);
-        let collected = blocking(&self.core, "removing chunks", move || {
+        let collected = blocking(&self.core, "removing chunks", |core| {
             let referenced: BTreeSet<Digest> = core.read(referenced).into_iter().collect();
-            let now = core.host.now();
-            let gone = core.chunks.collect(now, |chunk| referenced.contains(chunk));
-            gone.map_err(|error| error::chunk(&error))
+            Ok(core.chunks.collect(core.host.now(), |chunk| referenced.contains(chunk))?)
         });
         match collected.await {
             Ok(0) => {}
@@ -128,7 +125,7 @@ impl Keeper {
 }
 
 /// Reads the parts of a dataset and computes the digest of the whole.
-fn finish(core: &Core, dataset: &Dataset) -> Result<FinishDataset, WireError> {
+fn finish(core: &Core, dataset: &Dataset) -> Result<FinishDataset> {
     let chunks = dataset.scan().map(|scan| scan.chunks().collect::<Vec<_>>()).unwrap_or_default();
     let manifest = assemble(&core.chunks, &chunks)?;
     Ok(FinishDataset {

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
-use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -89,44 +89,12 @@ struct RankLabels {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ShardLabels {
     job: String,
-    state: ShardIs,
+    state: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct PhaseLabels {
-    phase: PhaseIs,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
-enum PhaseIs {
-    Waiting,
-    Running,
-    Paused,
-    Cancelled,
-    Finished,
-    Failed,
-}
-
-impl From<JobPhase> for PhaseIs {
-    fn from(phase: JobPhase) -> Self {
-        match phase {
-            JobPhase::Waiting => Self::Waiting,
-            JobPhase::Running => Self::Running,
-            JobPhase::Paused => Self::Paused,
-            JobPhase::Cancelled => Self::Cancelled,
-            JobPhase::Finished => Self::Finished,
-            JobPhase::Failed => Self::Failed,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
-enum ShardIs {
-    Pending,
-    Leased,
-    Reading,
-    Done,
-    Skipped,
+    phase: String,
 }
 
 type Seconds<L> = Family<L, Counter<f64, AtomicU64>>;
@@ -245,7 +213,7 @@ pub(crate) fn page(metrics: &Metrics, jobs: &RunningJobs, process: &str) -> Stri
     let phases = Family::<PhaseLabels, Gauge>::default();
     for phase in JobPhase::ALL {
         let count = jobs.phases.get(&phase).copied().unwrap_or_default();
-        phases.get_or_create(&PhaseLabels { phase: phase.into() }).set(count as i64);
+        phases.get_or_create(&PhaseLabels { phase: format!("{phase:?}") }).set(count as i64);
     }
     registry.register("jobs", "Jobs by phase", phases);
     let coordinator = registry.sub_registry_with_prefix("coordinator");
@@ -356,13 +324,13 @@ fn of_doubts(registry: &mut Registry, doubts: &[DoubtSeen]) {
     registry.register_with_unit("in_doubt_decides", help, Unit::Seconds, decides);
 }
 
-fn by_state(cell: &Cell) -> [(ShardIs, u64); 5] {
+fn by_state(cell: &Cell) -> [(&'static str, u64); 5] {
     [
-        (ShardIs::Pending, cell.pending),
-        (ShardIs::Leased, cell.leased),
-        (ShardIs::Reading, cell.reading),
-        (ShardIs::Done, cell.done),
-        (ShardIs::Skipped, cell.skipped),
+        ("Pending", cell.pending),
+        ("Leased", cell.leased),
+        ("Reading", cell.reading),
+        ("Done", cell.done),
+        ("Skipped", cell.skipped),
     ]
 }
 

@@ -4,10 +4,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use shardfeed_plan::dynamic::Groups;
 use shardfeed_plan::{
-    ContentDigest, Digest, JobIdentity, Line, Manifest, PlanError, Segment, Shuffle, check_epoch,
+    ContentDigest, Digest, JobIdentity, Line, Manifest, Mode, PlanError, Segment, Shuffle,
+    check_epoch,
 };
 use shardfeed_proto::{ErrorKind, WireError};
-use shardfeed_scheduler::State;
+use shardfeed_scheduler::{Generation, State};
 use tokio::sync::Semaphore;
 
 /// Maximum epoch sequences in memory; one over a million shards has 12 MB.
@@ -40,6 +41,7 @@ pub(crate) struct Plans {
 #[derive(Debug)]
 struct CachedLine {
     shuffle: Shuffle,
+    mode: Mode,
     epoch: u64,
     line: Arc<Line>,
 }
@@ -74,23 +76,43 @@ pub(crate) struct EpochOf {
     pub(crate) limit: Option<u64>,
 }
 
+impl EpochOf {
+    /// Returns an epoch of a generation; `None` if it precedes the generation.
+    pub(crate) fn new(generation: &Generation, epoch: u64) -> Option<Self> {
+        let segments = generation.segments_of(epoch)?;
+        let Generation { world_size, limit, .. } = *generation;
+        Some(Self { epoch, segments, world_size, limit })
+    }
+}
+
 impl Plans {
     /// Returns the epoch sequence of an epoch, from memory or newly computed.
+    /// - `mode`: `Deterministic` for plans, `Dynamic` for groups.
     pub(super) fn line(
         &self,
         manifest: &Manifest,
-        shuffle: &Shuffle,
+        identity: &JobIdentity,
+        mode: Mode,
         epoch: u64,
     ) -> Result<Arc<Line>, PlanError> {
+        let shuffle = &identity.shuffle;
+        identity.check_order()?;
         let recent = || self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        let is = |known: &&CachedLine| known.shuffle == *shuffle && known.epoch == epoch;
+        let is = |known: &&CachedLine| {
+            known.shuffle == *shuffle && known.mode == mode && known.epoch == epoch
+        };
         if let Some(known) = recent().iter().find(is) {
             return Ok(Arc::clone(&known.line));
         }
         check_epoch(epoch)?;
-        let line = Arc::new(Line::new(&manifest.counts(), shuffle, epoch)?);
+        let line = match mode {
+            Mode::Deterministic => Line::new(&manifest.counts(), shuffle, epoch)?,
+            Mode::Dynamic => Line::unrotated(&manifest.counts(), shuffle, epoch)?,
+        };
+        let line = Arc::new(line);
         let mut recent = recent();
-        recent.push(CachedLine { shuffle: shuffle.clone(), epoch, line: Arc::clone(&line) });
+        let shuffle = shuffle.clone();
+        recent.push(CachedLine { shuffle, mode, epoch, line: Arc::clone(&line) });
         if recent.len() > LINES_MAX {
             recent.remove(0);
         }

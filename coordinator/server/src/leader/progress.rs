@@ -37,7 +37,6 @@ pub(crate) struct LiveProgress {
     rates: BTreeMap<String, Rate>,
 }
 
-/// Progress of a rank.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct RankState {
     /// Epoch of the first step that is not consumed.
@@ -245,7 +244,6 @@ impl LiveProgress {
 /// Report of a heartbeat; see [`LiveProgress::rank`].
 #[derive(Debug)]
 pub(crate) struct RankReport {
-    /// Lease of the rank.
     pub(crate) lease: LeaseRef,
     /// Epoch and step of the first step that is not consumed.
     pub(crate) cursor: (u64, u64),
@@ -253,7 +251,6 @@ pub(crate) struct RankReport {
     pub(crate) ready: u64,
     /// Shard ordinals that are being read.
     pub(crate) reading: Vec<u32>,
-    /// Time breakdown.
     pub(crate) account: Option<Account>,
     /// Cursor in the state.
     pub(crate) known: Option<(u64, u64)>,

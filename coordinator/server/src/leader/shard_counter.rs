@@ -4,11 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use shardfeed_proto::WireError;
 use shardfeed_proto::coordinator::v1::get_epoch_map_response::Cell;
 use tokio::sync::watch;
 
-use crate::leader::computing::computing;
+use crate::error::Result;
 use crate::leader::core::Core;
 use crate::leader::measures;
 use crate::leader::shard_counts::Counted;
@@ -53,13 +52,12 @@ pub(crate) async fn keep(core: Arc<Core>, mut stop: watch::Receiver<bool>) {
     }
 }
 
-async fn count(core: &Arc<Core>, job: &str) -> Result<Option<Cell>, WireError> {
+async fn count(core: &Arc<Core>, job: &str) -> Result<Option<Cell>> {
     let Some(picture) = Picture::take(core, job)? else {
         return Ok(None);
     };
-    let chunks = picture.order.chunks.clone();
-    let map = move |core: &Core| {
+    let map = |core: &Core, picture| {
         Ok(views::shards(core, picture, None, views::ShardFilter::default())?.map(1))
     };
-    Ok(computing(core, &chunks, map).await?.cells.into_iter().next())
+    Ok(picture.compute(core, map).await?.cells.into_iter().next())
 }

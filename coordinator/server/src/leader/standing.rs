@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use shardfeed_proto::WireError;
 use shardfeed_scheduler::{
     Generation, LeaseRef, LeasedScan, Rank, RankCursor, Refusal, ScanLease, SessionId, State,
     Verdict,
 };
 
-use crate::error;
+use crate::error::{self, Result};
 
 /// Progress of the holder of a valid lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +49,7 @@ fn find<'a>(state: &'a State, lease: &LeaseRef) -> Result<(&'a Generation, &'a R
         Verdict::Superseded { refusal } | Verdict::Fenced { refusal } => return Err(refusal),
         Verdict::Live => {}
     }
-    let generation = state.job(&lease.job).and_then(|job| job.generations.get(&lease.generation));
+    let generation = state.generation(&lease.job, lease.generation);
     let found = generation.and_then(|known| Some((known, known.ranks.get(&lease.rank)?)));
     Ok(found.expect("only of a rank that is there a lease is good"))
 }
@@ -64,7 +63,7 @@ pub(crate) fn scan_lease<'a>(state: &'a State, scan: &LeasedScan) -> Option<&'a 
 /// Returns the time for which a session lives without a heartbeat.
 ///
 /// # Errors  `Fenced` if it ended, with the reason as far as it is kept.
-pub(crate) fn session_ttl(state: &State, session: SessionId) -> Result<Duration, WireError> {
+pub(crate) fn session_ttl(state: &State, session: SessionId) -> Result<Duration> {
     let session = state.live_session(session).map_err(|refusal| error::refusal(&refusal))?;
     Ok(Duration::from_millis(session.join.ttl_ms))
 }

@@ -12,6 +12,7 @@ use shardfeed_proto::{ErrorKind, PEER_PROTOCOL, WireError};
 use shardfeed_tls::{ClientTls, ServerTls};
 
 use crate::config::CoordinatorOptions;
+use crate::error::Result;
 use crate::leader::core::Core;
 use crate::leader::measures;
 use crate::metrics::Metrics;
@@ -95,7 +96,7 @@ impl Front {
     /// Returns the core of the coordinator.
     ///
     /// # Errors  `Retry`: there is no log yet.
-    pub(crate) fn core(&self) -> Result<&Arc<Core>, WireError> {
+    pub(crate) fn core(&self) -> Result<&Arc<Core>> {
         self.core.get().ok_or_else(|| {
             let what = self.waiting().unwrap_or_else(|| "its log".to_owned());
             let message = format!("this coordinator is not part of a cluster yet: {what}");

@@ -24,6 +24,7 @@ use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Response, Status};
 
 use crate::config::CoordinatorOptions;
+use crate::error::Result;
 use crate::metrics::Metrics;
 
 /// Maximum bytes of a message between coordinators: entries of the log, each at most a call's
@@ -108,7 +109,7 @@ impl Channels {
         address: &str,
         request: IntroduceRequest,
         deadline: Duration,
-    ) -> Result<IntroduceResponse, WireError> {
+    ) -> Result<IntroduceResponse> {
         self.call(address, Purpose::Consensus, deadline, |mut client| async move {
             client.introduce(request).await
         })
@@ -121,7 +122,7 @@ impl Channels {
         address: &str,
         content: Vec<u8>,
         deadline: Duration,
-    ) -> Result<(), WireError> {
+    ) -> Result<()> {
         let request = PushChunkRequest { cluster_id: self.cluster(), content };
         self.call(address, Purpose::Chunks, deadline, |mut client| async move {
             client.push_chunk(request).await
@@ -136,7 +137,7 @@ impl Channels {
         address: &str,
         digest: Vec<u8>,
         deadline: Duration,
-    ) -> Result<Option<Vec<u8>>, WireError> {
+    ) -> Result<Option<Vec<u8>>> {
         let request = PullChunkRequest { cluster_id: self.cluster(), digest };
         self.call(address, Purpose::Chunks, deadline, |mut client| async move {
             client.pull_chunk(request).await
@@ -155,7 +156,7 @@ impl Channels {
         purpose: Purpose,
         deadline: Duration,
         body: impl FnOnce(PeerServiceClient<Channel>) -> F,
-    ) -> Result<T, WireError>
+    ) -> Result<T>
     where
         F: Future<Output = Result<Response<T>, Status>>,
     {

@@ -334,34 +334,20 @@ fn numbers(disk: &dyn Disk, kind: AuditFile) -> io::Result<Vec<u64>> {
 }
 
 fn told(entry: Entry, node: u64) -> AuditEntry {
-    let Entry {
-        at_ms,
-        principal,
-        claimed,
-        role,
-        remote,
-        method,
-        object,
-        outcome,
-        message,
-        request_id,
-        index,
-        detail,
-    } = entry;
     AuditEntry {
-        at_ms,
-        principal,
-        claimed,
-        role,
-        remote,
-        method,
-        object,
-        outcome,
-        message,
-        request_id,
-        index,
+        at_ms: entry.at_ms,
+        principal: entry.principal,
+        claimed: entry.claimed,
+        role: entry.role,
+        remote: entry.remote,
+        method: entry.method,
+        object: entry.object,
+        outcome: entry.outcome,
+        message: entry.message,
+        request_id: entry.request_id,
+        index: entry.index,
         node,
-        detail,
+        detail: entry.detail,
     }
 }
 

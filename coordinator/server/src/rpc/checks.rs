@@ -4,22 +4,19 @@ use shardfeed_plan::Digest;
 use shardfeed_proto::{ErrorKind, WireError, digest_from};
 use shardfeed_scheduler::Answer;
 
-use crate::error;
+use crate::error::{Result, invalid};
 
 /// Rejects a list that is longer than one call allows.
-pub(crate) fn check_len(field: &'static str, len: usize, most: usize) -> Result<(), WireError> {
+pub(crate) fn check_len(field: &'static str, len: usize, most: usize) -> Result<()> {
     match len <= most {
         true => Ok(()),
-        false => Err(WireError::new(
-            ErrorKind::Invalid,
-            format!("`{field}` has {len} entries; at most {most} are allowed"),
-        )),
+        false => Err(invalid(format!("`{field}` has {len} entries; at most {most} are allowed"))),
     }
 }
 
 /// Decodes a digest.
-pub(crate) fn digest(field: &'static str, bytes: &[u8]) -> Result<Digest, WireError> {
-    digest_from(field, bytes).map_err(|error| error::invalid(&error))
+pub(crate) fn digest(field: &'static str, bytes: &[u8]) -> Result<Digest> {
+    digest_from(field, bytes).map_err(|error| invalid(error.to_string()))
 }
 
 /// Returns the error for an answer of another kind: the request id was used for another command.

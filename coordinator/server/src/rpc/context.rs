@@ -6,7 +6,9 @@ use std::sync::atomic::AtomicU64;
 use shardfeed_proto::coordinator::v1::Context;
 use shardfeed_proto::{COORDINATOR_PROTOCOL, ErrorKind, WireError};
 
+use super::rights::Effect;
 use super::who::Who;
+use crate::error::{Result, invalid};
 
 /// Maximum bytes of a principal: every log line and command contains it.
 const PRINCIPAL_BYTES_MAX: usize = 256;
@@ -19,21 +21,9 @@ pub(crate) struct Caller {
     /// For logs and audits; empty only for requests that change nothing. Authenticated, if
     /// possible.
     pub(crate) principal: String,
-    /// Authenticated identity.
     pub(crate) who: Arc<Who>,
     /// Log index of the change that resulted; 0: none.
     pub(crate) index: Arc<AtomicU64>,
-}
-
-/// Effect of a request on stored data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Effect {
-    /// Reads data that this node knows, or that never changes.
-    Reads,
-    /// Reads current data: the node first makes sure that no other node leads.
-    Looks,
-    /// Changes stored data.
-    Changes,
 }
 
 impl Caller {
@@ -50,7 +40,7 @@ impl Caller {
         context: Option<Context>,
         cluster_id: &str,
         effect: Effect,
-    ) -> Result<Self, WireError> {
+    ) -> Result<Self> {
         let context = context.unwrap_or_default();
         if context.protocol != COORDINATOR_PROTOCOL {
             return Err(WireError::new(
@@ -74,17 +64,16 @@ impl Caller {
             ));
         }
         let Context { request_id, principal, .. } = context;
-        let invalid = |message: String| Err(WireError::new(ErrorKind::Invalid, message));
         if principal.len() > PRINCIPAL_BYTES_MAX {
-            return invalid(format!("`principal` has at most {PRINCIPAL_BYTES_MAX} bytes"));
+            return Err(invalid(format!("`principal` has at most {PRINCIPAL_BYTES_MAX} bytes")));
         }
         if effect == Effect::Changes && principal.is_empty() {
-            return invalid("`principal` is required for requests that change something".into());
+            return Err(invalid("`principal` is required for requests that change something"));
         }
         if (effect == Effect::Changes || !request_id.is_empty())
             && uuid::Uuid::try_parse(&request_id).is_err()
         {
-            return invalid("`request_id` is required and must be a UUID".into());
+            return Err(invalid("`request_id` is required and must be a UUID"));
         }
         Ok(Self { request_id, principal, ..Self::default() })
     }

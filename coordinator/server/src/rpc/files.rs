@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 
 use glob::{MatchOptions, Pattern};
 use shardfeed_plan::{Corrupt, Digest, fixed_folder};
-use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_scheduler::Listing;
+
+use crate::error::{Result, invalid};
 
 /// Prefix of names that the coordinator chooses; a caller's name must not have it.
 pub(super) const FILES_PREFIX: &str = "files-";
@@ -58,7 +59,7 @@ impl Matcher {
     }
 
     /// Rejects a listed file that no pattern matches.
-    pub(super) fn check(&self, root: &str, path: &str) -> Result<(), WireError> {
+    pub(super) fn check(&self, root: &str, path: &str) -> Result<()> {
         let options = MatchOptions {
             case_sensitive: true,
             require_literal_separator: true,
@@ -72,8 +73,7 @@ impl Matcher {
             return Ok(());
         }
         let location: String = location.chars().take(200).collect();
-        let message = format!("`{location}` is matched by no pattern of the dataset");
-        Err(WireError::new(ErrorKind::Invalid, message))
+        Err(invalid(format!("`{location}` is matched by no pattern of the dataset")))
     }
 }
 

@@ -8,10 +8,11 @@ use shardfeed_tls::Role;
 use tonic::Request;
 
 use super::audit;
-use super::rights::{self, Reach};
+use super::rights::{Reach, Rpc, Rules};
 use super::who::{Denied, Who, denied};
+use crate::error::Result;
 use crate::leader::core::Core;
-use crate::metrics::{Denial, Rpc};
+use crate::metrics::Denial;
 use crate::net::front::Front;
 use crate::net::port::Remote;
 
@@ -129,7 +130,7 @@ impl Seen {
     ///
     /// # Errors  `Denied`; `NotLeader` if another node may know a token that this one does not know
     /// yet.
-    pub(crate) fn gate(&self, front: &Front, of: Gate) -> Result<(), WireError> {
+    pub(crate) fn gate(&self, front: &Front, of: Gate) -> Result<()> {
         if front.tls.is_none() {
             return Ok(());
         }
@@ -246,7 +247,7 @@ impl Who {
         let Some(role) = self.role else {
             return Ok(());
         };
-        let (roles, reach) = rights::of(rpc);
+        let Rules { roles, reach, .. } = rpc.rules();
         if !roles.contains(&role) {
             let who = roles.iter().map(|role| role.name()).collect::<Vec<_>>().join(", ");
             let message = format!("{} may not call {rpc:?}; it is for: {who}", self.principal);
@@ -290,9 +291,7 @@ impl Who {
             Object::Session(session) | Object::Of(session, _) => is_theirs(*session),
             Object::Takes(sessions) => sessions.iter().try_for_each(|session| is_theirs(*session)),
             Object::Lease(Some(lease)) => {
-                let job = state.job(&lease.job);
-                let rank = job
-                    .and_then(|job| job.generations.get(&lease.generation)?.ranks.get(&lease.rank));
+                let rank = state.rank(&lease.job, lease.generation, lease.rank);
                 // Another lease gets its own error later.
                 let held = rank.and_then(|rank| rank.lease.as_ref());
                 let held = held.filter(|held| held.fencing == lease.fencing);
@@ -308,7 +307,7 @@ impl Who {
 /// Checks that the caller is another node.
 ///
 /// # Errors  `Denied`.
-pub(crate) fn check_peer(front: &Front, seen: &Seen) -> Result<(), WireError> {
+pub(crate) fn check_peer(front: &Front, seen: &Seen) -> Result<()> {
     let identity = seen.remote.as_ref().and_then(|remote| remote.identity.as_ref());
     if front.tls.is_none() || identity.is_some_and(|identity| identity.role == Role::Coordinator) {
         seen.trust();

@@ -13,10 +13,11 @@ use tonic::{Request, Response, Status};
 
 use super::checks::digest;
 use super::guard::{Seen, check_peer};
+use super::rights::Rpc;
 use super::serve::outcome_of;
-use crate::error;
+use crate::error::Result;
 use crate::leader::core::{Core, blocking};
-use crate::metrics::{Outcome, Rpc};
+use crate::metrics::Outcome;
 use crate::net::front::Front;
 use crate::net::links::wire_error;
 use crate::storage::chunks::ChunkStoreError;
@@ -67,7 +68,7 @@ impl PeerCalls {
         &self,
         rpc: Rpc,
         seen: &Seen,
-        work: impl Future<Output = Result<T, WireError>>,
+        work: impl Future<Output = Result<T>>,
     ) -> Result<Response<T>, Status> {
         let began = self.front.host.now();
         let answer = match check_peer(&self.front, seen) {
@@ -81,10 +82,7 @@ impl PeerCalls {
     }
 }
 
-async fn introduce(
-    front: &Front,
-    request: &IntroduceRequest,
-) -> Result<IntroduceResponse, WireError> {
+async fn introduce(front: &Front, request: &IntroduceRequest) -> Result<IntroduceResponse> {
     if request.protocol != PEER_PROTOCOL {
         let message = format!(
             "node {} speaks version {} of the peers' protocol, node {} speaks version {PEER_PROTOCOL}; \
@@ -96,7 +94,7 @@ async fn introduce(
     Ok(front.introduce(request))
 }
 
-async fn exchange(front: &Front, request: ExchangeRequest) -> Result<ExchangeResponse, WireError> {
+async fn exchange(front: &Front, request: ExchangeRequest) -> Result<ExchangeResponse> {
     let ExchangeRequest { cluster_id, from, to, message } = request;
     let core = member(front, &cluster_id)?;
     if to != core.options.node_id {
@@ -109,40 +107,27 @@ async fn exchange(front: &Front, request: ExchangeRequest) -> Result<ExchangeRes
     Ok(ExchangeResponse { message })
 }
 
-async fn push_chunk(
-    front: &Front,
-    request: PushChunkRequest,
-) -> Result<PushChunkResponse, WireError> {
-    let core = Arc::clone(named(front, &request.cluster_id)?);
-    let here = Arc::clone(&core);
-    let put = move || {
-        let put = here.chunks.put(&request.content, "", here.host.now());
-        put.map_err(|error| error::chunk(&error))
-    };
-    blocking(&core, "storing a chunk", put).await?;
+async fn push_chunk(front: &Front, request: PushChunkRequest) -> Result<PushChunkResponse> {
+    let core = named(front, &request.cluster_id)?;
+    let put = move |core: &Core| Ok(core.chunks.put(&request.content, "", core.host.now())?);
+    blocking(core, "storing a chunk", put).await?;
     Ok(PushChunkResponse {})
 }
 
-async fn pull_chunk(
-    front: &Front,
-    request: PullChunkRequest,
-) -> Result<PullChunkResponse, WireError> {
-    let core = Arc::clone(named(front, &request.cluster_id)?);
+async fn pull_chunk(front: &Front, request: PullChunkRequest) -> Result<PullChunkResponse> {
+    let core = named(front, &request.cluster_id)?;
     let digest = digest("digest", &request.digest)?;
-    let here = Arc::clone(&core);
-    let read = move || match here.chunks.read(&digest) {
+    let read = move |core: &Core| match core.chunks.read(&digest) {
         Ok(content) => Ok(Some(content)),
-        Err(ChunkStoreError::Io { path, source }) => {
-            Err(error::chunk(&ChunkStoreError::Io { path, source }))
-        }
+        Err(error @ ChunkStoreError::Io { .. }) => Err(error.into()),
         Err(_) => Ok(None),
     };
-    let content = blocking(&core, "reading a chunk", read).await?;
+    let content = blocking(core, "reading a chunk", read).await?;
     Ok(PullChunkResponse { content })
 }
 
 /// Returns the coordinator, for a caller that names the same cluster.
-fn named<'a>(front: &'a Front, cluster_id: &str) -> Result<&'a Arc<Core>, WireError> {
+fn named<'a>(front: &'a Front, cluster_id: &str) -> Result<&'a Arc<Core>> {
     let core = member(front, cluster_id)?;
     match cluster_id.is_empty() {
         true => Err(WireError::new(ErrorKind::WrongCluster, "the message names no cluster")),
@@ -152,7 +137,7 @@ fn named<'a>(front: &'a Front, cluster_id: &str) -> Result<&'a Arc<Core>, WireEr
 
 /// Returns the coordinator, for a caller of the same cluster.
 /// - `cluster_id`: the caller's; empty while it opens its log, whose messages contain the id.
-fn member<'a>(front: &'a Front, cluster_id: &str) -> Result<&'a Arc<Core>, WireError> {
+fn member<'a>(front: &'a Front, cluster_id: &str) -> Result<&'a Arc<Core>> {
     let core = front.core().map_err(|error| WireError { kind: ErrorKind::Unreachable, ..error })?;
     let ours = core.node.cluster_id();
     if !cluster_id.is_empty() && cluster_id != ours {

@@ -5,28 +5,27 @@ use std::sync::Arc;
 
 use shardfeed_plan::{Digest, JobIdentity, RECORD_SPEC_FIELD, Records, differences};
 use shardfeed_proto::common::v1::RecordSpec;
-use shardfeed_proto::coordinator::v1::{RegisterJobRequest, RegisterJobResponse};
-use shardfeed_proto::{
-    ErrorKind, RECORD_SPEC_CHUNKS_MAX, WireError, identity_from, record_spec_digest,
-};
+use shardfeed_proto::coordinator::v1 as wire;
+use shardfeed_proto::{RECORD_SPEC_CHUNKS_MAX, WireError, identity_from, record_spec_digest};
 use shardfeed_scheduler::{Change, Refusal, RegisterJob};
 
 use super::checks::{check_len, digest};
 use super::context::Caller;
 use super::scans::propose_holding;
-use crate::error;
+use super::serve::Call;
+use crate::error::{self, Result, invalid};
 use crate::leader::core::Core;
 use crate::storage::copies;
 
 const _: () = assert!(RECORD_SPEC_CHUNKS_MAX == shardfeed_scheduler::RECORD_SPEC_CHUNKS_MAX);
 
 pub(super) async fn register_job(
-    core: Arc<Core>,
-    caller: Caller,
-    request: RegisterJobRequest,
-) -> Result<RegisterJobResponse, WireError> {
-    let RegisterJobRequest { name, dataset, identity, record_spec_chunks, chunk, .. } = request;
-    let identity = identity_from(identity).map_err(|error| error::invalid(&error))?;
+    call: Call<wire::RegisterJobRequest>,
+) -> Result<wire::RegisterJobResponse> {
+    let Call { core, caller, request } = call;
+    let wire::RegisterJobRequest { name, dataset, identity, record_spec_chunks, chunk, .. } =
+        request;
+    let identity = identity_from(identity).map_err(|error| error::invalid_message(&error))?;
     let known = core.read(|state| {
         let job = state.job(&name)?;
         Some(RegisteredJob {
@@ -34,6 +33,7 @@ pub(super) async fn register_job(
             chunks: job.record_spec_chunks.clone(),
         })
     });
+    check_order(&core, &name)?;
     let mut register = RegisterJob { name, identity, dataset, record_spec_chunks: vec![] };
     let spec = match register.identity.records {
         Records::RecordSpec(spec) => spec,
@@ -44,29 +44,29 @@ pub(super) async fn register_job(
     }
     check_len("record_spec_chunks", record_spec_chunks.len(), RECORD_SPEC_CHUNKS_MAX)?;
     let chunks = record_spec_chunks.iter().map(|chunk| digest("record_spec_chunks", chunk));
-    let chunks = chunks.collect::<Result<Vec<Digest>, WireError>>()?;
+    let chunks = chunks.collect::<Result<Vec<Digest>>>()?;
     if !chunk.is_empty() {
         if !chunks.contains(&Digest::of_parts([chunk.as_slice()])) {
-            let message = "`chunk` is none of `record_spec_chunks`".to_owned();
-            return Err(WireError::new(ErrorKind::Invalid, message));
+            return Err(invalid("`chunk` is none of `record_spec_chunks`"));
         }
         copies::put(&core, chunk, caller.owner()).await?;
     }
     let missing = core.chunks.missing(&chunks);
     if !missing.is_empty() {
         let missing = missing.iter().map(|chunk| chunk.as_bytes().to_vec()).collect();
-        return Ok(RegisterJobResponse { missing });
+        return Ok(wire::RegisterJobResponse { missing });
     }
     register.record_spec_chunks.clone_from(&chunks);
     let other = register.clone();
     let check = async {
         let encoded = read(&core, &chunks).await?;
         if record_spec_digest(&encoded) != spec {
-            let message = format!("`record_spec_chunks` hold another record spec than {spec}");
-            return Err(WireError::new(ErrorKind::Invalid, message));
+            return Err(invalid(format!(
+                "`record_spec_chunks` hold another record spec than {spec}"
+            )));
         }
-        let ours = RecordSpec::decode_canonical(&encoded)
-            .map_err(|error| WireError::new(ErrorKind::Invalid, error.to_string()))?;
+        let ours =
+            RecordSpec::decode_canonical(&encoded).map_err(|error| invalid(error.to_string()))?;
         if let Some(known) = known {
             return Err(other_identity(&core, other, known, &ours).await);
         }
@@ -77,10 +77,19 @@ pub(super) async fn register_job(
         Ok(())
     };
     propose_holding(&core, caller, Change::RegisterJob(register), chunks.clone(), check).await?;
-    Ok(RegisterJobResponse::default())
+    Ok(wire::RegisterJobResponse::default())
 }
 
-/// A registered job.
+/// Rejects a registered job whose order another release computes. The log may contain such jobs, so
+/// that only new requests are checked, never commands.
+pub(super) fn check_order(core: &Core, name: &str) -> Result<(), WireError> {
+    let checked = core.read(|state| state.job(name).map(|job| job.identity.check_order()));
+    checked.unwrap_or(Ok(())).map_err(|error| {
+        let WireError { kind, message, .. } = error::plan(&error);
+        WireError::new(kind, format!("job `{name}`: {message}"))
+    })
+}
+
 struct RegisteredJob {
     identity: JobIdentity,
     chunks: Vec<Digest>,
@@ -90,15 +99,15 @@ async fn propose(
     core: &Core,
     caller: Caller,
     register: RegisterJob,
-) -> Result<RegisterJobResponse, WireError> {
+) -> Result<wire::RegisterJobResponse> {
     core.propose(caller, Change::RegisterJob(register)).await?;
-    Ok(RegisterJobResponse::default())
+    Ok(wire::RegisterJobResponse::default())
 }
 
 /// Returns the encoded `RecordSpec` in `chunks`.
 ///
 /// # Errors  `NotFound`, `Corrupt`: a chunk is lost.
-pub(super) async fn read(core: &Arc<Core>, chunks: &[Digest]) -> Result<Vec<u8>, WireError> {
+pub(super) async fn read(core: &Arc<Core>, chunks: &[Digest]) -> Result<Vec<u8>> {
     let mut encoded = Vec::new();
     for chunk in chunks {
         encoded.extend(copies::get(core, *chunk).await?);

@@ -1,8 +1,6 @@
-//! Permissions: one table, by role and call.
+//! The table of calls: who may make each, and how it is handled.
 
 use shardfeed_tls::Role;
-
-use crate::metrics::Rpc;
 
 /// Relation of a call to the jobs that an access token is limited to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +13,36 @@ pub(crate) enum Reach {
     Whole,
 }
 
+/// Effect of a call on stored data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// Reports data of this node, leader or not.
+    Local,
+    /// Reads data that the leader knows, or that never changes.
+    Reads,
+    /// Reads current data: the node first makes sure that no other node leads.
+    Looks,
+    /// Changes stored data.
+    Changes,
+}
+
+/// Record of a completed call in the audit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Audit {
+    Yes,
+    /// It changes nothing, or the log, the events and the histories record it.
+    No,
+}
+
+/// The row of a call in the table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rules {
+    pub(crate) roles: &'static [Role],
+    pub(crate) reach: Reach,
+    pub(crate) effect: Effect,
+    pub(crate) audit: Audit,
+}
+
 use Role::{Admin, Coordinator, Operator, Trainer, Viewer, Worker};
 
 /// People with read access.
@@ -25,7 +53,6 @@ const RUN: &[Role] = &[Operator, Admin];
 const RULE: &[Role] = &[Admin];
 /// Processes that read data.
 const READ: &[Role] = &[Worker, Trainer];
-/// Coordinators.
 const NODES: &[Role] = &[Coordinator];
 /// Every known principal.
 const ALL: &[Role] = &[Coordinator, Worker, Trainer, Viewer, Operator, Admin];
@@ -34,61 +61,123 @@ const NAME: &[Role] = &[Operator, Admin, Worker, Trainer];
 /// Roles that may see the state of a dataset.
 const SEE: &[Role] = &[Viewer, Operator, Admin, Worker, Trainer];
 
-/// Returns the roles that may make a call, and its relation to jobs.
-pub(crate) fn of(rpc: Rpc) -> (&'static [Role], Reach) {
-    match rpc {
-        Rpc::Join | Rpc::Heartbeat | Rpc::Leave => (READ, Reach::Any),
-        Rpc::ClaimScans | Rpc::ReportListing | Rpc::ReportScan | Rpc::FailScan => {
-            (READ, Reach::Any)
+/// Defines [`Rpc`], and the [`Rules`] of each call. A call without a row does not compile.
+macro_rules! calls {
+    ($($rpc:ident: $roles:ident, $reach:ident, $effect:ident, $audit:ident;)*) => {
+        /// The calls of all services, by their names in the protocol.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[derive(prometheus_client::encoding::EncodeLabelValue)]
+        pub(crate) enum Rpc {
+            $($rpc,)*
         }
-        Rpc::PutChunk | Rpc::GetChunk => (READ, Reach::Any),
-        Rpc::RegisterJob | Rpc::StartRank | Rpc::EndRank => (READ, Reach::Job),
-        Rpc::ReportSkipped | Rpc::LatestState | Rpc::ClaimGroups => (READ, Reach::Job),
-        // Each claim names a lease that the caller holds.
-        Rpc::BatchClaimGroups => (READ, Reach::Any),
-        Rpc::GetStatus | Rpc::GetCluster | Rpc::WhoAmI => (ALL, Reach::Any),
-        Rpc::AddMember | Rpc::RemoveMember | Rpc::TransferLeader => (RULE, Reach::Whole),
-        Rpc::SaveSnapshot | Rpc::ListAudit => (RULE, Reach::Whole),
-        Rpc::CreateAccess | Rpc::RevokeAccess | Rpc::ListAccess => (RULE, Reach::Whole),
-        // Its credential is the join token.
-        Rpc::ExchangeAccess => (ALL, Reach::Any),
-        Rpc::HoldJob | Rpc::DeclareGone | Rpc::RemoveJob => (RUN, Reach::Job),
-        Rpc::CordonWorker | Rpc::RemoveDataset => (RUN, Reach::Whole),
-        Rpc::AddDataset => (NAME, Reach::Any),
-        Rpc::GetDataset => (SEE, Reach::Any),
-        Rpc::ListDatasets | Rpc::ListJobs | Rpc::ListWorkers => (LOOK, Reach::Any),
-        Rpc::GetJob | Rpc::ListEpochs | Rpc::ListShards | Rpc::ListRanks => (LOOK, Reach::Job),
-        Rpc::GetBatch | Rpc::GetShardHistory | Rpc::GetEpochMap => (LOOK, Reach::Job),
-        // The answer is about every job.
-        Rpc::ListEvents => (LOOK, Reach::Whole),
-        Rpc::Introduce | Rpc::Exchange | Rpc::PushChunk | Rpc::PullChunk => (NODES, Reach::Any),
-    }
+
+        impl Rpc {
+            #[cfg(test)]
+            const ALL: &[Self] = &[$(Self::$rpc,)*];
+
+            /// Returns the call's row.
+            pub(crate) fn rules(self) -> Rules {
+                let (roles, reach, effect, audit) = match self {
+                    $(Self::$rpc => ($roles, Reach::$reach, Effect::$effect, Audit::$audit),)*
+                };
+                Rules { roles, reach, effect, audit }
+            }
+        }
+    };
 }
 
-/// True if a completed call is written into the audit. Calls of workers about their leases are not:
-/// the log, the events and the histories record them.
-pub(crate) fn is_audited(rpc: Rpc) -> bool {
-    matches!(
-        rpc,
-        Rpc::Join
-            | Rpc::Leave
-            | Rpc::RegisterJob
-            | Rpc::StartRank
-            | Rpc::EndRank
-            | Rpc::AddMember
-            | Rpc::RemoveMember
-            | Rpc::TransferLeader
-            | Rpc::SaveSnapshot
-            | Rpc::CordonWorker
-            | Rpc::HoldJob
-            | Rpc::DeclareGone
-            | Rpc::RemoveDataset
-            | Rpc::RemoveJob
-            | Rpc::AddDataset
-            | Rpc::CreateAccess
-            | Rpc::RevokeAccess
-            | Rpc::ExchangeAccess
-            | Rpc::ListAudit
-            | Rpc::ListAccess
-    )
+calls! {
+    // call:          roles, reach, effect,  audit
+    Join:             READ,  Any,   Changes, Yes;
+    Heartbeat:        READ,  Any,   Reads,   No;
+    Leave:            READ,  Any,   Changes, Yes;
+    ClaimScans:       READ,  Any,   Changes, No;
+    ReportListing:    READ,  Any,   Changes, No;
+    ReportScan:       READ,  Any,   Changes, No;
+    FailScan:         READ,  Any,   Changes, No;
+    PutChunk:         READ,  Any,   Changes, No;
+    GetChunk:         READ,  Any,   Reads,   No;
+    RegisterJob:      READ,  Job,   Changes, Yes;
+    StartRank:        READ,  Job,   Changes, Yes;
+    EndRank:          READ,  Job,   Changes, Yes;
+    ReportSkipped:    READ,  Job,   Changes, No;
+    LatestState:      READ,  Job,   Looks,   No;
+    ClaimGroups:      READ,  Job,   Changes, No;
+    // Each claim names a lease that the caller holds.
+    BatchClaimGroups: READ,  Any,   Changes, No;
+
+    GetStatus:        ALL,   Any,   Local,   No;
+    GetCluster:       ALL,   Any,   Local,   No;
+    WhoAmI:           ALL,   Any,   Local,   No;
+    AddMember:        RULE,  Whole, Changes, Yes;
+    RemoveMember:     RULE,  Whole, Changes, Yes;
+    TransferLeader:   RULE,  Whole, Changes, Yes;
+    SaveSnapshot:     RULE,  Whole, Looks,   Yes;
+    ListAudit:        RULE,  Whole, Local,   Yes;
+    CreateAccess:     RULE,  Whole, Changes, Yes;
+    RevokeAccess:     RULE,  Whole, Changes, Yes;
+    ListAccess:       RULE,  Whole, Looks,   Yes;
+    // Its credential is the join token.
+    ExchangeAccess:   ALL,   Any,   Changes, Yes;
+    HoldJob:          RUN,   Job,   Changes, Yes;
+    DeclareGone:      RUN,   Job,   Changes, Yes;
+    RemoveJob:        RUN,   Job,   Changes, Yes;
+    CordonWorker:     RUN,   Whole, Changes, Yes;
+    RemoveDataset:    RUN,   Whole, Changes, Yes;
+    AddDataset:       NAME,  Any,   Changes, Yes;
+    GetDataset:       SEE,   Any,   Looks,   No;
+    ListDatasets:     LOOK,  Any,   Looks,   No;
+    ListJobs:         LOOK,  Any,   Looks,   No;
+    ListWorkers:      LOOK,  Any,   Looks,   No;
+    GetJob:           LOOK,  Job,   Looks,   No;
+    ListEpochs:       LOOK,  Job,   Looks,   No;
+    ListShards:       LOOK,  Job,   Looks,   No;
+    ListRanks:        LOOK,  Job,   Looks,   No;
+    GetBatch:         LOOK,  Job,   Looks,   No;
+    GetShardHistory:  LOOK,  Job,   Looks,   No;
+    GetEpochMap:      LOOK,  Job,   Looks,   No;
+    // The answer is about every job.
+    ListEvents:       LOOK,  Whole, Looks,   No;
+
+    // `guard::check_peer` checks their role, before the message is read.
+    Introduce:        NODES, Any,   Local,   No;
+    Exchange:         NODES, Any,   Local,   No;
+    PushChunk:        NODES, Any,   Local,   No;
+    PullChunk:        NODES, Any,   Local,   No;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_call_of_the_protocol_has_its_row() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../proto/shardfeed/coordinator/v1");
+        let mut calls = BTreeSet::new();
+        for file in std::fs::read_dir(folder).unwrap() {
+            let text = std::fs::read_to_string(file.unwrap().path()).unwrap();
+            let named = text.lines().filter_map(|line| line.trim().strip_prefix("rpc "));
+            calls.extend(named.map(|rest| rest.split('(').next().unwrap().to_owned()));
+        }
+        let rows: BTreeSet<String> = Rpc::ALL.iter().map(|rpc| format!("{rpc:?}")).collect();
+        assert_eq!(rows, calls);
+        assert_eq!(rows.len(), Rpc::ALL.len());
+    }
+
+    #[test]
+    fn only_nodes_and_admins_reach_what_belongs_to_the_whole_cluster() {
+        for rpc in Rpc::ALL {
+            let Rules { roles, effect, audit, .. } = rpc.rules();
+            assert!(!roles.is_empty(), "{rpc:?}");
+            assert!(!roles.contains(&Coordinator) || [NODES, ALL].contains(&roles), "{rpc:?}");
+            // What people change is audited.
+            let is_of_people = roles.contains(&Admin);
+            assert!(!is_of_people || effect != Effect::Changes || audit == Audit::Yes, "{rpc:?}");
+            // A viewer changes nothing; a join token is exchanged by its bearer.
+            let may_look = roles.contains(&Viewer) && *rpc != Rpc::ExchangeAccess;
+            assert!(!may_look || effect != Effect::Changes, "{rpc:?}");
+        }
+    }
 }

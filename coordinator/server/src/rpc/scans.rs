@@ -5,60 +5,54 @@ use std::sync::Arc;
 
 use shardfeed_plan::Digest;
 use shardfeed_proto::chunk::{EntriesChunk, ListingChunk};
-use shardfeed_proto::coordinator::v1::{
-    ClaimScansRequest, ClaimScansResponse, FailScanRequest, FailScanResponse, ReportListingRequest,
-    ReportListingResponse, ReportScanRequest, ReportScanResponse, ScanTask, report_listing_request,
-    scan_task,
-};
+use shardfeed_proto::coordinator::v1::{self as wire, report_listing_request, scan_task};
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_scheduler::{
     Answer, Change, FailScan, Listing, PARTS_MAX, Part, ReportListing, ReportScan, SCANS_TAKEN_MAX,
-    ScanWork, TEXT_BYTES_MAX,
+    ScanTask, ScanWork, TEXT_BYTES_MAX,
 };
 
 use super::checks::{check_len, digest, unexpected};
 use super::context::Caller;
 use super::files::Matcher;
-use crate::error;
+use super::serve::Call;
+use crate::error::{self, Result, invalid};
 use crate::leader::core::{Core, blocking};
 use crate::storage::copies;
 use crate::storage::manifests::{entries_of, listing_of};
 
 pub(super) async fn claim_scans(
-    core: Arc<Core>,
-    caller: Caller,
-    request: ClaimScansRequest,
-) -> Result<ClaimScansResponse, WireError> {
-    let ClaimScansRequest { session, most, .. } = request;
+    call: Call<wire::ClaimScansRequest>,
+) -> Result<wire::ClaimScansResponse> {
+    let Call { core, caller, request } = call;
+    let wire::ClaimScansRequest { session, most, .. } = request;
     if most == 0 || most > SCANS_TAKEN_MAX {
-        let message = format!("`most` is {most}; 1 to {SCANS_TAKEN_MAX} are allowed");
-        return Err(WireError::new(ErrorKind::Invalid, message));
+        return Err(invalid(format!("`most` is {most}; 1 to {SCANS_TAKEN_MAX} are allowed")));
     }
     match core.propose(caller, Change::ClaimScans { session, most }).await? {
         Answer::Scans(tasks) => {
-            Ok(ClaimScansResponse { tasks: tasks.into_iter().map(task_to).collect() })
+            Ok(wire::ClaimScansResponse { tasks: tasks.into_iter().map(task_to).collect() })
         }
         other => Err(unexpected(&other)),
     }
 }
 
 pub(super) async fn report_listing(
-    core: Arc<Core>,
-    caller: Caller,
-    request: ReportListingRequest,
-) -> Result<ReportListingResponse, WireError> {
-    let ReportListingRequest { session, dataset, fencing, root, parts, .. } = request;
+    call: Call<wire::ReportListingRequest>,
+) -> Result<wire::ReportListingResponse> {
+    let Call { core, caller, request } = call;
+    let wire::ReportListingRequest { session, dataset, fencing, root, parts, .. } = request;
     let parts = parts_from(parts)?;
     let held: Vec<Digest> = parts.iter().map(|part| part.chunk).collect();
     let known = core.read(|state| Some(Matcher::new(&state.dataset(&dataset)?.patterns)));
     let check = checked(&core, known, Listing { root: root.clone(), parts: parts.clone() });
     let report = ReportListing { session, dataset, fencing, root, parts };
     propose_holding(&core, caller, Change::ReportListing(report), held, check).await?;
-    Ok(ReportListingResponse {})
+    Ok(wire::ReportListingResponse {})
 }
 
 /// Decodes the parts of a listing.
-pub(super) fn parts_from(parts: Vec<report_listing_request::Part>) -> Result<Vec<Part>, WireError> {
+pub(super) fn parts_from(parts: Vec<report_listing_request::Part>) -> Result<Vec<Part>> {
     check_len("parts", parts.len(), PARTS_MAX)?;
     let part = |part: report_listing_request::Part| {
         let chunk = digest("chunk", &part.chunk)?;
@@ -73,50 +67,43 @@ pub(super) async fn checked(
     core: &Arc<Core>,
     matcher: Option<Matcher>,
     listing: Listing,
-) -> Result<(), WireError> {
+) -> Result<()> {
     let chunks: Vec<Digest> = listing.parts.iter().map(|part| part.chunk).collect();
     copies::bring(core, &chunks).await?;
-    let here = Arc::clone(core);
-    let check = move || check_listing(&here, matcher.as_ref(), &listing);
+    let check = move |core: &Core| check_listing(core, matcher.as_ref(), &listing);
     blocking(core, "checking a listing", check).await
 }
 
 pub(super) async fn report_scan(
-    core: Arc<Core>,
-    caller: Caller,
-    request: ReportScanRequest,
-) -> Result<ReportScanResponse, WireError> {
-    let ReportScanRequest { session, dataset, fencing, part, chunk, records, .. } = request;
+    call: Call<wire::ReportScanRequest>,
+) -> Result<wire::ReportScanResponse> {
+    let Call { core, caller, request } = call;
+    let wire::ReportScanRequest { session, dataset, fencing, part, chunk, records, .. } = request;
     let chunk = digest("chunk", &chunk)?;
     let listed = core.read(|state| {
         let scan = state.dataset(&dataset).and_then(|dataset| dataset.scan());
         scan.and_then(|scan| Some(scan.parts.get(usize::try_from(part).ok()?)?.listed.chunk))
     });
-    let store = Arc::clone(&core);
-    let check = async move {
-        copies::bring(&store, listed.as_slice()).await?;
-        copies::bring(&store, &[chunk]).await?;
-        let shared = Arc::clone(&store);
-        let check = move || check_scan(&shared, &chunk, listed, records);
-        blocking(&store, "checking a scan", check).await
+    let check = async {
+        copies::bring(&core, listed.as_slice()).await?;
+        copies::bring(&core, &[chunk]).await?;
+        let check = move |core: &Core| check_scan(core, &chunk, listed, records);
+        blocking(&core, "checking a scan", check).await
     };
     let report = ReportScan { session, dataset, part, fencing, chunk, records };
     propose_holding(&core, caller, Change::ReportScan(report), vec![chunk], check).await?;
-    Ok(ReportScanResponse {})
+    Ok(wire::ReportScanResponse {})
 }
 
-pub(super) async fn fail_scan(
-    core: Arc<Core>,
-    caller: Caller,
-    request: FailScanRequest,
-) -> Result<FailScanResponse, WireError> {
-    let FailScanRequest { session, dataset, fencing, error, .. } = request;
+pub(super) async fn fail_scan(call: Call<wire::FailScanRequest>) -> Result<wire::FailScanResponse> {
+    let Call { core, caller, request } = call;
+    let wire::FailScanRequest { session, dataset, fencing, error, .. } = request;
     let mut failure = error::failure_from(&WireError::from_message(error));
     failure.message = printable(&failure.message);
     failure.file = failure.file.as_deref().map(printable);
     let fail = FailScan { session, dataset, fencing, failure };
     core.propose(caller, Change::FailScan(fail)).await?;
-    Ok(FailScanResponse {})
+    Ok(wire::FailScanResponse {})
 }
 
 /// Escapes control characters of a worker's text, which could affect a terminal.
@@ -134,8 +121,8 @@ pub(super) async fn propose_holding(
     caller: Caller,
     change: Change,
     held: Vec<Digest>,
-    check: impl Future<Output = Result<(), WireError>>,
-) -> Result<(), WireError> {
+    check: impl Future<Output = Result<()>>,
+) -> Result<()> {
     core.chunks.hold(&held);
     let proposed = match check.await {
         Ok(()) => core.propose(caller, change).await.map(|_| ()),
@@ -153,29 +140,28 @@ fn check_listing(
     core: &Core,
     matcher: Option<&Matcher>,
     Listing { root, parts }: &Listing,
-) -> Result<(), WireError> {
+) -> Result<()> {
     let mut last: Option<String> = None;
     for (number, part) in parts.iter().enumerate() {
         let ListingChunk { files, .. } = listing_of(&core.chunks, &part.chunk)?;
         let bytes: u128 = files.iter().map(|file| u128::from(file.size)).sum();
-        let wrong = |what: String| Err(WireError::new(ErrorKind::Invalid, what));
         if (files.len() as u64, bytes) != (part.files, u128::from(part.bytes)) {
-            return wrong(format!(
+            return Err(invalid(format!(
                 "part {number} is said to have {} files of {} bytes, but its chunk {} lists {} files \
                  of {bytes} bytes",
                 part.files,
                 part.bytes,
                 part.chunk,
                 files.len()
-            ));
+            )));
         }
         if let (Some(last), Some(first)) = (&last, files.first())
             && last.as_bytes() >= first.path.as_bytes()
         {
             let path = &first.path;
-            return wrong(format!(
+            return Err(invalid(format!(
                 "part {number} begins with `{path}`, which is not after `{last}`"
-            ));
+            )));
         }
         if let Some(matcher) = matcher {
             files.iter().try_for_each(|file| matcher.check(root, &file.path))?;
@@ -186,17 +172,13 @@ fn check_listing(
 }
 
 /// Rejects a scan whose chunk does not match the listing.
-fn check_scan(
-    core: &Core,
-    chunk: &Digest,
-    listed: Option<Digest>,
-    records: u64,
-) -> Result<(), WireError> {
-    let wrong = |what: String| Err(WireError::new(ErrorKind::Invalid, what));
+fn check_scan(core: &Core, chunk: &Digest, listed: Option<Digest>, records: u64) -> Result<()> {
     let found: EntriesChunk = entries_of(&core.chunks, chunk)?;
     if found.records() != records {
         let known = found.records();
-        return wrong(format!("`records` is {records}, but chunk {chunk} holds {known} records"));
+        return Err(invalid(format!(
+            "`records` is {records}, but chunk {chunk} holds {known} records"
+        )));
     }
     // Without a listing the state rejects the report, with a reason.
     let Some(listed) = listed else {
@@ -206,12 +188,14 @@ fn check_scan(
     let listed = listing.files.iter().map(|file| &file.path);
     match found.entries.iter().map(|entry| &entry.path).eq(listed) {
         true => Ok(()),
-        false => wrong(format!("chunk {chunk} does not hold the files of this part, in order")),
+        false => {
+            Err(invalid(format!("chunk {chunk} does not hold the files of this part, in order")))
+        }
     }
 }
 
-fn task_to(task: shardfeed_scheduler::ScanTask) -> ScanTask {
-    let shardfeed_scheduler::ScanTask { dataset, fencing, compression, corrupt, work } = task;
+fn task_to(task: ScanTask) -> wire::ScanTask {
+    let ScanTask { dataset, fencing, compression, corrupt, work } = task;
     let work = match work {
         ScanWork::List { patterns } => scan_task::Work::List(scan_task::List { patterns }),
         ScanWork::Scan { root, part, chunk } => {
@@ -220,5 +204,5 @@ fn task_to(task: shardfeed_scheduler::ScanTask) -> ScanTask {
         }
     };
     let corrupt = corrupt.to_string();
-    ScanTask { dataset, fencing, compression, corrupt, work: Some(work) }
+    wire::ScanTask { dataset, fencing, compression, corrupt, work: Some(work) }
 }

@@ -1,22 +1,24 @@
 //! Steps that are the same for each call: checks, bounds, measurement, log and audit.
 
+use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use shardfeed_proto::coordinator::v1::Context;
 use shardfeed_proto::{ErrorKind, WireError};
-use tonic::{Response, Status};
+use tonic::{Request, Response, Status};
 use tracing::{Instrument, field};
 
-use super::context::{Caller, Effect};
+use super::context::Caller;
 use super::guard::{Object, Seen};
+use super::rights::{Audit, Effect, Rpc, Rules};
 use super::who::Denied;
-use super::{audit, detail, rights};
-
+use super::{audit, detail};
+use crate::error::Result;
 use crate::leader::claim_queue::POLLS_MAX;
 use crate::leader::core::{CALLS_MAX, Core};
-use crate::metrics::{Audited, Denial, Outcome, Rpc};
+use crate::metrics::{Audited, Denial, Outcome};
 use crate::net::front::Front;
 
 /// Maximum bytes of a received message: a chunk and its fields, or the parts of a listing.
@@ -25,30 +27,53 @@ pub(crate) const MESSAGE_BYTES_MAX: usize = 2 << 20;
 /// Timeout of a call; a command that was proposed may be carried out later.
 pub(crate) const CALL_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// Data of a call outside its message.
-#[derive(Debug)]
-pub(crate) struct Asked {
-    pub(crate) seen: Seen,
-    pub(crate) context: Option<Context>,
-    pub(crate) object: Object,
+/// A call whose caller may make it.
+pub(super) struct Call<R> {
+    pub(super) core: Arc<Core>,
+    pub(super) caller: Caller,
+    pub(super) request: R,
+}
+
+/// A received call, before any check.
+pub(super) struct Received<R> {
+    seen: Seen,
+    context: Option<Context>,
+    object: Object,
     /// Its parameters, for the audit.
-    pub(crate) detail: String,
+    detail: String,
+    request: R,
+}
+
+impl<R: Any> Received<R> {
+    /// - `take_context`: removes the context from the message. `object`: returns what it is about.
+    pub(super) fn new(
+        request: Request<R>,
+        take_context: fn(&mut R) -> Option<Context>,
+        object: fn(&R) -> Object,
+    ) -> Self {
+        let seen = Seen::of(&request);
+        let mut request = request.into_inner();
+        let context = take_context(&mut request);
+        let (object, detail) = (object(&request), detail::of(&request));
+        Self { seen, context, object, detail, request }
+    }
 }
 
 /// Runs one call: checks its caller and its context, bounds, measures, logs and audits it.
-pub(crate) async fn serve<T, F>(
+pub(super) async fn serve<R, T, F>(
     front: &Front,
-    (rpc, effect): (Rpc, Effect),
-    asked: Asked,
-    body: impl FnOnce(Arc<Core>, Caller) -> F,
+    rpc: Rpc,
+    received: Received<R>,
+    handler: impl FnOnce(Call<R>) -> F,
 ) -> Result<Response<T>, Status>
 where
-    F: Future<Output = Result<T, WireError>>,
+    F: Future<Output = Result<T>>,
 {
     let began = front.host.now();
     let span =
         tracing::info_span!("call", ?rpc, request_id = field::Empty, principal = field::Empty);
-    let Asked { seen, context, object, detail } = asked;
+    let Received { seen, context, object, detail, request } = received;
+    let Rules { effect, audit, .. } = rpc.rules();
     let mut known = CallFacts::new(detail);
     let work = async {
         let core = Arc::clone(front.core()?);
@@ -61,7 +86,7 @@ where
         // Every node reports its own status; any other answer may be outdated, including about
         // access tokens.
         let who = seen.who(front, &core, rpc);
-        if !matches!(rpc, Rpc::GetStatus | Rpc::GetCluster | Rpc::ListAudit | Rpc::WhoAmI) {
+        if effect != Effect::Local {
             core.available_to(who.as_ref().err())?;
         }
         let who = who.map_err(|denied| known.deny(denied))?;
@@ -75,7 +100,7 @@ where
         known.caller = caller.clone();
         who.may(rpc, &object, &core).map_err(|denied| known.deny(denied))?;
         seen.trust();
-        if rights::is_audited(rpc) {
+        if audit == Audit::Yes {
             known.begin(&core, rpc, (&seen, &object));
         }
         let span = tracing::Span::current();
@@ -84,7 +109,7 @@ where
             if effect == Effect::Looks {
                 core.linearize().await?;
             }
-            body(Arc::clone(&core), caller).await
+            handler(Call { core: Arc::clone(&core), caller, request }).await
         };
         in_time(CALL_TIME_MAX, body).await
     };
@@ -246,10 +271,7 @@ fn busy(most: usize) -> WireError {
 }
 
 /// Returns the answer, or an error if there is none within `most`.
-async fn in_time<T>(
-    most: Duration,
-    body: impl Future<Output = Result<T, WireError>>,
-) -> Result<T, WireError> {
+async fn in_time<T>(most: Duration, body: impl Future<Output = Result<T>>) -> Result<T> {
     tokio::time::timeout(most, body).await.unwrap_or_else(|_| {
         let seconds = most.as_secs_f64();
         Err(WireError::new(
@@ -264,7 +286,7 @@ async fn in_time<T>(
 macro_rules! service {
     (
         impl $service:ident for $server:ty {
-            $($name:ident: $rpc:ident, $effect:ident, $about:expr, $request:ident => $response:ident;)*
+            $($name:ident: $rpc:ident, $object:expr, $request:ident => $response:ty;)*
         }
         $($rest:item)*
     ) => {
@@ -273,17 +295,10 @@ macro_rules! service {
             $(
                 async fn $name(
                     &self,
-                    request: tonic::Request<$request>,
+                    request: tonic::Request<wire::$request>,
                 ) -> Result<tonic::Response<$response>, tonic::Status> {
-                    let seen = Seen::of(&request);
-                    let mut request = request.into_inner();
-                    let context = request.context.take();
-                    let detail = detail::of(&request);
-                    let about: fn(&$request) -> Object = $about;
-                    let asked = Asked { seen, context, object: about(&request), detail };
-                    let call = (Rpc::$rpc, Effect::$effect);
-                    serve(&self.front, call, asked, |core, caller| $name(core, caller, request))
-                        .await
+                    let received = Received::new(request, |r| r.context.take(), $object);
+                    serve(&self.front, Rpc::$rpc, received, $name).await
                 }
             )*
             $($rest)*
@@ -298,7 +313,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_call_that_is_not_answered_in_time_is_given_up_and_may_be_made_again() {
-        let never = std::future::pending::<Result<(), WireError>>();
+        let never = std::future::pending::<Result<()>>();
         let error = in_time(Duration::from_millis(50), never).await.unwrap_err();
         assert_eq!(error.kind, ErrorKind::Retry);
         assert_eq!(error.message, "no answer within 0.05 s; try again with the same request id");

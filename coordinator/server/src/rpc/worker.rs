@@ -6,45 +6,35 @@ use std::time::Duration;
 
 use shardfeed_plan::dynamic::Groups;
 use shardfeed_plan::{EPOCHS, PlanError, Sample};
-use shardfeed_proto::coordinator::v1 as wire;
+use shardfeed_proto::coordinator::v1::heartbeat_response::{Pause, Verdict};
 use shardfeed_proto::coordinator::v1::worker_service_server::WorkerService;
 use shardfeed_proto::coordinator::v1::{
-    BatchClaimGroupsRequest, BatchClaimGroupsResponse, ClaimGroupsRequest, ClaimGroupsResponse,
-    ClaimScansRequest, ClaimScansResponse, EndRankRequest, EndRankResponse, FailScanRequest,
-    FailScanResponse, GetChunkRequest, GetChunkResponse, HeartbeatRequest, HeartbeatResponse,
-    JoinRequest, JoinResponse, LatestStateRequest, LatestStateResponse, Lease, LeaveRequest,
-    LeaveResponse, PutChunkRequest, PutChunkResponse, RankProgress, RegisterJobRequest,
-    RegisterJobResponse, ReportListingRequest, ReportListingResponse, ReportScanRequest,
-    ReportScanResponse, ReportSkippedRequest, ReportSkippedResponse, Revocation, ScanProgress,
-    StartRankRequest, StartRankResponse, batch_claim_groups_response,
-    heartbeat_response::{Pause, Verdict},
+    self as wire, Lease, RankProgress, Revocation, ScanProgress, batch_claim_groups_response,
 };
 use shardfeed_proto::{ErrorKind, WireError, intent_from, segments_to};
 use shardfeed_scheduler::{
     Answer, Change, Claim, Cordon, DoubtPolicy, GRACE_MS_MAX, Held, Hold, InDoubt, JoinSession,
-    LeaseRef, LeasedScan, PeerProcess, PoolFacts, RankCursor, RankRef, Refusal, ReportSkipped,
-    SKIPPED_KEPT, STEP_MAX, SessionId, SkippedRecord, StartRank, State,
+    LeaseRef, LeasedScan, PeerProcess, PoolFacts, RankCursor, Refusal, ReportSkipped, SKIPPED_KEPT,
+    STEP_MAX, SessionId, SkippedRecord, StartRank, State,
 };
 use tokio::sync::oneshot;
 
 use super::checks::{check_len, digest, unexpected};
-use super::context::{Caller, Effect};
-use super::detail;
-use super::guard::{Object, Seen};
-use super::register::register_job;
+use super::guard::Object;
+use super::register::{check_order, register_job};
+use super::rights::Rpc;
 use super::scans::{claim_scans, fail_scan, report_listing, report_scan};
-use super::serve::{Asked, serve, service};
-use crate::error;
+use super::serve::{Call, Received, serve, service};
+use crate::error::{self, Result, invalid};
 use crate::leader::claim_queue::{self, ClaimRequest};
 use crate::leader::computing::groups;
 use crate::leader::core::Core;
 use crate::leader::plans::Order;
 use crate::leader::progress::{RankReport, ScanReport};
 use crate::leader::standing::{self, Standing, served, session_ttl};
-use crate::metrics::Rpc;
 use crate::net::front::Front;
 use crate::storage::copies;
-use crate::views;
+use crate::views::{self, lease_to};
 
 /// Maximum ranks, and maximum scans, in one heartbeat.
 const HEARTBEAT_ENTRIES_MAX: usize = 4096;
@@ -66,70 +56,59 @@ pub(crate) struct Workers {
 
 service! {
     impl WorkerService for Workers {
-        join: Join, Changes, |r| Object::Joins(r.worker.clone()),
-            JoinRequest => JoinResponse;
-        heartbeat: Heartbeat, Reads, |r| Object::Session(r.session),
-            HeartbeatRequest => HeartbeatResponse;
-        leave: Leave, Changes, |r| Object::Session(r.session),
-            LeaveRequest => LeaveResponse;
-        claim_scans: ClaimScans, Changes, |r| Object::Session(r.session),
-            ClaimScansRequest => ClaimScansResponse;
-        report_listing: ReportListing, Changes, |r| Object::Session(r.session),
-            ReportListingRequest => ReportListingResponse;
-        report_scan: ReportScan, Changes, |r| Object::Session(r.session),
-            ReportScanRequest => ReportScanResponse;
-        fail_scan: FailScan, Changes, |r| Object::Session(r.session),
-            FailScanRequest => FailScanResponse;
-        put_chunk: PutChunk, Changes, |_| Object::Nothing,
-            PutChunkRequest => PutChunkResponse;
-        get_chunk: GetChunk, Reads, |_| Object::Nothing,
-            GetChunkRequest => GetChunkResponse;
-        register_job: RegisterJob, Changes, |r| Object::Job(r.name.clone()),
-            RegisterJobRequest => RegisterJobResponse;
-        start_rank: StartRank, Changes, |r| Object::Of(r.session, r.job.clone()),
-            StartRankRequest => StartRankResponse;
-        end_rank: EndRank, Changes, |r| Object::Lease(r.lease.clone()),
-            EndRankRequest => EndRankResponse;
-        report_skipped: ReportSkipped, Changes, |r| Object::Of(r.session, r.job.clone()),
-            ReportSkippedRequest => ReportSkippedResponse;
-        latest_state: LatestState, Looks, |r| Object::Job(r.job.clone()),
-            LatestStateRequest => LatestStateResponse;
-        claim_groups: ClaimGroups, Changes, |r| Object::Of(r.session, r.lease.as_ref().map_or_else(String::new, |l| l.job.clone())),
-            ClaimGroupsRequest => ClaimGroupsResponse;
-        batch_claim_groups: BatchClaimGroups, Changes, |r| Object::Takes(r.takes.iter().map(|take| take.session).collect()),
-            BatchClaimGroupsRequest => BatchClaimGroupsResponse;
+        join: Join, |r| Object::Joins(r.worker.clone()), JoinRequest => wire::JoinResponse;
+        heartbeat: Heartbeat, |r| Object::Session(r.session),
+            HeartbeatRequest => wire::HeartbeatResponse;
+        leave: Leave, |r| Object::Session(r.session), LeaveRequest => wire::LeaveResponse;
+        claim_scans: ClaimScans, |r| Object::Session(r.session),
+            ClaimScansRequest => wire::ClaimScansResponse;
+        report_listing: ReportListing, |r| Object::Session(r.session),
+            ReportListingRequest => wire::ReportListingResponse;
+        report_scan: ReportScan, |r| Object::Session(r.session),
+            ReportScanRequest => wire::ReportScanResponse;
+        fail_scan: FailScan, |r| Object::Session(r.session),
+            FailScanRequest => wire::FailScanResponse;
+        put_chunk: PutChunk, |_| Object::Nothing, PutChunkRequest => wire::PutChunkResponse;
+        get_chunk: GetChunk, |_| Object::Nothing, GetChunkRequest => wire::GetChunkResponse;
+        register_job: RegisterJob, |r| Object::Job(r.name.clone()),
+            RegisterJobRequest => wire::RegisterJobResponse;
+        start_rank: StartRank, |r| Object::Of(r.session, r.job.clone()),
+            StartRankRequest => wire::StartRankResponse;
+        end_rank: EndRank, |r| Object::Lease(r.lease.clone()),
+            EndRankRequest => wire::EndRankResponse;
+        report_skipped: ReportSkipped, |r| Object::Of(r.session, r.job.clone()),
+            ReportSkippedRequest => wire::ReportSkippedResponse;
+        latest_state: LatestState, |r| Object::Job(r.job.clone()),
+            LatestStateRequest => wire::LatestStateResponse;
+        claim_groups: ClaimGroups, |r| Object::Of(r.session, job_of(r)),
+            ClaimGroupsRequest => wire::ClaimGroupsResponse;
+        batch_claim_groups: BatchClaimGroups, |r| Object::Takes(sessions_of(r)),
+            BatchClaimGroupsRequest => wire::BatchClaimGroupsResponse;
     }
 }
 
-async fn join(
-    core: Arc<Core>,
-    caller: Caller,
-    request: JoinRequest,
-) -> Result<JoinResponse, WireError> {
-    let JoinRequest {
-        worker,
-        host,
-        incarnation,
-        version,
-        in_process,
-        endpoint,
-        decoders,
-        data_roots,
-        ..
-    } = request;
+fn job_of(claim: &wire::ClaimGroupsRequest) -> String {
+    claim.lease.as_ref().map_or_else(String::new, |lease| lease.job.clone())
+}
+
+fn sessions_of(claims: &wire::BatchClaimGroupsRequest) -> Vec<u64> {
+    claims.takes.iter().map(|take| take.session).collect()
+}
+
+async fn join(call: Call<wire::JoinRequest>) -> Result<wire::JoinResponse> {
+    let Call { core, caller, request } = call;
     let ttl_ms = core.options.session_ttl_ms;
-    let proved = caller.who.role.is_some();
     let join = JoinSession {
-        worker,
-        host,
-        incarnation,
-        version,
-        in_process,
+        worker: request.worker,
+        host: request.host,
+        incarnation: request.incarnation,
+        version: request.version,
+        in_process: request.in_process,
         ttl_ms,
-        endpoint,
-        decoders,
-        proved,
-        data_roots,
+        endpoint: request.endpoint,
+        decoders: request.decoders,
+        proved: caller.who.role.is_some(),
+        data_roots: request.data_roots,
     };
     // The join may end an earlier session.
     core.write_cursors().await;
@@ -138,57 +117,48 @@ async fn join(
             let ttl = Duration::from_millis(ttl_ms);
             core.live().sessions.renew(session, ttl, core.host.now());
             let cluster_id = core.node.cluster_id().to_owned();
-            Ok(JoinResponse {
-                cluster_id,
-                session,
-                ttl_ms,
-                heartbeat_ms: core.options.heartbeat_ms,
-            })
+            let heartbeat_ms = core.options.heartbeat_ms;
+            Ok(wire::JoinResponse { cluster_id, session, ttl_ms, heartbeat_ms })
         }
         other => Err(unexpected(&other)),
     }
 }
 
-async fn heartbeat(
-    core: Arc<Core>,
-    _caller: Caller,
-    request: HeartbeatRequest,
-) -> Result<HeartbeatResponse, WireError> {
-    let HeartbeatRequest { session, ranks, mut scans, .. } = request;
+async fn heartbeat(call: Call<wire::HeartbeatRequest>) -> Result<wire::HeartbeatResponse> {
+    let Call { core, request, .. } = call;
+    let wire::HeartbeatRequest { session, ranks, mut scans, .. } = request;
     check_len("ranks", ranks.len(), HEARTBEAT_ENTRIES_MAX)?;
     check_len("scans", scans.len(), HEARTBEAT_ENTRIES_MAX)?;
     core.prove_lead().await?;
-    let mut verdicts = Vec::new();
+    let mut answer = wire::HeartbeatResponse::default();
     let mut reports = Vec::with_capacity(ranks.len());
-    let (mut revocations, mut pauses, mut ended_scans) = (Vec::new(), Vec::new(), Vec::new());
-    let mut unlisted = Vec::new();
-    let heard = core.read(|state| {
+    let ttl = core.read(|state| {
         let ttl = session_ttl(state, session)?;
         for progress in ranks {
             let mut report = report_of(progress)?;
             match served(state, session, &report.lease) {
-                Err(refusal) => verdicts.push(verdict(&report.lease, &refusal)),
+                Err(refusal) => answer.verdicts.push(verdict(&report.lease, &refusal)),
                 Ok(Standing { cursor, rows }) => {
-                    revocations.extend(revocations_of(state, &report.lease));
-                    pauses.extend(pause_of(state, &report.lease));
+                    answer.revocations.extend(revocations_of(state, &report.lease));
+                    answer.pauses.extend(pause_of(state, &report.lease));
                     report.known = Some((cursor.epoch, cursor.step));
                     reports.push((report, rows));
                 }
             }
         }
-        unlisted = unlisted_leases(state, session, &reports);
+        answer.unlisted = unlisted_leases(state, session, &reports);
         let is_held = |scan: &ScanProgress| {
             standing::scan_lease(state, &leased(scan)).is_some_and(|lease| lease.session == session)
         };
-        ended_scans.extend(scans.extract_if(.., |scan| !is_held(scan)));
+        answer.ended_scans.extend(scans.extract_if(.., |scan| !is_held(scan)));
         // A worker in a trainer's process ends with that process.
         let worker = state.session(session).map(|session| &session.join);
         let worker = worker.filter(|join| !join.in_process).map(|join| join.worker.as_str());
         let cordon = worker.map(|worker| state.cordon(worker)).unwrap_or_default();
-        let has_scans = cordon == Cordon::Open && state.has_scans_for(session);
-        Ok::<_, WireError>((ttl, has_scans, cordon == Cordon::Draining))
-    });
-    let (ttl, has_scans, draining) = heard?;
+        answer.has_scans = cordon == Cordon::Open && state.has_scans_for(session);
+        answer.draining = cordon == Cordon::Draining;
+        Ok::<_, WireError>(ttl)
+    })?;
     let now = core.host.now();
     let mut live = core.live();
     if !live.sessions.renew(session, ttl, now) {
@@ -202,15 +172,7 @@ async fn heartbeat(
         let ScanProgress { files, bytes, beat, .. } = scan;
         live.progress.scan(leased(&scan), ScanReport { files, bytes, beat }, now);
     }
-    Ok(HeartbeatResponse {
-        verdicts,
-        has_scans,
-        draining,
-        revocations,
-        pauses,
-        ended_scans,
-        unlisted,
-    })
+    Ok(answer)
 }
 
 /// Returns the leases of dynamic jobs of a session that its worker did not list: it may not know
@@ -223,22 +185,12 @@ fn unlisted_leases(state: &State, session: SessionId, listed: &[(RankReport, u64
     if session.leases.len() == listed.len() {
         return vec![];
     }
-    let listed: BTreeSet<_> = listed
-        .iter()
-        .map(|(report, _)| (report.lease.job.as_str(), report.lease.generation, report.lease.rank))
-        .collect();
-    let unlisted = session
-        .leases
-        .iter()
-        .filter(|rank| !listed.contains(&(rank.job.as_str(), rank.generation, rank.rank)));
-    let lease = |rank: &RankRef| {
-        let job = state.job(&rank.job).filter(|job| job.identity.is_dynamic())?;
-        let known = job.generations.get(&rank.generation)?;
-        let fencing = known.ranks.get(&rank.rank)?.lease.as_ref()?.fencing;
-        let (job, generation, rank) = (rank.job.clone(), rank.generation, rank.rank);
-        Some(Lease { job, generation, rank, fencing })
-    };
-    unlisted.filter_map(lease).take(UNLISTED_MAX).collect()
+    let listed: BTreeSet<_> = listed.iter().map(|(report, _)| &report.lease).collect();
+    let is_dynamic =
+        |lease: &LeaseRef| state.job(&lease.job).is_some_and(|job| job.identity.is_dynamic());
+    let leases = session.leases.iter().filter_map(|rank| state.lease_of(rank));
+    let unlisted = leases.filter(|lease| is_dynamic(lease) && !listed.contains(lease));
+    unlisted.take(UNLISTED_MAX).map(|lease| lease_to(&lease)).collect()
 }
 
 /// Returns the scan that a worker reports on.
@@ -262,8 +214,7 @@ fn pause_of(state: &State, lease: &LeaseRef) -> Option<Pause> {
 
 /// Returns the ranges that the holder of a valid lease must return.
 fn revocations_of(state: &State, lease: &LeaseRef) -> Vec<Revocation> {
-    let job = state.job(&lease.job);
-    let pools = job.and_then(|job| Some(&job.generations.get(&lease.generation)?.pools));
+    let pools = state.generation(&lease.job, lease.generation).map(|known| &known.pools);
     let asked = pools.into_iter().flatten().filter_map(|(epoch, pool)| {
         let from = pool.shares.get(&lease.rank)?.revoke_from?;
         Some(Revocation { lease: Some(lease_to(lease)), epoch: *epoch, from })
@@ -271,77 +222,47 @@ fn revocations_of(state: &State, lease: &LeaseRef) -> Vec<Revocation> {
     asked.collect()
 }
 
-async fn leave(
-    core: Arc<Core>,
-    caller: Caller,
-    request: LeaveRequest,
-) -> Result<LeaveResponse, WireError> {
-    let session = request.session;
+async fn leave(call: Call<wire::LeaveRequest>) -> Result<wire::LeaveResponse> {
+    let Call { core, caller, request: wire::LeaveRequest { session, .. } } = call;
     core.write_cursors().await;
     core.propose(caller, Change::LeaveSession { session }).await?;
-    Ok(LeaveResponse {})
+    Ok(wire::LeaveResponse {})
 }
 
-async fn put_chunk(
-    core: Arc<Core>,
-    caller: Caller,
-    request: PutChunkRequest,
-) -> Result<PutChunkResponse, WireError> {
+async fn put_chunk(call: Call<wire::PutChunkRequest>) -> Result<wire::PutChunkResponse> {
+    let Call { core, caller, request } = call;
     let digest = copies::put(&core, request.content, caller.owner()).await?;
-    Ok(PutChunkResponse { digest: digest.as_bytes().to_vec() })
+    Ok(wire::PutChunkResponse { digest: digest.as_bytes().to_vec() })
 }
 
-async fn get_chunk(
-    core: Arc<Core>,
-    _caller: Caller,
-    request: GetChunkRequest,
-) -> Result<GetChunkResponse, WireError> {
+async fn get_chunk(call: Call<wire::GetChunkRequest>) -> Result<wire::GetChunkResponse> {
+    let Call { core, request, .. } = call;
     let digest = digest("digest", &request.digest)?;
-    Ok(GetChunkResponse { content: copies::get(&core, digest).await? })
+    Ok(wire::GetChunkResponse { content: copies::get(&core, digest).await? })
 }
 
-async fn start_rank(
-    core: Arc<Core>,
-    caller: Caller,
-    request: StartRankRequest,
-) -> Result<StartRankResponse, WireError> {
-    let StartRankRequest {
-        session,
-        job,
-        run,
-        rank,
-        world_size,
-        limit,
-        trainer,
-        intent,
-        peer,
-        in_doubt,
-        in_doubt_grace_ms,
-        left,
-        ..
-    } = request;
-    let intent = intent_from(intent).map_err(|error| error::invalid(&error))?;
+async fn start_rank(call: Call<wire::StartRankRequest>) -> Result<wire::StartRankResponse> {
+    let Call { core, caller, request } = call;
+    let intent = intent_from(request.intent).map_err(|error| error::invalid_message(&error))?;
+    check_order(&core, &request.job)?;
     // Workers ask the kernel for the identity of a trainer; a trainer's own data proves nothing.
-    let peer = peer.filter(|_| caller.who.role != Some(shardfeed_tls::Role::Trainer));
-    let peer = peer.map(|wire::Peer { uid, gid, pid }| PeerProcess { uid, gid, pid });
-    let doubt = doubt_policy(in_doubt, in_doubt_grace_ms)?;
-    let left = left.map(cursor_from);
+    let peer = request.peer.filter(|_| caller.who.role != Some(shardfeed_tls::Role::Trainer));
     let start = StartRank {
-        job,
-        run,
-        rank,
-        world_size,
-        limit,
-        session,
-        trainer,
+        job: request.job,
+        run: request.run,
+        rank: request.rank,
+        world_size: request.world_size,
+        limit: request.limit,
+        session: request.session,
+        trainer: request.trainer,
         intent,
-        left,
-        doubt,
-        peer,
+        left: request.left.map(cursor_from),
+        doubt: doubt_policy(request.in_doubt, request.in_doubt_grace_ms)?,
+        peer: peer.map(|wire::Peer { uid, gid, pid }| PeerProcess { uid, gid, pid }),
     };
     core.write_cursors().await;
     match core.propose(caller, Change::StartRank(start)).await? {
-        Answer::Started(started) => Ok(StartRankResponse {
+        Answer::Started(started) => Ok(wire::StartRankResponse {
             generation: started.generation,
             fencing: started.fencing,
             run: started.run,
@@ -357,53 +278,48 @@ fn cursor_from(wire::Position { epoch, step }: wire::Position) -> RankCursor {
 }
 
 /// Decodes the policy of a start for samples in doubt.
-fn doubt_policy(in_doubt: i32, grace_ms: Option<u64>) -> Result<DoubtPolicy, WireError> {
-    let invalid = |message: String| WireError::new(ErrorKind::Invalid, message);
+fn doubt_policy(in_doubt: i32, grace_ms: Option<u64>) -> Result<DoubtPolicy> {
     let in_doubt = match wire::InDoubt::try_from(in_doubt) {
         Ok(wire::InDoubt::Unspecified | wire::InDoubt::Redeliver) => InDoubt::Redeliver,
         Ok(wire::InDoubt::Drop) => InDoubt::Drop,
         Err(_) => {
-            let message = format!("`in_doubt` is {in_doubt}, which this release does not know");
-            return Err(invalid(message));
+            return Err(invalid(format!(
+                "`in_doubt` is {in_doubt}, which this release does not know"
+            )));
         }
     };
     let grace_ms = grace_ms.unwrap_or(DoubtPolicy::default().grace_ms);
     if grace_ms > GRACE_MS_MAX {
-        let message =
-            format!("`in_doubt_grace_ms` is {grace_ms}; at most {GRACE_MS_MAX} are allowed");
-        return Err(invalid(message));
+        return Err(invalid(format!(
+            "`in_doubt_grace_ms` is {grace_ms}; at most {GRACE_MS_MAX} are allowed"
+        )));
     }
     Ok(DoubtPolicy { in_doubt, grace_ms })
 }
 
-async fn end_rank(
-    core: Arc<Core>,
-    caller: Caller,
-    request: EndRankRequest,
-) -> Result<EndRankResponse, WireError> {
+async fn end_rank(call: Call<wire::EndRankRequest>) -> Result<wire::EndRankResponse> {
+    let Call { core, caller, request } = call;
     let lease = lease_from(request.lease)?;
     core.write_cursors().await;
-    let EndRankRequest { failure, is_told, position, .. } = request;
+    let wire::EndRankRequest { failure, is_told, position, .. } = request;
     let position = position.map(cursor_from);
     core.propose(caller, Change::EndRank { lease, is_told, failure, position }).await?;
-    Ok(EndRankResponse {})
+    Ok(wire::EndRankResponse {})
 }
 
 async fn report_skipped(
-    core: Arc<Core>,
-    caller: Caller,
-    request: ReportSkippedRequest,
-) -> Result<ReportSkippedResponse, WireError> {
-    let ReportSkippedRequest { session, job, records, .. } = request;
+    call: Call<wire::ReportSkippedRequest>,
+) -> Result<wire::ReportSkippedResponse> {
+    let Call { core, caller, request } = call;
+    let wire::ReportSkippedRequest { session, job, records, .. } = request;
     check_len("records", records.len(), SKIPPED_KEPT)?;
     let record = |record: wire::SkippedRecord| {
         let wire::SkippedRecord { shard, ordinal, offset, reason, .. } = record;
-        let shard = u32::try_from(shard).map_err(|_| {
-            WireError::new(ErrorKind::Invalid, format!("there is no shard {shard}"))
-        })?;
+        let none = |_| invalid(format!("there is no shard {shard}"));
+        let shard = u32::try_from(shard).map_err(none)?;
         Ok(SkippedRecord { sample: Sample { shard, ordinal }, offset, reason })
     };
-    let records = records.into_iter().map(record).collect::<Result<Vec<_>, WireError>>()?;
+    let records = records.into_iter().map(record).collect::<Result<Vec<_>>>()?;
     let is_news = core.read(|state| {
         if state.has_answered(&caller.request_id) {
             // Its first answer may have been a rejection, and another worker may have reported them
@@ -418,38 +334,31 @@ async fn report_skipped(
         let report = ReportSkipped { session, job, records };
         core.propose(caller, Change::ReportSkipped(report)).await?;
     }
-    Ok(ReportSkippedResponse {})
+    Ok(wire::ReportSkippedResponse {})
 }
 
-async fn latest_state(
-    core: Arc<Core>,
-    _caller: Caller,
-    request: LatestStateRequest,
-) -> Result<LatestStateResponse, WireError> {
+async fn latest_state(call: Call<wire::LatestStateRequest>) -> Result<wire::LatestStateResponse> {
+    let Call { core, request, .. } = call;
     core.write_cursors().await;
     let state = core.read(|state| state.latest_state(&request.job));
     let state = state.map_err(|refusal| error::refusal(&refusal))?;
-    Ok(LatestStateResponse { state: state.map(|state| state.to_json()) })
+    Ok(wire::LatestStateResponse { state: state.map(|state| state.to_json()) })
 }
 
-async fn claim_groups(
-    core: Arc<Core>,
-    caller: Caller,
-    request: ClaimGroupsRequest,
-) -> Result<ClaimGroupsResponse, WireError> {
+async fn claim_groups(call: Call<wire::ClaimGroupsRequest>) -> Result<wire::ClaimGroupsResponse> {
+    let Call { core, caller, request } = call;
     let asked = ask(&core, caller.request_id, request, &mut BTreeMap::new()).await?;
     asked.await.unwrap_or_else(|_| Err(claim_queue::gone()))
 }
 
 async fn batch_claim_groups(
-    core: Arc<Core>,
-    _caller: Caller,
-    request: BatchClaimGroupsRequest,
-) -> Result<BatchClaimGroupsResponse, WireError> {
+    call: Call<wire::BatchClaimGroupsRequest>,
+) -> Result<wire::BatchClaimGroupsResponse> {
+    let Call { core, request, .. } = call;
     check_len("takes", request.takes.len(), BATCH_CLAIMS_MAX)?;
     let (mut known, mut asked) = (BTreeMap::new(), Vec::with_capacity(request.takes.len()));
     for take in request.takes {
-        let take = ClaimGroupsRequest { wait_ms: 0, ..take };
+        let take = wire::ClaimGroupsRequest { wait_ms: 0, ..take };
         asked.push(ask(&core, String::new(), take, &mut known).await);
     }
     let mut results = Vec::with_capacity(asked.len());
@@ -464,7 +373,7 @@ async fn batch_claim_groups(
         };
         results.push(batch_claim_groups_response::Result { result: Some(result) });
     }
-    Ok(BatchClaimGroupsResponse { results })
+    Ok(wire::BatchClaimGroupsResponse { results })
 }
 
 /// Groups of epochs of jobs.
@@ -476,17 +385,26 @@ type KnownGroups = BTreeMap<(String, u64), Arc<Groups>>;
 async fn ask(
     core: &Arc<Core>,
     request_id: String,
-    request: ClaimGroupsRequest,
+    request: wire::ClaimGroupsRequest,
     known: &mut KnownGroups,
-) -> Result<oneshot::Receiver<Result<ClaimGroupsResponse, WireError>>, WireError> {
-    let ClaimGroupsRequest {
-        session, lease, epoch, step, started, known: knows, wants, ahead, ..
+) -> Result<oneshot::Receiver<Result<wire::ClaimGroupsResponse>>> {
+    let wire::ClaimGroupsRequest {
+        session,
+        lease,
+        epoch,
+        step,
+        started,
+        known: knows,
+        wants,
+        ahead,
+        ..
     } = request;
     check_step(epoch, step)?;
     if request.wait_ms > TAKE_WAIT_MS_MAX {
-        let message =
-            format!("`wait_ms` is {}; at most {TAKE_WAIT_MS_MAX} are allowed", request.wait_ms);
-        return Err(WireError::new(ErrorKind::Invalid, message));
+        return Err(invalid(format!(
+            "`wait_ms` is {}; at most {TAKE_WAIT_MS_MAX} are allowed",
+            request.wait_ms
+        )));
     }
     let lease = lease_from(lease)?;
     let of_epoch = (lease.job.clone(), epoch);
@@ -502,11 +420,10 @@ async fn ask(
     if let Some(order) = order {
         let order = order.ok_or_else(|| views::no_job(&lease.job))?;
         if !order.identity.is_dynamic() {
-            let message = format!(
+            return Err(invalid(format!(
                 "claiming groups requires mode=\"dynamic\", but job `{}` is deterministic",
                 lease.job
-            );
-            return Err(WireError::new(ErrorKind::Invalid, message));
+            )));
         }
         known.insert(of_epoch.clone(), groups(core, order, epoch).await?);
     }
@@ -523,7 +440,7 @@ async fn ask(
 }
 
 /// Decodes a rank's progress.
-fn report_of(progress: RankProgress) -> Result<RankReport, WireError> {
+fn report_of(progress: RankProgress) -> Result<RankReport> {
     let RankProgress { lease, epoch, step, ready, reading, account } = progress;
     check_step(epoch, step)?;
     let lease = lease_from(lease)?;
@@ -532,13 +449,12 @@ fn report_of(progress: RankProgress) -> Result<RankReport, WireError> {
 
 /// Rejects a position beyond every step. After the last epoch a rank is at the next one, which does
 /// not exist.
-fn check_step(epoch: u64, step: u64) -> Result<(), WireError> {
+fn check_step(epoch: u64, step: u64) -> Result<()> {
     if epoch > EPOCHS {
         return Err(error::plan(&PlanError::NoSuchEpoch { epoch }));
     }
     if step > STEP_MAX {
-        let message = format!("there is no step {step} of epoch {epoch}");
-        return Err(WireError::new(ErrorKind::Invalid, message));
+        return Err(invalid(format!("there is no step {step} of epoch {epoch}")));
     }
     Ok(())
 }
@@ -548,14 +464,8 @@ fn verdict(lease: &LeaseRef, refusal: &Refusal) -> Verdict {
     Verdict { lease: Some(lease_to(lease)), error: Some(error) }
 }
 
-fn lease_from(lease: Option<Lease>) -> Result<LeaseRef, WireError> {
-    let missing = || WireError::new(ErrorKind::Invalid, "the message lacks `lease`");
+fn lease_from(lease: Option<Lease>) -> Result<LeaseRef> {
+    let missing = || invalid("the message lacks `lease`");
     let Lease { job, generation, rank, fencing } = lease.ok_or_else(missing)?;
     Ok(LeaseRef { job, generation, rank, fencing })
-}
-
-/// Converts a lease to its message.
-fn lease_to(lease: &LeaseRef) -> Lease {
-    let LeaseRef { job, generation, rank, fencing } = lease.clone();
-    Lease { job, generation, rank, fencing }
 }

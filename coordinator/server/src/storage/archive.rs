@@ -11,16 +11,16 @@ use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use futures::Stream;
+use futures::{Stream, StreamExt, stream};
 use serde::{Deserialize, Serialize};
 use shardfeed_host::{Disk, Host, RealHost};
 use shardfeed_plan::Digest;
-use shardfeed_proto::{CHUNK_BYTES_MAX, WireError};
+use shardfeed_proto::CHUNK_BYTES_MAX;
 use shardfeed_raft::{OpenError, Start};
 use shardfeed_scheduler::State;
 
 use crate::config::{CoordinatorOptions, InvalidOption};
-use crate::error;
+use crate::error::{self, Result};
 use crate::leader::core::{Core, referenced};
 use crate::storage::chunks::{ChunkStore, ChunkStoreError};
 use crate::storage::copies;
@@ -33,9 +33,6 @@ const VERSION: u32 = 1;
 
 /// Maximum content bytes of one frame.
 const FRAME_BYTES_MAX: usize = CHUNK_BYTES_MAX;
-
-/// Maximum bytes of one part of the stream.
-const PART_BYTES_MAX: usize = 1 << 20;
 
 /// Maximum bytes of a state; a larger one is rejected before memory is allocated for it.
 const STATE_BYTES_MAX: u64 = 4 << 30;
@@ -76,7 +73,7 @@ pub(crate) struct Archive {
 
 impl Archive {
     /// - `state`: as exported by the node.
-    pub(crate) fn new(cluster: &str, applied: u64, state: Vec<u8>) -> Result<Self, WireError> {
+    pub(crate) fn new(cluster: &str, applied: u64, state: Vec<u8>) -> Result<Self> {
         let known = State::from_snapshot(&state).map_err(|_| error::lost("reading the state"))?;
         let chunks: BTreeSet<Digest> = referenced(&known).into_iter().collect();
         let header = BackupHeader {
@@ -99,75 +96,32 @@ impl Archive {
     pub(crate) fn chunks(&self) -> &[Digest] {
         &self.chunks
     }
+
+    /// Returns the archive's bytes: the magic, and then frame by frame.
+    pub(crate) fn parts(self, core: Arc<Core>) -> impl Stream<Item = Result<Vec<u8>>> + Send {
+        let Self { header, state, chunks } = self;
+        let header = serde_json::to_vec(&header).map_err(|_| error::lost("a header"));
+        let header = header.map(|header| frame(BackupFrame::Header, &header));
+        let state = (0..state.len()).step_by(FRAME_BYTES_MAX).map(move |at| {
+            let end = state.len().min(at + FRAME_BYTES_MAX);
+            Ok(frame(BackupFrame::State, &state[at..end]))
+        });
+        let chunks = stream::iter(chunks).then(move |chunk| {
+            let core = Arc::clone(&core);
+            async move { Ok(frame(BackupFrame::Chunk, &copies::get(&core, chunk).await?)) }
+        });
+        let end = Ok(frame(BackupFrame::End, &[]));
+        let begin = [Ok(MAGIC.to_vec()), header].into_iter().chain(state);
+        stream::iter(begin).chain(chunks).chain(stream::iter([end]))
+    }
 }
 
-/// Next frame of an archive.
-enum Next {
-    Header,
-    State(usize),
-    Chunk(usize),
-    Over,
-}
-
-/// Returns the archive's bytes, in parts.
-pub(crate) fn parts(
-    core: Arc<Core>,
-    archive: Archive,
-) -> impl Stream<Item = Result<Vec<u8>, WireError>> + Send {
-    let sending = (core, archive, Next::Header, Vec::new());
-    futures::stream::try_unfold(sending, |(core, archive, mut next, mut bytes)| async move {
-        while bytes.len() < PART_BYTES_MAX && !matches!(next, Next::Over) {
-            next = more(&core, &archive, next, &mut bytes).await?;
-        }
-        if bytes.is_empty() {
-            return Ok(None);
-        }
-        let rest = bytes.split_off(bytes.len().min(PART_BYTES_MAX));
-        Ok(Some((bytes, (core, archive, next, rest))))
-    })
-}
-
-/// Appends the next frame.
-async fn more(
-    core: &Arc<Core>,
-    archive: &Archive,
-    next: Next,
-    bytes: &mut Vec<u8>,
-) -> Result<Next, WireError> {
-    Ok(match next {
-        Next::Header => {
-            bytes.extend_from_slice(&MAGIC);
-            let header = serde_json::to_vec(&archive.header);
-            frame(BackupFrame::Header, &header.map_err(|_| error::lost("a header"))?, bytes);
-            Next::State(0)
-        }
-        Next::State(at) if at < archive.state.len() => {
-            let end = archive.state.len().min(at + FRAME_BYTES_MAX);
-            frame(BackupFrame::State, &archive.state[at..end], bytes);
-            Next::State(end)
-        }
-        Next::State(_) => Next::Chunk(0),
-        Next::Chunk(at) => match archive.chunks.get(at) {
-            Some(chunk) => {
-                frame(BackupFrame::Chunk, &copies::get(core, *chunk).await?, bytes);
-                Next::Chunk(at + 1)
-            }
-            None => {
-                frame(BackupFrame::End, &[], bytes);
-                Next::Over
-            }
-        },
-        Next::Over => Next::Over,
-    })
-}
-
-fn frame(kind: BackupFrame, content: &[u8], out: &mut Vec<u8>) {
+/// Returns the bytes of one frame.
+fn frame(kind: BackupFrame, content: &[u8]) -> Vec<u8> {
     let length = u32::try_from(content.len()).expect("a frame has at most 1 MiB");
     let (kind, length) = ([kind as u8], length.to_le_bytes());
     let digest = Digest::of_parts([kind.as_slice(), &length, content]);
-    for part in [kind.as_slice(), &length, content, digest.as_bytes()] {
-        out.extend_from_slice(part);
-    }
+    [kind.as_slice(), &length, content, digest.as_bytes()].concat()
 }
 
 /// Result of a restore.
@@ -179,46 +133,30 @@ pub struct Restored {
     pub from_cluster: String,
     /// Log index of the state.
     pub applied: u64,
-    /// Number of restored chunks.
     pub chunks: u64,
 }
 
 /// Error of restoring a backup.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
-    /// An option is invalid.
     #[error(transparent)]
     Option(#[from] InvalidOption),
     /// The file cannot be read.
     #[error("{}: cannot read the backup: {source}", .path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The error of the operating system.
-        source: io::Error,
-    },
+    File { path: PathBuf, source: io::Error },
     /// The file differs from the saved one.
     #[error("{}: {reason}", .path.display())]
     Damaged {
-        /// The file.
         path: PathBuf,
         /// Kind of damage, and the remedy.
         reason: String,
     },
     /// The data folder is not empty.
     #[error("{}: is not empty; a backup is restored into a new folder", .path.display())]
-    NotEmpty {
-        /// The folder.
-        path: PathBuf,
-    },
+    NotEmpty { path: PathBuf },
     /// The data folder cannot be written. Its content is now incomplete.
     #[error("{}: {reason}; name an empty folder for the next try", .path.display())]
-    Folder {
-        /// The file or folder.
-        path: PathBuf,
-        /// The error of the operating system.
-        reason: String,
-    },
+    Folder { path: PathBuf, reason: String },
     /// The log cannot be created.
     #[error(transparent)]
     Log(#[from] OpenError),
@@ -247,11 +185,11 @@ pub fn restore_snapshot(
         }
         Ok(())
     })?;
-    let damaged = |reason: String| RestoreError::Damaged { path: file.to_owned(), reason };
     if let Err(error) = State::from_snapshot(&state) {
-        return Err(damaged(format!(
+        let reason = format!(
             "this release cannot read its state: {error}; use the release that saved it, or a newer one"
-        )));
+        );
+        return Err(RestoreError::Damaged { path: file.to_owned(), reason });
     }
     let host = RealHost;
     let store = open_store(&host, data_dir, &options)?;
@@ -444,10 +382,10 @@ mod tests {
             chunks: chunks.len() as u64,
         };
         let mut bytes = MAGIC.to_vec();
-        frame(BackupFrame::Header, &serde_json::to_vec(&header).unwrap(), &mut bytes);
-        frame(BackupFrame::State, &state, &mut bytes);
-        chunks.iter().for_each(|chunk| frame(BackupFrame::Chunk, chunk, &mut bytes));
-        frame(BackupFrame::End, &[], &mut bytes);
+        bytes.extend(frame(BackupFrame::Header, &serde_json::to_vec(&header).unwrap()));
+        bytes.extend(frame(BackupFrame::State, &state));
+        bytes.extend(chunks.iter().flat_map(|chunk| frame(BackupFrame::Chunk, chunk)));
+        bytes.extend(frame(BackupFrame::End, &[]));
         bytes
     }
 
@@ -519,7 +457,7 @@ mod tests {
         };
         let framed = |frames: &[(BackupFrame, &[u8])]| {
             let mut bytes = MAGIC.to_vec();
-            frames.iter().for_each(|(kind, content)| frame(*kind, content, &mut bytes));
+            bytes.extend(frames.iter().flat_map(|(kind, content)| frame(*kind, content)));
             bytes
         };
         let whole = backup(&[b"chunk"]);

@@ -11,7 +11,7 @@ use shardfeed_raft::{Member, Role};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tokio::time::{MissedTickBehavior, timeout};
 
-use crate::error;
+use crate::error::Result;
 use crate::leader::core::{Core, blocking, referenced};
 use crate::storage::chunks::ChunkStoreError;
 
@@ -28,14 +28,10 @@ const TELL_ROUNDS: u32 = 30;
 /// - `owner`: the principal whose share of the allowance it uses; empty: an unlimited one.
 ///
 /// # Errors  `Retry`: a majority cannot be reached; copies stored meanwhile are harmless.
-pub(crate) async fn put(
-    core: &Arc<Core>,
-    content: Vec<u8>,
-    owner: String,
-) -> Result<Digest, WireError> {
+pub(crate) async fn put(core: &Arc<Core>, content: Vec<u8>, owner: String) -> Result<Digest> {
     if !owner.is_empty() {
         // Checked before other nodes get it, which do not know its owner.
-        core.chunks.check_room(content.len(), &owner).map_err(|error| error::chunk(&error))?;
+        core.chunks.check_room(content.len(), &owner)?;
     }
     put_without(core, content, owner, None).await
 }
@@ -44,7 +40,7 @@ pub(crate) async fn put(
 /// which may lack them.
 ///
 /// # Errors  `Retry`: a majority of them cannot be reached.
-pub(crate) async fn put_before_removal(core: &Arc<Core>, node: u64) -> Result<(), WireError> {
+pub(crate) async fn put_before_removal(core: &Arc<Core>, node: u64) -> Result<()> {
     let referenced: BTreeSet<Digest> = core.read(referenced).into_iter().collect();
     for digest in referenced {
         match get(core, digest).await {
@@ -67,7 +63,7 @@ async fn put_without(
     content: Vec<u8>,
     owner: String,
     gone: Option<u64>,
-) -> Result<Digest, WireError> {
+) -> Result<Digest> {
     let mut members = core.node.members();
     members.retain(|member| Some(member.node) != gone);
     let votes = |member: &&Member| member.role != Role::Learner;
@@ -85,10 +81,7 @@ async fn put_without(
         });
     }
     drop(told);
-    let here = Arc::clone(core);
-    let put = move || {
-        here.chunks.put(&content, &owner, here.host.now()).map_err(|error| error::chunk(&error))
-    };
+    let put = move |core: &Core| Ok(core.chunks.put(&content, &owner, core.host.now())?);
     let digest = blocking(core, "storing a chunk", put).await?;
     let counts = Some(core.options.node_id) != gone;
     let (mut copies, mut missing) = (usize::from(counts), Vec::new());
@@ -115,7 +108,7 @@ async fn push(
     to: Member,
     content: Vec<u8>,
     mut done: watch::Receiver<bool>,
-) -> Result<(), WireError> {
+) -> Result<()> {
     let turn = core.turns.of(to.node).acquire_owned();
     let late = || {
         let message = format!("node {} has no turn for it", to.node);
@@ -140,16 +133,15 @@ async fn push(
 ///
 /// # Errors  `NotFound`, `Corrupt`: no node has a valid copy; `Retry`: some were not reached;
 /// `Storage`.
-pub(crate) async fn get(core: &Arc<Core>, digest: Digest) -> Result<Vec<u8>, WireError> {
-    let here = Arc::clone(core);
-    let read = move || Ok(here.chunks.read(&digest));
+pub(crate) async fn get(core: &Arc<Core>, digest: Digest) -> Result<Vec<u8>> {
+    let read = move |core: &Core| Ok(core.chunks.read(&digest));
     let error = match blocking(core, "reading a chunk", read).await? {
         Ok(content) => return Ok(content),
-        Err(error @ ChunkStoreError::Io { .. }) => return Err(error::chunk(&error)),
+        Err(error @ ChunkStoreError::Io { .. }) => return Err(error.into()),
         Err(error) => error,
     };
     pull(core, digest).await.map_err(|unreached| match unreached.is_empty() {
-        true => error::chunk(&error),
+        true => error.into(),
         false => {
             let message = format!("{error}; not asked: {}", unreached.join("; "));
             WireError::new(ErrorKind::Retry, message)
@@ -158,7 +150,7 @@ pub(crate) async fn get(core: &Arc<Core>, digest: Digest) -> Result<Vec<u8>, Wir
 }
 
 /// Makes sure that chunks are here, before work that cannot wait for other nodes reads them.
-pub(crate) async fn bring(core: &Arc<Core>, digests: &[Digest]) -> Result<(), WireError> {
+pub(crate) async fn bring(core: &Arc<Core>, digests: &[Digest]) -> Result<()> {
     for digest in core.chunks.missing(digests) {
         get(core, digest).await?;
     }
@@ -177,8 +169,8 @@ async fn pull(core: &Arc<Core>, digest: Digest) -> Result<Vec<u8>, Vec<String>> 
         let name = digest.as_bytes().to_vec();
         match core.links.pull_chunk(&member.address, name, CARRY_MAX).await {
             Ok(Some(content)) if Digest::of_parts([content.as_slice()]) == digest => {
-                let (here, kept) = (Arc::clone(core), content.clone());
-                let fill = move || here.chunks.fill(&kept).map_err(|error| error::chunk(&error));
+                let kept = content.clone();
+                let fill = move |core: &Core| Ok(core.chunks.fill(&kept)?);
                 if let Err(error) = blocking(core, "storing a chunk", fill).await {
                     tracing::warn!(%digest, %error, "cannot keep a chunk of another node");
                 }
@@ -206,8 +198,7 @@ pub(crate) async fn keep(core: Arc<Core>, mut stop: watch::Receiver<bool>) {
             _ = stop.changed() => break,
         }
         if core.chunks.failure().is_some() {
-            let here = Arc::clone(&core);
-            let probe = move || here.chunks.probe().map_err(|error| error::chunk(&error));
+            let probe = |core: &Core| Ok(core.chunks.probe()?);
             if blocking(&core, "looking at the disk", probe).await.is_ok() {
                 tracing::info!("chunks can be stored again");
             }

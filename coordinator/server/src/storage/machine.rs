@@ -1,7 +1,7 @@
 //! The scheduler's state as the machine that the log drives.
 
 use shardfeed_raft::{Machine, MachineError};
-use shardfeed_scheduler::{Command, State, answer_to_bytes};
+use shardfeed_scheduler::{Answer, Command, Refusal, State};
 
 /// State of the coordinators.
 #[derive(Debug, Default)]
@@ -10,20 +10,16 @@ pub(crate) struct Scheduler {
 }
 
 impl Machine for Scheduler {
-    fn apply(
-        &mut self,
-        index: u64,
-        command: &[u8],
-        is_asked: bool,
-    ) -> Result<Vec<u8>, MachineError> {
+    type Answer = Result<Answer, Refusal>;
+
+    fn apply(&mut self, index: u64, command: &[u8]) -> Result<Self::Answer, MachineError> {
         let command = Command::from_bytes(command).map_err(|error| {
             MachineError::new(format!(
                 "this release knows no such command ({error}); a later one proposed it: run that \
                  release on this node, too"
             ))
         })?;
-        let answer = self.state.apply(index, &command).answer;
-        Ok(if is_asked { answer_to_bytes(&answer) } else { vec![] })
+        Ok(self.state.apply(index, &command).answer)
     }
 
     fn snapshot(&self) -> Vec<u8> {
@@ -48,7 +44,7 @@ mod tests {
         for bytes in
             [b"".as_slice(), b"{}", b"\xff", br#"{"principal":"a","now_ms":1,"change":"x"}"#]
         {
-            let error = machine.apply(1, bytes, true).unwrap_err();
+            let error = machine.apply(1, bytes).unwrap_err();
             let (begins, ends) = error.message.split_once(" (").unwrap();
             let (_, ends) = ends.rsplit_once("); ").unwrap();
             assert_eq!(begins, "this release knows no such command", "{error}");

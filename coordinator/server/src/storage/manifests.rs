@@ -6,7 +6,7 @@ use shardfeed_plan::{ContentDigest, Digest, Manifest, Shard};
 use shardfeed_proto::chunk::{ChunkError, EntriesChunk, FileEntry, ListingChunk};
 use shardfeed_proto::{ErrorKind, WireError};
 
-use crate::error;
+use crate::error::{Result, invalid};
 use crate::storage::chunks::ChunkStore;
 
 /// Maximum manifests in memory; one of a million shards has about 150 MB.
@@ -35,7 +35,7 @@ impl Manifests {
         store: &ChunkStore,
         content: ContentDigest,
         chunks: &[Digest],
-    ) -> Result<Arc<Manifest>, WireError> {
+    ) -> Result<Arc<Manifest>> {
         let name = Digest::of_parts(chunks.iter().map(|chunk| chunk.as_bytes().as_slice()));
         if let Some(known) = self.find(content, name) {
             return Ok(known);
@@ -70,30 +70,29 @@ impl Manifests {
 /// Assembles a manifest from the chunks of all parts, in order. Blocks on the disk.
 ///
 /// # Errors  A chunk is missing, damaged or of another kind; its files are not in order.
-pub(crate) fn assemble(store: &ChunkStore, chunks: &[Digest]) -> Result<Manifest, WireError> {
+pub(crate) fn assemble(store: &ChunkStore, chunks: &[Digest]) -> Result<Manifest> {
     let mut shards: Vec<Shard> = Vec::new();
     for chunk in chunks {
         for entry in entries_of(store, chunk)?.entries {
             let FileEntry { path, records, digest, .. } = entry;
             if shards.last().is_some_and(|last| last.path.as_bytes() >= path.as_bytes()) {
-                let message = format!("chunk {chunk}: `{path}` is not in manifest order");
-                return Err(WireError::new(ErrorKind::Invalid, message));
+                return Err(invalid(format!("chunk {chunk}: `{path}` is not in manifest order")));
             }
             shards.push(Shard { path, records, digest });
         }
     }
-    Manifest::new(shards).map_err(|error| WireError::new(ErrorKind::Invalid, error.to_string()))
+    Manifest::new(shards).map_err(|error| invalid(error.to_string()))
 }
 
 /// Reads a chunk that lists files.
-pub(crate) fn listing_of(store: &ChunkStore, chunk: &Digest) -> Result<ListingChunk, WireError> {
-    let bytes = store.read(chunk).map_err(|error| error::chunk(&error))?;
+pub(crate) fn listing_of(store: &ChunkStore, chunk: &Digest) -> Result<ListingChunk> {
+    let bytes = store.read(chunk)?;
     ListingChunk::decode(&bytes).map_err(|error| not_believed(chunk, &error))
 }
 
 /// Reads a chunk that contains the scan results of files.
-pub(crate) fn entries_of(store: &ChunkStore, chunk: &Digest) -> Result<EntriesChunk, WireError> {
-    let bytes = store.read(chunk).map_err(|error| error::chunk(&error))?;
+pub(crate) fn entries_of(store: &ChunkStore, chunk: &Digest) -> Result<EntriesChunk> {
+    let bytes = store.read(chunk)?;
     EntriesChunk::decode(&bytes).map_err(|error| not_believed(chunk, &error))
 }
 

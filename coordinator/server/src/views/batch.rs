@@ -9,7 +9,7 @@ use shardfeed_proto::{ErrorKind, WireError};
 use super::Picture;
 use super::granted::{Granted, gone};
 use super::held::each_sample;
-use crate::error;
+use crate::error::{self, Result};
 use crate::leader::core::Core;
 
 /// Maximum rows of one answer: it must fit into a message.
@@ -23,7 +23,7 @@ pub(crate) fn batch(
     picture: &Picture,
     (epoch, step): (u64, u64),
     rank: Option<u64>,
-) -> Result<GetBatchResponse, WireError> {
+) -> Result<GetBatchResponse> {
     if picture.order.identity.is_dynamic() {
         return granted_batch(core, picture, (epoch, step), rank);
     }
@@ -56,7 +56,7 @@ fn granted_batch(
     picture: &Picture,
     (epoch, step): (u64, u64),
     rank: Option<u64>,
-) -> Result<GetBatchResponse, WireError> {
+) -> Result<GetBatchResponse> {
     let granted = Granted::of(picture, epoch)?.ok_or_else(|| gone(picture, epoch))?;
     let world_size = granted.generation.world_size;
     if let Some(rank) = rank.filter(|rank| *rank >= world_size) {
@@ -90,7 +90,7 @@ fn granted_rows(
     groups: &Groups,
     (step, rank): (u64, u64),
     mut each: impl FnMut(Sample),
-) -> Result<bool, WireError> {
+) -> Result<bool> {
     let list = granted.pool.and_then(|pool| pool.shares.get(&rank)).map(|share| &share.list);
     let Some((list, positions)) = list.and_then(|list| Some((list, list.positions_of(step)?)))
     else {
@@ -146,7 +146,7 @@ fn row(manifest: &Manifest, rank: u64, sample: Sample, valid: bool) -> Row {
 }
 
 /// - `one`: true if they are of one rank only.
-fn check_rows(rows: u64, one: bool) -> Result<(), WireError> {
+fn check_rows(rows: u64, one: bool) -> Result<()> {
     if rows > ROWS_MAX {
         let hint = if one { "it is too large to be shown" } else { "name a rank" };
         let message = format!("this batch has {rows} rows, more than {ROWS_MAX}; {hint}");

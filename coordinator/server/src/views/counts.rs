@@ -1,21 +1,17 @@
 //! Samples and steps of an epoch.
 
 use shardfeed_plan::EpochPlan;
-use shardfeed_proto::WireError;
 use shardfeed_scheduler::Tally;
 
-use crate::error;
+use crate::error::{self, Result};
 
 /// See the module.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
-    /// Number of samples.
     pub(super) total: u64,
-    /// Consumed samples.
     pub(super) delivered: u64,
     /// Samples left out by the tail or a limit.
     pub(super) dropped: u64,
-    /// Samples consumed twice.
     pub(super) duplicated: u64,
     /// Samples possibly consumed twice: by a lost rank and by another one.
     pub(super) redelivered: u64,
@@ -27,9 +23,9 @@ pub(super) struct Counts {
 
 impl Counts {
     /// Returns the counts of an epoch that a plan gives, up to the ranks' `steps`.
-    pub(super) fn of_plan(plan: &EpochPlan, steps: &[u64]) -> Result<Self, WireError> {
+    pub(super) fn of_plan(plan: &EpochPlan, steps: &[u64]) -> Result<Self> {
         Ok(Self {
-            total: plan.line().samples(),
+            total: plan.samples(),
             delivered: plan.delivered_before(steps).map_err(|error| error::plan(&error))?,
             dropped: plan.dropped(),
             // A cursor never goes back in a generation, and a generation continues where its parent

@@ -1,13 +1,13 @@
 //! Epochs: the delivered part of each, and the ranks that it waits for.
 
 use shardfeed_plan::EpochPlan;
-use shardfeed_proto::WireError;
 use shardfeed_proto::coordinator::v1::{self as wire, Epoch, EpochState};
-use shardfeed_scheduler::{Generation, InDoubt, Rank, RankCursor, SealedEpoch, SkippedRecord};
+use shardfeed_scheduler::{Generation, InDoubt, Rank, RankCursor, SealedEpoch};
 
 use super::Picture;
 use super::counts::Counts;
 use super::granted::{Granted, gone};
+use crate::error::Result;
 use crate::leader::core::Core;
 use crate::leader::plans::EpochOf;
 
@@ -22,11 +22,7 @@ const OPEN_SHOWN_MAX: u64 = 16;
 /// - `only`: one of them, or a future epoch.
 ///
 /// # Errors  `NotFound`: the epoch precedes the kept generations. Slow to compute.
-pub(crate) fn epochs(
-    core: &Core,
-    picture: &Picture,
-    only: Option<u64>,
-) -> Result<Vec<Epoch>, WireError> {
+pub(crate) fn epochs(core: &Core, picture: &Picture, only: Option<u64>) -> Result<Vec<Epoch>> {
     let current = &picture.generation;
     let cursors = picture.cursors();
     let most = cursors.iter().max().map_or(current.origin.epoch, |cursor| cursor.epoch);
@@ -76,14 +72,11 @@ fn sealed_epoch(
     picture: &Picture,
     sealed: &SealedEpoch,
     is_only: bool,
-) -> Result<Option<Epoch>, WireError> {
-    let mut generations = std::iter::once(&picture.generation).chain(&picture.earlier);
-    let known = generations.find(|generation| generation.number == sealed.generation);
-    let Some((generation, of)) = known.and_then(|known| {
-        let segments = known.segments_of(sealed.epoch)?;
-        let Generation { world_size, limit, .. } = *known;
-        Some((known, EpochOf { epoch: sealed.epoch, segments, world_size, limit }))
-    }) else {
+) -> Result<Option<Epoch>> {
+    let known = picture.lineage().find(|generation| generation.number == sealed.generation);
+    let Some((generation, of)) =
+        known.and_then(|known| Some((known, EpochOf::new(known, sealed.epoch)?)))
+    else {
         return Ok(None);
     };
     let (counts, skipped) = if picture.order.identity.is_dynamic() {
@@ -99,28 +92,14 @@ fn sealed_epoch(
         let steps = vec![plan.steps(); generation.world_size as usize];
         (Counts::of_plan(&plan, &steps)?, picture.skipped_in_plan(&plan, &steps)?)
     };
+    let listed = if is_only { picture.skipped_to(core, &skipped.records)? } else { vec![] };
     Ok(Some(Epoch {
-        epoch: sealed.epoch,
-        generation: sealed.generation,
         state: EpochState::Sealed.into(),
-        total: counts.total,
-        delivered: counts.delivered.saturating_sub(skipped.count),
-        dropped: counts.dropped,
-        skipped: skipped.count,
         lost: counts.left(),
-        duplicated: counts.duplicated,
-        redelivered: counts.redelivered,
-        steps: counts.steps,
-        steps_done: counts.steps_done,
-        samples_per_second: 0.0,
-        eta_ms: None,
         age_ms: picture.now_ms.saturating_sub(sealed.began_ms),
         took_ms: Some(sealed.sealed_ms.saturating_sub(sealed.began_ms)),
-        waiting_for: vec![],
-        skipped_records: listed(core, picture, &skipped.records, is_only)?,
-        in_doubt: vec![],
-        policy: policy(picture, generation),
-        decides_in_ms: None,
+        skipped_records: listed,
+        ..counted(picture, (generation, sealed.epoch), &counts, skipped.count)
     }))
 }
 
@@ -131,7 +110,7 @@ fn open_epoch(
     cursors: &[RankCursor],
     epoch: u64,
     is_only: bool,
-) -> Result<Option<Epoch>, WireError> {
+) -> Result<Option<Epoch>> {
     let (generation, of) = picture.epoch_of(epoch)?;
     let (mut in_doubt, mut decides_in_ms) = (vec![], None);
     let (counts, skipped, waiting_for) = if picture.order.identity.is_dynamic() {
@@ -156,30 +135,41 @@ fn open_epoch(
     let state = state_of(picture, epoch, cursors);
     let running = state == EpochState::Running;
     let rate = picture.rate.filter(|_| running).unwrap_or(0.0);
-    let eta_ms = (rate > 0.0).then(|| (counts.left() as f64 / rate * 1000.0) as u64);
+    let listed = if is_only { picture.skipped_to(core, &skipped.records)? } else { vec![] };
     Ok(Some(Epoch {
+        state: state.into(),
+        samples_per_second: rate,
+        eta_ms: (rate > 0.0).then(|| (counts.left() as f64 / rate * 1000.0) as u64),
+        age_ms: picture.now_ms.saturating_sub(began_ms(picture, generation, epoch)),
+        waiting_for: if running { waiting_for } else { vec![] },
+        skipped_records: listed,
+        in_doubt,
+        decides_in_ms,
+        ..counted(picture, (generation, epoch), &counts, skipped.count)
+    }))
+}
+
+/// Returns the fields that sealed and unsealed epochs have alike.
+fn counted(
+    picture: &Picture,
+    (generation, epoch): (&Generation, u64),
+    counts: &Counts,
+    skipped: u64,
+) -> Epoch {
+    Epoch {
         epoch,
         generation: generation.number,
-        state: state.into(),
         total: counts.total,
-        delivered: counts.delivered.saturating_sub(skipped.count),
+        delivered: counts.delivered.saturating_sub(skipped),
         dropped: counts.dropped,
-        skipped: skipped.count,
-        lost: 0,
+        skipped,
         duplicated: counts.duplicated,
         redelivered: counts.redelivered,
         steps: counts.steps,
         steps_done: counts.steps_done,
-        samples_per_second: rate,
-        eta_ms,
-        age_ms: picture.now_ms.saturating_sub(began_ms(picture, generation, epoch)),
-        took_ms: None,
-        waiting_for: if running { waiting_for } else { vec![] },
-        skipped_records: listed(core, picture, &skipped.records, is_only)?,
-        in_doubt,
         policy: policy(picture, generation),
-        decides_in_ms,
-    }))
+        ..Epoch::default()
+    }
 }
 
 /// Returns the policy for samples in doubt; unspecified for a job that plans its epochs.
@@ -190,16 +180,6 @@ fn policy(picture: &Picture, generation: &Generation) -> i32 {
         (true, InDoubt::Drop) => wire::InDoubt::Drop,
     };
     policy.into()
-}
-
-/// Returns the skipped records of an epoch, if only that epoch is requested.
-fn listed(
-    core: &Core,
-    picture: &Picture,
-    skipped: &[&SkippedRecord],
-    is_only: bool,
-) -> Result<Vec<shardfeed_proto::coordinator::v1::SkippedRecord>, WireError> {
-    if is_only { picture.skipped_to(core, skipped) } else { Ok(vec![]) }
 }
 
 /// Returns for each rank the first step of the plan's epoch that it has not consumed.

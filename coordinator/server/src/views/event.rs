@@ -1,12 +1,12 @@
 //! Events as messages, each with a sentence.
 
+use serde_json::Value;
 use shardfeed_proto::coordinator::v1::{Event, ListEventsRequest, ListEventsResponse};
 use shardfeed_scheduler::{EndReason, Event as Known, EventKind, Hold, State};
 
 /// Maximum events in one answer: several hundred bytes each.
 const EVENTS_PER_ANSWER_MAX: usize = 5_000;
 
-/// Returns the requested events.
 pub(crate) fn events(state: &State, request: &ListEventsRequest) -> ListEventsResponse {
     let ListEventsRequest { after, most, job, worker, dataset, .. } = request;
     let is_meant = |event: &Event| {
@@ -31,26 +31,37 @@ pub(crate) fn events(state: &State, request: &ListEventsRequest) -> ListEventsRe
     ListEventsResponse { events, last, oldest }
 }
 
+/// Returns the message: the fields of the event that it has too, and the event's sentence.
 fn event(known: &Known) -> Event {
     let Known { number, index, at_ms, principal, what } = known;
-    let mut event = Event {
+    let what_as_json = serde_json::to_value(what).unwrap_or_default();
+    let variant = what_as_json.as_object().and_then(|variants| variants.iter().next());
+    let (kind, fields) = variant.map_or(("", &Value::Null), |(kind, of)| (kind.as_str(), of));
+    let text = |name: &str| fields[name].as_str().unwrap_or_default().to_owned();
+    let ranks = match &fields["ranks"] {
+        Value::Array(ranks) => ranks.as_slice(),
+        _ => std::slice::from_ref(&fields["rank"]),
+    };
+    Event {
         number: *number,
         index: *index,
         at_ms: *at_ms,
         principal: principal.clone(),
-        kind: known.kind().to_owned(),
-        ..Event::default()
-    };
-    event.text = fill(&mut event, what);
-    event
+        kind: kind.to_owned(),
+        text: sentence(what),
+        job: text("job"),
+        worker: text("worker"),
+        dataset: text("dataset"),
+        generation: fields["generation"].as_u64(),
+        ranks: ranks.iter().filter_map(Value::as_u64).collect(),
+        epoch: fields["epoch"].as_u64(),
+        step: fields["step"].as_u64(),
+    }
 }
 
-/// Fills the fields that an event of this kind has, and returns its sentence.
-fn fill(event: &mut Event, what: &EventKind) -> String {
-    let stands = |epoch: &u64, step: &u64| format!("epoch {epoch} step {step}");
+fn sentence(what: &EventKind) -> String {
     match what {
         EventKind::WorkerJoined { worker, session, host, version } => {
-            event.worker.clone_from(worker);
             format!("worker {worker} on {host} joined as session {session}, version {version}")
         }
         EventKind::AccessCreated { token, name, role } => {
@@ -60,61 +71,36 @@ fn fill(event: &mut Event, what: &EventKind) -> String {
             format!("access token {token} of {name} was revoked")
         }
         EventKind::WorkerEnded { worker, session, reason } => {
-            event.worker.clone_from(worker);
             format!("session {session} of worker {worker} ended: {}", ended(*reason))
         }
-        EventKind::RanksUnserved { job, generation, ranks, count, worker, reason } => {
-            event.job.clone_from(job);
-            event.worker.clone_from(worker);
-            event.generation = Some(*generation);
-            event.ranks.clone_from(ranks);
+        EventKind::RanksUnserved { job, ranks, count, worker, reason, .. } => {
             let which = listed(ranks, *count);
             format!("{which} of job {job} lost worker {worker}: {}", ended(*reason))
         }
-        EventKind::WorkerCordoned { worker, state } => {
-            event.worker.clone_from(worker);
-            format!("worker {worker} is {state} now")
-        }
+        EventKind::WorkerCordoned { worker, state } => format!("worker {worker} is {state} now"),
         EventKind::DatasetAdded { dataset } => {
-            event.dataset.clone_from(dataset);
             format!("dataset {dataset} was added; its files are looked for")
         }
         EventKind::DatasetListed { dataset, files, bytes } => {
-            event.dataset.clone_from(dataset);
             format!("dataset {dataset} has {files} files of {bytes} bytes; they are scanned")
         }
         EventKind::DatasetReady { dataset, shards, records } => {
-            event.dataset.clone_from(dataset);
             format!("dataset {dataset} is ready: {shards} shards, {records} records")
         }
         EventKind::DatasetFailed { dataset, message } => {
-            event.dataset.clone_from(dataset);
             format!("dataset {dataset} failed: {message}")
         }
-        EventKind::DatasetRemoved { dataset } => {
-            event.dataset.clone_from(dataset);
-            format!("dataset {dataset} was removed")
-        }
-        EventKind::JobRegistered { job, dataset } => {
-            event.job.clone_from(job);
-            event.dataset.clone_from(dataset);
-            match dataset.is_empty() {
-                true => format!("job {job} was registered"),
-                false => format!("job {job} was registered, reading dataset {dataset}"),
-            }
-        }
-        EventKind::JobRemoved { job } => {
-            event.job.clone_from(job);
-            format!("job {job} was removed")
-        }
-        EventKind::JobHeld { job, hold } => {
-            event.job.clone_from(job);
-            match hold {
-                Some(Hold::Paused) => format!("job {job} was paused"),
-                Some(Hold::Cancelled) => format!("job {job} was cancelled"),
-                None => format!("job {job} was resumed"),
-            }
-        }
+        EventKind::DatasetRemoved { dataset } => format!("dataset {dataset} was removed"),
+        EventKind::JobRegistered { job, dataset } => match dataset.is_empty() {
+            true => format!("job {job} was registered"),
+            false => format!("job {job} was registered, reading dataset {dataset}"),
+        },
+        EventKind::JobRemoved { job } => format!("job {job} was removed"),
+        EventKind::JobHeld { job, hold } => match hold {
+            Some(Hold::Paused) => format!("job {job} was paused"),
+            Some(Hold::Cancelled) => format!("job {job} was cancelled"),
+            None => format!("job {job} was resumed"),
+        },
         EventKind::GenerationOpened {
             job,
             generation,
@@ -124,60 +110,33 @@ fn fill(event: &mut Event, what: &EventKind) -> String {
             epoch,
             step,
             moved_from,
-        } => {
-            event.job.clone_from(job);
-            event.generation = Some(*generation);
-            event.ranks = vec![*rank];
-            (event.epoch, event.step) = (Some(*epoch), Some(*step));
-            let at = stands(epoch, step);
-            match moved_from {
-                Some(from) => format!(
-                    "rank {rank} of job {job} moved from generation {from} to {at}: generation {generation}"
-                ),
-                None => format!(
-                    "rank {rank} of {world_size} opened generation {generation} of job {job} at {at}, run {run}"
-                ),
-            }
-        }
+        } => match moved_from {
+            Some(from) => format!(
+                "rank {rank} of job {job} moved from generation {from} to epoch {epoch} step {step}: \
+                 generation {generation}"
+            ),
+            None => format!(
+                "rank {rank} of {world_size} opened generation {generation} of job {job} at epoch {epoch} \
+                 step {step}, run {run}"
+            ),
+        },
         EventKind::GenerationComplete { job, generation, world_size } => {
-            event.job.clone_from(job);
-            event.generation = Some(*generation);
             format!("generation {generation} of job {job} has all its {world_size} ranks")
         }
-        EventKind::RankServed { job, generation, rank, worker, epoch, step } => {
-            event.job.clone_from(job);
-            event.worker.clone_from(worker);
-            event.generation = Some(*generation);
-            event.ranks = vec![*rank];
-            (event.epoch, event.step) = (Some(*epoch), Some(*step));
-            let at = stands(epoch, step);
-            format!("rank {rank} of job {job} is served by worker {worker} from {at} on")
+        EventKind::RankServed { job, rank, worker, epoch, step, .. } => format!(
+            "rank {rank} of job {job} is served by worker {worker} from epoch {epoch} step {step} on"
+        ),
+        EventKind::RankEnded { job, rank, epoch, step, .. } => {
+            format!("the trainer of rank {rank} of job {job} ended at epoch {epoch} step {step}")
         }
-        EventKind::RankEnded { job, generation, rank, epoch, step } => {
-            event.job.clone_from(job);
-            event.generation = Some(*generation);
-            event.ranks = vec![*rank];
-            (event.epoch, event.step) = (Some(*epoch), Some(*step));
-            format!("the trainer of rank {rank} of job {job} ended at {}", stands(epoch, step))
-        }
-        EventKind::DoubtDecided { job, generation, rank, epoch, samples, is_dropped } => {
-            event.job.clone_from(job);
-            event.generation = Some(*generation);
-            event.ranks = vec![*rank];
-            event.epoch = Some(*epoch);
+        EventKind::DoubtDecided { job, rank, epoch, samples, is_dropped, .. } => {
             let goes = if *is_dropped { "were dropped" } else { "go to other ranks" };
             format!(
                 "{samples} samples of epoch {epoch} that rank {rank} of job {job} left in doubt {goes}"
             )
         }
-        EventKind::EpochSealed { job, generation, epoch } => {
-            event.job.clone_from(job);
-            event.generation = Some(*generation);
-            event.epoch = Some(*epoch);
-            format!("epoch {epoch} of job {job} is over")
-        }
+        EventKind::EpochSealed { job, epoch, .. } => format!("epoch {epoch} of job {job} is over"),
         EventKind::RecordsSkipped { job, records } => {
-            event.job.clone_from(job);
             format!("{records} more corrupt records of job {job} are skipped")
         }
     }

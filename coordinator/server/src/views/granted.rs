@@ -9,6 +9,7 @@ use shardfeed_scheduler::{EPOCHS_KEPT, Generation, Pool, RankAssignment, Tally};
 
 use super::Picture;
 use super::counts::Counts;
+use crate::error::Result;
 use crate::leader::core::Core;
 
 /// See the module.
@@ -26,7 +27,7 @@ impl<'a> Granted<'a> {
     /// Returns the grants of an epoch; `None` if they existed and are no longer kept.
     ///
     /// # Errors  `NotFound`: the epoch precedes the kept generations of the job.
-    pub(super) fn of(picture: &'a Picture, epoch: u64) -> Result<Option<Self>, WireError> {
+    pub(super) fn of(picture: &'a Picture, epoch: u64) -> Result<Option<Self>> {
         let (generation, _) = picture.epoch_of(epoch)?;
         Ok(Self::in_generation(picture, generation, epoch))
     }
@@ -104,7 +105,7 @@ impl<'a> Granted<'a> {
     }
 
     /// Returns the epoch's counts. Blocks on the disk.
-    pub(super) fn counts(&self, core: &Core) -> Result<Counts, WireError> {
+    pub(super) fn counts(&self, core: &Core) -> Result<Counts> {
         let Some(pool) = self.pool else {
             let total = self.picture.order.manifest(core)?.records();
             return Ok(Counts { total, ..Counts::default() });

@@ -5,11 +5,10 @@ use std::ops::Range;
 
 use shardfeed_plan::dynamic::{GroupRange, Groups};
 use shardfeed_plan::{Manifest, Sample};
-use shardfeed_proto::WireError;
 use shardfeed_scheduler::Pool;
 
 use super::granted::Granted;
-use crate::error;
+use crate::error::{self, Result};
 
 /// Maximum samples of partly consumed groups that are looked up one by one for one list: several
 /// seconds of work. Shards of further groups are counted in proportion.
@@ -41,11 +40,7 @@ pub(super) struct GroupHolders {
 
 impl GroupHolders {
     /// Collects the ranges of an epoch. Slow to compute.
-    pub(super) fn new(
-        granted: &Granted<'_>,
-        groups: &Groups,
-        manifest: &Manifest,
-    ) -> Result<Self, WireError> {
+    pub(super) fn new(granted: &Granted<'_>, groups: &Groups, manifest: &Manifest) -> Result<Self> {
         let shards = manifest.shards().len();
         let mut held =
             Self { holdings: vec![], group_of: vec![NO_GROUP; shards], delivered: vec![0; shards] };
@@ -83,7 +78,7 @@ impl GroupHolders {
         &self,
         ranks: &BTreeSet<u64>,
         groups: &Groups,
-    ) -> Result<BTreeSet<u32>, WireError> {
+    ) -> Result<BTreeSet<u32>> {
         let (mut shards, mut left) = (BTreeSet::new(), LOOKED_UP_MAX);
         for held in self.holdings.iter().filter(|held| ranks.contains(&held.rank)) {
             let (group, samples) = (held.piece.group, held.piece.samples());
@@ -103,12 +98,7 @@ impl GroupHolders {
         Ok(shards)
     }
 
-    fn count(
-        &mut self,
-        pool: &Pool,
-        groups: &Groups,
-        manifest: &Manifest,
-    ) -> Result<(), WireError> {
+    fn count(&mut self, pool: &Pool, groups: &Groups, manifest: &Manifest) -> Result<()> {
         let mut free = pool.returned.iter().peekable();
         let mut left = LOOKED_UP_MAX;
         for group in 0..pool.next.min(groups.count()) {
@@ -136,7 +126,7 @@ impl GroupHolders {
         group: u64,
         rest: Vec<Range<u64>>,
         left: u64,
-    ) -> Result<u64, WireError> {
+    ) -> Result<u64> {
         let size = groups.samples_of(group);
         let undone = length(&rest);
         let done = size - undone;
@@ -216,7 +206,7 @@ pub(super) fn each_sample(
     groups: &Groups,
     piece: GroupRange,
     mut each: impl FnMut(Sample),
-) -> Result<(), WireError> {
+) -> Result<()> {
     let lane = groups.lane(piece.group);
     let (mut at, mut blocks) = (piece.from, lane.blocks_from(piece.from));
     while at < piece.to {

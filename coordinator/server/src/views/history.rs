@@ -4,11 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use shardfeed_proto::coordinator::v1::{GetShardHistoryResponse, ShardReturn, Tenure};
 use shardfeed_proto::{ErrorKind, WireError};
-use shardfeed_scheduler::{
-    Generation, LeaseEnded, PastLease, Rank, RankCursor, Returned, SessionId, State,
-};
+use shardfeed_scheduler::{Generation, PastLease, Rank, SessionId, State};
 
-use super::no_job;
+use super::{name_of, no_job};
+use crate::error::{self, Result};
 use crate::leader::core::Core;
 use crate::leader::plans::{EpochOf, Order};
 
@@ -28,11 +27,7 @@ impl Past {
     /// - `epoch`: if `None`, the epoch of the slowest rank.
     ///
     /// # Errors  `NotFound`: no such job, or the epoch precedes the kept generations.
-    pub(crate) fn of(
-        state: &State,
-        name: &str,
-        epoch: Option<u64>,
-    ) -> Result<Option<Self>, WireError> {
+    pub(crate) fn of(state: &State, name: &str, epoch: Option<u64>) -> Result<Option<Self>> {
         let job = state.job(name).ok_or_else(|| no_job(name))?;
         let Some(current) = job.current() else {
             return Ok(None);
@@ -59,11 +54,7 @@ impl Past {
     /// Returns the history of one shard. Slow to compute.
     ///
     /// # Errors  `NotFound`: no such shard.
-    pub(crate) fn of_shard(
-        &self,
-        core: &Core,
-        shard: u64,
-    ) -> Result<GetShardHistoryResponse, WireError> {
+    pub(crate) fn of_shard(&self, core: &Core, shard: u64) -> Result<GetShardHistoryResponse> {
         let epoch = self.epoch;
         let manifest = self.order.manifest(core)?;
         let ordinal = usize::try_from(shard).unwrap_or(usize::MAX);
@@ -83,16 +74,15 @@ impl Past {
             ..GetShardHistoryResponse::default()
         };
         for generation in &self.generations {
-            let Some(segments) = generation.segments_of(epoch) else {
+            let Some(of) = EpochOf::new(generation, epoch) else {
                 continue;
             };
             let ranks = match self.order.identity.is_dynamic() {
                 true => self.granted(core, (generation, epoch), ordinal, &mut history)?,
                 false => {
-                    let Generation { world_size, limit, .. } = *generation;
-                    let of = EpochOf { epoch, segments, world_size, limit };
                     let ranks = self.order.plan(core, &of)?.ranks_of_shards();
-                    ranks.get(ordinal).cloned().unwrap_or(0..0).collect()
+                    let ranks = ranks.map_err(|error| error::plan(&error))?;
+                    ranks.of(ordinal).into_iter().flatten().collect()
                 }
             };
             for number in ranks {
@@ -111,7 +101,7 @@ impl Past {
         (generation, epoch): (&Generation, u64),
         shard: usize,
         history: &mut GetShardHistoryResponse,
-    ) -> Result<BTreeSet<u64>, WireError> {
+    ) -> Result<BTreeSet<u64>> {
         let Some(pool) = generation.pools.get(&epoch) else {
             return Ok(BTreeSet::new());
         };
@@ -127,19 +117,11 @@ impl Past {
             let samples: u64 = pieces.map(|piece| piece.samples()).sum();
             if samples > 0 {
                 ranks.insert(one.rank);
-                let why = match one.why {
-                    Returned::Unserved => "unserved",
-                    Returned::AskedBack => "asked_back",
-                    Returned::Left => "left",
-                    Returned::TakenOver => "taken_over",
-                    Returned::InDoubt => "in_doubt",
-                    Returned::Dropped => "dropped",
-                };
                 history.returns.push(ShardReturn {
                     generation: generation.number,
                     rank: one.rank,
                     at_ms: one.at_ms,
-                    why: why.to_owned(),
+                    why: name_of(&one.why),
                     group,
                     samples,
                 });
@@ -172,7 +154,6 @@ impl Past {
         let Some(lease) = rank.lease.as_ref().filter(|_| began.epoch <= epoch) else {
             return;
         };
-        let RankCursor { epoch, step } = rank.cursor;
         let over = generation.superseded_by.as_ref().map(|_| "superseded");
         history.tenures.push(Tenure {
             generation: generation.number,
@@ -183,8 +164,8 @@ impl Past {
             granted_ms: lease.granted_ms,
             ended_ms: None,
             why: over.unwrap_or_default().to_owned(),
-            epoch,
-            step,
+            epoch: rank.cursor.epoch,
+            step: rank.cursor.step,
         });
     }
 }
@@ -198,16 +179,6 @@ fn came_to(generation: &Generation, epoch: u64) -> bool {
 }
 
 fn tenure_of(generation: u64, rank: u64, past: &PastLease) -> Tenure {
-    let why = match past.why {
-        LeaseEnded::WorkerLeft => "worker_left",
-        LeaseEnded::WorkerExpired => "worker_expired",
-        LeaseEnded::WorkerReplaced => "worker_replaced",
-        LeaseEnded::TrainerEnded => "trainer_ended",
-        LeaseEnded::TrainerGone => "trainer_gone",
-        LeaseEnded::TrainerMoved => "trainer_moved",
-        LeaseEnded::TrainerReturned => "trainer_returned",
-        LeaseEnded::JobCancelled => "job_cancelled",
-    };
     Tenure {
         generation,
         rank,
@@ -216,7 +187,7 @@ fn tenure_of(generation: u64, rank: u64, past: &PastLease) -> Tenure {
         worker: past.worker.clone(),
         granted_ms: past.granted_ms,
         ended_ms: Some(past.ended_ms),
-        why: why.to_owned(),
+        why: name_of(&past.why),
         epoch: past.cursor.epoch,
         step: past.cursor.step,
     }

@@ -24,4 +24,10 @@ pub(crate) use job::job;
 pub(crate) use picture::{Picture, no_job};
 pub(crate) use rank::ranks;
 pub(crate) use shard::{ShardFilter, shards};
-pub(crate) use worker::workers;
+pub(crate) use worker::{lease_to, workers};
+
+/// Returns the name of a variant without data, as in JSON.
+fn name_of(variant: &impl serde::Serialize) -> String {
+    let name = serde_json::to_value(variant).ok();
+    name.and_then(|name| Some(name.as_str()?.to_owned())).unwrap_or_default()
+}

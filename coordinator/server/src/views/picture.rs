@@ -1,6 +1,7 @@
 //! A job at one moment: copied from state and memory, so that computing on it holds no lock.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_scheduler::{
@@ -9,6 +10,8 @@ use shardfeed_scheduler::{
 };
 use tokio::time::Instant;
 
+use crate::error::Result;
+use crate::leader::computing::computing;
 use crate::leader::core::Core;
 use crate::leader::plans::{EpochOf, Order};
 use crate::leader::progress::RankState;
@@ -22,7 +25,6 @@ pub(crate) struct Picture {
     pub(crate) is_held: bool,
     /// True if its run has ended, and none followed.
     pub(crate) is_finished: bool,
-    /// The current generation.
     pub(crate) generation: Generation,
     /// Earlier generations of its lineage, as far as kept, newest first. Without their ranks.
     pub(crate) earlier: Vec<Generation>,
@@ -45,7 +47,7 @@ impl Picture {
     /// Copies the job; `None` if it has not started.
     ///
     /// # Errors  `NotFound`.
-    pub(crate) fn take(core: &Core, job: &str) -> Result<Option<Self>, WireError> {
+    pub(crate) fn take(core: &Core, job: &str) -> Result<Option<Self>> {
         let now = (core.host.now(), core.host.wall_ms());
         let Some(mut picture) = core.read(|state| Self::of_state(state, job, now))? else {
             return Ok(None);
@@ -66,11 +68,7 @@ impl Picture {
         Ok(Some(picture))
     }
 
-    fn of_state(
-        state: &State,
-        name: &str,
-        (now, now_ms): (Instant, u64),
-    ) -> Result<Option<Self>, WireError> {
+    fn of_state(state: &State, name: &str, (now, now_ms): (Instant, u64)) -> Result<Option<Self>> {
         let job = state.job(name).ok_or_else(|| no_job(name))?;
         let Some(generation) = job.current().cloned() else {
             return Ok(None);
@@ -117,7 +115,6 @@ impl Picture {
         kept.max(live).unwrap_or_else(|| self.generation.start())
     }
 
-    /// Returns the cursors of all ranks.
     pub(crate) fn cursors(&self) -> Vec<RankCursor> {
         (0..self.generation.world_size).map(|rank| self.cursor(rank)).collect()
     }
@@ -141,17 +138,27 @@ impl Picture {
         live.or(kept)
     }
 
+    /// Returns the kept generations of the lineage, newest first.
+    pub(crate) fn lineage(&self) -> impl Iterator<Item = &Generation> {
+        std::iter::once(&self.generation).chain(&self.earlier)
+    }
+
+    /// Runs a computation over the job's plans on its own thread, when it is its turn.
+    pub(crate) async fn compute<T: Send + 'static>(
+        self,
+        core: &Arc<Core>,
+        work: impl FnOnce(&Core, Self) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let chunks = self.order.chunks.clone();
+        computing(core, &chunks, move |core| work(core, self)).await
+    }
+
     /// Returns the generation of the lineage in which an epoch continues, and its layout there.
     ///
     /// # Errors  `NotFound`: the epoch precedes the kept generations.
-    pub(crate) fn epoch_of(&self, epoch: u64) -> Result<(&Generation, EpochOf), WireError> {
-        let lineage = std::iter::once(&self.generation).chain(&self.earlier);
-        let found = lineage.filter_map(|generation| {
-            let segments = generation.segments_of(epoch)?;
-            let Generation { world_size, limit, .. } = *generation;
-            Some((generation, EpochOf { epoch, segments, world_size, limit }))
-        });
-        found.into_iter().next().ok_or_else(|| {
+    pub(crate) fn epoch_of(&self, epoch: u64) -> Result<(&Generation, EpochOf)> {
+        let found = |known| Some((known, EpochOf::new(known, epoch)?));
+        self.lineage().find_map(found).ok_or_else(|| {
             let message = format!(
                 "epoch {epoch} of job `{}` is no longer kept; its first epoch here is {}",
                 self.job,

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use shardfeed_plan::EpochPlan;
-use shardfeed_proto::WireError;
 use shardfeed_proto::coordinator::v1::{Rank, RankState};
 
 use super::Picture;
+use crate::error::Result;
 use crate::leader::core::Core;
 
 /// Maximum ranks in one answer: it must fit into a message.
@@ -16,7 +16,7 @@ const RANKS_MAX: u64 = 16_384;
 const EPOCHS_MAX: usize = 4;
 
 /// Returns the ranks as shown to users, at most [`RANKS_MAX`]. Slow to compute.
-pub(crate) fn ranks(core: &Core, picture: &Picture) -> Result<Vec<Rank>, WireError> {
+pub(crate) fn ranks(core: &Core, picture: &Picture) -> Result<Vec<Rank>> {
     let is_dynamic = picture.order.identity.is_dynamic();
     let mut plans: BTreeMap<u64, EpochPlan> = BTreeMap::new();
     let mut ranks = Vec::new();

@@ -4,9 +4,8 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-use shardfeed_plan::Manifest;
 use shardfeed_plan::dynamic::Groups;
-use shardfeed_proto::WireError;
+use shardfeed_plan::{Manifest, ShardRanks};
 use shardfeed_proto::coordinator::v1::get_epoch_map_response::Cell;
 use shardfeed_proto::coordinator::v1::{
     GetEpochMapResponse, ListShardsResponse, Shard, ShardState,
@@ -17,7 +16,7 @@ use super::Picture;
 use super::epoch::steps_in;
 use super::granted::{Granted, gone};
 use super::held::GroupHolders;
-use crate::error;
+use crate::error::{self, Result};
 use crate::leader::core::Core;
 
 /// Maximum shards in one message.
@@ -68,7 +67,7 @@ enum ShardReaders {
 struct Planned {
     delivered: Vec<u64>,
     dropped: Vec<u64>,
-    ranks: Vec<Range<u64>>,
+    ranks: ShardRanks,
 }
 
 /// Returns the shards of `epoch`; if `None`, of the current epoch. Slow to compute.
@@ -79,7 +78,7 @@ pub(crate) fn shards(
     mut picture: Picture,
     epoch: Option<u64>,
     wanted: ShardFilter,
-) -> Result<Shards, WireError> {
+) -> Result<Shards> {
     let cursors = picture.cursors();
     let first = cursors.iter().min().map_or(picture.generation.origin.epoch, |c| c.epoch);
     let epoch = epoch.unwrap_or(first);
@@ -116,7 +115,7 @@ fn planned(
     core: &Core,
     picture: &Picture,
     (epoch, cursors): (u64, &[RankCursor]),
-) -> Result<(bool, ShardReaders), WireError> {
+) -> Result<(bool, ShardReaders)> {
     let (generation, of) = picture.epoch_of(epoch)?;
     let plan = picture.order.plan(core, &of)?;
     let steps = match generation.number == picture.generation.number {
@@ -128,12 +127,12 @@ fn planned(
     let planned = Planned {
         delivered: plan.delivered_by_shard(&steps).map_err(failed)?,
         dropped: plan.dropped_by_shard().map_err(failed)?,
-        ranks: plan.ranks_of_shards(),
+        ranks: plan.ranks_of_shards().map_err(failed)?,
     };
     Ok((over, ShardReaders::Planned(planned)))
 }
 
-fn granted(core: &Core, picture: &Picture, epoch: u64) -> Result<(bool, ShardReaders), WireError> {
+fn granted(core: &Core, picture: &Picture, epoch: u64) -> Result<(bool, ShardReaders)> {
     let granted = Granted::of(picture, epoch)?.ok_or_else(|| gone(picture, epoch))?;
     let counts = granted.counts(core)?;
     let (groups, manifest) = (picture.order.groups(core, epoch)?, picture.order.manifest(core)?);
@@ -212,17 +211,20 @@ impl Shards {
             workers: self.workers(ranks()),
             age_ms: stands.filter_map(|rank| self.picture.stands_ms(rank)).min(),
             group: held.group(shard),
+            further_first_rank: None,
+            further_last_rank: None,
         }
     }
 
     fn planned_shard(&self, shard: usize, planned: &Planned) -> Shard {
         let known = &self.manifest.shards()[shard];
-        let ranks = planned.ranks.get(shard).cloned().unwrap_or(0..0);
+        let [ranks, further] = planned.ranks.of(shard);
+        let all = || ranks.clone().chain(further.clone());
         let done = planned.delivered.get(shard).copied().unwrap_or(0);
-        let workers = self.workers(ranks.clone());
+        let workers = self.workers(all());
         let dropped = planned.dropped.get(shard).copied().unwrap_or(0);
         let state = self.state(shard, (known.records, dropped), done, !workers.is_empty());
-        let stands = ranks.clone().filter(|_| self.current);
+        let stands = all().filter(|_| self.current);
         Shard {
             shard: shard as u64,
             path: known.path.clone(),
@@ -234,6 +236,8 @@ impl Shards {
             workers,
             age_ms: stands.filter_map(|rank| self.picture.stands_ms(rank)).min(),
             group: None,
+            further_first_rank: (!further.is_empty()).then_some(further.start),
+            further_last_rank: (!further.is_empty()).then(|| further.end - 1),
         }
     }
 
@@ -279,13 +283,13 @@ impl Shards {
 
 impl ShardReaders {
     /// Returns the shards that one of `ranks` reads, by manifest index. Slow to compute.
-    fn read_by(&self, ranks: &BTreeSet<u64>) -> Result<BTreeSet<u32>, WireError> {
+    fn read_by(&self, ranks: &BTreeSet<u64>) -> Result<BTreeSet<u32>> {
         match self {
             Self::Planned(planned) => {
-                let is_read =
-                    |of: &Range<u64>| !of.is_empty() && ranks.range(of.clone()).next().is_some();
-                let read = (0..).zip(&planned.ranks).filter(|(_, of)| is_read(of));
-                Ok(read.map(|(shard, _)| shard).collect())
+                let is_in = |of: Range<u64>| !of.is_empty() && ranks.range(of).next().is_some();
+                let is_read = |shard: &usize| planned.ranks.of(*shard).into_iter().any(is_in);
+                let read = (0..planned.ranks.shards()).filter(is_read);
+                Ok(read.filter_map(|shard| u32::try_from(shard).ok()).collect())
             }
             Self::Granted(held, groups) => held.shards_of(ranks, groups),
         }

@@ -1,13 +1,12 @@
 //! Corrupt records of a job among the records that ranks consumed of an epoch.
 
-use shardfeed_plan::{EpochPlan, Permutations, Sample};
-use shardfeed_proto::WireError;
+use shardfeed_plan::{EpochPlan, Permutations, Portion, Sample};
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_scheduler::SkippedRecord;
 
 use super::Picture;
 use super::granted::Granted;
-use crate::error;
+use crate::error::{self, Result};
 use crate::leader::core::Core;
 
 /// Corrupt records of an epoch.
@@ -28,18 +27,14 @@ impl Picture {
 
     /// Returns those in steps that their rank has consumed. Slow to compute.
     /// - `steps`: for each rank the first step that it has not consumed.
-    pub(super) fn skipped_in_plan(
-        &self,
-        plan: &EpochPlan,
-        steps: &[u64],
-    ) -> Result<Skipped<'_>, WireError> {
+    pub(super) fn skipped_in_plan(&self, plan: &EpochPlan, steps: &[u64]) -> Result<Skipped<'_>> {
         if plan.dropped() == 0 && steps.iter().all(|step| *step >= plan.steps()) {
             return Ok(self.all_skipped());
         }
         let mut known = Permutations::default();
         self.skipped_where(|sample| {
             // A record that is not in the dataset was reported by mistake.
-            let Ok(Some(placed)) = plan.place_with(sample, &mut known) else {
+            let Ok(Some(placed)) = plan.place_with(Portion::default(), sample, &mut known) else {
                 return Ok(false);
             };
             Ok(steps.get(placed.rank as usize).is_some_and(|step| placed.step < *step))
@@ -47,11 +42,7 @@ impl Picture {
     }
 
     /// Like [`Picture::skipped_in_plan`], for a dynamic job. Slow to compute.
-    pub(super) fn skipped_of(
-        &self,
-        core: &Core,
-        granted: &Granted<'_>,
-    ) -> Result<Skipped<'_>, WireError> {
+    pub(super) fn skipped_of(&self, core: &Core, granted: &Granted<'_>) -> Result<Skipped<'_>> {
         if self.skipped.is_empty() {
             return Ok(Skipped::default());
         }
@@ -65,10 +56,7 @@ impl Picture {
         })
     }
 
-    fn skipped_where(
-        &self,
-        mut is_in: impl FnMut(Sample) -> Result<bool, WireError>,
-    ) -> Result<Skipped<'_>, WireError> {
+    fn skipped_where(&self, mut is_in: impl FnMut(Sample) -> Result<bool>) -> Result<Skipped<'_>> {
         let mut skipped = Skipped::default();
         for record in &self.skipped {
             if is_in(record.sample)? {
@@ -87,7 +75,7 @@ impl Picture {
         &self,
         core: &Core,
         records: &[&SkippedRecord],
-    ) -> Result<Vec<wire::SkippedRecord>, WireError> {
+    ) -> Result<Vec<wire::SkippedRecord>> {
         if records.is_empty() {
             return Ok(vec![]);
         }

@@ -2,9 +2,7 @@
 
 use shardfeed_proto::common::v1::Account;
 use shardfeed_proto::coordinator::v1::{Cordon, Lease, Worker, WorkerState};
-use shardfeed_scheduler::{
-    EndReason, EndedSession, JoinSession, LeaseRef, RankRef, Session, State,
-};
+use shardfeed_scheduler::{EndReason, EndedSession, JoinSession, LeaseRef, Session, State};
 use tokio::time::Instant;
 
 use crate::leader::core::Live;
@@ -20,14 +18,14 @@ pub(crate) fn workers(
     let live = state.sessions().map(|session| {
         let Session { id, join, joined_ms, leases, scans, .. } = session;
         let cordon = cordon_to(state.cordon(&join.worker));
-        let serving: Vec<_> = leases.iter().filter_map(|rank| lease(state, rank)).collect();
+        let serving: Vec<_> = leases.iter().filter_map(|rank| state.lease_of(rank)).collect();
         let seen = live.sessions.seen(*id).map(|seen| now.duration_since(seen).as_millis() as u64);
         Worker {
             leases: leases.len() as u64,
             scans: scans.len() as u64,
             seen_ms: seen,
             accounts: serving.iter().map(|lease| account(live, lease, now)).collect(),
-            serving,
+            serving: serving.iter().map(lease_to).collect(),
             ..worker(*id, join, now_ms.saturating_sub(*joined_ms), WorkerState::Live, cordon)
         }
     });
@@ -67,27 +65,21 @@ fn worker(
         state: state.into(),
         in_process: join.in_process,
         version: join.version.clone(),
-        leases: 0,
-        scans: 0,
         age_ms,
-        seen_ms: None,
-        serving: vec![],
         endpoint: join.endpoint.clone(),
         decoders: join.decoders.clone(),
-        accounts: vec![],
         cordon: cordon.into(),
+        ..Worker::default()
     }
 }
 
 /// Returns the time breakdown of a served rank, as far as known.
-fn account(live: &Live, lease: &Lease, now: Instant) -> Account {
-    let Lease { job, generation, rank, fencing } = lease.clone();
-    let lease = LeaseRef { job, generation, rank, fencing };
-    live.progress.of_rank(&lease).and_then(|rank| rank.account(now)).unwrap_or_default()
+fn account(live: &Live, lease: &LeaseRef, now: Instant) -> Account {
+    live.progress.of_rank(lease).and_then(|rank| rank.account(now)).unwrap_or_default()
 }
 
-fn lease(state: &State, of: &RankRef) -> Option<Lease> {
-    let RankRef { job, generation, rank } = of.clone();
-    let known = state.job(&job)?.generations.get(&generation)?.ranks.get(&rank)?;
-    Some(Lease { fencing: known.lease.as_ref()?.fencing, job, generation, rank })
+/// Converts a lease to its message.
+pub(crate) fn lease_to(lease: &LeaseRef) -> Lease {
+    let LeaseRef { job, generation, rank, fencing } = lease.clone();
+    Lease { job, generation, rank, fencing }
 }

@@ -106,7 +106,6 @@ impl Guarded {
         .await
     }
 
-    /// Returns a page of a node.
     async fn page(&self, node: u64, path: &str) -> (u16, String) {
         page(self.cluster.running[&node].http_address().unwrap(), path).await
     }

@@ -41,7 +41,6 @@ impl Wires {
     }
 }
 
-/// Host of one node.
 #[derive(Debug)]
 struct NodeHost {
     node: u64,

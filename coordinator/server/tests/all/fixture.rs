@@ -80,7 +80,6 @@ pub(crate) fn context() -> Option<Context> {
     context_of(&uuid::Uuid::new_v4().to_string())
 }
 
-/// Returns a context with this request id.
 pub(crate) fn context_of(request_id: &str) -> Option<Context> {
     Some(Context {
         request_id: request_id.into(),

@@ -12,10 +12,14 @@ use serde_json::{Value, json};
 use shardfeed_coordinator::{
     Coordinator, CoordinatorOptions, Inspector, Running, restore_snapshot,
 };
+use shardfeed_proto::ErrorKind;
+use shardfeed_proto::coordinator::v1::admin_service_client::AdminServiceClient;
+use shardfeed_proto::coordinator::v1::worker_service_client::WorkerServiceClient;
 use shardfeed_proto::coordinator::v1::*;
+use tonic::transport::Channel;
 
 use crate::backup::save;
-use crate::fixture::{Fixture, clients, context, eventually, options};
+use crate::fixture::{Fixture, clients, context, eventually, options, refused};
 use crate::groups::{dynamic_with, request, take};
 use crate::worker::{beat, get, register, start};
 
@@ -108,7 +112,40 @@ async fn check(running: Running, told_before: &Value) {
     let session = listed.unwrap().into_inner().workers[0].session;
     assert!(sessions.contains(&session.to_string()), "{sessions}");
     beat(&mut worker, session, vec![]).await.unwrap();
+    check_jobs_of_order_0(&mut worker, &mut admin, session).await;
     running.stop().await;
+}
+
+/// Checks that the jobs of the first order are shown, but not continued: their
+/// order is no longer computed.
+async fn check_jobs_of_order_0(
+    worker: &mut WorkerServiceClient<Channel>,
+    admin: &mut AdminServiceClient<Channel>,
+    session: u64,
+) {
+    let listed = admin.list_jobs(ListJobsRequest { context: context() }).await.unwrap();
+    let names: Vec<_> = listed.into_inner().jobs.into_iter().map(|job| job.name).collect();
+    assert_eq!(names, ["infer", "train"]);
+    let get = GetDatasetRequest { context: context(), name: "photos".into() };
+    let dataset = admin.get_dataset(get).await.unwrap().into_inner().dataset.unwrap();
+    let job = "train".to_owned();
+    let shards = ListShardsRequest { context: context(), job, ..Default::default() };
+    let refusals = [
+        refused(worker.register_job(register(&dataset, "train", 2)).await),
+        refused(worker.start_rank(start(session, "train", 1, 2)).await),
+        refused(worker.start_rank(start(session, "infer", 0, 1)).await),
+        refused(admin.list_shards(shards).await),
+    ];
+    for (kind, message) in refusals {
+        assert_eq!(kind, ErrorKind::Identity, "{message}");
+        for part in [
+            "the job has order version 0, this shardfeed computes order version 1",
+            "finish the job with the release that registered it",
+            "shardfeed job remove",
+        ] {
+            assert!(message.contains(part), "{message}");
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -29,10 +29,9 @@ pub(crate) async fn dynamic_with(
     interleave: u64,
 ) -> (u64, Vec<Lease>) {
     let (session, dataset) = ready(fixture).await;
-    let JobIdentity { mut shuffle, records, decoder, .. } = identity(&dataset, 1);
-    shuffle.interleave = interleave;
     let (tail, mode) = (Tail::Uneven, Mode::Dynamic);
-    let identity = JobIdentity { shuffle, lanes: 1, tail, records, decoder, mode };
+    let mut identity = JobIdentity { tail, mode, ..identity(&dataset, 1) };
+    identity.shuffle.interleave = interleave;
     let register = RegisterJobRequest {
         context: context(),
         name: "infer".into(),

@@ -103,10 +103,16 @@ async fn shards_are_asked_for_by_rank_worker_and_path() {
     let all = shards(&fixture, None).await;
     assert!(all.iter().all(|shard| shard.workers.len() == 8), "{all:?}");
     let paths = |shards: &[Shard]| shards.iter().map(|s| s.path.clone()).collect::<Vec<_>>();
-    let readers = |shard: &Shard| shard.first_rank..=shard.last_rank;
+    let further = |shard: &Shard| shard.further_first_rank.zip(shard.further_last_rank);
+    let is_reader = |shard: &Shard, rank: &u64| {
+        (shard.first_rank..=shard.last_rank).contains(rank)
+            || further(shard).is_some_and(|(first, last)| (first..=last).contains(rank))
+    };
+    // The epoch begins and ends in one of the shards.
+    assert_eq!(all.iter().filter(|shard| further(shard).is_some()).count(), 1, "{all:?}");
     for rank in 0..RANKS {
         let mut read: Vec<_> = all.clone();
-        read.retain(|shard| readers(shard).contains(&rank));
+        read.retain(|shard| is_reader(shard, &rank));
         let by_rank = ListShardsRequest { rank: Some(rank), ..ListShardsRequest::default() };
         assert_eq!(paths(&shards_like(&fixture, by_rank).await), paths(&read), "rank {rank}");
         let worker = Some(format!("of-{rank}"));

@@ -1,6 +1,8 @@
 //! Actions of a worker, without files: scans fictitious datasets, starts ranks.
 
-use shardfeed_plan::{Digest, Intent, JobIdentity, Mode, Records, Segment, Shuffle, Steps, Tail};
+use shardfeed_plan::{
+    Digest, Intent, JobIdentity, Mode, ORDER_VERSION, Records, Segment, Shuffle, Steps, Tail,
+};
 use shardfeed_proto::chunk::{EntriesChunk, FileEntry, ListedFile, ListingChunk};
 use shardfeed_proto::coordinator::v1::worker_service_client::WorkerServiceClient;
 use shardfeed_proto::coordinator::v1::*;
@@ -185,11 +187,17 @@ pub(crate) async fn wait_ready(fixture: &Fixture, name: &str) -> Dataset {
 
 pub(crate) fn identity(dataset: &Dataset, lanes: u64) -> JobIdentity {
     let content = Digest::from_bytes(dataset.content.clone().try_into().unwrap());
-    let shuffle =
-        Shuffle { content, seed: 7, enabled: true, window: 16, interleave: 2, block_length: 1 };
+    let shuffle = Shuffle {
+        digest: content,
+        seed: 7,
+        enabled: true,
+        window: 16,
+        interleave: 2,
+        block_length: 1,
+    };
     let (records, decoder) = (Records::Operators("raw/1".to_owned()), "none".to_owned());
     let (tail, mode) = (Tail::Drop, Mode::Deterministic);
-    JobIdentity { shuffle, lanes, tail, mode, records, decoder }
+    JobIdentity { order: ORDER_VERSION, content, shuffle, lanes, tail, mode, records, decoder }
 }
 
 pub(crate) fn register(dataset: &Dataset, job: &str, lanes: u64) -> RegisterJobRequest {

@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
 use super::net::Net;
-use super::{Ledger, PATIENCE, eventually};
+use super::{Ledger, PATIENCE, eventually, propose_all};
 
 /// Acknowledged commands by index.
 pub(crate) type Acknowledged = BTreeMap<u64, Vec<u8>>;
@@ -194,13 +194,13 @@ impl Cluster {
     }
 
     /// Proposes all of them at once, and repeats those without an answer.
-    pub(crate) async fn propose_many(&self, commands: &[Vec<u8>]) -> Acknowledged {
+    pub(crate) async fn propose_all(&self, commands: &[Vec<u8>]) -> Acknowledged {
         let leader = self.leader().await;
-        let answers = self.nodes[&leader].propose_many(commands.to_vec()).await;
+        let answers = propose_all(&self.nodes[&leader], commands.to_vec()).await;
         let mut acknowledged = Acknowledged::new();
         for (answer, command) in answers.into_iter().zip(commands) {
             let index = match answer {
-                Ok(applied) => applied.index,
+                Ok(index) => index,
                 Err(_) => self.propose(command).await,
             };
             acknowledged.insert(index, command.clone());

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use shardfeed_raft::{Machine, MachineError, Node, NodeOptions, OpenError};
+use shardfeed_raft::{Machine, MachineError, Node, NodeOptions, OpenError, ProposeError};
 
 pub(crate) use faulty::{Fault, FaultyDisk};
 
@@ -27,12 +27,10 @@ impl Ledger {
 }
 
 impl Machine for Ledger {
-    fn apply(
-        &mut self,
-        index: u64,
-        command: &[u8],
-        is_asked: bool,
-    ) -> Result<Vec<u8>, MachineError> {
+    /// Number of commands so far.
+    type Answer = usize;
+
+    fn apply(&mut self, index: u64, command: &[u8]) -> Result<usize, MachineError> {
         if let Some((last, _)) = self.applied.last() {
             assert!(*last < index, "index {index} after {last}");
         }
@@ -43,8 +41,7 @@ impl Machine for Ledger {
             return Err(MachineError::new("this release has no such command"));
         }
         self.applied.push((index, command.to_vec()));
-        let answer = if is_asked { self.applied.len().to_string() } else { String::new() };
-        Ok(answer.into_bytes())
+        Ok(self.applied.len())
     }
 
     fn snapshot(&self) -> Vec<u8> {
@@ -95,8 +92,18 @@ pub(crate) async fn open(options: &NodeOptions) -> Node<Ledger> {
 pub(crate) async fn propose(node: &Node<Ledger>, from: usize, to: usize) {
     for number in from..to {
         let applied = node.propose(number.to_string().into_bytes()).await.unwrap();
-        assert_eq!(applied.answer, (number + 1).to_string().into_bytes());
+        assert_eq!(applied.answer, number + 1);
     }
+}
+
+/// Proposes all commands at once.
+pub(crate) async fn propose_all(
+    node: &Node<Ledger>,
+    commands: impl IntoIterator<Item = Vec<u8>>,
+) -> Vec<Result<u64, ProposeError>> {
+    let answers = commands.into_iter().map(|command| node.propose(command));
+    let answers = futures::future::join_all(answers).await;
+    answers.into_iter().map(|answer| Ok(answer?.index)).collect()
 }
 
 pub(crate) fn numbers(to: usize) -> Vec<String> {

@@ -3,7 +3,9 @@
 use expect_test::expect;
 
 use super::*;
-use crate::fixture::{DATASET, Fixture, add, add_dataset, digest, listing, scanned, wrapped};
+use crate::fixture::{
+    DATASET, Fixture, add, add_dataset, digest, listing, phase_name, scanned, wrapped,
+};
 use crate::{AddDataset, Change, PARTS_MAX, PARTS_TOTAL_MAX, ScanTask, ScanWork};
 
 /// A dataset of two parts, both free.
@@ -163,9 +165,9 @@ fn progress_is_counted() {
         records: 50,
     };
     assert_eq!(dataset(&fixture).progress(), progress);
-    assert_eq!(dataset(&fixture).phase.name(), "scanning");
+    assert_eq!(phase_name(dataset(&fixture)), "scanning");
     fixture.done(scanned(session, fencing, 0));
-    assert_eq!(dataset(&fixture).phase.name(), "assembling");
+    assert_eq!(phase_name(dataset(&fixture)), "assembling");
 }
 
 #[test]

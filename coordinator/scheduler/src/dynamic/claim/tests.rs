@@ -1,14 +1,13 @@
 use expect_test::expect;
 use shardfeed_plan::dynamic::GroupRange;
-use shardfeed_plan::{Intent, Segment, Steps, Tail};
+use shardfeed_plan::{Intent, Segment, Steps};
 
 use crate::fixture::{
-    Fixture, JOB, dynamic_job, facts, first_of_two, fresh, from, segment, take_of, taken, takes,
-    wrapped,
+    Fixture, JOB, dynamic_job, facts, first_of_two, from, segment, take_of, taken, takes, wrapped,
 };
 use crate::{
-    Answer, Change, Claim, CursorReport, EPOCHS_KEPT, PoolFacts, RankCursor, RankRevoke, Refusal,
-    Revoke, Speeds, StartRank,
+    Answer, Change, Claim, EPOCHS_KEPT, PoolFacts, RankCursor, RankRevoke, Refusal, Revoke, Speeds,
+    StartRank,
 };
 
 /// Two ranks of batch size 4, with a session each.
@@ -38,17 +37,6 @@ fn refused(fixture: &mut Fixture, take: Claim) -> String {
     let refusal = takes(fixture, vec![take]).remove(0).unwrap_err();
     assert_eq!(fixture.contents(), before);
     told(&refusal)
-}
-
-#[test]
-fn groups_are_granted_in_plan_order_until_there_is_enough_ahead() {
-    let (mut fixture, _) = two();
-    let first = taken(&mut fixture, 0, 0, 15);
-    assert_eq!(first.pieces, [piece(0, 0, 10), piece(1, 0, 10)]);
-    assert_eq!((first.ended, first.batch_size), (false, 4));
-    assert_eq!(taken(&mut fixture, 1, 0, 1).pieces, [piece(2, 0, 10)]);
-    assert_eq!(taken(&mut fixture, 0, 4, 15).pieces, []);
-    assert_eq!(taken(&mut fixture, 0, 8, 15).pieces, [piece(3, 0, 10)]);
 }
 
 #[test]
@@ -193,85 +181,6 @@ fn a_horizon_ends_at_every_cut_of_its_list() {
 }
 
 #[test]
-fn a_late_copy_of_a_release_cuts_no_later_list() {
-    let (mut fixture, _) = two();
-    taken(&mut fixture, 0, 0, 40);
-    let gives = Claim {
-        started: 8,
-        known: 2,
-        released: Some(12),
-        version: Some(0),
-        ..take_of(&fixture, 0, 0)
-    };
-    let cut = takes(&mut fixture, vec![gives.clone()]).remove(0).unwrap();
-    assert_eq!((cut.truncated, cut.version), (Some(12), 1));
-    // The rank is granted others at that position, and its trainer may receive them at once.
-    let more = Claim { ahead: 40, ..take_of(&fixture, 0, 20) };
-    let more =
-        takes(&mut fixture, vec![Claim { known: 2, started: 12, ..more }]).remove(0).unwrap();
-    assert!(more.horizon > 12, "{more:?}");
-    let late = takes(&mut fixture, vec![gives]).remove(0).unwrap();
-    assert_eq!((late.truncated, late.horizon, late.version), (None, more.horizon, 1));
-}
-
-#[test]
-fn only_a_rank_that_nobody_serves_is_declared_gone() {
-    let (mut fixture, _) = two();
-    taken(&mut fixture, 0, 0, 10);
-    let gone = |rank| Change::DeclareGone { job: JOB.to_owned(), rank };
-    fixture.refused(
-        gone(0),
-        expect![[r#"
-            rank 0 of job `train` is served: its worker lives; stop its
-            trainer, or wait until its session has ended"#]],
-    );
-    fixture.refused(gone(2), expect!["job `train` has the ranks 0 to 1, and no rank 2"]);
-    let session = session_of(&fixture, 0);
-    fixture.done(Change::ExpireSessions { sessions: vec![session] });
-    for samples in [4, 0] {
-        assert_eq!(fixture.apply(gone(0)).unwrap(), Answer::Decided { samples });
-    }
-    assert_eq!(fixture.current().pools[&0].tally().redelivered, 4);
-    let decided = fixture.state.events_after(0).any(|event| event.kind() == "doubt_decided");
-    assert!(decided);
-}
-
-#[test]
-fn a_paused_job_does_not_wait_for_samples_in_doubt() {
-    let (mut fixture, _) = two();
-    taken(&mut fixture, 0, 0, 4);
-    taken(&mut fixture, 1, 0, 40);
-    let session = session_of(&fixture, 0);
-    fixture.done(Change::ExpireSessions { sessions: vec![session] });
-    taken(&mut fixture, 1, 30, 40);
-    fixture.report(1, 0, 8);
-    taken(&mut fixture, 1, 32, 40);
-    fixture.report(1, 0, 9);
-    let pool = |fixture: &Fixture| fixture.current().pools[&0].clone();
-    assert!(pool(&fixture).waits_for_doubt());
-    let wait = Change::WaitForDoubt(crate::WaitForDoubt {
-        job: JOB.to_owned(),
-        generation: 0,
-        epochs: vec![0],
-        ms: 5_000,
-    });
-    fixture.done(wait.clone());
-    assert_eq!(pool(&fixture).waited_ms, 5_000);
-    let hold = |hold| Change::HoldJob { name: JOB.into(), hold, reason: String::new() };
-    fixture.done(hold(Some(crate::Hold::Paused)));
-    for _ in 0..20 {
-        fixture.done(wait.clone());
-    }
-    assert_eq!(pool(&fixture).waited_ms, 5_000);
-    fixture.done(hold(None));
-    for _ in 0..11 {
-        assert_eq!(pool(&fixture).tally().in_doubt, 4);
-        fixture.done(wait.clone());
-    }
-    assert_eq!((pool(&fixture).tally().in_doubt, pool(&fixture).free()), (0, 4));
-}
-
-#[test]
 fn what_others_finished_is_not_granted_again_to_a_rank_that_joins_late() {
     let (mut fixture, session) = dynamic_job();
     let start = first_of_two(session);
@@ -317,19 +226,6 @@ fn a_rank_with_a_state_of_another_generation_is_refused() {
     assert_eq!(fixture.start(again("r3", 1, 0)).generation, two);
 }
 
-#[test]
-fn an_epoch_ends_when_everything_is_consumed() {
-    let (mut fixture, _) = two();
-    taken(&mut fixture, 0, 0, 40);
-    assert!(!taken(&mut fixture, 0, 40, 40).ended);
-    assert!(!taken(&mut fixture, 1, 0, 4).ended);
-    fixture.report(0, 0, 10);
-    assert!(taken(&mut fixture, 0, 40, 0).ended);
-    assert!(taken(&mut fixture, 1, 0, 4).ended);
-    let tally = fixture.current().pools[&0].tally();
-    assert_eq!((tally.delivered, tally.missing(), tally.granted), (40, 0, 0));
-}
-
 /// Rank 0 dies with 8 unreported samples before its horizon; an operator declares it gone.
 fn with_a_rank_gone() -> (Fixture, StartRank, crate::LeaseRef) {
     let (mut fixture, start) = two();
@@ -368,23 +264,6 @@ fn a_trainer_that_returns_late_gets_back_what_is_free_of_what_it_consumed() {
 }
 
 #[test]
-fn what_others_have_by_then_is_delivered_twice_and_counted() {
-    let (mut fixture, start, lease) = with_a_rank_gone();
-    assert_eq!(taken(&mut fixture, 1, 0, 10).pieces, [piece(0, 0, 10)]);
-    let tally = |fixture: &Fixture| fixture.current().pools[&0].tally();
-    assert_eq!((tally(&fixture).duplicated, tally(&fixture).redelivered), (0, 8));
-    // Only the trainer knows; a late report of its worker changes nothing.
-    fixture.done(Change::Report { cursors: vec![CursorReport { lease, epoch: 0, step: 1 }] });
-    assert_eq!((tally(&fixture).duplicated, tally(&fixture).redelivered), (0, 8));
-    let session = fixture.join("w2");
-    let intent = Intent::Reconnect { generation: 0, epoch: 0, step: 1 };
-    fixture.start(StartRank { session, trainer: "t-0".into(), intent, ..start });
-    assert_eq!((tally(&fixture).duplicated, tally(&fixture).redelivered), (4, 0));
-    // The sample is counted once, for the other rank that has it.
-    assert_eq!(tally(&fixture).delivered, 0);
-}
-
-#[test]
 fn a_restart_at_another_world_size_counts_samples_that_two_states_hold() {
     for (steps, duplicated, free) in [(vec![1, 1], 4, 6), (vec![1, 0], 0, 6), (vec![0, 1], 0, 6)] {
         let (mut fixture, start, _) = with_a_rank_gone();
@@ -397,20 +276,6 @@ fn a_restart_at_another_world_size_counts_samples_that_two_states_hold() {
         let pool = &fixture.current().pools[&0];
         assert_eq!((pool.duplicated, pool.returned.samples()), (duplicated, free));
     }
-}
-
-#[test]
-fn a_state_with_equal_positions_of_too_few_ranks_is_refused() {
-    let (mut fixture, start) = two();
-    taken(&mut fixture, 0, 0, 10);
-    taken(&mut fixture, 1, 0, 10);
-    let first = Segment { steps: Steps::PerRank(vec![1]), ..segment(0) };
-    let intent =
-        Intent::Start { state_generation: Some(0), epoch: 0, segments: vec![first, segment(0)] };
-    let (session, run) = (fixture.join("w2"), Some("r2".to_owned()));
-    let start = StartRank { run, world_size: 1, session, intent, ..start };
-    let refusal = fixture.apply(Change::StartRank(start)).unwrap_err();
-    assert!(told(&refusal).contains("position of each rank"), "{refusal}");
 }
 
 #[test]
@@ -441,16 +306,6 @@ fn a_starved_rank_gets_half_of_what_the_slowest_has_left() {
     assert_eq!(fixture.current().pools[&0].returned.samples(), 16);
     let given = taken(&mut fixture, 1, 0, 40);
     assert_eq!(given.pieces, [piece(2, 4, 10), piece(3, 0, 10)]);
-}
-
-#[test]
-fn a_straggler_needs_more_than_twice_the_time_of_the_median() {
-    let (mut fixture, _) = two();
-    taken(&mut fixture, 0, 0, 30);
-    taken(&mut fixture, 1, 0, 10);
-    let slow = |speeds: [u64; 2]| fixture.state.stragglers(JOB, 0, 0, &(0..).zip(speeds).collect());
-    assert!(slow([3, 1]).is_empty());
-    assert!(slow([1, 1]).is_empty(), "of two the slower one is the median");
 }
 
 #[test]
@@ -496,58 +351,6 @@ fn a_limit_or_lanes_mean_nothing() {
             limit= cuts the plan of an epoch, and mode="dynamic" has
             none; leave it out"#]],
     );
-}
-
-#[test]
-fn a_move_to_the_beginning_of_an_epoch_deals_it_anew() {
-    let (mut fixture, start) = two();
-    taken(&mut fixture, 0, 0, 20);
-    let Intent::Start { segments, .. } = fresh() else { panic!() };
-    let intent = Intent::Move { from: 0, epoch: 0, segments };
-    fixture.start(StartRank { trainer: "t-0".into(), intent, ..start });
-    assert!(fixture.current().pools.is_empty());
-    let take = take_of(&fixture, 0, 10);
-    let first = takes(&mut fixture, vec![take]).remove(0).unwrap();
-    assert_eq!(first.pieces, [piece(0, 0, 10)]);
-}
-
-#[test]
-fn a_deterministic_job_has_no_groups_to_take() {
-    let (mut fixture, session) = Fixture::with_job(Tail::Drop);
-    fixture.start(first_of_two(session));
-    let take = take_of(&fixture, 0, 10);
-    let refusal = takes(&mut fixture, vec![take]).remove(0).unwrap_err();
-    assert!(refusal.to_string().contains("claiming groups requires"), "{refusal}");
-}
-
-#[test]
-fn a_rank_that_leaves_an_epoch_early_reports_where() {
-    let Intent::Start { segments, .. } = fresh() else { panic!() };
-    let ahead = Intent::Reconnect { generation: 0, epoch: 1, step: 0 };
-    let back = Intent::Move { from: 0, epoch: 0, segments };
-    for (intent, is_lost) in [(&ahead, false), (&ahead, true), (&back, false), (&back, true)] {
-        let (mut fixture, start) = two();
-        taken(&mut fixture, 0, 0, 10);
-        let opened = Claim { ahead: 8, known: 1, ..take_of(&fixture, 0, 10) };
-        takes(&mut fixture, vec![opened]);
-        let mut session = session_of(&fixture, 0);
-        if is_lost {
-            fixture.done(Change::ExpireSessions { sessions: vec![session] });
-            session = fixture.join("w2");
-        }
-        let leaves = |step| {
-            let left = Some(RankCursor { epoch: 0, step });
-            let intent = intent.clone();
-            StartRank { session, trainer: "t-0".into(), intent, left, ..start.clone() }
-        };
-        let refusal = fixture.apply(Change::StartRank(leaves(3))).unwrap_err();
-        assert!(matches!(refusal, Refusal::Forgotten { .. }), "{refusal}");
-        // No heartbeat has reported the first step.
-        fixture.start(leaves(1));
-        let pool = &fixture.state.job(JOB).unwrap().generations[&0].pools[&0];
-        assert_eq!((pool.delivered(), pool.tally().in_doubt), (4, 0), "{intent:?} {is_lost}");
-        assert_eq!(pool.returned.iter().collect::<Vec<_>>(), [piece(0, 4, 10)]);
-    }
 }
 
 #[test]

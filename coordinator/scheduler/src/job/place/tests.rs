@@ -2,7 +2,7 @@ use expect_test::expect;
 use shardfeed_plan::{EPOCHS, Intent, Segment, Steps, Tail};
 
 use crate::fixture::{Fixture, JOB, first_of_two, fresh, from, segment};
-use crate::{Change, RankCursor, StartRank, Started};
+use crate::{Change, RankCursor, StartRank};
 
 fn two(tail: Tail) -> (Fixture, StartRank) {
     let (fixture, session) = Fixture::with_job(tail);
@@ -38,17 +38,6 @@ fn cursor(epoch: u64, step: u64) -> RankCursor {
 
 mod first {
     use super::*;
-
-    #[test]
-    fn the_first_start_without_a_token_opens_generation_0() {
-        let (mut fixture, start) = two(Tail::Drop);
-        let started = fixture.start(start);
-        let run = "r1".to_owned();
-        let fencing = fixture.state.applied();
-        let segments = vec![segment(0)];
-        assert_eq!(started, Started { generation: 0, fencing, run, epoch: 0, segments });
-        assert_eq!(fixture.current().parent, None);
-    }
 
     #[test]
     fn the_first_start_with_a_token_opens_the_generation_after_it() {
@@ -185,83 +174,6 @@ mod together {
     use super::*;
 
     #[test]
-    fn a_rank_of_the_same_run_and_position_joins() {
-        let (mut fixture, start) = running();
-        assert_eq!(fixture.current().ranks.len(), 2);
-        assert_eq!(fixture.current().number, 0);
-        let second = of_run("r2", rank(&start, 1, "u1", from(0, 0, 5)));
-        assert_eq!(fixture.start(second).generation, 1);
-        let first = of_run("r2", rank(&start, 0, "u0", from(0, 0, 5)));
-        assert_eq!(fixture.start(first).generation, 1);
-        assert_eq!(fixture.current().parent, Some(0));
-    }
-
-    #[test]
-    fn a_rank_of_the_same_run_at_another_position_conflicts() {
-        let (mut fixture, start) = two(Tail::Drop);
-        fixture.start(rank(&start, 1, "t1", from(0, 2, 40)));
-        let behind = rank(&start, 0, "t0", from(0, 2, 30));
-        fixture.refused(
-            Change::StartRank(behind),
-            expect![[r#"
-            rank 0 of job `train` starts at epoch 2 step 30, but run `r1`
-            was started by rank 1 at epoch 2 step 40; load the same state
-            on every rank"#]],
-        );
-        let other = Intent::Start {
-            state_generation: Some(0),
-            epoch: 2,
-            segments: vec![segment(10), segment(30)],
-        };
-        fixture.refused(
-            Change::StartRank(rank(&start, 0, "t0", other)),
-            expect![[r#"
-            rank 0 of job `train` has segments=[[2,8,10],[2,8,30]], but
-            run `r1` was started with segments=[[2,8,40]]; start every
-            rank with the same value"#]],
-        );
-    }
-
-    #[test]
-    fn a_rank_of_the_same_run_with_other_numbers_disagrees() {
-        let (mut fixture, start) = two(Tail::Drop);
-        fixture.start(start.clone());
-        let second = rank(&start, 1, "t1", fresh());
-        let mut refused = |start: StartRank, says| fixture.refused(Change::StartRank(start), says);
-        refused(
-            StartRank { world_size: 4, ..second.clone() },
-            expect![[r#"
-            rank 1 of job `train` has world_size=4, but run `r1` was
-            started with world_size=2; start every rank with the same
-            value"#]],
-        );
-        refused(
-            StartRank { limit: Some(9), ..second },
-            expect![[r#"
-            rank 1 of job `train` has limit=9, but run `r1` was started
-            with limit=none; start every rank with the same value"#]],
-        );
-        let with = |lanes, global_batch| Intent::Start {
-            state_generation: None,
-            epoch: 0,
-            segments: vec![Segment { lanes, global_batch, steps: Steps::All(0) }],
-        };
-        refused(
-            rank(&start, 1, "t1", with(4, 8)),
-            expect![[r#"
-            rank 1 of job `train` has lanes=4, but run `r1` was started
-            with lanes=2; start every rank with the same value"#]],
-        );
-        refused(
-            rank(&start, 1, "t1", with(2, 16)),
-            expect![[r#"
-            rank 1 of job `train` has global batch=16, but run `r1` was
-            started with global batch=8; start every rank with the same
-            value"#]],
-        );
-    }
-
-    #[test]
     fn ranks_of_an_uneven_job_join_with_their_own_steps() {
         let (mut fixture, start) = two(Tail::Uneven);
         fixture.start(rank(&start, 0, "t0", from(0, 1, 7)));
@@ -307,45 +219,6 @@ mod again {
     use super::*;
 
     #[test]
-    fn a_new_run_supersedes_the_current_one() {
-        let (mut fixture, start) = running();
-        let old = fixture.lease(1);
-        assert_eq!(fixture.start(of_run("r2", start)).generation, 1);
-        fixture.refused(
-            Change::EndRank {
-                lease: crate::LeaseRef { fencing: 1, ..old },
-                is_told: true,
-                failure: None,
-                position: None,
-            },
-            expect!["lease 1 is no longer valid: rank 1 of generation 0 has ended"],
-        );
-        let by = fixture.state.job(JOB).unwrap().generations[&0].superseded_by.clone();
-        assert_eq!(by.unwrap().generation, 1);
-    }
-
-    #[test]
-    fn a_late_rank_of_an_earlier_run_is_superseded() {
-        let (mut fixture, start) = running();
-        fixture.start(of_run("r2", rank(&start, 1, "u1", from(0, 0, 5))));
-        fixture.refused(
-            Change::StartRank(rank(&start, 0, "late", fresh())),
-            expect![[r#"
-            generation 0 of job `train` ended: rank 1 started again at
-            epoch 0 step 5 as generation 1; restart this rank from the
-            same state"#]],
-        );
-        fixture.start(StartRank { run: None, ..start.clone() });
-        fixture.refused(
-            Change::StartRank(of_run("r2", start)),
-            expect![[r#"
-            generation 1 of job `train` ended: rank 0 started again at
-            epoch 0 step 0 as generation 2; restart this rank from the
-            same state"#]],
-        );
-    }
-
-    #[test]
     fn runs_with_and_without_a_name_are_different_runs() {
         let (mut fixture, start) = running();
         let nameless = fixture.start(StartRank { run: None, ..start.clone() });
@@ -367,33 +240,6 @@ mod again {
     }
 
     #[test]
-    fn another_trainer_where_the_last_one_ended_goes_on_in_the_generation() {
-        let (mut fixture, start) = running();
-        fixture.report(1, 0, 12);
-        let old = fixture.lease(1);
-        fixture.done(Change::EndRank {
-            lease: old.clone(),
-            is_told: true,
-            failure: None,
-            position: None,
-        });
-        let started = fixture.start(rank(&start, 1, "again", from(0, 0, 12)));
-        assert_eq!((started.generation, started.segments), (0, vec![segment(0)]));
-        assert_eq!(fixture.current().ranks[&1].trainer, "again");
-        fixture.refused(
-            Change::EndRank { lease: old, is_told: true, failure: None, position: None },
-            expect!["lease 10 is no longer valid: lease 13 took rank 1 over"],
-        );
-    }
-
-    #[test]
-    fn another_trainer_where_the_last_one_was_seen_but_did_not_end_opens_a_generation() {
-        let (mut fixture, start) = running();
-        fixture.report(1, 0, 12);
-        assert_eq!(fixture.start(rank(&start, 1, "again", from(0, 0, 12))).generation, 1);
-    }
-
-    #[test]
     fn another_trainer_where_the_last_one_ended_in_a_later_epoch_goes_on_too() {
         let (mut fixture, start) = running();
         fixture.report(1, 3, 2);
@@ -406,19 +252,6 @@ mod again {
         let started = fixture.start(rank(&start, 1, "again", from(0, 3, 2)));
         assert_eq!((started.generation, started.epoch), (0, 3));
         assert_eq!(started.segments, [segment(0)]);
-    }
-
-    #[test]
-    fn another_trainer_anywhere_else_opens_a_generation_that_the_others_join() {
-        let (mut fixture, start) = running();
-        fixture.report(0, 0, 12);
-        fixture.report(1, 0, 12);
-        let token = from(0, 0, 10);
-        assert_eq!(fixture.start(rank(&start, 1, "u1", token.clone())).generation, 1);
-        assert_eq!(fixture.start(rank(&start, 0, "u0", token)).generation, 1);
-        let current = fixture.current();
-        assert_eq!((current.run.as_str(), current.parent), ("r1", Some(0)));
-        assert!(current.is_complete());
     }
 
     #[test]
@@ -456,15 +289,6 @@ mod nameless {
     fn nameless() -> (Fixture, StartRank) {
         let (fixture, start) = two(Tail::Drop);
         (fixture, StartRank { run: None, ..start })
-    }
-
-    #[test]
-    fn is_open_until_every_rank_has_joined() {
-        let (mut fixture, start) = nameless();
-        fixture.start(start.clone());
-        assert!(fixture.current().run_is_open());
-        assert_eq!(fixture.start(rank(&start, 1, "t1", fresh())).generation, 0);
-        assert!(!fixture.current().run_is_open());
     }
 
     #[test]
@@ -517,22 +341,6 @@ mod reconnecting {
     }
 
     #[test]
-    fn the_same_trainer_goes_on_and_moves_its_cursor_up() {
-        let (mut fixture, start) = running();
-        fixture.report(1, 0, 12);
-        assert_eq!(fixture.start(back(&start, 0, 0, 12)).generation, 0);
-        let old = fixture.lease(1);
-        let started = fixture.start(back(&start, 0, 2, 3));
-        assert_eq!((started.generation, started.epoch), (0, 2));
-        assert_eq!(started.segments, [segment(0)]);
-        assert_eq!(fixture.cursor(1), cursor(2, 3));
-        fixture.refused(
-            Change::EndRank { lease: old, is_told: true, failure: None, position: None },
-            expect!["lease 12 is no longer valid: lease 13 took rank 1 over"],
-        );
-    }
-
-    #[test]
     fn in_the_first_epoch_the_segments_are_those_of_the_start() {
         let (mut fixture, start) = two(Tail::Drop);
         fixture.start_all(&StartRank { intent: from(0, 2, 40), ..start.clone() });
@@ -555,19 +363,6 @@ mod reconnecting {
             expect![[r#"
             epoch must be at least 0 and below 2**48, not
             18446744073709551615"#]],
-        );
-    }
-
-    #[test]
-    fn a_superseded_generation_is_over() {
-        let (mut fixture, start) = running();
-        fixture.start(of_run("r2", rank(&start, 0, "u", from(0, 0, 9))));
-        fixture.refused(
-            Change::StartRank(back(&start, 0, 0, 12)),
-            expect![[r#"
-            generation 0 of job `train` ended: rank 0 started again at
-            epoch 0 step 9 as generation 1; restart this rank from the
-            same state"#]],
         );
     }
 
@@ -632,21 +427,6 @@ mod reconnecting {
 
 mod moving {
     use super::*;
-
-    #[test]
-    fn ranks_move_one_by_one_to_the_same_generation() {
-        let (mut fixture, start) = running();
-        assert_eq!(fixture.start(rank(&start, 0, "t-0", move_to(0, 0))).generation, 1);
-        let current = fixture.current();
-        assert_eq!((current.parent, current.run.as_str()), (Some(0), "r1"));
-        // The other rank is still served in its previous generation.
-        let job = fixture.state.job(JOB).unwrap();
-        assert_eq!(job.generations[&0].superseded_by, None);
-        assert!(job.generations[&0].ranks[&1].lease.is_some());
-        assert_eq!(job.generations[&0].ranks[&0].lease, None);
-        fixture.start(rank(&start, 1, "t-1", reconnect(0, 0, 9)));
-        assert_eq!(fixture.start(rank(&start, 1, "t-1", move_to(0, 0))).generation, 1);
-    }
 
     #[test]
     fn a_move_elsewhere_or_another_time_opens_another_generation() {

@@ -8,17 +8,13 @@ use crate::log::value::AccessRole;
 /// Creates an access token. The caller keeps the secret and never sends it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CreateAccess {
-    /// Id of the token.
     pub id: String,
     /// SHA-256 of the secret.
     pub digest: Digest,
-    /// Name of the holder.
     pub name: String,
-    /// Role that the token grants.
     pub role: AccessRole,
     /// Jobs that the token covers; empty: all jobs.
     pub jobs: Vec<String>,
-    /// Lifetime, ms.
     pub ttl_ms: u64,
     /// If set, this is a join token, to be exchanged once for a token with this lifetime, ms.
     #[serde(default, skip_serializing_if = "Option::is_none")]

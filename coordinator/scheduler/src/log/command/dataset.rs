@@ -8,7 +8,6 @@ use crate::log::id::{Fencing, SessionId};
 /// See [`crate::Change::AddDataset`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AddDataset {
-    /// Name of the dataset.
     pub name: String,
     /// Absolute patterns of the files; empty if `listing` is given.
     pub patterns: Vec<String>,
@@ -34,18 +33,15 @@ pub struct Listing {
 /// A listing, or the scan of a part, that is leased.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LeasedScan {
-    /// Name of the dataset.
     pub dataset: String,
     /// Number of the part; `None`: the listing.
     pub part: Option<u64>,
-    /// Fencing token of the scan's lease.
     pub fencing: Fencing,
 }
 
 /// A part of a listing, stored as a chunk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
-    /// Digest of the chunk.
     pub chunk: Digest,
     /// Number of files in the part.
     pub files: u64,
@@ -56,11 +52,8 @@ pub struct Part {
 /// See [`crate::Change::ReportListing`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReportListing {
-    /// Session of the reporter.
     pub session: SessionId,
-    /// Name of the dataset.
     pub dataset: String,
-    /// Fencing token of the scan's lease.
     pub fencing: Fencing,
     /// Folder that the paths are relative to.
     pub root: String,
@@ -71,30 +64,21 @@ pub struct ReportListing {
 /// See [`crate::Change::ReportScan`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReportScan {
-    /// Session of the reporter.
     pub session: SessionId,
-    /// Name of the dataset.
     pub dataset: String,
-    /// Number of the part.
     pub part: u64,
-    /// Fencing token of the scan's lease.
     pub fencing: Fencing,
     /// Digest of the chunk that holds the result.
     pub chunk: Digest,
-    /// Number of records found.
     pub records: u64,
 }
 
 /// See [`crate::Change::FailScan`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailScan {
-    /// Session of the reporter.
     pub session: SessionId,
-    /// Name of the dataset.
     pub dataset: String,
-    /// Fencing token of the scan's lease.
     pub fencing: Fencing,
-    /// The failure.
     pub failure: Failure,
 }
 
@@ -109,7 +93,6 @@ pub struct Failure {
     pub file: Option<String>,
     /// Offset in the uncompressed file, bytes.
     pub offset: Option<u64>,
-    /// Ordinal of the record.
     pub ordinal: Option<u64>,
     /// Worker that reported the error, and its principal if that differs; empty: the coordinator
     /// found it.
@@ -120,25 +103,19 @@ pub struct Failure {
 /// See [`crate::Change::FinishDataset`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FinishDataset {
-    /// Name of the dataset.
     pub dataset: String,
     /// Attempt: how many times the dataset was added.
     pub attempt: u64,
-    /// Content digest.
     pub content: ContentDigest,
-    /// Number of shards.
     pub shards: u64,
-    /// Number of records.
     pub records: u64,
 }
 
 /// See [`crate::Change::FailDataset`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailDataset {
-    /// Name of the dataset.
     pub dataset: String,
     /// Attempt: how many times the dataset was added.
     pub attempt: u64,
-    /// The failure.
     pub failure: Failure,
 }

@@ -7,7 +7,6 @@ use crate::log::id::LeaseRef;
 /// See [`crate::Change::ClaimGroups`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claim {
-    /// Lease of the rank.
     pub lease: LeaseRef,
     /// Epoch of the list; the rank may still be in the previous epoch.
     pub epoch: u64,
@@ -37,9 +36,7 @@ pub struct Claim {
 /// The groups of an epoch, from the plan: the same for every generation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolFacts {
-    /// Number of groups in the epoch.
     pub groups: u64,
-    /// Number of samples in the epoch.
     pub samples: u64,
     /// Group of the first size in `next`: the first group that was never granted, as the leader saw
     /// it.
@@ -52,11 +49,8 @@ pub struct PoolFacts {
 /// See [`crate::Change::Revoke`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Revoke {
-    /// Name of the job.
     pub job: String,
-    /// Generation of the job.
     pub generation: u64,
-    /// Epoch of the lists.
     pub epoch: u64,
     /// At most [`crate::REVOKES_MAX`]; those that no longer apply are ignored.
     pub revokes: Vec<RankRevoke>,
@@ -65,11 +59,8 @@ pub struct Revoke {
 /// See [`crate::Change::WaitForDoubt`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitForDoubt {
-    /// Name of the job.
     pub job: String,
-    /// Generation of the job.
     pub generation: u64,
-    /// Epochs that wait.
     pub epochs: Vec<u64>,
     /// Time that the leader has seen them wait since the last such command, ms.
     pub ms: u64,
@@ -78,7 +69,6 @@ pub struct WaitForDoubt {
 /// Revocation of the end of one rank's list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankRevoke {
-    /// The rank.
     pub rank: u64,
     /// Position in the list from which on the rank gives back samples.
     pub from: u64,

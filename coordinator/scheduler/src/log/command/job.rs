@@ -10,9 +10,7 @@ use crate::log::value::DoubtPolicy;
 /// See [`crate::Change::RegisterJob`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegisterJob {
-    /// Name of the job.
     pub name: String,
-    /// Identity, which determines the job's order.
     pub identity: JobIdentity,
     /// Dataset with the same content; empty in one process, where it has no name.
     pub dataset: String,
@@ -25,13 +23,10 @@ pub struct RegisterJob {
 /// See [`crate::Change::StartRank`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StartRank {
-    /// Name of the job.
     pub job: String,
     /// Run that the rank belongs to, as the launcher names it.
     pub run: Option<String>,
-    /// Data-parallel rank.
     pub rank: u64,
-    /// Number of data-parallel ranks.
     pub world_size: u64,
     /// Maximum number of entries in an epoch.
     pub limit: Option<u64>,
@@ -39,7 +34,6 @@ pub struct StartRank {
     pub session: SessionId,
     /// Id of one loader in one process: the same loader may come back.
     pub trainer: String,
-    /// Position to start from.
     pub intent: Intent,
     /// For a dynamic job whose loader leaves an epoch early: first step of that epoch that it did
     /// not consume, in the generation that it is in.
@@ -69,9 +63,7 @@ impl StartRank {
 /// A process on a worker's host, as identified by the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerProcess {
-    /// User id.
     pub uid: u32,
-    /// Group id.
     pub gid: u32,
     /// Process id; 0: not visible to the worker.
     pub pid: u32,
@@ -80,7 +72,6 @@ pub struct PeerProcess {
 /// Progress of a rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CursorReport {
-    /// Lease of the rank.
     pub lease: LeaseRef,
     /// Epoch of the first step that the rank has not consumed.
     pub epoch: u64,
@@ -91,18 +82,15 @@ pub struct CursorReport {
 /// A record that is in no batch because it is corrupt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SkippedRecord {
-    /// Sample of the record.
     pub sample: Sample,
     /// Offset of its header in the uncompressed shard, bytes.
     pub offset: u64,
-    /// Description of the damage.
     pub reason: String,
 }
 
 /// See [`crate::Change::ReportSkipped`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReportSkipped {
-    /// Session of the reporter.
     pub session: SessionId,
     /// Name of the job that reads the records.
     pub job: String,

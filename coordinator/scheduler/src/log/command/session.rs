@@ -8,11 +8,9 @@ pub struct JoinSession {
     /// Name of the worker; a later session of the same name and another incarnation ends the
     /// earlier one.
     pub worker: String,
-    /// Host of the worker.
     pub host: String,
     /// Id of one start of the worker's process.
     pub incarnation: String,
-    /// Version of the worker's software.
     pub version: String,
     /// True if the worker runs inside a trainer's process.
     pub in_process: bool,
