@@ -168,19 +168,36 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use shardfeed_plan::{Digest, Intent, JobIdentity, Mode, Segment, Shuffle, Steps, Tail};
+    use shardfeed_plan::{
+        Digest, Intent, JobIdentity, Mode, ORDER_VERSION, Segment, Shuffle, Steps, Tail,
+    };
     use shardfeed_reader::{Claim, EncodedSpec};
 
     use super::*;
 
     fn job(seed: u64) -> JobSpec {
         let content = Digest::from_bytes([0; 32]);
-        let shuffle =
-            Shuffle { content, seed, enabled: true, window: 1, interleave: 1, block_length: 1 };
+        let shuffle = Shuffle {
+            digest: content,
+            seed,
+            enabled: true,
+            window: 1,
+            interleave: 1,
+            block_length: 1,
+        };
         let record_spec = Arc::new(EncodedSpec::raw());
         let (records, decoder) = (record_spec.records(), "none".to_owned());
         let (tail, mode) = (Tail::Drop, Mode::Deterministic);
-        let identity = JobIdentity { shuffle, lanes: 1, tail, mode, records, decoder };
+        let identity = JobIdentity {
+            order: ORDER_VERSION,
+            content,
+            shuffle,
+            lanes: 1,
+            tail,
+            mode,
+            records,
+            decoder,
+        };
         JobSpec { name: "train".into(), dataset: String::new(), identity, record_spec }
     }
 

@@ -1,7 +1,8 @@
 //! shardfeed in one process, without daemons: from a dataset's files to one rank's batches.
 //!
 //! The plan is pure, so embedded ranks need no coordinator to agree: each computes its own part.
-//! This crate must not depend on Python, sockets or a network.
+//! This crate must not depend on Python, gRPC or TLS. A loader in a cluster gets its coordinators
+//! through [`ClusterOptions`], from `shardfeed-cluster`.
 //!
 //! Start at [`open`].
 #![forbid(unsafe_code)]
@@ -12,10 +13,11 @@ use std::sync::Arc;
 
 pub use control::LocalControl;
 pub use shardfeed_client::{
-    Account, CacheChoice, CacheOptions, ClusterOptions, Commit, Contents, CorruptBudget, Dataset,
-    Delivered, DoubtPolicy, EncodedSpec, Finding, GrantStats, Limit, LoadError, Loader,
-    LoaderOptions, LoaderStats, Next, Offer, Offered, OpenProgress, PrefetchStats, Reason,
-    RecordSpec, ScanProgress, ScanStage, Setup, SkippedRecord, Spent, What, account_from,
+    Account, CacheChoice, CacheOptions, ClusterOptions, ClusterPort, Commit, Contents,
+    CorruptBudget, Dataset, Delivered, Delivery, DoubtPolicy, EncodedSpec, Finding, GrantStats,
+    InProcessWorker, Joined, Limit, LoadError, Loader, LoaderOptions, LoaderStats, MixtureOptions,
+    MixtureSource, MixtureStage, Offered, OpenProgress, PrefetchStats, Reason, RecordSpec,
+    ScanProgress, ScanStage, Setup, SkippedRecord, SourceVersion, Spent, What, account_from,
     default_budget_bytes, default_worker_socket, finding, interleave_default, trace, use_threads,
     worker_answers, worker_timeline,
 };

@@ -17,18 +17,17 @@ use shardfeed_proto::coordinator::v1::DatasetState;
 use shardfeed_proto::{ErrorKind, WireError, digest_from};
 use shardfeed_socket::Peer;
 use shardfeed_source::{
-    CacheOptions, Dataset, DatasetFile, FileRules, Found, LoadError, Rights, ScanProgress,
-    ScanStage, Seeds, discover, is_remote, local_stamps, user_of,
+    CacheOptions, Dataset, DatasetFile, FileRules, Found, LoadError, OpenProgress, Rights,
+    ScanProgress, ScanStage, Seeds, discover, is_remote, local_stamps, user_of,
 };
 
 use crate::catalog::chunks::{get_chunk, put_chunk};
 use crate::catalog::entries::{invalid, rules_of, seed, stamp_of_entry};
 use crate::catalog::listing::Listing;
 use crate::catalog::opening::{OnProgress, Openings};
-use crate::cluster::coordinator::Clients;
 use crate::cluster::session::Session;
 
-pub use opening::{OpenProgress, Opened, Source};
+pub use opening::{Opened, Source};
 pub use scan::Scanner;
 
 /// First and longest pause between queries of a dataset that is being scanned.
@@ -185,25 +184,21 @@ impl Catalog {
             })?
         };
         let FileRules { compression, corrupt } = rules;
+        let request = wire::AddDatasetRequest {
+            context: None,
+            name: String::new(),
+            patterns: vec![],
+            compression: compression.to_string(),
+            corrupt: corrupt.to_string(),
+            listing: Some(wire::add_dataset_request::Listing {
+                root: listing.root.clone(),
+                parts: listing.wire_parts(),
+            }),
+        };
         let mut waiting = waiting(progress);
         let mut attempt = 1;
         loop {
-            let added =
-                self.session.coordinator().call(&mut waiting, |mut clients: Clients, context| {
-                    let request = wire::AddDatasetRequest {
-                        context,
-                        name: String::new(),
-                        patterns: vec![],
-                        compression: compression.to_string(),
-                        corrupt: corrupt.to_string(),
-                        listing: Some(wire::add_dataset_request::Listing {
-                            root: listing.root.clone(),
-                            parts: listing.wire_parts(),
-                        }),
-                    };
-                    Box::pin(async move { clients.admin.add_dataset(request).await })
-                });
-            match added {
+            match self.session.coordinator().call(&mut waiting, &request) {
                 Ok(wire::AddDatasetResponse { name }) => {
                     self.session.look_for_scans();
                     return Ok(name);
@@ -222,15 +217,10 @@ impl Catalog {
     }
 
     fn when_ready(&self, name: &str, progress: OnProgress<'_>) -> Result<wire::Dataset, LoadError> {
+        let request = wire::GetDatasetRequest { context: None, name: name.to_owned() };
         let mut pause = LOOK_EVERY.0;
         loop {
-            let response: wire::GetDatasetResponse = {
-                let mut waiting = waiting(progress);
-                self.session.coordinator().call(&mut waiting, |mut clients: Clients, context| {
-                    let request = wire::GetDatasetRequest { context, name: name.to_owned() };
-                    Box::pin(async move { clients.admin.get_dataset(request).await })
-                })?
-            };
+            let response = self.session.coordinator().call(&mut waiting(progress), &request)?;
             let Some(dataset) = response.dataset else {
                 return Err(invalid("GetDataset gave no dataset"));
             };
@@ -324,20 +314,12 @@ fn progress_of(dataset: &wire::Dataset) -> OpenProgress {
 
 /// Returns a callback that reports the reason for a wait to `progress`.
 fn waiting<'a>(progress: OnProgress<'a>) -> impl FnMut(&str) -> bool + 'a {
-    let scan = ScanProgress {
-        stage: ScanStage::Waiting,
-        files: 0,
-        files_total: 0,
-        bytes: 0,
-        bytes_total: 0,
-    };
-    move |note| progress(&OpenProgress { note: note.to_owned(), scan })
+    move |note| progress(&OpenProgress::waiting(note))
 }
 
 /// Returns a callback that reports storage without progress to `progress`.
 fn idle<'a>(what: String, progress: OnProgress<'a>) -> impl FnMut(Duration) -> bool + 'a {
-    let stage = ScanStage::Scanning;
-    let scan = ScanProgress { stage, files: 0, files_total: 0, bytes: 0, bytes_total: 0 };
+    let scan = ScanProgress::at(ScanStage::Scanning);
     move |idle| {
         let note = match idle >= IDLE_SHOWN {
             true => format!("{what} made no progress for {} s", idle.as_secs()),

@@ -7,7 +7,6 @@ pub(crate) mod control;
 pub(crate) mod coordinator;
 pub(crate) mod credentials;
 mod job_skips;
-pub(crate) mod lease_clock;
 pub(crate) mod report;
 pub(crate) mod running_scan;
 pub(crate) mod runtime;
@@ -18,11 +17,8 @@ pub(crate) mod whereabouts;
 
 pub use address::{Address, Addresses};
 pub use control::GrpcControl;
-pub use coordinator::{
-    Answer, COORDINATOR_TIMEOUT, CallError, Clients, Coordinator, Patience, Silence, Wire,
-};
+pub use coordinator::{Answer, CallError, Clients, Coordinator, Patience, Silence, Wire};
 pub use credentials::{CredentialOptions, Credentials};
-pub use lease_clock::LeaseTime;
 pub use report::{RankReport, WorkerReport};
 pub use session::{Session, WorkerInfo};
 pub use whereabouts::Whereabouts;

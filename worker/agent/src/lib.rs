@@ -7,8 +7,7 @@
 //! Start at [`Worker`].
 #![forbid(unsafe_code)]
 
-mod account;
-pub mod traced;
+mod traced;
 
 mod cluster;
 
@@ -19,15 +18,11 @@ mod serve;
 mod view;
 mod worker;
 
-mod budget;
-
-pub use account::{account_from, account_to};
-pub use budget::default_budget_bytes;
-pub use catalog::{Catalog, OpenProgress, Opened, Scanner, Source};
+pub use catalog::{Catalog, Opened, Scanner, Source};
 pub use cluster::{
-    Address, Addresses, Answer, COORDINATOR_TIMEOUT, CallError, Clients, Coordinator,
-    CredentialOptions, Credentials, GrpcControl, LeaseTime, Patience, RankReport, Session, Silence,
-    Whereabouts, Wire, WorkerInfo, WorkerReport,
+    Address, Addresses, Answer, CallError, Clients, Coordinator, CredentialOptions, Credentials,
+    GrpcControl, Patience, RankReport, Session, Silence, Whereabouts, Wire, WorkerInfo,
+    WorkerReport,
 };
 pub use view::WorkerView;
 pub use worker::{Worker, WorkerError, WorkerOptions};

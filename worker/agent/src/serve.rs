@@ -2,6 +2,7 @@
 
 mod budget;
 mod flight;
+mod identity;
 mod running;
 mod send;
 mod trainer;

@@ -33,7 +33,6 @@ const STOP_WAIT: Duration = Duration::from_secs(5);
 /// as others wait for the leases.
 const LET_GO_WAIT: Duration = Duration::from_secs(1);
 
-/// Options of a worker.
 #[derive(Clone, Debug)]
 pub struct WorkerOptions {
     /// Name; unique in the cluster.
@@ -124,12 +123,10 @@ impl Worker {
         Ok(Self { hub, control, listener, trainers, pulse, accepting, _scanner: scanner })
     }
 
-    /// Returns its session.
     pub fn session(&self) -> &Session {
         &self.hub.session
     }
 
-    /// Returns a view of it.
     pub fn view(&self) -> WorkerView {
         let (hub, trainers) = (Arc::clone(&self.hub), Arc::clone(&self.trainers));
         WorkerView { hub, trainers, pulse: Arc::clone(&self.pulse) }

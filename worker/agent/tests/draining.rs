@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use shardfeed_agent::{Coordinator, Credentials, Worker, WorkerOptions};
 use shardfeed_pipeline::{JPEG_LIBRARY, PIXEL_CONTRACT};
-use shardfeed_plan::{ContentDigest, JobIdentity, Mode, Shuffle, Tail};
+use shardfeed_plan::{ContentDigest, JobIdentity, Mode, ORDER_VERSION, Shuffle, Tail};
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::trainer::v1 as trainer;
 use shardfeed_proto::trainer::v1::to_trainer::Message;
@@ -238,8 +238,10 @@ fn a_job_of_another_pixel_contract_is_refused_by_name() {
     assert!(matches!(said, Message::Welcome(_)), "{said:?}");
     let content = ContentDigest::from_bytes([7; 32]);
     let identity = JobIdentity {
+        order: ORDER_VERSION,
+        content,
         shuffle: Shuffle {
-            content,
+            digest: content,
             seed: 1,
             enabled: false,
             window: 1,
@@ -290,9 +292,17 @@ fn a_trainer_that_asks_out_of_turn_is_told_so() {
         error.message
     };
     let content = ContentDigest::from_bytes([7; 32]);
-    let shuffle =
-        Shuffle { content, seed: 1, enabled: false, window: 1, interleave: 1, block_length: 1 };
+    let shuffle = Shuffle {
+        digest: content,
+        seed: 1,
+        enabled: false,
+        window: 1,
+        interleave: 1,
+        block_length: 1,
+    };
     let identity = JobIdentity {
+        order: ORDER_VERSION,
+        content,
         shuffle,
         lanes: 1,
         tail: Tail::Drop,
@@ -307,10 +317,13 @@ fn a_trainer_that_asks_out_of_turn_is_told_so() {
         tables: vec![],
     };
     let nameless = trainer::Register { identity: None, ..register.clone() };
+    let earlier = JobIdentity { order: 0, ..identity };
+    let earlier = trainer::Register { identity: Some(identity_to(&earlier)), ..register.clone() };
     let said = [
         refused(None),
         refused(Some(Ask::Trace(trainer::Trace { duration_ms: 1 }))),
         refused(Some(Ask::Register(nameless))),
+        refused(Some(Ask::Register(earlier))),
         refused(Some(Ask::Register(register))),
         refused(Some(Ask::Latest(trainer::Latest {}))),
         refused(Some(Ask::Start(trainer::Start::default()))),
@@ -321,6 +334,8 @@ fn a_trainer_that_asks_out_of_turn_is_told_so() {
             "the worker does not know this request; upgrade it",
             "the trainer sent Trace before Hello out of turn",
             "the trainer's request: the message lacks `identity`",
+            "the trainer computes order version 0, its worker order version 1; use the same version of \
+             shardfeed for both",
             "the trainer sent Register before Open out of turn",
             "the trainer sent Latest out of turn",
             "the trainer sent Start out of turn",

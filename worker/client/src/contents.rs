@@ -1,7 +1,10 @@
 //! A dataset as a trainer knows it: names and counts, but no record offsets.
 
-use shardfeed_plan::ContentDigest;
-use shardfeed_source::{Dataset, FileRules, LeftOut};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use shardfeed_plan::{ContentDigest, OrderDigest, Sample, mixture_digest, order_digest};
+use shardfeed_source::{Dataset, FileRules, LeftOut, Mixed, SampleMaps, SamplePlace};
 
 /// A shard as a trainer knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,7 +16,7 @@ pub struct ShardRow {
 }
 
 /// A dataset as a trainer knows it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Contents {
     /// Name in the cluster; empty without a cluster.
     pub name: String,
@@ -21,7 +24,6 @@ pub struct Contents {
     pub root: String,
     /// Rules for reading the files.
     pub rules: FileRules,
-    /// Digest of the content.
     pub digest: ContentDigest,
     /// Shards, in manifest order.
     pub shards: Vec<ShardRow>,
@@ -29,6 +31,10 @@ pub struct Contents {
     pub left_out: Vec<LeftOut>,
     /// Total number of such parts.
     pub left_out_total: u64,
+    /// Samples of the shards; `None`: every record is a sample.
+    pub samples: Option<Arc<SampleMaps>>,
+    /// The sources of a mixture, whose shards these are.
+    pub mixed: Option<Arc<Mixed>>,
 }
 
 impl Contents {
@@ -46,6 +52,8 @@ impl Contents {
             shards: dataset.manifest().shards().iter().map(row).collect(),
             left_out: dataset.left_out().to_vec(),
             left_out_total: dataset.left_out().len() as u64,
+            samples: dataset.samples().cloned(),
+            mixed: dataset.mixed().cloned(),
         }
     }
 
@@ -54,8 +62,50 @@ impl Contents {
         self.shards.iter().map(|shard| shard.records).sum()
     }
 
-    /// Records of each shard.
+    /// Total samples of all shards.
+    pub fn samples(&self) -> u64 {
+        self.counts().iter().sum()
+    }
+
+    /// Absolute path, or URL, of a shard.
+    pub(crate) fn file(&self, shard: u32) -> PathBuf {
+        let root = match &self.mixed {
+            Some(mixed) => mixed.version(shard).root.clone(),
+            None => PathBuf::from(&self.root),
+        };
+        let path = self.shards.get(shard as usize).map_or("?", |shard| shard.path.as_str());
+        root.join(path)
+    }
+
+    /// Content digest; with a sample program, also of which records or rows are samples.
+    pub(crate) fn content(&self) -> ContentDigest {
+        if self.mixed.is_some() {
+            return mixture_digest();
+        }
+        self.samples.as_ref().map_or(self.digest, |maps| maps.content(self.digest))
+    }
+
+    /// Order digest of the samples.
+    pub(crate) fn order_digest(&self) -> OrderDigest {
+        if self.mixed.is_some() {
+            return mixture_digest();
+        }
+        order_digest(self.counts())
+    }
+
+    /// Samples of each shard.
     pub(crate) fn counts(&self) -> Vec<u64> {
-        self.shards.iter().map(|shard| shard.records).collect()
+        match &self.samples {
+            Some(maps) => maps.counts(),
+            None => self.shards.iter().map(|shard| shard.records).collect(),
+        }
+    }
+
+    /// Place of a sample in its shard.
+    pub(crate) fn place_of(&self, sample: Sample) -> SamplePlace {
+        match &self.samples {
+            Some(maps) => maps.place_of(sample),
+            None => SamplePlace { record: sample.ordinal, part: 0 },
+        }
     }
 }

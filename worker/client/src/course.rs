@@ -16,13 +16,13 @@ pub(crate) enum Course {
 
 impl Course {
     /// Returns the course of the cursor's epoch.
-    /// - `records`: of the dataset.
-    pub(crate) fn at(plans: &Plans, cursor: &Cursor, records: u64) -> Result<Self, PlanError> {
+    /// - `samples`: of the dataset.
+    pub(crate) fn at(plans: &Plans, cursor: &Cursor, samples: u64) -> Result<Self, PlanError> {
         let identity = cursor.identity();
         if !identity.is_dynamic() {
             return Ok(Self::Planned(plan_at(plans, cursor)?));
         }
-        if records == 0 {
+        if samples == 0 {
             // Returns the same error as planning would.
             drop(plans.groups(identity, cursor.epoch())?);
         }
@@ -37,6 +37,14 @@ impl Course {
         }
     }
 
+    /// Samples of the epoch, if they are known from its plan.
+    pub(crate) fn samples(&self) -> Option<u64> {
+        match self {
+            Self::Planned(plan) => Some(plan.samples()),
+            Self::Dynamic => None,
+        }
+    }
+
     /// Samples of the epoch that no step delivers.
     pub(crate) fn dropped(&self) -> u64 {
         match self {
@@ -46,7 +54,6 @@ impl Course {
     }
 }
 
-/// Returns the plan of the cursor's epoch.
 pub(crate) fn plan_at(plans: &Plans, cursor: &Cursor) -> Result<Arc<EpochPlan>, PlanError> {
     let world_size = cursor.start().world_size;
     plans.plan(cursor.identity(), cursor.epoch(), cursor.segments(), world_size)

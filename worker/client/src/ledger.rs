@@ -1,21 +1,36 @@
 //! Log of every sample that a rank was given, one per line, for external verification.
 //!
 //! With `SHARDFEED_LEDGER=dir` each rank appends to `dir/rank-R`: one line
-//! `start generation epoch step world_size batch_size` when it begins a generation, and one line
-//! `generation epoch step shard ordinal valid` for each sample that was handed out. `shard` is the
-//! path relative to the dataset; control characters and `%` in it are written as `%XX`. A `start`
-//! line is written with the first batch of its generation, so a rank that dies before that writes
-//! none.
+//! `start generation epoch step world_size batch_size` when it begins a generation, and for each
+//! entry of a batch that was handed out one line
+//! `generation epoch step entry source source_epoch shard sample record first count valid`.
+//!
+//! - `entry`: index in this rank's batch.
+//! - `source`, `source_epoch`: of a mixture; otherwise `-` and the epoch.
+//! - `shard`: path relative to the dataset of the source; control characters and `%` in it are written as `%XX`.
+//! - `sample`: index among the samples of the shard. `record`: index of its record among all records
+//!   of the shard; with a filter or `unbatch` the two differ.
+//! - `first`, `count`: rows of the record that are in the sample: with `unbatch` the index of its row
+//!   and 1, otherwise 0 and 1. A pack has a line for each of its parts, with the first token of the
+//!   record and the number of tokens; an appended token counts as the record's last one.
+//! - `valid`: `1`; `pad` for padding; `skip` for the entry of a corrupt record.
+//!
+//! A `start` line is written with the first batch of its generation, so a rank that dies before that
+//! writes none.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
 
-use shardfeed_plan::Cursor;
-use shardfeed_source::LoadError;
+use shardfeed_plan::{Cursor, Planned, Sample};
+use shardfeed_source::{LoadError, SamplePart, SamplePlace};
 
 use crate::contents::Contents;
 use crate::head::Head;
+
+/// Maximum number of blocks of packs that are kept open.
+const OPEN_BLOCKS_MAX: usize = 256;
 
 /// One rank's ledger.
 #[derive(Debug)]
@@ -23,13 +38,44 @@ pub(crate) struct Ledger {
     path: PathBuf,
     file: File,
     text: String,
+    packs: OpenPacks,
+    /// True if the order is shuffled, so that packs differ from epoch to epoch.
+    is_shuffled: bool,
+}
+
+/// Blocks of packs whose parts were named last.
+#[derive(Debug, Default)]
+struct OpenPacks {
+    /// By shard, block and variant.
+    blocks: BTreeMap<(u32, u64, u64), Vec<Vec<SamplePart>>>,
+}
+
+impl OpenPacks {
+    /// Returns the parts of records that a sample consists of.
+    fn parts(&mut self, sample: Sample, variant: u64, contents: &Contents) -> Vec<SamplePart> {
+        let packing = contents.samples.as_ref().and_then(|maps| maps.of(sample.shard).packing());
+        let (Some(packing), Some(maps)) = (packing, &contents.samples) else {
+            let SamplePlace { record, part } = contents.place_of(sample);
+            return vec![SamplePart { record, first: part.into(), tokens: 1 }];
+        };
+        let block = packing.block_of(sample.ordinal);
+        if self.blocks.len() >= OPEN_BLOCKS_MAX {
+            self.blocks.clear();
+        }
+        let packs = self.blocks.entry((sample.shard, block, variant));
+        let packs = packs.or_insert_with(|| maps.open(sample.shard, block, variant));
+        packs[(sample.ordinal - packing.packs_of(block).start) as usize].clone()
+    }
 }
 
 impl Ledger {
     /// Opens the ledger of `rank` if `SHARDFEED_LEDGER` is set.
     ///
     /// # Errors  The file cannot be created.
-    pub(crate) fn from_environment(rank: u64) -> Result<Option<Self>, LoadError> {
+    pub(crate) fn from_environment(
+        rank: u64,
+        is_shuffled: bool,
+    ) -> Result<Option<Self>, LoadError> {
         let Some(folder) = std::env::var_os("SHARDFEED_LEDGER").filter(|dir| !dir.is_empty())
         else {
             return Ok(None);
@@ -42,7 +88,8 @@ impl Ledger {
             Ok(file)
         };
         let file = open().map_err(|source| LoadError::Ledger { path: path.clone(), source })?;
-        Ok(Some(Self { path, file, text: String::new() }))
+        let packs = OpenPacks::default();
+        Ok(Some(Self { path, file, text: String::new(), packs, is_shuffled }))
     }
 
     /// Records that a generation begins at the cursor.
@@ -69,12 +116,33 @@ impl Ledger {
         use std::fmt::Write as _;
         self.text.clear();
         let Head { epoch, step, .. } = head;
-        for planned in &head.samples {
-            let path = &contents.shards[planned.sample.shard as usize].path;
-            let (ordinal, valid) = (planned.sample.ordinal, u8::from(planned.valid));
-            let _ = write!(self.text, "{generation} {epoch} {step} ");
-            escape(path, &mut self.text);
-            let _ = writeln!(self.text, " {ordinal} {valid}");
+        let corrupt = head.skipped.iter().map(|skipped| skipped.sample);
+        // Padding may repeat a corrupt record in its own batch, and is not listed as skipped.
+        let mut corrupt: Vec<Sample> = corrupt.collect();
+        for (entry, &Planned { portion, sample, valid }) in head.samples.iter().enumerate() {
+            let valid = match corrupt.iter().position(|one| *one == sample) {
+                _ if valid => "1",
+                Some(place) => {
+                    corrupt.swap_remove(place);
+                    "skip"
+                }
+                None => "pad",
+            };
+            let (source, source_epoch) = match &contents.mixed {
+                Some(mixed) => (mixed.version(sample.shard).order.name(), portion.epoch),
+                None => ("-", *epoch),
+            };
+            let variant = if self.is_shuffled { source_epoch } else { 0 };
+            for SamplePart { record, first, tokens } in self.packs.parts(sample, variant, contents)
+            {
+                let _ = write!(
+                    self.text,
+                    "{generation} {epoch} {step} {entry} {source} {source_epoch} "
+                );
+                escape(&contents.shards[sample.shard as usize].path, &mut self.text);
+                let ordinal = sample.ordinal;
+                let _ = writeln!(self.text, " {ordinal} {record} {first} {tokens} {valid}");
+            }
         }
         self.append()
     }
@@ -126,12 +194,12 @@ mod tests {
     fn a_torn_line_is_cut_off() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rank-0");
-        fs::write(&path, "start 0 0 0 1 1\n0 0 0 a 1 1\n0 0 1 a").unwrap();
+        fs::write(&path, "start 0 0 0 1 1\n0 0 0 0 - 0 a 1 1 0 1 1\n0 0 1 0 - 0 a").unwrap();
         let mut file = OpenOptions::new().read(true).append(true).open(&path).unwrap();
         cut_torn_line(&mut file).unwrap();
-        append_whole(&mut file, b"0 0 1 a 2 1\n").unwrap();
+        append_whole(&mut file, b"0 0 1 0 - 0 a 2 2 0 1 1\n").unwrap();
         let text = fs::read_to_string(&path).unwrap();
-        assert_eq!(text, "start 0 0 0 1 1\n0 0 0 a 1 1\n0 0 1 a 2 1\n");
+        assert_eq!(text, "start 0 0 0 1 1\n0 0 0 0 - 0 a 1 1 0 1 1\n0 0 1 0 - 0 a 2 2 0 1 1\n");
     }
 
     #[test]

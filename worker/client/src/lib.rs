@@ -2,12 +2,13 @@
 //!
 //! Batches come from this host's worker or from this process. A worker that dies is replaced:
 //! batches that were already received are delivered, and the following ones come from the
-//! replacement, strictly in sequence. This crate never depends on Python and never decides an
-//! order.
+//! replacement, strictly in sequence. This crate never depends on Python, gRPC or TLS and never
+//! decides an order: coordinators are behind the [`ClusterPort`].
 //!
 //! Start at [`Loader`].
 #![forbid(unsafe_code)]
 
+mod cluster_port;
 mod contents;
 mod course;
 mod head;
@@ -20,25 +21,30 @@ mod timeline;
 
 mod link;
 
+mod mixture;
 mod reshard;
 mod spec_in_state;
 
 mod loader;
 
+pub use cluster_port::{ClusterPort, InProcessWorker, Joined};
 pub use contents::{Contents, ShardRow};
 pub use link::connect::default_worker_socket;
 pub use link::exchange::ControlOf;
-pub use loader::{Commit, Loader, LoaderStats, Next, Offer, Offered};
-pub use options::{ClusterOptions, LoaderOptions, interleave_default};
+pub use loader::{Commit, Loader, LoaderStats, Offered};
+pub use options::{
+    ClusterOptions, LoaderOptions, MixtureOptions, MixtureSource, MixtureStage, interleave_default,
+};
 pub use shardfeed_pipeline::RecordSpec;
 pub use timeline::{worker_answers, worker_timeline};
 
-pub use shardfeed_agent::{OpenProgress, account_from, account_to, default_budget_bytes};
 pub use shardfeed_pipeline::{Account, Finding, Limit, Reason, Setup, Spent, finding};
 pub use shardfeed_reader::{
-    Delivered, DoubtPolicy, EncodedSpec, GrantStats, PrefetchStats, use_threads,
+    Delivered, Delivery, DoubtPolicy, EncodedSpec, GrantStats, PrefetchStats, account_from,
+    account_to, default_budget_bytes, use_threads,
 };
 pub use shardfeed_source::{
-    CacheChoice, CacheOptions, Dataset, LoadError, ScanProgress, ScanStage, trace,
+    CacheChoice, CacheOptions, Dataset, LoadError, OpenProgress, ScanProgress, ScanStage,
+    SourceVersion, trace,
 };
 pub use skipped::{CorruptBudget, SkippedRecord, What};

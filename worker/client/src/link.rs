@@ -3,36 +3,36 @@
 mod cluster;
 pub(crate) mod connect;
 pub(crate) mod exchange;
-mod here;
 mod in_process;
+mod in_process_link;
+mod lease_validity;
 pub(crate) mod outcome;
 mod received;
-mod standing;
 pub(crate) mod worker;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use shardfeed_agent::OpenProgress;
-use shardfeed_pipeline::Batch;
+use shardfeed_pipeline::{Batch, SampleProgram};
 use shardfeed_plan::LoaderState;
 use shardfeed_reader::{Demand, PrefetchStats};
-use shardfeed_source::{Dataset, LoadError, ScanProgress};
+use shardfeed_source::{Dataset, LoadError, OpenProgress, ScanProgress};
 
 use crate::contents::Contents;
+use crate::mixture;
 use cluster::Cluster;
-use exchange::{ControlOf, Deal, Event, InHand, Job, Place, Progress, Setting};
-use here::Here;
+use exchange::{ControlOf, Event, InHand, Job, Partition, Progress, Setting, StartPosition};
+use in_process_link::InProcessLink;
 
 /// Link to this process or to a cluster.
 pub(crate) enum Link {
-    Here(Box<Here>),
+    InProcess(Box<InProcessLink>),
     Cluster(Box<Cluster>),
-    Closed(Box<LastWords>),
+    Closed(Box<FinalReport>),
 }
 
 /// Last report of a link, made when it was closed.
-pub(crate) struct LastWords {
+pub(crate) struct FinalReport {
     cluster_id: Option<String>,
     stats: Option<PrefetchStats>,
     copied: u64,
@@ -42,9 +42,11 @@ pub(crate) struct LastWords {
 impl Link {
     /// Opens the dataset in the cluster of the options, or in this process.
     /// - `control_of`: makes the control of a loader without a cluster.
+    /// - `program`: makes the samples of records; not in a cluster.
     pub(crate) fn open(
         setting: Setting,
         control_of: ControlOf,
+        program: Option<&Arc<SampleProgram>>,
         progress: Progress<'_>,
     ) -> Result<(Self, Contents), LoadError> {
         if setting.options.cluster.is_some() {
@@ -59,11 +61,21 @@ impl Link {
         }
         let mut scanning =
             |scan: ScanProgress| progress(&OpenProgress { note: String::new(), scan });
-        let dataset =
-            Dataset::open(&options.files, options.file_rules(), &options.cache, &mut scanning)?;
+        let cache = &options.cache;
+        let files = |scanning: &mut dyn FnMut(ScanProgress) -> bool| {
+            Dataset::open(&options.files, options.file_rules(), cache, scanning)
+        };
+        let dataset = match (&options.mixture, program) {
+            (Some(mixture), _) => mixture::open(options, mixture, &mut scanning)?,
+            (None, Some(program)) => {
+                let dataset = files(&mut scanning)?;
+                dataset.with_samples(program, options.corrupt, cache, &mut scanning)?
+            }
+            (None, None) => files(&mut scanning)?,
+        };
         let contents = Contents::of("", options.file_rules(), &dataset);
-        let here = Here::embedded(setting, control_of, Arc::new(dataset));
-        Ok((Self::Here(Box::new(here)), contents))
+        let link = InProcessLink::embedded(setting, control_of, Arc::new(dataset));
+        Ok((Self::InProcess(Box::new(link)), contents))
     }
 
     /// Ends reading and releases everything except the last report.
@@ -73,31 +85,30 @@ impl Link {
         }
         let (cluster_id, stats) = (self.cluster_id(), self.stats());
         let (copied, source) = (self.copied(), self.source());
-        *self = Self::Closed(Box::new(LastWords { cluster_id, stats, copied, source }));
+        *self = Self::Closed(Box::new(FinalReport { cluster_id, stats, copied, source }));
     }
 
     pub(crate) fn is_closed(&self) -> bool {
         matches!(self, Self::Closed(_))
     }
 
-    /// Registers the job.
     pub(crate) fn register(&mut self, job: &Job, progress: Progress<'_>) -> Result<(), LoadError> {
         match self {
-            Self::Here(here) => here.register(job, progress),
+            Self::InProcess(link) => link.register(job, progress),
             Self::Cluster(cluster) => cluster.register(job, progress),
             Self::Closed(_) => Err(LoadError::Closed),
         }
     }
 
-    /// Returns the next event. `place` is called for the position where reading has to start.
+    /// Returns the next event. `position` is called for the position where reading has to start.
     pub(crate) fn poll(
         &mut self,
-        place: &mut dyn FnMut(usize) -> Result<Place, LoadError>,
+        position: &mut dyn FnMut(usize) -> Result<StartPosition, LoadError>,
         timeout: Duration,
     ) -> Result<Event, LoadError> {
         match self {
-            Self::Here(here) => here.poll(place, timeout),
-            Self::Cluster(cluster) => cluster.poll(place, timeout),
+            Self::InProcess(link) => link.poll(position, timeout),
+            Self::Cluster(cluster) => cluster.poll(position, timeout),
             Self::Closed(_) => Err(LoadError::Closed),
         }
     }
@@ -105,7 +116,7 @@ impl Link {
     /// Shows the ready batches of the next `count`; never waits.
     pub(crate) fn peek(&mut self, count: usize, see: &mut dyn FnMut(&mut Batch)) {
         match self {
-            Self::Here(here) => here.peek(count, see),
+            Self::InProcess(link) => link.peek(count, see),
             Self::Cluster(cluster) => cluster.peek(count, see),
             Self::Closed(_) => {}
         }
@@ -118,7 +129,7 @@ impl Link {
     /// # Errors  The rank was started again elsewhere.
     pub(crate) fn confirm(&mut self) -> Result<InHand, LoadError> {
         match self {
-            Self::Here(here) => here.confirm(),
+            Self::InProcess(link) => link.confirm(),
             Self::Cluster(cluster) => cluster.confirm(),
             Self::Closed(_) => Ok(InHand::Gone),
         }
@@ -127,7 +138,7 @@ impl Link {
     /// Reports that a batch was consumed, and the rank's new position (epoch, step).
     pub(crate) fn took(&mut self, epoch: u64, step: u64, demand: Demand) {
         match self {
-            Self::Here(here) => here.took(epoch, step, Some(&demand)),
+            Self::InProcess(link) => link.took(epoch, step, Some(&demand)),
             Self::Cluster(cluster) => cluster.took(epoch, step, Some(demand)),
             Self::Closed(_) => {}
         }
@@ -136,7 +147,7 @@ impl Link {
     /// Reports how long the trainer at (epoch, step) has waited for its next batch.
     pub(crate) fn waits(&mut self, epoch: u64, step: u64, waiting: Duration) {
         match self {
-            Self::Here(here) => here.waits(waiting),
+            Self::InProcess(link) => link.waits(waiting),
             Self::Cluster(cluster) => cluster.waits(epoch, step, waiting),
             Self::Closed(_) => {}
         }
@@ -145,7 +156,7 @@ impl Link {
     /// Reports the rank's position when an epoch ended for it without a batch.
     pub(crate) fn stands_at(&mut self, epoch: u64, step: u64) {
         match self {
-            Self::Here(here) => here.took(epoch, step, None),
+            Self::InProcess(link) => link.took(epoch, step, None),
             Self::Cluster(cluster) => cluster.stands_at(epoch, step),
             Self::Closed(_) => {}
         }
@@ -154,7 +165,7 @@ impl Link {
     /// Discards prefetched batches: the rank moves elsewhere, or has failed.
     pub(crate) fn stop(&mut self) {
         match self {
-            Self::Here(here) => here.stop(),
+            Self::InProcess(link) => link.stop(),
             Self::Cluster(cluster) => cluster.stop(),
             Self::Closed(_) => {}
         }
@@ -163,17 +174,17 @@ impl Link {
     /// Stops for good; `failure`: the error that ends the trainer.
     pub(crate) fn end(&mut self, failure: Option<&str>) {
         match self {
-            Self::Here(here) => here.stop(),
+            Self::InProcess(link) => link.stop(),
             Self::Cluster(cluster) => cluster.end(failure),
             Self::Closed(_) => {}
         }
     }
 
     /// Changes the rank and its part of each batch from the next start on.
-    pub(crate) fn deal(&mut self, deal: Deal) {
+    pub(crate) fn set_partition(&mut self, partition: Partition) {
         match self {
-            Self::Here(here) => here.deal(deal),
-            Self::Cluster(cluster) => cluster.deal(deal),
+            Self::InProcess(link) => link.set_partition(partition),
+            Self::Cluster(cluster) => cluster.set_partition(partition),
             Self::Closed(_) => {}
         }
     }
@@ -192,7 +203,7 @@ impl Link {
         progress: Progress<'_>,
     ) -> Result<Option<LoaderState>, LoadError> {
         match self {
-            Self::Here(_) => Err(LoadError::Option(
+            Self::InProcess(_) => Err(LoadError::Option(
                 "resume=\"latest\" needs a coordinator; pass a state_dict()".into(),
             )),
             Self::Cluster(cluster) => cluster.latest(job, progress),
@@ -203,7 +214,7 @@ impl Link {
     /// Id of the cluster, once it is known.
     pub(crate) fn cluster_id(&self) -> Option<String> {
         match self {
-            Self::Here(_) => None,
+            Self::InProcess(_) => None,
             Self::Cluster(cluster) => cluster.cluster_id(),
             Self::Closed(last) => last.cluster_id.clone(),
         }
@@ -212,7 +223,7 @@ impl Link {
     /// Statistics of the prefetcher, once reading has started.
     pub(crate) fn stats(&self) -> Option<PrefetchStats> {
         match self {
-            Self::Here(here) => here.stats(),
+            Self::InProcess(link) => link.stats(),
             Self::Cluster(cluster) => cluster.stats(),
             Self::Closed(last) => last.stats,
         }
@@ -221,7 +232,7 @@ impl Link {
     /// Batches that were copied because the trainer holds many.
     pub(crate) fn copied(&self) -> u64 {
         match self {
-            Self::Here(_) => 0,
+            Self::InProcess(_) => 0,
             Self::Cluster(cluster) => cluster.copied(),
             Self::Closed(last) => last.copied,
         }
@@ -230,7 +241,7 @@ impl Link {
     /// Source of the batches, in one or two words.
     pub(crate) fn source(&self) -> String {
         match self {
-            Self::Here(_) => "in process".into(),
+            Self::InProcess(_) => "in process".into(),
             Self::Cluster(cluster) => cluster.source(),
             Self::Closed(last) => last.source.clone(),
         }

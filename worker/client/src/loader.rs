@@ -7,14 +7,14 @@ mod offer;
 use std::sync::Arc;
 use std::time::Duration;
 
-use shardfeed_agent::{OpenProgress, default_budget_bytes};
 use shardfeed_pipeline::{Account, Finding, Schema, finding};
 use shardfeed_plan::{
-    Cursor, Digest, EpochPlan, JobIdentity, LoaderState, Mode, Position, Segment, Shuffle, Start,
+    Cursor, Digest, EpochPlan, JobIdentity, LoaderState, Mode, ORDER_VERSION, Position, Segment,
+    Shuffle, Start,
 };
 use shardfeed_proto::{ErrorKind, WireError};
-use shardfeed_reader::{EncodedSpec, Plans, PrefetchStats};
-use shardfeed_source::LoadError;
+use shardfeed_reader::{EncodedSpec, Plans, PrefetchStats, default_budget_bytes};
+use shardfeed_source::{LoadError, OpenProgress};
 use uuid::Uuid;
 
 use crate::contents::Contents;
@@ -22,6 +22,7 @@ use crate::course::{Course, plan_at};
 use crate::ledger::Ledger;
 use crate::link::Link;
 use crate::link::exchange::{ControlOf, Job, Setting};
+use crate::mixture;
 use crate::options::{LoaderOptions, interleave_default};
 use crate::pace::Pace;
 use crate::reshard;
@@ -30,7 +31,7 @@ use crate::spec_in_state;
 use crate::timeline::Timeline;
 use entry::Entry;
 use held::Held;
-pub use held::{Commit, Next, Offer, Offered};
+pub use held::{Commit, Offered};
 
 /// Loader of one rank's batches, epoch after epoch.
 pub struct Loader {
@@ -103,6 +104,9 @@ impl Loader {
         if options.limit == Some(0) {
             return Err(LoadError::Option("limit must be at least 1, or None for no limit".into()));
         }
+        if options.mixture.is_some() {
+            check_mixture(&options)?;
+        }
         if options.mode == Mode::Dynamic {
             check_dynamic(&options)?;
         }
@@ -113,6 +117,12 @@ impl Loader {
             None => Schema::raw(),
             Some(spec) => Schema::new(spec)?,
         };
+        if let (Some(program), Some(_)) = (schema.samples(), &options.cluster) {
+            return Err(LoadError::Option(format!(
+                "{program} works in one process so far; leave coordinator= and worker= out, or \
+                 write the samples as records"
+            )));
+        }
         let record_spec = Arc::new(EncodedSpec::of(&schema)?);
         schema.open_tables()?;
         let start = start(&options);
@@ -122,18 +132,27 @@ impl Loader {
             Mode::Dynamic => 1,
         };
         Segment::start(lanes, start.batch_size, start.world_size)?;
-        let ledger = Ledger::from_environment(options.rank)?;
+        let ledger = Ledger::from_environment(options.rank, options.shuffle)?;
         let timeline = Timeline::from_environment(options.rank);
         let trainer = Uuid::new_v4().to_string();
         let with_samples = ledger.is_some();
         let setting = Setting { options: options.clone(), trainer: trainer.clone(), with_samples };
-        let (mut link, contents) = Link::open(setting, control_of, progress)?;
-        let share = contents.records().div_ceil(options.world_size.max(1));
-        let skipped = SkipLog::new(options.corrupt_budget, share, &contents)?;
+        let program = schema.samples().map(Arc::clone);
+        let (mut link, contents) = Link::open(setting, control_of, program.as_ref(), progress)?;
         let identity = identity(&options, &contents, (&schema, &*record_spec), lanes);
         let cursor = Cursor::new(identity, start)?;
-        let plans = Arc::new(Plans::new(contents.counts(), (options.tail, options.limit)));
-        let course = Course::at(&plans, &cursor, contents.records())?;
+        let rules = (options.tail, options.limit);
+        let plans = Arc::new(match &contents.mixed {
+            Some(mixed) => Plans::of_mixture(Arc::clone(mixed), rules),
+            None => Plans::new(contents.counts(), rules),
+        });
+        let course = Course::at(&plans, &cursor, contents.samples());
+        let known = course.as_ref().ok().and_then(Course::samples);
+        let samples = known.unwrap_or_else(|| contents.samples());
+        let share = samples.div_ceil(options.world_size.max(1));
+        // Damaged files that were left out may be the reason why there is no course.
+        let skipped = SkipLog::new(options.corrupt_budget, share, &contents)?;
+        let course = course?;
         let schema = Arc::new(schema);
         let job = Job {
             name: job_name(&options, &trainer, cursor.identity())?,
@@ -171,7 +190,7 @@ impl Loader {
     }
 
     fn course_at(&self, cursor: &Cursor) -> Result<Course, LoadError> {
-        Ok(Course::at(&self.plans, cursor, self.contents.records())?)
+        Ok(Course::at(&self.plans, cursor, self.contents.samples())?)
     }
 
     /// Position of the loader.
@@ -181,12 +200,22 @@ impl Loader {
 
     /// State of the loader's current position.
     pub fn state(&self) -> LoaderState {
-        spec_in_state::with_spec(self.cursor.state(), &self.job.record_spec)
+        self.complete(self.cursor.state())
     }
 
     /// State of a position of this cursor.
     pub fn state_at(&self, position: &Position) -> LoaderState {
-        spec_in_state::with_spec(self.cursor.state_at(position), &self.job.record_spec)
+        self.complete(self.cursor.state_at(position))
+    }
+
+    fn complete(&self, state: LoaderState) -> LoaderState {
+        let state = mixture::with_stages(state, self.contents.mixed.as_deref());
+        spec_in_state::with_spec(state, &self.job.record_spec)
+    }
+
+    /// Samples of the current epoch; of a dynamic job those of the dataset.
+    pub fn samples(&self) -> u64 {
+        self.course.samples().unwrap_or_else(|| self.contents.samples())
     }
 
     /// Samples of the current epoch that no step delivers.
@@ -286,6 +315,7 @@ impl Loader {
         self.check_open()?;
         let identity = self.cursor.identity().clone();
         spec_in_state::check_states(states, &identity, &self.job.record_spec)?;
+        mixture::check_stages(states, self.contents.mixed.as_deref())?;
         if identity.is_dynamic() {
             check_states(states, self.link.cluster_id().as_deref())?;
         }
@@ -345,21 +375,23 @@ impl Loader {
         progress: &mut dyn FnMut(&OpenProgress) -> bool,
     ) -> Result<u64, LoadError> {
         self.check_open()?;
-        let (cursor, deal) = reshard::reshard(&self.cursor, step, world_size, rank)?;
+        let (cursor, partition) = reshard::reshard(&self.cursor, step, world_size, rank)?;
         let course = self.course_at(&cursor)?;
-        let ledger = match (&self.ledger, deal.rank == self.options.rank) {
-            (Some(_), false) => Some(Ledger::from_environment(deal.rank)?),
+        let ledger = match (&self.ledger, partition.rank == self.options.rank) {
+            (Some(_), false) => {
+                Some(Ledger::from_environment(partition.rank, self.options.shuffle)?)
+            }
             _ => None,
         };
         self.link.register(&self.job, progress)?;
-        self.link.deal(deal);
-        deal.apply(&mut self.options);
+        self.link.set_partition(partition);
+        partition.apply(&mut self.options);
         (self.cursor, self.course) = (cursor, course);
         self.held = None;
         self.skipped.moved();
         self.ledger = ledger.unwrap_or_else(|| self.ledger.take());
         (self.entry, self.left, self.in_ledger, self.replaced) = (Entry::Start, None, None, 0);
-        Ok(deal.batch_size)
+        Ok(partition.batch_size)
     }
 
     /// Resumes at the latest position that all ranks of the job reached, as the coordinator
@@ -433,6 +465,19 @@ impl Loader {
     }
 }
 
+/// Rejects options that a mixture does not support.
+fn check_mixture(options: &LoaderOptions) -> Result<(), LoadError> {
+    let refused = if options.mode == Mode::Dynamic {
+        "mode=\"dynamic\" grants whole files, and a mixture delivers samples by weight; use \
+         mode=\"deterministic\""
+    } else if options.cluster.is_some() {
+        "a mixture works in one process so far; leave coordinator= and worker= out"
+    } else {
+        return Ok(());
+    };
+    Err(LoadError::Option(refused.into()))
+}
+
 /// Rejects options that a dynamic job does not support.
 fn check_dynamic(options: &LoaderOptions) -> Result<(), LoadError> {
     let refused = if options.cluster.is_none() {
@@ -492,8 +537,10 @@ fn identity(
     lanes: u64,
 ) -> JobIdentity {
     JobIdentity {
+        order: ORDER_VERSION,
+        content: contents.content(),
         shuffle: Shuffle {
-            content: contents.digest,
+            digest: contents.order_digest(),
             seed: options.seed,
             enabled: options.shuffle,
             window: options.shuffle_window,
@@ -540,12 +587,14 @@ mod tests {
     use super::*;
 
     fn states(epochs: &[(u64, &str)]) -> Vec<LoaderState> {
-        let content = Digest::from_bytes([7; 32]);
+        let (order, content) = (ORDER_VERSION, Digest::from_bytes([7; 32]));
+        let digest = Digest::from_bytes([8; 32]);
         let shuffle =
-            Shuffle { content, seed: 1, enabled: true, window: 8, interleave: 2, block_length: 1 };
+            Shuffle { digest, seed: 1, enabled: true, window: 8, interleave: 2, block_length: 1 };
         let (records, decoder) = (EncodedSpec::raw().records(), "none".to_owned());
         let (tail, mode) = (Tail::Uneven, Mode::Dynamic);
-        let identity = JobIdentity { shuffle, lanes: 1, tail, mode, records, decoder };
+        let identity =
+            JobIdentity { order, content, shuffle, lanes: 1, tail, mode, records, decoder };
         let start = Start { lanes: None, batch_size: 4, rank: 0, world_size: 2 };
         let state = |&(epoch, cluster): &(u64, &str)| {
             let mut cursor = Cursor::new(identity.clone(), start).unwrap();

@@ -3,13 +3,14 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use shardfeed_agent::COORDINATOR_TIMEOUT;
 use shardfeed_pipeline::RecordSpec;
-use shardfeed_plan::{Corrupt, Mode, Tail};
+use shardfeed_plan::{Corrupt, Length, Mode, Tail};
+use shardfeed_proto::COORDINATOR_TIMEOUT;
 use shardfeed_reader::DoubtPolicy;
 use shardfeed_source::{CacheOptions, FileRules};
 use shardfeed_tfrecord::CompressionChoice;
 
+use crate::cluster_port::ClusterPort;
 use crate::skipped::CorruptBudget;
 
 /// All options of a loader. Defaults are those of the Python package.
@@ -17,6 +18,8 @@ use crate::skipped::CorruptBudget;
 pub struct LoaderOptions {
     /// Files: paths, `file://` URLs, globs.
     pub files: Vec<String>,
+    /// Sources to mix, instead of files.
+    pub mixture: Option<MixtureOptions>,
     /// A dataset of the cluster by its name, instead of files.
     pub dataset: Option<String>,
     /// Compression of the files.
@@ -50,7 +53,6 @@ pub struct LoaderOptions {
     pub mode: Mode,
     /// Maximum number of entries of an epoch.
     pub limit: Option<u64>,
-    /// This rank.
     pub rank: u64,
     /// Data-parallel ranks.
     pub world_size: u64,
@@ -69,9 +71,42 @@ pub struct LoaderOptions {
     pub doubt: DoubtPolicy,
 }
 
+/// A mixture of sources by weight. Source: docs/ORDER.md, section 13.
+#[derive(Clone, Debug)]
+pub struct MixtureOptions {
+    /// Versions of sources, in the order of their shards.
+    pub sources: Vec<MixtureSource>,
+    pub stages: Vec<MixtureStage>,
+}
+
+/// A version of a source.
+#[derive(Clone, Debug)]
+pub struct MixtureSource {
+    /// Name; versions of one source have the same.
+    pub name: String,
+    /// Files: paths, URLs, globs.
+    pub files: Vec<String>,
+    /// Compression of the files.
+    pub compression: CompressionChoice,
+    /// Expression of the records that are samples; `None`: all records.
+    pub filter: Option<String>,
+}
+
+/// A stage of a mixture.
+#[derive(Clone, Debug)]
+pub struct MixtureStage {
+    pub first_epoch: u64,
+    /// Length of its mixture epochs.
+    pub length: Length,
+    /// Index and weight of each source; a weight is a decimal as it was written.
+    pub weights: Vec<(usize, String)>,
+}
+
 /// Options of a trainer in a cluster.
 #[derive(Clone, Debug)]
 pub struct ClusterOptions {
+    /// Access to coordinators: `shardfeed_cluster::GrpcCluster`.
+    pub port: &'static dyn ClusterPort,
     /// Addresses of the coordinators, separated by commas.
     pub coordinator: String,
     /// Socket path of this host's worker.
@@ -90,8 +125,9 @@ pub struct ClusterOptions {
 
 impl ClusterOptions {
     /// Returns the defaults for a coordinator, or for several separated by commas.
-    pub fn new(coordinator: impl Into<String>) -> Self {
+    pub fn new(coordinator: impl Into<String>, port: &'static dyn ClusterPort) -> Self {
         Self {
+            port,
             coordinator: coordinator.into(),
             worker: None,
             fallback: true,
@@ -118,6 +154,7 @@ impl Default for LoaderOptions {
     fn default() -> Self {
         Self {
             files: Vec::new(),
+            mixture: None,
             dataset: None,
             compression: CompressionChoice::Auto,
             corrupt: Corrupt::Error,

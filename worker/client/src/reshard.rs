@@ -3,7 +3,7 @@
 use shardfeed_plan::{Cursor, Segment, Start, Steps, Tail};
 use shardfeed_source::LoadError;
 
-use crate::link::exchange::Deal;
+use crate::link::exchange::Partition;
 
 /// Returns the cursor after a reshard from `step` of its epoch on, and the rank's part from then
 /// on.
@@ -15,7 +15,7 @@ pub(crate) fn reshard(
     step: u64,
     world_size: u64,
     rank: Option<u64>,
-) -> Result<(Cursor, Deal), LoadError> {
+) -> Result<(Cursor, Partition), LoadError> {
     let bad = |message: String| Err(LoadError::Option(message));
     let (epoch, stands, before) = (cursor.epoch(), cursor.step(), cursor.start());
     if cursor.identity().is_dynamic() {
@@ -77,7 +77,7 @@ pub(crate) fn reshard(
     cut(&mut state.segments, step);
     let start = Start { lanes, batch_size, rank, world_size };
     let cursor = Cursor::resume(cursor.identity().clone(), start, &state)?;
-    Ok((cursor, Deal { rank, world_size, batch_size }))
+    Ok((cursor, Partition { rank, world_size, batch_size }))
 }
 
 /// Truncates segments to an earlier step of their epoch.
@@ -106,17 +106,25 @@ fn around(global_batch: u64, number: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use shardfeed_plan::{Digest, JobIdentity, Mode, Shuffle};
+    use shardfeed_plan::{Digest, JobIdentity, Mode, ORDER_VERSION, Shuffle};
     use shardfeed_reader::EncodedSpec;
 
     use super::*;
 
     fn cursor(rank: u64, steps: u64) -> Cursor {
         let content = Digest::from_bytes([7; 32]);
-        let shuffle =
-            Shuffle { content, seed: 1, enabled: true, window: 8, interleave: 2, block_length: 1 };
+        let shuffle = Shuffle {
+            digest: content,
+            seed: 1,
+            enabled: true,
+            window: 8,
+            interleave: 2,
+            block_length: 1,
+        };
         let (records, decoder) = (EncodedSpec::raw().records(), "none".to_owned());
         let identity = JobIdentity {
+            order: ORDER_VERSION,
+            content,
             shuffle,
             lanes: 4,
             tail: Tail::Pad,
@@ -136,13 +144,13 @@ mod tests {
 
     #[test]
     fn the_global_batch_and_the_lanes_stay() {
-        let (after, deal) = reshard(&cursor(3, 9), 7, 3, Some(2)).unwrap();
-        assert_eq!(deal, Deal { rank: 2, world_size: 3, batch_size: 8 });
+        let (after, partition) = reshard(&cursor(3, 9), 7, 3, Some(2)).unwrap();
+        assert_eq!(partition, Partition { rank: 2, world_size: 3, batch_size: 8 });
         assert_eq!((after.epoch(), after.step(), after.generation()), (0, 7, 1));
         let segment = |steps| Segment { lanes: 4, global_batch: 24, steps: Steps::All(steps) };
         assert_eq!(after.segments(), [segment(7)]);
-        let (again, deal) = reshard(&after, 2, 6, None).unwrap();
-        assert_eq!(deal, Deal { rank: 2, world_size: 6, batch_size: 4 });
+        let (again, partition) = reshard(&after, 2, 6, None).unwrap();
+        assert_eq!(partition, Partition { rank: 2, world_size: 6, batch_size: 4 });
         assert_eq!((again.segments(), again.generation()), (&[segment(2)][..], 2));
     }
 

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use shardfeed_plan::{Sample, SkipCount};
+use shardfeed_plan::SkipCount;
 use shardfeed_reader::Skipped;
-use shardfeed_source::{LeftOut, LoadError};
+use shardfeed_source::{DamagedRecord, LeftOut, LoadError};
 
 use crate::contents::Contents;
 use crate::head::Head;
@@ -75,15 +75,20 @@ pub enum What {
 /// Log of everything that a loader has skipped.
 #[derive(Debug)]
 pub(crate) struct SkipLog {
+    budget: CorruptBudget,
     count: SkipCount,
     listed: VecDeque<SkippedRecord>,
-    known: BTreeSet<Sample>,
+    /// Files and ordinals of the records in `listed`: a mixture may read a file for two sources.
+    known: BTreeSet<(String, u64)>,
     total: u64,
+    /// Files that indexing left out, entirely or in part.
+    files: u64,
 }
 
 impl SkipLog {
-    /// Creates the log with the damaged files that indexing left out.
-    /// - `samples`: of this rank in an epoch.
+    /// Creates the log with the damaged files that indexing left out, and the damaged records that a
+    /// filter left out.
+    /// - `samples`: of this rank in the first epoch.
     ///
     /// # Errors  `Budget`: more files were left out than the budget allows.
     pub(crate) fn new(
@@ -92,34 +97,45 @@ impl SkipLog {
         contents: &Contents,
     ) -> Result<Self, LoadError> {
         let (allowed, files) = (budget.of(samples), contents.left_out_total);
-        let listed: VecDeque<_> = contents
-            .left_out
-            .iter()
-            .take(LISTED_MAX)
-            .map(|left| left_out(left, contents))
-            .collect();
+        let (damaged, records) = match &contents.samples {
+            Some(maps) => (&maps.damaged[..], maps.damaged_total),
+            None => (&[][..], 0),
+        };
+        let listed = contents.left_out.iter().map(|left| left_out(left, contents));
+        let listed = listed.chain(damaged.iter().map(|one| no_sample(one, contents)));
+        let mut known = BTreeSet::new();
+        let listed = listed.filter(|one| known.insert((one.file.clone(), one.ordinal)));
+        let listed: VecDeque<_> = listed.take(LISTED_MAX).collect();
         for SkippedRecord { file, offset, ordinal, reason, what } in &listed {
-            tracing::warn!(file, offset, ordinal, reason, ?what, "a damaged file is left out");
+            tracing::warn!(file, offset, ordinal, reason, ?what, "damaged data is left out");
         }
-        let count = SkipCount::new(allowed, files);
-        let log = Self { count, listed, known: BTreeSet::new(), total: 0 };
-        match files > allowed {
-            true => Err(log.over("damaged files were left out", files, log.listed.iter())),
+        let all = files.saturating_add(records);
+        let log = Self { budget, count: SkipCount::new(all), listed, known, total: records, files };
+        let what = if records == 0 { "damaged files were" } else { "damaged data was" };
+        match all > allowed {
+            true => Err(log.over(&format!("{what} left out"), (all, allowed), log.listed.iter())),
             false => Ok(log),
         }
     }
 
     /// Checks that the budget allows the records skipped in a batch.
+    /// - `samples`: of this rank in the batch's epoch.
     ///
     /// # Errors  `Budget`.
-    pub(crate) fn admit(&self, head: &Head, contents: &Contents) -> Result<(), LoadError> {
-        let admitted = self.count.admit(head.epoch, head.skipped.len() as u64);
+    pub(crate) fn admit(
+        &self,
+        head: &Head,
+        samples: u64,
+        contents: &Contents,
+    ) -> Result<(), LoadError> {
+        let allowed = self.budget.of(samples);
+        let admitted = self.count.admit(head.epoch, head.skipped.len() as u64, allowed);
         let Err(skipped) = admitted else {
             return Ok(());
         };
         let fresh: Vec<_> = head.skipped.iter().map(|skipped| record(skipped, contents)).collect();
         let what = format!("corrupt records of epoch {} were skipped", head.epoch);
-        Err(self.over(&what, skipped, self.listed.iter().chain(&fresh)))
+        Err(self.over(&what, (skipped, allowed), self.listed.iter().chain(&fresh)))
     }
 
     /// Records that a batch was handed out.
@@ -128,10 +144,13 @@ impl SkipLog {
         self.count.add(head.epoch, more);
         self.total += more;
         for skipped in &head.skipped {
-            if self.listed.len() >= LISTED_MAX || !self.known.insert(skipped.sample) {
+            if self.listed.len() >= LISTED_MAX {
                 continue;
             }
             let one = record(skipped, contents);
+            if !self.known.insert((one.file.clone(), one.ordinal)) {
+                continue;
+            }
             let SkippedRecord { file, offset, ordinal, reason, .. } = &one;
             tracing::warn!(file, offset, ordinal, reason, "a corrupt record was skipped");
             self.listed.push_back(one);
@@ -149,7 +168,7 @@ impl SkipLog {
     fn over<'a>(
         &self,
         what: &str,
-        skipped: u64,
+        (skipped, allowed): (u64, u64),
         all: impl Iterator<Item = &'a SkippedRecord>,
     ) -> LoadError {
         let name = |one: &SkippedRecord| {
@@ -157,7 +176,6 @@ impl SkipLog {
             format!("{file}: record {ordinal} at offset {offset}: {reason}")
         };
         let first = all.take(NAMED_MAX).map(name).collect();
-        let allowed = self.count.allowed();
         LoadError::Budget { what: what.to_owned(), skipped, allowed, first }
     }
 
@@ -169,19 +187,23 @@ impl SkipLog {
     /// Returns the records skipped in all epochs, those of the current epoch, and the files left
     /// out.
     pub(crate) fn counts(&self) -> (u64, u64, u64) {
-        (self.total, self.count.in_epoch(), self.count.files())
+        (self.total, self.count.in_epoch(), self.files)
     }
 }
 
 fn file(shard: u32, contents: &Contents) -> String {
-    let path = contents.shards.get(shard as usize).map_or("?", |shard| shard.path.as_str());
-    std::path::Path::new(&contents.root).join(path).display().to_string()
+    contents.file(shard).display().to_string()
 }
 
 fn record(skipped: &Skipped, contents: &Contents) -> SkippedRecord {
-    let Skipped { sample, offset, reason } = skipped.clone();
+    let Skipped { sample, record: ordinal, offset, reason } = skipped.clone();
     let file = file(sample.shard, contents);
-    SkippedRecord { file, offset, ordinal: sample.ordinal, reason, what: What::Record }
+    SkippedRecord { file, offset, ordinal, reason, what: What::Record }
+}
+
+fn no_sample(damaged: &DamagedRecord, contents: &Contents) -> SkippedRecord {
+    let DamagedRecord { shard, ordinal, offset, reason } = damaged.clone();
+    SkippedRecord { file: file(shard, contents), offset, ordinal, reason, what: What::Record }
 }
 
 fn left_out(left: &LeftOut, contents: &Contents) -> SkippedRecord {

@@ -8,8 +8,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use shardfeed_client::{
-    CacheChoice, CacheOptions, ClusterOptions, CorruptBudget, LoadError, Loader, LoaderOptions,
-    Next, RecordSpec, worker_answers,
+    CacheChoice, CacheOptions, ClusterOptions, ClusterPort, CorruptBudget, Delivery,
+    InProcessWorker, Joined, LoadError, Loader, LoaderOptions, OpenProgress, RecordSpec,
+    worker_answers,
 };
 use shardfeed_pipeline::ParseSpec;
 use shardfeed_plan::{Corrupt, LoaderState, Mode, Tail};
@@ -17,6 +18,8 @@ use shardfeed_reader::{Control, ControlError, JobSpec, Lease, LeaseRequest, Wait
 use shardfeed_socket::{ListenOptions, Listener};
 use shardfeed_tfrecord::example::{DType, Feature, FeatureSpec};
 use shardfeed_tfrecord::{Compression, create};
+
+type Progress<'a> = &'a mut dyn FnMut(&OpenProgress) -> bool;
 
 /// Returns the error about options that are rejected before any lease is requested.
 fn refused(options: LoaderOptions) -> String {
@@ -32,6 +35,28 @@ fn of_file(path: &Path) -> LoaderOptions {
     }
 }
 
+/// Port of options that are rejected before any coordinator is contacted.
+#[derive(Debug)]
+struct NoCluster;
+
+impl ClusterPort for NoCluster {
+    fn await_addresses(&self, _: &ClusterOptions, _: Progress<'_>) -> Result<(), LoadError> {
+        panic!("it was to be refused before")
+    }
+
+    fn addresses(&self, _coordinator: &str) -> String {
+        panic!("it was to be refused before")
+    }
+
+    fn open(&self, _: &LoaderOptions, _: &str, _: Progress<'_>) -> Result<Joined, LoadError> {
+        panic!("it was to be refused before")
+    }
+
+    fn join(&self, _: &LoaderOptions, _: &str) -> Result<Box<dyn InProcessWorker>, LoadError> {
+        panic!("it was to be refused before")
+    }
+}
+
 #[test]
 fn every_refused_option_says_why_and_what_to_pass() {
     let clustered = |cluster: ClusterOptions| LoaderOptions {
@@ -40,7 +65,7 @@ fn every_refused_option_says_why_and_what_to_pass() {
         tail: Tail::Uneven,
         ..LoaderOptions::default()
     };
-    let cluster = || ClusterOptions::new("127.0.0.1:1");
+    let cluster = || ClusterOptions::new("127.0.0.1:1", &NoCluster);
     let plain = LoaderOptions::default;
     let said = [
         LoaderOptions { limit: Some(0), ..plain() },
@@ -127,7 +152,7 @@ fn ends(loader: &mut Loader) -> String {
     loop {
         assert!(begun.elapsed() < Duration::from_secs(60), "nothing is said");
         match loader.next(Duration::from_millis(100)) {
-            Ok(Next::EpochEnd) => panic!("the epoch ended well"),
+            Ok(Delivery::EpochEnd { .. }) => panic!("the epoch ended well"),
             Ok(_) => {}
             Err(error) => return error.to_string(),
         }

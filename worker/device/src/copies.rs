@@ -4,7 +4,6 @@ use shardfeed_handoff::{BufferRange, Layout};
 
 use crate::kernels::Change;
 
-/// One copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Copy {
     /// First byte in the host's slot.
@@ -33,7 +32,6 @@ pub struct Launch {
 /// Parts of a host's slot to copy, and their positions on the device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Copies {
-    /// Copies.
     pub copies: Vec<Copy>,
     /// Kernel launches after the copies, in this order.
     pub launches: Vec<Launch>,

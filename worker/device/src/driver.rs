@@ -458,8 +458,8 @@ impl Kernels {
         }
         if launch.count >= NUMBERS_MAX {
             return Err(DeviceError::Invalid(format!(
-                "device_operators change fewer than {NUMBERS_MAX} numbers of a column at once, and a \
-                 batch has {}; use a smaller batch_size, or operators",
+                "operators after on_device() change fewer than {NUMBERS_MAX} numbers of a column at once, and a \
+                 batch has {}; use a smaller batch_size, or call them before it",
                 launch.count
             )));
         }

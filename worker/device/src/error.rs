@@ -122,9 +122,9 @@ pub(crate) fn hint(call: &str, code: u32) -> &'static str {
         }
         46 => "; the GPU is in use by another process alone: see `nvidia-smi -q -d COMPUTE`",
         209 | 218 | 221 | 222 => {
-            "; the driver cannot make the kernels of device_operators for this GPU: it has to be of Volta's \
+            "; the driver cannot make the kernels of on_device() for this GPU: it has to be of Volta's \
              generation or later, and in a container the driver needs its PTX compiler \
-             (NVIDIA_DRIVER_CAPABILITIES=compute,utility); operators does the same on the host"
+             (NVIDIA_DRIVER_CAPABILITIES=compute,utility); without on_device() the worker does the same on the host"
         }
         700 | 702 | 709 | 710 | 714..=719 => {
             "; something that ran on the GPU failed, here or in the trainer, and nothing can run there \

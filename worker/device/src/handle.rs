@@ -304,7 +304,6 @@ impl DeviceBatch {
         &self.copies.places
     }
 
-    /// Device of the batch.
     pub fn device(&self) -> &Device {
         &self.device
     }

@@ -41,7 +41,6 @@ pub enum Number {
 }
 
 impl Number {
-    /// Bytes of one number.
     pub fn bytes(self) -> usize {
         match self {
             Self::Bool | Self::Uint8 | Self::Int8 => 1,

@@ -12,11 +12,9 @@ impl fmt::Display for BatchId {
     }
 }
 
-/// Index of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlotIndex(pub usize);
 
-/// State of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotState {
     /// Unused.
@@ -34,7 +32,6 @@ pub enum SlotState {
 /// Target of a copy, and the steps required before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Begin {
-    /// The slot.
     pub slot: SlotIndex,
     /// Bytes of memory to allocate for it first, replacing its current memory.
     pub allocate: Option<usize>,
@@ -232,7 +229,6 @@ impl Ring {
         empty.into_iter().map(SlotIndex).collect()
     }
 
-    /// State of a slot.
     pub fn state(&self, slot: SlotIndex) -> SlotState {
         self.at(slot).state
     }

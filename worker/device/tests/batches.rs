@@ -59,6 +59,8 @@ fn the_next_batch_is_there_while_the_trainer_works_on_this_one() {
             trainer.reads(4);
             trainer.follows();
             for step in 0..4 {
+                // A batch that is requested before its copy may get a slot beyond the ring.
+                trainer.waits_for("copies ahead", |trainer| trainer.device.stats().ahead > 0);
                 let (_, address, batch) = trainer.next();
                 batch.read(consumer.stream()).unwrap();
                 consumer.works_until(address, BYTES, (step + 2).min(4));
@@ -523,9 +525,9 @@ fn every_answer_of_the_driver_says_what_to_do() {
             "cuMemcpyHtoDAsync: the NVIDIA driver says CUDA_ERROR_OF_THE_STAND_IN (46); the GPU is \
              in use by another process alone: see `nvidia-smi -q -d COMPUTE`",
             "cuMemcpyHtoDAsync: the NVIDIA driver says CUDA_ERROR_OF_THE_STAND_IN (209); the \
-             driver cannot make the kernels of device_operators for this GPU: it has to be of \
+             driver cannot make the kernels of on_device() for this GPU: it has to be of \
              Volta's generation or later, and in a container the driver needs its PTX compiler \
-             (NVIDIA_DRIVER_CAPABILITIES=compute,utility); operators does the same on the host",
+             (NVIDIA_DRIVER_CAPABILITIES=compute,utility); without on_device() the worker does the same on the host",
             "cuMemcpyHtoDAsync: the NVIDIA driver says CUDA_ERROR_ILLEGAL_ADDRESS (700); something \
              that ran on the GPU failed, here or in the trainer, and nothing can run there any \
              more: start the process again from its last checkpoint",

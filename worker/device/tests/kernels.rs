@@ -16,7 +16,7 @@ use shardfeed_handoff::{BufferRange, Layout, SlotPool};
 use shardfeed_pipeline::{
     Assembler, ColumnKind, DrawKey, Dtype, ParseSpec, RecordSpec, Row, Schema,
 };
-use shardfeed_plan::{ContentDigest, Sample};
+use shardfeed_plan::{OrderDigest, Portion, Sample};
 use shardfeed_tfrecord::encode_footer;
 use shardfeed_tfrecord::example::{DType, Feature, FeatureSpec, Value as Field, encode_example};
 use standin::{run, wait_for_the_thread};
@@ -93,6 +93,7 @@ impl Case {
             parse: Some(ParseSpec::Example(vec![FeatureSpec { name: "x".into(), feature }])),
             operators: serde_json::from_value(operators.into()).unwrap(),
             outputs: Some(vec!["x".into()]),
+            ..RecordSpec::default()
         };
         let schema = Arc::new(Schema::new(spec).unwrap());
         let records = self.bytes.chunks_exact(self.row_bytes()).map(|row| {
@@ -105,11 +106,19 @@ impl Case {
         let records: Vec<_> = records.collect();
         let rows = records.iter().enumerate().map(|(ordinal, stored)| {
             let sample = Sample { shard: 0, ordinal: ordinal as u64 };
-            Row { sample, offset: 0, stored, valid: true, occurrence: 0 }
+            Row {
+                portion: Portion::default(),
+                sample,
+                offset: 0,
+                stored,
+                valid: true,
+                part: 0,
+                occurrence: 0,
+            }
         });
         let rows: Vec<_> = rows.collect();
-        let content = ContentDigest::of_parts([b"kernels".as_slice()]);
-        let key = DrawKey { content, seed: 7, epoch: 0 };
+        let digest = OrderDigest::of_parts([b"kernels".as_slice()]);
+        let key = DrawKey { digest, seed: 7, epoch: 0, sources: [].into() };
         let mut batch = Assembler::new(schema, SlotPool::new(1)).assemble(&rows, &key).unwrap();
         let column = batch.columns[0].clone();
         let ColumnKind::Dense { dtype, .. } = column.kind else { panic!("it is dense") };
@@ -448,7 +457,10 @@ fn kernels_that_cannot_be_loaded_are_an_error_that_says_what_to_do() {
         let steps = [Step::Cast { to: Number::Float32 }];
         let error = device.change(vec![Change::new(0, Number::Uint8, &steps)]).unwrap_err();
         let text = error.to_string();
-        assert!(text.contains("(222)") && text.contains("operators does the same"), "{text}");
+        assert!(
+            text.contains("(222)") && text.contains("without on_device() the worker does the same"),
+            "{text}"
+        );
         drop(device);
         wait_for_the_thread();
     });

@@ -95,7 +95,8 @@ impl SlotPool {
     /// Size of a slot created for a batch of `bytes`.
     pub fn slot_bytes(bytes: usize) -> usize {
         // Some reserve, because the next batch may be a little larger.
-        bytes.max(1).next_multiple_of(SLOT_STEP_BYTES).saturating_add(bytes / 8)
+        let steps = bytes.max(1).checked_next_multiple_of(SLOT_STEP_BYTES).unwrap_or(usize::MAX);
+        steps.saturating_add(bytes / 8)
     }
 
     /// Releases free slots while all slots together have more than `bytes_max`, from now on.

@@ -29,7 +29,6 @@ impl Slot {
         self.region.as_ref().expect("held until dropped")
     }
 
-    /// Bytes of the slot.
     #[allow(unsafe_code)]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let region = self.region();
@@ -133,7 +132,6 @@ impl Hold {
         self.held.base()
     }
 
-    /// Bytes of the slot.
     pub fn size_bytes(&self) -> usize {
         self.held.size_bytes()
     }

@@ -50,7 +50,6 @@ pub struct Decoding {
 }
 
 impl Decoding {
-    /// Bytes of one pixel.
     pub fn pixel_bytes(self) -> usize {
         self.channels * self.depth.bytes()
     }

@@ -25,7 +25,6 @@ pub struct Region {
     pub top: usize,
     /// First pixel in a row.
     pub left: usize,
-    /// Size of the region.
     pub size: Size,
 }
 
@@ -55,7 +54,6 @@ pub struct View<'a> {
     pub bytes: &'a [u8],
     /// Size of the whole image.
     pub size: Size,
-    /// Bytes of one pixel.
     pub pixel_bytes: usize,
     /// Visible region.
     pub region: Region,

@@ -14,142 +14,121 @@ const STRETCH_US: u64 = 250_000;
 /// of its last batches.
 const LONG_WAIT_US: u64 = 2_000_000;
 
-/// Counters since reading began.
-///
-/// Every sum only grows, so the difference of two values covers the time between them. Times are in
-/// microseconds; those of reading and computing threads are summed over all threads.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Spent {
-    /// Elapsed time.
-    pub wall_us: u64,
-    /// Batches that the trainer took.
-    pub batches: u64,
-    /// Samples of these batches, including padding.
-    pub samples: u64,
-    /// Bytes of the slots of these batches.
-    pub batch_bytes: u64,
-    /// Bytes read from shards, before inflating.
-    pub stored_bytes: u64,
-    /// Bytes that this process fetched from storage devices, excluding the system's page cache. 0
-    /// also where the system does not report it.
-    pub device_bytes: u64,
-
-    /// Planning thread: filling two windows, until the first batch of an epoch was collected. 0
-    /// without a window.
-    pub fill_us: u64,
-    /// Planning thread, after that: waiting for shards to be read.
-    pub read_wait_us: u64,
-    /// Planning thread: collecting records from windows.
-    pub gather_us: u64,
-    /// Planning thread: waiting for the coordinator to grant samples.
-    pub grant_us: u64,
-    /// Planning thread: waiting for memory for a batch, because enough were prefetched.
-    pub room_us: u64,
-    /// Finished batches withheld until the coordinator confirmed their lease again.
-    pub confirm_us: u64,
-
-    /// Reading threads: waiting for storage.
-    pub storage_us: u64,
-    /// Reading threads: computing (inflating, checking framing, copying).
-    pub inflate_us: u64,
-
-    /// Computing threads: checking and parsing records.
-    pub parse_us: u64,
-    /// Computing threads: running operators and writing batches.
-    pub write_us: u64,
-    /// Wall-clock time of both, including waiting for a core that other threads used.
-    pub compute_us: u64,
-
-    /// Trainer: waiting for its next batch.
-    pub wait_us: u64,
-    /// Trainer: working, from a batch to the request for the next.
-    pub work_us: u64,
-    /// Batches copied because the trainer holds many, and the part of its waiting spent on that.
-    pub copied: u64,
-    /// See `copied`.
-    pub copy_us: u64,
-
-    /// Range requests to an object store or a web server.
-    pub store_requests: u64,
-    /// Requests repeated after a failure.
-    pub store_retries: u64,
-    /// Bytes received from there.
-    pub store_bytes: u64,
-    /// Bytes of remote files that were read from this host's cache.
-    pub cached_bytes: u64,
-
-    /// Images decoded although libjpeg-turbo issued a warning about their data.
-    pub suspect_images: u64,
+/// Metric that shows a counter for each rank. All counters are in time breakdowns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CounterMetric {
+    /// There is none.
+    None,
+    /// A metric of this part of the page, under this name without prefix and unit.
+    Of(&'static str, &'static str),
+    /// The time of the stage of this name.
+    Stage(&'static str),
 }
 
-impl Spent {
-    /// Returns the difference to `before`.
-    pub fn since(&self, before: &Self) -> Self {
-        let (mut left, before) = (*self, *before);
-        for (sum, before) in left.sums().into_iter().zip({ before }.sums()) {
-            *sum = sum.saturating_sub(*before);
-        }
-        left
-    }
+/// Unit of a counter, which is the end of its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CounterUnit {
+    Microseconds,
+    Bytes,
+    Number,
+}
 
-    fn sums(&mut self) -> [&mut u64; 26] {
-        let Self {
-            wall_us,
-            batches,
-            samples,
-            batch_bytes,
-            stored_bytes,
-            device_bytes,
-            fill_us,
-            read_wait_us,
-            gather_us,
-            grant_us,
-            room_us,
-            confirm_us,
-            storage_us,
-            inflate_us,
-            parse_us,
-            write_us,
-            compute_us,
-            wait_us,
-            work_us,
-            copied,
-            copy_us,
-            store_requests,
-            store_retries,
-            store_bytes,
-            cached_bytes,
-            suspect_images,
-        } = self;
-        [
-            wall_us,
-            batches,
-            samples,
-            batch_bytes,
-            stored_bytes,
-            device_bytes,
-            fill_us,
-            read_wait_us,
-            gather_us,
-            grant_us,
-            room_us,
-            confirm_us,
-            storage_us,
-            inflate_us,
-            parse_us,
-            write_us,
-            compute_us,
-            wait_us,
-            work_us,
-            copied,
-            copy_us,
-            store_requests,
-            store_retries,
-            store_bytes,
-            cached_bytes,
-            suspect_images,
-        ]
+/// Declaration of a counter.
+#[derive(Clone, Copy, Debug)]
+pub struct Counter {
+    /// Name of its field in [`Spent`], in messages and in JSON.
+    pub name: &'static str,
+    /// Description for docs/FIELDS.md and its metric.
+    pub help: &'static str,
+    pub metric: CounterMetric,
+}
+
+impl Counter {
+    pub fn unit(&self) -> CounterUnit {
+        match self.name {
+            name if name.ends_with("_us") => CounterUnit::Microseconds,
+            name if name.ends_with("_bytes") => CounterUnit::Bytes,
+            _ => CounterUnit::Number,
+        }
     }
+}
+
+/// Declares the counters, each with its metric and description.
+macro_rules! counters {
+    ($d:tt $($name:ident: $metric:expr, $help:literal;)+) => {
+        /// Counters since reading began.
+        ///
+        /// Every sum only grows, so the difference of two values covers the time between them.
+        /// Times are in microseconds; those of reading and computing threads are summed over all
+        /// threads.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        pub struct Spent {
+            $(#[doc = $help] pub $name: u64,)+
+        }
+
+        impl Spent {
+            /// Declarations of all counters.
+            pub const COUNTERS: &[Counter] =
+                &[$(Counter { name: stringify!($name), help: $help, metric: $metric }),+];
+
+            /// Returns the counters in the order of their declarations.
+            pub fn values(&self) -> impl Iterator<Item = u64> + use<> {
+                [$(self.$name),+].into_iter()
+            }
+
+            /// Returns the difference to `before`.
+            pub fn since(&self, before: &Self) -> Self {
+                Self { $($name: self.$name.saturating_sub(before.$name)),+ }
+            }
+        }
+
+        /// Calls a macro with the names of all counters.
+        #[macro_export]
+        macro_rules! with_counters {
+            ($d then:ident) => { $d then! { $($name),+ } };
+        }
+    };
+}
+
+use CounterMetric::{None as Without, Of, Stage};
+
+counters! { $
+    wall_us: Without, "Time that passed";
+    batches: Of("trainer", "batches"), "Batches that the trainer took";
+    samples: Of("trainer", "samples"), "Samples of the batches that the trainer took, \
+        including padding";
+    batch_bytes: Of("trainer", "batch"), "Size of the slots of the batches that the trainer took";
+    stored_bytes: Of("worker", "read"), "Read of shards, before inflating";
+    device_bytes: Without, "Read by this process from storage devices, without the system's page \
+        cache; 0 also where the system does not report it";
+    fill_us: Stage("fill"), "Planning thread: filling two windows, until the first batch of an \
+        epoch was collected; 0 without a window";
+    read_wait_us: Stage("read_wait"), "Planning thread, after that: waiting for shards to be read";
+    gather_us: Stage("gather"), "Planning thread: collecting records from windows";
+    grant_us: Stage("grant"), "Planning thread: waiting for the coordinator to grant samples";
+    room_us: Stage("room"), "Planning thread: waiting for memory for a batch, because enough were \
+        prefetched";
+    confirm_us: Stage("confirm"), "Finished batches withheld until the coordinator confirmed \
+        their lease again";
+    storage_us: Stage("storage"), "Reading threads: waiting for storage";
+    inflate_us: Stage("inflate"), "Reading threads: computing (inflating, checking framing, copying)";
+    pass_us: Stage("pass"), "Reading threads, elapsed: inflating compressed shards up to the first \
+        record needed";
+    parse_us: Stage("parse"), "Computing threads: checking and parsing records";
+    write_us: Stage("write"), "Computing threads: running operators and writing batches";
+    compute_us: Without, "Computing threads: elapsed time, including waiting for a core that other \
+        threads used";
+    wait_us: Of("trainer", "wait"), "Time that the trainer waited for batches";
+    work_us: Of("trainer", "work"), "Time that the trainer worked, from a batch to the request for \
+        the next";
+    copied: Without, "Batches copied because the trainer holds many";
+    copy_us: Without, "Part of the trainer's waiting that was spent on these copies";
+    store_requests: Of("worker", "store_requests"), "Range requests to object stores and web servers";
+    store_retries: Of("worker", "store_retries"), "Range requests that repeated a failed one";
+    store_bytes: Of("worker", "store_read"), "Received from object stores and web servers";
+    cached_bytes: Of("worker", "cache_read"), "Read of remote files from this host's cache";
+    suspect_images: Of("worker", "suspect_images"), "Images that were decoded although \
+        libjpeg-turbo warned about their data";
 }
 
 /// Reason for a number.
@@ -201,7 +180,6 @@ pub struct Setup {
     pub cores: u64,
     /// Computing threads of all loaders of the process.
     pub computing_threads: u64,
-    /// Reading threads.
     pub reading_threads: u64,
     /// Maximum prefetched batches.
     pub prefetch: u64,

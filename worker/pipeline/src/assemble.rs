@@ -59,7 +59,6 @@ pub struct Begun {
 pub trait Watch: Send + Sync + std::fmt::Debug {
     /// Begins a stage of a part on this thread.
     fn begin(&self) -> Begun;
-    /// Ends a stage.
     fn end(&self, stage: Stage, begun: Begun);
     /// Reports the number of images that were decoded although the library issued a warning.
     fn suspect_images(&self, count: u64);
@@ -71,17 +70,44 @@ pub struct Assembler {
     schema: Arc<Schema>,
     slots: SlotPool,
     watch: Option<Arc<dyn Watch>>,
+    record_of: Option<RecordOf>,
+}
+
+/// Returns the index in its shard of the record that a sample is made of.
+#[derive(Clone)]
+struct RecordOf(Arc<dyn Fn(Sample) -> u64 + Send + Sync>);
+
+impl std::fmt::Debug for RecordOf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("RecordOf")
+    }
 }
 
 impl Assembler {
     /// Creates an assembler that writes into slots of `slots`.
     pub fn new(schema: Arc<Schema>, slots: SlotPool) -> Self {
-        Self { schema, slots, watch: None }
+        Self { schema, slots, watch: None, record_of: None }
     }
 
     /// Returns this assembler with `watch` measuring its stages.
     pub fn watched(self, watch: Arc<dyn Watch>) -> Self {
         Self { watch: Some(watch), ..self }
+    }
+
+    /// Returns this assembler for samples that are only some of the records: its batches name the
+    /// records.
+    /// - `record_of`: returns the index in its shard of a sample's record.
+    pub fn of_records(self, record_of: impl Fn(Sample) -> u64 + Send + Sync + 'static) -> Self {
+        Self { record_of: Some(RecordOf(Arc::new(record_of))), ..self }
+    }
+
+    /// Writes the records' indexes in their shards.
+    fn write_ordinals(&self, samples: impl Iterator<Item = Sample>, bytes: &mut [u8]) {
+        let ordinal = |sample: Sample| {
+            self.record_of.as_ref().map_or(sample.ordinal, |record| (record.0)(sample))
+        };
+        let numbers: &mut [i64] = bytemuck::cast_slice_mut(bytes);
+        numbers.iter_mut().zip(samples).for_each(|(to, sample)| *to = ordinal(sample) as i64);
     }
 
     fn timed<T>(&self, stage: Stage, work: impl FnOnce() -> T) -> T {
@@ -151,6 +177,10 @@ impl Assembler {
         }
         written.into_iter().collect::<Result<(), _>>()?;
         let BatchRanges { columns, valid, shards, ordinals } = batch;
+        if self.record_of.is_some() {
+            let samples = rows.iter().map(|row| row.sample);
+            self.write_ordinals(samples, &mut slot.bytes_mut()[ordinals.bytes()]);
+        }
         let (rows, slot) = (rows.len(), slot.share());
         Ok(Some(Batch { rows, columns, valid, shards, ordinals, slot }))
     }
@@ -205,8 +235,7 @@ impl Assembler {
         flags.for_each(|(flag, (_, _, valid))| *flag = u8::from(*valid));
         let numbers: &mut [i64] = bytemuck::cast_slice_mut(next());
         numbers.iter_mut().zip(rows).for_each(|(to, (sample, ..))| *to = i64::from(sample.shard));
-        let numbers: &mut [i64] = bytemuck::cast_slice_mut(next());
-        numbers.iter_mut().zip(rows).for_each(|(to, (sample, ..))| *to = sample.ordinal as i64);
+        self.write_ordinals(rows.iter().map(|(sample, ..)| *sample), next());
         let (rows, slot) = (rows.len(), slot.share());
         Some(Batch { rows, columns, valid, shards, ordinals, slot })
     }
@@ -229,7 +258,9 @@ impl Assembler {
             return rows.len().div_ceil(parts).max(1);
         }
         let made_bytes = program.memory().bytes_max() / threads;
-        let fit = made_bytes.min(PART_MADE_BYTES_MAX) / program.row_bytes().max(1);
+        // A value takes at least one byte of its record.
+        let values_max = bytes.div_ceil(rows.len().max(1));
+        let fit = made_bytes.min(PART_MADE_BYTES_MAX) / program.row_bytes(values_max).max(1);
         rows.len().div_ceil(parts).clamp(1, fit.max(1))
     }
 
@@ -259,4 +290,50 @@ struct BatchRanges {
     valid: BufferRange,
     shards: BufferRange,
     ordinals: BufferRange,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use shardfeed_plan::Portion;
+    use shardfeed_tfrecord::example::{Value, encode_example};
+
+    use super::*;
+    use crate::operator::Operator;
+    use crate::schema::RecordSpec;
+
+    #[test]
+    fn a_part_has_as_many_rows_as_the_values_of_ragged_columns_allow() {
+        let parse = json!([{"name": "v", "feature": {"var_len": {"dtype": "int64"}}}]);
+        let operators: Vec<Operator> = serde_json::from_value(json!([
+            {"output": "h", "operation": {"one_hot":
+                {"input": "v", "depth": 4096, "on": 1.0, "off": 0.0, "dtype": "float32"}}},
+            {"output": "o", "operation": {"slice": {"input": "h", "begin": [0], "size": [1]}}},
+        ]))
+        .unwrap();
+        let parse = Some(serde_json::from_value(parse).unwrap());
+        let outputs = Some(vec!["o".to_owned()]);
+        let schema = RecordSpec { parse, operators, outputs, ..RecordSpec::default() };
+        let schema = Arc::new(Schema::new(schema).unwrap());
+        let assembler = Assembler::new(schema, SlotPool::new(1));
+        let rows_of = |values: usize| {
+            let mut stored = vec![];
+            encode_example(&[("v", Value::Int64(&vec![1; values]))], &mut stored);
+            stored.extend([0; frame::FOOTER_BYTES]);
+            let sample = Sample { shard: 0, ordinal: 0 };
+            let row = Row {
+                portion: Portion::default(),
+                sample,
+                offset: 0,
+                stored: &stored,
+                valid: true,
+                part: 0,
+                occurrence: 0,
+            };
+            assembler.rows_per_part(&[row; 64])
+        };
+        // A value takes 16 KiB between the operators, and at most 4 MiB are for a part.
+        assert_eq!(rows_of(200), 1);
+        assert!((2..64).contains(&rows_of(20)), "{}", rows_of(20));
+    }
 }

@@ -6,6 +6,9 @@ use shardfeed_handoff::BufferRange;
 use shardfeed_tfrecord::example::{DefaultValue, Feature, FeatureSpec, Parts};
 
 use crate::dtype::Dtype;
+pub(crate) use crate::dtype::items;
+use crate::operator::Finder;
+use crate::samples::unbatch::Around;
 
 /// Kind of a column, and the buffers that it has in its slot.
 ///
@@ -84,7 +87,6 @@ impl ColumnKind {
 pub struct ColumnData {
     /// Name of the feature.
     pub name: Arc<str>,
-    /// Kind of the column.
     pub kind: ColumnKind,
     /// Numbers, or the bytes of all strings end to end.
     pub values: BufferRange,
@@ -99,16 +101,41 @@ pub struct ColumnData {
 pub(crate) enum Origin {
     /// The unchanged record.
     Record,
-    /// A feature.
     Feature(Parts),
     /// A list of features.
     List(Parts),
+    /// The same strings in every row.
+    Constant(DefaultValue),
+    /// Strings of a table.
+    Found(Arc<FoundStrings>),
+    /// Rows around that of the sample.
+    Around(Around),
+    /// For each row of a window, whether it is outside of the record.
+    IsPad(usize),
     /// An operator.
     Step(usize),
+    /// An operator on each value of the rows of a parsed column, whose partitions it keeps.
+    Rows(usize, Box<Plan>),
+}
+
+/// Strings of a table, found by the keys in a parsed column of a fixed shape.
+#[derive(Debug)]
+pub(crate) struct FoundStrings {
+    /// Name of the column, for errors.
+    pub(crate) output: String,
+    pub(crate) keys: Plan,
+    pub(crate) finder: Arc<Finder>,
+}
+
+impl PartialEq for FoundStrings {
+    /// True for the same operator.
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other)
+    }
 }
 
 /// A column, and its source.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Plan {
     pub(crate) kind: ColumnKind,
     pub(crate) origin: Origin,
@@ -126,9 +153,4 @@ impl Plan {
         let feature = self.spec.as_ref().map(|spec| &spec.feature);
         matches!(feature, Some(Feature::Sparse { already_sorted: true, .. }))
     }
-}
-
-/// Number of values of this shape.
-pub(crate) fn items(shape: &[usize]) -> usize {
-    shape.iter().product()
 }

@@ -50,7 +50,7 @@ mod tests {
                 column: "score".into(),
                 dtype: Dtype::Float32,
                 shape: vec![],
-                missing: Some(-1.0),
+                missing: None,
             }),
         };
         let mut spec = RecordSpec { operators: vec![lookup], ..RecordSpec::default() };

@@ -1,38 +1,57 @@
 //! Random draws of operators. Source: docs/ORDER.md, section 11.
 
-use shardfeed_plan::{ContentDigest, Draws, Sample, stream_key};
+use std::sync::Arc;
+
+use shardfeed_plan::{Draws, OrderDigest, stream_key};
+
+use crate::record::Row;
 
 /// Key of the draws that is the same for all rows of a batch.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct DrawKey {
-    /// Content digest of the dataset.
-    pub content: ContentDigest,
+    /// Order digest of the dataset; without meaning in a mixture.
+    pub digest: OrderDigest,
     /// The job's seed.
     pub seed: u64,
-    /// The epoch.
     pub epoch: u64,
+    /// Sources of a mixture, in the order of their numbers; empty for one dataset.
+    pub sources: Arc<[DrawSource]>,
 }
 
-/// Constants: datasets are not mixed yet, and operators make one output per sample.
-const SOURCE: u64 = 0;
+/// Key of the draws for the samples of one source of a mixture.
+#[derive(Clone, Copy, Debug)]
+pub struct DrawSource {
+    /// Order digest of the source.
+    pub digest: OrderDigest,
+    /// Key of its name.
+    pub number: u64,
+    /// Shard ordinal of its first shard.
+    pub first_shard: u32,
+}
+
+/// Constant: operators make one output per sample.
 const OUTPUT: u64 = 0;
 
 impl DrawKey {
     /// Returns the draws of one operator for one sample, independent of where and when it is read.
-    /// - `occurrence`: occurrence of the sample in the epoch, from 0. `position`: index of the
-    ///   operator in the job.
-    pub(crate) fn draws(&self, sample: Sample, occurrence: u32, position: usize) -> Draws {
+    /// - `position`: index of the operator in the job.
+    pub(crate) fn draws(&self, row: &Row<'_>, position: usize) -> Draws {
+        let Row { portion, sample, occurrence, .. } = *row;
+        let (source, epoch) = match self.sources.get(portion.source as usize) {
+            Some(source) => (*source, portion.epoch),
+            None => (DrawSource { digest: self.digest, number: 0, first_shard: 0 }, self.epoch),
+        };
         let numbers = [
             self.seed,
-            self.epoch,
-            SOURCE,
-            u64::from(sample.shard),
+            epoch,
+            source.number,
+            u64::from(sample.shard - source.first_shard),
             sample.ordinal,
             u64::from(occurrence),
             OUTPUT,
             position as u64,
         ];
-        Draws::new(stream_key("operator", &self.content, &numbers), 0)
+        Draws::new(stream_key("operator", &source.digest, &numbers), 0)
     }
 }
 

@@ -6,6 +6,11 @@ use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 use shardfeed_tfrecord::example::DType;
 
+/// Number of values of this shape.
+pub(crate) fn items(shape: &[usize]) -> usize {
+    shape.iter().product()
+}
+
 /// Type of the values of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -7,6 +7,7 @@ use shardfeed_tfrecord::example::{
 
 use crate::column::{ColumnKind, Origin, Plan, items};
 use crate::dtype::Dtype;
+use crate::samples::unbatch::Window;
 
 /// Size and partitions of a column in some rows.
 #[derive(Clone, Debug, Default)]
@@ -32,6 +33,8 @@ pub(crate) struct LocatedRecord<'r, 'a> {
     pub(crate) cells: &'r [Located<'a>],
     /// Cells of its lists.
     pub(crate) lists: &'r [Steps<'a>],
+    /// Rows around that of the sample.
+    pub(crate) windows: &'r [Window],
     /// Row in the part.
     pub(crate) row: usize,
 }
@@ -93,10 +96,39 @@ impl Extent {
         Self { lengths: vec![vec![]; levels], ..Self::default() }
     }
 
+    /// Number of values, each of the column's shape, in the innermost rows.
+    pub(crate) fn elements(&self) -> usize {
+        self.lengths.last().map_or(0, |lengths| lengths.iter().sum::<i64>() as usize)
+    }
+
+    /// Returns the row that contains an item of a level.
+    /// - `level`: 0 is the outermost; that of values is the number of levels.
+    pub(crate) fn row_of(&self, level: usize, item: usize) -> usize {
+        self.lengths[..level].iter().rev().fold(item, |item, lengths| {
+            let mut end = 0;
+            let contains = |length: &i64| {
+                end += *length as usize;
+                item < end
+            };
+            lengths.iter().position(contains).unwrap_or_default()
+        })
+    }
+
     /// Adds a record that is not parsed.
     pub(crate) fn add_record(&mut self, bytes: usize) {
         self.items += 1;
         self.bytes += bytes;
+    }
+
+    /// Adds strings of a table.
+    pub(crate) fn add_strings(&mut self, strings: &[Vec<u8>]) {
+        self.grow(strings.len(), strings.iter().map(Vec::len).sum());
+    }
+
+    /// Adds a row of a constant.
+    pub(crate) fn add_constant(&mut self, values: &DefaultValue) {
+        let (count, bytes) = size_of(&Located::Default, Some(values));
+        self.grow(count, bytes);
     }
 
     /// Adds a record's values of the column.
@@ -127,7 +159,27 @@ impl Extent {
         scratch: &mut RecordScratch,
     ) -> Result<(), ParseError> {
         match &plan.origin {
-            Origin::Record | Origin::Step(_) => Ok(()),
+            Origin::Constant(values) => {
+                self.add_constant(values);
+                Ok(())
+            }
+            Origin::Rows(_, parsed) => self.add(parsed, found, scratch),
+            Origin::Around(around) => {
+                let window = found.windows[around.window];
+                around.for_each(window, found.cells, found.lists, &mut |list| {
+                    let cell = list.map_or(Located::Default, Located::Present);
+                    let (count, bytes) = size_of(&cell, plan.default());
+                    self.grow(count, bytes);
+                });
+                Ok(())
+            }
+            Origin::IsPad(_) => {
+                if let ColumnKind::Dense { shape, .. } = &plan.kind {
+                    self.grow(items(shape), 0);
+                }
+                Ok(())
+            }
+            Origin::Record | Origin::Step(_) | Origin::Found(_) => Ok(()),
             Origin::Feature(Parts::One { values }) => {
                 let default = if self.lengths.is_empty() { plan.default() } else { None };
                 let (count, bytes) = size_of(&found.cells[*values], default);

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use shardfeed_plan::{Blocks, Inputs, Lane, LaneBlock, PlanError, Sample};
+use shardfeed_plan::{Blocks, Inputs, Lane, LaneBlock, PlanError, SplitRun};
 
 /// Maximum samples loaded at a time, before items that were skipped are released.
 const RUN_MAX: u64 = 1024;
@@ -15,14 +15,12 @@ pub trait Load {
     /// Error of loading a sample.
     type Error;
 
-    /// Appends the items of the next `count` samples in reading order: `first` and those after it
-    /// in its shard.
+    /// Appends the items of a run, the next samples in reading order.
     ///
     /// # Errors  The reason for the failure; items appended before stay.
     fn load(
         &mut self,
-        first: Sample,
-        count: u64,
+        run: SplitRun,
         items: &mut VecDeque<Option<Self::Item>>,
     ) -> Result<(), Self::Error>;
 
@@ -160,11 +158,10 @@ impl<T, E: From<PlanError>> LaneFeed<T, E> {
         }
     }
 
-    /// Loads one input, or up to `most` if they are consecutive in a shard.
+    /// Loads one input, or up to `most` if they are consecutive in a split.
     fn load_some(&mut self, most: u64, load: &mut impl Load<Item = T, Error = E>) -> Result<(), E> {
         let run = self.inputs.next_run(most.min(RUN_MAX));
-        let (first, count) = run.expect("a block needs inputs of its lane only");
-        load.load(first, count, &mut self.held)
+        load.load(run.expect("a block needs inputs of its lane only"), &mut self.held)
     }
 }
 
@@ -173,7 +170,10 @@ mod tests {
     use std::sync::Arc;
 
     use proptest::prelude::*;
-    use shardfeed_plan::{Digest, EpochPlan, Line, Segment, Shuffle, Tail};
+    use shardfeed_plan::{
+        Digest, EpochPlan, Length, Line, Mixture, MixtureEpoch, Sample, Segment, Shuffle, Source,
+        Stage, Tail,
+    };
 
     use super::*;
 
@@ -191,11 +191,10 @@ mod tests {
 
         fn load(
             &mut self,
-            first: Sample,
-            count: u64,
+            SplitRun { first, samples, .. }: SplitRun,
             items: &mut VecDeque<Option<Sample>>,
         ) -> Result<(), PlanError> {
-            for ordinal in first.ordinal..first.ordinal + count {
+            for ordinal in first.ordinal..first.ordinal + samples {
                 if self.broken_from.is_some_and(|from| ordinal >= from) {
                     return Err(PlanError::Zero { name: "broken" });
                 }
@@ -210,16 +209,55 @@ mod tests {
         }
     }
 
+    fn shuffle(window: u64) -> Shuffle {
+        let digest = Digest::from_bytes([2; 32]);
+        Shuffle { digest, seed: 4, enabled: true, window, interleave: 3, block_length: 2 }
+    }
+
     fn plan(counts: &[u64], window: u64, lanes: u64) -> EpochPlan {
-        let content = Digest::from_bytes([2; 32]);
-        let shuffle =
-            Shuffle { content, seed: 4, enabled: true, window, interleave: 3, block_length: 2 };
+        let shuffle = shuffle(window);
         let line = Arc::new(Line::new(counts, &shuffle, 0).unwrap());
         let segment = Segment::start(lanes, lanes, 1).unwrap();
         EpochPlan::new(line, shuffle, 0, (Tail::Pad, None), &[segment], 1).unwrap()
     }
 
+    /// Mixes samples of `counts` with those of a source that is repeated.
+    fn mixture(counts: &[u64], samples: u64, window: u64, lanes: u64) -> EpochPlan {
+        let source = |name, counts: &[u64]| Arc::new(Source::new(name, counts.to_vec()).unwrap());
+        let sources = [source("large", counts), source("small", &[7])];
+        let weighted = [(&*sources[0], "0.8"), (&*sources[1], "0.2")];
+        let stage = Stage::new(0, Length::Samples(samples), &weighted).unwrap();
+        let mixture = Mixture::new(vec![stage]).unwrap();
+        let epoch = MixtureEpoch::new(&mixture, &sources, &shuffle(window), 3).unwrap();
+        let segment = Segment::start(lanes, lanes, 1).unwrap();
+        EpochPlan::of_mixture(Arc::new(epoch), (Tail::Pad, None), &[segment], 1).unwrap()
+    }
+
     proptest! {
+        #[test]
+        fn a_lane_of_a_mixture_is_followed_like_one_of_a_dataset(
+            counts in prop::collection::vec(1u64..40, 1..8),
+            samples in prop_oneof![5u64..200, 5_000u64..9_000],
+            window in prop_oneof![1u64..20, 500u64..2_000],
+            lanes in 1u64..4,
+            part in 0.0..1.0f64,
+        ) {
+            let plan = mixture(&counts, samples, window, lanes);
+            for lane in (0..lanes).map(|lane| plan.lane(lane)) {
+                let from = (lane.samples() as f64 * part) as u64;
+                let mut feed = LaneFeed::<Sample, PlanError>::new(&lane, from).unwrap();
+                let (mut samples, mut taken) = (Samples::default(), Vec::new());
+                for output in (from..lane.samples()).step_by(7) {
+                    let end = lane.samples().min(output + 7);
+                    feed.take(output..end, &mut samples, &mut taken).unwrap();
+                    // Those of the next block are loaded while this one is taken.
+                    let held_max = 2 * (3 * window + 1024 + 8);
+                    prop_assert!(feed.held() as u64 <= held_max, "{} held", feed.held());
+                }
+                prop_assert_eq!(taken, lane.outputs(from..lane.samples()).unwrap());
+            }
+        }
+
         #[test]
         fn follows_the_lane_from_anywhere_and_holds_two_windows_at_most(
             counts in prop::collection::vec(1u64..40, 1..8),
@@ -265,7 +303,9 @@ mod tests {
             }
         }
         let blocks: Vec<_> = lane.blocks_from(0).map(|block| block.unwrap()).collect();
-        let first = blocks.iter().find(|block| block.needs.end > 17).unwrap();
+        // The epoch begins inside the file, so that its samples from 17 on may be read first.
+        let broken = (0..30).find(|input| lane.input(*input).ordinal >= 17).unwrap();
+        let first = blocks.iter().find(|block| block.needs.end > broken).unwrap();
         assert_eq!(taken.len() as u64, first.outputs.start);
     }
 }

@@ -23,6 +23,7 @@ mod rows;
 
 mod declared;
 mod program;
+mod samples;
 mod schema;
 
 mod assemble;
@@ -34,11 +35,13 @@ mod account;
 mod limit;
 mod tune;
 
-pub use account::{Account, Book, Reason, Reasons, Setup, Spent};
+pub use account::{
+    Account, Book, Counter, CounterMetric, CounterUnit, Reason, Reasons, Setup, Spent,
+};
 pub use assemble::{Assembler, Batch, Begun, Stage, Watch};
 pub use chunk::{ChunkBuffer, ChunkPool};
 pub use column::{ColumnData, ColumnKind};
-pub use draw::DrawKey;
+pub use draw::{DrawKey, DrawSource};
 pub use dtype::Dtype;
 pub use feed::{LaneFeed, Load};
 pub use limit::{Finding, Limit, PREFETCH_CHOSEN_MAX, finding};
@@ -49,6 +52,11 @@ pub use operator::{
 };
 pub use record::{Row, RowError, RowFault};
 pub use room::{BatchTooLarge, Room};
-pub use schema::{ParseSpec, RecordSpec, Schema, SchemaError};
+pub use samples::pack::{PackPart, PackSpec, Packer, Sequence};
+pub use samples::unbatch::{Edge, UnbatchColumn, UnbatchSpec};
+pub use samples::{RecordSamples, SampleProgram};
+pub use schema::{
+    Outline, OutlineColumn, OutlineError, ParseSpec, RecordSpec, Schema, SchemaError,
+};
 pub use shardfeed_image::{JPEG_LIBRARY, PIXEL_CONTRACT};
 pub use tune::{Choice, Range, Tuner};

@@ -22,6 +22,10 @@ const STRAIGHT_RECORD_BYTES: u64 = 32 << 10;
 
 /// Maximum shards of a lane that are opened before their turn; more are no faster.
 const PRIMED_MAX: u64 = 128;
+/// Labels of a lane of a mixture that are permuted together.
+const LABELS_HELD: u64 = 1024;
+/// Samples of each source of a mixture that are held beyond the windows.
+const SAMPLES_OF_SOURCE: u64 = 4;
 /// Overhead of a held record: framing, and its entries in the chunk, the window and the shuffle.
 const RECORD_OVERHEAD_BYTES: u64 = 128;
 /// Bytes of a held record position.
@@ -38,6 +42,8 @@ pub struct Need {
     pub window: u64,
     /// Splits of a lane that are read at the same time.
     pub interleave: u64,
+    /// Sources of a mixture; 0: one dataset.
+    pub sources: u64,
     /// Mean bytes of a record.
     pub record_bytes: u64,
     /// Mean record bytes of the largest possible windows, because files differ.
@@ -50,6 +56,8 @@ pub struct Need {
     pub compressed: bool,
     /// True if the shards are in an object store.
     pub remote: bool,
+    /// Bytes of the records and packs of a block; 0 if samples are not packs.
+    pub block_bytes: u64,
     /// Bytes of prefetched batches, of their records and of operators.
     pub batch_bytes: u64,
     /// Bytes that may be used.
@@ -61,7 +69,6 @@ pub struct Need {
 pub enum Reading {
     /// Files are read front to back, and two windows of records are held.
     Hold {
-        /// Bytes of one read.
         chunk_bytes: usize,
         /// Maximum shards of a lane that are opened before their turn.
         primed_max: usize,
@@ -75,7 +82,7 @@ pub enum Reading {
 pub enum MemoryError {
     /// Compressed shards, and small records of remote ones, can only be read front to back.
     #[error(
-        "two shuffle windows of {lanes} lane(s) need about {need_bytes} bytes, memory_budget has \
+        "the shuffle windows of {lanes} lane(s) need about {need_bytes} bytes, memory_budget has \
          {have_bytes} left for them, and {shards} cannot be read out of order; use \
          shuffle_window={window_fits} or less, or memory_budget of at least {budget_fits}"
     )]
@@ -99,7 +106,6 @@ pub enum MemoryError {
          file out"
     )]
     RecordTooLarge {
-        /// The file.
         file: String,
         /// Bytes of the record's data.
         record_bytes: u64,
@@ -142,12 +148,24 @@ impl Need {
         let (splits, chunk_min, _, chunks) = self.chunks();
         // A shard smaller than a chunk is read entirely; no further chunks are requested for it.
         let whole = CHUNKS_PER_SPLIT * self.shard_bytes.saturating_add(1);
-        splits.saturating_mul((chunks * chunk_min).min(whole))
+        let each = (chunks * chunk_min).min(whole).saturating_add(self.block_bytes);
+        splits.saturating_mul(each)
     }
 
-    /// Samples of two windows in each lane.
+    /// Samples held in all lanes: two windows in each. In a mixture three windows of all sources
+    /// together, and some more; see docs/ORDER.md, section 13.
     pub fn held(&self) -> u64 {
-        self.window.saturating_mul(2).min(self.lane_samples).saturating_mul(self.lanes)
+        let (windows, more) = self.windows_held();
+        let in_lane = self.window.saturating_mul(windows).saturating_add(more);
+        in_lane.min(self.lane_samples).saturating_mul(self.lanes)
+    }
+
+    /// Windows held in a lane, and the samples held beyond them.
+    fn windows_held(&self) -> (u64, u64) {
+        match self.sources {
+            0 => (2, 0),
+            sources => (3, LABELS_HELD + SAMPLES_OF_SOURCE * sources),
+        }
     }
 
     fn window_bytes(&self) -> u64 {
@@ -194,18 +212,20 @@ pub fn reading(need: &Need) -> Result<Reading, MemoryError> {
         return Ok(Reading::Hold { chunk_bytes: chunk_bytes as usize, primed_max });
     }
     let too_small = need.remote && need.record_bytes < REMOTE_RECORD_BYTES;
-    if need.compressed || too_small {
+    if need.compressed || too_small || need.block_bytes > 0 {
         let have_bytes = left.saturating_sub(reading_bytes);
-        let per_sample = 2 * need.lanes.max(1) * (need.window_record_bytes + RECORD_OVERHEAD_BYTES);
+        let per_sample = need.lanes.max(1) * (need.window_record_bytes + RECORD_OVERHEAD_BYTES);
+        let (windows, more) = need.windows_held();
         return Err(MemoryError::CompressedWindow {
             shards: match need.compressed {
+                _ if need.block_bytes > 0 => "packed shards",
                 true => "compressed shards",
                 false => "small records of remote shards",
             },
             lanes: need.lanes,
             need_bytes: window_bytes,
             have_bytes,
-            window_fits: (have_bytes / per_sample).max(1),
+            window_fits: ((have_bytes / per_sample).saturating_sub(more) / windows).max(1),
             budget_fits: window_bytes
                 .saturating_add(reading_bytes)
                 .saturating_add(need.batch_bytes),
@@ -232,6 +252,7 @@ mod tests {
             lanes: 2,
             lane_samples: 1_000_000,
             window: 10_000,
+            sources: 0,
             interleave: 16,
             record_bytes: 1_000,
             window_record_bytes: 1_000,
@@ -239,6 +260,7 @@ mod tests {
             straight: false,
             compressed: false,
             remote: false,
+            block_bytes: 0,
             batch_bytes: 1 << 20,
             budget_bytes: 1 << 30,
         }
@@ -290,7 +312,7 @@ mod tests {
         let error = reading(&need).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "two shuffle windows of 2 lane(s) need about 45120000 bytes, memory_budget has \
+            "the shuffle windows of 2 lane(s) need about 45120000 bytes, memory_budget has \
              13631488 left for them, and compressed shards cannot be read out of order; use \
              shuffle_window=3021 or less, or memory_budget of at least 52460032"
         );
@@ -298,6 +320,19 @@ mod tests {
             panic!("{error}");
         };
         assert!(reading(&Need { window: window_fits, ..need }).is_ok());
+        assert!(reading(&Need { budget_bytes: budget_fits, ..need }).is_ok());
+    }
+
+    #[test]
+    fn a_mixture_holds_three_windows_and_names_the_one_that_fits() {
+        let need = Need { sources: 35, compressed: true, budget_bytes: 20 << 20, ..need() };
+        assert_eq!(need.held(), 2 * (3 * 10_000 + 1024 + 4 * 35));
+        let error = reading(&need).unwrap_err();
+        let MemoryError::CompressedWindow { window_fits, budget_fits, .. } = error else {
+            panic!("{error}");
+        };
+        assert!(window_fits > 1 && reading(&Need { window: window_fits, ..need }).is_ok());
+        assert!(reading(&Need { window: window_fits + 2, ..need }).is_err());
         assert!(reading(&Need { budget_bytes: budget_fits, ..need }).is_ok());
     }
 
@@ -312,7 +347,7 @@ mod tests {
         let error = reading(&tight).unwrap_err().to_string();
         assert_eq!(
             error,
-            "two shuffle windows of 2 lane(s) need about 45120000 bytes, memory_budget has 0 left \
+            "the shuffle windows of 2 lane(s) need about 45120000 bytes, memory_budget has 0 left \
              for them, and small records of remote shards cannot be read out of order; use \
              shuffle_window=1 or less, or memory_budget of at least 113277440"
         );

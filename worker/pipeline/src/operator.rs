@@ -6,10 +6,11 @@
 
 mod cast;
 mod channels;
+mod columns;
 mod compute;
 mod decode_raw;
 mod definition;
-mod expression;
+pub(crate) mod expression;
 mod fault;
 mod form;
 mod gather;
@@ -17,6 +18,7 @@ mod image;
 mod lookup;
 mod memory;
 mod one_hot;
+mod pad;
 mod padded_batch;
 mod reshape;
 mod table;
@@ -27,16 +29,18 @@ use serde::{Deserialize, Serialize};
 use crate::dtype::Dtype;
 use cast::Cast;
 use channels::{Normalize, Scale};
+use columns::{Concat, Constant, Rename};
 use compute::Compute;
 use decode_raw::DecodeRaw;
 use gather::{Layout, Select, Slice, Transpose};
-use image::{Crop, DecodeImage, Flip, RandomCrop, RandomResizedCrop, Resize};
+use image::{ColorJitter, Crop, DecodeImage, Flip, RandomCrop, RandomResizedCrop, Resize};
 use one_hot::OneHot;
+use pad::Pad;
 use padded_batch::PaddedBatch;
 use reshape::Reshape;
 use unpack_bits::UnpackBits;
 
-pub(crate) use definition::{Definition, Given, Inputs, OperatorWork};
+pub(crate) use definition::{Definition, Given, Inputs, OperatorWork, Strings};
 pub(crate) use fault::Failed;
 pub use fault::{OperatorError, OperatorFault};
 pub use form::Dim;
@@ -44,7 +48,7 @@ pub(crate) use form::{Form, Input};
 pub use gather::ImageLayout;
 pub use image::Axis;
 pub(crate) use image::Chain;
-pub(crate) use lookup::Lookup;
+pub(crate) use lookup::{Finder, Lookup};
 pub(crate) use memory::{ColumnBuffer, ColumnMemory};
 pub(crate) use table::Side;
 pub use table::{TableCause, TableFault, TableRef};
@@ -55,7 +59,6 @@ pub use unpack_bits::BitOrder;
 pub struct Operator {
     /// Name of the output column; replaces a column of the same name.
     pub output: String,
-    /// Operation.
     pub operation: Operation,
 }
 
@@ -106,13 +109,23 @@ operations!(
     Flip,
     Layout,
     Lookup,
-    Compute
+    Compute,
+    Pad,
+    Rename,
+    Concat,
+    Constant,
+    ColorJitter
 );
 
 impl Operation {
     /// Version of the operation's behaviour; part of a job's identity.
     pub fn version(&self) -> u32 {
         self.definition().version()
+    }
+
+    /// Column that the operation only renames.
+    pub(crate) fn renamed(&self) -> Option<&str> {
+        if let Self::Rename(rename) = self { Some(&rename.input) } else { None }
     }
 
     /// Lookup table of the operation.
@@ -125,6 +138,10 @@ impl Operation {
         if let Self::Lookup(lookup) = self { Some(&mut lookup.table) } else { None }
     }
 }
+
+/// Error of an operator that no device runs.
+pub(crate) const NOT_ON_DEVICE: &str =
+    "a device casts, normalizes and lays out; call others before on_device()";
 
 impl Operator {
     /// Returns the operator as it is in a job's identity, without host-specific paths.
@@ -146,7 +163,7 @@ impl Operator {
     pub fn made_of(&self, dtype: Dtype, shape: &[usize]) -> Result<(Dtype, Vec<usize>), String> {
         let definition = self.operation.definition();
         let Some(form) = definition.device_form(&Form { dtype, shape: shape.to_vec() }) else {
-            return Err("a device casts, normalizes and lays out; give others to operators".into());
+            return Err(NOT_ON_DEVICE.to_owned());
         };
         if definition.inputs()?.names() != [self.output.as_str()] {
             let what = "a device's operator makes a column of itself; leave output out";

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use shardfeed_plan::Sample;
+use shardfeed_plan::{Portion, Sample};
 use shardfeed_tfrecord::example::{ParseError, describe};
 use shardfeed_tfrecord::{DataCrcMismatch, FOOTER_BYTES};
 
@@ -13,7 +13,9 @@ use crate::operator::OperatorFault;
 /// Its length was checked; its data is checked where it is used, while it is in the cache.
 #[derive(Clone, Copy, Debug)]
 pub struct Row<'a> {
-    /// Sample of the row.
+    /// Source and source epoch of the sample, in a mixture.
+    pub portion: Portion,
+    /// Its shard ordinal is that among the shards of all sources.
     pub sample: Sample,
     /// Offset of the record's header in the uncompressed shard, in bytes.
     pub offset: u64,
@@ -21,6 +23,9 @@ pub struct Row<'a> {
     pub stored: &'a [u8],
     /// `false` for padding.
     pub valid: bool,
+    /// Row of the record that is the sample, where rows are samples. Of a pack: the index of its first
+    /// record in the shard. Otherwise 0.
+    pub part: u32,
     /// Occurrence of this sample in the epoch: 0, or 1 as padding. Keys the draws of random
     /// operators.
     pub occurrence: u32,
@@ -45,13 +50,13 @@ impl<'a> Row<'a> {
     }
 }
 
-/// Error in a row.
 #[derive(Debug)]
 pub struct RowError {
-    /// Sample of the row.
     pub sample: Sample,
     /// Offset of the record's header in the uncompressed shard, in bytes.
     pub offset: u64,
+    /// As in [`Row`].
+    pub part: u32,
     /// Bytes of the record's data.
     pub len: usize,
     /// Description of the error.
@@ -67,8 +72,8 @@ fn names(holds: &[String]) -> String {
 
 impl RowError {
     pub(crate) fn at(row: &Row<'_>, fault: impl Into<RowFault>) -> Self {
-        let Row { sample, offset, .. } = *row;
-        Self { sample, offset, len: row.len(), fault: fault.into() }
+        let Row { sample, offset, part, .. } = *row;
+        Self { sample, offset, part, len: row.len(), fault: fault.into() }
     }
 
     /// Adds the names of the record's features, as a missing name is usually a misspelt one.
@@ -94,11 +99,40 @@ pub enum RowFault {
         /// Names of the features that the record contains.
         holds: Vec<String>,
     },
+    /// Columns of which each row is a sample have different numbers of rows.
+    #[error(
+        "column `{}` has {} rows and `{}` {}; unbatch and pack take columns with as many rows in each \
+         record", .columns[0], .rows[0], .columns[1], .rows[1]
+    )]
+    Rows {
+        /// Names of two columns.
+        columns: Box<[String; 2]>,
+        /// Numbers of their rows.
+        rows: [usize; 2],
+    },
+    /// The record does not have the row that was counted in it.
+    #[error("column `{column}` has {rows} rows, without row {row} that was counted")]
+    NoRow {
+        /// Name of the column.
+        column: String,
+        /// Index of the row.
+        row: usize,
+        /// Number of rows.
+        rows: usize,
+    },
+    /// The record has too many rows.
+    #[error("the record has {rows} rows, and unbatch takes at most {most} of one record")]
+    TooManyRows {
+        /// Number of rows.
+        rows: usize,
+        /// Maximum number of rows.
+        most: usize,
+    },
     /// An operator failed on the row.
     #[error("column `{output}`: {fault}")]
     Operator {
         /// Output column of the operator.
-        output: String,
+        output: Box<str>,
         /// Error of the operator.
         fault: OperatorFault,
     },
@@ -116,7 +150,11 @@ impl RowFault {
     /// True if the record causes the error, so that another record may be substituted.
     pub fn is_of_record(&self) -> bool {
         match self {
-            Self::Data(_) | Self::Parse { .. } => true,
+            Self::Data(_)
+            | Self::Parse { .. }
+            | Self::Rows { .. }
+            | Self::NoRow { .. }
+            | Self::TooManyRows { .. } => true,
             Self::Operator { fault, .. } => fault.is_of_record(),
             Self::Memory { .. } => false,
         }

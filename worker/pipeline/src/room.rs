@@ -12,7 +12,6 @@ use std::collections::BTreeSet;
     .batch_bytes + .reading_bytes
 )]
 pub struct BatchTooLarge {
-    /// Bytes of the batch.
     pub batch_bytes: u64,
     /// Bytes that may be used.
     pub budget_bytes: u64,

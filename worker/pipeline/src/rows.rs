@@ -2,16 +2,19 @@
 //! every buffer.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use shardfeed_tfrecord as frame;
 use shardfeed_tfrecord::example::{
     DefaultValue, ExampleParser, ListRef, Located, Parts, SequenceParser, Steps,
 };
 
-use crate::column::{ColumnKind, Origin, Plan, items};
+use crate::column::{ColumnKind, FoundStrings, Origin, Plan, items};
 use crate::dtype::Dtype;
 use crate::extent::{Extent, LocatedRecord, RecordScratch};
-use crate::record::{Row, RowError};
+use crate::operator::Input;
+use crate::record::{Row, RowError, RowFault};
+use crate::samples::unbatch::{Unbatch, Window};
 
 /// Parser of a record's features.
 #[derive(Debug)]
@@ -30,11 +33,16 @@ pub(crate) struct Cells<'a> {
     located: Vec<Located<'a>>,
     /// Row by row, one for each cell of the parser's lists.
     steps: Vec<Steps<'a>>,
-    /// Number of feature cells of a row, and of list cells.
+    /// Row by row, one for each column of rows around that of the sample.
+    windows: Vec<Window>,
+    /// Number of feature cells of a row, of list cells, and of windows.
     cells: usize,
     lists: usize,
+    windows_of_row: usize,
     /// Extent of each column.
     pub(crate) extents: Vec<Extent>,
+    /// Strings of tables, row after row.
+    found: Vec<(&'a FoundStrings, Vec<Vec<u8>>)>,
 }
 
 /// Contiguous values of a row.
@@ -42,32 +50,61 @@ enum Values<'c, 'a> {
     Record(&'c [u8]),
     List(&'c ListRef<'a>),
     Default(&'c DefaultValue),
+    Strings(&'c [Vec<u8>]),
 }
 
 impl<'a> Cells<'a> {
-    /// Checks the data of `rows` and locates their features.
+    /// Checks the data of `rows`, locates their features, and looks up strings of tables.
+    /// - `unbatch`: columns of which only the row of the sample is taken.
     pub(crate) fn locate(
-        parser: &Parser,
+        (parser, unbatch): (&Parser, Option<&Unbatch>),
         plans: &'a [Plan],
+        tables: &'a [Arc<FoundStrings>],
         rows: &'a [Row<'a>],
     ) -> Result<Self, RowError> {
         let mut extents: Vec<Extent> = plans.iter().map(|plan| Extent::new(&plan.kind)).collect();
         let (mut cells, mut lists, mut scratch) = (vec![], vec![], RecordScratch::default());
-        let (mut located, mut steps) = (vec![], vec![]);
+        let (mut located, mut steps, mut windows) = (vec![], vec![], vec![]);
+        // Cells of the last record: its rows often follow each other.
+        let mut last: Option<(&[u8], Vec<Located<'a>>)> = None;
         for (number, row) in rows.iter().enumerate() {
-            frame::check_data(row.data(), row.stored_crc()).map_err(|e| RowError::at(row, e))?;
-            let found = match parser {
-                Parser::Raw => {
-                    let columns = plans.iter().zip(&mut extents);
-                    let whole = columns.filter(|(plan, _)| plan.origin == Origin::Record);
-                    whole.for_each(|(_, extent)| extent.add_record(row.len()));
+            let known = last.as_ref().filter(|(stored, _)| std::ptr::eq(*stored, row.stored));
+            let is_new = known.is_none();
+            if is_new {
+                frame::check_data(row.data(), row.stored_crc())
+                    .map_err(|e| RowError::at(row, e))?;
+            }
+            let found = match (parser, known) {
+                (_, Some((_, found))) => {
+                    cells.clone_from(found);
+                    Ok(())
+                }
+                (Parser::Raw, None) => {
+                    for (plan, extent) in plans.iter().zip(&mut extents) {
+                        match &plan.origin {
+                            Origin::Record => extent.add_record(row.len()),
+                            Origin::Constant(values) => extent.add_constant(values),
+                            _ => {}
+                        }
+                    }
                     continue;
                 }
-                Parser::Example(parser) => parser.locate(row.data(), &mut cells),
-                Parser::Sequence(parser) => parser.locate(row.data(), &mut cells, &mut lists),
+                (Parser::Example(parser), None) => parser.locate(row.data(), &mut cells),
+                (Parser::Sequence(parser), None) => {
+                    parser.locate(row.data(), &mut cells, &mut lists)
+                }
             };
+            let first_window = windows.len();
+            if let (Ok(()), Some(unbatch)) = (&found, unbatch) {
+                if is_new {
+                    last = Some((row.stored, cells.clone()));
+                }
+                let taken = unbatch.take(row.part, &mut cells, &lists, &mut windows);
+                taken.map_err(|error| RowError::at(row, error))?;
+            }
+            let windows = &windows[first_window..];
             let found = found.and_then(|()| {
-                let found = LocatedRecord { cells: &cells, lists: &lists, row: number };
+                let found = LocatedRecord { cells: &cells, lists: &lists, windows, row: number };
                 let mut columns = plans.iter().zip(&mut extents);
                 columns.try_for_each(|(plan, extent)| extent.add(plan, found, &mut scratch))
             });
@@ -80,15 +117,94 @@ impl<'a> Cells<'a> {
             steps.extend_from_slice(&lists);
         }
         let (cells, lists) = (cells.len(), lists.len());
-        Ok(Self { rows, plans, located, steps, cells, lists, extents })
+        let (windows_of_row, found) = (windows.len() / rows.len().max(1), vec![]);
+        let mut found = Self {
+            rows,
+            plans,
+            located,
+            steps,
+            windows,
+            cells,
+            lists,
+            windows_of_row,
+            extents,
+            found,
+        };
+        for table in tables {
+            found.look_up(table)?;
+        }
+        Ok(found)
     }
 
-    /// Returns the strings of a column that has one in each row.
+    /// Checks the data of `rows`, and returns the number of rows of each record.
+    pub(crate) fn count_rows(
+        parser: &Parser,
+        unbatch: &Unbatch,
+        rows: &[Row<'a>],
+    ) -> Result<Vec<usize>, RowError> {
+        let (mut cells, mut lists) = (vec![], vec![]);
+        let count = |row: &Row<'a>| {
+            frame::check_data(row.data(), row.stored_crc()).map_err(|e| RowError::at(row, e))?;
+            let found = match parser {
+                Parser::Raw => Ok(()),
+                Parser::Example(parser) => parser.locate(row.data(), &mut cells),
+                Parser::Sequence(parser) => parser.locate(row.data(), &mut cells, &mut lists),
+            };
+            found.map_err(|error| RowError::parse(row, error))?;
+            unbatch.rows(&cells, &lists).map_err(|error| RowError::at(row, error))
+        };
+        rows.iter().map(count).collect()
+    }
+
+    /// Looks up the strings of a column.
+    fn look_up(&mut self, table: &'a FoundStrings) -> Result<(), RowError> {
+        let FoundStrings { output, keys, finder } = table;
+        let strings = match keys.kind.dtype() {
+            Dtype::Bytes => finder.strings(Input::Strings(&self.strings(keys))),
+            _ => {
+                let row_bytes = keys.kind.row_bytes();
+                let mut numbers = vec![0_i64; self.rows.len() * row_bytes / size_of::<i64>()];
+                let bytes = bytemuck::cast_slice_mut(&mut numbers);
+                self.numbers(keys, bytes);
+                finder.strings(Input::Numbers(bytes, row_bytes))
+            }
+        };
+        let strings = strings.map_err(|(row, fault)| {
+            RowError::at(
+                &self.rows[row],
+                RowFault::Operator { output: output.as_str().into(), fault },
+            )
+        })?;
+        let is_of_table =
+            |plan: &Plan| matches!(&plan.origin, Origin::Found(own) if **own == *table);
+        let columns = self.plans.iter().zip(&mut self.extents);
+        columns
+            .filter(|(plan, _)| is_of_table(plan))
+            .for_each(|(_, extent)| extent.add_strings(&strings));
+        self.found.push((table, strings));
+        Ok(())
+    }
+
+    /// Strings of a table in a row.
+    fn found(&self, table: &FoundStrings, row: usize) -> &[Vec<u8>] {
+        let found = self.found.iter().find(|(found, _)| *found == table);
+        let (_, strings) = found.expect("all tables are looked up first");
+        let per_row = strings.len() / self.rows.len().max(1);
+        &strings[row * per_row..][..per_row]
+    }
+
+    /// Returns the strings of a column, row after row.
     pub(crate) fn strings<'c>(&'c self, plan: &'c Plan) -> Vec<&'c [u8]> {
         let mut strings = Vec::with_capacity(self.rows.len());
         for row in 0..self.rows.len() {
             match (&plan.origin, plan.default()) {
                 (Origin::Record, _) => strings.push(self.rows[row].data()),
+                (Origin::Found(table), _) => {
+                    strings.extend(self.found(table, row).iter().map(Vec::as_slice));
+                }
+                (Origin::Constant(DefaultValue::Bytes(values)), _) => {
+                    strings.extend(values.iter().map(Vec::as_slice));
+                }
                 (Origin::Feature(Parts::One { values }), default) => {
                     match (&self.located[row * self.cells + values], default) {
                         (Located::Present(list), _) => list.for_each_bytes(|one| strings.push(one)),
@@ -98,7 +214,18 @@ impl<'a> Cells<'a> {
                         (Located::Default | Located::Missing, _) => {}
                     }
                 }
-                (other, _) => unreachable!("{other:?} is not of a fixed shape"),
+                (Origin::Around(around), Some(DefaultValue::Bytes(default))) => {
+                    let LocatedRecord { cells, lists, windows, .. } = self.record(row);
+                    around.for_each(windows[around.window], cells, lists, &mut |list| match list {
+                        Some(list) => list.for_each_bytes(|one| strings.push(one)),
+                        None => strings.extend(default.iter().map(Vec::as_slice)),
+                    });
+                }
+                _ => self.for_each(plan, row, |values| {
+                    if let Values::List(list) = values {
+                        list.for_each_bytes(|one| strings.push(one));
+                    }
+                }),
             }
         }
         strings
@@ -118,6 +245,28 @@ impl<'a> Cells<'a> {
         (0..self.rows.len()).map(length).collect()
     }
 
+    /// Returns the located features of a row.
+    fn record(&self, row: usize) -> LocatedRecord<'_, 'a> {
+        LocatedRecord {
+            cells: &self.located[row * self.cells..][..self.cells],
+            lists: &self.steps[row * self.lists..][..self.lists],
+            windows: &self.windows[row * self.windows_of_row..][..self.windows_of_row],
+            row,
+        }
+    }
+
+    /// Returns the extent of a parsed column.
+    ///
+    /// # Errors  A row that the column's partitions do not fit.
+    pub(crate) fn extent(&self, plan: &Plan) -> Result<Extent, RowError> {
+        let (mut extent, mut scratch) = (Extent::new(&plan.kind), RecordScratch::default());
+        for (number, row) in self.rows.iter().enumerate() {
+            let added = extent.add(plan, self.record(number), &mut scratch);
+            added.map_err(|error| RowError::parse(row, error))?;
+        }
+        Ok(extent)
+    }
+
     /// Writes the numbers of a column of fixed or variable shape, row after row.
     pub(crate) fn numbers(&self, plan: &Plan, out: &mut [u8]) {
         let extent = Extent::new(&plan.kind);
@@ -131,6 +280,7 @@ impl<'a> Cells<'a> {
             room: None,
         };
         match plan.kind.dtype() {
+            Dtype::Bool => column.write_pads(self, plan),
             Dtype::Int64 => column.write_numbers::<i64>(self, plan, &extent),
             _ => column.write_numbers::<f32>(self, plan, &extent),
         }
@@ -142,6 +292,8 @@ impl<'a> Cells<'a> {
         let (cells, lists) = (self.cells, self.lists);
         match &plan.origin {
             Origin::Record => visit(Values::Record(self.rows[row].data())),
+            Origin::Constant(values) => visit(Values::Default(values)),
+            Origin::Found(table) => visit(Values::Strings(self.found(table, row))),
             Origin::Feature(
                 Parts::One { values } | Parts::Ragged { values, .. } | Parts::Sparse { values, .. },
             ) => match (&self.located[row * cells + values], plan.default()) {
@@ -149,6 +301,17 @@ impl<'a> Cells<'a> {
                 (Located::Default, Some(default)) => visit(Values::Default(default)),
                 (Located::Default | Located::Missing, _) => {}
             },
+            Origin::Around(around) => {
+                let LocatedRecord { cells, lists, windows, .. } = self.record(row);
+                let default = plan.default();
+                around.for_each(windows[around.window], cells, lists, &mut |list| match (
+                    &list, default,
+                ) {
+                    (Some(list), _) => visit(Values::List(list)),
+                    (None, Some(default)) => visit(Values::Default(default)),
+                    (None, None) => {}
+                });
+            }
             Origin::List(Parts::One { values } | Parts::Ragged { values, .. }) => {
                 let steps = self.steps[row * lists + values];
                 steps.iter().flatten().for_each(|list| visit(Values::List(&list)));
@@ -179,6 +342,9 @@ impl Total {
         let items = match kind {
             ColumnKind::Dense { shape, .. } => rows * items(shape),
             ColumnKind::Padded { shape, .. } => rows * longest * items(shape),
+            ColumnKind::Ragged { shape, .. } if matches!(plan.origin, Origin::Rows(..)) => {
+                extent.elements() * items(shape)
+            }
             ColumnKind::Ragged { .. } | ColumnKind::Sparse { .. } => extent.items,
         };
         let bytes = match kind.dtype() {
@@ -323,14 +489,16 @@ impl<'a> Part<'a> {
         }
         let columns = self.columns.into_iter().zip(cells.plans).zip(&cells.extents);
         for ((mut column, plan), extent) in columns {
-            if let Origin::Step(step) = plan.origin {
-                made.insert(step, column.values);
+            if let Origin::Step(step) | Origin::Rows(step, _) = plan.origin {
+                made.insert(step, std::mem::take(&mut column.values));
+                column.write_splits(plan, extent);
                 continue;
             }
             match plan.kind.dtype() {
                 Dtype::Bytes => column.write_bytes(cells, plan, extent),
                 Dtype::Int64 => column.write_numbers::<i64>(cells, plan, extent),
                 Dtype::Float32 => column.write_numbers::<f32>(cells, plan, extent),
+                Dtype::Bool => column.write_pads(cells, plan),
                 other => unreachable!("no record holds {other}"),
             }
             column.write_splits(plan, extent);
@@ -422,6 +590,7 @@ impl PartColumn<'_> {
                 Values::Default(DefaultValue::Bytes(values)) => {
                     values.iter().for_each(|value| count = put(value));
                 }
+                Values::Strings(strings) => strings.iter().for_each(|value| count = put(value)),
                 Values::Default(_) => {}
             });
             if let Some(room) = self.room {
@@ -430,6 +599,21 @@ impl PartColumn<'_> {
                     count = put(pad);
                 }
             }
+        }
+    }
+
+    /// Writes which rows around each row are outside of its record.
+    fn write_pads(&mut self, cells: &Cells<'_>, plan: &Plan) {
+        let (Origin::IsPad(window), ColumnKind::Dense { shape, .. }) = (&plan.origin, &plan.kind)
+        else {
+            unreachable!("no record holds bool");
+        };
+        for (row, marks) in self.values.chunks_exact_mut(items(shape)).enumerate() {
+            let Window { before, after, .. } = cells.record(row).windows[*window];
+            let end = marks.len() - after;
+            marks[..before].fill(1);
+            marks[before..end].fill(0);
+            marks[end..].fill(1);
         }
     }
 
@@ -451,7 +635,7 @@ impl PartColumn<'_> {
                     all[at..at + default.len()].copy_from_slice(default);
                     at += default.len();
                 }
-                Values::Record(_) => {}
+                Values::Record(_) | Values::Strings(_) => {}
             });
             if is_sparse {
                 scratch.clear();

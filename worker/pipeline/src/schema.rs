@@ -6,9 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use shardfeed_image::PIXEL_CONTRACT;
 use shardfeed_plan::DECODER_NONE;
-use shardfeed_tfrecord::example::{
-    ExampleParser, Feature, FeatureSpec, Partition, SequenceParser, SpecError,
-};
+use shardfeed_tfrecord::example::{Feature, Partition, SpecError};
 
 use crate::column::{ColumnKind, Origin, Plan, items};
 use crate::dtype::Dtype;
@@ -16,21 +14,16 @@ use crate::operator::{Operator, OperatorError, TableFault, TableRef};
 use crate::program::{Made, Program};
 use crate::record::{Row, RowError};
 use crate::rows::{Cells, Parser};
+use crate::samples::SampleProgram;
+use crate::samples::pack::PackSpec;
+use crate::samples::unbatch::{Unbatch, UnbatchSpec};
 
-/// Parsing of records.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
-pub enum ParseSpec {
-    /// As `tf.train.Example`s, to a column for each feature.
-    Example(Vec<FeatureSpec>),
-    /// As `tf.train.SequenceExample`s, to a column for each feature and each list.
-    Sequence {
-        /// Features that a record has once.
-        context: Vec<FeatureSpec>,
-        /// Features that a record has in every step.
-        lists: Vec<FeatureSpec>,
-    },
-}
+mod outline;
+pub(crate) mod parse;
+
+pub use outline::{Outline, OutlineColumn, OutlineError};
+pub use parse::ParseSpec;
+use parse::{parsed_plans, parser};
 
 /// Parsing, operators and outputs of a job's records.
 ///
@@ -46,11 +39,23 @@ pub struct RecordSpec {
     /// Names of the columns of a batch; `None`: all columns after the last operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outputs: Option<Vec<String>>,
+    /// Expression over parsed columns: only records for which it holds are samples.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filter: Option<String>,
+    /// Columns with rows, of which each is a sample. `None`: each record is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unbatch: Option<UnbatchSpec>,
+    /// Expression over the columns after `unbatch`: only rows for which it holds are samples.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filter_rows: Option<String>,
+    /// Packing of tokens: the packs are the samples, and the features of `parse` those of records.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pack: Option<PackSpec>,
 }
 
 impl From<ParseSpec> for RecordSpec {
     fn from(parse: ParseSpec) -> Self {
-        Self { parse: Some(parse), operators: vec![], outputs: None }
+        Self { parse: Some(parse), ..Self::default() }
     }
 }
 
@@ -64,6 +69,15 @@ pub enum SchemaError {
     /// An operator cannot be applied.
     #[error(transparent)]
     Operator(#[from] OperatorError),
+    /// The filter is not an expression over features of the record.
+    #[error("filter: {0}")]
+    Filter(String),
+    /// A column cannot be unbatched.
+    #[error("unbatch: {0}")]
+    Unbatch(String),
+    /// Columns cannot be packed.
+    #[error("pack: {0}")]
+    Pack(String),
     /// An output column does not exist, or is named twice.
     #[error("outputs name `{name}`, {what}")]
     Output {
@@ -83,6 +97,8 @@ pub struct Schema {
     columns: Vec<(Arc<str>, ColumnKind)>,
     plans: Vec<Plan>,
     decoder: &'static str,
+    unbatch: Option<Unbatch>,
+    samples: Option<Arc<SampleProgram>>,
 }
 
 impl Schema {
@@ -98,8 +114,20 @@ impl Schema {
     ///
     /// # Errors  No record could satisfy the spec.
     pub fn new(mut spec: RecordSpec) -> Result<Self, SchemaError> {
-        let parser = parser(&mut spec)?;
-        let parsed = parsed_plans(&parser);
+        let mut parser = parser(&mut spec.parse)?;
+        if let Some(pack) = &spec.pack {
+            parser = Self::of_packs(pack, &spec)?;
+        }
+        if let Some(unbatch) = &mut spec.unbatch {
+            unbatch.columns.sort();
+        }
+        let samples = SampleProgram::new(&spec)?.map(Arc::new);
+        let filters = samples.as_ref().map_or([None, None], |samples| samples.filters());
+        [spec.filter, spec.filter_rows] = filters;
+        let mut parsed = parsed_plans(&parser);
+        let unbatch = spec.unbatch.as_ref();
+        let unbatch = unbatch.map(|spec| Unbatch::new(spec, &parser, &mut parsed)).transpose();
+        let unbatch = unbatch.map_err(SchemaError::Unbatch)?.flatten();
         let (program, Made { columns: all, images }) = Program::new(&parsed, &spec.operators)?;
         let chosen = match &spec.outputs {
             None => all,
@@ -111,7 +139,13 @@ impl Schema {
         let decodes = |operator: &Operator| operator.operation.definition().decodes_images();
         let decoder =
             if spec.operators.iter().any(decodes) { PIXEL_CONTRACT } else { DECODER_NONE };
-        Ok(Self { spec, parser, program, columns, plans, decoder })
+        Ok(Self { spec, parser, program, columns, plans, decoder, unbatch, samples })
+    }
+
+    /// Returns the parser of packs.
+    fn of_packs(pack: &PackSpec, spec: &RecordSpec) -> Result<Parser, SchemaError> {
+        let features = pack.features(spec.parse.as_ref()).map_err(SchemaError::Pack)?;
+        Ok(parser(&mut Some(ParseSpec::Example(features)))?)
     }
 
     /// Opens the lookup tables of operators, so that errors are found before any record is read.
@@ -128,9 +162,21 @@ impl Schema {
         &self.columns
     }
 
-    /// The record spec, with features sorted by name.
+    /// Row length of each split of a ragged column, `None` where rows differ; empty for others. One
+    /// for each of [`Schema::columns`].
+    pub fn row_lengths(&self) -> Vec<Vec<Option<usize>>> {
+        self.plans.iter().map(row_lengths).collect()
+    }
+
+    /// The record spec, with features and unbatched columns sorted by name, and filters in their
+    /// canonical texts.
     pub fn spec(&self) -> &RecordSpec {
         &self.spec
+    }
+
+    /// The program that makes samples of records; `None`: each record is a sample.
+    pub fn samples(&self) -> Option<&Arc<SampleProgram>> {
+        self.samples.as_ref()
     }
 
     /// Lookup tables of the operators.
@@ -145,7 +191,8 @@ impl Schema {
 
     /// Checks the data of `rows` and locates their features.
     pub(crate) fn locate<'a>(&'a self, rows: &'a [Row<'a>]) -> Result<Cells<'a>, RowError> {
-        Cells::locate(&self.parser, &self.plans, rows)
+        let parser = (&self.parser, self.unbatch.as_ref());
+        Cells::locate(parser, &self.plans, self.program.tables(), rows)
     }
 
     pub(crate) fn plans(&self) -> &[Plan] {
@@ -165,7 +212,7 @@ impl Schema {
             ColumnKind::Ragged { .. } => 8,
         };
         let columns: usize = self.columns.iter().map(|(_, kind)| bytes(kind)).sum();
-        columns + self.program.row_bytes()
+        columns + self.program.row_bytes(0)
     }
 
     /// True if batches consist of the unchanged records only.
@@ -186,56 +233,6 @@ impl Schema {
     /// Limits the operators' memory from now on, except for a single row or image that needs more.
     pub fn bound_made(&self, bytes: u64) {
         self.program.memory().bound(usize::try_from(bytes).unwrap_or(usize::MAX));
-    }
-}
-
-/// Creates the parser. Features are sorted, so that their order does not change the job's identity.
-fn parser(spec: &mut RecordSpec) -> Result<Parser, SpecError> {
-    let sort = |features: &mut Vec<FeatureSpec>| features.sort_by(|a, b| a.name.cmp(&b.name));
-    match &mut spec.parse {
-        None => Ok(Parser::Raw),
-        Some(ParseSpec::Example(features)) => {
-            sort(features);
-            Ok(Parser::Example(ExampleParser::new(features.clone())?))
-        }
-        Some(ParseSpec::Sequence { context, lists }) => {
-            sort(context);
-            sort(lists);
-            let both = context
-                .iter()
-                .find(|spec| lists.binary_search_by(|list| list.name.cmp(&spec.name)).is_ok());
-            if let Some(both) = both {
-                return Err(SpecError::Duplicate { feature: both.name.clone() });
-            }
-            Ok(Parser::Sequence(SequenceParser::new(context.clone(), lists.clone())?))
-        }
-    }
-}
-
-/// Returns a plan for each parsed column.
-fn parsed_plans(parser: &Parser) -> Vec<Plan> {
-    let of_features = |parser: &ExampleParser| -> Vec<Plan> {
-        let plan = |(index, spec): (usize, &FeatureSpec)| {
-            let parts = parser.parts(index).clone();
-            Plan { kind: kind(spec, 0), origin: Origin::Feature(parts), spec: Some(spec.clone()) }
-        };
-        parser.features().iter().enumerate().map(plan).collect()
-    };
-    match parser {
-        Parser::Raw => {
-            let kind = ColumnKind::Dense { dtype: Dtype::Bytes, shape: vec![] };
-            vec![Plan { kind, origin: Origin::Record, spec: None }]
-        }
-        Parser::Example(parser) => of_features(parser),
-        Parser::Sequence(parser) => {
-            let mut plans = of_features(parser.context());
-            plans.extend(parser.lists().iter().enumerate().map(|(index, spec)| Plan {
-                kind: kind(spec, 1),
-                origin: Origin::List(parser.parts(index).clone()),
-                spec: Some(spec.clone()),
-            }));
-            plans
-        }
     }
 }
 
@@ -274,27 +271,19 @@ fn choose(
     Ok(chosen)
 }
 
-/// Returns the kind of a feature's column.
-/// - `steps`: additional levels of a list compared with a feature.
-fn kind(spec: &FeatureSpec, steps: usize) -> ColumnKind {
-    let dtype = Dtype::from(spec.dtype());
-    match &spec.feature {
-        Feature::FixedLen { shape, .. } => ColumnKind::Dense { dtype, shape: shape.clone() },
-        Feature::FixedLenSequence { shape, .. } => {
-            ColumnKind::Padded { dtype, shape: shape.clone() }
-        }
-        Feature::VarLen { .. } => ColumnKind::Ragged { dtype, levels: 1 + steps, shape: vec![] },
-        Feature::Ragged { partitions, .. } => {
-            let uniform = partitions.iter().rev().map_while(|partition| match partition {
-                Partition::UniformRowLength(length) => Some(*length),
-                _ => None,
-            });
-            let mut shape: Vec<usize> = uniform.collect();
-            shape.reverse();
-            let levels = 1 + steps + partitions.len() - shape.len();
-            ColumnKind::Ragged { dtype, levels, shape }
-        }
-        Feature::Sparse { size, .. } => ColumnKind::Sparse { dtype, size: size.clone() },
-        other => unreachable!("the parsers refuse {other:?}"),
-    }
+fn row_lengths(plan: &Plan) -> Vec<Option<usize>> {
+    let parsed = if let Origin::Rows(_, parsed) = &plan.origin { parsed } else { plan };
+    let ColumnKind::Ragged { levels, .. } = parsed.kind else { return vec![] };
+    let feature = parsed.spec.as_ref().map(|spec| &spec.feature);
+    let partitions = match feature {
+        Some(Feature::Ragged { partitions, .. }) => &partitions[..],
+        _ => &[],
+    };
+    let lengths = partitions.iter().map(|partition| match partition {
+        Partition::UniformRowLength(length) => Some(*length),
+        _ => None,
+    });
+    // The last uniform partitions are the shape of a value, and no splits.
+    let outer = if matches!(parsed.origin, Origin::List(_)) { 2 } else { 1 };
+    std::iter::repeat_n(None, outer).chain(lengths).take(levels).collect()
 }

@@ -105,6 +105,7 @@ fn schema(kind: DType, key_shape: &[usize], operators: Value) -> Result<Schema, 
         parse: Some(ParseSpec::Example(vec![FeatureSpec { name: "k".to_owned(), feature }])),
         operators: serde_json::from_value(operators).unwrap(),
         outputs: Some(vec!["y".to_owned()]),
+        ..RecordSpec::default()
     };
     // Serialized and parsed, as when another process receives it.
     let spec = serde_json::from_str(&serde_json::to_string(&spec).unwrap()).unwrap();
@@ -190,7 +191,7 @@ fn a_key_that_is_not_there_is_an_error_that_names_it() {
     assert!(fault.is_of_record());
     assert_eq!(
         told(&fault, folder.path()),
-        "column `y`: DIR/t.sft has no key 77; write the table with it, or give missing a number"
+        "column `y`: DIR/t.sft has no key 77; write the table with it, or give missing a value"
     );
     let digest = write(&path, &Owned::Bytes(vec![b"a".to_vec()]), column.clone(), &[0; 4]);
     let schema = self::schema(DType::Bytes, &[], lookup(&path, digest, &column, None)).unwrap();
@@ -202,7 +203,7 @@ fn a_key_that_is_not_there_is_an_error_that_names_it() {
         said,
         "column `y`: DIR/t.sft has no key \
          \"\\x00xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\" ...; write the table \
-         with it, or give missing a number"
+         with it, or give missing a value"
     );
 }
 
@@ -287,9 +288,9 @@ fn what_cannot_be_looked_up_is_said_beforehand() {
         said,
         [
             "operator 0 (output `y`): keys are int64 or byte strings, not float32; cast them",
-            "operator 0 (output `y`): missing is -1, which no uint8 is; use a number that is one",
-            "operator 0 (output `y`): missing is 0.5, which no uint8 is; use a number that is one",
-            "operator 0 (output `y`): missing is 256, which no uint8 is; use a number that is one",
+            "operator 0 (output `y`): missing is -1, which uint8 cannot hold",
+            "operator 0 (output `y`): missing is 0.5, which uint8 cannot hold",
+            "operator 0 (output `y`): missing is 256, which uint8 cannot hold",
             "operator 0 (output `y`): a row of shape [1024, 1048576] has more than 67108864 \
              numbers; make it smaller",
             "operator 0 (output `y`): no table has columns of float32 [0]",

@@ -130,6 +130,7 @@ fn filled(case: &Padded, truncate: bool) -> Result<Vec<u8>, String> {
         parse: Some(ParseSpec::Example(features)),
         operators: serde_json::from_value(operators).unwrap(),
         outputs: Some(vec!["y".to_owned()]),
+        ..RecordSpec::default()
     };
     let assembler = Assembler::new(Arc::new(Schema::new(spec).unwrap()), SlotPool::new(1));
     let mut batch = assembler
@@ -263,7 +264,8 @@ fn what_cannot_be_done_is_told_before_anything_is_read() {
             "operator 1 (output `y`): there is no column `z`; there are `x`",
             "operator 1 (output `y`): it takes images of three dimensions, not shape [2, 4]",
             "operator 1 (output `y`): it takes columns of any number of values: a VarLenFeature",
-            "operator 1 (output `y`): no table has columns of bytes []",
+            "operator 1 (output `y`): strings of a table are found by a column of the record, with a \
+             fixed shape",
         ]
     );
     let said = [
@@ -343,13 +345,14 @@ fn outputs_are_the_columns_that_are_asked_for() {
 #[test]
 fn operators_take_columns_of_the_right_kind() {
     let strings = json!({"name": "s", "feature": {"var_len": {"dtype": "bytes"}}});
-    let numbers = json!({"name": "n", "feature": {"var_len": {"dtype": "int64"}}});
+    let padded = json!({"name": "p", "feature": {"fixed_len_sequence":
+        {"shape": [], "dtype": "int64", "allow_missing": true}}});
     let one = json!({"name": "x", "feature": {"fixed_len": {"shape": [], "dtype": "int64"}}});
     let pad = |input: &str| json!({"padded_batch": {"input": input, "length": 4, "value": 0, "truncate": false}});
     let said =
-        [json!({"cast": {"input": "n", "dtype": "int32"}}), pad("x"), pad("s")].map(|operation| {
+        [json!({"cast": {"input": "p", "dtype": "int32"}}), pad("x"), pad("s")].map(|operation| {
             let spec = json!({
-                "parse": [strings, numbers, one],
+                "parse": [strings, padded, one],
                 "operators": [{"output": "y", "operation": operation}],
             });
             Schema::new(serde_json::from_value(spec).unwrap()).unwrap_err().to_string()
@@ -357,8 +360,8 @@ fn operators_take_columns_of_the_right_kind() {
     assert_eq!(
         said,
         [
-            "operator 0 (output `y`): it takes columns of a fixed shape: a FixedLenFeature, or an \
-             operator's output",
+            "operator 0 (output `y`): it takes columns of a fixed shape (a FixedLenFeature, or an \
+             operator's output) or ragged ones (a VarLenFeature or RaggedFeature)",
             "operator 0 (output `y`): it takes columns of any number of values: a VarLenFeature",
             "operator 0 (output `y`): it takes a VarLenFeature of int64 or float32",
         ]

@@ -74,15 +74,15 @@ fn a_sample_becomes_the_same_in_any_batch() {
     assert_eq!(made(&assembler, &rows, 7, &key), all);
     assert_eq!(made(&assembler, &rows[20..30], 1, &key).len(), 10);
     assert!(made(&assembler, &rows[20..30], 1, &key).iter().all(|(at, bytes)| all[at] == *bytes));
-    // The result differs in another epoch, with another seed, for another dataset, and for padding.
+    // The result differs in another epoch, with another seed, for other counts, and for padding.
     let differs = |other: &BTreeMap<u64, Vec<u8>>| {
         let changed = all.iter().filter(|(at, bytes)| other[at] != **bytes).count();
         assert!(changed > IMAGES * 9 / 10, "{changed}");
     };
-    differs(&made(&assembler, &rows, 7, &DrawKey { epoch: 1, ..key }));
-    differs(&made(&assembler, &rows, 7, &DrawKey { seed: 8, ..key }));
-    let content = shardfeed_plan::ContentDigest::of_parts([b"others".as_slice()]);
-    differs(&made(&assembler, &rows, 7, &DrawKey { content, ..key }));
+    differs(&made(&assembler, &rows, 7, &DrawKey { epoch: 1, ..key.clone() }));
+    differs(&made(&assembler, &rows, 7, &DrawKey { seed: 8, ..key.clone() }));
+    let digest = shardfeed_plan::OrderDigest::of_parts([b"others".as_slice()]);
+    differs(&made(&assembler, &rows, 7, &DrawKey { digest, ..key.clone() }));
     rows.iter_mut().for_each(|row| row.occurrence = 1);
     differs(&made(&assembler, &rows, 7, &key));
 }

@@ -1,6 +1,9 @@
 //! The port to the component that assigns work: a coordinator over gRPC, or the local control in
 //! this process.
 
+mod account;
+mod lease_time;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +15,9 @@ use shardfeed_socket::Peer;
 
 use crate::record_spec::EncodedSpec;
 use crate::skipped::Skipped;
+
+pub use account::{account_from, account_to};
+pub use lease_time::LeaseTime;
 
 /// Default time that an epoch waits for samples in doubt once nothing else is left.
 pub const IN_DOUBT_GRACE: Duration = Duration::from_secs(60);
@@ -120,7 +126,6 @@ impl Lease {
 /// more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// Epoch of the claim.
     pub epoch: u64,
     /// Samples of its list that it has begun; these are not revoked.
     pub started: u64,

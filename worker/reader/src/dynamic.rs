@@ -25,7 +25,6 @@ pub type GroupsOf = Box<dyn FnMut(u64) -> Result<Groups, LoadError> + Send>;
 pub struct DynamicRank {
     /// Control that grants them.
     pub control: Arc<dyn Control>,
-    /// Lease of the rank.
     pub lease: Lease,
     /// Groups of an epoch; requested once for each epoch, in ascending order.
     pub groups_of: GroupsOf,

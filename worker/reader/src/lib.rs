@@ -8,9 +8,12 @@
 #![forbid(unsafe_code)]
 
 mod control;
+pub mod traced;
+
 mod record_spec;
 mod skipped;
 
+mod budget;
 mod io_pool;
 mod meter;
 mod threads;
@@ -30,17 +33,18 @@ mod planner;
 mod prefetch;
 
 pub use assignment::{Assignment, PlanOf, PrefetchOptions};
+pub use budget::default_budget_bytes;
 pub use control::{
     Claim, Control, ControlError, DoubtPolicy, Grant, IN_DOUBT_GRACE, JobSpec, Lease, LeaseRequest,
-    LeaseUpdate, Notifier, Waiting,
+    LeaseTime, LeaseUpdate, Notifier, Waiting, account_from, account_to,
 };
 pub use dynamic::{DynamicRank, GrantStats, GroupsOf, lapsed};
 pub use meter::Demand;
 pub use planner::slot_row_bytes;
 pub use plans::Plans;
-pub use prefetch::{Consumer, Polled, Prefetch, PrefetchStats};
+pub use prefetch::{Consumer, Prefetch, PrefetchStats};
 pub use record_spec::EncodedSpec;
-pub use sequence::Delivered;
+pub use sequence::{Delivered, Delivery};
 pub use skipped::Skipped;
 pub use threads::use_threads;
 pub use tuning::PREFETCH_START;

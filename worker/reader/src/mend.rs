@@ -1,13 +1,13 @@
 //! Substitution of corrupt records by other records. Source: docs/ORDER.md, section 12.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rayon::prelude::*;
 use shardfeed_pipeline::{Assembler, DrawKey, Row, RowError};
 use shardfeed_plan::dynamic::Groups;
-use shardfeed_plan::{EpochPlan, PlanError, Sample};
+use shardfeed_plan::{EpochPlan, PlanError, Portion, Sample};
 use shardfeed_source::LoadError;
 
 use crate::records::gather::{Gathered, PendingRow, Record};
@@ -22,9 +22,9 @@ pub(crate) enum Order {
 }
 
 impl Order {
-    fn fillers(&self, sample: Sample) -> Result<Vec<Sample>, PlanError> {
+    fn fillers(&self, portion: Portion, sample: Sample) -> Result<Vec<Sample>, PlanError> {
         match self {
-            Self::Planned(plan) => plan.fillers(sample),
+            Self::Planned(plan) => plan.fillers(portion, sample),
             Self::Granted(groups) => groups.fillers(sample),
         }
     }
@@ -70,9 +70,10 @@ impl Mending<'_> {
             };
             let PendingRow { valid, occurrence, .. } = gathered.rows[index];
             if valid {
-                skipped.push(Skipped::of(error));
+                skipped.push(Skipped::of(error, &self.tools.files));
             }
-            let record = self.filler(error, occurrence, &mut read)?;
+            let portion = gathered.rows[index].portion();
+            let record = self.filler(error, portion, occurrence, &mut read)?;
             let item = gathered.item(record);
             gathered.rows[index] = PendingRow { item, valid: false, occurrence };
         }
@@ -92,32 +93,37 @@ impl Mending<'_> {
     fn filler(
         &self,
         error: &RowError,
+        portion: Portion,
         occurrence: u32,
         read: &mut BTreeMap<Sample, Record>,
     ) -> Result<Record, LoadError> {
         let sample = error.sample;
-        let fillers = self.order.fillers(sample)?;
+        let fillers = self.order.fillers(portion, self.tools.in_source(portion, sample))?;
         for candidate in &fillers {
+            let candidate = &self.tools.in_dataset(portion, *candidate);
             if self.tools.stop.load(Ordering::Relaxed) {
                 return Err(LoadError::Interrupted);
             }
             let record = match read.get(candidate) {
                 Some(record) => record.clone(),
                 None => {
-                    let record = self.tools.read_one(*candidate)?;
+                    let record = self.tools.read_one(portion, *candidate)?;
                     read.insert(*candidate, record.clone());
                     record
                 }
             };
             // Checked alone and under this row's name: other rows of the batch must not influence
             // the choice.
-            let record = Record { sample, ..record };
+            let record = Record { portion, sample, ..record };
             if self.check(&record.row(occurrence))?.is_none() {
                 return Ok(record);
             }
         }
-        let (file, ordinal) = (self.tools.files.name(sample.shard), sample.ordinal);
-        let (offset, reason) = (error.offset, Skipped::of(error).reason);
-        Err(LoadError::NoFiller { file, offset, ordinal, reason, tried: fillers.len() })
+        let files = &self.tools.files;
+        // A neighbour in the lane may be one in the epoch sequence, too.
+        let tried = fillers.into_iter().collect::<BTreeSet<_>>().len();
+        let Skipped { record: ordinal, offset, reason, .. } = Skipped::of(error, files);
+        let file = files.name(sample.shard);
+        Err(LoadError::NoFiller { file, offset, ordinal, reason, tried })
     }
 }

@@ -63,6 +63,7 @@ pub(crate) struct Meter {
     /// Counters of reads from storage.
     pub(crate) storage: Arc<StorageMeter>,
     inflate_ns: AtomicU64,
+    pass_ns: AtomicU64,
     read_wait_ns: AtomicU64,
     /// Start of the wait for a shard in progress, as time since `begun`; 0: none.
     reading_since_ns: AtomicU64,
@@ -119,6 +120,7 @@ impl Default for Meter {
             begun,
             storage: Arc::default(),
             inflate_ns: AtomicU64::new(0),
+            pass_ns: AtomicU64::new(0),
             read_wait_ns: AtomicU64::new(0),
             reading_since_ns: AtomicU64::new(0),
             parse_ns: AtomicU64::new(0),
@@ -186,6 +188,14 @@ impl Meter {
         let begun = trace::thread_ns();
         let done = work();
         add(&self.inflate_ns, trace::thread_ns().saturating_sub(begun));
+        done
+    }
+
+    /// Counts a reading thread's way to the first record needed of a compressed shard.
+    pub(crate) fn pass<T>(&self, work: impl FnOnce() -> T) -> T {
+        let begun = Instant::now();
+        let done = work();
+        add(&self.pass_ns, nanos(begun.elapsed()));
         done
     }
 
@@ -259,6 +269,7 @@ impl Meter {
             stored_bytes: self.storage.bytes(),
             storage_us: self.storage.wait_us(),
             inflate_us: us(&self.inflate_ns),
+            pass_us: us(&self.pass_ns),
             parse_us: us(&self.parse_ns),
             write_us: us(&self.write_ns),
             compute_us: us(&self.compute_ns),

@@ -3,11 +3,13 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use shardfeed_handoff::SlotPool;
 use shardfeed_pipeline::{
-    Assembler, DrawKey, MemoryError, Need, Reading, Schema, reading as choose,
+    Assembler, DrawKey, DrawSource, MemoryError, Need, Reading, Schema, reading as choose,
 };
-use shardfeed_plan::{EpochPlan, Shuffle};
-use shardfeed_source::{Dataset, LoadError};
+use shardfeed_plan::{EpochPlan, MixtureEpoch, Shuffle};
+use shardfeed_source::{Dataset, DatasetFile, LoadError, SourceVersion};
+use shardfeed_tfrecord::Compression;
 
 use crate::assignment::{Assignment, PlanOf, PrefetchOptions};
 use crate::mend::Order;
@@ -33,8 +35,15 @@ pub(crate) struct Planner {
 }
 
 /// Returns the key for the draws of random operators of an epoch.
-pub(crate) fn draw_key(shuffle: &Shuffle, epoch: u64) -> DrawKey {
-    DrawKey { content: shuffle.content, seed: shuffle.seed, epoch }
+/// - `sources`: of a mixture.
+pub(crate) fn draw_key(shuffle: &Shuffle, epoch: u64, sources: &[&SourceVersion]) -> DrawKey {
+    let key = |version: &&SourceVersion| DrawSource {
+        digest: version.order.order_digest(),
+        number: version.order.operator_key(),
+        first_shard: version.first_shard,
+    };
+    let sources = sources.iter().map(key).collect();
+    DrawKey { digest: shuffle.digest, seed: shuffle.seed, epoch, sources }
 }
 
 /// True if samples are held until others have arrived.
@@ -51,22 +60,54 @@ pub(crate) struct Shape {
     /// Samples of the longest of them.
     pub(crate) lane_samples: u64,
     pub(crate) shuffle: Shuffle,
+    /// Sources of a mixture; 0: one dataset.
+    pub(crate) sources: u64,
+    /// Shards of its sources.
+    pub(crate) shards: Vec<u32>,
+    /// Mean bytes of a record, rounded up.
+    pub(crate) record_bytes: u64,
 }
 
 impl Shape {
-    fn of(plan: &EpochPlan, rank: u64) -> Self {
+    fn of(plan: &EpochPlan, rank: u64, dataset: &Dataset, sources: &[&SourceVersion]) -> Self {
         Self {
             rows: plan.rows(),
             lanes: plan.rank_lanes(rank),
-            lane_samples: plan.line().samples().div_ceil(plan.lanes()),
+            lane_samples: plan.samples().div_ceil(plan.lanes()),
             shuffle: plan.shuffle().clone(),
+            sources: sources.len() as u64,
+            shards: match sources.is_empty() {
+                true => (0..dataset.files().len() as u32).collect(),
+                false => sources.iter().flat_map(|version| version.shards()).collect(),
+            },
+            record_bytes: match plan.mixture() {
+                None => dataset.record_bytes_mean(),
+                Some(mixture) => mixed_record_bytes(dataset, mixture, sources),
+            },
         }
     }
 }
 
+/// Returns the mean bytes of a record of a mixture epoch, rounded up.
+fn mixed_record_bytes(
+    dataset: &Dataset,
+    mixture: &MixtureEpoch,
+    sources: &[&SourceVersion],
+) -> u64 {
+    let bytes = |(version, count): (&&SourceVersion, u64)| {
+        u128::from(dataset.record_bytes_mean_of(version.shards())) * u128::from(count)
+    };
+    let sum: u128 = sources.iter().zip(mixture.counts()).map(bytes).sum();
+    sum.div_ceil(u128::from(mixture.samples())) as u64
+}
+
 /// Returns the mean bytes of a row in its slot.
 pub fn slot_row_bytes(dataset: &Dataset, schema: &Schema) -> u64 {
-    (schema.fixed_row_bytes() as u64).max(dataset.record_bytes_mean()) + 17
+    row_bytes(schema, dataset.record_bytes_mean())
+}
+
+fn row_bytes(schema: &Schema, record_bytes: u64) -> u64 {
+    (schema.fixed_row_bytes() as u64).max(record_bytes) + 17
 }
 
 impl Planner {
@@ -101,11 +142,24 @@ impl Planner {
             let plan = plan_of(epoch)?;
             let steps = plan.rank_steps(self.options.rank);
             if steps == 0 {
-                return Ok(());
+                // The other epochs of a job or of a stage have none either.
+                let Some(next) = self.options.dataset.mixed().and_then(|m| m.stage_after(epoch))
+                else {
+                    return Ok(());
+                };
+                (epoch, step) = (next, 0);
+                continue;
             }
-            let reading = self.reading(&Shape::of(&plan, self.options.rank))?;
+            let (rank, dataset) = (self.options.rank, Arc::clone(&self.options.dataset));
+            let sources = match (dataset.mixed(), plan.mixture()) {
+                (Some(mixed), Some(mixture)) => mixed.versions_of(mixture),
+                _ => vec![],
+            };
+            self.tools.first_shards = sources.iter().map(|version| version.first_shard).collect();
+            self.tools.epoch = (epoch, plan.shuffle().enabled);
+            let reading = self.reading(&Shape::of(&plan, rank, &dataset, &sources))?;
             self.reads(Order::Planned(Arc::clone(&plan)));
-            let (rank, draw) = (self.options.rank, draw_key(plan.shuffle(), epoch));
+            let draw = draw_key(plan.shuffle(), epoch, &sources);
             let mut reader = RankReader::new(Arc::clone(&plan), rank, reading, self.tools.clone());
             // Without a window nothing needs filling: the first batch is like the others.
             let mut is_filled = !has_window(plan.shuffle());
@@ -117,7 +171,7 @@ impl Planner {
                 let doing = if is_filled { Doing::Gather } else { Doing::Fill };
                 is_filled = true;
                 match meter.during(doing, || reader.rows(step)) {
-                    Ok(rows) => self.assemble(ticket, (draw, step), rows),
+                    Ok(rows) => self.assemble(ticket, (draw.clone(), step), rows),
                     Err(error) => {
                         ticket.finish(Err(error));
                         return Ok(());
@@ -137,9 +191,16 @@ impl Planner {
     /// Chooses how to read this epoch's lanes, and the number of batches ahead, within the budget.
     pub(crate) fn reading(&self, shape: &Shape) -> Result<Reading, LoadError> {
         let PrefetchOptions { dataset, schema, budget_bytes, prefetch, .. } = &self.options;
-        let Shape { rows, lanes, lane_samples, ref shuffle } = *shape;
+        let Shape { rows, lanes, lane_samples, ref shuffle, sources, ref shards, record_bytes } =
+            *shape;
+        let files = || shards.iter().map(|shard| &dataset.files()[*shard as usize]);
+        let (compressed, remote) = (
+            files().any(|file| file.compression != Compression::None),
+            files().any(DatasetFile::is_remote),
+        );
+        let stream_bytes: u64 = files().map(DatasetFile::stream_bytes).sum();
         // The reader holds a whole record in every mode.
-        let largest = dataset.files().iter().max_by_key(|file| file.record_bytes_max);
+        let largest = files().max_by_key(|file| file.record_bytes_max);
         if let Some(file) = largest.filter(|file| file.record_bytes_max > *budget_bytes) {
             let (file, record_bytes) = (file.path.display().to_string(), file.record_bytes_max);
             return Err(MemoryError::RecordTooLarge {
@@ -149,10 +210,9 @@ impl Planner {
             }
             .into());
         }
-        let record_bytes = dataset.record_bytes_mean();
         // A batch needs its slot and, while it is assembled, the records that it is made of.
-        let slot_bytes = slot_row_bytes(dataset, schema);
-        let batch_bytes = rows.saturating_mul(slot_bytes + record_bytes).max(1);
+        let row_bytes = row_bytes(schema, record_bytes);
+        let batch_bytes = rows.saturating_mul(row_bytes + record_bytes).max(1);
         let fits = usize::try_from(budget_bytes / 2 / batch_bytes).unwrap_or(usize::MAX);
         let asked = prefetch.unwrap_or(PREFETCH_START);
         let start = asked.min(fits).max(1);
@@ -160,17 +220,27 @@ impl Planner {
             lanes,
             lane_samples,
             window: if shuffle.enabled { shuffle.window } else { 1 },
-            interleave: shuffle.interleave.min(dataset.files().len() as u64),
+            // Each source of a mixture has at least one split in turn.
+            interleave: (shuffle.interleave + sources).min(files().count() as u64),
+            sources,
             record_bytes,
             window_record_bytes: record_bytes,
             straight: self.assembler.is_straight(),
-            compressed: dataset.is_compressed(),
-            remote: dataset.is_remote(),
-            shard_bytes: dataset.stream_bytes_mean(),
+            compressed,
+            remote,
+            // The records of two blocks, and the packs of three.
+            block_bytes: shards
+                .iter()
+                .filter_map(|shard| Some(dataset.samples()?.of(*shard).block_bytes()))
+                .max()
+                .map_or(0, |bytes| bytes.saturating_mul(3)),
+            shard_bytes: stream_bytes.div_ceil(files().count().max(1) as u64),
             batch_bytes: 0,
             budget_bytes: *budget_bytes,
         };
-        shape.window_record_bytes = dataset.record_bytes_together(shape.held());
+        // A source of a mixture may be repeated, so that it has more of a window than of the files.
+        shape.window_record_bytes =
+            dataset.record_bytes_together(shards, shape.held()).max(record_bytes);
         let made_bytes = schema.made_bytes(*budget_bytes);
         let need = |prefetch: usize| Need {
             batch_bytes: batch_bytes.saturating_mul(prefetch as u64).saturating_add(made_bytes),
@@ -184,7 +254,13 @@ impl Planner {
         let roomy = Need { batch_bytes: budget_bytes / 2, ..shape };
         let batches_bytes = match choose(&roomy) == Ok(reading) {
             true => roomy.batch_bytes,
-            false => need(most).batch_bytes,
+            // A slot is larger than a small batch.
+            false => {
+                let bytes = usize::try_from(rows.saturating_mul(row_bytes)).unwrap_or(usize::MAX);
+                let slots = (SlotPool::slot_bytes(bytes) as u64).saturating_mul(most as u64);
+                let slots = slots.saturating_add(made_bytes).min(roomy.batch_bytes);
+                need(most).batch_bytes.max(slots)
+            }
         };
         let least_bytes = shape.least_bytes(reading).saturating_add(made_bytes);
         schema.bound_made(made_bytes);
@@ -194,8 +270,7 @@ impl Planner {
         shared.tuning.tell(meter);
         let chosen = shared.tuning.choice().0.prefetch as usize;
         let prefetch = if prefetch.is_some() { start } else { chosen };
-        let compressed = dataset.is_compressed();
-        let (remote, cached) = (dataset.is_remote(), dataset.is_cached());
+        let cached = dataset.is_cached();
         let by_place = reading == Reading::Locate && !shape.is_straight();
         let held = Reading::Hold { chunk_bytes: 0, primed_max: 0 };
         let hold_bytes = shape.least_bytes(held).saturating_add(need(start).batch_bytes);
@@ -213,7 +288,7 @@ impl Planner {
                     rank = self.options.rank,
                     budget_bytes,
                     hold_bytes,
-                    "two shuffle windows do not fit into the memory budget: records are read one by one, \
+                    "the shuffle windows do not fit into the memory budget: records are read one by one, \
                      which is slower; raise memory_budget= to hold_bytes, or use a smaller shuffle_window="
                 );
             }

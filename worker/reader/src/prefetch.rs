@@ -15,7 +15,7 @@ use crate::dynamic::{Gate, GrantStats, lapsed};
 use crate::meter::Demand;
 use crate::planner::Planner;
 use crate::records::stream::{ReadCounters, StreamTools};
-use crate::sequence::{BatchSequence, Delivered, Outcome, SequenceState};
+use crate::sequence::{BatchSequence, Delivery, SequenceState};
 use crate::tuning::{PREFETCH_START, Tuning};
 
 /// Maximum number of chunks kept for reuse.
@@ -25,22 +25,6 @@ const CHUNKS_PART: u64 = 8;
 
 /// Maximum time that stopping waits for a read in progress.
 const STOP_WAIT: Duration = Duration::from_secs(1);
-
-/// Result of polling for the next batch.
-#[derive(Debug)]
-pub enum Polled {
-    /// The next batch.
-    Ready(Box<Delivered>),
-    /// Dynamic jobs only: the rank gets no more samples in this epoch.
-    EpochEnd {
-        /// The epoch that ended.
-        epoch: u64,
-        /// Steps of that epoch for this rank.
-        steps: u64,
-    },
-    /// No batch is ready yet.
-    Pending,
-}
 
 /// Settings and counters of a prefetcher.
 #[derive(Clone, Copy, Debug)]
@@ -135,13 +119,22 @@ impl Prefetch {
             chunk_bytes: 0,
             primed_max: 0,
             trails: Arc::default(),
+            first_shards: [].into(),
+            packer: options.schema.samples().and_then(|program| program.packer().cloned()),
+            epoch: (0, false),
             stop: Arc::clone(&stop),
         };
         let (slots, budget_bytes) = (options.slots.clone(), options.budget_bytes);
+        let assembler = Assembler::new(Arc::clone(&options.schema), options.slots.clone());
+        let assembler = match options.dataset.samples().map(Arc::clone) {
+            // Packs are named by their index in the shard.
+            Some(samples) if samples.has_packs() => assembler,
+            Some(samples) => assembler.of_records(move |sample| samples.place_of(sample).record),
+            None => assembler,
+        };
         let is_remote = options.dataset.is_remote();
         let planner = Planner {
-            assembler: Assembler::new(Arc::clone(&options.schema), options.slots.clone())
-                .watched(meter),
+            assembler: assembler.watched(meter),
             shared: Arc::clone(&shared),
             assignment: Some(assignment),
             options,
@@ -167,9 +160,9 @@ impl Prefetch {
     /// Waits at most `timeout` for the next batch, strictly in sequence, and takes it.
     ///
     /// # Errors  The error that stopped reading; no batch follows it.
-    pub fn poll(&mut self, timeout: Duration) -> Result<Polled, LoadError> {
+    pub fn poll(&mut self, timeout: Duration) -> Result<Delivery, LoadError> {
         let polled = self.show(timeout)?;
-        if let Polled::Ready(delivered) = &polled {
+        if let Delivery::Batch(delivered) = &polled {
             self.consumer().take(1, delivered.batch.slot.size_bytes());
         }
         Ok(polled)
@@ -180,7 +173,7 @@ impl Prefetch {
     pub fn peek(&mut self, count: usize, see: &mut dyn FnMut(&mut Batch)) {
         let mut state = self.shared.lock();
         for place in (self.next..).take(count) {
-            let Some(Ok(Outcome::Batch(delivered))) = state.results.get_mut(&place) else {
+            let Some(Ok(Delivery::Batch(delivered))) = state.results.get_mut(&place) else {
                 return;
             };
             see(&mut delivered.batch);
@@ -196,7 +189,7 @@ impl Prefetch {
     /// caller that forwards it to a consumer that takes it later.
     ///
     /// # Errors  The error that stopped reading; no batch follows it.
-    pub fn show(&mut self, timeout: Duration) -> Result<Polled, LoadError> {
+    pub fn show(&mut self, timeout: Duration) -> Result<Delivery, LoadError> {
         let begun = Instant::now();
         let mut state = self.shared.lock();
         while !state.results.contains_key(&self.next) {
@@ -206,7 +199,7 @@ impl Prefetch {
             let left = timeout.saturating_sub(begun.elapsed());
             if left.is_zero() {
                 self.waited += begun.elapsed();
-                return Ok(Polled::Pending);
+                return Ok(Delivery::Pending);
             }
             state = self
                 .shared
@@ -215,7 +208,7 @@ impl Prefetch {
                 .unwrap_or_else(PoisonError::into_inner)
                 .0;
         }
-        if let (Some(feed), Some(Ok(Outcome::Batch(batch)))) =
+        if let (Some(feed), Some(Ok(Delivery::Batch(batch)))) =
             (state.feed.clone(), state.results.get(&self.next))
         {
             let step = (batch.epoch, batch.step);
@@ -234,7 +227,7 @@ impl Prefetch {
             if gate != Gate::Open {
                 drop(state);
                 self.waited += begun.elapsed();
-                return Ok(Polled::Pending);
+                return Ok(Delivery::Pending);
             }
         }
         let result = state.results.remove(&self.next).expect("no other caller takes it");
@@ -248,10 +241,7 @@ impl Prefetch {
         }
         self.next += 1;
         self.waited += begun.elapsed();
-        Ok(match result? {
-            Outcome::Batch(delivered) => Polled::Ready(Box::new(delivered)),
-            Outcome::EpochEnd { epoch, steps } => Polled::EpochEnd { epoch, steps },
-        })
+        result
     }
 
     /// Records whether batches may be delivered: whether the coordinator has confirmed the lease.
@@ -282,8 +272,8 @@ impl Prefetch {
 }
 
 /// True if a result of the sequence is a batch, false if it is an end or an error.
-fn is_batch(result: &Result<Outcome, LoadError>) -> bool {
-    matches!(result, Ok(Outcome::Batch(_)))
+fn is_batch(result: &Result<Delivery, LoadError>) -> bool {
+    matches!(result, Ok(Delivery::Batch(_)))
 }
 
 /// Handle to report that batches were taken, so that more may be started.

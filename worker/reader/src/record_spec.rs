@@ -4,7 +4,9 @@
 //! them, so that a new operator needs no code here.
 
 use serde_json::{Map, Number, Value};
-use shardfeed_pipeline::{Operation, Operator, ParseSpec, RecordSpec, Schema};
+use shardfeed_pipeline::{
+    Operation, Operator, PackSpec, ParseSpec, RecordSpec, Schema, UnbatchColumn, UnbatchSpec,
+};
 use shardfeed_plan::{Digest, Records};
 use shardfeed_proto::common::v1 as wire;
 use shardfeed_proto::common::v1::argument_value::Kind;
@@ -32,7 +34,6 @@ impl EncodedSpec {
         Ok(Self { bytes, digest })
     }
 
-    /// Returns the spec of raw records.
     pub fn raw() -> Self {
         Self::of(&Schema::raw()).expect("it is small")
     }
@@ -84,6 +85,10 @@ fn message(spec: &RecordSpec) -> wire::RecordSpec {
         parse,
         operators: spec.operators.iter().map(operator_to).collect(),
         outputs: spec.outputs.clone().map(|columns| wire::Outputs { columns }),
+        filter: spec.filter.clone(),
+        unbatch: spec.unbatch.as_ref().map(unbatch_to),
+        filter_rows: spec.filter_rows.clone(),
+        pack: spec.pack.as_ref().map(pack_to),
     }
 }
 
@@ -104,6 +109,10 @@ fn spec(message: wire::RecordSpec) -> Result<RecordSpec, String> {
         parse,
         operators: operators.collect::<Result<_, _>>()?,
         outputs: message.outputs.map(|outputs| outputs.columns),
+        filter: message.filter,
+        unbatch: message.unbatch.map(unbatch_from).transpose()?,
+        filter_rows: message.filter_rows,
+        pack: message.pack.map(pack_from).transpose()?,
     })
 }
 
@@ -209,6 +218,64 @@ fn partition_from(message: wire::Partition) -> Result<Partition, String> {
         By::UniformRowLength(length) => {
             Partition::UniformRowLength(sizes_from(vec![length])?.remove(0))
         }
+    })
+}
+
+/// Returns the name of a value of an enum.
+fn name(value: serde_json::Result<Value>) -> String {
+    match value {
+        Ok(Value::String(name)) => name,
+        _ => unreachable!("it has a name"),
+    }
+}
+
+fn unbatch_to(unbatch: &UnbatchSpec) -> wire::Unbatch {
+    let UnbatchSpec { columns, edge, stride } = unbatch;
+    let column = |UnbatchColumn { name, offsets }: &UnbatchColumn| wire::unbatch::Column {
+        name: name.clone(),
+        offsets: offsets.map(|(first, last)| wire::unbatch::Offsets { first, last }),
+    };
+    let columns = columns.iter().map(column).collect();
+    wire::Unbatch { columns, edge: name(serde_json::to_value(edge)), stride: *stride }
+}
+
+fn unbatch_from(message: wire::Unbatch) -> Result<UnbatchSpec, String> {
+    let wire::Unbatch { columns, edge, stride } = message;
+    let column = |wire::unbatch::Column { name, offsets }| UnbatchColumn {
+        name,
+        offsets: offsets.map(|wire::unbatch::Offsets { first, last }| (first, last)),
+    };
+    let columns = columns.into_iter().map(column).collect();
+    let edge = serde_json::from_value(Value::String(edge)).map_err(|e| e.to_string())?;
+    Ok(UnbatchSpec { columns, edge, stride })
+}
+
+fn pack_to(pack: &PackSpec) -> wire::Pack {
+    wire::Pack {
+        columns: pack.columns.clone(),
+        length: pack.length,
+        block: pack.block,
+        variants: pack.variants,
+        method: name(serde_json::to_value(pack.method)),
+        long: name(serde_json::to_value(pack.long)),
+        append: pack.append.iter().map(values_to).collect(),
+    }
+}
+
+fn pack_from(message: wire::Pack) -> Result<PackSpec, String> {
+    let wire::Pack { columns, length, block, variants, method, long, append } = message;
+    let value = |values: wire::FeatureValues| match values.float32.is_empty() {
+        true => values_from(DType::Int64, values),
+        false => values_from(DType::Float32, values),
+    };
+    Ok(PackSpec {
+        columns,
+        length,
+        block,
+        variants,
+        method: serde_json::from_value(Value::String(method)).map_err(|e| e.to_string())?,
+        long: serde_json::from_value(Value::String(long)).map_err(|e| e.to_string())?,
+        append: append.into_iter().map(value).collect(),
     })
 }
 

@@ -30,15 +30,20 @@ pub struct Delivered {
     pub batch: Batch,
 }
 
-/// Result at a position of the sequence.
-#[derive(Debug)]
-pub(crate) enum Outcome {
-    Batch(Delivered),
-    /// Dynamic jobs only: the rank gets no more samples in this epoch, which had `steps` for it.
+/// Result of waiting for a rank's next batch, from its reader to the training loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivery<B = Box<Delivered>> {
+    /// The next batch.
+    Batch(B),
+    /// The rank gets no more batches in this epoch.
     EpochEnd {
+        /// The epoch that ended.
         epoch: u64,
+        /// Steps of that epoch for this rank.
         steps: u64,
     },
+    /// No batch is ready yet.
+    Pending,
 }
 
 #[derive(Debug)]
@@ -62,7 +67,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 #[derive(Debug)]
 pub(crate) struct SequenceState {
     /// Finished batches by their position in the sequence.
-    pub(crate) results: BTreeMap<u64, Result<Outcome, LoadError>>,
+    pub(crate) results: BTreeMap<u64, Result<Delivery, LoadError>>,
     pub(crate) started: u64,
     /// Batches that were shown and not taken yet.
     pub(crate) shown: usize,
@@ -85,10 +90,10 @@ impl BatchSequence {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn finish(&self, place: u64, result: Result<Outcome, LoadError>) {
+    pub(crate) fn finish(&self, place: u64, result: Result<Delivery, LoadError>) {
         let mut state = self.lock();
         let bytes = match &result {
-            Ok(Outcome::Batch(delivered)) => delivered.batch.slot.size_bytes(),
+            Ok(Delivery::Batch(delivered)) => delivered.batch.slot.size_bytes(),
             _ => 0,
         };
         state.budget.finish(place, bytes);
@@ -202,7 +207,7 @@ impl Ticket {
         }
     }
 
-    pub(crate) fn finish(mut self, result: Result<Outcome, LoadError>) {
+    pub(crate) fn finish(mut self, result: Result<Delivery, LoadError>) {
         self.is_open = false;
         self.shared.finish(self.place, result);
     }

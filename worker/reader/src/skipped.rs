@@ -2,6 +2,7 @@
 
 use shardfeed_pipeline::{RowError, RowFault};
 use shardfeed_plan::Sample;
+use shardfeed_source::Files;
 use shardfeed_tfrecord::{DataCrcMismatch, ReadErrorKind};
 
 /// Maximum bytes of the reason for a skipped record: an error may quote the record.
@@ -10,8 +11,9 @@ const REASON_BYTES_MAX: usize = 300;
 /// A planned sample that was not delivered because its record is corrupt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skipped {
-    /// The sample.
     pub sample: Sample,
+    /// Index of the record in its shard.
+    pub record: u64,
     /// Offset of its header in the uncompressed shard, in bytes.
     pub offset: u64,
     /// Human-readable fault of the record.
@@ -20,8 +22,9 @@ pub struct Skipped {
 
 impl Skipped {
     /// Describes a sample by the fault of its row.
-    pub(crate) fn of(error: &RowError) -> Self {
-        let RowError { sample, offset, len, .. } = *error;
+    pub(crate) fn of(error: &RowError, files: &Files) -> Self {
+        let RowError { sample, offset, part, len, .. } = *error;
+        let record = files.dataset().record_at(sample, part);
         let mut reason = match &error.fault {
             // The same text as that of the error.
             RowFault::Data(DataCrcMismatch { stored, computed }) => {
@@ -34,6 +37,6 @@ impl Skipped {
             reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));
             reason.push_str(" ...");
         }
-        Self { sample, offset, reason }
+        Self { sample, record, offset, reason }
     }
 }

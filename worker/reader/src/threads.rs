@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use shardfeed_source::PerProcess;
+
 /// Requested number of computing threads; 0: none was requested.
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 
@@ -82,25 +84,15 @@ impl Drop for Share {
 
 /// Returns the computing threads of this process, shared by all its loaders.
 pub(crate) fn computing() -> Arc<rayon::ThreadPool> {
-    static POOL: Mutex<Option<(u32, Arc<rayon::ThreadPool>)>> = Mutex::new(None);
-    let (process, threads) = (std::process::id(), Share::threads());
-    let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((of, pool)) = &*pool
-        && *of == process
-        && pool.current_num_threads() == threads
-    {
-        return Arc::clone(pool);
-    }
-    let builder = rayon::ThreadPoolBuilder::new()
-        .num_threads(threads)
-        .thread_name(|index| format!("shardfeed-cpu-{index}"))
-        .panic_handler(|_| tracing::error!("a computing thread panicked"));
-    let made = Arc::new(builder.build().expect("the system has threads for computing"));
-    match pool.replace((process, Arc::clone(&made))) {
-        // Its threads end with their current work.
-        Some((of, before)) if of == process => drop(before),
-        // After a fork the threads of the parent's pool do not exist, so it must not be dropped.
-        other => std::mem::forget(other),
-    }
-    made
+    static POOL: PerProcess<Arc<rayon::ThreadPool>> = PerProcess::new();
+    let threads = Share::threads();
+    let make = || {
+        let builder = rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .thread_name(|index| format!("shardfeed-cpu-{index}"))
+            .panic_handler(|_| tracing::error!("a computing thread panicked"));
+        Arc::new(builder.build().expect("the system has threads for computing"))
+    };
+    // The threads of a replaced pool end with their current work.
+    POOL.get(|pool| pool.current_num_threads() == threads, make)
 }

@@ -10,7 +10,7 @@ use crate::mend::{Mending, Order};
 use crate::records::gather::{Gathered, Item, RecordLocation};
 use crate::records::place::{read_record, read_straight};
 use crate::records::stream::StreamTools;
-use crate::sequence::{Delivered, Outcome, Ticket};
+use crate::sequence::{Delivered, Delivery, Ticket};
 use crate::skipped::Skipped;
 use crate::threads::computing;
 
@@ -192,6 +192,7 @@ impl BatchWork {
         let Self { ticket, draw: DrawKey { epoch, .. }, step, .. } = self;
         // A row with a substitute is no longer valid.
         let samples = gathered.planned();
-        ticket.finish(Ok(Outcome::Batch(Delivered { epoch, step, samples, skipped, batch })));
+        let delivered = Delivered { epoch, step, samples, skipped, batch };
+        ticket.finish(Ok(Delivery::Batch(Box::new(delivered))));
     }
 }

@@ -40,45 +40,31 @@ pub enum ConnectError {
          use a shorter one"
     )]
     PathTooLong {
-        /// The path.
         path: PathBuf,
         /// Length of the path in bytes.
         bytes: usize,
     },
     /// The file does not exist.
     #[error("no worker at {path}: there is no such file; is the worker started, is this its path?")]
-    Missing {
-        /// The path.
-        path: PathBuf,
-    },
+    Missing { path: PathBuf },
     /// The file is not a socket.
     #[error("{path} is not a socket: is this the worker's path?")]
-    NotASocket {
-        /// The path.
-        path: PathBuf,
-    },
+    NotASocket { path: PathBuf },
     /// No process listens: the worker has ended.
     #[error("no process listens at {path}: its worker has ended; start it again")]
-    Dead {
-        /// The path.
-        path: PathBuf,
-    },
+    Dead { path: PathBuf },
     /// This user has no permission.
     #[error(
         "this user may not connect to {path}: run as the worker's user or add this one to the \
          socket's group"
     )]
-    Forbidden {
-        /// The path.
-        path: PathBuf,
-    },
+    Forbidden { path: PathBuf },
     /// A process of an untrusted user listens there.
     #[error(
         "{peer} listens at {path}, but that user neither owns the file nor is this one or root: \
          it may not be the worker"
     )]
     Foreign {
-        /// The path.
         path: PathBuf,
         /// Process that listens.
         peer: Peer,
@@ -86,21 +72,16 @@ pub enum ConnectError {
     /// The worker does not answer.
     #[error("the worker at {path} did not answer in {} ms: is it stopped?", .waited.as_millis())]
     Silent {
-        /// The path.
         path: PathBuf,
         /// Time waited.
         waited: Duration,
     },
     /// The worker closed the connection at once.
     #[error("the worker at {path} closed the connection at once: it is ending, or see its log")]
-    Closed {
-        /// The path.
-        path: PathBuf,
-    },
+    Closed { path: PathBuf },
     /// Another program listens there.
     #[error("{path} is the socket of another program: it began with {began_with}")]
     NotShardfeed {
-        /// The path.
         path: PathBuf,
         /// First bytes received, escaped and quoted.
         began_with: String,
@@ -111,7 +92,6 @@ pub enum ConnectError {
          upgrade the older one"
     )]
     Version {
-        /// The path.
         path: PathBuf,
         /// Versions of this side.
         ours: Versions,
@@ -121,7 +101,6 @@ pub enum ConnectError {
     /// A system call failed.
     #[error("connect to the worker at {path}: {source}")]
     Io {
-        /// The path.
         path: PathBuf,
         /// Error of the system.
         source: io::Error,

@@ -9,10 +9,8 @@ pub(crate) const HEADER_BYTES: usize = 4;
 
 const DESCRIPTOR_FLAG: u32 = 1 << 31;
 
-/// Header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FrameHeader {
-    /// Bytes of the body.
     pub(crate) body_bytes: usize,
     /// True if a descriptor is sent with the first byte of the header.
     pub(crate) descriptor: bool,

@@ -29,7 +29,6 @@ const DIRECTORY_MODE: u32 = 0o750;
 /// Connections that may wait to be accepted: more than a host has trainers.
 const BACKLOG: i32 = 128;
 
-/// Options of a listener.
 #[derive(Clone, Debug)]
 pub struct ListenOptions {
     /// Group of the socket, and of its directory if that is created; `None` leaves it to the
@@ -56,24 +55,19 @@ pub enum BindError {
          use a shorter one"
     )]
     PathTooLong {
-        /// The path.
         path: PathBuf,
         /// Length of the path in bytes.
         bytes: usize,
     },
     /// The file exists and is not a socket.
     #[error("{path} is there and is not a socket: choose another path, or remove it yourself")]
-    NotASocket {
-        /// The path.
-        path: PathBuf,
-    },
+    NotASocket { path: PathBuf },
     /// Another worker listens on it.
     #[error(
         "another worker listens on {path}{}: stop it, or choose another path",
         .pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default()
     )]
     Live {
-        /// The path.
         path: PathBuf,
         /// Process id of that worker, if it is known.
         pid: Option<u32>,

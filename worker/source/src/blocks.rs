@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
+use crc_fast::crc32_iscsi;
 use shardfeed_plan::{ChangeStamp, Digest};
 
 /// Bytes of a block; the last block of a file is shorter.
@@ -230,7 +231,7 @@ impl Used {
             read => read?,
         }
         let (number, crc) = bytes.split_first_chunk::<8>().expect("12 bytes");
-        let is_whole = crc32c::crc32c(number).to_le_bytes() == *crc;
+        let is_whole = crc32_iscsi(number).to_le_bytes() == *crc;
         Ok(is_whole.then(|| u64::from_le_bytes(*number)))
     }
 
@@ -238,7 +239,7 @@ impl Used {
         let number = bytes.to_le_bytes();
         let mut all = [0; 12];
         all[..8].copy_from_slice(&number);
-        all[8..].copy_from_slice(&crc32c::crc32c(&number).to_le_bytes());
+        all[8..].copy_from_slice(&crc32_iscsi(&number).to_le_bytes());
         self.file.write_all_at(&all, 0)
     }
 }
@@ -264,7 +265,7 @@ fn head(key: BlockKey, block: &[u8]) -> [u8; HEAD_BYTES] {
     let mut head = [0; HEAD_BYTES];
     head[..16].copy_from_slice(MAGIC);
     head[16..48].copy_from_slice(key.0.as_bytes());
-    head[48..52].copy_from_slice(&crc32c::crc32c(block).to_le_bytes());
+    head[48..52].copy_from_slice(&crc32_iscsi(block).to_le_bytes());
     head[52..].copy_from_slice(&(block.len() as u32).to_le_bytes());
     head
 }

@@ -15,9 +15,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use crc_fast::crc32_iscsi;
 use serde::{Deserialize, Serialize};
 use shardfeed_plan::{ChangeStamp, Digest};
-use shardfeed_tfrecord::ShardIndex;
+use shardfeed_tfrecord::{NewFile, ShardIndex};
 
 use crate::blocks::BlockCache;
 use crate::error::LoadError;
@@ -31,10 +32,6 @@ const SEGMENT_HEAD: usize = 4 + 8;
 /// Minimum number of bytes that may be appended before a file is rewritten; a larger file may
 /// double. Replaced entries are therefore never most of a file.
 const APPENDED_MIN: u64 = 1 << 20;
-
-/// Prefix of a temporary file's extension; a process number follows. The file becomes a cache file
-/// once it is written.
-const PART: &str = "part-";
 
 /// Interval at which a waiting process retries the lock.
 const LOCK_POLL: Duration = Duration::from_millis(50);
@@ -51,7 +48,6 @@ pub enum CacheChoice {
     /// `~/.cache/shardfeed`.
     #[default]
     Environment,
-    /// This folder.
     Folder(PathBuf),
     /// No cache: every start scans.
     Off,
@@ -60,7 +56,6 @@ pub enum CacheChoice {
 /// Location and limits of this host's disk cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CacheOptions {
-    /// Folder of the cache.
     pub folder: CacheChoice,
     /// Maximum number of cached bytes of remote files; 0: none are cached.
     pub bytes: u64,
@@ -89,7 +84,6 @@ impl CacheOptions {
     }
 }
 
-/// An indexed file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct IndexedFile {
     pub(crate) stamp: ChangeStamp,
@@ -114,7 +108,7 @@ pub(crate) type Entries = BTreeMap<String, IndexedFile>;
 
 impl CacheChoice {
     /// Returns the folder, or `None` for no cache.
-    fn folder(&self) -> Option<PathBuf> {
+    pub(crate) fn folder(&self) -> Option<PathBuf> {
         let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
         match self {
             Self::Off => None,
@@ -265,20 +259,11 @@ impl Cache {
 
     /// Replaces the file atomically.
     fn save(&self, path: &Path) -> io::Result<CacheFileState> {
-        let part = path.with_extension(format!("{PART}{}", std::process::id()));
         let bytes = encode(&self.entries);
-        let written = (|| {
-            let mut file = File::create(&part)?;
-            file.write_all(&bytes)?;
-            file.sync_all()?;
-            fs::rename(&part, path)?;
-            file.metadata()
-        })();
-        let metadata = written.inspect_err(|_| {
-            // The temporary file may be what fills the disk; if it cannot be removed either,
-            // nothing more can be done.
-            let _ = fs::remove_file(&part);
-        })?;
+        let mut file = NewFile::beside(path)?;
+        file.file().write_all(&bytes)?;
+        let metadata = file.file().metadata()?;
+        file.finish()?;
         let (device, inode, bytes) = (metadata.dev(), metadata.ino(), bytes.len() as u64);
         Ok(CacheFileState { device, inode, bytes, whole: bytes })
     }
@@ -329,10 +314,9 @@ impl Cache {
         let Some(file) = &self.file else {
             return;
         };
-        let is_part = |path: &Path| {
-            let extension = path.extension().unwrap_or_default().as_encoded_bytes();
-            path.file_stem() == file.file_name() && extension.starts_with(PART.as_bytes())
-        };
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        let prefix = format!(".{name}.");
+        let is_part = |part: &fs::DirEntry| part.file_name().to_string_lossy().starts_with(&prefix);
         let is_old = |metadata: fs::Metadata| {
             metadata
                 .modified()
@@ -340,7 +324,7 @@ impl Cache {
         };
         let folder = file.parent().expect("a cache file lies in a folder");
         for found in fs::read_dir(folder).into_iter().flatten().flatten() {
-            if is_part(&found.path()) && found.metadata().is_ok_and(is_old) {
+            if is_part(&found) && found.metadata().is_ok_and(is_old) {
                 let _ = fs::remove_file(found.path());
             }
         }
@@ -356,7 +340,7 @@ const UNLOCKED: &str = "processes of this host that start together each read the
     SHARDFEED_CACHE_DIR to a folder on a file system with locks";
 
 /// Warns once for each folder that nothing can be cached there.
-fn warn(path: &Path, action: &'static str, error: &io::Error) {
+pub(crate) fn warn(path: &Path, action: &'static str, error: &io::Error) {
     warn_of(path, action, error, UNKEPT);
 }
 
@@ -402,11 +386,8 @@ fn encode(entries: &Entries) -> Vec<u8> {
 /// Encodes a segment: CRC-32C of the rest, bytes of the body, entries.
 fn encode_segment(entries: &Entries) -> Vec<u8> {
     let body = postcard::to_stdvec(entries).expect("entries are plain data");
-    let mut rest = (body.len() as u64).to_le_bytes().to_vec();
-    rest.extend_from_slice(&body);
-    let mut segment = crc32c::crc32c(&rest).to_le_bytes().to_vec();
-    segment.extend_from_slice(&rest);
-    segment
+    let rest = [&(body.len() as u64).to_le_bytes()[..], &body].concat();
+    [&crc32_iscsi(&rest).to_le_bytes()[..], &rest].concat()
 }
 
 /// Valid part of a file, or of its end.
@@ -440,7 +421,7 @@ fn segments(mut bytes: &[u8], entries: &mut Entries) -> Good {
             // Another process is writing it, or died while it did.
             break;
         };
-        let checksum = crc32c::crc32c_append(crc32c::crc32c(&head[4..]), body);
+        let checksum = crc32_iscsi(&bytes[4..SEGMENT_HEAD + body.len()]);
         let found = postcard::from_bytes::<Entries>(body);
         let (true, Ok(found)) = (checksum == u32::from_le_bytes(*crc), found) else {
             good.is_damaged = true;
@@ -610,7 +591,9 @@ mod tests {
         cache.add(entries("a"));
         let old = std::time::SystemTime::now() - 2 * PART_AGE;
         let part = |cache: &Cache, process: u32, is_old: bool| {
-            let path = cache.file.as_ref().unwrap().with_extension(format!("part-{process}"));
+            let file = cache.file.as_ref().unwrap();
+            let name = file.file_name().unwrap().to_str().unwrap();
+            let path = file.with_file_name(format!(".{name}.{process}-0.tmp"));
             fs::write(&path, b"half of it").unwrap();
             if is_old {
                 File::options().append(true).open(&path).unwrap().set_modified(old).unwrap();

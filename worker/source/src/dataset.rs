@@ -1,9 +1,16 @@
 //! A dataset whose files were found and indexed.
 
+mod bits;
+mod counting;
+mod mixed;
+mod samples;
+
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use shardfeed_plan::{ChangeStamp, Corrupt, Digest, Manifest, Shard};
+use shardfeed_pipeline::SampleProgram;
+use shardfeed_plan::{ChangeStamp, Corrupt, Digest, Manifest, Sample, Shard};
 use shardfeed_tfrecord::{Break, Compression, FOOTER_BYTES, HEADER_BYTES, Mark, ShardIndex};
 
 use crate::blocks::BlockCache;
@@ -14,9 +21,11 @@ use crate::index::{ScanProgress, Seeds, index_files};
 use crate::remote::is_remote;
 use crate::rights::Rights;
 use crate::rules::FileRules;
+pub use mixed::{Mixed, SourceVersion};
+pub use samples::{DamagedRecord, SampleMap, SampleMaps, SamplePart, SamplePlace};
 
 /// A dataset's manifest and the metadata of each file, both in manifest order.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Dataset {
     root: PathBuf,
     manifest: Manifest,
@@ -24,6 +33,10 @@ pub struct Dataset {
     blocks: Option<Arc<BlockCache>>,
     left_out: Vec<LeftOut>,
     rights: Rights,
+    /// `None`: every record is a sample.
+    samples: Option<Arc<SampleMaps>>,
+    /// The sources of a mixture, whose shards these are.
+    mixed: Option<Arc<Mixed>>,
 }
 
 /// Part of a damaged file that indexing left out.
@@ -48,7 +61,6 @@ pub struct DatasetFile {
     pub path: PathBuf,
     /// Change stamp of the file when it was indexed.
     pub stamp: ChangeStamp,
-    /// Compression of the file.
     pub compression: Compression,
     /// Number of records.
     pub records: u64,
@@ -58,6 +70,18 @@ pub struct DatasetFile {
     pub record_bytes_max: u64,
     /// Positions of some records, from which others are found.
     pub marks: Vec<Mark>,
+}
+
+impl DatasetFile {
+    /// Returns the bytes of its indexed records with their framing, uncompressed.
+    pub fn stream_bytes(&self) -> u64 {
+        self.data_bytes.saturating_add(self.records * (HEADER_BYTES + FOOTER_BYTES) as u64)
+    }
+
+    /// True if it is in an object store or on a web server.
+    pub fn is_remote(&self) -> bool {
+        is_remote(&self.path)
+    }
 }
 
 impl Dataset {
@@ -125,10 +149,83 @@ impl Dataset {
             shards.push(Shard { path, records: entry.index.records, digest });
         }
         let (root, manifest) = (found.root, Manifest::new(shards)?);
-        Ok(Self { root, manifest, files, blocks, left_out, rights })
+        let (samples, mixed) = (None, None);
+        Ok(Self { root, manifest, files, blocks, left_out, rights, samples, mixed })
     }
 
-    /// Returns the folder or URL that its shards' paths are relative to.
+    /// Returns this dataset with the samples that a program makes of its records. Reads every shard
+    /// whose samples are not in the cache.
+    /// - `corrupt`: policy for records that the program fails on.
+    /// - `progress`: called now and then; returning `false` cancels.
+    ///
+    /// # Errors  A record is damaged; there is no sample; `Interrupted`.
+    pub fn with_samples(
+        self,
+        program: &Arc<SampleProgram>,
+        corrupt: Corrupt,
+        cache: &CacheOptions,
+        progress: &mut dyn FnMut(ScanProgress) -> bool,
+    ) -> Result<Self, LoadError> {
+        let dataset = Arc::new(self);
+        let maps = counting::sample_maps(&dataset, program, corrupt, cache, progress)?;
+        Ok(Self { samples: Some(Arc::new(maps)), ..Arc::unwrap_or_clone(dataset) })
+    }
+
+    /// Returns the sources of the mixture that it consists of; `None` for one dataset.
+    pub fn mixed(&self) -> Option<&Arc<Mixed>> {
+        self.mixed.as_ref()
+    }
+
+    /// Returns the samples of its shards; `None` if every record is a sample.
+    pub fn samples(&self) -> Option<&Arc<SampleMaps>> {
+        self.samples.as_ref()
+    }
+
+    /// Returns the number of samples of each shard, in manifest order.
+    pub fn sample_counts(&self) -> Vec<u64> {
+        self.samples.as_ref().map_or_else(|| self.manifest.counts(), |maps| maps.counts())
+    }
+
+    /// Returns the place of a sample in its shard.
+    pub fn place_of(&self, sample: Sample) -> SamplePlace {
+        match &self.samples {
+            Some(maps) => maps.place_of(sample),
+            None => SamplePlace { record: sample.ordinal, part: 0 },
+        }
+    }
+
+    /// Returns the index in its shard of a sample's record.
+    pub fn record_of(&self, sample: Sample) -> u64 {
+        self.place_of(sample).record
+    }
+
+    /// Returns the index in its shard of the record that a row was read from.
+    /// - `part`: of the row.
+    pub fn record_at(&self, sample: Sample, part: u32) -> u64 {
+        match self.has_packs() {
+            true => u64::from(part),
+            false => self.record_of(sample),
+        }
+    }
+
+    /// True if packs are samples.
+    pub fn has_packs(&self) -> bool {
+        self.samples.as_ref().is_some_and(|maps| maps.has_packs())
+    }
+
+    /// Returns the number of samples of a shard, and the bytes of their data.
+    pub fn amounts(&self, shard: u32) -> (u64, u64) {
+        match &self.samples {
+            Some(maps) => (maps.of(shard).samples(), maps.of(shard).data_bytes()),
+            None => {
+                let file = &self.files[shard as usize];
+                (file.records, file.data_bytes)
+            }
+        }
+    }
+
+    /// Returns the folder or URL that its shards' paths are relative to; of a mixture that of its
+    /// first source.
     pub fn root(&self) -> &Path {
         &self.root
     }
@@ -148,35 +245,37 @@ impl Dataset {
         &self.left_out
     }
 
-    /// Returns the mean bytes of a record, rounded up; 0 without records.
+    /// Returns the mean bytes of a sample's record, rounded up; 0 without samples.
     pub fn record_bytes_mean(&self) -> u64 {
-        let bytes: u64 = self.files.iter().map(|file| file.data_bytes).sum();
-        bytes.div_ceil(self.manifest.records().max(1))
+        self.record_bytes_mean_of(0..self.files.len() as u32)
     }
 
-    /// Returns the mean bytes of the `samples` largest records that can be held together, rounded
-    /// up, where a record counts as its file's mean.
-    pub fn record_bytes_together(&self, samples: u64) -> u64 {
-        let mean = |file: &DatasetFile| file.data_bytes.div_ceil(file.records.max(1));
-        let mut files: Vec<_> = self.files.iter().filter(|file| file.records > 0).collect();
-        files.sort_unstable_by_key(|file| std::cmp::Reverse(mean(file)));
+    /// Returns the mean bytes of a sample's record in these shards, rounded up; 0 without samples.
+    pub fn record_bytes_mean_of(&self, shards: Range<u32>) -> u64 {
+        let (samples, bytes) = shards
+            .map(|shard| self.amounts(shard))
+            .fold((0, 0), |(samples, bytes): (u64, u64), (more, of)| (samples + more, bytes + of));
+        bytes.div_ceil(samples.max(1))
+    }
+
+    /// Returns the mean bytes of the `samples` largest records of these shards that can be held
+    /// together, rounded up, where a record counts as the mean of its file's samples.
+    pub fn record_bytes_together(&self, shards: &[u32], samples: u64) -> u64 {
+        let amounts = shards.iter().map(|shard| self.amounts(*shard));
+        let files = amounts.filter(|(count, _)| *count > 0);
+        let mut files: Vec<_> =
+            files.map(|(count, bytes)| (bytes.div_ceil(count), count)).collect();
+        files.sort_unstable_by_key(|(mean, _)| std::cmp::Reverse(*mean));
         let (mut left, mut bytes) = (samples.max(1), 0_u64);
-        for file in files {
-            let taken = left.min(file.records);
-            bytes = bytes.saturating_add(taken.saturating_mul(mean(file)));
+        for (mean, count) in files {
+            let taken = left.min(count);
+            bytes = bytes.saturating_add(taken.saturating_mul(mean));
             left -= taken;
             if left == 0 {
                 break;
             }
         }
         bytes.div_ceil((samples.max(1) - left).max(1))
-    }
-
-    /// Returns the mean bytes of an uncompressed file, rounded up.
-    pub fn stream_bytes_mean(&self) -> u64 {
-        let framing = (HEADER_BYTES + FOOTER_BYTES) as u64;
-        let bytes: u64 = self.files.iter().map(|f| f.data_bytes + framing * f.records).sum();
-        bytes.div_ceil(self.files.len().max(1) as u64)
     }
 
     /// Returns the access rights with which its files are opened.
@@ -194,14 +293,12 @@ impl Dataset {
         self.blocks.as_ref()
     }
 
-    /// True if its files are in an object store or on a web server.
+    /// True if any of its files is in an object store or on a web server.
     pub fn is_remote(&self) -> bool {
-        is_remote(&self.root)
-    }
-
-    /// True if any file is compressed.
-    pub fn is_compressed(&self) -> bool {
-        self.files.iter().any(|file| file.compression != Compression::None)
+        match &self.mixed {
+            Some(mixed) => mixed.versions.iter().any(|version| is_remote(&version.root)),
+            None => is_remote(&self.root),
+        }
     }
 }
 

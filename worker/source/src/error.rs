@@ -30,7 +30,6 @@ pub enum LoadError {
     /// A record is damaged, or does not match the features.
     #[error("{file}: record {ordinal} at offset {offset}: {fault}")]
     Record {
-        /// The file.
         file: String,
         /// Offset of the record's header in the uncompressed file, in bytes.
         offset: u64,
@@ -46,7 +45,6 @@ pub enum LoadError {
          operators, and the files with `shardfeed dataset verify`"
     )]
     NoFiller {
-        /// The file.
         file: String,
         /// Offset of the record's header in the uncompressed file, in bytes.
         offset: u64,
@@ -80,7 +78,6 @@ pub enum LoadError {
         look_of(&.look.indexed), now(&.look.found)
     )]
     Changed {
-        /// The file.
         file: String,
         /// Change stamps before and now.
         look: Box<ChangedLook>,
@@ -88,7 +85,6 @@ pub enum LoadError {
     /// A file cannot be read.
     #[error("{file}: cannot read: {source}")]
     Io {
-        /// The file.
         file: String,
         /// Error of the operating system.
         source: io::Error,
@@ -216,8 +212,8 @@ impl LoadError {
             }
             Self::Record { file, offset, ordinal, fault } => {
                 let kind = match **fault {
-                    RowFault::Parse { .. } | RowFault::Operator { .. } => ErrorKind::Feature,
-                    _ => ErrorKind::Memory,
+                    RowFault::Memory { .. } => ErrorKind::Memory,
+                    _ => ErrorKind::Feature,
                 };
                 return at(kind, file, Some(*offset), Some(*ordinal));
             }

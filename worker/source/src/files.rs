@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use shardfeed_pipeline::{OperatorFault, REMOTE_CHUNKS_AHEAD, RowError, RowFault};
@@ -22,7 +23,8 @@ use crate::storage_meter::StorageMeter;
 pub struct Files {
     dataset: Arc<Dataset>,
     open: Arc<OpenFiles>,
-    remote: Option<Reach>,
+    /// Stores of the shards, each from a shard ordinal on; `None`: local files.
+    remote: Vec<(u32, Option<Reach>)>,
     stop: Stop,
     meter: Arc<StorageMeter>,
 }
@@ -79,24 +81,37 @@ impl Files {
         meter: Arc<StorageMeter>,
         stop: Stop,
     ) -> Result<Self, LoadError> {
-        let remote = match dataset.root().to_str() {
-            Some(root) if is_remote(dataset.root()) => {
-                Some(Reach::open(root, Arc::clone(&meter.remote), dataset.blocks().cloned())?)
+        let reach = |root: &Path| match root.to_str() {
+            Some(url) if is_remote(root) => {
+                Reach::open(url, Arc::clone(&meter.remote), dataset.blocks().cloned()).map(Some)
             }
-            _ => None,
+            _ => Ok(None),
+        };
+        let remote = match dataset.mixed() {
+            None => vec![(0, reach(dataset.root())?)],
+            Some(mixed) => {
+                let versions = mixed.versions.iter();
+                versions
+                    .map(|version| Ok((version.first_shard, reach(&version.root)?)))
+                    .collect::<Result<_, LoadError>>()?
+            }
         };
         let open: Arc<OpenFiles> = Arc::default();
         descriptors::add(&open);
         Ok(Self { dataset, open, remote, stop, meter })
     }
 
-    /// Returns the object of a remote shard.
+    /// Returns the store of a shard, if it has one.
+    fn remote(&self, shard: u32) -> Option<&Reach> {
+        let after = self.remote.partition_point(|(first, _)| *first <= shard);
+        self.remote[after - 1].1.as_ref()
+    }
+
     fn object(&self, remote: &Reach, shard: u32) -> Result<Arc<RemoteObject>, LoadError> {
         let stamp = self.dataset.files()[shard as usize].stamp.clone();
         remote.object(&self.name(shard), stamp)
     }
 
-    /// Returns the dataset.
     pub fn dataset(&self) -> &Arc<Dataset> {
         &self.dataset
     }
@@ -115,8 +130,8 @@ impl Files {
 
     /// Converts a row's error to one that names the row's file.
     pub fn located(&self, error: RowError) -> LoadError {
-        let RowError { sample, offset, len, fault } = error;
-        let (file, ordinal) = (self.name(sample.shard), sample.ordinal);
+        let RowError { sample, offset, part, len, fault } = error;
+        let (file, ordinal) = (self.name(sample.shard), self.dataset.record_at(sample, part));
         match fault {
             // The same error as that of a check while reading.
             RowFault::Data(DataCrcMismatch { stored, computed }) => {
@@ -138,7 +153,7 @@ impl Files {
     }
 
     fn read_stored(&self, shard: u32, buffer: &mut [u8], offset: u64) -> Result<usize, LoadError> {
-        if let Some(remote) = &self.remote {
+        if let Some(remote) = self.remote(shard) {
             let object = self.object(remote, shard)?;
             let end = object.size_bytes().min(offset.saturating_add(buffer.len() as u64));
             if end <= offset {
@@ -208,7 +223,7 @@ pub struct ShardBytes {
 impl ShardBytes {
     /// - `block_bytes`: bytes of one request of a remote file.
     pub fn new(files: Arc<Files>, shard: u32, offset: u64, block_bytes: usize) -> Self {
-        let remote = files.remote.as_ref().map(|remote| {
+        let remote = files.remote(shard).map(|remote| {
             let object = files.object(remote, shard)?;
             let stop = Arc::clone(&files.stop);
             let mut file = RemoteFile::new(object, block_bytes, REMOTE_CHUNKS_AHEAD, stop);

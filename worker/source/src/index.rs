@@ -38,20 +38,19 @@ const FAULTS_TOLD_MAX: usize = 10;
 /// Maximum time between progress reports.
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 
-/// Stage of indexing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScanStage {
     /// Lists the files, and examines them and the files beside them.
     Listing,
     /// Waits for another process of this host that scans, to read its results.
     Waiting,
-    /// Scans.
     Scanning,
+    /// Reads indexed files to find the samples among their records.
+    Counting,
     /// Done; reported once, also when no file had to be scanned.
     Done,
 }
 
-/// Progress of indexing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScanProgress {
     /// Current stage.
@@ -67,9 +66,32 @@ pub struct ScanProgress {
 }
 
 impl ScanProgress {
+    /// Creates the progress at the start of a stage.
+    pub fn at(stage: ScanStage) -> Self {
+        Self { stage, files: 0, files_total: 0, bytes: 0, bytes_total: 0 }
+    }
+
     /// Creates the progress of listing after `files` completed looks.
     pub(crate) fn listing(files: usize) -> Self {
-        Self { stage: ScanStage::Listing, files, files_total: 0, bytes: 0, bytes_total: 0 }
+        Self { files, ..Self::at(ScanStage::Listing) }
+    }
+}
+
+/// Progress of opening a dataset, and the reason for a wait.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenProgress {
+    /// Reason for the wait; empty if nothing blocks.
+    pub note: String,
+    pub scan: ScanProgress,
+}
+
+impl OpenProgress {
+    /// Creates the progress of a wait before anything is scanned.
+    /// - `note`: reason for the wait, or an empty text.
+    pub fn waiting(note: impl Into<String>) -> Self {
+        let stage = ScanStage::Waiting;
+        let scan = ScanProgress { stage, files: 0, files_total: 0, bytes: 0, bytes_total: 0 };
+        Self { note: note.into(), scan }
     }
 }
 
@@ -124,8 +146,7 @@ pub fn index_into(
     let missing =
         |states: &[FileState], known: &Entries| missing(found, states, known, &name, rules.corrupt);
     cache.refresh();
-    let mut state =
-        ScanProgress { stage: ScanStage::Done, files: 0, files_total: 0, bytes: 0, bytes_total: 0 };
+    let mut state = ScanProgress::at(ScanStage::Done);
     let is_remote = is_remote(&found.root);
     let mut states = FileState::all(found, &mut |done| progress(ScanProgress::listing(done)))?;
     if !missing(&states, cache.entries()).is_empty() {

@@ -9,8 +9,10 @@ mod error;
 mod backoff;
 pub mod descriptors;
 mod looks;
+mod per_process;
 mod storage_meter;
 pub mod trace;
+mod wait;
 
 mod discover;
 mod rights;
@@ -31,11 +33,17 @@ pub use backoff::jittered;
 #[doc(hidden)]
 pub use cache::fuzzing;
 pub use cache::{Cache, CacheChoice, CacheOptions};
-pub use dataset::{Dataset, DatasetFile, LeftOut, leave_out};
+pub use dataset::{
+    DamagedRecord, Dataset, DatasetFile, LeftOut, Mixed, SampleMap, SampleMaps, SamplePart,
+    SamplePlace, SourceVersion, leave_out,
+};
 pub use discover::{Found, absolute_pattern, discover};
 pub use error::{ChangedLook, LoadError};
 pub use files::{Files, ShardBytes};
-pub use index::{ScanProgress, ScanStage, Seed, Seeds, changes, index_into, local_stamps};
+pub use index::{
+    OpenProgress, ScanProgress, ScanStage, Seed, Seeds, changes, index_into, local_stamps,
+};
+pub use per_process::PerProcess;
 pub use remote::{RemoteStats, is_remote};
 pub use rights::{DataRoots, Rights, User, is_own, user_of};
 pub use rules::FileRules;

@@ -9,9 +9,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
+use crossbeam_channel::bounded;
 use rustix::fs::OFlags;
 use rustix::process::{Gid, Uid, geteuid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
@@ -22,9 +22,7 @@ use shardfeed_socket::Peer;
 use crate::discover::Found;
 use crate::error::LoadError;
 use crate::looks::{each, moved};
-
-/// Interval at which a caller that waits for files is asked whether to continue.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+use crate::wait::receive;
 
 /// Folders and URL prefixes below which a worker reads; empty: there is no restriction list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -63,7 +61,6 @@ impl DataRoots {
         Ok(Self { given: plain, resolved })
     }
 
-    /// Returns the roots as given.
     pub fn given(&self) -> &[String] {
         &self.given
     }
@@ -271,7 +268,7 @@ impl Rights {
         work: impl FnOnce(&mut dyn FnMut(bool) -> bool) -> Result<T, LoadError> + Send + 'static,
     ) -> Result<T, LoadError> {
         let (rights, stop) = (self.clone(), Arc::new(AtomicBool::new(false)));
-        let (sender, receiver) = sync_channel(1);
+        let (sender, receiver) = bounded(1);
         let moves = Arc::new(AtomicU64::new(0));
         let (stopped, told) = (Arc::clone(&stop), Arc::clone(&moves));
         let run = move || {
@@ -288,21 +285,15 @@ impl Rights {
             .spawn(run)
             .map_err(|source| LoadError::Io { file: "threads".into(), source })?;
         let mut last = (0, Instant::now());
-        loop {
+        let received = receive(&receiver, || {
             let told = moves.load(Ordering::Relaxed);
             if told != last.0 {
                 last = (told, Instant::now());
             }
-            match receiver.recv_timeout(LOOK_EVERY) {
-                Ok(result) => return result,
-                Err(RecvTimeoutError::Timeout) if go_on(last.1.elapsed()) => {}
-                Err(RecvTimeoutError::Timeout) => {
-                    stop.store(true, Ordering::Relaxed);
-                    return Err(LoadError::Interrupted);
-                }
-                Err(RecvTimeoutError::Disconnected) => return Err(LoadError::ReaderLost),
-            }
-        }
+            go_on(last.1.elapsed())
+        });
+        stop.store(true, Ordering::Relaxed);
+        received
     }
 
     /// Gives this thread the rights of the other user.

@@ -6,7 +6,6 @@ use shardfeed_tfrecord::CompressionChoice;
 /// Rules for reading files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileRules {
-    /// Compression of the files.
     pub compression: CompressionChoice,
     /// Treatment of damaged files. With `SkipRecord` a file ends where its framing breaks. With
     /// `SkipFile` a file with any damage has no samples; indexing therefore reads every byte.

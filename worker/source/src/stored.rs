@@ -18,7 +18,6 @@ const REMOTE_BLOCK: (usize, usize) = (4 << 20, 4);
 /// An open stored file; reads return its bytes as stored.
 #[derive(Debug)]
 pub struct StoredFile {
-    /// Bytes of the file.
     pub size_bytes: u64,
     source: StoredSource,
 }

@@ -2,12 +2,14 @@
 //! Source: Trace Event Format, JSON object format, complete events.
 
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use rustix::time::{ClockId, clock_gettime};
+use shardfeed_tfrecord::NewFile;
 
 /// Maximum number of recorded spans; later ones are only counted. They use 11 MB, enough for some
 /// hundreds of seconds of a busy loader.
@@ -172,8 +174,7 @@ pub fn to_json(process: &str) -> String {
 ///
 /// # Errors  Those of the system.
 pub fn write(path: &Path, process: &str) -> std::io::Result<()> {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(format!(".{}", std::process::id()));
-    std::fs::write(&beside, to_json(process))?;
-    std::fs::rename(&beside, path)
+    let mut file = NewFile::beside(path)?;
+    file.file().write_all(to_json(process).as_bytes())?;
+    file.finish()
 }

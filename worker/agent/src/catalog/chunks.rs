@@ -3,7 +3,6 @@
 use shardfeed_proto::WireError;
 use shardfeed_proto::coordinator::v1 as wire;
 
-use crate::cluster::coordinator::Clients;
 use crate::cluster::session::Session;
 
 /// Fetches a chunk by its digest.
@@ -12,12 +11,8 @@ pub(crate) fn get_chunk(
     digest: &[u8],
     waiting: &mut dyn FnMut(&str) -> bool,
 ) -> Result<Vec<u8>, WireError> {
-    let response: wire::GetChunkResponse =
-        session.coordinator().call(waiting, |mut clients: Clients, context| {
-            let request = wire::GetChunkRequest { context, digest: digest.to_vec() };
-            Box::pin(async move { clients.worker.get_chunk(request).await })
-        })?;
-    Ok(response.content)
+    let request = wire::GetChunkRequest { context: None, digest: digest.to_vec() };
+    Ok(session.coordinator().call(waiting, &request)?.content)
 }
 
 /// Stores a chunk; returns its digest.
@@ -26,10 +21,6 @@ pub(crate) fn put_chunk(
     content: &[u8],
     waiting: &mut dyn FnMut(&str) -> bool,
 ) -> Result<Vec<u8>, WireError> {
-    let response: wire::PutChunkResponse =
-        session.coordinator().call(waiting, |mut clients: Clients, context| {
-            let request = wire::PutChunkRequest { context, content: content.to_vec() };
-            Box::pin(async move { clients.worker.put_chunk(request).await })
-        })?;
-    Ok(response.digest)
+    let request = wire::PutChunkRequest { context: None, content: content.to_vec() };
+    Ok(session.coordinator().call(waiting, &request)?.digest)
 }

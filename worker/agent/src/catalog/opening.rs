@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use shardfeed_proto::WireError;
-use shardfeed_source::{Dataset, FileRules, LoadError, ScanProgress, User};
+use shardfeed_source::{Dataset, FileRules, LoadError, OpenProgress, User};
 
 /// Interval at which a waiting caller reports the progress of the active one.
 const TELL_EVERY: Duration = Duration::from_millis(100);
@@ -22,15 +22,6 @@ pub enum Source {
         /// Compression of the files, and the parts of damaged files to leave out.
         rules: FileRules,
     },
-}
-
-/// Progress of opening a dataset, and the reason for a wait.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OpenProgress {
-    /// Reason for the wait; empty if nothing blocks.
-    pub note: String,
-    /// Progress of the scan.
-    pub scan: ScanProgress,
 }
 
 /// Progress callback, called now and then; returning `false` cancels.
@@ -156,7 +147,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
-    use shardfeed_source::{CacheChoice, ScanStage};
+    use shardfeed_source::{CacheChoice, ScanProgress, ScanStage};
 
     const RANKS: usize = 8;
 

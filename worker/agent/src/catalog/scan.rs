@@ -4,7 +4,6 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use shardfeed_plan::ChangeStamp;
@@ -20,12 +19,9 @@ use shardfeed_source::{
 use crate::catalog::chunks::{get_chunk, put_chunk};
 use crate::catalog::entries::{entry_of, invalid, rules_of};
 use crate::catalog::listing::Listing;
-use crate::cluster::coordinator::{Answer, Clients};
+use crate::cluster::coordinator::Request;
 use crate::cluster::running_scan::RunningScan;
 use crate::cluster::session::Session;
-
-/// Interval at which the thread checks whether to stop.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// Maximum number of concurrent listings and scans: one that waits for storage must not block
 /// others. Each uses its own threads.
@@ -45,8 +41,8 @@ const REPORTS_MAX: u32 = 4;
 /// Scans for the cluster until dropped.
 #[derive(Debug)]
 pub struct Scanner {
+    session: Arc<Session>,
     stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
 }
 
 impl Scanner {
@@ -55,19 +51,18 @@ impl Scanner {
     /// # Errors  The system has no threads.
     pub fn start(session: Arc<Session>, cache: CacheOptions) -> std::io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
-        let scan = ScanLoop { session, cache, kept: Mutex::default(), stop: Arc::clone(&stop) };
-        let scan = Arc::new(scan);
-        let thread = std::thread::Builder::new().name("shardfeed-scans".into());
-        Ok(Self { stop, thread: Some(thread.spawn(move || scan.run())?) })
+        let (kept, of_loop) = (Mutex::default(), Arc::clone(&session));
+        let scan = Arc::new(ScanLoop { session: of_loop, cache, kept, stop: Arc::clone(&stop) });
+        // Not joined when this is dropped, as a hung read must not block the caller.
+        std::thread::Builder::new().name("shardfeed-scans".into()).spawn(move || scan.run())?;
+        Ok(Self { session, stop })
     }
 }
 
 impl Drop for Scanner {
     fn drop(&mut self) {
-        // The thread ends shortly afterwards; it is not joined, as a hung read must not block the
-        // caller.
         self.stop.store(true, Ordering::Relaxed);
-        drop(self.thread.take());
+        self.session.look_for_scans();
     }
 }
 
@@ -86,9 +81,7 @@ impl ScanLoop {
 
     fn run(self: Arc<Self>) {
         while !self.is_stopped() {
-            if !self.session.wait_for_scans(LOOK_EVERY) {
-                continue;
-            }
+            self.session.wait_for_scans();
             while self.has_turn() {
                 match self.take() {
                     Ok(tasks) if tasks.is_empty() => {
@@ -140,12 +133,12 @@ impl ScanLoop {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn call<T: Send + 'static>(
+    fn call<R: Request>(
         &self,
         running: Option<&RunningScan>,
-        call: impl Fn(Clients, Option<wire::Context>) -> Answer<T>,
-    ) -> Result<T, WireError> {
-        self.session.coordinator().call(&mut |_| self.goes_on(running), call)
+        request: &R,
+    ) -> Result<R::Response, WireError> {
+        self.session.coordinator().call(&mut |_| self.goes_on(running), request)
     }
 
     fn goes_on(&self, running: Option<&RunningScan>) -> bool {
@@ -166,11 +159,8 @@ impl ScanLoop {
 
     fn take(&self) -> Result<Vec<wire::ScanTask>, WireError> {
         let session = self.session.id(&mut |_| !self.is_stopped())?;
-        let response: wire::ClaimScansResponse = self.call(None, |mut clients, context| {
-            let request = wire::ClaimScansRequest { context, session, most: 1 };
-            Box::pin(async move { clients.worker.claim_scans(request).await })
-        })?;
-        Ok(response.tasks)
+        let request = wire::ClaimScansRequest { context: None, session, most: 1 };
+        Ok(self.call(None, &request)?.tasks)
     }
 
     fn work(&self, task: &wire::ScanTask, running: &RunningScan) {
@@ -230,11 +220,7 @@ impl ScanLoop {
                 root: listing.root.clone(),
                 parts: listing.wire_parts(),
             };
-            let _: wire::ReportListingResponse =
-                self.call(Some(running), |mut clients, context| {
-                    let request = wire::ReportListingRequest { context, ..request.clone() };
-                    Box::pin(async move { clients.worker.report_listing(request).await })
-                })?;
+            let wire::ReportListingResponse {} = self.call(Some(running), &request)?;
             Ok(())
         })
     }
@@ -300,11 +286,7 @@ impl ScanLoop {
                 chunk: self.put(&content, running)?,
                 records,
             };
-            let _: wire::ReportScanResponse =
-                self.call(Some(running), |mut clients, context| {
-                    let request = wire::ReportScanRequest { context, ..request.clone() };
-                    Box::pin(async move { clients.worker.report_scan(request).await })
-                })?;
+            let wire::ReportScanResponse {} = self.call(Some(running), &request)?;
             Ok(())
         })
     }
@@ -315,17 +297,14 @@ impl ScanLoop {
         task: &wire::ScanTask,
         error: &WireError,
     ) -> Result<(), WireError> {
-        let _: wire::FailScanResponse = self.call(None, |mut clients, context| {
-            let request = wire::FailScanRequest {
-                context,
-                session,
-                dataset: task.dataset.clone(),
-                fencing: task.fencing,
-                error: Some(error.to_message()),
-            };
-            Box::pin(async move { clients.worker.fail_scan(request).await })
-        })?;
-        Ok(())
+        let request = wire::FailScanRequest {
+            context: None,
+            session,
+            dataset: task.dataset.clone(),
+            fencing: task.fencing,
+            error: Some(error.to_message()),
+        };
+        self.call(None, &request).map(drop)
     }
 
     fn put(&self, content: &[u8], running: &RunningScan) -> Result<Vec<u8>, WireError> {

@@ -45,15 +45,8 @@ impl GrpcControl {
             version: take.released.map_or(0, |release| release.version),
             wait_ms: u64::try_from(take.wait.as_millis()).unwrap_or(u64::MAX),
         };
-        let answer: wire::ClaimGroupsResponse = self.session().coordinator().call_longer(
-            take.wait,
-            waiting,
-            move |mut clients, context| {
-                let request = wire::ClaimGroupsRequest { context, ..request.clone() };
-                Box::pin(async move { clients.worker.claim_groups(request).await })
-            },
-        )?;
-        Ok(grant_from(answer))
+        let coordinator = self.session().coordinator();
+        coordinator.call_longer(take.wait, waiting, &request).map(grant_from)
     }
 }
 

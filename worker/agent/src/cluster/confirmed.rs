@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::cluster::lease_clock::LeaseTime;
+use shardfeed_reader::LeaseTime;
 
 /// Divisor of a session's lifetime that gives the margin for a slower clock and for messages in
 /// transit. The margin is at least [`MARGIN_LEAST`], and at most half of the lifetime.

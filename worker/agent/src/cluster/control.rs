@@ -11,16 +11,14 @@ use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::{ErrorKind, WireError, identity_to, record_spec_chunks, segments_from};
 use shardfeed_reader::{
     Claim, Control, ControlError, Grant, JobSpec, Lease, LeaseRequest, LeaseUpdate, Notifier,
-    Skipped, Waiting,
+    Skipped, Waiting, traced,
 };
 use shardfeed_socket::Peer;
 use tokio::task::JoinHandle;
 
-use crate::cluster::coordinator::Clients;
 use crate::cluster::runtime::runtime;
 use crate::cluster::served::{Moved, Moves, Served, ServedState};
 use crate::cluster::session::{Session, SharedSession, start_message};
-use crate::traced;
 
 /// Maximum number of shards in a rank's report of shards being read.
 const READING_MAX: usize = 1024;
@@ -287,24 +285,17 @@ async fn tell_last(
     let Some(session) = shared.current_id() else {
         return;
     };
-    let lease = progress.lease.clone();
     let position = Some(wire::Position { epoch: progress.epoch, step: progress.step });
-    let told = shared.coordinator.once(|mut clients, context| {
-        let ranks = vec![progress.clone()];
-        let request = wire::HeartbeatRequest { context, session, ranks, scans: vec![] };
-        Box::pin(async move { clients.worker.heartbeat(request).await })
-    });
-    if let Err(error) = told.await {
+    let lease = progress.lease.clone();
+    let end = wire::EndRankRequest { context: None, lease, failure, is_told, position };
+    let (ranks, scans) = (vec![progress], vec![]);
+    let last = wire::HeartbeatRequest { context: None, session, ranks, scans };
+    if let Err(error) = shared.coordinator.once(&last).await {
         tracing::debug!(%error, "a rank's last step was not reported");
     }
     // While this worker lives, only this report frees the samples that were granted to the rank.
     loop {
-        let ended = shared.coordinator.once(|mut clients, context| {
-            let (lease, failure) = (lease.clone(), failure.clone());
-            let request = wire::EndRankRequest { context, lease, failure, is_told, position };
-            Box::pin(async move { clients.worker.end_rank(request).await })
-        });
-        let Err(error) = ended.await else {
+        let Err(error) = shared.coordinator.once(&end).await else {
             return;
         };
         tracing::debug!(%error, "a rank's end was not reported");
@@ -327,19 +318,15 @@ impl Control for GrpcControl {
             send = &[];
         }
         for _ in 0..REGISTER_ROUNDS_MAX {
-            let call = |mut clients: Clients, context| {
-                let request = wire::RegisterJobRequest {
-                    context,
-                    name: job.name.clone(),
-                    dataset: job.dataset.clone(),
-                    identity: Some(identity_to(&job.identity)),
-                    record_spec_chunks: chunks.iter().map(|(d, _)| d.as_bytes().to_vec()).collect(),
-                    chunk: send.to_vec(),
-                };
-                Box::pin(async move { clients.worker.register_job(request).await }) as _
+            let request = wire::RegisterJobRequest {
+                context: None,
+                name: job.name.clone(),
+                dataset: job.dataset.clone(),
+                identity: Some(identity_to(&job.identity)),
+                record_spec_chunks: chunks.iter().map(|(d, _)| d.as_bytes().to_vec()).collect(),
+                chunk: send.to_vec(),
             };
-            let answer: wire::RegisterJobResponse =
-                self.session.coordinator().call(waiting, call)?;
+            let answer = self.session.coordinator().call(waiting, &request)?;
             let Some(missing) = answer.missing.first() else { return Ok(()) };
             let asked = chunks.iter().find(|(digest, _)| digest.as_bytes()[..] == missing[..]);
             send = asked.map_or(&[][..], |(_, content)| *content);
@@ -376,20 +363,15 @@ impl Control for GrpcControl {
         }
         loop {
             let id = self.session.id(waiting)?;
-            let call = |mut clients: Clients, context| {
-                let message = start_message(id, request, &request.intent);
-                let message = wire::StartRankRequest { context, ..message };
-                Box::pin(async move { clients.worker.start_rank(message).await }) as _
+            let message = start_message(id, request, &request.intent);
+            let started = match self.session.coordinator().call(waiting, &message) {
+                Err(error) if error.kind == ErrorKind::Fenced => {
+                    // The session ended in the meantime.
+                    self.session.shared().forget(id);
+                    continue;
+                }
+                other => other?,
             };
-            let started: wire::StartRankResponse =
-                match self.session.coordinator().call(waiting, call) {
-                    Err(error) if error.kind == ErrorKind::Fenced => {
-                        // The session ended in the meantime.
-                        self.session.shared().forget(id);
-                        continue;
-                    }
-                    other => other?,
-                };
             let segments = segments_of(started.segments)?;
             // If the session ended while the response was in transit, the lease is requested again
             // from the rank's current position; a dynamic rank does that on its own.
@@ -512,11 +494,8 @@ impl Control for GrpcControl {
     }
 
     fn latest(&self, job: &str, waiting: Waiting<'_>) -> Result<Option<LoaderState>, ControlError> {
-        let call = |mut clients: Clients, context| {
-            let request = wire::LatestStateRequest { context, job: job.to_owned() };
-            Box::pin(async move { clients.worker.latest_state(request).await }) as _
-        };
-        let answer: wire::LatestStateResponse = self.session.coordinator().call(waiting, call)?;
+        let request = wire::LatestStateRequest { context: None, job: job.to_owned() };
+        let answer = self.session.coordinator().call(waiting, &request)?;
         let state = answer.state.map(|text| LoaderState::from_json(&text)).transpose();
         state.map_err(|error| WireError::new(ErrorKind::State, error.to_string()))
     }

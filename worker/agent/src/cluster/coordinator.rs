@@ -2,6 +2,7 @@
 //! backoff, and wire errors.
 
 mod reply;
+mod request;
 mod tour;
 
 use std::future::Future;
@@ -30,6 +31,7 @@ use crate::cluster::whereabouts::{ClusterEndpoints, Whereabouts};
 use crate::traced;
 
 pub use self::reply::{CallError, Silence};
+pub(crate) use self::request::Request;
 
 /// Maximum time of one attempt of a call.
 const ATTEMPT: Duration = Duration::from_secs(5);
@@ -51,9 +53,6 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from
 /// Interval at which a waiting caller is asked whether to continue.
 const ASK_EVERY: Duration = Duration::from_millis(50);
 
-/// Default time that calls wait for a coordinator.
-pub const COORDINATOR_TIMEOUT: Duration = Duration::from_secs(60);
-
 /// Maximum number of addresses that coordinators named and that are not listed; the oldest is
 /// dropped.
 const LEARNED_MAX: usize = 8;
@@ -67,13 +66,11 @@ const ANSWER_BYTES_MAX: usize = 64 << 20;
 /// Future response of a call.
 pub type Answer<T> = Pin<Box<dyn Future<Output = Result<Response<T>, Status>> + Send>>;
 
-/// Channel to one coordinator.
 pub type Wire = InterceptedService<Channel, Bearer>;
 
 /// Clients for both services of one coordinator.
 #[derive(Clone, Debug)]
 pub struct Clients {
-    /// Service for workers.
     pub worker: WorkerServiceClient<Wire>,
     /// Service for administration.
     pub admin: AdminServiceClient<Wire>,
@@ -214,28 +211,19 @@ impl Coordinator {
     /// Makes one round: tries each address at most once, all with one request id and a short limit.
     ///
     /// # Errors  The refusal; `Retry` if no node answered.
-    pub(crate) async fn once<T>(
-        &self,
-        call: impl Fn(Clients, Option<Context>) -> Answer<T> + Send + Sync,
-    ) -> Result<T, WireError> {
+    pub(crate) async fn once<R: Request>(&self, request: &R) -> Result<R::Response, WireError> {
         let request_id = new_id();
         let (mut tour, unread) = Arc::clone(&self.inner).set_out().await;
         let mut said = Silence::default();
         said.read(unread);
         while let Some(address) = tour.next() {
-            let answer = call(self.inner.clients(&address), self.context(&request_id));
+            let clients = self.inner.clients(&address);
+            let answer = request.clone().send(clients, self.context(&request_id));
             let begun = Instant::now();
             let attempt = attempt(answer, self.inner.attempt_limit(ATTEMPT)).await;
-            match attempt.map_err(|unanswered| self.inner.judged(unanswered)) {
-                Ok(answer) => {
-                    self.inner.answered(&address, begun.elapsed());
-                    return Ok(answer);
-                }
-                Err(Unanswered::Refused(error)) => return Err(self.inner.refused(&address, error)),
-                Err(Unanswered::Said(reply)) => {
-                    self.inner.unanswered(&address, &reply, &mut tour);
-                    said.hear(address, reply);
-                }
+            let took = begun.elapsed();
+            if let Some(end) = self.inner.ended(&address, took, attempt, &mut tour, &mut said) {
+                return end;
             }
         }
         self.inner.lock().failed += 1;
@@ -246,23 +234,24 @@ impl Coordinator {
     /// node answers, up to this handle's timeout.
     ///
     /// # Errors  The refusal; `Unreachable` after the timeout; `Retry` if `waiting` cancels.
-    pub(crate) fn call<T: Send + 'static>(
+    pub(crate) fn call<R: Request>(
         &self,
         waiting: Waiting<'_>,
-        call: impl Fn(Clients, Option<Context>) -> Answer<T>,
-    ) -> Result<T, ControlError> {
-        self.call_longer(Duration::ZERO, waiting, call)
+        request: &R,
+    ) -> Result<R::Response, ControlError> {
+        self.call_longer(Duration::ZERO, waiting, request)
     }
 
     /// As [`Coordinator::call`], for a call whose answer may be delayed on purpose.
     /// - `longer`: maximum of this delay.
-    pub(crate) fn call_longer<T: Send + 'static>(
+    pub(crate) fn call_longer<R: Request>(
         &self,
         longer: Duration,
         waiting: Waiting<'_>,
-        call: impl Fn(Clients, Option<Context>) -> Answer<T>,
-    ) -> Result<T, ControlError> {
+        request: &R,
+    ) -> Result<R::Response, ControlError> {
         let begun = Instant::now();
+        let call = |clients, context| request.clone().send(clients, context);
         let asked = self.ask_longer(Patience::Wait, (ATTEMPT, longer), waiting, call);
         asked.map_err(|error| match error {
             CallError::Silent(said) => said.unreachable(&self.inner.place, begun.elapsed()),
@@ -327,18 +316,9 @@ impl Coordinator {
             let asked = Instant::now();
             let attempt = attempt(answer, limit.max(ATTEMPT_LEAST));
             let attempt = wait(attempt, (&note, begun), waiting)?;
-            match attempt.map_err(|unanswered| inner.judged(unanswered)) {
-                Ok(answer) => {
-                    inner.answered(&address, asked.elapsed().saturating_sub(longer));
-                    return Ok(answer);
-                }
-                Err(Unanswered::Refused(error)) => {
-                    return Err(inner.refused(&address, error).into());
-                }
-                Err(Unanswered::Said(reply)) => {
-                    inner.unanswered(&address, &reply, &mut tour);
-                    said.hear(address, reply);
-                }
+            let took = asked.elapsed().saturating_sub(longer);
+            if let Some(end) = inner.ended(&address, took, attempt, &mut tour, &mut said) {
+                return Ok(end?);
             }
         }
     }
@@ -422,19 +402,43 @@ impl Inner {
         self.lock().found.as_ref()?.cluster_id.clone()
     }
 
-    /// An address in an old file may belong to another cluster by now: the file will be rewritten,
-    /// so the refusal is worth a retry.
-    fn judged(&self, unanswered: Unanswered) -> Unanswered {
-        match unanswered {
-            Unanswered::Refused(error)
-                if error.kind == ErrorKind::WrongCluster
-                    && matches!(self.place, Whereabouts::File(_))
-                    && self.cluster_id.lock().unwrap_or_else(PoisonError::into_inner).is_none() =>
-            {
-                Unanswered::Said(Reply::NotNow(error))
+    /// Records the outcome of an attempt; returns the end of the call, `None`: another address, or a
+    /// later attempt, may answer.
+    fn ended<T>(
+        &self,
+        address: &Address,
+        took: Duration,
+        attempt: Result<T, Unanswered>,
+        tour: &mut Tour,
+        said: &mut Silence,
+    ) -> Option<Result<T, WireError>> {
+        let reply = match attempt {
+            Ok(answer) => {
+                self.answered(address, took);
+                return Some(Ok(answer));
             }
-            other => other,
+            Err(Unanswered::Refused(error)) if self.is_outdated(&error) => Reply::NotNow(error),
+            Err(Unanswered::Refused(error)) => return Some(Err(self.refused(address, error))),
+            Err(Unanswered::Said(reply)) => reply,
+        };
+        let mut route = self.lock();
+        if route.leader.as_ref() == Some(address) {
+            route.leader = None;
         }
+        if let Some(leader) = reply.leader() {
+            tour.hint(&leader);
+            route.leader = Some(leader);
+        }
+        said.hear(address.clone(), reply);
+        None
+    }
+
+    /// True for a refusal that is worth a retry: an address in an old file may belong to another
+    /// cluster by now, and the file will be rewritten.
+    fn is_outdated(&self, error: &WireError) -> bool {
+        error.kind == ErrorKind::WrongCluster
+            && matches!(self.place, Whereabouts::File(_))
+            && self.cluster_id.lock().unwrap_or_else(PoisonError::into_inner).is_none()
     }
 
     fn is_one(&self) -> bool {
@@ -477,17 +481,6 @@ impl Inner {
         route.answers_take = took.max(route.answers_take / 2);
         if route.leader.as_ref() != Some(address) {
             route.leader = Some(address.clone());
-        }
-    }
-
-    fn unanswered(&self, address: &Address, reply: &Reply, tour: &mut Tour) {
-        let mut route = self.lock();
-        if route.leader.as_ref() == Some(address) {
-            route.leader = None;
-        }
-        if let Some(leader) = reply.leader() {
-            tour.hint(&leader);
-            route.leader = Some(leader);
         }
     }
 

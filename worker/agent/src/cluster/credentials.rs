@@ -3,17 +3,16 @@
 use std::fmt;
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::SystemTime;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use hyper_util::rt::TokioIo;
 use shardfeed_proto::{ErrorKind, WireError};
-use shardfeed_tls::{ClientTls, Folder};
+use shardfeed_tls::{ClientTls, Folder, Stream, Watched};
 use tokio::net::TcpStream;
 use tonic::codegen::Service;
 use tonic::metadata::Ascii;
@@ -24,9 +23,6 @@ use tonic::{Request, Status};
 
 use crate::cluster::address::Address;
 use crate::traced;
-
-/// Minimum interval between checks of a token's file.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Maximum size of a token's file, in bytes.
 const FILE_BYTES_MAX: u64 = 4_096;
@@ -92,7 +88,7 @@ impl Credentials {
         let tls = tls.map(|folder| ClientTls::open(Folder::new(folder)));
         let tls = tls.transpose().map_err(|error| denied(format!("tls: {error}")))?;
         let token = match (token_file, token) {
-            (Some(path), _) => Some(Token::File(Watched::open(path).map_err(denied)?)),
+            (Some(path), _) => Some(Token::file(path).map_err(denied)?),
             (None, Some(text)) => {
                 let named = |what| denied(format!("{} {what}", ENVIRONMENT[2]));
                 Some(Token::Text(header(&text).map_err(named)?))
@@ -134,16 +130,7 @@ pub(super) struct TlsConnector {
     address: String,
 }
 
-/// Stream type of a connector.
 type Io = TokioIo<Box<dyn Stream>>;
-
-/// A connection.
-pub(super) trait Stream:
-    tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin
-{
-}
-
-impl<T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin> Stream for T {}
 
 impl Service<Uri> for TlsConnector {
     type Response = Io;
@@ -173,17 +160,16 @@ pub struct Bearer {
     token: Option<Arc<Token>>,
 }
 
+/// An access token as a header, whose value is marked as sensitive.
+#[derive(Debug)]
 enum Token {
-    File(Watched),
+    File(Watched<MetadataValue<Ascii>, String>),
     Text(MetadataValue<Ascii>),
 }
 
-impl fmt::Debug for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::File(watched) => f.debug_tuple("File").field(&watched.path).finish(),
-            Self::Text(_) => f.write_str("Text(secret)"),
-        }
+impl Token {
+    fn file(path: PathBuf) -> Result<Self, String> {
+        Watched::open("access tokens", vec![path.clone()], move || read(&path)).map(Self::File)
     }
 }
 
@@ -193,62 +179,12 @@ impl Interceptor for Bearer {
         if let Some(token) = &self.token {
             let header = match token.as_ref() {
                 Token::Text(header) => header.clone(),
-                Token::File(watched) => watched.now(),
+                Token::File(watched) => watched.now().as_ref().clone(),
             };
             request.metadata_mut().insert("authorization", header);
         }
         Ok(request)
     }
-}
-
-/// A file with a token.
-struct Watched {
-    path: PathBuf,
-    seen: Mutex<TokenState>,
-}
-
-struct TokenState {
-    looked: Instant,
-    stamp: Option<(i64, i64, u64)>,
-    /// Stamp of an unusable version that was already logged.
-    failed: Option<(i64, i64, u64)>,
-    header: MetadataValue<Ascii>,
-}
-
-impl Watched {
-    fn open(path: PathBuf) -> Result<Self, String> {
-        let stamp = stamp(&path);
-        let header = read(&path)?;
-        let seen = Mutex::new(TokenState { looked: Instant::now(), stamp, failed: None, header });
-        Ok(Self { path, seen })
-    }
-
-    /// Returns the current token. A file that became invalid is logged, and the previous token
-    /// stays in use.
-    fn now(&self) -> MetadataValue<Ascii> {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        if seen.looked.elapsed() >= LOOK_EVERY {
-            seen.looked = Instant::now();
-            let stamp = stamp(&self.path);
-            if stamp != seen.stamp {
-                match read(&self.path) {
-                    Ok(header) => (seen.header, seen.stamp, seen.failed) = (header, stamp, None),
-                    Err(error) if seen.failed == stamp => {
-                        tracing::debug!(error, "the access token before it stays");
-                    }
-                    Err(error) => {
-                        tracing::warn!(error, "the access token before it stays");
-                        seen.failed = stamp;
-                    }
-                }
-            }
-        }
-        seen.header.clone()
-    }
-}
-
-fn stamp(path: &Path) -> Option<(i64, i64, u64)> {
-    fs::metadata(path).ok().map(|found| (found.mtime(), found.mtime_nsec(), found.ino()))
 }
 
 fn read(path: &Path) -> Result<MetadataValue<Ascii>, String> {
@@ -278,6 +214,8 @@ fn header(text: &str) -> Result<MetadataValue<Ascii>, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use super::*;
 
     fn shown(bearer: &mut Bearer) -> Option<String> {
@@ -291,12 +229,12 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("token");
         fs::write(&path, "shardfeed_a_one\n").unwrap();
-        let token = Token::File(Watched::open(path.clone()).unwrap());
+        let token = Token::file(path.clone()).unwrap();
         let mut bearer = Bearer { token: Some(Arc::new(token)) };
         assert_eq!(shown(&mut bearer).unwrap(), "Bearer shardfeed_a_one");
         fs::write(&path, "nonsense").unwrap();
         let begun = Instant::now();
-        while begun.elapsed() < LOOK_EVERY + Duration::from_millis(200) {
+        while begun.elapsed() < Duration::from_millis(1200) {
             assert_eq!(shown(&mut bearer).unwrap(), "Bearer shardfeed_a_one");
             std::thread::yield_now();
         }

@@ -30,7 +30,7 @@ impl JobSkips {
 
     /// Adds a record, unless it is known.
     pub(super) fn add(&mut self, skipped: &Skipped) {
-        let Skipped { sample, offset, ref reason } = *skipped;
+        let Skipped { sample, offset, ref reason, .. } = *skipped;
         if self.known.len() >= KNOWN_MAX || !self.known.insert(sample) {
             return;
         }
@@ -45,7 +45,6 @@ impl JobSkips {
         });
     }
 
-    /// Returns the records of the next report.
     pub(super) fn next_report(&self) -> Vec<wire::SkippedRecord> {
         self.unreported.iter().take(REPORTED_MAX).cloned().collect()
     }
@@ -69,6 +68,7 @@ mod tests {
         let most = REPORTED_MAX as u64;
         let skipped = |ordinal| Skipped {
             sample: Sample { shard: 3, ordinal },
+            record: ordinal,
             offset: 0,
             reason: "torn".to_owned(),
         };

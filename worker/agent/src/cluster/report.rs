@@ -42,7 +42,6 @@ pub struct RankReport {
     pub job: String,
     /// Rank number.
     pub rank: u64,
-    /// Generation of the rank.
     pub generation: u64,
     /// First step that was not consumed.
     pub epoch: u64,

@@ -28,7 +28,6 @@ impl RunningScan {
         Self { task, files, bytes, beat, ended: AtomicBool::new(false) }
     }
 
-    /// Returns its progress.
     pub(crate) fn progress(&self) -> wire::ScanProgress {
         wire::ScanProgress {
             files: self.files.load(Ordering::Relaxed),

@@ -7,10 +7,9 @@ use shardfeed_pipeline::Account;
 use shardfeed_plan::{Mode, Segment};
 use shardfeed_proto::WireError;
 use shardfeed_proto::coordinator::v1 as wire;
-use shardfeed_reader::{LeaseRequest, LeaseUpdate, Notifier, lapsed};
+use shardfeed_reader::{LeaseRequest, LeaseUpdate, Notifier, account_to, lapsed};
 use tokio::sync::Mutex as AsyncMutex;
 
-use crate::account::account_to;
 use crate::cluster::report::RankReport;
 
 /// A rank that this worker serves.

@@ -13,7 +13,7 @@ use shardfeed_pipeline::{JPEG_LIBRARY, PIXEL_CONTRACT};
 use shardfeed_plan::Intent;
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::{ErrorKind, WireError, intent_to};
-use shardfeed_reader::{ControlError, LeaseRequest, Waiting};
+use shardfeed_reader::{ControlError, LeaseRequest, LeaseTime, Waiting};
 use shardfeed_socket::Peer;
 use shardfeed_source::{DataRoots, jittered};
 use tokio::sync::{Mutex as AsyncMutex, Notify};
@@ -21,7 +21,6 @@ use tokio::sync::{Mutex as AsyncMutex, Notify};
 use crate::cluster::confirmed::Confirmed;
 use crate::cluster::coordinator::{Coordinator, new_id};
 use crate::cluster::job_skips::JobSkips;
-use crate::cluster::lease_clock::LeaseTime;
 use crate::cluster::report::WorkerReport;
 use crate::cluster::running_scan::RunningScan;
 use crate::cluster::runtime::runtime;
@@ -169,16 +168,14 @@ impl Session {
         self.shared.lock().is_draining
     }
 
-    /// Waits at most `timeout` for something to scan; returns true if there is.
-    pub(crate) fn wait_for_scans(&self, timeout: Duration) -> bool {
-        let state = self.shared.lock();
-        let nothing = |state: &mut SessionState| !(state.has_scans && state.id.is_some());
-        let wait = self.shared.changed.wait_timeout_while(state, timeout, nothing);
-        let mut state = wait.unwrap_or_else(PoisonError::into_inner).0;
-        std::mem::take(&mut state.has_scans) && state.id.is_some()
+    /// Waits until there may be something to scan, or the scanner should stop.
+    pub(crate) fn wait_for_scans(&self) {
+        let nothing = |state: &mut SessionState| !state.has_scans;
+        let wait = self.shared.changed.wait_while(self.shared.lock(), nothing);
+        wait.unwrap_or_else(PoisonError::into_inner).has_scans = false;
     }
 
-    /// Notes that there may be something to scan.
+    /// Notes that there may be something to scan, or that the scanner should stop.
     pub(crate) fn look_for_scans(&self) {
         self.shared.lock().has_scans = true;
         self.shared.changed.notify_all();
@@ -305,11 +302,7 @@ impl SharedSession {
             decoders: [PIXEL_CONTRACT, JPEG_LIBRARY].map(str::to_owned).into(),
             data_roots: data_roots.given().to_vec(),
         };
-        let result = self.coordinator.once(|mut clients, context| {
-            let request = wire::JoinRequest { context, ..request.clone() };
-            Box::pin(async move { clients.worker.join(request).await })
-        });
-        match result.await {
+        match self.coordinator.once(&request).await {
             Ok(joined) => {
                 self.coordinator.expect_cluster(&joined.cluster_id);
                 let heartbeat = Duration::from_millis(joined.heartbeat_ms.max(10));
@@ -434,11 +427,7 @@ impl SharedSession {
         let scans =
             scans.iter().filter(|scan| !scan.is_ended()).map(|scan| scan.progress()).collect();
         let request = wire::HeartbeatRequest { context: None, session, ranks: progress, scans };
-        let beat = self.coordinator.once(|mut clients, context| {
-            let request = wire::HeartbeatRequest { context, ..request.clone() };
-            Box::pin(async move { clients.worker.heartbeat(request).await })
-        });
-        beat.await
+        self.coordinator.once(&request).await
     }
 
     /// Requests the leases that are provisional, or ended with an earlier session.
@@ -517,12 +506,7 @@ impl SharedSession {
         request: &LeaseRequest,
         intent: &Intent,
     ) -> Result<wire::StartRankResponse, WireError> {
-        let message = start_message(session, request, intent);
-        let result = self.coordinator.once(|mut clients, context| {
-            let message = wire::StartRankRequest { context, ..message.clone() };
-            Box::pin(async move { clients.worker.start_rank(message).await })
-        });
-        result.await
+        self.coordinator.once(&start_message(session, request, intent)).await
     }
 
     async fn leave(&self, id: Option<u64>) {
@@ -538,11 +522,8 @@ impl SharedSession {
         {
             tracing::debug!(%error, "the ranks' positions were not reported");
         }
-        let result = self.coordinator.once(|mut clients, context| {
-            let request = wire::LeaveRequest { context, session };
-            Box::pin(async move { clients.worker.leave(request).await })
-        });
-        if let Err(error) = result.await {
+        let request = wire::LeaveRequest { context: None, session };
+        if let Err(error) = self.coordinator.once(&request).await {
             tracing::debug!(%error, "leaving was not reported");
         }
     }

@@ -148,7 +148,7 @@ impl Flight {
 }
 
 fn skipped_to(skipped: Skipped) -> wire::Skipped {
-    let Skipped { sample, offset, reason } = skipped;
+    let Skipped { sample, offset, reason, .. } = skipped;
     wire::Skipped { shard: sample.shard.into(), ordinal: sample.ordinal, offset, reason }
 }
 

@@ -12,12 +12,12 @@ use shardfeed_proto::ErrorKind;
 use shardfeed_proto::trainer::v1 as wire;
 use shardfeed_proto::trainer::v1::to_trainer::Message;
 use shardfeed_reader::{
-    Consumer, Control, Delivered, Demand, GrantStats, Lease, Polled, Prefetch, PrefetchStats,
+    Consumer, Control, Delivered, Delivery, Demand, GrantStats, Lease, Prefetch, PrefetchStats,
+    account_to,
 };
 use shardfeed_socket::{Sender, SocketError};
 use shardfeed_source::{LoadError, trace};
 
-use crate::account::account_to;
 use crate::pulse::Pulse;
 use crate::serve::budget::BudgetGuard;
 use crate::serve::flight::Flight;
@@ -362,11 +362,11 @@ impl Feeder {
     fn feed(&mut self) -> Result<(), Ended> {
         while self.line.is_wanted() {
             self.control.check(&self.lease).map_err(LoadError::from)?;
-            let polled = self.prefetch.show(LOOK_EVERY)?;
+            let delivery = self.prefetch.show(LOOK_EVERY)?;
             self.prefetch.confirmed(!self.is_unconfirmed());
             let stats = self.prefetch.stats();
             self.tell(&stats)?;
-            if let Polled::Ready(delivered) = polled {
+            if let Delivery::Batch(delivered) = delivery {
                 self.reports.sends(&delivered, stats.prefetch);
                 if !self.may_send()? {
                     return Ok(());
@@ -384,7 +384,7 @@ impl Feeder {
                     })
                 };
                 flight.send(&mut send, *start, *delivered)?;
-            } else if let Polled::EpochEnd { epoch, steps } = polled {
+            } else if let Delivery::EpochEnd { epoch, steps } = delivery {
                 let ended = wire::EpochEnded { start: self.start, epoch, steps };
                 self.line.send(Message::EpochEnded(ended), None)?;
             }

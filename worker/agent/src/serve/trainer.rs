@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use shardfeed_pipeline::{PIXEL_CONTRACT, Schema};
-use shardfeed_plan::{Corrupt, DECODER_NONE, Sample};
-use shardfeed_proto::coordinator::v1::{GetStatusRequest, GetStatusResponse};
+use shardfeed_pipeline::Schema;
+use shardfeed_plan::{Corrupt, Sample};
+use shardfeed_proto::coordinator::v1::GetStatusRequest;
 use shardfeed_proto::trainer::v1 as wire;
 use shardfeed_proto::trainer::v1::to_trainer::Message;
 use shardfeed_proto::trainer::v1::to_worker::Message as Asked;
@@ -16,19 +16,19 @@ use shardfeed_proto::{
 };
 use shardfeed_reader::{
     Assignment, Control, DoubtPolicy, EncodedSpec, JobSpec, Lease, LeaseRequest, PREFETCH_START,
-    Plans, Prefetch, PrefetchOptions, Skipped, slot_row_bytes,
+    Plans, Prefetch, PrefetchOptions, Skipped, slot_row_bytes, traced,
 };
 use shardfeed_socket::{Incoming, Peer, Receiver, Sender, SocketError};
-use shardfeed_source::{FileRules, LeftOut, LoadError, ScanProgress, ScanStage, trace};
+use shardfeed_source::{FileRules, LeftOut, LoadError, OpenProgress, ScanStage, trace};
 use shardfeed_tfrecord::CompressionChoice;
 
-use crate::catalog::{Catalog, OpenProgress, Opened, Source};
+use crate::catalog::{Catalog, Opened, Source};
 use crate::cluster::{Addresses, Coordinator, Session};
 use crate::serve::budget::Budget;
 use crate::serve::flight::Flight;
+use crate::serve::identity::{check_decoder, check_order};
 use crate::serve::running::{FeederDone, ReadyRank, Running};
 use crate::serve::send::send;
-use crate::traced::{self, Entered};
 
 /// Maximum time that a trainer may take for the handshake.
 const HANDSHAKE: Duration = Duration::from_secs(5);
@@ -156,7 +156,7 @@ pub(crate) fn serve(hub: &Hub, incoming: Incoming) {
 }
 
 /// Enters the operation of a request that a caller waits for.
-fn operation(asked: &Asked, traceparent: &str) -> Option<Entered> {
+fn operation(asked: &Asked, traceparent: &str) -> Option<traced::Entered> {
     let name = match asked {
         Asked::Open(_) => "open",
         Asked::Register(_) => "register",
@@ -431,6 +431,7 @@ impl Trainer<'_> {
     }
 
     fn register(&mut self, register: wire::Register) -> Result<(), LoadError> {
+        check_order(register.identity.as_ref())?;
         let identity = identity_from(register.identity).map_err(bad)?;
         check_decoder(&self.hub.name, &identity.decoder)?;
         let opened = self.opened.as_ref().ok_or_else(|| out_of_turn("Register before Open"))?;
@@ -480,6 +481,7 @@ impl Trainer<'_> {
         };
         let skipped = start.skipped.iter().map(|skipped| Skipped {
             sample: Sample { shard: skipped.shard as u32, ordinal: skipped.ordinal },
+            record: skipped.ordinal,
             offset: skipped.offset,
             reason: skipped.reason.clone(),
         });
@@ -640,14 +642,7 @@ impl<'a> Notes<'a> {
     }
 
     fn wait(&mut self, note: &str) -> bool {
-        let scan = ScanProgress {
-            stage: ScanStage::Waiting,
-            files: 0,
-            files_total: 0,
-            bytes: 0,
-            bytes_total: 0,
-        };
-        self.note(&OpenProgress { note: note.to_owned(), scan })
+        self.note(&OpenProgress::waiting(note))
     }
 
     fn note(&mut self, progress: &OpenProgress) -> bool {
@@ -694,10 +689,7 @@ fn same_cluster(ours: &Coordinator, theirs: &str) -> Result<(), WireError> {
     }
     let credentials = ours.credentials().clone();
     let other = Coordinator::of(listed, "worker", OTHER_TIMEOUT, None, credentials);
-    let status: GetStatusResponse = other.call(&mut |_| true, |mut clients, context| {
-        let request = GetStatusRequest { context };
-        Box::pin(async move { clients.admin.get_status(request).await })
-    })?;
+    let status = other.call(&mut |_| true, &GetStatusRequest { context: None })?;
     match ours.cluster_id() {
         Some(id) if id != status.cluster_id => Err(WireError::new(
             ErrorKind::WrongCluster,
@@ -732,25 +724,16 @@ fn schema_of(
         spec.place_table(&digest, &path);
     }
     let schema = Schema::new(spec)?;
+    if let Some(program) = schema.samples() {
+        let what = format!("{program} works in one process so far");
+        return Err(LoadError::Option(what));
+    }
     let encoded = EncodedSpec::of(&schema)?;
     Ok((schema, encoded))
 }
 
 fn bad(error: impl std::fmt::Display) -> LoadError {
     WireError::new(ErrorKind::WrongVersion, format!("the trainer's request: {error}")).into()
-}
-
-/// Rejects a job whose images this worker would decode to other pixels.
-/// - `pinned`: the pixel contract of the job's identity.
-fn check_decoder(worker: &str, pinned: &str) -> Result<(), LoadError> {
-    if matches!(pinned, DECODER_NONE | PIXEL_CONTRACT) {
-        return Ok(());
-    }
-    let message = format!(
-        "worker {worker} decodes images by the pixel contract `{PIXEL_CONTRACT}`, but the job pins `{pinned}`; run a \
-         version of shardfeed on the worker that has the job's contract, or start another job"
-    );
-    Err(WireError::new(ErrorKind::WrongVersion, message).into())
 }
 
 #[cfg(test)]
@@ -782,6 +765,15 @@ mod tests {
         });
         drop(trainer);
         (got.map_err(|error| error.to_string()), asked)
+    }
+
+    #[test]
+    fn a_job_with_a_filter_is_refused() {
+        let filter = Some("len(record) > 3".to_owned());
+        let spec = shardfeed_pipeline::RecordSpec { filter, ..Default::default() };
+        let encoded = EncodedSpec::of(&Schema::new(spec).unwrap()).unwrap();
+        let refused = schema_of(encoded.bytes(), vec![]).unwrap_err().to_string();
+        assert!(refused.contains("works in one process so far"), "{refused}");
     }
 
     #[test]

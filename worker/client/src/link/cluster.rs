@@ -12,20 +12,19 @@ mod told;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
-use shardfeed_agent::traced;
 use shardfeed_pipeline::Batch;
 use shardfeed_plan::{LoaderState, Mode};
 use shardfeed_proto::trainer::v1 as wire;
 use shardfeed_proto::trainer::v1::to_trainer::Message;
 use shardfeed_proto::trainer::v1::to_worker::Message as Ask;
 use shardfeed_proto::{intent_to, segments_to};
-use shardfeed_reader::{Delivered, Demand};
+use shardfeed_reader::{Delivered, Delivery, Demand, traced};
 use shardfeed_source::LoadError;
 
 use crate::contents::Contents;
 use crate::link::connect::{default_worker_socket, greet_for, register};
-use crate::link::exchange::{Deal, Event, Job, Place, Progress, Setting, waiting};
-use crate::link::in_process::{InProcess, await_file, cluster_of, coordinator, open_here};
+use crate::link::exchange::{Event, Job, Partition, Progress, Setting, StartPosition, waiting};
+use crate::link::in_process::{InProcess, cluster_of, open_here};
 use crate::link::outcome::{Lost, Unavailable};
 use crate::link::received::{samples_of, skipped_to};
 use crate::link::worker::WorkerLink;
@@ -53,12 +52,11 @@ type Attempt<T, E> = Receiver<Result<T, E>>;
 enum Backend {
     /// A connection to a worker is being made.
     Connecting(Attempt<WorkerLink, Unavailable>),
-    /// A worker.
     Worker(Box<WorkerLink>),
     /// A worker in this process is being created.
     Opening(Attempt<InProcess, LoadError>),
     /// A worker in this process, and the attempt to connect to a worker again.
-    Here(Box<InProcess>, Option<Attempt<WorkerLink, Unavailable>>),
+    InProcess(Box<InProcess>, Option<Attempt<WorkerLink, Unavailable>>),
 }
 
 impl Cluster {
@@ -69,7 +67,7 @@ impl Cluster {
     ) -> Result<(Self, Contents), LoadError> {
         let cluster = cluster_of(&setting);
         // An invalid address is rejected before anything is waited for.
-        await_file(&coordinator(&setting)?, progress)?;
+        cluster.port.await_addresses(cluster, progress)?;
         let path = cluster.worker.clone().unwrap_or_else(default_worker_socket);
         let is_told = cluster.worker.is_some() || std::env::var_os("SHARDFEED_WORKER").is_some();
         let patience = match (is_told, cluster.fallback) {
@@ -91,11 +89,11 @@ impl Cluster {
                     _ if is_told => tracing::warn!("no worker came; reading in this process"),
                     _ => {}
                 }
-                let (mut here, contents) = open_here(&setting, progress)?;
+                let (mut in_process, contents) = open_here(&setting, progress)?;
                 if is_told {
-                    here.here.took_over();
+                    in_process.link.took_over();
                 }
-                (Backend::Here(Box::new(here), None), State::Here, contents)
+                (Backend::InProcess(Box::new(in_process), None), State::InProcess, contents)
             }
             Err(error) => return Err(error.into_error()),
         };
@@ -127,9 +125,9 @@ impl Cluster {
                     Err(Unavailable::Refused(error)) => return Err(error),
                     Err(Unavailable::Absent(reason) | Unavailable::Cordoned(reason)) => reason,
                 },
-                Backend::Here(here, returning) => {
+                Backend::InProcess(in_process, returning) => {
                     let was_returning = returning.take().is_some();
-                    let registered = here.here.register(job, progress);
+                    let registered = in_process.link.register(job, progress);
                     // The attempt greeted the worker with the previous job.
                     if was_returning {
                         self.inform(Input::NotReconnected);
@@ -160,9 +158,9 @@ impl Cluster {
                     Ok(other) => link.unexpected(&other),
                     Err(lost) => lost,
                 },
-                Backend::Here(here, _) => {
+                Backend::InProcess(in_process, _) => {
                     let mut waiting = waiting(progress);
-                    return Ok(here.here.control().latest(&job.name, &mut waiting)?);
+                    return Ok(in_process.link.control().latest(&job.name, &mut waiting)?);
                 }
                 Backend::Connecting(_) | Backend::Opening(_) => {
                     self.settle(progress)?;
@@ -175,23 +173,23 @@ impl Cluster {
 
     pub(crate) fn poll(
         &mut self,
-        place: &mut dyn FnMut(usize) -> Result<Place, LoadError>,
+        position: &mut dyn FnMut(usize) -> Result<StartPosition, LoadError>,
         timeout: Duration,
     ) -> Result<Event, LoadError> {
         let begun = Instant::now();
-        let result = self.look(place, timeout);
+        let result = self.look(position, timeout);
         self.waited += begun.elapsed();
         result
     }
 
     fn look(
         &mut self,
-        place: &mut dyn FnMut(usize) -> Result<Place, LoadError>,
+        position: &mut dyn FnMut(usize) -> Result<StartPosition, LoadError>,
         timeout: Duration,
     ) -> Result<Event, LoadError> {
         let begun = Instant::now();
         self.welcome_back();
-        if let Some(event) = self.prepare(place)? {
+        if let Some(event) = self.prepare(position)? {
             return Ok(event);
         }
         loop {
@@ -205,11 +203,13 @@ impl Cluster {
             match (next, &mut self.backend) {
                 (Next::Return(queued), _) => return self.hand_out(queued),
                 (Next::Fail(error), _) => return Err(error),
-                (Next::Ask, _) => self.ask_for_batches(place)?,
-                (Next::Read, Backend::Here(here, _)) => return here.here.poll(place, left),
-                (_, _) if left.is_zero() => return Ok(Event::Pending),
+                (Next::Ask, _) => self.ask_for_batches(position)?,
+                (Next::Read, Backend::InProcess(in_process, _)) => {
+                    return in_process.link.poll(position, left);
+                }
+                (_, _) if left.is_zero() => return Ok(Event::PENDING),
                 (Next::Hear, Backend::Worker(link)) => match link.hear(left) {
-                    Ok(None) => return Ok(Event::Pending),
+                    Ok(None) => return Ok(Event::PENDING),
                     Ok(Some(heard)) => {
                         if let Some(event) = self.apply(Input::Heard(heard))? {
                             return Ok(event);
@@ -219,7 +219,7 @@ impl Cluster {
                 },
                 (Next::Settle | Next::Hear | Next::Read, _) => {
                     if !self.advance(left.min(Duration::from_millis(20)))? {
-                        return Ok(Event::Pending);
+                        return Ok(Event::PENDING);
                     }
                 }
             }
@@ -229,7 +229,7 @@ impl Cluster {
     /// While received batches are left: lets the worker's replacement read the following ones.
     fn prepare(
         &mut self,
-        place: &mut dyn FnMut(usize) -> Result<Place, LoadError>,
+        position: &mut dyn FnMut(usize) -> Result<StartPosition, LoadError>,
     ) -> Result<Option<Event>, LoadError> {
         if !self.machine.may_read_ahead() {
             return Ok(None);
@@ -238,16 +238,16 @@ impl Cluster {
             self.machine.fail_later(error);
         }
         let in_hand = self.machine.in_hand();
-        let Backend::Here(here, _) = &mut self.backend else {
+        let Backend::InProcess(in_process, _) = &mut self.backend else {
             return Ok(None);
         };
-        if here.here.is_running() {
+        if in_process.link.is_running() {
             return Ok(None);
         }
-        match here.here.poll(&mut |more| place(in_hand + more), Duration::ZERO) {
+        match in_process.link.poll(&mut |more| position(in_hand + more), Duration::ZERO) {
             Ok(event @ Event::Started { .. }) => Ok(Some(event)),
             // A reader that is not running yet has no batch and no end of an epoch.
-            Ok(Event::Pending | Event::Batch(_) | Event::EpochEnd { .. }) => Ok(None),
+            Ok(Event::Delivery(_)) => Ok(None),
             Err(error) => self.apply(Input::NotRead(error)),
         }
     }
@@ -300,23 +300,23 @@ impl Cluster {
                 self.backend = Backend::Connecting(attempt);
             }
             (Effect::Open, _) => self.backend = Backend::Opening(self.open_in_background()),
-            (Effect::Start { start, place }, _) => return self.send_start(start, &place),
-            (Effect::Reconnect { path }, Backend::Here(..)) => {
+            (Effect::Start { start, position }, _) => return self.send_start(start, &position),
+            (Effect::Reconnect { path }, Backend::InProcess(..)) => {
                 let job = self.job.clone();
                 let attempt = self.connect_in_background(path, job, Duration::ZERO);
-                if let Backend::Here(_, returning) = &mut self.backend {
+                if let Backend::InProcess(_, returning) = &mut self.backend {
                     *returning = Some(attempt);
                 }
             }
-            (Effect::ReportSkipped, Backend::Here(here, _)) => {
+            (Effect::ReportSkipped, Backend::InProcess(in_process, _)) => {
                 if let Some(job) = &self.job {
                     // The worker that found them may have died before it reported them.
-                    here.here.control().report_skipped(&job.name, self.machine.met());
+                    in_process.link.control().report_skipped(&job.name, self.machine.met());
                 }
             }
-            (Effect::Stop { failure }, Backend::Here(here, _)) => {
-                failure.iter().for_each(|failure| here.here.fail(failure));
-                here.here.stop();
+            (Effect::Stop { failure }, Backend::InProcess(in_process, _)) => {
+                failure.iter().for_each(|failure| in_process.link.fail(failure));
+                in_process.link.stop();
             }
             // The next call that needs the worker notices that it is gone.
             (Effect::Stop { failure }, Backend::Worker(link)) => {
@@ -332,48 +332,48 @@ impl Cluster {
 
     fn ask_for_batches(
         &mut self,
-        place: &mut dyn FnMut(usize) -> Result<Place, LoadError>,
+        position: &mut dyn FnMut(usize) -> Result<StartPosition, LoadError>,
     ) -> Result<(), LoadError> {
-        let place = place(self.machine.in_hand())?;
+        let position = position(self.machine.in_hand())?;
         let _operation = traced::enter("start", None);
         tracing::info!(
             rank = self.setting.options.rank,
-            epoch = place.epoch,
-            step = place.step,
+            epoch = position.epoch,
+            step = position.step,
             "asking for batches"
         );
-        self.apply(Input::Ask(place)).map(drop)
+        self.apply(Input::Ask(position)).map(drop)
     }
 
-    fn send_start(&mut self, start: u64, place: &Place) -> Result<(), LoadError> {
+    fn send_start(&mut self, start: u64, position: &StartPosition) -> Result<(), LoadError> {
         let options = &self.setting.options;
         let start = wire::Start {
             start,
-            intent: Some(intent_to(&place.intent)),
+            intent: Some(intent_to(&position.intent)),
             run: cluster_of(&self.setting).run.clone(),
             rank: options.rank,
             world_size: options.world_size,
             limit: options.limit,
             prefetch: options.prefetch.map_or(0, |prefetch| prefetch as u64),
             memory_budget: options.memory_budget_bytes,
-            epoch: place.epoch,
-            segments: segments_to(&place.segments),
-            step: place.step,
+            epoch: position.epoch,
+            segments: segments_to(&position.segments),
+            step: position.step,
             skipped: self.machine.met().iter().map(skipped_to).collect(),
             in_doubt_drop: options.doubt.is_drop,
             in_doubt_grace_ms: u64::try_from(options.doubt.grace.as_millis()).ok(),
-            left: place.left.map(|(epoch, step)| wire::Position { epoch, step }),
+            left: position.left.map(|(epoch, step)| wire::Position { epoch, step }),
         };
         match &self.backend {
             Backend::Worker(link) => link.send(Ask::Start(start)).or_else(|lost| self.lost(lost)),
-            Backend::Connecting(_) | Backend::Opening(_) | Backend::Here(..) => Ok(()),
+            Backend::Connecting(_) | Backend::Opening(_) | Backend::InProcess(..) => Ok(()),
         }
     }
 
     fn hand_out(&mut self, queued: Queued<Batch>) -> Result<Event, LoadError> {
         let Queued { origin, epoch, step, batch, skipped } = queued;
         let Some(mut batch) = batch else {
-            return Ok(Event::EpochEnd { epoch, steps: step });
+            return Ok(Event::Delivery(Delivery::EpochEnd { epoch, steps: step }));
         };
         let samples = if self.setting.with_samples { samples_of(&mut batch) } else { vec![] };
         if let Backend::Worker(link) = &self.backend
@@ -382,14 +382,17 @@ impl Cluster {
             batch = self.copies.copy(batch, self.machine.hold_max())?;
         }
         self.machine.offer(origin);
-        Ok(Event::Batch(Box::new(Delivered { epoch, step, samples, skipped, batch })))
+        let delivered = Delivered { epoch, step, samples, skipped, batch };
+        Ok(Event::Delivery(Delivery::Batch(Box::new(delivered))))
     }
 
     pub(crate) fn took(&mut self, epoch: u64, step: u64, demand: Option<Demand>) {
         let copy = self.copies.take_time();
         let is_current = self.machine.consume();
         let sent = match &mut self.backend {
-            Backend::Here(here, _) => return here.here.took(epoch, step, demand.as_ref()),
+            Backend::InProcess(in_process, _) => {
+                return in_process.link.took(epoch, step, demand.as_ref());
+            }
             Backend::Worker(link) => {
                 let spent = demand.unwrap_or_default();
                 let took = wire::Took {
@@ -421,7 +424,7 @@ impl Cluster {
     /// Reports how long the trainer at (epoch, step) has waited for its next batch.
     pub(crate) fn waits(&mut self, epoch: u64, step: u64, waiting: Duration) {
         match &mut self.backend {
-            Backend::Here(here, _) => here.here.waits(waiting),
+            Backend::InProcess(in_process, _) => in_process.link.waits(waiting),
             Backend::Worker(link) if self.machine.state() == State::Running => {
                 let (start, waiting_us) = (self.machine.start(), Some(us(waiting)));
                 // A worker of an earlier version reads this as a report of the rank's position.
@@ -448,28 +451,28 @@ impl Cluster {
     }
 
     /// Changes the rank and its part of each batch from the next start on.
-    pub(crate) fn deal(&mut self, deal: Deal) {
+    pub(crate) fn set_partition(&mut self, partition: Partition) {
         self.stop();
-        deal.apply(&mut self.setting.options);
-        if let Backend::Here(here, _) = &mut self.backend {
-            here.here.deal(deal);
+        partition.apply(&mut self.setting.options);
+        if let Backend::InProcess(in_process, _) = &mut self.backend {
+            in_process.link.set_partition(partition);
         }
     }
 
     /// Tries to connect to the worker again if this process reads in its place.
     pub(crate) fn epoch_ended(&mut self) {
-        if let Backend::Here(here, _) = &self.backend {
-            let is_reported = !here.here.has_untold();
+        if let Backend::InProcess(in_process, _) = &self.backend {
+            let is_reported = !in_process.link.has_untold();
             self.inform(Input::EpochEnded { is_reported });
         }
     }
 
     fn welcome_back(&mut self) {
-        let Backend::Here(here, returning) = &mut self.backend else {
+        let Backend::InProcess(in_process, returning) = &mut self.backend else {
             return;
         };
         // The worker would report a generation that the coordinator does not know.
-        if here.here.has_untold() {
+        if in_process.link.has_untold() {
             return;
         }
         match returning.as_ref().map(Receiver::try_recv) {

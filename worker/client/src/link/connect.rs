@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use shardfeed_agent::{Whereabouts, traced};
 use shardfeed_pipeline::TableRef;
 use shardfeed_plan::Corrupt;
 use shardfeed_proto::trainer::v1 as wire;
 use shardfeed_proto::trainer::v1::to_trainer::Message;
 use shardfeed_proto::trainer::v1::to_worker::Message as Ask;
 use shardfeed_proto::{ErrorKind, WireError, digest_from, identity_to};
+use shardfeed_reader::traced;
 use shardfeed_socket::{ConnectError, ConnectOptions, connect};
 use shardfeed_source::{FileRules, LeftOut, LoadError, absolute_pattern};
 
@@ -76,7 +76,7 @@ pub(crate) fn greet(
     let hello = wire::Hello {
         trainer: setting.trainer.clone(),
         version: env!("CARGO_PKG_VERSION").into(),
-        coordinator: addresses(&cluster.coordinator),
+        coordinator: cluster.port.addresses(&cluster.coordinator),
         ranks_on_host: cluster.ranks_on_host,
         timeout_ms: u64::try_from(cluster.timeout.as_millis()).unwrap_or(u64::MAX).max(1),
     };
@@ -89,20 +89,6 @@ pub(crate) fn greet(
         register(&mut link, job, progress)?;
     }
     Ok((link, contents))
-}
-
-/// Returns the coordinators' addresses to send to a worker, or an empty text.
-///
-/// A worker may not be allowed to read this trainer's endpoint file, and has another working
-/// directory. If the file cannot be read at the moment, nothing is sent and the worker's cluster is
-/// trusted, because a worker of this loader's cluster was there before.
-fn addresses(coordinator: &str) -> String {
-    match coordinator.parse() {
-        Ok(place @ Whereabouts::File(_)) => {
-            place.addresses().map_or_else(|_| String::new(), |addresses| addresses.to_string())
-        }
-        _ => coordinator.to_owned(),
-    }
 }
 
 /// As [`greet`], repeated for `patience` while no worker is available.
@@ -163,7 +149,9 @@ fn open(
     options: &LoaderOptions,
     progress: Progress<'_>,
 ) -> Result<Contents, Unavailable> {
-    let mut patterns = absolute(&options.files)?;
+    // The worker has another working directory.
+    let files = options.files.iter().map(|file| absolute_pattern(file));
+    let mut patterns = files.collect::<Result<Vec<_>, _>>()?;
     // A frame has a maximum size, a list of files has none.
     while let Some(part) = first_part(&mut patterns) {
         link.send(Ask::Open(wire::Open { patterns: part, more: true, ..wire::Open::default() }))?;
@@ -220,6 +208,8 @@ fn open(
         shards,
         left_out: left_out.collect(),
         left_out_total: described.left_out_total,
+        samples: None,
+        mixed: None,
     })
 }
 
@@ -232,9 +222,4 @@ fn first_part(patterns: &mut Vec<String>) -> Option<Vec<String>> {
     })?;
     let rest = patterns.split_off(beyond.max(1));
     Some(std::mem::replace(patterns, rest))
-}
-
-/// Makes patterns absolute, as the worker has another working directory.
-pub(crate) fn absolute(patterns: &[String]) -> Result<Vec<String>, LoadError> {
-    patterns.iter().map(|pattern| absolute_pattern(pattern)).collect()
 }

@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use shardfeed_agent::OpenProgress;
 use shardfeed_pipeline::Schema;
 use shardfeed_plan::{Intent, JobIdentity, Segment};
-use shardfeed_reader::{Control, Delivered, EncodedSpec};
-use shardfeed_source::{ScanProgress, ScanStage};
+use shardfeed_reader::{Control, Delivery, EncodedSpec};
+use shardfeed_source::OpenProgress;
 
 use crate::options::LoaderOptions;
 
@@ -18,7 +17,7 @@ pub(crate) type Progress<'a> = &'a mut dyn FnMut(&OpenProgress) -> bool;
 
 /// Position of a rank, for the reader that starts there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct StartPosition {
     /// Intent of the request to the control.
     pub(crate) intent: Intent,
     /// Of a dynamic job: the epoch that the loader leaves early, and its first step that it did
@@ -35,14 +34,14 @@ pub(crate) struct Place {
 /// Result of polling the link.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// Nothing yet.
-    Pending,
     /// The rank joined this generation.
     Started { generation: u64 },
-    /// The next batch, not consumed yet.
-    Batch(Box<Delivered>),
-    /// A dynamic job: the rank gets no more samples of this epoch.
-    EpochEnd { epoch: u64, steps: u64 },
+    /// The next batch, not consumed yet. Only a dynamic job's reader ends an epoch.
+    Delivery(Delivery),
+}
+
+impl Event {
+    pub(crate) const PENDING: Self = Self::Delivery(Delivery::Pending);
 }
 
 /// Validity of the offered batch.
@@ -77,14 +76,14 @@ pub(crate) struct Setting {
 
 /// A loader's part of each global batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Deal {
+pub(crate) struct Partition {
     pub(crate) rank: u64,
     pub(crate) world_size: u64,
     /// Samples per rank and step.
     pub(crate) batch_size: u64,
 }
 
-impl Deal {
+impl Partition {
     pub(crate) fn apply(self, options: &mut LoaderOptions) {
         (options.rank, options.world_size) = (self.rank, self.world_size);
         options.batch_size = self.batch_size;
@@ -93,11 +92,5 @@ impl Deal {
 
 /// Adapts a caller's progress function to notes about waiting.
 pub(crate) fn waiting<'a>(progress: Progress<'a>) -> impl FnMut(&str) -> bool + 'a {
-    move |note| progress(&OpenProgress { note: note.to_owned(), scan: nothing() })
-}
-
-/// Progress of a scan that has not begun.
-pub(crate) fn nothing() -> ScanProgress {
-    let stage = ScanStage::Waiting;
-    ScanProgress { stage, files: 0, files_total: 0, bytes: 0, bytes_total: 0 }
+    move |note| progress(&OpenProgress::waiting(note))
 }

@@ -6,12 +6,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use shardfeed_agent::account_from;
 use shardfeed_handoff::{BufferRange, Mapping, SharedSlot, SlotPoolStats};
 use shardfeed_pipeline::{Batch, ColumnData, Reading, Schema, Spent};
-use shardfeed_plan::{Planned, Sample};
+use shardfeed_plan::{Planned, Portion, Sample};
 use shardfeed_proto::trainer::v1 as wire;
-use shardfeed_reader::{GrantStats, PrefetchStats, Skipped};
+use shardfeed_reader::{GrantStats, PrefetchStats, Skipped, account_from};
 use shardfeed_source::RemoteStats;
 
 /// The worker's memory that is mapped here, and the slots to return.
@@ -128,6 +127,7 @@ pub(crate) fn samples_of(batch: &mut Batch) -> Vec<Planned> {
     let valid = batch.slot.read(&batch.valid);
     let rows = shards.into_iter().zip(ordinals).zip(valid);
     rows.map(|((shard, ordinal), valid)| Planned {
+        portion: Portion::default(),
         sample: Sample { shard: shard as u32, ordinal },
         valid: valid != 0,
     })
@@ -137,6 +137,7 @@ pub(crate) fn samples_of(batch: &mut Batch) -> Vec<Planned> {
 /// Converts skipped records from the protocol.
 pub(crate) fn skipped_from(skipped: Vec<wire::Skipped>) -> impl Iterator<Item = Skipped> {
     skipped.into_iter().map(|wire::Skipped { shard, ordinal, offset, reason }| Skipped {
+        record: ordinal,
         sample: Sample { shard: shard as u32, ordinal },
         offset,
         reason,
@@ -144,7 +145,7 @@ pub(crate) fn skipped_from(skipped: Vec<wire::Skipped>) -> impl Iterator<Item = 
 }
 
 pub(crate) fn skipped_to(skipped: &Skipped) -> wire::Skipped {
-    let Skipped { sample, offset, reason } = skipped.clone();
+    let Skipped { sample, offset, reason, .. } = skipped.clone();
     wire::Skipped { shard: sample.shard.into(), ordinal: sample.ordinal, offset, reason }
 }
 

@@ -5,17 +5,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use shardfeed_agent::{OpenProgress, traced};
 use shardfeed_pipeline::Schema;
 use shardfeed_proto::WireError;
 use shardfeed_proto::trainer::v1 as wire;
 use shardfeed_proto::trainer::v1::to_trainer::Message;
 use shardfeed_proto::trainer::v1::to_worker::Message as Ask;
-use shardfeed_reader::Skipped;
+use shardfeed_reader::{Skipped, traced};
 use shardfeed_socket::{Connection, SocketError};
-use shardfeed_source::{LoadError, ScanProgress, ScanStage};
+use shardfeed_source::{LoadError, OpenProgress, ScanProgress, ScanStage};
 
-use crate::link::exchange::{Progress, nothing};
+use crate::link::exchange::Progress;
 use crate::link::outcome::{Heard, Lost};
 use crate::link::received::{Broken, Regions, skipped_from};
 
@@ -127,7 +126,7 @@ impl WorkerLink {
     /// Waits for an answer until the caller cancels.
     pub(crate) fn wait(&mut self, progress: Progress<'_>) -> Result<Message, Lost> {
         let mut heard = Instant::now();
-        let mut last = OpenProgress { note: String::new(), scan: nothing() };
+        let mut last = OpenProgress::waiting("");
         loop {
             let received = self.connection.recv(LOOK_EVERY)?;
             if received.is_some() {

@@ -5,7 +5,7 @@ use shardfeed_reader::Plans;
 use shardfeed_source::LoadError;
 
 use crate::course::plan_at;
-use crate::link::exchange::Place;
+use crate::link::exchange::StartPosition;
 
 /// Way in which a rank joins a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,20 +13,23 @@ pub(super) enum Entry {
     /// It starts at the cursor's position.
     Start,
     /// It moves itself from this generation to the cursor's position.
-    Move { from: u64 },
-    /// It has joined this generation.
-    Joined { generation: u64 },
+    Move {
+        from: u64,
+    },
+    Joined {
+        generation: u64,
+    },
 }
 
 impl Entry {
     /// Returns the position where reading starts, `in_hand` batches after the cursor.
-    pub(super) fn place(
+    pub(super) fn start_position(
         self,
         cursor: &Cursor,
         plans: &Plans,
         (rank, left): (u64, Option<(u64, u64)>),
         in_hand: usize,
-    ) -> Result<Place, LoadError> {
+    ) -> Result<StartPosition, LoadError> {
         let (epoch, step) = (cursor.epoch(), cursor.step());
         let segments = cursor.segments().to_vec();
         let intent = match self {
@@ -42,13 +45,19 @@ impl Entry {
         let mut ahead = cursor.clone();
         if cursor.identity().is_dynamic() {
             debug_assert_eq!(in_hand, 0, "granted samples are not carried over");
-            return Ok(Place { intent, left, epoch, segments: cursor.segments().to_vec(), step });
+            return Ok(StartPosition {
+                intent,
+                left,
+                epoch,
+                segments: cursor.segments().to_vec(),
+                step,
+            });
         }
         for _ in 0..in_hand {
             let steps = plan_at(plans, &ahead)?.rank_steps(rank);
             ahead.advance(steps);
         }
         let (epoch, step) = (ahead.epoch(), ahead.step());
-        Ok(Place { intent, left: None, epoch, segments: ahead.segments().to_vec(), step })
+        Ok(StartPosition { intent, left: None, epoch, segments: ahead.segments().to_vec(), step })
     }
 }

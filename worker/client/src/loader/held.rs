@@ -1,4 +1,4 @@
-//! The offered batch, and the results of offering and committing it.
+//! The offered batch, and the result of committing it.
 
 use shardfeed_pipeline::Batch;
 use shardfeed_plan::{Cursor, Position};
@@ -6,28 +6,6 @@ use shardfeed_reader::Delivered;
 
 use crate::course::Course;
 use crate::head::Head;
-
-/// Result of [`crate::Loader::next`].
-#[derive(Debug)]
-pub enum Next {
-    /// The next batch; it is consumed.
-    Batch(Box<Delivered>),
-    /// The epoch has no further batch for this rank; the cursor is at the next epoch.
-    EpochEnd,
-    /// Not ready yet.
-    Pending,
-}
-
-/// Result of [`crate::Loader::offer`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Offer {
-    /// The next batch is offered under this number until it is consumed or withdrawn.
-    Ready(u64),
-    /// The epoch has no further batch for this rank; the cursor is at the next epoch.
-    EpochEnd,
-    /// Not ready yet.
-    Pending,
-}
 
 /// Result of committing the offered batch.
 #[derive(Debug)]
@@ -46,7 +24,6 @@ pub enum Commit {
 /// The offered batch, as [`crate::Loader::take_offered`] returns it.
 #[derive(Debug)]
 pub struct Offered {
-    /// Its epoch.
     pub epoch: u64,
     /// Its step in the epoch.
     pub step: u64,

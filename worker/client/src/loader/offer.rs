@@ -8,12 +8,12 @@ use std::time::Duration;
 use shardfeed_pipeline::Batch;
 use shardfeed_plan::check_epoch;
 use shardfeed_proto::ErrorKind;
-use shardfeed_reader::Delivered;
+use shardfeed_reader::{Delivered, Delivery};
 use shardfeed_source::LoadError;
 
 use super::Loader;
 use super::entry::Entry;
-use super::held::{Commit, Held, Next, Offer, Offered};
+use super::held::{Commit, Held, Offered};
 use crate::head::Head;
 use crate::link::exchange::{Event, InHand};
 
@@ -23,42 +23,46 @@ const REPLACED_MAX: u32 = 8;
 impl Loader {
     /// Waits at most `timeout` for the next batch of the cursor's epoch, and consumes it.
     ///
+    /// At the end of an epoch the cursor is at the next one.
+    ///
     /// # Errors  As [`Loader::offer`] and [`Loader::commit`].
-    pub fn next(&mut self, timeout: Duration) -> Result<Next, LoadError> {
+    pub fn next(&mut self, timeout: Duration) -> Result<Delivery, LoadError> {
         match self.offer(timeout)? {
-            Offer::EpochEnd => Ok(Next::EpochEnd),
-            Offer::Pending => Ok(Next::Pending),
-            Offer::Ready(_) => match self.commit()? {
-                Commit::Consumed(Some(delivered)) => Ok(Next::Batch(delivered)),
-                Commit::Consumed(None) | Commit::Later | Commit::Withdrawn => Ok(Next::Pending),
+            Delivery::EpochEnd { epoch, steps } => Ok(Delivery::EpochEnd { epoch, steps }),
+            Delivery::Pending => Ok(Delivery::Pending),
+            Delivery::Batch(_) => match self.commit()? {
+                Commit::Consumed(Some(delivered)) => Ok(Delivery::Batch(delivered)),
+                Commit::Consumed(None) | Commit::Later | Commit::Withdrawn => Ok(Delivery::Pending),
             },
         }
     }
 
-    /// Waits at most `timeout` for the next batch of the cursor's epoch, and offers it.
+    /// Waits at most `timeout` for the next batch of the cursor's epoch, and offers it under a
+    /// number.
     ///
-    /// Nothing is consumed: until [`Loader::commit`] every call offers the same batch.
+    /// Nothing is consumed: until [`Loader::commit`] every call offers the same batch, unless it is
+    /// withdrawn. At the end of an epoch the cursor is at the next one.
     ///
     /// # Errors  The reason why there is no next batch; the cursor stays, and the next call reads
     /// again.
-    pub fn offer(&mut self, timeout: Duration) -> Result<Offer, LoadError> {
+    pub fn offer(&mut self, timeout: Duration) -> Result<Delivery<u64>, LoadError> {
         self.check_open()?;
         self.pace.asks();
         if let Some(held) = &self.held {
-            return Ok(Offer::Ready(held.number));
+            return Ok(Delivery::Batch(held.number));
         }
-        let offer = self.look(timeout)?;
-        match offer {
-            Offer::Ready(_) => {}
-            Offer::EpochEnd => self.pace.rests(),
-            Offer::Pending => {
+        let delivery = self.look(timeout)?;
+        match delivery {
+            Delivery::Batch(_) => {}
+            Delivery::EpochEnd { .. } => self.pace.rests(),
+            Delivery::Pending => {
                 if let Some(waiting) = self.pace.tells() {
                     let (epoch, step) = (self.cursor.epoch(), self.cursor.step());
                     self.link.waits(epoch, step, waiting);
                 }
             }
         }
-        Ok(offer)
+        Ok(delivery)
     }
 
     /// The offered batch, until it is taken.
@@ -118,33 +122,33 @@ impl Loader {
         }
     }
 
-    fn look(&mut self, timeout: Duration) -> Result<Offer, LoadError> {
+    fn look(&mut self, timeout: Duration) -> Result<Delivery<u64>, LoadError> {
         check_epoch(self.cursor.epoch())?;
         if self.steps().is_some_and(|steps| self.cursor.step() >= steps) {
             return self.finish_epoch();
         }
         let (cursor, plans, rank) = (&self.cursor, &self.plans, self.options.rank);
         let (entry, left) = (self.entry, self.left);
-        let mut place = |in_hand| entry.place(cursor, plans, (rank, left), in_hand);
-        let event = match self.link.poll(&mut place, timeout) {
+        let mut position = |in_hand| entry.start_position(cursor, plans, (rank, left), in_hand);
+        let event = match self.link.poll(&mut position, timeout) {
             Ok(event) => event,
             Err(error) => {
-                return self.starts_again(error).map_or(Ok(Offer::Pending), Err);
+                return self.starts_again(error).map_or(Ok(Delivery::Pending), Err);
             }
         };
         match event {
-            Event::Pending => Ok(Offer::Pending),
             Event::Started { generation } => {
                 self.started(generation)?;
-                Ok(Offer::Pending)
+                Ok(Delivery::Pending)
             }
-            Event::EpochEnd { epoch, steps } => self.epoch_ended(epoch, steps),
-            Event::Batch(delivered) => self.hold(*delivered),
+            Event::Delivery(Delivery::Pending) => Ok(Delivery::Pending),
+            Event::Delivery(Delivery::EpochEnd { epoch, steps }) => self.epoch_ended(epoch, steps),
+            Event::Delivery(Delivery::Batch(delivered)) => self.hold(*delivered),
         }
     }
 
     /// Makes a batch the offered one.
-    fn hold(&mut self, delivered: Delivered) -> Result<Offer, LoadError> {
+    fn hold(&mut self, delivered: Delivered) -> Result<Delivery<u64>, LoadError> {
         let Delivered { epoch, step, samples, skipped, batch } = delivered;
         let at = (epoch, step);
         if at != (self.cursor.epoch(), self.cursor.step()) {
@@ -160,13 +164,14 @@ impl Loader {
         let head = Head { epoch, step, samples, skipped, rows, bytes };
         self.offers += 1;
         self.held = Some(Held { number: self.offers, head, batch: Some(batch), next, course });
-        Ok(Offer::Ready(self.offers))
+        Ok(Delivery::Batch(self.offers))
     }
 
     /// Counts a batch as consumed, unless the corrupt budget or the ledger fails.
     fn consume(&mut self, held: &Held) -> Result<(), LoadError> {
         let Held { head, next, course, .. } = held;
-        self.skipped.admit(head, &self.contents)?;
+        let samples = self.samples().div_ceil(self.options.world_size.max(1));
+        self.skipped.admit(head, samples, &self.contents)?;
         if let Some(ledger) = &mut self.ledger {
             ledger.hand_out(self.cursor.generation(), head, &self.contents)?;
         }
@@ -207,17 +212,18 @@ impl Loader {
         None
     }
 
-    fn finish_epoch(&mut self) -> Result<Offer, LoadError> {
+    fn finish_epoch(&mut self) -> Result<Delivery<u64>, LoadError> {
         let mut next = self.cursor.clone();
         next.finish_epoch();
+        let (epoch, steps) = (self.cursor.epoch(), self.cursor.step());
         self.course = self.course_at(&next)?;
         self.cursor = next;
         self.link.epoch_ended();
-        Ok(Offer::EpochEnd)
+        Ok(Delivery::EpochEnd { epoch, steps })
     }
 
     /// Ends the epoch after a report that it has no more samples for this rank.
-    fn epoch_ended(&mut self, epoch: u64, steps: u64) -> Result<Offer, LoadError> {
+    fn epoch_ended(&mut self, epoch: u64, steps: u64) -> Result<Delivery<u64>, LoadError> {
         let at = (self.cursor.epoch(), self.cursor.step());
         if (epoch, steps) != at {
             tracing::error!(?at, epoch, steps, "an epoch ended elsewhere");

@@ -14,7 +14,6 @@ const IN_CHILD: &str = "SHARDFEED_STANDIN_CHILD";
 pub struct End {
     /// Signal that ended it, if any.
     pub signal: Option<i32>,
-    /// Its output.
     pub output: String,
     /// The fake driver's report.
     pub report: Value,

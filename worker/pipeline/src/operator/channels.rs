@@ -18,7 +18,6 @@ pub struct Scale {
     pub input: String,
     /// Factors.
     pub scale: Vec<f64>,
-    /// Offsets.
     pub offset: Vec<f64>,
     /// Type of the output: float32 or float64.
     pub dtype: Dtype,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cast::cast;
 use super::definition::{Definition, Given, Inputs, OperatorWork};
-use super::expression::{Expression, Node, One, Two};
+use super::expression::{Dialect, Expression, Node, One, Two};
 use super::form::Form;
 use crate::dtype::{Dtype, with_type};
 
@@ -29,7 +29,7 @@ impl Definition for Compute {
     }
 
     fn inputs(&self) -> Result<Inputs, String> {
-        Ok(Inputs::Fixed(Expression::parse(&self.expression)?.names().to_vec()))
+        Ok(Inputs::Fixed(Expression::parse(&self.expression, Dialect::Compute)?.names().to_vec()))
     }
 
     fn prepare(&self, given: Given<'_>) -> Result<OperatorWork, String> {
@@ -42,7 +42,7 @@ impl Definition for Compute {
             ));
         }
         let form = Form::numbers(self.dtype, vec![])?;
-        let expression = Expression::parse(&self.expression)?;
+        let expression = Expression::parse(&self.expression, Dialect::Compute)?;
         let from: Vec<Dtype> = given.forms.iter().map(|form| form.dtype).collect();
         let to = self.dtype;
         Ok(OperatorWork::columns(form, move |inputs, rows, out| {
@@ -77,6 +77,7 @@ fn compute(
                 stack.push([0.0; ROWS]);
             }
             match node {
+                Node::Integer(integer) => stack[depth][..count].fill(*integer as f64),
                 Node::Number(number) => stack[depth][..count].fill(*number),
                 Node::Name(name) => input(*name, range.clone(), &mut stack[depth][..count]),
                 Node::One(one) => {
@@ -89,6 +90,9 @@ fn compute(
                     let (first, second) = stack.split_at_mut(depth + 1);
                     let pairs = first[depth][..count].iter_mut().zip(&second[0][..count]);
                     pairs.for_each(|(a, b)| *a = combine(*two, *a, *b));
+                }
+                Node::Text(_) | Node::Len(_) | Node::In(_) => {
+                    unreachable!("the parser refuses {node:?}")
                 }
                 Node::Where => {
                     depth -= 3;
@@ -134,6 +138,7 @@ fn combine(two: Two, a: f64, b: f64) -> f64 {
         Two::Subtract => a - b,
         Two::Multiply => a * b,
         Two::Divide => a / b,
+        Two::Modulo | Two::FloorDivide => unreachable!("the parser refuses {two:?}"),
         // NaN stays NaN, as in TensorFlow.
         Two::Min if a.is_nan() || b.is_nan() => f64::NAN,
         Two::Max if a.is_nan() || b.is_nan() => f64::NAN,

@@ -3,27 +3,32 @@
 use std::fmt;
 use std::sync::Arc;
 
+use shardfeed_tfrecord::example::DefaultValue;
+
 use super::fault::Failed;
 use super::form::{Form, Input};
 use super::image::Chain;
+use super::lookup::Finder;
 use super::table::{Side, TableFault};
 
 /// Names of the columns that an operator takes.
 #[derive(Debug)]
 pub(crate) enum Inputs {
-    /// Columns of a fixed shape.
+    /// Columns of a fixed shape; or ragged ones, of which the operator gets each value as a row.
     Fixed(Vec<String>),
     /// A column of rows with a variable number of values.
     Rows(String),
-    /// Images, of one size or of different sizes.
-    Images(String),
+    /// A column of a fixed shape or of rows with a variable number of values, or images.
+    Any(String),
+    /// Images, of one size or of different sizes, followed by columns of a fixed shape.
+    Images(Vec<String>),
 }
 
 impl Inputs {
     pub(crate) fn names(&self) -> &[String] {
         match self {
-            Self::Fixed(names) => names,
-            Self::Rows(name) | Self::Images(name) => std::slice::from_ref(name),
+            Self::Fixed(names) | Self::Images(names) => names,
+            Self::Rows(name) | Self::Any(name) => std::slice::from_ref(name),
         }
     }
 }
@@ -31,8 +36,10 @@ impl Inputs {
 /// Inputs of an operator at its position in a job.
 #[derive(Debug)]
 pub(crate) struct Given<'a> {
-    /// Forms of the input columns, in the order of [`Definition::inputs`].
+    /// Forms of the input columns, in the order of [`Definition::inputs`]; without `images`.
     pub(crate) forms: &'a [Form],
+    /// True if the input is rows with a variable number of values; its form is that of a value.
+    pub(crate) is_rows: bool,
     /// The input, if it is images of different sizes.
     pub(crate) images: Option<Chain>,
     /// Index among the operators, from 0; keys the random draws.
@@ -81,13 +88,23 @@ pub(crate) trait Definition {
     fn prepare(&self, given: Given<'_>) -> Result<OperatorWork, String>;
 }
 
-/// Work of an operator.
 #[derive(Debug)]
 pub(crate) enum OperatorWork {
     /// Processes whole columns.
     Columns(ColumnOperator),
     /// Processes row by row, through all operators of an image.
     Images(Chain),
+    /// Has strings.
+    Strings { from: Strings, shape: Vec<usize> },
+}
+
+/// Source of an operator's strings.
+#[derive(Debug)]
+pub(crate) enum Strings {
+    /// The same in every row.
+    Constant(DefaultValue),
+    /// A table, by the keys in the input.
+    Table(Arc<Finder>),
 }
 
 impl OperatorWork {

@@ -1,19 +1,64 @@
-//! Expressions over numbers: parsed once, then computed column by column.
+//! Expressions: parsed once, then computed column by column, or record by record by a filter.
+
+use std::fmt;
 
 /// Maximum number of nodes of an expression.
 const NODES_MAX: usize = 1_000;
 /// Maximum nesting depth of brackets and calls.
 const DEPTH_MAX: usize = 50;
 
+/// User of an expression, which determines the operations that it may contain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    /// The operator `compute`: numbers in float64.
+    Compute,
+    /// A filter: also texts and exact integers, without functions whose last bit may differ between
+    /// processors.
+    Filter,
+}
+
 /// Operation of a node, applied to the results of the nodes before it.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Node {
+    Integer(i64),
     Number(f64),
+    Text(String),
     /// Index of a column name.
     Name(usize),
+    /// Index of the name of a column whose length is taken.
+    Len(usize),
     One(One),
     Two(Two),
     Where,
+    /// Membership of a value in this number of others.
+    In(usize),
+}
+
+impl Node {
+    /// Returns the error if a dialect does not have this operation.
+    fn check(&self, dialect: Dialect) -> Result<(), String> {
+        let lacks = match self {
+            Self::Text(_) => "texts",
+            Self::Len(_) => "`len`",
+            Self::In(_) => "`in`",
+            Self::Two(Two::Modulo) => "`%`",
+            Self::Two(Two::FloorDivide) => "`//`",
+            Self::One(one @ (One::Tanh | One::Exp | One::Log)) if dialect == Dialect::Filter => {
+                let name = ONES.iter().find(|(_, known)| known == one).map_or("", |(name, _)| name);
+                return Err(format!(
+                    "a filter has no `{name}`: which samples pass must be the same on every processor"
+                ));
+            }
+            Self::Number(number) if dialect == Dialect::Filter && !number.is_finite() => {
+                return Err("the expression has a number that float64 cannot hold".into());
+            }
+            _ => return Ok(()),
+        };
+        match dialect {
+            Dialect::Compute => Err(format!("compute has no {lacks}; only a filter has")),
+            Dialect::Filter => Ok(()),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +80,8 @@ pub(crate) enum Two {
     Subtract,
     Multiply,
     Divide,
+    Modulo,
+    FloorDivide,
     Min,
     Max,
     Less,
@@ -58,9 +105,10 @@ impl Expression {
     /// Parses an expression.
     ///
     /// # Errors  Description and position of the error.
-    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str, dialect: Dialect) -> Result<Self, String> {
         let mut reader = ExpressionReader {
             text,
+            dialect,
             at: 0,
             depth: 0,
             expression: Self { nodes: vec![], names: vec![] },
@@ -81,10 +129,92 @@ impl Expression {
     pub(crate) fn names(&self) -> &[String] {
         &self.names
     }
+
+    /// Returns the canonical text of the part that ends with a node.
+    pub(crate) fn text_to(&self, last: usize) -> String {
+        let mut stack: Vec<(String, usize)> = vec![];
+        for place in 0..=last {
+            let printed = self.printed(place, &mut stack);
+            stack.push(printed);
+        }
+        stack.pop().map_or_else(String::new, |(text, _)| text)
+    }
+
+    /// Returns text and level of a node, whose operands are taken from the stack.
+    fn printed(&self, place: usize, stack: &mut Vec<(String, usize)>) -> (String, usize) {
+        let is_negated = self.nodes.get(place + 1) == Some(&Node::One(One::Not));
+        let is_choice = |place: usize| matches!(self.nodes[place], Node::In(_));
+        let mut operand = |least: usize| {
+            let (text, level) = stack.pop().unwrap_or_default();
+            if level < least { format!("({text})") } else { text }
+        };
+        let call = |name: &str, values: &[String]| (format!("{name}({})", values.join(", ")), ATOM);
+        match &self.nodes[place] {
+            Node::Integer(integer) => (integer.to_string(), ATOM),
+            Node::Number(number) => (format!("{number:?}"), ATOM),
+            Node::Text(text) => {
+                (format!("'{}'", text.replace('\\', "\\\\").replace('\'', "\\'")), ATOM)
+            }
+            Node::Name(name) => (self.printed_name(*name), ATOM),
+            Node::Len(name) => call("len", &[self.printed_name(*name)]),
+            Node::One(One::Negate) => (format!("-{}", operand(UNARY)), UNARY),
+            // Printed with its choices.
+            Node::One(One::Not) if place > 0 && is_choice(place - 1) => (operand(0), NOT_LEVEL),
+            Node::One(One::Not) => (format!("not {}", operand(NOT_LEVEL)), NOT_LEVEL),
+            Node::One(one) => {
+                let name = ONES.iter().find(|(_, known)| known == one).map_or("", |(name, _)| name);
+                call(name, &[operand(0)])
+            }
+            Node::Two(two) => {
+                if let Some((name, _)) = TWOS.iter().find(|(_, known)| known == two) {
+                    let second = operand(0);
+                    return call(name, &[operand(0), second]);
+                }
+                let of_level = |operators: &[(&'static str, Two)]| {
+                    operators.iter().find(|(_, known)| known == two).map(|(sign, _)| *sign)
+                };
+                let mut found = LEVELS.iter().map(|level| of_level(level)).enumerate();
+                let (level, sign) = found
+                    .find_map(|(level, sign)| sign.map(|sign| (level, sign)))
+                    .unwrap_or_default();
+                let second = operand(level + 1);
+                let first = operand(level + usize::from(level == NOT_LEVEL));
+                (format!("{first} {sign} {second}"), level)
+            }
+            Node::Where => {
+                let (no, yes) = (operand(0), operand(0));
+                call("where", &[operand(0), yes, no])
+            }
+            Node::In(count) => {
+                let mut choices: Vec<_> = (0..*count).map(|_| operand(0)).collect();
+                choices.reverse();
+                let sign = if is_negated { "not in" } else { "in" };
+                let value = operand(NOT_LEVEL + 1);
+                (format!("{value} {sign} ({})", choices.join(", ")), NOT_LEVEL)
+            }
+        }
+    }
+
+    fn printed_name(&self, name: usize) -> String {
+        let name = &self.names[name];
+        let is_plain = name.chars().all(is_of_name)
+            && !name.starts_with(|c: char| c.is_ascii_digit())
+            && !name.is_empty()
+            && !is_word_operator(name);
+        if is_plain { name.clone() } else { format!("`{name}`") }
+    }
+}
+
+/// The canonical text: parsed, it gives the same expression.
+impl fmt::Display for Expression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text_to(self.nodes.len() - 1))
+    }
 }
 
 struct ExpressionReader<'a> {
     text: &'a str,
+    dialect: Dialect,
     at: usize,
     depth: usize,
     expression: Expression,
@@ -103,8 +233,12 @@ const LEVELS: [&[(&str, Two)]; 5] = [
         (">", Two::Greater),
     ],
     &[("+", Two::Add), ("-", Two::Subtract)],
-    &[("*", Two::Multiply), ("/", Two::Divide)],
+    &[("*", Two::Multiply), ("//", Two::FloorDivide), ("/", Two::Divide), ("%", Two::Modulo)],
 ];
+
+/// Levels above those of [`LEVELS`]: a sign, and everything that binds stronger.
+const UNARY: usize = LEVELS.len();
+const ATOM: usize = UNARY + 1;
 
 /// Level of `not`: before a comparison.
 const NOT_LEVEL: usize = 2;
@@ -140,6 +274,7 @@ impl ExpressionReader<'_> {
         if self.expression.nodes.len() == NODES_MAX {
             return Err(format!("the expression has more than {NODES_MAX} parts"));
         }
+        node.check(self.dialect)?;
         self.expression.nodes.push(node);
         Ok(())
     }
@@ -172,6 +307,9 @@ impl ExpressionReader<'_> {
         }
         self.level(level + 1)?;
         let mut is_first = true;
+        if level == NOT_LEVEL && self.choice()? {
+            is_first = false;
+        }
         while let Some(two) = self.operator(operators) {
             // Chained comparisons are rejected, because in Python they mean something else than in
             // sequence.
@@ -186,6 +324,31 @@ impl ExpressionReader<'_> {
             is_first = false;
         }
         Ok(())
+    }
+
+    /// Parses `in (a, b)` or `not in (a, b)` behind a value, if it is there.
+    fn choice(&mut self) -> Result<bool, String> {
+        let from = self.at;
+        let is_negated = self.operator(&[("not", Two::And)]).is_some();
+        if self.operator(&[("in", Two::Or)]).is_none() {
+            self.at = from;
+            return Ok(false);
+        }
+        self.expect("(")?;
+        let mut count = 0;
+        while count == 0 || !self.take(")") {
+            self.any()?;
+            count += 1;
+            if !self.take(",") {
+                self.expect(")")?;
+                break;
+            }
+        }
+        self.push(Node::In(count))?;
+        if is_negated {
+            self.push(Node::One(One::Not))?;
+        }
+        Ok(true)
     }
 
     fn operator(&mut self, operators: &[(&str, Two)]) -> Option<Two> {
@@ -230,6 +393,9 @@ impl ExpressionReader<'_> {
         if rest.starts_with(|c: char| c.is_ascii_digit() || c == '.') {
             return self.number();
         }
+        if rest.starts_with(['\'', '"']) {
+            return self.literal();
+        }
         if let Some(quoted) = rest.strip_prefix('`') {
             let Some((name, _)) = quoted.split_once('`') else {
                 return Err(self.wrong("a name between two `"));
@@ -239,7 +405,7 @@ impl ExpressionReader<'_> {
             return self.column(name);
         }
         let len = rest.find(|c| !is_of_name(c)).unwrap_or(rest.len());
-        if len == 0 || matches!(&rest[..len], "and" | "or" | "not") {
+        if len == 0 || is_word_operator(&rest[..len]) {
             return Err(self.wrong("a number, a column or a function"));
         }
         let (name, from) = (rest[..len].to_owned(), self.at);
@@ -251,12 +417,41 @@ impl ExpressionReader<'_> {
     }
 
     fn column(&mut self, name: String) -> Result<(), String> {
+        let place = self.place_of(name);
+        self.push(Node::Name(place))
+    }
+
+    fn place_of(&mut self, name: String) -> usize {
         let known = self.expression.names.iter().position(|known| *known == name);
-        let place = known.unwrap_or_else(|| {
+        known.unwrap_or_else(|| {
             self.expression.names.push(name);
             self.expression.names.len() - 1
-        });
-        self.push(Node::Name(place))
+        })
+    }
+
+    /// Parses a text in single or double quotes.
+    fn literal(&mut self) -> Result<(), String> {
+        let mut characters = self.rest().char_indices();
+        let quote = characters.next().map(|(_, quote)| quote);
+        let mut text = String::new();
+        while let Some((at, character)) = characters.next() {
+            if Some(character) == quote {
+                self.at += at + character.len_utf8();
+                return self.push(Node::Text(text));
+            }
+            if character != '\\' {
+                text.push(character);
+                continue;
+            }
+            match characters.next() {
+                Some((_, escaped @ ('\\' | '\'' | '"'))) => text.push(escaped),
+                _ => {
+                    self.at += at;
+                    return Err(self.wrong(r#"`\\`, `\'` or `\"`"#));
+                }
+            }
+        }
+        Err(self.wrong("a text between two quotes"))
     }
 
     fn number(&mut self) -> Result<(), String> {
@@ -270,16 +465,41 @@ impl ExpressionReader<'_> {
                 len += 1 + exponent.len() - signless.len() + digits;
             }
         }
-        let Ok(number) = rest[..len].parse::<f64>() else {
-            return Err(self.wrong("a number"));
+        let digits = &rest[..len];
+        // 2^63 is exact as a float, and needed for the smallest integer.
+        let is_large = digits.bytes().all(|byte| byte.is_ascii_digit())
+            && !digits.parse().is_ok_and(|integer: u64| integer <= 1 << 63);
+        let node = match (digits.parse(), digits.parse()) {
+            (Ok(integer), _) => Node::Integer(integer),
+            (_, Ok(_)) if is_large && self.dialect == Dialect::Filter => {
+                return Err(self.wrong("an int64, or a float such as `1e19`"));
+            }
+            (_, Ok(number)) => Node::Number(number),
+            _ => return Err(self.wrong("a number")),
         };
         self.at += len;
-        self.push(Node::Number(number))
+        self.push(node)
+    }
+
+    /// Parses the column of `len(column)` and the closing bracket.
+    fn length(&mut self) -> Result<(), String> {
+        let (before, from) = (self.expression.nodes.len(), self.at);
+        self.deeper(Self::primary)?;
+        let nodes = self.expression.nodes.split_off(before);
+        let [Node::Name(name)] = nodes[..] else {
+            self.at = from;
+            return Err(self.wrong("a column"));
+        };
+        self.expect(")")?;
+        self.push(Node::Len(name))
     }
 
     /// Parses a call.
     /// - `from`: position of the name.
     fn call(&mut self, name: &str, from: usize) -> Result<(), String> {
+        if name == "len" && self.dialect == Dialect::Filter {
+            return self.length();
+        }
         let mut count = 1;
         self.any()?;
         while self.take(",") {
@@ -294,8 +514,13 @@ impl ExpressionReader<'_> {
             (_, Some((_, two)), 2) => self.push(Node::Two(*two)),
             _ if name == "where" && count == 3 => self.push(Node::Where),
             (None, None, _) if name != "where" => Err(format!(
-                "the expression calls `{name}` at byte {from}; there are abs, exp, floor, log, max, min, \
-                 sign, sqrt, tanh and where"
+                "the expression calls `{name}` at byte {from}; there are {}",
+                match self.dialect {
+                    Dialect::Compute => {
+                        "abs, exp, floor, log, max, min, sign, sqrt, tanh and where"
+                    }
+                    Dialect::Filter => "abs, floor, len, max, min, sign, sqrt and where",
+                }
             )),
             _ => {
                 let takes = if one.is_some() { 1 } else { 3 - usize::from(two.is_some()) };
@@ -311,12 +536,16 @@ fn is_of_name(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
+fn is_word_operator(word: &str) -> bool {
+    matches!(word, "and" | "or" | "not")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn wrong(text: &str) -> String {
-        Expression::parse(text).unwrap_err()
+        Expression::parse(text, Dialect::Compute).unwrap_err()
     }
 
     #[test]
@@ -358,9 +587,11 @@ mod tests {
 
     #[test]
     fn a_name_is_taken_once() {
-        let expression = Expression::parse("where(order > 1, order, android * 2)").unwrap();
+        let expression =
+            Expression::parse("where(order > 1, order, android * 2)", Dialect::Compute).unwrap();
         assert_eq!(expression.names(), ["order", "android"]);
-        let expression = Expression::parse("`image/height` / `image` + image").unwrap();
+        let expression =
+            Expression::parse("`image/height` / `image` + image", Dialect::Compute).unwrap();
         assert_eq!(expression.names(), ["image/height", "image"]);
         assert!(wrong("`image/height").starts_with("the expression needs a name between two `"));
     }

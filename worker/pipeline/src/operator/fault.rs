@@ -37,8 +37,27 @@ pub enum OperatorFault {
         /// Maximum numbers.
         length: usize,
     },
+    /// Columns whose values an operator takes in pairs have rows of different lengths.
+    #[error("rows of `{first}` and `{second}` have different lengths, {found:?}")]
+    Lengths {
+        /// Names of the columns.
+        first: Box<str>,
+        second: Box<str>,
+        /// Lengths of a row in both.
+        found: [i64; 2],
+    },
+    /// A row or image is larger than its padded size.
+    #[error(
+        "its shape is {found:?}, larger than size {size:?} of pad; raise size, or set truncate"
+    )]
+    TooLarge {
+        /// The dimensions that are padded.
+        found: Vec<usize>,
+        /// Their padded sizes.
+        size: Vec<usize>,
+    },
     /// A table does not contain a key.
-    #[error("{table} has no key {key}; write the table with it, or give missing a number")]
+    #[error("{table} has no key {key}; write the table with it, or give missing a value")]
     NoKey {
         /// The key, or its beginning.
         key: String,
@@ -72,8 +91,18 @@ pub enum OperatorFault {
         size: Size,
         /// First row, and first pixel in a row.
         from: (usize, usize),
-        /// Size of the image.
         image: Size,
+    },
+    /// A box is not a region of its image.
+    #[error("the box {numbers} of `{column}` for an image of {}x{} {what}", .image.height, .image.width)]
+    Bounds {
+        /// Name of the column.
+        column: Box<str>,
+        /// Its values.
+        numbers: Box<str>,
+        image: Box<Size>,
+        /// The reason.
+        what: &'static str,
     },
     /// A column contains an invalid size.
     #[error("column `{column}` says {number} for a size")]

@@ -2,8 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::column::items;
-use crate::dtype::{ColumnNumber, Dtype};
+use crate::dtype::{ColumnNumber, Dtype, items, with_type};
 
 /// Maximum values of one row of a column; more is treated as a mistake or an attack.
 const ROW_ITEMS_MAX: usize = 1 << 26;
@@ -76,13 +75,27 @@ impl Form {
     }
 }
 
+/// Checks that numbers of a type can have a value.
+pub(crate) fn check_value(what: &str, value: f64, dtype: Dtype) -> Result<(), String> {
+    // The largest int64 is 2^63 as a float64, so that 2^63 would pass as itself.
+    let is_above = dtype == Dtype::Int64 && value >= 9_223_372_036_854_775_808.0;
+    let is_held = with_type!(dtype, T => {
+        let held = T::from_f64(value).to_f64();
+        held == value || T::IS_FLOAT && held.is_finite()
+    });
+    if is_held && !is_above {
+        return Ok(());
+    }
+    Err(format!("{what} is {value}, which {dtype} cannot hold"))
+}
+
 /// Input of an operator.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Input<'a> {
     /// Rows end to end, with the bytes of one row.
     Numbers(&'a [u8], usize),
     /// Rows end to end, with the number of values of each.
-    Rows(&'a [u8], &'a [usize]),
+    Rows(&'a [u8], &'a [i64]),
     /// One string per row.
     Strings(&'a [&'a [u8]]),
 }

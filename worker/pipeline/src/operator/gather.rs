@@ -67,7 +67,6 @@ pub struct Select {
     pub input: String,
     /// Dimension.
     pub axis: usize,
-    /// Indices to select.
     pub indices: Vec<usize>,
 }
 

@@ -6,12 +6,11 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use shardfeed_table::{Column, Key, KeyKind, Table};
 
-use super::definition::{ColumnOperator, Definition, Given, Inputs, OperatorWork};
+use super::definition::{ColumnOperator, Definition, Given, Inputs, OperatorWork, Strings};
 use super::fault::{Failed, OperatorFault};
-use super::form::{Form, Input};
+use super::form::{Form, Input, check_value};
 use super::table::{Side, TableCause, TableFault, TableRef};
-use crate::column::items;
-use crate::dtype::{ColumnNumber, Dtype, with_type};
+use crate::dtype::{ColumnNumber, Dtype, items, with_type};
 
 /// Maximum characters of a key that an error shows.
 const KEY_CHARS_MAX: usize = 60;
@@ -21,7 +20,6 @@ const KEY_CHARS_MAX: usize = 60;
 pub struct Lookup {
     /// Column of integers or strings.
     pub input: String,
-    /// The table.
     pub table: TableRef,
     /// Column of the table.
     pub column: String,
@@ -31,7 +29,16 @@ pub struct Lookup {
     pub shape: Vec<usize>,
     /// Value for missing keys; `None`: they are errors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub missing: Option<f64>,
+    pub missing: Option<Missing>,
+}
+
+/// Value of a row for a missing key.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Missing {
+    Number(f64),
+    /// A string in UTF-8.
+    Text(String),
 }
 
 impl Definition for Lookup {
@@ -48,6 +55,9 @@ impl Definition for Lookup {
         let form = self.form(&given.forms[0])?;
         let side = given.side.expect("the operator has a table");
         let finder = Arc::new(Finder::new(side, self, &given.forms[0]));
+        if self.dtype == Dtype::Bytes {
+            return Ok(OperatorWork::Strings { from: Strings::Table(finder), shape: form.shape });
+        }
         let opened = Arc::clone(&finder);
         Ok(OperatorWork::Columns(ColumnOperator {
             form,
@@ -61,20 +71,25 @@ impl Lookup {
     /// The shape of the keys, followed by that of a table row.
     fn form(&self, input: &Form) -> Result<Form, String> {
         let (dtype, shape) = (self.dtype, &self.shape[..]);
-        if dtype == Dtype::Bytes || shape.contains(&0) {
+        if shape.contains(&0) {
             return Err(format!("no table has columns of {dtype} {shape:?}"));
         }
         let is_key = input.dtype == Dtype::Bytes || input.dtype.is_integer();
         if !is_key {
             return Err(format!("keys are int64 or byte strings, not {}; cast them", input.dtype));
         }
-        if let Some(value) = self.missing {
-            let same = with_type!(dtype, T => T::IS_FLOAT || T::from_f64(value).to_f64() == value);
-            if !same {
-                return Err(format!(
-                    "missing is {value}, which no {dtype} is; use a number that is one"
-                ));
+        match (&self.missing, dtype) {
+            (Some(Missing::Number(_)), Dtype::Bytes) => {
+                return Err("missing is a number, but the column has strings".to_owned());
             }
+            (Some(Missing::Text(text)), dtype) if dtype != Dtype::Bytes => {
+                return Err(format!("missing is {text:?}, but the column has {dtype}"));
+            }
+            (Some(Missing::Number(value)), _) => check_value("missing", *value, dtype)?,
+            _ => {}
+        }
+        if dtype == Dtype::Bytes {
+            return Ok(Form { dtype, shape: [&input.shape[..], shape].concat() });
         }
         // A single table row must also be within the limits.
         Form::numbers(dtype, shape.to_vec())?;
@@ -84,7 +99,7 @@ impl Lookup {
 
 /// A lookup in its table.
 #[derive(Debug)]
-struct Finder {
+pub(crate) struct Finder {
     side: Arc<Side>,
     column: Column,
     kind: KeyKind,
@@ -92,7 +107,7 @@ struct Finder {
     from: Dtype,
     row_keys: usize,
     dtype: Dtype,
-    /// Value for missing keys, as the bytes of one number.
+    /// Value for missing keys: the bytes of one number, or a string.
     missing: Option<Vec<u8>>,
 }
 
@@ -108,23 +123,22 @@ impl Finder {
             shape: shape.clone(),
             bytes: items(shape) * dtype.bytes(),
         };
-        let number =
-            |value| with_type!(dtype, T => bytemuck::bytes_of(&T::from_f64(value)).to_vec());
-        let (from, row_keys, missing) = (input.dtype, input.items(), missing.map(number));
+        let bytes = |value: &Missing| match value {
+            Missing::Number(value) => {
+                with_type!(dtype, T => bytemuck::bytes_of(&T::from_f64(*value)).to_vec())
+            }
+            Missing::Text(text) => text.clone().into_bytes(),
+        };
+        let (from, row_keys, missing) = (input.dtype, input.items(), missing.as_ref().map(bytes));
         Self { side, column, kind, from, row_keys, dtype, missing }
     }
 
     /// Opens the table and returns the byte range of the column in its rows.
     ///
     /// # Errors  The table does not exist, or is not the one that was declared.
-    fn open(&self) -> Result<(&Table, Range<usize>), TableFault> {
+    pub(crate) fn open(&self) -> Result<(&Table, Range<usize>), TableFault> {
         let table = self.side.open()?;
-        let another = |what: String| TableFault {
-            file: table.name().to_owned(),
-            offset: None,
-            cause: TableCause::Another,
-            what: format!("{}: {what}", table.name()),
-        };
+        let another = |what: String| fault(table, TableCause::Another, &what);
         if table.key() != self.kind {
             return Err(another(format!(
                 "its keys are {}, but they are looked up with {}",
@@ -134,7 +148,9 @@ impl Finder {
         }
         let mut from = 0;
         for column in table.columns() {
-            if *column == self.column {
+            // A string takes the bytes of the longest one.
+            let bytes = if self.dtype == Dtype::Bytes { column.bytes } else { self.column.bytes };
+            if *column == (Column { bytes, ..self.column.clone() }) {
                 return Ok((table, from..from + column.bytes));
             }
             from += column.bytes;
@@ -152,20 +168,50 @@ impl Finder {
     /// Looks up all keys of some rows.
     fn run(&self, input: Input<'_>, out: &mut [u8]) -> Result<(), Failed> {
         let (table, range) = self.open().map_err(|fault| (0, fault.into()))?;
-        let cells = out.chunks_exact_mut(self.column.bytes).enumerate();
+        let mut cells = out.chunks_exact_mut(self.column.bytes);
+        self.each_key(input, |key| {
+            let out = cells.next().expect("a row for each key");
+            self.find(table, key, &range, out)
+        })
+    }
+
+    /// Looks up the strings of all keys of some rows.
+    pub(crate) fn strings(&self, input: Input<'_>) -> Result<Vec<Vec<u8>>, Failed> {
+        let (table, range) = self.open().map_err(|fault| (0, fault.into()))?;
+        let (count, mut found) = (items(&self.column.shape), vec![]);
+        self.each_key(input, |key| {
+            let split = |row: &[u8]| strings_of(&row[range.clone()], count);
+            match (table.find(key, split).map_err(TableFault::from)?, &self.missing) {
+                (Some(Some(strings)), _) => found.extend(strings),
+                (Some(None), _) => {
+                    let what = format!(
+                        "column `{}` has a string that is longer than its place; write the table again",
+                        self.column.name
+                    );
+                    return Err(fault(table, TableCause::Unreadable, &what).into());
+                }
+                (None, Some(missing)) => found.extend(std::iter::repeat_n(missing.clone(), count)),
+                (None, None) => return Err(no_key(key, table)),
+            }
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
+    /// Calls `visit` with each key of some rows.
+    fn each_key(
+        &self,
+        input: Input<'_>,
+        mut visit: impl FnMut(Key<'_>) -> Result<(), OperatorFault>,
+    ) -> Result<(), Failed> {
         let at = |key: usize| move |fault| (key / self.row_keys.max(1), fault);
-        let find = |key: Key<'_>, out: &mut [u8]| self.find(table, key, &range, out);
         if let Input::Strings(strings) = input {
-            let mut cells = cells.zip(strings);
-            return cells.try_for_each(|((number, out), key)| {
-                find(Key::Bytes(key), out).map_err(at(number))
-            });
+            let mut keys = strings.iter().enumerate();
+            return keys.try_for_each(|(number, key)| visit(Key::Bytes(key)).map_err(at(number)));
         }
         with_type!(self.from, T => {
-            let mut cells = cells.zip(input.numbers::<T>());
-            cells.try_for_each(|((number, out), key)| {
-                find(Key::Int64(key.to_i64()), out).map_err(at(number))
-            })
+            let mut keys = input.numbers::<T>().iter().enumerate();
+            keys.try_for_each(|(number, key)| visit(Key::Int64(key.to_i64())).map_err(at(number)))
         })
     }
 
@@ -188,11 +234,31 @@ impl Finder {
             return Ok(());
         }
         let Some(missing) = &self.missing else {
-            return Err(OperatorFault::NoKey { key: shown(key), table: table.name().to_owned() });
+            return Err(no_key(key, table));
         };
         out.chunks_exact_mut(missing.len()).for_each(|number| number.copy_from_slice(missing));
         Ok(())
     }
+}
+
+/// Splits a cell of a table into its strings: each has a length of 4 bytes, little-endian, its
+/// bytes, and zeros up to the bytes of the longest string of the column.
+/// - Returns `None` if a string is longer than its place.
+fn strings_of(cell: &[u8], count: usize) -> Option<Vec<Vec<u8>>> {
+    let string = |place: &[u8]| {
+        let (length, bytes) = place.split_first_chunk::<4>()?;
+        Some(bytes.get(..u32::from_le_bytes(*length) as usize)?.to_vec())
+    };
+    cell.chunks_exact((cell.len() / count.max(1)).max(1)).map(string).collect()
+}
+
+fn fault(table: &Table, cause: TableCause, what: &str) -> TableFault {
+    let what = format!("{}: {what}", table.name());
+    TableFault { file: table.name().to_owned(), offset: None, cause, what }
+}
+
+fn no_key(key: Key<'_>, table: &Table) -> OperatorFault {
+    OperatorFault::NoKey { key: shown(key), table: table.name().to_owned() }
 }
 
 /// Formats a key for an error; long ones are truncated.
@@ -204,5 +270,23 @@ fn shown(key: Key<'_>) -> String {
             let end = if text.len() > KEY_CHARS_MAX { " ..." } else { "" };
             format!("\"{text:.KEY_CHARS_MAX$}\"{end}")
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cell_has_strings_up_to_its_bytes() {
+        let cell = [2, 0, 0, 0, b'a', b'b', 0, 0, 0, 0, 0, 0];
+        assert_eq!(strings_of(&cell, 2), Some(vec![b"ab".to_vec(), vec![]]));
+        assert_eq!(strings_of(&cell, 1), Some(vec![b"ab".to_vec()]));
+        assert_eq!(strings_of(&[0; 4], 1), Some(vec![vec![]]));
+        assert_eq!(strings_of(&[0; 8], 2), Some(vec![vec![], vec![]]));
+        // Lengths beyond the place, and places without a length.
+        assert_eq!(strings_of(&[3, 0, 0, 0, b'a', b'b'], 1), None);
+        assert_eq!(strings_of(&[0xff, 0xff, 0xff, 0xff, b'a', b'b'], 1), None);
+        assert_eq!(strings_of(&[0, 0, 0], 1), None);
     }
 }

@@ -46,7 +46,6 @@ const FREE_MAX: usize = 64;
 /// Divisor of the total memory that limits each buffer of a thread that is kept between images.
 const KEPT_PART: usize = 16;
 
-/// Permit to have an image in memory.
 #[derive(Debug)]
 pub(crate) struct ImagePermit<'a> {
     memory: &'a ColumnMemory,

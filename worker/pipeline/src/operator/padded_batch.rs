@@ -14,7 +14,6 @@ pub struct PaddedBatch {
     pub input: String,
     /// Numbers of each row of the output.
     pub length: usize,
-    /// Padding value.
     pub value: f64,
     /// True if longer rows are truncated; otherwise they are errors.
     pub truncate: bool,
@@ -47,13 +46,13 @@ impl Definition for PaddedBatch {
 
 fn pad<T: ColumnNumber>(
     mut numbers: &[T],
-    lengths: &[usize],
+    lengths: &[i64],
     length: usize,
     value: T,
     truncate: bool,
     out: &mut [T],
 ) -> Result<(), Failed> {
-    for (row, &found) in lengths.iter().enumerate() {
+    for (row, found) in lengths.iter().map(|&length| length as usize).enumerate() {
         if found > length && !truncate {
             return Err((row, OperatorFault::TooLong { found, length }));
         }

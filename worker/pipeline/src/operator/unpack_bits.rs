@@ -22,7 +22,6 @@ pub enum BitOrder {
 pub struct UnpackBits {
     /// Column of uint8.
     pub input: String,
-    /// Order of the bits.
     #[serde(default)]
     pub bit_order: BitOrder,
 }

@@ -1,12 +1,13 @@
 //! Records of golden files as the rows of a batch.
 
 use shardfeed_pipeline::{DrawKey, Row};
-use shardfeed_plan::{ContentDigest, Sample};
+use shardfeed_plan::{OrderDigest, Portion, Sample};
 use shardfeed_tfrecord::encode_footer;
 
 /// Draw key as in a job's first epoch.
 pub(crate) fn key() -> DrawKey {
-    DrawKey { content: ContentDigest::of_parts([b"goldens".as_slice()]), seed: 7, epoch: 0 }
+    let digest = OrderDigest::of_parts([b"goldens".as_slice()]);
+    DrawKey { digest, seed: 7, epoch: 0, sources: [].into() }
 }
 
 /// Records, each followed by its checksum.
@@ -25,7 +26,15 @@ impl Stored {
     pub(crate) fn rows(&self) -> Vec<Row<'_>> {
         let rows = self.0.iter().enumerate().map(|(number, stored)| {
             let sample = Sample { shard: 0, ordinal: number as u64 };
-            Row { sample, offset: 0, stored, valid: true, occurrence: 0 }
+            Row {
+                portion: Portion::default(),
+                sample,
+                offset: 0,
+                stored,
+                valid: true,
+                part: 0,
+                occurrence: 0,
+            }
         });
         rows.collect()
     }

@@ -32,7 +32,8 @@ pub(crate) fn spec<'a>(
     let feature = || Feature::FixedLen { shape: vec![], dtype: DType::Bytes, default: None };
     let features = names.map(|name| FeatureSpec { name: name.clone(), feature: feature() });
     let outputs = operators.last().map(|last| vec![last.output.clone()]);
-    RecordSpec { parse: Some(ParseSpec::Example(features.collect())), operators, outputs }
+    let parse = Some(ParseSpec::Example(features.collect()));
+    RecordSpec { parse, operators, outputs, ..RecordSpec::default() }
 }
 
 /// Returns type, shape and bytes of the last operator's output.

@@ -12,7 +12,7 @@ use crate::dynamic::reader::GroupReader;
 use crate::mend::Order;
 use crate::meter::Doing;
 use crate::planner::{Planner, Shape, draw_key, has_window};
-use crate::sequence::Outcome;
+use crate::sequence::Delivery;
 use crate::tuning::PREFETCH_START;
 
 impl Planner {
@@ -27,8 +27,9 @@ impl Planner {
         loop {
             let groups = groups_of(epoch)?;
             let shape = self.group_shape(&groups, &shuffle, batch_size);
+            self.tools.epoch = (epoch, shuffle.enabled);
             let reading = self.reading(&shape)?;
-            let draw = draw_key(&shuffle, epoch);
+            let draw = draw_key(&shuffle, epoch, &[]);
             feed.begin_epoch((epoch, step), self.lookahead(&groups, &shape));
             self.reads(Order::Granted(groups.clone()));
             let mut reader = GroupReader::new(groups, reading, self.tools.clone());
@@ -47,13 +48,13 @@ impl Planner {
                         rows.map(|rows| (next.step, rows))
                     }
                     Ok(NextStep::Ended { steps }) => {
-                        ticket.finish(Ok(Outcome::EpochEnd { epoch, steps }));
+                        ticket.finish(Ok(Delivery::EpochEnd { epoch, steps }));
                         break;
                     }
                     Err(error) => Err(error),
                 };
                 match rows {
-                    Ok((step, rows)) => self.assemble(ticket, (draw, step), rows),
+                    Ok((step, rows)) => self.assemble(ticket, (draw.clone(), step), rows),
                     Err(error) => {
                         ticket.finish(Err(error));
                         return Ok(());
@@ -70,7 +71,10 @@ impl Planner {
         let shards = shuffle.interleave.min(files.len() as u64);
         let largest = files.iter().map(|file| file.records).max().unwrap_or(0);
         let lane_samples = largest.saturating_mul(shards).min(groups.samples());
-        Shape { rows: batch_size, lanes: 1, lane_samples, shuffle }
+        let record_bytes = self.options.dataset.record_bytes_mean();
+        let shards = (0..files.len() as u32).collect();
+        let rows = batch_size;
+        Shape { rows, lanes: 1, lane_samples, shuffle, sources: 0, shards, record_bytes }
     }
 
     /// Returns the number of samples that should be granted and not begun: twice the batches ahead,

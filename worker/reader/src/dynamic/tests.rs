@@ -8,7 +8,8 @@ use shardfeed_handoff::SlotPool;
 use shardfeed_pipeline::Schema;
 use shardfeed_plan::dynamic::{GroupRange, RankList};
 use shardfeed_plan::{
-    Corrupt, DECODER_NONE, JobIdentity, LoaderState, Mode, Planned, Sample, Segment, Steps, Tail,
+    Corrupt, DECODER_NONE, JobIdentity, LoaderState, Mode, ORDER_VERSION, Planned, Sample, Segment,
+    Steps, Tail,
 };
 use shardfeed_source::{CacheChoice, Dataset};
 use shardfeed_tfrecord::{Compression, CompressionChoice, create};
@@ -17,7 +18,7 @@ use super::*;
 use crate::control::{
     Claim, ControlError, Grant, JobSpec, LeaseRequest, LeaseUpdate, Notifier, Waiting,
 };
-use crate::{Assignment, EncodedSpec, Plans, Polled, Prefetch, PrefetchOptions};
+use crate::{Assignment, Delivery, EncodedSpec, Plans, Prefetch, PrefetchOptions};
 
 /// More time than any step of these tests takes.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -139,9 +140,17 @@ fn place() -> Place {
     let none = CompressionChoice::Fixed(Compression::None);
     let dataset = Dataset::open(&[pattern], none, &CacheChoice::Off.into(), &mut |_| true).unwrap();
     let content = dataset.manifest().digest();
-    let shuffle =
-        Shuffle { content, seed: 3, enabled: true, window: 6, interleave: 2, block_length: 1 };
+    let shuffle = Shuffle {
+        digest: content,
+        seed: 3,
+        enabled: true,
+        window: 6,
+        interleave: 2,
+        block_length: 1,
+    };
     let identity = JobIdentity {
+        order: ORDER_VERSION,
+        content,
         shuffle,
         lanes: 1,
         tail: Tail::Uneven,
@@ -185,9 +194,9 @@ fn epoch(prefetch: &mut Prefetch) -> Vec<Vec<Planned>> {
     let (mut batches, begun) = (vec![], Instant::now());
     loop {
         match prefetch.poll(Duration::from_millis(20)).unwrap() {
-            Polled::Ready(delivered) => batches.push(delivered.samples),
-            Polled::EpochEnd { .. } => return batches,
-            Polled::Pending => assert!(begun.elapsed() < DEADLINE, "{} batches", batches.len()),
+            Delivery::Batch(delivered) => batches.push(delivered.samples),
+            Delivery::EpochEnd { .. } => return batches,
+            Delivery::Pending => assert!(begun.elapsed() < DEADLINE, "{} batches", batches.len()),
         }
     }
 }
@@ -261,9 +270,9 @@ fn a_batch_that_was_not_opened_before_its_epoch_ended_is_an_error_and_not_left_o
     let mut delivered = vec![];
     let error = loop {
         match prefetch.poll(Duration::from_millis(20)) {
-            Ok(Polled::Ready(batch)) => delivered.push(batch.samples),
-            Ok(Polled::EpochEnd { .. }) => panic!("a batch was left out"),
-            Ok(Polled::Pending) => assert!(begun.elapsed() < DEADLINE),
+            Ok(Delivery::Batch(batch)) => delivered.push(batch.samples),
+            Ok(Delivery::EpochEnd { .. }) => panic!("a batch was left out"),
+            Ok(Delivery::Pending) => assert!(begun.elapsed() < DEADLINE),
             Err(error) => break error,
         }
     };
@@ -278,7 +287,7 @@ fn what_is_asked_back_while_the_trainer_is_slow_is_given_back_at_once() {
     let mut taken = vec![];
     let begun = Instant::now();
     while taken.is_empty() {
-        if let Polled::Ready(delivered) = prefetch.poll(Duration::from_millis(20)).unwrap() {
+        if let Delivery::Batch(delivered) = prefetch.poll(Duration::from_millis(20)).unwrap() {
             taken.push(delivered.samples);
         }
         assert!(begun.elapsed() < DEADLINE);

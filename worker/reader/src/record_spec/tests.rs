@@ -135,6 +135,14 @@ fn every_operator_is_read_back() {
         {"layout": {"input": "a", "to": "hwc"}},
         {"lookup": {"input": "a", "table": table, "column": "x", "dtype": "float32", "shape": [4], "missing": -1.0}},
         {"compute": {"expression": "where(a > 0, tanh(a / 4), -1)", "dtype": "float32"}},
+        {"crop": {"input": "a", "box": {"column": "b", "format": "xywh", "normalized": false}}},
+        {"pad": {"input": "a", "size": [3, 4], "value": -1.5, "side": "both", "truncate": true}},
+        {"rename": {"input": "a"}},
+        {"concat": {"inputs": ["a", "b"], "axis": 1}},
+        {"constant": {"value": [1, -2], "shape": [2, 1], "dtype": "int64"}},
+        {"constant": {"value": [1.0, -0.5], "shape": [2], "dtype": "float32"}},
+        {"constant": {"value": ["a", ""], "shape": [2], "dtype": "bytes"}},
+        {"color_jitter": {"input": "a", "brightness": [0.6, 1.4], "hue": [-0.1, 0.1]}},
     ]);
     let operations: Vec<Operation> = serde_json::from_value(operations).unwrap();
     let operators: Vec<Operator> = operations
@@ -161,6 +169,22 @@ fn raw_records_have_one_spec() {
     let bytes = wire::RecordSpec::raw().encode_canonical().unwrap();
     assert_eq!(EncodedSpec::raw().bytes(), bytes);
     assert_eq!(EncodedSpec::decode(&bytes).unwrap(), RecordSpec::default());
+}
+
+#[test]
+fn a_filter_is_part_of_the_spec_in_its_canonical_text() {
+    let filtered = |text: &str| RecordSpec { filter: Some(text.into()), ..RecordSpec::default() };
+    let of = |text: &str| EncodedSpec::of(&Schema::new(filtered(text)).unwrap()).unwrap();
+    let encoded = of("( len(record)>3 )");
+    assert_eq!(encoded, of("len(record) > 3"));
+    assert_ne!(encoded, of("len(record) > 4"));
+    assert_eq!(EncodedSpec::decode(encoded.bytes()).unwrap(), filtered("len(record) > 3"));
+    let read = |encoded: &EncodedSpec| wire::RecordSpec::decode(encoded.bytes()).unwrap();
+    assert_eq!(read(&encoded).to_string(), "raw; filter len(record) > 3");
+    let differing = read(&encoded).differences(&read(&EncodedSpec::raw()));
+    assert_eq!((differing.len(), differing[0].right.as_str()), (1, "absent"));
+    // An earlier release has no such field, and refuses the encoding.
+    assert_eq!(encoded.bytes()[EncodedSpec::raw().bytes().len()], 6 << 3 | 2);
 }
 
 #[test]

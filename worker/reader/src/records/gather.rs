@@ -7,23 +7,26 @@
 use std::sync::Arc;
 
 use shardfeed_pipeline::{ChunkBuffer, Row};
-use shardfeed_plan::{Planned, Sample};
+use shardfeed_plan::{Planned, Portion, Sample};
 use shardfeed_tfrecord::{FOOTER_BYTES, RecordSpan};
 
 /// A single record with its chunk.
 #[derive(Clone, Debug)]
 pub(crate) struct Record {
+    pub(crate) portion: Portion,
     pub(crate) sample: Sample,
     pub(crate) span: RecordSpan,
+    /// Row of the record that is the sample; 0 if the record is the sample.
+    pub(crate) part: u32,
     pub(crate) chunk: Arc<ChunkBuffer>,
 }
 
 impl Record {
     /// Returns the record as a row that is not valid.
     pub(crate) fn row(&self, occurrence: u32) -> Row<'_> {
-        let Self { sample, span, ref chunk } = *self;
+        let Self { portion, sample, span, part, ref chunk } = *self;
         let stored = stored(chunk, span);
-        Row { sample, offset: span.offset, stored, valid: false, occurrence }
+        Row { portion, sample, offset: span.offset, stored, valid: false, part, occurrence }
     }
 }
 
@@ -35,9 +38,12 @@ fn stored(chunk: &ChunkBuffer, span: RecordSpan) -> &[u8] {
 /// A record in one of several chunks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HeldRecord {
+    pub(crate) portion: Portion,
     pub(crate) sample: Sample,
     /// Position in its chunk.
     pub(crate) span: RecordSpan,
+    /// Row of the record that is the sample; 0 if the record is the sample.
+    pub(crate) part: u32,
     /// Number of the chunk, as assigned by the holder of the chunks.
     pub(crate) chunk: u32,
 }
@@ -45,6 +51,7 @@ pub(crate) struct HeldRecord {
 /// Position of a record in an uncompressed file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RecordLocation {
+    pub(crate) portion: Portion,
     pub(crate) sample: Sample,
     /// Offset of its header in bytes.
     pub(crate) offset: u64,
@@ -70,7 +77,13 @@ pub(crate) struct PendingRow {
 }
 
 impl PendingRow {
-    /// Returns the sample of the row.
+    pub(crate) fn portion(&self) -> Portion {
+        match self.item {
+            Item::Held(held) => held.portion,
+            Item::Place(place) => place.portion,
+        }
+    }
+
     pub(crate) fn sample(&self) -> Sample {
         match self.item {
             Item::Held(held) => held.sample,
@@ -93,8 +106,8 @@ impl Gathered {
 
     /// Adds a record that is held nowhere else, as an item of this batch.
     pub(crate) fn item(&mut self, record: Record) -> Item {
-        let Record { sample, span, chunk } = record;
-        Item::Held(HeldRecord { sample, span, chunk: self.chunk(chunk) })
+        let Record { portion, sample, span, part, chunk } = record;
+        Item::Held(HeldRecord { portion, sample, span, part, chunk: self.chunk(chunk) })
     }
 
     fn chunk(&mut self, chunk: Arc<ChunkBuffer>) -> u32 {
@@ -105,8 +118,9 @@ impl Gathered {
     /// Returns the record of a row, if it was read.
     pub(crate) fn record(&self, row: usize) -> Option<Record> {
         match self.rows[row].item {
-            Item::Held(HeldRecord { sample, span, chunk }) => {
-                Some(Record { sample, span, chunk: Arc::clone(&self.chunks[chunk as usize]) })
+            Item::Held(HeldRecord { portion, sample, span, part, chunk }) => {
+                let chunk = Arc::clone(&self.chunks[chunk as usize]);
+                Some(Record { portion, sample, span, part, chunk })
             }
             Item::Place(_) => None,
         }
@@ -115,19 +129,22 @@ impl Gathered {
     /// Returns all rows in the form for assembly; all of them must have been read.
     pub(crate) fn assembled(&self) -> Vec<Row<'_>> {
         let row = |row: &PendingRow| {
-            let Item::Held(HeldRecord { sample, span, chunk }) = row.item else {
+            let Item::Held(HeldRecord { portion, sample, span, part, chunk }) = row.item else {
                 unreachable!("places are read before their rows are assembled");
             };
             let stored = stored(&self.chunks[chunk as usize], span);
             let (valid, occurrence) = (row.valid, row.occurrence);
-            Row { sample, offset: span.offset, stored, valid, occurrence }
+            Row { portion, sample, offset: span.offset, stored, valid, part, occurrence }
         };
         self.rows.iter().map(row).collect()
     }
 
     /// Returns its rows as planned.
     pub(crate) fn planned(&self) -> Vec<Planned> {
-        let planned = |row: &PendingRow| Planned { sample: row.sample(), valid: row.valid };
+        let planned = |row: &PendingRow| {
+            let (portion, sample) = (row.portion(), row.sample());
+            Planned { portion, sample, valid: row.valid }
+        };
         self.rows.iter().map(planned).collect()
     }
 }
@@ -217,7 +234,8 @@ mod tests {
 
     fn held(chunk: u32, ordinal: u64) -> Item {
         let span = RecordSpan { start: 0, len: 4, offset: 0 };
-        Item::Held(HeldRecord { sample: Sample { shard: 0, ordinal }, span, chunk })
+        let (portion, sample) = (Portion::default(), Sample { shard: 0, ordinal });
+        Item::Held(HeldRecord { portion, sample, span, part: 0, chunk })
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use shardfeed_pipeline::{Assembler, Batch, ChunkPool};
-use shardfeed_plan::Sample;
+use shardfeed_plan::{Portion, Sample};
 use shardfeed_source::{Files, LoadError};
 use shardfeed_tfrecord::{
     FOOTER_BYTES, HEADER_BYTES, Mark, ReadError, ReadErrorKind, RecordSpan, decode_header,
@@ -14,7 +14,6 @@ use shardfeed_tfrecord::{
 
 use crate::records::gather::{PendingRow, Record, RecordLocation};
 use crate::records::stream::StreamTools;
-use crate::records::trails::Trails;
 
 /// Maximum bytes read at once where many headers are close together.
 const NEAR_BYTES: usize = 8 << 10;
@@ -28,7 +27,7 @@ pub(crate) fn read_record(
     files: &Files,
     chunks: &ChunkPool,
 ) -> Result<Record, LoadError> {
-    let RecordLocation { sample, offset, len: data_bytes } = *place;
+    let RecordLocation { portion, sample, offset, len: data_bytes } = *place;
     let len = usize::try_from(data_bytes).expect("the header was within the file");
     let mut bytes = chunks.take();
     bytes.resize(len + FOOTER_BYTES, 0);
@@ -36,10 +35,12 @@ pub(crate) fn read_record(
     let read = read_full(files, sample.shard, &mut bytes, from)?;
     if read < bytes.len() {
         let kind = ReadErrorKind::TruncatedData { length: data_bytes, available: read as u64 };
-        return Err(error_at(files, sample, offset, kind));
+        let record = Sample { ordinal: files.dataset().record_of(sample), ..sample };
+        return Err(error_at(files, record, offset, kind));
     }
     let span = RecordSpan { start: 0, len, offset };
-    Ok(Record { sample, span, chunk: chunks.share(bytes) })
+    let part = files.dataset().place_of(sample).part;
+    Ok(Record { portion, sample, span, part, chunk: chunks.share(bytes) })
 }
 
 /// Reads a batch of raw records directly into its slot; `None` if that is not possible, for any
@@ -69,14 +70,14 @@ pub(crate) fn read_straight(
     Some(batch)
 }
 
-/// Finds positions shard by shard, walking headers from the previous position, a trail or a mark.
+/// Finds positions split by split, walking headers from the previous position, a trail or a mark.
 #[derive(Debug)]
 pub(crate) struct RecordLocator {
-    files: Arc<Files>,
-    trails: Arc<Trails>,
+    tools: StreamTools,
     /// Maximum bytes read at once where many headers are close together.
     near_bytes: usize,
-    walks: BTreeMap<u32, Walk>,
+    /// By split: a shard can have two in a lane.
+    walks: BTreeMap<(Portion, usize), Walk>,
 }
 
 #[derive(Debug)]
@@ -86,37 +87,62 @@ struct Walk {
     /// Bytes of the file from `near_from` on.
     near: Vec<u8>,
     near_from: u64,
+    /// The record before, whose next row may be the next sample: its ordinal, offset and length.
+    last: Option<(u64, u64, u64)>,
 }
 
 impl RecordLocator {
     /// Creates a finder for a lane of `samples`: each of a million short lanes needs few bytes.
     pub(crate) fn new(tools: &StreamTools, samples: u64) -> Self {
         let near_bytes = NEAR_BYTES.min(tools.bytes_of(samples)).max(HEADER_BYTES);
-        let (files, trails) = (Arc::clone(&tools.files), Arc::clone(&tools.trails));
-        Self { files, trails, near_bytes, walks: BTreeMap::new() }
+        Self { tools: tools.clone(), near_bytes, walks: BTreeMap::new() }
     }
 
-    /// Returns the position of `sample`; cheap if it is the next one of its shard.
-    pub(crate) fn find(&mut self, sample: Sample) -> Result<RecordLocation, LoadError> {
-        let file = &self.files.dataset().files()[sample.shard as usize];
-        let ahead = self.walks.remove(&sample.shard).filter(|walk| walk.ordinal <= sample.ordinal);
+    /// Returns the position of `sample`; cheap if it is the next one of its split.
+    pub(crate) fn find(
+        &mut self,
+        split: (Portion, usize),
+        sample: Sample,
+    ) -> Result<RecordLocation, LoadError> {
+        let (portion, _) = split;
+        if portion.epoch > 0 {
+            // As for streams: earlier source epochs of the source are read.
+            self.walks
+                .retain(|(of, _), _| of.source != portion.source || of.epoch >= portion.epoch);
+        }
+        let (sample, files) =
+            (self.tools.in_dataset(portion, sample), Arc::clone(&self.tools.files));
+        let file = &files.dataset().files()[sample.shard as usize];
+        let record = Sample { ordinal: files.dataset().record_of(sample), ..sample };
+        let ahead = self.walks.remove(&split);
+        if let Some((_, offset, len)) =
+            ahead.as_ref().and_then(|walk| walk.last).filter(|last| last.0 == record.ordinal)
+        {
+            self.walks.extend(ahead.map(|walk| (split, walk)));
+            return Ok(RecordLocation { portion, sample, offset, len });
+        }
+        let ahead = ahead.filter(|walk| walk.ordinal <= record.ordinal);
         let mut walk = ahead.unwrap_or_else(|| {
-            let mark = self.trails.before(file, sample);
-            Walk { ordinal: mark.ordinal, offset: mark.offset, near: vec![], near_from: 0 }
+            let mark = self.tools.trails.before(file, record);
+            let (ordinal, offset) = (mark.ordinal, mark.offset);
+            Walk { ordinal, offset, near: vec![], near_from: 0, last: None }
         });
         let far = file.data_bytes / file.records.max(1) >= FAR_RECORD_BYTES;
         let window = if far { HEADER_BYTES } else { self.near_bytes };
         loop {
             let len = self.length_at(&mut walk, sample.shard, window)?;
-            let place = RecordLocation { sample, offset: walk.offset, len };
-            let found = walk.ordinal == sample.ordinal;
+            let place = RecordLocation { portion, sample, offset: walk.offset, len };
+            let found = walk.ordinal == record.ordinal;
+            let has_rows = files.dataset().samples().is_some_and(|maps| maps.has_rows());
+            walk.last = has_rows.then_some((walk.ordinal, walk.offset, len));
             walk.ordinal += 1;
             walk.offset += len + (HEADER_BYTES + FOOTER_BYTES) as u64;
             if found {
-                self.trails
+                self.tools
+                    .trails
                     .leave(sample.shard, Mark { ordinal: walk.ordinal, offset: walk.offset });
-                if walk.ordinal < file.records {
-                    self.walks.insert(sample.shard, walk);
+                if walk.ordinal < file.records || has_rows {
+                    self.walks.insert(split, walk);
                 }
                 return Ok(place);
             }
@@ -134,35 +160,36 @@ impl RecordLocator {
             Some(header) => header,
             None => {
                 walk.near.resize(window, 0);
-                let read = read_full(&self.files, shard, &mut walk.near, walk.offset)?;
+                let read = read_full(&self.tools.files, shard, &mut walk.near, walk.offset)?;
                 walk.near.truncate(read);
                 walk.near_from = walk.offset;
                 near(walk).ok_or_else(|| {
                     let missing = HEADER_BYTES.saturating_sub(read) as u64;
                     let kind = ReadErrorKind::TruncatedHeader { missing };
-                    error_at(&self.files, sample, walk.offset, kind)
+                    error_at(&self.tools.files, sample, walk.offset, kind)
                 })?
             }
         };
         let length = decode_header(&header).map_err(|crc| {
             let (stored, computed) = (crc.stored, crc.computed);
             let kind = ReadErrorKind::LengthCrc { stored, computed };
-            error_at(&self.files, sample, walk.offset, kind)
+            error_at(&self.tools.files, sample, walk.offset, kind)
         })?;
-        let size = self.files.dataset().files()[shard as usize].stamp.size_bytes;
+        let size = self.tools.files.dataset().files()[shard as usize].stamp.size_bytes;
         let behind = walk.offset + (HEADER_BYTES + FOOTER_BYTES) as u64;
         if length > size.saturating_sub(behind) {
             let available = size.saturating_sub(walk.offset + HEADER_BYTES as u64);
             let kind = ReadErrorKind::TruncatedData { length, available };
-            return Err(error_at(&self.files, sample, walk.offset, kind));
+            return Err(error_at(&self.tools.files, sample, walk.offset, kind));
         }
         Ok(length)
     }
 }
 
-fn error_at(files: &Files, sample: Sample, offset: u64, kind: ReadErrorKind) -> LoadError {
-    let file = files.name(sample.shard);
-    ReadError { file, offset, ordinal: sample.ordinal, kind }.into()
+/// - `record`: by its index in its shard, also where fewer records are samples.
+fn error_at(files: &Files, record: Sample, offset: u64, kind: ReadErrorKind) -> LoadError {
+    let file = files.name(record.shard);
+    ReadError { file, offset, ordinal: record.ordinal, kind }.into()
 }
 
 /// Fills `buffer` up to the end of the file.

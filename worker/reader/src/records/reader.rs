@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use shardfeed_pipeline::{LaneFeed, Load, Reading};
-use shardfeed_plan::{EpochPlan, Inputs, Lane, LanePosition, PlanError, Sample, SlotSource};
+use shardfeed_plan::{EpochPlan, Inputs, Lane, LanePosition, PlanError, SlotSource, SplitRun};
 use shardfeed_source::LoadError;
 
 use crate::records::gather::{Gathered, Item, PendingRow};
@@ -70,8 +70,8 @@ impl RankReader {
                     self.take((run.first.lane, at), run.slots, step, &mut gathered)?;
                 }
                 SlotSource::Padding { position } => {
-                    let sample = self.plan.line().sample(position);
-                    self.padding.fetch_padding(sample, &mut gathered)?;
+                    let run = self.plan.sample_at(position);
+                    self.padding.fetch_padding(run, &mut gathered)?;
                 }
             }
         }
@@ -150,7 +150,7 @@ impl LaneReader {
         self.lane.next_output()
     }
 
-    /// True if reading of all the lane's shards has started.
+    /// True if reading of all the lane's splits has started.
     pub(crate) fn is_all_in_reading(&self) -> bool {
         match &self.source {
             // Positions are not read ahead.
@@ -160,12 +160,12 @@ impl LaneReader {
     }
 }
 
-/// The samples that come next, examined in advance so that reading of their shards starts in time.
+/// The samples that come next, examined in advance so that reading of their splits starts in time.
 #[derive(Debug)]
 struct InputsAhead {
     inputs: Inputs,
-    /// The next samples, whose shard could not be started yet.
-    waiting: Option<(Sample, u64)>,
+    /// The next samples, whose split could not be started yet.
+    waiting: Option<SplitRun>,
     /// Samples examined and not loaded yet.
     distance: u64,
     /// True if no further samples are left to examine.
@@ -177,20 +177,19 @@ impl InputsAhead {
         Self { inputs, waiting: None, distance: 0, is_done: false }
     }
 
-    /// Starts shards while the limit allows, up to [`LOOK_AHEAD`] samples from here.
+    /// Starts splits while the limit allows, up to [`LOOK_AHEAD`] samples from here.
     fn prime(&mut self, streams: &mut Streams) {
         while self.distance < LOOK_AHEAD {
             let most = LOOK_AHEAD - self.distance;
-            let Some((sample, run)) = self.waiting.take().or_else(|| self.inputs.next_run(most))
-            else {
+            let Some(run) = self.waiting.take().or_else(|| self.inputs.next_run(most)) else {
                 self.is_done = true;
                 return;
             };
-            if !streams.prime(sample) {
-                self.waiting = Some((sample, run));
+            if !streams.prime(run) {
+                self.waiting = Some(run);
                 return;
             }
-            self.distance += run;
+            self.distance += run.samples;
         }
     }
 
@@ -201,15 +200,15 @@ impl InputsAhead {
         self.distance -= looked_at;
         let mut left = samples - looked_at;
         while left > 0 {
-            let Some((first, run)) = self.waiting.take().or_else(|| self.inputs.next_run(left))
-            else {
+            let Some(mut run) = self.waiting.take().or_else(|| self.inputs.next_run(left)) else {
                 return;
             };
-            let passed = run.min(left);
+            let passed = run.samples.min(left);
             left -= passed;
-            if passed < run {
-                let ordinal = first.ordinal + passed;
-                self.waiting = Some((Sample { ordinal, ..first }, run - passed));
+            if passed < run.samples {
+                run.first.ordinal += passed;
+                run.samples -= passed;
+                self.waiting = Some(run);
             }
         }
     }
@@ -219,22 +218,18 @@ impl Load for LaneSource {
     type Item = Item;
     type Error = LoadError;
 
-    fn load(
-        &mut self,
-        first: Sample,
-        count: u64,
-        items: &mut VecDeque<Option<Item>>,
-    ) -> Result<(), LoadError> {
+    fn load(&mut self, run: SplitRun, items: &mut VecDeque<Option<Item>>) -> Result<(), LoadError> {
         match self {
             Self::Places(places) => {
-                for ordinal in first.ordinal..first.ordinal + count {
-                    let place = places.find(Sample { ordinal, ..first })?;
-                    items.push_back(Some(Item::Place(place)));
+                let SplitRun { portion, split, first: mut sample, samples } = run;
+                for _ in 0..samples {
+                    items.push_back(Some(Item::Place(places.find((portion, split), sample)?)));
+                    sample.ordinal += 1;
                 }
             }
             Self::Streams { streams, ahead } => {
-                ahead.pass(count);
-                streams.fetch(first, count, items)?;
+                ahead.pass(run.samples);
+                streams.fetch(run, items)?;
                 ahead.prime(streams);
             }
         }

@@ -5,16 +5,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crossbeam_channel::{Receiver, RecvError, TryRecvError, bounded};
-use shardfeed_pipeline::{ChunkBuffer, ChunkPool};
-use shardfeed_plan::Sample;
-use shardfeed_source::{Files, LoadError, ShardBytes};
+use shardfeed_pipeline::{ChunkBuffer, ChunkPool, Packer};
+use shardfeed_plan::{Portion, Sample, SplitRun};
+use shardfeed_source::{Files, LoadError, SampleMap, ShardBytes};
 use shardfeed_tfrecord::{
-    ChunkOptions, ChunkReader, Compression, CompressionChoice, Decoder, Mark, RecordSpan,
+    Chunk, ChunkOptions, ChunkReader, Compression, CompressionChoice, Decoder, FOOTER_BYTES, Mark,
+    RecordSpan,
 };
 
 use crate::io_pool::IoPool;
 use crate::meter::Meter;
 use crate::records::gather::{Chunks, Gathered, HeldRecord, Item, Record};
+use crate::records::pack::Blocks;
 use crate::records::trails::{Trails, mark_before};
 
 /// Bytes read at once for a single record.
@@ -27,7 +29,7 @@ const FRAME_BYTES: u64 = 16;
 const CHUNK_BYTES_LEAST: usize = 4 << 10;
 
 /// The reader of one shard, passed to a reading thread and back.
-type ShardReader = ChunkReader<Decoder<ShardBytes>>;
+pub(crate) type ShardReader = ChunkReader<Decoder<ShardBytes>>;
 
 /// Counters of reading, shared by all readers of one loader.
 #[derive(Debug, Default)]
@@ -48,19 +50,27 @@ pub(crate) struct StreamTools {
     pub(crate) chunks: ChunkPool,
     pub(crate) counters: Arc<ReadCounters>,
     pub(crate) chunk_bytes: usize,
-    /// Maximum number of a lane's shards that are read before their turn.
+    /// Maximum number of a lane's splits that are read before their turn.
     pub(crate) primed_max: usize,
     /// End positions of the walks of lanes that are read by position.
     pub(crate) trails: Arc<Trails>,
+    /// Of a mixture's epoch: the ordinal of each source's first shard among those of all sources;
+    /// otherwise empty.
+    pub(crate) first_shards: Arc<[u32]>,
+    /// Writer of packs, if packs are samples.
+    pub(crate) packer: Option<Arc<Packer>>,
+    /// Epoch that is read, and whether it is shuffled.
+    pub(crate) epoch: (u64, bool),
     /// Set when the results are no longer needed: reading ends at the next record.
     pub(crate) stop: Arc<AtomicBool>,
 }
 
-/// The shards that one lane reads in turn.
+/// The splits that one lane reads in turn.
 #[derive(Debug)]
 pub(crate) struct Streams {
     tools: StreamTools,
-    open: BTreeMap<u32, ShardStream>,
+    /// By split: a shard can have two in a lane, which are read at the same time.
+    open: BTreeMap<(Portion, usize), ShardStream>,
     chunks: Chunks,
 }
 
@@ -75,21 +85,33 @@ struct ShardStream {
 struct Current {
     number: u32,
     records: Vec<RecordSpan>,
+    parts: Vec<u32>,
     first_ordinal: u64,
 }
 
 /// A chunk as it was read.
 #[derive(Debug)]
-struct Read {
-    chunk: Arc<ChunkBuffer>,
-    records: Vec<RecordSpan>,
-    first_ordinal: u64,
+pub(crate) struct Read {
+    pub(crate) chunk: Arc<ChunkBuffer>,
+    /// Record of each sample.
+    pub(crate) records: Vec<RecordSpan>,
+    /// Part of each sample, as in a row. Empty: the records are the samples.
+    pub(crate) parts: Vec<u32>,
+    pub(crate) first_ordinal: u64,
+}
+
+/// A shard being read.
+#[derive(Debug)]
+struct OpenShard {
+    reader: ShardReader,
+    /// Blocks that come next, where packs are samples.
+    blocks: Option<Blocks>,
 }
 
 /// A chunk that was read ahead, and the reader to continue with.
 #[derive(Debug)]
 struct ChunkAhead {
-    reader: Option<ShardReader>,
+    reader: Option<OpenShard>,
     chunk: Result<Option<Read>, LoadError>,
 }
 
@@ -98,57 +120,72 @@ impl Streams {
         Self { tools, open: BTreeMap::new(), chunks: Chunks::default() }
     }
 
-    /// Starts to read at `sample`, unless its shard is being read already or the limit is reached.
-    /// Returns true if the shard is being read.
-    pub(crate) fn prime(&mut self, sample: Sample) -> bool {
-        if self.open.contains_key(&sample.shard) {
+    /// Starts to read the split of a run, unless it is being read already or the limit is reached.
+    /// Returns true if the split is being read.
+    pub(crate) fn prime(&mut self, SplitRun { portion, split, first, .. }: SplitRun) -> bool {
+        if self.open.contains_key(&(portion, split)) {
             return true;
         }
         let has_room = self.open.len() < self.tools.primed_max;
         if has_room {
-            self.open.insert(sample.shard, self.tools.start(sample));
+            let stream = self.tools.start(portion, self.tools.in_dataset(portion, first));
+            self.open.insert((portion, split), stream);
         }
         has_room
     }
 
-    /// Appends the records of `first` and of the samples after it in its shard, `count` in total;
-    /// cheap if they are the next ones of the shard.
+    /// Appends the records of a run; cheap if they are the next ones of the split.
     pub(crate) fn fetch(
         &mut self,
-        first: Sample,
-        count: u64,
+        SplitRun { portion, split, first, samples }: SplitRun,
         items: &mut VecDeque<Option<Item>>,
     ) -> Result<(), LoadError> {
-        let Sample { shard, ordinal } = first;
-        let end = ordinal + count;
+        self.close_before(portion);
+        let Sample { shard, ordinal } = self.tools.in_dataset(portion, first);
+        let end = ordinal + samples;
         let mut next = ordinal;
         let mut fetched = Ok(());
         while next < end && fetched.is_ok() {
             fetched = match self.tools.stop.load(Ordering::Relaxed) {
                 true => Err(LoadError::Interrupted),
-                false => self.find(Sample { shard, ordinal: next }, end - next, items),
+                false => {
+                    let first = Sample { shard, ordinal: next };
+                    self.find(SplitRun { portion, split, first, samples: end - next }, items)
+                }
             }
             .map(|found| next += found);
         }
-        let records = self.tools.files.dataset().files()[shard as usize].records;
-        if fetched.is_err() || next == records {
-            // After the last record nothing follows; after an error a retry starts with a new
+        let (samples_of_shard, _) = self.tools.files.dataset().amounts(shard);
+        if fetched.is_err() || next == samples_of_shard {
+            // After the last sample nothing follows; after an error a retry starts with a new
             // reader.
-            if let Some(stream) = self.open.remove(&shard) {
+            if let Some(stream) = self.open.remove(&(portion, split)) {
                 self.close(stream);
             }
         }
         fetched
     }
 
-    /// Collects the record of a padding sample for a batch.
+    /// Closes the streams of earlier source epochs of a source: a lane reads them one after the
+    /// other, and the last split of one may end inside its shard.
+    fn close_before(&mut self, portion: Portion) {
+        let first = (Portion { epoch: 0, ..portion }, 0);
+        while portion.epoch > 0
+            && let Some((&split, _)) = self.open.range(first..(portion, 0)).next()
+            && let Some(stream) = self.open.remove(&split)
+        {
+            self.close(stream);
+        }
+    }
+
+    /// Collects the records of padding for a batch.
     pub(crate) fn fetch_padding(
         &mut self,
-        sample: Sample,
+        run: SplitRun,
         into: &mut Gathered,
     ) -> Result<(), LoadError> {
         let mut items = VecDeque::with_capacity(1);
-        self.fetch(sample, 1, &mut items)?;
+        self.fetch(run, &mut items)?;
         self.give(items.into_iter().flatten(), false, into);
         Ok(())
     }
@@ -176,22 +213,21 @@ impl Streams {
         }
     }
 
-    /// Appends the samples from `first` on that the current or the next chunk contains, up to
-    /// `most`. Returns their number.
+    /// Appends the first samples of a run, those that the current or the next chunk contains.
+    /// Returns their number. The run has the shard ordinal of the dataset.
     fn find(
         &mut self,
-        first: Sample,
-        most: u64,
+        SplitRun { portion, split, first, samples: most }: SplitRun,
         items: &mut VecDeque<Option<Item>>,
     ) -> Result<u64, LoadError> {
         let Sample { shard, ordinal } = first;
         let Self { tools, open, chunks } = self;
-        let stream = open.entry(shard).or_insert_with(|| tools.start(first));
+        let stream = open.entry((portion, split)).or_insert_with(|| tools.start(portion, first));
         loop {
             if let Some(current) = &stream.current {
                 if ordinal < current.first_ordinal {
                     chunks.let_go(current.number);
-                    *stream = tools.start(first);
+                    *stream = tools.start(portion, first);
                     continue;
                 }
                 let from = usize::try_from(ordinal - current.first_ordinal);
@@ -202,7 +238,9 @@ impl Streams {
                     chunks.hold(chunk, count);
                     let held = |(ordinal, &span)| {
                         let sample = Sample { shard, ordinal };
-                        Some(Item::Held(HeldRecord { sample, span, chunk }))
+                        let at = (ordinal - current.first_ordinal) as usize;
+                        let part = current.parts.get(at).copied().unwrap_or(0);
+                        Some(Item::Held(HeldRecord { portion, sample, span, part, chunk }))
                     };
                     items.extend((ordinal..).zip(&rest[..count]).map(held));
                     return Ok(count as u64);
@@ -212,11 +250,11 @@ impl Streams {
                 chunks.let_go(current.number);
             }
             let ahead = tools.receive(&stream.next)?;
-            let Some(Read { chunk, records, first_ordinal }) = ahead.chunk? else {
+            let Some(Read { chunk, records, parts, first_ordinal }) = ahead.chunk? else {
                 return Err(tools.files.ended(shard));
             };
             let number = chunks.insert(chunk);
-            stream.current = Some(Current { number, records, first_ordinal });
+            stream.current = Some(Current { number, records, parts, first_ordinal });
             let reader = ahead.reader.ok_or(LoadError::ReaderLost)?;
             stream.next = tools.read_ahead(reader, shard, None);
         }
@@ -230,6 +268,20 @@ impl StreamTools {
         Self { chunk_bytes: self.chunk_bytes.min(most), ..self.clone() }
     }
 
+    /// Returns a sample with its shard ordinal among the shards of all sources.
+    pub(crate) fn in_dataset(&self, portion: Portion, sample: Sample) -> Sample {
+        Sample { shard: sample.shard + self.first_shard(portion), ..sample }
+    }
+
+    /// Returns a sample with its shard ordinal in its source.
+    pub(crate) fn in_source(&self, portion: Portion, sample: Sample) -> Sample {
+        Sample { shard: sample.shard - self.first_shard(portion), ..sample }
+    }
+
+    fn first_shard(&self, portion: Portion) -> u32 {
+        self.first_shards.get(portion.source as usize).copied().unwrap_or(0)
+    }
+
     /// Returns a number of bytes that most runs of `samples` records fit into.
     pub(crate) fn bytes_of(&self, samples: u64) -> usize {
         let record_bytes = self.files.dataset().record_bytes_mean().saturating_add(FRAME_BYTES);
@@ -238,30 +290,46 @@ impl StreamTools {
     }
 
     /// Reads the record of `sample` alone, on this thread.
-    pub(crate) fn read_one(&self, sample: Sample) -> Result<Record, LoadError> {
+    pub(crate) fn read_one(&self, portion: Portion, sample: Sample) -> Result<Record, LoadError> {
         let chunk_bytes = self.chunk_bytes.min(ONE_RECORD_BYTES);
-        let (mut reader, skip) = Self { chunk_bytes, ..self.clone() }.reader_at(sample);
-        let read = || self.read(&mut reader, Some(skip));
-        let Some(Read { chunk, records, .. }) = self.counters.meter.chunk(sample.shard, read)?
-        else {
-            return Err(self.files.ended(sample.shard));
-        };
-        let Some(&span) = records.first() else {
-            return Err(self.files.ended(sample.shard));
-        };
-        Ok(Record { sample, span, chunk })
+        let (mut reader, skip) = Self { chunk_bytes, ..self.clone() }.reader_at(portion, sample);
+        let read = || self.read(&mut reader, sample.shard, Some(skip));
+        let read = self.counters.meter.chunk(sample.shard, read)?;
+        let ended = || self.files.ended(sample.shard);
+        let Read { chunk, records, parts, first_ordinal } = read.ok_or_else(ended)?;
+        // A block begins with an earlier pack, and a chunk with an earlier row of a record.
+        let at = sample.ordinal.saturating_sub(first_ordinal) as usize;
+        let span = *records.get(at).ok_or_else(ended)?;
+        let part = parts.get(at).copied().unwrap_or(0);
+        Ok(Record { portion, sample, span, part, chunk })
     }
 
-    fn start(&self, sample: Sample) -> ShardStream {
-        let (reader, skip) = self.reader_at(sample);
+    /// Returns the variant of the packs of a portion. Source: docs/ORDER.md, section 14.
+    pub(crate) fn variant(&self, portion: Portion) -> u64 {
+        match self.epoch {
+            (_, false) => 0,
+            (epoch, true) if self.first_shards.is_empty() => epoch,
+            (_, true) => portion.epoch,
+        }
+    }
+
+    fn start(&self, portion: Portion, sample: Sample) -> ShardStream {
+        let (reader, skip) = self.reader_at(portion, sample);
         ShardStream { current: None, next: self.read_ahead(reader, sample.shard, Some(skip)) }
     }
 
-    /// Returns a reader of a sample's shard, and the ordinal to skip to.
-    fn reader_at(&self, sample: Sample) -> (ShardReader, (u64, Compression)) {
+    /// Returns a reader of a sample's shard, and the record to skip to.
+    fn reader_at(&self, portion: Portion, sample: Sample) -> (OpenShard, (u64, Compression)) {
         let file = &self.files.dataset().files()[sample.shard as usize];
+        let (blocks, record) = match self.packer {
+            Some(_) => {
+                let (blocks, record) = Blocks::at(self, sample, self.variant(portion));
+                (Some(blocks), record)
+            }
+            None => (None, self.files.dataset().record_of(sample)),
+        };
         let mark = match file.compression {
-            Compression::None => mark_before(file, sample.ordinal),
+            Compression::None => mark_before(file, record),
             Compression::Gzip | Compression::Zlib => Mark { ordinal: 0, offset: 0 },
         };
         let source =
@@ -270,7 +338,7 @@ impl StreamTools {
         let source = Decoder::new(source, choice).expect("a fixed choice reads nothing yet");
         let left = match file.compression {
             Compression::None => file.stamp.size_bytes.saturating_sub(mark.offset),
-            Compression::Gzip | Compression::Zlib => u64::MAX,
+            Compression::Gzip | Compression::Zlib => file.stream_bytes(),
         };
         let options = ChunkOptions {
             // One byte more than is left, so that the end is detected with the last record.
@@ -283,13 +351,13 @@ impl StreamTools {
             ..ChunkOptions::default()
         };
         let reader = ChunkReader::new(source, self.files.name(sample.shard), options);
-        (reader, (sample.ordinal, file.compression))
+        (OpenShard { reader, blocks }, (record, file.compression))
     }
 
     /// Reads the next chunk on a reading thread.
     fn read_ahead(
         &self,
-        mut reader: ShardReader,
+        mut reader: OpenShard,
         shard: u32,
         skip: Option<(u64, Compression)>,
     ) -> Receiver<ChunkAhead> {
@@ -297,7 +365,7 @@ impl StreamTools {
         let tools = self.clone();
         self.io.spawn(move || {
             let meter = &tools.counters.meter;
-            let chunk = meter.chunk(shard, || tools.read(&mut reader, skip));
+            let chunk = meter.chunk(shard, || tools.read(&mut reader, shard, skip));
             // The receiver is gone if the loader moved elsewhere.
             let _ = sender.send(ChunkAhead { reader: Some(reader), chunk });
         });
@@ -314,26 +382,90 @@ impl StreamTools {
         .map_err(|_| LoadError::ReaderLost)
     }
 
+    /// Reads the next chunk with samples. Records that are none are left out here: further on there
+    /// are only samples.
     fn read(
         &self,
-        reader: &mut ShardReader,
+        OpenShard { reader, blocks }: &mut OpenShard,
+        shard: u32,
         skip: Option<(u64, Compression)>,
     ) -> Result<Option<Read>, LoadError> {
         if let Some((ordinal, compression)) = skip {
             let from = reader.offset();
-            reader.skip_to(ordinal)?;
-            if compression != Compression::None {
+            if compression == Compression::None {
+                reader.skip_to(ordinal)?;
+            } else {
+                self.counters.meter.pass(|| reader.skip_to(ordinal))?;
                 let passed = reader.offset() - from;
                 self.counters.reinflated_bytes.fetch_add(passed, Ordering::Relaxed);
             }
         }
-        let spare = self.chunks.take();
-        reader.recycle(spare);
-        let Some(chunk) = reader.next_chunk()? else {
-            return Ok(None);
-        };
-        self.counters.bytes.fetch_add(chunk.bytes.len() as u64, Ordering::Relaxed);
-        let (records, first_ordinal) = (chunk.records, chunk.first_ordinal);
-        Ok(Some(Read { chunk: self.chunks.share(chunk.bytes), records, first_ordinal }))
+        if let Some(blocks) = blocks {
+            return blocks.read(self, reader, shard);
+        }
+        loop {
+            let spare = self.chunks.take();
+            reader.recycle(spare);
+            let Some(chunk) = reader.next_chunk()? else {
+                return Ok(None);
+            };
+            self.counters.bytes.fetch_add(chunk.bytes.len() as u64, Ordering::Relaxed);
+            let Some(maps) = self.files.dataset().samples() else {
+                let Chunk { bytes, records, first_ordinal, .. } = chunk;
+                let (chunk, parts) = (self.chunks.share(bytes), vec![]);
+                return Ok(Some(Read { chunk, records, parts, first_ordinal }));
+            };
+            let map = maps.of(shard);
+            let end = chunk.first_ordinal + chunk.records.len() as u64;
+            if let Some(read) = self.only_samples(chunk, map) {
+                return Ok(Some(read));
+            }
+            if map.samples_before(end) == map.samples() {
+                return Ok(None);
+            }
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(LoadError::Interrupted);
+            }
+        }
+    }
+
+    /// Returns the samples of a chunk, if it has any. Few of them are copied, so that a held sample
+    /// does not hold a chunk of other records.
+    fn only_samples(&self, chunk: Chunk, map: &SampleMap) -> Option<Read> {
+        let Chunk { bytes, records: all, first_ordinal } = chunk;
+        let (mut records, mut parts) = (Vec::new(), Vec::new());
+        let mut stored_bytes = 0;
+        for (span, record) in all.into_iter().zip(first_ordinal..) {
+            let before = records.len();
+            parts.extend(map.parts(record));
+            records.resize(parts.len(), span);
+            if records.len() > before {
+                stored_bytes += span.len + FOOTER_BYTES;
+            }
+        }
+        let first_ordinal = map.samples_before(first_ordinal);
+        let chunk = self.chunks.share(bytes);
+        if records.is_empty() {
+            return None;
+        }
+        if stored_bytes >= chunk.len() / 2 {
+            return Some(Read { chunk, records, parts, first_ordinal });
+        }
+        let mut copied = Vec::with_capacity(stored_bytes);
+        let mut last = None;
+        for span in &mut records {
+            let from = span.start;
+            // Rows of one record follow each other.
+            let start = match last {
+                Some((last, start)) if last == from => start,
+                _ => {
+                    let start = copied.len();
+                    copied.extend_from_slice(&chunk[from..from + span.len + FOOTER_BYTES]);
+                    start
+                }
+            };
+            (last, span.start) = (Some((from, start)), start);
+        }
+        Some(Read { chunk: self.chunks.share(copied), records, parts, first_ordinal })
     }
 }

@@ -36,7 +36,6 @@ impl Note {
 /// Connection on which both ends send notes.
 pub type Notes = Connection<Note, Note>;
 
-/// Creates a listener in this directory.
 pub fn listener(directory: &Path) -> Listener {
     Listener::bind(&directory.join("worker.sock"), ListenOptions::default()).unwrap()
 }

@@ -19,6 +19,7 @@ use super::location::{Location, Scheme};
 use super::profile;
 use super::transport::StoreConnector;
 use crate::error::LoadError;
+use crate::per_process::PerProcess;
 
 /// Timeout that disables that of object_store: each request is watched byte by byte here.
 const NO_TIMEOUT: &str = "1day";
@@ -132,17 +133,9 @@ impl Bucket {
 
 /// Returns the limit of requests of this process; a fork gets a separate one.
 fn permits(limits: Limits) -> Arc<Semaphore> {
-    static PERMITS: Mutex<Option<(u32, usize, Arc<Semaphore>)>> = Mutex::new(None);
-    let mut permits = PERMITS.lock().unwrap_or_else(PoisonError::into_inner);
-    let process = std::process::id();
-    if let Some((of, requests, permits)) = &*permits
-        && (*of, *requests) == (process, limits.requests)
-    {
-        return Arc::clone(permits);
-    }
-    let made = Arc::new(Semaphore::new(limits.requests));
-    *permits = Some((process, limits.requests, Arc::clone(&made)));
-    made
+    static PERMITS: PerProcess<(usize, Arc<Semaphore>)> = PerProcess::new();
+    let make = || (limits.requests, Arc::new(Semaphore::new(limits.requests)));
+    PERMITS.get(|(requests, _)| *requests == limits.requests, make).1
 }
 
 /// Returns a digest of the environment variables that affect access to a bucket.
@@ -188,77 +181,53 @@ fn stall(limits: Limits) -> String {
     format!("{}ms", limits.stall.max(Duration::from_secs(1)).as_millis())
 }
 
+/// Builds the clients of a store that signs requests. The builders of object_store have the same
+/// methods, but no trait.
+/// - `$key`: type of the builder's settings.
+macro_rules! signed {
+    ($base:expr, $key:ident, $limits:expr) => {{
+        let (base, limits) = ($base, $limits);
+        let client = |timeout: &str, retry| {
+            base.clone()
+                .with_config($key::Client(ClientConfigKey::Timeout), timeout)
+                .with_http_connector(StoreConnector)
+                .with_retry(retry)
+        };
+        let reads = client(NO_TIMEOUT, once()).build()?;
+        let credentials = Arc::clone(reads.credentials());
+        let lists = client(&stall(limits), patient(limits))
+            .with_credentials(Arc::clone(&credentials))
+            .build()?;
+        let is_signed = base.get_config_value(&$key::SkipSignature).as_deref() != Some("true");
+        let ask = move || -> Checked {
+            let credentials = Arc::clone(&credentials);
+            Box::pin(async move { credentials.get_credential().await.map(drop) })
+        };
+        let credentials = is_signed.then(|| Box::new(ask) as _);
+        Ok(Built { reads: Arc::new(reads), lists: Arc::new(lists), credentials })
+    }};
+}
+
 fn s3(bucket: &str, limits: Limits) -> Result<Built, object_store::Error> {
     let mut base = AmazonS3Builder::from_env().with_bucket_name(bucket);
-    let set = |base: &AmazonS3Builder, key| base.get_config_value(&key).is_some();
-    if !set(&base, AmazonS3ConfigKey::AccessKeyId)
-        && !set(&base, AmazonS3ConfigKey::WebIdentityTokenFile)
+    let is_set = |key| base.get_config_value(&key).is_some();
+    if !is_set(AmazonS3ConfigKey::AccessKeyId)
+        && !is_set(AmazonS3ConfigKey::WebIdentityTokenFile)
         && let Some(profile) = profile::from_environment()
     {
         base = profile.apply(base);
     }
-    let timeout = |builder: AmazonS3Builder, timeout: &str| {
-        builder
-            .with_config(AmazonS3ConfigKey::Client(ClientConfigKey::Timeout), timeout)
-            .with_http_connector(StoreConnector)
-    };
-    let reads = timeout(base.clone(), NO_TIMEOUT).with_retry(once()).build()?;
-    let credentials = Arc::clone(reads.credentials());
-    let lists = timeout(base.clone(), &stall(limits))
-        .with_retry(patient(limits))
-        .with_credentials(Arc::clone(&credentials))
-        .build()?;
-    let unsigned = base.get_config_value(&AmazonS3ConfigKey::SkipSignature);
-    let ask = move || -> Checked {
-        let credentials = Arc::clone(&credentials);
-        Box::pin(async move { credentials.get_credential().await.map(drop) })
-    };
-    let credentials = (unsigned.as_deref() != Some("true")).then(|| Box::new(ask) as _);
-    Ok(Built { reads: Arc::new(reads), lists: Arc::new(lists), credentials })
+    signed!(base, AmazonS3ConfigKey, limits)
 }
 
 fn gs(bucket: &str, limits: Limits) -> Result<Built, object_store::Error> {
     let base = GoogleCloudStorageBuilder::from_env().with_bucket_name(bucket);
-    let timeout = |builder: GoogleCloudStorageBuilder, timeout: &str| {
-        builder
-            .with_config(GoogleConfigKey::Client(ClientConfigKey::Timeout), timeout)
-            .with_http_connector(StoreConnector)
-    };
-    let reads = timeout(base.clone(), NO_TIMEOUT).with_retry(once()).build()?;
-    let credentials = Arc::clone(reads.credentials());
-    let lists = timeout(base.clone(), &stall(limits))
-        .with_retry(patient(limits))
-        .with_credentials(Arc::clone(&credentials))
-        .build()?;
-    let unsigned = base.get_config_value(&GoogleConfigKey::SkipSignature);
-    let ask = move || -> Checked {
-        let credentials = Arc::clone(&credentials);
-        Box::pin(async move { credentials.get_credential().await.map(drop) })
-    };
-    let credentials = (unsigned.as_deref() != Some("true")).then(|| Box::new(ask) as _);
-    Ok(Built { reads: Arc::new(reads), lists: Arc::new(lists), credentials })
+    signed!(base, GoogleConfigKey, limits)
 }
 
 fn az(container: &str, limits: Limits) -> Result<Built, object_store::Error> {
     let base = MicrosoftAzureBuilder::from_env().with_container_name(container);
-    let timeout = |builder: MicrosoftAzureBuilder, timeout: &str| {
-        builder
-            .with_config(AzureConfigKey::Client(ClientConfigKey::Timeout), timeout)
-            .with_http_connector(StoreConnector)
-    };
-    let reads = timeout(base.clone(), NO_TIMEOUT).with_retry(once()).build()?;
-    let credentials = Arc::clone(reads.credentials());
-    let lists = timeout(base.clone(), &stall(limits))
-        .with_retry(patient(limits))
-        .with_credentials(Arc::clone(&credentials))
-        .build()?;
-    let unsigned = base.get_config_value(&AzureConfigKey::SkipSignature);
-    let ask = move || -> Checked {
-        let credentials = Arc::clone(&credentials);
-        Box::pin(async move { credentials.get_credential().await.map(drop) })
-    };
-    let credentials = (unsigned.as_deref() != Some("true")).then(|| Box::new(ask) as _);
-    Ok(Built { reads: Arc::new(reads), lists: Arc::new(lists), credentials })
+    signed!(base, AzureConfigKey, limits)
 }
 
 fn web(root: &str, limits: Limits) -> Result<Built, object_store::Error> {

@@ -3,27 +3,22 @@
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
 use bytes::Bytes;
-use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
 use futures::StreamExt;
 use object_store::path::Path as StorePath;
 use object_store::{GetOptions, GetRange};
 use shardfeed_plan::ChangeStamp;
-use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 
 use super::bucket::Bucket;
 use super::fault::{Attempts, PATIENCE_HINT, StoreFault};
 use super::listing::{look, stamp_of};
 use super::location::Location;
-use super::runtime::runtime;
+use super::runtime::Task;
 use crate::blocks::{BLOCK_BYTES, BlockCache, BlockKey};
 use crate::error::LoadError;
-
-/// Interval at which a wait checks whether it is still needed.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Flag that is set when the results are no longer needed.
 pub(crate) type Stop = Arc<AtomicBool>;
@@ -111,29 +106,13 @@ pub(crate) struct RemoteObject {
 #[derive(Debug)]
 pub(crate) struct Pending {
     pub(super) range: Range<u64>,
-    result: Receiver<Result<Bytes, LoadError>>,
-    task: JoinHandle<()>,
+    task: Task<Bytes>,
 }
 
 impl Pending {
     /// Waits for the range until `stop` is set.
     pub(crate) fn wait(&self, stop: &AtomicBool) -> Result<Bytes, LoadError> {
-        loop {
-            match self.result.recv_timeout(LOOK_EVERY) {
-                Ok(result) => return result,
-                Err(RecvTimeoutError::Timeout) if stop.load(Ordering::Relaxed) => {
-                    return Err(LoadError::Interrupted);
-                }
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return Err(LoadError::ReaderLost),
-            }
-        }
-    }
-}
-
-impl Drop for Pending {
-    fn drop(&mut self) {
-        self.task.abort();
+        self.task.wait(|| !stop.load(Ordering::Relaxed))
     }
 }
 
@@ -146,13 +125,9 @@ impl RemoteObject {
     /// - `stop`: once set, no more requests are made, so that a loader that closes ends without
     ///   errors.
     pub(crate) fn begin(self: &Arc<Self>, range: Range<u64>, stop: &Stop) -> Pending {
-        let (sender, result) = bounded(1);
         let (object, wanted, stop) = (Arc::clone(self), range.clone(), Arc::clone(stop));
-        let task = runtime().spawn(async move {
-            // The receiver is gone if the loader moved elsewhere.
-            let _ = sender.send(object.get(wanted, &stop).await);
-        });
-        Pending { range, result, task }
+        let task = Task::spawn(async move { object.get(wanted, &stop).await });
+        Pending { range, task }
     }
 
     /// Returns a range, from this host's disk cache where possible.

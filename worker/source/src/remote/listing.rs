@@ -1,10 +1,7 @@
 //! Lists of remote files, and their change stamps.
 
-use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
 
-use crossbeam_channel::{RecvTimeoutError, bounded};
 use futures::{StreamExt, TryStreamExt};
 use glob::{MatchOptions, Pattern};
 use object_store::path::Path as StorePath;
@@ -14,11 +11,8 @@ use shardfeed_plan::ChangeStamp;
 use super::bucket::Bucket;
 use super::fault::{PATIENCE_HINT, StoreFault};
 use super::location::Location;
-use super::runtime::runtime;
+use super::runtime::Task;
 use crate::error::LoadError;
-
-/// Interval at which the caller is asked whether to continue.
-const ASK_EVERY: Duration = Duration::from_millis(50);
 
 /// Maximum number of concurrent requests for change stamps.
 const LOOKS: usize = 64;
@@ -72,7 +66,7 @@ pub(crate) fn stamps(urls: &[String], go_on: GoOn<'_>) -> Result<Vec<StampedUrl>
         paths.push((url.clone(), Location::parse(url)?.store_path()?));
     }
     let root = Location::parse(first)?.root();
-    wait(go_on, async move {
+    let work = async move {
         bucket.check_credentials(&root).await?;
         let looks = futures::stream::iter(paths).map(|(url, path)| {
             let bucket = Arc::clone(&bucket);
@@ -82,7 +76,8 @@ pub(crate) fn stamps(urls: &[String], go_on: GoOn<'_>) -> Result<Vec<StampedUrl>
             }
         });
         looks.buffered(LOOKS).try_collect().await
-    })
+    };
+    Task::spawn(work).wait(go_on)
 }
 
 /// Returns the current change stamp of an object.
@@ -139,7 +134,7 @@ fn list(location: &Location, pattern: &str, go_on: GoOn<'_>) -> Result<Vec<Stamp
     let flat = literal + 1 == parts.len() && !parts[literal].contains("**");
     let bucket = Bucket::open(location)?;
     let (root, url) = (location.root(), pattern.to_owned());
-    wait(go_on, async move {
+    let work = async move {
         bucket.check_credentials(&root).await?;
         let store = Arc::clone(&bucket.lists);
         let failed = |error| match StoreFault::of(bucket.scheme, &error) {
@@ -163,7 +158,8 @@ fn list(location: &Location, pattern: &str, go_on: GoOn<'_>) -> Result<Vec<Stamp
             }
         }
         Ok(found)
-    })
+    };
+    Task::spawn(work).wait(go_on)
 }
 
 /// Expands ranges in braces to their numbers, as web servers list nothing.
@@ -194,29 +190,6 @@ fn expand(pattern: &str) -> Result<Vec<String>, LoadError> {
     }
     let names = (from..=to).map(|number| format!("{before}{number:0width$}"));
     Ok(names.flat_map(|name| behind.iter().map(move |rest| format!("{name}{rest}"))).collect())
-}
-
-/// Waits for the network while asking the caller whether to continue.
-fn wait<T: Send + 'static>(
-    go_on: GoOn<'_>,
-    work: impl Future<Output = Result<T, LoadError>> + Send + 'static,
-) -> Result<T, LoadError> {
-    let (sender, receiver) = bounded(1);
-    let task = runtime().spawn(async move {
-        // The receiver is gone if the caller cancelled.
-        let _ = sender.send(work.await);
-    });
-    loop {
-        match receiver.recv_timeout(ASK_EVERY) {
-            Ok(result) => return result,
-            Err(RecvTimeoutError::Timeout) if go_on() => {}
-            Err(RecvTimeoutError::Timeout) => {
-                task.abort();
-                return Err(LoadError::Interrupted);
-            }
-            Err(RecvTimeoutError::Disconnected) => return Err(LoadError::ReaderLost),
-        }
-    }
 }
 
 #[cfg(test)]

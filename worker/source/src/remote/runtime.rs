@@ -1,9 +1,16 @@
 //! The threads that wait for object stores. They are separate from those for the coordinator, whose
 //! heartbeats must not wait for the decryption of data.
 
-use std::sync::{Mutex, PoisonError};
+use std::future::Future;
+use std::sync::Arc;
 
+use crossbeam_channel::{Receiver, bounded};
 use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::task::JoinHandle;
+
+use crate::error::LoadError;
+use crate::per_process::PerProcess;
+use crate::wait::receive;
 
 /// Decryption takes one core for about 1 GB/s; two threads saturate a host's network.
 const THREADS: usize = 2;
@@ -12,24 +19,45 @@ const THREADS: usize = 2;
 const DISK_THREADS: usize = 8;
 
 /// Returns the runtime of this process, created on first use.
-pub(super) fn runtime() -> Handle {
-    static RUNTIME: Mutex<Option<(u32, Runtime)>> = Mutex::new(None);
-    let mut runtime = RUNTIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let process = std::process::id();
-    if let Some((of, runtime)) = &*runtime
-        && *of == process
-    {
-        return runtime.handle().clone();
+fn runtime() -> Handle {
+    static RUNTIME: PerProcess<Arc<Runtime>> = PerProcess::new();
+    let make = || {
+        let made = Builder::new_multi_thread()
+            .worker_threads(THREADS)
+            .max_blocking_threads(DISK_THREADS)
+            .thread_name("shardfeed-store")
+            .enable_all()
+            .build();
+        Arc::new(made.expect("the system has threads for the network"))
+    };
+    RUNTIME.get(|_| true, make).handle().clone()
+}
+
+/// Work for a store; cancelled when dropped.
+#[derive(Debug)]
+pub(super) struct Task<T> {
+    result: Receiver<Result<T, LoadError>>,
+    handle: JoinHandle<()>,
+}
+
+impl<T: Send + 'static> Task<T> {
+    pub(super) fn spawn(work: impl Future<Output = Result<T, LoadError>> + Send + 'static) -> Self {
+        let (sender, result) = bounded(1);
+        let handle = runtime().spawn(async move {
+            // The receiver is gone if the work was cancelled.
+            let _ = sender.send(work.await);
+        });
+        Self { result, handle }
     }
-    let made = Builder::new_multi_thread()
-        .worker_threads(THREADS)
-        .max_blocking_threads(DISK_THREADS)
-        .thread_name("shardfeed-store")
-        .enable_all()
-        .build()
-        .expect("the system has threads for the network");
-    let handle = made.handle().clone();
-    // After a fork the threads of the parent's runtime do not exist, so it must not be dropped.
-    std::mem::forget(runtime.replace((process, made)));
-    handle
+
+    /// Waits for the result: see [`receive`].
+    pub(super) fn wait(&self, go_on: impl FnMut() -> bool) -> Result<T, LoadError> {
+        receive(&self.result, go_on)
+    }
+}
+
+impl<T> Drop for Task<T> {
+    fn drop(&mut self) {
+        self.handle.abort();
+    }
 }

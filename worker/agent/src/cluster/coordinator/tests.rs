@@ -122,6 +122,8 @@ fn coordinator(addresses: &[&Address], timeout_ms: u64) -> Coordinator {
     Coordinator::of(listed, "test", Duration::from_millis(timeout_ms), None, Credentials::default())
 }
 
+const STATUS: GetStatusRequest = GetStatusRequest { context: None };
+
 fn get_status(mut clients: Clients, context: Option<Context>) -> Answer<GetStatusResponse> {
     Box::pin(async move { clients.admin.get_status(GetStatusRequest { context }).await })
 }
@@ -129,7 +131,7 @@ fn get_status(mut clients: Clients, context: Option<Context>) -> Answer<GetStatu
 const LONG_MS: u64 = 30_000;
 
 fn ask(coordinator: &Coordinator) -> Result<GetStatusResponse, ControlError> {
-    coordinator.call(&mut |_| true, get_status)
+    coordinator.call(&mut |_| true, &STATUS)
 }
 
 #[test]
@@ -216,7 +218,7 @@ fn a_heartbeat_moves_on_by_itself() {
     let (leads, leader) = Node::leader();
     let coordinator = coordinator(&[&hangs, &leads], LONG_MS);
     for _ in 0..2 {
-        runtime().block_on(coordinator.once(get_status)).unwrap();
+        runtime().block_on(coordinator.once(&STATUS)).unwrap();
     }
     assert_eq!((hanging.times(), leader.times()), (1, 2));
     assert_eq!(hanging.asked()[0], leader.asked()[0]);
@@ -245,7 +247,7 @@ fn a_leader_far_away_is_given_the_time_that_its_answers_take() {
     let tried = leader.times();
     assert!(tried > 1, "{tried}");
     ask(&coordinator).unwrap();
-    runtime().block_on(coordinator.once(get_status)).unwrap();
+    runtime().block_on(coordinator.once(&STATUS)).unwrap();
     assert_eq!(leader.times(), tried + 2);
 }
 
@@ -292,7 +294,7 @@ fn after_the_timeout_every_address_is_named_with_what_it_said() {
             told.push(note.to_owned());
             true
         },
-        get_status,
+        &STATUS,
     );
     let error = error.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Unreachable);
@@ -311,7 +313,7 @@ fn after_the_timeout_every_address_is_named_with_what_it_said() {
 #[test]
 fn whoever_waits_may_give_up() {
     let (hangs, _) = Node::start(|_| Said::Nothing);
-    let error = coordinator(&[&hangs], LONG_MS).call(&mut |_| false, get_status).unwrap_err();
+    let error = coordinator(&[&hangs], LONG_MS).call(&mut |_| false, &STATUS).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Retry);
 }
 
@@ -377,7 +379,7 @@ fn of_file(path: &std::path::Path, timeout_ms: u64) -> Coordinator {
 fn a_file_that_is_not_there_yet_is_waited_for_or_not_as_the_caller_wants() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("endpoint.json");
-    let error = of_file(&path, 200).call(&mut |_| true, get_status).unwrap_err();
+    let error = of_file(&path, 200).call(&mut |_| true, &STATUS).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Unreachable);
     let message = error.message.replace(folder.path().to_str().unwrap(), "DIR");
     assert_eq!(

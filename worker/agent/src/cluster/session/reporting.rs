@@ -58,15 +58,10 @@ impl SharedSession {
             let (shared, reporting) = (Arc::clone(self), self.reporting(&lease.job, lease.rank));
             runtime().spawn(async move {
                 let _reporting = reporting;
-                let ended = shared.coordinator.once(|mut clients, context| {
-                    let (lease, position) = (Some(lease.clone()), None);
-                    let (failure, is_told) = (None, false);
-                    let request =
-                        wire::EndRankRequest { context, lease, failure, is_told, position };
-                    Box::pin(async move { clients.worker.end_rank(request).await })
-                });
+                let lease = Some(lease);
+                let request = wire::EndRankRequest { lease, ..Default::default() };
                 // The response to a later heartbeat lists the lease again.
-                if let Err(error) = ended.await {
+                if let Err(error) = shared.coordinator.once(&request).await {
                     tracing::debug!(%error, "a lease that no trainer has was not ended");
                 }
             });

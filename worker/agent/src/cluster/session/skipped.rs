@@ -31,12 +31,10 @@ impl SharedSession {
         };
         let mut has_more = false;
         for (job, records) in reports {
-            let result = self.coordinator.once(|mut clients, context| {
-                let (job, records) = (job.clone(), records.clone());
-                let request = wire::ReportSkippedRequest { context, session, job, records };
-                Box::pin(async move { clients.worker.report_skipped(request).await })
-            });
-            match result.await {
+            let request = wire::ReportSkippedRequest { context: None, session, job, records };
+            let result = self.coordinator.once(&request).await;
+            let wire::ReportSkippedRequest { job, records, .. } = request;
+            match result {
                 Ok(wire::ReportSkippedResponse {}) => {
                     let mut state = self.lock();
                     has_more |= state.skipped.entry(job).or_default().acknowledged(&records);

@@ -4,7 +4,8 @@ use std::sync::Condvar;
 
 use shardfeed_pipeline::Schema;
 use shardfeed_plan::{
-    Corrupt, DECODER_NONE, JobIdentity, LoaderState, Mode, Segment, Shuffle, Steps, Tail,
+    Corrupt, DECODER_NONE, JobIdentity, LoaderState, Mode, ORDER_VERSION, Segment, Shuffle, Steps,
+    Tail,
 };
 use shardfeed_proto::WireError;
 use shardfeed_reader::{
@@ -77,6 +78,15 @@ fn lease() -> Lease {
 
 /// Serves a rank whose batches are single records; returns its trainer's end of the connection.
 fn serve(fault: Fault) -> (Running, Trainer, tempfile::TempDir) {
+    serve_ahead(fault, BATCHES as usize, 1 << 30)
+}
+
+/// - `prefetch`: batches ahead.
+fn serve_ahead(
+    fault: Fault,
+    prefetch: usize,
+    budget_bytes: u64,
+) -> (Running, Trainer, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("s.tfrecord");
     let mut writer = create(&path, Compression::None).unwrap();
@@ -86,9 +96,17 @@ fn serve(fault: Fault) -> (Running, Trainer, tempfile::TempDir) {
     let patterns = [path.display().to_string()];
     let dataset = Dataset::open(&patterns, none, &CacheChoice::Off.into(), &mut |_| true).unwrap();
     let content = dataset.manifest().digest();
-    let shuffle =
-        Shuffle { content, seed: 0, enabled: false, window: 1, interleave: 1, block_length: 1 };
+    let shuffle = Shuffle {
+        digest: content,
+        seed: 0,
+        enabled: false,
+        window: 1,
+        interleave: 1,
+        block_length: 1,
+    };
     let identity = JobIdentity {
+        order: ORDER_VERSION,
+        content,
         shuffle,
         lanes: 1,
         tail: Tail::Drop,
@@ -108,8 +126,8 @@ fn serve(fault: Fault) -> (Running, Trainer, tempfile::TempDir) {
         rank: 0,
         epoch: 0,
         step: 0,
-        prefetch: Some(BATCHES as usize),
-        budget_bytes: 1 << 30,
+        prefetch: Some(prefetch),
+        budget_bytes,
         took_over: false,
     };
     let (worker, trainer) = Connection::pair().unwrap();
@@ -158,6 +176,23 @@ fn a_trainer_that_does_not_read_gets_every_batch_once_it_does() {
             step += 1;
         }
     }
+}
+
+/// A new slot for each batch would cost more than assembling a small one.
+#[test]
+fn slots_of_small_batches_are_used_again() {
+    let (running, mut trainer, _folder) = serve_ahead(Fault::None, 4, 2 << 20);
+    let mut step = 0;
+    while step < BATCHES {
+        let (message, _) = trainer.recv(PATIENCE).unwrap().unwrap();
+        if let Some(Message::Batch(batch)) = message.message {
+            step += 1;
+            running.flight.free(&[batch.region]);
+            running.took(&wire::Took { start: 1, batches: 1, step, ..wire::Took::default() });
+        }
+    }
+    let slots = running.flight.pool.stats();
+    assert!(slots.mapped_total <= 8, "{slots:?}");
 }
 
 #[test]

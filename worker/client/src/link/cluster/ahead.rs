@@ -1,7 +1,7 @@
 //! Received batches: shown for copying in advance, and confirmed before they are consumed.
 
-use shardfeed_agent::LeaseTime;
 use shardfeed_pipeline::Batch;
+use shardfeed_reader::LeaseTime;
 use shardfeed_source::LoadError;
 
 use super::machine::{Input, State};
@@ -15,11 +15,11 @@ impl Cluster {
         if self.drain()?.is_some() {
             self.stop();
         }
-        if let Backend::Here(here, _) = &self.backend {
+        if let Backend::InProcess(in_process, _) = &self.backend {
             if !self.machine.is_offered() {
-                return here.here.confirm();
+                return in_process.link.confirm();
             }
-            here.here.check()?;
+            in_process.link.check()?;
         }
         let is_good = self.may_return();
         Ok(match self.machine.is_offered() {
@@ -47,8 +47,8 @@ impl Cluster {
         }
         let in_hand = self.machine.in_hand();
         self.machine.batches_mut(count).for_each(&mut *see);
-        if let Backend::Here(here, _) = &mut self.backend {
-            here.here.peek(count.saturating_sub(in_hand), see);
+        if let Backend::InProcess(in_process, _) = &mut self.backend {
+            in_process.link.peek(count.saturating_sub(in_hand), see);
         }
     }
 }

@@ -7,13 +7,13 @@
 //! | `Connecting` | `Connected` | `Idle` | |
 //! | `Connecting` | `NotConnected`: absent or cordoned, with fallback | `Opening` | `Open` |
 //! | `Connecting` | `NotConnected`: else | *lost* | *lost*; returns the error |
-//! | `Opening` | `Opened` | `Here` | `ReportSkipped` |
+//! | `Opening` | `Opened` | `InProcess` | `ReportSkipped` |
 //! | `Opening` | `NotOpened` | *lost* | *lost*; returns the error |
-//! | `Here` | `EpochEnded`: a worker may come, the position is reported | `Returning` | `Reconnect` |
-//! | `Here`, `Returning` | `EpochEnded`: else | same | |
+//! | `InProcess` | `EpochEnded`: a worker may come, the position is reported | `Returning` | `Reconnect` |
+//! | `InProcess`, `Returning` | `EpochEnded`: else | same | |
 //! | `Returning` | `Reconnected` | `Idle` | |
-//! | `Returning` | `NotReconnected` | `Here` | |
-//! | `Here`, `Returning` | `Stop` | same | `Stop` |
+//! | `Returning` | `NotReconnected` | `InProcess` | |
+//! | `InProcess`, `Returning` | `Stop` | same | `Stop` |
 //! | `Idle` | `Ask` | `Starting` | `Start`, under a new number |
 //! | `Starting`, `Running` | `Stop` | `Idle` | `Stop`; a new start number |
 //! | `Idle`, `Connecting`, `Opening` | `Stop` | same | |
@@ -32,7 +32,7 @@
 //! | any | `NotRead`: else | same | returns the error after the batches in hand |
 //! | any, deterministic job | `Check` | same | |
 //! | `Running` | `Check` | same | `Ping` if the validity has to be asked for |
-//! | `Idle`, `Starting`, `Here`, `Returning` | `Check` | same | drops the batches in hand |
+//! | `Idle`, `Starting`, `InProcess`, `Returning` | `Check` | same | drops the batches in hand |
 //! | `Connecting`, `Opening` | `Check` | same | |
 //!
 //! *worker*: `Idle`, `Starting` or `Running`. `Stop` drops the batches in hand and a kept error in
@@ -54,14 +54,13 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use shardfeed_agent::LeaseTime;
 use shardfeed_proto::{ErrorKind, WireError};
-use shardfeed_reader::Skipped;
+use shardfeed_reader::{LeaseTime, Skipped};
 use shardfeed_source::LoadError;
 
-use crate::link::exchange::{Event, Place};
+use crate::link::exchange::{Event, StartPosition};
+use crate::link::lease_validity::LeaseValidity;
 use crate::link::outcome::{Heard, Unavailable};
-use crate::link::standing::Standing;
 
 /// Wait for a worker that was lost during a run.
 const RETURN_WAIT: Duration = Duration::from_millis(300);
@@ -87,7 +86,7 @@ pub(super) enum State {
     /// This process opens the dataset, to read in a worker's place.
     Opening,
     /// This process reads.
-    Here,
+    InProcess,
     /// This process reads while a connection to a worker is being made.
     Returning,
 }
@@ -120,7 +119,7 @@ pub(super) enum Input<B> {
     /// This process could not start to read while batches are in hand.
     NotRead(LoadError),
     /// The loader needs batches from this position on.
-    Ask(Place),
+    Ask(StartPosition),
     /// The loader moves or ends; `failure`: the error that ends the trainer.
     Stop { failure: Option<String> },
     /// The loader has finished an epoch; `is_reported`: the coordinator knows its position.
@@ -141,7 +140,7 @@ pub(super) enum Effect {
     /// Report the skipped records, which a lost worker may not have reported.
     ReportSkipped,
     /// Ask the worker for batches.
-    Start { start: u64, place: Place },
+    Start { start: u64, position: StartPosition },
     /// End the worker's or this process's reading.
     Stop { failure: Option<String> },
     /// Ask the worker how long its lease is valid.
@@ -232,7 +231,7 @@ pub(super) struct Machine<B> {
     /// Error that is returned after the received batches.
     failure: Option<LoadError>,
     /// Of a dynamic job: the time until which received batches are valid.
-    standing: Standing,
+    validity: LeaseValidity,
     /// Maximum batches that the trainer may hold in a worker's memory.
     hold_max: usize,
     /// Workers lost since a worker sent a batch, and the time of the first loss.
@@ -252,7 +251,7 @@ impl<B> Machine<B> {
             queue: VecDeque::new(),
             offered: None,
             failure: None,
-            standing: Standing::default(),
+            validity: LeaseValidity::default(),
             hold_max: 1,
             losses: None,
             met: VecDeque::new(),
@@ -288,15 +287,15 @@ impl<B> Machine<B> {
 
     /// Processes an input.
     pub(super) fn on(&mut self, input: Input<B>, now: Instant) -> Step {
-        use State::{Connecting, Here, Idle, Opening, Returning, Running, Starting};
+        use State::{Connecting, Idle, InProcess, Opening, Returning, Running, Starting};
         match (self.state, input) {
             (Connecting, Input::Connected) => self.to(Idle, None),
             (Connecting, Input::NotConnected(error)) => self.not_connected(error, now),
-            (Opening, Input::Opened) => self.to(Here, Some(Effect::ReportSkipped)),
+            (Opening, Input::Opened) => self.to(InProcess, Some(Effect::ReportSkipped)),
             (Opening, Input::NotOpened(error)) => {
                 self.lose("no worker in this process", now).refused(error)
             }
-            (Here, Input::EpochEnded { is_reported: true }) => match self.worker.clone() {
+            (InProcess, Input::EpochEnded { is_reported: true }) => match self.worker.clone() {
                 Some(path) => self.to(Returning, Some(Effect::Reconnect { path })),
                 None => Step::new(None),
             },
@@ -304,10 +303,10 @@ impl<B> Machine<B> {
                 self.connection += 1;
                 self.to(Idle, None)
             }
-            (Returning, Input::NotReconnected) => self.to(Here, None),
-            (Idle, Input::Ask(place)) => {
+            (Returning, Input::NotReconnected) => self.to(InProcess, None),
+            (Idle, Input::Ask(position)) => {
                 self.start += 1;
-                self.to(Starting, Some(Effect::Start { start: self.start, place }))
+                self.to(Starting, Some(Effect::Start { start: self.start, position }))
             }
             (Idle | Starting | Running, Input::Heard(heard)) => self.heard(heard, now),
             (Idle | Starting | Running, Input::Gone(reason)) => self.lose(&reason, now),
@@ -363,7 +362,7 @@ impl<B> Machine<B> {
                 self.to(State::Idle, None)
             }
             Heard::Pong { nonce, good_for } => {
-                self.standing.answered(nonce, good_for);
+                self.validity.answered(nonce, good_for);
                 Step::new(None)
             }
             Heard::Failed { start, error } if start == self.start || start == 0 => {
@@ -460,7 +459,7 @@ impl<B> Machine<B> {
         self.drop_in_hand();
         self.failure = None;
         match self.state {
-            State::Here | State::Returning => Step::new(Some(Effect::Stop { failure })),
+            State::InProcess | State::Returning => Step::new(Some(Effect::Stop { failure })),
             State::Starting | State::Running => {
                 self.start += 1;
                 self.to(State::Idle, Some(Effect::Stop { failure }))
@@ -478,12 +477,12 @@ impl<B> Machine<B> {
             return Step::new(None);
         }
         match self.state {
-            State::Idle | State::Starting | State::Here | State::Returning => {
+            State::Idle | State::Starting | State::InProcess | State::Returning => {
                 self.drop_in_hand();
                 Step::new(None)
             }
             State::Running => {
-                let ping = self.standing.question(at).map(Effect::Ping);
+                let ping = self.validity.due_request(at).map(Effect::Ping);
                 Step::new(ping)
             }
             State::Connecting | State::Opening => Step::new(None),
@@ -496,13 +495,13 @@ impl<B> Machine<B> {
         if !self.rules.is_dynamic {
             return true;
         }
-        if !self.queue.is_empty() && self.standing.shall_tell(at) {
+        if !self.queue.is_empty() && self.validity.take_warning(at) {
             tracing::warn!(
                 "the coordinator has not confirmed the lease of this dynamic job for most of its \
                  life; batches in hand wait"
             );
         }
-        self.standing.is_good(at)
+        self.validity.is_valid(at)
     }
 
     /// Returns the next action of a loader that waits for a batch.
@@ -517,7 +516,7 @@ impl<B> Machine<B> {
         match self.state {
             State::Idle => Next::Ask,
             State::Starting | State::Running => Next::Hear,
-            State::Here | State::Returning => Next::Read,
+            State::InProcess | State::Returning => Next::Read,
             State::Connecting | State::Opening => Next::Settle,
         }
     }
@@ -588,7 +587,7 @@ impl<B> Machine<B> {
     fn drop_in_hand(&mut self) {
         self.queue.clear();
         self.offered = None;
-        self.standing.forget();
+        self.validity.forget();
     }
 }
 

@@ -12,7 +12,7 @@ use super::machine::Input;
 use super::{Attempt, Backend, Cluster};
 use crate::link::connect::greet_for;
 use crate::link::exchange::{Job, Progress, waiting};
-use crate::link::in_process::{InProcess, in_background, session};
+use crate::link::in_process::{InProcess, cluster_of, in_background};
 use crate::link::outcome::Unavailable;
 use crate::link::worker::WorkerLink;
 
@@ -64,16 +64,16 @@ impl Cluster {
                 }
             },
             Backend::Opening(attempt) => match attempt.recv_timeout(timeout) {
-                Ok(Ok(mut here)) => {
-                    here.here.took_over();
-                    self.backend = Backend::Here(Box::new(here), None);
+                Ok(Ok(mut in_process)) => {
+                    in_process.link.took_over();
+                    self.backend = Backend::InProcess(Box::new(in_process), None);
                     Input::Opened
                 }
                 Ok(Err(error)) => Input::NotOpened(error),
                 Err(RecvTimeoutError::Timeout) => return Ok(false),
                 Err(RecvTimeoutError::Disconnected) => Input::NotOpened(LoadError::ReaderLost),
             },
-            Backend::Worker(_) | Backend::Here(..) => return Ok(true),
+            Backend::Worker(_) | Backend::InProcess(..) => return Ok(true),
         };
         self.apply(input)?;
         Ok(true)
@@ -97,11 +97,12 @@ impl Cluster {
                 );
                 return Err(WireError::new(ErrorKind::Changed, message).into());
             }
-            let session = session(&setting)?;
+            let port = cluster_of(&setting).port;
+            let worker = port.join(&setting.options, &setting.trainer)?;
             let dataset = (contents.name.clone(), Arc::new(dataset));
-            let mut opened = InProcess::new(setting, session, None, dataset);
+            let mut opened = InProcess::new(setting, worker, dataset);
             if let Some(job) = &job {
-                opened.here.take_job(job);
+                opened.link.take_job(job);
             }
             Ok(opened)
         })

@@ -8,7 +8,7 @@ use crate::link::received::prefetch_stats;
 impl Cluster {
     pub(crate) fn stats(&self) -> Option<PrefetchStats> {
         match &self.backend {
-            Backend::Here(here, _) => here.here.stats(),
+            Backend::InProcess(in_process, _) => in_process.link.stats(),
             Backend::Worker(link) => {
                 let (copies, in_hand) = (self.copies.stats(), self.machine.in_hand());
                 let stats = link.stats.as_ref()?;
@@ -22,7 +22,7 @@ impl Cluster {
     pub(crate) fn cluster_id(&self) -> Option<String> {
         match &self.backend {
             Backend::Worker(link) => Some(link.cluster_id().to_owned()).filter(|id| !id.is_empty()),
-            Backend::Here(here, _) => here.coordinator.cluster_id(),
+            Backend::InProcess(in_process, _) => in_process.worker.cluster_id(),
             Backend::Connecting(_) | Backend::Opening(_) => None,
         }
     }
@@ -34,7 +34,7 @@ impl Cluster {
     pub(crate) fn source(&self) -> String {
         match &self.backend {
             Backend::Worker(link) => format!("worker {}", link.name()),
-            Backend::Here(..) | Backend::Opening(_) => "in process".into(),
+            Backend::InProcess(..) | Backend::Opening(_) => "in process".into(),
             Backend::Connecting(_) => "connecting".into(),
         }
     }

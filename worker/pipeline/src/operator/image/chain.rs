@@ -6,22 +6,26 @@ use std::sync::Arc;
 use shardfeed_image::{Decoding, Encoded, Health, Method, Region, Resizer, Sample, Size, View};
 use shardfeed_plan::Draws;
 
+use super::color_jitter::ColorJitter;
 use super::turned::{Axis, Turned};
-use crate::dtype::Dtype;
+use crate::dtype::{ColumnNumber, Dtype, with_type};
 use crate::operator::fault::{Failed, OperatorFault};
-use crate::operator::form::{Dim, Form, Input};
+use crate::operator::form::{Dim, Form, Input, check_value};
 use crate::operator::memory::{ColumnMemory, ImageScratch, room};
+use crate::operator::pad::Padding;
 
 /// Images, and the operators applied to each.
 #[derive(Clone, Debug)]
 pub(crate) struct Chain {
     source: ImageSource,
+    /// Number of columns that it takes.
+    inputs: usize,
     pub(super) dtype: Dtype,
     pub(super) channels: usize,
     /// Size of the source images, if it is the same for all rows.
     source_size: Option<Size>,
     stages: Vec<ChainStage>,
-    pub(super) resized: Option<Resized>,
+    finish: Finish,
     /// Size after all operators, if it is the same for all rows.
     pub(super) size: Option<Size>,
 }
@@ -38,15 +42,40 @@ pub(super) enum ImageSource {
     },
 }
 
-/// Change of an image.
 pub(super) enum ImageChange {
     Part(Region),
     Mirror(Axis),
     Nothing,
 }
 
-/// Returns the change of an image of a size, for which an operator may need its random draws.
-type Alter = dyn Fn(Size, &dyn Fn() -> Draws) -> Result<ImageChange, OperatorFault> + Send + Sync;
+/// An image, as an operator on it gets it.
+pub(super) struct ImageRow<'a> {
+    pub(super) size: Size,
+    /// The operator's random draws for this row.
+    draws: &'a dyn Fn() -> Draws,
+    /// All inputs of the chain.
+    inputs: &'a [Input<'a>],
+    row: usize,
+}
+
+impl ImageRow<'_> {
+    pub(super) fn draws(&self) -> Draws {
+        (self.draws)()
+    }
+
+    /// Numbers of this row in an input of the chain.
+    /// - `form`: of one row of the input.
+    pub(super) fn numbers(&self, input: usize, form: &Form) -> Vec<f64> {
+        let items = form.items();
+        with_type!(form.dtype, T => {
+            let numbers = &self.inputs[input].numbers::<T>()[self.row * items..][..items];
+            numbers.iter().map(|number| number.to_f64()).collect()
+        })
+    }
+}
+
+/// Returns the change of an image.
+type Alter = dyn Fn(&ImageRow<'_>) -> Result<ImageChange, OperatorFault> + Send + Sync;
 
 /// Operator on an image, and its position, which keys its random draws.
 #[derive(Clone)]
@@ -59,6 +88,16 @@ impl fmt::Debug for ChainStage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ChainStage").field("position", &self.position).finish_non_exhaustive()
     }
+}
+
+/// The last step of a chain: the visible pixels become a row of a column.
+#[derive(Clone, Debug)]
+enum Finish {
+    Copy,
+    Resize(Resized),
+    Pad(Padding),
+    /// Changes colours, with the draws of a position.
+    Jitter(ColorJitter, usize),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -83,8 +122,12 @@ impl Chain {
         channels: usize,
         size: Option<Size>,
     ) -> Self {
-        let (source_size, stages, resized) = (size, vec![], None);
-        Self { source, dtype, channels, source_size, stages, resized, size }
+        let inputs = match &source {
+            ImageSource::Encoded(_) | ImageSource::Numbers => 1,
+            ImageSource::Sized { sizes, .. } => 1 + sizes.iter().filter_map(Dim::column).count(),
+        };
+        let (source_size, stages, finish) = (size, vec![], Finish::Copy);
+        Self { source, inputs, dtype, channels, source_size, stages, finish, size }
     }
 
     /// Creates a chain of images that are numbers of one shape.
@@ -133,15 +176,54 @@ impl Chain {
         mut self,
         position: usize,
         size: Option<Size>,
-        alter: impl Fn(Size, &dyn Fn() -> Draws) -> Result<ImageChange, OperatorFault>
-        + Send
-        + Sync
-        + 'static,
+        alter: impl Fn(&ImageRow<'_>) -> Result<ImageChange, OperatorFault> + Send + Sync + 'static,
     ) -> Self {
-        debug_assert!(self.resized.is_none(), "a resized image is a separate column");
+        debug_assert!(matches!(self.finish, Finish::Copy), "later operators take its column");
         self.stages.push(ChainStage { alter: Arc::new(alter), position });
         self.size = size;
         self
+    }
+
+    /// Appends the operator that gives all images one size.
+    pub(super) fn resized(mut self, to: Resized) -> Self {
+        (self.size, self.dtype) = (Some(to.size), to.to);
+        self.finish = Finish::Resize(to);
+        self
+    }
+
+    /// Appends the operator that fills images up to one size.
+    pub(crate) fn padded(mut self, padding: Padding) -> Result<Self, String> {
+        let &[height, width] = &padding.size[..] else {
+            return Err(format!("size of images is (height, width), not {:?}", padding.size));
+        };
+        let size = Size { height, width };
+        check_size(size)?;
+        check_value("value", padding.value, self.dtype)?;
+        self.size = Some(size);
+        self.finish = Finish::Pad(padding);
+        Ok(self)
+    }
+
+    /// Appends the operator that changes colours.
+    pub(super) fn jittered(mut self, jitter: ColorJitter, position: usize) -> Self {
+        self.finish = Finish::Jitter(jitter, position);
+        self
+    }
+
+    /// Type of the samples of the source.
+    fn source_dtype(&self) -> Dtype {
+        if let Finish::Resize(resized) = &self.finish { resized.from } else { self.dtype }
+    }
+
+    /// Adds a column that the next operator takes, and returns its index among the inputs.
+    pub(super) fn add_input(&mut self) -> usize {
+        self.inputs += 1;
+        self.inputs - 1
+    }
+
+    /// Type of the samples, and samples of a pixel.
+    pub(crate) fn pixels(&self) -> (Dtype, usize) {
+        (self.dtype, self.channels)
     }
 
     /// Form of one row, if all rows have the same size.
@@ -164,7 +246,7 @@ impl Chain {
         let permit = |size: Size, pixel: usize, held: usize| {
             memory.image(IMAGE_SHARE * size.pixels() * pixel + held)
         };
-        let pixel_bytes = self.channels * self.resized.map_or(self.dtype, |to| to.from).bytes();
+        let pixel_bytes = self.channels * self.source_dtype().bytes();
         match &self.source {
             ImageSource::Encoded(decoding) => {
                 let encoded = Encoded::open(inputs[0].strings()[row], *decoding)?;
@@ -172,7 +254,7 @@ impl Chain {
                 if let Some(wanted) = self.source_size.filter(|wanted| *wanted != size) {
                     return Err(OperatorFault::ImageSize { size, wanted });
                 }
-                let (region, turned) = self.part(size, draws)?;
+                let (region, turned) = self.part(size, inputs, row, &draws)?;
                 let needed = encoded.needed(region);
                 // Even for a crop the decoder may hold the whole image.
                 let _permit = permit(size, pixel_bytes, encoded.held_bytes());
@@ -183,14 +265,14 @@ impl Chain {
                 let (top, left) = (region.top - needed.top, region.left - needed.left);
                 let region = Region { top, left, size: region.size };
                 let view = View { bytes, size: needed.size, pixel_bytes, region };
-                self.finish(view, turned, resizer, flipped, out)
+                self.finish(view, turned, draws, (resizer, flipped), out)
             }
             ImageSource::Numbers => {
                 let size = self.source_size.expect("numbers have a shape");
                 let bytes = inputs[0].row(row);
-                let (region, turned) = self.part(size, draws)?;
+                let (region, turned) = self.part(size, inputs, row, &draws)?;
                 let view = View { bytes, size, pixel_bytes, region };
-                self.finish(view, turned, resizer, flipped, out)
+                self.finish(view, turned, draws, (resizer, flipped), out)
             }
             ImageSource::Sized { sizes, is_strings } => {
                 let mut named = inputs[1..].iter();
@@ -211,17 +293,16 @@ impl Chain {
                 };
                 if bytes.len() != expected {
                     let shape = vec![size.height, size.width, self.channels];
-                    let (dtype, found) =
-                        (self.resized.map_or(self.dtype, |to| to.from), bytes.len());
+                    let (dtype, found) = (self.source_dtype(), bytes.len());
                     return Err(OperatorFault::Length { dtype, shape, expected, found });
                 }
-                let (region, turned) = self.part(size, draws)?;
+                let (region, turned) = self.part(size, inputs, row, &draws)?;
                 let _permit = permit(size, pixel_bytes, 0);
                 // Strings may be unaligned; numbers are read from an aligned copy.
                 let aligned = room(pixels, bytes.len())?;
                 aligned.copy_from_slice(bytes);
                 let view = View { bytes: aligned, size, pixel_bytes, region };
-                self.finish(view, turned, resizer, flipped, out)
+                self.finish(view, turned, draws, (resizer, flipped), out)
             }
         }
     }
@@ -230,12 +311,15 @@ impl Chain {
     fn part(
         &self,
         size: Size,
+        inputs: &[Input<'_>],
+        row: usize,
         draws: impl Fn(usize) -> Draws,
     ) -> Result<(Region, Turned), OperatorFault> {
         let mut region = Region::all(size);
         let mut turned = Turned::default();
         for ChainStage { alter, position } in &self.stages {
-            match alter(region.size, &|| draws(*position))? {
+            let draws = || draws(*position);
+            match alter(&ImageRow { size: region.size, draws: &draws, inputs, row })? {
                 ImageChange::Part(inner) => {
                     region = region.within(turned.seen_from_behind(inner, region.size));
                 }
@@ -251,14 +335,31 @@ impl Chain {
         &self,
         view: View<'_>,
         turned: Turned,
-        resizer: &mut Resizer,
-        flipped: &mut Vec<u64>,
+        draws: impl Fn(usize) -> Draws,
+        (resizer, flipped): (&mut Resizer, &mut Vec<u64>),
         out: &mut [u8],
     ) -> Result<(), OperatorFault> {
         let size = view.region.size;
-        let Some(to) = self.resized else {
-            turned.copy(view, out);
-            return Ok(());
+        let to = match &self.finish {
+            Finish::Copy => {
+                turned.copy(view, out);
+                return Ok(());
+            }
+            Finish::Jitter(jitter, position) => {
+                turned.copy(view, out);
+                jitter.change(out, self.channels, draws(*position));
+                return Ok(());
+            }
+            Finish::Pad(padding) => {
+                let bytes = room(flipped, size.pixels() * view.pixel_bytes)?;
+                turned.copy(view, bytes);
+                let have = [size.height, size.width];
+                return with_type!(self.dtype, T => {
+                    let out = bytemuck::cast_slice_mut::<u8, T>(out);
+                    padding.write(bytemuck::cast_slice::<u8, T>(bytes), &have, out)
+                });
+            }
+            Finish::Resize(to) => to,
         };
         if size.pixels() == 0 {
             let part = Size { height: 1, width: 1 };

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use shardfeed_image::{Region, Size};
 use shardfeed_plan::Draws;
 
+use super::bounds::Bounds;
 use super::chain::{Chain, ImageChange, check_size};
 use crate::draw::unit;
 use crate::operator::definition::{Definition, Given, Inputs, OperatorWork};
@@ -12,33 +13,44 @@ use crate::operator::fault::OperatorFault;
 /// Maximum attempts to find a random crop that lies within an image.
 const ATTEMPTS: usize = 10;
 
-/// Crops an image, as `tf.image.crop_to_bounding_box`.
+/// Crops an image, as `tf.image.crop_to_bounding_box`, or to the box of its row.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Crop {
     /// Column of images.
     pub input: String,
-    /// Height and width.
-    pub size: [usize; 2],
+    /// Height and width; `None`: those of `bounds`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<[usize; 2]>,
     /// First row and first pixel in a row; `None`: centred.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offset: Option<[usize; 2]>,
+    /// Box of each row; not with `size` and `offset`.
+    #[serde(default, rename = "box", skip_serializing_if = "Option::is_none")]
+    pub bounds: Option<Bounds>,
 }
 
 impl Definition for Crop {
     fn row() -> &'static str {
-        "`crop(input, size, offset)` | a part; the centre without `offset` | \
-         `tf.image.crop_to_bounding_box` | bit for bit"
+        "`crop(input, size, offset, box, format, normalized)` | a part; the centre without \
+         `offset`; or the box of each row | `tf.image.crop_to_bounding_box` | bit for bit"
     }
 
     fn inputs(&self) -> Result<Inputs, String> {
-        Ok(Inputs::Images(self.input.clone()))
+        let column = self.bounds.as_ref().map(|bounds| &bounds.column);
+        Ok(Inputs::Images([&self.input].into_iter().chain(column).cloned().collect()))
     }
 
     fn prepare(&self, given: Given<'_>) -> Result<OperatorWork, String> {
-        let (chain, size, offset) = (given.images()?, of(self.size), self.offset);
+        let (size, offset) = match (self.size, self.offset, &self.bounds) {
+            (Some(size), offset, None) => (of(size), offset),
+            (None, None, Some(bounds)) => return bounds.prepare(&given),
+            _ => return Err("it takes a size, with or without an offset, or a box".to_owned()),
+        };
+        let chain = given.images()?;
         let from = offset.map(|[top, left]| (top, left)).unwrap_or_default();
         check_part(&chain, size, from)?;
-        Ok(OperatorWork::Images(chain.then(given.position, Some(size), move |all, _| {
+        Ok(OperatorWork::Images(chain.then(given.position, Some(size), move |image| {
+            let all = image.size;
             check_lies_in(size, from, all)?;
             let centre = || ((all.height - size.height) / 2, (all.width - size.width) / 2);
             let (top, left) = if offset.is_some() { from } else { centre() };
@@ -63,15 +75,15 @@ impl Definition for RandomCrop {
     }
 
     fn inputs(&self) -> Result<Inputs, String> {
-        Ok(Inputs::Images(self.input.clone()))
+        Ok(Inputs::Images(vec![self.input.clone()]))
     }
 
     fn prepare(&self, given: Given<'_>) -> Result<OperatorWork, String> {
         let (chain, size) = (given.images()?, of(self.size));
         check_part(&chain, size, (0, 0))?;
-        Ok(OperatorWork::Images(chain.then(given.position, Some(size), move |all, draws| {
-            check_lies_in(size, (0, 0), all)?;
-            Ok(ImageChange::Part(place(size, all, &mut draws())))
+        Ok(OperatorWork::Images(chain.then(given.position, Some(size), move |image| {
+            check_lies_in(size, (0, 0), image.size)?;
+            Ok(ImageChange::Part(place(size, image.size, &mut image.draws())))
         })))
     }
 }
@@ -94,16 +106,16 @@ impl Definition for RandomResizedCrop {
     }
 
     fn inputs(&self) -> Result<Inputs, String> {
-        Ok(Inputs::Images(self.input.clone()))
+        Ok(Inputs::Images(vec![self.input.clone()]))
     }
 
     fn prepare(&self, given: Given<'_>) -> Result<OperatorWork, String> {
         let (chain, scale, ratio) = (given.images()?, self.scale, self.ratio);
         check_range("scale", scale, 1.0)?;
         check_range("ratio", ratio, 1e6)?;
-        Ok(OperatorWork::Images(chain.then(given.position, None, move |all, draws| {
-            check_lies_in(of([1, 1]), (0, 0), all)?;
-            Ok(ImageChange::Part(random_part(all, scale, ratio, &mut draws())))
+        Ok(OperatorWork::Images(chain.then(given.position, None, move |image| {
+            check_lies_in(of([1, 1]), (0, 0), image.size)?;
+            Ok(ImageChange::Part(random_part(image.size, scale, ratio, &mut image.draws())))
         })))
     }
 }
@@ -189,10 +201,12 @@ fn random_part(all: Size, scale: [f64; 2], ratio: [f64; 2], draws: &mut Draws) -
 mod tests {
     use proptest::prelude::*;
     use serde::Deserialize;
-    use shardfeed_plan::{ContentDigest, Digest, Sample as Identity};
+    use shardfeed_plan::{Digest, OrderDigest, Portion, Sample};
 
+    use super::super::color_jitter::ColorJitter;
     use super::*;
     use crate::draw::DrawKey;
+    use crate::record::Row;
 
     #[derive(Deserialize)]
     struct Drawn {
@@ -215,6 +229,8 @@ mod tests {
         ratio: [f64; 2],
         #[serde(default)]
         probability: f64,
+        #[serde(default)]
+        ranges: [Option<[f64; 2]>; 4],
         answer: serde_json::Value,
     }
 
@@ -225,16 +241,27 @@ mod tests {
         let cases: Vec<Drawn> = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
         assert!(cases.len() >= 20);
         let bytes: Vec<String> = (0..32_u8).map(|byte| format!("{byte:02x}")).collect();
-        let content: ContentDigest = bytes.concat().parse::<Digest>().unwrap();
+        let digest: OrderDigest = bytes.concat().parse::<Digest>().unwrap();
         for case in cases {
             let Drawn { seed, epoch, shard, ordinal, occurrence, position, .. } = case;
-            let key = DrawKey { content, seed, epoch };
-            let mut draws = key.draws(Identity { shard, ordinal }, occurrence, position);
+            let key = DrawKey { digest, seed, epoch, sources: [].into() };
+            let (portion, sample) = (Portion::default(), Sample { shard, ordinal });
+            let row =
+                Row { portion, sample, offset: 0, stored: &[], valid: true, part: 0, occurrence };
+            let mut draws = key.draws(&row, position);
             let all = Size { height: case.height, width: case.width };
             let region = match case.kind.as_str() {
                 "flip" => {
                     let turned = unit(&mut draws) < case.probability;
                     assert_eq!(case.answer, turned, "flip {seed} {epoch} {ordinal}");
+                    continue;
+                }
+                "color_jitter" => {
+                    let [brightness, contrast, saturation, hue] = case.ranges;
+                    let input = String::new();
+                    let jitter = ColorJitter { input, brightness, contrast, saturation, hue };
+                    let steps = jitter.drawn(&mut draws).map(|(step, factor)| (step as u8, factor));
+                    assert_eq!(case.answer, serde_json::json!(steps), "jitter {seed} {ordinal}");
                     continue;
                 }
                 "random_crop" => {

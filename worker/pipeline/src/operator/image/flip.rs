@@ -25,7 +25,7 @@ impl Definition for Flip {
     }
 
     fn inputs(&self) -> Result<Inputs, String> {
-        Ok(Inputs::Images(self.input.clone()))
+        Ok(Inputs::Images(vec![self.input.clone()]))
     }
 
     fn prepare(&self, given: Given<'_>) -> Result<OperatorWork, String> {
@@ -35,8 +35,8 @@ impl Definition for Flip {
             return Err(format!("probability is {probability}; it is from 0 to 1"));
         }
         let size = chain.size;
-        Ok(OperatorWork::Images(chain.then(given.position, size, move |_, draws| {
-            let is_mirrored = probability >= 1.0 || unit(&mut draws()) < probability;
+        Ok(OperatorWork::Images(chain.then(given.position, size, move |image| {
+            let is_mirrored = probability >= 1.0 || unit(&mut image.draws()) < probability;
             Ok(if is_mirrored { ImageChange::Mirror(axis) } else { ImageChange::Nothing })
         })))
     }

@@ -30,12 +30,11 @@ impl Definition for Resize {
     }
 
     fn inputs(&self) -> Result<Inputs, String> {
-        Ok(Inputs::Images(self.input.clone()))
+        Ok(Inputs::Images(vec![self.input.clone()]))
     }
 
     fn prepare(&self, given: Given<'_>) -> Result<OperatorWork, String> {
-        let mut chain = given.images()?;
-        debug_assert!(chain.resized.is_none(), "a resized image is a separate column");
+        let chain = given.images()?;
         let (from, to) = (chain.dtype, self.dtype.unwrap_or(chain.dtype));
         if sample(from).is_none() || !(1..=4).contains(&chain.channels) {
             return Err(format!(
@@ -50,8 +49,6 @@ impl Definition for Resize {
         let Self { size: [height, width], method, antialias, .. } = *self;
         let size = Size { height, width };
         check_size(size)?;
-        chain.resized = Some(Resized { size, method, antialias, from, to });
-        (chain.size, chain.dtype) = (Some(size), to);
-        Ok(OperatorWork::Images(chain))
+        Ok(OperatorWork::Images(chain.resized(Resized { size, method, antialias, from, to })))
     }
 }

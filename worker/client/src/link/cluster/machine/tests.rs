@@ -6,7 +6,8 @@ use shardfeed_proto::trainer::v1 as wire;
 use super::*;
 
 const WORKER: [State; 3] = [State::Idle, State::Starting, State::Running];
-const NO_WORKER: [State; 4] = [State::Connecting, State::Opening, State::Here, State::Returning];
+const NO_WORKER: [State; 4] =
+    [State::Connecting, State::Opening, State::InProcess, State::Returning];
 const OVER: [ErrorKind; 4] =
     [ErrorKind::Superseded, ErrorKind::Fenced, ErrorKind::Replaced, ErrorKind::Conflict];
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -40,8 +41,8 @@ fn fill(machine: &mut Machine<u64>) -> LeaseTime {
     let (epoch, step, batch, skipped) = (0, 1, Some(7), vec![]);
     machine.queue.push_back(Queued { origin, epoch, step, batch, skipped });
     machine.offer(origin);
-    let number = machine.standing.question(now).unwrap();
-    machine.standing.answered(number, Some(Duration::from_secs(60)));
+    let number = machine.validity.due_request(now).unwrap();
+    machine.validity.answered(number, Some(Duration::from_secs(60)));
     now
 }
 
@@ -81,16 +82,21 @@ fn batch(start: u64, skipped: Vec<Skipped>) -> Heard<u64> {
 }
 
 fn skipped(ordinal: u64) -> Skipped {
-    Skipped { sample: Sample { shard: 0, ordinal }, offset: 0, reason: "torn".into() }
+    Skipped {
+        sample: Sample { shard: 0, ordinal },
+        record: ordinal,
+        offset: 0,
+        reason: "torn".into(),
+    }
 }
 
 fn started(start: u64) -> Heard<u64> {
     Heard::Started(wire::Started { start, generation: 3, hold_max: 4, ..Default::default() })
 }
 
-fn place() -> Place {
+fn position() -> StartPosition {
     let intent = Intent::Reconnect { generation: 0, epoch: 0, step: 0 };
-    Place { intent, left: None, epoch: 0, segments: vec![], step: 0 }
+    StartPosition { intent, left: None, epoch: 0, segments: vec![], step: 0 }
 }
 
 fn connect(patience: Duration) -> Option<Effect> {
@@ -141,7 +147,7 @@ fn a_refused_connection_is_an_error_and_tried_again() {
 fn an_opened_process_reads_and_reports_skipped_records() {
     let mut machine = machine(State::Opening);
     assert_eq!(effect(&mut machine, Input::Opened), Some(Effect::ReportSkipped));
-    assert_eq!(machine.state(), State::Here);
+    assert_eq!(machine.state(), State::InProcess);
 }
 
 #[test]
@@ -154,7 +160,7 @@ fn a_process_that_cannot_open_looks_for_a_worker() {
 
 #[test]
 fn a_process_looks_for_a_worker_at_the_end_of_an_epoch() {
-    let mut machine = machine(State::Here);
+    let mut machine = machine(State::InProcess);
     let reconnect = Some(Effect::Reconnect { path: "w.sock".into() });
     assert_eq!(effect(&mut machine, Input::EpochEnded { is_reported: true }), reconnect);
     assert_eq!(machine.state(), State::Returning);
@@ -162,11 +168,11 @@ fn a_process_looks_for_a_worker_at_the_end_of_an_epoch() {
 
 #[test]
 fn a_process_stays_if_no_worker_may_come_or_its_position_is_unknown() {
-    let mut unreported = machine(State::Here);
+    let mut unreported = machine(State::InProcess);
     assert_eq!(effect(&mut unreported, Input::EpochEnded { is_reported: false }), None);
-    let mut alone = Machine { worker: None, ..machine(State::Here) };
+    let mut alone = Machine { worker: None, ..machine(State::InProcess) };
     assert_eq!(effect(&mut alone, Input::EpochEnded { is_reported: true }), None);
-    assert_eq!((unreported.state(), alone.state()), (State::Here, State::Here));
+    assert_eq!((unreported.state(), alone.state()), (State::InProcess, State::InProcess));
     let mut returning = machine(State::Returning);
     assert_eq!(effect(&mut returning, Input::EpochEnded { is_reported: true }), None);
     assert_eq!(returning.state(), State::Returning);
@@ -185,12 +191,12 @@ fn a_worker_that_is_back_is_idle_on_a_new_connection() {
 fn a_worker_that_is_not_back_is_not_waited_for() {
     let mut machine = machine(State::Returning);
     assert_eq!(effect(&mut machine, Input::NotReconnected), None);
-    assert_eq!(machine.state(), State::Here);
+    assert_eq!(machine.state(), State::InProcess);
 }
 
 #[test]
 fn a_stopped_process_keeps_its_state() {
-    for state in [State::Here, State::Returning] {
+    for state in [State::InProcess, State::Returning] {
         let mut machine = machine(state);
         let stop = || Some("failure".to_owned());
         let stopped = effect(&mut machine, Input::Stop { failure: stop() });
@@ -202,8 +208,8 @@ fn a_stopped_process_keeps_its_state() {
 #[test]
 fn an_idle_worker_is_asked_under_a_new_number() {
     let mut machine = machine(State::Idle);
-    let expected = Effect::Start { start: 2, place: place() };
-    assert_eq!(effect(&mut machine, Input::Ask(place())), Some(expected));
+    let expected = Effect::Start { start: 2, position: position() };
+    assert_eq!(effect(&mut machine, Input::Ask(position())), Some(expected));
     assert_eq!((machine.state(), machine.start()), (State::Starting, 2));
 }
 
@@ -234,7 +240,7 @@ fn a_stop_drops_the_batches_and_the_error_in_hand() {
         machine.fail_later(LoadError::ReaderLost);
         let _ = effect(&mut machine, Input::Stop { failure: None });
         assert!(!is_filled(&machine) && !machine.has_failure());
-        assert!(!machine.standing.is_good(now), "the validity was that of another lease");
+        assert!(!machine.validity.is_valid(now), "the validity was that of another lease");
     }
 }
 
@@ -282,7 +288,7 @@ fn batches_that_are_not_valid_any_more_are_dropped() {
 fn an_answer_about_the_validity_is_kept() {
     for state in WORKER {
         let (mut machine, now) = (dynamic(state), LeaseTime::now());
-        let nonce = machine.standing.question(now).unwrap();
+        let nonce = machine.validity.due_request(now).unwrap();
         let pong = Heard::Pong { nonce, good_for: Some(Duration::from_secs(9)) };
         assert_eq!(heard(&mut machine, pong), None);
         assert_eq!(machine.state(), state);
@@ -436,18 +442,18 @@ fn without_fallback_a_worker_is_an_error_after_the_timeout() {
 #[test]
 fn a_process_whose_rank_was_started_elsewhere_drops_the_batches_in_hand() {
     for kind in OVER {
-        let mut machine = machine(State::Here);
+        let mut machine = machine(State::InProcess);
         fill(&mut machine);
         let (said, effect) = refused(&mut machine, Input::NotRead(wire_error(kind).into()));
         assert_eq!((said.as_str(), effect), ("the reason", None));
         assert!(!is_filled(&machine) && !machine.has_failure());
-        assert_eq!(machine.state(), State::Here);
+        assert_eq!(machine.state(), State::InProcess);
     }
 }
 
 #[test]
 fn a_process_that_cannot_read_delivers_the_batches_in_hand() {
-    let mut machine = machine(State::Here);
+    let mut machine = machine(State::InProcess);
     fill(&mut machine);
     assert!(machine.may_read_ahead());
     assert_eq!(effect(&mut machine, Input::NotRead(LoadError::ReaderLost)), None);
@@ -462,7 +468,7 @@ fn batches_of_a_deterministic_job_need_no_lease() {
     for state in all() {
         let mut machine = machine(state);
         let now = fill(&mut machine);
-        machine.standing.forget();
+        machine.validity.forget();
         assert_eq!(effect(&mut machine, Input::Check(now)), None);
         assert!(machine.may_return(now) && is_filled(&machine));
         assert_eq!(machine.state(), state);
@@ -487,7 +493,7 @@ fn the_worker_is_asked_for_the_validity_of_a_dynamic_jobs_batches() {
 
 #[test]
 fn batches_of_a_dynamic_job_are_dropped_when_another_reader_starts() {
-    for state in [State::Idle, State::Starting, State::Here, State::Returning] {
+    for state in [State::Idle, State::Starting, State::InProcess, State::Returning] {
         let mut machine = dynamic(state);
         let now = fill(&mut machine);
         assert_eq!(effect(&mut machine, Input::Check(now)), None);
@@ -513,7 +519,7 @@ fn other_pairs_of_state_and_input_change_nothing() {
         let mut machine = machine(state);
         assert_eq!(heard(&mut machine, batch(1, vec![])), None);
         assert_eq!(effect(&mut machine, Input::Gone("it died".into())), None);
-        assert_eq!(effect(&mut machine, Input::Ask(place())), None);
+        assert_eq!(effect(&mut machine, Input::Ask(position())), None);
         assert_eq!((machine.state(), machine.start(), machine.in_hand()), (state, 1, 0));
     }
     let absent = || Unavailable::Absent("x".into());
@@ -529,11 +535,11 @@ fn other_pairs_of_state_and_input_change_nothing() {
         if state != State::Returning {
             inputs.extend([Input::Reconnected, Input::NotReconnected]);
         }
-        if state != State::Here {
+        if state != State::InProcess {
             inputs.extend([true, false].map(|is_reported| Input::EpochEnded { is_reported }));
         }
         if state != State::Idle {
-            inputs.push(Input::Ask(place()));
+            inputs.push(Input::Ask(position()));
         }
         for input in inputs {
             let mut machine = machine(state);

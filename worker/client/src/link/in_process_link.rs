@@ -5,19 +5,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
-use shardfeed_agent::default_budget_bytes;
 use shardfeed_handoff::SlotPool;
 use shardfeed_pipeline::Batch;
 use shardfeed_plan::Corrupt;
 use shardfeed_proto::ErrorKind;
 use shardfeed_reader::{
-    Assignment, Control, Demand, JobSpec, Lease, LeaseRequest, PREFETCH_START, Plans, Polled,
-    Prefetch, PrefetchOptions, PrefetchStats,
+    Assignment, Control, Delivery, Demand, JobSpec, Lease, LeaseRequest, PREFETCH_START, Plans,
+    Prefetch, PrefetchOptions, PrefetchStats, default_budget_bytes,
 };
 use shardfeed_source::{Dataset, LoadError};
 
 use crate::link::exchange::{
-    ControlOf, Deal, Event, InHand, Job, Place, Progress, Setting, waiting,
+    ControlOf, Event, InHand, Job, Partition, Progress, Setting, StartPosition, waiting,
 };
 
 /// Free slots kept in addition to the prefetched batches: for the viewed batch and the next one.
@@ -27,7 +26,7 @@ const SLOTS_BEYOND_PREFETCH: usize = 2;
 const UNCONFIRMED_PAUSE: Duration = Duration::from_millis(20);
 
 /// A rank whose batches are read in this process.
-pub(crate) struct Here {
+pub(crate) struct InProcessLink {
     setting: Setting,
     control_of: Option<ControlOf>,
     control: Arc<dyn Control>,
@@ -64,12 +63,16 @@ impl Running {
     /// Returns the next batch if it may be handed out.
     ///
     /// Samples of a dynamic job are valid only while the coordinator confirms the lease.
-    fn poll(&mut self, control: &Arc<dyn Control>, timeout: Duration) -> Result<Polled, LoadError> {
+    fn poll(
+        &mut self,
+        control: &Arc<dyn Control>,
+        timeout: Duration,
+    ) -> Result<Delivery, LoadError> {
         if control.paused(&self.lease).is_some() {
             // The session logs who paused the job.
             control.check(&self.lease)?;
             std::thread::sleep(timeout.min(UNCONFIRMED_PAUSE));
-            return Ok(Polled::Pending);
+            return Ok(Delivery::Pending);
         }
         let Some(good) = control.good_for(&self.lease) else {
             return self.prefetch.poll(timeout);
@@ -89,7 +92,7 @@ impl Running {
             );
         }
         std::thread::sleep(timeout.min(UNCONFIRMED_PAUSE));
-        Ok(Polled::Pending)
+        Ok(Delivery::Pending)
     }
 
     /// Checks whether the batch that was offered last may be consumed.
@@ -117,7 +120,7 @@ impl Running {
     }
 }
 
-impl Here {
+impl InProcessLink {
     /// Creates a link to this process without a cluster.
     /// - `control_of`: makes a new control for each job that is registered.
     pub(crate) fn embedded(setting: Setting, control_of: ControlOf, dataset: Arc<Dataset>) -> Self {
@@ -172,30 +175,33 @@ impl Here {
     /// Sets a job that the control already knows.
     pub(crate) fn take_job(&mut self, job: &Job) {
         let rules = (job.identity.tail, self.setting.options.limit);
-        let counts = self.dataset.manifest().counts();
-        self.plans = Some(Arc::new(Plans::new(counts, rules)));
+        let plans = match self.dataset.mixed() {
+            Some(mixed) => Plans::of_mixture(Arc::clone(mixed), rules),
+            None => Plans::new(self.dataset.sample_counts(), rules),
+        };
+        self.plans = Some(Arc::new(plans));
         self.job = Some(job.clone());
         self.stop();
     }
 
     pub(crate) fn poll(
         &mut self,
-        place: &mut dyn FnMut(usize) -> Result<Place, LoadError>,
+        position: &mut dyn FnMut(usize) -> Result<StartPosition, LoadError>,
         timeout: Duration,
     ) -> Result<Event, LoadError> {
         match &mut self.phase {
             Phase::Idle => {
-                let place = place(0)?;
-                let start = self.start(place);
+                let position = position(0)?;
+                let start = self.start(position);
                 if self.control_of.is_some() {
                     // A control in this process answers at once.
                     return self.started(start.run(&mut |_| true)?);
                 }
                 self.phase = start.in_background()?;
-                Ok(Event::Pending)
+                Ok(Event::PENDING)
             }
             Phase::Starting { result, .. } => match result.recv_timeout(timeout) {
-                Err(RecvTimeoutError::Timeout) => Ok(Event::Pending),
+                Err(RecvTimeoutError::Timeout) => Ok(Event::PENDING),
                 Ok(Ok(running)) => self.started(running),
                 Ok(Err(error)) => {
                     self.phase = Phase::Idle;
@@ -207,17 +213,17 @@ impl Here {
                 }
             },
             Phase::Running(running) => match running.poll(&self.control, timeout) {
-                Ok(Polled::EpochEnd { epoch, steps }) => Ok(Event::EpochEnd { epoch, steps }),
                 Err(error) if running.has_lapsed(&error) => {
                     tracing::warn!(%error, "a lease lapsed, continuing after the consumed samples");
                     self.stop();
-                    Ok(Event::Pending)
+                    Ok(Event::PENDING)
                 }
-                Ok(Polled::Pending) => Ok(Event::Pending),
-                Ok(Polled::Ready(delivered)) => {
-                    self.control.report_skipped(&running.lease.job, &delivered.skipped);
-                    running.is_offered = true;
-                    Ok(Event::Batch(delivered))
+                Ok(delivery) => {
+                    if let Delivery::Batch(delivered) = &delivery {
+                        self.control.report_skipped(&running.lease.job, &delivered.skipped);
+                        running.is_offered = true;
+                    }
+                    Ok(Event::Delivery(delivery))
                 }
                 Err(error) => {
                     if error.fails_job() {
@@ -277,9 +283,9 @@ impl Here {
     }
 
     /// Changes the rank and its part of each batch from the next start on.
-    pub(crate) fn deal(&mut self, deal: Deal) {
+    pub(crate) fn set_partition(&mut self, partition: Partition) {
         self.stop();
-        deal.apply(&mut self.setting.options);
+        partition.apply(&mut self.setting.options);
     }
 
     pub(crate) fn took(&mut self, epoch: u64, step: u64, demand: Option<&Demand>) {
@@ -336,7 +342,7 @@ impl Here {
         &self.control
     }
 
-    fn start(&self, place: Place) -> Start {
+    fn start(&self, position: StartPosition) -> Start {
         let options = &self.setting.options;
         let job = self.job.clone().expect("a job is registered before it starts");
         let plans = Arc::clone(self.plans.as_ref().expect("made with the job"));
@@ -349,10 +355,10 @@ impl Here {
             world_size: options.world_size,
             limit: options.limit,
             mode: job.identity.mode,
-            intent: place.intent,
-            left: place.left,
-            epoch: place.epoch,
-            segments: place.segments,
+            intent: position.intent,
+            left: position.left,
+            epoch: position.epoch,
+            segments: position.segments,
             doubt: options.doubt,
             peer: None,
         };
@@ -363,7 +369,7 @@ impl Here {
             plans,
             dataset: Arc::clone(&self.dataset),
             slots: self.slots.clone(),
-            step: place.step,
+            step: position.step,
             corrupt: options.corrupt,
             prefetch: options.prefetch,
             took_over: self.took_over,
@@ -375,7 +381,7 @@ impl Here {
     }
 }
 
-impl Drop for Here {
+impl Drop for InProcessLink {
     fn drop(&mut self) {
         self.stop();
     }

@@ -36,63 +36,44 @@ pub fn account_from(message: &wire::Account) -> Account {
     }
 }
 
-/// Generates both conversions from the field names, which are the same on both sides.
-macro_rules! alike {
-    ($to:ident, $from:ident, $ours:ident { $($field:ident),* $(,)? }) => {
-        fn $to(ours: &$ours) -> wire::$ours {
-            let $ours { $($field),* } = *ours;
-            wire::$ours { $($field),* }
+/// Generates both conversions of the settings whose names are the same on both sides.
+macro_rules! setup {
+    ($($same:ident),+) => {
+        fn setup_to(ours: &Setup) -> wire::Setup {
+            let Setup { reasons, $($same),+ } = *ours;
+            wire::Setup {
+                prefetch_reason: reason_to(reasons.prefetch).into(),
+                reading_reason: reason_to(reasons.reading).into(),
+                computing_reason: reason_to(reasons.computing).into(),
+                $($same),+
+            }
         }
 
-        fn $from(message: &wire::$ours) -> $ours {
-            let wire::$ours { $($field),* } = *message;
-            $ours { $($field),* }
+        fn setup_from(message: &wire::Setup) -> Setup {
+            let reasons = Reasons {
+                prefetch: reason_from(message.prefetch_reason()),
+                reading: reason_from(message.reading_reason()),
+                computing: reason_from(message.computing_reason()),
+            };
+            Setup { reasons, $($same: message.$same),+ }
         }
     };
 }
 
-fn setup_to(setup: &Setup) -> wire::Setup {
-    let Setup { reasons, .. } = setup;
-    wire::Setup {
-        cores: setup.cores,
-        computing_threads: setup.computing_threads,
-        reading_threads: setup.reading_threads,
-        prefetch: setup.prefetch,
-        prefetch_asked: setup.prefetch_asked,
-        budget_bytes: setup.budget_bytes,
-        by_place: setup.by_place,
-        compressed: setup.compressed,
-        remote: setup.remote,
-        cached: setup.cached,
-        took_over: setup.took_over,
-        hold_bytes: setup.hold_bytes,
-        prefetch_reason: reason_to(reasons.prefetch).into(),
-        reading_reason: reason_to(reasons.reading).into(),
-        computing_reason: reason_to(reasons.computing).into(),
-    }
-}
-
-fn setup_from(message: &wire::Setup) -> Setup {
-    Setup {
-        cores: message.cores,
-        computing_threads: message.computing_threads,
-        reading_threads: message.reading_threads,
-        prefetch: message.prefetch,
-        prefetch_asked: message.prefetch_asked,
-        budget_bytes: message.budget_bytes,
-        by_place: message.by_place,
-        compressed: message.compressed,
-        remote: message.remote,
-        cached: message.cached,
-        took_over: message.took_over,
-        hold_bytes: message.hold_bytes,
-        reasons: Reasons {
-            prefetch: reason_from(message.prefetch_reason()),
-            reading: reason_from(message.reading_reason()),
-            computing: reason_from(message.computing_reason()),
-        },
-    }
-}
+setup!(
+    cores,
+    computing_threads,
+    reading_threads,
+    prefetch,
+    prefetch_asked,
+    budget_bytes,
+    by_place,
+    hold_bytes,
+    compressed,
+    remote,
+    cached,
+    took_over
+);
 
 fn reason_to(reason: Reason) -> wire::Reason {
     match reason {
@@ -114,38 +95,22 @@ fn reason_from(reason: wire::Reason) -> Reason {
     }
 }
 
-alike!(
-    spent_to,
-    spent_from,
-    Spent {
-        wall_us,
-        batches,
-        samples,
-        batch_bytes,
-        stored_bytes,
-        device_bytes,
-        fill_us,
-        read_wait_us,
-        gather_us,
-        grant_us,
-        room_us,
-        confirm_us,
-        storage_us,
-        inflate_us,
-        parse_us,
-        write_us,
-        compute_us,
-        wait_us,
-        work_us,
-        copied,
-        copy_us,
-        store_requests,
-        store_retries,
-        store_bytes,
-        cached_bytes,
-        suspect_images,
-    }
-);
+/// Generates both conversions of the counters, whose names are the same on both sides.
+macro_rules! spent {
+    ($($counter:ident),+) => {
+        fn spent_to(ours: &Spent) -> wire::Spent {
+            let Spent { $($counter),+ } = *ours;
+            wire::Spent { $($counter),+ }
+        }
+
+        fn spent_from(message: &wire::Spent) -> Spent {
+            let wire::Spent { $($counter),+ } = *message;
+            Spent { $($counter),+ }
+        }
+    };
+}
+
+shardfeed_pipeline::with_counters!(spent);
 
 #[cfg(test)]
 mod tests {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use shardfeed_agent::LeaseTime;
+use shardfeed_reader::LeaseTime;
 
 /// A request without an answer is repeated after this time.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
@@ -13,26 +13,26 @@ const ASK_SOON: Duration = Duration::from_millis(50);
 
 /// Last report of the worker.
 #[derive(Debug, Default)]
-pub(super) struct Standing {
+pub(super) struct LeaseValidity {
     /// End of the validity, and its duration when it was reported.
     good: Option<(LeaseTime, Duration)>,
     /// Open request: its number and the time it was sent.
     asked: Option<(u64, LeaseTime)>,
     number: u64,
     /// A warning that no batch may be handed out was issued.
-    is_told: bool,
+    is_warned: bool,
 }
 
-impl Standing {
+impl LeaseValidity {
     /// True if a batch may be handed out now.
-    pub(super) fn is_good(&self, now: LeaseTime) -> bool {
+    pub(super) fn is_valid(&self, now: LeaseTime) -> bool {
         self.good.is_some_and(|(until, _)| now < until)
     }
 
     /// Returns the number of a request that is due now.
-    pub(super) fn question(&mut self, now: LeaseTime) -> Option<u64> {
+    pub(super) fn due_request(&mut self, now: LeaseTime) -> Option<u64> {
         let is_fresh = self.good.is_some_and(|(until, whole)| until.since(now) > whole / 2);
-        let patience = if self.is_good(now) { ASK_AGAIN } else { ASK_SOON };
+        let patience = if self.is_valid(now) { ASK_AGAIN } else { ASK_SOON };
         let is_asked = self.asked.is_some_and(|(_, asked)| now.since(asked) < patience);
         if is_fresh || is_asked {
             return None;
@@ -48,14 +48,14 @@ impl Standing {
             return;
         };
         let good_for = good_for.unwrap_or(Duration::ZERO);
-        self.is_told &= good_for.is_zero();
+        self.is_warned &= good_for.is_zero();
         self.good = Some((asked + good_for, good_for));
     }
 
     /// Returns true once when the validity has expired, so that a warning is logged.
-    pub(super) fn shall_tell(&mut self, now: LeaseTime) -> bool {
-        let has_run_out = self.good.is_some() && !self.is_good(now);
-        has_run_out && !std::mem::replace(&mut self.is_told, true)
+    pub(super) fn take_warning(&mut self, now: LeaseTime) -> bool {
+        let has_run_out = self.good.is_some() && !self.is_valid(now);
+        has_run_out && !std::mem::replace(&mut self.is_warned, true)
     }
 
     /// Forgets the validity, which was that of another lease.
@@ -70,36 +70,36 @@ mod tests {
 
     #[test]
     fn an_answer_counts_from_its_question_and_only_once() {
-        let (mut standing, now) = (Standing::default(), LeaseTime::now());
-        assert!(!standing.is_good(now));
-        let number = standing.question(now).unwrap();
-        assert_eq!(standing.question(now), None, "it is asked already");
-        standing.answered(number + 1, Some(Duration::from_secs(60)));
-        assert!(!standing.is_good(now), "the answer to another question");
-        standing.answered(number, Some(Duration::from_secs(60)));
-        assert!(standing.is_good(now));
-        assert_eq!(standing.question(now), None, "it is good for long");
-        standing.answered(number, Some(Duration::ZERO));
-        assert!(standing.is_good(now), "an answer counts once");
-        assert!(!standing.shall_tell(now));
-        standing.forget();
-        assert!(!standing.is_good(now));
-        let next = standing.question(now).unwrap();
-        standing.answered(next, None);
-        assert!(!standing.is_good(now), "nothing is served");
-        assert!(standing.shall_tell(now));
-        assert!(!standing.shall_tell(now), "once is enough");
+        let (mut validity, now) = (LeaseValidity::default(), LeaseTime::now());
+        assert!(!validity.is_valid(now));
+        let number = validity.due_request(now).unwrap();
+        assert_eq!(validity.due_request(now), None, "it is asked already");
+        validity.answered(number + 1, Some(Duration::from_secs(60)));
+        assert!(!validity.is_valid(now), "the answer to another request");
+        validity.answered(number, Some(Duration::from_secs(60)));
+        assert!(validity.is_valid(now));
+        assert_eq!(validity.due_request(now), None, "it is good for long");
+        validity.answered(number, Some(Duration::ZERO));
+        assert!(validity.is_valid(now), "an answer counts once");
+        assert!(!validity.take_warning(now));
+        validity.forget();
+        assert!(!validity.is_valid(now));
+        let next = validity.due_request(now).unwrap();
+        validity.answered(next, None);
+        assert!(!validity.is_valid(now), "nothing is served");
+        assert!(validity.take_warning(now));
+        assert!(!validity.take_warning(now), "once is enough");
     }
 
     #[test]
     fn what_was_good_is_not_after_the_host_was_suspended() {
-        let (mut standing, asked) = (Standing::default(), LeaseTime::now());
-        let number = standing.question(asked).unwrap();
-        standing.answered(number, Some(Duration::from_secs(24)));
-        assert!(standing.is_good(asked + Duration::from_secs(23)));
+        let (mut validity, asked) = (LeaseValidity::default(), LeaseTime::now());
+        let number = validity.due_request(asked).unwrap();
+        validity.answered(number, Some(Duration::from_secs(24)));
+        assert!(validity.is_valid(asked + Duration::from_secs(23)));
         // The clock jumps: the process did not run in between.
         let resumed = asked + Duration::from_secs(3_600);
-        assert!(!standing.is_good(resumed));
-        assert!(standing.question(resumed).is_some(), "the worker is asked at once");
+        assert!(!validity.is_valid(resumed));
+        assert!(validity.due_request(resumed).is_some(), "the worker is asked at once");
     }
 }

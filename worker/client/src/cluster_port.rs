@@ -1,0 +1,68 @@
+//! The port to a cluster for a trainer's process that becomes a worker itself.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use shardfeed_reader::Control;
+use shardfeed_source::{Dataset, FileRules, LoadError, OpenProgress};
+
+use crate::options::{ClusterOptions, LoaderOptions};
+
+/// Access to a cluster's coordinators. This crate reaches workers only, by their socket;
+/// `shardfeed-cluster` implements the port over gRPC.
+///
+/// The callback `progress` is called during waits, and cancels them by returning `false`. The id
+/// `trainer` is that of a loader in a process.
+pub trait ClusterPort: Debug + Send + Sync {
+    /// Waits until the coordinators' addresses are known, which a file may contain.
+    ///
+    /// # Errors  The options are invalid; the file is missing for the coordinator timeout.
+    fn await_addresses(
+        &self,
+        cluster: &ClusterOptions,
+        progress: &mut dyn FnMut(&OpenProgress) -> bool,
+    ) -> Result<(), LoadError>;
+
+    /// Returns the coordinators' addresses to send to a worker, or an empty text if they are
+    /// unknown at the moment.
+    fn addresses(&self, coordinator: &str) -> String;
+
+    /// Becomes a worker, registers the dataset of the options and scans for it.
+    ///
+    /// # Errors  The dataset cannot be opened; no coordinator answers.
+    fn open(
+        &self,
+        options: &LoaderOptions,
+        trainer: &str,
+        progress: &mut dyn FnMut(&OpenProgress) -> bool,
+    ) -> Result<Joined, LoadError>;
+
+    /// Becomes a worker for a dataset that is open already; waits for no coordinator.
+    ///
+    /// # Errors  The options are invalid.
+    fn join(
+        &self,
+        options: &LoaderOptions,
+        trainer: &str,
+    ) -> Result<Box<dyn InProcessWorker>, LoadError>;
+}
+
+/// A worker in the trainer's process. Dropping it ends its session, and waits for that for a
+/// bounded time, because the process may exit right after.
+pub trait InProcessWorker: Send {
+    /// Control of the ranks that it serves.
+    fn control(&self) -> Arc<dyn Control>;
+
+    /// Id of the cluster, once a coordinator has answered.
+    fn cluster_id(&self) -> Option<String>;
+}
+
+/// A worker in the trainer's process, and the dataset that it opened.
+pub struct Joined {
+    pub worker: Box<dyn InProcessWorker>,
+    /// Name of the dataset in the cluster.
+    pub name: String,
+    /// Rules for reading its files, as registered.
+    pub rules: FileRules,
+    pub dataset: Arc<Dataset>,
+}

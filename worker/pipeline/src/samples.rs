@@ -1,0 +1,234 @@
+//! Sample programs: the samples that the records of a source are made into.
+
+pub(crate) mod filter;
+pub(crate) mod pack;
+pub(crate) mod unbatch;
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::record::{Row, RowError, RowFault};
+use crate::rows::{Cells, Parser};
+use crate::samples::filter::{Predicate, features_named};
+use crate::samples::pack::Packer;
+use crate::samples::unbatch::{ROWS_MAX, Unbatch, UnbatchSpec};
+use crate::schema::parse::{ParseSpec, parsed_plans, parser};
+use crate::schema::{RecordSpec, SchemaError};
+
+/// Maximum number of columns that an error lists.
+const LISTED_MAX: usize = 20;
+
+/// Decides which samples a record has: itself or none, or one for each of its rows.
+///
+/// Its results are the same on every processor.
+#[derive(Debug)]
+pub struct SampleProgram {
+    filter: Option<Predicate>,
+    rows: Option<RowCounter>,
+    filter_rows: Option<Predicate>,
+    pack: Option<Arc<Packer>>,
+}
+
+/// Samples of a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RecordSamples {
+    /// The record itself, or none.
+    Whole(bool),
+    /// Each of its rows, of this number.
+    Rows(u32),
+    /// Those of its rows for which the entry is true.
+    Some(Vec<bool>),
+    /// Its tokens, of this number, are in packs; `None`: it is left out.
+    Tokens(Option<u32>),
+}
+
+/// Counts the rows of records.
+#[derive(Debug)]
+struct RowCounter {
+    spec: UnbatchSpec,
+    parse: ParseSpec,
+    parser: Parser,
+    unbatch: Unbatch,
+}
+
+impl SampleProgram {
+    /// Checks the program of a record spec; `None` if every record is a sample.
+    ///
+    /// # Errors  An expression or a column does not fit the features of a record.
+    pub(crate) fn new(spec: &RecordSpec) -> Result<Option<Self>, SchemaError> {
+        let parse = spec.parse.as_ref();
+        let predicate = |text: &String, columns: &[String]| {
+            Predicate::new(text, parse, columns).map_err(SchemaError::Filter)
+        };
+        let filter = spec.filter.as_ref().map(|text| predicate(text, &[])).transpose()?;
+        let rows = spec.unbatch.as_ref().map(|spec| RowCounter::new(spec, parse));
+        let rows = rows.transpose().map_err(SchemaError::Unbatch)?;
+        let names = spec.unbatch.as_ref().map(UnbatchSpec::names).unwrap_or_default();
+        let filter_rows = spec.filter_rows.as_ref();
+        let filter_rows = filter_rows.map(|text| predicate(text, &names)).transpose()?;
+        if filter_rows.is_some() && rows.is_none() {
+            let what = "a filter of rows needs unbatch".to_owned();
+            return Err(SchemaError::Filter(what));
+        }
+        let pack = spec.pack.as_ref().map(|pack| Packer::new(pack, parse).map(Arc::new));
+        let pack = pack.transpose().map_err(SchemaError::Pack)?;
+        if pack.is_some() && rows.is_some() {
+            let what = "it packs records; a source has unbatch or pack, not both".to_owned();
+            return Err(SchemaError::Pack(what));
+        }
+        let is_some = filter.is_some() || rows.is_some() || pack.is_some();
+        Ok(is_some.then_some(Self { filter, rows, filter_rows, pack }))
+    }
+
+    /// Canonical texts of the filters of records and of rows.
+    pub(crate) fn filters(&self) -> [Option<String>; 2] {
+        [&self.filter, &self.filter_rows].map(|one| one.as_ref().map(ToString::to_string))
+    }
+
+    /// True if rows of records are samples.
+    pub fn has_rows(&self) -> bool {
+        self.rows.is_some()
+    }
+
+    /// Packer of the records' tokens, if packs are samples.
+    pub fn packer(&self) -> Option<&Arc<Packer>> {
+        self.pack.as_ref()
+    }
+
+    /// True if not every record, or not every row, is a sample or in one.
+    pub fn leaves_out(&self) -> bool {
+        match &self.rows {
+            None => self.filter.is_some(),
+            Some(rows) => self.filter_rows.is_some() || rows.spec.leaves_out(),
+        }
+    }
+
+    /// Returns bytes that identify the program and the features that it uses.
+    ///
+    /// Shards with equal digests have the same samples under equal keys, unless the program
+    /// depends on paths.
+    pub fn key(&self) -> Vec<u8> {
+        let key = |one: &Predicate| String::from_utf8_lossy(&one.key()).into_owned();
+        let filter = self.filter.as_ref().map(key);
+        match (&self.rows, &self.pack) {
+            // Columns and settings of the packs have no influence on the lengths.
+            (None, Some(pack)) => {
+                serde_json::to_vec(&(filter, pack.key())).expect("features are plain data")
+            }
+            (None, None) => filter.unwrap_or_default().into_bytes(),
+            (Some(rows), _) => {
+                let filter_rows = self.filter_rows.as_ref().map(key);
+                let spec = &rows.spec;
+                // Other edges and offsets have the same samples if none is left out for them.
+                let taken = spec.leaves_out().then(|| (spec.reach(), spec.stride, spec.edge));
+                let parts = (filter, spec.names(), &rows.parse, filter_rows, taken);
+                serde_json::to_vec(&parts).expect("features are plain data")
+            }
+        }
+    }
+
+    /// True if the samples depend on the shard's path.
+    pub fn depends_on_path(&self) -> bool {
+        [&self.filter, &self.filter_rows].into_iter().flatten().any(Predicate::depends_on_path)
+    }
+
+    /// Checks the data of records, and returns the samples of each.
+    /// - `rows`: records of one shard, whose ordinals are those of the records.
+    /// - `shard_path`: relative to the dataset.
+    ///
+    /// # Errors  The first record whose data or features are damaged.
+    pub fn samples(
+        &self,
+        rows: &[Row<'_>],
+        shard_path: &str,
+    ) -> Result<Vec<RecordSamples>, RowError> {
+        let passes = match &self.filter {
+            Some(filter) => filter.passes(rows, shard_path)?,
+            None => vec![true; rows.len()],
+        };
+        let taken = rows.iter().zip(&passes).filter(|(_, passes)| **passes).map(|(row, _)| *row);
+        let taken: Vec<Row<'_>> = taken.collect();
+        if let Some(pack) = &self.pack {
+            let mut lengths = pack.lengths(&taken)?.into_iter();
+            let tokens = |passes| RecordSamples::Tokens(if passes { lengths.next() } else { None });
+            return Ok(passes.into_iter().map(tokens).collect());
+        }
+        let Some(counter) = &self.rows else {
+            return Ok(passes.into_iter().map(RecordSamples::Whole).collect());
+        };
+        let mut counts = counter.count(&taken)?.into_iter();
+        let mut samples = Vec::with_capacity(rows.len());
+        for (row, passes) in rows.iter().zip(passes) {
+            let count = counts.by_ref().take(usize::from(passes)).next().unwrap_or(0);
+            let mut taken = match &self.filter_rows {
+                None if !counter.spec.leaves_out() => {
+                    samples.push(RecordSamples::Rows(count));
+                    continue;
+                }
+                None => vec![true; count as usize],
+                Some(filter) => {
+                    let rows: Vec<_> = (0..count).map(|part| Row { part, ..*row }).collect();
+                    filter.passes(&rows, shard_path)?
+                }
+            };
+            for (at, is_taken) in taken.iter_mut().enumerate() {
+                *is_taken &= counter.spec.takes(at, count as usize);
+            }
+            samples.push(RecordSamples::Some(taken));
+        }
+        Ok(samples)
+    }
+}
+
+/// The methods that make the program.
+impl fmt::Display for SampleProgram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let filter = |one: &Option<Predicate>| {
+            one.as_ref().map(|one| format!("filter({:?})", one.to_string()))
+        };
+        let unbatch = self.rows.as_ref().map(|rows| {
+            let columns = rows.spec.names();
+            let columns: Vec<_> = columns.iter().map(|name| format!("{name:?}")).collect();
+            format!("unbatch({})", columns.join(", "))
+        });
+        let pack = self.pack.as_ref().map(|pack| {
+            let columns: Vec<_> =
+                pack.spec().columns.iter().map(|name| format!("{name:?}")).collect();
+            format!("pack({}, length={})", columns.join(", "), pack.spec().length)
+        });
+        let parts = [filter(&self.filter), unbatch, filter(&self.filter_rows), pack];
+        f.write_str(&parts.into_iter().flatten().collect::<Vec<_>>().join("."))
+    }
+}
+
+impl RowCounter {
+    fn new(spec: &UnbatchSpec, parse: Option<&ParseSpec>) -> Result<Self, String> {
+        spec.check()?;
+        let columns = spec.names();
+        let known = parse.map_or(vec![], ParseSpec::names);
+        if let Some(missing) = columns.iter().find(|name| !known.contains(&name.as_str())) {
+            let more = known.len().saturating_sub(LISTED_MAX);
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            let known = known[..known.len().min(LISTED_MAX)].join("`, `");
+            let exist = if known.is_empty() { "none".to_owned() } else { format!("`{known}`") };
+            return Err(format!("there is no feature `{missing}`; there are {exist}{more}"));
+        }
+        let mut parse = Some(features_named(parse.expect("it has these features"), &columns));
+        let parser = parser(&mut parse).map_err(|error| error.to_string())?;
+        let rows = UnbatchSpec::rows(&columns);
+        let unbatch = Unbatch::new(&rows, &parser, &mut parsed_plans(&parser))?;
+        let unbatch = unbatch.expect("columns that exist are named");
+        let parse = parse.expect("just given");
+        Ok(Self { spec: spec.clone(), parse, parser, unbatch })
+    }
+
+    /// Returns the number of rows of each record.
+    fn count(&self, rows: &[Row<'_>]) -> Result<Vec<u32>, RowError> {
+        let count = |(row, rows): (&Row<'_>, usize)| match u32::try_from(rows) {
+            Ok(count) if rows <= ROWS_MAX => Ok(count),
+            _ => Err(RowError::at(row, RowFault::TooManyRows { rows, most: ROWS_MAX })),
+        };
+        let counts = Cells::count_rows(&self.parser, &self.unbatch, rows)?;
+        rows.iter().zip(counts).map(count).collect()
+    }
+}

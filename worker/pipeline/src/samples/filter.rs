@@ -1,0 +1,407 @@
+//! Filters: which records of a shard are samples, decided by an expression over their features.
+
+mod value;
+
+use std::fmt;
+
+use shardfeed_tfrecord::example::{Feature, FeatureSpec};
+
+use crate::column::{ColumnKind, Plan, items};
+use crate::dtype::Dtype;
+use crate::operator::expression::{Dialect, Expression, Node, One, Two};
+use crate::record::{Row, RowError};
+use crate::rows::{Cells, Parser};
+use crate::samples::unbatch::{Unbatch, UnbatchSpec};
+use crate::schema::parse::{ParseSpec, parsed_plans, parser};
+use value::Value;
+
+/// Name of the record's index in its shard, unless a feature has this name.
+const ORDINAL: &str = "ordinal";
+
+/// Name of the shard's path, relative to the dataset, unless a feature has this name.
+const SHARD_PATH: &str = "shard_path";
+
+/// Maximum number of columns that an error lists.
+const LISTED_MAX: usize = 20;
+
+/// An expression that decides whether a record is a sample.
+///
+/// Its results are the same on every processor.
+#[derive(Debug)]
+pub(crate) struct Predicate {
+    expression: Expression,
+    /// Source of each name of the expression.
+    sources: Vec<NameSource>,
+    /// Parser and columns of the features that the expression uses.
+    parser: Parser,
+    plans: Vec<Plan>,
+    /// Columns of which the expression takes one row.
+    unbatch: Option<Unbatch>,
+    /// Parsing of these features.
+    parse: Option<ParseSpec>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NameSource {
+    Ordinal,
+    ShardPath,
+    /// Index of a column.
+    Column(usize),
+}
+
+/// Kind of a node's value, known before any record is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ValueKind {
+    Number,
+    Text,
+}
+
+/// Values of a name in some rows.
+enum NameValues<'a> {
+    Integers(Vec<i64>),
+    Floats(Vec<f32>),
+    Texts(Vec<&'a [u8]>),
+    /// The same text in each row.
+    Text(&'a [u8]),
+    /// A column of which only lengths are used.
+    Unused,
+}
+
+impl Predicate {
+    /// Checks an expression.
+    /// - `parse`: parsing of the records; `None`: a column `record`.
+    /// - `unbatched`: columns of which a sample has one row.
+    ///
+    /// # Errors  A description of the error, which names the columns that exist.
+    pub(crate) fn new(
+        text: &str,
+        parse: Option<&ParseSpec>,
+        unbatched: &[String],
+    ) -> Result<Self, String> {
+        let expression = Expression::parse(text, Dialect::Filter)?;
+        let mut parse = used_features(&expression, parse, unbatched)?;
+        let is_unparsed =
+            parse.is_none() && !expression.names().iter().any(|name| name == "record");
+        let (parser, plans, unbatch) = match is_unparsed {
+            true => (Parser::Raw, vec![], None),
+            false => {
+                let parser = parser(&mut parse).map_err(|error| error.to_string())?;
+                let mut plans = parsed_plans(&parser);
+                let unbatch = Unbatch::new(&UnbatchSpec::rows(unbatched), &parser, &mut plans)?;
+                (parser, plans, unbatch)
+            }
+        };
+        let source = |name: &String| {
+            let named =
+                |plan: &Plan| plan.spec.as_ref().map_or("record", |spec| &spec.name) == name;
+            match plans.iter().position(named) {
+                Some(column) => NameSource::Column(column),
+                None if name == ORDINAL => NameSource::Ordinal,
+                None => NameSource::ShardPath,
+            }
+        };
+        let sources = expression.names().iter().map(source).collect();
+        let predicate = Self { expression, sources, parser, plans, unbatch, parse };
+        match predicate.kind()? {
+            ValueKind::Number => Ok(predicate),
+            ValueKind::Text => {
+                Err("the expression is a text; compare it, such as `name == 'a'`".into())
+            }
+        }
+    }
+
+    /// Returns the names that an expression uses, whether they exist or not.
+    ///
+    /// # Errors  It is not an expression.
+    pub(crate) fn names_of(text: &str) -> Result<Vec<String>, String> {
+        Ok(Expression::parse(text, Dialect::Filter)?.names().to_vec())
+    }
+
+    /// Names of the columns that the expression uses.
+    pub(crate) fn names(&self) -> &[String] {
+        self.expression.names()
+    }
+
+    /// Returns bytes that identify the expression and the features that it uses.
+    ///
+    /// Shards with equal digests have the same samples under equal keys, unless the expression
+    /// depends on paths.
+    pub(crate) fn key(&self) -> Vec<u8> {
+        let features = serde_json::to_string(&self.parse).expect("features are plain data");
+        format!("{features}\n{self}").into_bytes()
+    }
+
+    /// True if the result depends on the shard's path.
+    pub(crate) fn depends_on_path(&self) -> bool {
+        self.sources.contains(&NameSource::ShardPath)
+    }
+
+    /// Checks the data of records, and returns for each whether it is a sample.
+    /// - `rows`: records of one shard, whose samples are the records themselves.
+    /// - `shard_path`: relative to the dataset.
+    ///
+    /// # Errors  The first record whose data or features are damaged.
+    pub(crate) fn passes(&self, rows: &[Row<'_>], shard_path: &str) -> Result<Vec<bool>, RowError> {
+        let parser = (&self.parser, self.unbatch.as_ref());
+        let cells = Cells::locate(parser, &self.plans, &[], rows)?;
+        let values = |source: &NameSource| match source {
+            NameSource::Ordinal => {
+                NameValues::Integers(rows.iter().map(|row| row.sample.ordinal as i64).collect())
+            }
+            NameSource::ShardPath => NameValues::Text(shard_path.as_bytes()),
+            NameSource::Column(column) => of_column(&self.plans[*column], &cells),
+        };
+        let values: Vec<_> = self.sources.iter().map(values).collect();
+        let names = self.sources.iter().zip(&values).enumerate();
+        let lengths: Vec<_> = names
+            .map(|(name, (source, values))| match (source, values) {
+                _ if !self.expression.nodes().contains(&Node::Len(name)) => vec![],
+                (_, NameValues::Texts(texts)) => texts.iter().map(|text| text.len()).collect(),
+                (_, NameValues::Text(text)) => vec![text.len(); rows.len()],
+                (NameSource::Column(column), _) => lengths(&self.plans[*column], &cells),
+                (NameSource::Ordinal | NameSource::ShardPath, _) => vec![],
+            })
+            .collect();
+        let mut stack = vec![];
+        let passes = |row| self.holds(row, &values, &lengths, &mut stack);
+        Ok((0..rows.len()).map(passes).collect())
+    }
+
+    fn holds<'a>(
+        &'a self,
+        row: usize,
+        values: &'a [NameValues<'a>],
+        lengths: &[Vec<usize>],
+        stack: &mut Vec<Value<'a>>,
+    ) -> bool {
+        const CHECKED: &str = "the number of operands was checked";
+        stack.clear();
+        for node in self.expression.nodes() {
+            let value = match node {
+                Node::Integer(integer) => Value::Integer(*integer),
+                Node::Number(number) => Value::Float(*number),
+                Node::Text(text) => Value::Text(text.as_bytes()),
+                Node::Name(name) => match &values[*name] {
+                    NameValues::Integers(integers) => Value::Integer(integers[row]),
+                    NameValues::Floats(floats) => Value::Float(f64::from(floats[row])),
+                    NameValues::Texts(texts) => Value::Text(texts[row]),
+                    NameValues::Text(text) => Value::Text(text),
+                    NameValues::Unused => unreachable!("only the length of this column is used"),
+                },
+                Node::Len(name) => Value::Integer(lengths[*name][row] as i64),
+                Node::One(one) => stack.pop().expect(CHECKED).apply(*one),
+                Node::Two(two) => {
+                    let (second, first) = (stack.pop().expect(CHECKED), stack.pop());
+                    first.expect(CHECKED).combine(*two, second)
+                }
+                Node::Where => {
+                    let (no, yes) = (stack.pop().expect(CHECKED), stack.pop().expect(CHECKED));
+                    if stack.pop().expect(CHECKED).is_true() { yes } else { no }
+                }
+                Node::In(count) => {
+                    let choices = stack.split_off(stack.len() - count);
+                    let value = stack.pop().expect(CHECKED);
+                    Value::truth(choices.iter().any(|choice| value.equals(choice)))
+                }
+            };
+            stack.push(value);
+        }
+        stack.pop().expect(CHECKED).is_true()
+    }
+
+    /// Returns the kind of the result.
+    ///
+    /// # Errors  Values of different kinds meet, or a column does not fit.
+    fn kind(&self) -> Result<ValueKind, String> {
+        use ValueKind::{Number, Text};
+        const CHECKED: &str = "the parser counts operands";
+        let mut stack: Vec<ValueKind> = vec![];
+        for (place, node) in self.expression.nodes().iter().enumerate() {
+            let here = || self.expression.text_to(place);
+            let numbers = |kinds: &[ValueKind]| match kinds.contains(&Text) {
+                true => Err(format!("`{}` needs numbers, but has a text", here())),
+                false => Ok(Number),
+            };
+            let same = |kinds: &[ValueKind]| match kinds.iter().all(|kind| *kind == kinds[0]) {
+                true => Ok(kinds[0]),
+                false => Err(format!("`{}` has a number and a text; they do not compare", here())),
+            };
+            let kind = match node {
+                Node::Integer(_) | Node::Number(_) => Number,
+                Node::Text(_) => Text,
+                Node::Name(name) => self.kind_of(*name)?,
+                Node::Len(name) => self.check_length(*name).map(|()| Number)?,
+                Node::One(_) => numbers(&[stack.pop().expect(CHECKED)])?,
+                Node::Two(two) => {
+                    let kinds = stack.split_off(stack.len() - 2);
+                    match two {
+                        Two::Less
+                        | Two::LessOrEqual
+                        | Two::Greater
+                        | Two::GreaterOrEqual
+                        | Two::Equal
+                        | Two::NotEqual => same(&kinds).map(|_| Number)?,
+                        _ => numbers(&kinds)?,
+                    }
+                }
+                Node::Where => {
+                    let kinds = stack.split_off(stack.len() - 3);
+                    numbers(&kinds[..1])?;
+                    same(&kinds[1..])?
+                }
+                Node::In(count) => {
+                    same(&stack.split_off(stack.len() - count - 1)).map(|_| Number)?
+                }
+            };
+            stack.push(kind);
+        }
+        Ok(stack.pop().expect(CHECKED))
+    }
+
+    /// Returns the kind of a name's value.
+    fn kind_of(&self, name: usize) -> Result<ValueKind, String> {
+        let plan = match self.sources[name] {
+            NameSource::Ordinal => return Ok(ValueKind::Number),
+            NameSource::ShardPath => return Ok(ValueKind::Text),
+            NameSource::Column(column) => &self.plans[column],
+        };
+        match &plan.kind {
+            ColumnKind::Dense { dtype, shape } if items(shape) == 1 => Ok(match dtype {
+                Dtype::Bytes => ValueKind::Text,
+                _ => ValueKind::Number,
+            }),
+            ColumnKind::Dense { shape, .. } => Err(format!(
+                "column `{}` has shape {shape:?}; an expression takes one value a record",
+                self.names()[name]
+            )),
+            _ => Err(format!(
+                "column `{}` has any number of values a record; an expression takes its length, \
+                 `len({0})`, or a column of one value",
+                self.names()[name]
+            )),
+        }
+    }
+
+    /// Checks that a name has a length.
+    fn check_length(&self, name: usize) -> Result<(), String> {
+        let plan = match self.sources[name] {
+            NameSource::Ordinal => None,
+            NameSource::ShardPath => return Ok(()),
+            NameSource::Column(column) => Some(&self.plans[column]),
+        };
+        let has_length = plan.is_some_and(|plan| match &plan.kind {
+            ColumnKind::Dense { dtype, shape } => *dtype == Dtype::Bytes && items(shape) == 1,
+            ColumnKind::Padded { .. } => true,
+            ColumnKind::Ragged { .. } => {
+                let feature = plan.spec.as_ref().map(|spec| &spec.feature);
+                matches!(feature, Some(Feature::VarLen { .. }))
+            }
+            ColumnKind::Sparse { .. } => false,
+        });
+        if has_length {
+            return Ok(());
+        }
+        Err(format!(
+            "`len({})` is not known: len takes one byte string, a VarLenFeature or a \
+             FixedLenSequenceFeature",
+            self.names()[name]
+        ))
+    }
+}
+
+/// The canonical text.
+impl fmt::Display for Predicate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.expression.fmt(f)
+    }
+}
+
+/// Returns the parsing of the features that an expression uses; `None`: of none.
+fn used_features(
+    expression: &Expression,
+    parse: Option<&ParseSpec>,
+    unbatched: &[String],
+) -> Result<Option<ParseSpec>, String> {
+    let (features, lists): (&[FeatureSpec], &[FeatureSpec]) = match parse {
+        None => (&[], &[]),
+        Some(ParseSpec::Example(features)) => (features, &[]),
+        Some(ParseSpec::Sequence { context, lists }) => (context, lists),
+    };
+    let has = |features: &[FeatureSpec], name: &str| features.iter().any(|spec| spec.name == name);
+    for name in expression.names() {
+        if has(lists, name) && !unbatched.contains(name) {
+            return Err(format!(
+                "column `{name}` is a feature list; a filter takes features that a record has once"
+            ));
+        }
+        let is_raw = parse.is_none() && name == "record";
+        if !has(features, name)
+            && !has(lists, name)
+            && !is_raw
+            && name != ORDINAL
+            && name != SHARD_PATH
+        {
+            let known = features.iter().map(|spec| spec.name.as_str());
+            let known = known.chain(parse.is_none().then_some("record"));
+            let more = features.len().saturating_sub(LISTED_MAX);
+            let known: Vec<_> = known.take(LISTED_MAX).chain([ORDINAL, SHARD_PATH]).collect();
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            return Err(format!(
+                "there is no column `{name}`; there are `{}`{more}",
+                known.join("`, `")
+            ));
+        }
+    }
+    let names = expression.names();
+    let has_used = has_any(features, names) || has_any(lists, names);
+    Ok(parse.filter(|_| has_used).map(|parse| features_named(parse, names)))
+}
+
+fn has_any(features: &[FeatureSpec], names: &[String]) -> bool {
+    features.iter().any(|spec| names.contains(&spec.name))
+}
+
+/// Returns the parsing of the named features alone.
+pub(crate) fn features_named(parse: &ParseSpec, names: &[String]) -> ParseSpec {
+    let named = |features: &[FeatureSpec]| -> Vec<FeatureSpec> {
+        features.iter().filter(|spec| names.contains(&spec.name)).cloned().collect()
+    };
+    match parse {
+        ParseSpec::Example(features) => ParseSpec::Example(named(features)),
+        ParseSpec::Sequence { context, lists } => {
+            ParseSpec::Sequence { context: named(context), lists: named(lists) }
+        }
+    }
+}
+
+/// Returns the values of a column of one value per row.
+fn of_column<'a>(plan: &'a Plan, cells: &'a Cells<'a>) -> NameValues<'a> {
+    let rows = cells.rows.len();
+    match &plan.kind {
+        ColumnKind::Dense { shape, .. } if items(shape) != 1 => NameValues::Unused,
+        ColumnKind::Dense { dtype: Dtype::Bytes, .. } => NameValues::Texts(cells.strings(plan)),
+        ColumnKind::Dense { dtype: Dtype::Int64, .. } => {
+            let mut integers = vec![0_i64; rows];
+            cells.numbers(plan, bytemuck::cast_slice_mut(&mut integers));
+            NameValues::Integers(integers)
+        }
+        ColumnKind::Dense { .. } => {
+            let mut floats = vec![0_f32; rows];
+            cells.numbers(plan, bytemuck::cast_slice_mut(&mut floats));
+            NameValues::Floats(floats)
+        }
+        _ => NameValues::Unused,
+    }
+}
+
+/// Returns the number of values of each row in a column of variable length.
+fn lengths(plan: &Plan, cells: &Cells<'_>) -> Vec<usize> {
+    let per_step = match &plan.kind {
+        ColumnKind::Padded { shape, .. } => items(shape).max(1),
+        _ => 1,
+    };
+    cells.lengths(plan).into_iter().map(|values| values / per_step).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,225 @@
+use serde_json::json;
+use shardfeed_plan::{Portion, Sample};
+use shardfeed_tfrecord::example::{Value, encode_example};
+use shardfeed_tfrecord::masked_crc32c;
+
+use super::*;
+use crate::record::RowFault;
+
+fn features() -> ParseSpec {
+    serde_json::from_value(json!([
+        {"name": "width", "feature": {"fixed_len": {"dtype": "int64", "shape": []}}},
+        {"name": "score", "feature": {"fixed_len": {"dtype": "float32", "shape": [1]}}},
+        {"name": "lang", "feature": {"fixed_len": {"dtype": "bytes", "shape": []}}},
+        {"name": "box", "feature": {"fixed_len": {"dtype": "float32", "shape": [4]}}},
+        {"name": "tags", "feature": {"var_len": {"dtype": "bytes"}}},
+        {"name": "points", "feature": {"fixed_len_sequence":
+            {"dtype": "float32", "shape": [2], "allow_missing": true}}},
+    ]))
+    .unwrap()
+}
+
+fn record(width: i64, score: f32, lang: &str) -> Vec<u8> {
+    let mut bytes = vec![];
+    let values = [
+        ("width", Value::Int64(&[width])),
+        ("score", Value::Float32(&[score])),
+        ("lang", Value::Bytes(&[lang.as_bytes()])),
+        ("tags", Value::Bytes(&[b"a", b"b", b"c"])),
+        ("points", Value::Float32(&[0.0; 4])),
+    ];
+    encode_example(&values, &mut bytes);
+    let crc = masked_crc32c(&bytes);
+    bytes.extend(crc.to_le_bytes());
+    bytes
+}
+
+fn row(stored: &[u8]) -> Row<'_> {
+    let sample = Sample { shard: 0, ordinal: 7 };
+    Row {
+        portion: Portion::default(),
+        sample,
+        offset: 0,
+        stored,
+        valid: true,
+        part: 0,
+        occurrence: 0,
+    }
+}
+
+fn passes(text: &str, (width, score, lang): (i64, f32, &str)) -> bool {
+    let predicate = Predicate::new(text, Some(&features()), &[]).unwrap();
+    predicate.passes(&[row(&record(width, score, lang))], "train/a-1").unwrap()[0]
+}
+
+fn wrong(text: &str) -> String {
+    Predicate::new(text, Some(&features()), &[]).unwrap_err()
+}
+
+#[test]
+fn expressions_and_values() {
+    let this = (64, 0.5, "en");
+    for text in [
+        "width >= 64 and lang == 'en'",
+        "lang in ('de', \"en\")",
+        "lang not in ('de', 'fr',) and not width in (1, 2)",
+        "lang < 'eo' and lang > 'e' and lang != 'En'",
+        "width % 10 == 4 and -width % 10 == 6 and width % -10 == -6",
+        "width // 10 == 6 and -width // 10 == -7 and width / 10 == 6.4",
+        "-5.5 % 2 == 0.5 and -5.5 // 2 == -3 and 5.5 % -2 == -0.5",
+        "len(lang) == 2 and len(tags) == 3 and len(points) == 2",
+        "len(lang) < len(shard_path) and shard_path == 'train/a-1' and ordinal == 7",
+        "score == 0.5 and score * 2 == 1 and sqrt(score * 8) == 2",
+        "min(width, 70.5) == 64 and max(width, 70.5) == 70.5 and abs(-width) == 64",
+        "where(lang == 'en', width, score) == 64 and where(0, 'x', lang) == 'en'",
+        "floor(-score) == -1 and sign(-score) == -1 and sign(width - 64) == 0",
+        "width",
+        "not (score - score)",
+        "1.0 // -(1e308 * 10) == -1 and -1.0 // (1e308 * 10) == -1 and 1.0 // (1e308 * 10) == 0",
+        "-776717315786728.0 // 0.1 == -7767173157867281.0",
+        // Nothing that is NaN is true, and nothing compares with it.
+        "not (width // 0 >= 0) and not (width // 0) and width % 0 != width % 0",
+        "not (width * 9223372036854775807 > 0)",
+        "not (width / 0 > 1) and not (width / 0 <= 1)",
+        "'it\\'s' == \"it's\"",
+    ] {
+        assert!(passes(text, this), "{text}");
+        let printed = Predicate::new(text, Some(&features()), &[]).unwrap().to_string();
+        let again = Predicate::new(&printed, Some(&features()), &[]).unwrap();
+        assert_eq!(again.to_string(), printed, "{text}");
+        assert!(passes(&printed, this), "{text}: {printed}");
+    }
+    for text in ["width > 64", "lang == 'EN'", "sqrt(-score)", "0.0 and width", "width // 0"] {
+        assert!(!passes(text, this), "{text}");
+    }
+}
+
+#[test]
+fn integers_compare_exactly_with_floats() {
+    let large = (1 << 53) + 1;
+    assert!(passes("width != 9007199254740992.0 and width > 9007199254740992.0", (large, 0.0, "")));
+    assert!(passes("width == 9007199254740993", (large, 0.0, "")));
+    assert!(passes("width < 9223372036854775808.0", (i64::MAX, 0.0, "")));
+    assert!(passes("width >= -9223372036854775808.0", (i64::MIN, 0.0, "")));
+    assert!(passes("width < -0.5 and -0.5 > width and width > -1.5", (-1, 0.0, "")));
+    assert!(passes("width == -0.0", (0, 0.0, "")));
+    assert!(!passes("abs(width) > 0 or -width > 0 or width // -1 > 0", (i64::MIN, 0.0, "")));
+    assert!(passes("not (score < 1 or score >= 1)", (0, f32::NAN, "")));
+}
+
+#[test]
+fn the_canonical_text_has_no_needless_brackets() {
+    for (text, canonical) in [
+        ("((width>=64))and(lang==\"en\")", "width >= 64 and lang == 'en'"),
+        ("(width and score) or width", "width and score or width"),
+        ("width and (score or width)", "width and (score or width)"),
+        ("(width - 1) - 2 == width - (1 - 2)", "width - 1 - 2 == width - (1 - 2)"),
+        ("-(width + 1) * 2", "-(width + 1) * 2"),
+        ("not(width)and not (width and score)", "not width and not (width and score)"),
+        ("(width == 1) == (score == 1)", "(width == 1) == (score == 1)"),
+        ("not lang in ('a',)", "lang not in ('a')"),
+        ("lang not in ('a',)", "lang not in ('a')"),
+        ("`width` + 1.50 > 1e3", "width + 1.5 > 1000.0"),
+        ("min( width,2 )==len( tags )", "min(width, 2) == len(tags)"),
+    ] {
+        let predicate = Predicate::new(text, Some(&features()), &[]).unwrap();
+        assert_eq!(predicate.to_string(), canonical);
+    }
+    // Neither the text nor its canonical form is too deep.
+    let deep = format!("{}width not in (1,){}", "abs(".repeat(48), ")".repeat(48));
+    let printed = Predicate::new(&deep, Some(&features()), &[]).unwrap().to_string();
+    assert_eq!(Predicate::new(&printed, Some(&features()), &[]).unwrap().to_string(), printed);
+    for deep in ["(", "-", "not ", "len(", "abs(", "width in ("] {
+        assert!(wrong(&deep.repeat(100_000)).contains("50 deep"), "{deep}");
+    }
+    let long = format!("width{}", " + 1".repeat(400));
+    assert_eq!(Predicate::new(&long, Some(&features()), &[]).unwrap().to_string(), long);
+}
+
+#[test]
+fn what_does_not_fit_is_told() {
+    let said = [
+        "widht > 3",
+        "lang > 3",
+        "lang + 1",
+        "lang",
+        "box > 0",
+        "tags == 'a'",
+        "len(width) > 1",
+        "len(box) > 1",
+        "len(3) > 1",
+        "exp(width) > 1",
+        "cos(width) > 1",
+        "width in ()",
+        "width in (1, 'a')",
+        "where(lang, 1, 2)",
+        "lang == 'en",
+        "lang == '\\n'",
+        "1e999 > width",
+        "1 < width < 3",
+        "width < 9223372036854775809",
+    ]
+    .map(|text| format!("{text}: {}\n", wrong(text)))
+    .concat();
+    expect_test::expect![[r#"
+        widht > 3: there is no column `widht`; there are `width`, `score`, `lang`, `box`, `tags`, `points`, `ordinal`, `shard_path`
+        lang > 3: `lang > 3` has a number and a text; they do not compare
+        lang + 1: `lang + 1` needs numbers, but has a text
+        lang: the expression is a text; compare it, such as `name == 'a'`
+        box > 0: column `box` has shape [4]; an expression takes one value a record
+        tags == 'a': column `tags` has any number of values a record; an expression takes its length, `len(tags)`, or a column of one value
+        len(width) > 1: `len(width)` is not known: len takes one byte string, a VarLenFeature or a FixedLenSequenceFeature
+        len(box) > 1: `len(box)` is not known: len takes one byte string, a VarLenFeature or a FixedLenSequenceFeature
+        len(3) > 1: the expression needs a column at byte 4, but it has `3) > 1` there
+        exp(width) > 1: a filter has no `exp`: which samples pass must be the same on every processor
+        cos(width) > 1: the expression calls `cos` at byte 0; there are abs, floor, len, max, min, sign, sqrt and where
+        width in (): the expression needs a number, a column or a function at byte 10, but it has `)` there
+        width in (1, 'a'): `width in (1, 'a')` has a number and a text; they do not compare
+        where(lang, 1, 2): `where(lang, 1, 2)` needs numbers, but has a text
+        lang == 'en: the expression needs a text between two quotes at byte 8, but it has `'en` there
+        lang == '\n': the expression needs `\\`, `\'` or `\"` at byte 9, but it has `\n'` there
+        1e999 > width: the expression has a number that float64 cannot hold
+        1 < width < 3: the expression compares twice in a row before byte 11: write `a < b and b < c`
+        width < 9223372036854775809: the expression needs an int64, or a float such as `1e19` at byte 8, but it has `922337203685` there
+    "#]].assert_eq(&said);
+}
+
+#[test]
+fn a_key_has_the_features_that_are_used() {
+    let key = |text: &str| Predicate::new(text, Some(&features()), &[]).unwrap().key();
+    assert_eq!(key("width>1"), key("(width > 1)"));
+    assert_ne!(key("width > 1"), key("width > 2"));
+    let fewer: ParseSpec = serde_json::from_value(json!([
+        {"name": "width", "feature": {"fixed_len": {"dtype": "int64", "shape": []}}},
+    ]))
+    .unwrap();
+    assert_eq!(Predicate::new("width > 1", Some(&fewer), &[]).unwrap().key(), key("width > 1"));
+    let other: ParseSpec = serde_json::from_value(json!([
+        {"name": "width", "feature": {"fixed_len": {"dtype": "float32", "shape": []}}},
+    ]))
+    .unwrap();
+    assert_ne!(Predicate::new("width > 1", Some(&other), &[]).unwrap().key(), key("width > 1"));
+    let depends = |text: &str| Predicate::new(text, None, &[]).unwrap().depends_on_path();
+    assert!(depends("shard_path == 'a'") && !depends("len(record) > 3 and ordinal > 1"));
+}
+
+#[test]
+fn a_damaged_record_is_an_error_also_if_no_feature_is_used() {
+    let mut bytes = record(1, 1.0, "en");
+    bytes[3] ^= 1;
+    for text in ["width > 0", "ordinal > 0"] {
+        let predicate = Predicate::new(text, Some(&features()), &[]).unwrap();
+        let error = predicate.passes(&[row(&bytes)], "a").unwrap_err();
+        assert!(matches!(error.fault, RowFault::Data(_)), "{text}");
+    }
+    let mut without = vec![];
+    encode_example(&[("width", Value::Int64(&[1]))], &mut without);
+    let crc = masked_crc32c(&without);
+    without.extend(crc.to_le_bytes());
+    let of = |text: &str| Predicate::new(text, Some(&features()), &[]).unwrap();
+    assert_eq!(of("width > 0").passes(&[row(&without)], "a").unwrap(), [true]);
+    let error = of("lang == ''").passes(&[row(&without)], "a").unwrap_err();
+    assert!(matches!(error.fault, RowFault::Parse { .. }));
+    let raw = Predicate::new("len(record) > 3", None, &[]).unwrap();
+    assert_eq!(raw.passes(&[row(&without)], "a").unwrap(), [true]);
+}

@@ -1,0 +1,190 @@
+//! Values of a filter's expression: exact integers, IEEE float64 and byte strings.
+
+use std::cmp::Ordering;
+
+use super::{One, Two};
+
+/// 2^63, the first number above all integers.
+const INTEGERS_END: f64 = 9_223_372_036_854_775_808.0;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Value<'a> {
+    Integer(i64),
+    Float(f64),
+    Text(&'a [u8]),
+}
+
+impl Value<'_> {
+    pub(super) fn truth(holds: bool) -> Self {
+        Self::Integer(i64::from(holds))
+    }
+
+    /// True for any number except 0 and NaN.
+    pub(super) fn is_true(self) -> bool {
+        match self {
+            Self::Integer(integer) => integer != 0,
+            Self::Float(float) => float != 0.0 && !float.is_nan(),
+            Self::Text(_) => false,
+        }
+    }
+
+    pub(super) fn equals(&self, other: &Self) -> bool {
+        self.order(other) == Some(Ordering::Equal)
+    }
+
+    /// Compares exactly; `None` with NaN.
+    fn order(&self, other: &Self) -> Option<Ordering> {
+        match (self, other) {
+            (Self::Integer(a), Self::Integer(b)) => Some(a.cmp(b)),
+            (Self::Float(a), Self::Float(b)) => a.partial_cmp(b),
+            (Self::Integer(a), Self::Float(b)) => against_float(*a, *b),
+            (Self::Float(a), Self::Integer(b)) => against_float(*b, *a).map(Ordering::reverse),
+            (Self::Text(a), Self::Text(b)) => Some(a.cmp(b)),
+            (Self::Text(_), _) | (_, Self::Text(_)) => None,
+        }
+    }
+
+    fn float(self) -> f64 {
+        match self {
+            Self::Integer(integer) => integer as f64,
+            Self::Float(float) => float,
+            Self::Text(_) => f64::NAN,
+        }
+    }
+
+    fn is_nan(self) -> bool {
+        matches!(self, Self::Float(float) if float.is_nan())
+    }
+
+    pub(super) fn apply(self, one: One) -> Self {
+        match (one, self) {
+            (One::Not, value) => Self::truth(!value.is_true()),
+            (One::Negate, Self::Integer(integer)) => exact(integer.checked_neg()),
+            (One::Negate, value) => Self::Float(-value.float()),
+            (One::Abs, Self::Integer(integer)) => exact(integer.checked_abs()),
+            (One::Abs, value) => Self::Float(value.float().abs()),
+            (One::Sign, Self::Integer(integer)) => Self::Integer(integer.signum()),
+            (One::Sign, value) => {
+                let float = value.float();
+                // Unlike `signum`, returns 0 for 0 and NaN for NaN.
+                let is_same = float == 0.0 || float.is_nan();
+                Self::Float(if is_same { float } else { float.signum() })
+            }
+            (One::Floor, Self::Integer(_)) => self,
+            (One::Floor, value) => Self::Float(value.float().floor()),
+            (One::Sqrt, value) => Self::Float(value.float().sqrt()),
+            (One::Tanh | One::Exp | One::Log, _) => unreachable!("the parser refuses {one:?}"),
+        }
+    }
+
+    pub(super) fn combine(self, two: Two, other: Self) -> Self {
+        let order = || self.order(&other);
+        match two {
+            Two::Less => Self::truth(order() == Some(Ordering::Less)),
+            Two::LessOrEqual => Self::truth(order().is_some_and(Ordering::is_le)),
+            Two::Greater => Self::truth(order() == Some(Ordering::Greater)),
+            Two::GreaterOrEqual => Self::truth(order().is_some_and(Ordering::is_ge)),
+            Two::Equal => Self::truth(order() == Some(Ordering::Equal)),
+            Two::NotEqual => Self::truth(order() != Some(Ordering::Equal)),
+            Two::And => Self::truth(self.is_true() && other.is_true()),
+            Two::Or => Self::truth(self.is_true() || other.is_true()),
+            Two::Min | Two::Max if self.is_nan() => self,
+            Two::Min | Two::Max if other.is_nan() => other,
+            Two::Min => {
+                if order() == Some(Ordering::Greater) {
+                    other
+                } else {
+                    self
+                }
+            }
+            Two::Max => {
+                if order() == Some(Ordering::Less) {
+                    other
+                } else {
+                    self
+                }
+            }
+            Two::Divide if matches!((self, other), (Self::Integer(_), Self::Integer(0))) => {
+                exact(None)
+            }
+            Two::Divide => Self::Float(self.float() / other.float()),
+            Two::Add | Two::Subtract | Two::Multiply | Two::Modulo | Two::FloorDivide => {
+                match (self, other) {
+                    (Self::Integer(a), Self::Integer(b)) => exact(match two {
+                        Two::Add => a.checked_add(b),
+                        Two::Subtract => a.checked_sub(b),
+                        Two::Multiply => a.checked_mul(b),
+                        Two::Modulo => modulo(a, b),
+                        _ => floor_divide(a, b),
+                    }),
+                    _ => {
+                        let (a, b) = (self.float(), other.float());
+                        Self::Float(match two {
+                            Two::Add => a + b,
+                            Two::Subtract => a - b,
+                            Two::Multiply => a * b,
+                            Two::Modulo => float_modulo(a, b),
+                            _ => float_floor_divide(a, b),
+                        })
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// An integer, or NaN where there is none: after an overflow or a division by 0.
+fn exact(integer: Option<i64>) -> Value<'static> {
+    integer.map_or(Value::Float(f64::NAN), Value::Integer)
+}
+
+fn against_float(integer: i64, float: f64) -> Option<Ordering> {
+    if float.is_nan() {
+        return None;
+    }
+    if float >= INTEGERS_END {
+        return Some(Ordering::Less);
+    }
+    if float < -INTEGERS_END {
+        return Some(Ordering::Greater);
+    }
+    let (whole, fraction) = (float.trunc() as i64, float.fract());
+    Some(integer.cmp(&whole).then(0.0_f64.total_cmp(&(fraction + 0.0))))
+}
+
+/// The remainder with the sign of the divisor, as in Python; `None` for a divisor of 0.
+fn modulo(a: i64, b: i64) -> Option<i64> {
+    let rest = if b == -1 { 0 } else { a.checked_rem(b)? };
+    Some(if rest != 0 && (rest < 0) != (b < 0) { rest + b } else { rest })
+}
+
+/// The quotient rounded down, as in Python; `None` for a divisor of 0, and for an overflow.
+fn floor_divide(a: i64, b: i64) -> Option<i64> {
+    let quotient = a.checked_div(b)?;
+    let is_above = a % b != 0 && (a < 0) != (b < 0);
+    Some(if is_above { quotient - 1 } else { quotient })
+}
+
+/// As Python's `%`, but NaN for a divisor of 0.
+fn float_modulo(a: f64, b: f64) -> f64 {
+    let rest = a % b;
+    if rest == 0.0 {
+        0.0_f64.copysign(b)
+    } else if (rest < 0.0) != (b < 0.0) {
+        rest + b
+    } else {
+        rest
+    }
+}
+
+/// As Python's `//`, but NaN for a divisor of 0.
+fn float_floor_divide(a: f64, b: f64) -> f64 {
+    if b == 0.0 {
+        return f64::NAN;
+    }
+    let rest = a % b;
+    let is_above = rest != 0.0 && (rest < 0.0) != (b < 0.0);
+    let quotient = (a - rest) / b - if is_above { 1.0 } else { 0.0 };
+    let floor = quotient.floor();
+    if quotient - floor > 0.5 { floor + 1.0 } else { floor }
+}

@@ -1,0 +1,299 @@
+//! Packing: samples of a fixed number of tokens, written as records of their own. Source:
+//! docs/ORDER.md, section 14.
+
+use std::sync::OnceLock;
+
+use serde::{Deserialize, Serialize};
+use shardfeed_plan::{LongSequences, PackMethod, PackSettings};
+use shardfeed_tfrecord::example::{
+    DType, DefaultValue, ExampleParser, Feature, FeatureSpec, ListRef, Located, Value,
+    encode_example, pack_i64,
+};
+use shardfeed_tfrecord::{check_data, encode_footer};
+
+use crate::record::{Row, RowError, RowFault};
+use crate::schema::parse::ParseSpec;
+
+/// Columns of tokens, and how they are packed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PackSpec {
+    /// Features of variable length, with equally many values in each record. The first one names
+    /// the columns of segments and positions.
+    pub columns: Vec<String>,
+    /// Tokens of a pack.
+    pub length: u64,
+    /// Maximum number of parts that are packed together.
+    pub block: u64,
+    /// Number of different packings.
+    pub variants: u64,
+    pub method: PackMethod,
+    /// Treatment of sequences that are longer than a pack.
+    pub long: LongSequences,
+    /// Value appended to each sequence, one for each column; empty: none.
+    pub append: Vec<DefaultValue>,
+}
+
+/// Tokens of a record that are consecutive in a pack.
+#[derive(Clone, Copy, Debug)]
+pub struct PackPart<'a> {
+    /// The record, whose data was checked.
+    pub sequence: &'a Sequence<'a>,
+    /// First token.
+    pub first: u64,
+    /// Number of tokens, which may end with the appended one.
+    pub tokens: u64,
+}
+
+/// Tokens of a record.
+#[derive(Clone, Debug)]
+pub struct Sequence<'a> {
+    /// Values of each column; `None`: the record does not have it.
+    columns: Vec<Option<ListRef<'a>>>,
+    tokens: u64,
+}
+
+impl Sequence<'_> {
+    /// Number of tokens, without the appended one.
+    pub fn tokens(&self) -> u64 {
+        self.tokens
+    }
+}
+
+/// Writes packs as records, each with its tokens, segments and positions.
+#[derive(Debug)]
+pub struct Packer {
+    spec: PackSpec,
+    parser: ExampleParser,
+    /// Type of each column, and the value appended to it.
+    columns: Vec<(DType, Option<Appended>)>,
+    /// Names of the columns of segments and positions.
+    made: [String; 2],
+    /// Positions of a whole pack, as they are packed in a list.
+    positions: OnceLock<Vec<u8>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Appended {
+    Int64(i64),
+    Float32(f32),
+}
+
+impl PackSpec {
+    /// Settings that determine the packs of a shard.
+    pub fn settings(&self) -> PackSettings {
+        let Self { length, block, variants, method, long, .. } = *self;
+        PackSettings { length, block, variants, append: !self.append.is_empty(), long, method }
+    }
+
+    /// Names of the columns of segments and positions.
+    fn made(&self) -> [String; 2] {
+        let name = self.columns.first().map_or("", String::as_str);
+        [format!("{name}_segment_ids"), format!("{name}_positions")]
+    }
+
+    /// Features of the records that a [`Packer`] writes.
+    pub(crate) fn features(&self, parse: Option<&ParseSpec>) -> Result<Vec<FeatureSpec>, String> {
+        let shape = vec![usize::try_from(self.length).map_err(|error| error.to_string())?];
+        let feature = |dtype| Feature::FixedLen { shape: shape.clone(), dtype, default: None };
+        let mut features = vec![];
+        for spec in self.tokens(parse)? {
+            features.push(FeatureSpec { name: spec.name.clone(), feature: feature(spec.dtype()) });
+        }
+        for name in self.made() {
+            if self.columns.contains(&name) {
+                return Err(format!("column `{name}` is made by pack and cannot be packed"));
+            }
+            features.push(FeatureSpec { name, feature: feature(DType::Int64) });
+        }
+        Ok(features)
+    }
+
+    /// Returns the features of the columns of tokens.
+    fn tokens<'p>(&self, parse: Option<&'p ParseSpec>) -> Result<Vec<&'p FeatureSpec>, String> {
+        let features = match parse {
+            Some(ParseSpec::Example(features)) => &features[..],
+            Some(ParseSpec::Sequence { context, .. }) => context,
+            None => &[],
+        };
+        let find = |(place, name): (usize, &String)| {
+            if self.columns[..place].contains(name) {
+                return Err(format!("column `{name}` is named twice"));
+            }
+            let found = features.iter().find(|spec| spec.name == *name).ok_or_else(|| {
+                let known: Vec<_> = features.iter().map(|spec| spec.name.as_str()).collect();
+                format!("there is no feature `{name}`; there are `{}`", known.join("`, `"))
+            })?;
+            match (&found.feature, found.dtype()) {
+                (Feature::VarLen { .. }, DType::Int64 | DType::Float32) => Ok(found),
+                _ => Err(format!(
+                    "column `{name}` is no VarLenFeature of int64 or float32, of which pack takes tokens"
+                )),
+            }
+        };
+        if self.columns.is_empty() {
+            return Err("it takes the names of columns of tokens".to_owned());
+        }
+        self.columns.iter().enumerate().map(find).collect()
+    }
+}
+
+impl Packer {
+    /// Checks columns and settings.
+    ///
+    /// # Errors  A description of what does not fit.
+    pub(crate) fn new(spec: &PackSpec, parse: Option<&ParseSpec>) -> Result<Self, String> {
+        spec.settings().validate().map_err(|error| error.to_string())?;
+        let features: Vec<FeatureSpec> = spec.tokens(parse)?.into_iter().cloned().collect();
+        spec.features(parse)?;
+        if !spec.append.is_empty() && spec.append.len() != features.len() {
+            return Err("append has a value for each column".to_owned());
+        }
+        let appended = |place: usize, dtype: DType| match (spec.append.get(place), dtype) {
+            (None, _) => Ok(None),
+            (Some(DefaultValue::Int64(values)), DType::Int64) if values.len() == 1 => {
+                Ok(Some(Appended::Int64(values[0])))
+            }
+            (Some(DefaultValue::Float32(values)), DType::Float32) if values.len() == 1 => {
+                Ok(Some(Appended::Float32(values[0])))
+            }
+            _ => Err(format!("append has one {dtype} for column `{}`", spec.columns[place])),
+        };
+        let columns = features.iter().enumerate().map(|(place, feature)| {
+            let dtype = feature.dtype();
+            Ok((dtype, appended(place, dtype)?))
+        });
+        let columns = columns.collect::<Result<_, String>>()?;
+        let parser = ExampleParser::new(features).map_err(|error| error.to_string())?;
+        let (made, positions) = (spec.made(), OnceLock::new());
+        Ok(Self { spec: spec.clone(), parser, columns, made, positions })
+    }
+
+    pub fn spec(&self) -> &PackSpec {
+        &self.spec
+    }
+
+    /// Bytes that identify the features.
+    pub(crate) fn key(&self) -> String {
+        serde_json::to_string(self.parser.features()).expect("features are plain data")
+    }
+
+    /// Checks the data of records, and returns the tokens of each, without the appended one.
+    ///
+    /// # Errors  The first record whose data or features are damaged.
+    pub fn lengths(&self, rows: &[Row<'_>]) -> Result<Vec<u32>, RowError> {
+        let length = |row: &Row<'_>| {
+            let tokens = self.sequence(row)?.tokens;
+            u32::try_from(tokens).map_err(|_| {
+                let (rows, most) = (tokens as usize, u32::MAX as usize);
+                RowError::at(row, RowFault::TooManyRows { rows, most })
+            })
+        };
+        rows.iter().map(length).collect()
+    }
+
+    /// Checks the data of a record, and finds its tokens.
+    ///
+    /// # Errors  The data or a feature is damaged; columns have different numbers of tokens.
+    pub fn sequence<'a>(&self, row: &Row<'a>) -> Result<Sequence<'a>, RowError> {
+        check_data(row.data(), row.stored_crc()).map_err(|error| RowError::at(row, error))?;
+        let mut cells = vec![];
+        let found = self.parser.locate(row.data(), &mut cells);
+        found.map_err(|error| RowError::parse(row, error))?;
+        let list = |cell: &Located<'a>| match cell {
+            Located::Present(list) => Some(*list),
+            Located::Default | Located::Missing => None,
+        };
+        let columns: Vec<_> = cells.iter().map(list).collect();
+        let count = |column: &Option<ListRef<'_>>| column.map_or(0, |list| list.count());
+        let tokens = columns.first().map_or(0, count);
+        if let Some(other) = columns.iter().position(|column| count(column) != tokens) {
+            let rows = [tokens, count(&columns[other])];
+            let columns = Box::new([0, other].map(|place| self.spec.columns[place].clone()));
+            return Err(RowError::at(row, RowFault::Rows { columns, rows }));
+        }
+        Ok(Sequence { columns, tokens: tokens as u64 })
+    }
+
+    /// Appends a pack to `out` as a record, followed by its checksum. Returns the bytes of its data.
+    ///
+    /// Tokens are copied as they are in their records, without decoding them.
+    pub fn write(&self, parts: &[PackPart<'_>], out: &mut Vec<u8>) -> usize {
+        let length = self.spec.length as usize;
+        let tokens: usize = parts.iter().map(|part| part.tokens as usize).sum();
+        let padding = length.saturating_sub(tokens);
+        let mut columns = vec![Vec::with_capacity(2 * length); self.columns.len()];
+        let mut segments = Vec::with_capacity(length);
+        let mut positions = Vec::with_capacity(2 * length);
+        for (segment, part) in (1..).zip(parts) {
+            let tokens = part.tokens as usize;
+            match u8::try_from(segment) {
+                // A varint of one byte.
+                Ok(byte) if byte < 0x80 => segments.resize(segments.len() + tokens, byte),
+                _ => (0..tokens).for_each(|_| pack_i64(segment, &mut segments)),
+            }
+            positions.extend_from_slice(self.positions(tokens));
+            let columns = columns.iter_mut().zip(&part.sequence.columns).zip(&self.columns);
+            for ((column, list), (_, appended)) in columns {
+                put_tokens(column, part, list.as_ref(), *appended);
+            }
+        }
+        // A zero is one byte, and four as float32.
+        segments.resize(segments.len() + padding, 0);
+        positions.resize(positions.len() + padding, 0);
+        for (column, (dtype, _)) in columns.iter_mut().zip(&self.columns) {
+            let zero = if *dtype == DType::Float32 { 4 } else { 1 };
+            column.resize(column.len() + padding * zero, 0);
+        }
+        let values = columns.iter().zip(&self.columns);
+        let values = values.map(|(column, (dtype, _))| Value::Packed(*dtype, column));
+        let names = self.spec.columns.iter().map(String::as_str);
+        let [segment_ids, position_ids] = &self.made;
+        let made = [(&**segment_ids, &segments), (&**position_ids, &positions)];
+        let made = made.map(|(name, values)| (name, Value::Packed(DType::Int64, values)));
+        let features: Vec<_> = names.zip(values).chain(made).collect();
+        let start = out.len();
+        encode_example(&features, out);
+        let footer = encode_footer(&out[start..]);
+        out.extend_from_slice(&footer);
+        out.len() - start - footer.len()
+    }
+
+    /// Returns 0, 1, ... as they are packed, `tokens` in number.
+    fn positions(&self, tokens: usize) -> &[u8] {
+        let all = self.positions.get_or_init(|| {
+            let mut all = Vec::new();
+            (0..self.spec.length as i64).for_each(|position| pack_i64(position, &mut all));
+            all
+        });
+        // Numbers of one byte, then of two, and so on.
+        let (mut bytes, mut from) = (0, 0);
+        for size in 1.. {
+            let to = tokens.min(1 << (7 * size));
+            bytes += size * (to - from);
+            from = to;
+            if to == tokens {
+                break;
+            }
+        }
+        &all[..bytes]
+    }
+}
+
+/// Appends the tokens of a part, of which the last one may be the appended one.
+fn put_tokens(
+    column: &mut Vec<u8>,
+    part: &PackPart<'_>,
+    list: Option<&ListRef<'_>>,
+    appended: Option<Appended>,
+) {
+    let own = part.sequence.tokens.saturating_sub(part.first).min(part.tokens);
+    let list = list.and_then(|list| list.range(part.first as usize, own as usize));
+    if let Some(list) = list.filter(|_| own > 0) {
+        list.pack(column);
+    }
+    match appended.filter(|_| own < part.tokens) {
+        Some(Appended::Int64(value)) => pack_i64(value, column),
+        Some(Appended::Float32(value)) => column.extend_from_slice(&value.to_le_bytes()),
+        None => {}
+    }
+}

@@ -1,0 +1,423 @@
+//! Unbatching: a sample for each row of some columns of a record, with the rows around it.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+use shardfeed_tfrecord::example::{
+    DType, DefaultValue, Feature, FeatureSpec, ListRef, Located, Parts, Steps,
+};
+
+use crate::column::{ColumnKind, Origin, Plan, items};
+use crate::dtype::Dtype;
+use crate::record::RowFault;
+use crate::rows::Parser;
+
+/// Maximum number of rows of a record that are samples.
+pub(crate) const ROWS_MAX: usize = 1 << 20;
+
+/// Maximum number of rows of a column that a sample has.
+const OFFSETS_MAX: i64 = 4096;
+
+/// Rows of a record that are samples, and the rows that each sample has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnbatchSpec {
+    /// Columns with rows, sorted by name.
+    pub columns: Vec<UnbatchColumn>,
+    /// Rows before the first and after the last row of a record.
+    pub edge: Edge,
+    /// Every `stride`-th row of a record is a sample, beginning with row 0; >= 1.
+    pub stride: u64,
+}
+
+/// A column with rows.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct UnbatchColumn {
+    pub name: String,
+    /// Offsets from a sample's row of the first and the last row that it has, which make a
+    /// dimension. `None`: it has its row.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offsets: Option<(i64, i64)>,
+}
+
+/// Rows that a sample has before the first or after the last row of its record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Edge {
+    /// None: a row that lacks rows is no sample.
+    #[default]
+    Drop,
+    /// The first or the last row again.
+    Repeat,
+    /// Zeros, or empty strings.
+    Zero,
+}
+
+impl UnbatchSpec {
+    /// Returns the spec of samples that have one row of each column.
+    pub fn rows(names: &[String]) -> Self {
+        let column = |name: &String| UnbatchColumn { name: name.clone(), offsets: None };
+        let (edge, stride) = (Edge::Drop, 1);
+        Self { columns: names.iter().map(column).collect(), edge, stride }
+    }
+
+    /// Names of the columns.
+    pub fn names(&self) -> Vec<String> {
+        self.columns.iter().map(|column| column.name.clone()).collect()
+    }
+
+    /// Checks names and numbers.
+    ///
+    /// # Errors  A description of the number that is out of range, or of the name.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        for (place, UnbatchColumn { name, offsets }) in self.columns.iter().enumerate() {
+            if self.columns[..place].iter().any(|before| before.name == *name) {
+                return Err(format!("column `{name}` is named twice"));
+            }
+            let Some((first, last)) = *offsets else { continue };
+            let most = ROWS_MAX as i64;
+            if !(-most <= first && first <= last && last <= most) {
+                return Err(format!(
+                    "the offsets of `{name}` are ({first}, {last}), not the first and the last one, \
+                     between -{most} and {most}"
+                ));
+            }
+            if last - first >= OFFSETS_MAX {
+                return Err(format!(
+                    "a sample would have {} rows of `{name}`; the most is {OFFSETS_MAX}",
+                    last - first + 1
+                ));
+            }
+        }
+        match self.stride {
+            0 => Err("stride is 0; it is 1 or more".to_owned()),
+            _ => Ok(()),
+        }
+    }
+
+    /// True if not every row is a sample.
+    pub(crate) fn leaves_out(&self) -> bool {
+        self.stride > 1 || self.edge == Edge::Drop && self.reach() != (0, 0)
+    }
+
+    /// True if a row is a sample.
+    /// - `rows`: number of rows of its record.
+    pub(crate) fn takes(&self, row: usize, rows: usize) -> bool {
+        let (first, last) = self.reach();
+        let row = row as i64;
+        let has_all = row + first >= 0 && row + last < rows as i64;
+        (row as u64).is_multiple_of(self.stride) && (has_all || self.edge != Edge::Drop)
+    }
+
+    /// Smallest and largest offset, with 0.
+    pub(crate) fn reach(&self) -> (i64, i64) {
+        let offsets = self.columns.iter().filter_map(|column| column.offsets);
+        offsets.fold((0, 0), |(first, last), (from, to)| (first.min(from), last.max(to)))
+    }
+}
+
+/// Columns of a parser of which a sample has one row, or some.
+#[derive(Clone, Debug)]
+pub(crate) struct Unbatch {
+    columns: Vec<UnbatchedColumn>,
+    edge: Edge,
+}
+
+#[derive(Clone, Debug)]
+struct UnbatchedColumn {
+    name: String,
+    cell: RowsCell,
+    /// Number of values of a row.
+    values: usize,
+    offsets: Option<(i64, i64)>,
+}
+
+/// Cell that has the rows of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RowsCell {
+    /// Of a feature: its values, row after row.
+    Feature(usize),
+    /// Of a feature list: each step is a row.
+    List(usize),
+}
+
+impl Unbatch {
+    /// Replaces the plans of columns by those of their rows, and adds those of made columns; `None`
+    /// if there is none of the columns.
+    ///
+    /// # Errors  A column has no rows, or a made column exists.
+    pub(crate) fn new(
+        UnbatchSpec { columns: asked, edge, .. }: &UnbatchSpec,
+        parser: &Parser,
+        plans: &mut Vec<Plan>,
+    ) -> Result<Option<Self>, String> {
+        let mut cells = match parser {
+            Parser::Raw => 0,
+            Parser::Example(parser) => parser.cells(),
+            Parser::Sequence(parser) => parser.context().cells(),
+        };
+        let (mut columns, mut made, mut windows) = (vec![], vec![], 0);
+        for plan in plans.iter_mut() {
+            let name = plan.spec.as_ref().map_or("", |spec| &spec.name);
+            let Some(UnbatchColumn { name, offsets }) =
+                asked.iter().find(|column| column.name == name)
+            else {
+                continue;
+            };
+            let spec = plan.spec.as_ref().expect("a plan with a name has a spec");
+            let (mut shape, dtype) = (row_shape(spec)?, spec.dtype());
+            let values = items(&shape);
+            let cell = match &plan.origin {
+                Origin::Feature(Parts::One { values }) => RowsCell::Feature(*values),
+                Origin::List(Parts::One { values }) => RowsCell::List(*values),
+                _ => return Err(no_rows(name)),
+            };
+            let (origin, default) = match (*offsets, cell) {
+                (None, RowsCell::Feature(values)) => (Origin::Feature(Parts::One { values }), None),
+                (None, RowsCell::List(_)) => {
+                    cells += 1;
+                    (Origin::Feature(Parts::One { values: cells - 1 }), None)
+                }
+                (Some((first, last)), _) => {
+                    let rows = (last - first + 1) as usize;
+                    if *edge != Edge::Drop {
+                        made.push(pad_plan(name, windows, rows));
+                    }
+                    let around = Around { cell, values, window: windows, edge: *edge };
+                    windows += 1;
+                    shape.insert(0, rows);
+                    (Origin::Around(around), Some(zeros(dtype, values)))
+                }
+            };
+            let feature = Feature::FixedLen { shape: shape.clone(), dtype, default };
+            let kind = ColumnKind::Dense { dtype: Dtype::from(dtype), shape };
+            *plan = Plan { kind, origin, spec: Some(FeatureSpec { name: name.clone(), feature }) };
+            let (name, offsets) = (name.clone(), *offsets);
+            columns.push(UnbatchedColumn { name, cell, values, offsets });
+        }
+        for plan in made {
+            let name = |plan: &Plan| plan.spec.as_ref().map(|spec| spec.name.clone());
+            if let Some(both) = plans.iter().find(|other| name(other) == name(&plan)) {
+                let name = name(both).unwrap_or_default();
+                return Err(format!(
+                    "a feature has the name `{name}`, of the column that marks padding"
+                ));
+            }
+            plans.push(plan);
+        }
+        let edge = *edge;
+        Ok((!columns.is_empty()).then_some(Self { columns, edge }))
+    }
+
+    /// Returns the number of rows of a record.
+    ///
+    /// # Errors  The columns have different numbers of rows.
+    pub(crate) fn rows(
+        &self,
+        cells: &[Located<'_>],
+        lists: &[Steps<'_>],
+    ) -> Result<usize, RowFault> {
+        let rows = |column: &UnbatchedColumn| match column.cell {
+            RowsCell::Feature(cell) => match &cells[cell] {
+                Located::Present(list) => list.count() / column.values,
+                Located::Default | Located::Missing => 0,
+            },
+            RowsCell::List(list) => lists[list].steps(),
+        };
+        let (first, others) = self.columns.split_first().expect("there are columns");
+        let found = rows(first);
+        match others.iter().map(|column| (column, rows(column))).find(|(_, rows)| *rows != found) {
+            None => Ok(found),
+            Some((other, rows)) => {
+                let columns = Box::new([first.name.clone(), other.name.clone()]);
+                Err(RowFault::Rows { columns, rows: [found, rows] })
+            }
+        }
+    }
+
+    /// Replaces the cells of the columns by those of one row of the record, and appends the windows
+    /// of the rows around it.
+    ///
+    /// # Errors  The columns have different numbers of rows, or not that row.
+    pub(crate) fn take<'a>(
+        &self,
+        row: u32,
+        cells: &mut Vec<Located<'a>>,
+        lists: &[Steps<'a>],
+        windows: &mut Vec<Window>,
+    ) -> Result<(), RowFault> {
+        let rows = self.rows(cells, lists)?;
+        let row = row as usize;
+        for column in &self.columns {
+            let missing = || RowFault::NoRow { column: column.name.clone(), row, rows };
+            if row >= rows {
+                return Err(missing());
+            }
+            if let Some(offsets) = column.offsets {
+                let window = Window::of(row, offsets, rows);
+                let is_whole = window.before == 0 && window.after == 0;
+                let has_rows = column.has_rows(window.start, window.inside.max(1), lists);
+                if !has_rows || self.edge == Edge::Drop && !is_whole {
+                    return Err(missing());
+                }
+                windows.push(window);
+                continue;
+            }
+            let values = match column.cell {
+                RowsCell::Feature(cell) => present(&cells[cell])
+                    .and_then(|list| list.range(row * column.values, column.values)),
+                RowsCell::List(list) => lists[list].iter().nth(row).flatten(),
+            };
+            let values = values.filter(|values| values.count() == column.values);
+            let found = values.ok_or_else(missing)?;
+            match column.cell {
+                RowsCell::Feature(cell) => cells[cell] = Located::Present(found),
+                RowsCell::List(_) => cells.push(Located::Present(found)),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl UnbatchedColumn {
+    /// True if steps of a list have the values of a row; those of a feature do.
+    fn has_rows(&self, start: usize, count: usize, lists: &[Steps<'_>]) -> bool {
+        let RowsCell::List(list) = self.cell else { return true };
+        let steps = lists[list].iter().skip(start).take(count);
+        steps.flatten().filter(|step| step.count() == self.values).count() == count
+    }
+}
+
+/// Rows of a column around the row of a sample.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Around {
+    cell: RowsCell,
+    /// Number of values of a row.
+    values: usize,
+    /// Index of the column's window among those of a row.
+    pub(crate) window: usize,
+    edge: Edge,
+}
+
+/// Rows of a record that a sample has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Window {
+    /// First row of the record; if none is inside, the nearest one.
+    start: usize,
+    /// Number of rows inside of the record, and of those before and after it.
+    inside: usize,
+    pub(crate) before: usize,
+    pub(crate) after: usize,
+}
+
+impl Window {
+    /// Returns the rows from the first to the last offset from `row`.
+    /// - `rows`: number of rows of the record, >= 1.
+    fn of(row: usize, (first, last): (i64, i64), rows: usize) -> Self {
+        let (start, end, rows) = (row as i64 + first, row as i64 + last + 1, rows as i64);
+        let inside = (end.min(rows) - start.max(0)).max(0);
+        let before = (end.min(0) - start.min(0)).max(0);
+        let after = end - start - inside - before;
+        Self {
+            start: start.clamp(0, rows - 1) as usize,
+            inside: inside as usize,
+            before: before as usize,
+            after: after as usize,
+        }
+    }
+}
+
+impl Around {
+    /// Calls `visit` with the rows of a window in order; `None`: a row of zeros.
+    pub(crate) fn for_each<'a>(
+        &self,
+        window: Window,
+        cells: &[Located<'a>],
+        lists: &[Steps<'a>],
+        visit: &mut dyn FnMut(Option<ListRef<'a>>),
+    ) {
+        let Window { start, inside, before, after } = window;
+        let outside = |row, times, visit: &mut dyn FnMut(Option<ListRef<'a>>)| {
+            for _ in 0..times {
+                match self.edge {
+                    Edge::Zero => visit(None),
+                    Edge::Drop | Edge::Repeat => self.rows(row..row + 1, cells, lists, visit),
+                }
+            }
+        };
+        outside(start, before, visit);
+        if inside > 0 {
+            self.rows(start..start + inside, cells, lists, visit);
+        }
+        outside(start + inside.saturating_sub(1), after, visit);
+    }
+
+    /// Calls `visit` with rows of the record.
+    fn rows<'a>(
+        &self,
+        rows: Range<usize>,
+        cells: &[Located<'a>],
+        lists: &[Steps<'a>],
+        visit: &mut dyn FnMut(Option<ListRef<'a>>),
+    ) {
+        match self.cell {
+            RowsCell::Feature(cell) => {
+                let (first, values) = (rows.start * self.values, rows.len() * self.values);
+                visit(present(&cells[cell]).and_then(|list| list.range(first, values)));
+            }
+            RowsCell::List(list) => {
+                lists[list].iter().skip(rows.start).take(rows.len()).for_each(visit);
+            }
+        }
+    }
+}
+
+fn present<'a>(cell: &Located<'a>) -> Option<ListRef<'a>> {
+    match cell {
+        Located::Present(list) => Some(*list),
+        Located::Default | Located::Missing => None,
+    }
+}
+
+/// Returns a row of zeros, or of empty strings.
+fn zeros(dtype: DType, values: usize) -> DefaultValue {
+    match dtype {
+        DType::Int64 => DefaultValue::Int64(vec![0; values]),
+        DType::Float32 => DefaultValue::Float32(vec![0.0; values]),
+        DType::Bytes => DefaultValue::Bytes(vec![vec![]; values]),
+    }
+}
+
+/// Returns the plan of the column that marks padding.
+fn pad_plan(column: &str, window: usize, rows: usize) -> Plan {
+    let feature = Feature::FixedLen { shape: vec![rows], dtype: DType::Int64, default: None };
+    let spec = Some(FeatureSpec { name: format!("{column}_is_pad"), feature });
+    let kind = ColumnKind::Dense { dtype: Dtype::Bool, shape: vec![rows] };
+    Plan { kind, origin: Origin::IsPad(window), spec }
+}
+
+/// Returns the shape of a row of a feature.
+fn row_shape(spec: &FeatureSpec) -> Result<Vec<usize>, String> {
+    let shape = match &spec.feature {
+        Feature::VarLen { .. } => vec![],
+        Feature::FixedLenSequence { shape, .. } => shape.clone(),
+        Feature::FixedLen { shape, default: None, .. } if !shape.is_empty() => shape[1..].to_vec(),
+        Feature::FixedLen { default: Some(_), .. } => {
+            return Err(format!(
+                "column `{}` has a default; the rows of a record are counted in its own values",
+                spec.name
+            ));
+        }
+        _ => return Err(no_rows(&spec.name)),
+    };
+    match items(&shape) {
+        0 => Err(format!("column `{}` has rows of shape {shape:?}, without values", spec.name)),
+        _ => Ok(shape),
+    }
+}
+
+fn no_rows(name: &str) -> String {
+    format!(
+        "column `{name}` has no rows to take one by one: unbatch takes a VarLenFeature, a \
+         FixedLenSequenceFeature, or a FixedLenFeature with a shape"
+    )
+}

@@ -1,0 +1,319 @@
+//! The columns of a record spec while it is declared, one operator at a time.
+
+use std::sync::Arc;
+
+use super::parse::{ParseSpec, parsed_plans, parser};
+use super::{RecordSpec, Schema, SchemaError};
+use crate::column::{ColumnKind, Plan};
+use crate::dtype::Dtype;
+use crate::operator::{Form, NOT_ON_DEVICE, Operator, Side};
+use crate::program::{Checked, KnownName, Names, Refusal};
+use crate::samples::SampleProgram;
+use crate::samples::filter::Predicate;
+use crate::samples::pack::PackSpec;
+use crate::samples::unbatch::{Unbatch, UnbatchSpec};
+
+/// Columns after parsing and some operators, under the rules of [`Schema::new`](super::Schema::new).
+#[derive(Clone, Debug)]
+pub struct Outline {
+    parse: Arc<Option<ParseSpec>>,
+    /// Columns of which a sample has one row.
+    unbatched: Arc<Vec<String>>,
+    /// True for columns of packs.
+    is_packed: bool,
+    names: Names,
+    operators: usize,
+}
+
+/// A column of an [`Outline`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutlineColumn<'a> {
+    /// A column that batches can have.
+    Column(&'a ColumnKind),
+    /// Images whose size differs from row to row.
+    Images {
+        /// Type of the pixels' samples.
+        dtype: Dtype,
+        /// Samples of a pixel.
+        channels: usize,
+    },
+}
+
+/// Reason why an operator cannot be added to an [`Outline`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OutlineError {
+    /// It names a column that does not exist.
+    #[error("there is no column `{0}`")]
+    NoColumn(String),
+    /// Everything else.
+    #[error("{0}")]
+    Operator(String),
+}
+
+impl From<Refusal> for OutlineError {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::NoColumn(name) => Self::NoColumn(name),
+            Refusal::Other(what) => Self::Operator(what),
+        }
+    }
+}
+
+impl Outline {
+    /// Columns of parsed records; `None`: of unchanged records.
+    ///
+    /// # Errors  A feature is invalid.
+    pub fn new(parse: Option<ParseSpec>) -> Result<Self, SchemaError> {
+        let mut spec = RecordSpec { parse, ..RecordSpec::default() };
+        let names = Names::new(&parsed_plans(&parser(&mut spec.parse)?));
+        Ok(Self {
+            parse: Arc::new(spec.parse),
+            unbatched: Arc::default(),
+            is_packed: false,
+            names,
+            operators: 0,
+        })
+    }
+
+    /// Returns the columns after one more operator.
+    ///
+    /// # Errors  It cannot be applied to these columns.
+    pub fn then(&self, operator: &Operator) -> Result<Self, OutlineError> {
+        let mut names = self.names.clone();
+        let operators = self.operators + 1;
+        if let Some(input) = operator.operation.renamed() {
+            names.rename(input, &operator.output)?;
+            return Ok(Self { names, operators, ..self.clone() });
+        }
+        let side = operator.operation.table().map(|table| Arc::new(Side::new(table.clone())));
+        let position = self.operators;
+        let made = Checked::new(&self.names, position, operator, side)?.declared(position);
+        names.set(&operator.output, made);
+        Ok(Self { names, operators, ..self.clone() })
+    }
+
+    /// Returns the columns of samples that are rows of records.
+    ///
+    /// # Errors  A column has no rows, an operator made it, or a number is out of range.
+    pub fn unbatch(&self, unbatch: &UnbatchSpec) -> Result<Self, String> {
+        let columns = unbatch.names();
+        if self.is_packed {
+            return Err("a source has unbatch or pack, not both".to_owned());
+        }
+        if let Some(name) = columns.iter().find(|name| self.names.is_changed(name)) {
+            return Err(made_by_an_operator(name, "unbatch"));
+        }
+        let parse = (*self.parse).clone();
+        let unbatched = Some(unbatch.clone());
+        let mut spec = RecordSpec { parse, unbatch: unbatched, ..RecordSpec::default() };
+        SampleProgram::new(&spec).map_err(|error| match error {
+            SchemaError::Unbatch(what) => what,
+            other => other.to_string(),
+        })?;
+        let parser = parser(&mut spec.parse).map_err(|error| error.to_string())?;
+        let mut plans = parsed_plans(&parser);
+        let parsed = plans.len();
+        Unbatch::new(unbatch, &parser, &mut plans)?;
+        if plans.len() > parsed && self.operators > 0 {
+            return Err("call unbatch() with offsets before the operators".to_owned());
+        }
+        let mut names = self.names.clone();
+        for plan in plans {
+            let name = plan.spec.as_ref().map(|spec| spec.name.clone()).unwrap_or_default();
+            match columns.contains(&name) {
+                true => names.set_parsed(&name, plan),
+                false if names.get(&name).is_none() => names.add_parsed(&name, plan),
+                false => {}
+            }
+        }
+        Ok(Self { unbatched: Arc::new(columns), names, ..self.clone() })
+    }
+
+    /// Returns the columns of packs.
+    ///
+    /// # Errors  A column has no tokens, a setting is out of range, or there are operators.
+    pub fn pack(&self, pack: &PackSpec) -> Result<Self, String> {
+        if self.operators > 0 {
+            return Err("call pack() before the operators, which run on packs".to_owned());
+        }
+        if !self.unbatched.is_empty() {
+            return Err("a source has unbatch or pack, not both".to_owned());
+        }
+        let (parse, pack) = ((*self.parse).clone(), pack.clone());
+        let spec = RecordSpec { parse, pack: Some(pack.clone()), ..RecordSpec::default() };
+        SampleProgram::new(&spec).map_err(|error| match error {
+            SchemaError::Pack(what) => what,
+            other => other.to_string(),
+        })?;
+        let parser = Schema::of_packs(&pack, &spec).map_err(|error| error.to_string())?;
+        let names = Names::new(&parsed_plans(&parser));
+        Ok(Self { is_packed: true, names, ..self.clone() })
+    }
+
+    /// Checks the expression of a filter, and returns its canonical text.
+    ///
+    /// # Errors  It is not an expression, or does not fit the features of a record.
+    pub fn filter(&self, expression: &str) -> Result<String, String> {
+        if self.is_packed {
+            return Err("a filter takes records: call filter() before pack()".to_owned());
+        }
+        let is_made = |name: &&String| self.names.is_changed(name);
+        match Predicate::new(expression, (*self.parse).as_ref(), &self.unbatched) {
+            Ok(predicate) => match predicate.names().iter().find(is_made) {
+                None => Ok(predicate.to_string()),
+                Some(name) => Err(made_by_an_operator(name, "filter")),
+            },
+            Err(error) => {
+                let names = Predicate::names_of(expression).unwrap_or_default();
+                Err(names
+                    .iter()
+                    .find(is_made)
+                    .map_or(error, |name| made_by_an_operator(name, "filter")))
+            }
+        }
+    }
+
+    /// Returns the columns after one more operator, which a device may run instead of the worker.
+    ///
+    /// # Errors  It cannot be applied to these columns, or not on a device.
+    pub fn then_on_device(&self, operator: &Operator) -> Result<Self, OutlineError> {
+        let after = self.then(operator)?;
+        let any = Form { dtype: Dtype::Float32, shape: vec![] };
+        if operator.operation.definition().device_form(&any).is_none() {
+            return Err(OutlineError::Operator(NOT_ON_DEVICE.to_owned()));
+        }
+        let what = match self.names.get(&operator.output) {
+            Some(KnownName::Column(Plan { kind: ColumnKind::Dense { dtype, shape }, .. })) => {
+                operator.made_of(*dtype, shape).map_err(OutlineError::Operator)?;
+                return Ok(after);
+            }
+            Some(_) => "a device takes columns of a fixed shape",
+            None => "a device's operator makes a column of itself; leave output out",
+        };
+        Err(OutlineError::Operator(what.to_owned()))
+    }
+
+    /// Names and columns: parsed ones first, by name, then those of operators in their order.
+    pub fn columns(&self) -> Vec<(&str, OutlineColumn<'_>)> {
+        self.names.all().into_iter().map(|(name, known)| (name, column(known))).collect()
+    }
+}
+
+fn made_by_an_operator(name: &str, method: &str) -> String {
+    format!(
+        "column `{name}` is made or renamed by an operator; {method} takes features of the record: call \
+         {method}() before the operators"
+    )
+}
+
+fn column(known: &KnownName) -> OutlineColumn<'_> {
+    match known {
+        KnownName::Column(plan) => OutlineColumn::Column(&plan.kind),
+        KnownName::Images { chain, .. } => {
+            let (dtype, channels) = chain.pixels();
+            OutlineColumn::Images { dtype, channels }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn operator(output: &str, operation: &Value) -> Operator {
+        serde_json::from_value(json!({"output": output, "operation": operation})).unwrap()
+    }
+
+    fn features() -> ParseSpec {
+        serde_json::from_value(json!([
+            {"name": "photo", "feature": {"fixed_len": {"dtype": "bytes", "shape": []}}},
+            {"name": "label", "feature": {"fixed_len": {"dtype": "int64", "shape": [2]}}},
+            {"name": "any", "feature": {"var_len": {"dtype": "float32"}}},
+        ]))
+        .unwrap()
+    }
+
+    fn decode() -> Operator {
+        operator(
+            "photo",
+            &json!({"decode_image": {"input": "photo", "channels": 3, "dtype": "uint8"}}),
+        )
+    }
+
+    fn resize() -> Operator {
+        let fields =
+            json!({"input": "photo", "size": [4, 5], "method": "bilinear", "antialias": true});
+        operator("small", &json!({"resize": fields}))
+    }
+
+    #[test]
+    fn each_step_has_the_columns_of_its_schema() {
+        let operators = [
+            operator("label", &json!({"cast": {"input": "label", "dtype": "float32"}})),
+            operator("new", &json!({"cast": {"input": "label", "dtype": "int8"}})),
+            decode(),
+            resize(),
+        ];
+        let mut outline = Outline::new(Some(features())).unwrap();
+        for count in 0..=operators.len() {
+            if count > 0 {
+                outline = outline.then(&operators[count - 1]).unwrap();
+            }
+            let spec = RecordSpec {
+                parse: Some(features()),
+                operators: operators[..count].to_vec(),
+                ..RecordSpec::default()
+            };
+            if count == 3 {
+                // A job cannot have these images, but the next operator makes them one size.
+                Schema::new(spec).unwrap_err();
+                let images = OutlineColumn::Images { dtype: Dtype::Uint8, channels: 3 };
+                assert_eq!(outline.columns()[2], ("photo", images));
+                continue;
+            }
+            let schema = Schema::new(spec).unwrap();
+            let columns = outline.columns().into_iter().filter_map(|(name, column)| match column {
+                OutlineColumn::Column(kind) => Some((name.into(), kind.clone())),
+                OutlineColumn::Images { .. } => None,
+            });
+            assert_eq!(columns.collect::<Vec<_>>(), schema.columns(), "{count} operators");
+        }
+    }
+
+    #[test]
+    fn an_operator_that_does_not_fit_changes_nothing() {
+        let outline = Outline::new(Some(features())).unwrap().then(&decode()).unwrap();
+        let before = format!("{:?}", outline.columns());
+        let cast = |input: &str| operator("x", &json!({"cast": {"input": input, "dtype": "int8"}}));
+        let said = |input: &str| outline.then(&cast(input)).unwrap_err().to_string();
+        assert_eq!(outline.then(&cast("z")).unwrap_err(), OutlineError::NoColumn("z".to_owned()));
+        let decode = json!({"decode_image": {"input": "any", "channels": 3, "dtype": "uint8"}});
+        let refused = outline.then(&operator("x", &decode)).unwrap_err().to_string();
+        assert!(refused.starts_with("it takes one byte string a row, not float32"), "{refused}");
+        assert!(said("photo").starts_with("the images of `photo` differ in size"));
+        assert_eq!(format!("{:?}", outline.columns()), before);
+    }
+
+    #[test]
+    fn a_device_runs_few_operators_in_place() {
+        let outline = Outline::new(Some(features())).unwrap();
+        let cast =
+            |output: &str| operator(output, &json!({"cast": {"input": "label", "dtype": "int8"}}));
+        let outline = outline.then_on_device(&cast("label")).unwrap();
+        let said = outline.then_on_device(&cast("new")).unwrap_err().to_string();
+        assert_eq!(said, "a device's operator makes a column of itself; leave output out");
+        let said = outline.then_on_device(&cast("any")).unwrap_err().to_string();
+        assert_eq!(said, "a device takes columns of a fixed shape");
+        for other in [
+            operator("label", &json!({"select": {"input": "label", "indices": [0], "axis": 0}})),
+            operator("new", &json!({"rename": {"input": "label"}})),
+            operator("new", &json!({"concat": {"inputs": ["label", "label"], "axis": 0}})),
+            operator("new", &json!({"constant": {"value": [1], "shape": [], "dtype": "int64"}})),
+        ] {
+            let said = outline.then_on_device(&other).unwrap_err().to_string();
+            assert!(said.starts_with("a device casts, normalizes and lays out"), "{said}");
+        }
+    }
+}

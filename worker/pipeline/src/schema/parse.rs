@@ -1,0 +1,111 @@
+//! Parsing of records: its declaration, and the columns that it makes.
+
+use serde::{Deserialize, Serialize};
+use shardfeed_tfrecord::example::{
+    ExampleParser, Feature, FeatureSpec, Partition, SequenceParser, SpecError,
+};
+
+use crate::column::{ColumnKind, Origin, Plan};
+use crate::dtype::Dtype;
+use crate::rows::Parser;
+
+/// Parsing of records.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum ParseSpec {
+    /// As `tf.train.Example`s, to a column for each feature.
+    Example(Vec<FeatureSpec>),
+    /// As `tf.train.SequenceExample`s, to a column for each feature and each list.
+    Sequence {
+        /// Features that a record has once.
+        context: Vec<FeatureSpec>,
+        /// Features that a record has in every step.
+        lists: Vec<FeatureSpec>,
+    },
+}
+
+impl ParseSpec {
+    /// Names of the features, those of lists last.
+    pub(crate) fn names(&self) -> Vec<&str> {
+        let (features, lists): (&[FeatureSpec], &[FeatureSpec]) = match self {
+            Self::Example(features) => (features, &[]),
+            Self::Sequence { context, lists } => (context, lists),
+        };
+        features.iter().chain(lists).map(|spec| spec.name.as_str()).collect()
+    }
+}
+
+/// Creates the parser. Features are sorted, so that their order does not change the job's identity.
+pub(crate) fn parser(parse: &mut Option<ParseSpec>) -> Result<Parser, SpecError> {
+    let sort = |features: &mut Vec<FeatureSpec>| features.sort_by(|a, b| a.name.cmp(&b.name));
+    match parse {
+        None => Ok(Parser::Raw),
+        Some(ParseSpec::Example(features)) => {
+            sort(features);
+            Ok(Parser::Example(ExampleParser::new(features.clone())?))
+        }
+        Some(ParseSpec::Sequence { context, lists }) => {
+            sort(context);
+            sort(lists);
+            let both = context
+                .iter()
+                .find(|spec| lists.binary_search_by(|list| list.name.cmp(&spec.name)).is_ok());
+            if let Some(both) = both {
+                return Err(SpecError::Duplicate { feature: both.name.clone() });
+            }
+            Ok(Parser::Sequence(SequenceParser::new(context.clone(), lists.clone())?))
+        }
+    }
+}
+
+/// Returns a plan for each parsed column.
+pub(crate) fn parsed_plans(parser: &Parser) -> Vec<Plan> {
+    let of_features = |parser: &ExampleParser| -> Vec<Plan> {
+        let plan = |(index, spec): (usize, &FeatureSpec)| {
+            let parts = parser.parts(index).clone();
+            Plan { kind: kind(spec, 0), origin: Origin::Feature(parts), spec: Some(spec.clone()) }
+        };
+        parser.features().iter().enumerate().map(plan).collect()
+    };
+    match parser {
+        Parser::Raw => {
+            let kind = ColumnKind::Dense { dtype: Dtype::Bytes, shape: vec![] };
+            vec![Plan { kind, origin: Origin::Record, spec: None }]
+        }
+        Parser::Example(parser) => of_features(parser),
+        Parser::Sequence(parser) => {
+            let mut plans = of_features(parser.context());
+            plans.extend(parser.lists().iter().enumerate().map(|(index, spec)| Plan {
+                kind: kind(spec, 1),
+                origin: Origin::List(parser.parts(index).clone()),
+                spec: Some(spec.clone()),
+            }));
+            plans
+        }
+    }
+}
+
+/// Returns the kind of a feature's column.
+/// - `steps`: additional levels of a list compared with a feature.
+fn kind(spec: &FeatureSpec, steps: usize) -> ColumnKind {
+    let dtype = Dtype::from(spec.dtype());
+    match &spec.feature {
+        Feature::FixedLen { shape, .. } => ColumnKind::Dense { dtype, shape: shape.clone() },
+        Feature::FixedLenSequence { shape, .. } => {
+            ColumnKind::Padded { dtype, shape: shape.clone() }
+        }
+        Feature::VarLen { .. } => ColumnKind::Ragged { dtype, levels: 1 + steps, shape: vec![] },
+        Feature::Ragged { partitions, .. } => {
+            let uniform = partitions.iter().rev().map_while(|partition| match partition {
+                Partition::UniformRowLength(length) => Some(*length),
+                _ => None,
+            });
+            let mut shape: Vec<usize> = uniform.collect();
+            shape.reverse();
+            let levels = 1 + steps + partitions.len() - shape.len();
+            ColumnKind::Ragged { dtype, levels, shape }
+        }
+        Feature::Sparse { size, .. } => ColumnKind::Sparse { dtype, size: size.clone() },
+        other => unreachable!("the parsers refuse {other:?}"),
+    }
+}

@@ -1,0 +1,178 @@
+//! Reading of packs: a block of a shard's records at a time, written as records of their own.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use shardfeed_pipeline::{ChunkBuffer, PackPart, Packer, Row, RowFault, Sequence};
+use shardfeed_plan::{Portion, Sample};
+use shardfeed_source::{LoadError, SampleMap, SamplePart};
+use shardfeed_tfrecord::{FOOTER_BYTES, RecordSpan};
+
+use crate::records::stream::{Read, ShardReader, StreamTools};
+
+/// The blocks of a shard that come next.
+#[derive(Debug)]
+pub(crate) struct Blocks {
+    variant: u64,
+    /// Number of the next block.
+    next: u64,
+    /// Chunks that were read and that the next blocks may need.
+    chunks: VecDeque<RecordChunk>,
+}
+
+/// Records of a shard that were read together.
+#[derive(Debug)]
+struct RecordChunk {
+    bytes: Arc<ChunkBuffer>,
+    records: Vec<RecordSpan>,
+    first_ordinal: u64,
+}
+
+/// A record of the block.
+enum Found<'a> {
+    Sequence(Sequence<'a>),
+    /// Its data or its features are damaged.
+    Damaged,
+}
+
+impl Blocks {
+    /// Begins with the block that a pack is in. Returns the record to read from.
+    pub(crate) fn at(tools: &StreamTools, pack: Sample, variant: u64) -> (Self, u64) {
+        let maps = tools.files.dataset().samples().expect("packs are samples");
+        let packing = maps.of(pack.shard).packing().expect("packs are samples");
+        let next = packing.block_of(pack.ordinal);
+        let first = maps.of(pack.shard).record_of_sequence(packing.first_sequence(next));
+        (Self { variant, next, chunks: VecDeque::new() }, first)
+    }
+
+    /// Reads the next block; `None` at the end of the shard.
+    pub(crate) fn read(
+        &mut self,
+        tools: &StreamTools,
+        reader: &mut ShardReader,
+        shard: u32,
+    ) -> Result<Option<Read>, LoadError> {
+        let maps = tools.files.dataset().samples().expect("packs are samples");
+        let map = maps.of(shard);
+        let packing = map.packing().expect("packs are samples");
+        if self.next >= packing.blocks() {
+            return Ok(None);
+        }
+        let block = self.next;
+        let packs = maps.open(shard, block, self.variant);
+        let last = packs.iter().flatten().map(|part| part.record).max();
+        while last.is_some_and(|last| self.end() <= last) {
+            if tools.stop.load(Ordering::Relaxed) {
+                return Err(LoadError::Interrupted);
+            }
+            let spare = tools.chunks.take();
+            reader.recycle(spare);
+            let Some(chunk) = reader.next_chunk()? else {
+                return Err(tools.files.ended(shard));
+            };
+            tools.counters.bytes.fetch_add(chunk.bytes.len() as u64, Ordering::Relaxed);
+            let bytes = tools.chunks.share(chunk.bytes);
+            let (records, first_ordinal) = (chunk.records, chunk.first_ordinal);
+            self.chunks.push_back(RecordChunk { bytes, records, first_ordinal });
+        }
+        let read = self.write(tools, (shard, map), &packs, packing.packs_of(block).start)?;
+        self.next += 1;
+        if self.next < packing.blocks() {
+            let first = map.record_of_sequence(packing.first_sequence(self.next));
+            self.chunks.retain(|chunk| chunk.end() > first);
+        }
+        Ok(Some(read))
+    }
+
+    /// Returns the ordinal of the record after those that were read.
+    fn end(&self) -> u64 {
+        self.chunks.back().map_or(0, RecordChunk::end)
+    }
+
+    /// Writes the packs of a block, whose records were read.
+    fn write(
+        &self,
+        tools: &StreamTools,
+        (shard, map): (u32, &SampleMap),
+        packs: &[Vec<SamplePart>],
+        first_ordinal: u64,
+    ) -> Result<Read, LoadError> {
+        let packer = tools.packer.as_ref().expect("packs are samples");
+        let mut found: BTreeMap<u64, (Found<'_>, Row<'_>)> = BTreeMap::new();
+        for part in packs.iter().flatten() {
+            if let Entry::Vacant(vacant) = found.entry(part.record) {
+                let row = self.row(shard, part.record).ok_or_else(|| tools.files.ended(shard))?;
+                let record = find(packer, &row);
+                if let Found::Sequence(sequence) = &record
+                    && map.tokens_of(part.record) != sequence.tokens()
+                {
+                    return Err(tools.files.ended(shard));
+                }
+                vacant.insert((record, row));
+            }
+        }
+        let most = map.data_bytes().div_ceil(map.samples().max(1)) as usize;
+        let mut bytes = Vec::with_capacity(most.saturating_mul(packs.len()));
+        let (mut records, mut firsts) = (Vec::with_capacity(packs.len()), vec![]);
+        for pack in packs {
+            let damaged = pack.iter().find(|part| matches!(found[&part.record].0, Found::Damaged));
+            let named = damaged.or(pack.first()).expect("a pack has at least one token");
+            let (start, row) = (bytes.len(), &found[&named.record].1);
+            let len = match damaged {
+                // In place of the pack, so that its error is that of the record.
+                Some(_) => {
+                    bytes.extend_from_slice(row.stored);
+                    row.len()
+                }
+                None => {
+                    let parts = pack.iter().map(|part| match &found[&part.record].0 {
+                        Found::Sequence(sequence) => {
+                            PackPart { sequence, first: part.first, tokens: part.tokens }
+                        }
+                        Found::Damaged => unreachable!("no record of the pack is damaged"),
+                    });
+                    packer.write(&parts.collect::<Vec<_>>(), &mut bytes)
+                }
+            };
+            debug_assert_eq!(bytes.len(), start + len + FOOTER_BYTES);
+            records.push(RecordSpan { start, len, offset: row.offset });
+            firsts.push(named.record as u32);
+        }
+        let chunk = tools.chunks.share(bytes);
+        Ok(Read { chunk, records, parts: firsts, first_ordinal })
+    }
+
+    /// Returns a record that was read.
+    fn row(&self, shard: u32, record: u64) -> Option<Row<'_>> {
+        let at = self.chunks.partition_point(|chunk| chunk.end() <= record);
+        let chunk = self.chunks.get(at)?;
+        let span = chunk.records.get(record.checked_sub(chunk.first_ordinal)? as usize)?;
+        Some(Row {
+            portion: Portion::default(),
+            sample: Sample { shard, ordinal: record },
+            offset: span.offset,
+            stored: &chunk.bytes[span.start..span.start + span.len + FOOTER_BYTES],
+            valid: true,
+            part: record as u32,
+            occurrence: 0,
+        })
+    }
+}
+
+impl RecordChunk {
+    fn end(&self) -> u64 {
+        self.first_ordinal + self.records.len() as u64
+    }
+}
+
+fn find<'a>(packer: &Packer, row: &Row<'a>) -> Found<'a> {
+    match packer.sequence(row) {
+        Ok(sequence) => Found::Sequence(sequence),
+        Err(error) => {
+            debug_assert!(!matches!(error.fault, RowFault::Memory { .. }), "{error:?}");
+            Found::Damaged
+        }
+    }
+}

@@ -1,0 +1,377 @@
+//! The counting pass: every shard is read once, checked, and its samples are noted.
+//!
+//! A map is kept beside the index cache, under the digest of its shard and of its program, unless
+//! damaged records were left out of it.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
+use shardfeed_pipeline::{Row, RowError, SampleProgram};
+use shardfeed_plan::{Corrupt, Digest, PackError, Portion, Sample};
+use shardfeed_tfrecord::{
+    ChunkOptions, ChunkReader, Compression, CompressionChoice, Decoder, FOOTER_BYTES, NewFile,
+};
+
+use super::Dataset;
+use super::samples::{DamagedRecord, SampleMap, SampleMaps};
+use crate::cache::{Cache, CacheOptions, warn};
+use crate::error::LoadError;
+use crate::files::{Files, ShardBytes};
+use crate::index::{ScanProgress, ScanStage};
+
+/// Maximum number of files read at once.
+const READS_MAX: usize = 16;
+
+/// Maximum number of rows that are parsed together.
+const ROWS: usize = 512;
+
+/// Maximum number of samples of a shard.
+const SAMPLES_MAX: u64 = 1 << 31;
+
+/// Maximum time between progress reports.
+const PROGRESS_EVERY: Duration = Duration::from_millis(100);
+
+/// Maximum number of damaged records that are listed.
+const DAMAGED_MAX: usize = 1000;
+
+enum CountEvent {
+    Bytes(u64),
+    Shard(usize, Box<Result<CountedShard, LoadError>>),
+}
+
+/// Samples of a shard, and its damaged records.
+#[derive(Default)]
+struct CountedShard {
+    map: SampleMap,
+    /// The first of them.
+    damaged: Vec<DamagedRecord>,
+    damaged_total: u64,
+}
+
+/// Returns the samples of every shard: from the cache, or else by reading it.
+/// - `progress`: called now and then from this thread; returning `false` cancels.
+///
+/// # Errors  The first damaged file by name; there is no sample; `Interrupted`.
+pub(super) fn sample_maps(
+    dataset: &Arc<Dataset>,
+    program: &Arc<SampleProgram>,
+    corrupt: Corrupt,
+    options: &CacheOptions,
+    progress: &mut dyn FnMut(ScanProgress) -> bool,
+) -> Result<SampleMaps, LoadError> {
+    let places = places(dataset, program, options);
+    let mut maps: Vec<Option<SampleMap>> = vec![None; dataset.files().len()];
+    let mut found = SampleMaps::default();
+    fill(dataset, program, places.as_deref(), &mut maps)?;
+    if maps.contains(&None) {
+        let cache = Cache::open(&options.folder, dataset.root());
+        let _lock = cache.lock(|| progress(ScanProgress::at(ScanStage::Waiting)))?;
+        // Another process may have counted while this one waited.
+        fill(dataset, program, places.as_deref(), &mut maps)?;
+        let missing: Vec<_> = (0..maps.len()).filter(|shard| maps[*shard].is_none()).collect();
+        let stop: Arc<AtomicBool> = Arc::default();
+        let files = Files::new(Arc::clone(dataset), Arc::default(), Arc::clone(&stop))?;
+        let pass = CountingPass {
+            files: Arc::new(files),
+            program: Arc::clone(program),
+            corrupt,
+            places,
+            missing,
+            next: 0.into(),
+            stop,
+        };
+        for (shard, counted) in count_all(&Arc::new(pass), progress)? {
+            maps[shard] = Some(counted.map);
+            found.damaged_total += counted.damaged_total;
+            found.damaged.extend(counted.damaged);
+        }
+        found.damaged.sort_by_key(|one| (one.shard, one.ordinal));
+        found.damaged.truncate(DAMAGED_MAX);
+    }
+    found.maps = maps.into_iter().flatten().collect();
+    let records = dataset.manifest().records();
+    if records > 0 && found.maps.iter().all(|map| map.samples() == 0) {
+        let damaged = match found.damaged_total {
+            0 => String::new(),
+            damaged => format!(" ({damaged} of them are damaged)"),
+        };
+        return Err(LoadError::Option(format!(
+            "no sample is left: {program} leaves none of the {records} records in {} \
+             files{damaged}",
+            found.maps.len(),
+        )));
+    }
+    Ok(found)
+}
+
+/// Returns the path of each shard's map; `None`: nothing is kept.
+fn places(
+    dataset: &Dataset,
+    program: &SampleProgram,
+    options: &CacheOptions,
+) -> Option<Vec<PathBuf>> {
+    let head: &[u8] = match (program.has_rows(), program.packer()) {
+        (true, _) => b"shardfeed rows 1\n",
+        (false, Some(_)) => b"shardfeed lengths 1\n",
+        (false, None) => b"shardfeed filter 1\n",
+    };
+    let digest = Digest::of_parts([head, &program.key()[..]]).to_string();
+    let folder = options.folder.folder()?.join("samples").join(&digest[..24]);
+    if let Err(error) = fs::create_dir_all(&folder) {
+        warn(&folder, "make the folder", &error);
+        return None;
+    }
+    let place = |shard: &shardfeed_plan::Shard| {
+        let path = if program.depends_on_path() { shard.path.as_str() } else { "" };
+        let count = shard.records.to_le_bytes();
+        let parts: [&[u8]; 3] = [shard.digest.as_bytes(), &count, path.as_bytes()];
+        folder.join(Digest::of_parts(parts).to_string())
+    };
+    Some(dataset.manifest().shards().iter().map(place).collect())
+}
+
+/// Reads the kept maps that are missing.
+fn fill(
+    dataset: &Dataset,
+    program: &SampleProgram,
+    places: Option<&[PathBuf]>,
+    maps: &mut [Option<SampleMap>],
+) -> Result<(), LoadError> {
+    for (shard, place) in places.unwrap_or_default().iter().enumerate() {
+        if maps[shard].is_none() {
+            let bytes = fs::read(place).unwrap_or_default();
+            let records = dataset.files()[shard].records;
+            let map = SampleMap::decode(&bytes, &address(place), records);
+            let map = map.filter(|map| map.is_of(program));
+            maps[shard] = map.map(|map| packed(dataset, program, shard, map)).transpose()?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns a counted map with its packs, if the program packs.
+///
+/// # Errors  A sequence is too long; there are too many.
+fn packed(
+    dataset: &Dataset,
+    program: &SampleProgram,
+    shard: usize,
+    mut map: SampleMap,
+) -> Result<SampleMap, LoadError> {
+    let digest = dataset.manifest().shards()[shard].digest;
+    let file = || dataset.files()[shard].path.display();
+    match map.pack(program, digest) {
+        Ok(()) => Ok(map),
+        Err(PackError::LongSequence { sequence, tokens, length }) => {
+            let record = map.record_of_sequence(sequence);
+            Err(LoadError::Option(format!(
+                "{}: record {record} has {tokens} tokens, more than length={length}; pass \
+                 long=\"split\", \"truncate\" or \"drop\" to pack()",
+                file()
+            )))
+        }
+        Err(error) => Err(LoadError::Option(format!("{}: {error}", file()))),
+    }
+}
+
+/// Returns the address of a map: its file, and the folder of its program.
+fn address(place: &Path) -> String {
+    let names = [place.parent().and_then(Path::file_name), place.file_name()];
+    names.map(|name| name.unwrap_or_default().to_string_lossy()).join("/")
+}
+
+fn keep(place: &Path, map: &SampleMap) {
+    let write = || -> io::Result<()> {
+        let mut file = NewFile::beside(place)?;
+        file.file().write_all(&map.encode(&address(place)))?;
+        file.finish()
+    };
+    if let Err(error) = write() {
+        warn(place, "write the sample map", &error);
+    }
+}
+
+fn count_all(
+    pass: &Arc<CountingPass>,
+    progress: &mut dyn FnMut(ScanProgress) -> bool,
+) -> Result<Vec<(usize, CountedShard)>, LoadError> {
+    let files = pass.files.dataset().files();
+    let bytes_total = pass.missing.iter().map(|&shard| files[shard].stamp.size_bytes).sum();
+    let files_total = pass.missing.len();
+    let mut state =
+        ScanProgress { files_total, bytes_total, ..ScanProgress::at(ScanStage::Counting) };
+    let (sender, receiver) = bounded(4 * READS_MAX);
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    for index in 0..(2 * cores).min(READS_MAX).min(files_total) {
+        let (pass, sender) = (Arc::clone(pass), sender.clone());
+        // Not joined: a hung read of storage must not block an interrupt.
+        let named = std::thread::Builder::new().name(format!("shardfeed-count-{index}"));
+        if let Err(source) = named.spawn(move || pass.run(&sender)) {
+            return Err(LoadError::Io { file: "counting threads".into(), source });
+        }
+    }
+    drop(sender);
+    let (mut counted, mut errors) = (Vec::with_capacity(files_total), Vec::new());
+    loop {
+        match receiver.recv_timeout(PROGRESS_EVERY) {
+            Ok(CountEvent::Bytes(more)) => state.bytes += more,
+            Ok(CountEvent::Shard(shard, result)) => {
+                state.files += 1;
+                match *result {
+                    Ok(map) => counted.push((shard, map)),
+                    Err(error) => {
+                        pass.stop.store(true, Ordering::Relaxed);
+                        errors.push((shard, error));
+                    }
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+        if !progress(state) {
+            pass.stop.store(true, Ordering::Relaxed);
+            return Err(LoadError::Interrupted);
+        }
+    }
+    // Reads that were stopped for the error of another file are no errors of their own.
+    errors.sort_by_key(|(shard, error)| (matches!(error, LoadError::Interrupted), *shard));
+    match errors.into_iter().next() {
+        Some((_, error)) => Err(error),
+        None if counted.len() < files_total => Err(LoadError::ReaderLost),
+        None => Ok(counted),
+    }
+}
+
+/// State shared by the counting threads.
+struct CountingPass {
+    files: Arc<Files>,
+    program: Arc<SampleProgram>,
+    corrupt: Corrupt,
+    places: Option<Vec<PathBuf>>,
+    /// Shards to count.
+    missing: Vec<usize>,
+    next: AtomicUsize,
+    stop: Arc<AtomicBool>,
+}
+
+impl CountingPass {
+    /// Counts shards until none is left or the receiver is gone.
+    fn run(&self, events: &Sender<CountEvent>) {
+        while !self.stop.load(Ordering::Relaxed) {
+            let Some(&shard) = self.missing.get(self.next.fetch_add(1, Ordering::Relaxed)) else {
+                return;
+            };
+            let mut progress = |bytes: u64| {
+                // The receiver is gone after an interrupt; the progress is then dropped.
+                let _ = events.send(CountEvent::Bytes(bytes));
+            };
+            let result = self.count(shard, &mut progress);
+            if let (Ok(counted), Some(places)) = (&result, &self.places)
+                && counted.damaged_total == 0
+            {
+                keep(&places[shard], &counted.map);
+            }
+            let result = result.and_then(|counted| {
+                let map = packed(self.files.dataset(), &self.program, shard, counted.map)?;
+                Ok(CountedShard { map, ..counted })
+            });
+            if events.send(CountEvent::Shard(shard, Box::new(result))).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn count(
+        &self,
+        shard: usize,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<CountedShard, LoadError> {
+        let dataset = self.files.dataset();
+        let (file, number) = (&dataset.files()[shard], shard as u32);
+        let options = ChunkOptions { verify_data: false, ..ChunkOptions::default() };
+        let source = ShardBytes::new(Arc::clone(&self.files), number, 0, options.chunk_bytes);
+        let source = Decoder::new(source, CompressionChoice::Fixed(file.compression));
+        let source = source.map_err(|source| LoadError::io(self.files.name(number), source))?;
+        let mut reader = ChunkReader::new(source, self.files.name(number), options);
+        let map = SampleMap::new(&self.program);
+        let (mut counted, mut seen) = (CountedShard { map, ..CountedShard::default() }, 0);
+        while seen < file.records {
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(LoadError::Interrupted);
+            }
+            let Some(chunk) = reader.next_chunk()? else {
+                return Err(self.files.ended(number));
+            };
+            // What indexing left out at the end of a damaged file has no ordinals.
+            let left = usize::try_from(file.records - seen).unwrap_or(usize::MAX);
+            let spans = chunk.records.iter().take(left).zip(chunk.first_ordinal..);
+            let rows = spans.map(|(span, ordinal)| Row {
+                portion: Portion::default(),
+                sample: Sample { shard: number, ordinal },
+                offset: span.offset,
+                stored: &chunk.bytes[span.start..span.start + span.len + FOOTER_BYTES],
+                valid: true,
+                part: 0,
+                occurrence: 0,
+            });
+            let rows: Vec<_> = rows.collect();
+            for rows in rows.chunks(ROWS) {
+                self.add(rows, &mut counted)?;
+            }
+            seen += rows.len() as u64;
+            if file.compression == Compression::None {
+                progress(chunk.bytes.len() as u64);
+            }
+            drop(rows);
+            reader.recycle(chunk.bytes);
+        }
+        if file.compression != Compression::None {
+            progress(file.stamp.size_bytes);
+        }
+        Ok(counted)
+    }
+
+    /// Adds records to the map; damaged ones, if the policy allows that, as no samples.
+    fn add(&self, rows: &[Row<'_>], counted: &mut CountedShard) -> Result<(), LoadError> {
+        let shard = rows.first().map_or(0, |row| row.sample.shard);
+        let path = &self.files.dataset().manifest().shards()[shard as usize].path;
+        let skips = |error: &RowError| self.corrupt.skips() && error.fault.is_of_record();
+        match self.program.samples(rows, path) {
+            Ok(samples) => {
+                let samples = rows.iter().zip(&samples);
+                samples.for_each(|(row, samples)| counted.map.push(samples, row.len() as u64));
+            }
+            Err(error) if !skips(&error) => return Err(self.files.located(error)),
+            Err(_) => {
+                for row in rows {
+                    match self.program.samples(std::slice::from_ref(row), path) {
+                        Ok(samples) => counted.map.push(&samples[0], row.len() as u64),
+                        Err(error) if skips(&error) => {
+                            let (ordinal, offset) = (row.sample.ordinal, row.offset);
+                            if counted.damaged.len() < DAMAGED_MAX {
+                                let reason = error.fault.to_string();
+                                let damaged = DamagedRecord { shard, ordinal, offset, reason };
+                                counted.damaged.push(damaged);
+                            }
+                            counted.damaged_total += 1;
+                            counted.map.push_none();
+                        }
+                        Err(error) => return Err(self.files.located(error)),
+                    }
+                }
+            }
+        }
+        match counted.map.samples() > SAMPLES_MAX {
+            false => Ok(()),
+            true => Err(LoadError::Option(format!(
+                "{}: more than {SAMPLES_MAX} samples in one file; write more and smaller files",
+                self.files.name(shard)
+            ))),
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! The sources of a mixture as one dataset: their shards, those of the first source first.
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use shardfeed_plan::{Manifest, Mixture, MixtureEpoch, PlanError, Source};
+
+use super::samples::{SampleMap, SampleMaps};
+use super::{Dataset, LeftOut};
+use crate::error::LoadError;
+use crate::rights::Rights;
+
+/// A version of a source, and its place in the dataset of a mixture.
+#[derive(Clone, Debug)]
+pub struct SourceVersion {
+    /// Name, and the samples of each shard.
+    pub order: Arc<Source>,
+    /// Folder or URL that the paths of its shards are relative to.
+    pub root: PathBuf,
+    /// Shard ordinal of its first shard.
+    pub first_shard: u32,
+}
+
+impl SourceVersion {
+    /// Returns its shards among those of all versions.
+    pub fn shards(&self) -> Range<u32> {
+        self.first_shard..self.first_shard + self.order.counts().len() as u32
+    }
+}
+
+/// The sources of a mixture.
+#[derive(Clone, Debug)]
+pub struct Mixed {
+    /// Number of samples of each source in each stage.
+    pub mixture: Mixture,
+    /// Every version of every source, in the order of their shards.
+    pub versions: Vec<SourceVersion>,
+    /// The versions of each stage.
+    stages: Vec<Vec<Arc<Source>>>,
+}
+
+impl Mixed {
+    /// - `stages`: indexes of the versions of each stage.
+    pub fn new(mixture: Mixture, versions: Vec<SourceVersion>, stages: &[Vec<usize>]) -> Self {
+        let of_stage = |stage: &Vec<usize>| {
+            stage.iter().map(|index| Arc::clone(&versions[*index].order)).collect()
+        };
+        let stages = stages.iter().map(of_stage).collect();
+        Self { mixture, versions, stages }
+    }
+
+    /// Returns the sources of the stage of a mixture epoch.
+    pub fn sources(&self, epoch: u64) -> &[Arc<Source>] {
+        &self.stages[self.mixture.stage_of(epoch)]
+    }
+
+    /// Returns the first epoch of the stage after that of a mixture epoch.
+    pub fn stage_after(&self, epoch: u64) -> Option<u64> {
+        let next = self.mixture.stages().get(self.mixture.stage_of(epoch) + 1);
+        next.map(|stage| stage.first_epoch)
+    }
+
+    /// Returns the version that a shard belongs to.
+    pub fn version(&self, shard: u32) -> &SourceVersion {
+        let after = self.versions.partition_point(|version| version.first_shard <= shard);
+        &self.versions[after - 1]
+    }
+
+    /// Returns the versions of an epoch, in the order of their numbers.
+    ///
+    /// # Panics  The epoch is of another mixture.
+    pub fn versions_of(&self, epoch: &MixtureEpoch) -> Vec<&SourceVersion> {
+        let version = |source: &Arc<Source>| {
+            let found = self.versions.iter().find(|version| Arc::ptr_eq(&version.order, source));
+            found.expect("an epoch is made of these sources")
+        };
+        epoch.sources().map(version).collect()
+    }
+}
+
+impl Dataset {
+    /// Returns the datasets of the versions of a mixture's sources as one. They are opened with
+    /// this process's own rights.
+    /// - `mixed`: makes the mixture of the versions.
+    ///
+    /// # Errors  A source has an invalid name or no samples; the sources have too many shards; the
+    /// error of `mixed`.
+    pub fn joined(
+        sources: Vec<(String, Self)>,
+        mixed: impl FnOnce(Vec<SourceVersion>) -> Result<Mixed, LoadError>,
+    ) -> Result<Self, LoadError> {
+        let manifest = Manifest::joined(sources.iter().map(|(_, dataset)| &dataset.manifest))?;
+        let has_maps = sources.iter().any(|(_, dataset)| dataset.samples.is_some());
+        let mut samples = has_maps.then(SampleMaps::default);
+        let (mut versions, mut files, mut left_out) = (vec![], vec![], vec![]);
+        let mut blocks = None;
+        for (name, dataset) in sources {
+            let first_shard = files.len() as u32;
+            if let Some(samples) = &mut samples {
+                samples.append(&dataset, first_shard);
+            }
+            let order = Source::new(&name, dataset.sample_counts()).map_err(PlanError::from)?;
+            let shifted = |left: LeftOut| LeftOut { shard: left.shard + first_shard, ..left };
+            left_out.extend(dataset.left_out.into_iter().map(shifted));
+            files.extend(dataset.files);
+            blocks = blocks.or(dataset.blocks);
+            let (order, root) = (Arc::new(order), dataset.root);
+            versions.push(SourceVersion { order, root, first_shard });
+        }
+        let root = versions.first().map(|version| version.root.clone()).unwrap_or_default();
+        let mixed = Some(Arc::new(mixed(versions)?));
+        let (samples, rights) = (samples.map(Arc::new), Rights::Own);
+        Ok(Self { root, manifest, files, blocks, left_out, rights, samples, mixed })
+    }
+}
+
+impl SampleMaps {
+    /// Adds the maps of another dataset, whose shards follow those of this one.
+    fn append(&mut self, dataset: &Dataset, first_shard: u32) {
+        let Some(maps) = &dataset.samples else {
+            let all =
+                dataset.files.iter().map(|file| SampleMap::of_all(file.records, file.data_bytes));
+            self.maps.extend(all);
+            return;
+        };
+        self.maps.extend(maps.maps.iter().cloned());
+        self.damaged_total += maps.damaged_total;
+        let damaged = maps.damaged.iter().cloned();
+        self.damaged.extend(damaged.map(|mut one| {
+            one.shard += first_shard;
+            one
+        }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_records_of_a_source_without_a_filter_are_samples() {
+        for records in [0, 1, 64, 1000] {
+            let map = SampleMap::of_all(records, 9);
+            assert_eq!((map.samples(), map.data_bytes()), (records, 9));
+            assert!((0..records).all(|record| map.place_of(record).unwrap().record == record));
+        }
+    }
+}

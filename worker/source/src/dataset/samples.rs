@@ -1,0 +1,464 @@
+//! Sample maps: which records of each shard, or which of their rows, are samples.
+
+use crc_fast::crc32_iscsi;
+use shardfeed_pipeline::{RecordSamples, SampleProgram};
+use shardfeed_plan::{ContentDigest, Digest, PackError, PackSegment, Packing, Sample};
+
+use super::bits::Bits;
+
+/// First bytes of a stored map; the number is the version of the format.
+const MAGIC: &[u8] = b"shardfeed samples 2\n";
+
+/// Bytes of a token's segment, position and padding in a record that is a pack, about.
+const PACK_TOKEN_BYTES: u64 = 3;
+
+/// Samples of one shard: its records, those that pass a filter, or their rows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SampleMap {
+    records: u64,
+    /// Rows of each record: as many ones, and a zero. `None`: each record is one row.
+    rows: Option<Bits>,
+    /// One for each row that is a sample, or for each record that is packed. `None`: all are.
+    passes: Option<Bits>,
+    /// Tokens of each packed record, where packs are samples.
+    tokens: Option<Vec<u32>>,
+    /// The packs of these records, once all are counted.
+    packing: Option<Packing>,
+    /// Bytes of data of the samples' records; a record counts once for each of its samples.
+    data_bytes: u64,
+}
+
+/// Consecutive tokens of a record, in a pack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SamplePart {
+    /// Index of the record.
+    pub record: u64,
+    /// First token.
+    pub first: u64,
+    /// Number of tokens, with the appended one.
+    pub tokens: u64,
+}
+
+/// Place of a sample in its shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SamplePlace {
+    /// Index of the record.
+    pub record: u64,
+    /// Index of the row in the record; 0 if the record is the sample.
+    pub part: u32,
+}
+
+impl SampleMap {
+    /// Creates the map of a shard without records.
+    pub(super) fn new(program: &SampleProgram) -> Self {
+        let rows = program.has_rows().then(Bits::default);
+        let passes = program.leaves_out().then(Bits::default);
+        let tokens = program.packer().map(|_| vec![]);
+        Self { rows, passes, tokens, ..Self::default() }
+    }
+
+    /// True if it has the form of a program's maps.
+    pub(super) fn is_of(&self, program: &SampleProgram) -> bool {
+        let forms = (self.rows.is_some(), self.passes.is_some(), self.tokens.is_some());
+        forms == (program.has_rows(), program.leaves_out(), program.packer().is_some())
+    }
+
+    /// Adds the next record.
+    pub(super) fn push(&mut self, samples: &RecordSamples, data_bytes: u64) {
+        let before = self.samples();
+        let mut add = |count: usize, passes: &dyn Fn(usize) -> bool| {
+            if let Some(rows) = &mut self.rows {
+                (0..count).for_each(|_| rows.push(true));
+                rows.push(false);
+            }
+            if let Some(bits) = &mut self.passes {
+                (0..count).for_each(|row| bits.push(passes(row)));
+            }
+        };
+        match samples {
+            RecordSamples::Whole(passes) => add(1, &|_| *passes),
+            RecordSamples::Rows(count) => add(*count as usize, &|_| true),
+            RecordSamples::Some(passes) => add(passes.len(), &|row| passes[row]),
+            RecordSamples::Tokens(tokens) => add(1, &|_| tokens.is_some()),
+        }
+        self.records += 1;
+        if let (RecordSamples::Tokens(Some(count)), Some(tokens)) = (samples, &mut self.tokens) {
+            tokens.push(*count);
+            self.data_bytes += data_bytes;
+            return;
+        }
+        self.data_bytes += (self.samples() - before).saturating_mul(data_bytes);
+    }
+
+    /// Packs the records' tokens, if the program does.
+    /// - `shard`: digest of the shard.
+    ///
+    /// # Errors  A sequence is too long, or there are too many.
+    pub(super) fn pack(&mut self, program: &SampleProgram, shard: Digest) -> Result<(), PackError> {
+        if let (Some(packer), Some(tokens)) = (program.packer(), self.tokens.take()) {
+            self.packing = Some(Packing::new(packer.spec().settings(), shard, tokens.into())?);
+        }
+        Ok(())
+    }
+
+    /// Returns the packs of the shard, if packs are samples.
+    pub fn packing(&self) -> Option<&Packing> {
+        self.packing.as_ref()
+    }
+
+    /// Returns the index of the record of a sequence.
+    pub fn record_of_sequence(&self, sequence: u64) -> u64 {
+        let found = self.passes.as_ref().map(|passes| passes.select(true, sequence));
+        found.map_or(sequence, |record| record.expect("sequences are counted in the map"))
+    }
+
+    /// Returns the tokens of a packed record, without the appended one.
+    pub fn tokens_of(&self, record: u64) -> u64 {
+        let sequence = self.passes.as_ref().map_or(record, |passes| passes.rank(record));
+        let lengths = self.packing.as_ref().map_or(&[][..], Packing::lengths);
+        lengths.get(sequence as usize).copied().map_or(0, u64::from)
+    }
+
+    /// Returns the bytes of a block's records and packs, on average.
+    pub fn block_bytes(&self) -> u64 {
+        let packing = self.packing.as_ref();
+        packing.map_or(0, |packing| self.data_bytes().div_ceil(packing.blocks().max(1)))
+    }
+
+    /// Adds the next record, which has no samples.
+    pub(super) fn push_none(&mut self) {
+        let none = match (&self.rows, &self.tokens) {
+            (Some(_), _) => RecordSamples::Rows(0),
+            // A sequence without tokens is in no pack.
+            (None, Some(_)) => {
+                RecordSamples::Tokens(if self.passes.is_some() { None } else { Some(0) })
+            }
+            (None, None) => RecordSamples::Whole(false),
+        };
+        self.push(&none, 0);
+    }
+
+    /// Returns the map of a shard whose records are all samples.
+    pub(super) fn of_all(records: u64, data_bytes: u64) -> Self {
+        Self { records, data_bytes, ..Self::default() }
+    }
+
+    /// Returns the number of samples.
+    pub fn samples(&self) -> u64 {
+        if let Some(packing) = &self.packing {
+            return packing.packs();
+        }
+        match (&self.passes, &self.rows) {
+            (Some(passes), _) => passes.ones,
+            (None, Some(rows)) => rows.ones,
+            (None, None) => self.records,
+        }
+    }
+
+    /// Returns the bytes of data of the samples' records; a record counts once for each of its
+    /// samples. Of packs: the bytes of the records that they are read as, about.
+    pub fn data_bytes(&self) -> u64 {
+        let packs = self.packing.as_ref();
+        let made =
+            packs.map_or(0, |packs| packs.packs() * packs.settings().length * PACK_TOKEN_BYTES);
+        self.data_bytes.saturating_add(made)
+    }
+
+    /// Iterates over the rows of a record that are samples; of a whole record: row 0.
+    pub fn parts(&self, record: u64) -> impl Iterator<Item = u32> + '_ {
+        let rows = match record < self.records {
+            true => self.rows_before(record)..self.rows_before(record + 1),
+            false => 0..0,
+        };
+        let start = rows.start;
+        let is_sample = |row: &u64| self.passes.as_ref().is_none_or(|passes| passes.has(*row));
+        rows.filter(is_sample).map(move |row| (row - start) as u32)
+    }
+
+    /// Returns the number of samples before a record.
+    pub fn samples_before(&self, record: u64) -> u64 {
+        let rows = self.rows_before(record.min(self.records));
+        self.passes.as_ref().map_or(rows, |passes| passes.rank(rows))
+    }
+
+    /// Returns the number of rows before a record.
+    fn rows_before(&self, record: u64) -> u64 {
+        match &self.rows {
+            None => record,
+            // Each earlier record has one zero.
+            Some(_) if record == 0 => 0,
+            Some(rows) => rows.select(false, record - 1).map_or(rows.ones, |at| at + 1 - record),
+        }
+    }
+
+    /// Returns the place of a sample; `None` if there are fewer samples. Packs have none.
+    pub fn place_of(&self, sample: u64) -> Option<SamplePlace> {
+        if self.packing.is_some() {
+            return None;
+        }
+        let row = match &self.passes {
+            Some(passes) => passes.select(true, sample)?,
+            None => sample,
+        };
+        let Some(rows) = &self.rows else {
+            return (row < self.records).then_some(SamplePlace { record: row, part: 0 });
+        };
+        let record = rows.select(true, row)? - row;
+        Some(SamplePlace { record, part: (row - self.rows_before(record)) as u32 })
+    }
+
+    /// Tokens of each packed record, if packs are samples.
+    fn lengths(&self) -> Option<&[u32]> {
+        self.packing.as_ref().map(Packing::lengths).or(self.tokens.as_deref())
+    }
+
+    /// Numbers that determine which records and rows are samples or in one.
+    fn numbers(&self) -> impl Iterator<Item = u64> + '_ {
+        let bits = [&self.rows, &self.passes].into_iter().flatten();
+        let with_length = self.rows.is_some();
+        let words = bits.flat_map(move |bits| {
+            let length = with_length.then_some(bits.len);
+            length.into_iter().chain(bits.words.iter().copied())
+        });
+        std::iter::once(self.records).chain(words)
+    }
+
+    /// Returns the map as it is stored under an address.
+    pub(super) fn encode(&self, address: &str) -> Vec<u8> {
+        let forms = [self.rows.is_some(), self.passes.is_some(), self.lengths().is_some()];
+        let forms = (0..).zip(forms).map(|(bit, is_some)| u64::from(is_some) << bit).sum();
+        let numbers = [forms, self.data_bytes].into_iter().chain(self.numbers());
+        let lengths = self.lengths().unwrap_or_default().chunks(2);
+        let pairs = lengths
+            .map(|pair| u64::from(pair[0]) | u64::from(pair.get(1).copied().unwrap_or(0)) << 32);
+        let numbers = numbers.chain(pairs);
+        let body: Vec<u8> = numbers.flat_map(u64::to_le_bytes).collect();
+        [MAGIC, &checksum(address, &body).to_le_bytes()[..], &body].concat()
+    }
+
+    /// Returns a stored map; `None` if it is damaged, was stored under another address, or is not
+    /// of a shard of this many records.
+    pub(super) fn decode(bytes: &[u8], address: &str, records: u64) -> Option<Self> {
+        let (crc, body) = bytes.strip_prefix(MAGIC)?.split_first_chunk::<4>()?;
+        if checksum(address, body) != u32::from_le_bytes(*crc) || body.len() % 8 != 0 {
+            return None;
+        }
+        let mut numbers = body.chunks_exact(8).map(|bytes| {
+            let bytes: [u8; 8] = bytes.try_into().expect("a chunk has 8 bytes");
+            u64::from_le_bytes(bytes)
+        });
+        let (forms, data_bytes) = (numbers.next()?, numbers.next()?);
+        if numbers.next()? != records || forms > 7 {
+            return None;
+        }
+        let (has_rows, has_passes, has_tokens) = (forms & 1 == 1, forms & 2 == 2, forms & 4 == 4);
+        let mut bits = |exists: bool| match exists {
+            false => Some(None),
+            true => {
+                let len = if has_rows { numbers.next()? } else { records };
+                Some(Some(Bits::read(len, &mut numbers)?))
+            }
+        };
+        let (rows, passes) = (bits(has_rows)?, bits(has_passes)?);
+        let sequences = passes.as_ref().map_or(records, |passes| passes.ones);
+        let tokens = match has_tokens {
+            false => None,
+            true => {
+                let mut tokens = vec![];
+                for _ in 0..sequences.div_ceil(2) {
+                    let pair = numbers.next()?;
+                    tokens.extend([pair as u32, (pair >> 32) as u32]);
+                }
+                if sequences % 2 == 1 && tokens.pop() != Some(0) {
+                    return None;
+                }
+                Some(tokens)
+            }
+        };
+        let packing = None;
+        let map = Self { records, rows, passes, tokens, packing, data_bytes };
+        let rows = map.rows.as_ref().map_or(records, |rows| rows.ones);
+        let is_whole = map.rows.as_ref().is_none_or(|bits| bits.len - bits.ones == records)
+            && map.passes.as_ref().is_none_or(|bits| bits.len == rows);
+        (is_whole && numbers.next().is_none()).then_some(map)
+    }
+}
+
+/// Checksum of a stored map, with its address, so that a map of another shard does not match.
+fn checksum(address: &str, body: &[u8]) -> u32 {
+    crc32_iscsi(&[address.as_bytes(), body].concat())
+}
+
+/// A record that a filter could not be evaluated for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DamagedRecord {
+    /// Shard ordinal.
+    pub shard: u32,
+    /// Index of the record in its shard.
+    pub ordinal: u64,
+    /// Offset of its header in the uncompressed file, in bytes.
+    pub offset: u64,
+    /// Human-readable reason.
+    pub reason: String,
+}
+
+/// The maps of a dataset's shards, in manifest order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SampleMaps {
+    pub(super) maps: Vec<SampleMap>,
+    /// Damaged records that are no samples under a skipping policy; truncated if there are many.
+    pub damaged: Vec<DamagedRecord>,
+    /// Total number of such records.
+    pub damaged_total: u64,
+}
+
+impl SampleMaps {
+    /// Returns the number of samples of each shard.
+    pub fn counts(&self) -> Vec<u64> {
+        self.maps.iter().map(SampleMap::samples).collect()
+    }
+
+    /// Returns the content digest of the samples of a dataset. Source: docs/ORDER.md, section 8.
+    /// - `content`: of all records.
+    pub fn content(&self, content: ContentDigest) -> ContentDigest {
+        let words = |map: &SampleMap| -> Vec<u8> {
+            let lengths = map.lengths().unwrap_or_default().iter().copied().map(u64::from);
+            map.numbers().chain(lengths).flat_map(u64::to_le_bytes).collect()
+        };
+        let maps: Vec<_> = self.maps.iter().map(words).collect();
+        let name: &[u8] = match (self.has_rows(), self.has_packs()) {
+            (true, _) => b"shardfeed rows 1\0",
+            (false, true) => b"shardfeed packs 1\0",
+            (false, false) => b"shardfeed samples 1\0",
+        };
+        let head: [&[u8]; 2] = [name, content.as_bytes()];
+        Digest::of_parts(head.into_iter().chain(maps.iter().map(Vec::as_slice)))
+    }
+
+    /// Returns the map of a shard.
+    pub fn of(&self, shard: u32) -> &SampleMap {
+        &self.maps[shard as usize]
+    }
+
+    /// True if rows of records are samples.
+    pub fn has_rows(&self) -> bool {
+        self.maps.iter().any(|map| map.rows.is_some())
+    }
+
+    /// True if packs are samples.
+    pub fn has_packs(&self) -> bool {
+        self.maps.iter().any(|map| map.packing.is_some())
+    }
+
+    /// Returns the packs of a block of a shard: the parts of each, in order.
+    /// - `variant`: of the epoch.
+    pub fn open(&self, shard: u32, block: u64, variant: u64) -> Vec<Vec<SamplePart>> {
+        let map = self.of(shard);
+        let packing = map.packing().expect("packs are samples");
+        let part = |segment: PackSegment| {
+            let PackSegment { sequence, first, tokens } = segment;
+            SamplePart { record: map.record_of_sequence(sequence), first, tokens }
+        };
+        let packs = packing.open(block, variant).into_iter();
+        packs.map(|parts| parts.into_iter().map(part).collect()).collect()
+    }
+
+    /// Returns the place of a sample in its shard.
+    ///
+    /// # Panics  The shard has no such sample: a plan over other counts.
+    pub fn place_of(&self, sample: Sample) -> SamplePlace {
+        let place = self.of(sample.shard).place_of(sample.ordinal);
+        place.expect("plans are made of the counts of these maps")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns a map without rows, or without left-out rows, as `is_of` asks.
+    fn map(samples: &[RecordSamples]) -> SampleMap {
+        let has = |form: fn(&RecordSamples) -> bool| samples.iter().any(form);
+        let rows = has(|one| matches!(one, RecordSamples::Rows(_) | RecordSamples::Some(_)));
+        let passes =
+            has(|one| !matches!(one, RecordSamples::Rows(_) | RecordSamples::Tokens(Some(_))));
+        let tokens = has(|one| matches!(one, RecordSamples::Tokens(_))).then(Vec::new);
+        let (rows, passes) = (rows.then(Bits::default), passes.then(Bits::default));
+        let mut map = SampleMap { rows, passes, tokens, ..SampleMap::default() };
+        samples.iter().for_each(|samples| map.push(samples, 3));
+        map
+    }
+
+    /// Rows of a record that are samples.
+    fn parts(samples: &RecordSamples) -> Vec<u32> {
+        match samples {
+            RecordSamples::Whole(passes) => (0..u32::from(*passes)).collect(),
+            RecordSamples::Rows(count) => (0..*count).collect(),
+            RecordSamples::Some(passes) => {
+                (0..passes.len() as u32).filter(|row| passes[*row as usize]).collect()
+            }
+            RecordSamples::Tokens(_) => vec![],
+        }
+    }
+
+    #[test]
+    fn samples_and_records_are_found_from_each_other() {
+        let some = |rows: u64, of: u64| (0..rows).map(move |row| row % of == 1).collect();
+        let patterns: [&dyn Fn(u64) -> RecordSamples; 9] = [
+            &|_| RecordSamples::Whole(true),
+            &|_| RecordSamples::Whole(false),
+            &|record| RecordSamples::Whole(record % 7 == 3),
+            &|record| RecordSamples::Whole(record > 600 && record % 64 != 0),
+            &|record| RecordSamples::Whole(record == 63 || record == 64 || record == 1000),
+            &|_| RecordSamples::Rows(0),
+            &|record| RecordSamples::Rows(record as u32 % 5),
+            &|record| RecordSamples::Rows(if record == 511 { 2_000 } else { 1 }),
+            &|record| RecordSamples::Some(some(record % 9, 2 + record % 3)),
+        ];
+        for records in [0, 1, 63, 64, 65, 511, 512, 513, 1500] {
+            for pattern in patterns {
+                let samples: Vec<_> = (0..records).map(pattern).collect();
+                let map = map(&samples);
+                let of_record = |(record, samples)| {
+                    let place = move |part| SamplePlace { record, part };
+                    parts(samples).into_iter().map(place)
+                };
+                let expected: Vec<_> = (0..).zip(&samples).flat_map(of_record).collect();
+                let found: Vec<_> = (0..map.samples()).map(|at| map.place_of(at)).collect();
+                let same: Vec<_> = expected.iter().copied().map(Some).collect();
+                assert_eq!(found, same, "{records} records");
+                assert_eq!(map.place_of(map.samples()), None);
+                for record in 0..records + 2 {
+                    let before = expected.partition_point(|one| one.record < record) as u64;
+                    assert_eq!(map.samples_before(record), before, "{record} of {records}");
+                    let of_record = samples.get(record as usize).map(parts).unwrap_or_default();
+                    assert_eq!(map.parts(record).collect::<Vec<_>>(), of_record);
+                }
+                assert_eq!(map.data_bytes(), 3 * expected.len() as u64);
+                let stored = map.encode("one");
+                assert_eq!(SampleMap::decode(&stored, "one", records).as_ref(), Some(&map));
+                assert_eq!(SampleMap::decode(&stored, "one", records + 1), None);
+                assert_eq!(SampleMap::decode(&stored, "other", records), None);
+            }
+        }
+    }
+
+    #[test]
+    fn a_damaged_map_is_none() {
+        let whole: Vec<_> = (0..100).map(|record| RecordSamples::Whole(record % 3 == 0)).collect();
+        let rows: Vec<_> = (0..100).map(|record| RecordSamples::Rows(record % 3)).collect();
+        let tokens = (0..100).map(|record| (record % 3 != 0).then_some(record * 7));
+        let tokens: Vec<_> = tokens.map(RecordSamples::Tokens).collect();
+        for samples in [whole, rows, tokens] {
+            let map = map(&samples);
+            let bytes = map.encode("one");
+            assert_eq!(SampleMap::decode(&bytes, "one", 100), Some(map));
+            for at in 0..bytes.len() {
+                let mut damaged = bytes.clone();
+                damaged[at] ^= 4;
+                assert_eq!(SampleMap::decode(&damaged, "one", 100), None, "byte {at}");
+                assert_eq!(SampleMap::decode(&bytes[..at], "one", 100), None, "cut at {at}");
+            }
+        }
+    }
+}
