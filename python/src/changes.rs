@@ -31,7 +31,10 @@ impl Changes {
         let mut steps: BTreeMap<usize, Vec<Step>> = BTreeMap::new();
         for (number, operator) in operators.iter().enumerate() {
             let refuse = |what: String| {
-                format!("device_operators[{number}] (column `{}`): {what}", operator.output)
+                format!(
+                    "operator {number} after on_device() (column `{}`): {what}",
+                    operator.output
+                )
             };
             let named = columns.iter().position(|(name, _)| **name == *operator.output);
             let place = named.ok_or_else(|| {
@@ -47,7 +50,7 @@ impl Changes {
             if items.saturating_mul(rows) >= NUMBERS_MAX as u64 {
                 return Err(refuse(format!(
                     "a batch has {items} x {rows} numbers of it, and a device changes fewer than \
-                     {NUMBERS_MAX} at once; use a smaller batch_size, or operators"
+                     {NUMBERS_MAX} at once; use a smaller batch_size, or call it before on_device()"
                 )));
             }
             steps.entry(place).or_default().push(step(operator, &shape));

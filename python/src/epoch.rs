@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 use shardfeed_device::Device;
-use shardfeed_embedded::{Commit, Loader, Offer, Offered};
+use shardfeed_embedded::{Commit, Delivery, Loader, Offered};
 
 use crate::batch::NativeBatch;
 use crate::device::{device_error, lend};
@@ -62,12 +62,8 @@ impl NativeEpoch {
     }
 }
 
-/// The batch in hand, if any.
-enum InHand {
-    Ready { number: u64, new: Option<Offered> },
-    EpochEnd,
-    Pending,
-}
+/// The number of the offered batch, and the batch if the loader has not handed it out before.
+type NumberedOffer = (u64, Option<Offered>);
 
 impl NativeLoader {
     /// Returns the next batch of `epoch`, converted by `make` and consumed; `None` if the loader is
@@ -79,9 +75,9 @@ impl NativeLoader {
         loop {
             py.check_signals()?;
             let number = match self.look(py, epoch)? {
-                InHand::EpochEnd => return Ok(None),
-                InHand::Pending => continue,
-                InHand::Ready { number, new } => {
+                None | Some(Delivery::EpochEnd { .. }) => return Ok(None),
+                Some(Delivery::Pending) => continue,
+                Some(Delivery::Batch((number, new))) => {
                     if let Some(offered) = new {
                         let native = NativeBatch::new(offered, self.with_provenance);
                         self.turn.keep(number, Py::new(py, native)?);
@@ -116,26 +112,28 @@ impl NativeLoader {
         }
     }
 
-    /// Waits up to 50 ms for the next batch of `epoch`.
-    fn look(&self, py: Python<'_>, epoch: u64) -> PyResult<InHand> {
+    /// Waits up to 50 ms for the next batch of `epoch`; `None` if the loader is in another epoch.
+    fn look(&self, py: Python<'_>, epoch: u64) -> PyResult<Option<Delivery<NumberedOffer>>> {
         let device = self.device.as_ref();
         device.map_or(Ok(()), Device::check).map_err(|error| device_error(py, &error))?;
         self.with(py, |loader| {
             if loader.cursor().epoch() != epoch {
-                return Ok(InHand::EpochEnd);
+                return Ok(None);
             }
             let number = match loader.offer(SIGNALS_EVERY)? {
-                Offer::Ready(number) => number,
-                Offer::EpochEnd => return Ok(InHand::EpochEnd),
-                Offer::Pending => return Ok(InHand::Pending),
+                Delivery::Batch(number) => number,
+                Delivery::EpochEnd { epoch, steps } => {
+                    return Ok(Some(Delivery::EpochEnd { epoch, steps }));
+                }
+                Delivery::Pending => return Ok(Some(Delivery::Pending)),
             };
             // A GPU may be busy indefinitely, so a signal also ends this wait.
             if let (Some(device), Some(batch)) = (device, loader.offered())
                 && !lend(device, &self.made, batch, SIGNALS_EVERY)?
             {
-                return Ok(InHand::Pending);
+                return Ok(Some(Delivery::Pending));
             }
-            Ok(InHand::Ready { number, new: loader.take_offered() })
+            Ok(Some(Delivery::Batch((number, loader.take_offered()))))
         })
     }
 }

@@ -22,9 +22,8 @@ pub(crate) fn load_error(py: Python<'_>, error: &LoadError) -> PyErr {
         LoadError::Corrupt { read } => return read_error(py, read),
         LoadError::Record { file, offset, ordinal, fault } => {
             let class = match **fault {
-                shardfeed_pipeline::RowFault::Parse { .. }
-                | shardfeed_pipeline::RowFault::Operator { .. } => "FeatureError",
-                _ => "ShardfeedError",
+                shardfeed_pipeline::RowFault::Memory { .. } => "ShardfeedError",
+                _ => "FeatureError",
             };
             (class, Some(Place { file, offset: Some(*offset), ordinal: Some(*ordinal) }))
         }

@@ -15,6 +15,8 @@ mod device;
 mod batch;
 mod epoch;
 mod loader;
+mod mixture;
+mod spec;
 
 mod records;
 
@@ -40,6 +42,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("EPOCHS", shardfeed_plan::EPOCHS)?;
     module.add_class::<loader::NativeLoader>()?;
     module.add_class::<epoch::NativeEpoch>()?;
+    module.add_class::<spec::NativeOutline>()?;
     module.add_class::<batch::NativeBatch>()?;
     module.add_class::<buffer::NativeBuffer>()?;
     module.add_class::<device::DeviceArray>()?;
@@ -47,6 +50,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<records::NativeRecords>()?;
     module.add_function(wrap_pyfunction!(decoders, module)?)?;
     module.add_function(wrap_pyfunction!(loader::default_budget_bytes, module)?)?;
+    module.add_function(wrap_pyfunction!(mixture::check_mixture, module)?)?;
     module.add_function(wrap_pyfunction!(table::write_table, module)?)?;
     module.add_function(wrap_pyfunction!(table::describe_table, module)?)?;
     module.add_function(wrap_pyfunction!(records::encode_sequence_example, module)?)?;

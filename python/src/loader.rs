@@ -6,24 +6,28 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyFloat};
+use shardfeed_cluster::GrpcCluster;
 use shardfeed_device::Device;
 use shardfeed_embedded::{
     CacheChoice, CacheOptions, ClusterOptions, CorruptBudget, DoubtPolicy, GrantStats, LoadError,
-    Loader, LoaderOptions, OpenProgress, PrefetchStats, ScanStage, SkippedRecord, What,
+    Loader, LoaderOptions, OpenProgress, PrefetchStats, ScanStage, SkippedRecord, SourceVersion,
+    What,
 };
-use shardfeed_pipeline::{ColumnKind, Operator, ParseSpec, Reading, RecordSpec};
+use shardfeed_pipeline::{ColumnKind, Reading};
 use shardfeed_plan::{Corrupt, LoaderState, Mode, Tail};
 use shardfeed_tfrecord::CompressionChoice;
-use shardfeed_tfrecord::example::{DType, DefaultValue, Feature, FeatureSpec};
 
 use crate::batch::NativeBatch;
 use crate::changes::{Changes, Made};
 use crate::device::{self, Ahead, device_error};
 use crate::epoch::Turn;
 use crate::errors::{load_error, named};
+use crate::mixture::mixture_options;
+use crate::spec::{operators, record_spec};
 
-/// A column for Python: name, kind, dtype, shape.
-type ColumnTuple = (String, &'static str, &'static str, Vec<usize>);
+/// A column for Python: name, kind, dtype, shape, and the row length of each split of a ragged
+/// column; `None`: rows differ.
+type ColumnTuple = (String, &'static str, &'static str, Vec<usize>, Vec<Option<usize>>);
 
 /// Skipped data: file, offset, ordinal, reason, kind.
 type SkippedTuple = (String, u64, u64, String, &'static str);
@@ -161,11 +165,14 @@ impl NativeLoader {
 
     /// Columns in the order of a batch, as they are at the batches' location.
     fn columns(&self, py: Python<'_>) -> PyResult<Vec<ColumnTuple>> {
-        let mut columns = self.with(py, |loader| Ok(loader.schema().columns().to_vec()))?;
+        let (mut columns, lengths) = self.with(py, |loader| {
+            let schema = loader.schema();
+            Ok((schema.columns().to_vec(), schema.row_lengths()))
+        })?;
         for (place, kind) in &*self.made {
             columns[*place].1 = kind.clone();
         }
-        Ok(columns.iter().map(column_tuple).collect())
+        Ok(columns.iter().zip(lengths).map(column_tuple).collect())
     }
 
     /// Steps of the whole epoch for this rank, if known.
@@ -254,9 +261,27 @@ impl NativeLoader {
         })
     }
 
-    /// Records of the dataset, and samples of this epoch that no step delivers.
-    fn counts(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
-        self.with(py, |loader| Ok((loader.contents().records(), loader.dropped())))
+    /// Versions of the sources of a mixture: name, ordinal of the first shard, number of records.
+    fn sources(&self, py: Python<'_>) -> PyResult<Vec<(String, u32, u64)>> {
+        self.with(py, |loader| {
+            let contents = loader.contents();
+            let versions = contents.mixed.as_ref().map_or(&[][..], |mixed| &mixed.versions);
+            let version = |version: &SourceVersion| {
+                let first = version.first_shard as usize;
+                let shards = &contents.shards[first..first + version.order.counts().len()];
+                let records = shards.iter().map(|shard| shard.records).sum();
+                (version.order.name().to_owned(), version.first_shard, records)
+            };
+            Ok(versions.iter().map(version).collect())
+        })
+    }
+
+    /// Records of the dataset, samples of it (of a mixture: of this epoch), and samples of this
+    /// epoch that no step delivers.
+    fn counts(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
+        self.with(py, |loader| {
+            Ok((loader.contents().records(), loader.samples(), loader.dropped()))
+        })
     }
 
     /// Skipped data: file, offset, ordinal, reason, and part of the file.
@@ -371,14 +396,16 @@ fn set_prefetch_stats(dict: &Bound<'_, PyDict>, stats: &PrefetchStats) -> PyResu
     dict.set_item("account", account)
 }
 
-fn column_tuple((name, kind): &(Arc<str>, ColumnKind)) -> ColumnTuple {
+fn column_tuple(
+    ((name, kind), lengths): (&(Arc<str>, ColumnKind), Vec<Option<usize>>),
+) -> ColumnTuple {
     let (what, shape) = match kind {
         ColumnKind::Dense { shape, .. } => ("dense", shape),
         ColumnKind::Padded { shape, .. } => ("padded", shape),
         ColumnKind::Ragged { shape, .. } => ("ragged", shape),
         ColumnKind::Sparse { size, .. } => ("sparse", size),
     };
-    (name.to_string(), what, kind.dtype().name(), shape.clone())
+    (name.to_string(), what, kind.dtype().name(), shape.clone(), lengths)
 }
 
 fn loader_options(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<LoaderOptions> {
@@ -394,6 +421,7 @@ fn loader_options(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<Loade
     let corrupt: String = get("corrupt")?.extract()?;
     Ok(LoaderOptions {
         files: get("files")?.extract()?,
+        mixture: mixture_options(py, options)?,
         dataset: get("dataset")?.extract()?,
         cluster: cluster_options(&get)?,
         compression: compression
@@ -459,65 +487,8 @@ fn cluster_options<'py>(
         timeout: Duration::from_secs_f64(get("timeout")?.extract()?),
         run: get("run")?.extract()?,
         ranks_on_host: get("ranks_on_host")?.extract()?,
-        ..ClusterOptions::new(coordinator)
+        ..ClusterOptions::new(coordinator, &GrpcCluster)
     }))
-}
-
-/// A feature: its name, everything but the default as JSON, its default.
-type FeatureTuple<'py> = (String, String, Option<Bound<'py, PyAny>>);
-
-fn features(py: Python<'_>, list: Vec<FeatureTuple<'_>>) -> PyResult<Vec<FeatureSpec>> {
-    let spec = |(name, text, value): FeatureTuple<'_>| {
-        let feature = serde_json::from_str(&text);
-        let feature = feature
-            .map_err(|error| named(py, "ConfigError", &format!("feature {name:?}: {error}")))?;
-        let mut spec = FeatureSpec { name, feature };
-        let dtype = spec.dtype();
-        if let Feature::FixedLen { default, .. } | Feature::FixedLenSequence { default, .. } =
-            &mut spec.feature
-        {
-            *default = value.map(|value| default_value(dtype, &value)).transpose()?;
-        }
-        Ok(spec)
-    };
-    list.into_iter().map(spec).collect()
-}
-
-/// Returns the declaration of records: features, operators and outputs.
-fn record_spec<'py>(
-    py: Python<'py>,
-    get: &impl Fn(&str) -> PyResult<Bound<'py, PyAny>>,
-) -> PyResult<Option<RecordSpec>> {
-    let list = |name| -> PyResult<Option<Vec<FeatureSpec>>> {
-        let list = get(name)?.extract::<Option<Vec<FeatureTuple<'_>>>>()?;
-        list.map(|list| features(py, list)).transpose()
-    };
-    let parse = match (list("features")?, list("sequence_features")?) {
-        (None, None) => None,
-        (Some(features), None) => Some(ParseSpec::Example(features)),
-        (context, Some(lists)) => {
-            Some(ParseSpec::Sequence { context: context.unwrap_or_default(), lists })
-        }
-    };
-    let text: String = get("operators")?.extract()?;
-    let operators = operators(py, "operators", &text)?;
-    let outputs: Option<Vec<String>> = get("outputs")?.extract()?;
-    let is_raw = parse.is_none() && operators.is_empty() && outputs.is_none();
-    Ok((!is_raw).then_some(RecordSpec { parse, operators, outputs }))
-}
-
-/// Parses operators in Python's format.
-fn operators(py: Python<'_>, option: &str, text: &str) -> PyResult<Vec<Operator>> {
-    serde_json::from_str(text)
-        .map_err(|error| named(py, "ConfigError", &format!("{option}: {error}")))
-}
-
-fn default_value(dtype: DType, value: &Bound<'_, PyAny>) -> PyResult<DefaultValue> {
-    Ok(match dtype {
-        DType::Float32 => DefaultValue::Float32(value.extract()?),
-        DType::Int64 => DefaultValue::Int64(value.extract()?),
-        DType::Bytes => DefaultValue::Bytes(value.extract()?),
-    })
 }
 
 /// Shorter indexing shows nothing.
@@ -561,11 +532,16 @@ impl ScanBar {
         bar.set_position(state.bytes);
         bar.set_message(match state.stage {
             _ if !note.is_empty() => format!("{note}; waiting"),
-            ScanStage::Waiting => "another process indexes these files, waiting".to_owned(),
+            ScanStage::Waiting => {
+                "another process reads these files to index or count them, waiting".to_owned()
+            }
             ScanStage::Listing if state.files > 0 => {
                 format!("looking at files, {} done", state.files)
             }
             ScanStage::Listing => "listing the files".to_owned(),
+            ScanStage::Counting => {
+                format!("filtering {}/{} files", state.files, state.files_total)
+            }
             _ => format!("indexing {}/{} files", state.files, state.files_total),
         });
         Ok(())

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import cluster
 import numpy as np
 import on_standin
 import pytest
 
 import shardfeed as sf
+from shardfeed.testing import Cluster, Killer
 
 # Background processes ignore SIGINT, and so would the trainers that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -87,9 +87,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="session")
-def small_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[cluster.Cluster]:
+def small_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """One coordinator and one worker for the whole session."""
-    with cluster.Cluster(tmp_path_factory.mktemp("cluster")) as running:
+    with Cluster(tmp_path_factory.mktemp("cluster")) as running:
         yield running
 
 
@@ -102,7 +102,7 @@ def way(
     if way == "embedded":
         yield way
         return
-    running: cluster.Cluster = request.getfixturevalue("small_cluster")
+    running: Cluster = request.getfixturevalue("small_cluster")
     name = request.node.name
     for variable, value in running.variables(f"{name[:60]}-{uuid.uuid4().hex[:8]}").items():
         monkeypatch.setenv(variable, value)
@@ -110,7 +110,7 @@ def way(
         yield way
         return
     seed = zlib.crc32(name.encode())
-    with cluster.Killer(running.workers[0], seed):
+    with Killer(running.workers[0], seed):
         yield way
 
 
@@ -127,7 +127,7 @@ def env(request: pytest.FixtureRequest) -> dict[str, str]:
     """Variables that let a program's loaders read in their process, or from a worker."""
     if request.param == "embedded":
         return {}
-    running: cluster.Cluster = request.getfixturevalue("small_cluster")
+    running: Cluster = request.getfixturevalue("small_cluster")
     return running.variables(f"interrupts-{uuid.uuid4().hex[:8]}")
 
 
@@ -183,9 +183,14 @@ def dataset(tmp_path: Path) -> Dataset:
     return make_dataset(tmp_path / "data", [13, 0, 40, 7, 21, 1, 30, 18])
 
 
-def loader(dataset: Dataset, **options: Any) -> sf.Loader:
+def loader(
+    dataset: Dataset,
+    then: Callable[[sf.Source], sf.Source] = lambda source: source,
+    features: dict[str, Any] | None = FEATURES,
+    **options: Any,
+) -> sf.Loader:
+    """Returns a loader of the dataset, with the operators of `then`."""
     defaults: dict[str, Any] = {
-        "features": FEATURES,
         "batch_size": 4,
         "shuffle_window": 16,
         # Without shuffle, files in order by default.
@@ -194,7 +199,14 @@ def loader(dataset: Dataset, **options: Any) -> sf.Loader:
         # Many tests consume batches in several loops.
         "restart": False,
     }
-    return sf.Loader(dataset.pattern, **(defaults | options))
+    of = {name: options.pop(name) for name in ("sequence_features", "compression") if name in options}
+    return sf.Loader(then(sf.source(dataset.pattern, features, **of)), **(defaults | options))
+
+
+def embedded(dataset: Dataset, epochs: int = 1, **options: Any) -> list[list[int]]:
+    """Returns the ids of all batches of an undisturbed loader without a cluster."""
+    with loader(dataset, **options) as each:
+        return [ids(batch) for _ in range(epochs) for batch in each]
 
 
 def ids(batch: sf.Batch) -> list[int]:

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from recount import parse
+
 import shardfeed as sf
 
 #: Epoch, step and ids of a batch.
@@ -52,9 +54,9 @@ def ledger(folder: Path) -> Got:
     """Returns the deliveries in rank 0's ledger."""
     found: dict[tuple[int, int], list[int]] = {}
     lines = (folder / "rank-0").read_text().splitlines()
-    for _, epoch, step, shard, ordinal, _ in (line.split(" ") for line in lines if not line.startswith("start")):
-        number = 1000 * int(shard.removeprefix("train-").removesuffix(".tfrecord")) + int(ordinal)
-        found.setdefault((int(epoch), int(step)), []).append(number)
+    for line in (parse(line) for line in lines if not line.startswith("start")):
+        number = 1000 * int(line.shard.removeprefix("train-").removesuffix(".tfrecord")) + line.record
+        found.setdefault((line.epoch, line.step), []).append(number)
     return [(epoch, step, ids) for (epoch, step), ids in found.items()]
 
 

@@ -20,7 +20,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import TracebackType
 
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x1, 0x1000
 CLONE_NEWNET = 0x40000000
@@ -91,12 +90,7 @@ class Network:
         for name in self.namespaces:
             subprocess.run(["ip", "netns", "delete", name], stderr=subprocess.DEVNULL)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 import shardfeed as sf
-from shardfeed import operators as op
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "examples" / name) for name in ("chess", "imagenet", "tokens")]
 
@@ -38,8 +37,8 @@ CASES: dict[str, Callable[..., sf.Loader]] = {
         files, {"values": sf.FixedLenSequenceFeature((), "int64", allow_missing=True)}, batch_size=32, shuffle_window=64, **options
     ),
     "photos": lambda files, **options: sf.Loader(
-        files, PHOTO, batch_size=16, shuffle_window=16, outputs=["image"],
-        operators=[op.decode_image("image"), op.resize("image", (64, 64)), op.cast("image", "float32")], **options,
+        sf.source(files, PHOTO).decode_image("image").resize("image", (64, 64)).cast("image", "float32"),
+        batch_size=16, shuffle_window=16, outputs=["image"], **options,
     ),
     "chess": boards.loader,
     "imagenet": images.loader,

@@ -28,8 +28,9 @@ FEATURES = {
 if "padded" in sys.argv:
     FEATURES["list"] = sf.FixedLenSequenceFeature((), "int64", allow_missing=True)
 
-def loader(**options):
-    return sf.Loader(sys.argv[1], FEATURES, **({"batch_size": 4, "seed": 7, "shuffle_window": 16} | options))
+def loader(then=lambda source: source, **options):
+    source = then(sf.source(sys.argv[1], FEATURES))
+    return sf.Loader(source, **({"batch_size": 4, "seed": 7, "shuffle_window": 16} | options))
 
 def numbers(batch):
     return [name for name in batch if isinstance(batch[name], np.ndarray)]

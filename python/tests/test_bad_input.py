@@ -327,6 +327,10 @@ def changed(state: dict[str, Any], **fields: Any) -> dict[str, Any]:
     [
         (lambda s: changed(s, shardfeed_state=2), "format 2.*upgrade shardfeed"),
         (lambda s: changed(s, order=9), "order version 9.*upgrade shardfeed"),
+        (
+            lambda s: changed(s, order=0, epoch=3),
+            r"order version 0, this shardfeed computes order version 1.*start without a state and call set_epoch\(3\)",
+        ),
         (lambda s: {k: v for k, v in s.items() if k != "segments"}, "missing field `segments`"),
         (lambda s: {"step": 7}, "no field `shardfeed_state`"),
         (lambda s: json.dumps(s)[: len(json.dumps(s)) // 2], "not a whole shardfeed state"),
@@ -400,7 +404,7 @@ def test_a_state_of_many_features_holds_their_digest_alone(dataset: Dataset) -> 
 def test_a_state_of_another_dataset(dataset: Dataset, tmp_path: Path) -> None:
     state = loader(dataset).state_dict()
     other = make_dataset(tmp_path / "other", [13, 0, 40, 7, 21, 1, 30, 17])
-    with pytest.raises(sf.StateError, match="another job: content"):
+    with pytest.raises(sf.StateError, match="another job: order_digest .* content is "):
         loader(other, resume=state)
 
 

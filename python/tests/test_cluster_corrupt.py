@@ -9,35 +9,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster import BINARY, Cluster
 from conftest import Dataset, loader, make_dataset
 from test_bad_input import flip, record_offsets
 from test_corrupt import BAD, SKIP, damage, recount, rows
-from trainer import ask, until
 
 import shardfeed as sf
+from shardfeed.testing import BINARY, Cluster, FailedError, until
 
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with Cluster(tmp_path_factory.mktemp("corrupt")) as cluster:
         yield cluster
-        for log in cluster.folder.glob("*.log"):
-            assert "panicked" not in log.read_text(), log.read_text()[-4000:]
 
 
 @pytest.fixture
 def where(running: Cluster) -> dict[str, Any]:
-    job = f"job-{uuid.uuid4().hex[:8]}"
-    names = {"coordinator": running.address, "worker": running.socket()}
-    return {**names, "job": job, "run": "first"}
+    return running.loader_options()
 
 
 def epoch(running: Cluster, job: str, number: int, **expected: int) -> dict[str, Any]:
     """Returns the output of `epoch show`, once it has these values."""
 
     def look() -> dict[str, Any] | None:
-        found = ask(running, "epoch", "show", "--job", job, "--epoch", str(number))
+        found = running.ask("epoch", "show", "--job", job, "--epoch", str(number))
         return found if all(found[name] == value for name, value in expected.items()) else None
 
     return until(look, f"{expected} of epoch {number}")
@@ -112,12 +107,12 @@ def test_a_dataset_is_registered_with_its_policy(running: Cluster, dataset: Data
     damage(dataset, [(4, 3)])
     name = f"d-{uuid.uuid4().hex[:8]}"
     add = ("dataset", "add", name, dataset.pattern)
-    with pytest.raises(AssertionError, match="length does not match"):
-        ask(running, *add)
-    with pytest.raises(AssertionError, match="corrupt"):
-        ask(running, *add, "--corrupt", "skip-file")
-    assert ask(running, *add[:2], name + "-r", add[3], "--corrupt", "skip-record")["records"] == 107
-    assert ask(running, *add[:2], name + "-f", add[3], "--corrupt", "skip-file")["records"] == 69
+    with pytest.raises(FailedError, match="length does not match"):
+        running.ask(*add)
+    with pytest.raises(FailedError, match="corrupt"):
+        running.ask(*add, "--corrupt", "skip-file")
+    assert running.ask(*add[:2], name + "-r", add[3], "--corrupt", "skip-record")["records"] == 107
+    assert running.ask(*add[:2], name + "-f", add[3], "--corrupt", "skip-file")["records"] == 69
     where = {"coordinator": running.address, "worker": running.socket(), "run": "first"}
     with sf.Loader(
         dataset=name + "-f", features={"id": sf.FixedLenFeature((), "int64")}, batch_size=4,
@@ -140,7 +135,7 @@ def test_a_list_of_whole_files_is_a_dataset_without_anything_to_skip(
     assert subprocess.run(verify, capture_output=True, timeout=60).returncode == 1
     whole = {number for number in dataset.ids if number // 1000 not in (2, 4)}
     name = f"d-{uuid.uuid4().hex[:8]}"
-    added = ask(running, "dataset", "add", name, f"@{out}")
+    added = running.ask("dataset", "add", name, f"@{out}")
     assert (added["records"], added["shard_count"]) == (len(whole), 6), added
     features = {"id": sf.FixedLenFeature((), "int64")}
     options: dict[str, Any] = {"features": features, "batch_size": 4, "tail": "pad"} | where
@@ -167,7 +162,7 @@ def test_a_dynamic_job_skips_as_well(running: Cluster, where: dict[str, Any], da
 def test_a_bench_skips_what_it_is_told_to_and_says_so(running: Cluster, dataset: Dataset) -> None:
     damage(dataset)
     name = f"d-{uuid.uuid4().hex[:8]}"
-    assert ask(running, "dataset", "add", name, dataset.pattern)["records"] == sum(dataset.counts)
+    assert running.ask("dataset", "add", name, dataset.pattern)["records"] == sum(dataset.counts)
     where = {"coordinator": running.address, "worker": running.socket(), "run": "first"}
     features = {"id": sf.FixedLenFeature((), "int64")}
     with sf.Loader(
@@ -180,6 +175,6 @@ def test_a_bench_skips_what_it_is_told_to_and_says_so(running: Cluster, dataset:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
         assert done.returncode == 1 and "hint: " in done.stderr, done
         assert "bench --corrupt skip-record" in done.stderr and "do not match" in done.stderr
-        report = ask(running, *bench, "--corrupt", "skip-record")
+        report = running.ask(*bench, "--corrupt", "skip-record")
     assert (report["corrupt"], report["batches"]) == ("skip-record", 60)
     assert report["skipped"] >= len(BAD)

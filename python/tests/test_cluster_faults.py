@@ -8,13 +8,11 @@ import os
 import random
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import count
@@ -22,13 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster import Cluster, Server
-from conftest import Dataset, ids, loader
-from trainer import (
-    Raised, Trainer, ask, cursors, served, socket_of, stop, take, until, written,
-)  # fmt: skip
+from conftest import Dataset, embedded, ids, loader
+from trainer import Raised, cursors, served, spawned, take, written
 
 import shardfeed as sf
+from shardfeed.testing import Cluster, Server, until
 
 TTL = "session-ttl-ms = 1500\nheartbeat-ms = 300\n"
 MIB = 1 << 20
@@ -39,10 +35,8 @@ NUMBERS = count(10)
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A coordinator; each test has its own worker."""
-    with Cluster(tmp_path_factory.mktemp("faults"), workers=0, ttl=TTL) as cluster:
+    with Cluster(tmp_path_factory.mktemp("faults"), workers=0, config=TTL) as cluster:
         yield cluster
-        for log in cluster.folder.glob("*.log"):
-            assert "panicked" not in log.read_text(), log.read_text()[-4000:]
 
 
 @pytest.fixture
@@ -62,27 +56,11 @@ def worker(running: Cluster, number: int) -> Iterator[Server]:
 @pytest.fixture
 def where(running: Cluster, worker: Server, number: int) -> dict[str, Any]:
     """Options of a loader on the test's worker, with a unique job name per test."""
-    job = f"job-{uuid.uuid4().hex[:8]}"
-    names = {"coordinator": running.address, "worker": running.socket(number)}
-    return {**names, "job": job, "run": "first"}
-
-
-def embedded(dataset: Dataset, epochs: int = 1, **options: Any) -> list[list[int]]:
-    with loader(dataset, **options) as each:
-        return [ids(batch) for _ in range(epochs) for batch in each]
+    return running.loader_options(number)
 
 
 def source(each: sf.Loader) -> str:
     return str(each.stats()["source"])
-
-
-def spawned(log: Path, dataset: Dataset, where: dict[str, Any], **options: Any) -> Trainer:
-    options = where | {"batch_size": 4, "shuffle_window": 16, "interleave": 3, "seed": 7} | options
-    socket_path = options.pop("worker", None)
-    env = {"SHARDFEED_COORDINATOR": options.pop("coordinator")}
-    if socket_path is not None:
-        env["SHARDFEED_WORKER"] = str(socket_path)
-    return Trainer(log, env, files=dataset.pattern, **options)
 
 
 def free_address() -> str:
@@ -191,8 +169,8 @@ def test_a_coordinator_that_is_killed_delays_no_batch_and_comes_back_knowing_eve
         until(lambda: written(running, where["job"]) == (0, 5), "the cursors are written down")
 
         def known() -> list[Any]:
-            datasets = ask(running, "dataset", "list")["datasets"]
-            job = ask(running, "job", "show", where["job"])
+            datasets = running.ask("dataset", "list")["datasets"]
+            job = running.ask("job", "show", where["job"])
             whole = [(each["name"], each["content_digest"], each["records"]) for each in datasets]
             return [whole, job["identity"], job["digest"], len(job["history"])]
 
@@ -268,7 +246,7 @@ def test_a_stopped_worker_is_replaced_and_what_it_says_later_changes_nothing(
     whole = embedded(dataset, 3)
     with loader(dataset, **where) as each:
         got = take(each, 5)
-        stop(worker)
+        worker.stop()
         begun = time.monotonic()
         got += take(each, 15)
         assert time.monotonic() - begun < 10
@@ -279,7 +257,7 @@ def test_a_stopped_worker_is_replaced_and_what_it_says_later_changes_nothing(
 
         until(lambda: rank()["step"] == 20, "this process speaks for the rank")
         fencing = rank()["fencing"]
-        worker.signal(signal.SIGCONT)
+        worker.resume()
         got += take(each, 5)
         until(lambda: rank()["step"] == 25, "the older lease changed nothing")
         assert rank()["fencing"] == fencing and rank()["worker"].startswith("trainer-")
@@ -298,11 +276,11 @@ def test_of_two_workers_for_one_rank_the_older_is_fenced(
         with spawned(tmp_path / "log", dataset, where) as old:
             old("open")
             assert old("take", 3) == whole[:3]
-            stop(worker)
-            where = where | {"worker": socket_of(other)}
+            worker.stop()
+            where = where | {"worker": other.option("--socket")}
             with loader(dataset, **where) as new:
                 assert take(new, 2) == whole[:2] and new.generation == 1
-                worker.signal(signal.SIGCONT)
+                worker.resume()
                 with pytest.raises(Raised, match="SupersededError|FencedError"):
                     for _ in range(20_000):
                         old("next")
@@ -354,7 +332,7 @@ def test_another_cluster_under_the_old_address_is_refused_and_stops_nobody(
     dataset: Dataset, tmp_path: Path
 ) -> None:
     """The coordinator's state was wiped."""
-    with Cluster(tmp_path / "wiped", ttl=TTL) as wiped:
+    with Cluster(tmp_path / "wiped", config=TTL) as wiped:
         (worker,) = wiped.workers
         where = {"coordinator": wiped.address, "worker": wiped.socket(), "timeout": 5.0}
         whole = embedded(dataset)
@@ -545,7 +523,7 @@ def test_garbage_on_the_sockets_disturbs_nobody(
             connection.close()
         with loader(dataset, **(where | {"job": f"{where['job']}-2"})) as other:
             assert take(other, 3) == expected[:3] and source(other) == f"worker {worker.name}"
-    assert ask(running, "status")["counts"]["jobs"] >= 2
+    assert running.ask("status")["counts"]["jobs"] >= 2
     for server in (worker, running.coordinator):
         assert server.process is not None and server.process.poll() is None
         assert "panicked" not in server.log.read_text()
@@ -556,7 +534,7 @@ def test_a_worker_without_enough_memory_says_so_and_lends_it_again(
 ) -> None:
     small = with_budget(running, "3MiB")
     small.start()
-    where = where | {"worker": socket_of(small)}
+    where = where | {"worker": small.option("--socket")}
     second = where | {"job": f"{where['job']}-2"}
     try:
         with loader(dataset, **where, memory_budget="64MiB") as each:
@@ -680,7 +658,7 @@ def test_the_memory_of_a_worker_stays_within_its_budget(
     budget = 96 * MIB
     tight = with_budget(running, str(budget))
     tight.start()
-    where = where | {"worker": socket_of(tight)}
+    where = where | {"worker": tight.option("--socket")}
     try:
         most, held = 0, []
         with ExitStack() as stack:
@@ -748,7 +726,7 @@ def test_a_full_disk_under_the_coordinator_is_said_and_loses_nothing(
     dataset: Dataset, small_disk: Path
 ) -> None:
     whole = embedded(dataset, 3)
-    with Cluster(small_disk.parent, ttl=TTL) as full:
+    with Cluster(small_disk.parent, config=TTL) as full:
         where = {"coordinator": full.address, "worker": full.socket(), "timeout": 5.0}
         with loader(dataset, **where, job="before") as each:
             got = take(each, 5)
@@ -775,7 +753,7 @@ def test_a_full_disk_under_the_coordinator_is_said_and_loses_nothing(
             filler.unlink()
             full.coordinator.start()
             assert written(full, "before") >= (0, 5)
-            names = {job["name"] for job in ask(full, "job", "list", "--all")["jobs"]}
+            names = {job["name"] for job in full.ask("job", "list", "--all")["jobs"]}
             assert {"before", *(f"job-{n}" for n in range(acknowledged))} <= names
             until(lambda: cursors(full, "before") == {0: (1, 13)}, "the cursor is reported again")
             got += take(each, 20)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import signal
 import time
-import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster import Cluster, Server
-from conftest import Dataset, ids, loader
-from trainer import Raised, Trainer, ask, cursors, stop, take, until
+from conftest import Dataset, embedded, ids, loader
+from trainer import Raised, Trainer, cursors, take
 
 import shardfeed as sf
+from shardfeed.testing import Cluster, Server, until
 
 TTL = "session-ttl-ms = 1500\nheartbeat-ms = 300\n"
 NOBODY = "127.0.0.1:1"
@@ -23,23 +21,17 @@ NOBODY = "127.0.0.1:1"
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Cluster]:
-    with Cluster(tmp_path / "outage", workers=1, ttl=TTL) as cluster:
+    with Cluster(tmp_path / "outage", workers=1, config=TTL) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def where(running: Cluster) -> dict[str, Any]:
-    names = {"coordinator": running.address, "worker": running.socket()}
-    return {**names, "job": f"job-{uuid.uuid4().hex[:8]}", "run": "first"}
-
-
-def embedded(dataset: Dataset, **options: Any) -> list[list[int]]:
-    with loader(dataset, **options) as each:
-        return [ids(batch) for batch in each]
+    return running.loader_options()
 
 
 def generations(running: Cluster, job: str) -> list[tuple[int, int | None]]:
-    history = ask(running, "job", "show", job)["history"]
+    history = running.ask("job", "show", job)["history"]
     return [(each["generation"], each["parent"]) for each in history]
 
 
@@ -97,7 +89,7 @@ def test_a_move_that_cannot_be_confirmed_is_told(
         assert each("take", 2) == first[:2]
         assert each("generation") == 1
         # Others start before the coordinator receives a report of it.
-        stop(running.workers[0])
+        running.workers[0].stop()
         running.coordinator.start()
         try:
             other.start()
@@ -105,7 +97,7 @@ def test_a_move_that_cannot_be_confirmed_is_told(
             with loader(dataset, **elsewhere, job=where["job"], run="second") as later:
                 next(iter(later))
                 assert later.generation == 1
-                running.workers[0].signal(signal.SIGCONT)
+                running.workers[0].resume()
 
                 def refused() -> Raised | None:
                     try:
@@ -141,7 +133,7 @@ def test_one_address_of_the_list_that_answers_is_enough(
 def ask_of(running: Cluster, addresses: str) -> dict[str, Any]:
     kept, running.address = running.address, addresses
     try:
-        return ask(running, "status")
+        return running.ask("status")
     finally:
         running.address = kept
 

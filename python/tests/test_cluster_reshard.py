@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster import Cluster
 from conftest import FEATURES, Dataset, loader, make_dataset
 from recount import read_ledger, recount
-from trainer import Raised, Trainer, ask, until
+from trainer import Raised, Trainer
 
 import shardfeed as sf
+from shardfeed.testing import Cluster, until
 
 TTL = "session-ttl-ms = 1500\nheartbeat-ms = 300\n"
 #: Samples of a global batch: 4 ranks of 6, 3 of 8, 6 of 4.
@@ -24,7 +24,7 @@ GLOBAL = 24
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("reshard"), workers=1, ttl=TTL) as cluster:
+    with Cluster(tmp_path_factory.mktemp("reshard"), workers=1, config=TTL) as cluster:
         yield cluster
 
 
@@ -142,7 +142,7 @@ def test_a_rank_that_was_not_called_is_superseded(
             return False
 
         until(refused, "the rank that was left out is notified")
-        job_now = ask(running, "job", "show", job)["generation"]
+        job_now = running.ask("job", "show", job)["generation"]
         assert (job_now["world_size"], job_now["global_batch"], job_now["step"]) == (3, GLOBAL, 3)
 
 

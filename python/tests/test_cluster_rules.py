@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,26 +10,25 @@ from typing import Any
 
 import pytest
 import recount
-from cluster import Cluster, Server
-from conftest import Dataset, ids, loader, valid_ids
-from trainer import Raised, Trainer, ask, cursors, served, take, until, written
+from conftest import Dataset, embedded, ids, loader, valid_ids
+from trainer import Raised, Trainer, cursors, served, spawned, take, written
 
 import shardfeed as sf
+from shardfeed.testing import Cluster, Server, until
 
 TTL = "session-ttl-ms = 1500\nheartbeat-ms = 100\n"
 
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("rules"), ttl=TTL) as cluster:
+    with Cluster(tmp_path_factory.mktemp("rules"), config=TTL) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def where(running: Cluster) -> dict[str, Any]:
     """Options of a loader in the cluster, with a unique job name per test."""
-    job = f"job-{uuid.uuid4().hex[:8]}"
-    return {"coordinator": running.address, "worker": running.socket(), "job": job, "run": "first"}
+    return running.loader_options()
 
 
 @pytest.fixture
@@ -41,11 +39,6 @@ def worker(running: Cluster) -> Server:
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     return tmp_path / "trainer.log"
-
-
-def embedded(dataset: Dataset, **options: Any) -> list[list[int]]:
-    with loader(dataset, **options) as each:
-        return [ids(batch) for batch in each]
 
 
 def state_at(dataset: Dataset, step: int, **options: Any) -> dict[str, Any]:
@@ -61,15 +54,6 @@ def superseded(each: sf.Loader, most: int = 20_000) -> sf.SupersededError:
         for _ in range(most):
             next(iter(each), None)
     return caught.value
-
-
-def spawned(log: Path, dataset: Dataset, where: dict[str, Any], **options: Any) -> Trainer:
-    options = where | {"batch_size": 4, "shuffle_window": 16, "interleave": 3, "seed": 7} | options
-    env = {
-        "SHARDFEED_COORDINATOR": options.pop("coordinator"),
-        "SHARDFEED_WORKER": str(options.pop("worker")),
-    }
-    return Trainer(log, env, files=dataset.pattern, **options)
 
 
 def test_without_a_token_a_loader_begins_at_the_beginning_whatever_the_coordinator_knows(
@@ -329,7 +313,7 @@ def test_the_launchers_run_is_the_run(
         take(each, 1)
         assert (each.rank, each.world_size) == (0, 2)
         assert each.job.startswith(f"{run}-")
-        assert ask(running, "job", "show", each.job)["generation"]["run"] == run
+        assert running.ask("job", "show", each.job)["generation"]["run"] == run
 
 
 def test_a_restart_of_the_launcher_is_another_run(
@@ -344,7 +328,7 @@ def test_a_restart_of_the_launcher_is_another_run(
                 each = stack.enter_context(loader(dataset, **options, rank=rank))
                 take(each, 2)
                 assert each.generation == count
-    runs = [each["run"] for each in ask(running, "job", "show", where["job"])["history"]]
+    runs = [each["run"] for each in running.ask("job", "show", where["job"])["history"]]
     assert sorted(runs) == ["elastic-0", "elastic-1"]
 
 
@@ -381,7 +365,7 @@ def test_a_rank_that_is_behind_ends_its_epoch_although_another_went_back(
         assert take(ahead, 4) == expected[0][:4]
 
         def moved() -> bool:
-            job = ask(running, "job", "show", where["job"])
+            job = running.ask("job", "show", where["job"])
             return bool(job["generation"]["generation"] == 1)
 
         until(moved, "the new generation is known")
@@ -458,7 +442,7 @@ def test_training_and_validation_run_side_by_side_on_one_worker(
             check.set_epoch(0)
             assert [ids(batch) for batch in check] == checked
         assert got == whole[:24]
-        workers = ask(running, "worker", "list")["workers"]
+        workers = running.ask("worker", "list")["workers"]
         jobs = {each["job"] for worker in workers for each in worker["serving"]}
         assert {train.job, check.job} <= jobs
 

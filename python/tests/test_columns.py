@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import shardfeed as sf
-from shardfeed import operators as op
 
 
 @pytest.fixture
@@ -202,9 +201,10 @@ def test_what_columns_consist_of_begins_at_multiples_of_256_bytes(tmp_path: Path
         "padded": sf.FixedLenSequenceFeature((), "int64", True, default_value=-1),
         "at": sf.SparseFeature("i", "f", "float32", 10),
     }
-    made = [op.cast("x", dtype, output=dtype) for dtype in DTYPES]
-    path = str(tmp_path / "x.tfrecord")
-    with sf.Loader(path, features, operators=made, batch_size=3, shuffle=False, provenance=True) as each:
+    source = sf.source(tmp_path / "x.tfrecord", features)
+    for dtype in DTYPES:
+        source = source.cast("x", dtype, output=dtype)
+    with sf.Loader(source, batch_size=3, shuffle=False, provenance=True) as each:
         for batch in each:
             parts = {name: batch[name] for name in ("x", "padded", *DTYPES)}
             assert all(parts[name].dtype == name for name in DTYPES)

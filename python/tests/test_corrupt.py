@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster import BINARY
 from conftest import ROOT, Dataset, example, loader, make_dataset
 from test_bad_input import flip, record_offsets
 
 import shardfeed as sf
+from shardfeed.testing import BINARY
 
 sys.path.insert(0, str(ROOT / "tests"))
 from recount import recount  # noqa: E402

@@ -30,10 +30,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from stores import S3, Fault, Proxy, Seen
 from test_sources import local
-from trainer import until
 from werkzeug.wrappers import Request
 
 import shardfeed as sf
+from shardfeed.testing import until
 
 
 @pytest.fixture(scope="module")

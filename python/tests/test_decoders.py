@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import cluster
 
 import shardfeed as sf
-from shardfeed import operators as op
+from shardfeed.testing import Cluster
 
 FEATURES: dict[str, Any] = {"photo": sf.FixedLenFeature((), "string")}
 HEIGHT, WIDTH, COUNT = 83, 121, 12
@@ -21,7 +20,10 @@ PHOTO = (Path(__file__).parent / "waves.jpeg").read_bytes()
 #: Digest of the bytes of `tf.io.decode_jpeg(PHOTO, 3, dct_method="INTEGER_ACCURATE")`, TensorFlow
 #: 2.21.
 TENSORFLOWS = "efae1f9b4b2f70ab"
-WHOLE = op.crop("photo", (HEIGHT, WIDTH))
+
+
+def whole(source: sf.Source) -> sf.Source:
+    return source.crop("photo", (HEIGHT, WIDTH))
 
 
 def written(path: Path, photo: bytes) -> str:
@@ -37,9 +39,9 @@ def files(tmp_path: Path) -> str:
     return written(tmp_path / "x.tfrecord", PHOTO)
 
 
-def made(files: str, *operators: op.Operator, **options: Any) -> sf.Loader:
-    decode = op.decode_image("photo")
-    return sf.Loader(files, FEATURES, batch_size=4, shuffle=True, seed=5, operators=[decode, *operators], **options)
+def made(files: str, then: Callable[[sf.Source], sf.Source], **options: Any) -> sf.Loader:
+    decoded = sf.source(files, FEATURES).decode_image("photo")
+    return sf.Loader(then(decoded), batch_size=4, shuffle=True, seed=5, **options)
 
 
 def pixels(loader: sf.Loader) -> np.ndarray:
@@ -53,15 +55,18 @@ def test_a_build_says_its_contract_and_its_library() -> None:
 
 
 def test_pixels_are_tensorflows_and_of_a_part_those_of_the_whole(files: str) -> None:
-    whole = pixels(made(files, WHOLE))
-    assert hashlib.sha256(whole[0].tobytes()).hexdigest()[:16] == TENSORFLOWS
+    full = pixels(made(files, whole))
+    assert hashlib.sha256(full[0].tobytes()).hexdigest()[:16] == TENSORFLOWS
     for top, left, height, width in [(0, 0, 1, 1), (3, 17, 40, 64), (HEIGHT - 9, WIDTH - 33, 9, 33)]:
-        part = pixels(made(files, op.crop("photo", (height, width), offset=(top, left))))
-        assert np.array_equal(part, whole[:, top : top + height, left : left + width])
+        size, offset = (height, width), (top, left)
+        part = pixels(made(files, lambda source, size=size, offset=offset: source.crop("photo", size, offset=offset)))
+        assert np.array_equal(part, full[:, top : top + height, left : left + width])
 
 
 def test_a_state_resumes_with_the_same_pixels(files: str) -> None:
-    crop = op.random_crop("photo", (40, 50))
+    def crop(source: sf.Source) -> sf.Source:
+        return source.random_crop("photo", (40, 50))
+
     loader = made(files, crop)
     batches = iter(loader)
     next(batches)
@@ -75,27 +80,22 @@ def test_a_state_resumes_with_the_same_pixels(files: str) -> None:
 def test_suspect_images_are_decoded_and_counted(tmp_path: Path, files: str) -> None:
     # A few bytes would go unnoticed, as they are read ahead with the last pixels.
     suspect = written(tmp_path / "suspect.tfrecord", PHOTO[:-2] + b"more" * 16 + PHOTO[-2:])
-    loader = made(suspect, WHOLE)
-    assert np.array_equal(pixels(loader), pixels(made(files, WHOLE))), "libjpeg-turbo warns of bytes before the end marker"
+    loader = made(suspect, whole)
+    assert np.array_equal(pixels(loader), pixels(made(files, whole))), "libjpeg-turbo warns of bytes before the end marker"
     assert loader.stats()["suspect_images"] >= COUNT, "those of the next epoch are decoded ahead"
-    sound = made(files, WHOLE)
+    sound = made(files, whole)
     pixels(sound)
     assert sound.stats()["suspect_images"] == 0
 
 
-def shown(there: cluster.Cluster, *what: str) -> Any:
-    command = [cluster.BINARY, *what, "--coordinator", there.address, "-o", "json"]
-    return json.loads(subprocess.run(command, capture_output=True, check=True, env=there.env).stdout)
-
-
 def test_a_job_pins_the_contract_and_workers_give_the_same_pixels(tmp_path: Path, files: str) -> None:
-    with cluster.Cluster(tmp_path / "cluster") as there:
-        has = shown(there, "worker", "show", "worker-0")["decoders"]
+    with Cluster(tmp_path / "cluster") as there:
+        has = there.ask("worker", "show", "worker-0")["decoders"]
         assert has == list(sf.decoders())
-        assert [worker["decoders"] for worker in shown(there, "worker", "list")["workers"]] == [has]
+        assert [worker["decoders"] for worker in there.ask("worker", "list")["workers"]] == [has]
         options: dict[str, Any] = {"coordinator": there.address, "worker": str(there.socket()), "job": "j"}
-        with made(files, WHOLE, fallback=False, **options) as loader:
-            assert np.array_equal(pixels(loader), pixels(made(files, WHOLE)))
-            identity = shown(there, "job", "show", "j")["identity"]
+        with made(files, whole, fallback=False, **options) as loader:
+            assert np.array_equal(pixels(loader), pixels(made(files, whole)))
+            identity = there.ask("job", "show", "j")["identity"]
         assert identity["decoder"] == "pixels/1"
         assert "libjpeg" not in json.dumps(identity), "another version of the library is no other job"

@@ -184,8 +184,7 @@ try:
     loader(output="jax", device="cuda")
 except sf.ConfigError as error:
     print("said:", error)
-from shardfeed import operators as op
-feed = loader(output="jax", device="cuda", outputs=["id", "image"], operators=[op.cast("id", "int32")])
+feed = loader(lambda source: source.cast("id", "int32"), output="jax", device="cuda", outputs=["id", "image"])
 batch = next(iter(feed))
 assert batch["id"].dtype == np.int32
 for array in (batch["id"], batch["image"], batch.valid):
@@ -225,12 +224,10 @@ def test_a_trainer_captures_graphs_while_batches_are_copied_and_slots_made(run: 
     run(
         """
 import time
-from shardfeed import operators as op
 stream, graph = dc.Stream(blocking=False), dc.Stream(blocking=False)
 here = loader()
-change = [op.cast("image", "float64")]
 with graph.captured():
-    feed = loader(device="cuda:0", device_operators=change)
+    feed = loader(lambda source: source.on_device().cast("image", "float64"), device="cuda:0")
     held = list(feed)
     taken = [dc.Taken(batch["image"].__dlpack__(stream=stream.number)) for batch in held]
 assert feed.stats()["device_extra_slots"] >= 29

@@ -11,23 +11,23 @@ from typing import Any
 import numpy as np
 import on_standin
 import pytest
-from conftest import ROOT, Dataset, loader
+from conftest import FEATURES, ROOT, Dataset, loader
 
 import shardfeed as sf
-from shardfeed import operators as op
 
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 
 #: Before the program: its own files, of images.
 IMAGES = """
-from shardfeed import operators as op
-
 FEATURES = {"image": sf.FixedLenFeature((), "string"), "label": sf.FixedLenFeature((), "int64")}
-DECODE = op.decode_raw("image", "uint8", (5, 7, 3))
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 
-def images(way, *operators, **options):
-    return loader(operators=[DECODE, *operators], job=f"{way}-{os.getpid()}", **options)
+def images(way, chain=lambda source: source, **options):
+    def then(source):
+        source = source.decode_raw("image", "uint8", (5, 7, 3))
+        return chain(source.on_device() if "device" in options else source)
+
+    return loader(then, job=f"{way}-{os.getpid()}", **options)
 
 def bits(array):
     return array.view(np.uint16) if str(array.dtype) == "bfloat16" else array
@@ -53,18 +53,18 @@ def test_the_committed_kernels_are_what_their_script_writes() -> None:
 @pytest.mark.parametrize(
     "chain",
     [
-        'op.normalize("image", MEAN, STD), op.layout("image", "chw")',
-        'op.layout("image", "chw"), op.cast("image", "float16")',
-        'op.normalize("image", 127.5, 0.3), op.cast("image", "int8"), op.cast("label", "float32")',
+        'normalize("image", MEAN, STD).layout("image", "chw")',
+        'layout("image", "chw").cast("image", "float16")',
+        'normalize("image", 127.5, 0.3).cast("image", "int8").cast("label", "float32")',
     ],
 )
 def test_what_the_device_makes_is_what_the_worker_makes(run: Any, chain: str) -> None:
     """Also when the worker is killed."""
     ended = run(
-        f"CHAIN = [{chain}]"
+        f"chain = lambda source: source.{chain}"
         """
 stream = dc.Stream()
-here, there = images("here", *CHAIN), images("there", device_operators=CHAIN, device="cuda:0")
+here, there = images("here", chain), images("there", chain, device="cuda:0")
 steps = 0
 for ours, theirs in zip(there, here, strict=True):
     for name in ("image", "label"):
@@ -91,19 +91,20 @@ def test_bfloat16_and_torchs_own_tensors(run: Any) -> None:
     ended = run(
         """
 stream = dc.Stream()
-chain = [op.cast("image", "float32"), op.normalize("image", MEAN, STD), op.layout("image"), op.cast("image", "bfloat16")]
-here, there = images("here", *chain[:-1]), images("there", device_operators=chain, device="cuda")
+wide = lambda source: source.cast("image", "float32").normalize("image", MEAN, STD).layout("image")
+narrow = lambda source: wide(source).cast("image", "bfloat16")
+here, there = images("here", wide), images("there", narrow, device="cuda")
 for ours, theirs in zip(there, here, strict=True):
     found = dc.on_host(ours["image"], stream)
     assert ours["image"].dtype == "bfloat16" and found.dtype == np.uint16
     # To the nearest, ties to even, as a second implementation.
-    wide = theirs["image"].view(np.uint32).astype(np.uint64)
-    assert np.array_equal(found, (wide + 0x7FFF + (wide >> 16 & 1)) >> 16)
+    bits = theirs["image"].view(np.uint32).astype(np.uint64)
+    assert np.array_equal(found, (bits + 0x7FFF + (bits >> 16 & 1)) >> 16)
     assert not hasattr(ours["image"], "__cuda_array_interface__")
 del ours
 there.close(), here.close()
 sys.modules["torch"] = dc.fake_torch(stream)
-here, there = images("here", *chain[:-1]), images("there", device_operators=chain[:-1], device="cuda", output="torch")
+here, there = images("here", wide), images("there", wide, device="cuda", output="torch")
 for ours, theirs in zip(there, here, strict=True):
     assert np.array_equal(ours["image"].on_host(stream), theirs["image"])
     for tensor in (ours["image"], ours["label"], ours.valid):
@@ -120,7 +121,7 @@ def test_a_state_goes_on_under_other_operators_of_the_device(run: Any) -> None:
     run(
         """
 stream = dc.Stream()
-there = images("there", device_operators=[op.cast("image", "float32")], device="cuda")
+there = images("there", lambda source: source.cast("image", "float32"), device="cuda")
 for step, batch in enumerate(there):
     if step == 4:
         break
@@ -128,7 +129,7 @@ state = there.state_dict()
 del batch
 there.close()
 here = images("here", resume=state)
-there = images("there", device_operators=[op.layout("image")], device="cuda", resume=state)
+there = images("there", lambda source: source.layout("image"), device="cuda", resume=state)
 ours, theirs = next(iter(there)), next(iter(here))
 assert ours.step == theirs.step == 5
 assert np.array_equal(dc.on_host(ours["image"], stream), np.moveaxis(theirs["image"], -1, 1))
@@ -144,13 +145,13 @@ def test_kernels_that_cannot_be_loaded_are_said_when_the_loader_is_made(run: Any
     ended = run(
         """
 try:
-    images("there", device_operators=[op.layout("image")], device="cuda")
+    images("there", lambda source: source.layout("image"), device="cuda")
 except sf.DeviceError as error:
     print("said:", error)
 """,
         STANDIN_FAIL="cuModuleLoadData:1:222",
     )
-    assert "said: cuModuleLoadData" in ended.output and "operators does the same on the host" in ended.output
+    assert "said: cuModuleLoadData" in ended.output and "without on_device() the worker does the same on the host" in ended.output
 
 
 @pytest.mark.embedded_only
@@ -161,8 +162,8 @@ def test_others_take_columns_by_the_cuda_array_interface(run: Any) -> None:
         """
 import time
 stream = dc.Stream()
-chain = [op.normalize("image", MEAN, STD), op.layout("image")]
-here, there = images("here", *chain), images("there", device_operators=chain, device="cuda")
+chain = lambda source: source.normalize("image", MEAN, STD).layout("image")
+here, there = images("here", chain), images("there", chain, device="cuda")
 for step, (ours, theirs) in enumerate(zip(there, here, strict=True)):
     for name, kind in (("image", "<f4"), ("label", "<i8")):
         array = ours[name] if step % 2 else ours[name].for_stream(stream.number)
@@ -196,26 +197,32 @@ stream.close()
 
 @pytest.mark.embedded_only
 def test_on_the_cpu_they_are_the_last_operators(dataset: Dataset) -> None:
-    chain = [op.cast("image", "float64"), op.normalize("image", (1, 2, 3), 4, dtype="float64")]
-    with loader(dataset, device_operators=chain) as ours, loader(dataset, operators=chain) as theirs:
+    def chain(source: sf.Source) -> sf.Source:
+        return source.cast("image", "float64").normalize("image", (1, 2, 3), 4, dtype="float64")
+
+    with loader(dataset, lambda source: chain(source.on_device())) as ours, loader(dataset, chain) as theirs:
         assert ours.plan_digest == theirs.plan_digest
         for a, b in zip(ours, theirs, strict=True):
             assert a["image"].dtype == np.float64 and np.array_equal(a["image"], b["image"])
 
 
 @pytest.mark.embedded_only
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize(
-    ("operators", "said"),
+    ("call", "said"),
     [
-        ([op.resize("image", 4)], "device_operators[0] is resize, but they are cast, layout, normalize"),
-        ([op.cast("image", "int8", output="small")], "device_operators[0] makes 'small' of 'image'; leave output out"),
-        ("image", "operators is a list of operators"),
+        (lambda there: there.select("image", [1]), "select('image'): a device casts, normalizes and lays out"),
+        (lambda there: there.cast("image", "int8", output="small"), "a column of itself; leave output out; 'image' is"),
+        (lambda there: there.cast("other", "int8"), "cast('other'): there is no column 'other'"),
+        (lambda there: there.cast("tags", "int8"), "cast('tags'): a device takes columns of a fixed shape"),
+        (lambda there: there.layout("id"), "it takes images of three dimensions"),
+        (lambda there: there.normalize("image", (1, 2), 1), "mean has 2 values"),
+        (lambda there: there.cast("image", "int8").normalize("image", 0, 0), "std has 0"),
     ],
 )
-def test_what_is_not_for_a_device_is_refused(dataset: Dataset, device: str, operators: Any, said: str) -> None:
+def test_what_is_not_for_a_device_is_refused_when_it_is_declared(call: Any, said: str) -> None:
+    source = sf.source("none", FEATURES | {"tags": sf.RaggedFeature("int64")})
     with pytest.raises(sf.ConfigError) as raised:
-        loader(dataset, device=device, device_operators=operators)
+        call(source.on_device())
     assert said in str(raised.value)
 
 
@@ -223,31 +230,17 @@ def test_what_is_not_for_a_device_is_refused(dataset: Dataset, device: str, oper
 def test_columns_that_a_device_cannot_change_are_refused(run: Any) -> None:
     ended = run(
         """
-FEATURES = FEATURES | {"tags": sf.RaggedFeature("int64")}
-for operators, options in (
-    ([op.cast("other", "int8")], {}),
-    ([op.cast("image", "int8")], {"outputs": ["label"]}),
-    ([op.cast("tags", "int8")], {}),
-    ([op.layout("label")], {}),
-    ([op.normalize("image", (1, 2), 1)], {}),
-    ([op.cast("image", "int8"), op.normalize("image", 0, 0)], {}),
-    ([op.cast("image", "int8")], {"batch_size": 30_000_000}),
-):
+for options in ({"outputs": ["label"]}, {"batch_size": 30_000_000}):
     try:
-        images("there", device_operators=operators, device="cuda", **options)
+        images("there", lambda source: source.cast("image", "int8"), device="cuda", **options)
     except sf.ConfigError as error:
         print("said:", error)
     else:
-        raise AssertionError(operators)
+        raise AssertionError(options)
 """
     )
     for said in (
-        "device_operators[0] (column `other`): batches have no such column; name it in outputs",
-        "device_operators[0] (column `image`): batches have no such column",
-        "device_operators[0] (column `tags`): it is not of one shape for all rows",
-        "device_operators[0] (column `label`): it takes images of three dimensions",
-        "device_operators[0] (column `image`): mean has 2 values",
-        "device_operators[1] (column `image`): std has 0",
+        "operator 0 after on_device() (column `image`): batches have no such column; name it in outputs",
         "and a device changes fewer than 2147483648 at once",
     ):
         assert f"said: {said}" in ended.output or said in ended.output, ended.output

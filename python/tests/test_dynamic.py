@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster import BINARY, Cluster, Server
 from conftest import Dataset, ids, loader, make_dataset
-from trainer import Raised, Trainer, ask, cursors, served, until
+from trainer import Raised, Trainer, cursors, served
 
 import shardfeed as sf
+from shardfeed.testing import BINARY, Cluster, Server, until
 
 TTL = "session-ttl-ms = 1500\nheartbeat-ms = 300\n"
 NUMBERS = count(10)
@@ -27,10 +27,8 @@ Ids = list[list[int]]
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("dynamic"), workers=0, ttl=TTL) as cluster:
+    with Cluster(tmp_path_factory.mktemp("dynamic"), workers=0, config=TTL) as cluster:
         yield cluster
-        for log in cluster.folder.glob("*.log"):
-            assert "panicked" not in log.read_text(), log.read_text()[-4000:]
 
 
 @pytest.fixture
@@ -55,16 +53,12 @@ def large(tmp_path: Path) -> Dataset:
     return make_dataset(tmp_path / "large", [37, 0, 60, 21, 44, 1, 52, 30, 18, 29, 55, 40])
 
 
-def socket_of(worker: Server) -> str:
-    return worker.arguments[worker.arguments.index("--socket") + 1]
-
-
 def spawned(
     log: Path, dataset: Dataset, where: dict[str, Any], worker: Server, **options: Any
 ) -> Trainer:
     fixed = {"batch_size": 4, "shuffle_window": 16, "interleave": 2, "seed": 7, "mode": "dynamic"}
     return Trainer(
-        log, {}, files=dataset.pattern, worker=socket_of(worker), **(where | fixed | options)
+        log, {}, files=dataset.pattern, worker=worker.option("--socket"), **(where | fixed | options)
     )
 
 
@@ -131,7 +125,7 @@ def test_equal_steps_are_refused(dataset: Dataset, tail: str) -> None:
 
 
 def test_without_a_tail_it_is_uneven(dataset: Dataset, where: dict[str, Any], workers: list[Server]) -> None:
-    options = {"worker": socket_of(workers[0]), "batch_size": 8, "interleave": 2, **where}
+    options = {"worker": workers[0].option("--socket"), "batch_size": 8, "interleave": 2, **where}
     with loader(dataset, mode="dynamic", **options) as each:
         got = [ids(batch) for batch in each]
         assert Counter(number for batch in got for number in batch) == once(dataset)
@@ -155,7 +149,7 @@ def test_ranks_share_every_epoch_once(
 
 
 def test_len_is_not_known(large: Dataset, where: dict[str, Any], workers: list[Server]) -> None:
-    with loader(large, worker=socket_of(workers[0]), mode="dynamic", **where) as each:
+    with loader(large, worker=workers[0].option("--socket"), mode="dynamic", **where) as each:
         with pytest.raises(TypeError, match="unknown until the epoch ends"):
             len(each)
         assert "/?" in repr(each) and each.dropped == 0
@@ -207,9 +201,7 @@ def test_a_worker_that_goes_loses_and_doubles_nothing(
         # Several batches are in hand, and the other rank claims those that were not begun.
         match going:
             case "drained":
-                name = workers[0].arguments[workers[0].arguments.index("--name") + 1]
-                command = ["worker", "drain", name, "--no-wait", "--coordinator", running.address]
-                subprocess.run([BINARY, *command], check=True, stdout=subprocess.DEVNULL)
+                running.command("worker", "drain", workers[0].option("--name"), "--no-wait")
             case "terminated":
                 workers[0].signal(signal.SIGTERM)
             case "restarted":
@@ -233,7 +225,7 @@ def test_a_rank_that_is_gone_for_good_leaves_its_rest_to_the_others(
         [rest] = epoch(ranks[1:], [got[1]])
         delivered = flat([got[0], rest])
         shown = until(
-            lambda: (found := ask(running, "epoch", "show", "--epoch", "0", "--job", where["job"]))["state"] == "sealed" and found,
+            lambda: (found := running.ask("epoch", "show", "--epoch", "0", "--job", where["job"]))["state"] == "sealed" and found,
             "the epoch is sealed",
         )
         again = [number for number, times in delivered.items() if times > 1]
@@ -273,10 +265,10 @@ def test_what_is_in_doubt_is_named_until_an_operator_decides(
         with ThreadPoolExecutor(1) as pool:
             rest = pool.submit(epoch, ranks[1:], [got[1]])
             why = until(
-                lambda: (found := ask(running, "why", job))["limit"] == "in_doubt" and found,
+                lambda: (found := running.ask("why", job))["limit"] == "in_doubt" and found,
                 "the epoch waits for nothing else",
             )
-            shown = ask(running, "epoch", "show", "--epoch", "0", "--job", job)
+            shown = running.ask("epoch", "show", "--epoch", "0", "--job", job)
             [doubt] = shown["in_doubt"]
             assert shown["state"] == "running" and 0 < shown["decides_in_ms"] <= 3_600_000
             assert doubt["rank"] == 0 and doubt["samples"] == shown["total"] - shown["delivered"]
@@ -286,10 +278,10 @@ def test_what_is_in_doubt_is_named_until_an_operator_decides(
             late = subprocess.run(command, capture_output=True, text=True, timeout=60)
             assert late.returncode == 7 and f"samples in doubt: {doubt['samples']} of rank 0 for" in late.stderr
             assert not rest.done()
-            gone = ask(running, "rank", "gone", job, "0")
+            gone = running.ask("rank", "gone", job, "0")
             assert gone["samples"] == doubt["samples"]
             rest.result()
-        shown = ask(running, "epoch", "show", "--epoch", "0", "--job", job)
+        shown = running.ask("epoch", "show", "--epoch", "0", "--job", job)
         assert (shown["state"], shown["in_doubt"], shown["redelivered"]) == ("sealed", [], doubt["samples"])
         assert set(flat(got)) == large.ids
 
@@ -339,7 +331,7 @@ def test_four_then_three_then_six_ranks_give_everything_once(
 def test_a_state_of_another_cluster_is_refused(
     large: Dataset, where: dict[str, Any], workers: list[Server]
 ) -> None:
-    options = {"worker": socket_of(workers[0]), "mode": "dynamic", **where}
+    options = {"worker": workers[0].option("--socket"), "mode": "dynamic", **where}
     with loader(large, **options) as each:
         next(iter(each))
         state = each.state_dict()
@@ -378,7 +370,7 @@ def test_nothing_is_delivered_without_the_coordinators_word(
 
             until(says_why, "the log says why")
         finally:
-            running.coordinator.signal(signal.SIGCONT)
+            running.coordinator.resume()
             each.wait_s = 60.0
         batch = each.answer()
         while batch is not None:
@@ -390,7 +382,7 @@ def test_nothing_is_delivered_without_the_coordinators_word(
 def test_an_older_loader_of_a_rank_is_fenced(
     running: Cluster, dataset: Dataset, where: dict[str, Any], workers: list[Server]
 ) -> None:
-    options: dict[str, Any] = {**where, "mode": "dynamic", "interleave": 2, "worker": socket_of(workers[0])}
+    options: dict[str, Any] = {**where, "mode": "dynamic", "interleave": 2, "worker": workers[0].option("--socket")}
     with loader(dataset, **options) as first:
         iterator = iter(first)
         got = [ids(next(iterator)) for _ in range(3)]
@@ -411,7 +403,7 @@ def test_an_older_loader_of_a_rank_is_fenced(
 def test_two_jobs_in_one_process_do_not_mix(
     large: Dataset, where: dict[str, Any], workers: list[Server]
 ) -> None:
-    options = {"worker": socket_of(workers[0]), "tail": "uneven", **where}
+    options = {"worker": workers[0].option("--socket"), "tail": "uneven", **where}
     with (
         loader(large, mode="dynamic", **options) as first,
         loader(large, **(options | {"job": where["job"] + "-planned"})) as second,

@@ -11,12 +11,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cluster import BINARY, Cluster
 from conftest import ROOT, make_dataset
 from test_security import Secure
-from trainer import until
 
 import shardfeed as sf
+from shardfeed.testing import BINARY, Cluster, until
 
 IDS: dict[str, Any] = {"id": sf.FixedLenFeature((), "int64")}
 
@@ -26,6 +25,10 @@ SOURCES = [
     *(ROOT / "tools/dataset/src").rglob("*.rs"),
     *(ROOT / "worker/pipeline/src").glob("*.rs"),
 ]
+
+#: Messages, of which those that serialize are output, too.
+MESSAGES = [*(ROOT / "proto/src/generated").glob("*.rs")]
+PRINTED = re.compile(r"#\[derive\(serde::Serialize\)\].*?^\s*\}$", re.MULTILINE | re.DOTALL)
 
 LINK = re.compile(r"\[([a-z-]+)\]\(#\1\)")
 NAME = re.compile(r"`([a-z_]+)`")
@@ -147,8 +150,11 @@ def test_every_command_of_the_page_is_asked_by_a_test() -> None:
 
 
 def test_the_page_names_no_field_that_nothing_prints() -> None:
-    code = "\n".join(path.read_text() for path in SOURCES)
+    parts = [path.read_text() for path in SOURCES]
+    parts += [message for path in MESSAGES for message in PRINTED.findall(path.read_text())]
+    code = "\n".join(parts)
     known = set(re.findall(r"^\s*(?:pub(?:\([a-z]+\))? )?([a-z][a-z0-9_]*): ", code, re.MULTILINE))
+    known |= set(re.findall(r'rename = "([a-z0-9_]+)"', code)) | set(re.findall(r'"([a-z0-9_]+)": ', code))
     for title in set(objects().values()) | linked():
         names = {path.replace("[]", "").split(".")[-1] for path in fields(title)}
         assert names <= known, f"{title}: {sorted(names - known)}"
@@ -266,7 +272,9 @@ def contexts(asked: Asked, folder: Path) -> None:
 
 def test_the_kinds_of_events_are_those_of_the_code() -> None:
     code = (ROOT / "coordinator/scheduler/src/log/event.rs").read_text()
-    kinds = set(re.findall(r'EventKind::\w+ \{ \.\. \} => "(\w+)"', code))
+    (variants,) = re.findall(r"^pub enum EventKind \{(.*?)^\}", code, re.MULTILINE | re.DOTALL)
+    names = re.findall(r"^    (\w+) \{", variants, re.MULTILINE)
+    kinds = {re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower() for name in names}
     assert kinds and set(kinds_of_events()) == kinds
 
 

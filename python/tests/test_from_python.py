@@ -13,13 +13,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import cluster
 import numpy as np
 import pytest
 
 import shardfeed as sf
 from shardfeed import mixing
-from shardfeed import operators as op
+from shardfeed.testing import Cluster
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs/DATASETS.md"
 NUMBERS = ("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "int64", "float16", "float32", "float64")
@@ -173,7 +172,7 @@ def test_dicts_are_examples(tmp_path: Path) -> None:
         "id": sf.FixedLenFeature((), "int64"), "text": sf.FixedLenFeature((), "string"),
         "list": sf.VarLenFeature("int64"),
     }  # fmt: skip
-    with sf.Loader(source, features, batch_size=8) as loader:
+    with sf.Loader(source.parse(features), batch_size=8) as loader:
         rows = {
             int(at): (text, list(values))
             for batch in loader
@@ -569,16 +568,17 @@ def test_a_generator_is_passed_uncalled(tmp_path: Path) -> None:
 # Sources in a loader
 
 
-def test_operators_come_after_the_sources_and_features_replace_both(tmp_path: Path) -> None:
+def test_methods_come_after_the_columns_of_the_source(tmp_path: Path) -> None:
     source = sf.from_arrays({"x": np.arange(8, dtype=np.uint8), "at": np.arange(8)}, tmp_path / "out")
-    scaled = [op.scale("x", 2.0, output="y")]
-    with sf.Loader(source, operators=scaled, batch_size=8) as loader:
+    scaled = source.scale("x", 2.0, output="y")
+    with sf.Loader(scaled, batch_size=8) as loader:
         (batch,) = loader
     assert set(batch) == {"x", "y", "at"} and batch["x"].dtype == np.uint8
     assert batch["y"].tolist() == (batch["x"] * 2.0).tolist()
-    with sf.Loader(source, operators=scaled, outputs=["y"], batch_size=8) as loader:
+    with sf.Loader(scaled, outputs=["y"], batch_size=8) as loader:
         assert set(next(iter(loader))) == {"y"}
-    with sf.Loader(source, {"x": sf.FixedLenFeature((), "string")}, batch_size=8) as loader:
+    # Other features of the same files are another source.
+    with sf.Loader(source.files, {"x": sf.FixedLenFeature((), "string")}, batch_size=8) as loader:
         assert sorted(next(iter(loader))["x"]) == [bytes([value]) for value in range(8)]
 
 
@@ -640,7 +640,7 @@ def test_the_examples_of_the_document(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_worker_of_a_cluster_reads_a_source(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_cluster: cluster.Cluster
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_cluster: Cluster
 ) -> None:
     given = {"at": np.arange(100), "x": np.arange(100, dtype=np.uint8)}
     source = sf.from_arrays(given, tmp_path / "out", shard_bytes=1000)

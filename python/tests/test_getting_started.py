@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from cluster import BINARY, DEADLINE_S, Cluster
 from conftest import ROOT
-from trainer import ask
+
+from shardfeed.testing import BINARY, DEADLINE_S, Cluster
 
 PAGE = (ROOT / "docs/GETTING_STARTED.md").read_text()
 
@@ -63,7 +63,7 @@ def test_everything_on_the_page_runs(tmp_path: Path) -> None:
         assert "sealed" in shown, shown
         # The columns on the page are those in the command's output.
         assert all(column in shown for column in ("DELIVERED", "LOST", "DUPLICATED", "TOOK")), shown
-        epochs = ask(running, "epoch", "list", "--job", "first")["epochs"]
+        epochs = running.ask("epoch", "list", "--job", "first")["epochs"]
         sealed = [each for each in epochs if each["state"] == "sealed"]
         counts = {each["epoch"]: (each["delivered"], each["lost"], each["duplicated"]) for each in sealed}
         assert counts == dict.fromkeys(range(3), (10_000, 0, 0))

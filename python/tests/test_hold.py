@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import threading
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster import BINARY, Cluster
 from conftest import Dataset, ids, loader, make_dataset
-from trainer import ask, until
 
 import shardfeed as sf
+from shardfeed.testing import BINARY, Cluster, until
 
 #: Long enough to see that nothing arrives, and for many heartbeats.
 WAITED_US = 1_000_000
@@ -24,15 +22,14 @@ WAITED_US = 1_000_000
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     ttl = "session-ttl-ms = 1500\nheartbeat-ms = 100\n"
-    with Cluster(tmp_path_factory.mktemp("hold"), ttl=ttl) as cluster:
+    with Cluster(tmp_path_factory.mktemp("hold"), config=ttl) as cluster:
         yield cluster
 
 
 @pytest.fixture(params=["worker", "here"])
 def where(running: Cluster, request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
-    job = f"job-{uuid.uuid4().hex[:8]}"
-    socket = running.socket() if request.param == "worker" else tmp_path / "nobody.sock"
-    return {"coordinator": running.address, "job": job, "run": "first", "worker": socket}
+    absent = {} if request.param == "worker" else {"worker": tmp_path / "nobody.sock"}
+    return running.loader_options() | absent
 
 
 @pytest.fixture
@@ -87,12 +84,12 @@ def test_a_paused_job_waits_and_goes_on_where_it_stood(
     with loader(many, batch_size=4, prefetch=2, **where) as each:
         reading = Reading(each)
         reading.begin()
-        said = ask(running, "job", "pause", each.job, "--reason", "disk swap")
+        said = running.ask("job", "pause", each.job, "--reason", "disk swap")
         assert said["held"]["hold"] == "paused" and said["held"]["reason"] == "disk swap", said
         assert "paused by cli:" in told(running, "job", "show", each.job).stdout
         until(reading.waits, "the trainer waits")
         assert 0 < len(reading.seen) < 4000, len(reading.seen)
-        assert ask(running, "job", "resume", each.job)["held"] is None
+        assert running.ask("job", "resume", each.job)["held"] is None
         reading.go.release(1000)
         reading.join(60)
         assert not reading.is_alive() and reading.error is None, reading.error
@@ -107,7 +104,7 @@ def test_a_cancelled_job_ends_and_goes_on_from_a_state_after_it_is_resumed(
         reading.begin()
         unsure = told(running, "job", "cancel", each.job)
         assert unsure.returncode == 2 and "--yes" in unsure.stderr, unsure
-        ask(running, "job", "cancel", each.job, "--yes", "--reason", "wrong data")
+        running.ask("job", "cancel", each.job, "--yes", "--reason", "wrong data")
         until(reading.ends, "the trainer is notified")
         reading.join(60)
         assert isinstance(reading.error, sf.JobCancelledError), reading.error
@@ -118,7 +115,7 @@ def test_a_cancelled_job_ends_and_goes_on_from_a_state_after_it_is_resumed(
         next(iter(each))
     paused = told(running, "job", "pause", where["job"])
     assert paused.returncode == 5 and "was cancelled by" in paused.stderr, paused
-    ask(running, "job", "resume", where["job"])
+    running.ask("job", "resume", where["job"])
     with loader(many, batch_size=4, **again) as each:
         each.load_state_dict(state)
         rest = [number for batch in each for number in ids(batch)]
@@ -132,7 +129,7 @@ def test_a_job_that_is_not_there_is_not_found(running: Cluster) -> None:
 
 def test_events_and_history_tell_of_a_worker_that_was_killed(tmp_path: Path, many: Dataset) -> None:
     ttl = "session-ttl-ms = 1500\nheartbeat-ms = 100\n"
-    with Cluster(tmp_path / "cluster", ttl=ttl) as running:
+    with Cluster(tmp_path / "cluster", config=ttl) as running:
         where = {"coordinator": running.address, "worker": running.socket(), "job": "moved"}
         with loader(many, batch_size=4, prefetch=2, **where) as each:
             reading = Reading(each)
@@ -144,7 +141,7 @@ def test_events_and_history_tell_of_a_worker_that_was_killed(tmp_path: Path, man
             assert sorted(reading.seen) == sorted(many.ids)
 
             def ended() -> list[dict[str, Any]]:
-                events: list[dict[str, Any]] = ask(running, "events")["events"]
+                events: list[dict[str, Any]] = running.ask("events")["events"]
                 gone = [event for event in events if event["kind"] == "worker_ended"]
                 return events if gone and gone[0]["worker"] == "worker-0" else []
 
@@ -156,10 +153,10 @@ def test_events_and_history_tell_of_a_worker_that_was_killed(tmp_path: Path, man
         assert kinds[:4] == first, kinds
         moved = events[3]
         assert moved["ranks"] == [0] and moved["worker"] != "worker-0", moved
-        numbers = [event["number"] for event in ask(running, "events")["events"]]
+        numbers = [event["number"] for event in running.ask("events")["events"]]
         assert numbers == list(range(1, len(numbers) + 1))
         shard = many.file(3).name
-        history = ask(running, "shard", "history", shard, "--job", "moved", "--epoch", "0")
+        history = running.ask("shard", "history", shard, "--job", "moved", "--epoch", "0")
         whys = [(lease["worker"], lease["why"]) for lease in history["leases"]]
         assert whys[0] == ("worker-0", "trainer_returned"), history
         assert len(whys) == 2 and whys[1][0] != "worker-0", history

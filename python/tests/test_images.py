@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import shardfeed as sf
-from shardfeed import operators as op
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "examples/imagenet"))
@@ -99,7 +98,7 @@ def test_what_is_drawn_is_the_samples_own(files: str) -> None:
 
 def test_normalized_images(files: str) -> None:
     raw = made(files, train=False)
-    batches = made(files, train=False, operators=[*images.plain(SIZE), *images.normalized(SIZE)])
+    batches = made(files, train=False, normalize=True)
     mean, std = (np.array(values, np.float32)[:, None, None] for values in (images.MEAN, images.STD))
     for batch, pixels in zip(batches, raw, strict=True):
         assert batch["image"].dtype == np.float32
@@ -118,13 +117,12 @@ def test_sizes_that_the_record_says(tmp_path: Path) -> None:
         "height": sf.FixedLenFeature((), "int64"),
         "width": sf.FixedLenFeature((), "int64"),
     }
-    operators = [
-        op.decode_raw("raw", "uint8", ("height", "width", 3), output="image"),
-        op.crop("image", (100, 120)),
-    ]
-    loader = sf.Loader(
-        str(tmp_path / "x.tfrecord"), features, operators=operators, outputs=["image"], shuffle=False, batch_size=1
+    source = (
+        sf.source(tmp_path / "x.tfrecord", features)
+        .decode_raw("raw", "uint8", ("height", "width", 3), output="image")
+        .crop("image", (100, 120))
     )
+    loader = sf.Loader(source, outputs=["image"], shuffle=False, batch_size=1)
     batches = iter(loader)
     for number in range(6):
         image = images.drawn(number)
@@ -165,16 +163,3 @@ def test_photographs(tmp_path: Path) -> None:
         assert all(image.std() > 5 for image in batch["image"])
         labels += batch["image/class/label"].tolist()
     assert sorted(labels) == list(range(len(photos)))
-
-
-def test_options_of_image_operators() -> None:
-    for make, said in [
-        (lambda: op.crop("x", (1, 2, 3)), r"size is \(height, width\)"),
-        (lambda: op.resize("x", 3, method="cubic"), "method is"),  # type: ignore[arg-type]
-        (lambda: op.flip("x", "left"), "axis is"),  # type: ignore[arg-type]
-        (lambda: op.layout("x", "nhwc"), "layout is"),  # type: ignore[arg-type]
-        (lambda: op.random_resized_crop("x", (1.0,)), "two numbers"),  # type: ignore[arg-type]
-        (lambda: op.reshape("x", "hwc"), "whole numbers and names"),
-    ]:
-        with pytest.raises(sf.ConfigError, match=said):
-            make()

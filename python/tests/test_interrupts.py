@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster import Cluster
 from conftest import Dataset
 from interrupts import interrupted, ledger, whole
+
+from shardfeed.testing import Cluster
 
 OPTIONS: dict[str, Any] = {"batch_size": 2, "shuffle_window": 16, "interleave": 3, "seed": 7, "tail": "drop"}
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster import BINARY, Cluster
 from conftest import Dataset, make_dataset
-from trainer import stop, until
+
+from shardfeed.testing import Cluster, until
 
 PROGRAM = """
 import json, sys
@@ -62,13 +62,8 @@ class Job:
         _, err = child.communicate(timeout=60)
         return child.returncode, err
 
-    def cli(self, *words: str) -> Any:
-        command = [str(BINARY), *words, "--coordinator", self.running.address, "-o", "json"]
-        done = subprocess.run(command, capture_output=True, text=True, env=self.running.env, check=True)
-        return json.loads(done.stdout)
-
     def shown(self) -> dict[str, Any]:
-        shown: dict[str, Any] = self.cli("job", "show", self.name)
+        shown: dict[str, Any] = self.running.ask("job", "show", self.name)
         return shown
 
     def is_in(self, phase: str) -> dict[str, Any]:
@@ -80,9 +75,9 @@ def test_a_training_that_ended_is_finished_and_begins_no_epoch(job: Job) -> None
     status, err = job.run("for epoch in range(2):\n    loader.set_epoch(epoch)\n    for batch in loader: pass\n")
     assert status == 0, err
     assert job.is_in("finished")["failure"] is None
-    epochs = job.cli("epoch", "list", "--job", job.name)["epochs"]
+    epochs = job.running.ask("epoch", "list", "--job", job.name)["epochs"]
     assert [(one["epoch"], one["state"]) for one in epochs] == [(0, "sealed"), (1, "sealed")]
-    assert job.cli("epoch", "show", "--job", job.name)["state"] == "sealed"
+    assert job.running.ask("epoch", "show", "--job", job.name)["state"] == "sealed"
 
 
 @pytest.mark.parametrize("ends", ["with", "left open", "in process"])
@@ -107,7 +102,7 @@ def test_an_error_is_told_before_a_process_without_a_worker_ends(job: Job) -> No
     child = job.start(code, "first", worker=worker)
     assert child.stdin is not None and child.stdout is not None and child.stderr is not None
     assert child.stdout.readline() == "ready\n"
-    stop(job.running.coordinator)
+    job.running.coordinator.stop()
     try:
         child.stdin.write("\n")
         child.stdin.flush()
@@ -116,7 +111,7 @@ def test_an_error_is_told_before_a_process_without_a_worker_ends(job: Job) -> No
         with suppress(subprocess.TimeoutExpired):
             child.wait(0.5)
     finally:
-        job.running.coordinator.signal(signal.SIGCONT)
+        job.running.coordinator.resume()
     child.communicate(timeout=60)
     assert job.is_in("failed")["failure"]["message"] == "ValueError: loss is NaN"
 

@@ -45,7 +45,12 @@ def path_of(end: str) -> Path:
 def in_the_code(bound: Bound) -> float:
     """Returns the value of a constant, the default of an option, or the only value of a field."""
     code, name = path_of(bound.file).read_text(), bound.constant
-    patterns = (rf"const {name}: [\w:]+ = ([^;]+);", rf"fn {name}\(\) -> u64 \{{\s*([^}}]+?)\s*\}}", rf"^\s*{name}: (\d[^,]*),$")
+    patterns = (
+        rf"const {name}: [\w:]+ = ([^;]+);",
+        rf"fn {name}\(\) -> u64 \{{\s*([^}}]+?)\s*\}}",
+        rf'default = "number::<(?:\{{ )?([\d_< ]+?)(?: \}})?>"\)\]\s*pub {name}: u64,',
+        rf"^\s*{name}: (\d[^,]*),$",
+    )
     for pattern in patterns:
         found = {text.strip() for text in re.findall(pattern, code, re.MULTILINE)} - {"0"}
         if found:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 import subprocess
@@ -49,11 +50,10 @@ def test_every_rank_delivers_what_the_oracle_says(
         for r in range(world_size)
     ]
     provenance = sf.Loader(dataset.pattern, batch_size=1)
-    digest = content_digest(dataset)
     for epoch in range(2):
         plan = order_oracle.epoch_plan(
             {
-                "counts": dataset.counts, "digest": digest, "seed": 7, "epoch": epoch,
+                "counts": dataset.counts, "seed": 7, "epoch": epoch,
                 "window": 16, "tail": tail, "limit": None, "segments": [[3, 3 * world_size, 0]],
                 "world_size": world_size, **order,
             }
@@ -68,10 +68,39 @@ def test_every_rank_delivers_what_the_oracle_says(
     assert provenance.records == sum(dataset.counts)
 
 
+@pytest.mark.embedded_only
+@pytest.mark.parametrize("compression", [None, "gzip"])
+def test_an_epoch_that_begins_inside_a_file_reads_it_from_two_places(
+    tmp_path: Path, compression: str | None
+) -> None:
+    dataset = make_dataset(tmp_path / "one", [300], compression)
+    order = {"interleave": 4, "block_length": 1, "shuffle": True}
+    each = loader(dataset, lanes=1, batch_size=4, tail="pad", prefetch=2, **order)
+    begins = []
+    for epoch in range(3):
+        case = {
+            "counts": [300], "seed": 7, "epoch": epoch, "window": 16, "tail": "pad", "limit": None,
+            "segments": [[1, 4, 0]], "world_size": 1, **order,
+        }  # fmt: skip
+        plan = order_oracle.epoch_plan(case)
+        expected = [ordinal for step in plan["batches"] for _, ordinal, _ in step[0]]
+        assert [number for batch in each for number in ids(batch)] == expected
+        begins.append(order_oracle.make_line(case, order_oracle.order_digest([300]))[0][2])
+    assert all(begin > 0 for begin in begins), begins
+    # Each part is read by one stream, a few chunks ahead, and not again for every sample.
+    plain = make_dataset(tmp_path / "plain", [300])
+    assert each.stats()["read_bytes"] < 10 * 3 * plain.file(0).stat().st_size
+
+
+def test_an_identity_has_the_digests_of_the_counts_and_of_the_stored_bytes(dataset: Dataset) -> None:
+    checks = loader(dataset).state_dict()["checks"].split(",")
+    order_digest = order_oracle.order_digest(dataset.counts).hex()
+    for check, digest in [(checks[1], order_digest), (checks[2], content_digest(dataset))]:
+        assert check == "#" + hashlib.sha256(digest.encode()).hexdigest()[:8]
+
+
 def content_digest(dataset: Dataset) -> str:
     """Returns the dataset's digest, from the stored bytes alone."""
-    import hashlib
-
     whole = hashlib.sha256()
     for shard, count in enumerate(dataset.counts):
         data, at, each = dataset.file(shard).read_bytes(), 0, hashlib.sha256()
@@ -539,7 +568,7 @@ def test_more_ranks_than_samples(tmp_path: Path) -> None:
     assert [len(each) for each in batches] == [1, 1, 1, 1]
     valid = [number for rank in batches for batch in rank for number in valid_ids(batch)]
     assert sorted(valid) == sorted(dataset.ids)
-    with pytest.warns(UserWarning, match="every epoch has 0 steps: 3 records"):
+    with pytest.warns(UserWarning, match="every epoch has 0 steps: 3 samples"):
         dropped = loader(dataset, batch_size=4)
     assert len(dropped) == 0 and list(dropped) == [] and dropped.epoch == 1
 

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import lossy
 import pytest
-from cluster import Server
 from conftest import make_dataset
-from trainer import Trainer, until
+from trainer import Trainer
+
+from shardfeed.testing import Server, until
 
 pytestmark = [
     pytest.mark.embedded_only,

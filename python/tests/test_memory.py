@@ -12,11 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import cluster
 import numpy as np
 import pytest
 
 import shardfeed as sf
+from shardfeed.testing import Cluster
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 sys.path[:0] = [str(EXAMPLES / name) for name in ("chess", "imagenet", "tokens")]
@@ -172,7 +172,7 @@ def test_a_worker_stays_within_its_memory_budget(tmp_path: Path) -> None:
     budget = 160 * MIB
     skewed, padded = write_values(tmp_path / "skewed", 4_000, 100_000), write_values(tmp_path / "padded", 4_000, 20_000)
     large = write_strings(tmp_path / "large", [[112_000] * 300] * 2)
-    with cluster.Cluster(tmp_path / "cluster", memory="160MiB") as running:
+    with Cluster(tmp_path / "cluster", memory="160MiB") as running:
         pid = running.workers[0].pid
         with Watcher(pid) as watcher, ThreadPoolExecutor(3) as pool:
             cases = [("skewed", skewed), ("padded", padded), ("large", large)]

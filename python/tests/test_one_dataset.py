@@ -3,24 +3,19 @@ name."""
 
 from __future__ import annotations
 
-import json
-import subprocess
 from pathlib import Path
 
 import numpy as np
-from cluster import BINARY, Cluster
 from conftest import make_dataset
 
 import shardfeed as sf
+from shardfeed.testing import Cluster
 
 COUNTS = [30, 25, 9]
 
 
 def datasets(cluster: Cluster) -> list[dict[str, object]]:
-    arguments = [BINARY, "dataset", "list", "--all", "--coordinator", cluster.address, "-o", "json"]
-    ran = subprocess.run(arguments, capture_output=True, text=True, timeout=60)
-    assert ran.returncode == 0, ran.stderr
-    found: list[dict[str, object]] = json.loads(ran.stdout)["datasets"]
+    found: list[dict[str, object]] = cluster.ask("dataset", "list", "--all")["datasets"]
     return found
 
 

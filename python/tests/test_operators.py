@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import shardfeed as sf
-from shardfeed import operators as op
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 sys.path[:0] = [str(EXAMPLES / "chess"), str(EXAMPLES / "tokens")]
@@ -52,16 +51,9 @@ def test_a_state_goes_on_with_the_same_bits(tmp_path: Path) -> None:
     begun = [next(it)["planes"].tobytes() for it in [iter(first)] for _ in range(7)]
     second = boards.loader(files, batch_size=100, resume=first.state_dict())
     assert begun + [batch["planes"].tobytes() for batch in second] == whole
-    other = [*boards.OPERATORS[:-1], op.compute("target", "score", "float64")]
+    other = boards.planes(sf.source(files, boards.FEATURES)).compute("target", "score", "float64")
     with pytest.raises(sf.StateError, match="record_spec"):
-        sf.Loader(
-            files,
-            boards.FEATURES,
-            operators=other,
-            outputs=["planes", "flags", "target"],
-            batch_size=100,
-            resume=first.state_dict(),
-        )
+        sf.Loader(other, outputs=["planes", "flags", "target"], batch_size=100, resume=first.state_dict())
 
 
 def test_sequences_are_filled_up(tmp_path: Path) -> None:
@@ -76,11 +68,9 @@ def test_sequences_are_filled_up(tmp_path: Path) -> None:
         whole[: len(tokens)] = tokens
         assert inputs.dtype == np.int32 and np.array_equal(inputs, whole[:-1])
         assert np.array_equal(targets, whole[1:])
-    too_long = [op.padded_batch("tokens", 400)]
+    too_long = sf.source(files, sequences.FEATURES).padded_batch("tokens", 400)
     with pytest.raises(sf.FeatureError, match="numbers, more than the 400 of padded_batch"):
-        list(sequences.loader(files, operators=too_long, outputs=None))
-    with pytest.raises(sf.ConfigError, match="columns of any number of values"):
-        sequences.loader(files, operators=[*too_long, op.padded_batch("tokens", 4)], outputs=None)
+        list(sf.Loader(too_long, batch_size=64))
 
 
 @pytest.fixture
@@ -100,19 +90,22 @@ FEATURES: dict[str, Any] = {
 }
 
 
-def batch_of(file: str, *operators: op.Operator, **options: Any) -> sf.Batch:
-    loader = sf.Loader(file, FEATURES, operators=operators, batch_size=4, shuffle=False, **options)
-    return next(iter(loader))
+def batch_of(source: sf.Source, **options: Any) -> sf.Batch:
+    return next(iter(sf.Loader(source, batch_size=4, shuffle=False, **options)))
 
 
-def test_columns_beside_operators(file: str) -> None:
+@pytest.fixture
+def source(file: str) -> sf.Source:
+    return sf.source(file, FEATURES)
+
+
+def test_columns_beside_operators(source: sf.Source) -> None:
     batch = batch_of(
-        file,
-        op.decode_raw("raw", np.int16, (2, 3), output="table"),
-        op.transpose("table", (1, 0), output="turned"),
-        op.one_hot("n", 4, output="hot"),
-        op.normalize("n", [1, 2], [2, 4], dtype="float64"),
-        op.cast("table", "float16", output="half"),
+        source.decode_raw("raw", np.int16, (2, 3), output="table")
+        .transpose("table", (1, 0), output="turned")
+        .one_hot("n", 4, output="hot")
+        .normalize("n", [1, 2], [2, 4], dtype="float64")
+        .cast("table", "float16", output="half")
     )
     assert list(batch) == ["f", "n", "raw", "v", "table", "turned", "hot", "half"]
     table = np.arange(6, dtype=np.int16).reshape(2, 3) * np.arange(4, dtype=np.int16)[:, None, None]
@@ -125,13 +118,13 @@ def test_columns_beside_operators(file: str) -> None:
     assert batch["v"].lengths().tolist() == [0, 1, 2, 3]
 
 
-def test_what_is_in_between_counts_for_the_budget(file: str) -> None:
-    huge = [op.one_hot("f", 2**22, output="h"), op.select("h", [1], output="y")]
-    whole = op.cast("f", "int32")
+def test_what_is_in_between_counts_for_the_budget(source: sf.Source) -> None:
+    def one_of(depth: int) -> sf.Source:
+        return source.cast("f", "int32").one_hot("f", depth, output="h").select("h", [1], output="y")
+
     with pytest.raises(sf.ConfigError, match="memory_budget"):
-        batch_of(file, whole, *huge, outputs=["y"], memory_budget="64MiB")
-    few = [op.one_hot("f", 2**10, output="h"), op.select("h", [1], output="y")]
-    batch = batch_of(file, whole, *few, outputs=["y"], memory_budget="64MiB")
+        batch_of(one_of(2**22), outputs=["y"], memory_budget="64MiB")
+    batch = batch_of(one_of(2**10), outputs=["y"], memory_budget="64MiB")
     assert batch["y"].tolist() == [[0.0], [1.0], [0.0], [0.0]]
 
 
@@ -139,60 +132,30 @@ def test_raw_records_can_be_decoded(tmp_path: Path) -> None:
     with sf.TFRecordWriter(tmp_path / "x.tfrecord") as writer:
         for number in range(5):
             writer.write(np.full(4, number, np.float32).tobytes())
-    loader = sf.Loader(
-        str(tmp_path / "x.tfrecord"),
-        operators=[op.decode_raw("record", "float32", 4, output="x")],
-        outputs=["x"],
-        batch_size=5,
-        shuffle=False,
-    )
-    batch = next(iter(loader))
+    source = sf.source(tmp_path / "x.tfrecord").decode_raw("record", "float32", 4, output="x")
+    batch = next(iter(sf.Loader(source, outputs=["x"], batch_size=5, shuffle=False)))
     assert list(batch) == ["x"] and batch["x"].tolist() == [[float(n)] * 4 for n in range(5)]
 
 
-def test_bfloat16_needs_its_type(file: str) -> None:
+def test_bfloat16_needs_its_type(source: sf.Source) -> None:
     try:
         import ml_dtypes
     except ImportError:
         with pytest.raises(sf.ConfigError, match="install ml_dtypes"):
-            batch_of(file, op.cast("f", "bfloat16"), outputs=["f"])
+            batch_of(source.cast("f", "bfloat16"), outputs=["f"])
         return
-    batch = batch_of(file, op.cast("f", "bfloat16"), outputs=["f"])
+    batch = batch_of(source.cast("f", "bfloat16"), outputs=["f"])
     assert batch["f"].dtype == ml_dtypes.bfloat16
 
 
-def test_what_cannot_be_is_refused(file: str) -> None:
-    for operator, said in [
-        (op.cast("nothing", "int32"), r"operator 0 \(output `nothing`\): there is no column `nothing`"),
-        (op.cast("v", "int32"), "it takes columns of a fixed shape"),
-        (op.cast("raw", "int32"), "decode them first"),
-        (op.compute("y", "f +", "float32"), "at byte 3"),
-        (op.compute("y", "n + 1", "float32"), "one number a row"),
-        (op.compute("y", "0 < f < 3", "float32"), "compares twice in a row"),
-        (op.normalize("n", 0, 1e-50), "which is 0 as float32"),
-        (op.scale("n", [], 0.0), "scale has 0 values"),
-    ]:
-        with pytest.raises(sf.ConfigError, match=said):
-            batch_of(file, operator)
-    for make, said in [
-        (lambda: op.cast("f", "complex64"), "none of bool"),
-        (lambda: op.normalize("f", 0, float("nan")), "not finite"),
-        (lambda: op.reshape("f", [1.5]), "whole numbers"),
-        (lambda: op.slice("f", [-1], [1]), "0 or more"),
-        (lambda: op.cast(3, "int32"), "name is a str"),  # type: ignore[arg-type]
-        (lambda: op.cast("f", None), "none of bool"),
-    ]:
-        with pytest.raises(sf.ConfigError, match=said):
-            make()
-    with pytest.raises(sf.ConfigError, match="make operators with the functions"):
-        batch_of(file, "cast")  # type: ignore[arg-type]
-    with pytest.raises(sf.ConfigError, match="operators is a list"):
-        sf.Loader(file, FEATURES, operators=op.cast("f", "int32"), batch_size=1)  # type: ignore[arg-type]
+def test_what_a_batch_cannot_have_is_refused(file: str, source: sf.Source) -> None:
     with pytest.raises(sf.ConfigError, match="outputs is a list of columns' names, not 'fn'"):
-        batch_of(file, outputs="fn")
+        batch_of(source, outputs="fn")
     with pytest.raises(sf.ConfigError, match="3 is not bytes"):
         sf.Loader(file, {"x": sf.FixedLenFeature((), "string", default_value=3)}, batch_size=1)
     with pytest.raises(sf.ConfigError, match="outputs name `z`, but there are `f`, `n`, `raw`, `v`"):
-        batch_of(file, outputs=["z"])
+        batch_of(source, outputs=["z"])
     with pytest.raises(sf.FeatureError, match=r"x\.tfrecord.*the string has 12 bytes"):
-        batch_of(file, op.decode_raw("raw", "float32", 4))
+        batch_of(source.decode_raw("raw", "float32", 4))
+    with pytest.raises(sf.ConfigError, match="`raw`.: its images differ in size from row to row, and nothing makes"):
+        batch_of(source.decode_image("raw"))

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster import Cluster
 from conftest import loader, make_dataset
-from trainer import served, until
+from trainer import served
 
 import shardfeed as sf
+from shardfeed.testing import Cluster, until
 
 #: One in this many records is good: a damaged one is filled from a good one nearby.
 GOOD_IN = 60

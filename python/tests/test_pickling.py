@@ -14,7 +14,6 @@ import pytest
 from conftest import FEATURES, Dataset, ids, loader
 
 import shardfeed as sf
-from shardfeed import operators as op
 
 RAGGED = sf.RaggedFeature
 DECLARED: dict[str, Any] = {
@@ -32,14 +31,18 @@ def again(value: Any) -> Any:
 
 def test_declarations(tmp_path: Path) -> None:
     sf.write_table(tmp_path / "table", np.arange(4), {"weight": np.ones(4, np.float32)})
-    operators = [
-        op.decode_image("image", 3, size=(8, 8)), op.random_crop("image", 4), op.normalize("image", 0.5, 0.25),
-        op.lookup("id", sf.Table(tmp_path / "table"), missing=0.0), op.compute("sum", "id + 1", "float32"),
-    ]  # fmt: skip
-    source = sf.Source(("a", "b"), DECLARED, tuple(operators), 7)
+    features = DECLARED | {"image": sf.FixedLenFeature((), "string"), "id": sf.FixedLenFeature((), "int64")}
+    declared = sf.source(["a", "b"], features, compression="gzip", records=7)
+    source = (
+        declared.decode_image("image", 3, size=(8, 8)).random_crop("image", 4)
+        .lookup("id", sf.Table(tmp_path / "table"), missing=0.0).compute("sum", "id + 1", "float32")
+        .on_device().normalize("image", 0.5, 0.25)
+    )  # fmt: skip
     for copied in (again, copy.copy, copy.deepcopy):
-        assert copied(DECLARED) == DECLARED and copied(operators) == operators
-        assert copied(source) == source and repr(copied(source)) == repr(source)
+        assert copied(DECLARED) == DECLARED
+        assert copied(source) == source != declared and repr(copied(source)) == repr(source)
+        assert copied(source).columns == source.columns
+        assert copied(source).cast("image", "float16") == source.cast("image", "float16")
 
 
 def ids_of(source: sf.Source, options: dict[str, Any]) -> list[int]:
@@ -49,8 +52,8 @@ def ids_of(source: sf.Source, options: dict[str, Any]) -> list[int]:
 
 
 def test_a_spawned_process_makes_the_loader(dataset: Dataset) -> None:
-    source = sf.Source((dataset.pattern,), FEATURES, (op.cast("image", "float16"),))
-    options = {"batch_size": 4, "operators": [op.reshape("image", (6,))], "tail": "uneven"}
+    source = sf.source(dataset.pattern, FEATURES).cast("image", "float16").reshape("image", (6,))
+    options = {"batch_size": 4, "tail": "uneven"}
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         (got,) = pool.starmap(ids_of, [(source, options)])
     assert sorted(got) == sorted(dataset.ids)

@@ -21,6 +21,8 @@ State = dict[str, Any]
 #: Eight records; two ranks with two rows each need two steps.
 COUNTS = {"a b/100% x.tfrecord": 5, "c\u2028d.tfrecord": 3}
 ORDER = [(shard, ordinal) for shard, count in COUNTS.items() for ordinal in range(count)]
+#: Source, source epoch and shard of the second record, as a ledger has them.
+SECOND = "- 0 a b/100%25 x.tfrecord"
 
 
 class World:
@@ -54,10 +56,11 @@ class World:
         at: tuple[int, int],
         shard: str,
         ordinal: int,
-        valid: int = 1,
+        mark: str = "1",
     ) -> None:
-        escaped = shard.replace("%", "%25")
-        self.append(rank, f"{generation} {at[0]} {at[1]} {escaped} {ordinal} {valid}\n")
+        escaped, entry = shard.replace("%", "%25"), ordinal % 2
+        line = f"{generation} {at[0]} {at[1]} {entry} - {at[0]} {escaped} {ordinal} {ordinal} 0 1 {mark}\n"
+        self.append(rank, line)
 
     def append(self, rank: int, text: str) -> None:
         with (self.ledger / f"rank-{rank}").open("a", encoding="utf-8") as file:
@@ -98,19 +101,19 @@ def test_all_is_well(world: World) -> None:
 
 def test_a_lost_record(world: World) -> None:
     world.run(0, 2, (0, 0), (0, 1))
-    world.edit(0, "0 0 0 a b/100%25 x.tfrecord 1 1\n", "0 0 0 a b/100%25 x.tfrecord 1 0\n")
+    world.edit(0, f"0 0 0 1 {SECOND} 1 1 0 1 1\n", f"0 0 0 1 {SECOND} 1 1 0 1 pad\n")
     assert numbers(world.count()) == (1, 0, 0, 0)
 
 
 def test_a_lost_row(world: World) -> None:
     world.run(0, 2, (0, 0), (0, 1))
-    world.edit(0, "0 0 0 a b/100%25 x.tfrecord 1 1\n", "")
+    world.edit(0, f"0 0 0 1 {SECOND} 1 1 0 1 1\n", "")
     assert numbers(world.count()) == (1, 0, 0, 1)
 
 
 def test_a_doubled_record(world: World) -> None:
     world.run(0, 2, (0, 0), (0, 1))
-    world.edit(0, "0 0 0 a b/100%25 x.tfrecord 1 1\n", "0 0 0 a b/100%25 x.tfrecord 4 1\n")
+    world.edit(0, f"0 0 0 1 {SECOND} 1 1 0 1 1\n", f"0 0 0 1 {SECOND} 4 4 0 1 1\n")
     assert numbers(world.count()) == (1, 1, 0, 0)
 
 
@@ -122,20 +125,31 @@ def test_a_step_given_twice(world: World) -> None:
 
 def test_records_that_no_shard_has(world: World) -> None:
     world.run(0, 2, (0, 0), (0, 1))
-    world.edit(1, "c\u2028d.tfrecord 2 1", "c\u2028d.tfrecord 3 1")
+    world.edit(1, "c\u2028d.tfrecord 2 2 0 1 1", "c\u2028d.tfrecord 3 3 0 1 1")
     assert numbers(world.count()) == (1, 0, 1, 0)
-    world.edit(1, "c\u2028d.tfrecord 1 1", "elsewhere.tfrecord 1 1")
+    world.edit(1, "c\u2028d.tfrecord 1 1 0 1 1", "elsewhere.tfrecord 1 1 0 1 1")
     assert numbers(world.count()) == (2, 0, 2, 0)
 
 
 def test_padding_is_not_counted_but_must_exist(world: World) -> None:
     world.run(0, 2, (0, 0), (0, 1))
     for rank in (0, 1):
-        world.row(rank, 0, (0, 2), ORDER[0][0], 0, valid=0)
-        world.row(rank, 0, (0, 2), ORDER[0][0], 1, valid=0)
+        world.row(rank, 0, (0, 2), ORDER[0][0], 0, mark="pad")
+        world.row(rank, 0, (0, 2), ORDER[0][0], 1, mark="pad")
     assert numbers(world.count()) == (0, 0, 0, 0)
-    world.edit(1, "0 0 2 a b/100%25 x.tfrecord 1 0", "0 0 2 a b/100%25 x.tfrecord 9 0")
+    world.edit(1, f"0 0 2 1 {SECOND} 1 1 0 1 pad", f"0 0 2 1 {SECOND} 9 9 0 1 pad")
     assert numbers(world.count()) == (0, 0, 1, 0)
+
+
+def test_the_entry_of_a_corrupt_record_is_skipped_and_padding_is_not(world: World) -> None:
+    world.run(0, 2, (0, 0), (0, 1))
+    world.edit(0, f"0 0 0 1 {SECOND} 1 1 0 1 1\n", f"0 0 0 1 {SECOND} 1 1 0 1 skip\n")
+    total = recount(world.ledger, world.data, corrupt="skip-record")
+    assert (numbers(total), total.skipped) == ((0, 0, 0, 0), 1)
+    assert numbers(world.count()) == (1, 0, 0, 0)
+    world.edit(0, " skip\n", " pad\n")
+    total = recount(world.ledger, world.data, corrupt="skip-record")
+    assert (numbers(total), total.skipped) == ((1, 0, 0, 0), 0)
 
 
 def test_a_missing_step_and_a_gap(world: World) -> None:
@@ -262,7 +276,7 @@ def test_tail_drop(world: World) -> None:
     assert numbers(world.count()) == (3, 0, 0, 0)
     total = world.count(tail="drop")
     assert (numbers(total), total.dropped) == ((0, 0, 0, 0), 3)
-    world.edit(0, "0 0 0 a b/100%25 x.tfrecord 1 1\n", "0 0 0 a b/100%25 x.tfrecord 4 1\n")
+    world.edit(0, f"0 0 0 1 {SECOND} 1 1 0 1 1\n", f"0 0 0 1 {SECOND} 4 4 0 1 1\n")
     assert numbers(world.count(tail="drop")) == (1, 1, 0, 0)
 
 
@@ -297,10 +311,12 @@ def test_tail_uneven_with_a_hole_or_too_many_rows(world: World) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "0 0 0 a.tfrecord 1",
-        "0 0 0 a.tfrecord x 1\n",
-        "0 0 0 a.tfrecord 1 2\n",
-        "1 0 0 a.tfrecord 1 1\n",
+        "0 0 0 0 - 0 a.tfrecord 1 1 0 1 1",
+        "0 0 0 0 - 0 a.tfrecord x 1 0 1 1\n",
+        "0 0 0 0 - 0 a.tfrecord 1 1 0 1 2\n",
+        "0 0 0 0 - 0 a.tfrecord 1 1 1\n",
+        "0 0 0 a.tfrecord 1 1\n",
+        "1 0 0 0 - 0 a.tfrecord 1 1 0 1 1\n",
         "start 0 0 0 2\n",
         "\n",
     ],

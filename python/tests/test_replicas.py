@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster import Cluster
 from conftest import Dataset, ids, loader
-from trainer import Trainer, ask, take
+from trainer import Trainer, take
 
 import shardfeed as sf
+from shardfeed.testing import Cluster
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_replicas_get_the_same_batches_through_faults_and_restarts(
     with ExitStack() as stack:
         two = spawned(stack, running, log, dataset, 2, job="tensor", run="second", resume=states[0])
         assert [each("take", 30) for each in two] == [whole[7:37]] * 2
-    jobs = [job["name"] for job in ask(running, "job", "list")["jobs"]]
+    jobs = [job["name"] for job in running.ask("job", "list")["jobs"]]
     assert sorted(jobs) == ["tensor", "tensor.replica-1"]
 
 
@@ -86,7 +86,7 @@ def test_what_replicas_in_a_cluster_cannot_have(running: Cluster, dataset: Datas
         loader(dataset, mode="dynamic", **where)
     with pytest.raises(sf.ConfigError, match='resume="latest" is the position of a job that the cluster knows'):
         loader(dataset, resume="latest", **where)
-    assert ask(running, "job", "list")["jobs"] == []
+    assert running.ask("job", "list")["jobs"] == []
     with loader(dataset, **where) as each:
         assert each.job == "refused.replica-1"
         assert take(each, 2) == [ids(batch) for _, batch in zip(range(2), loader(dataset), strict=False)]

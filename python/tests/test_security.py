@@ -3,7 +3,6 @@ process."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -12,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster import BINARY, Cluster, Server
 from conftest import Dataset, ids, loader, make_dataset
 
 import shardfeed as sf
+from shardfeed.testing import BINARY, Cluster, Server
 
 COUNTS = [30, 25, 9]
 
@@ -30,11 +29,7 @@ class Secure(Cluster):
         self.run("tls", "issue", str(self.pki), "trainer", "tom")
         super().__init__(folder, workers=0)
         self.env["SHARDFEED_TLS"] = str(self.pki / "admin")
-
-    def _coordinator(self, listen: str) -> Server:
-        server = super()._coordinator(listen)
-        server.arguments += ["--tls", str(self.pki / "localhost")]
-        return server
+        self.coordinator.arguments += ["--tls", str(self.pki / "localhost")]
 
     def reader(self) -> Server:
         arguments = ["worker", "start", "--name", "w", "--socket", self.socket_of_w, "--coordinator", self.address]
@@ -51,10 +46,6 @@ class Secure(Cluster):
         ran = subprocess.run([BINARY, *arguments], capture_output=True, text=True, timeout=60, env=env)
         assert ran.returncode == 0, ran.stderr
         return ran.stdout
-
-    def admin(self, *arguments: str) -> Any:
-        shown = ["--coordinator", self.address, "--tls", str(self.pki / "admin"), "-o", "json"]
-        return json.loads(self.run(*arguments, *shown))
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +74,7 @@ def test_a_trainer_reads_in_its_own_process_as_what_its_certificate_says(
 ) -> None:
     monkeypatch.setenv("SHARDFEED_TLS", str(running.pki / "tom"))
     assert sorted(everything(dataset, **where)) == sorted(dataset.ids)
-    joined = [each for each in running.admin("audit", "--since", "1h")["entries"] if each["method"] == "Join"]
+    joined = [each for each in running.ask("audit", "--since", "1h")["entries"] if each["method"] == "Join"]
     assert joined and {each["principal"] for each in joined} == {"trainer:tom"}
 
 
@@ -93,13 +84,13 @@ def test_a_trainer_shows_a_token_and_is_told_when_it_is_revoked(
     token, anonymous = tmp_path / "token", tmp_path / "anonymous"
     anonymous.mkdir()
     (anonymous / "ca.crt").write_bytes((running.pki / "ca.crt").read_bytes())
-    made = running.admin("access", "create", "ci", "--role", "trainer", "--job", "test_*", "--out", str(token))
+    made = running.ask("access", "create", "ci", "--role", "trainer", "--job", "test_*", "--out", str(token))
     monkeypatch.setenv("SHARDFEED_TLS", str(anonymous))
     monkeypatch.setenv("SHARDFEED_TOKEN_FILE", str(token))
     assert sorted(everything(dataset, **where)) == sorted(dataset.ids)
     with pytest.raises(sf.DeniedError, match="is not for job `other`"):
         everything(dataset, **(where | {"job": "other"}))
-    running.admin("access", "revoke", made["id"])
+    running.ask("access", "revoke", made["id"])
     with pytest.raises(sf.DeniedError, match="was revoked"):
         everything(dataset, **where)
 

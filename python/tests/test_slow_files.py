@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster import BINARY, Cluster
 from conftest import Dataset, loader, make_dataset
-from trainer import ask, until
 
 import shardfeed as sf
+from shardfeed.testing import BINARY, Cluster, until
 
 #: Checking them takes longer than the trainer's timeout for its worker, even with 16 checks at a
 #: time: an opening checks each file several times, and the files beside it. With sequential checks,
@@ -55,7 +54,7 @@ def slowly(shim: Path, us: int, calls: str = "statx", **more: object) -> dict[st
 def looks_of_a_worker(folder: Path, shim: Path, slow: Dataset, us: int, ranks: int) -> Counter[str]:
     """Counts a worker's checks of each file until all of its ranks have read to the end."""
     seen = folder / "seen"
-    with Cluster(folder, workers=0, ttl=PATIENT) as running:
+    with Cluster(folder, workers=0, config=PATIENT) as running:
         worker = running.worker(0)
         worker.env = worker.env | slowly(shim, us, SEEN=seen)
         worker.start()
@@ -86,7 +85,7 @@ def test_a_worker_whose_files_answer_slowly_keeps_its_trainers_and_looks_once_fo
 def test_a_mount_that_hangs_on_one_worker_does_not_keep_a_dataset_from_the_cluster(
     tmp_path: Path, shim: Path, slow: Dataset, calls: str
 ) -> None:
-    with Cluster(tmp_path / "cluster", workers=0, ttl=SHORT) as running:
+    with Cluster(tmp_path / "cluster", workers=0, config=SHORT) as running:
         hung, other = running.worker(0), running.worker(1)
         hung.env = hung.env | slowly(shim, HUNG_US, calls)
         hung.start()
@@ -95,15 +94,15 @@ def test_a_mount_that_hangs_on_one_worker_does_not_keep_a_dataset_from_the_clust
         try:
 
             def waits() -> bool:
-                found = [one for one in ask(running, "dataset", "list")["datasets"] if one["name"] == "d"]
-                waiting = ask(running, "dataset", "show", "d").get("waiting") or "" if found else ""
+                found = [one for one in running.ask("dataset", "list")["datasets"] if one["name"] == "d"]
+                waiting = running.ask("dataset", "show", "d").get("waiting") or "" if found else ""
                 doing = "lists" if calls == "statx" else "scans"
                 return f"worker `worker-0` {doing}" in waiting and "made no progress" in waiting
 
             until(waits, "`dataset show` names the worker that hangs")
             other.start()
             assert adding.wait(60) == 0
-            assert ask(running, "dataset", "show", "d")["shard_count"] == FILES
+            assert running.ask("dataset", "show", "d")["shard_count"] == FILES
         finally:
             adding.kill()
             adding.wait()

@@ -100,7 +100,9 @@ def test_a_damaged_block_is_fetched_again(
         path.write_bytes(bytes(content if number % 2 else content[: len(content) // 2]))
     proxy.seen.clear()
     assert batches(remote, **kept) == whole
-    assert len(proxy.reads()) == len(blocks(cache)) > 0
+    # The two parts of the file inside which the epoch begins may both ask for its only block.
+    assert len({read.path for read in proxy.reads()}) == len(blocks(cache)) > 0
+    assert len(proxy.reads()) <= len(blocks(cache)) + 1
     proxy.seen.clear()
     assert batches(remote, **kept) == whole
     assert proxy.reads() == []

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 import stores
-from cluster import BINARY, Cluster
 from conftest import FEATURES, Dataset, ids, loader, make_dataset
 from stores import S3, Fault, Proxy, Role, Seen, Web, is_read
 
 import shardfeed as sf
+from shardfeed.testing import BINARY, Cluster
 
 #: A test that waits longer than this for an end has found a hang.
 SOON_S = 30.0
@@ -152,7 +152,8 @@ def test_a_cut_body_is_read_on_from_the_byte_where_it_ended(
     proxy.seen.clear()
     proxy.choose = lambda seen: Fault("cut", 700) if seen.range == f"bytes=0-{end}" else None
     end = dataset.file(2).stat().st_size - 1
-    assert batches(each) == local(one_shard(dataset, 2))
+    # With a shuffle an epoch begins inside the file.
+    assert batches(each, shuffle=False) == local(one_shard(dataset, 2), shuffle=False)
     # The next epoch is prefetched, so all ranges may come twice.
     ranges = [seen.range for seen in proxy.reads()]
     assert set(ranges) == {f"bytes=0-{end}", f"bytes=700-{end}"}
@@ -492,12 +493,7 @@ def test_a_cluster_lists_scans_and_reads_what_is_in_a_bucket(
     proxy.choose = stores.chaos(5, 0.2)
     with Cluster(tmp_path / "cluster", workers=2) as running:
         where: dict[str, Any] = {"coordinator": running.address, "worker": running.socket()}
-        added = subprocess.run(
-            [BINARY, "dataset", "add", "digits", f"{remote}/*.tfrecord", "--coordinator", running.address],
-            capture_output=True,
-            text=True,
-        )
-        assert added.returncode == 0, added.stderr
+        running.command("dataset", "add", "digits", f"{remote}/*.tfrecord")
         got = batches(None, dataset="digits", job="named", run="a", **where)
         assert got == whole
         assert batches(f"{remote}/*.tfrecord", job="files", run="b", **where) == whole

@@ -15,8 +15,9 @@ from collections.abc import Iterator
 from fcntl import ioctl
 
 import pytest
-from cluster import BINARY, DEADLINE_S, Cluster
 from conftest import Dataset, loader
+
+from shardfeed.testing import BINARY, DEADLINE_S, Cluster
 
 LINES, COLUMNS = 24, 80
 
@@ -24,7 +25,7 @@ LINES, COLUMNS = 24, 80
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     ttl = "session-ttl-ms = 1500\nheartbeat-ms = 100\n"
-    with Cluster(tmp_path_factory.mktemp("top"), ttl=ttl) as cluster:
+    with Cluster(tmp_path_factory.mktemp("top"), config=ttl) as cluster:
         yield cluster
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster import Cluster
 from conftest import Dataset, make_dataset
+
+from shardfeed.testing import Cluster
 
 #: As set by a launcher; the example of the specification.
 LAUNCHER = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from conftest import Dataset, loader
-from test_why import HEAVY, arrays, batches  # noqa: F401 (a fixture)
-from trainer import until
+from test_why import arrays, batches, heavy  # noqa: F401 (a fixture)
 
 import shardfeed as sf
+from shardfeed.testing import until
 
 
 def setup(each: sf.Loader) -> dict[str, Any]:
@@ -29,8 +29,8 @@ def test_what_was_asked_for_stays(dataset: Dataset) -> None:
 
 
 def test_a_null_trainer_gets_every_core_to_decode_with(arrays: str) -> None:  # noqa: F811
-    whole = [batch["y"].tobytes() for batch in sf.Loader(arrays, batch_size=50, prefetch=1, **HEAVY)]
-    with sf.Loader(arrays, batch_size=50, **HEAVY) as each:
+    whole = [batch["y"].tobytes() for batch in sf.Loader(heavy(arrays), batch_size=50, prefetch=1, outputs=["y"])]
+    with sf.Loader(heavy(arrays), batch_size=50, outputs=["y"]) as each:
         epochs: list[list[bytes]] = []
 
         def is_told() -> bool:

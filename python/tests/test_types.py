@@ -61,11 +61,16 @@ reveal_type(loader.output)
 reveal_type(loader.why()["limit"])
 reveal_type(loader.stats()["batches"])
 reveal_type(sf.torch.Dataset(loader))
+reveal_type(sf.source("x", features).decode_image("b").resize("b", (3, 4)).on_device().cast("a", "int32"))
+reveal_type(sf.source("x").columns["record"].shape)
 loader.load_state_dict(loader.state_dict())
 sf.Loader("x", features, batch_size=1, tail="keep")
 sf.Loader("x", features, batchsize=1)
 sf.from_arrays((np.zeros(3), [1, 2, 3]), "out", compression="zip")
 sf.nothing
+sf.source("x").resise("b", 3)
+sf.source("x").resize("b", sizes=3)
+sf.source("x").map(len)
 """
     )
     said, problems, _ = api.run(
@@ -76,6 +81,7 @@ sf.nothing
     assert [text.replace("builtins.", "") for text in revealed] == [
         "dict[str, shardfeed.features.Feature]", "dict[str, object]",
         "Literal['numpy'] | Literal['torch'] | Literal['jax'] | Literal['tf']", " | ".join(f"Literal['{limit}']" for limit in get_args(Bottleneck)), "int", "shardfeed.torch.Dataset",
+        "shardfeed.sources.Source", "tuple[int | None, ...]",
     ]  # fmt: skip
     errors = re.findall(r"^.*?:(\d+): error: (.*)$", said, re.MULTILINE)
-    assert [int(line) for line, _ in errors] == [13, 14, 15, 16], said
+    assert [int(line) for line, _ in errors] == [15, 16, 17, 18, 19, 20, 21], said

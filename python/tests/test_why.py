@@ -9,19 +9,17 @@ import os
 import re
 import subprocess
 import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from cluster import BINARY, Cluster
-from conftest import Dataset, loader, make_dataset
-from trainer import ask, served, until
+from conftest import Dataset, loader
+from trainer import served
 
 import shardfeed as sf
-from shardfeed import operators as op
+from shardfeed.testing import BINARY, Cluster, until
 
 #: Compares times, which concurrent tests would change.
 pytestmark = pytest.mark.alone
@@ -32,14 +30,13 @@ RECORD_BYTES = 16 << 10
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     ttl = "session-ttl-ms = 1500\nheartbeat-ms = 100\n"
-    with Cluster(tmp_path_factory.mktemp("why"), ttl=ttl) as cluster:
+    with Cluster(tmp_path_factory.mktemp("why"), config=ttl) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def where(running: Cluster) -> dict[str, Any]:
-    job = f"job-{uuid.uuid4().hex[:8]}"
-    return {"coordinator": running.address, "worker": running.socket(), "job": job, "run": "first"}
+    return running.loader_options()
 
 
 def work(seconds: float = 0.02) -> None:
@@ -64,19 +61,20 @@ def blobs(folder: Path, records: int, compression: str | None) -> str:
     return str(folder / "blobs.tfrecord")
 
 
-#: Operators that cost far more than reading their input.
-HEAVY: dict[str, Any] = {
-    "features": {"raw": sf.FixedLenFeature((), "string")},
-    "operators": [
-        op.decode_raw("raw", "uint8", (4096,), output="x"),
-        op.unpack_bits("x"),
-        op.normalize("x", 0.5, 0.25),
-        op.reshape("x", (128, 256)),
-        op.transpose("x", (1, 0)),
-        op.slice("x", (0, 0), (256, 4), output="y"),
-    ],
-    "outputs": ["y"],
-}
+def light(files: str) -> sf.Source:
+    return sf.source(files, {"raw": sf.FixedLenFeature((), "string")}).decode_raw("raw", "uint8", (4096,), output="x")
+
+
+def heavy(files: str) -> sf.Source:
+    """Returns a source with operators that cost far more than reading their input."""
+    return (
+        light(files)
+        .unpack_bits("x")
+        .normalize("x", 0.5, 0.25)
+        .reshape("x", (128, 256))
+        .transpose("x", (1, 0))
+        .slice("x", (0, 0), (256, 4), output="y")
+    )
 
 
 @pytest.fixture(scope="module")
@@ -128,15 +126,14 @@ def test_one_large_compressed_shard_is_inflated_by_one_thread(tmp_path: Path) ->
 
 
 def test_heavy_operators_are_the_limit(arrays: str) -> None:
-    with sf.Loader(arrays, batch_size=50, **HEAVY) as each:
+    with sf.Loader(heavy(arrays), batch_size=50, outputs=["y"]) as each:
         taken = sum(1 for _ in batches(each, 60))
         why, account = each.why(), each.stats()["account"]
     assert taken == 60
     assert why["limit"] == "decoding", why
     assert account["in_epoch"]["write_us"] > account["in_epoch"]["parse_us"]
     assert "do less in operators" in why["change"] or "computing threads" in why["change"], why
-    less: dict[str, Any] = {"features": HEAVY["features"], "operators": HEAVY["operators"][:1], "outputs": ["x"]}
-    with sf.Loader(arrays, batch_size=50, **less) as each:
+    with sf.Loader(light(arrays), batch_size=50, outputs=["x"]) as each:
         assert sum(1 for _ in batches(each, 60)) == 60
         computed = each.stats()["account"]["since_start"]["compute_us"]
     assert computed < account["since_start"]["compute_us"] / 2
@@ -214,14 +211,14 @@ def test_the_cluster_knows_what_limits_a_job(
     running: Cluster, where: dict[str, Any], dataset: Dataset
 ) -> None:
     with loader(dataset, **where) as each:
-        first = ask(running, "why", each.job)
+        first = running.ask("why", each.job)
         assert first["limit"] in ("ranks", "unknown"), first
         endless = batches(each, 100_000)
 
         def told() -> dict[str, Any] | None:
             next(endless)
             work()
-            said = ask(running, "why", each.job)
+            said = running.ask("why", each.job)
             return said if said["limit"] == "trainer" and said["rank"] == 0 else None
 
         said = until(told, "the trainer is named")
@@ -230,9 +227,9 @@ def test_the_cluster_knows_what_limits_a_job(
         rank = said["ranks"][0]
         assert rank["worker"] == "worker-0" and rank["account"]["recent"]["batches"] > 0
         assert said["sentence"].startswith(f"job `{each.job}`, rank 0: the trainer limits this rank: ")
-        ranks = ask(running, "rank", "list", "--job", each.job)["ranks"]
+        ranks = running.ask("rank", "list", "--job", each.job)["ranks"]
         assert ranks[0]["limit"] == "trainer"
-        setup = ask(running, "worker", "show", "worker-0")["serving"][0]["account"]["setup"]
+        setup = running.ask("worker", "show", "worker-0")["serving"][0]["account"]["setup"]
         assert setup["prefetch"] == each.stats()["prefetch"] and setup["computing_threads"] > 0
         # The output for people is one sentence.
         line = command("why", each.job, "--coordinator", running.address)
@@ -244,7 +241,7 @@ def test_a_job_that_lacks_a_rank_waits_for_it(
 ) -> None:
     with loader(dataset, **where, rank=0, world_size=2, batch_size=2) as each:
         next(iter(each))
-        said = until(lambda: ask(running, "why", each.job), "an answer")
+        said = until(lambda: running.ask("why", each.job), "an answer")
     assert said["limit"] == "ranks" and "1 (missing)" in said["sentence"], said
     missing = command("why", "no-such-job", "--coordinator", running.address)
     assert missing.returncode == 3 and "there is no job `no-such-job`" in missing.stderr
@@ -253,21 +250,21 @@ def test_a_job_that_lacks_a_rank_waits_for_it(
 def test_a_bench_reads_a_job_without_disturbing_it(
     running: Cluster, where: dict[str, Any], arrays: str, tmp_path: Path
 ) -> None:
-    with sf.Loader(arrays, batch_size=50, **HEAVY, **where) as each:
+    with sf.Loader(heavy(arrays), batch_size=50, outputs=["y"], **where) as each:
         seen = [batch["y"].tobytes() for _, batch in zip(range(3), each, strict=False)]
         until(lambda: served(running, each.job)[0]["step"] == 3, "the coordinator knows of three")
-        before = ask(running, "rank", "list", "--job", each.job)["ranks"]
+        before = running.ask("rank", "list", "--job", each.job)["ranks"]
         trace = tmp_path / "bench.json"
-        report = ask(
-            running, "bench", each.job, "--batches", "40", "--duration", "60s", "--trace", str(trace)
+        report = running.ask(
+            "bench", each.job, "--batches", "40", "--duration", "60s", "--trace", str(trace)
         )
-        after = ask(running, "rank", "list", "--job", each.job)["ranks"]
+        after = running.ask("rank", "list", "--job", each.job)["ranks"]
         same = ("rank", "generation", "fencing", "trainer", "step")
         assert [[rank[name] for name in same] for rank in after] == [
             [rank[name] for name in same] for rank in before
         ]
         rest = [batch["y"].tobytes() for batch in each]
-    whole = [batch["y"].tobytes() for batch in sf.Loader(arrays, batch_size=50, **HEAVY)]
+    whole = [batch["y"].tobytes() for batch in sf.Loader(heavy(arrays), batch_size=50, outputs=["y"])]
     assert seen + rest == whole
     assert (report["batches"], report["samples"], report["batch_size"]) == (40, 2000, 50)
     assert report["finding"]["limit"] == "decoding", report["finding"]
@@ -318,7 +315,7 @@ def test_a_workers_timeline_shows_what_its_threads_did(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    with sf.Loader(arrays, batch_size=50, **HEAVY, **where) as each:
+    with sf.Loader(heavy(arrays), batch_size=50, outputs=["y"], **where) as each:
         for _ in batches(each, 100_000):
             if recording.poll() is not None:
                 break

@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster import Cluster
 from test_slow_files import shim, slowly
-from test_why import HEAVY, arrays, batches, blobs
+from test_why import arrays, batches, blobs, heavy
 from test_why_limits import TTL, in_cluster
-from trainer import until
 
 import shardfeed as sf
 from shardfeed.reports import Why
+from shardfeed.testing import Cluster, until
 
 __all__ = ["arrays", "shim"]
 
@@ -29,11 +28,12 @@ pytestmark = pytest.mark.alone
 #: Reads a number of batches with a number of cores; prints its setup, why, and time breakdown.
 PROGRAM = """import json, os, sys
 import shardfeed as sf
-from test_why_advice import HEAVY, batches
+from test_why_advice import batches, heavy
 
 files, options, most, cores = json.loads(sys.argv[1])
 os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
-options = (HEAVY if options.pop("heavy", False) else {}) | options
+if options.pop("heavy", False):
+    files, options["outputs"] = heavy(files), ["y"]
 with sf.Loader(files, **options) as each:
     assert sum(1 for _ in batches(each, most)) == most
     account = each.stats()["account"]
@@ -142,8 +142,9 @@ def test_a_budget_that_holds_few_batches_ahead_is_raised_or_needed_less(tmp_path
 
 def test_batches_ahead_are_tried_and_then_asked_for(arrays: str) -> None:
     """Bursts of 64 batches need more than 16, the chosen maximum."""
-    options: dict[str, Any] = {"batch_size": 4, "shuffle_window": 1, **HEAVY}
-    with sf.Loader(arrays, **options) as each:
+    source = heavy(arrays)
+    options: dict[str, Any] = {"batch_size": 4, "shuffle_window": 1, "outputs": ["y"]}
+    with sf.Loader(source, **options) as each:
         burst = bursts(each, 64)
         limited(burst, "prefetch", "ask again in a minute")
         # No other remedy is available until then.
@@ -151,9 +152,9 @@ def test_batches_ahead_are_tried_and_then_asked_for(arrays: str) -> None:
         assert each.stats()["prefetch"] == 16
     # Larger batches are the alternative: as many samples at a time.
     for follow, many in (({"prefetch": 64}, 64), ({"batch_size": 64}, 4)):
-        with sf.Loader(arrays, **options | follow) as each:
+        with sf.Loader(source, **options | follow) as each:
             limited(bursts(each, many), "trainer")
-    with sf.Loader(arrays, prefetch=32, **options) as each:
+    with sf.Loader(source, prefetch=32, **options) as each:
         change = limited(bursts(each, 64), "prefetch")
     # Without the option there would be fewer.
     assert change == "raise prefetch= above 32"
@@ -164,7 +165,7 @@ def test_more_batches_ahead_may_also_be_held(tmp_path: Path) -> None:
         for number in range(64):
             writer.write({"x": list(range(1 << 18)) if number % 16 == 0 else [number]})
     features = {"x": sf.FixedLenSequenceFeature((), "int64", allow_missing=True)}
-    with Cluster(tmp_path / "cluster", ttl=TTL, memory="4GiB") as running:
+    with Cluster(tmp_path / "cluster", config=TTL, memory="4GiB") as running:
 
         def hold(prefetch: int, most: int, is_enough: Callable[[sf.Loader], bool]) -> Why:
             """Returns the bottleneck of a trainer that keeps its last 8 to 12 batches."""

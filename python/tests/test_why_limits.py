@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import threading
 import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster import Cluster
 from conftest import Dataset, loader
 from stores import S3, Fault, Proxy, Seen, is_read
 from test_why import blobs, command
-from trainer import ask, stop, until
 
 import shardfeed as sf
+from shardfeed.testing import Cluster, until
 
 pytestmark = pytest.mark.alone
 
@@ -28,8 +25,7 @@ TTL = "session-ttl-ms = 1500\nheartbeat-ms = 100\n"
 
 
 def in_cluster(running: Cluster) -> dict[str, Any]:
-    job = f"job-{uuid.uuid4().hex[:8]}"
-    return {"coordinator": running.address, "worker": running.socket(), "job": job, "run": "first"}
+    return running.loader_options()
 
 
 class Taking:
@@ -101,7 +97,7 @@ def test_a_store_that_stops_answering_is_named_while_the_trainer_waits(
     s3: S3, proxy: Proxy, dataset: Dataset, tmp_path: Path
 ) -> None:
     s3.upload(dataset.folder, tmp_path.name)
-    with Cluster(tmp_path / "cluster", ttl=TTL) as running:
+    with Cluster(tmp_path / "cluster", config=TTL) as running:
         where = in_cluster(running)
         files = f"s3://bucket/{tmp_path.name}/*.tfrecord"
         with sf.Loader(files, IDS, batch_size=4, prefetch=2, **where) as each:
@@ -109,7 +105,7 @@ def test_a_store_that_stops_answering_is_named_while_the_trainer_waits(
             with Taking(each) as taking:
 
                 def stuck() -> dict[str, Any] | None:
-                    said = ask(running, "why", each.job)
+                    said = running.ask("why", each.job)
                     is_told = said["limit"] == "storage" and "has waited" in said["sentence"]
                     return said if is_told else None
 
@@ -131,7 +127,7 @@ def test_a_store_that_stops_answering_is_named_while_the_trainer_waits(
             assert stats["store_requests"] > stats["store_retries"] > 0 < stats["store_bytes"]
 
             def served() -> dict[str, Any] | None:
-                serving = ask(running, "worker", "show", "worker-0")["serving"]
+                serving = running.ask("worker", "show", "worker-0")["serving"]
                 spent = serving[0]["account"]["since_start"] if serving else {}
                 return spent if spent.get("store_bytes", 0) == stats["store_bytes"] else None
 
@@ -145,20 +141,20 @@ def test_a_trainer_that_asks_for_nothing_is_told_from_one_that_waits(
     tmp_path: Path, dataset: Dataset
 ) -> None:
     with (
-        Cluster(tmp_path / "cluster", ttl=TTL) as running,
+        Cluster(tmp_path / "cluster", config=TTL) as running,
         loader(dataset, **in_cluster(running), prefetch=3) as each,
     ):
         next(iter(each))
 
         # Batches that were sent to the trainer and not taken are ready, too.
         def ready() -> bool:
-            (rank,) = ask(running, "rank", "list", "--job", each.job)["ranks"]
+            (rank,) = running.ask("rank", "list", "--job", each.job)["ranks"]
             return bool(rank["ready"] == 3)
 
         until(ready, "three batches are ready")
 
         def idle() -> dict[str, Any] | None:
-            said = ask(running, "why", each.job)
+            said = running.ask("why", each.job)
             return said if "has not asked for the next" in said["sentence"] else None
 
         said = until(idle, "the trainer is said not to ask")
@@ -172,7 +168,7 @@ def test_a_trainer_that_keeps_all_batches_is_limited_by_copying_them(tmp_path: P
         for number in range(64):
             writer.write({"x": list(range(1 << 20)) if number % 16 == 0 else [number]})
     features = {"x": sf.FixedLenSequenceFeature((), "int64", allow_missing=True)}
-    with Cluster(tmp_path / "cluster", ttl=TTL, memory="4GiB") as running:
+    with Cluster(tmp_path / "cluster", config=TTL, memory="4GiB") as running:
         where = in_cluster(running)
         with sf.Loader(
             str(tmp_path / "few.tfrecord"), features, batch_size=8, shuffle=False, prefetch=2, **where
@@ -200,18 +196,18 @@ def test_a_trainer_that_keeps_all_batches_is_limited_by_copying_them(tmp_path: P
 
 @contextlib.contextmanager
 def stopped(running: Cluster) -> Iterator[None]:
-    stop(running.coordinator)
+    running.coordinator.stop()
     try:
         yield
     finally:
-        running.coordinator.signal(signal.SIGCONT)
+        running.coordinator.resume()
 
 
 def test_a_coordinator_that_does_not_answer_limits_a_dynamic_job(
     tmp_path: Path, dataset: Dataset
 ) -> None:
     with (
-        Cluster(tmp_path / "cluster", ttl=TTL) as running,
+        Cluster(tmp_path / "cluster", config=TTL) as running,
         loader(dataset, **in_cluster(running), mode="dynamic", tail="uneven") as each,
         Taking(each) as taking,
     ):
@@ -232,7 +228,7 @@ def test_a_coordinator_that_does_not_answer_limits_a_dynamic_job(
 
 def test_a_deterministic_job_goes_on_without_a_coordinator_as_the_advice_says(tmp_path: Path, dataset: Dataset) -> None:
     with (
-        Cluster(tmp_path / "cluster", ttl=TTL) as running,
+        Cluster(tmp_path / "cluster", config=TTL) as running,
         loader(dataset, **in_cluster(running)) as each,
         Taking(each) as taking,
     ):

@@ -3,16 +3,17 @@ jobs."""
 
 from __future__ import annotations
 
+import functools
 import uuid
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from cluster import Cluster
 
 import shardfeed as sf
-from shardfeed import operators as op
+from shardfeed.testing import Cluster
 
 WIDTH = 10_000
 RECORDS = 24
@@ -48,8 +49,16 @@ def features() -> dict[str, Any]:
     return {name: KINDS[number % 3] for number, name in enumerate(NAMES)}
 
 
-#: An operator for every tenth int64 column.
-DOUBLED = [op.compute(f"doubled/{number}", f"2 * `{NAMES[number]}`", "int64") for number in range(0, WIDTH, 30)]
+#: Numbers of the int64 columns with an operator: every tenth.
+DOUBLED = range(0, WIDTH, 30)
+
+
+def multiplied(source: sf.Source, number: int, factor: int = 2) -> sf.Source:
+    return source.compute(f"doubled/{number}", f"{factor} * `{NAMES[number]}`", "int64")
+
+
+def source(files: str, features: dict[str, Any], numbers: Iterable[int]) -> sf.Source:
+    return functools.reduce(multiplied, numbers, sf.source(files, features))
 
 
 @pytest.mark.parametrize("where", ["embedded", "cluster"])
@@ -58,9 +67,8 @@ def test_ten_thousand_features(files: str, running: Cluster, where: str) -> None
     if where == "cluster":
         options = {"coordinator": running.address, "worker": running.socket(), "job": "wide"}
     seen = []
-    with sf.Loader(
-        files, features(), operators=DOUBLED, batch_size=8, seed=3, shuffle_window=8, provenance=True, **options
-    ) as each:
+    wide = source(files, features(), DOUBLED)
+    with sf.Loader(wide, batch_size=8, seed=3, shuffle_window=8, provenance=True, **options) as each:
         for batch in each:
             records = batch.provenance[1].tolist()
             seen += records
@@ -73,30 +81,29 @@ def test_ten_thousand_features(files: str, running: Cluster, where: str) -> None
                     assert column.tolist() == [[number, record] for record in records], name
                 else:
                     assert column.tolist() == [[record] * (record % 3) for record in records], name
-            for made in DOUBLED:
-                number = int(made.output.rpartition("/")[2])
-                assert batch[made.output].tolist() == [2 * (number * 100 + record) for record in records]
+            for number in DOUBLED:
+                assert batch[f"doubled/{number}"].tolist() == [2 * (number * 100 + record) for record in records]
     assert sorted(seen) == list(range(RECORDS))
 
 
 def test_another_spec_under_the_same_name_names_what_differs(files: str, running: Cluster) -> None:
     options = {"coordinator": running.address, "worker": running.socket(), "job": f"named-{uuid.uuid4().hex[:6]}"}
     first = {name: KINDS[number % 3] for number, name in enumerate(NAMES[:3_000])}
-    with sf.Loader(files, first, operators=DOUBLED[:2], batch_size=4, **options):
+    with sf.Loader(source(files, first, DOUBLED[:2]), batch_size=4, **options):
         pass
     other = dict(first)
     del other[NAMES[7]]
     other[NAMES[0]] = sf.FixedLenFeature((), "int64", default_value=5)
-    changed = [DOUBLED[0], op.compute("doubled/30", f"3 * `{NAMES[30]}`", "int64")]
+    changed = multiplied(source(files, other, DOUBLED[:1]), 30, factor=3)
     with pytest.raises(sf.JobIdentityError) as caught:
-        sf.Loader(files, other, operators=changed, batch_size=4, seed=9, **options)
+        sf.Loader(changed, batch_size=4, seed=9, **options)
     said = str(caught.value)
     assert "seed is 0 there and 9 here" in said, said
     assert f"feature `{NAMES[0]}` is fixed_len int64 [] there and fixed_len int64 [] default [5] here" in said, said
     assert f"feature `{NAMES[7]}` is fixed_len float32 [2] there and absent here" in said, said
     assert 'operators[1] is doubled/30 = compute/1(dtype="int64", expression="2 * ' in said, said
     assert "record_spec" not in said, said
-    with sf.Loader(files, first, operators=DOUBLED[:2], batch_size=4, **options) as again:
+    with sf.Loader(source(files, first, DOUBLED[:2]), batch_size=4, **options) as again:
         assert len(next(iter(again))) == 3_002
 
 

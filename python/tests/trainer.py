@@ -5,31 +5,18 @@ from __future__ import annotations
 import json
 import os
 import selectors
-import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-import cluster
+if TYPE_CHECKING:
+    from conftest import Dataset
 
 import shardfeed as sf
-
-T = TypeVar("T")
-
-
-def until(look: Callable[[], T], what: str, deadline_s: float = cluster.DEADLINE_S) -> T:
-    """Calls `look` repeatedly until it returns something; returns that."""
-    deadline, pause = time.monotonic() + deadline_s, threading.Event()
-    while True:
-        found = look()
-        if found:
-            return found
-        assert time.monotonic() < deadline, f"not in {deadline_s:.0f} s: {what}"
-        pause.wait(0.01)
+from shardfeed.testing import DEADLINE_S, Cluster
 
 
 def take(each: sf.Loader, most: int) -> list[list[int]]:
@@ -41,46 +28,22 @@ def take(each: sf.Loader, most: int) -> list[list[int]]:
     return got
 
 
-def ask(running: cluster.Cluster, *arguments: str) -> dict[str, Any]:
-    """Returns the command's output about a cluster."""
-    command = [str(cluster.BINARY), *arguments, "--coordinator", running.address, "-o", "json"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert result.returncode == 0, result.stderr
-    found: dict[str, Any] = json.loads(result.stdout)
-    return found
-
-
-def served(running: cluster.Cluster, job: str) -> dict[int, dict[str, Any]]:
+def served(running: Cluster, job: str) -> dict[int, dict[str, Any]]:
     """Returns the coordinator's state of each rank."""
-    ranks: list[dict[str, Any]] = ask(running, "rank", "list", "--job", job)["ranks"]
+    ranks: list[dict[str, Any]] = running.ask("rank", "list", "--job", job)["ranks"]
     return {each["rank"]: each for each in ranks}
 
 
-def cursors(running: cluster.Cluster, job: str) -> dict[int, tuple[int, int]]:
+def cursors(running: Cluster, job: str) -> dict[int, tuple[int, int]]:
     """Returns the (epoch, step) of each rank that is known to the coordinator."""
     return {rank: (each["epoch"], each["step"]) for rank, each in served(running, job).items()}
 
 
-def written(running: cluster.Cluster, job: str) -> tuple[int, int]:
+def written(running: Cluster, job: str) -> tuple[int, int]:
     """Returns the slowest rank's cursor in the coordinator's log, which is updated once per
     second."""
-    generation = ask(running, "job", "show", job)["generation"]
+    generation = running.ask("job", "show", job)["generation"]
     return generation["cursor_epoch"], generation["cursor_step"]
-
-
-def stop(server: cluster.Server) -> None:
-    """Stops a process and waits until all of its threads are stopped."""
-    server.signal(signal.SIGSTOP)
-    tasks = Path(f"/proc/{server.pid}/task")
-
-    def states() -> set[str]:
-        return {(task / "stat").read_text().rsplit(")", 1)[1].split()[0] for task in tasks.iterdir()}
-
-    until(lambda: states() == {"T"}, "all threads are stopped")
-
-
-def socket_of(server: cluster.Server) -> str:
-    return server.arguments[server.arguments.index("--socket") + 1]
 
 
 class Raised(Exception):
@@ -146,7 +109,7 @@ class Trainer:
         self._end()
 
     def _end(self) -> None:
-        self.process.wait(cluster.DEADLINE_S)
+        self.process.wait(DEADLINE_S)
         for stream in (self.process.stdin, self.process.stdout):
             assert stream is not None
             stream.close()
@@ -158,6 +121,18 @@ class Trainer:
         if self.process.poll() is None:
             self.process.kill()
         self._end()
+
+
+def spawned(log: Path, dataset: Dataset, where: Mapping[str, Any], **options: Any) -> Trainer:
+    """Starts a trainer of the dataset in a cluster, with the order of `conftest.loader`.
+
+    `where`: as of `Cluster.loader_options`, with or without a worker.
+    """
+    options = {**where, "batch_size": 4, "shuffle_window": 16, "interleave": 3, "seed": 7} | options
+    env = {"SHARDFEED_COORDINATOR": options.pop("coordinator")}
+    if (worker := options.pop("worker", None)) is not None:
+        env["SHARDFEED_WORKER"] = str(worker)
+    return Trainer(log, env, files=dataset.pattern, **options)
 
 
 def _main() -> None:

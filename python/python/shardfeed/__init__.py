@@ -2,18 +2,18 @@
 
 `Loader` delivers the batches of one rank. `FixedLenFeature` and the other features describe the
 content of a record, as in TensorFlow. `TFRecordWriter` and `read_records` write and read files;
-`write_table` writes the tables for `operators.lookup`. `from_arrays`, `from_generator` and
-`from_tfds` create a `Source` from other data, which `Loader` accepts in place of files and
-features.
+`source` describes files and the columns that workers make of them, with a method for each operator;
+`from_arrays`, `from_generator` and `from_tfds` return such a `Source` of other data, and `mix` mixes
+sources by weight. `write_table` writes the tables for `Source.lookup`.
 """
 
 import importlib
 import types
 from typing import TYPE_CHECKING
 
-from shardfeed import operators
 from shardfeed._native import DeviceArray, __version__, decoders
 from shardfeed.batch import Batch
+from shardfeed.column_specs import ColumnSpec
 from shardfeed.columns import BytesColumn, RaggedBytesColumn, RaggedColumn, SparseColumn
 from shardfeed.description import open_source
 from shardfeed.errors import (
@@ -44,13 +44,14 @@ from shardfeed.features import (
 )
 from shardfeed.ingest import from_arrays, from_generator
 from shardfeed.loader import Epoch, Loader, Skipped
+from shardfeed.mixture import Mixture, Stage, mix, weights_by_size
 from shardfeed.records import (
     TFRecordWriter,
     encode_example,
     encode_sequence_example,
     read_records,
 )
-from shardfeed.sources import Source
+from shardfeed.sources import Source, source
 from shardfeed.tables import Table, write_table
 from shardfeed.tfds import from_tfds
 from shardfeed.writing import write_dataset
@@ -59,6 +60,7 @@ __all__ = [
     "Batch",
     "BytesColumn",
     "ClusterError",
+    "ColumnSpec",
     "ConfigError",
     "ConflictError",
     "CorruptRecordError",
@@ -76,6 +78,7 @@ __all__ = [
     "JobCancelledError",
     "JobIdentityError",
     "Loader",
+    "Mixture",
     "RaggedBytesColumn",
     "RaggedColumn",
     "RaggedFeature",
@@ -85,6 +88,7 @@ __all__ = [
     "Source",
     "SparseColumn",
     "SparseFeature",
+    "Stage",
     "SupersededError",
     "TFRecordWriter",
     "Table",
@@ -97,9 +101,11 @@ __all__ = [
     "from_arrays",
     "from_generator",
     "from_tfds",
+    "mix",
     "open_source",
-    "operators",
     "read_records",
+    "source",
+    "weights_by_size",
     "write_dataset",
     "write_table",
 ]

@@ -30,6 +30,26 @@ class Column(NamedTuple):
     row_lengths: tuple[int | None, ...]
 
 
+class RowSources(NamedTuple):
+    """Finds the sources of a mixture's rows by their shards."""
+
+    names: list[str]
+    #: Ordinal of the first shard of each version of a source, and the index of its name.
+    first_shards: Array
+    indexes: Array
+
+    @classmethod
+    def of(cls, names: list[str], versions: list[tuple[str, int, int]]) -> RowSources:
+        """- `versions`: name, first shard and number of records of each."""
+        firsts = np.array([first for _, first, _ in versions], np.int64)
+        return cls(names, firsts, np.array([names.index(name) for name, _, _ in versions], np.int32))
+
+    def find(self, shards: Array) -> Array:
+        """Returns the index of the source of each row, int32 `[rows]`."""
+        found: Array = self.indexes[np.searchsorted(self.first_shards, shards, side="right") - 1]
+        return found
+
+
 class Batch(dict[str, Any]):
     """One step's samples of one rank: a dict of its columns.
 
@@ -47,12 +67,13 @@ class Batch(dict[str, Any]):
     columns: no `valid`, no step, and no state after it.
     """
 
-    __slots__ = ("_columns", "_native", "_output", "_valid", "_with_provenance")
+    __slots__ = ("_columns", "_native", "_output", "_sources", "_valid", "_with_provenance")
 
     #: `None` in a batch made from a mapping, which has only this and `_valid`.
     _native: NativeBatch | None
     _columns: dict[str, Column]
     _output: Output
+    _sources: RowSources | None
     _valid: Any
     _with_provenance: bool
 
@@ -71,12 +92,17 @@ class Batch(dict[str, Any]):
 
     @classmethod
     def _of(
-        cls, native: NativeBatch, columns: dict[str, Column], with_provenance: bool, output: Output
+        cls,
+        native: NativeBatch,
+        columns: dict[str, Column],
+        with_provenance: bool,
+        output: Output,
+        sources: RowSources | None = None,
     ) -> Batch:
         """Creates a loader's batch."""
         new = cls(dict.fromkeys(columns))
         new._native, new._columns = native, columns
-        new._with_provenance, new._output = with_provenance, output
+        new._with_provenance, new._output, new._sources = with_provenance, output, sources
         output.fill(new)
         for name, column in columns.items():
             if new[name] is None:
@@ -88,6 +114,7 @@ class Batch(dict[str, Any]):
         if self._native is not None:
             new._native, new._valid, new._columns = self._native, self._valid, self._columns
             new._with_provenance, new._output = self._with_provenance, self._output
+            new._sources = self._sources
         return new
 
     copy = __copy__
@@ -160,6 +187,16 @@ class Batch(dict[str, Any]):
             self._tensor(_array(ordinal, np.int64), "int64", "provenance"),
         )
 
+    @property
+    def source(self) -> Any:
+        """Source of each row of a mixture, int32 `[rows]`: an index into `loader.sources`. None
+        without a mixture."""
+        native = self._slot
+        if self._sources is None:
+            return None
+        found = self._sources.find(_array(native.provenance()[0], np.int64))
+        return self._output.view(found, "source")
+
     def lengths(self, name: str) -> Any:
         """Returns the number of values in each row of a padded or ragged column, int64 `[rows]`, on
         the host."""
@@ -190,7 +227,7 @@ class Batch(dict[str, Any]):
         if column.kind == "ragged":
             if items is not None:
                 return RaggedBytesColumn(values, items, *splits, shape=column.shape, lengths=column.row_lengths)
-            values = values.reshape(-1, *column.shape) if column.shape else values
+            values = values.reshape(int(splits[-1][-1]), *column.shape) if column.shape else values
             return RaggedColumn(values, *splits, lengths=column.row_lengths)
         if column.kind == "sparse":
             places = splits[0].reshape(-1, 1 + len(column.shape))

@@ -10,6 +10,7 @@ from typing import Any
 
 from shardfeed.errors import ConfigError, DatasetNotFoundError, ShardChangedError
 from shardfeed.sources import Source
+from shardfeed.sources import source as make_source
 from shardfeed.staging import description_name
 from shardfeed.stored import StoredColumn
 
@@ -72,12 +73,12 @@ class Description:
                 raise DatasetNotFoundError(f"{path}: is not there, but was written; copy or write it again") from None
             if found != size:
                 raise ShardChangedError(f"{path}: has {found} bytes, but {size} were written; copy or write it again")
-        return Source(
-            files=tuple(str(directory / name) for name, _ in self.files),
-            features={column.name: column.feature for column in self.columns},
-            operators=tuple(column.operator for column in self.columns if column.operator is not None),
-            records=self.records,
-        )
+        files = [str(directory / name) for name, _ in self.files]
+        features = {column.name: column.feature for column in self.columns}
+        source = make_source(files, features, records=self.records)
+        for column in self.columns:
+            source = column.decoded(source)
+        return source
 
 
 def open_source(directory: str | os.PathLike[str], prefix: str | None = None) -> Source:

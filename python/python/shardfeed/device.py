@@ -89,7 +89,7 @@ class JaxOnDevice(Jax):
         if wide and not self.framework.config.jax_enable_x64:
             raise ConfigError(
                 f"columns {', '.join(map(repr, wide))} have types of 64 bits, which JAX has not here and which are not "
-                f'narrowed on a GPU; make them others with operators.cast, or turn them on with '
+                f'narrowed on a GPU; make them others with source.cast(), or turn them on with '
                 f'jax.config.update("jax_enable_x64", True)'
             )
 

@@ -211,25 +211,6 @@ def to_native(features: Mapping[str, Feature] | None) -> list[FeatureTuple] | No
     return None if features is None else [_to_native(name, feature) for name, feature in features.items()]
 
 
-def row_lengths(
-    features: Mapping[str, Feature] | None, sequence_features: Mapping[str, Feature] | None
-) -> dict[str, tuple[int | None, ...]]:
-    """Returns, for features that give ragged columns, the row length of each row split of the
-    column; None where rows differ."""
-    found: dict[str, tuple[int | None, ...]] = {}
-    for given, of_record in ((features or {}, (None,)), (sequence_features or {}, (None, None))):
-        for name, feature in given.items():
-            if isinstance(feature, VarLenFeature):
-                found[name] = of_record
-            elif isinstance(feature, RaggedFeature):
-                uniform = RaggedFeature.UniformRowLength
-                lengths = [each.length if isinstance(each, uniform) else None for each in feature.partitions]
-                while lengths and lengths[-1] is not None:
-                    lengths.pop()
-                found[name] = (*of_record, *lengths)
-    return found
-
-
 def _name(name: object) -> str:
     if not isinstance(name, str):
         raise ConfigError(f"a feature's name is a str, not {name!r}")

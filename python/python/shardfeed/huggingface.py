@@ -152,7 +152,7 @@ class LoaderTrainer(Trainer):
 
     def num_examples(self, dataloader: Any) -> int:
         """Returns the samples of an epoch, over all ranks."""
-        number: int = dataloader.records if isinstance(dataloader, Loader) else super().num_examples(dataloader)
+        number: int = dataloader.samples if isinstance(dataloader, Loader) else super().num_examples(dataloader)
         return number
 
     def training_step(self, model: torch.nn.Module, inputs: object, *more: object) -> torch.Tensor:

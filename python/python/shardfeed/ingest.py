@@ -49,8 +49,7 @@ def from_arrays(
 
     Every rank may therefore call it at every start: one writes, the others wait. The loader
     delivers the type and shape of a row: int64, float32 and strings are stored directly, text as
-    UTF-8 (returned as bytes), all other numbers as their bytes, with `operators.decode_raw` in the
-    source.
+    UTF-8 (returned as bytes), all other numbers as their bytes, with `decode_raw` in the source.
 
     - `arrays`: by name, or a tuple `(x, y)` or `(x, y, sample_weight)`, which gives these column
       names; each convertible to a numpy array `[n, ...]` of bool, (u)int8 to (u)int32, int64,

@@ -6,7 +6,6 @@ import functools
 import json
 import operator
 import os
-import re
 import sys
 import warnings
 import weakref
@@ -16,22 +15,23 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Self, Text
 
 from shardfeed import _native, progress, ranks
 from shardfeed import device as on_device
-from shardfeed.batch import Batch, Column
+from shardfeed.batch import Batch, Column, RowSources
 from shardfeed.dtypes import as_numpy
 from shardfeed.device import Device
 from shardfeed.errors import ConfigError, ShardChangedError, StateError
-from shardfeed.features import Feature, ForeignFeature, checked, row_lengths, to_native
-from shardfeed.operators import Operator
-from shardfeed.operators import device_to_native as device_operators_to_native
-from shardfeed.operators import to_native as operators_to_native
+from shardfeed.features import Feature, ForeignFeature, to_native
+from shardfeed.mixture import Mixture
+from shardfeed.operations import to_native as operators_to_native
 from shardfeed.options import CompressionChoice, Corrupt, InDoubt, Mode, OutputName, Tail, doubt_policy, flag, suggesting
 from shardfeed.output import TensorFlow
 from shardfeed.output import check_name as check_output
 from shardfeed.output import find as find_output
 from shardfeed.reports import Stats, Why
+from shardfeed.shard_names import missing_shards
 from shardfeed.sizes import byte_size as _bytes
 from shardfeed.sizes import whole_number as _number
 from shardfeed.sources import Source
+from shardfeed.sources import source as make_source
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -75,18 +75,11 @@ class Loader:
     not on prefetching or threads. Ranks agree without communication. For the same global batches at
     another world size, keep `lanes` and batch_size x world_size; a state keeps its lanes.
 
-    - `files`: path, glob, or a list of them; "@whole.txt" for the files listed in a text file, one
-      per line; or URLs such as "s3://bucket/train/*.tfrecord", gs://, az:// or https:// (no
-      patterns). Credentials come from the environment. Or a `Source` from `from_arrays`,
-      `from_generator`, `from_tfds` or `open_source`: it supplies its features, and its operators
-      before the given ones, unless `features` is given. docs/DATASETS.md describes all of these.
-    - `features`: name to `FixedLenFeature`, `VarLenFeature`, `FixedLenSequenceFeature`,
-      `RaggedFeature` or `SparseFeature`, or the `tf.io` features; None: raw records under "record".
-    - `sequence_features`: name to `FixedLenSequenceFeature`, `VarLenFeature` or `RaggedFeature` of
-      the feature lists of `tf.train.SequenceExample`s; `features` has the context, by other names.
-    - `operators`: transformations of the columns, applied in order by the worker; see
-      `shardfeed.operators`. They are part of the job's order: a state requires the same operators.
-    - `outputs`: names of the columns in a batch; None: all columns of features and operators.
+    - `files`: a `Source`, with its columns and operators; a `Mixture` of sources; or paths, patterns and URLs:
+      `Loader(files, features)` is short for `Loader(sf.source(files, features))`, without
+      operators. `sequence_features`, `dataset` and `compression` are also those of `source`; for a
+      `Source` they must be given there.
+    - `outputs`: names of the columns in a batch; None: all columns of the source.
     - `output`: type of numeric columns: "numpy" arrays, or "torch", "jax" or "tf" (TensorFlow)
       tensors that view the batch without a copy. See docs/FRAMEWORKS.md.
     - `device`: location of numeric columns: "cpu", or "cuda" or "cuda:0" for an NVIDIA GPU, to
@@ -94,9 +87,7 @@ class Loader:
       DLPack); "torch" and "jax" give tensors in the framework's own memory; "tf" is for the CPU.
       `zero_copy`: with "torch", tensors view the batch instead. Its memory is reused after they
       are freed: work on other streams must have finished by then. See docs/GPU.md.
-    - `device_operators`: `cast`, `normalize` and `layout` operators that the GPU applies after
-      `operators`, so that less data crosses the bus; bit-identical to the worker's. Not part of the
-      order: a state is valid with others; but with device="cpu" they are the last of `operators`.
+      Operators after `Source.on_device()` run there.
     - `batch_size`: samples per rank and step.
     - `shuffle_window`: samples of a lane shuffled together; at least the lane's length: one uniform
       shuffle. Memory: about two windows of records per lane of this rank, less in `memory_budget`.
@@ -138,7 +129,6 @@ class Loader:
       the worker dies, this process continues in its place at the exact batch.
     - `job`: name that the ranks share in the cluster; identifies one order. None: from `run` and
       the order. `run`: one start of all ranks; None: from Slurm, or torchrun with --rdzv-id.
-    - `dataset`: name of a dataset registered in the cluster, instead of `files`.
     - `worker`: socket path of this host's worker; None: SHARDFEED_WORKER, else the default path;
       without a worker this process reads. `fallback`: whether it also replaces a lost worker.
     - `timeout`: seconds to wait for a coordinator (or, without fallback, a worker) that does not
@@ -157,7 +147,6 @@ class Loader:
     - `restart`: True: every `iter()` begins at step 0 of the same epoch, for evaluation: epoch 0,
       or that of `set_epoch()` or a state. Not with mode="dynamic". False: an `iter()` after `break`
       resumes with the next batch, for training. None: as False, and the first such `iter()` warns.
-    - `compression`: "auto", "none", "gzip" or "zlib".
     - `corrupt`: policy for a record whose data does not match its checksum, or does not fit
       features and operators. "error": raise. "skip-record": its entry is filled with the nearest
       good record of the order and is not `valid`; a file with broken framing ends there.
@@ -172,15 +161,13 @@ class Loader:
     @suggesting
     def __init__(
         self,
-        files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Source | None = None,
+        files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Source | Mixture | None = None,
         features: Mapping[str, Feature | ForeignFeature] | None = None,
         *,
         sequence_features: Mapping[str, Feature | ForeignFeature] | None = None,
-        operators: Sequence[Operator] = (),
         outputs: Sequence[str] | None = None,
         output: OutputName = "numpy",
         device: str | Device = "cpu",
-        device_operators: Sequence[Operator] = (),
         zero_copy: bool = False,
         batch_size: int,
         seed: int = 0,
@@ -215,18 +202,13 @@ class Loader:
         corrupt: Corrupt = "error",
         corrupt_budget: int | float | None = None,
     ) -> None:
-        known_records = None
-        if isinstance(files, Source):
-            known_records = files.records
-            if features is None:
-                features, operators = files.features, _after(files.operators, operators)
-            files = list(files.files)
-        features, sequence_features = checked(features), checked(sequence_features, "sequence_features")
+        mixture = files if isinstance(files, Mixture) else None
+        # All sources of a mixture have the same features and operators.
+        first = mixture.versions[0][1] if mixture else cast(Any, files)
+        source = _source(first, features, sequence_features=sequence_features, dataset=dataset, compression=compression)
         coordinators = _coordinators(coordinator)
         if coordinators is None and resume == "latest":
             raise ConfigError('resume="latest" needs a coordinator; pass a state_dict()')
-        if (files is None) == (dataset is None):
-            raise ConfigError("pass files, or dataset= with a name that the cluster knows")
         if not (isinstance(timeout, int | float) and 0 <= timeout < 10**9):
             raise ConfigError(f"timeout must be seconds, at least 0, not {timeout!r}")
         restart = None if restart is None else flag("restart", restart)
@@ -248,23 +230,27 @@ class Loader:
         self._output = find_output(output) if number is None else on_device.find(output, number, zero_copy)
         found = ranks.find(rank, world_size, replica)
         own = _check_replica(replica, coordinators is not None, mode, resume)
-        on_gpu = device_operators_to_native(device_operators)
-        # A value that is not a list of operators is rejected later.
-        if number is None and isinstance(operators, list | tuple):
-            operators = [*operators, *device_operators]
+        operators, on_gpu = source._operators, source._device_operators or ()
+        if number is None:
+            operators, on_gpu = (*operators, *on_gpu), ()
         options: dict[str, Any] = {
-            "files": [] if files is None else _files(files),
-            "dataset": dataset,
+            "files": [] if mixture else list(source.files),
+            "mixture": mixture and mixture._options(),
+            "dataset": source.dataset,
             "coordinator": coordinators,
             "worker": None if worker is None else os.fspath(worker),
             "fallback": flag("fallback", fallback),
             "timeout": float(timeout),
             "run": own(ranks.run_id(run)),
             "ranks_on_host": ranks.on_this_host(),
-            "features": to_native(features),
-            "sequence_features": to_native(sequence_features),
+            "features": to_native(source.features),
+            "sequence_features": to_native(source.sequence_features),
             "operators": operators_to_native(operators),
             "outputs": _outputs(outputs),
+            "filter": None if mixture else source._filter,
+            "unbatch": source._unbatch,
+            "filter_rows": source._filter_rows,
+            "pack": source._pack,
             "batch_size": _number("batch_size", batch_size, 1),
             "seed": _number("seed", seed, 0),
             "shuffle": shuffle,
@@ -282,12 +268,13 @@ class Loader:
             "job": own(job),
             "prefetch": None if prefetch is None else _number("prefetch", prefetch, 1),
             "device": number,
-            "device_operators": None if number is None else on_gpu,
-            "provenance": flag("provenance", provenance),
+            "device_operators": operators_to_native(on_gpu),
+            # The source of a row is found by its shard.
+            "provenance": flag("provenance", provenance) or mixture is not None,
             "memory_budget": _budget(memory_budget, coordinators is not None),
             "cache_bytes": _bytes("cache_bytes", cache_bytes, 0),
             "cache_dir": None if cache_dir is None else os.fspath(cache_dir),
-            "compression": compression or "none",
+            "compression": source.compression,
             "corrupt": str(corrupt),
             "corrupt_budget": _corrupt_budget(corrupt_budget),
         }
@@ -302,19 +289,19 @@ class Loader:
         # For a loader still open at interpreter exit: reports how its rank ended, writes the
         # timeline, and releases the driver before it shuts down.
         weakref.finalize(self, _close, self._native)
-        lengths = row_lengths(features, sequence_features)
         self._columns = {
-            name: Column(place, kind, dtype, tuple(shape), lengths.get(name, ()) if kind == "ragged" else ())
-            for place, (name, kind, dtype, shape) in enumerate(self._native.columns())
+            name: Column(place, kind, dtype, tuple(shape), tuple(lengths))
+            for place, (name, kind, dtype, shape, lengths) in enumerate(self._native.columns())
         }
         #: Creates batches from native batches.
+        self._sources = RowSources.of(mixture.names, self._native.sources()) if mixture else None
         self._make = functools.partial(
-            Batch._of, columns=self._columns, with_provenance=provenance, output=self._output
+            Batch._of, columns=self._columns, with_provenance=provenance, output=self._output, sources=self._sources
         )
         self._check_dtypes()
         self._has_short_batches = tail == "uneven"
-        if known_records is not None and corrupt == "error":
-            self._check_records(known_records)
+        if corrupt == "error":
+            self._check_records([one for _, one in mixture.versions] if mixture else [source])
         #: Epoch of each pass with `restart=True`, and the start position of the last pass.
         self._restart, self._pass_epoch = restart, self.epoch
         self._pass: tuple[int, int] | None = None
@@ -408,8 +395,14 @@ class Loader:
         return self._native.job()
 
     @property
+    def sources(self) -> list[str]:
+        """Names of the sources of a mixture, in the order of their bytes; otherwise empty."""
+        return [] if self._sources is None else list(self._sources.names)
+
+    @property
     def shards(self) -> list[str]:
-        """Paths of the shards relative to the dataset, in manifest order."""
+        """Paths of the shards relative to the dataset, in manifest order; of a mixture those of
+        each source, relative to its files' folder, source after source."""
         return self._native.shards()[0]
 
     @property
@@ -418,9 +411,14 @@ class Loader:
         return self._native.counts()[0]
 
     @property
+    def samples(self) -> int:
+        """Records that pass `Source.filter`, or all; of a mixture the samples of this epoch."""
+        return self._native.counts()[1]
+
+    @property
     def dropped(self) -> int:
         """Samples of the current epoch that no step delivers."""
-        return self._native.counts()[1]
+        return self._native.counts()[2]
 
     @property
     def skipped(self) -> list[Skipped]:
@@ -598,13 +596,15 @@ class Loader:
 
     def _warn_of_what_is_missing(self) -> None:
         """Warns about settings that are legal, but most often a mistake."""
+        sources = self._native.sources()
         if self._native.steps() == 0:
             warnings.warn(
-                f"every epoch has 0 steps: {self.records} records are less than one batch of all "
+                f"{'epoch ' + str(self.epoch) if sources else 'every epoch'} has 0 steps: {self.samples} samples are less than one batch of all "
                 f'ranks; use a smaller batch_size, or tail="pad"',
                 stacklevel=4,
             )
-        missing = _missing_shards(self.shards)
+        starts = [start for _, start, _ in sources] or [0]
+        missing = [one for of in map(slice, starts, [*starts[1:], None]) for one in missing_shards(self.shards[of])]
         if missing:
             warnings.warn(
                 f"{len(missing)} shards that the files' names speak of are not among the files, "
@@ -612,10 +612,13 @@ class Loader:
                 stacklevel=4,
             )
 
-    def _check_records(self, known: int) -> None:
+    def _check_records(self, sources: Sequence[Source]) -> None:
         """Rejects files that were cut off between two records, which look like shorter files."""
-        if self.records != known:
-            found = self.records
+        counts = [records for _, _, records in self._native.sources()] or [self.records]
+        for source, found in zip(sources, counts, strict=True):
+            known = source.records
+            if known is None or known == found:
+                continue
             self.close()
             raise ShardChangedError(
                 f"the files hold {found} records, but {known} were written; they were changed since, or a copy "
@@ -688,28 +691,16 @@ class Epoch(_native.NativeEpoch):
         return progress.show(self._loader, self, file)
 
 
-def _missing_shards(shards: list[str]) -> list[str]:
-    """Returns missing files of names like `x-00003-of-00010`, which state the number of files."""
-    numbered = re.compile(r"(.*)-([0-9]{2,})-of-([0-9]{2,})(\..*)?")
-    if numbered.fullmatch(shards[0]) is None:
-        return []
-    sets: dict[tuple[str, str, str], set[int]] = {}
-    for shard in shards:
-        match = numbered.fullmatch(shard)
-        if match is not None:
-            prefix, number, total, suffix = match.groups(default="")
-            sets.setdefault((prefix, total, suffix), set()).add(int(number))
-    return [
-        f"{prefix}-{number:0{len(total)}}-of-{total}{suffix}"
-        for (prefix, total, suffix), found in sets.items()
-        for number in range(min(int(total), 10**6))
-        if number not in found
-    ]
-
-
-def _after(first: Sequence[Operator], operators: Any) -> Any:
-    """Concatenates the operators; returns anything but a list or tuple unchanged."""
-    return [*first, *operators] if isinstance(operators, list | tuple) else operators
+def _source(files: Any, features: Any, **more: Any) -> Source:
+    """Returns the source that a loader was given, or the source of its files."""
+    if not isinstance(files, Source):
+        return make_source(files, features, **more)
+    more["features"] = features
+    given = [name for name, value in more.items() if value not in (None, "auto")]
+    if given:
+        parse = ", or for raw records to source.parse()" if "features" in given[0] else ""
+        raise ConfigError(f"{given[0]}= belongs to the source: pass it to sf.source(files, {given[0]}=...){parse}")
+    return files
 
 
 def _outputs(outputs: Sequence[str] | None) -> list[str] | None:
@@ -754,12 +745,6 @@ def _coordinators(given: str | Sequence[str] | None) -> str | None:
     if not addresses or not all(isinstance(address, str) and "," not in address for address in addresses):
         raise ConfigError(f'coordinator={given!r} is no list of texts such as "host:7070"')
     return ",".join(addresses)
-
-
-def _files(files: Any) -> list[str]:
-    if isinstance(files, str | os.PathLike):
-        files = [files]
-    return [os.fspath(file) for file in files]
 
 
 def _budget(value: int | str | None, in_cluster: bool) -> int | None:

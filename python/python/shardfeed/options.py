@@ -42,6 +42,12 @@ _ELSEWHERE = {
     "shuffle_buffer_size": "shuffle_window",
 }
 
+#: Options that are methods of a source.
+_METHODS = {
+    "operators": "operators are methods of the source: Loader(sf.source(files, features).cast(...), ...)",
+    "device_operators": "call them after on_device(): Loader(source.on_device().normalize(...), ...)",
+}
+
 
 def suggesting(function: Callable[P, R]) -> Callable[P, R]:
     """Wraps a function: its `TypeError` for an unknown option suggests the intended one."""
@@ -54,6 +60,7 @@ def suggesting(function: Callable[P, R]) -> Callable[P, R]:
         if unknown:
             close = _ELSEWHERE.get(unknown[0]) or next(iter(difflib.get_close_matches(unknown[0], names, 1, 0.5)), None)
             hint = "" if close is None else f"; did you mean {close}?"
+            hint = f"; {_METHODS[unknown[0]]}" if unknown[0] in _METHODS else hint
             raise TypeError(f"{what}() has no option {unknown[0]!r}{hint}")
         return function(*arguments, **options)
 

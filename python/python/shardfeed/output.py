@@ -72,7 +72,7 @@ class Torch(Output):
             if not hasattr(self.framework, dtype):
                 raise ConfigError(
                     f"column {column!r} is {dtype}, which torch {self.framework.__version__} does not have; "
-                    f"make it another type with operators.cast, or use torch 2.3 or later"
+                    f"make it another type with source.cast(), or use torch 2.3 or later"
                 )
 
 
@@ -146,7 +146,7 @@ def narrowed(array: Array, column: str) -> Array:
     if len(wrong):
         raise OverflowError(
             f"column {column!r} has {wrong[0]}, which does not fit into int32, and JAX has no int64 here; turn it on "
-            f'with jax.config.update("jax_enable_x64", True), or make another type with operators'
+            f'with jax.config.update("jax_enable_x64", True), or make another type with source.cast()'
         )
     return narrow
 

@@ -3,7 +3,7 @@
 - int64 and float32: directly.
 - str and bytes: as byte strings, text as UTF-8.
 - all other numbers (bool, (u)int8 to (u)int32, float16, bfloat16, float64): their bytes,
-  little-endian, in row-major order, as one byte string, which `operators.decode_raw` converts back.
+  little-endian, in row-major order, as one byte string, which `Source.decode_raw` converts back.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy.typing as npt
 from shardfeed.dtypes import as_numpy, dtype_name
 from shardfeed.errors import ConfigError
 from shardfeed.features import Feature, FixedLenFeature, VarLenFeature
-from shardfeed.operators import Operator, decode_raw
+from shardfeed.sources import Source
 
 Array = npt.NDArray[Any]
 _DIRECT = ("int64", "float32", "string")
@@ -64,10 +64,9 @@ class StoredColumn:
             return VarLenFeature(stored)
         return FixedLenFeature(() if self.dtype not in _DIRECT else self._dims, stored)
 
-    @property
-    def operator(self) -> Operator | None:
-        """Operator that creates the column, if one is needed."""
-        return None if self.dtype in _DIRECT else decode_raw(self.name, self.dtype, self._dims)
+    def decoded(self, source: Source) -> Source:
+        """Returns the source with the operator that creates the column, if one is needed."""
+        return source if self.dtype in _DIRECT else source.decode_raw(self.name, self.dtype, self._dims)
 
     def value(self, row: Any) -> Any:
         """Returns a row in the format of `encode_example`.

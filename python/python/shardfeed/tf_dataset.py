@@ -218,7 +218,6 @@ class Elements(tf.data.Dataset):
 def _spec(column: Column, rows: int | None) -> Any:
     dtype = tf.string if column.dtype == "bytes" else tf.as_dtype(column.dtype)
     if column.kind == "ragged":
-        assert column.row_lengths, "operators make no ragged columns, so this is a feature's"
         shape = [rows, *column.row_lengths, *column.shape]
         return tf.RaggedTensorSpec(shape, dtype, len(column.row_lengths), row_splits_dtype=tf.int64)
     if column.kind == "sparse":

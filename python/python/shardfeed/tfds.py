@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -18,11 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from shardfeed import operators
 from shardfeed.errors import ConfigError, DatasetNotFoundError
 from shardfeed.features import Feature, FixedLenFeature, RaggedFeature, VarLenFeature
-from shardfeed.operators import Operator
 from shardfeed.sources import Source
+from shardfeed.sources import source as make_source
 
 _INTEGERS = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "int64")
 _FLOATS = ("float16", "float32", "float64")
@@ -32,15 +31,14 @@ _STRINGS = ("string", "str", "object")
 def from_tfds(
     directory: str | os.PathLike[str], split: str | None = None, *, columns: Sequence[str] | None = None
 ) -> Source:
-    """Returns a split of a dataset prepared by TFDS as a `Source` of files, features and operators.
+    """Returns a split of a dataset prepared by TFDS as a `Source`.
 
         loader = sf.Loader(sf.from_tfds("~/tensorflow_datasets/mnist/3.0.1", "train"), batch_size=32)
 
     Columns are as in TFDS: `Tensor`, `Scalar`, `ClassLabel` and `BBoxFeature` as numbers of their
     type, `Text` and strings as bytes, `Image` and `LabeledImage` decoded. Nested dicts become
     columns `outer/inner`, and so do sequences of dicts and translations. Images without a fixed
-    size need an operator that resizes them: `Loader(source, operators=[op.resize("image", 224)],
-    ...)`.
+    size need an operator that resizes them: `source.resize("image", 224)`.
 
     `Sequence`, also nested in a `Sequence`, and tensors of shape `(None, ...)` are ragged columns.
     Their numbers have the stored type: int64 for integers and bool, float32 for all floats. A
@@ -73,19 +71,22 @@ def from_tfds(
         )
     wanted = _wanted(folder, dict(_flat("", described)), columns)
     features: dict[str, Feature] = {}
-    made: list[Operator] = []
+    steps: list[_Step] = []
     refused = []
     for name, column in wanted.items():
         try:
-            features[name], added = _column(name, column)
+            features[name], step = _column(name, column)
         except ConfigError as error:
             refused.append(str(error))
             continue
-        made += added
+        steps.append(step)
     if refused:
         can = f"columns={sorted(features)}" if features else "Loader(files, features)"
         raise ConfigError(f"{folder} has columns that cannot be read: {'; '.join(refused)}. Read the others with {can}")
-    return Source(files, features, tuple(made), found.records)
+    source = make_source(files, features, records=found.records)
+    for step in steps:
+        source = step(source)
+    return source
 
 
 @dataclass(frozen=True)
@@ -187,8 +188,16 @@ def _wanted(
     return {name: there[name] for name in columns}
 
 
-def _column(name: str, column: _Column) -> tuple[Feature, list[Operator]]:
-    """Returns the stored feature under the name, and the operators that create the column."""
+#: Adds the operator that creates a column of its feature.
+_Step = Callable[[Source], Source]
+
+
+def _as_stored(source: Source) -> Source:
+    return source
+
+
+def _column(name: str, column: _Column) -> tuple[Feature, _Step]:
+    """Returns the stored feature under the name, and the step that creates the column."""
     feature, lengths = column.feature, column.lengths
     match kind := _kind(feature):
         case "Text":
@@ -207,29 +216,32 @@ def _column(name: str, column: _Column) -> tuple[Feature, list[Operator]]:
     return _sequence(name, tensor, lengths) if lengths else _tensor(name, tensor)
 
 
-def _tensor(name: str, tensor: Mapping[str, Any]) -> tuple[Feature, list[Operator]]:
+def _tensor(name: str, tensor: Mapping[str, Any]) -> tuple[Feature, _Step]:
     dtype, shape, encoding = tensor["dtype"], _shape(tensor), _encoding(tensor)
     is_optional = bool(tensor.get("optional"))
     if shape[:1] == (None,) and encoding == "none" and not is_optional:
-        return _ragged(name, tensor, shape[1:], 1), []
+        return _ragged(name, tensor, shape[1:], 1), _as_stored
     dims = _known(name, shape)
     if encoding == "bytes" and dtype in ("bool", "bfloat16", *_INTEGERS, *_FLOATS) and not is_optional:
-        return FixedLenFeature((), "string"), [operators.decode_raw(name, dtype, dims)]
+        return FixedLenFeature((), "string"), lambda source: source.decode_raw(name, dtype, dims)
     stored = _stored(name, tensor)
     default = [_default(dtype)] * prod(dims) if is_optional else None
-    return FixedLenFeature(dims, stored, default), [] if dtype in (stored, *_STRINGS) else [operators.cast(name, dtype)]
+    feature = FixedLenFeature(dims, stored, default)
+    if dtype in (stored, *_STRINGS):
+        return feature, _as_stored
+    return feature, lambda source: source.cast(name, dtype)
 
 
 def _sequence(
     name: str, tensor: Mapping[str, Any], lengths: tuple[int | None, ...]
-) -> tuple[Feature, list[Operator]]:
+) -> tuple[Feature, _Step]:
     shape = _shape(tensor)
     if tensor.get("optional"):
         raise ConfigError(f"{name!r} is a sequence of optional values")
     if len(lengths) > 1 and lengths != (None,) * len(lengths):
         raise ConfigError(f"{name!r} is a sequence of sequences, of lengths {lengths}")
     if lengths[0] is None:
-        return _ragged(name, tensor, shape, len(lengths)), []
+        return _ragged(name, tensor, shape, len(lengths)), _as_stored
     if _encoding(tensor) != "none":
         raise ConfigError(f"{name!r} is a sequence of tensors with encoding {_encoding(tensor)!r}")
     return _tensor(name, {**tensor, "shape": {"dimensions": [lengths[0], *_known(name, shape)]}})
@@ -281,12 +293,12 @@ def _known(name: str, shape: tuple[int | None, ...]) -> list[int]:
     return dims
 
 
-def _image(name: str, image: Mapping[str, Any]) -> tuple[Feature, list[Operator]]:
+def _image(name: str, image: Mapping[str, Any]) -> tuple[Feature, _Step]:
     dtype, shape = image.get("dtype") or "uint8", _shape(image)
     if len(shape) != 3 or shape[2] not in (1, 3, 4) or dtype not in ("uint8", "uint16"):
         raise ConfigError(f"{name!r} is an image of {dtype} and shape {shape}")
     size = None if shape[0] is None or shape[1] is None else (shape[0], shape[1])
-    return FixedLenFeature((), "string"), [operators.decode_image(name, shape[2], dtype=dtype, size=size)]
+    return FixedLenFeature((), "string"), lambda source: source.decode_image(name, shape[2], dtype=dtype, size=size)
 
 
 def _shape(described: Mapping[str, Any]) -> tuple[int | None, ...]:

@@ -13,7 +13,7 @@ from shardfeed.mixing import Keys, Mixer
 from shardfeed.options import Compression, flag, suggesting
 from shardfeed.records import Record, TFRecordWriter, as_bytes
 from shardfeed.sizes import byte_size, whole_number
-from shardfeed.sources import Source
+from shardfeed.sources import Source, source
 from shardfeed.staging import Staging, check_prefix, shard_name
 
 #: Shard names have five digits, and sort by them.
@@ -58,7 +58,7 @@ def write_dataset(
         staging.refuse_old()
         names, records = layout.write(_encoded(iterable), staging)
         staging.publish(names)
-    return Source(files=tuple(str(layout.directory / name) for name in names), records=records)
+    return source([str(layout.directory / name) for name in names], records=records)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 import shardfeed as sf
-from shardfeed import operators as op
 
 ROWS = 48
 BATCH = 8
@@ -70,8 +69,10 @@ def loader(files: str, **options: Any) -> sf.Loader:
 def casts(files: str, output: Any, dtypes: tuple[str, ...] = DTYPES) -> sf.Loader:
     """Returns a loader with one column of each type, named after it, with the values 0 to 5."""
     features = {name: sf.FixedLenFeature((2, 3), "float32") for name in ("image",)}
-    made = [op.cast("image", dtype, output=dtype) for dtype in dtypes]
-    return sf.Loader(files, features, operators=made, outputs=list(dtypes), output=output, batch_size=1, shuffle=False)
+    source = sf.source(files, features)
+    for dtype in dtypes:
+        source = source.cast("image", dtype, output=dtype)
+    return sf.Loader(source, outputs=list(dtypes), output=output, batch_size=1, shuffle=False)
 
 
 #: Partitions by kind of description, for the features of `parted` records: `kind` has

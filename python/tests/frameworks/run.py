@@ -28,6 +28,7 @@ GROUPS = {
     "torch": [
         "test_torch_output.py", "test_torch_dataset.py", "test_torch_ranks.py", "test_lightning.py", "test_accelerate.py",
         "test_huggingface.py", "test_batches_torch.py", "test_interrupts_torch.py", "test_training_torch.py",
+        "test_color_jitter.py",
     ],
     "jax": [
         "test_jax_output.py", "test_jax_global.py", "test_jax_ranks.py", "test_grain.py", "test_training_jax.py",

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import mixed
 import numpy as np
 import pytest
-from trainer import until
 
 import shardfeed as sf
+from shardfeed.testing import until
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ import lightning as L
 import mixed
 import pytest
 import torch
-from cluster import Cluster
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import shardfeed as sf
+from shardfeed.testing import Cluster
 
 
 class Model(L.LightningModule):

@@ -12,6 +12,7 @@ import keras
 import mixed
 import numpy as np
 import pytest
+from recount import parse
 import tensorflow as tf
 
 import shardfeed as sf
@@ -142,11 +143,11 @@ def delivered(ledger: Path) -> list[list[int]]:
     for line in (ledger / "rank-0").read_text().splitlines():
         if line.startswith("start"):
             continue
-        _, epoch, step, shard, ordinal, _ = line.split()
-        if (epoch, step) != last:
+        found = parse(line)
+        if (found.epoch, found.step) != last:
             steps.append([])
-        last = epoch, step
-        steps[-1].append(int(Path(shard).stem.removeprefix("part-")) + 2 * int(ordinal))
+        last = found.epoch, found.step
+        steps[-1].append(int(Path(found.shard).stem.removeprefix("part-")) + 2 * found.record)
     return steps
 
 

@@ -85,3 +85,33 @@ def test_examples_of_tensorflow_are_records(tmp_path: Path) -> None:
     assert list(sf.read_records(tmp_path / "x.tfrecord")) == [example.SerializeToString() for example in examples]
     source = sf.write_dataset(examples, tmp_path / "out")
     assert source.records == 4
+
+
+def test_a_filter_takes_what_that_of_tensorflow_takes(tmp_path: Path) -> None:
+    """The same rows in the same order as `tf.data`'s filter, on random records."""
+    rng = np.random.default_rng(5)
+    with sf.TFRecordWriter(tmp_path / "x.tfrecord") as writer:
+        for number in range(500):
+            score = np.float32(rng.choice([np.nan, -1.5, 0.5, rng.normal()]))
+            width = int(rng.integers(-50, 100))
+            writer.write({"id": number, "width": width, "score": score, "lang": rng.choice(["en", "de", "fr"])})
+    features = {
+        "id": tf.io.FixedLenFeature([], tf.int64),
+        "width": tf.io.FixedLenFeature([], tf.int64),
+        "score": tf.io.FixedLenFeature([], tf.float32),
+        "lang": tf.io.FixedLenFeature([], tf.string),
+    }
+    both = (
+        ("width >= 64 and lang == 'en'", lambda row: (row["width"] >= 64) & (row["lang"] == b"en")),
+        ("width % 7 == 3 or score > 0.25", lambda row: (row["width"] % 7 == 3) | (row["score"] > 0.25)),
+        ("not score < 0.5 and width // 10 != 3", lambda row: ~(row["score"] < 0.5) & (row["width"] // 10 != 3)),
+        ("lang in ('de', 'fr') and abs(width) < 30", lambda row: (row["lang"] != b"en") & (tf.abs(row["width"]) < 30)),
+    )
+    for expression, predicate in both:
+        theirs = tf.data.TFRecordDataset(str(tmp_path / "x.tfrecord"))
+        theirs = theirs.map(lambda record: tf.io.parse_single_example(record, features)).filter(predicate)
+        expected = [int(row["id"]) for row in theirs]
+        source = sf.source(tmp_path / "x.tfrecord", features).filter(expression)
+        with sf.Loader(source, batch_size=16, shuffle=False, tail="uneven") as loader:
+            found = [int(number) for batch in loader for number in batch["id"][batch.valid]]
+        assert found == expected and 0 < len(found) < 500, expression

@@ -9,9 +9,9 @@ import mixed
 import numpy as np
 import pytest
 import tensorflow as tf
-from trainer import until
 
 import shardfeed as sf
+from shardfeed.testing import until
 
 
 @pytest.fixture

@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
-from cluster import BINARY
 
 import shardfeed as sf
-from shardfeed import operators as op
+from shardfeed.testing import BINARY
 
 RECORDS = {"train": 23, "test": 4}
 GOOD = {
@@ -226,8 +225,8 @@ def test_every_value_is_what_tfds_gives(whole: Any, tmp_path: Path, monkeypatch:
     assert len(theirs) == RECORDS["train"]
     source = sf.from_tfds(whole.data_dir, "train")
     assert (len(source.files), source.records) == (3, RECORDS["train"])
-    same_size = [op.crop("any_size", (3, 4), offset=(0, 0))]
-    with sf.Loader(source, operators=same_size, batch_size=5, tail="uneven") as loader:
+    same_size = source.crop("any_size", (3, 4), offset=(0, 0))
+    with sf.Loader(same_size, batch_size=5, tail="uneven") as loader:
         seen = [check(batch, row, theirs, NAMES) for batch in loader for row in range(len(batch["id"]))]
     assert sorted(seen) == sorted(theirs)
 

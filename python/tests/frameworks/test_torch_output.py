@@ -12,9 +12,9 @@ import mixed
 import numpy as np
 import pytest
 import torch
-from trainer import until
 
 import shardfeed as sf
+from shardfeed.testing import until
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_bfloat16_needs_no_other_package(files: str) -> None:
 
 def test_a_type_that_torch_lacks_is_refused(files: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch, "uint16")  # as before torch 2.3
-    with pytest.raises(sf.ConfigError, match=r"'uint16' is uint16, which torch .* does not have; .*operators.cast"):
+    with pytest.raises(sf.ConfigError, match=r"'uint16' is uint16, which torch .* does not have; .*source\.cast"):
         mixed.casts(files, "torch", ("uint16",))
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cluster import Cluster
-from trainer import served, until
+from trainer import served
 from trainings import DEADLINE_S, ENDLESS, STEPS, Images, Training, assert_trained, epochs_after, free_address
+
+from shardfeed.testing import Cluster, until
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +49,7 @@ def test_ddp_in_a_cluster_whose_worker_is_killed(images: Images, tmp_path: Path,
     """Two torchruns represent two hosts, each with a worker. One worker is killed inside an epoch
     and the training continues; later all ranks are killed, and the training is resumed with
     others."""
-    with Cluster(tmp_path / "cluster", workers=2, ttl="session-ttl-ms = 3000\nheartbeat-ms = 500\n") as running:
+    with Cluster(tmp_path / "cluster", workers=2, config="session-ttl-ms = 3000\nheartbeat-ms = 500\n") as running:
 
         def start(run: str, hosts: list[int], ranks_each: int, epochs: int) -> Training:
             torchrun = ["-m", "torch.distributed.run", f"--nnodes={len(hosts)}", f"--nproc-per-node={ranks_each}"]

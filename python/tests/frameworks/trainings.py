@@ -20,9 +20,8 @@ from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 
-from trainer import until
-
 import shardfeed as sf
+from shardfeed.testing import until
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 sys.path += [str(EXAMPLES / "digits"), str(EXAMPLES / "trainers")]

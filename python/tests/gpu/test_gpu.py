@@ -10,17 +10,16 @@ import random
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import cluster
 import numpy as np
 import pytest
 from conftest import Dataset, loader
-from trainer import until
 
 import shardfeed as sf
-from shardfeed import operators as op
+from shardfeed.testing import BINARY, Cluster, Killer, until
 
 pytestmark = pytest.mark.embedded_only
 
@@ -82,23 +81,26 @@ def test_views_are_not_written_while_a_kernel_reads_them(torch: Any, dataset: Da
     assert [float(total) for total in sums] == expected
 
 
-CHAINS = {
-    "normalize": [op.normalize("image", (1.5, 2.5, 3.5), (0.3, 0.7, 1.1))],
-    "layout": [op.reshape("image", (1, 2, 3)), op.layout("image")],
-    "cast": [op.cast("image", "float16"), op.cast("id", "int32")],
-    "usual": [op.reshape("image", (1, 2, 3)), op.normalize("image", 3.0, 0.7), op.layout("image"), op.cast("image", "bfloat16")],
-    "twice": [op.cast("image", "uint8"), op.cast("image", "float64"), op.normalize("image", 0.1, 0.2, dtype="float64")],
+CHAINS: dict[str, Callable[[sf.Source], sf.Source]] = {
+    "normalize": lambda images: images.normalize("image", (1.5, 2.5, 3.5), (0.3, 0.7, 1.1)),
+    "layout": lambda images: images.layout("image"),
+    "cast": lambda images: images.cast("image", "float16").cast("id", "int32"),
+    "usual": lambda images: images.normalize("image", 3.0, 0.7).layout("image").cast("image", "bfloat16"),
+    "twice": lambda images: images.cast("image", "uint8").cast("image", "float64").normalize("image", 0.1, 0.2, dtype="float64"),
 }
 
 
 @pytest.mark.parametrize("chain", CHAINS)
 def test_what_the_device_makes_is_what_the_worker_makes(torch: Any, dataset: Dataset, chain: str) -> None:
     """The worker's operators are the oracle: results are bit-identical."""
-    operators = CHAINS[chain]
-    before, after = [o for o in operators if "reshape" in o.operation], [o for o in operators if "reshape" not in o.operation]
+
+    def before(source: sf.Source) -> sf.Source:
+        return source.reshape("image", (1, 2, 3)) if chain in ("layout", "usual") else source
+
+    after = CHAINS[chain]
     with (
-        loader(dataset, operators=operators, output="torch") as here,
-        loader(dataset, operators=before, device_operators=after, output="torch", device="cuda") as there,
+        loader(dataset, lambda source: after(before(source)), output="torch") as here,
+        loader(dataset, lambda source: after(before(source).on_device()), output="torch", device="cuda") as there,
     ):
         for ours, theirs in zip(there, here, strict=True):
             for name in ("id", "image"):
@@ -117,13 +119,12 @@ def test_all_casts_are_those_of_the_worker(torch: Any, tmp_path: Any) -> None:
     features = {"x": sf.FixedLenFeature((), "string")}
     for from_ in types:
         size = torch.empty((), dtype=getattr(torch, from_)).element_size()
-        decode = op.decode_raw("x", from_, (8 * 512 // size,))
+        source = sf.source(tmp_path / "x.tfrecord", features).decode_raw("x", from_, (8 * 512 // size,))
         for to in types:
-            options: dict[str, Any] = {"features": features, "batch_size": 64, "output": "torch"}
-            files = str(tmp_path / "x.tfrecord")
+            on_gpu = source.on_device().cast("x", to)
             with (
-                sf.Loader(files, operators=[decode, op.cast("x", to)], **options) as here,
-                sf.Loader(files, operators=[decode], device_operators=[op.cast("x", to)], device="cuda", **options) as there,
+                sf.Loader(source.cast("x", to), batch_size=64, output="torch") as here,
+                sf.Loader(on_gpu, batch_size=64, output="torch", device="cuda") as there,
             ):
                 ours, theirs = next(iter(there))["x"].cpu(), next(iter(here))["x"]
                 is_equal = ours == theirs
@@ -176,13 +177,14 @@ def test_a_device_that_is_not_there_is_refused(torch: Any, dataset: Dataset) -> 
         loader(dataset, device="cuda:4000")
 
 
-#: JAX has no 64-bit types unless they are enabled.
-NARROW: dict[str, Any] = {"operators": [op.cast("id", "int32")]}
+def narrow(source: sf.Source) -> sf.Source:
+    """JAX has no 64-bit types unless they are enabled."""
+    return source.cast("id", "int32")
 
 
 def test_arrays_of_jax_are_those_of_the_host_and_stay(jax: Any, dataset: Dataset) -> None:
     kept = []
-    with loader(dataset, **NARROW) as here, loader(dataset, **NARROW, output="jax", device="cuda:0") as there:
+    with loader(dataset, narrow) as here, loader(dataset, narrow, output="jax", device="cuda:0") as there:
         for ours, theirs in zip(there, here, strict=True):
             assert all(each.platform == "gpu" for each in ours["image"].devices())
             kept += [(ours[name], theirs[name].copy()) for name in ("id", "image")] + [(ours.valid, theirs.valid.copy())]
@@ -196,7 +198,7 @@ def test_what_jax_runs_later_sees_the_batch_that_it_was_given(jax: Any, dataset:
     """Work that JAX only queued, on streams that it does not expose, while the loop continues."""
     busy = jax.jit(lambda x, seed: (seed @ seed).sum() * 0 + (x * 2).sum())
     seed = jax.numpy.ones((4096, 4096))
-    with loader(dataset, **NARROW) as here, loader(dataset, **NARROW, output="jax", device="cuda") as there:
+    with loader(dataset, narrow) as here, loader(dataset, narrow, output="jax", device="cuda") as there:
         sums = [busy(ours["image"], seed) for ours in there]
         expected = [float(theirs["image"].sum() * 2) for theirs in here]
     assert [float(total) for total in sums] == expected
@@ -235,12 +237,12 @@ def test_trainers_killed_at_work_leave_no_memory_behind(torch: Any, dataset: Dat
             assert np.array_equal(ours["image"].cpu().numpy(), theirs["image"])
 
 
-@pytest.mark.skipif(not cluster.BINARY.exists(), reason="no command here; SHARDFEED_BINARY says where it is")
+@pytest.mark.skipif(not BINARY.exists(), reason="no command here; SHARDFEED_BINARY says where it is")
 def test_workers_killed_under_a_loop_change_no_batch(torch: Any, dataset: Dataset, tmp_path: Path) -> None:
-    with cluster.Cluster(tmp_path / "cluster") as running:
+    with Cluster(tmp_path / "cluster") as running:
         where = {"coordinator": running.address, "worker": str(running.socket()), "job": "gpu"}
         with (
-            cluster.Killer(running.workers[0], 7) as killer,
+            Killer(running.workers[0], 7) as killer,
             loader(dataset) as here,
             loader(dataset, output="torch", device="cuda", **where) as there,
         ):

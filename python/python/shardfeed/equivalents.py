@@ -1,0 +1,37 @@
+"""Methods of a tf.data.Dataset that a source does not have, and what takes their place."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+#: Methods of a tf.data.Dataset, and their equivalents here.
+EQUIVALENTS = {
+    "batch": "use Loader(source, batch_size=...), and tail= for the incomplete last step",
+    "cache": "Loader(source, cache_bytes=...) keeps data read from object stores on this host's disk; local files are "
+    "cached by the system",
+    "concatenate": "pass the files of all of them to one source: sf.source([*files, *more])",
+    "flat_map": "source.unbatch(columns) makes a sample of each row of columns",
+    "interleave": "use Loader(source, interleave=..., block_length=...)",
+    "map": "operators are methods of a source, such as cast, compute and decode_image (docs/OPERATORS.md); call Python "
+    "functions on the batches of the loop",
+    "prefetch": "a loader reads ahead by itself; Loader(source, prefetch=...) bounds it",
+    "sample_from_datasets": 'sf.mix({"a": (a, 0.7), "b": (b, 0.3)}, epoch=...) mixes sources by weight',
+    "repeat": "iterate over the epochs of a loader: for epoch in loader.epochs(n)",
+    "shard": "each rank makes its own Loader(source, rank=..., world_size=...); a launcher's values are found by "
+    "themselves",
+    "shuffle": "use Loader(source, shuffle=True, shuffle_window=..., seed=...)",
+    "skip": "a loader continues from a state: Loader(source, resume=state)",
+    "take": "use Loader(source, limit=...) for the first samples of the order, or break out of the loop",
+    "window": "source.unbatch(offsets={column: (0, 15)}, stride=...) makes windows over the rows of a record; write rows that "
+    "belong together as one record",
+    "zip": "source.lookup(column, table) adds the columns of a table of sf.write_table by key",
+}
+
+
+def no_method(name: str, public: Sequence[str]) -> str:
+    """Returns the message for an attribute that a source does not have; `public` are those that it has."""
+    if name in EQUIVALENTS:
+        return f"Source has no {name}(): {EQUIVALENTS[name]}"
+    close = [] if name.startswith("_") else difflib.get_close_matches(name, public, 1, 0.5)
+    return f"Source has no attribute {name!r}{f'; did you mean {close[0]}?' if close else ''}"

@@ -1,0 +1,235 @@
+"""Mixtures: the samples of several sources by weight, as one dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, TypeAlias
+
+import numpy as np
+
+from shardfeed import _native
+from shardfeed.errors import ConfigError
+from shardfeed.features import to_native
+from shardfeed.operations import to_native as operators_to_native
+from shardfeed.options import suggesting
+from shardfeed.sizes import whole_number
+from shardfeed.sources import Source
+
+#: Positive decimal. A text is taken as it is written, a float as Python shows it.
+Weight: TypeAlias = float | int | str | Decimal
+#: Number of samples of a mixture epoch, or the source that determines it.
+Length: TypeAlias = int | Literal["first_exhausted", "all_exhausted"]
+
+_EXHAUSTED = ("first_exhausted", "all_exhausted")
+
+
+class Stage(NamedTuple):
+    """Sources of a mixture from an epoch on, for `mix(stages=[...])`."""
+
+    #: First epoch of the stage.
+    first_epoch: int
+    #: All sources of the stage: a weight for a source that stays, (source, weight) for one that joins or
+    #: whose files change.
+    sources: Mapping[str, Weight | tuple[Source, Weight]]
+    #: Length of its epochs; `None`: that of the first ones.
+    epoch: Length | None = None
+
+
+class _StageOf(NamedTuple):
+    first_epoch: int
+    length: Length
+    #: Index of the version of each source, and its weight.
+    weights: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True, repr=False, slots=True)
+class Mixture:
+    """Sources mixed by weight, returned by `mix`. Read it with `Loader(mixture, batch_size=...)`.
+
+    - `versions`: each source under its name. A name occurs again where a stage replaces its source.
+    """
+
+    versions: tuple[tuple[str, Source], ...]
+    _stages: tuple[_StageOf, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the sources, in the order of their bytes: `batch.source` is an index into it."""
+        return sorted({name for name, _ in self.versions}, key=str.encode)
+
+    def _options(self) -> dict[str, Any]:
+        """Returns the mixture for the native loader."""
+        sources = [(name, list(one.files), one.compression, one._filter) for name, one in self.versions]
+        return {"sources": sources, "stages": [tuple(stage) for stage in self._stages]}
+
+    def __repr__(self) -> str:
+        lines = []
+        for stage in self._stages:
+            of = ", ".join(f"{self.versions[index][0]} {weight}" for index, weight in stage.weights)
+            lines.append(f"\n    from epoch {stage.first_epoch}, {stage.length}: {of}")
+        return f"Mixture({', '.join(self.names)}){''.join(lines)}"
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Raises `AttributeError`, which says where a method of a source belongs."""
+            hint = f"; call {name}() on each source, before sf.mix()" if hasattr(Source, name) else ""
+            raise AttributeError(f"Mixture has no attribute {name!r}{hint}")
+
+
+@suggesting
+def mix(
+    sources: Mapping[str, tuple[Source, Weight]],
+    *,
+    epoch: Length,
+    stages: Sequence[Stage] | None = None,
+) -> Mixture:
+    """Returns a mixture of sources: of each 1,024 samples of a lane, each source has its weight's part.
+
+        mixture = sf.mix({"web": (web, 0.7), "code": (code, 0.3)}, epoch=1_000_000)
+        for batch in sf.Loader(mixture, batch_size=256):
+            batch.source  # int32 [256]: 0 is "code", 1 is "web"
+
+    An epoch of the mixture has a fixed number of samples of each source: its weight's part of the
+    length, exactly. A small source is repeated, a large one continues in the next epoch. Each pass
+    over a source delivers every sample once, in another order. The order depends on names, weights
+    and record counts, not on the number of ranks; a state is as small as without a mixture.
+    docs/ORDER.md, section 13, defines the order.
+
+    - `sources`: name to source and weight. Only the ratios of weights matter. All sources must have
+      the same features and operators; filters may differ. Names have no white space.
+    - `epoch`: samples of a mixture epoch; or "first_exhausted": one pass over the source that ends
+      first, and the others in proportion; or "all_exhausted": over the one that ends last.
+    - `stages`: changes, each a `Stage(first_epoch, sources, epoch=None)` with all sources of the
+      epochs from there on: weights, or (source, weight) for a source that joins or whose files
+      change. A source that stays continues where it was; one with other record
+      counts starts a new pass, and the rest of its last one is dropped. A state is valid if the stages
+      that had begun are the same, so a stage can be added for a later epoch.
+
+    Works in one process with mode="deterministic": not yet with `coordinator=`. Raises
+    `ConfigError` for weights, names and stages that are invalid, and sources that differ. The
+    loader raises it if a source has no samples, or too small a weight for one.
+    """
+    versions: list[tuple[str, Source]] = []
+    latest: dict[str, int] = {}
+    made = []
+    for first_epoch, given, length in [Stage(0, sources, epoch), *map(_stage, stages or ())]:
+        if not isinstance(given, Mapping) or not given:
+            raise ConfigError(f"sources of a mixture are a dict of names, not {given!r:.60}")
+        weights = []
+        for name, value in given.items():
+            if not isinstance(name, str):
+                raise ConfigError(f"the name of a source is a str, not {name!r}")
+            if not name.isprintable():
+                raise ConfigError(f"the name of a source is printable, not {name!r}")
+            weight: Any = value
+            if isinstance(value, tuple) and len(value) == 2:
+                source, weight = value
+                _check_source(name, source)
+                known = [at for at, (of, one) in enumerate(versions) if of == name and _reads(one) == _reads(source)]
+                latest[name] = known[0] if known else len(versions)
+                if not known:
+                    versions.append((name, source))
+            elif name not in latest:
+                raise ConfigError(f"source {name!r} of the mixture is (source, weight), not {value!r:.60}")
+            weights.append((latest[name], _weight(name, weight)))
+        made.append(_StageOf(first_epoch, _length(epoch if length is None else length), tuple(weights)))
+    _check_alike(versions)
+    mixture = Mixture(tuple(versions), tuple(made))
+    named = [(stage.first_epoch, stage.length, [(versions[at][0], weight) for at, weight in stage.weights]) for stage in made]
+    _native.check_mixture(named)
+    return mixture
+
+
+def weights_by_size(
+    sizes: Mapping[str, int | Source], *, temperature: float = 1.0, maximum: int | None = None
+) -> dict[str, float]:
+    """Returns weights for `mix` from the sizes of sources: min(size, maximum) ** (1 / temperature),
+    as SeqIO's `mixing_rate_num_examples`.
+
+    - `sizes`: name to number of samples, or to a source whose `records` are known.
+    - `temperature`: 1: in proportion to the sizes; larger: closer to equal weights.
+    - `maximum`: sizes above it count as it.
+    """
+    if isinstance(temperature, bool) or not isinstance(temperature, float | int) or not 0 < temperature < 1e6:
+        raise ConfigError(f"temperature must be a number above 0, not {temperature!r}")
+    most = None if maximum is None else whole_number("maximum", maximum, 1)
+    weights = {}
+    for name, size in sizes.items():
+        count = size.records if isinstance(size, Source) else size
+        if count is None:
+            raise ConfigError(
+                f"the number of records of source {name!r} is not known before a loader opens it; pass the number, or "
+                f"sf.source(..., records=...)"
+            )
+        count = whole_number(f"the size of {name!r}", count, 1)
+        try:
+            weights[name] = float(min(count, most or count)) ** (1 / temperature)
+        except OverflowError:
+            raise ConfigError(f"temperature={temperature} makes the weight of {name!r} too large; use one nearer to 1") from None
+    return weights
+
+
+def _stage(stage: Any) -> Stage:
+    if not isinstance(stage, Stage):
+        raise ConfigError(f"a stage is sf.Stage(first_epoch, sources, epoch=None), not {stage!r:.60}")
+    return stage._replace(first_epoch=whole_number("the first epoch of a stage", stage.first_epoch, 0))
+
+
+def _length(length: Any) -> Length:
+    if isinstance(length, str):
+        if length not in _EXHAUSTED:
+            raise ConfigError(f'epoch={length!r} is neither "first_exhausted" nor "all_exhausted" nor a number')
+        return length  # type: ignore[return-value]
+    return whole_number("epoch", length, 1, 2**63)
+
+
+def _weight(name: str, weight: Any) -> str:
+    if isinstance(weight, np.integer):
+        return str(int(weight))
+    if isinstance(weight, bool) or not isinstance(weight, float | int | str | Decimal):
+        raise ConfigError(f"the weight of source {name!r} is a number, or a decimal as text, not {weight!r:.60}")
+    # Also a numpy.float64, whose repr is no decimal.
+    return repr(float(weight)) if isinstance(weight, float) else str(weight)
+
+
+def _check_source(name: str, source: Any) -> None:
+    if isinstance(source, Mixture):
+        raise ConfigError(f"source {name!r} is a mixture; mix its sources with their products of weights instead")
+    if not isinstance(source, Source):
+        raise ConfigError(f"source {name!r} is a Source, such as sf.source(files, features), not {source!r:.60}")
+    if source.dataset is not None:
+        raise ConfigError(f"source {name!r} is dataset={source.dataset!r} of a cluster; a mixture reads files in one process so far")
+
+
+def _check_alike(versions: list[tuple[str, Source]]) -> None:
+    """Rejects sources with other columns, features or operators than the first one."""
+    (first_name, first), *others = versions
+    for name, source in others:
+        ours, theirs = first.columns, source.columns
+        for column in [*ours, *theirs]:
+            if ours.get(column) != theirs.get(column):
+                here, there = (str(columns.get(column, "missing")) for columns in (ours, theirs))
+                raise ConfigError(
+                    f"column {column!r} is {here} in source {first_name!r} and {there} in source {name!r}; all sources "
+                    f"of a mixture have the same columns"
+                )
+        if _program(first) != _program(source):
+            raise ConfigError(
+                f"sources {first_name!r} and {name!r} make their columns in different ways; so far all sources of a "
+                f"mixture need the same features and operators, in the same order"
+            )
+
+
+def _program(source: Source) -> Any:
+    """Returns the features and operators in a form that compares, also with arrays as defaults."""
+    operators = operators_to_native((*source._operators, *(source._device_operators or ())))
+    features = to_native(source._features), to_native(source._sequence_features)
+    return features, source._unbatch, source._filter_rows, source._pack, operators
+
+
+def _reads(source: Source) -> Any:
+    """Returns everything that determines the samples of a source."""
+    return source.files, source.compression, source.records, source._filter, _program(source)

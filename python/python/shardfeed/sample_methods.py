@@ -1,0 +1,206 @@
+"""Methods of a `Source` that determine its samples: filter, unbatch, pack."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar, cast
+
+from shardfeed import operations as arguments
+from shardfeed._native import NativeOutline
+from shardfeed.errors import ConfigError
+from shardfeed.features import Feature, to_native
+from shardfeed.options import suggesting
+from shardfeed.sizes import whole_number
+
+P = ParamSpec("P")
+S = TypeVar("S")
+
+
+def operator(function: Callable[Concatenate[S, P], S]) -> Callable[Concatenate[S, P], S]:
+    """Wraps a method: its errors name it and its column."""
+    call = suggesting(function)
+
+    @functools.wraps(function)
+    def named(self: S, /, *given: P.args, **options: P.kwargs) -> S:
+        try:
+            return call(self, *given, **options)
+        except ConfigError as error:
+            named_column = options.get("input", options.get("output", options.get("expression")))
+            column = next(iter(given), named_column)
+            raise ConfigError(f"{function.__name__}({column!r}): {error}") from None
+
+    return named
+
+
+class SampleMethods:
+    """Methods of `Source` that determine which samples its records have."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        _features: dict[str, Feature] | None
+        _sequence_features: dict[str, Feature] | None
+        _outline: NativeOutline
+        _filter: str | None
+        _unbatch: str | None
+        _filter_rows: str | None
+        _pack: str | None
+
+    @operator
+    def filter(self, expression: str) -> Self:
+        """Returns a source whose samples are only the records for which `expression` holds.
+
+            source.filter("width >= 64 and lang in ('en', 'de') and len(tokens) <= 512")
+
+        A loader first reads all files once, verifies them, and keeps the result in its cache
+        directory: the number of samples is known before the first batch, so all ranks have equal
+        steps, every passing record comes exactly once, and a state is as small as without a filter.
+        `loader.samples` is their number. Another filter is another job. Two filters are joined by
+        `and`. Works in one process: not yet with `coordinator=`.
+
+        - Values: int64 (exact, also compared with floats), float32 (computed in float64), texts in
+          quotes compared bytewise with byte strings.
+        - Names: features with one value per record; `len(name)` of one byte string, a
+          `VarLenFeature` or `FixedLenSequenceFeature`; `ordinal`, the record's index in its file;
+          `shard_path`, relative to the dataset. Columns made by operators are refused.
+        - Operations: `+ - * / // %`, `< <= > >= == !=`, `in (a, b)`, `not in`, `and or not`,
+          parentheses, `abs floor len max min sign sqrt where(condition, yes, no)`; `//` and `%` as
+          in Python. Names with other characters than letters, digits and `_` are enclosed in
+          backticks.
+        - False, 0 and NaN: the record is no sample. A division of integers by zero and an integer
+          overflow give NaN.
+
+        When the loader is opened, a record that cannot be read or parsed is an error; with
+        `corrupt="skip-record"` or `"skip-file"` it is no sample, and is in `loader.skipped`. If no
+        record passes, `ConfigError`.
+        """
+        if not isinstance(expression, str):
+            raise ConfigError(f"expression is a str, not {expression!r}")
+        canonical = self._outline.filter(expression)
+        before = self._filter_rows if self._unbatch else self._filter
+        if before is not None:
+            # Checked without operators: they may have replaced columns of the first filter.
+            outline = NativeOutline(to_native(self._features), to_native(self._sequence_features))
+            if self._unbatch:
+                outline = outline.unbatch(self._unbatch)
+            canonical = outline.filter(f"({before}) and ({canonical})")
+        if self._unbatch:
+            return cast(Self, dataclasses.replace(cast(Any, self), _filter_rows=canonical))
+        return cast(Self, dataclasses.replace(cast(Any, self), _filter=canonical))
+
+    @operator
+    def unbatch(
+        self,
+        *columns: str,
+        offsets: Mapping[str, tuple[int, int]] | None = None,
+        edge: Literal["drop", "repeat", "zero"] = "drop",
+        stride: int = 1,
+    ) -> Self:
+        """Returns a source with a sample for each row of the named columns, such as each box of an image.
+
+            features = {
+                "image": sf.FixedLenFeature((), "string"),
+                "box": sf.FixedLenSequenceFeature((4,), "float32", allow_missing=True),
+                "label": sf.VarLenFeature("int64"),
+            }
+            crops = sf.source("train-*.tfrecord", features).unbatch("box", "label").filter("label != 0")
+            crops = crops.decode_image("image").crop("image", box="box").resize("image", (64, 64))
+
+        A named column of shape [n, ...] becomes one of the row's shape, [...]; all other columns are
+        repeated for each row. A record without rows has no samples. As with `filter`, the files are
+        read once when a loader is opened, so the number of samples is known, all ranks have equal
+        steps, and every row comes exactly once. Rows are shuffled like records.
+
+        - `columns`: `VarLenFeature`, `FixedLenSequenceFeature`, also of a feature list (a step is a
+          row), or `FixedLenFeature` with a shape and without a default. All have the same number of
+          rows in each record, at most 2^20.
+        - `filter(...)` before it takes records; after it rows, by the values of a row.
+        - Once per source, and before the operators, which run for each row.
+        - `offsets`: columns of which a sample has several rows, those from the first to the last
+          offset from its own row, both included:
+
+              # An episode's steps, each with the step before it and the next 16 actions.
+              steps = episodes.unbatch(
+                  "reward", offsets={"state": (-1, 0), "action": (0, 15)}, edge="repeat"
+              )
+
+          "state" is then [2, ...] and "action" [16, ...]. At most 4,096 rows.
+        - `edge`: rows before the first and after the last row of a record: "drop" (a row that lacks
+          one of its rows is no sample), "repeat" (the first or the last row), "zero" (zeros, or empty
+          strings). With the latter two a column such as "action_is_pad", bool [16], is True for
+          these rows.
+        - `stride`: only rows 0, `stride`, 2 * `stride`, ... of each record are samples.
+
+        `FeatureError` when the loader is opened, with file, offset and record, if columns have
+        different numbers of rows; with `corrupt="skip-record"` such a record has no samples.
+        Works in one process: not yet with `coordinator=`.
+        """
+        if not all(isinstance(name, str) for name in columns) or not (columns or offsets):
+            raise ConfigError(f"unbatch takes names of columns, not {columns!r}")
+        if self._unbatch is not None:
+            raise ConfigError("this source has unbatch already; name all columns in one call")
+        outside = arguments.one_of("edge", edge, ("drop", "repeat", "zero"))
+        if outside != "drop" and not offsets:
+            raise ConfigError(f"edge={edge!r} is for columns of offsets=; without them a sample has its own row")
+        spec = {
+            "columns": [{"name": name} for name in columns] + arguments.row_offsets(offsets or {}),
+            "edge": outside,
+            "stride": whole_number("stride", stride, 1),
+        }
+        text = json.dumps(spec)
+        return cast(Self, dataclasses.replace(cast(Any, self), _unbatch=text, _outline=self._outline.unbatch(text)))
+
+    @operator
+    def pack(
+        self,
+        *columns: str,
+        length: int,
+        append: float | Mapping[str, float] | None = None,
+        long: Literal["split", "truncate", "drop", "error"] = "split",
+        method: Literal["fit", "concat"] = "fit",
+        block: int = 4096,
+        variants: int = 8,
+    ) -> Self:
+        """Returns a source whose samples are packs: the tokens of several records in `length` places.
+
+            features = {"tokens": sf.VarLenFeature("int64")}
+            packs = sf.source("c4-*.tfrecord", features).pack("tokens", length=2048, append=1)
+
+        Its columns are those named, [length], of the features' types, and of the first one, as
+        "tokens", also "tokens_segment_ids" (1, 2, ... for the records in a pack, 0 for padding) and
+        "tokens_positions" (0, 1, ... in each segment): int64 [length]. Other features are not in
+        packs. Each token that `long` keeps is in exactly one pack of each epoch. The number of packs is known
+        before the first batch, so ranks have equal steps. docs/ORDER.md, section 14, defines the packs.
+
+        - `columns`: `VarLenFeature`s of int64 or float32 with equally many values in each record, such
+          as tokens and loss masks.
+        - `append`: value after the tokens of each record, such as an end of text; with several
+          columns a dict of all of them.
+        - `long`: records of more than `length` tokens: "split" into several parts, "truncate", "drop"
+          them, or "error".
+        - `method`: "fit" keeps records whole (best fit); "concat" cuts a record where a pack ends, and
+          leaves no padding but in the last pack of a file.
+        - `block`: records that are packed together; more need more memory. `variants`: number of
+          different packings, of which the epochs take turns if the loader shuffles.
+
+        `filter(...)` comes before, operators after it. Not together with `unbatch`. Works in one
+        process: not yet with `coordinator=`.
+        """
+        if self._pack is not None:
+            raise ConfigError("this source is packed already; name all columns in one call")
+        if not columns or not all(isinstance(name, str) for name in columns):
+            raise ConfigError(f"pack takes names of columns, not {columns!r}")
+        spec = {
+            "columns": list(columns),
+            "append": arguments.appended(columns, self._features or {}, append),
+            "length": whole_number("length", length, 1),
+            "block": whole_number("block", block, 1),
+            "variants": whole_number("variants", variants, 1),
+            "long": arguments.one_of("long", long, ("split", "truncate", "drop", "error")),
+            "method": arguments.one_of("method", method, ("fit", "concat")),
+        }
+        text = json.dumps(spec, sort_keys=True)
+        return cast(Self, dataclasses.replace(cast(Any, self), _pack=text, _outline=self._outline.pack(text)))

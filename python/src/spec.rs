@@ -1,0 +1,167 @@
+//! Record specs in Python's format, and the columns of a `Source` while it is declared.
+
+use pyo3::exceptions::PyKeyError;
+use pyo3::prelude::*;
+use shardfeed_pipeline::{
+    ColumnKind, Operator, Outline, OutlineColumn, OutlineError, PackSpec, ParseSpec, RecordSpec,
+    UnbatchSpec,
+};
+use shardfeed_tfrecord::example::{DType, DefaultValue, Feature, FeatureSpec};
+
+use crate::errors::named;
+
+/// A column for Python: name, kind, dtype, shape of one row; `None`: differs from row to row.
+type OutlineTuple = (String, &'static str, &'static str, Vec<Option<usize>>);
+
+/// The columns of a source: the native half of Python's `Source`.
+#[pyclass(frozen, module = "shardfeed._native")]
+pub(crate) struct NativeOutline(Outline);
+
+#[pymethods]
+impl NativeOutline {
+    /// Columns of parsed records; without features of unchanged records.
+    #[new]
+    fn new(
+        py: Python<'_>,
+        features: Option<Vec<FeatureTuple<'_>>>,
+        sequence_features: Option<Vec<FeatureTuple<'_>>>,
+    ) -> PyResult<Self> {
+        let parse = parse_spec(py, features, sequence_features)?;
+        let outline =
+            Outline::new(parse).map_err(|error| named(py, "ConfigError", &error.to_string()))?;
+        Ok(Self(outline))
+    }
+
+    /// Returns the columns after one more operator.
+    ///
+    /// # Errors  `KeyError` with the name of a column that does not exist, else `ConfigError` with
+    /// the reason.
+    fn then(&self, py: Python<'_>, operator: &str, on_device: bool) -> PyResult<Self> {
+        let operator: Operator = serde_json::from_str(operator)
+            .map_err(|error| named(py, "ConfigError", &error.to_string()))?;
+        let after =
+            if on_device { self.0.then_on_device(&operator) } else { self.0.then(&operator) };
+        match after {
+            Ok(after) => Ok(Self(after)),
+            Err(OutlineError::NoColumn(name)) => Err(PyKeyError::new_err(name)),
+            Err(OutlineError::Operator(what)) => Err(named(py, "ConfigError", &what)),
+        }
+    }
+
+    /// Checks the expression of a filter, and returns its canonical text.
+    fn filter(&self, py: Python<'_>, expression: &str) -> PyResult<String> {
+        self.0.filter(expression).map_err(|what| named(py, "ConfigError", &what))
+    }
+
+    /// Returns the columns of samples that are rows of records.
+    fn unbatch(&self, py: Python<'_>, unbatch: &str) -> PyResult<Self> {
+        let unbatched = self.0.unbatch(&unbatch_spec(py, unbatch)?);
+        unbatched.map(Self).map_err(|what| named(py, "ConfigError", &what))
+    }
+
+    /// Returns the columns of packs.
+    fn pack(&self, py: Python<'_>, pack: &str) -> PyResult<Self> {
+        let packed = self.0.pack(&pack_spec(py, pack)?);
+        packed.map(Self).map_err(|what| named(py, "ConfigError", &what))
+    }
+
+    /// Columns in the order of a batch.
+    fn columns(&self) -> Vec<OutlineTuple> {
+        self.0.columns().into_iter().map(outline_tuple).collect()
+    }
+}
+
+fn outline_tuple((name, column): (&str, OutlineColumn<'_>)) -> OutlineTuple {
+    let known = |unknown: usize, shape: &[usize]| -> Vec<Option<usize>> {
+        std::iter::repeat_n(None, unknown).chain(shape.iter().copied().map(Some)).collect()
+    };
+    let (what, dtype, shape) = match column {
+        OutlineColumn::Images { dtype, channels } => ("images", dtype, known(2, &[channels])),
+        OutlineColumn::Column(kind) => {
+            let (what, shape) = match kind {
+                ColumnKind::Dense { shape, .. } => ("dense", known(0, shape)),
+                ColumnKind::Padded { shape, .. } => ("padded", known(1, shape)),
+                ColumnKind::Ragged { levels, shape, .. } => ("ragged", known(*levels, shape)),
+                ColumnKind::Sparse { size, .. } => ("sparse", known(0, size)),
+            };
+            (what, kind.dtype(), shape)
+        }
+    };
+    (name.to_owned(), what, dtype.name(), shape)
+}
+
+/// A feature: its name, everything but the default as JSON, its default.
+type FeatureTuple<'py> = (String, String, Option<Bound<'py, PyAny>>);
+
+fn features(py: Python<'_>, list: Vec<FeatureTuple<'_>>) -> PyResult<Vec<FeatureSpec>> {
+    let spec = |(name, text, value): FeatureTuple<'_>| {
+        let feature = serde_json::from_str(&text);
+        let feature = feature
+            .map_err(|error| named(py, "ConfigError", &format!("feature {name:?}: {error}")))?;
+        let mut spec = FeatureSpec { name, feature };
+        let dtype = spec.dtype();
+        if let Feature::FixedLen { default, .. } | Feature::FixedLenSequence { default, .. } =
+            &mut spec.feature
+        {
+            *default = value.map(|value| default_value(dtype, &value)).transpose()?;
+        }
+        Ok(spec)
+    };
+    list.into_iter().map(spec).collect()
+}
+
+fn parse_spec(
+    py: Python<'_>,
+    context: Option<Vec<FeatureTuple<'_>>>,
+    lists: Option<Vec<FeatureTuple<'_>>>,
+) -> PyResult<Option<ParseSpec>> {
+    let list = |list: Option<Vec<_>>| list.map(|list| features(py, list)).transpose();
+    Ok(match (list(context)?, list(lists)?) {
+        (None, None) => None,
+        (Some(features), None) => Some(ParseSpec::Example(features)),
+        (context, Some(lists)) => {
+            Some(ParseSpec::Sequence { context: context.unwrap_or_default(), lists })
+        }
+    })
+}
+
+/// Returns the declaration of records: features, operators, outputs and sample program.
+pub(crate) fn record_spec<'py>(
+    py: Python<'py>,
+    get: &impl Fn(&str) -> PyResult<Bound<'py, PyAny>>,
+) -> PyResult<Option<RecordSpec>> {
+    let parse = parse_spec(py, get("features")?.extract()?, get("sequence_features")?.extract()?)?;
+    let text: String = get("operators")?.extract()?;
+    let operators = operators(py, "operators", &text)?;
+    let outputs: Option<Vec<String>> = get("outputs")?.extract()?;
+    let filter: Option<String> = get("filter")?.extract()?;
+    let unbatch: Option<String> = get("unbatch")?.extract()?;
+    let unbatch = unbatch.map(|unbatch| unbatch_spec(py, &unbatch)).transpose()?;
+    let filter_rows: Option<String> = get("filter_rows")?.extract()?;
+    let pack: Option<String> = get("pack")?.extract()?;
+    let pack = pack.map(|pack| pack_spec(py, &pack)).transpose()?;
+    let spec = RecordSpec { parse, operators, outputs, filter, unbatch, filter_rows, pack };
+    Ok((spec != RecordSpec::default()).then_some(spec))
+}
+
+fn unbatch_spec(py: Python<'_>, text: &str) -> PyResult<UnbatchSpec> {
+    serde_json::from_str(text).map_err(|error| named(py, "ConfigError", &error.to_string()))
+}
+
+fn pack_spec(py: Python<'_>, text: &str) -> PyResult<PackSpec> {
+    serde_json::from_str(text).map_err(|error| named(py, "ConfigError", &error.to_string()))
+}
+
+/// Parses operators in Python's format.
+pub(crate) fn operators(py: Python<'_>, option: &str, text: &str) -> PyResult<Vec<Operator>> {
+    serde_json::from_str(text)
+        .map_err(|error| named(py, "ConfigError", &format!("{option}: {error}")))
+}
+
+fn default_value(dtype: DType, value: &Bound<'_, PyAny>) -> PyResult<DefaultValue> {
+    Ok(match dtype {
+        DType::Float32 => DefaultValue::Float32(value.extract()?),
+        DType::Int64 => DefaultValue::Int64(value.extract()?),
+        DType::Bytes => DefaultValue::Bytes(value.extract()?),
+    })
+}
