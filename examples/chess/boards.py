@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 
 import shardfeed as sf
-from shardfeed import operators as op
 
 PLANES = 24
 SQUARE_BITS = 8 * 8 * PLANES
@@ -45,24 +44,27 @@ FEATURES: dict[str, Any] = {
     "mate": sf.FixedLenFeature((), "int64", default_value=0),
 }
 
-OPERATORS = [
-    op.decode_raw("board", "uint8", (BOARD_BYTES,)),
-    op.unpack_bits("board", output="bits"),
-    op.slice("bits", [0], [SQUARE_BITS], output="planes"),
-    op.reshape("planes", (8, 8, PLANES)),
-    op.select("planes", ORDER, axis=2),
-    op.scale("planes", SIGNS),
-    op.slice("bits", [SQUARE_BITS], [FLAGS], output="flags"),
-    op.cast("flags", "float32"),
-    op.compute("target", SCORE, "float64"),
-]
+
+def planes(source: sf.Source) -> sf.Source:
+    """Returns the source with `planes` float32 [8, 8, 24] and `flags` float32 [10]."""
+    return (
+        source.decode_raw("board", "uint8", (BOARD_BYTES,))
+        .unpack_bits("board", output="bits")
+        .slice("bits", [0], [SQUARE_BITS], output="planes")
+        .reshape("planes", (8, 8, PLANES))
+        .select("planes", ORDER, axis=2)
+        .scale("planes", SIGNS)
+        .slice("bits", [SQUARE_BITS], [FLAGS], output="flags")
+        .cast("flags", "float32")
+    )
 
 
 def loader(files: str, **options: Any) -> sf.Loader:
     """Returns the loader: `planes` float32 [512, 8, 8, 24], `flags` float32 [512, 10], `target`
     float64 [512]."""
+    source = planes(sf.source(files, FEATURES)).compute("target", SCORE, "float64")
     given: dict[str, Any] = {"batch_size": BATCH} | options
-    return sf.Loader(files, FEATURES, operators=OPERATORS, outputs=["planes", "flags", "target"], **given)
+    return sf.Loader(source, outputs=["planes", "flags", "target"], **given)
 
 
 def positions(count: int, seed: int = 0) -> list[dict[str, Any]]:

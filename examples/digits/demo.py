@@ -32,14 +32,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+
 import shardfeed as sf
+from shardfeed.testing import BINARY, FailedError, Server
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE), str(ROOT / "tests")]
 import recount  # noqa: E402
 import train  # noqa: E402
-from cluster import BINARY, Cluster, Ending, FailedError, Server  # noqa: E402
+from cluster import Cluster, Ending  # noqa: E402
 from pack import pack  # noqa: E402
 from trainers import Outcome, Place, Screen, Trainers  # noqa: E402
 
@@ -264,7 +266,7 @@ class Demo:
 
     def show_table(self, *arguments: str) -> None:
         self.screen.say(f"$ shardfeed {' '.join(arguments)}")
-        for line in self.cluster.command(arguments).splitlines():
+        for line in self.cluster.command(*arguments).splitlines():
             self.screen.say(f"  {line}".rstrip())
 
     def start(self, rank: int, world_size: int) -> subprocess.Popen[bytes]:
@@ -285,9 +287,9 @@ class Demo:
             cwd=self.work,
             env=os.environ
             | {"RANK": str(rank), "WORLD_SIZE": str(world_size)}
-            | {"SHARDFEED_RUN_ID": f"demo-{self.runs}"}  # as set by torchrun
             | {"SHARDFEED_LEDGER": str(self.ledger), "OPENBLAS_NUM_THREADS": "1"}
-            | self.cluster.variables(rank % WORKERS),
+            # The run, as set by torchrun.
+            | self.cluster.variables(f"demo-{self.runs}", rank % WORKERS),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

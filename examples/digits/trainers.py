@@ -10,10 +10,11 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import NamedTuple
 
-from cluster import Ending, FailedError
+from cluster import Ending
+
+from shardfeed.testing import FailedError
 
 #: Upper bound for a run.
 DEADLINE_S = 120.0
@@ -105,12 +106,7 @@ class Trainers:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

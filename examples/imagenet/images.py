@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 
 import shardfeed as sf
-from shardfeed import operators as op
 
 SIZE = 224
 #: Statistics of the training images, in 0..255.
@@ -34,44 +33,45 @@ FEATURES: dict[str, Any] = {
 }
 
 
-def augmented(size: int = SIZE) -> list[op.Operator]:
-    """Returns operators for training: a random part of each image."""
-    return [
-        op.decode_image("image/encoded", output="image"),
-        op.random_resized_crop("image", scale=(0.08, 1.0), ratio=(3 / 4, 4 / 3)),
-        op.flip("image", "horizontal", probability=0.5),
-        op.resize("image", size),
-        op.layout("image", "chw"),
-    ]
+def augmented(source: sf.Source, size: int = SIZE) -> sf.Source:
+    """Returns the source for training: a random part of each image."""
+    return (
+        source.decode_image("image/encoded", output="image")
+        .random_resized_crop("image", scale=(0.08, 1.0), ratio=(3 / 4, 4 / 3))
+        .flip("image", "horizontal", probability=0.5)
+        .resize("image", size)
+        .layout("image", "chw")
+    )
 
 
-def plain(size: int = SIZE) -> list[op.Operator]:
-    """Returns operators for validation: the largest centered square of each image."""
-    return [
-        op.decode_image("image/encoded", output="image"),
-        op.random_resized_crop("image", scale=(1.0, 1.0), ratio=(1.0, 1.0)),
-        op.resize("image", size),
-        op.layout("image", "chw"),
-    ]
+def plain(source: sf.Source, size: int = SIZE) -> sf.Source:
+    """Returns the source for validation: the largest centered square of each image."""
+    return (
+        source.decode_image("image/encoded", output="image")
+        .random_resized_crop("image", scale=(1.0, 1.0), ratio=(1.0, 1.0))
+        .resize("image", size)
+        .layout("image", "chw")
+    )
 
 
-def normalized(size: int = SIZE) -> list[op.Operator]:
-    """Returns operators for float32, `(x - mean) / std` of each channel.
+def normalized(source: sf.Source) -> sf.Source:
+    """Returns images in float32, `(x - mean) / std` of each channel.
 
-    Without them images stay uint8, a quarter of the bytes.
+    Without it images stay uint8, a quarter of the bytes.
     """
-    return [
-        op.layout("image", "hwc"),
-        op.normalize("image", MEAN, STD),
-        op.layout("image", "chw"),
-    ]
+    return source.layout("image", "hwc").normalize("image", MEAN, STD).layout("image", "chw")
 
 
-def loader(files: str, *, train: bool = True, size: int = SIZE, **options: Any) -> sf.Loader:
-    """Returns the loader: `image` uint8 [batch, 3, size, size], `image/class/label` int64
-    [batch]."""
-    defaults: dict[str, Any] = {"batch_size": 64, "shuffle": train, "operators": (augmented if train else plain)(size)}
-    return sf.Loader(files, FEATURES, outputs=["image", "image/class/label"], **(defaults | options))
+def loader(
+    files: str, *, train: bool = True, normalize: bool = False, size: int = SIZE, **options: Any
+) -> sf.Loader:
+    """Returns the loader: `image` uint8 [batch, 3, size, size], with `normalize` float32;
+    `image/class/label` int64 [batch]."""
+    source = (augmented if train else plain)(sf.source(files, FEATURES), size)
+    if normalize:
+        source = normalized(source)
+    defaults: dict[str, Any] = {"batch_size": 64, "shuffle": train}
+    return sf.Loader(source, outputs=["image", "image/class/label"], **(defaults | options))
 
 
 def png(pixels: np.ndarray[Any, Any]) -> bytes:

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 import shardfeed as sf
-from shardfeed import operators as op
 
 LENGTH = 512
 PAD = 0
@@ -26,22 +25,22 @@ PAD = 0
 FEATURES: dict[str, Any] = {"tokens": sf.VarLenFeature("int64")}
 
 
-def operators(length: int = LENGTH) -> list[op.Operator]:
-    return [
-        op.padded_batch("tokens", length + 1, value=PAD, truncate=True, output="all"),
-        op.slice("all", [0], [length], output="inputs"),
-        op.slice("all", [1], [length], output="targets"),
-        op.cast("inputs", "int32"),
-        op.cast("targets", "int32"),
-    ]
+def shifted(source: sf.Source, length: int = LENGTH) -> sf.Source:
+    """Returns the source with `inputs` and `targets`, int32 [length]."""
+    return (
+        source.padded_batch("tokens", length + 1, value=PAD, truncate=True, output="all")
+        .slice("all", [0], [length], output="inputs")
+        .slice("all", [1], [length], output="targets")
+        .cast("inputs", "int32")
+        .cast("targets", "int32")
+    )
 
 
 def loader(files: str, *, length: int = LENGTH, **options: Any) -> sf.Loader:
     """Returns the loader: `inputs` and `targets`, int32 [batch, length]; targets of PAD have no
     loss."""
     defaults: dict[str, Any] = {"batch_size": 64}
-    chosen = {"operators": operators(length), "outputs": ["inputs", "targets"]}
-    return sf.Loader(files, FEATURES, **(defaults | chosen | options))
+    return sf.Loader(shifted(sf.source(files, FEATURES), length), outputs=["inputs", "targets"], **(defaults | options))
 
 
 def sequence(number: int) -> list[int]:
