@@ -36,7 +36,7 @@ help:
 
 # libjpeg-turbo is compiled by cmake, from .venv, and nasm; worker/image/cmake.sh finds both for
 # every cargo.
-build dev check-rust fuzz chaos chaos-bugs gate: $(VENV)/.installed nasm
+build dev demo check-rust fuzz chaos chaos-bugs gate: $(VENV)/.installed nasm
 ifeq ($(JPEG_SIMD),off)
 export JPEG_SIMD
 # turbojpeg-sys treats this like an unset variable, but builds again when it changes.
@@ -85,8 +85,9 @@ wheel: build $(VENV)/.installed-dev
 	$(VENV)/bin/maturin build --release --locked --quiet -m python/Cargo.toml --out target/wheels-plain
 	$(VENV)/bin/python python/make_wheel.py target/wheels-plain/*.whl target/release/shardfeed
 
-demo: build
-	$(VENV)/bin/python examples/digits/demo.py $(if $(LEDGER),--ledger $(LEDGER)) $(if $(SEED),--seed $(SEED))
+# On the dev build, which `make test` and `make gate` compile anyway.
+demo: dev
+	$(ON_DEV) $(VENV)/bin/python examples/digits/demo.py $(if $(LEDGER),--ledger $(LEDGER)) $(if $(SEED),--seed $(SEED))
 
 failover: build
 	$(VENV)/bin/python chaos/failover.py $(if $(LEDGER),--ledger $(LEDGER)) $(if $(SEED),--seed $(SEED)) \
@@ -102,21 +103,22 @@ failover-doubt: build
 
 test: check-rust check-python
 
-# Tests wait more than they compute, so more threads than cores save time on an idle machine.
-RUST_TEST_THREADS ?= $(shell nproc)
+# Tests wait more than they compute, so more threads than cores save time.
+RUST_TEST_THREADS ?= $(shell expr $$(nproc) + 1)
 
 check-rust: dev
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+# The embedded loader builds without the crates above it, also in their features.
+	$(CARGO) clippy -p shardfeed-embedded -p shardfeed-client --all-targets --locked -- -D warnings
 ifeq ($(NEXTEST),yes)
 	$(CARGO) nextest run --workspace --lib --bins --tests --locked --no-fail-fast --test-threads $(RUST_TEST_THREADS)
 else
 	$(CARGO) test --workspace --locked --no-fail-fast
 endif
 
-# 0: one test after the other. With 2, the tests of one file run in one process, as they share
-# clusters.
-PYTEST_PROCESSES ?= 0
+# The tests of one file run in one process, as they share clusters. 0: one test after the other.
+PYTEST_PROCESSES ?= 2
 
 check-python: dev
 	$(VENV)/bin/python -m mypy --config-file python/pyproject.toml python/python/shardfeed

@@ -18,10 +18,10 @@ import time
 from pathlib import Path
 
 import shardfeed as sf
+from shardfeed.testing import BINARY, Cluster
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "python/tests")]
-from cluster import BINARY, Cluster  # noqa: E402
 
 GOAL_S = 1.0
 FILES_OF_A_FOLDER = 1000

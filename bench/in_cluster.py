@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 
 import shardfeed as sf
+from shardfeed.testing import Cluster
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "python/tests")]
-import cluster  # noqa: E402
 import loader as embedded  # noqa: E402
 
 ROUNDS = 7
@@ -40,7 +40,7 @@ def main() -> None:
         large = embedded.write_large(Path(folder) / "large", 3 * megabytes)
         features = {"d": sf.FixedLenFeature((), "string"), "s": sf.FixedLenFeature((), "int64")}
         begun = time.monotonic()
-        with cluster.Cluster(Path(folder) / "cluster", memory="8GiB") as running:
+        with Cluster(Path(folder) / "cluster", memory="8GiB") as running:
             print(f"coordinator and worker up in {time.monotonic() - begun:.2f} s")
             with inside(running):
                 first_batch(small)
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 @contextmanager
-def inside(running: cluster.Cluster) -> Iterator[None]:
+def inside(running: Cluster) -> Iterator[None]:
     """Makes loaders use the cluster."""
     os.environ.update(running.variables(f"bench-{time.monotonic_ns()}"))
     try:
@@ -75,7 +75,7 @@ def first_batch(pattern: str) -> None:
         print(f"first batch, {name}: {(time.perf_counter() - begun) * 1e3:.0f} ms")
 
 
-def ratio(running: cluster.Cluster, name: str, pattern: str, **options: Any) -> None:
+def ratio(running: Cluster, name: str, pattern: str, **options: Any) -> None:
     """Prints the records per second of both, measured in turn, and the median of their ratios."""
 
     def rate() -> float:
@@ -109,7 +109,7 @@ def outside() -> Iterator[None]:
 
 
 def hand_over(
-    running: cluster.Cluster | None, pattern: str, features: dict[str, Any], rows: int
+    running: Cluster | None, pattern: str, features: dict[str, Any], rows: int
 ) -> None:
     """Measures the time from a ready slot to a batch: alone, and with all columns as arrays."""
     with inside(running) if running else outside():
@@ -136,7 +136,7 @@ def hand_over(
     print(f"hand-off, {rows} rows, {'cluster' if running else 'embedded'}: {shown}")
 
 
-def share_of_a_core(running: cluster.Cluster, pattern: str, features: dict[str, Any]) -> None:
+def share_of_a_core(running: Cluster, pattern: str, features: dict[str, Any]) -> None:
     """Measures the CPU time of the trainer's process for loading at 100 batches per second."""
     with inside(running):
         loader = sf.Loader(pattern, features, batch_size=512)
@@ -157,7 +157,7 @@ def share_of_a_core(running: cluster.Cluster, pattern: str, features: dict[str, 
     print(f"trainer at {500 / took:.0f} batches/s: {100 * used / took:.2f} % of a core for loading")
 
 
-def death(running: cluster.Cluster, pattern: str) -> None:
+def death(running: Cluster, pattern: str) -> None:
     """Measures the longest wait for a batch when the worker is killed and does not return."""
     waits = []
     for _ in range(5):
@@ -187,7 +187,7 @@ def descriptors(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
-def reconnects(running: cluster.Cluster, pattern: str) -> None:
+def reconnects(running: Cluster, pattern: str) -> None:
     pid = running.workers[0].pid
     counts = []
     for _ in range(200):
@@ -198,7 +198,7 @@ def reconnects(running: cluster.Cluster, pattern: str) -> None:
           f"{counts[0]}, {counts[99]}, {counts[-1]}")
 
 
-def flat(running: cluster.Cluster, pattern: str) -> None:
+def flat(running: Cluster, pattern: str) -> None:
     pid = running.workers[0].pid
     with inside(running), sf.Loader(pattern, batch_size=16) as loader:
         done, marks = 0, (1_000, 10_000, 50_000, 100_000)

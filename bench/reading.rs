@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use shardfeed_tfrecord::{
-    ChunkOptions, ChunkReader, Compression, CompressionChoice, IndexOptions, MappedFile, create,
-    index_file, open_records, open_source,
+    ChunkOptions, ChunkReader, Compression, CompressionChoice, IndexOptions, create, index_source,
+    open_source,
 };
 
 fn write(path: &Path, records: usize, record_bytes: usize, compression: Compression) {
@@ -46,15 +46,6 @@ fn chunks(path: &Path, choice: CompressionChoice) -> usize {
     records
 }
 
-fn records(path: &Path) -> usize {
-    let mut reader = open_records(path, CompressionChoice::Auto).expect("open");
-    let mut bytes = 0;
-    while let Some(record) = reader.next_record().expect("good") {
-        bytes += black_box(record).data.len();
-    }
-    bytes
-}
-
 fn reading(criterion: &mut Criterion) {
     let folder = tempfile::tempdir().expect("a folder");
     let mut buffer = vec![0; 1 << 20];
@@ -74,15 +65,13 @@ fn reading(criterion: &mut Criterion) {
         group.bench_function("chunks", |bencher| {
             bencher.iter(|| assert_eq!(chunks(&path, CompressionChoice::Auto), count));
         });
-        group.bench_function("records", |bencher| bencher.iter(|| records(&path)));
-        group.bench_function("mapped", |bencher| {
-            let mapped = MappedFile::open(&path).expect("map");
-            bencher.iter(|| mapped.records().filter(|record| record.is_ok()).count());
-        });
         for (name, verify_data) in [("index", false), ("index_verify_data", true)] {
             let options = IndexOptions { verify_data, ..IndexOptions::default() };
             group.bench_function(name, |bencher| {
-                bencher.iter(|| index_file(&path, &options, &mut |_| {}).expect("good").records);
+                bencher.iter(|| {
+                    let mut file = File::open(&path).expect("open");
+                    index_source(&mut file, "bench", &options, &mut |_| {}).expect("good").records
+                });
             });
         }
         group.finish();

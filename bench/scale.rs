@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use serde_json::json;
 use shardfeed_plan::{
-    DECODER_NONE, Digest, Intent, JobIdentity, Mode, Records, Segment, Shuffle, Tail,
+    DECODER_NONE, Digest, Intent, JobIdentity, Mode, ORDER_VERSION, Records, Segment, Shuffle, Tail,
 };
 use shardfeed_scheduler::{
     Answer, CLAIMS_MAX, Change, Claim, Command, CursorReport, DoubtPolicy, JoinSession, LeaseRef,
@@ -43,8 +43,9 @@ impl Machine {
 }
 
 fn identity(mode: Mode) -> JobIdentity {
+    let content = Digest::from_bytes([7; 32]);
     let shuffle = Shuffle {
-        content: Digest::from_bytes([7; 32]),
+        digest: content,
         seed: 1,
         enabled: true,
         window: 1_000,
@@ -53,7 +54,7 @@ fn identity(mode: Mode) -> JobIdentity {
     };
     let tail = if mode == Mode::Dynamic { Tail::Uneven } else { Tail::Drop };
     let (records, decoder) = (Records::Operators(String::new()), DECODER_NONE.to_owned());
-    JobIdentity { shuffle, lanes: 1, tail, records, decoder, mode }
+    JobIdentity { order: ORDER_VERSION, content, shuffle, lanes: 1, tail, records, decoder, mode }
 }
 
 fn resident_bytes() -> u64 {

@@ -16,10 +16,10 @@ import time
 from pathlib import Path
 
 import shardfeed as sf
+from shardfeed.testing import Cluster
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "python/tests"))
-import cluster  # noqa: E402
 
 BATCH_SIZE = 16
 RECORDS = 256
@@ -42,13 +42,13 @@ def main() -> None:
             with sf.TFRecordWriter(folder / f"s-{shard:04}.tfrecord") as writer:
                 for ordinal in range(RECORDS):
                     writer.write({"id": shard * RECORDS + ordinal})
-        with cluster.Cluster(folder / "cluster", workers=2, ttl=TTL) as running:
+        with Cluster(folder / "cluster", workers=2, config=TTL) as running:
             for mode in ("dynamic", "deterministic"):
                 measure(running, folder, options, mode)
 
 
 def measure(
-    running: cluster.Cluster, folder: Path, options: argparse.Namespace, mode: str
+    running: Cluster, folder: Path, options: argparse.Namespace, mode: str
 ) -> None:
     paces = [options.step_ms, options.step_ms * options.slow]
     processes = [

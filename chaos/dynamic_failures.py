@@ -28,13 +28,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from shardfeed.testing import FailedError
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 sys.path[:0] = [str(path) for path in (HERE / "failover", ROOT / "examples/digits", ROOT / "tests")]
 import dataset  # noqa: E402
 import recount  # noqa: E402
 import stage  # noqa: E402
-from cluster import FailedError  # noqa: E402
 from ranks import Run  # noqa: E402
 from servers import Bound, Cluster  # noqa: E402
 from stage import say  # noqa: E402
@@ -169,11 +170,11 @@ class Play:
         _, steps = recount.read_ledger(self.ledger)
         gone = self.case.workers - 1
         times = Counter(
-            (shard, ordinal)
+            (line.shard, line.record)
             for step in steps.values()
-            for rank, rows in step.rows.items()
-            for shard, ordinal, valid in rows
-            if valid and rank != gone
+            for rank, lines in step.lines.items()
+            for line in lines
+            if line.mark == "1" and rank != gone
         )
         return sum(times.values()) - len(times)
 

@@ -26,6 +26,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from shardfeed.testing import FailedError
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 sys.path[:0] = [str(path) for path in (HERE / "failover", ROOT / "examples/digits", ROOT / "tests")]
@@ -33,7 +35,6 @@ import dataset  # noqa: E402
 import order  # noqa: E402
 import recount  # noqa: E402
 import stage  # noqa: E402
-from cluster import FailedError  # noqa: E402
 from faults import FAULTS, Fault  # noqa: E402
 from scene import GLOBAL_BATCH, RECORDS, SHARDS, Scene  # noqa: E402
 from servers import Bound, Cluster  # noqa: E402

@@ -29,7 +29,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import unquote
+
+from shardfeed.testing import FailedError
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -38,7 +39,6 @@ sys.path[:0] = [str(ROOT / folder) for folder in FOLDERS]
 import dataset  # noqa: E402
 import recount  # noqa: E402
 import stage  # noqa: E402
-from cluster import FailedError  # noqa: E402
 from lossy import Network, is_available  # noqa: E402
 from ranks import Run  # noqa: E402
 from servers import Bound, Cluster, Hosts, until  # noqa: E402
@@ -307,11 +307,10 @@ class Play:
             for line in path.read_text().splitlines():
                 if line.startswith("start "):
                     continue
-                _, _, step, rest = line.split(" ", 3)
-                shard, ordinal, valid = rest.rsplit(" ", 2)
-                if valid != "1" or (before is not None and int(step) >= before.get(rank, 0)):
-                    continue
-                times[unquote(shard), int(ordinal)] += 1
+                entry = recount.parse(line)
+                is_later = before is not None and entry.step >= before.get(rank, 0)
+                if entry.mark == "1" and not is_later:
+                    times[entry.shard, entry.record] += 1
         return times
 
     def exactly_once(self, times: Counter[Sample]) -> str:
@@ -389,7 +388,7 @@ def stop_host(play: Play, rank: int) -> None:
 
 def go_on(play: Play, rank: int) -> None:
     if play.cluster.workers[rank].is_stopped:
-        play.cluster.workers[rank].go_on()
+        play.cluster.workers[rank].resume()
     play.run.processes[rank].send_signal(signal.SIGCONT)
 
 
@@ -408,7 +407,7 @@ def stop_leader(play: Play) -> str:
         leader = play.cluster.until_led()
         leader.stop()
         play.meanwhile(min(seconds, 3 * play.ttl_ms / 1e3))
-        leader.go_on()
+        leader.resume()
         play.cluster.until_led()
     play.end()
     return play.exactly_once(play.received())

@@ -33,13 +33,9 @@ from typing import Any
 import numpy as np
 
 import shardfeed as sf
-from shardfeed import operators as op
 
 ROW_BYTES = 224 * 224 * 3
 FEATURES = {"image": sf.FixedLenFeature((), "string")}
-OPERATORS = [op.decode_raw("image", "uint8", (224, 224, 3))]
-#: Usual operators for images, on the device: one kernel, and four times the bytes.
-CHANGES = [op.normalize("image", (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)), op.layout("image")]
 
 #: Batches that wait in host memory when reading is not measured.
 FILLED = 32
@@ -104,8 +100,21 @@ def write(folder: Path, rows: int) -> str:
     return str(folder / "*.tfrecord")
 
 
+def images(files: str) -> sf.Source:
+    return sf.source(files, FEATURES).decode_raw("image", "uint8", (224, 224, 3))
+
+
+def changed(source: sf.Source) -> sf.Source:
+    """Adds the usual operators for images: on the device one kernel, and four times the bytes."""
+    return source.normalize("image", (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)).layout("image")
+
+
 def loader(files: str, rows: int, **options: Any) -> sf.Loader:
-    return sf.Loader(files, FEATURES, operators=OPERATORS, batch_size=rows, shuffle_window=64, **options)
+    return loader_of(images(files), rows, **options)
+
+
+def loader_of(source: sf.Source, rows: int, **options: Any) -> sf.Loader:
+    return sf.Loader(source, batch_size=rows, shuffle_window=64, **options)
 
 
 def batches(feed: sf.Loader, count: int) -> Any:
@@ -238,10 +247,9 @@ def kernel_time(driver: Driver, rows: int, rounds: int = 50) -> dict[str, float]
 
 def same_bits(driver: Driver, files: str, rows: int) -> bool:
     """True if the device and the worker compute the same bits for some batches."""
-    on_host = {"batch_size": rows, "shuffle_window": 64}
     with (
-        sf.Loader(files, FEATURES, operators=[*OPERATORS, *CHANGES], **on_host) as here,
-        loader(files, rows, device=f"cuda:{driver.ordinal}", device_operators=CHANGES) as there,
+        loader_of(changed(images(files)), rows) as here,
+        loader_of(changed(images(files).on_device()), rows, device=f"cuda:{driver.ordinal}") as there,
     ):
         for ours, theirs in zip(batches(there, 2), batches(here, 2), strict=True):
             said = ours["image"].for_stream(1).__cuda_array_interface__
@@ -360,7 +368,7 @@ def main() -> None:
         if not driver.is_standin or options.rows <= 2:  # takes a second for a million numbers
             found["kernels_agree"] = same_bits(driver, files, options.rows)
         if not driver.is_standin:
-            with loader(files, options.rows, device=device, device_operators=CHANGES) as feed:
+            with loader_of(changed(images(files).on_device()), options.rows, device=device) as feed:
                 found["changed_bytes_per_s"] = rate(feed, count) * size
             found |= kernel_time(driver, options.rows)
         found |= {"host_bytes_per_s": host * size, "device_bytes_per_s": there * size}

@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use shardfeed_plan::{
-    DECODER_NONE, Digest, Intent, JobIdentity, Mode, Records, Segment, Shuffle, Steps, Tail,
+    DECODER_NONE, Digest, Intent, JobIdentity, Mode, ORDER_VERSION, Records, Segment, Shuffle,
+    Steps, Tail,
 };
 use shardfeed_proto::chunk::{EntriesChunk, FileEntry, ListedFile, ListingChunk};
 use shardfeed_proto::common::v1 as common;
@@ -135,8 +136,9 @@ pub(crate) async fn job(addresses: &[&str], client: &mut Clients, name: &str, fi
         }
         scan(client, session, files).await;
     };
+    let content = Digest::from_bytes(content.try_into().unwrap());
     let shuffle = Shuffle {
-        content: Digest::from_bytes(content.try_into().unwrap()),
+        digest: content,
         seed: 1,
         enabled: true,
         window: if files.mode == Mode::Dynamic { 1 } else { 1_000 },
@@ -145,6 +147,8 @@ pub(crate) async fn job(addresses: &[&str], client: &mut Clients, name: &str, fi
     };
     let is_dynamic = files.mode == Mode::Dynamic;
     let identity = identity_to(&JobIdentity {
+        order: ORDER_VERSION,
+        content,
         shuffle,
         lanes: 1,
         tail: if is_dynamic { Tail::Uneven } else { Tail::Drop },

@@ -16,7 +16,6 @@ from typing import Any
 import with_shardfeed
 
 import shardfeed as sf
-from shardfeed import operators as op
 
 ONE = sf.FixedLenFeature
 
@@ -33,20 +32,17 @@ FEATURES: dict[str, dict[str, Any]] = {
 }
 
 
-def options(a: Any) -> dict[str, Any]:
-    """Returns the loader's options for one of the lab's workloads."""
+def source(a: Any, files: list[str]) -> sf.Source:
+    """Returns the source of one of the lab's workloads."""
     if a.workload == "W1":
-        return {}
-    found: dict[str, Any] = {"features": FEATURES[a.set]}
+        return sf.source(files)
+    found = sf.source(files, FEATURES[a.set])
     if a.set == "A":
-        found["operators"] = [
-            op.decode_image("image/encoded"),
-            op.resize("image/encoded", 224, antialias=False),
-        ]
+        found = found.decode_image("image/encoded").resize("image/encoded", 224, antialias=False)
         if a.variant != "u8":
-            found["operators"] += [op.cast("image/encoded", "float32"), op.scale("image/encoded", 1 / 255)]
+            found = found.cast("image/encoded", "float32").scale("image/encoded", 1 / 255)
     elif a.variant == "bits":
-        found["operators"] = [op.decode_raw("d", "uint8", (194,)), op.unpack_bits("d"), op.cast("d", "float32")]
+        found = found.decode_raw("d", "uint8", (194,)).unpack_bits("d").cast("d", "float32")
     return found
 
 
@@ -57,7 +53,7 @@ def build(a: Any) -> tuple[Iterator[int], list[int], str]:
     if a.workload == "W4":
         with_shardfeed.prepare("ours_cluster", "", "", "")
     files = sorted(str(path) for path in (Path(a.data) / a.set).glob("*.tfrecord"))
-    loader = sf.Loader(files, batch_size=a.batch, shuffle=False, **options(a))
+    loader = sf.Loader(source(a, files), batch_size=a.batch, shuffle=False)
 
     def rows() -> Iterator[int]:
         while True:

@@ -14,12 +14,11 @@ from typing import Any
 import cases
 
 import shardfeed as sf
-from shardfeed import operators as op
+from shardfeed.testing import Cluster
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "examples/chess"), str(ROOT / "python/tests")]
 import boards  # noqa: E402
-import cluster  # noqa: E402
 
 VERSION = "this tree"
 
@@ -34,7 +33,7 @@ def prepare(contender: str, case: str, data: str, setting: str) -> None:
     os.environ["SHARDFEED_CACHE_DIR"] = folder
     if contender != "ours_cluster":
         return
-    running = cluster.Cluster(Path(folder) / "cluster", memory="4GiB")
+    running = Cluster(Path(folder) / "cluster", memory="4GiB")
     running.__enter__()
     atexit.register(running.close)
     os.environ.update(running.variables(f"bench-{time.monotonic_ns()}"))
@@ -47,14 +46,16 @@ def loader(case: str, data: str) -> sf.Loader:
     if case == "boards":
         made: sf.Loader = boards.loader(cases.files(data, case), **options)
         return made
-    features = {
+    features: dict[str, Any] = {
         name: sf.FixedLenFeature(shape, kind) for name, (kind, shape) in of.features.items()
     }
+    source = sf.source(cases.files(data, case), features or None)
     if cases.image_case(case):
-        part = [op.crop("photo", (cases.PART, cases.PART), offset=cases.PLACE)] * (case == "parts")
-        resize = op.resize("photo", cases.SIDE, antialias=False)
-        options["operators"] = [op.decode_image("photo"), *part, resize]
-    return sf.Loader(cases.files(data, case), features or None, **options)
+        source = source.decode_image("photo")
+        if case == "parts":
+            source = source.crop("photo", (cases.PART, cases.PART), offset=cases.PLACE)
+        source = source.resize("photo", cases.SIDE, antialias=False)
+    return sf.Loader(source, **options)
 
 
 def batches(case: str, data: str, setting: str, repeat: bool) -> Iterator[tuple[int, Any]]:

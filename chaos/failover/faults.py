@@ -10,9 +10,10 @@ import signal
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from cluster import FailedError
 from ranks import STOPPED, Place, place_of
 from scene import Scene
+
+from shardfeed.testing import FailedError
 
 #: Downtimes in seconds: some are long enough to be detected and some are not.
 GONE_S = (0.1, 2.5)
@@ -52,7 +53,7 @@ def stop_leader(scene: Scene) -> str:
         cluster.until_led(otherwise_than_by=leader)
     # Longer than the leader's lease and the session TTL.
     scene.hold(2.0, 3.0)
-    leader.go_on()
+    leader.resume()
     return leader.name
 
 
@@ -81,7 +82,7 @@ def stop_worker(scene: Scene) -> str:
 
     scene.run.until(still_live)
     scene.run.until_all_at(scene.after(scene.struck_at, STEPS_ON))
-    worker.go_on()
+    worker.resume()
     return worker.name
 
 

@@ -10,7 +10,9 @@ from typing import Any
 
 import dataset
 import recount
-from cluster import ROOT, FailedError
+from cluster import ROOT
+
+from shardfeed.testing import FailedError
 
 ORACLE = ROOT / "tests/order_oracle.py"
 

@@ -12,12 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple
 
-from cluster import DEADLINE_S, ROOT, Ending, FailedError
+from cluster import ROOT, Ending
 from servers import until
 from trainer import Options
+
+from shardfeed.testing import DEADLINE_S, FailedError
 
 TRAINER = Path(__file__).with_name("trainer.py")
 #: Folder of `Ranks`, which `trainer` imports from the example.
@@ -90,12 +91,7 @@ class Run:
     def __enter__(self) -> Run:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def signal(self, number: int) -> None:

@@ -8,11 +8,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from cluster import FailedError
 from ranks import Place, Run
 from servers import Cluster
 from trainer import Options
 from whole import Whole
+
+from shardfeed.testing import FailedError
 
 JOB = "failover"
 #: Divisible by every world size used here: 4, 3 and 6.

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import selectors
 import shutil
-import signal
 import socket
 import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from cluster import BINARY, DEADLINE_S, Ending, FailedError
+import cluster
+from cluster import CONFIG
 
-#: Short session TTL, so that a dead worker is detected soon; the default suits longer epochs.
-CONFIG = "session-ttl-ms = 1500\nheartbeat-ms = 250\n"
+from shardfeed.testing import BINARY, DEADLINE_S, FailedError
+
 #: Time limit for an answer; after it the request counts as unanswered and is repeated.
 LOOK_S = 5.0
 #: Polling interval.
@@ -46,91 +43,19 @@ def until(missing: Callable[[], str], within_s: float = DEADLINE_S) -> None:
         time.sleep(LOOK_AGAIN_S)
 
 
-class Server:
-    """One process of the cluster. It reports readiness on its standard output.
+class Server(cluster.Server):
+    """A process of the cluster, whose arguments are known when it starts.
 
     - `inside`: prefix of its command, to run it in a network namespace.
     """
 
     def __init__(self, name: str, folder: Path, inside: Sequence[str] = ()) -> None:
-        self.name, self._folder, self._inside = name, folder, inside
-        self.is_stopped = False
-        self._process: subprocess.Popen[bytes] | None = None
-        self._said = b""
-
-    @property
-    def log(self) -> Path:
-        return self._folder / f"{self.name}.log"
-
-    @property
-    def pid(self) -> int:
-        return self._running().pid
+        super().__init__(name, [], folder / f"{name}.log", inside=inside)
 
     @property
     def is_answering(self) -> bool:
         """True if it runs and is not stopped."""
-        return self._process is not None and not self.is_stopped
-
-    def spawn(self, arguments: list[str]) -> None:
-        """Starts the process without waiting for it."""
-        assert self._process is None, f"{self.name} runs already"
-        with self.log.open("ab") as errors, Ending.held():
-            self._process = subprocess.Popen(
-                [*self._inside, BINARY, *arguments],
-                cwd=self._folder,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-            )
-        self._said = b""
-
-    def ready(self) -> None:
-        """Waits until the process reports that it is ready."""
-        process, deadline = self._running(), time.monotonic() + DEADLINE_S
-        assert process.stdout is not None
-        with selectors.DefaultSelector() as selector:
-            selector.register(process.stdout, selectors.EVENT_READ)
-            while b"\n" not in self._said:
-                if not selector.select(max(0.0, deadline - time.monotonic())):
-                    raise FailedError(f"{self.name} was not ready in {DEADLINE_S:.0f} s")
-                more = os.read(process.stdout.fileno(), 4096)
-                if not more:
-                    words = self.log.read_text(errors="replace")[-500:]
-                    raise FailedError(f"{self.name} ended with {process.wait()}: {words}")
-                self._said += more
-
-    def kill(self) -> None:
-        """Sends SIGKILL if the process runs, stopped or not, and waits for its end."""
-        process, self._process = self._process, None
-        self.is_stopped = False
-        if process is not None:
-            process.kill()
-            process.wait()
-            assert process.stdout is not None
-            process.stdout.close()
-
-    def stop(self) -> None:
-        """Sends SIGSTOP; returns when none of its threads runs."""
-        self.is_stopped = True
-        process = self._running()
-        process.send_signal(signal.SIGSTOP)
-        tasks = Path(f"/proc/{process.pid}/task")
-
-        def still_running() -> str:
-            stats = [(task / "stat").read_text() for task in tasks.iterdir()]
-            states = {stat.rsplit(")", 1)[1].split()[0] for stat in stats}
-            return "" if states == {"T"} else f"{self.name} has threads in states {states}"
-
-        until(still_running)
-
-    def go_on(self) -> None:
-        """Sends SIGCONT."""
-        self._running().send_signal(signal.SIGCONT)
-        self.is_stopped = False
-
-    def _running(self) -> subprocess.Popen[bytes]:
-        assert self._process is not None, f"{self.name} does not run"
-        return self._process
+        return self.process is not None and not self.is_stopped
 
 
 class Node(Server):
@@ -144,7 +69,7 @@ class Node(Server):
 
     @property
     def data(self) -> Path:
-        return self._folder / f"state-{self.number}"
+        return self.log.parent / f"state-{self.number}"
 
     def wipe(self) -> None:
         """Deletes its data, as if the disk were lost."""
@@ -203,12 +128,7 @@ class Cluster:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -236,7 +156,7 @@ class Cluster:
         for node in gone:
             self.spawn_node(node)
         for node in gone:
-            node.ready()
+            node.await_ready()
 
     def spawn_node(self, node: Node) -> None:
         arguments = ["coordinator", "start", "--config", "coordinator.toml"]
@@ -250,15 +170,16 @@ class Cluster:
             else:
                 others = (each.address for each in self.nodes.values() if each is not node)
                 arguments += ["--join", ",".join(others)]
-        node.spawn(arguments)
+        node.arguments = arguments
+        node.spawn()
 
     def start_worker(self, worker: Server) -> None:
         number = self.workers.index(worker)
         arguments = ["worker", "start", "--coordinator", self.address, "--name", worker.name]
         arguments += ["--socket", self.socket(number), "--memory-budget", "256MiB"]
         arguments += self._hosts.options
-        worker.spawn(arguments)
-        worker.ready()
+        worker.arguments = arguments
+        worker.start()
 
     def replace(self, gone: Node) -> Node:
         """Removes a dead member and adds a new one with a number never used before."""
@@ -283,7 +204,7 @@ class Cluster:
             return ""
 
         until(not_added)
-        node.ready()
+        node.await_ready()
         return node
 
     def command(self, *arguments: str, asked: str | None = None) -> str:

@@ -9,8 +9,10 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from cluster import Ending
+
 import shardfeed as sf
-from cluster import BINARY, Ending, FailedError
+from shardfeed.testing import BINARY, FailedError
 
 #: Errors of a fault run, the loader, the recount and the system; all others are bugs and keep their
 #: traceback.

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from types import TracebackType
 
 import roots
 from command import HOME, run, until
@@ -45,12 +44,7 @@ class Machine:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

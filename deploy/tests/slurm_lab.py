@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 from pathlib import Path
-from types import TracebackType
 
 import roots
 from command import HOME, run, until
@@ -81,12 +80,7 @@ class SlurmLab:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

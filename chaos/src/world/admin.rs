@@ -132,7 +132,7 @@ impl Admin {
             }
             _ => return Err(WireError::new(ErrorKind::Retry, "the dataset is not ready")),
         }
-        let (identity, content) = (job.identity.clone(), job.identity.content());
+        let (identity, content) = (job.identity.clone(), job.identity.content);
         self.breaches.check(found.content == content.as_bytes(), "I8", || {
             format!("the dataset is put together as {:?}", found.content)
         });

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use shardfeed_plan::dynamic::Groups;
 use shardfeed_plan::{
-    DECODER_NONE, Digest, EpochPlan, JobIdentity, Line, Manifest, Mode, Planned, Records, Sample,
-    Segment, Shard, Shuffle, Tail,
+    DECODER_NONE, Digest, EpochPlan, JobIdentity, Line, Manifest, Mode, ORDER_VERSION, Planned,
+    Portion, Records, Sample, Segment, Shard, Shuffle, Tail,
 };
 use shardfeed_proto::chunk::FileEntry;
 use shardfeed_proto::common::v1::RecordSpec;
@@ -116,7 +116,7 @@ impl JobFacts {
         seed: u64,
     ) -> Rc<Self> {
         let shuffle = Shuffle {
-            content: manifest.digest(),
+            digest: manifest.order_digest(),
             seed,
             enabled: true,
             window: 16,
@@ -125,6 +125,8 @@ impl JobFacts {
         };
         let spec = RecordSpec::raw().encode_canonical().expect("it is small");
         let identity = JobIdentity {
+            order: ORDER_VERSION,
+            content: manifest.digest(),
             shuffle,
             lanes: if mode == Mode::Dynamic { 1 } else { 4 },
             tail,
@@ -147,7 +149,7 @@ impl JobFacts {
     /// Returns the groups of an epoch of a dynamic job.
     pub fn groups(&self, epoch: u64) -> Rc<Groups> {
         let make = || {
-            let line = Line::new(&self.counts, &self.identity.shuffle, epoch);
+            let line = Line::unrotated(&self.counts, &self.identity.shuffle, epoch);
             let groups = line
                 .and_then(|line| Groups::new(Arc::new(line), self.identity.shuffle.clone(), epoch));
             Rc::new(groups.expect("the job's numbers make groups"))
@@ -188,7 +190,7 @@ impl JobFacts {
     /// Returns true if an epoch of a deterministic job delivers the sample; false if its tail drops
     /// it.
     pub fn delivers(&self, epoch: u64, sample: Sample) -> bool {
-        self.whole(epoch).place(sample).is_ok_and(|placed| placed.is_some())
+        self.whole(epoch).place(Portion::default(), sample).is_ok_and(|placed| placed.is_some())
     }
 
     /// Returns the corrupt samples among `samples`.

@@ -174,7 +174,7 @@ impl Rank {
                 served,
                 own: None,
                 began: None,
-                count: SkipCount::new(self.run.corrupt_budget, 0),
+                count: SkipCount::new(0),
                 skipped: vec![],
             };
             let ended = match job.identity.is_dynamic() {
@@ -321,8 +321,8 @@ impl Rank {
         corrupt: &[Sample],
     ) -> Result<(), WireError> {
         let (trainer, more) = (&seat.served.asked.trainer, corrupt.len() as u64);
-        let allowed = seat.count.allowed();
-        if let Err(all) = seat.count.admit(epoch, more) {
+        let allowed = self.run.corrupt_budget;
+        if let Err(all) = seat.count.admit(epoch, more, allowed) {
             host.oracle.skips.refused(trainer, epoch, more, allowed);
             self.run.is_over_budget.set(true);
             let message = format!("{all} corrupt records, and {allowed} are allowed");

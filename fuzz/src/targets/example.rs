@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use shardfeed_handoff::SlotPool;
 use shardfeed_pipeline::{Assembler, Batch, ColumnKind, DrawKey, Dtype, ParseSpec, Row, Schema};
-use shardfeed_plan::{ContentDigest, Sample};
+use shardfeed_plan::{OrderDigest, Portion, Sample};
 use shardfeed_tfrecord::encode_footer;
 use shardfeed_tfrecord::example::{
     DType, DefaultValue, Feature, FeatureSpec, Partition, Value, describe, encode_example,
@@ -146,7 +146,8 @@ fn sequence_seeds() -> Vec<Vec<u8>> {
 }
 
 fn key() -> DrawKey {
-    DrawKey { content: ContentDigest::of_parts([b"fuzz".as_slice()]), seed: 7, epoch: 0 }
+    let digest = OrderDigest::of_parts([b"fuzz".as_slice()]);
+    DrawKey { digest, seed: 7, epoch: 0, sources: [].into() }
 }
 
 /// Returns a record followed by its checksum.
@@ -156,7 +157,15 @@ fn stored(record: &[u8]) -> Vec<u8> {
 
 fn row(stored: &[u8], ordinal: u64) -> Row<'_> {
     let sample = Sample { shard: 0, ordinal };
-    Row { sample, offset: 0, stored, valid: true, occurrence: 0 }
+    Row {
+        portion: Portion::default(),
+        sample,
+        offset: 0,
+        stored,
+        valid: true,
+        part: 0,
+        occurrence: 0,
+    }
 }
 
 fn assemblers(specs: fn() -> Vec<ParseSpec>) -> Vec<Assembler> {

@@ -10,12 +10,14 @@ use crate::{Target, gist, size};
 pub(crate) const TARGET: Target = Target { name: "job", run, seeds };
 
 /// Declarations as sent by trainers.
-const SPECS: [&str; 6] = [
+const SPECS: [&str; 8] = [
     r#"{"operators":[{"output":"x","operation":{"decode_raw":{"input":"record","dtype":"float32","shape":[2,3],"little_endian":true}}},{"output":"y","operation":{"transpose":{"input":"x","perm":[1,0]}}}],"outputs":["y"]}"#,
     r#"{"operators":[{"output":"i","operation":{"decode_image":{"input":"record","channels":3,"dtype":"uint8"}}},{"output":"i","operation":{"random_resized_crop":{"input":"i","scale":[0.1,1.0],"ratio":[0.5,2.0]}}},{"output":"i","operation":{"resize":{"input":"i","size":[8,8],"method":"bilinear","antialias":true}}}]}"#,
     r#"{"parse":[{"name":"n","feature":{"fixed_len":{"shape":[],"dtype":"int64","default":null}}}],"operators":[{"output":"c","operation":{"compute":{"expression":"where(n > 0, tanh(n / 4), -1) and not n","dtype":"float32"}}},{"output":"o","operation":{"one_hot":{"input":"n","depth":4,"on":1.0,"off":0.0,"dtype":"uint8"}}}]}"#,
     r#"{"parse":[{"name":"v","feature":{"var_len":{"dtype":"int64"}}}],"operators":[{"output":"p","operation":{"padded_batch":{"input":"v","length":5,"value":0.0,"truncate":true}}},{"output":"s","operation":{"slice":{"input":"p","begin":[1],"size":[-1]}}},{"output":"g","operation":{"select":{"input":"p","axis":0,"indices":[3,1]}}}]}"#,
     r#"{"operators":[{"output":"l","operation":{"lookup":{"input":"record","table":{"digest":"0000000000000000000000000000000000000000000000000000000000000000"},"column":"x","dtype":"float32","shape":[4],"missing":0.0}}}]}"#,
+    r#"{"parse":[{"name":"v","feature":{"var_len":{"dtype":"int64"}}},{"name":"w","feature":{"var_len":{"dtype":"int64"}}}],"operators":[{"output":"x","operation":{"rename":{"input":"v"}}},{"output":"b","operation":{"concat":{"inputs":["x","w"],"axis":0}}},{"output":"p","operation":{"pad":{"input":"b","size":[3,4],"value":-1.0,"side":"both","truncate":true}}}]}"#,
+    r#"{"operators":[{"output":"b","operation":{"constant":{"value":[0.0,0.1,0.5,1.0],"shape":[4],"dtype":"float32"}}},{"output":"t","operation":{"constant":{"value":["a"],"shape":[],"dtype":"bytes"}}},{"output":"i","operation":{"decode_image":{"input":"record","channels":3,"dtype":"uint8"}}},{"output":"i","operation":{"crop":{"input":"i","box":{"column":"b","format":"yxyx","normalized":true}}}},{"output":"i","operation":{"pad":{"input":"i","size":[8,9],"value":0.0,"side":"end","truncate":true}}},{"output":"i","operation":{"color_jitter":{"input":"i","brightness":[0.5,1.5],"hue":[-0.1,0.1]}}}]}"#,
     r#"{"parse":{"context":[],"lists":[{"name":"s","feature":{"fixed_len_sequence":{"shape":[2],"dtype":"float32","allow_missing":false}}}]}}"#,
 ];
 
@@ -29,7 +31,9 @@ fn seeds() -> Vec<Vec<u8>> {
         seeds.push([b"L", encoded.bytes()].concat());
     }
     let identity = shardfeed_proto::common::v1::JobIdentity {
-        content: vec![3; 32],
+        order_version: shardfeed_plan::ORDER_VERSION,
+        order_digest: vec![3; 32],
+        content_digest: vec![4; 32],
         seed: 7,
         lanes: 4,
         interleave: 2,

@@ -9,11 +9,12 @@ use serde::Serialize;
 use shardfeed_plan::Digest;
 use shardfeed_source::{Dataset, DatasetFile, LoadError, Sidecars, StoredFile};
 use shardfeed_tfrecord::example::{DType, describe};
-use shardfeed_tfrecord::{ChunkOptions, Compression, CompressionChoice, Decoder, RecordReader};
+use shardfeed_tfrecord::{ChunkOptions, ChunkReader, Compression, CompressionChoice, Decoder};
 
 use self::unscanned::Unscanned;
 use crate::files::DatasetArgs;
-use crate::output::{self, Format, Grid, ROWS_LISTED, Report};
+use crate::listing::{self, Shown, column};
+use crate::output::{self, Format, Report};
 use crate::sidecar::{self, FaultReport};
 
 const EXAMPLES: &str = "\
@@ -22,7 +23,6 @@ Examples:
   shardfeed dataset inspect -o json 'train/*.tfrecord.gz' | jq .content_digest
   shardfeed dataset inspect --unscanned 'tensorflow_datasets/mnist/3.0.1/*.tfrecord*'";
 
-/// Arguments of `dataset inspect`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct InspectArgs {
@@ -59,7 +59,7 @@ struct Inspection {
     /// Wrong or damaged information in files beside the shards.
     sidecar_faults: Vec<FaultReport>,
     #[serde(skip)]
-    shards_listed: usize,
+    all: bool,
 }
 
 /// A shard.
@@ -96,20 +96,12 @@ struct RecordFeatureReport {
     bytes: usize,
 }
 
-/// Runs `dataset inspect`.
 pub fn run(args: &InspectArgs, format: Format) -> anyhow::Result<()> {
     if args.unscanned {
-        let mut unscanned = Unscanned::new(&args.dataset.discover()?)?;
-        if args.all {
-            unscanned.list_all();
-        }
-        return Ok(format.print(&unscanned)?);
+        return Ok(format.print(&Unscanned::new(&args.dataset.discover()?, args.all)?)?);
     }
     let dataset = args.dataset.open()?;
-    let mut inspection = inspect(&dataset)?;
-    if args.all {
-        inspection.shards_listed = usize::MAX;
-    }
+    let mut inspection = inspect(&dataset, args.all)?;
     // The other results are shown even if the first record turns out to be damaged.
     let damage = match first_record(&dataset) {
         Ok(first) => {
@@ -122,7 +114,7 @@ pub fn run(args: &InspectArgs, format: Format) -> anyhow::Result<()> {
     damage.map_or(Ok(()), |error| Err(error.into()))
 }
 
-fn inspect(dataset: &Dataset) -> anyhow::Result<Inspection> {
+fn inspect(dataset: &Dataset, all: bool) -> anyhow::Result<Inspection> {
     let shards = dataset.manifest().shards().iter().zip(dataset.files());
     let shards: Vec<_> = shards
         .map(|(shard, file)| ShardFileReport {
@@ -146,7 +138,7 @@ fn inspect(dataset: &Dataset) -> anyhow::Result<Inspection> {
         shards,
         first_record: None,
         sidecar_faults: sidecar_faults(dataset)?,
-        shards_listed: ROWS_LISTED,
+        all,
     })
 }
 
@@ -181,12 +173,11 @@ fn read_first(file: &DatasetFile, shard: &str) -> Result<Option<FirstRecord>, Lo
     let stored = StoredFile::open(&file.path, Some(&file.stamp))?;
     let source = Decoder::new(stored, CompressionChoice::Fixed(file.compression))
         .expect("a fixed choice reads nothing yet");
-    let mut records = RecordReader::new(source, name, ChunkOptions::default());
-    let record = records.next_record()?;
-    Ok(record.map(|record| FirstRecord {
+    let chunk = ChunkReader::new(source, name, ChunkOptions::default()).next_chunk()?;
+    Ok(chunk.map(|chunk| FirstRecord {
         shard: shard.to_owned(),
-        bytes: record.data.len(),
-        features: describe(record.data).map(|features| {
+        bytes: chunk.data(0).len(),
+        features: describe(chunk.data(0)).map(|features| {
             let report = features.into_iter().map(|feature| RecordFeatureReport {
                 name: feature.name,
                 dtype: feature.dtype,
@@ -199,7 +190,7 @@ fn read_first(file: &DatasetFile, shard: &str) -> Result<Option<FirstRecord>, Lo
 }
 
 impl Report for Inspection {
-    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write(&self, out: &mut dyn Write, _is_wide: bool) -> io::Result<()> {
         output::write_facts(
             out,
             &[
@@ -212,27 +203,29 @@ impl Report for Inspection {
                 ("content digest", self.content_digest.to_string()),
             ],
         )?;
-        let mut grid = Grid::new(&["SHARD", ">RECORDS", ">STORED BYTES", "COMPRESSION"]);
-        for shard in self.shards.iter().take(self.shards_listed) {
-            grid.row([
-                shard.path.clone(),
-                shard.records.to_string(),
-                shard.stored_bytes.to_string(),
-                shard.compression.to_string(),
-            ]);
-        }
-        write!(out, "\n{grid}")?;
-        let rest = self.shards.len().saturating_sub(self.shards_listed);
-        output::write_rest(out, rest, "shards")?;
+        let columns = [
+            column("SHARD", |shard: &ShardFileReport| shard.path.clone()),
+            column(">RECORDS", |shard| shard.records.to_string()),
+            column(">STORED BYTES", |shard| shard.stored_bytes.to_string()),
+            column("COMPRESSION", |shard| shard.compression.to_string()),
+        ];
+        writeln!(out)?;
+        listing::write(
+            out,
+            "shards",
+            &self.shards,
+            &columns,
+            Shown { is_wide: false, all: self.all },
+        )?;
         if let Some(first) = &self.first_record {
-            first.write_table(out)?;
+            first.write(out)?;
         }
         sidecar::write_faults(out, &self.sidecar_faults)
     }
 }
 
 impl FirstRecord {
-    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         let shard = output::printable(&self.shard);
         let size = output::bytes(self.bytes as u64);
         write!(out, "\nfirst record, {size}, of {shard}: ")?;
@@ -244,15 +237,12 @@ impl FirstRecord {
             Some(features) => features,
         };
         writeln!(out, "an Example\n")?;
-        let mut grid = Grid::new(&["FEATURE", "DTYPE", ">COUNT", ">BYTES"]);
-        for feature in features {
-            grid.row([
-                feature.name.clone(),
-                feature.dtype.map_or_else(|| "-".into(), |dtype| dtype.to_string()),
-                feature.count.to_string(),
-                feature.bytes.to_string(),
-            ]);
-        }
-        write!(out, "{grid}")
+        let columns = [
+            column("FEATURE", |feature: &RecordFeatureReport| feature.name.clone()),
+            column("DTYPE", |feature| feature.dtype.map_or("-".into(), |dtype| dtype.to_string())),
+            column(">COUNT", |feature| feature.count.to_string()),
+            column(">BYTES", |feature| feature.bytes.to_string()),
+        ];
+        listing::write(out, "features", features, &columns, Shown { is_wide: false, all: true })
     }
 }

@@ -2,6 +2,7 @@
 //! stats, verify and write. The output and the errors of all commands are here too.
 #![forbid(unsafe_code)]
 
+pub mod listing;
 pub mod output;
 pub mod problem;
 pub mod progress;

@@ -47,17 +47,28 @@ pub fn has_headers() -> bool {
     HAS_HEADERS.load(Ordering::Relaxed)
 }
 
-/// A result: its fields form the JSON, and it can write itself as a table.
+/// A result: its fields form the JSON, and it can write itself as text for people.
 pub trait Report: Serialize {
     /// For lists: the field with the items, and the field of each item with its name.
     const LISTS: Option<(&'static str, &'static str)> = None;
 
-    /// Writes the table for people.
-    fn write_table(&self, out: &mut dyn Write) -> io::Result<()>;
+    /// Writes the text for people.
+    /// - `is_wide`: with more columns, if there are any.
+    fn write(&self, out: &mut dyn Write, is_wide: bool) -> io::Result<()>;
+}
 
-    /// Writes the table with more columns; the same as [`Report::write_table`] by default.
-    fn write_wide(&self, out: &mut dyn Write) -> io::Result<()> {
-        self.write_table(out)
+/// A result of a few fields, with its text for people.
+#[derive(Serialize)]
+#[serde(transparent)]
+struct Brief {
+    fields: Value,
+    #[serde(skip)]
+    text: String,
+}
+
+impl Report for Brief {
+    fn write(&self, out: &mut dyn Write, _is_wide: bool) -> io::Result<()> {
+        out.write_all(self.text.as_bytes())
     }
 }
 
@@ -84,8 +95,7 @@ impl Format {
     pub fn print<R: Report>(self, report: &R) -> Result<(), StdoutError> {
         let mut out = BufWriter::new(io::stdout().lock());
         match self {
-            Self::Table => report.write_table(&mut out)?,
-            Self::Wide => report.write_wide(&mut out)?,
+            Self::Table | Self::Wide => report.write(&mut out, self == Self::Wide)?,
             Self::Json => {
                 serde_json::to_writer_pretty(&mut out, report).map_err(io::Error::from)?;
                 out.write_all(b"\n")?;
@@ -110,6 +120,12 @@ impl Format {
             }
         }
         Ok(out.flush()?)
+    }
+
+    /// Prints a result of a few fields.
+    /// - `text`: the text for people, with its ends of lines.
+    pub fn print_brief(self, fields: Value, text: String) -> Result<(), StdoutError> {
+        self.print(&Brief { fields, text })
     }
 }
 
@@ -159,13 +175,16 @@ impl fmt::Display for Grid {
     }
 }
 
+/// Formats names and values as lines.
+pub fn facts(facts: &[(&str, String)]) -> String {
+    let width = facts.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let line = |(name, value): &(&str, String)| format!("{name:width$}  {}\n", printable(value));
+    facts.iter().map(line).collect()
+}
+
 /// Writes names and values in lines.
 pub fn write_facts(out: &mut dyn Write, facts: &[(&str, String)]) -> io::Result<()> {
-    let width = facts.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-    for (name, value) in facts {
-        writeln!(out, "{name:width$}  {}", printable(value))?;
-    }
-    Ok(())
+    out.write_all(self::facts(facts).as_bytes())
 }
 
 /// Writes how many rows were left out, if any.

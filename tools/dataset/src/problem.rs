@@ -21,7 +21,7 @@ pub enum Exit {
 }
 
 /// An error that this command detected.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[error("{what}")]
 pub struct Problem {
     /// The message.

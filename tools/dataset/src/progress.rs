@@ -16,26 +16,21 @@ pub fn bytes_bar(doing: &'static str, total: u64) -> ProgressBar {
 pub fn of_scan() -> impl FnMut(ScanProgress) -> bool {
     let mut bar: Option<ProgressBar> = None;
     move |progress| {
-        match progress.stage {
+        let doing = match progress.stage {
+            ScanStage::Waiting => "waiting for another process that indexes",
+            ScanStage::Listing => "looking at the files",
+            ScanStage::Scanning => "indexing",
+            ScanStage::Counting => "filtering",
             ScanStage::Done => {
-                if let Some(bar) = bar.take() {
-                    bar.finish_and_clear();
-                }
+                bar.take().iter().for_each(ProgressBar::finish_and_clear);
+                return true;
             }
-            ScanStage::Waiting => {
-                let bar = bar.get_or_insert_with(|| bytes_bar("indexing", 0));
-                bar.set_message("waiting for another process that indexes");
-            }
-            ScanStage::Listing => {
-                let bar = bar.get_or_insert_with(|| bytes_bar("indexing", 0));
-                bar.set_message("looking at the files");
-            }
-            ScanStage::Scanning => {
-                let bar = bar.get_or_insert_with(|| bytes_bar("indexing", 0));
-                bar.set_message("indexing");
-                bar.set_length(progress.bytes_total);
-                bar.set_position(progress.bytes);
-            }
+        };
+        let bar = bar.get_or_insert_with(|| bytes_bar(doing, 0));
+        bar.set_message(doing);
+        if progress.stage == ScanStage::Scanning {
+            bar.set_length(progress.bytes_total);
+            bar.set_position(progress.bytes);
         }
         true
     }

@@ -51,7 +51,6 @@ const TALLIED_BYTES: u64 = 16 << 20;
 /// each.
 const SAMPLE: (usize, u64) = (32, 64 << 10);
 
-/// Arguments of `dataset stats`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct StatsArgs {
@@ -65,7 +64,6 @@ pub struct StatsArgs {
     all: bool,
 }
 
-/// Runs `dataset stats`.
 pub fn run(args: &StatsArgs, format: Format) -> anyhow::Result<()> {
     let found = args.files.discover()?;
     let (shards, tally) = Reading::new(&found, args.files.compression).read_all()?;

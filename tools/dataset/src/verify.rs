@@ -38,7 +38,6 @@ Examples:
   shardfeed dataset verify --exclude whole.txt 'train/*'; shardfeed dataset add whole @whole.txt
   shardfeed dataset verify -o json 'train/*' | jq '.files[] | select(.damage != [])'";
 
-/// Arguments of `dataset verify`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct VerifyArgs {
@@ -72,7 +71,7 @@ struct Verification {
 }
 
 /// Result of one file.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 struct FileReport {
     path: String,
     /// `null` if the file could not be opened.
@@ -112,13 +111,9 @@ enum DamageKind {
     Unreadable,
 }
 
-/// Runs `dataset verify`.
 pub fn run(args: &VerifyArgs, format: Format) -> anyhow::Result<()> {
     let found = args.files.discover()?;
-    let mut verification = verify(&found, args.files.compression)?;
-    if args.all {
-        verification.good_listed = usize::MAX;
-    }
+    let verification = verify(&found, args.files.compression, args.all)?;
     format.print(&verification)?;
     if let Some(out) = &args.exclude {
         verification.write_whole(out).with_context(|| format!("write {}", out.display()))?;
@@ -126,7 +121,11 @@ pub fn run(args: &VerifyArgs, format: Format) -> anyhow::Result<()> {
     verification.verdict()
 }
 
-fn verify(found: &Found, compression: CompressionChoice) -> anyhow::Result<Verification> {
+fn verify(
+    found: &Found,
+    compression: CompressionChoice,
+    all: bool,
+) -> anyhow::Result<Verification> {
     let bar = reading::bar("verifying", found);
     let verified = found.paths.par_iter().enumerate().map(|(index, path)| {
         verify_file(&found.root, path, found.stamps.get(index), compression, &bar)
@@ -146,7 +145,7 @@ fn verify(found: &Found, compression: CompressionChoice) -> anyhow::Result<Verif
         stored_bytes: files.iter().map(|file| file.stored_bytes).sum(),
         files,
         sidecar_faults: sidecar::faults(&sidecars, &found.paths, &records),
-        good_listed: ROWS_LISTED,
+        good_listed: if all { usize::MAX } else { ROWS_LISTED },
     })
 }
 
@@ -157,15 +156,7 @@ fn verify_file(
     compression: CompressionChoice,
     bar: &ProgressBar,
 ) -> FileReport {
-    let mut report = FileReport {
-        path: path.to_owned(),
-        compression: None,
-        stored_bytes: 0,
-        records_ok: 0,
-        records_damaged: 0,
-        complete: false,
-        damage: Vec::new(),
-    };
+    let mut report = FileReport { path: path.to_owned(), ..FileReport::default() };
     let opened = StoredFile::open(&root.join(path), stamp).map_err(|error| match error {
         LoadError::Io { source, .. } => ReadErrorKind::Open(source),
         error => ReadErrorKind::Open(io::Error::other(error)),
@@ -318,13 +309,9 @@ impl Verification {
         }
         let mut grid = Grid::new(&["DAMAGED FILE", ">RECORD", ">OFFSET", "REASON"]);
         for file in &self.files {
-            for damage in &file.damage {
-                grid.row([
-                    file.path.clone(),
-                    damage.ordinal.to_string(),
-                    damage.offset.to_string(),
-                    damage.reason.clone(),
-                ]);
+            for Damage { ordinal, offset, reason, .. } in &file.damage {
+                let (ordinal, offset) = (ordinal.to_string(), offset.to_string());
+                grid.row([file.path.clone(), ordinal, offset, reason.clone()]);
             }
         }
         write!(out, "\n{grid}")
@@ -332,7 +319,7 @@ impl Verification {
 }
 
 impl Report for Verification {
-    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write(&self, out: &mut dyn Write, _is_wide: bool) -> io::Result<()> {
         output::write_facts(
             out,
             &[

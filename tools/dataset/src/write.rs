@@ -66,7 +66,6 @@ Examples:
   shardfeed dataset write prices.csv out/ --compression gzip --prefix train
   shardfeed dataset write train.txt out/ --voc VOC2012/Annotations --classes classes.txt";
 
-/// Arguments of `dataset write`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct WriteArgs {
@@ -129,7 +128,6 @@ struct WrittenShard {
     stored_bytes: u64,
 }
 
-/// Runs `dataset write`.
 pub fn run(args: &WriteArgs, format: Format) -> anyhow::Result<()> {
     let kind = SourceKind::of(args)?;
     check_outside(&args.source, &args.out_dir)?;
@@ -238,10 +236,10 @@ fn write_shards(
     let bar = progress::bytes_bar("writing", source.record_bytes().iter().sum());
     let write = |shard: usize| {
         let name = names.name(shard);
-        let path = staging.folder().join(&name);
+        let path = staging.folder.join(&name);
         let context = || format!("cannot write {}", path.display());
         let mut writer =
-            shardfeed_tfrecord::create(&path, names.compression()).with_context(context)?;
+            shardfeed_tfrecord::create(&path, names.compression).with_context(context)?;
         let mut encoder = source.encoder()?;
         let mut record = Vec::new();
         for &index in deal.records(shard) {
@@ -286,7 +284,7 @@ fn parse_prefix(text: &str) -> Result<String, String> {
 }
 
 impl Report for Written {
-    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write(&self, out: &mut dyn Write, _is_wide: bool) -> io::Result<()> {
         let mut size = output::bytes(self.stored_bytes);
         if self.compression != Compression::None {
             size += &format!(", {} from {}", self.compression, output::bytes(self.stream_bytes));

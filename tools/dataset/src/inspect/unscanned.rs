@@ -5,7 +5,8 @@ use std::io::{self, Write};
 use serde::Serialize;
 use shardfeed_source::{Found, Sidecars};
 
-use crate::output::{self, Grid, ROWS_LISTED, Report};
+use crate::listing::{self, Shown, column};
+use crate::output::{self, Report};
 use crate::sidecar::{self, FaultReport};
 
 /// A dataset that was not scanned.
@@ -24,7 +25,7 @@ pub(super) struct Unscanned {
     /// Faults of files beside the shards, or contradictions between them.
     sidecar_faults: Vec<FaultReport>,
     #[serde(skip)]
-    shards_listed: usize,
+    all: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -38,7 +39,7 @@ struct UnscannedShard {
 }
 
 impl Unscanned {
-    pub(super) fn new(found: &Found) -> anyhow::Result<Self> {
+    pub(super) fn new(found: &Found, all: bool) -> anyhow::Result<Self> {
         let sidecars = Sidecars::beside(&found.root, &found.paths, &mut |_| true)?;
         let size = |path| std::fs::metadata(found.root.join(path)).map_or(0, |found| found.len());
         let shards = found.paths.iter().enumerate().map(|(shard, path)| UnscannedShard {
@@ -59,17 +60,13 @@ impl Unscanned {
             stored_bytes: shards.iter().map(|shard| shard.stored_bytes).sum(),
             sidecar_faults: sidecar::faults(&sidecars, &found.paths, &first),
             shards,
-            shards_listed: ROWS_LISTED,
+            all,
         })
-    }
-
-    pub(super) fn list_all(&mut self) {
-        self.shards_listed = usize::MAX;
     }
 }
 
 impl Report for Unscanned {
-    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write(&self, out: &mut dyn Write, _is_wide: bool) -> io::Result<()> {
         let known = self.shards.iter().filter_map(|shard| shard.records);
         let records = match self.records {
             Some(records) => format!("{}, as is said beside them", output::count(records)),
@@ -89,20 +86,19 @@ impl Report for Unscanned {
                 ("content digest", "not known without a scan".into()),
             ],
         )?;
-        let mut grid = Grid::new(&["SHARD", ">RECORDS", ">STORED BYTES", "SAID BY"]);
-        for shard in self.shards.iter().take(self.shards_listed) {
-            let by = shard.records_by.iter().map(|by| by.rsplit('/').next().unwrap_or(by));
-            let by = by.collect::<Vec<_>>().join(", ");
-            grid.row([
-                shard.path.clone(),
-                shard.records.map_or("-".into(), |records| records.to_string()),
-                shard.stored_bytes.to_string(),
-                if by.is_empty() { "-".into() } else { by },
-            ]);
-        }
-        write!(out, "\n{grid}")?;
-        let rest = self.shards.len().saturating_sub(self.shards_listed);
-        output::write_rest(out, rest, "shards")?;
+        let columns = [
+            column("SHARD", |shard: &UnscannedShard| shard.path.clone()),
+            column(">RECORDS", |shard| shard.records.map_or("-".into(), |n| n.to_string())),
+            column(">STORED BYTES", |shard| shard.stored_bytes.to_string()),
+            column("SAID BY", |shard| {
+                let by = shard.records_by.iter().map(|by| by.rsplit('/').next().unwrap_or(by));
+                let by = by.collect::<Vec<_>>().join(", ");
+                if by.is_empty() { "-".into() } else { by }
+            }),
+        ];
+        writeln!(out)?;
+        let shown = Shown { is_wide: false, all: self.all };
+        listing::write(out, "shards", &self.shards, &columns, shown)?;
         sidecar::write_faults(out, &self.sidecar_faults)
     }
 }

@@ -14,7 +14,8 @@ use super::numbers::Integers;
 use super::shard::ShardFacts;
 use super::sizes::Sizes;
 use super::tally::{FeatureTally, Tally, Typed};
-use crate::output::{self, Grid, ROWS_LISTED, Report};
+use crate::listing::{self, Shown, column, wide};
+use crate::output::{self, ROWS_LISTED, Report};
 
 /// Maximum number of values of a feature that a table lists without `--all`.
 const VALUES_LISTED: usize = 10;
@@ -45,24 +46,23 @@ pub(super) struct Stats {
     has_more_features: bool,
     findings: Vec<Finding>,
     #[serde(skip)]
-    listed: Listed,
+    all: bool,
 }
 
 #[derive(Debug, Serialize)]
 struct RecordBytes {
-    min: i64,
-    mean: f64,
+    #[serde(flatten)]
+    spread: Spread,
     p50: u64,
     p99: u64,
-    max: i64,
 }
 
 /// Minimum, mean and maximum.
 #[derive(Debug, Serialize)]
-struct Spread {
-    min: i64,
+struct Spread<N = i64> {
+    min: N,
     mean: f64,
-    max: i64,
+    max: N,
 }
 
 /// Values of a feature with one type.
@@ -75,7 +75,7 @@ struct FeatureReport {
     /// Number of values in each of these records.
     values: Spread,
     /// Range of the finite numbers; `null` for bytes, and without values.
-    range: Option<Range>,
+    range: Option<Spread<Number>>,
     /// Length of each byte string, bytes; `null` for numbers, and without values.
     lengths: Option<Spread>,
     /// Number of infinities and NaN; `null` except for float32.
@@ -89,14 +89,6 @@ struct FeatureReport {
     labels: Option<Vec<Label>>,
     /// Suggested entry for `Loader(features=)`.
     suggested: String,
-}
-
-/// Minimum, mean and maximum number.
-#[derive(Debug, Serialize)]
-struct Range {
-    min: Number,
-    mean: f64,
-    max: Number,
 }
 
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -128,20 +120,13 @@ enum Text {
     Bytes(String),
 }
 
-/// Extent of a table.
-#[derive(Clone, Copy, Debug)]
-struct Listed {
-    features: usize,
-    values: usize,
-}
-
 impl Stats {
     pub(super) fn new(
         root: &Path,
         shards: &[ShardFacts],
         tally: Tally,
         findings: Vec<Finding>,
-        is_all: bool,
+        all: bool,
     ) -> Self {
         let spread = |figure: fn(&ShardFacts) -> u64| {
             let mut figures = Integers::default();
@@ -164,19 +149,15 @@ impl Stats {
             features: features.collect(),
             has_more_features: tally.has_more_features,
             findings,
-            listed: match is_all {
-                true => Listed { features: usize::MAX, values: usize::MAX },
-                false => Listed { features: ROWS_LISTED, values: VALUES_LISTED },
-            },
+            all,
         }
     }
 }
 
 impl RecordBytes {
     fn of(sizes: &Sizes) -> Option<Self> {
-        let (min, max) = sizes.integers().range()?;
-        let mean = sizes.integers().mean()?;
-        Some(Self { min, mean, p50: sizes.percentile(50)?, p99: sizes.percentile(99)?, max })
+        let spread = Spread::of(sizes.integers())?;
+        Some(Self { spread, p50: sizes.percentile(50)?, p99: sizes.percentile(99)? })
     }
 }
 
@@ -192,20 +173,12 @@ fn reports(name: &str, feature: FeatureTally, records: u64) -> Vec<FeatureReport
     let FeatureTally { int64, float32, bytes } = feature;
     let integers = new(name, DType::Int64, &int64, records).map(|report| {
         let found = &int64.values.numbers;
-        let range = found.range().zip(found.mean()).map(|((min, max), mean)| Range {
-            min: Number::Int64(min),
-            mean,
-            max: Number::Int64(max),
-        });
+        let range = range(found.range(), found.mean(), Number::Int64);
         FeatureReport { range, ..report.counted(&int64.values.labels, |&value| Text::Int64(value)) }
     });
     let floats = new(name, DType::Float32, &float32, records).map(|report| {
         let found = &float32.values;
-        let range = found.range().zip(found.mean()).map(|((min, max), mean)| Range {
-            min: Number::Float32(min),
-            mean,
-            max: Number::Float32(max),
-        });
+        let range = range(found.range(), found.mean(), Number::Float32);
         let (not_finite, distinct_unknown) = (Some(found.not_finite()), Some(Unknown::Float32));
         FeatureReport { range, not_finite, distinct_unknown, ..report }
     });
@@ -215,6 +188,15 @@ fn reports(name: &str, feature: FeatureTally, records: u64) -> Vec<FeatureReport
         FeatureReport { lengths, ..report.counted(&bytes.values.labels, text) }
     });
     [integers, floats, strings].into_iter().flatten().collect()
+}
+
+fn range<T>(
+    ends: Option<(T, T)>,
+    mean: Option<f64>,
+    number: fn(T) -> Number,
+) -> Option<Spread<Number>> {
+    let ((min, max), mean) = (ends?, mean?);
+    Some(Spread { min: number(min), mean, max: number(max) })
 }
 
 /// Creates a report without the fields that depend on the type; `None` if no record has values of
@@ -265,7 +247,7 @@ impl FeatureReport {
 
     fn range_text(&self) -> String {
         match (&self.range, &self.lengths) {
-            (Some(Range { min, max, .. }), _) => format!("{min} to {max}"),
+            (Some(Spread { min, max, .. }), _) => format!("{min} to {max}"),
             (None, Some(lengths)) => format!("{} bytes", lengths.ends()),
             (None, None) => "-".into(),
         }
@@ -340,7 +322,7 @@ impl Spread {
     }
 }
 
-impl Stats {
+impl Report for Stats {
     fn write(&self, out: &mut dyn Write, is_wide: bool) -> io::Result<()> {
         self.write_dataset(out)?;
         if !self.features.is_empty() {
@@ -349,7 +331,9 @@ impl Stats {
         }
         self.write_findings(out)
     }
+}
 
+impl Stats {
     fn write_dataset(&self, out: &mut dyn Write) -> io::Result<()> {
         let others = self.records - self.examples;
         let mut records = output::count(self.records);
@@ -363,19 +347,13 @@ impl Stats {
             ("stored", output::bytes(self.stored_bytes)),
             ("record data", output::bytes(self.data_bytes)),
         ];
-        if let Some(RecordBytes { min, mean, p50, p99, max }) = &self.record_bytes {
-            let said = |number: u64| output::count(number);
-            facts.push((
-                "record bytes",
-                format!(
-                    "{} to {}, mean {}, p50 {}, p99 {}",
-                    said(min.unsigned_abs()),
-                    said(max.unsigned_abs()),
-                    figure(*mean),
-                    said(*p50),
-                    said(*p99)
-                ),
-            ));
+        if let Some(RecordBytes { spread: Spread { min, mean, max }, p50, p99 }) =
+            &self.record_bytes
+        {
+            let [min, max, p50, p99] =
+                [min.unsigned_abs(), max.unsigned_abs(), *p50, *p99].map(output::count);
+            let text = format!("{min} to {max}, mean {}, p50 {p50}, p99 {p99}", figure(*mean));
+            facts.push(("record bytes", text));
         }
         if let Some(records) = &self.shard_records {
             let text = format!("{}, mean {}", records.ends(), figure(records.mean));
@@ -390,29 +368,20 @@ impl Stats {
     }
 
     fn write_features(&self, out: &mut dyn Write, is_wide: bool) -> io::Result<()> {
-        let mut columns = vec!["FEATURE", "DTYPE", ">RECORDS", ">VALUES", ">RANGE", ">DISTINCT"];
-        if is_wide {
-            columns.extend([">MEAN", ">NOT FINITE", "SUGGESTED"]);
-        }
-        let mut grid = Grid::new(&columns);
-        for feature in self.features.iter().take(self.listed.features) {
-            let mut cells = vec![
-                feature.name.clone(),
-                feature.dtype.to_string(),
-                feature.records.to_string(),
-                feature.values.ends(),
-                feature.range_text(),
-                feature.distinct_text(),
-            ];
-            if is_wide {
-                let not_finite = feature.not_finite.map_or("-".into(), |count| count.to_string());
-                cells.extend([feature.mean_text(), not_finite, feature.suggested.clone()]);
-            }
-            grid.row(cells);
-        }
-        write!(out, "\n{grid}")?;
-        let rest = self.features.len().saturating_sub(self.listed.features);
-        output::write_rest(out, rest, "features")?;
+        let columns = [
+            column("FEATURE", |feature: &FeatureReport| feature.name.clone()),
+            column("DTYPE", |feature| feature.dtype.to_string()),
+            column(">RECORDS", |feature| feature.records.to_string()),
+            column(">VALUES", |feature| feature.values.ends()),
+            column(">RANGE", FeatureReport::range_text),
+            column(">DISTINCT", FeatureReport::distinct_text),
+            wide(">MEAN", FeatureReport::mean_text),
+            wide(">NOT FINITE", |f| f.not_finite.map_or("-".into(), |count| count.to_string())),
+            wide("SUGGESTED", |feature| feature.suggested.clone()),
+        ];
+        writeln!(out)?;
+        let shown = Shown { is_wide, all: self.all };
+        listing::write(out, "features", &self.features, &columns, shown)?;
         match self.has_more_features {
             true => {
                 writeln!(out, "… and others that are not looked at: too many, or with long names")
@@ -423,14 +392,17 @@ impl Stats {
 
     /// Writes the count of each value for the features with few values.
     fn write_labels(&self, out: &mut dyn Write) -> io::Result<()> {
+        let (features, values) = match self.all {
+            true => (usize::MAX, usize::MAX),
+            false => (ROWS_LISTED, VALUES_LISTED),
+        };
+        let is_shown = |labels: &&Vec<Label>| (2..=ROWS_LISTED.max(values)).contains(&labels.len());
         let mut is_first = true;
-        for feature in self.features.iter().take(self.listed.features) {
-            let Some(labels) = feature.labels.as_ref().filter(|labels| {
-                labels.len() > 1 && labels.len() <= ROWS_LISTED.max(self.listed.values)
-            }) else {
+        for feature in self.features.iter().take(features) {
+            let Some(labels) = feature.labels.as_ref().filter(is_shown) else {
                 continue;
             };
-            let shown = labels.iter().take(self.listed.values);
+            let shown = labels.iter().take(values);
             let shown: Vec<_> =
                 shown.map(|label| format!("{} {}x", label.value, label.count)).collect();
             let rest = labels.len() - shown.len();
@@ -449,16 +421,6 @@ impl Stats {
             write!(out, "\nnote: {what}\nhint: {advice}\n")?;
         }
         Ok(())
-    }
-}
-
-impl Report for Stats {
-    fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
-        self.write(out, false)
-    }
-
-    fn write_wide(&self, out: &mut dyn Write) -> io::Result<()> {
-        self.write(out, true)
     }
 }
 

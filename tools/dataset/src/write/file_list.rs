@@ -184,10 +184,6 @@ impl Source for FileList {
     fn encoder(&self) -> anyhow::Result<Box<dyn Encoder + '_>> {
         Ok(Box::new(EntryEncoder { list: self, data: Vec::new() }))
     }
-
-    fn check_unchanged(&self) -> anyhow::Result<()> {
-        Ok(()) // Each file is read once, and its size is checked then.
-    }
 }
 
 /// Reads one file at a time.
@@ -215,15 +211,29 @@ impl EntryEncoder<'_> {
     fn encode_file(&self, index: usize, out: &mut Vec<u8>) {
         let data: [&[u8]; 1] = [&self.data];
         let path = [self.list.entries[index].path.as_bytes()];
-        let mut features = vec![("data", Value::Bytes(&data)), ("path", Value::Bytes(&path))];
+        let features = vec![("data", Value::Bytes(&data)), ("path", Value::Bytes(&path))];
+        self.encode_labelled(index, ("class", "label"), features, out);
+    }
+
+    /// Encodes a record with the label of the list, if it has one.
+    /// - `names`: names of the features with the class and with its number.
+    fn encode_labelled(
+        &self,
+        index: usize,
+        names: (&str, &str),
+        features: Vec<(&str, Value<'_>)>,
+        out: &mut Vec<u8>,
+    ) {
+        // The label lives shorter than the other features.
+        let mut features = features;
         let label = self.list.label(index);
         let number = label.map(|(label, _)| [label]);
-        let name = label.and_then(|(_, name)| name).map(|name| [name.as_bytes()]);
-        if let Some(name) = &name {
-            features.push(("class", Value::Bytes(name)));
+        let class = label.and_then(|(_, class)| class).map(|class| [class.as_bytes()]);
+        if let Some(class) = &class {
+            features.push((names.0, Value::Bytes(class)));
         }
         if let Some(number) = &number {
-            features.push(("label", Value::Int64(number)));
+            features.push((names.1, Value::Int64(number)));
         }
         encode_example(&features, out);
     }
@@ -255,6 +265,9 @@ impl EntryEncoder<'_> {
         let side = |side: fn(&super::voc::Bounds) -> f32| -> Vec<f32> {
             objects.iter().map(|object| side(&object.bounds)).collect()
         };
+        let flags = |flag: fn(&super::voc::Object) -> bool| -> Vec<i64> {
+            objects.iter().map(|object| flag(object).into()).collect()
+        };
         let (xmin, ymin) = (side(|b| b.xmin), side(|b| b.ymin));
         let (xmax, ymax) = (side(|b| b.xmax), side(|b| b.ymax));
         let names: Vec<_> = objects.iter().map(|object| object.name.as_bytes()).collect();
@@ -262,15 +275,13 @@ impl EntryEncoder<'_> {
         let labels: Option<Vec<_>> = labels.collect();
         // All names existed when the annotations were read before.
         let labels = labels.ok_or_else(|| whole::changed(&annotated))?;
-        let difficult: Vec<_> =
-            objects.iter().map(|object| i64::from(object.is_difficult)).collect();
-        let truncated: Vec<_> =
-            objects.iter().map(|object| i64::from(object.is_truncated)).collect();
+        let difficult = flags(|object| object.is_difficult);
+        let truncated = flags(|object| object.is_truncated);
         let encoded: [&[u8]; 1] = [&self.data];
         let file_name = [file_name(&entry.path).as_bytes()];
         let (source_id, format) = ([entry.path.as_bytes()], [format.as_bytes()]);
         let (width, height) = ([i64::from(*width)], [i64::from(*height)]);
-        let mut features = vec![
+        let features = vec![
             ("image/encoded", Value::Bytes(&encoded)),
             ("image/format", Value::Bytes(&format)),
             ("image/filename", Value::Bytes(&file_name)),
@@ -286,16 +297,7 @@ impl EntryEncoder<'_> {
             ("image/object/difficult", Value::Int64(&difficult)),
             ("image/object/truncated", Value::Int64(&truncated)),
         ];
-        let label = self.list.label(index);
-        let number = label.map(|(label, _)| [label]);
-        let name = label.and_then(|(_, name)| name).map(|name| [name.as_bytes()]);
-        if let Some(name) = &name {
-            features.push(("image/class/text", Value::Bytes(name)));
-        }
-        if let Some(number) = &number {
-            features.push(("image/class/label", Value::Int64(number)));
-        }
-        encode_example(&features, out);
+        self.encode_labelled(index, ("image/class/text", "image/class/label"), features, out);
         Ok(())
     }
 }

@@ -76,10 +76,6 @@ impl Source for Folder {
         let data = Vec::new();
         Ok(Box::new(FileEncoder { folder: self, data }))
     }
-
-    fn check_unchanged(&self) -> anyhow::Result<()> {
-        Ok(()) // Each file is read once, and its size is checked then.
-    }
 }
 
 /// Reads one file at a time.

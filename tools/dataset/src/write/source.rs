@@ -15,8 +15,11 @@ pub(crate) trait Source: Sync {
     /// Creates an encoder; each thread has its own.
     fn encoder(&self) -> anyhow::Result<Box<dyn Encoder + '_>>;
 
-    /// Fails if the source has changed since it was opened.
-    fn check_unchanged(&self) -> anyhow::Result<()>;
+    /// Fails if the source has changed since it was opened. By default, each file is read once, and
+    /// its size is checked then.
+    fn check_unchanged(&self) -> anyhow::Result<()> {
+        Ok(())
+    }
 }
 
 /// Classes that labels refer to.

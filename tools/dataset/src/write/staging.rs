@@ -15,7 +15,7 @@ use crate::problem::Problem;
 pub(crate) struct ShardNames {
     prefix: String,
     shards: usize,
-    compression: Compression,
+    pub(crate) compression: Compression,
 }
 
 impl ShardNames {
@@ -29,17 +29,14 @@ impl ShardNames {
         let extension = extension(self.compression);
         format!("{prefix}-{shard:05}-of-{shards:05}.tfrecord{extension}")
     }
-
-    pub(crate) fn compression(&self) -> Compression {
-        self.compression
-    }
 }
 
 /// A hidden folder in the output folder; removed with its contents when dropped.
 #[derive(Debug)]
 pub(crate) struct Staging {
     out_dir: PathBuf,
-    folder: PathBuf,
+    /// Folder in which shards are written.
+    pub(crate) folder: PathBuf,
     /// Existing shards with this prefix, which are to be replaced.
     old: Vec<String>,
 }
@@ -67,11 +64,6 @@ impl Staging {
         let folder = out_dir.join(format!(".{prefix}.writing"));
         make(&folder, force)?;
         Ok(Self { out_dir: out_dir.to_path_buf(), folder, old })
-    }
-
-    /// Folder in which shards are written.
-    pub(crate) fn folder(&self) -> &Path {
-        &self.folder
     }
 
     /// Moves the shards to the output folder, and removes the ones that they replace.

@@ -210,29 +210,24 @@ impl<'a> Walk<'a> {
         let path: Vec<_> = self.path.iter().map(String::as_str).collect();
         match path.as_slice() {
             ["annotation", "size", "width"] => {
-                self.width = Some(self.once(self.width.as_ref(), self.pixels(content)?)?);
+                self.fill(self.pixels(content)?, |walk| &mut walk.width)?;
             }
             ["annotation", "size", "height"] => {
-                self.height = Some(self.once(self.height.as_ref(), self.pixels(content)?)?);
+                self.fill(self.pixels(content)?, |walk| &mut walk.height)?;
             }
             // Parts of an object have their own names and boxes, one level deeper.
             ["annotation", "object", "name"] => {
-                let name = self.once(self.draft().name.as_ref(), content.to_owned())?;
-                self.draft_mut().name = Some(name);
+                self.fill(content.to_owned(), |walk| &mut walk.draft().name)?;
             }
             ["annotation", "object", "difficult"] => {
-                let flag = self.once(self.draft().difficult.as_ref(), self.flag(content)?)?;
-                self.draft_mut().difficult = Some(flag);
+                self.fill(self.flag(content)?, |walk| &mut walk.draft().difficult)?;
             }
             ["annotation", "object", "truncated"] => {
-                let flag = self.once(self.draft().truncated.as_ref(), self.flag(content)?)?;
-                self.draft_mut().truncated = Some(flag);
+                self.fill(self.flag(content)?, |walk| &mut walk.draft().truncated)?;
             }
             ["annotation", "object", "bndbox", side] => {
                 if let Some(side) = SIDES.iter().position(|name| name == side) {
-                    let place =
-                        self.once(self.draft().sides[side].as_ref(), self.coordinate(content)?)?;
-                    self.draft_mut().sides[side] = Some(place);
+                    self.fill(self.coordinate(content)?, |walk| &mut walk.draft().sides[side])?;
                 }
             }
             _ => {}
@@ -242,20 +237,22 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    fn draft(&self) -> &Draft {
-        self.drafts.last().expect("made where <object> starts")
-    }
-
-    fn draft_mut(&mut self) -> &mut Draft {
+    fn draft(&mut self) -> &mut Draft {
         self.drafts.last_mut().expect("made where <object> starts")
     }
 
-    /// Returns the new value of an element that may occur only once.
-    fn once<T>(&self, old: Option<&T>, new: T) -> Result<T, Fault> {
-        let name = self.path.last().map_or("", String::as_str);
-        match old {
-            None => Ok(new),
-            Some(_) => Err(self.fault(format!("has a second <{name}>"))),
+    /// Sets the value of an element that may occur only once.
+    fn fill<T>(
+        &mut self,
+        value: T,
+        place: impl FnOnce(&mut Self) -> &mut Option<T>,
+    ) -> Result<(), Fault> {
+        match place(self).replace(value) {
+            None => Ok(()),
+            Some(_) => {
+                let name = self.path.last().map_or("", String::as_str);
+                Err(self.fault(format!("has a second <{name}>")))
+            }
         }
     }
 
