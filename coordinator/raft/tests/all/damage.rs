@@ -1,7 +1,7 @@
 //! Changed bytes on disk: the node refuses with a clear error, or its state is correct
 //! nevertheless.
 
-use crate::common::{FaultyDisk, Ledger, numbers, open_on, options_on_disk, propose};
+use crate::common::{FaultyDisk, Ledger, numbers, open_on, options_on_disk, propose, until};
 use shardfeed_raft::{NodeOptions, OpenError};
 
 const LOG: &str = "log.redb";
@@ -13,6 +13,10 @@ async fn written(options: &NodeOptions, killed: bool) -> FaultyDisk {
     let disk = FaultyDisk::default();
     let node = open_on(&disk, options).await.unwrap();
     propose(&node, 0, COMMANDS).await;
+    if options.snapshot_every < COMMANDS as u64 / 2 {
+        // The log is purged after the second snapshot.
+        until("a log that does not begin at its start", || node.status().purged.is_some()).await;
+    }
     if killed {
         return disk.crash(None);
     }

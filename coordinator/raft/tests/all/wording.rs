@@ -1,6 +1,6 @@
 //! Messages about a log that cannot be opened or continued, word by word.
 
-use crate::common::{Fault, FaultyDisk, open, open_on, options, options_on_disk, propose};
+use crate::common::{Fault, FaultyDisk, open, open_on, options, options_on_disk, propose, until};
 use shardfeed_host::Disk;
 use shardfeed_raft::{Node, NodeOptions, OpenError};
 
@@ -12,6 +12,8 @@ async fn written(options: &NodeOptions) -> (FaultyDisk, String) {
     let disk = FaultyDisk::default();
     let node = open_on(&disk, options).await.unwrap();
     propose(&node, 0, 60).await;
+    // The log is purged after the second snapshot.
+    until("a log that does not begin at its start", || node.status().purged.is_some()).await;
     let cluster = node.cluster_id().to_owned();
     node.shutdown().await;
     (disk.crash(None), cluster)
