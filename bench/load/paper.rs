@@ -52,6 +52,7 @@ impl Files {
                 record_bytes_max: 4,
                 marks: vec![(0, 0)],
                 left_out: None,
+                samples: None,
             }
         };
         (part * PART_FILES..self.count.min((part + 1) * PART_FILES)).map(file).collect()
@@ -122,6 +123,7 @@ pub(crate) async fn job(addresses: &[&str], client: &mut Clients, name: &str, fi
         compression: String::new(),
         corrupt: String::new(),
         listing: None,
+        program: vec![],
     };
     // An earlier run may have added it.
     let _ = admin.add_dataset(add).await;
@@ -200,7 +202,7 @@ async fn scan(client: &mut Clients, session: u64, files: Files) {
             }
             Work::Scan(Scan { part, .. }) => {
                 let entries = EntriesChunk::new(files.part(part));
-                let records = entries.records();
+                let records = entries.samples();
                 let chunk = put(client, entries.encode().unwrap()).await;
                 let report = ReportScanRequest {
                     context: context(),
@@ -210,6 +212,7 @@ async fn scan(client: &mut Clients, session: u64, files: Files) {
                     part,
                     chunk,
                     records,
+                    maps: vec![],
                 };
                 client.report_scan(report).await.unwrap();
             }

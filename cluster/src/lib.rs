@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use shardfeed_agent::{
-    Catalog, Coordinator, CredentialOptions, Credentials, GrpcControl, Opened, Scanner, Session,
-    Source, Whereabouts, WorkerInfo,
+    Catalog, Coordinator, CredentialOptions, Credentials, GrpcControl, Opened, SampleSource,
+    Scanner, Session, Source, Whereabouts, WorkerInfo,
 };
 use shardfeed_embedded::{ClusterOptions, ClusterPort, InProcessWorker, Joined, LoaderOptions};
 use shardfeed_proto::{ErrorKind, WireError};
@@ -51,6 +51,7 @@ impl ClusterPort for GrpcCluster {
     fn open(
         &self,
         options: &LoaderOptions,
+        program: &[u8],
         trainer: &str,
         progress: Progress<'_>,
     ) -> Result<Joined, LoadError> {
@@ -62,12 +63,14 @@ impl ClusterPort for GrpcCluster {
                 Source::Files { patterns, rules: options.file_rules() }
             }
         };
+        let (program, corrupt) = (program.to_vec(), options.corrupt);
+        let source = SampleSource { source, program, corrupt };
         let session = session(options, trainer)?;
         let scanner = Scanner::start(Arc::clone(&session), options.cache.clone())
             .map_err(|source| LoadError::Io { file: "scanning threads".into(), source })?;
         let catalog = Catalog::new(Arc::clone(&session), options.cache.clone());
         let opened = open_in_time(&catalog, &source, cluster_of(options).timeout, progress)?;
-        let Opened { name, rules, dataset } = opened;
+        let Opened { name, rules, dataset, .. } = opened;
         let worker = Box::new(Member::new(session, Some(scanner)));
         Ok(Joined { worker, name, rules, dataset })
     }
@@ -163,7 +166,7 @@ fn host() -> String {
 /// Opens a dataset; fails after `timeout` without progress.
 fn open_in_time(
     catalog: &Catalog,
-    source: &Source,
+    source: &SampleSource,
     timeout: Duration,
     progress: Progress<'_>,
 ) -> Result<Opened, LoadError> {

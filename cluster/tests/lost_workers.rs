@@ -55,7 +55,7 @@ fn answer(mut trainer: ToTrainer, dataset: &Dataset, ends: Ends, starts: &Atomic
                 say(&trainer, Message::Dataset(described));
                 let paths = shards.iter().map(|shard| shard.path.clone()).collect();
                 let records = shards.iter().map(|shard| shard.records).collect();
-                say(&trainer, Message::Shards(wire::Shards { paths, records }));
+                say(&trainer, Message::Shards(wire::Shards { paths, records, digests: vec![] }));
             }
             Some(Ask::Register(_)) => {
                 say(&trainer, Message::Registered(wire::Registered::default()));

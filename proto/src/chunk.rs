@@ -60,6 +60,16 @@ pub struct EntriesChunk {
     pub version: u32,
     /// One entry for each file of the part.
     pub entries: Vec<FileEntry>,
+    /// Digests of the chunks with the sample maps of all entries, end to end; all but the last have
+    /// [`CHUNK_BYTES_MAX`] bytes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub maps: Vec<Digest>,
+    /// Damaged records that are no samples; truncated if there are many.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub damaged: Vec<DamagedEntry>,
+    /// Total number of such records.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub damaged_total: u64,
 }
 
 /// A file that was scanned.
@@ -91,6 +101,34 @@ pub struct FileEntry {
     /// Damaged part of the file that is omitted; counts and digest cover the rest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_out: Option<LeftOutEntry>,
+    /// Samples, if the dataset has a program: then all entries have them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub samples: Option<SamplesEntry>,
+}
+
+/// Samples that a program makes of a file's records.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SamplesEntry {
+    /// Number of samples, at most [`FILE_RECORDS_MAX`].
+    pub samples: u64,
+    /// Digest of the records and of the samples among them.
+    pub digest: Digest,
+    /// Bytes of its map.
+    pub map_bytes: u64,
+}
+
+/// A damaged record that is no sample.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DamagedEntry {
+    /// Index of its file's entry.
+    pub entry: u32,
+    pub ordinal: u64,
+    /// Offset of its header in the uncompressed stream.
+    pub offset: u64,
+    /// Description of the damage; at most [`REASON_BYTES_MAX`].
+    pub reason: String,
 }
 
 /// Omitted part of a damaged file.
@@ -188,7 +226,8 @@ impl EntriesChunk {
 
     /// Returns a chunk with these entries.
     pub fn new(entries: Vec<FileEntry>) -> Self {
-        Self { version: CHUNK_VERSION, entries }
+        let (maps, damaged, damaged_total) = (vec![], vec![], 0);
+        Self { version: CHUNK_VERSION, entries, maps, damaged, damaged_total }
     }
 
     /// Encodes the chunk.
@@ -208,18 +247,45 @@ impl EntriesChunk {
         Ok(chunk)
     }
 
-    /// Returns the number of records of all files.
-    pub fn records(&self) -> u64 {
-        self.entries.iter().map(|entry| entry.records).sum()
+    /// Returns the number of samples of all files.
+    pub fn samples(&self) -> u64 {
+        self.entries.iter().map(|entry| entry.counted().0).sum()
+    }
+
+    /// Returns true if the samples of a program were counted.
+    pub fn has_samples(&self) -> bool {
+        self.entries.iter().any(|entry| entry.samples.is_some())
     }
 
     fn check(&self) -> Result<(), ChunkError> {
         check_paths(Self::WHAT, self.entries.iter().map(|entry| entry.path.as_str()))?;
-        self.entries.iter().try_for_each(FileEntry::check)
+        self.entries.iter().try_for_each(FileEntry::check)?;
+        let maps = self.entries.iter().filter_map(|entry| entry.samples.as_ref());
+        let bytes = maps.fold(0_u64, |sum, samples| sum.saturating_add(samples.map_bytes));
+        let reason = if bytes.div_ceil(CHUNK_BYTES_MAX as u64) != self.maps.len() as u64 {
+            "its part has more or fewer chunks with sample maps than these maps have bytes for"
+        } else if self.has_samples() && self.entries.iter().any(|entry| entry.samples.is_none()) {
+            "its part has files with and without samples"
+        } else if self.damaged.iter().any(|one| self.entries.get(one.entry as usize).is_none()) {
+            "its part has a damaged record of another file"
+        } else if self.damaged.iter().any(|one| one.reason.len() > REASON_BYTES_MAX) {
+            "its part has a damaged record with a reason that is too long"
+        } else {
+            return Ok(());
+        };
+        Err(refused(Self::WHAT, self.entries.first().map_or("", |entry| &entry.path), reason))
     }
 }
 
 impl FileEntry {
+    /// Returns the number and the digest of its samples.
+    pub fn counted(&self) -> (u64, Digest) {
+        match &self.samples {
+            Some(samples) => (samples.samples, samples.digest),
+            None => (self.records, self.digest),
+        }
+    }
+
     fn check(&self) -> Result<(), ChunkError> {
         let ascending = |pair: &[(u64, u64)]| pair[0].0 < pair[1].0 && pair[0].1 < pair[1].1;
         let reason = if !matches!(self.compression.as_str(), "none" | "gzip" | "zlib") {
@@ -241,11 +307,18 @@ impl FileEntry {
             "the reason why something of it is left out is too long"
         } else if self.left_out.as_ref().is_some_and(|left| left.is_whole && self.records > 0) {
             "it is left out whole and has records"
+        } else if self.samples.as_ref().is_some_and(|one| one.samples > FILE_RECORDS_MAX) {
+            "it has more samples than a file may have"
         } else {
             return Ok(());
         };
         Err(refused(EntriesChunk::WHAT, &self.path, reason))
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// Returns true if the ETag can be used in a header.
@@ -367,6 +440,7 @@ mod tests {
             digest: Digest::from_bytes([5; 32]),
             marks: vec![(0, 0), (2, 36)],
             left_out: None,
+            samples: None,
         }
     }
 

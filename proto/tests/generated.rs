@@ -25,7 +25,7 @@ coordinator.v1.AuditEntry: claimed known, role known, object known, detail known
     request_id known
 coordinator.v1.Dataset: state word DatasetState, root known, content > content_digest, \
     content digest, files > shard_count, bytes > stored_bytes, files_scanned > shards_scanned, \
-    corrupt skip, waiting known, failure_from known, chunks > manifest_chunks, chunks digests
+    corrupt skip, waiting known, failure_from known, program digest, chunks > manifest_chunks, chunks digests
 coordinator.v1.Epoch: state word EpochState, samples_per_second positive, age_ms skip, \
     policy skip
 coordinator.v1.Event: job known, worker known, dataset known, ranks list

@@ -479,9 +479,7 @@ def test_a_wrong_filter_is_an_error_at_once() -> None:
         source.filter(3)  # type: ignore[arg-type]
 
 
-def test_no_sample_and_a_cluster_are_errors(tmp_path: Path) -> None:
+def test_no_sample_is_an_error(tmp_path: Path) -> None:
     world = World(tmp_path / "data", 6, [20, 30])
     with pytest.raises(sf.ConfigError, match="leaves none of the 50 records in 2 files"):
         world.loader("width > 1000")
-    with pytest.raises(sf.ConfigError, match="works in one process so far"):
-        world.loader("width > 3", coordinator="127.0.0.1:1")

@@ -311,8 +311,6 @@ def test_wrong_declarations_are_errors_at_once(tmp_path: Path) -> None:
         packed.filter("id > 3")
     with pytest.raises(sf.ConfigError, match="unbatch or pack, not both"):
         packed.unbatch("tokens")
-    with pytest.raises(sf.ConfigError, match="works in one process so far"):
-        sf.Loader(packed, batch_size=4, coordinator="127.0.0.1:1")
     assert pickle.loads(pickle.dumps(packed)) == packed and pickle.loads(pickle.dumps(packed)).columns == packed.columns
     world = World(tmp_path / "data", 6, [60])
     with pytest.raises(sf.ConfigError, match=r"part-00.tfrecord: record \d+ has \d+ tokens, more than length=8; pass long="):

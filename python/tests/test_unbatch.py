@@ -412,8 +412,6 @@ def test_wrong_declarations_are_errors_at_once() -> None:
             of.unbatch(*columns)  # type: ignore[arg-type]
     with pytest.raises(sf.ConfigError, match="column `box` has shape"):
         source.unbatch("box", "label").filter("box > 3")
-    with pytest.raises(sf.ConfigError, match="works in one process so far"):
-        sf.Loader(source.unbatch("label"), batch_size=4, coordinator="127.0.0.1:1")
 
 
 def test_a_program_is_part_of_the_job_and_of_the_source(tmp_path: Path) -> None:

@@ -213,6 +213,7 @@ async fn add(cluster: &Rc<Cluster>, dataset: &str) -> Result<(), WireError> {
             compression,
             corrupt: String::new(),
             listing: None,
+            program: vec![],
         };
         Box::pin(async move { clients.admin.add_dataset(request).await })
     });

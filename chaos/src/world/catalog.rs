@@ -50,6 +50,7 @@ impl Catalog {
                 record_bytes_max: 48,
                 marks: vec![],
                 left_out: None,
+                samples: None,
             }
         };
         Self { files: (0..dice.pick(6..14)).map(file).collect() }

@@ -220,7 +220,7 @@ impl WorkerHost {
                     files.iter().find(|file| file.path == listed.path).cloned()
                 });
                 let entries = EntriesChunk::new(found.collect());
-                let records = entries.records();
+                let records = entries.samples();
                 let chunk = entries.encode().expect("the entries are good");
                 let chunk = self.put(cluster, chunk).await?;
                 let report = wire::ReportScanRequest {
@@ -231,6 +231,7 @@ impl WorkerHost {
                     part,
                     chunk,
                     records,
+                    maps: vec![],
                 };
                 let call: Call<wire::ReportScanResponse> = Rc::new(move |mut clients, context| {
                     let report = wire::ReportScanRequest { context, ..report.clone() };

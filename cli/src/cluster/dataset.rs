@@ -131,12 +131,13 @@ impl Report for DatasetReport {
         ];
         let reasons = reasons.into_iter().filter(|(_, reason)| !reason.is_empty());
         facts.extend(reasons.map(|(name, reason)| (name, reason.to_owned())));
+        let counted = if of.program.is_empty() { "records" } else { "samples" };
         facts.extend([
             ("patterns", text(&of.patterns.join(", "))),
             ("compression", of.compression.clone()),
             ("root", text(&of.root)),
             ("shards", output::count(of.files)),
-            ("records", output::count(of.records)),
+            (counted, output::count(of.records)),
             ("stored", output::bytes(of.bytes)),
             ("content digest", digest(&of.content)),
             ("added", ago(of.age_ms)),

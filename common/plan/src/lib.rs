@@ -54,7 +54,7 @@ pub use job::{
 pub use lane::{Blocks, Inputs, Lane, LaneBlock, Planned, Portion, SplitRun};
 pub use layer::LanePosition;
 pub use line::{Line, SAMPLES_MAX, Sample, Shuffle};
-pub use manifest::{ChangeStamp, Manifest, ManifestError, Shard};
+pub use manifest::{ChangeStamp, Manifest, ManifestError, Shard, content_digest};
 pub use mixture::{
     Length, Mixture, MixtureEpoch, MixtureError, SOURCES_MAX, STAGES_MAX, Source, Stage,
     StageSource, mixture_digest,

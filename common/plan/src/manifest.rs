@@ -61,7 +61,7 @@ impl Manifest {
         if let Some(pair) = shards.windows(2).find(|pair| pair[0].path == pair[1].path) {
             return Err(ManifestError::ListedTwice { path: pair[0].path.clone() });
         }
-        Ok(Self { digest: content_digest(&shards), shards })
+        Ok(Self { digest: of_shards(&shards), shards })
     }
 
     /// Returns the shards of several datasets, those of the first one first.
@@ -72,7 +72,7 @@ impl Manifest {
         if u32::try_from(shards.len()).is_err() {
             return Err(ManifestError::TooManyShards { shards: shards.len() });
         }
-        Ok(Self { digest: content_digest(&shards), shards })
+        Ok(Self { digest: of_shards(&shards), shards })
     }
 
     /// Returns the shards in manifest order; a shard's index is its ordinal.
@@ -101,11 +101,16 @@ impl Manifest {
     }
 }
 
-/// Source: docs/ORDER.md, section 8.
-fn content_digest(shards: &[Shard]) -> ContentDigest {
-    let counts: Vec<[u8; 8]> = shards.iter().map(|shard| shard.records.to_le_bytes()).collect();
-    let parts = shards.iter().zip(&counts);
-    Digest::of_parts(parts.flat_map(|(shard, count)| [count.as_slice(), shard.digest.as_bytes()]))
+/// Returns the content digest of a dataset, from the count and the digest of each shard. Source:
+/// docs/ORDER.md, "Input".
+pub fn content_digest(shards: impl Iterator<Item = (u64, Digest)>) -> ContentDigest {
+    let parts: Vec<_> = shards.map(|(count, digest)| (count.to_le_bytes(), digest)).collect();
+    let parts = parts.iter();
+    Digest::of_parts(parts.flat_map(|(count, digest)| [count.as_slice(), digest.as_bytes()]))
+}
+
+fn of_shards(shards: &[Shard]) -> ContentDigest {
+    content_digest(shards.iter().map(|shard| (shard.records, shard.digest)))
 }
 
 #[cfg(test)]

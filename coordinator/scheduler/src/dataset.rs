@@ -46,6 +46,10 @@ pub struct Dataset {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) stalls: BTreeMap<SessionId, u32>,
     pub phase: Phase,
+    /// Digest of the chunk with the record spec that makes samples of its records, which count as
+    /// its records then; `None`: each record is a sample.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<Digest>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -87,7 +91,7 @@ pub(crate) struct Datasets {
     pub(crate) with_work: BTreeMap<u64, String>,
     #[serde(skip)]
     pub(crate) assembling: BTreeSet<String>,
-    /// Number of parts of all datasets.
+    /// Number of parts, and of chunks with sample maps, of all datasets.
     #[serde(skip)]
     pub(crate) parts: u64,
     /// Highest attempt of the datasets that were removed. Later attempts have higher numbers, so
@@ -150,8 +154,8 @@ impl Dataset {
             _ => return None,
         };
         let (dataset, compression) = (self.name.clone(), self.compression.clone());
-        let (fencing, corrupt) = (lease.fencing, self.corrupt);
-        Some((ScanTask { dataset, fencing, compression, corrupt, work }, part))
+        let (fencing, corrupt, program) = (lease.fencing, self.corrupt, self.program);
+        Some((ScanTask { dataset, fencing, compression, corrupt, work, program }, part))
     }
 
     fn fencing_of(&self, part: Option<u64>) -> Option<Fencing> {
@@ -235,7 +239,7 @@ impl Datasets {
     /// Checks that a limited principal's datasets may have `more` further parts.
     pub(crate) fn check_parts(&self, principal: &str, more: usize) -> Result<(), Refusal> {
         let own = self.by_name.values().filter(|dataset| dataset.added_by == principal);
-        let held: u64 = own.map(|dataset| dataset.progress().parts).sum();
+        let held: u64 = own.map(|dataset| dataset.progress().weight()).sum();
         if held.saturating_add(more as u64) <= PRINCIPAL_PARTS_MAX {
             return Ok(());
         }
@@ -262,7 +266,7 @@ impl Datasets {
         for (session, scan) in leases_of(dataset) {
             sessions.drop_scan(session, &scan);
         }
-        self.parts -= dataset.progress().parts;
+        self.parts -= dataset.progress().weight();
         dataset.phase = Phase::Failed { failure, failed_ms };
         self.file(name);
     }
@@ -278,7 +282,7 @@ impl Datasets {
                 Phase::Ready(ready) => ready.scan.index(),
                 Phase::Listing { .. } | Phase::Failed { .. } => {}
             }
-            self.parts += dataset.progress().parts;
+            self.parts += dataset.progress().weight();
             for (session, scan) in leases_of(dataset) {
                 sessions.file_scan(session, scan);
             }

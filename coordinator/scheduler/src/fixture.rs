@@ -181,6 +181,7 @@ pub(crate) fn add_dataset() -> AddDataset {
         compression,
         corrupt: shardfeed_plan::Corrupt::Error,
         listing: None,
+        program: None,
     }
 }
 
@@ -207,7 +208,8 @@ pub(crate) fn listing(session: SessionId, fencing: u64, parts: u8) -> Change {
 /// A scanned part with 50 records.
 pub(crate) fn scanned(session: SessionId, fencing: u64, part: u64) -> Change {
     let (dataset, chunk) = (DATASET.to_owned(), digest((part as u8).wrapping_add(100)));
-    Change::ReportScan(ReportScan { session, dataset, part, fencing, chunk, records: 50 })
+    let maps = vec![];
+    Change::ReportScan(ReportScan { session, dataset, part, fencing, chunk, records: 50, maps })
 }
 
 pub(crate) fn finish(attempt: u64, parts: u64) -> Change {

@@ -211,6 +211,9 @@ pub struct ScanTask {
     /// handling of damaged files, as in AddDatasetRequest
     #[prost(string, tag = "6")]
     pub corrupt: ::prost::alloc::string::String,
+    /// as in AddDatasetRequest: the samples of the part's files are counted, too
+    #[prost(bytes = "vec", tag = "7")]
+    pub program: ::prost::alloc::vec::Vec<u8>,
     #[prost(oneof = "scan_task::Work", tags = "4, 5")]
     pub work: ::core::option::Option<scan_task::Work>,
 }
@@ -286,8 +289,12 @@ pub struct ReportScanRequest {
     /// digest of the chunk with the scan results
     #[prost(bytes = "vec", tag = "6")]
     pub chunk: ::prost::alloc::vec::Vec<u8>,
+    /// of a dataset with a program: its samples
     #[prost(uint64, tag = "7")]
     pub records: u64,
+    /// digests of the chunks with the part's sample maps, as the scan results name them
+    #[prost(bytes = "vec", repeated, tag = "8")]
+    pub maps: ::prost::alloc::vec::Vec<::prost::alloc::vec::Vec<u8>>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReportScanResponse {}
@@ -1018,6 +1025,10 @@ pub struct AddDatasetRequest {
     /// the files, if the caller has listed them already
     #[prost(message, optional, tag = "6")]
     pub listing: ::core::option::Option<add_dataset_request::Listing>,
+    /// Digest of the stored chunk with the RecordSpec that makes samples of the records; only with `listing`. Empty: each
+    /// record is a sample.
+    #[prost(bytes = "vec", tag = "7")]
+    pub program: ::prost::alloc::vec::Vec<u8>,
 }
 /// Nested message and enum types in `AddDatasetRequest`.
 pub mod add_dataset_request {
@@ -1060,7 +1071,7 @@ pub struct Dataset {
     #[prost(uint64, tag = "7")]
     #[serde(rename = "shard_count")]
     pub files: u64,
-    /// records counted so far
+    /// records counted so far; with a program: samples
     #[prost(uint64, tag = "8")]
     pub records: u64,
     #[prost(uint64, tag = "9")]
@@ -1097,6 +1108,10 @@ pub struct Dataset {
     #[prost(string, tag = "17")]
     #[serde(serialize_with = "crate::json::known")]
     pub failure_from: ::prost::alloc::string::String,
+    /// as in AddDatasetRequest
+    #[prost(bytes = "vec", tag = "18")]
+    #[serde(serialize_with = "crate::json::digest")]
+    pub program: ::prost::alloc::vec::Vec<u8>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetDatasetRequest {
@@ -1320,7 +1335,7 @@ pub struct SkippedRecord {
     /// ordinal in the manifest
     #[prost(uint64, tag = "1")]
     pub shard: u64,
-    /// ordinal in the shard
+    /// ordinal in the shard; of a dataset with a program, the ordinal of its sample
     #[prost(uint64, tag = "2")]
     pub ordinal: u64,
     /// offset of its header in the uncompressed shard, in bytes
@@ -1571,6 +1586,7 @@ pub mod get_batch_response {
         #[prost(string, tag = "3")]
         #[serde(rename = "shard")]
         pub path: ::prost::alloc::string::String,
+        /// of the sample in the shard
         #[prost(uint64, tag = "4")]
         pub ordinal: u64,
         /// false for padding

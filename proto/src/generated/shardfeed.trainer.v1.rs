@@ -35,7 +35,7 @@ pub mod to_worker {
 pub struct ToTrainer {
     #[prost(
         oneof = "to_trainer::Message",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19"
     )]
     pub message: ::core::option::Option<to_trainer::Message>,
 }
@@ -79,6 +79,8 @@ pub mod to_trainer {
         TracePart(super::TracePart),
         #[prost(message, tag = "18")]
         SkippedPart(super::SkippedPart),
+        #[prost(message, tag = "19")]
+        MapPart(super::MapPart),
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -108,7 +110,7 @@ pub struct Welcome {
     #[prost(string, tag = "3")]
     pub cluster_id: ::prost::alloc::string::String,
 }
-/// Requests a dataset; answered by Progress, then Dataset and as many Shards as needed, or Failed.
+/// Requests a dataset; answered by Progress, then Dataset, as many Shards as needed and the MapParts, or Failed.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Open {
     /// name; empty: use the patterns
@@ -125,6 +127,12 @@ pub struct Open {
     /// true: more patterns follow in another Open, whose other fields are used
     #[prost(bool, tag = "5")]
     pub more: bool,
+    /// Canonical encoding of the RecordSpec that makes samples of the records; empty: each record is a sample.
+    #[prost(bytes = "vec", tag = "6")]
+    pub program: ::prost::alloc::vec::Vec<u8>,
+    /// true: with a program, each Batch names the samples of its rows
+    #[prost(bool, tag = "7")]
+    pub name_samples: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Progress {
@@ -146,7 +154,7 @@ pub struct Dataset {
     pub name: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
     pub root: ::prost::alloc::string::String,
-    /// content digest
+    /// content digest of the samples
     #[prost(bytes = "vec", tag = "3")]
     pub content: ::prost::alloc::vec::Vec<u8>,
     /// number of rows that follow in Shards
@@ -164,6 +172,15 @@ pub struct Dataset {
     /// number of damaged files with omitted parts
     #[prost(uint64, tag = "8")]
     pub left_out_total: u64,
+    /// true: MapParts follow the Shards, one or more for each shard
+    #[prost(bool, tag = "9")]
+    pub has_maps: bool,
+    /// damaged records that are no samples, at most 1000; ordinals are those of records
+    #[prost(message, repeated, tag = "10")]
+    pub damaged: ::prost::alloc::vec::Vec<Skipped>,
+    /// number of damaged records that are no samples
+    #[prost(uint64, tag = "11")]
+    pub damaged_total: u64,
 }
 /// Part of a damaged file that is delivered in no batch.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -191,6 +208,18 @@ pub struct Shards {
     /// records of each path
     #[prost(uint64, repeated, tag = "2")]
     pub records: ::prost::alloc::vec::Vec<u64>,
+    /// with `has_maps`: digest of each shard's records
+    #[prost(bytes = "vec", repeated, tag = "3")]
+    pub digests: ::prost::alloc::vec::Vec<::prost::alloc::vec::Vec<u8>>,
+}
+/// Part of the samples of a shard, in the form of the worker's cache; in manifest order.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct MapPart {
+    #[prost(bytes = "vec", tag = "1")]
+    pub content: ::prost::alloc::vec::Vec<u8>,
+    /// true: the next part is of the next shard
+    #[prost(bool, tag = "2")]
+    pub is_last: bool,
 }
 /// Registers a job; answered by Registered or Failed.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -358,6 +387,9 @@ pub struct Batch {
     /// samples that are substituted by other records, marked not valid; without padding
     #[prost(message, repeated, tag = "10")]
     pub skipped: ::prost::alloc::vec::Vec<Skipped>,
+    /// Ordinal of each row's sample in its shard, if Open asked for them: `ordinals` are those of records then.
+    #[prost(uint64, repeated, tag = "11")]
+    pub samples: ::prost::alloc::vec::Vec<u64>,
 }
 /// Skipped samples of the next Batch of this start, which precede those in the Batch itself. A batch may have more of
 /// them than fit into a frame.
@@ -383,6 +415,9 @@ pub struct Skipped {
     pub offset: u64,
     #[prost(string, tag = "4")]
     pub reason: ::prost::alloc::string::String,
+    /// record in the shard; absent: the record of this ordinal
+    #[prost(uint64, optional, tag = "5")]
+    pub record: ::core::option::Option<u64>,
 }
 /// Reports that the trainer received batches, and releases slots.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

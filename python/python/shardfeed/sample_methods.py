@@ -59,7 +59,7 @@ class SampleMethods:
         directory: the number of samples is known before the first batch, so all ranks have equal
         steps, every passing record comes exactly once, and a state is as small as without a filter.
         `loader.samples` is their number. Another filter is another job. Two filters are joined by
-        `and`. Works in one process: not yet with `coordinator=`.
+        `and`. In a cluster, all workers count together, and the coordinators keep the result.
 
         - Values: int64 (exact, also compared with floats), float32 (computed in float64), texts in
           quotes compared bytewise with byte strings.
@@ -136,7 +136,6 @@ class SampleMethods:
 
         `FeatureError` when the loader is opened, with file, offset and record, if columns have
         different numbers of rows; with `corrupt="skip-record"` such a record has no samples.
-        Works in one process: not yet with `coordinator=`.
         """
         if not all(isinstance(name, str) for name in columns) or not (columns or offsets):
             raise ConfigError(f"unbatch takes names of columns, not {columns!r}")
@@ -186,8 +185,7 @@ class SampleMethods:
         - `block`: records that are packed together; more need more memory. `variants`: number of
           different packings, of which the epochs take turns if the loader shuffles.
 
-        `filter(...)` comes before, operators after it. Not together with `unbatch`. Works in one
-        process: not yet with `coordinator=`.
+        `filter(...)` comes before, operators after it. Not together with `unbatch`.
         """
         if self._pack is not None:
             raise ConfigError("this source is packed already; name all columns in one call")

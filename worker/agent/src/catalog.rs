@@ -4,13 +4,15 @@ mod chunks;
 mod entries;
 mod listing;
 mod opening;
+mod samples;
 mod scan;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use shardfeed_plan::{ChangeStamp, ContentDigest};
+use shardfeed_pipeline::SampleProgram;
+use shardfeed_plan::{ChangeStamp, ContentDigest, Digest};
 use shardfeed_proto::chunk::{EntriesChunk, FileEntry};
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::coordinator::v1::DatasetState;
@@ -18,16 +20,17 @@ use shardfeed_proto::{ErrorKind, WireError, digest_from};
 use shardfeed_socket::Peer;
 use shardfeed_source::{
     CacheOptions, Dataset, DatasetFile, FileRules, Found, LoadError, OpenProgress, Rights,
-    ScanProgress, ScanStage, Seeds, discover, is_remote, local_stamps, user_of,
+    SampleMaps, ScanProgress, ScanStage, Seeds, discover, is_remote, local_stamps, user_of,
 };
 
 use crate::catalog::chunks::{get_chunk, put_chunk};
-use crate::catalog::entries::{invalid, rules_of, seed, stamp_of_entry};
+use crate::catalog::entries::{invalid, listed_of, rules_of, seed, stamp_of_entry};
 use crate::catalog::listing::Listing;
 use crate::catalog::opening::{OnProgress, Openings};
+use crate::catalog::samples::{program_of, samples_of};
 use crate::cluster::session::Session;
 
-pub use opening::{Opened, Source};
+pub use opening::{Opened, SampleSource, Source};
 pub use scan::Scanner;
 
 /// First and longest pause between queries of a dataset that is being scanned.
@@ -59,7 +62,7 @@ impl Catalog {
         Self { session, cache, open: Mutex::default(), openings: Openings::default() }
     }
 
-    /// Opens a dataset; registers and scans it first if necessary.
+    /// Opens a dataset; registers, scans and counts it first if necessary.
     /// - `peer`: the trainer's process, which must also be able to read the files; `None`: this
     ///   process.
     ///
@@ -67,7 +70,7 @@ impl Catalog {
     /// scanned one; no coordinator answers; `Interrupted`.
     pub fn open(
         &self,
-        source: &Source,
+        source: &SampleSource,
         peer: Option<Peer>,
         progress: OnProgress<'_>,
     ) -> Result<Opened, LoadError> {
@@ -77,19 +80,48 @@ impl Catalog {
 
     fn open_alone(
         &self,
-        source: &Source,
+        SampleSource { source, program, corrupt }: &SampleSource,
         peer: Option<Peer>,
         progress: OnProgress<'_>,
     ) -> Result<Opened, LoadError> {
         let roots = self.session.data_roots();
-        let name = match source {
+        let mut name = match source {
             Source::Named(name) => name.clone(),
             Source::Files { patterns, rules } => {
                 let rights = Rights::of(roots, peer, patterns)?;
-                self.register(patterns, *rules, &rights, progress)?
+                let listing = self.list(patterns, &rights, progress)?;
+                self.register(&listing, *rules, program, progress)?
             }
         };
-        let described = self.when_ready(&name, progress)?;
+        let mut described = self.when_ready(&name, progress)?;
+        let mut base = None;
+        if let (Source::Named(_), false) = (source, program.is_empty()) {
+            let rights = Rights::of(roots, peer, std::slice::from_ref(&described.root))?;
+            let rules = rules_of(&described.compression, &described.corrupt)?;
+            if rules.corrupt != *corrupt {
+                return Err(LoadError::Option(format!(
+                    "dataset `{name}` was added with --corrupt {}, and records that this policy \
+                     leaves out would be missing in the samples; pass corrupt=\"{}\"",
+                    rules.corrupt, rules.corrupt
+                )));
+            }
+            let parts = self.parts(&described, progress)?;
+            let entries = || parts.iter().flat_map(|part| &part.entries);
+            let root = Path::new(&described.root);
+            self.check(&rights, root, entries().map(|entry| &entry.path), progress)?;
+            let files = entries().map(listed_of).collect();
+            let listing = Listing::of_files(described.root.clone(), files)?;
+            name = self.register(&listing, rules, program, progress)?;
+            described = self.when_ready(&name, progress)?;
+            base = Some(parts);
+        }
+        if described.program != digest_of(program) {
+            let message = match program.is_empty() {
+                true => format!("dataset `{name}` is of samples; open its files, or name another"),
+                false => "the coordinator makes no samples of records; upgrade it".to_owned(),
+            };
+            return Err(WireError::new(ErrorKind::Invalid, message).into());
+        }
         let rights = Rights::of(roots, peer, std::slice::from_ref(&described.root))?;
         let content = digest_from("content", &described.content).map_err(invalid)?;
         let rules = rules_of(&described.compression, &described.corrupt)?;
@@ -100,12 +132,23 @@ impl Catalog {
                 dataset.manifest().shards().iter().map(|s| &s.path),
                 progress,
             )?;
-            return Ok(Opened { name, rules, dataset });
+            return Ok(Opened { name, rules, content, dataset });
         }
-        let entries = self.entries(&described, progress)?;
+        let parts = self.parts(&described, progress)?;
+        let entries: Vec<&FileEntry> = parts.iter().flat_map(|part| &part.entries).collect();
         self.check(&rights, Path::new(&described.root), entries.iter().map(|e| &e.path), progress)?;
-        let dataset = self.index(&described, rules, &entries, rights, progress)?;
-        if dataset.manifest().digest() != content {
+        let mut dataset = self.index(&described, rules, &entries, rights, progress)?;
+        let base = base.iter().flatten().flat_map(|part| &part.entries).zip(&entries);
+        for (of_base, entry) in base {
+            if of_base.digest != entry.digest || of_base.records != entry.records {
+                return Err(other_content(&dataset, &described.name, entry));
+            }
+        }
+        if !program.is_empty() {
+            let program = program_of(program)?;
+            dataset = self.with_samples(dataset, (program, content), parts, progress)?;
+        }
+        if dataset.content() != content {
             let message = format!(
                 "dataset `{name}`: its chunks do not hold its content; add it under another name"
             );
@@ -116,7 +159,45 @@ impl Catalog {
         open.retain(|(_, _, dataset)| dataset.strong_count() > 0);
         open.truncate(OPEN_MAX);
         open.push((name.clone(), content, Arc::downgrade(&dataset)));
-        Ok(Opened { name, rules, dataset })
+        Ok(Opened { name, rules, content, dataset })
+    }
+
+    /// Returns a dataset with its samples, from the cache of this host or the coordinator's chunks.
+    /// - `content`: digest of these samples.
+    fn with_samples(
+        &self,
+        dataset: Dataset,
+        (program, content): (Arc<SampleProgram>, ContentDigest),
+        parts: Vec<EntriesChunk>,
+        progress: OnProgress<'_>,
+    ) -> Result<Dataset, LoadError> {
+        let dataset = Arc::new(dataset);
+        let shards = dataset.manifest().shards();
+        let shards: Vec<_> = shards.iter().map(|shard| (shard.records, shard.digest)).collect();
+        if parts.iter().all(|part| part.damaged_total == 0) {
+            let (of, by, cache) = (Arc::clone(&dataset), program.clone(), self.cache.clone());
+            let kept = counting(progress, move || of.kept_samples(&by, &cache))?;
+            let digests = shards.iter().map(|(_, digest)| *digest);
+            if let Some(kept) = kept.filter(|kept| kept.content(digests) == content) {
+                return Arc::unwrap_or_clone(dataset).with_maps(&program, Arc::new(kept));
+            }
+        }
+        let (mut samples, mut shards) = (SampleMaps::default(), shards.into_iter());
+        for part in parts {
+            let mut maps = Vec::new();
+            for map in &part.maps {
+                maps.extend(get_chunk(&self.session, map.as_bytes(), &mut waiting(progress))?);
+            }
+            let shards: Vec<_> = shards.by_ref().take(part.entries.len()).collect();
+            let program = Arc::clone(&program);
+            let read = move || samples_of(&part, &maps, &shards, &program);
+            samples.extend(counting(progress, read)?);
+        }
+        let dataset = Arc::unwrap_or_clone(dataset).with_maps(&program, Arc::new(samples))?;
+        if dataset.content() == content {
+            dataset.keep_samples(&program, &self.cache);
+        }
+        Ok(dataset)
     }
 
     /// Rejects files that the trainer's user cannot read.
@@ -165,24 +246,32 @@ impl Catalog {
         Ok(dataset.files().iter().zip(&now).all(is_same).then_some(dataset))
     }
 
-    /// Registers files; the coordinator derives the name from exactly this set of files.
-    fn register(
+    /// Lists files that the trainer's user can read.
+    fn list(
         &self,
         patterns: &[String],
-        rules: FileRules,
         rights: &Rights,
         progress: OnProgress<'_>,
+    ) -> Result<Listing, LoadError> {
+        let mut idle =
+            idle(format!("listing {}", patterns.first().map_or("", String::as_str)), progress);
+        let (patterns, checks) = (patterns.to_vec(), rights.clone());
+        rights.run(&mut idle, move |go_on| {
+            let found = discover(&patterns, go_on)?;
+            checks.check(&found.root, &found.paths, go_on)?;
+            Listing::of(found, go_on)
+        })
+    }
+
+    /// Registers files; the coordinator derives the name from exactly this set of files, and the
+    /// program that makes samples of their records.
+    fn register(
+        &self,
+        listing: &Listing,
+        rules: FileRules,
+        program: &[u8],
+        progress: OnProgress<'_>,
     ) -> Result<String, LoadError> {
-        let listing = {
-            let (patterns, checks) = (patterns.to_vec(), rights.clone());
-            let mut idle =
-                idle(format!("listing {}", patterns.first().map_or("", String::as_str)), progress);
-            rights.run(&mut idle, move |go_on| {
-                let found = discover(&patterns, go_on)?;
-                checks.check(&found.root, &found.paths, go_on)?;
-                Listing::of(found, go_on)
-            })?
-        };
         let FileRules { compression, corrupt } = rules;
         let request = wire::AddDatasetRequest {
             context: None,
@@ -194,6 +283,7 @@ impl Catalog {
                 root: listing.root.clone(),
                 parts: listing.wire_parts(),
             }),
+            program: digest_of(program),
         };
         let mut waiting = waiting(progress);
         let mut attempt = 1;
@@ -207,7 +297,8 @@ impl Catalog {
                 // changed meanwhile.
                 Err(error) if error.kind == ErrorKind::NotFound && attempt < LISTINGS_MAX => {
                     attempt += 1;
-                    for (_, content) in &listing.parts {
+                    let files = listing.parts.iter().map(|(_, content)| &content[..]);
+                    for content in files.chain((!program.is_empty()).then_some(program)) {
                         put_chunk(&self.session, content, &mut waiting)?;
                     }
                 }
@@ -247,25 +338,25 @@ impl Catalog {
         }
     }
 
-    fn entries(
+    /// Returns the scan results of each part.
+    fn parts(
         &self,
         described: &wire::Dataset,
         progress: OnProgress<'_>,
-    ) -> Result<Vec<FileEntry>, LoadError> {
-        let mut entries = Vec::new();
-        for digest in &described.chunks {
-            let mut waiting = waiting(progress);
+    ) -> Result<Vec<EntriesChunk>, LoadError> {
+        let mut waiting = waiting(progress);
+        let part = |digest: &Vec<u8>| {
             let chunk = get_chunk(&self.session, digest, &mut waiting)?;
-            entries.extend(EntriesChunk::decode(&chunk).map_err(invalid)?.entries);
-        }
-        Ok(entries)
+            EntriesChunk::decode(&chunk).map_err(invalid)
+        };
+        described.chunks.iter().map(part).collect()
     }
 
     fn index(
         &self,
         described: &wire::Dataset,
         rules: FileRules,
-        entries: &[FileEntry],
+        entries: &[&FileEntry],
         rights: Rights,
         progress: OnProgress<'_>,
     ) -> Result<Dataset, LoadError> {
@@ -274,7 +365,7 @@ impl Catalog {
         // Remote files need no look: each answer of the store is compared with their recorded
         // stamp.
         let stamps = match is_remote(&root) {
-            true => entries.iter().map(stamp_of_entry).collect(),
+            true => entries.iter().map(|entry| stamp_of_entry(entry)).collect(),
             false => Vec::new(),
         };
         let found = Found { root, paths, stamps };
@@ -290,6 +381,24 @@ impl Catalog {
         }
         Ok(dataset)
     }
+}
+
+/// Returns the digest of a program as requests have it.
+fn digest_of(program: &[u8]) -> Vec<u8> {
+    match program {
+        [] => vec![],
+        program => Digest::of_parts([program]).as_bytes().to_vec(),
+    }
+}
+
+/// Runs long work on a thread, and reports to `progress` that samples are counted.
+fn counting<T: Send + 'static>(
+    progress: OnProgress<'_>,
+    work: impl FnOnce() -> Result<T, LoadError> + Send + 'static,
+) -> Result<T, LoadError> {
+    let scan = ScanProgress::at(ScanStage::Counting);
+    let told = OpenProgress { note: String::new(), scan };
+    Rights::Own.run(&mut |_| progress(&told), |_| work())
 }
 
 fn other_content(dataset: &Dataset, name: &str, entry: &FileEntry) -> LoadError {

@@ -1,6 +1,7 @@
 //! The worker's side of the trainer socket: one trainer on one connection.
 
 mod budget;
+mod describe;
 mod flight;
 mod identity;
 mod running;

@@ -28,11 +28,14 @@ pub trait ClusterPort: Debug + Send + Sync {
     fn addresses(&self, coordinator: &str) -> String;
 
     /// Becomes a worker, registers the dataset of the options and scans for it.
+    /// - `program`: encoded part of a record spec that makes samples of records; empty: each record
+    ///   is one.
     ///
     /// # Errors  The dataset cannot be opened; no coordinator answers.
     fn open(
         &self,
         options: &LoaderOptions,
+        program: &[u8],
         trainer: &str,
         progress: &mut dyn FnMut(&OpenProgress) -> bool,
     ) -> Result<Joined, LoadError>;

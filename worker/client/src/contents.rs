@@ -24,6 +24,7 @@ pub struct Contents {
     pub root: String,
     /// Rules for reading the files.
     pub rules: FileRules,
+    /// Content digest, of the samples.
     pub digest: ContentDigest,
     /// Shards, in manifest order.
     pub shards: Vec<ShardRow>,
@@ -48,7 +49,7 @@ impl Contents {
             name: name.to_owned(),
             root: dataset.root().display().to_string(),
             rules,
-            digest: dataset.manifest().digest(),
+            digest: dataset.content(),
             shards: dataset.manifest().shards().iter().map(row).collect(),
             left_out: dataset.left_out().to_vec(),
             left_out_total: dataset.left_out().len() as u64,
@@ -82,7 +83,7 @@ impl Contents {
         if self.mixed.is_some() {
             return mixture_digest();
         }
-        self.samples.as_ref().map_or(self.digest, |maps| maps.content(self.digest))
+        self.digest
     }
 
     /// Order digest of the samples.

@@ -13,7 +13,7 @@ pub(crate) mod worker;
 use std::sync::Arc;
 use std::time::Duration;
 
-use shardfeed_pipeline::{Batch, SampleProgram};
+use shardfeed_pipeline::Batch;
 use shardfeed_plan::LoaderState;
 use shardfeed_reader::{Demand, PrefetchStats};
 use shardfeed_source::{Dataset, LoadError, OpenProgress, ScanProgress};
@@ -42,11 +42,9 @@ pub(crate) struct FinalReport {
 impl Link {
     /// Opens the dataset in the cluster of the options, or in this process.
     /// - `control_of`: makes the control of a loader without a cluster.
-    /// - `program`: makes the samples of records; not in a cluster.
     pub(crate) fn open(
         setting: Setting,
         control_of: ControlOf,
-        program: Option<&Arc<SampleProgram>>,
         progress: Progress<'_>,
     ) -> Result<(Self, Contents), LoadError> {
         if setting.options.cluster.is_some() {
@@ -65,11 +63,12 @@ impl Link {
         let files = |scanning: &mut dyn FnMut(ScanProgress) -> bool| {
             Dataset::open(&options.files, options.file_rules(), cache, scanning)
         };
-        let dataset = match (&options.mixture, program) {
+        let dataset = match (&options.mixture, &setting.program) {
             (Some(mixture), _) => mixture::open(options, mixture, &mut scanning)?,
             (None, Some(program)) => {
                 let dataset = files(&mut scanning)?;
-                dataset.with_samples(program, options.corrupt, cache, &mut scanning)?
+                let (program, corrupt) = (program.program(), options.corrupt);
+                dataset.with_samples(program, corrupt, cache, &mut scanning)?
             }
             (None, None) => files(&mut scanning)?,
         };

@@ -21,7 +21,7 @@ use crate::contents::Contents;
 use crate::course::{Course, plan_at};
 use crate::ledger::Ledger;
 use crate::link::Link;
-use crate::link::exchange::{ControlOf, Job, Setting};
+use crate::link::exchange::{ControlOf, EncodedProgram, Job, Setting};
 use crate::mixture;
 use crate::options::{LoaderOptions, interleave_default};
 use crate::pace::Pace;
@@ -117,12 +117,6 @@ impl Loader {
             None => Schema::raw(),
             Some(spec) => Schema::new(spec)?,
         };
-        if let (Some(program), Some(_)) = (schema.samples(), &options.cluster) {
-            return Err(LoadError::Option(format!(
-                "{program} works in one process so far; leave coordinator= and worker= out, or \
-                 write the samples as records"
-            )));
-        }
         let record_spec = Arc::new(EncodedSpec::of(&schema)?);
         schema.open_tables()?;
         let start = start(&options);
@@ -136,9 +130,10 @@ impl Loader {
         let timeline = Timeline::from_environment(options.rank);
         let trainer = Uuid::new_v4().to_string();
         let with_samples = ledger.is_some();
-        let setting = Setting { options: options.clone(), trainer: trainer.clone(), with_samples };
-        let program = schema.samples().map(Arc::clone);
-        let (mut link, contents) = Link::open(setting, control_of, program.as_ref(), progress)?;
+        let program = EncodedProgram::of(&schema)?;
+        let setting =
+            Setting { options: options.clone(), trainer: trainer.clone(), with_samples, program };
+        let (mut link, contents) = Link::open(setting, control_of, progress)?;
         let identity = identity(&options, &contents, (&schema, &*record_spec), lanes);
         let cursor = Cursor::new(identity, start)?;
         let rules = (options.tail, options.limit);

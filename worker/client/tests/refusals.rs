@@ -48,7 +48,13 @@ impl ClusterPort for NoCluster {
         panic!("it was to be refused before")
     }
 
-    fn open(&self, _: &LoaderOptions, _: &str, _: Progress<'_>) -> Result<Joined, LoadError> {
+    fn open(
+        &self,
+        _: &LoaderOptions,
+        _: &[u8],
+        _: &str,
+        _: Progress<'_>,
+    ) -> Result<Joined, LoadError> {
         panic!("it was to be refused before")
     }
 

@@ -127,6 +127,22 @@ impl SampleProgram {
         }
     }
 
+    /// Returns the part of the program's spec that decides which samples there are. Specs with the
+    /// same part make the same samples of the same records.
+    /// - `spec`: that the program was made of.
+    pub(crate) fn spec(&self, spec: &RecordSpec) -> RecordSpec {
+        let mut part = RecordSpec { operators: vec![], outputs: None, ..spec.clone() };
+        let names = spec.parse.as_ref().map(ParseSpec::names).unwrap_or_default();
+        for name in names {
+            let mut less = part.clone();
+            less.parse.iter_mut().for_each(|parse| parse.remove(name));
+            if matches!(Self::new(&less), Ok(Some(same)) if same.key() == self.key()) {
+                part = less;
+            }
+        }
+        part
+    }
+
     /// True if the samples depend on the shard's path.
     pub fn depends_on_path(&self) -> bool {
         [&self.filter, &self.filter_rows].into_iter().flatten().any(Predicate::depends_on_path)

@@ -179,6 +179,11 @@ impl Schema {
         self.samples.as_ref()
     }
 
+    /// The part of the spec that decides which samples there are; `None`: each record is one.
+    pub fn sample_spec(&self) -> Option<RecordSpec> {
+        self.samples.as_ref().map(|samples| samples.spec(&self.spec))
+    }
+
     /// Lookup tables of the operators.
     pub fn tables(&self) -> impl Iterator<Item = &TableRef> {
         self.spec.operators.iter().filter_map(|operator| operator.operation.table())

@@ -29,7 +29,19 @@ impl EncodedSpec {
     ///
     /// # Errors  The encoding is larger than the limit for a job's spec.
     pub fn of(schema: &Schema) -> Result<Self, LoadError> {
-        let bytes = message(schema.spec()).encode_canonical().map_err(|error| refused(&error))?;
+        Self::encode(schema.spec())
+    }
+
+    /// Encodes the part of the spec of `schema` that decides which samples there are; `None`: each
+    /// record is one.
+    ///
+    /// # Errors  As [`EncodedSpec::of`].
+    pub fn of_samples(schema: &Schema) -> Result<Option<Self>, LoadError> {
+        schema.sample_spec().map(|spec| Self::encode(&spec)).transpose()
+    }
+
+    fn encode(spec: &RecordSpec) -> Result<Self, LoadError> {
+        let bytes = message(spec).encode_canonical().map_err(|error| refused(&error))?;
         let digest = record_spec_digest(&bytes);
         Ok(Self { bytes, digest })
     }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use shardfeed_pipeline::SampleProgram;
-use shardfeed_plan::{ChangeStamp, Corrupt, Digest, Manifest, Sample, Shard};
+use shardfeed_plan::{ChangeStamp, ContentDigest, Corrupt, Digest, Manifest, Sample, Shard};
 use shardfeed_tfrecord::{Break, Compression, FOOTER_BYTES, HEADER_BYTES, Mark, ShardIndex};
 
 use crate::blocks::BlockCache;
@@ -167,8 +167,60 @@ impl Dataset {
         progress: &mut dyn FnMut(ScanProgress) -> bool,
     ) -> Result<Self, LoadError> {
         let dataset = Arc::new(self);
-        let maps = counting::sample_maps(&dataset, program, corrupt, cache, progress)?;
-        Ok(Self { samples: Some(Arc::new(maps)), ..Arc::unwrap_or_clone(dataset) })
+        let maps = dataset.count_samples(program, corrupt, cache, progress)?;
+        Arc::unwrap_or_clone(dataset).with_maps(program, Arc::new(maps))
+    }
+
+    /// Returns the samples of each shard, from the cache or by reading it.
+    ///
+    /// # Errors  A record is damaged; `Interrupted`.
+    pub fn count_samples(
+        self: &Arc<Self>,
+        program: &Arc<SampleProgram>,
+        corrupt: Corrupt,
+        cache: &CacheOptions,
+        progress: &mut dyn FnMut(ScanProgress) -> bool,
+    ) -> Result<SampleMaps, LoadError> {
+        counting::sample_maps(self, program, corrupt, cache, progress)
+    }
+
+    /// Returns the samples of each shard if all of them are in the cache.
+    ///
+    /// # Errors  A sequence is too long to be packed.
+    pub fn kept_samples(
+        &self,
+        program: &SampleProgram,
+        cache: &CacheOptions,
+    ) -> Result<Option<SampleMaps>, LoadError> {
+        counting::kept_maps(self, program, cache)
+    }
+
+    /// Writes its samples to the cache.
+    pub fn keep_samples(&self, program: &SampleProgram, cache: &CacheOptions) {
+        if let Some(maps) = &self.samples {
+            counting::keep_maps(self, program, cache, maps);
+        }
+    }
+
+    /// Returns this dataset with these samples of its shards.
+    ///
+    /// # Errors  There is no sample.
+    pub fn with_maps(
+        self,
+        program: &SampleProgram,
+        maps: Arc<SampleMaps>,
+    ) -> Result<Self, LoadError> {
+        counting::check_some(&self, program, &maps)?;
+        Ok(Self { samples: Some(maps), ..self })
+    }
+
+    /// Returns the content digest of its samples.
+    pub fn content(&self) -> ContentDigest {
+        let digests = self.manifest.shards().iter().map(|shard| shard.digest);
+        match &self.samples {
+            Some(maps) => maps.content(digests),
+            None => self.manifest.digest(),
+        }
     }
 
     /// Returns the sources of the mixture that it consists of; `None` for one dataset.
@@ -254,7 +306,9 @@ impl Dataset {
     pub fn record_bytes_mean_of(&self, shards: Range<u32>) -> u64 {
         let (samples, bytes) = shards
             .map(|shard| self.amounts(shard))
-            .fold((0, 0), |(samples, bytes): (u64, u64), (more, of)| (samples + more, bytes + of));
+            .fold((0, 0), |(samples, bytes): (u64, u64), (more, of)| {
+                (samples + more, bytes.saturating_add(of))
+            });
         bytes.div_ceil(samples.max(1))
     }
 

@@ -71,6 +71,7 @@ pub(crate) fn run(args: &DatasetAddArgs, format: Format) -> anyhow::Result<()> {
         compression: args.compression.clone(),
         corrupt: args.corrupt.clone(),
         listing: None,
+        program: vec![],
     })?;
     let dataset = match args.no_wait && !args.wait {
         true => get(&client, &args.name)?,

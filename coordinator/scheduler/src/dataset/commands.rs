@@ -27,7 +27,7 @@ impl State {
             self.sessions.drop_scan(session, &scan);
         }
         let Dataset { attempt, order, .. } = *dataset;
-        self.datasets.parts -= dataset.progress().parts;
+        self.datasets.parts -= dataset.progress().weight();
         self.datasets.with_work.remove(&order);
         self.datasets.assembling.remove(name);
         self.datasets.by_name.remove(name);
@@ -69,7 +69,7 @@ impl State {
         if let Some(listing) = &add.listing {
             check_total(held, listing.parts.len())?;
         }
-        let AddDataset { name, patterns, compression, corrupt, listing } = add.clone();
+        let AddDataset { name, patterns, compression, corrupt, listing, program } = add.clone();
         let phase = match &listing {
             Some(listing) => Phase::Scanning(Scan::new(&listing.root, &listing.parts)),
             None => Phase::Listing { lease: None },
@@ -87,6 +87,7 @@ impl State {
             scope: scope.clone(),
             stalls: BTreeMap::new(),
             phase,
+            program,
         };
         self.datasets.by_name.insert(add.name.clone(), dataset);
         self.datasets.file(&add.name);
@@ -170,6 +171,8 @@ fn check_add(add: &AddDataset) -> Result<(), Refusal> {
         if parts.is_empty() || found > 0 {
             return Err(Refusal::Invalid("a listing has files, and no patterns".to_owned()));
         }
+    } else if add.program.is_some() {
+        return Err(Refusal::Invalid("a dataset with a program needs a listing".to_owned()));
     } else if found == 0 || found > PATTERNS_MAX {
         let reason = format!(
             "a dataset has 1 to {PATTERNS_MAX} patterns, not {found}; name more files as @LIST, a text with one a line"
@@ -205,6 +208,8 @@ fn check_same(known: &Dataset, add: &AddDataset) -> Result<(), Refusal> {
         ("compression", known.compression.clone())
     } else if known.corrupt != add.corrupt {
         ("corrupt", known.corrupt.to_string())
+    } else if known.program != add.program {
+        ("program", known.program.map_or("none".to_owned(), |program| program.to_string()))
     } else {
         return Ok(());
     };

@@ -53,6 +53,9 @@ pub enum PartState {
         /// Digest of the chunk that holds the result.
         chunk: Digest,
         records: u64,
+        /// Digests of the chunks with its sample maps.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        maps: Vec<Digest>,
     },
 }
 
@@ -67,6 +70,8 @@ pub struct Progress {
     /// Total size of the files in parts that are scanned, bytes.
     pub bytes_done: u64,
     pub records: u64,
+    /// Chunks with sample maps.
+    pub maps: u64,
 }
 
 impl Scan {
@@ -75,6 +80,19 @@ impl Scan {
         self.parts.iter().filter_map(|part| match &part.state {
             PartState::Done { chunk, .. } => Some(*chunk),
             PartState::Free | PartState::Leased(_) => None,
+        })
+    }
+
+    /// All chunks that the scan refers to.
+    pub fn held(&self) -> impl Iterator<Item = Digest> {
+        self.parts.iter().flat_map(|part| {
+            let done = match &part.state {
+                PartState::Done { chunk, maps, .. } => Some((*chunk, maps)),
+                PartState::Free | PartState::Leased(_) => None,
+            };
+            let done =
+                done.into_iter().flat_map(|(chunk, maps)| maps.iter().copied().chain([chunk]));
+            done.chain([part.listed.chunk])
         })
     }
 
@@ -124,18 +142,26 @@ impl Scan {
                     self.free.insert(number);
                 }
                 PartState::Leased(_) => {}
-                PartState::Done { records, .. } => self.progress.count(&part.listed, records),
+                PartState::Done { records, ref maps, .. } => {
+                    self.progress.count(&part.listed, records, maps.len());
+                }
             }
         }
     }
 }
 
 impl Progress {
-    pub(super) fn count(&mut self, part: &Part, records: u64) {
+    /// Number of parts and of chunks with sample maps, which count like parts.
+    pub(crate) fn weight(&self) -> u64 {
+        self.parts + self.maps
+    }
+
+    pub(super) fn count(&mut self, part: &Part, records: u64, maps: usize) {
         self.parts_done += 1;
         self.files_done = self.files_done.saturating_add(part.files);
         self.bytes_done = self.bytes_done.saturating_add(part.bytes);
         self.records = self.records.saturating_add(records);
+        self.maps += maps as u64;
     }
 }
 

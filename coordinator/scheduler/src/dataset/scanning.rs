@@ -3,7 +3,7 @@
 use super::{Dataset, Phase, bounded, is_failed_by};
 use crate::dataset::scan::{PartState, Progress, Scan, ScanLease, check_listing, check_total};
 use crate::log::answer::Answer;
-use crate::log::bound::SCANS_TAKEN_MAX;
+use crate::log::bound::{MAPS_MAX, SCANS_TAKEN_MAX};
 use crate::log::command::{FailScan, Failure, Part, ReportListing, ReportScan};
 use crate::log::event::EventKind;
 use crate::log::id::{Fencing, ScanRef, SessionId};
@@ -77,10 +77,18 @@ impl State {
     }
 
     pub(crate) fn report_scan(&mut self, report: &ReportScan) -> Result<Answer, Refusal> {
-        let ReportScan { session, dataset: name, part: number, fencing, chunk, records } = report;
+        let ReportScan { session, dataset: name, part: number, fencing, chunk, records, maps } =
+            report;
         self.sessions.live(*session)?;
+        if !maps.is_empty() {
+            check_total(self.datasets.parts, maps.len())?;
+            let dataset = self.datasets.get(name)?;
+            if !dataset.scope.is_empty() {
+                self.datasets.check_parts(&dataset.added_by, maps.len())?;
+            }
+        }
         let dataset = self.datasets.get_mut(name)?;
-        let reported = PartState::Done { chunk: *chunk, records: *records };
+        let reported = PartState::Done { chunk: *chunk, records: *records, maps: maps.clone() };
         let known = dataset.scan().and_then(|scan| scan.parts.get(usize::try_from(*number).ok()?));
         let held = match known.map(|part| &part.state) {
             Some(PartState::Leased(lease)) => holds(Some(lease), *session, *fencing),
@@ -97,15 +105,21 @@ impl State {
             let reason = format!("{records} records cannot be counted");
             return Err(Refusal::Invalid(reason));
         }
+        if maps.len() as u64 > MAPS_MAX.saturating_sub(scan.progress.maps) {
+            let what = "MiB of sample maps of a dataset".to_owned();
+            let hint = "use fewer files at once, or write the samples as records".to_owned();
+            return Err(Refusal::Full { what, most: MAPS_MAX, hint });
+        }
         let Some(part) = scan.part_mut(*number) else {
             return Err(fenced(*fencing, &dataset.phase));
         };
         part.state = reported;
         let listed = part.listed.clone();
-        scan.progress.count(&listed, *records);
+        scan.progress.count(&listed, *records, maps.len());
         if scan.progress.parts_done == scan.progress.parts {
             dataset.phase = Phase::Assembling(scan.clone());
         }
+        self.datasets.parts += maps.len() as u64;
         self.datasets.file(name);
         self.sessions.drop_scan(*session, &ScanRef { dataset: name.clone(), part: Some(*number) });
         Ok(Answer::Done)

@@ -63,6 +63,9 @@ pub struct ScanTask {
     #[serde(default, skip_serializing_if = "Corrupt::is_error")]
     pub corrupt: Corrupt,
     pub work: ScanWork,
+    /// Program of the dataset, as in [`crate::AddDataset`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<Digest>,
 }
 
 /// Kind of scan work.

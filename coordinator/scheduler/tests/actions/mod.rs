@@ -394,6 +394,7 @@ impl Action {
                 compression: "auto".to_owned(),
                 corrupt: shardfeed_plan::Corrupt::Error,
                 listing: None,
+                program: None,
             }),
             Self::List(pick, parts) => {
                 let (session, scan, fencing) = held(state, *pick, true);
@@ -406,7 +407,8 @@ impl Action {
                 let (session, scan, fencing) = held(state, *pick, false);
                 let part = scan.part.unwrap_or(*part);
                 let (dataset, chunk, records) = (scan.dataset, digest(part as u8), 5);
-                let report = ReportScan { session, dataset, part, fencing, chunk, records };
+                let maps = vec![];
+                let report = ReportScan { session, dataset, part, fencing, chunk, records, maps };
                 Change::ReportScan(report)
             }
             Self::FailScan(pick) => {

@@ -43,7 +43,7 @@ impl Script {
         }
     }
 
-    /// `add-dataset NAME [patterns="/data/*"] [compression=auto] [listed=PARTS]`
+    /// `add-dataset NAME [patterns="/data/*"] [compression=auto] [listed=PARTS] [program=BYTE]`
     fn add_dataset(&mut self, args: &mut Args) -> Output {
         let name = args.word("a dataset")?.to_owned();
         let listed = args.key("listed")?.map(|count| {
@@ -56,7 +56,9 @@ impl Script {
         }
         let compression = args.or("compression", "auto".to_owned())?;
         let (corrupt, listing) = (Corrupt::Error, listed);
-        let add = AddDataset { name: name.clone(), patterns, compression, corrupt, listing };
+        let program = args.key("program")?.map(digest);
+        let name_of = name.clone();
+        let add = AddDataset { name: name_of, patterns, compression, corrupt, listing, program };
         let done = self.apply(Change::AddDataset(add))?;
         let phase = self.state.dataset(&name).map_or("gone", |dataset| phase_name(&dataset.phase));
         done.say(format!("dataset {name} is {phase}"))
@@ -92,13 +94,14 @@ impl Script {
         done.say(format!("dataset {dataset} is {phase}: {count} parts"))
     }
 
-    /// `report-scan WORKER DATASET PART [records=50] [chunk=BYTE] [fencing=N]`
+    /// `report-scan WORKER DATASET PART [records=50] [chunk=BYTE] [maps=COUNT] [fencing=N]`
     fn report_scan(&mut self, args: &mut Args) -> Output {
         let (session, dataset, fencing) = self.scan_of(args)?;
         let part = number(args.word("a part")?)?;
         let (chunk, records) = (digest(args.or("chunk", 100)?), args.or("records", 50)?);
-        let report =
-            ReportScan { session, dataset: dataset.clone(), part, fencing, chunk, records };
+        let maps = vec![digest(101); args.or("maps", 0)?];
+        let of = dataset.clone();
+        let report = ReportScan { session, dataset: of, part, fencing, chunk, records, maps };
         let done = self.apply(Change::ReportScan(report))?;
         let known = self.state.dataset(&dataset);
         let (phase, progress) =

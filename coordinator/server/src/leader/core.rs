@@ -481,12 +481,9 @@ impl Live {
 /// Returns the chunks that datasets and jobs refer to.
 pub(crate) fn referenced(state: &State) -> Vec<Digest> {
     let scans = state.datasets().filter_map(|dataset| dataset.scan());
-    let chunks = |scan: &Scan| {
-        let listed: Vec<Digest> = scan.parts.iter().map(|part| part.listed.chunk).collect();
-        listed.into_iter().chain(scan.chunks().collect::<Vec<_>>())
-    };
+    let programs = state.datasets().filter_map(|dataset| dataset.program);
     let specs = state.jobs().flat_map(|job| job.record_spec_chunks.iter().copied());
-    scans.flat_map(chunks).chain(specs).collect()
+    scans.flat_map(Scan::held).chain(programs).chain(specs).collect()
 }
 
 /// Runs blocking or long-running work outside the async threads.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use futures::{Stream, StreamExt};
 use shardfeed_plan::{Corrupt, Digest};
+use shardfeed_proto::common::v1::RecordSpec;
 use shardfeed_proto::coordinator::v1::admin_service_server::AdminService;
 use shardfeed_proto::{ErrorKind, WireError, coordinator::v1 as wire};
 use shardfeed_raft::Role;
@@ -16,6 +17,7 @@ use tonic::Status;
 use super::access::{
     create_access, exchange_access, list_access, list_audit, revoke_access, who_am_i,
 };
+use super::checks::digest;
 use super::context::Caller;
 use super::files::{FILES_PREFIX, name_of};
 use super::guard::Object;
@@ -268,7 +270,9 @@ async fn remove_job(call: Call<wire::RemoveJobRequest>) -> Result<wire::RemoveJo
 
 async fn add_dataset(call: Call<wire::AddDatasetRequest>) -> Result<wire::AddDatasetResponse> {
     let Call { core, caller, request } = call;
-    let wire::AddDatasetRequest { name, patterns, mut compression, corrupt, listing, .. } = request;
+    let wire::AddDatasetRequest {
+        name, patterns, mut compression, corrupt, listing, program, ..
+    } = request;
     let scope = caller.who.scope();
     let is_known = |p: &str| p.starts_with('/') || p.starts_with("@/") || p.contains("://");
     if let Some(pattern) = patterns.iter().find(|pattern| !is_known(pattern)) {
@@ -284,7 +288,11 @@ async fn add_dataset(call: Call<wire::AddDatasetRequest>) -> Result<wire::AddDat
         "" => Corrupt::Error,
         text => text.parse().map_err(invalid)?,
     };
-    let mut add = AddDataset { name, patterns, compression, corrupt, listing: None };
+    let program = match &program[..] {
+        [] => None,
+        program => Some(digest("program", program)?),
+    };
+    let mut add = AddDataset { name, patterns, compression, corrupt, listing: None, program };
     if let Some(listing) = listing {
         let parts = parts_from(listing.parts)?;
         return add_files(core, caller, add, Listing { root: listing.root, parts }).await;
@@ -323,7 +331,8 @@ async fn add_files(
     if !listing.root.starts_with('/') && !listing.root.contains("://") {
         return Err(invalid("`root` is no absolute path and no URL"));
     }
-    let name = |scope: &[String]| name_of(&listing, &add.compression, add.corrupt, scope);
+    let rules = (&*add.compression, add.corrupt, add.program);
+    let name = |scope: &[String]| name_of(&listing, rules, scope);
     let is_there = |name: &str| {
         let usable = |dataset: &Dataset| !matches!(dataset.phase, Phase::Failed { .. });
         core.read(|state| state.dataset(name).is_some_and(usable))
@@ -337,11 +346,30 @@ async fn add_files(
     if is_there(&name) {
         return Ok(wire::AddDatasetResponse { name });
     }
-    let held: Vec<Digest> = listing.parts.iter().map(|part| part.chunk).collect();
-    let check = checked(&core, None, listing.clone());
-    let change = AddDataset { name: name.clone(), listing: Some(listing), ..add };
+    let listed = listing.parts.iter().map(|part| part.chunk);
+    let held: Vec<Digest> = listed.chain(add.program).collect();
+    let check = async {
+        checked(&core, None, listing.clone()).await?;
+        match add.program {
+            Some(program) => check_program(&core, program).await,
+            None => Ok(()),
+        }
+    };
+    let change = AddDataset { name: name.clone(), listing: Some(listing.clone()), ..add.clone() };
     propose_holding(&core, caller, Change::AddDataset(change), held, check).await?;
     Ok(wire::AddDatasetResponse { name })
+}
+
+/// Rejects a program that is no record spec, or makes no samples.
+async fn check_program(core: &Arc<Core>, program: Digest) -> Result<()> {
+    copies::bring(core, &[program]).await?;
+    let encoded = copies::get(core, program).await?;
+    let spec =
+        RecordSpec::decode_canonical(&encoded).map_err(|error| invalid(error.to_string()))?;
+    match spec.filter.is_some() || spec.unbatch.is_some() || spec.pack.is_some() {
+        true => Ok(()),
+        false => Err(invalid("`program` is a record spec without filter, unbatch and pack")),
+    }
 }
 
 async fn get_dataset(call: Call<wire::GetDatasetRequest>) -> Result<wire::GetDatasetResponse> {

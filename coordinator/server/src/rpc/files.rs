@@ -14,17 +14,18 @@ pub(super) const FILES_PREFIX: &str = "files-";
 /// Hex digits of the digest in such a name.
 const NAME_DIGITS: usize = 24;
 
-/// Returns the name of a dataset added by its files: the same files and read options give the same
-/// name.
+/// Returns the name of a dataset added by its files: the same files, read options and program give
+/// the same name.
 /// - `scope`: of a limited principal, whose scans are not trusted by others; empty for others.
 pub(super) fn name_of(
     Listing { root, parts }: &Listing,
-    compression: &str,
-    corrupt: Corrupt,
+    (compression, corrupt, program): (&str, Corrupt, Option<Digest>),
     scope: &[String],
 ) -> String {
     let mut fields = vec![root.clone(), compression.to_owned(), corrupt.to_string()];
     fields.extend(parts.iter().map(|part| part.chunk.to_string()));
+    // No chunk and no name begins with this character.
+    fields.extend(program.map(|program| format!("\t{program}")));
     // Names in a scope have no control characters.
     fields.extend(scope.iter().map(|name| format!("\n{name}")));
     let fields = fields.iter().flat_map(|field| [field.as_bytes(), b"\0"]);
@@ -166,14 +167,17 @@ mod tests {
         let listing = |root: &str, byte| Listing { root: root.to_owned(), parts: vec![part(byte)] };
         let name = |listing: &Listing, scope: &[&str]| {
             let scope: Vec<_> = scope.iter().map(|&name| name.to_owned()).collect();
-            name_of(listing, "auto", Corrupt::Error, &scope)
+            name_of(listing, ("auto", Corrupt::Error, None), &scope)
         };
+        let program = Some(Digest::from_bytes([1; 32]));
+        let filtered = name_of(&listing("/a", 1), ("auto", Corrupt::Error, program), &[]);
         let all = [
             name(&listing("/a", 1), &[]),
             name(&listing("/b", 1), &[]),
             name(&listing("/a", 2), &[]),
             name(&listing("/a", 1), &["*"]),
             name(&listing("/a", 1), &["nightly-*"]),
+            filtered,
         ];
         assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len(), "{all:?}");
         assert_eq!(all[0], name(&listing("/a", 1), &[]));

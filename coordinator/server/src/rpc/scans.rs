@@ -8,8 +8,8 @@ use shardfeed_proto::chunk::{EntriesChunk, ListingChunk};
 use shardfeed_proto::coordinator::v1::{self as wire, report_listing_request, scan_task};
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_scheduler::{
-    Answer, Change, FailScan, Listing, PARTS_MAX, Part, ReportListing, ReportScan, SCANS_TAKEN_MAX,
-    ScanTask, ScanWork, TEXT_BYTES_MAX,
+    Answer, Change, FailScan, Listing, MAPS_MAX, PARTS_MAX, Part, ReportListing, ReportScan,
+    SCANS_TAKEN_MAX, ScanTask, ScanWork, TEXT_BYTES_MAX,
 };
 
 use super::checks::{check_len, digest, unexpected};
@@ -78,20 +78,26 @@ pub(super) async fn report_scan(
     call: Call<wire::ReportScanRequest>,
 ) -> Result<wire::ReportScanResponse> {
     let Call { core, caller, request } = call;
-    let wire::ReportScanRequest { session, dataset, fencing, part, chunk, records, .. } = request;
+    let wire::ReportScanRequest { session, dataset, fencing, part, chunk, records, maps, .. } =
+        request;
     let chunk = digest("chunk", &chunk)?;
+    check_len("maps", maps.len(), MAPS_MAX as usize)?;
+    let maps = maps.iter().map(|map| digest("maps", map)).collect::<Result<Vec<Digest>>>()?;
+    // Without a listing the state rejects the report, with a reason.
     let listed = core.read(|state| {
-        let scan = state.dataset(&dataset).and_then(|dataset| dataset.scan());
-        scan.and_then(|scan| Some(scan.parts.get(usize::try_from(part).ok()?)?.listed.chunk))
+        let dataset = state.dataset(&dataset)?;
+        let part = dataset.scan()?.parts.get(usize::try_from(part).ok()?)?;
+        Some((part.listed.chunk, dataset.program.is_some()))
     });
+    let (held, said) = ([&[chunk], &maps[..]].concat(), (records, maps.clone()));
     let check = async {
-        copies::bring(&core, listed.as_slice()).await?;
-        copies::bring(&core, &[chunk]).await?;
-        let check = move |core: &Core| check_scan(core, &chunk, listed, records);
+        copies::bring(&core, &listed.map(|(listed, _)| vec![listed]).unwrap_or_default()).await?;
+        copies::bring(&core, &held).await?;
+        let check = move |core: &Core| check_scan(core, &chunk, listed, &said);
         blocking(&core, "checking a scan", check).await
     };
-    let report = ReportScan { session, dataset, part, fencing, chunk, records };
-    propose_holding(&core, caller, Change::ReportScan(report), vec![chunk], check).await?;
+    let report = ReportScan { session, dataset, part, fencing, chunk, records, maps };
+    propose_holding(&core, caller, Change::ReportScan(report), held.clone(), check).await?;
     Ok(wire::ReportScanResponse {})
 }
 
@@ -172,18 +178,34 @@ fn check_listing(
 }
 
 /// Rejects a scan whose chunk does not match the listing.
-fn check_scan(core: &Core, chunk: &Digest, listed: Option<Digest>, records: u64) -> Result<()> {
+/// - `listed`: chunk of the listing; true if a program makes samples of the records.
+/// - `maps`: said chunks with the sample maps.
+fn check_scan(
+    core: &Core,
+    chunk: &Digest,
+    listed: Option<(Digest, bool)>,
+    (samples, maps): &(u64, Vec<Digest>),
+) -> Result<()> {
     let found: EntriesChunk = entries_of(&core.chunks, chunk)?;
-    if found.records() != records {
-        let known = found.records();
+    if found.samples() != *samples {
+        let known = found.samples();
         return Err(invalid(format!(
-            "`records` is {records}, but chunk {chunk} holds {known} records"
+            "`records` is {samples}, but chunk {chunk} holds {known} records"
         )));
     }
-    // Without a listing the state rejects the report, with a reason.
-    let Some(listed) = listed else {
+    if found.maps != *maps {
+        return Err(invalid(format!("`maps` are other chunks than those that {chunk} names")));
+    }
+    let Some((listed, has_program)) = listed else {
         return Ok(());
     };
+    if !found.entries.is_empty() && found.has_samples() != has_program {
+        let message = match has_program {
+            true => "the worker did not count the samples of the dataset's program; upgrade it",
+            false => "the worker counted the samples of a program that the dataset does not have",
+        };
+        return Err(invalid(message));
+    }
     let listing = listing_of(&core.chunks, &listed)?;
     let listed = listing.files.iter().map(|file| &file.path);
     match found.entries.iter().map(|entry| &entry.path).eq(listed) {
@@ -195,7 +217,7 @@ fn check_scan(core: &Core, chunk: &Digest, listed: Option<Digest>, records: u64)
 }
 
 fn task_to(task: ScanTask) -> wire::ScanTask {
-    let ScanTask { dataset, fencing, compression, corrupt, work } = task;
+    let ScanTask { dataset, fencing, compression, corrupt, work, program } = task;
     let work = match work {
         ScanWork::List { patterns } => scan_task::Work::List(scan_task::List { patterns }),
         ScanWork::Scan { root, part, chunk } => {
@@ -204,5 +226,6 @@ fn task_to(task: ScanTask) -> wire::ScanTask {
         }
     };
     let corrupt = corrupt.to_string();
-    wire::ScanTask { dataset, fencing, compression, corrupt, work: Some(work) }
+    let program = program.map(|program| program.as_bytes().to_vec()).unwrap_or_default();
+    wire::ScanTask { dataset, fencing, compression, corrupt, work: Some(work), program }
 }

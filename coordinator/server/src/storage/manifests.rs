@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use shardfeed_plan::{ContentDigest, Digest, Manifest, Shard};
-use shardfeed_proto::chunk::{ChunkError, EntriesChunk, FileEntry, ListingChunk};
+use shardfeed_proto::chunk::{ChunkError, EntriesChunk, ListingChunk};
 use shardfeed_proto::{ErrorKind, WireError};
 
 use crate::error::{Result, invalid};
@@ -74,7 +74,8 @@ pub(crate) fn assemble(store: &ChunkStore, chunks: &[Digest]) -> Result<Manifest
     let mut shards: Vec<Shard> = Vec::new();
     for chunk in chunks {
         for entry in entries_of(store, chunk)?.entries {
-            let FileEntry { path, records, digest, .. } = entry;
+            let (records, digest) = entry.counted();
+            let path = entry.path;
             if shards.last().is_some_and(|last| last.path.as_bytes() >= path.as_bytes()) {
                 return Err(invalid(format!("chunk {chunk}: `{path}` is not in manifest order")));
             }
@@ -110,6 +111,7 @@ mod tests {
 
     use expect_test::expect;
     use shardfeed_host::RealDisk;
+    use shardfeed_proto::chunk::FileEntry;
     use tokio::time::Instant;
 
     use super::*;
@@ -132,6 +134,7 @@ mod tests {
             digest: Digest::of_parts([path.as_bytes()]),
             marks: vec![],
             left_out: None,
+            samples: None,
         };
         let put = |path: &str| {
             let chunk = EntriesChunk::new(vec![entry(path)]).encode().unwrap();

@@ -56,6 +56,7 @@ pub(crate) fn dataset(
         age_ms: now_ms.saturating_sub(known.added_ms),
         waiting,
         failure_from: failed.map(|failure| failure.reported_by.clone()).unwrap_or_default(),
+        program: known.program.map(|program| program.as_bytes().to_vec()).unwrap_or_default(),
     }
 }
 

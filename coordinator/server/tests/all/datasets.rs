@@ -2,10 +2,14 @@
 
 use shardfeed_plan::{Digest, Manifest, Shard};
 use shardfeed_proto::ErrorKind;
+use shardfeed_proto::chunk::{EntriesChunk, FileEntry, SamplesEntry};
+use shardfeed_proto::common::v1::RecordSpec;
 use shardfeed_proto::coordinator::v1::*;
 
 use crate::fixture::{Fixture, context, eventually, refused};
-use crate::worker::{add, beat, entry, found, get, join, list, put, ready, take, wait_ready};
+use crate::worker::{
+    Client, add, beat, entry, found, get, join, list, put, ready, take, wait_ready,
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn is_listed_scanned_and_put_together() {
@@ -163,10 +167,18 @@ async fn reports_that_do_not_fit_their_chunks_are_refused() {
         part: 0,
         chunk: found(client, &files[..2]).await,
         records: 20,
+        maps: vec![],
     };
     let others = found(client, &files[2..]).await;
     let nonsense = put(client, b"not a chunk of entries".to_vec()).await;
+    let (counted, map) = counted(client, &files[..2], 10).await;
     let wrong = [
+        (ReportScanRequest { maps: vec![map.clone()], ..scan.clone() }, "`maps` are other chunks"),
+        (ReportScanRequest { chunk: counted.clone(), ..scan.clone() }, "`maps` are other chunks"),
+        (
+            ReportScanRequest { chunk: counted, maps: vec![map], ..scan.clone() },
+            "the samples of a program that the dataset does not have",
+        ),
         (ReportScanRequest { records: 19, ..scan.clone() }, "holds 20 records"),
         (ReportScanRequest { chunk: others, ..scan.clone() }, "does not hold the files"),
         (ReportScanRequest { chunk: nonsense, ..scan.clone() }, "does not hold a part's entries"),
@@ -179,6 +191,82 @@ async fn reports_that_do_not_fit_their_chunks_are_refused() {
     let stale = ReportScanRequest { context: context(), fencing: 1, ..scan.clone() };
     assert_eq!(refused(client.report_scan(stale).await).0, ErrorKind::Fenced);
     client.report_scan(scan).await.unwrap();
+    fixture.stop().await;
+}
+
+/// Stores the scan results of some files with samples, and their maps.
+async fn counted(client: &mut Client, files: &[FileEntry], samples: u64) -> (Vec<u8>, Vec<u8>) {
+    let map = put(client, vec![b'm'; 8 * files.len()]).await;
+    let mut chunk = EntriesChunk::new(files.to_vec());
+    for entry in &mut chunk.entries {
+        let digest = Digest::of_parts([b"samples", &entry.digest.as_bytes()[..]]);
+        entry.samples = Some(SamplesEntry { samples, digest, map_bytes: 8 });
+    }
+    chunk.maps = vec![Digest::from_bytes(map.clone().try_into().unwrap())];
+    (put(client, chunk.encode().unwrap()).await, map)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_samples_of_a_program_are_the_records_of_its_manifest() {
+    let mut fixture = Fixture::start().await;
+    let (session, plain) = ready(&mut fixture).await;
+    let client = &mut fixture.worker;
+    let files: Vec<_> = (0..5).map(|i| entry(&format!("f-{i}.tfrecord"), 100)).collect();
+    let spec = |filter: Option<&str>| {
+        let filter = filter.map(str::to_owned);
+        RecordSpec { version: 1, filter, ..RecordSpec::default() }.encode_canonical().unwrap()
+    };
+    let program = put(client, spec(Some("ordinal < 30"))).await;
+    let none = put(client, spec(None)).await;
+    let listing =
+        add_dataset_request::Listing { root: "/data".into(), parts: list(client, &files, 5).await };
+    let add = |program: &[u8]| AddDatasetRequest {
+        context: context(),
+        listing: Some(listing.clone()),
+        program: program.to_vec(),
+        ..AddDatasetRequest::default()
+    };
+    for (program, kind, words) in [
+        (&none[..], ErrorKind::Invalid, "without filter, unbatch and pack"),
+        (&plain.chunks[0], ErrorKind::Invalid, "the record spec is malformed"),
+        (&[7; 32], ErrorKind::NotFound, "there is no chunk"),
+        (&[7; 31], ErrorKind::Invalid, "a digest has 32"),
+    ] {
+        let (found, message) = refused(fixture.admin.add_dataset(add(program)).await);
+        assert!(found == kind && message.contains(words), "{found:?} {message}");
+    }
+    let name = fixture.admin.add_dataset(add(&program)).await.unwrap().into_inner().name;
+    let unfiltered = fixture.admin.add_dataset(add(&[])).await.unwrap().into_inner().name;
+    assert_ne!(name, unfiltered);
+    let client = &mut fixture.worker;
+    let task = take(client, session, 1).await.remove(0);
+    assert_eq!((&task.dataset, &task.program), (&name, &program));
+    let (chunk, map) = counted(client, &files, 30).await;
+    let report = ReportScanRequest {
+        context: context(),
+        session,
+        dataset: name.clone(),
+        fencing: task.fencing,
+        part: 0,
+        chunk: found(client, &files).await,
+        records: 500,
+        maps: vec![],
+    };
+    let (kind, message) = refused(client.report_scan(report.clone()).await);
+    assert!(kind == ErrorKind::Invalid && message.contains("did not count"), "{message}");
+    let maps = vec![map.clone()];
+    let report = ReportScanRequest { context: context(), chunk, records: 150, maps, ..report };
+    client.report_scan(report).await.unwrap();
+    let known = wait_ready(&fixture, &name).await;
+    let shards = files.iter().map(|file| {
+        let digest = Digest::of_parts([b"samples", &file.digest.as_bytes()[..]]);
+        Shard { path: file.path.clone(), records: 30, digest }
+    });
+    let manifest = Manifest::new(shards.collect()).unwrap();
+    assert_eq!((known.records, known.program), (150, program));
+    assert_eq!(known.content, manifest.digest().as_bytes());
+    let request = GetChunkRequest { context: context(), digest: map };
+    assert_eq!(fixture.worker.get_chunk(request).await.unwrap().into_inner().content.len(), 40);
     fixture.stop().await;
 }
 
@@ -248,6 +336,7 @@ async fn a_damaged_part_fails_the_dataset_that_is_put_together() {
             part: scan.part,
             chunk,
             records: 20,
+            maps: vec![],
         };
         client.report_scan(report).await.unwrap();
         if scan.part == 0 {

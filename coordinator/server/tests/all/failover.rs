@@ -69,6 +69,7 @@ async fn sessions_and_datasets_outlive_a_leader_and_get_their_whole_time_again()
         compression: String::new(),
         corrupt: String::new(),
         listing: None,
+        program: vec![],
     };
     admin.add_dataset(request).await.unwrap();
     cluster.kill(leader);

@@ -51,6 +51,7 @@ async fn names_that_stand_for_something_else() {
         compression: String::new(),
         corrupt: String::new(),
         listing: None,
+        program: vec![],
     };
     let (kind, message) = refused(fixture.admin.add_dataset(other).await);
     assert_eq!(kind, ErrorKind::Identity);
@@ -101,6 +102,7 @@ async fn what_is_not_there_or_has_no_meaning() {
             compression: compression.into(),
             corrupt: String::new(),
             listing: None,
+            program: vec![],
         };
         assert_eq!(refused(fixture.admin.add_dataset(request).await).0, ErrorKind::Invalid);
     }

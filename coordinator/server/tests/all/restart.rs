@@ -134,6 +134,7 @@ async fn a_kill_loses_nothing_that_was_acknowledged() {
                         compression: String::new(),
                         corrupt: String::new(),
                         listing: None,
+                        program: vec![],
                     };
                     match admin.add_dataset(request).await {
                         Ok(_) => answered.push(name),

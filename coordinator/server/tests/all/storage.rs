@@ -157,6 +157,7 @@ async fn a_full_disk_stops_acknowledging_and_says_so() {
         compression: String::new(),
         corrupt: String::new(),
         listing: None,
+        program: vec![],
     };
     for name in ["a", "b"] {
         let (kind, message) = refused(admin.add_dataset(add(name)).await);

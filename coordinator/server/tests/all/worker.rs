@@ -12,7 +12,7 @@ use tonic::{Response, Status};
 
 use crate::fixture::{Fixture, context};
 
-type Client = WorkerServiceClient<Channel>;
+pub(crate) type Client = WorkerServiceClient<Channel>;
 
 /// Returns a fictitious file.
 pub(crate) fn entry(path: &str, records: u64) -> FileEntry {
@@ -28,6 +28,7 @@ pub(crate) fn entry(path: &str, records: u64) -> FileEntry {
         digest: Digest::of_parts([path.as_bytes()]),
         marks: (records > 0).then_some((0, 0)).into_iter().collect(),
         left_out: None,
+        samples: None,
     }
 }
 
@@ -146,6 +147,7 @@ pub(crate) async fn scan_parts(
             part: scan.part,
             chunk: found(client, part).await,
             records: part.iter().map(|file| file.records).sum(),
+            maps: vec![],
         };
         client.report_scan(report).await.unwrap();
     }
@@ -159,6 +161,7 @@ pub(crate) async fn add(fixture: &mut Fixture, name: &str) {
         compression: String::new(),
         corrupt: String::new(),
         listing: None,
+        program: vec![],
     };
     fixture.admin.add_dataset(request).await.unwrap();
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use shardfeed_plan::{ChangeStamp, Corrupt, Digest};
-use shardfeed_proto::chunk::{FileEntry, LeftOutEntry, REASON_BYTES_MAX};
+use shardfeed_proto::chunk::{FileEntry, LeftOutEntry, ListedFile, REASON_BYTES_MAX};
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_source::{FileRules, LeftOut, LoadError, Seed, is_remote, leave_out};
 use shardfeed_tfrecord::{Break, Compression, FOOTER_BYTES, HEADER_BYTES, Mark, ShardIndex};
@@ -81,6 +81,17 @@ pub(crate) fn entry_of(
         digest: Digest::from_bytes(index.digest),
         marks: index.marks.iter().map(|mark| (mark.ordinal, mark.offset)).collect(),
         left_out,
+        samples: None,
+    }
+}
+
+/// Returns a scanned file as it is listed.
+pub(crate) fn listed_of(entry: &FileEntry) -> ListedFile {
+    ListedFile {
+        path: entry.path.clone(),
+        size: entry.size_bytes,
+        etag: entry.etag.clone(),
+        changed_ns: Some(entry.modified_ns),
     }
 }
 

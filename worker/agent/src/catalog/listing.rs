@@ -51,6 +51,11 @@ impl Listing {
         };
         let mut files: Vec<_> = found.paths.into_iter().zip(looks).map(listed).collect();
         files.sort_by(|a, b| a.path.as_bytes().cmp(b.path.as_bytes()));
+        Self::of_files(found.root.display().to_string(), files)
+    }
+
+    /// Returns the listing of files that are in manifest order.
+    pub(crate) fn of_files(root: String, files: Vec<ListedFile>) -> Result<Self, LoadError> {
         let parts = cut(files).into_iter().map(|files| {
             let (count, bytes) = (files.len() as u64, files.iter().map(|file| file.size).sum());
             let content = ListingChunk::new(files).encode().map_err(invalid)?;
@@ -58,7 +63,7 @@ impl Listing {
             Ok::<_, LoadError>((Part { chunk, files: count, bytes }, content))
         });
         let parts = parts.collect::<Result<_, _>>()?;
-        Ok(Self { root: found.root.display().to_string(), parts })
+        Ok(Self { root, parts })
     }
 
     /// Returns its parts without their contents.

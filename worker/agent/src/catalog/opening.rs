@@ -4,11 +4,23 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use shardfeed_plan::{ContentDigest, Corrupt};
 use shardfeed_proto::WireError;
 use shardfeed_source::{Dataset, FileRules, LoadError, OpenProgress, User};
 
 /// Interval at which a waiting caller reports the progress of the active one.
 const TELL_EVERY: Duration = Duration::from_millis(100);
+
+/// Samples that a trainer requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SampleSource {
+    /// Dataset with the records.
+    pub source: Source,
+    /// Encoded part of a record spec that makes samples of them; empty: each record is one.
+    pub program: Vec<u8>,
+    /// The trainer's policy for damaged records.
+    pub corrupt: Corrupt,
+}
 
 /// Dataset that a trainer requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,12 +46,14 @@ pub struct Opened {
     pub name: String,
     /// Rules for reading its files, as registered.
     pub rules: FileRules,
+    /// Content digest of its samples.
+    pub content: ContentDigest,
     /// Contents of the dataset.
     pub dataset: Arc<Dataset>,
 }
 
 /// Requested dataset and the requesting user; access of one user implies nothing for another.
-pub(crate) type Wanted = (Source, Option<User>);
+pub(crate) type Wanted = (SampleSource, Option<User>);
 
 /// Datasets that are being opened.
 #[derive(Debug, Default)]
@@ -158,7 +172,14 @@ mod tests {
     }
 
     fn wanted(user: Option<User>) -> Wanted {
-        (Source::Named("x".into()), user)
+        (
+            SampleSource {
+                source: Source::Named("x".into()),
+                program: vec![],
+                corrupt: Corrupt::Error,
+            },
+            user,
+        )
     }
 
     fn opened() -> Opened {
@@ -168,7 +189,8 @@ mod tests {
         let rules = FileRules::default();
         let patterns = [path.display().to_string()];
         let dataset = Dataset::open(&patterns, rules, &CacheChoice::Off.into(), &mut |_| true);
-        Opened { name: "x".into(), rules, dataset: Arc::new(dataset.unwrap()) }
+        let dataset = Arc::new(dataset.unwrap());
+        Opened { name: "x".into(), rules, content: dataset.content(), dataset }
     }
 
     #[test]

@@ -6,19 +6,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use shardfeed_plan::ChangeStamp;
+use shardfeed_pipeline::SampleProgram;
+use shardfeed_plan::{ChangeStamp, Shard};
 use shardfeed_proto::chunk::{ChunkError, EntriesChunk, FileEntry, ListingChunk};
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::coordinator::v1::scan_task::Work;
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_source::{
-    Cache, CacheOptions, FileRules, Found, LoadError, Rights, ScanProgress, ScanStage, Seeds,
-    discover, index_into, is_remote,
+    Cache, CacheOptions, Dataset, FileRules, Found, LoadError, Rights, ScanProgress, ScanStage,
+    Seeds, discover, index_into, is_remote,
 };
 
 use crate::catalog::chunks::{get_chunk, put_chunk};
-use crate::catalog::entries::{entry_of, invalid, rules_of};
+use crate::catalog::entries::{entry_of, invalid, rules_of, seed};
 use crate::catalog::listing::Listing;
+use crate::catalog::samples::{program_of, with_samples};
 use crate::cluster::coordinator::Request;
 use crate::cluster::running_scan::RunningScan;
 use crate::cluster::session::Session;
@@ -191,7 +193,16 @@ impl ScanLoop {
         match &task.work {
             None => Err(invalid("a task without work")),
             Some(Work::List(list)) => self.list((session, task), &list.patterns, running),
-            Some(Work::Scan(scan)) => self.scan((session, task), scan, rules, running),
+            Some(Work::Scan(scan)) => {
+                let program = match &task.program[..] {
+                    [] => None,
+                    chunk => {
+                        let goes_on = &mut |_: &str| self.goes_on(Some(running));
+                        Some(program_of(&get_chunk(&self.session, chunk, goes_on)?)?)
+                    }
+                };
+                self.scan((session, task), (scan, program), rules, running)
+            }
         }
     }
 
@@ -228,7 +239,7 @@ impl ScanLoop {
     fn scan(
         &self,
         (session, task): (u64, &wire::ScanTask),
-        scan: &wire::scan_task::Scan,
+        (scan, program): (&wire::scan_task::Scan, Option<Arc<SampleProgram>>),
         rules: FileRules,
         running: &RunningScan,
     ) -> Result<(), LoadError> {
@@ -272,10 +283,50 @@ impl ScanLoop {
             entry_of(&found.root, path, stamp, index.clone(), rules.corrupt)
         };
         let entries: Vec<_> = found.paths.iter().map(entry).collect();
+        let (chunk, maps) = if let Some(program) = program {
+            let seeds = entries.iter().filter_map(|entry| seed(entry, rules).transpose());
+            let seeds = seeds.collect::<Result<Seeds, _>>()?;
+            let (found, rights) = (found.clone(), rights.clone());
+            let mut indexing = |_: ScanProgress| goes_on();
+            let dataset = Dataset::index(found, rules, &self.cache, &seeds, rights, &mut indexing)?;
+            // It examines the files again.
+            let shards = dataset.manifest().shards();
+            let is_same = |(shard, entry): (&Shard, &FileEntry)| {
+                (shard.records, shard.digest) == (entry.records, entry.digest)
+            };
+            if let Some(at) = shards.iter().zip(&entries).position(|pair| !is_same(pair)) {
+                let file = dataset.root().join(&entries[at].path).display().to_string();
+                let message =
+                    format!("{file}: changed while it was scanned; write it, then read it");
+                let error = WireError::new(ErrorKind::Changed, message);
+                return Err(WireError { file: Some(file), ..error }.into());
+            }
+            let mut last = (0, 0);
+            let mut counting = |state: ScanProgress| {
+                running.reached(state.files as u64, state.bytes);
+                let waits = state.stage == ScanStage::Waiting && begun.elapsed() < LOCK_WAIT_MAX;
+                let before = std::mem::replace(&mut last, (state.files, state.bytes));
+                if is_remote || waits || before != last {
+                    running.beat();
+                }
+                goes_on()
+            };
+            let dataset = Arc::new(dataset);
+            let samples =
+                dataset.count_samples(&program, rules.corrupt, &self.cache, &mut counting)?;
+            with_samples(entries, &samples)
+        } else {
+            (EntriesChunk::new(entries), vec![])
+        };
         self.kept().replace((found.root, cache));
-        let records = entries.iter().map(|entry| entry.records).sum();
-        let content = encode(entries)?;
+        let (records, digests) = (chunk.samples(), chunk.maps.iter());
+        let digests: Vec<_> = digests.map(|map| map.as_bytes().to_vec()).collect();
+        let content = encode(chunk)?;
         again(|| {
+            for map in &maps {
+                running.beat();
+                self.put(map, running)?;
+            }
             running.beat();
             let request = wire::ReportScanRequest {
                 context: None,
@@ -285,6 +336,7 @@ impl ScanLoop {
                 part: scan.part,
                 chunk: self.put(&content, running)?,
                 records,
+                maps: digests.clone(),
             };
             let wire::ReportScanResponse {} = self.call(Some(running), &request)?;
             Ok(())
@@ -341,16 +393,20 @@ fn again(mut report: impl FnMut() -> Result<(), LoadError>) -> Result<(), LoadEr
     }
 }
 
-/// Encodes entries as a chunk; if it is too large, with fewer marks, which only save walking.
-fn encode(mut entries: Vec<FileEntry>) -> Result<Vec<u8>, LoadError> {
+/// Encodes a chunk; if it is too large, with fewer damaged records and fewer marks, which only save
+/// walking.
+fn encode(mut chunk: EntriesChunk) -> Result<Vec<u8>, LoadError> {
     loop {
-        match EntriesChunk::new(entries.clone()).encode() {
+        match chunk.encode() {
             Ok(content) => return Ok(content),
+            Err(ChunkError::TooLarge { .. }) if !chunk.damaged.is_empty() => {
+                chunk.damaged.truncate(chunk.damaged.len() / 2);
+            }
             Err(error @ ChunkError::TooLarge { .. }) => {
-                if entries.iter().all(|entry| entry.marks.len() <= 1) {
+                if chunk.entries.iter().all(|entry| entry.marks.len() <= 1) {
                     return Err(invalid(error));
                 }
-                for entry in &mut entries {
+                for entry in &mut chunk.entries {
                     let mut index = 0;
                     entry.marks.retain(|_| {
                         index += 1;

@@ -24,6 +24,8 @@ pub(crate) type SendTo<'a> =
 pub(crate) struct Flight {
     pub(crate) pool: SlotPool,
     state: Arc<Mutex<FlightState>>,
+    /// Batches name the samples of their rows.
+    names_samples: bool,
 }
 
 #[derive(Debug, Default)]
@@ -45,8 +47,8 @@ impl Drop for FlightState {
 }
 
 impl Flight {
-    pub(crate) fn new(keep: usize) -> Self {
-        Self { pool: SlotPool::sealed(keep), state: Arc::default() }
+    pub(crate) fn new(keep: usize, names_samples: bool) -> Self {
+        Self { pool: SlotPool::sealed(keep), state: Arc::default(), names_samples }
     }
 
     fn lock(&self) -> MutexGuard<'_, FlightState> {
@@ -68,7 +70,7 @@ impl Flight {
         delivered: Delivered,
     ) -> Result<(), SocketError> {
         self.tell_retired(send)?;
-        let Delivered { epoch, step, skipped, batch, .. } = delivered;
+        let Delivered { epoch, step, skipped, batch, samples } = delivered;
         let Batch { rows, columns, valid, shards, ordinals, mut slot } = batch;
         let handle = slot.region().expect("a worker's slots are sealed");
         let region = handle.id;
@@ -101,6 +103,10 @@ impl Flight {
             shards: Some(range(&shards)),
             ordinals: Some(range(&ordinals)),
             skipped,
+            samples: match self.names_samples {
+                true => samples.iter().map(|planned| planned.sample.ordinal).collect(),
+                false => vec![],
+            },
         };
         let mut state = self.lock();
         state.ahead.push_back(slot.size_bytes());
@@ -148,8 +154,9 @@ impl Flight {
 }
 
 fn skipped_to(skipped: Skipped) -> wire::Skipped {
-    let Skipped { sample, offset, reason, .. } = skipped;
-    wire::Skipped { shard: sample.shard.into(), ordinal: sample.ordinal, offset, reason }
+    let Skipped { sample, record, offset, reason } = skipped;
+    let (shard, ordinal, record) = (sample.shard.into(), sample.ordinal, Some(record));
+    wire::Skipped { shard, ordinal, offset, reason, record }
 }
 
 fn range(range: &shardfeed_handoff::BufferRange) -> wire::Range {
@@ -162,7 +169,7 @@ mod tests {
 
     #[test]
     fn what_a_trainer_has_is_never_written_again() {
-        let flight = Flight::new(4);
+        let flight = Flight::new(4, false);
         let pool = flight.pool.clone();
         let slot = pool.take(4096).unwrap().share();
         let id = slot.region().unwrap().id;

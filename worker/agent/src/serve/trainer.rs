@@ -19,12 +19,13 @@ use shardfeed_reader::{
     Plans, Prefetch, PrefetchOptions, Skipped, slot_row_bytes, traced,
 };
 use shardfeed_socket::{Incoming, Peer, Receiver, Sender, SocketError};
-use shardfeed_source::{FileRules, LeftOut, LoadError, OpenProgress, ScanStage, trace};
+use shardfeed_source::{FileRules, LoadError, OpenProgress, ScanStage, trace};
 use shardfeed_tfrecord::CompressionChoice;
 
-use crate::catalog::{Catalog, Opened, Source};
+use crate::catalog::{Catalog, Opened, SampleSource, Source};
 use crate::cluster::{Addresses, Coordinator, Session};
 use crate::serve::budget::Budget;
+use crate::serve::describe::describe;
 use crate::serve::flight::Flight;
 use crate::serve::identity::{check_decoder, check_order};
 use crate::serve::running::{FeederDone, ReadyRank, Running};
@@ -59,17 +60,9 @@ const TRACE_MAX: Duration = Duration::from_secs(60);
 /// Bytes of a timeline in one message.
 const TRACE_PART_BYTES: usize = 512 << 10;
 
-/// Rows of a dataset's table in one message.
-const ROWS_PER_MESSAGE: usize = 4096;
-/// Maximum number of damaged files reported to a trainer.
-const LEFT_OUT_MAX: usize = 1000;
-
 /// Maximum bytes of a dataset's patterns, as for a list in a file, and the overhead of each one.
 const PATTERNS_BYTES_MAX: usize = 256 << 20;
 const PATTERN_BYTES: usize = 24;
-
-/// Maximum bytes of the rows' paths in one message.
-const ROW_BYTES_PER_MESSAGE: usize = 1 << 20;
 
 /// Maximum time to ask another coordinator for its cluster id.
 const OTHER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -130,6 +123,7 @@ pub(crate) fn serve(hub: &Hub, incoming: Incoming) {
         is_welcome: false,
         corrupt: Corrupt::Error,
         opened: None,
+        names_samples: false,
         registered: None,
         flight: None,
         running: None,
@@ -175,7 +169,10 @@ struct Trainer<'a> {
     is_welcome: bool,
     /// Policy for corrupt records, from its last request.
     corrupt: Corrupt,
-    opened: Option<Opened>,
+    /// The last opened dataset, and the encoded program of its samples.
+    opened: Option<(Opened, Vec<u8>)>,
+    /// Its batches name the samples of their rows.
+    names_samples: bool,
     registered: Option<(JobSpec, Arc<Schema>)>,
     flight: Option<Flight>,
     running: Option<Running>,
@@ -269,7 +266,7 @@ impl Trainer<'_> {
                 Err(error) => self.fail(0, &error.to_wire()),
             },
             Asked::Open(open) => match self.open(open) {
-                Ok(opened) => self.tell_dataset(&opened),
+                Ok(opened) => describe(&opened, &mut |message| self.send(message)),
                 Err(error) => self.fail(0, &error.to_wire()),
             },
             Asked::Register(register) => match self.register(register) {
@@ -393,41 +390,14 @@ impl Trainer<'_> {
         } else {
             Source::Named(open.dataset)
         };
+        let source = SampleSource { source, program: open.program, corrupt: self.corrupt };
         let mut notes = Notes::new(&self.hub.stop, &self.sender, &self.hello);
         let (catalog, peer) = (&self.hub.catalog, Some(self.peer));
         let opened =
             notes.patiently(|notes| catalog.open(&source, peer, &mut |told| notes.note(told)))?;
-        self.opened = Some(opened.clone());
+        self.names_samples = open.name_samples && opened.dataset.samples().is_some();
+        self.opened = Some((opened.clone(), source.program));
         Ok(opened)
-    }
-
-    fn tell_dataset(&self, opened: &Opened) -> Result<(), SocketError> {
-        let Opened { name, rules, dataset } = opened;
-        let manifest = dataset.manifest();
-        let shards = manifest.shards();
-        let message = wire::Dataset {
-            name: name.clone(),
-            root: dataset.root().display().to_string(),
-            content: manifest.digest().as_bytes().to_vec(),
-            shards: shards.len() as u64,
-            compression: rules.compression.to_string(),
-            corrupt: rules.corrupt.to_string(),
-            left_out: dataset.left_out().iter().take(LEFT_OUT_MAX).map(left_out_to).collect(),
-            left_out_total: dataset.left_out().len() as u64,
-        };
-        self.send(Message::Dataset(message))?;
-        let mut rows = wire::Shards::default();
-        let mut bytes = 0;
-        for shard in shards {
-            if rows.paths.len() == ROWS_PER_MESSAGE || bytes > ROW_BYTES_PER_MESSAGE {
-                self.send(Message::Shards(std::mem::take(&mut rows)))?;
-                bytes = 0;
-            }
-            bytes += shard.path.len();
-            rows.paths.push(shard.path.clone());
-            rows.records.push(shard.records);
-        }
-        self.send(Message::Shards(rows))
     }
 
     fn register(&mut self, register: wire::Register) -> Result<(), LoadError> {
@@ -435,11 +405,16 @@ impl Trainer<'_> {
         let identity = identity_from(register.identity).map_err(bad)?;
         check_decoder(&self.hub.name, &identity.decoder)?;
         let opened = self.opened.as_ref().ok_or_else(|| out_of_turn("Register before Open"))?;
+        let (opened, program) = opened;
         let (schema, record_spec) = schema_of(&register.record_spec, register.tables)?;
         if record_spec.records() != identity.records {
             let message = "the worker reads the job's features and operators otherwise than the trainer; use \
                            the same version of shardfeed for both";
             return Err(WireError::new(ErrorKind::WrongVersion, message.to_owned()).into());
+        }
+        let samples = EncodedSpec::of_samples(&schema)?;
+        if samples.as_ref().map_or(&[][..], EncodedSpec::bytes) != program {
+            return Err(bad("Register makes other samples than Open"));
         }
         schema.open_tables()?;
         let (name, dataset) = (register.job, opened.name.clone());
@@ -461,7 +436,7 @@ impl Trainer<'_> {
     }
 
     fn start(&mut self, start: wire::Start) -> Result<(), LoadError> {
-        let (Some(opened), Some((job, schema))) = (&self.opened, &self.registered) else {
+        let (Some((opened, _)), Some((job, schema))) = (&self.opened, &self.registered) else {
             return Err(out_of_turn("Start"));
         };
         let request = LeaseRequest {
@@ -481,7 +456,7 @@ impl Trainer<'_> {
         };
         let skipped = start.skipped.iter().map(|skipped| Skipped {
             sample: Sample { shard: skipped.shard as u32, ordinal: skipped.ordinal },
-            record: skipped.ordinal,
+            record: skipped.record.unwrap_or(skipped.ordinal),
             offset: skipped.offset,
             reason: skipped.reason.clone(),
         });
@@ -506,15 +481,16 @@ impl Trainer<'_> {
         control.report_skipped(name, &skipped);
         let release = LeaseGuard { control: &self.hub.control, lease: Some(lease.clone()) };
         self.hub.await_replaced(name, *rank);
-        let (counts, rules) =
-            (opened.dataset.manifest().counts(), (job.identity.tail, start.limit));
-        let plans = Plans::new(counts, rules);
+        let rules = (job.identity.tail, start.limit);
+        let plans = Plans::new(opened.dataset.sample_counts(), rules);
         let (control, world_size) = (Arc::clone(&self.hub.control), start.world_size);
         let assignment =
             Assignment::of(control, &lease, Arc::new(plans), &job.identity, world_size);
         let flight = self
             .flight
-            .get_or_insert_with(|| Flight::new((depth + hold_max) as usize + SLOTS_BEYOND))
+            .get_or_insert_with(|| {
+                Flight::new((depth + hold_max) as usize + SLOTS_BEYOND, self.names_samples)
+            })
             .clone();
         let prefetch = Prefetch::start(
             assignment,
@@ -704,11 +680,6 @@ fn same_cluster(ours: &Coordinator, theirs: &str) -> Result<(), WireError> {
     }
 }
 
-fn left_out_to(left: &LeftOut) -> wire::LeftOut {
-    let LeftOut { shard, ordinal, offset, is_whole, reason } = left.clone();
-    wire::LeftOut { shard: shard.into(), ordinal, offset, is_whole, reason }
-}
-
 fn out_of_turn(what: &str) -> LoadError {
     WireError::new(ErrorKind::WrongVersion, format!("the trainer sent {what} out of turn")).into()
 }
@@ -724,10 +695,6 @@ fn schema_of(
         spec.place_table(&digest, &path);
     }
     let schema = Schema::new(spec)?;
-    if let Some(program) = schema.samples() {
-        let what = format!("{program} works in one process so far");
-        return Err(LoadError::Option(what));
-    }
     let encoded = EncodedSpec::of(&schema)?;
     Ok((schema, encoded))
 }
@@ -765,15 +732,6 @@ mod tests {
         });
         drop(trainer);
         (got.map_err(|error| error.to_string()), asked)
-    }
-
-    #[test]
-    fn a_job_with_a_filter_is_refused() {
-        let filter = Some("len(record) > 3".to_owned());
-        let spec = shardfeed_pipeline::RecordSpec { filter, ..Default::default() };
-        let encoded = EncodedSpec::of(&Schema::new(spec).unwrap()).unwrap();
-        let refused = schema_of(encoded.bytes(), vec![]).unwrap_err().to_string();
-        assert!(refused.contains("works in one process so far"), "{refused}");
     }
 
     #[test]

@@ -12,12 +12,11 @@ mod told;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
-use shardfeed_pipeline::Batch;
 use shardfeed_plan::{LoaderState, Mode};
 use shardfeed_proto::trainer::v1 as wire;
 use shardfeed_proto::trainer::v1::to_trainer::Message;
 use shardfeed_proto::trainer::v1::to_worker::Message as Ask;
-use shardfeed_proto::{intent_to, segments_to};
+use shardfeed_proto::{ErrorKind, WireError, intent_to, segments_to};
 use shardfeed_reader::{Delivered, Delivery, Demand, traced};
 use shardfeed_source::LoadError;
 
@@ -26,7 +25,7 @@ use crate::link::connect::{default_worker_socket, greet_for, register};
 use crate::link::exchange::{Event, Job, Partition, Progress, Setting, StartPosition, waiting};
 use crate::link::in_process::{InProcess, cluster_of, open_here};
 use crate::link::outcome::{Lost, Unavailable};
-use crate::link::received::{samples_of, skipped_to};
+use crate::link::received::{Broken, Received, samples_of, skipped_to};
 use crate::link::worker::WorkerLink;
 use crate::pace::us;
 use copies::Copies;
@@ -41,7 +40,7 @@ pub(crate) struct Cluster {
     contents: Contents,
     job: Option<Job>,
     backend: Backend,
-    machine: Machine<Batch>,
+    machine: Machine<Received>,
     copies: Copies,
     waited: Duration,
 }
@@ -271,7 +270,7 @@ impl Cluster {
     }
 
     /// Processes an input and runs its effect.
-    fn apply(&mut self, input: Input<Batch>) -> Result<Option<Event>, LoadError> {
+    fn apply(&mut self, input: Input<Received>) -> Result<Option<Event>, LoadError> {
         let Step { effect, reply } = self.machine.on(input, Instant::now());
         if let Some(effect) = effect {
             self.run(effect)?;
@@ -280,7 +279,7 @@ impl Cluster {
     }
 
     /// Processes an input that has no reply.
-    fn inform(&mut self, input: Input<Batch>) {
+    fn inform(&mut self, input: Input<Received>) {
         let reply = self.apply(input);
         debug_assert!(matches!(reply, Ok(None)), "{reply:?}");
     }
@@ -370,12 +369,20 @@ impl Cluster {
         }
     }
 
-    fn hand_out(&mut self, queued: Queued<Batch>) -> Result<Event, LoadError> {
+    fn hand_out(&mut self, queued: Queued<Received>) -> Result<Event, LoadError> {
         let Queued { origin, epoch, step, batch, skipped } = queued;
-        let Some(mut batch) = batch else {
+        let Some(Received { mut batch, samples }) = batch else {
             return Ok(Event::Delivery(Delivery::EpochEnd { epoch, steps: step }));
         };
-        let samples = if self.setting.with_samples { samples_of(&mut batch) } else { vec![] };
+        let is_named = self.setting.with_samples && self.setting.program.is_some();
+        if is_named && samples.len() != batch.rows {
+            let message = Broken::new("a batch without its samples").to_string();
+            return Err(WireError::new(ErrorKind::WrongVersion, message).into());
+        }
+        let samples = match self.setting.with_samples {
+            true => samples_of(&mut batch, samples),
+            false => vec![],
+        };
         if let Backend::Worker(link) = &self.backend
             && self.machine.must_copy(origin, link.regions.out())
         {

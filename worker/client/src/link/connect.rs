@@ -1,23 +1,25 @@
 //! Connection setup with this host's worker.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use shardfeed_pipeline::TableRef;
-use shardfeed_plan::Corrupt;
+use shardfeed_plan::{Corrupt, Digest};
 use shardfeed_proto::trainer::v1 as wire;
 use shardfeed_proto::trainer::v1::to_trainer::Message;
 use shardfeed_proto::trainer::v1::to_worker::Message as Ask;
 use shardfeed_proto::{ErrorKind, WireError, digest_from, identity_to};
 use shardfeed_reader::traced;
 use shardfeed_socket::{ConnectError, ConnectOptions, connect};
-use shardfeed_source::{FileRules, LeftOut, LoadError, absolute_pattern};
+use shardfeed_source::{
+    DamagedRecord, FileRules, LeftOut, LoadError, SampleMap, SampleMaps, absolute_pattern,
+};
 
 use crate::contents::{Contents, ShardRow};
-use crate::link::exchange::{Job, Progress, Setting, waiting};
+use crate::link::exchange::{EncodedProgram, Job, Progress, Setting, waiting};
 use crate::link::outcome::Unavailable;
 use crate::link::worker::WorkerLink;
-use crate::options::LoaderOptions;
 
 /// Maximum time for a worker to complete the handshake.
 const HANDSHAKE: Duration = Duration::from_secs(2);
@@ -84,7 +86,7 @@ pub(crate) fn greet(
         Message::Welcome(welcome) => link.welcomed(welcome),
         other => return Err(link.unexpected(&other).into()),
     }
-    let contents = open(&mut link, options, progress)?;
+    let contents = open(&mut link, setting, progress)?;
     if let Some(job) = job {
         register(&mut link, job, progress)?;
     }
@@ -146,9 +148,10 @@ pub(crate) fn register(
 
 fn open(
     link: &mut WorkerLink,
-    options: &LoaderOptions,
+    setting: &Setting,
     progress: Progress<'_>,
 ) -> Result<Contents, Unavailable> {
+    let options = &setting.options;
     // The worker has another working directory.
     let files = options.files.iter().map(|file| absolute_pattern(file));
     let mut patterns = files.collect::<Result<Vec<_>, _>>()?;
@@ -162,13 +165,19 @@ fn open(
         more: false,
         compression: options.compression.to_string(),
         corrupt: options.corrupt.to_string(),
+        name_samples: setting.with_samples,
+        program: setting.program.as_ref().map_or(vec![], |program| program.encoded().to_vec()),
     };
     let described = match link.ask(Ask::Open(request), progress)? {
         Message::Dataset(dataset) => dataset,
         other => return Err(link.unexpected(&other).into()),
     };
+    if described.has_maps != setting.program.is_some() {
+        let message = "the worker makes no samples of records; upgrade it";
+        return Err(Unavailable::Refused(WireError::new(ErrorKind::WrongVersion, message).into()));
+    }
     let total = described.shards as usize;
-    let mut shards = Vec::new();
+    let (mut shards, mut digests) = (Vec::new(), Vec::new());
     loop {
         let Message::Shards(rows) = link.wait(progress)? else {
             return Err(link.broken("a dataset without its shards").into());
@@ -176,6 +185,9 @@ fn open(
         if rows.paths.len() != rows.records.len() {
             return Err(link.broken("shards without counts").into());
         }
+        let known = rows.digests.iter().map(|digest| digest_from("digests", digest));
+        let known = known.collect::<Result<Vec<_>, _>>();
+        digests.extend(known.map_err(|error| link.broken(&error.to_string()))?);
         let rows = rows.paths.into_iter().zip(rows.records);
         shards.extend(rows.map(|(path, records)| ShardRow { path, records }));
         if shards.len() >= total {
@@ -200,17 +212,56 @@ fn open(
         is_whole: left.is_whole,
         reason: left.reason,
     });
+    let content = digest_from("content", &described.content);
+    let digest = content.map_err(|error| bad(error.to_string()))?;
+    let mut samples = None;
+    if let Some(program) = &setting.program {
+        let damaged = described.damaged.into_iter().map(|damaged| {
+            let wire::Skipped { shard, ordinal, offset, reason, .. } = damaged;
+            DamagedRecord { shard: shard as u32, ordinal, offset, reason }
+        });
+        let maps = receive_maps(link, program, (&shards, &digests), progress)?;
+        let maps = SampleMaps::new(maps, damaged.collect(), described.damaged_total);
+        if maps.content(digests.into_iter()) != digest {
+            return Err(link.broken("the samples of another dataset").into());
+        }
+        samples = Some(Arc::new(maps));
+    }
     Ok(Contents {
         name: described.name,
         root: described.root,
         rules,
-        digest: digest_from("content", &described.content).map_err(|e| bad(e.to_string()))?,
+        digest,
         shards,
         left_out: left_out.collect(),
         left_out_total: described.left_out_total,
-        samples: None,
+        samples,
         mixed: None,
     })
+}
+
+fn receive_maps(
+    link: &mut WorkerLink,
+    program: &EncodedProgram,
+    (shards, digests): (&[ShardRow], &[Digest]),
+    progress: Progress<'_>,
+) -> Result<Vec<SampleMap>, Unavailable> {
+    let mut maps = Vec::with_capacity(shards.len());
+    for (shard, digest) in shards.iter().zip(digests) {
+        let mut content = Vec::new();
+        loop {
+            let Message::MapPart(part) = link.wait(progress)? else {
+                return Err(link.broken("a dataset without its sample maps").into());
+            };
+            content.extend(part.content);
+            if part.is_last {
+                break;
+            }
+        }
+        let map = SampleMap::from_bytes(&content, shard.records, *digest, program.program());
+        maps.push(map.ok_or_else(|| link.broken("a sample map of another file"))?);
+    }
+    Ok(maps)
 }
 
 /// Splits off the patterns of one message; `None` if all of them fit into one.

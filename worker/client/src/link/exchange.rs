@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use shardfeed_pipeline::Schema;
+use shardfeed_pipeline::{SampleProgram, Schema};
 use shardfeed_plan::{Intent, JobIdentity, Segment};
 use shardfeed_reader::{Control, Delivery, EncodedSpec};
-use shardfeed_source::OpenProgress;
+use shardfeed_source::{LoadError, OpenProgress};
 
 use crate::options::LoaderOptions;
 
@@ -72,6 +72,34 @@ pub(crate) struct Setting {
     pub(crate) trainer: String,
     /// True if batches list their samples.
     pub(crate) with_samples: bool,
+    /// Makes samples of records; `None`: each record is one.
+    pub(crate) program: Option<EncodedProgram>,
+}
+
+/// A sample program, and its encoding for workers and coordinators.
+#[derive(Clone, Debug)]
+pub(crate) struct EncodedProgram {
+    program: Arc<SampleProgram>,
+    encoded: Arc<EncodedSpec>,
+}
+
+impl EncodedProgram {
+    /// Returns the program of a schema, if it has one.
+    ///
+    /// # Errors  Its encoding is larger than the limit.
+    pub(crate) fn of(schema: &Schema) -> Result<Option<Self>, LoadError> {
+        let encoded = EncodedSpec::of_samples(schema)?.map(Arc::new);
+        let program = schema.samples().map(Arc::clone);
+        Ok(program.zip(encoded).map(|(program, encoded)| Self { program, encoded }))
+    }
+
+    pub(crate) fn program(&self) -> &Arc<SampleProgram> {
+        &self.program
+    }
+
+    pub(crate) fn encoded(&self) -> &[u8] {
+        self.encoded.bytes()
+    }
 }
 
 /// A loader's part of each global batch.

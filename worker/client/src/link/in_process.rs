@@ -7,7 +7,7 @@ use shardfeed_source::{Dataset, LoadError};
 
 use crate::cluster_port::InProcessWorker;
 use crate::contents::Contents;
-use crate::link::exchange::{Progress, Setting};
+use crate::link::exchange::{EncodedProgram, Progress, Setting};
 use crate::link::in_process_link::InProcessLink;
 use crate::options::ClusterOptions;
 
@@ -41,7 +41,8 @@ pub(crate) fn open_here(
     progress: Progress<'_>,
 ) -> Result<(InProcess, Contents), LoadError> {
     let port = cluster_of(setting).port;
-    let joined = port.open(&setting.options, &setting.trainer, progress)?;
+    let program = setting.program.as_ref().map_or(&[][..], EncodedProgram::encoded);
+    let joined = port.open(&setting.options, program, &setting.trainer, progress)?;
     let contents = Contents::of(&joined.name, joined.rules, &joined.dataset);
     let dataset = (joined.name, joined.dataset);
     Ok((InProcess::new(setting.clone(), joined.worker, dataset), contents))

@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
-use shardfeed_pipeline::Batch;
 use shardfeed_proto::trainer::v1 as wire;
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_reader::Skipped;
 use shardfeed_source::LoadError;
 
+use crate::link::received::Received;
+
 /// Unsolicited message of a worker.
 #[derive(Debug)]
-pub(crate) enum Heard<B = Batch> {
+pub(crate) enum Heard<B = Received> {
     Started(wire::Started),
     Batch {
         start: u64,

@@ -20,6 +20,14 @@ pub(crate) struct Regions {
     returned: Arc<Returned>,
 }
 
+/// A batch that a worker announced.
+#[derive(Debug)]
+pub(crate) struct Received {
+    pub(crate) batch: Batch,
+    /// Ordinals of the rows' samples, if those of the batch are of records; empty otherwise.
+    pub(crate) samples: Vec<u64>,
+}
+
 /// Slots that were dropped since the last report to the worker.
 #[derive(Debug, Default)]
 struct Returned {
@@ -117,13 +125,17 @@ impl Regions {
 }
 
 /// Reads the samples of a batch from its slot, the same memory that the trainer gets.
-pub(crate) fn samples_of(batch: &mut Batch) -> Vec<Planned> {
+/// - `samples`: their ordinals; empty: those in the slot.
+pub(crate) fn samples_of(batch: &mut Batch, samples: Vec<u64>) -> Vec<Planned> {
     let words = |bytes: Vec<u8>| -> Vec<u64> {
         let words = bytes.chunks_exact(8);
         words.map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes"))).collect()
     };
     let shards = words(batch.slot.read(&batch.shards));
-    let ordinals = words(batch.slot.read(&batch.ordinals));
+    let ordinals = match samples.is_empty() {
+        true => words(batch.slot.read(&batch.ordinals)),
+        false => samples,
+    };
     let valid = batch.slot.read(&batch.valid);
     let rows = shards.into_iter().zip(ordinals).zip(valid);
     rows.map(|((shard, ordinal), valid)| Planned {
@@ -136,8 +148,8 @@ pub(crate) fn samples_of(batch: &mut Batch) -> Vec<Planned> {
 
 /// Converts skipped records from the protocol.
 pub(crate) fn skipped_from(skipped: Vec<wire::Skipped>) -> impl Iterator<Item = Skipped> {
-    skipped.into_iter().map(|wire::Skipped { shard, ordinal, offset, reason }| Skipped {
-        record: ordinal,
+    skipped.into_iter().map(|wire::Skipped { shard, ordinal, offset, reason, record }| Skipped {
+        record: record.unwrap_or(ordinal),
         sample: Sample { shard: shard as u32, ordinal },
         offset,
         reason,
@@ -145,8 +157,9 @@ pub(crate) fn skipped_from(skipped: Vec<wire::Skipped>) -> impl Iterator<Item = 
 }
 
 pub(crate) fn skipped_to(skipped: &Skipped) -> wire::Skipped {
-    let Skipped { sample, offset, reason, .. } = skipped.clone();
-    wire::Skipped { shard: sample.shard.into(), ordinal: sample.ordinal, offset, reason }
+    let Skipped { sample, record, offset, reason } = skipped.clone();
+    let (shard, ordinal, record) = (sample.shard.into(), sample.ordinal, Some(record));
+    wire::Skipped { shard, ordinal, offset, reason, record }
 }
 
 /// Combines a worker's statistics with those of this process.

@@ -16,7 +16,7 @@ use shardfeed_source::{LoadError, OpenProgress, ScanProgress, ScanStage};
 
 use crate::link::exchange::Progress;
 use crate::link::outcome::{Heard, Lost};
-use crate::link::received::{Broken, Regions, skipped_from};
+use crate::link::received::{Broken, Received, Regions, skipped_from};
 
 /// Interval at which a caller that waits for an answer may cancel.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -171,6 +171,7 @@ impl WorkerLink {
                 answer @ (Message::Welcome(_)
                 | Message::Dataset(_)
                 | Message::Shards(_)
+                | Message::MapPart(_)
                 | Message::Registered(_)
                 | Message::State(_)
                 | Message::TracePart(_)),
@@ -237,7 +238,8 @@ impl WorkerLink {
                 let wire::Batch { start, epoch, step, .. } = batch;
                 self.skipped_of(start, std::mem::take(&mut batch.skipped));
                 let skipped = std::mem::take(&mut self.skipped.1);
-                let batch = self.regions.view(batch, &schema)?;
+                let samples = std::mem::take(&mut batch.samples);
+                let batch = Received { batch: self.regions.view(batch, &schema)?, samples };
                 Heard::Batch { start, epoch, step, batch, skipped }
             }
             Some(Message::Region(region)) => {

@@ -33,6 +33,15 @@ impl ParseSpec {
         };
         features.iter().chain(lists).map(|spec| spec.name.as_str()).collect()
     }
+
+    /// Removes the features of a name.
+    pub(crate) fn remove(&mut self, name: &str) {
+        let retain = |features: &mut Vec<FeatureSpec>| features.retain(|spec| spec.name != name);
+        match self {
+            Self::Example(features) => retain(features),
+            Self::Sequence { context, lists } => [context, lists].into_iter().for_each(retain),
+        }
+    }
 }
 
 /// Creates the parser. Features are sorted, so that their order does not change the job's identity.

@@ -39,6 +39,9 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 /// Maximum number of damaged records that are listed.
 const DAMAGED_MAX: usize = 1000;
 
+/// Maximum bytes of the reason why a record is damaged.
+const REASON_BYTES_MAX: usize = 300;
+
 enum CountEvent {
     Bytes(u64),
     Shard(usize, Box<Result<CountedShard, LoadError>>),
@@ -56,7 +59,7 @@ struct CountedShard {
 /// Returns the samples of every shard: from the cache, or else by reading it.
 /// - `progress`: called now and then from this thread; returning `false` cancels.
 ///
-/// # Errors  The first damaged file by name; there is no sample; `Interrupted`.
+/// # Errors  The first damaged file by name; `Interrupted`.
 pub(super) fn sample_maps(
     dataset: &Arc<Dataset>,
     program: &Arc<SampleProgram>,
@@ -67,12 +70,12 @@ pub(super) fn sample_maps(
     let places = places(dataset, program, options);
     let mut maps: Vec<Option<SampleMap>> = vec![None; dataset.files().len()];
     let mut found = SampleMaps::default();
-    fill(dataset, program, places.as_deref(), &mut maps)?;
+    fill((dataset, program), places.as_deref(), &mut maps, progress)?;
     if maps.contains(&None) {
         let cache = Cache::open(&options.folder, dataset.root());
         let _lock = cache.lock(|| progress(ScanProgress::at(ScanStage::Waiting)))?;
         // Another process may have counted while this one waited.
-        fill(dataset, program, places.as_deref(), &mut maps)?;
+        fill((dataset, program), places.as_deref(), &mut maps, progress)?;
         let missing: Vec<_> = (0..maps.len()).filter(|shard| maps[*shard].is_none()).collect();
         let stop: Arc<AtomicBool> = Arc::default();
         let files = Files::new(Arc::clone(dataset), Arc::default(), Arc::clone(&stop))?;
@@ -94,19 +97,55 @@ pub(super) fn sample_maps(
         found.damaged.truncate(DAMAGED_MAX);
     }
     found.maps = maps.into_iter().flatten().collect();
-    let records = dataset.manifest().records();
-    if records > 0 && found.maps.iter().all(|map| map.samples() == 0) {
-        let damaged = match found.damaged_total {
-            0 => String::new(),
-            damaged => format!(" ({damaged} of them are damaged)"),
-        };
-        return Err(LoadError::Option(format!(
-            "no sample is left: {program} leaves none of the {records} records in {} \
-             files{damaged}",
-            found.maps.len(),
-        )));
-    }
     Ok(found)
+}
+
+/// Returns the samples of every shard if all of them are in the cache.
+///
+/// # Errors  A sequence is too long; there are too many.
+pub(super) fn kept_maps(
+    dataset: &Dataset,
+    program: &SampleProgram,
+    options: &CacheOptions,
+) -> Result<Option<SampleMaps>, LoadError> {
+    let mut maps = vec![None; dataset.files().len()];
+    let places = places(dataset, program, options);
+    fill((dataset, program), places.as_deref(), &mut maps, &mut |_| true)?;
+    let maps = maps.into_iter().collect::<Option<Vec<_>>>();
+    Ok(maps.map(|maps| SampleMaps { maps, ..SampleMaps::default() }))
+}
+
+/// Writes maps without damaged records to the cache.
+pub(super) fn keep_maps(
+    dataset: &Dataset,
+    program: &SampleProgram,
+    options: &CacheOptions,
+    maps: &SampleMaps,
+) {
+    if maps.damaged_total == 0 {
+        let places = places(dataset, program, options).unwrap_or_default();
+        places.iter().zip(&maps.maps).for_each(|(place, map)| keep(place, map));
+    }
+}
+
+/// Rejects a dataset of which no sample is left.
+pub(super) fn check_some(
+    dataset: &Dataset,
+    program: &SampleProgram,
+    maps: &SampleMaps,
+) -> Result<(), LoadError> {
+    let records = dataset.manifest().records();
+    if records == 0 || maps.maps.iter().any(|map| map.samples() > 0) {
+        return Ok(());
+    }
+    let damaged = match maps.damaged_total {
+        0 => String::new(),
+        damaged => format!(" ({damaged} of them are damaged)"),
+    };
+    Err(LoadError::Option(format!(
+        "no sample is left: {program} leaves none of the {records} records in {} files{damaged}",
+        maps.maps.len(),
+    )))
 }
 
 /// Returns the path of each shard's map; `None`: nothing is kept.
@@ -137,18 +176,23 @@ fn places(
 
 /// Reads the kept maps that are missing.
 fn fill(
-    dataset: &Dataset,
-    program: &SampleProgram,
+    (dataset, program): (&Dataset, &SampleProgram),
     places: Option<&[PathBuf]>,
     maps: &mut [Option<SampleMap>],
+    progress: &mut dyn FnMut(ScanProgress) -> bool,
 ) -> Result<(), LoadError> {
+    let mut state = ScanProgress::at(ScanStage::Counting);
+    state.files_total = maps.len();
     for (shard, place) in places.unwrap_or_default().iter().enumerate() {
         if maps[shard].is_none() {
             let bytes = fs::read(place).unwrap_or_default();
             let records = dataset.files()[shard].records;
-            let map = SampleMap::decode(&bytes, &address(place), records);
-            let map = map.filter(|map| map.is_of(program));
+            let map = SampleMap::decode(&bytes, &address(place), records, program);
             maps[shard] = map.map(|map| packed(dataset, program, shard, map)).transpose()?;
+        }
+        state.files = shard + 1;
+        if program.packer().is_some() && !progress(state) {
+            return Err(LoadError::Interrupted);
         }
     }
     Ok(())
@@ -157,7 +201,7 @@ fn fill(
 /// Returns a counted map with its packs, if the program packs.
 ///
 /// # Errors  A sequence is too long; there are too many.
-fn packed(
+pub(super) fn packed(
     dataset: &Dataset,
     program: &SampleProgram,
     shard: usize,
@@ -324,14 +368,17 @@ impl CountingPass {
                 self.add(rows, &mut counted)?;
             }
             seen += rows.len() as u64;
-            if file.compression == Compression::None {
-                progress(chunk.bytes.len() as u64);
-            }
+            let inflated = chunk.bytes.len() as u64;
+            let stored = match file.compression {
+                Compression::None => inflated,
+                _ => {
+                    let scaled = u128::from(inflated) * u128::from(file.stamp.size_bytes);
+                    (scaled / u128::from(file.stream_bytes().max(1))) as u64
+                }
+            };
+            progress(stored);
             drop(rows);
             reader.recycle(chunk.bytes);
-        }
-        if file.compression != Compression::None {
-            progress(file.stamp.size_bytes);
         }
         Ok(counted)
     }
@@ -354,7 +401,8 @@ impl CountingPass {
                         Err(error) if skips(&error) => {
                             let (ordinal, offset) = (row.sample.ordinal, row.offset);
                             if counted.damaged.len() < DAMAGED_MAX {
-                                let reason = error.fault.to_string();
+                                let mut reason = error.fault.to_string();
+                                reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));
                                 let damaged = DamagedRecord { shard, ordinal, offset, reason };
                                 counted.damaged.push(damaged);
                             }

@@ -2,7 +2,9 @@
 
 use crc_fast::crc32_iscsi;
 use shardfeed_pipeline::{RecordSamples, SampleProgram};
-use shardfeed_plan::{ContentDigest, Digest, PackError, PackSegment, Packing, Sample};
+use shardfeed_plan::{
+    ContentDigest, Digest, PackError, PackSegment, Packing, Sample, content_digest,
+};
 
 use super::bits::Bits;
 
@@ -58,7 +60,7 @@ impl SampleMap {
     }
 
     /// True if it has the form of a program's maps.
-    pub(super) fn is_of(&self, program: &SampleProgram) -> bool {
+    fn is_of(&self, program: &SampleProgram) -> bool {
         let forms = (self.rows.is_some(), self.passes.is_some(), self.tokens.is_some());
         forms == (program.has_rows(), program.leaves_out(), program.packer().is_some())
     }
@@ -223,6 +225,38 @@ impl SampleMap {
         std::iter::once(self.records).chain(words)
     }
 
+    /// Returns the map in the form in which processes exchange it.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        self.encode("")
+    }
+
+    /// Returns a map that another process made; `None` if it is damaged, or not of this program and
+    /// a shard of this many records.
+    /// - `shard`: digest of the shard.
+    pub fn from_bytes(
+        bytes: &[u8],
+        records: u64,
+        shard: Digest,
+        program: &SampleProgram,
+    ) -> Option<Self> {
+        let mut map = Self::decode(bytes, "", records, program)?;
+        map.pack(program, shard).ok()?;
+        Some(map)
+    }
+
+    /// Returns the digest of the samples. Source: docs/ORDER.md, "Input".
+    /// - `shard`: digest of the shard.
+    pub fn digest(&self, shard: Digest) -> Digest {
+        let lengths = self.lengths().unwrap_or_default().iter().copied().map(u64::from);
+        let words: Vec<u8> = self.numbers().chain(lengths).flat_map(u64::to_le_bytes).collect();
+        let name: &[u8] = match (&self.rows, self.lengths()) {
+            (Some(_), _) => b"shardfeed rows 2\0",
+            (None, Some(_)) => b"shardfeed packs 2\0",
+            (None, None) => b"shardfeed samples 2\0",
+        };
+        Digest::of_parts([name, shard.as_bytes(), &words])
+    }
+
     /// Returns the map as it is stored under an address.
     pub(super) fn encode(&self, address: &str) -> Vec<u8> {
         let forms = [self.rows.is_some(), self.passes.is_some(), self.lengths().is_some()];
@@ -236,9 +270,18 @@ impl SampleMap {
         [MAGIC, &checksum(address, &body).to_le_bytes()[..], &body].concat()
     }
 
-    /// Returns a stored map; `None` if it is damaged, was stored under another address, or is not
-    /// of a shard of this many records.
-    pub(super) fn decode(bytes: &[u8], address: &str, records: u64) -> Option<Self> {
+    /// Returns a stored map without its packs; `None` if it is damaged, was stored under another
+    /// address, or is not of this program and a shard of this many records.
+    pub(super) fn decode(
+        bytes: &[u8],
+        address: &str,
+        records: u64,
+        program: &SampleProgram,
+    ) -> Option<Self> {
+        Self::read(bytes, address, records).filter(|map| map.is_of(program))
+    }
+
+    fn read(bytes: &[u8], address: &str, records: u64) -> Option<Self> {
         let (crc, body) = bytes.strip_prefix(MAGIC)?.split_first_chunk::<4>()?;
         if checksum(address, body) != u32::from_le_bytes(*crc) || body.len() % 8 != 0 {
             return None;
@@ -278,8 +321,11 @@ impl SampleMap {
         let packing = None;
         let map = Self { records, rows, passes, tokens, packing, data_bytes };
         let rows = map.rows.as_ref().map_or(records, |rows| rows.ones);
-        let is_whole = map.rows.as_ref().is_none_or(|bits| bits.len - bits.ones == records)
-            && map.passes.as_ref().is_none_or(|bits| bits.len == rows);
+        let ends = |bits: &Bits| bits.len == 0 || !bits.has(bits.len - 1);
+        let is_whole =
+            map.rows.as_ref().is_none_or(|bits| bits.len - bits.ones == records && ends(bits))
+                && data_bytes <= i64::MAX as u64
+                && map.passes.as_ref().is_none_or(|bits| bits.len == rows);
         (is_whole && numbers.next().is_none()).then_some(map)
     }
 }
@@ -313,26 +359,36 @@ pub struct SampleMaps {
 }
 
 impl SampleMaps {
+    /// Returns the maps of a dataset's shards, of which this many damaged records are no samples.
+    /// - `damaged`: the first of them.
+    pub fn new(maps: Vec<SampleMap>, damaged: Vec<DamagedRecord>, damaged_total: u64) -> Self {
+        Self { maps, damaged, damaged_total }
+    }
+
+    /// Adds the maps of the shards that follow.
+    pub fn extend(&mut self, more: Self) {
+        let first = self.maps.len() as u32;
+        let shifted = |one: DamagedRecord| DamagedRecord { shard: one.shard + first, ..one };
+        self.damaged.extend(more.damaged.into_iter().map(shifted));
+        self.damaged_total = self.damaged_total.saturating_add(more.damaged_total);
+        self.maps.extend(more.maps);
+    }
+
+    /// Returns the map of each shard, in manifest order.
+    pub fn maps(&self) -> &[SampleMap] {
+        &self.maps
+    }
+
     /// Returns the number of samples of each shard.
     pub fn counts(&self) -> Vec<u64> {
         self.maps.iter().map(SampleMap::samples).collect()
     }
 
-    /// Returns the content digest of the samples of a dataset. Source: docs/ORDER.md, section 8.
-    /// - `content`: of all records.
-    pub fn content(&self, content: ContentDigest) -> ContentDigest {
-        let words = |map: &SampleMap| -> Vec<u8> {
-            let lengths = map.lengths().unwrap_or_default().iter().copied().map(u64::from);
-            map.numbers().chain(lengths).flat_map(u64::to_le_bytes).collect()
-        };
-        let maps: Vec<_> = self.maps.iter().map(words).collect();
-        let name: &[u8] = match (self.has_rows(), self.has_packs()) {
-            (true, _) => b"shardfeed rows 1\0",
-            (false, true) => b"shardfeed packs 1\0",
-            (false, false) => b"shardfeed samples 1\0",
-        };
-        let head: [&[u8]; 2] = [name, content.as_bytes()];
-        Digest::of_parts(head.into_iter().chain(maps.iter().map(Vec::as_slice)))
+    /// Returns the content digest of the samples. Source: docs/ORDER.md, "Input".
+    /// - `digests`: of the shards.
+    pub fn content(&self, digests: impl Iterator<Item = Digest>) -> ContentDigest {
+        let shards = self.maps.iter().zip(digests);
+        content_digest(shards.map(|(map, shard)| (map.samples(), map.digest(shard))))
     }
 
     /// Returns the map of a shard.
@@ -436,9 +492,9 @@ mod tests {
                 }
                 assert_eq!(map.data_bytes(), 3 * expected.len() as u64);
                 let stored = map.encode("one");
-                assert_eq!(SampleMap::decode(&stored, "one", records).as_ref(), Some(&map));
-                assert_eq!(SampleMap::decode(&stored, "one", records + 1), None);
-                assert_eq!(SampleMap::decode(&stored, "other", records), None);
+                assert_eq!(SampleMap::read(&stored, "one", records).as_ref(), Some(&map));
+                assert_eq!(SampleMap::read(&stored, "one", records + 1), None);
+                assert_eq!(SampleMap::read(&stored, "other", records), None);
             }
         }
     }
@@ -452,12 +508,12 @@ mod tests {
         for samples in [whole, rows, tokens] {
             let map = map(&samples);
             let bytes = map.encode("one");
-            assert_eq!(SampleMap::decode(&bytes, "one", 100), Some(map));
+            assert_eq!(SampleMap::read(&bytes, "one", 100), Some(map));
             for at in 0..bytes.len() {
                 let mut damaged = bytes.clone();
                 damaged[at] ^= 4;
-                assert_eq!(SampleMap::decode(&damaged, "one", 100), None, "byte {at}");
-                assert_eq!(SampleMap::decode(&bytes[..at], "one", 100), None, "cut at {at}");
+                assert_eq!(SampleMap::read(&damaged, "one", 100), None, "byte {at}");
+                assert_eq!(SampleMap::read(&bytes[..at], "one", 100), None, "cut at {at}");
             }
         }
     }

@@ -6,7 +6,7 @@ use super::*;
 use crate::fixture::{
     DATASET, Fixture, add, add_dataset, digest, listing, phase_name, scanned, wrapped,
 };
-use crate::{AddDataset, Change, PARTS_MAX, PARTS_TOTAL_MAX, ScanTask, ScanWork};
+use crate::{AddDataset, Change, Listing, PARTS_MAX, PARTS_TOTAL_MAX, ScanTask, ScanWork};
 
 /// A dataset of two parts, both free.
 fn listed() -> (Fixture, SessionId) {
@@ -47,10 +47,8 @@ fn one_session_lists_and_any_scan() {
     let patterns = vec!["/data/*.tfrecord".to_owned()];
     let (fencing, compression) = (fixture.state.applied(), "auto".to_owned());
     let (dataset, work) = (DATASET.to_owned(), ScanWork::List { patterns });
-    assert_eq!(
-        tasks,
-        [ScanTask { dataset, fencing, compression, corrupt: shardfeed_plan::Corrupt::Error, work }]
-    );
+    let (corrupt, program) = (shardfeed_plan::Corrupt::Error, None);
+    assert_eq!(tasks, [ScanTask { dataset, fencing, compression, corrupt, work, program }]);
     assert_eq!(fixture.take(b, 5), []);
     fixture.done(listing(a, fencing, 3));
     let tasks = fixture.take(a, 2);
@@ -163,6 +161,7 @@ fn progress_is_counted() {
         bytes: 2_000,
         bytes_done: 1_000,
         records: 50,
+        maps: 0,
     };
     assert_eq!(dataset(&fixture).progress(), progress);
     assert_eq!(phase_name(dataset(&fixture)), "scanning");
@@ -185,7 +184,8 @@ fn the_same_report_again_is_done() {
         fixture.done(scanned(session, fencing, 0));
     }
     let (dataset, chunk) = (DATASET.to_owned(), digest(99));
-    let other = ReportScan { session, dataset, part: 0, fencing, chunk, records: 50 };
+    let maps = vec![];
+    let other = ReportScan { session, dataset, part: 0, fencing, chunk, records: 50, maps };
     fixture.refused(
         Change::ReportScan(other),
         expect![[r#"
@@ -261,7 +261,8 @@ fn a_listing_that_cannot_be_counted_is_refused() {
     let scanned = |part| {
         let (dataset, chunk) = (DATASET.to_owned(), digest(1));
         let records = u64::MAX;
-        Change::ReportScan(ReportScan { session, dataset, part, fencing, chunk, records })
+        let maps = vec![];
+        Change::ReportScan(ReportScan { session, dataset, part, fencing, chunk, records, maps })
     };
     fixture.done(scanned(0));
     fixture.refused(scanned(1), expect!["18446744073709551615 records cannot be counted"]);
@@ -295,4 +296,44 @@ fn scans_of_datasets_that_are_not_known_are_refused() {
     fixture.refused(listing(session, 1, 1), expect!["there is no dataset `images`"]);
     fixture.refused(scanned(session, 1, 1), expect!["there is no dataset `images`"]);
     fixture.refused(fail(session, 1), expect!["there is no dataset `images`"]);
+}
+
+#[test]
+fn chunks_with_sample_maps_are_held_and_bounded() {
+    let mut fixture = Fixture::default();
+    let session = fixture.join("w");
+    let part = |number| Part { chunk: digest(number), files: 1, bytes: 1 };
+    let listing = Listing { root: "/data".to_owned(), parts: vec![part(1), part(2)] };
+    let (patterns, program) = (vec![], Some(digest(9)));
+    let without = AddDataset { program, ..add_dataset() };
+    fixture
+        .refused(Change::AddDataset(without), expect!["a dataset with a program needs a listing"]);
+    let add = AddDataset { patterns, listing: Some(listing), program, ..add_dataset() };
+    fixture.done(Change::AddDataset(add.clone()));
+    fixture.refused(
+        Change::AddDataset(AddDataset { program: None, ..add }),
+        expect![[r#"
+            dataset `images` exists with other program:
+            0909090909090909090909090909090909090909090909090909090909090909;
+            use another name"#]],
+    );
+    let tasks = fixture.take(session, 2);
+    assert_eq!(tasks[0].program, program);
+    let scanned = |part, maps| {
+        let (dataset, fencing, chunk) = (DATASET.to_owned(), tasks[0].fencing, digest(100));
+        let maps = vec![digest(101); maps];
+        Change::ReportScan(ReportScan { session, dataset, part, fencing, chunk, records: 7, maps })
+    };
+    fixture.done(scanned(0, 1_000));
+    fixture.done(scanned(0, 1_000));
+    fixture.refused(
+        scanned(1, 25),
+        expect![[r#"
+            MiB of sample maps of a dataset: at most 1024; use fewer
+            files at once, or write the samples as records"#]],
+    );
+    fixture.done(scanned(1, 24));
+    let held: Vec<_> = dataset(&fixture).scan().unwrap().held().collect();
+    let of = |chunk| held.iter().filter(|held| **held == digest(chunk)).count();
+    assert_eq!((held.len(), of(101), of(100), of(1), of(2)), (1_028, 1_024, 2, 1, 1));
 }

@@ -19,6 +19,9 @@ pub struct AddDataset {
     /// The dataset's files, if the caller has already found them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listing: Option<Listing>,
+    /// Digest of the chunk with the record spec that makes samples of records; needs `listing`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<Digest>,
 }
 
 /// The files of a dataset.
@@ -70,7 +73,11 @@ pub struct ReportScan {
     pub fencing: Fencing,
     /// Digest of the chunk that holds the result.
     pub chunk: Digest,
+    /// Number of records; of a dataset with a program, of samples.
     pub records: u64,
+    /// Digests of the chunks with the part's sample maps.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub maps: Vec<Digest>,
 }
 
 /// See [`crate::Change::FailScan`].

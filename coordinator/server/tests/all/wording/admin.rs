@@ -86,6 +86,7 @@ async fn every_refusal_of_datasets_and_jobs_says_what_is_wrong_with_them() {
         compression: String::new(),
         corrupt: String::new(),
         listing: None,
+        program: vec![],
     };
     let none = AddDatasetRequest { patterns: vec![], ..add("a", "") };
     let packed = AddDatasetRequest { compression: "xz".into(), ..add("a", "/a") };

@@ -73,6 +73,7 @@ async fn every_refusal_of_chunks_listings_and_scans_says_what_does_not_fit() {
         part: 0,
         chunk: found(client, &files[..2]).await,
         records: 20,
+        maps: vec![],
     };
     let others = found(client, &files[2..]).await;
     let nonsense = put(client, b"not a chunk of entries".to_vec()).await;

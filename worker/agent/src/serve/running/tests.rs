@@ -115,7 +115,7 @@ fn serve_ahead(
         decoder: DECODER_NONE.to_owned(),
     };
     let plans = Plans::new(dataset.manifest().counts(), (Tail::Drop, None));
-    let flight = Flight::new(8);
+    let flight = Flight::new(8, false);
     let plan_of =
         Box::new(move |epoch| Ok(plans.plan(&identity, epoch, &lease().lanes(epoch), 1)?));
     let options = PrefetchOptions {

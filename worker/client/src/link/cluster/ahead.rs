@@ -46,7 +46,7 @@ impl Cluster {
             self.machine.fail_later(error);
         }
         let in_hand = self.machine.in_hand();
-        self.machine.batches_mut(count).for_each(&mut *see);
+        self.machine.batches_mut(count).for_each(|received| see(&mut received.batch));
         if let Backend::InProcess(in_process, _) = &mut self.backend {
             in_process.link.peek(count.saturating_sub(in_hand), see);
         }

@@ -88,9 +88,12 @@ impl Cluster {
             let root = PathBuf::from(&contents.root);
             let cache = setting.options.cache.clone();
             let rules = contents.rules;
-            let dataset =
+            let mut dataset =
                 Dataset::open_paths(root, paths, rules, &cache, &mut |_: ScanProgress| true)?;
-            if dataset.manifest().digest() != contents.digest {
+            if let (Some(program), Some(maps)) = (&setting.program, contents.samples) {
+                dataset = dataset.with_maps(program.program(), maps)?;
+            }
+            if dataset.content() != contents.digest {
                 let message = format!(
                     "{}: the files are not those that this loader was made for; create it again",
                     contents.root

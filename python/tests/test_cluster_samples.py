@@ -1,0 +1,277 @@
+"""Filters, rows of records and packs in a cluster: counted once, by all workers, and delivered exactly once."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import numpy as np
+import pytest
+from recount import read_ledger
+from resuming import random_order, resumed_steps
+from test_bad_input import flip, record_offsets
+
+import shardfeed as sf
+from shardfeed.testing import Cluster, Killer, until
+
+TTL = "session-ttl-ms = 1500\nheartbeat-ms = 300\n"
+FEATURES: dict[str, Any] = {
+    "id": sf.FixedLenFeature((), "int64"),
+    "label": sf.VarLenFeature("int64"),
+    "score": sf.VarLenFeature("float32"),
+    "tokens": sf.VarLenFeature("int64"),
+}
+#: Numbers of further workers.
+NUMBERS = itertools.count(1)
+
+
+class World:
+    """Files of random records."""
+
+    def __init__(self, folder: Path, seed: int, counts: Sequence[int], rows: int = 5, compression: Any = None) -> None:
+        self.folder, self.pattern = folder, str(folder / "*.tfrecord")
+        rng = random.Random(seed)
+        folder.mkdir(parents=True)
+        for shard, count in enumerate(counts):
+            name = folder / f"part-{shard:02}.tfrecord"
+            with sf.TFRecordWriter(name, compression=compression) as writer:
+                for ordinal in range(count):
+                    writer.write(self.record(rng, shard * 1000 + ordinal, rows))
+
+    @staticmethod
+    def record(rng: random.Random, number: int, most: int) -> dict[str, Any]:
+        rows = rng.randrange(most)
+        return {
+            "id": number,
+            "label": [rng.randrange(9) for _ in range(rows)],
+            "score": [np.float32(rng.random()) for _ in range(rows)],
+            "tokens": [rng.randrange(1, 99) for _ in range(rng.randrange(1, 40))],
+        }
+
+    def source(self) -> sf.Source:
+        return sf.source(self.pattern, FEATURES)
+
+
+def programs(source: sf.Source) -> dict[str, sf.Source]:
+    return {
+        "filter": source.filter("id % 3 != 1 and len(label) < 4"),
+        "rows": source.unbatch("label", "score"),
+        "rows of some": source.filter("len(tokens) > 9").unbatch("label", "score").filter("label > 2"),
+        "rows around": source.unbatch("score", offsets={"label": (-1, 2)}, edge="repeat"),
+        "packs": source.pack("tokens", length=32, block=16, append=0),
+        "packs of some": source.filter("id % 2 == 0").pack("tokens", length=50, method="concat"),
+        "path": source.filter("shard_path != 'part-01.tfrecord' and ordinal % 2 == 0"),
+    }
+
+
+KINDS = tuple(programs(sf.source("none", FEATURES)))
+
+
+def rows_of(batch: sf.Batch) -> list[tuple[Any, ...]]:
+    """Returns the values of each row, with those of `valid`."""
+    columns = [batch[name] for name in sorted(batch)]
+    lists = [[np.asarray(column[row]).tobytes() for row in range(len(batch.valid))] for column in columns]
+    return list(zip(*lists, batch.valid.tolist(), strict=True))
+
+
+def options(rng: random.Random) -> dict[str, Any]:
+    return {"seed": 5, "batch_size": 12, "restart": False} | random_order(rng, shuffle=rng.random() < 0.8)
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("samples"), config=TTL) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def where(running: Cluster) -> dict[str, Any]:
+    return running.loader_options()
+
+
+def batches(source: sf.Source, epochs: int, **of: Any) -> list[Any]:
+    with sf.Loader(source, **of) as loader:
+        return [rows_of(batch) for _ in range(epochs) for batch in loader]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_batches_are_those_of_one_process(
+    running: Cluster, where: dict[str, Any], tmp_path: Path, kind: str
+) -> None:
+    rng = random.Random(kind)
+    world = World(tmp_path / "data", len(kind), [40, 0, 25, 3, 31], compression=rng.choice([None, "gzip"]))
+    source, order = programs(world.source())[kind], options(rng)
+    alone = batches(source, 2, **order)
+    assert alone
+    with sf.Loader(source, **order, **where, fallback=False) as loader:
+        assert alone == [rows_of(batch) for _ in range(2) for batch in loader]
+        assert loader.stats()["source"] == "worker worker-0"
+    with Killer(running.workers[0], len(kind)):
+        assert alone == batches(source, 2, **order, **where | {"job": f"{where['job']}-killed"})
+
+
+def test_a_host_without_a_cache_gets_the_samples_from_the_coordinator(
+    running: Cluster, where: dict[str, Any], tmp_path: Path
+) -> None:
+    world, rng = World(tmp_path / "data", 1, [40, 25, 31]), random.Random(1)
+    for kind in ("filter", "rows of some", "packs"):
+        source, order = programs(world.source())[kind], options(rng)
+        alone = batches(source, 1, **order)
+        assert alone == batches(source, 1, fallback=False, **order, **where | {"job": f"{kind}-here"})
+        other = running.worker(next(NUMBERS))
+        other.env = running.env | {"SHARDFEED_CACHE_DIR": str(tmp_path / kind)}
+        # Nobody counts any more.
+        running.workers[0].kill()
+        try:
+            other.start()
+            there = where | {"worker": Path(other.arguments[other.arguments.index("--socket") + 1])}
+            assert alone == batches(source, 1, fallback=False, **order, **there | {"job": f"{kind}-there"})
+            assert len([file for file in (tmp_path / kind / "samples").rglob("*") if file.is_file()]) == 3
+        finally:
+            other.kill()
+            running.workers[0].start()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_stops_and_resumes_at_other_world_sizes_deliver_each_sample_once(
+    running: Cluster, where: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    rng = random.Random(seed)
+    world = World(tmp_path / "data", seed, [rng.randrange(60) for _ in range(5)])
+    source = programs(world.source())[rng.choice(KINDS)]
+    order = random_order(rng, shuffle=seed % 3 > 0)
+    with sf.Loader(source, batch_size=12, restart=False, seed=seed, **order) as whole:
+        steps = 2 * len(whole)
+        expected = [rows_of(batch) for _ in range(2) for batch in whole]
+        samples = whole.samples
+    runs = iter(range(10**6))
+    run = ""
+
+    def loader(rank: int, **more: Any) -> sf.Loader:
+        nonlocal run
+        # The ranks of one start have one run.
+        run = run if rank > 0 else f"run-{next(runs)}"
+        return sf.Loader(source, rank=rank, restart=False, seed=seed, **more, **order, **where | {"run": run})
+
+    folder = tmp_path / "ledger"
+    monkeypatch.setenv("SHARDFEED_LEDGER", str(folder))
+    with Killer(running.workers[0], seed):
+        assert resumed_steps(rng, loader, rows_of, steps, 7) == expected
+    _, delivered = read_ledger(folder)
+    for epoch in range(2):
+        steps_of = [step for (of, _), step in delivered.items() if of == epoch]
+        entries = {
+            (number, rank, line.entry): (line.shard, line.sample)
+            for number, step in enumerate(steps_of)
+            for rank, lines in step.lines.items()
+            for line in lines
+            if line.mark == "1"
+        }
+        times = Counter(entries.values())
+        assert set(times.values()) == {1}
+        assert samples - len(times) < (12 if order["tail"] == "drop" else 1)
+
+
+def test_dynamic_ranks_share_the_samples(running: Cluster, where: dict[str, Any], tmp_path: Path) -> None:
+    world = World(tmp_path / "data", 9, [40, 25, 3, 31, 17])
+    for kind in ("filter", "rows of some", "packs"):
+        source = programs(world.source())[kind]
+        expected = sorted(row for batch in batches(source, 1, batch_size=1, shuffle=False) for row in batch)
+        each = [
+            sf.Loader(
+                source, batch_size=4, mode="dynamic", tail="uneven", shuffle=False, interleave=1, rank=rank, world_size=3,
+                restart=False, **where | {"job": f"dynamic-{kind}"},
+            )
+            for rank in range(3)
+        ]  # fmt: skip
+        found = together(each)
+        # Dynamic ranks have no padding, and a deterministic epoch in batches of 1 has none either.
+        assert sorted(found) == expected
+        for loader in each:
+            loader.close()
+
+
+def together(loaders: list[sf.Loader]) -> list[tuple[Any, ...]]:
+    """Returns the rows of an epoch that several ranks read at once."""
+
+    def read(loader: sf.Loader) -> list[tuple[Any, ...]]:
+        return [row for batch in loader for row in rows_of(batch)]
+
+    with ThreadPoolExecutor(len(loaders)) as pool:
+        return [row for rows in pool.map(read, loaders) for row in rows]
+
+
+def test_a_dataset_that_is_added_by_name_has_programs(running: Cluster, where: dict[str, Any], tmp_path: Path) -> None:
+    world = World(tmp_path / "data", 4, [30, 20])
+    running.command("dataset", "add", "named", world.pattern, "--wait")
+    source = sf.source(dataset="named", features=FEATURES).filter("id % 2 == 0")
+    with pytest.raises(sf.ConfigError, match="was added with --corrupt error, .* pass corrupt=\"error\""):
+        sf.Loader(source, batch_size=5, corrupt="skip-record", **where)
+    with sf.Loader(source, batch_size=5, **where) as loader:
+        assert loader.samples == 25
+        assert sum(int(batch.valid.sum()) for batch in loader) == 25
+        job = running.ask("job", "show", where["job"])
+    shown = running.ask("dataset", "show", job["dataset"])
+    assert (shown["records"], shown["state"]) == (25, "ready") and len(shown["program"]) == 64
+    assert "samples" in running.command("dataset", "show", job["dataset"])
+    assert running.ask("dataset", "show", "named")["program"] is None
+    shards = running.ask("shard", "list", "--job", where["job"])["shards"]
+    assert [shard["records"] for shard in shards] == [15, 10]
+    with pytest.raises(sf.ShardfeedError, match="is of samples; open its files"):
+        sf.Loader(sf.source(dataset=job["dataset"], features=FEATURES), batch_size=5, **where)
+    World(tmp_path / "new", 8, [30, 20])
+    for file in (tmp_path / "new").iterdir():
+        file.replace(tmp_path / "data" / file.name)
+    changed = sf.source(dataset="named", features=FEATURES).filter("id % 5 == 0")
+    with pytest.raises(sf.ShardChangedError, match="is not the file that was scanned"):
+        sf.Loader(changed, batch_size=5, **where)
+
+
+def test_workers_count_together_and_one_that_is_killed_is_replaced(
+    running: Cluster, where: dict[str, Any], tmp_path: Path
+) -> None:
+    world = World(tmp_path / "data", 5, [3000])
+    for number in range(1, 256):
+        shutil.copy(world.folder / "part-00.tfrecord", world.folder / f"part-{number:02}.tfrecord")
+    source = world.source().filter("shard_path != 'x'").unbatch("label", "score").filter("label > 1")
+    other = running.worker(next(NUMBERS))
+    other.env = running.env | {"SHARDFEED_CACHE_DIR": str(tmp_path / "other")}
+    other.start()
+    opened = Thread(target=lambda: sf.Loader(source, batch_size=64, fallback=False, **where).close())
+    try:
+        opened.start()
+        # The killed worker has counted files that it could not report, or holds a part.
+        until(lambda: any((tmp_path / "other").glob("samples/*/*")) or not opened.is_alive(), "it counts")
+        assert opened.is_alive()
+        other.kill()
+        opened.join()
+        with sf.Loader(source, batch_size=64, **where | {"job": "after"}) as loader:
+            assert loader.samples == source.count()
+    finally:
+        other.kill()
+
+
+def test_bad_input_is_named(running: Cluster, where: dict[str, Any], tmp_path: Path) -> None:
+    world = World(tmp_path / "data", 6, [30, 20])
+    source = world.source()
+    with pytest.raises(sf.ConfigError, match="leaves none of the 50 records in 2 files"):
+        sf.Loader(source.filter("id < 0"), batch_size=4, **where)
+    with pytest.raises(sf.ShardfeedError, match=r"part-0\d.tfrecord: record \d+ has \d+ tokens, more than length=8; pass long="):
+        sf.Loader(source.pack("tokens", length=8, long="error"), batch_size=4, **where)
+    broken = tmp_path / "data" / "part-01.tfrecord"
+    offset = record_offsets(broken)[7]
+    flip(broken, offset + 20)
+    with pytest.raises(sf.ShardfeedError, match=r"part-01.tfrecord") as caught:
+        sf.Loader(source.filter("id >= 0"), batch_size=4, **where)
+    assert "record 7" in str(caught.value), caught.value
+    with sf.Loader(source.filter("id >= 0"), batch_size=4, corrupt="skip-record", tail="pad", **where) as loader:
+        assert loader.samples == 49
+        assert sum(int(batch.valid.sum()) for batch in loader) == 49
+        assert [(skipped.ordinal, skipped.file.endswith("part-01.tfrecord")) for skipped in loader.skipped] == [(7, True)]

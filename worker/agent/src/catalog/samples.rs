@@ -1,0 +1,85 @@
+//! Samples of a cluster's datasets: counted by the worker that scans a part, and taken from its
+//! chunks by the others.
+
+use std::sync::Arc;
+
+use shardfeed_pipeline::{SampleProgram, Schema};
+use shardfeed_plan::Digest;
+use shardfeed_proto::CHUNK_BYTES_MAX;
+use shardfeed_proto::chunk::{
+    DamagedEntry, EntriesChunk, FileEntry, REASON_BYTES_MAX, SamplesEntry,
+};
+use shardfeed_reader::EncodedSpec;
+use shardfeed_source::{DamagedRecord, LoadError, SampleMap, SampleMaps};
+
+use crate::catalog::entries::invalid;
+
+/// Maximum number of damaged records that the chunk of a part lists.
+const DAMAGED_MAX: usize = 500;
+
+/// Returns the program of an encoded record spec.
+///
+/// # Errors  Another release encoded it.
+pub(crate) fn program_of(encoded: &[u8]) -> Result<Arc<SampleProgram>, LoadError> {
+    let schema = Schema::new(EncodedSpec::decode(encoded)?)?;
+    schema.samples().cloned().ok_or_else(|| invalid("a program without samples"))
+}
+
+/// Returns the chunk of a part, with the samples of its files, and the chunks with their maps.
+pub(crate) fn with_samples(
+    mut entries: Vec<FileEntry>,
+    samples: &SampleMaps,
+) -> (EntriesChunk, Vec<Vec<u8>>) {
+    let mut content = Vec::new();
+    for (entry, map) in entries.iter_mut().zip(samples.maps()) {
+        let (bytes, digest) = (map.to_bytes(), map.digest(entry.digest));
+        let map_bytes = bytes.len() as u64;
+        entry.samples = Some(SamplesEntry { samples: map.samples(), digest, map_bytes });
+        content.extend(bytes);
+    }
+    let maps: Vec<_> = content.chunks(CHUNK_BYTES_MAX).map(<[u8]>::to_vec).collect();
+    let chunk = EntriesChunk {
+        maps: maps.iter().map(|map| Digest::of_parts([map.as_slice()])).collect(),
+        damaged: samples.damaged.iter().take(DAMAGED_MAX).map(damaged_to).collect(),
+        damaged_total: samples.damaged_total,
+        ..EntriesChunk::new(entries)
+    };
+    (chunk, maps)
+}
+
+/// Returns the samples of the files of a part.
+/// - `content`: of its chunks with maps, end to end.
+/// - `shards`: number of records and digest of each file.
+///
+/// # Errors  A map is damaged, or of another file.
+pub(crate) fn samples_of(
+    part: &EntriesChunk,
+    content: &[u8],
+    shards: &[(u64, Digest)],
+    program: &SampleProgram,
+) -> Result<SampleMaps, LoadError> {
+    let (mut maps, mut rest) = (vec![], content);
+    for (entry, (records, digest)) in part.entries.iter().zip(shards) {
+        let samples = entry.samples.as_ref().ok_or_else(|| invalid("files without samples"))?;
+        let bytes = usize::try_from(samples.map_bytes).unwrap_or(usize::MAX);
+        let (map, after) = rest.split_at_checked(bytes).ok_or_else(|| invalid("a cut map"))?;
+        rest = after;
+        let map = SampleMap::from_bytes(map, *records, *digest, program);
+        let is_counted = |map: &SampleMap| (map.samples(), map.digest(*digest)) == entry.counted();
+        let map = map.filter(is_counted);
+        maps.push(map.ok_or_else(|| invalid(format!("`{}` has no valid map", entry.path)))?);
+    }
+    let damaged = part.damaged.iter().map(damaged_from).collect();
+    Ok(SampleMaps::new(maps, damaged, part.damaged_total))
+}
+
+fn damaged_to(damaged: &DamagedRecord) -> DamagedEntry {
+    let DamagedRecord { shard: entry, ordinal, offset, mut reason } = damaged.clone();
+    reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));
+    DamagedEntry { entry, ordinal, offset, reason }
+}
+
+fn damaged_from(damaged: &DamagedEntry) -> DamagedRecord {
+    let DamagedEntry { entry: shard, ordinal, offset, reason } = damaged.clone();
+    DamagedRecord { shard, ordinal, offset, reason }
+}
