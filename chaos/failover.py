@@ -1,6 +1,6 @@
 """Runs `make failover`: a training on a whole cluster with ten faults, followed by a count.
 
-    python failover.py [--seed N] [--faults 3,4] [--ledger DIR] [--coordinators 3|1]
+    python failover.py [--seed N] [--faults 3,4] [--ledger DIR] [--coordinators 3|1] [--filter]
 
 Three coordinators, four workers and four ranks, each a process, train for some epochs. One fault
 after the other is injected in the middle of an epoch (failover/faults.py); after each the cluster
@@ -14,7 +14,8 @@ last line is `failover: ok faults=F records=N lost=0 duplicated=0 stall_ms_max=S
 epochs, or `failover: FAILED ...`; the exit status is 0 or 1, or 128 plus the number of the signal
 that ended it.
 
-`--coordinators 1` omits the faults that need several coordinators.
+`--coordinators 1` omits the faults that need several coordinators. With `--filter` about half of
+the records are no samples, and the workers count the samples first.
 """
 
 from __future__ import annotations
@@ -95,7 +96,8 @@ class Failover:
         """Returns the last line of the output."""
         scene = self.scene
         data = scene.ledger / "data"
-        total = recount.recount(scene.ledger, data)
+        samples = {name: {*records} for name, records in dataset.samples(data).items()}
+        total = recount.recount(scene.ledger, data, samples=samples)
         counted = f"lost={total.lost} duplicated={total.duplicated}"
         if not total.is_ok():
             problems = "".join(f"; {problem}" for problem in total.problems[:3])
@@ -111,12 +113,14 @@ class Failover:
         return f"failover: ok faults={faults} records={records} {counted} {stall}"
 
 
-def play(work: Path, ledger: Path, seed: int, coordinators: int, faults: Sequence[Fault]) -> str:
+def play(
+    work: Path, ledger: Path, seed: int, coordinators: int, faults: Sequence[Fault], is_filtered: bool
+) -> str:
     """Runs everything and returns the last line of the output."""
     Bound.set(BOUND_S)
-    dataset.write(ledger / "data", dataset.unequal(RECORDS, SHARDS, seed))
+    dataset.write(ledger / "data", dataset.unequal(RECORDS, SHARDS, seed), is_filtered)
     with Cluster(work, coordinators, WORKERS) as cluster:
-        scene = Scene(work, ledger, cluster, seed)
+        scene = Scene(work, ledger, cluster, seed, dataset.FILTER if is_filtered else None)
         failover = Failover(scene)
         say(f"{coordinators} coordinators, {WORKERS} workers, {RANKS} ranks, seed {seed}")
         failover.play(faults)
@@ -142,6 +146,7 @@ def main() -> int:
     parser.add_argument("--faults", default="", metavar="N,N", help="only these, in this order")
     parser.add_argument("--ledger", type=Path, metavar="DIR", help="keep ledgers and shards there")
     parser.add_argument("--coordinators", type=int, default=COORDINATORS, choices=[3, 1])
+    parser.add_argument("--filter", action="store_true", help="samples are the records that a filter keeps")
     args = parser.parse_args()
 
     def whole_play(work: Path) -> str:
@@ -150,7 +155,7 @@ def main() -> int:
             raise FailedError(f"{used[0]} is of an earlier run; give LEDGER a new or empty folder")
         faults = chosen(args.faults, args.coordinators)
         try:
-            return play(work, ledger, args.seed, args.coordinators, faults)
+            return play(work, ledger, args.seed, args.coordinators, faults, args.filter)
         except stage.KNOWN_ERRORS as error:
             raise FailedError(f"{error}; seed {args.seed}") from error
 

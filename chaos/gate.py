@@ -194,8 +194,8 @@ class Gate:
         say(f"bug {bug.name}: seed {seed}: {seen[:120]} [{self.clock() - begun:.0f} s]")
         self.ran["bugs"] += 1
 
-    def failover(self, faults: tuple[int, ...]) -> None:
-        command: list[str | Path] = [sys.executable, ROOT / "chaos/failover.py", "--faults", ",".join(map(str, faults))]
+    def failover(self, faults: tuple[int, ...], *more: str) -> None:
+        command: list[str | Path] = [sys.executable, ROOT / "chaos/failover.py", "--faults", ",".join(map(str, faults)), *more]
         if f"failover: ok faults={len(faults)} " not in self.run(f"failover {faults}", command):
             raise Failed(f"failover {faults}: not all faults were played")
         self.ran["faults"] = max(self.ran["faults"], len(faults))
@@ -227,7 +227,7 @@ class Gate:
             self.seeds(1, seed, "--twice")
         for bug in first_of_each(bugs()):
             self.bug(bug)
-        self.failover(FAULTS[:1])
+        self.failover(FAULTS[:1], "--filter")
         self.doubt(DOUBTS[0])
         self.fuzz(1)
 

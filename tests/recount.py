@@ -37,7 +37,7 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -224,16 +224,22 @@ def recount(
     epochs: int | None = None,
     tail: str = "pad",
     corrupt: str = "error",
+    samples: Mapping[str, Collection[int]] | None = None,
 ) -> Recount:
-    """Counts epochs 0 .. epochs - 1; None: all epochs that were begun."""
+    """Counts epochs 0 .. epochs - 1; None: all epochs that were begun.
+
+    - `samples`: records of each shard that are samples; None: all.
+    """
     generations, steps = read_ledger(ledger)
     root = data.resolve()
     files = [path for path in root.rglob("*") if path.is_file()]
     if not files:
         raise ValueError(f"{data}: holds no shards; name the folder that the loader's files were in")
-    counts = {f.relative_to(root).as_posix(): count_records(f, corrupt) for f in files}
+    names = [f.relative_to(root).as_posix() for f in files]
+    if samples is None:
+        samples = {name: range(count_records(f, corrupt)) for name, f in zip(names, files, strict=True)}
     begun = max((epoch for epoch, _ in steps), default=-1) + 1
-    total = Recount(begun if epochs is None else epochs, sum(counts.values()), generations)
+    total = Recount(begun if epochs is None else epochs, sum(map(len, samples.values())), generations)
     if begun == 0 or total.epochs != begun:
         total.problems.append(f"{begun} epochs were begun, not {epochs}")
     for epoch in range(total.epochs):
@@ -241,7 +247,7 @@ def recount(
         look = uneven_problems if tail == "uneven" else even_problems
         total.problems += [f"epoch {epoch}{problem}" for problem in look(mine)]
         rows = [line for step in mine.values() for lines in step.lines.values() for line in lines]
-        known = [line for line in rows if 0 <= line.record < counts.get(line.shard, 0)]
+        known = [line for line in rows if line.record in samples.get(line.shard, ())]
         times = Counter((line.shard, line.record) for line in known if line.mark == "1")
         marked = {(line.shard, line.record) for line in known if line.mark == "skip"}
         skipped = set() if corrupt == "error" else marked - times.keys()

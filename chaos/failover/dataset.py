@@ -9,8 +9,16 @@ from pathlib import Path
 import shardfeed as sf
 
 
-def write(folder: Path, counts: list[int]) -> None:
-    """Writes shards with these record counts; a record's `id` counts over the whole dataset."""
+#: In the text of records that `FILTER` leaves out.
+DECOY = b"decoy"
+FILTER = "id >= 0"
+
+
+def write(folder: Path, counts: list[int], decoys: bool = False) -> None:
+    """Writes shards with these record counts; a record's `id` counts over the whole dataset.
+
+    - `decoys`: adds records that `FILTER` leaves out.
+    """
     folder.mkdir(parents=True)
     number = 0
     for shard, count in enumerate(counts):
@@ -20,6 +28,8 @@ def write(folder: Path, counts: list[int]) -> None:
                 # Lengths differ because the content digest consists of lengths and checksums.
                 writer.write({"id": number, "text": f"record {number} " * (1 + number % 5)})
                 number += 1
+                for _ in range(number % 3 if decoys else 0):
+                    writer.write({"id": -number, "text": f"decoy {number}"})
 
 
 def unequal(records: int, shards: int, seed: int) -> list[int]:
@@ -42,3 +52,11 @@ def read_back(folder: Path) -> tuple[list[str], list[int], str]:
         names.append(path.name)
         counts.append(count)
     return names, counts, whole.hexdigest()
+
+
+def samples(folder: Path) -> dict[str, list[int]]:
+    """Returns the records of each shard without decoys, from the shards alone."""
+    return {
+        path.name: [number for number, record in enumerate(sf.read_records(path)) if DECOY not in record]
+        for path in sorted(folder.iterdir())
+    }

@@ -26,7 +26,9 @@ def compare(
 
     Raises FailedError at the first batch that differs or is missing.
     """
-    names, counts, digest = dataset.read_back(data)
+    names, _, digest = dataset.read_back(data)
+    samples = dataset.samples(data)
+    counts = [len(samples[name]) for name in names]
     case = {
         "counts": counts,
         "digest": digest,
@@ -45,7 +47,9 @@ def compare(
     compared = 0
     for epoch, plan in enumerate(ask_oracle([case | {"epoch": epoch} for epoch in range(epochs)])):
         for number, (batch,) in enumerate(plan["batches"]):
-            expected = [(names[shard], ordinal, valid) for shard, ordinal, valid in batch]
+            expected = [
+                (names[shard], samples[names[shard]][ordinal], valid) for shard, ordinal, valid in batch
+            ]
             step = steps.pop((epoch, number), None)
             if step is None or step.global_batch() != expected:
                 raise FailedError(f"epoch {epoch} step {number}: not the order's global batch")

@@ -31,9 +31,9 @@ STEP_SECONDS = 0.03
 class Scene:
     """The cluster, the ranks of the current run, and the last fault."""
 
-    def __init__(self, work: Path, ledger: Path, cluster: Cluster, seed: int) -> None:
+    def __init__(self, work: Path, ledger: Path, cluster: Cluster, seed: int, filter: str | None = None) -> None:
         self.work, self.ledger, self.cluster = work, ledger, cluster
-        self.random = random.Random(seed)
+        self.random, self.filter = random.Random(seed), filter
         #: Options that determine the order; common to all runs.
         self.loader: dict[str, Any] = {
             "files": f"{ledger / 'data'}/*.tfrecord",
@@ -57,6 +57,7 @@ class Scene:
         number = len(self.runs)
         options = Options(
             loader=self.loader,
+            filter=self.filter,
             global_batch=GLOBAL_BATCH,
             states=f"states-{number}",
             state=str(state) if state else None,

@@ -41,6 +41,8 @@ class Options:
     step_seconds: float
     #: Socket where the ranks meet after each step; None: each rank runs alone for one epoch.
     meet: str | None
+    #: Expression: only records for which it holds are samples.
+    filter: str | None = None
     #: Files of the states of all ranks that stopped at different steps; used instead of `state`.
     all_states: tuple[str, ...] = ()
 
@@ -54,12 +56,17 @@ def train(options: Options) -> int:
 
     for number in wishes:
         signal.signal(number, on_signal)
+    features = {"id": sf.FixedLenFeature((), "int64"), "text": sf.FixedLenFeature((), "string")}
+    order = dict(options.loader)
+    source = sf.source(order.pop("files"), features)
+    if options.filter is not None:
+        source = source.filter(options.filter)
     with sf.Loader(
-        features={"id": sf.FixedLenFeature((), "int64"), "text": sf.FixedLenFeature((), "string")},
+        source,
         batch_size=options.global_batch // world_size,
         rank=rank,
         world_size=world_size,
-        **options.loader,
+        **order,
     ) as loader:
         if options.state is not None:
             loader.load_state_dict(Path(options.state).read_text())
