@@ -156,9 +156,10 @@ def test_stops_and_resumes_at_other_world_sizes_deliver_each_sample_once(
 
     def loader(rank: int, **more: Any) -> sf.Loader:
         nonlocal run
-        # The ranks of one start have one run.
+        # The ranks of one start have one run. All are on one host, up to 12.
         run = run if rank > 0 else f"run-{next(runs)}"
-        return sf.Loader(source, rank=rank, restart=False, seed=seed, **more, **order, **where | {"run": run})
+        more |= {"rank": rank, "restart": False, "seed": seed, "memory_budget": "16MiB"}
+        return sf.Loader(source, **more, **order, **where | {"run": run})
 
     folder = tmp_path / "ledger"
     monkeypatch.setenv("SHARDFEED_LEDGER", str(folder))
