@@ -41,6 +41,7 @@ pub const TARGETS: &[Target] = &[
     targets::job::TARGET,
     targets::socket::TARGET,
     targets::table::TARGET,
+    targets::sample_map::TARGET,
 ];
 
 /// Returns an error's message without the numbers and quotes that differ between inputs.

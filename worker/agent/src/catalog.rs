@@ -12,15 +12,15 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use shardfeed_pipeline::SampleProgram;
-use shardfeed_plan::{ChangeStamp, ContentDigest, Digest};
+use shardfeed_plan::{ChangeStamp, ContentDigest, Digest, Shard};
 use shardfeed_proto::chunk::{EntriesChunk, FileEntry};
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::coordinator::v1::DatasetState;
 use shardfeed_proto::{ErrorKind, WireError, digest_from};
 use shardfeed_socket::Peer;
 use shardfeed_source::{
-    CacheOptions, Dataset, DatasetFile, FileRules, Found, LoadError, OpenProgress, Rights,
-    SampleMaps, ScanProgress, ScanStage, Seeds, discover, is_remote, local_stamps, user_of,
+    CacheOptions, CountedFile, Dataset, DatasetFile, FileRules, Found, LoadError, OpenProgress,
+    Rights, SampleMaps, ScanProgress, ScanStage, Seeds, discover, is_remote, local_stamps, user_of,
 };
 
 use crate::catalog::chunks::{get_chunk, put_chunk};
@@ -172,25 +172,30 @@ impl Catalog {
         progress: OnProgress<'_>,
     ) -> Result<Dataset, LoadError> {
         let dataset = Arc::new(dataset);
-        let shards = dataset.manifest().shards();
-        let shards: Vec<_> = shards.iter().map(|shard| (shard.records, shard.digest)).collect();
+        let file = |(shard, file): (&Shard, &DatasetFile)| CountedFile {
+            records: shard.records,
+            data_bytes: file.data_bytes,
+            digest: shard.digest,
+        };
+        let files = dataset.manifest().shards().iter().zip(dataset.files()).map(file);
+        let files: Vec<CountedFile> = files.collect();
         if parts.iter().all(|part| part.damaged_total == 0) {
             let (of, by, cache) = (Arc::clone(&dataset), program.clone(), self.cache.clone());
             let kept = counting(progress, move || of.kept_samples(&by, &cache))?;
-            let digests = shards.iter().map(|(_, digest)| *digest);
+            let digests = files.iter().map(|file| file.digest);
             if let Some(kept) = kept.filter(|kept| kept.content(digests) == content) {
                 return Arc::unwrap_or_clone(dataset).with_maps(&program, Arc::new(kept));
             }
         }
-        let (mut samples, mut shards) = (SampleMaps::default(), shards.into_iter());
+        let (mut samples, mut files) = (SampleMaps::default(), files.into_iter());
         for part in parts {
             let mut maps = Vec::new();
             for map in &part.maps {
                 maps.extend(get_chunk(&self.session, map.as_bytes(), &mut waiting(progress))?);
             }
-            let shards: Vec<_> = shards.by_ref().take(part.entries.len()).collect();
+            let files: Vec<_> = files.by_ref().take(part.entries.len()).collect();
             let program = Arc::clone(&program);
-            let read = move || samples_of(&part, &maps, &shards, &program);
+            let read = move || samples_of(&part, &maps, &files, &program);
             samples.extend(counting(progress, read)?);
         }
         let dataset = Arc::unwrap_or_clone(dataset).with_maps(&program, Arc::new(samples))?;

@@ -22,7 +22,7 @@ use crate::remote::is_remote;
 use crate::rights::Rights;
 use crate::rules::FileRules;
 pub use mixed::{Mixed, SourceVersion};
-pub use samples::{DamagedRecord, SampleMap, SampleMaps, SamplePart, SamplePlace};
+pub use samples::{CountedFile, DamagedRecord, SampleMap, SampleMaps, SamplePart, SamplePlace};
 
 /// A dataset's manifest and the metadata of each file, both in manifest order.
 #[derive(Clone, Debug)]

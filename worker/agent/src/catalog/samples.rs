@@ -10,7 +10,7 @@ use shardfeed_proto::chunk::{
     DamagedEntry, EntriesChunk, FileEntry, REASON_BYTES_MAX, SamplesEntry,
 };
 use shardfeed_reader::EncodedSpec;
-use shardfeed_source::{DamagedRecord, LoadError, SampleMap, SampleMaps};
+use shardfeed_source::{CountedFile, DamagedRecord, LoadError, SampleMap, SampleMaps};
 
 use crate::catalog::entries::invalid;
 
@@ -49,24 +49,22 @@ pub(crate) fn with_samples(
 
 /// Returns the samples of the files of a part.
 /// - `content`: of its chunks with maps, end to end.
-/// - `shards`: number of records and digest of each file.
 ///
 /// # Errors  A map is damaged, or of another file.
 pub(crate) fn samples_of(
     part: &EntriesChunk,
     content: &[u8],
-    shards: &[(u64, Digest)],
+    files: &[CountedFile],
     program: &SampleProgram,
 ) -> Result<SampleMaps, LoadError> {
     let (mut maps, mut rest) = (vec![], content);
-    for (entry, (records, digest)) in part.entries.iter().zip(shards) {
+    for (entry, file) in part.entries.iter().zip(files) {
         let samples = entry.samples.as_ref().ok_or_else(|| invalid("files without samples"))?;
         let bytes = usize::try_from(samples.map_bytes).unwrap_or(usize::MAX);
         let (map, after) = rest.split_at_checked(bytes).ok_or_else(|| invalid("a cut map"))?;
         rest = after;
-        let map = SampleMap::from_bytes(map, *records, *digest, program);
-        let is_counted = |map: &SampleMap| (map.samples(), map.digest(*digest)) == entry.counted();
-        let map = map.filter(is_counted);
+        let map = SampleMap::from_bytes(map, *file, program);
+        let map = map.filter(|map| (map.samples(), map.digest(file.digest)) == entry.counted());
         maps.push(map.ok_or_else(|| invalid(format!("`{}` has no valid map", entry.path)))?);
     }
     let damaged = part.damaged.iter().map(damaged_from).collect();

@@ -13,7 +13,8 @@ use shardfeed_proto::{ErrorKind, WireError, digest_from, identity_to};
 use shardfeed_reader::traced;
 use shardfeed_socket::{ConnectError, ConnectOptions, connect};
 use shardfeed_source::{
-    DamagedRecord, FileRules, LeftOut, LoadError, SampleMap, SampleMaps, absolute_pattern,
+    CountedFile, DamagedRecord, FileRules, LeftOut, LoadError, SampleMap, SampleMaps,
+    absolute_pattern,
 };
 
 use crate::contents::{Contents, ShardRow};
@@ -258,7 +259,10 @@ fn receive_maps(
                 break;
             }
         }
-        let map = SampleMap::from_bytes(&content, shard.records, *digest, program.program());
+        // The worker, which has the files, knows their bytes.
+        let (records, data_bytes, digest) = (shard.records, u64::MAX, *digest);
+        let file = CountedFile { records, data_bytes, digest };
+        let map = SampleMap::from_bytes(&content, file, program.program());
         maps.push(map.ok_or_else(|| link.broken("a sample map of another file"))?);
     }
     Ok(maps)

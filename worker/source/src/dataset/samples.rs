@@ -41,6 +41,17 @@ pub struct SamplePart {
     pub tokens: u64,
 }
 
+/// A file whose samples were counted.
+#[derive(Clone, Copy, Debug)]
+pub struct CountedFile {
+    /// Number of records.
+    pub records: u64,
+    /// Bytes of data of all records, or more.
+    pub data_bytes: u64,
+    /// Digest of the shard.
+    pub digest: Digest,
+}
+
 /// Place of a sample in its shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SamplePlace {
@@ -231,16 +242,15 @@ impl SampleMap {
     }
 
     /// Returns a map that another process made; `None` if it is damaged, or not of this program and
-    /// a shard of this many records.
-    /// - `shard`: digest of the shard.
-    pub fn from_bytes(
-        bytes: &[u8],
-        records: u64,
-        shard: Digest,
-        program: &SampleProgram,
-    ) -> Option<Self> {
-        let mut map = Self::decode(bytes, "", records, program)?;
-        map.pack(program, shard).ok()?;
+    /// shard.
+    pub fn from_bytes(bytes: &[u8], shard: CountedFile, program: &SampleProgram) -> Option<Self> {
+        let mut map = Self::decode(bytes, "", shard.records, program)?;
+        // A token has at least one byte. More of them would take memory to pack.
+        let tokens = map.tokens.iter().flatten().map(|tokens| u64::from(*tokens));
+        if tokens.fold(0, u64::saturating_add) > shard.data_bytes {
+            return None;
+        }
+        map.pack(program, shard.digest).ok()?;
         Some(map)
     }
 
