@@ -95,7 +95,8 @@ impl Catalog {
         };
         let mut described = self.when_ready(&name, progress)?;
         let mut base = None;
-        if let (Source::Named(_), false) = (source, program.is_empty()) {
+        let is_of_samples = !described.program.is_empty();
+        if let (Source::Named(_), false, false) = (source, program.is_empty(), is_of_samples) {
             let rights = Rights::of(roots, peer, std::slice::from_ref(&described.root))?;
             let rules = rules_of(&described.compression, &described.corrupt)?;
             if rules.corrupt != *corrupt {
@@ -116,9 +117,9 @@ impl Catalog {
             base = Some(parts);
         }
         if described.program != digest_of(program) {
-            let message = match program.is_empty() {
-                true => format!("dataset `{name}` is of samples; open its files, or name another"),
-                false => "the coordinator makes no samples of records; upgrade it".to_owned(),
+            let message = match described.program.is_empty() {
+                true => "the coordinator makes no samples of records; upgrade it".to_owned(),
+                false => format!("dataset `{name}` is of samples; open its files, or name another"),
             };
             return Err(WireError::new(ErrorKind::Invalid, message).into());
         }
@@ -147,8 +148,7 @@ impl Catalog {
         if !program.is_empty() {
             let program = program_of(program)?;
             dataset = self.with_samples(dataset, (program, content), parts, progress)?;
-        }
-        if dataset.content() != content {
+        } else if dataset.manifest().digest() != content {
             let message = format!(
                 "dataset `{name}`: its chunks do not hold its content; add it under another name"
             );
@@ -181,9 +181,12 @@ impl Catalog {
         let files: Vec<CountedFile> = files.collect();
         if parts.iter().all(|part| part.damaged_total == 0) {
             let (of, by, cache) = (Arc::clone(&dataset), program.clone(), self.cache.clone());
-            let kept = counting(progress, move || of.kept_samples(&by, &cache))?;
-            let digests = files.iter().map(|file| file.digest);
-            if let Some(kept) = kept.filter(|kept| kept.content(digests) == content) {
+            let digests: Vec<_> = files.iter().map(|file| file.digest).collect();
+            let kept = counting(progress, move || {
+                let kept = of.kept_samples(&by, &cache)?;
+                Ok(kept.filter(|kept| kept.content(digests.into_iter()) == content))
+            })?;
+            if let Some(kept) = kept {
                 return Arc::unwrap_or_clone(dataset).with_maps(&program, Arc::new(kept));
             }
         }
@@ -192,6 +195,9 @@ impl Catalog {
             let mut maps = Vec::new();
             for map in &part.maps {
                 maps.extend(get_chunk(&self.session, map.as_bytes(), &mut waiting(progress))?);
+                if !progress(&counted()) {
+                    return Err(LoadError::Interrupted);
+                }
             }
             let files: Vec<_> = files.by_ref().take(part.entries.len()).collect();
             let program = Arc::clone(&program);
@@ -199,10 +205,14 @@ impl Catalog {
             samples.extend(counting(progress, read)?);
         }
         let dataset = Arc::unwrap_or_clone(dataset).with_maps(&program, Arc::new(samples))?;
-        if dataset.content() == content {
-            dataset.keep_samples(&program, &self.cache);
-        }
-        Ok(dataset)
+        let cache = self.cache.clone();
+        counting(progress, move || {
+            if dataset.content() != content {
+                return Err(invalid("sample maps of another dataset"));
+            }
+            dataset.keep_samples(&program, &cache);
+            Ok(dataset)
+        })
     }
 
     /// Rejects files that the trainer's user cannot read.
@@ -401,9 +411,12 @@ fn counting<T: Send + 'static>(
     progress: OnProgress<'_>,
     work: impl FnOnce() -> Result<T, LoadError> + Send + 'static,
 ) -> Result<T, LoadError> {
-    let scan = ScanProgress::at(ScanStage::Counting);
-    let told = OpenProgress { note: String::new(), scan };
-    Rights::Own.run(&mut |_| progress(&told), |_| work())
+    Rights::Own.run(&mut |_| progress(&counted()), |_| work())
+}
+
+/// Returns the progress of counting.
+fn counted() -> OpenProgress {
+    OpenProgress { note: String::new(), scan: ScanProgress::at(ScanStage::Counting) }
 }
 
 fn other_content(dataset: &Dataset, name: &str, entry: &FileEntry) -> LoadError {

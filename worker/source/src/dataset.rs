@@ -14,7 +14,7 @@ use shardfeed_plan::{ChangeStamp, ContentDigest, Corrupt, Digest, Manifest, Samp
 use shardfeed_tfrecord::{Break, Compression, FOOTER_BYTES, HEADER_BYTES, Mark, ShardIndex};
 
 use crate::blocks::BlockCache;
-use crate::cache::CacheOptions;
+use crate::cache::{Cache, CacheOptions, IndexedFile};
 use crate::discover::{Found, discover};
 use crate::error::LoadError;
 use crate::index::{ScanProgress, Seeds, index_files};
@@ -125,8 +125,34 @@ impl Dataset {
         rights: Rights,
         progress: &mut dyn FnMut(ScanProgress) -> bool,
     ) -> Result<Self, LoadError> {
-        let blocks = if is_remote(&found.root) { cache.blocks()? } else { None };
         let entries = index_files(&found, rules, cache, seeds, &rights, progress)?;
+        Self::of_entries(found, entries, (rules, cache), rights)
+    }
+
+    /// Returns the dataset of files that were indexed into a cache of their folder.
+    /// - `kept`: that cache.
+    ///
+    /// # Errors  The block cache of a remote folder cannot be opened.
+    ///
+    /// # Panics  A file was not indexed.
+    pub fn of_indexed(
+        found: Found,
+        kept: &Cache,
+        rules: (FileRules, &CacheOptions),
+        rights: Rights,
+    ) -> Result<Self, LoadError> {
+        let entry = |path: &String| kept.entries()[path].clone();
+        let entries = found.paths.iter().map(entry).collect();
+        Self::of_entries(found, entries, rules, rights)
+    }
+
+    fn of_entries(
+        found: Found,
+        entries: Vec<IndexedFile>,
+        (rules, cache): (FileRules, &CacheOptions),
+        rights: Rights,
+    ) -> Result<Self, LoadError> {
+        let blocks = if is_remote(&found.root) { cache.blocks()? } else { None };
         let mut pairs: Vec<_> = found.paths.into_iter().zip(entries).collect();
         pairs.sort_by(|a, b| a.0.as_bytes().cmp(b.0.as_bytes()));
         let mut shards = Vec::with_capacity(pairs.len());

@@ -80,35 +80,34 @@ impl State {
         let ReportScan { session, dataset: name, part: number, fencing, chunk, records, maps } =
             report;
         self.sessions.live(*session)?;
+        let dataset = self.datasets.get(name)?;
+        let reported = PartState::Done { chunk: *chunk, records: *records, maps: maps.clone() };
+        let known = dataset.scan().and_then(|scan| scan.parts.get(usize::try_from(*number).ok()?));
+        match known.map(|part| &part.state) {
+            Some(PartState::Leased(lease)) if holds(Some(lease), *session, *fencing) => {}
+            Some(known) if *known == reported => return Ok(Answer::Done),
+            _ => return Err(fenced(*fencing, &dataset.phase)),
+        }
         if !maps.is_empty() {
+            let Progress { parts, maps: known, .. } = dataset.progress();
+            // The last chunk of a part is as small as its maps.
+            if maps.len() as u64 > (MAPS_MAX + parts).saturating_sub(known) {
+                let what = "MiB of sample maps of a dataset".to_owned();
+                let hint = "use fewer files at once, or write the samples as records".to_owned();
+                return Err(Refusal::Full { what, most: MAPS_MAX, hint });
+            }
             check_total(self.datasets.parts, maps.len())?;
-            let dataset = self.datasets.get(name)?;
             if !dataset.scope.is_empty() {
                 self.datasets.check_parts(&dataset.added_by, maps.len())?;
             }
         }
         let dataset = self.datasets.get_mut(name)?;
-        let reported = PartState::Done { chunk: *chunk, records: *records, maps: maps.clone() };
-        let known = dataset.scan().and_then(|scan| scan.parts.get(usize::try_from(*number).ok()?));
-        let held = match known.map(|part| &part.state) {
-            Some(PartState::Leased(lease)) => holds(Some(lease), *session, *fencing),
-            Some(known) if *known == reported => return Ok(Answer::Done),
-            _ => false,
-        };
         let Phase::Scanning(scan) = &mut dataset.phase else {
             return Err(fenced(*fencing, &dataset.phase));
         };
-        if !held {
-            return Err(fenced(*fencing, &dataset.phase));
-        }
         if scan.progress.records.checked_add(*records).is_none() {
             let reason = format!("{records} records cannot be counted");
             return Err(Refusal::Invalid(reason));
-        }
-        if maps.len() as u64 > MAPS_MAX.saturating_sub(scan.progress.maps) {
-            let what = "MiB of sample maps of a dataset".to_owned();
-            let hint = "use fewer files at once, or write the samples as records".to_owned();
-            return Err(Refusal::Full { what, most: MAPS_MAX, hint });
         }
         let Some(part) = scan.part_mut(*number) else {
             return Err(fenced(*fencing, &dataset.phase));

@@ -80,7 +80,7 @@ pub const PATTERNS_MAX: usize = 1_000;
 /// Maximum number of parts of a dataset: 60 million files, in chunks of 1 MiB.
 pub const PARTS_MAX: usize = 16_384;
 
-/// Maximum number of chunks with sample maps of a dataset: 1 GiB.
+/// Maximum number of chunks with sample maps of a dataset, beside one for each part: 1 GiB.
 pub const MAPS_MAX: u64 = 1_024;
 
 /// Maximum number of parts of all datasets: about 300 bytes each.

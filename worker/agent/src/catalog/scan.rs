@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use shardfeed_pipeline::SampleProgram;
-use shardfeed_plan::{ChangeStamp, Shard};
-use shardfeed_proto::chunk::{ChunkError, EntriesChunk, FileEntry, ListingChunk};
+use shardfeed_plan::ChangeStamp;
+use shardfeed_proto::chunk::{ChunkError, EntriesChunk, ListingChunk};
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::coordinator::v1::scan_task::Work;
 use shardfeed_proto::{ErrorKind, WireError};
@@ -18,7 +18,7 @@ use shardfeed_source::{
 };
 
 use crate::catalog::chunks::{get_chunk, put_chunk};
-use crate::catalog::entries::{entry_of, invalid, rules_of, seed};
+use crate::catalog::entries::{entry_of, invalid, rules_of};
 use crate::catalog::listing::Listing;
 use crate::catalog::samples::{program_of, with_samples};
 use crate::cluster::coordinator::Request;
@@ -284,29 +284,16 @@ impl ScanLoop {
         };
         let entries: Vec<_> = found.paths.iter().map(entry).collect();
         let (chunk, maps) = if let Some(program) = program {
-            let seeds = entries.iter().filter_map(|entry| seed(entry, rules).transpose());
-            let seeds = seeds.collect::<Result<Seeds, _>>()?;
-            let (found, rights) = (found.clone(), rights.clone());
-            let mut indexing = |_: ScanProgress| goes_on();
-            let dataset = Dataset::index(found, rules, &self.cache, &seeds, rights, &mut indexing)?;
-            // It examines the files again.
-            let shards = dataset.manifest().shards();
-            let is_same = |(shard, entry): (&Shard, &FileEntry)| {
-                (shard.records, shard.digest) == (entry.records, entry.digest)
-            };
-            if let Some(at) = shards.iter().zip(&entries).position(|pair| !is_same(pair)) {
-                let file = dataset.root().join(&entries[at].path).display().to_string();
-                let message =
-                    format!("{file}: changed while it was scanned; write it, then read it");
-                let error = WireError::new(ErrorKind::Changed, message);
-                return Err(WireError { file: Some(file), ..error }.into());
-            }
+            let of = (rules, &self.cache);
+            let dataset = Dataset::of_indexed(found.clone(), &cache, of, rights.clone())?;
+            let mut waits = None;
             let mut last = (0, 0);
             let mut counting = |state: ScanProgress| {
                 running.reached(state.files as u64, state.bytes);
-                let waits = state.stage == ScanStage::Waiting && begun.elapsed() < LOCK_WAIT_MAX;
+                let may_wait = state.stage == ScanStage::Waiting
+                    && waits.get_or_insert_with(Instant::now).elapsed() < LOCK_WAIT_MAX;
                 let before = std::mem::replace(&mut last, (state.files, state.bytes));
-                if is_remote || waits || before != last {
+                if is_remote || may_wait || before != last {
                     running.beat();
                 }
                 goes_on()
