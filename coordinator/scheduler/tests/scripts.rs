@@ -30,6 +30,7 @@ scripts! {
     cordon_and_drain
     dataset_failure
     dataset_lost_scan
+    dataset_program
     dataset_scan
     dynamic_balance
     dynamic_claim
