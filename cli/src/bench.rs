@@ -185,6 +185,11 @@ fn of_job(args: &BenchArgs, name: &str) -> anyhow::Result<LoaderOptions> {
     let wire::GetJobResponse { job, record_spec } = job::get(&client, name)?;
     let job = job.unwrap_or_default();
     let identity = identity_from(job.identity)?;
+    if job.mixture.is_some() {
+        let what = format!("job `{name}` reads a mixture, and a bench reads one dataset");
+        let hint = "give the files of one of its sources instead of --job";
+        return Err(Problem::failed(what).hint(hint).into());
+    }
     let dataset = dataset::get(&client, &job.dataset)?;
     let files = match dataset.patterns.is_empty() {
         // The dataset was registered by its files.

@@ -11,7 +11,10 @@ use shardfeed_agent::{
     Catalog, Coordinator, CredentialOptions, Credentials, GrpcControl, Opened, SampleSource,
     Scanner, Session, Source, Whereabouts, WorkerInfo,
 };
-use shardfeed_embedded::{ClusterOptions, ClusterPort, InProcessWorker, Joined, LoaderOptions};
+use shardfeed_embedded::{
+    ClusterOptions, ClusterPort, DatasetRequest, InProcessWorker, Joined, JoinedDataset,
+    LoaderOptions,
+};
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_reader::Control;
 use shardfeed_source::{DataRoots, LoadError, OpenProgress, ScanStage, absolute_pattern};
@@ -51,28 +54,25 @@ impl ClusterPort for GrpcCluster {
     fn open(
         &self,
         options: &LoaderOptions,
-        program: &[u8],
+        requests: &[DatasetRequest],
         trainer: &str,
         progress: Progress<'_>,
     ) -> Result<Joined, LoadError> {
-        let source = match &options.dataset {
-            Some(name) => Source::Named(name.clone()),
-            None => {
-                let patterns = options.files.iter().map(|file| absolute_pattern(file));
-                let patterns = patterns.collect::<Result<_, _>>()?;
-                Source::Files { patterns, rules: options.file_rules() }
-            }
-        };
-        let (program, corrupt) = (program.to_vec(), options.corrupt);
-        let source = SampleSource { source, program, corrupt };
+        let sources = requests.iter().map(|request| source(options, request));
+        let sources = sources.collect::<Result<Vec<_>, _>>()?;
         let session = session(options, trainer)?;
         let scanner = Scanner::start(Arc::clone(&session), options.cache.clone())
             .map_err(|source| LoadError::Io { file: "scanning threads".into(), source })?;
         let catalog = Catalog::new(Arc::clone(&session), options.cache.clone());
-        let opened = open_in_time(&catalog, &source, cluster_of(options).timeout, progress)?;
-        let Opened { name, rules, dataset, .. } = opened;
+        let timeout = cluster_of(options).timeout;
+        let open = |source: &SampleSource| {
+            let Opened { name, rules, dataset, .. } =
+                open_in_time(&catalog, source, timeout, progress)?;
+            Ok(JoinedDataset { name, rules, dataset })
+        };
+        let datasets = sources.iter().map(open).collect::<Result<_, LoadError>>()?;
         let worker = Box::new(Member::new(session, Some(scanner)));
-        Ok(Joined { worker, name, rules, dataset })
+        Ok(Joined { worker, datasets })
     }
 
     fn join(
@@ -112,6 +112,20 @@ impl Drop for Member {
     fn drop(&mut self) {
         self.control.leave();
     }
+}
+
+/// Returns what a worker is asked for.
+fn source(options: &LoaderOptions, request: &DatasetRequest) -> Result<SampleSource, LoadError> {
+    let source = match &request.dataset {
+        Some(name) => Source::Named(name.clone()),
+        None => {
+            let patterns = request.files.iter().map(|file| absolute_pattern(file));
+            let patterns = patterns.collect::<Result<_, _>>()?;
+            Source::Files { patterns, rules: request.rules }
+        }
+    };
+    let (program, corrupt) = (request.program().to_vec(), options.corrupt);
+    Ok(SampleSource { source, program, corrupt })
 }
 
 fn cluster_of(options: &LoaderOptions) -> &ClusterOptions {

@@ -80,7 +80,9 @@ impl Control for LocalControl {
             return Err(WireError::new(ErrorKind::Invalid, message));
         }
         let record_spec_chunks = vec![];
-        let register = RegisterJob { name, identity, dataset, record_spec_chunks };
+        // In one process the sources have no datasets, and one loader has its job alone.
+        let mixture = None;
+        let register = RegisterJob { name, identity, dataset, mixture, record_spec_chunks };
         self.lock().apply(Change::RegisterJob(register)).map(drop)
     }
 
@@ -97,6 +99,7 @@ impl Control for LocalControl {
             peer: None,
             intent: request.intent.clone(),
             left: None,
+            mixture: None,
             // The local control grants no samples.
             doubt: DoubtPolicy::default(),
         };
@@ -198,7 +201,8 @@ mod tests {
             records,
             decoder,
         };
-        JobSpec { name: "train".into(), dataset: String::new(), identity, record_spec }
+        let dataset = String::new();
+        JobSpec { name: "train".into(), dataset, mixture: None, identity, record_spec }
     }
 
     fn request(steps: u64) -> LeaseRequest {
@@ -211,6 +215,7 @@ mod tests {
             world_size: 1,
             limit: None,
             mode: Mode::Deterministic,
+            mixture: None,
             intent: Intent::Start {
                 state_generation: Some(4),
                 epoch: 2,

@@ -1,8 +1,8 @@
 //! Converts the order's types from their messages, with validation, and back.
 
 use shardfeed_plan::{
-    Digest, Intent, JobIdentity, Mode, ORDER_VERSION, PlanError, Records, SEGMENTS_MAX, Segment,
-    Shuffle, Steps, Tail,
+    DatasetStage, DatasetVersion, Digest, Intent, JobIdentity, JobMixture, MixtureError, Mode,
+    ORDER_VERSION, PlanError, Records, SEGMENTS_MAX, Segment, Shuffle, Steps, Tail,
 };
 
 use crate::common::v1 as wire;
@@ -34,6 +34,9 @@ pub enum InvalidMessage {
     /// The numbers are inconsistent.
     #[error(transparent)]
     Plan(#[from] PlanError),
+    /// The mixture is invalid.
+    #[error(transparent)]
+    Mixture(#[from] MixtureError),
 }
 
 /// Converts a digest from its bytes.
@@ -114,6 +117,50 @@ pub fn identity_to(identity: &JobIdentity) -> wire::JobIdentity {
         order_version: identity.order,
         order_digest: digest.as_bytes().to_vec(),
         content_digest: identity.content.as_bytes().to_vec(),
+    }
+}
+
+/// Converts a job's mixture from its message, and checks it.
+pub fn mixture_from(message: wire::JobMixture) -> Result<JobMixture, InvalidMessage> {
+    let version = |message: wire::job_mixture::Version| {
+        let wire::job_mixture::Version { name, dataset, content, order_digest, samples } = message;
+        let content = digest_from("content", &content)?;
+        let order_digest = digest_from("order_digest", &order_digest)?;
+        Ok::<_, InvalidMessage>(DatasetVersion { name, dataset, content, order_digest, samples })
+    };
+    let stage = |message: wire::job_mixture::Stage| {
+        let wire::job_mixture::Stage { first_epoch, versions, counts } = message;
+        if versions.len() != counts.len() {
+            return Err(InvalidMessage::Missing("counts"));
+        }
+        let counts = versions.into_iter().zip(counts).collect();
+        Ok::<_, InvalidMessage>(DatasetStage { first_epoch, counts })
+    };
+    let mixture = JobMixture {
+        versions: message.versions.into_iter().map(version).collect::<Result<_, _>>()?,
+        stages: message.stages.into_iter().map(stage).collect::<Result<_, _>>()?,
+    };
+    mixture.mixture()?;
+    Ok(mixture)
+}
+
+/// Converts a job's mixture to a message.
+pub fn mixture_to(mixture: &JobMixture) -> wire::JobMixture {
+    let version = |version: &DatasetVersion| wire::job_mixture::Version {
+        name: version.name.clone(),
+        dataset: version.dataset.clone(),
+        content: version.content.as_bytes().to_vec(),
+        order_digest: version.order_digest.as_bytes().to_vec(),
+        samples: version.samples,
+    };
+    let stage = |stage: &DatasetStage| wire::job_mixture::Stage {
+        first_epoch: stage.first_epoch,
+        versions: stage.counts.iter().map(|(version, _)| *version).collect(),
+        counts: stage.counts.iter().map(|(_, count)| *count).collect(),
+    };
+    wire::JobMixture {
+        versions: mixture.versions.iter().map(version).collect(),
+        stages: mixture.stages.iter().map(stage).collect(),
     }
 }
 

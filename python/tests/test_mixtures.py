@@ -492,7 +492,6 @@ def test_each_mixture_error_says_what_to_do(tmp_path: Path) -> None:
         ({"a": (a, 1)}, {"stages": [3]}, r"a stage is sf.Stage\(first_epoch, sources"),
         ({"a": (a, 1)}, {"stages": [sf.Stage(0, {"a": 1})]}, "stage 1 begins at epoch 0"),
         ({"a": (a, 1)}, {"stages": [sf.Stage(1, {"b": 1})]}, r"source 'b' of the mixture is \(source, weight\), not 1"),
-        ({"a": (sf.source(dataset="x", features=FEATURES), 1)}, {}, "dataset='x' of a cluster"),
     ]
     for given, options, message in cases:
         with pytest.raises(sf.ConfigError, match=message):
@@ -502,8 +501,9 @@ def test_each_mixture_error_says_what_to_do(tmp_path: Path) -> None:
         sf.mix({"m": (mixture, 1)}, epoch=9)  # type: ignore[dict-item]
     with pytest.raises(AttributeError, match=r"call filter\(\) on each source, before sf.mix\(\)"):
         mixture.filter("id > 3")  # type: ignore[attr-defined]
-    with pytest.raises(sf.ConfigError, match="a mixture works in one process so far"):
-        sf.Loader(mixture, batch_size=4, coordinator="127.0.0.1:1")
+    named = sf.mix({"a": (a, 1), "x": (sf.source(dataset="x", features=FEATURES), 1)}, epoch=100)
+    with pytest.raises(sf.ConfigError, match='dataset="x" is known to a coordinator only'):
+        sf.Loader(named, batch_size=4)
     with pytest.raises(sf.ConfigError, match='mode="dynamic" grants whole files'):
         sf.Loader(mixture, batch_size=4, mode="dynamic")
     with pytest.raises(sf.ConfigError, match="features= belongs to the source"):

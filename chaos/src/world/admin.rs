@@ -148,6 +148,7 @@ impl Admin {
                 identity,
                 record_spec_chunks: vec![record_spec_digest(&chunk).as_bytes().to_vec()],
                 chunk,
+                mixture: None,
             };
             Box::pin(async move { clients.worker.register_job(request).await })
         });

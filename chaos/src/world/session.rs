@@ -439,6 +439,7 @@ impl Session {
             in_doubt: policy_of(&asked.job).into(),
             in_doubt_grace_ms: Some(GRACE_MS),
             peer: None,
+            mixture: vec![],
         };
         let call: Call<wire::StartRankResponse> = Rc::new(move |mut clients, context| {
             let request = wire::StartRankRequest { context, ..request.clone() };

@@ -244,6 +244,19 @@ fn columns() -> [Column<wire::Epoch>; 17] {
     ]
 }
 
+/// Columns of the sources of a mixture.
+fn source_columns() -> [Column<wire::EpochSource>; 5] {
+    [
+        column("SOURCE", |source| source.name.clone()),
+        column(">DONE", |source| {
+            percent(source.delivered, source.total.saturating_sub(source.dropped))
+        }),
+        column(">DELIVERED", |source| output::count(source.delivered)),
+        column(">TOTAL", |source| output::count(source.total)),
+        column(">DROPPED", |source| output::count(source.dropped)),
+    ]
+}
+
 impl Report for EpochsReport {
     const LISTS: Option<(&'static str, &'static str)> = Some(("epochs", "epoch"));
 
@@ -260,7 +273,12 @@ impl Report for ShowReport {
         let mut facts = vec![("job", self.job.clone())];
         facts.extend(self.epoch.facts());
         output::write_facts(out, &facts)?;
-        let skipped = &self.epoch.epoch.skipped_records;
+        let wire::Epoch { skipped_records: skipped, sources, .. } = &self.epoch.epoch;
+        let shown = Shown { is_wide: false, all: true };
+        if !sources.is_empty() {
+            writeln!(out)?;
+            listing::write(out, "sources", sources, &source_columns(), shown)?;
+        }
         if skipped.is_empty() {
             return Ok(());
         }
@@ -271,6 +289,6 @@ impl Report for ShowReport {
             column("REASON", |record| record.reason.clone()),
         ];
         writeln!(out)?;
-        listing::write(out, "records", skipped, &columns, Shown { is_wide: false, all: true })
+        listing::write(out, "records", skipped, &columns, shown)
     }
 }

@@ -5,7 +5,9 @@ use std::io::{self, Write};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use serde_json::json;
-use shardfeed_proto::common::v1::RecordSpec;
+use shardfeed_plan::mixture_digest;
+use shardfeed_proto::common::v1::job_mixture::Version;
+use shardfeed_proto::common::v1::{JobMixture, RecordSpec};
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::{ErrorKind, WireError, Word};
 
@@ -240,6 +242,45 @@ fn generation_columns() -> [Column<wire::Generation>; 12] {
     ]
 }
 
+/// Names the dataset of a job.
+fn dataset(job: &wire::Job) -> String {
+    let content = job.identity.as_ref().map(|identity| &identity.content_digest[..]);
+    match content == Some(&mixture_digest().as_bytes()[..]) {
+        true => "(a mixture)".into(),
+        false => job.dataset.clone(),
+    }
+}
+
+/// A source of a mixture in a stage.
+struct SourceInStage {
+    first_epoch: u64,
+    version: Version,
+    count: u64,
+}
+
+/// Returns the sources of each stage of a mixture.
+fn sources(mixture: &JobMixture) -> Vec<SourceInStage> {
+    let source = |first_epoch, (version, count): (&u32, &u64)| {
+        let version = mixture.versions.get(*version as usize).cloned().unwrap_or_default();
+        SourceInStage { first_epoch, version, count: *count }
+    };
+    let stages = mixture.stages.iter().flat_map(|stage| {
+        let counts = stage.versions.iter().zip(&stage.counts);
+        counts.map(|of| source(stage.first_epoch, of)).collect::<Vec<_>>()
+    });
+    stages.collect()
+}
+
+fn source_columns() -> [Column<SourceInStage>; 5] {
+    [
+        column(">FROM EPOCH", |source| source.first_epoch.to_string()),
+        column("SOURCE", |source| source.version.name.clone()),
+        column(">IN AN EPOCH", |source| output::count(source.count)),
+        column(">SAMPLES", |source| output::count(source.version.samples)),
+        column("DATASET", |source| source.version.dataset.clone()),
+    ]
+}
+
 /// Formats a value of the current generation, if there is one.
 fn current(job: &wire::Job, said: impl Fn(&wire::Generation) -> String) -> String {
     known(job.generation.as_ref(), said)
@@ -248,7 +289,7 @@ fn current(job: &wire::Job, said: impl Fn(&wire::Generation) -> String) -> Strin
 fn columns() -> [Column<wire::Job>; 12] {
     [
         column("JOB", |job| job.name.clone()),
-        column("DATASET", |job| job.dataset.clone()),
+        column("DATASET", dataset),
         column("STATE", |job| job.phase().word()),
         column(">GENERATION", |job| current(job, |now| now.number.to_string())),
         column(">RANKS", |job| current(job, |g| format!("{} of {}", g.ranks_served, g.world_size))),
@@ -292,7 +333,7 @@ impl Report for JobReport {
         let identity = job.identity.clone().unwrap_or_default();
         let mut facts = vec![
             ("job", job.name.clone()),
-            ("dataset", job.dataset.clone()),
+            ("dataset", dataset(job)),
             ("state", phase_in_words(job)),
             ("made known", ago(job.age_ms)),
             ("digest", digest(&job.digest)),
@@ -321,6 +362,11 @@ impl Report for JobReport {
         }
         facts.push(("generations", output::count(job.generations)));
         output::write_facts(out, &facts)?;
+        if let Some(mixture) = &job.mixture {
+            writeln!(out)?;
+            let shown = Shown { is_wide, all: true };
+            listing::write(out, "sources", &sources(mixture), &source_columns(), shown)?;
+        }
         let history = history.as_deref().unwrap_or_default();
         if history.is_empty() {
             return Ok(());

@@ -56,8 +56,9 @@ pub use layer::LanePosition;
 pub use line::{Line, SAMPLES_MAX, Sample, Shuffle};
 pub use manifest::{ChangeStamp, Manifest, ManifestError, Shard, content_digest};
 pub use mixture::{
-    Length, Mixture, MixtureEpoch, MixtureError, SOURCES_MAX, STAGES_MAX, Source, Stage,
-    StageSource, mixture_digest,
+    DatasetStage, DatasetVersion, JOB_MIXTURE_ENTRIES_MAX, JobMixture, Length, Mixture,
+    MixtureEpoch, MixtureError, SOURCES_MAX, STAGES_MAX, Source, Stage, StageSource,
+    mixture_digest,
 };
 pub use pack::{
     LongSequences, PACK_BLOCK_MAX, PACK_LENGTH_MAX, PACK_VARIANTS_MAX, PACKS_MAX, PackError,

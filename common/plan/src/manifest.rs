@@ -68,7 +68,13 @@ impl Manifest {
     ///
     /// # Errors  `TooManyShards`.
     pub fn joined<'a>(parts: impl Iterator<Item = &'a Self>) -> Result<Self, ManifestError> {
-        let shards: Vec<Shard> = parts.flat_map(|part| part.shards.iter().cloned()).collect();
+        Self::in_order(parts.flat_map(|part| part.shards.iter().cloned()).collect())
+    }
+
+    /// Returns a manifest of shards in this order, several of which may have the same path.
+    ///
+    /// # Errors  `TooManyShards`.
+    pub fn in_order(shards: Vec<Shard>) -> Result<Self, ManifestError> {
         if u32::try_from(shards.len()).is_err() {
             return Err(ManifestError::TooManyShards { shards: shards.len() });
         }

@@ -3,12 +3,14 @@
 //! A [`Mixture`] is a list of stages, each of which fixes how many samples of each source a mixture
 //! epoch has. [`MixtureEpoch`] computes one of them, and [`crate::EpochPlan::of_mixture`] its steps.
 
+mod datasets;
 mod epoch;
 mod lane;
 mod merge;
 mod stage;
 mod weight;
 
+pub use datasets::{DatasetStage, DatasetVersion, JOB_MIXTURE_ENTRIES_MAX, JobMixture};
 pub use epoch::MixtureEpoch;
 pub(crate) use lane::{MergedBlocks, MergedInputs, MergedLane, MergedOutputs};
 pub use stage::{Length, Mixture, SOURCES_MAX, STAGES_MAX, Source, Stage, StageSource};
@@ -134,6 +136,24 @@ pub enum MixtureError {
         digest: Digest,
         /// Order digest of the given version.
         found: Option<Digest>,
+    },
+    /// The mixture of a job in a cluster has too many sources and stages.
+    #[error(
+        "the mixture has {entries} sources in all its stages and versions; in a cluster it has at \
+         most {JOB_MIXTURE_ENTRIES_MAX}, with {SOURCES_MAX} versions of sources and {STAGES_MAX} \
+         stages: use fewer"
+    )]
+    Entries {
+        /// Number of versions, and of sources in each stage.
+        entries: usize,
+    },
+    /// A stage names a version that the mixture does not have.
+    #[error(
+        "a stage of the mixture names version {version} of its sources, which it does not have"
+    )]
+    NoVersion {
+        /// Index of the version.
+        version: u32,
     },
     /// A source was repeated more often than epochs can be counted.
     #[error("epoch {epoch} repeats source `{name}` more than 2**64 times")]

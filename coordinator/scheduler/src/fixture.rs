@@ -252,6 +252,7 @@ pub(crate) fn dynamic_job() -> (Fixture, SessionId) {
         identity,
         dataset,
         record_spec_chunks: vec![],
+        mixture: None,
     }));
     (fixture, session)
 }
@@ -293,6 +294,7 @@ pub(crate) fn register(tail: Tail) -> Change {
         identity: identity(tail),
         dataset,
         record_spec_chunks: vec![],
+        mixture: None,
     })
 }
 
@@ -324,6 +326,7 @@ pub(crate) fn first_of_two(session: SessionId) -> StartRank {
         intent: fresh(),
         left: None,
         doubt: DoubtPolicy::default(),
+        mixture: None,
         peer: None,
     }
 }

@@ -4,6 +4,7 @@ pub(crate) mod generation;
 mod hold;
 mod inherit;
 pub(crate) mod lease;
+mod mixture;
 pub(crate) mod origin;
 pub(crate) mod phase;
 mod place;
@@ -17,7 +18,7 @@ mod verdict;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
-use shardfeed_plan::{Digest, JobIdentity, Sample};
+use shardfeed_plan::{Digest, JobIdentity, JobMixture, Sample};
 
 use crate::dynamic::pool::Pool;
 use crate::job::generation::{Generation, SealedEpoch};
@@ -38,6 +39,9 @@ pub struct Job {
     pub name: String,
     pub identity: JobIdentity,
     pub dataset: String,
+    /// Mixtures that it reads instead: those of kept generations, and the one registered last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mixtures: Vec<JobMixture>,
     /// Chunks of its `RecordSpec`, in order; empty in one process and for a job of an earlier
     /// release.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -50,6 +50,7 @@ scripts! {
     end_of_ranks
     fencing
     job_identity
+    job_mixture
     limit_and_tails
     pause_and_cancel
     ranks_that_disagree

@@ -279,6 +279,54 @@ pub struct Segment {
     #[prost(uint64, repeated, tag = "4")]
     pub steps_of_rank: ::prost::alloc::vec::Vec<u64>,
 }
+/// Mixture of sources by weight, whose sources are datasets of the cluster. All ranks of a generation have the same.
+/// Source: docs/ORDER.md, section 13.
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct JobMixture {
+    /// Versions of the sources, in the order of their shards; with the counts of all stages at most 4096.
+    #[prost(message, repeated, tag = "1")]
+    pub versions: ::prost::alloc::vec::Vec<job_mixture::Version>,
+    /// in the order of their epochs, at most 64
+    #[prost(message, repeated, tag = "2")]
+    pub stages: ::prost::alloc::vec::Vec<job_mixture::Stage>,
+}
+/// Nested message and enum types in `JobMixture`.
+pub mod job_mixture {
+    #[derive(serde::Serialize)]
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct Version {
+        /// name of the source; its versions have the same one
+        #[prost(string, tag = "1")]
+        pub name: ::prost::alloc::string::String,
+        /// name of the dataset
+        #[prost(string, tag = "2")]
+        pub dataset: ::prost::alloc::string::String,
+        /// content digest of the dataset, 32 bytes
+        #[prost(bytes = "vec", tag = "3")]
+        #[serde(serialize_with = "crate::json::digest")]
+        pub content: ::prost::alloc::vec::Vec<u8>,
+        /// order digest of the dataset, 32 bytes
+        #[prost(bytes = "vec", tag = "4")]
+        #[serde(serialize_with = "crate::json::digest")]
+        pub order_digest: ::prost::alloc::vec::Vec<u8>,
+        /// samples of the dataset
+        #[prost(uint64, tag = "5")]
+        pub samples: u64,
+    }
+    #[derive(serde::Serialize)]
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct Stage {
+        #[prost(uint64, tag = "1")]
+        pub first_epoch: u64,
+        /// index of the version of each source
+        #[prost(uint32, repeated, tag = "2")]
+        pub versions: ::prost::alloc::vec::Vec<u32>,
+        /// samples of each of them in one mixture epoch
+        #[prost(uint64, repeated, tag = "3")]
+        pub counts: ::prost::alloc::vec::Vec<u64>,
+    }
+}
 /// Requested position of a rank at its start. Exactly one kind is set.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Intent {

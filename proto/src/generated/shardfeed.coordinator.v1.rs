@@ -340,7 +340,7 @@ pub struct GetChunkResponse {
 }
 /// Registers a job, or confirms that a registered one has the same identity. The RecordSpec of a new job is sent in
 /// chunks: the caller lists all of their digests, and repeats the call with the content of one missing chunk at a time.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RegisterJobRequest {
     #[prost(message, optional, tag = "1")]
     pub context: ::core::option::Option<Context>,
@@ -356,6 +356,9 @@ pub struct RegisterJobRequest {
     /// content of one of them, at most 1 MiB; empty: none
     #[prost(bytes = "vec", tag = "6")]
     pub chunk: ::prost::alloc::vec::Vec<u8>,
+    /// instead of `dataset`; absent: none
+    #[prost(message, optional, tag = "7")]
+    pub mixture: ::core::option::Option<super::super::common::v1::JobMixture>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RegisterJobResponse {
@@ -399,6 +402,9 @@ pub struct StartRankRequest {
     /// generation that it is in; absent: it leaves none.
     #[prost(message, optional, tag = "13")]
     pub left: ::core::option::Option<Position>,
+    /// digest of the job's mixture, the same for all ranks of a generation; empty: it has none
+    #[prost(bytes = "vec", tag = "14")]
+    pub mixture: ::prost::alloc::vec::Vec<u8>,
 }
 /// A process on a worker's host, as reported by the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1170,6 +1176,9 @@ pub struct Job {
     /// failure of the current generation, if a rank reported one
     #[prost(message, optional, tag = "11")]
     pub failure: ::core::option::Option<job::Failure>,
+    /// Mixture of the current generation, or that was registered last; absent: the job reads one dataset.
+    #[prost(message, optional, tag = "12")]
+    pub mixture: ::core::option::Option<super::super::common::v1::JobMixture>,
 }
 /// Nested message and enum types in `Job`.
 pub mod job {
@@ -1315,6 +1324,26 @@ pub struct Epoch {
     /// time until the policy decides; absent: other samples are left, or no timer
     #[prost(uint64, optional, tag = "21")]
     pub decides_in_ms: ::core::option::Option<u64>,
+    /// sources of a mixture, if only this epoch is requested
+    #[prost(message, repeated, tag = "22")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub sources: ::prost::alloc::vec::Vec<EpochSource>,
+}
+/// Progress of a source of a mixture.
+#[derive(serde::Serialize)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct EpochSource {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// its samples in the epoch
+    #[prost(uint64, tag = "2")]
+    pub total: u64,
+    /// those delivered to trainers, as reported by ranks, with skipped ones
+    #[prost(uint64, tag = "3")]
+    pub delivered: u64,
+    /// those dropped by tail or limit
+    #[prost(uint64, tag = "4")]
+    pub dropped: u64,
 }
 /// Samples that a lost trainer may have consumed. They are granted to no other rank before the policy decides.
 #[derive(serde::Serialize)]

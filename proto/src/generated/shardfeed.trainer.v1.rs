@@ -130,9 +130,12 @@ pub struct Open {
     /// Canonical encoding of the RecordSpec that makes samples of the records; empty: each record is a sample.
     #[prost(bytes = "vec", tag = "6")]
     pub program: ::prost::alloc::vec::Vec<u8>,
-    /// true: with a program, each Batch names the samples of its rows
+    /// true: with a program or a mixture, each Batch names the samples of its rows
     #[prost(bool, tag = "7")]
     pub name_samples: bool,
+    /// Source of a mixture: an Open for each version of each source precedes Register; empty: this dataset is the job's.
+    #[prost(string, tag = "8")]
+    pub source: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Progress {
@@ -181,6 +184,9 @@ pub struct Dataset {
     /// number of damaged records that are no samples
     #[prost(uint64, tag = "11")]
     pub damaged_total: u64,
+    /// as in Open
+    #[prost(string, tag = "12")]
+    pub source: ::prost::alloc::string::String,
 }
 /// Part of a damaged file that is delivered in no batch.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -234,6 +240,9 @@ pub struct Register {
     /// tables that its operators read
     #[prost(message, repeated, tag = "5")]
     pub tables: ::prost::alloc::vec::Vec<SideTable>,
+    /// of the opened sources, in the order of their Opens; absent: none
+    #[prost(message, optional, tag = "6")]
+    pub mixture: ::core::option::Option<super::super::common::v1::JobMixture>,
 }
 /// Location of a table of the operator `lookup`.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -390,6 +399,9 @@ pub struct Batch {
     /// Ordinal of each row's sample in its shard, if Open asked for them: `ordinals` are those of records then.
     #[prost(uint64, repeated, tag = "11")]
     pub samples: ::prost::alloc::vec::Vec<u64>,
+    /// source epoch of each row, if Open asked for names and the job has a mixture
+    #[prost(uint64, repeated, tag = "12")]
+    pub source_epochs: ::prost::alloc::vec::Vec<u64>,
 }
 /// Skipped samples of the next Batch of this start, which precede those in the Batch itself. A batch may have more of
 /// them than fit into a frame.

@@ -61,7 +61,7 @@ class Mixture:
 
     def _options(self) -> dict[str, Any]:
         """Returns the mixture for the native loader."""
-        sources = [(name, list(one.files), one.compression, one._filter) for name, one in self.versions]
+        sources = [(name, one.dataset, list(one.files), one.compression, one._filter) for name, one in self.versions]
         return {"sources": sources, "stages": [tuple(stage) for stage in self._stages]}
 
     def __repr__(self) -> str:
@@ -108,8 +108,8 @@ def mix(
       counts starts a new pass, and the rest of its last one is dropped. A state is valid if the stages
       that had begun are the same, so a stage can be added for a later epoch.
 
-    Works in one process with mode="deterministic": not yet with `coordinator=`. Raises
-    `ConfigError` for weights, names and stages that are invalid, and sources that differ. The
+    Works with mode="deterministic", in one process and with `coordinator=`, where each source is a
+    dataset that the workers scan, and may be one added by name. Raises `ConfigError` for weights, names and stages that are invalid, and sources that differ. The
     loader raises it if a source has no samples, or too small a weight for one.
     """
     versions: list[tuple[str, Source]] = []
@@ -200,8 +200,6 @@ def _check_source(name: str, source: Any) -> None:
         raise ConfigError(f"source {name!r} is a mixture; mix its sources with their products of weights instead")
     if not isinstance(source, Source):
         raise ConfigError(f"source {name!r} is a Source, such as sf.source(files, features), not {source!r:.60}")
-    if source.dataset is not None:
-        raise ConfigError(f"source {name!r} is dataset={source.dataset!r} of a cluster; a mixture reads files in one process so far")
 
 
 def _check_alike(versions: list[tuple[str, Source]]) -> None:
@@ -232,4 +230,4 @@ def _program(source: Source) -> Any:
 
 def _reads(source: Source) -> Any:
     """Returns everything that determines the samples of a source."""
-    return source.files, source.compression, source.records, source._filter, _program(source)
+    return source.dataset, source.files, source.compression, source.records, source._filter, _program(source)

@@ -6,7 +6,9 @@ mod flight;
 mod identity;
 mod running;
 mod send;
+mod sources;
 mod trainer;
 
 pub(crate) use budget::Budget;
+pub(crate) use sources::Mixtures;
 pub(crate) use trainer::{Hub, serve};

@@ -14,7 +14,7 @@ use shardfeed_source::{CacheOptions, DataRoots, descriptors};
 use crate::catalog::{Catalog, Scanner};
 use crate::cluster::{Coordinator, GrpcControl, Session, WorkerInfo};
 use crate::pulse::Pulse;
-use crate::serve::{Budget, Hub, serve};
+use crate::serve::{Budget, Hub, Mixtures, serve};
 use crate::view::WorkerView;
 
 /// Maximum number of trainers; each has two threads.
@@ -106,6 +106,7 @@ impl Worker {
             stop: Arc::default(),
             is_draining: AtomicBool::new(false),
             serving: Default::default(),
+            mixtures: Mixtures::default(),
         });
         let trainers = Arc::new(AtomicUsize::new(0));
         let pulse = Arc::new(Pulse::new());

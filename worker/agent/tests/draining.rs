@@ -259,6 +259,7 @@ fn a_job_of_another_pixel_contract_is_refused_by_name() {
         identity: Some(identity_to(&identity)),
         record_spec: EncodedSpec::raw().bytes().to_vec(),
         tables: vec![],
+        mixture: None,
     };
     trainer
         .send(
@@ -315,6 +316,7 @@ fn a_trainer_that_asks_out_of_turn_is_told_so() {
         identity: Some(identity_to(&identity)),
         record_spec: EncodedSpec::raw().bytes().to_vec(),
         tables: vec![],
+        mixture: None,
     };
     let nameless = trainer::Register { identity: None, ..register.clone() };
     let earlier = JobIdentity { order: 0, ..identity };

@@ -7,6 +7,7 @@ use shardfeed_reader::Control;
 use shardfeed_source::{Dataset, FileRules, LoadError, OpenProgress};
 
 use crate::options::{ClusterOptions, LoaderOptions};
+use crate::request::DatasetRequest;
 
 /// Access to a cluster's coordinators. This crate reaches workers only, by their socket;
 /// `shardfeed-cluster` implements the port over gRPC.
@@ -27,15 +28,13 @@ pub trait ClusterPort: Debug + Send + Sync {
     /// unknown at the moment.
     fn addresses(&self, coordinator: &str) -> String;
 
-    /// Becomes a worker, registers the dataset of the options and scans for it.
-    /// - `program`: encoded part of a record spec that makes samples of records; empty: each record
-    ///   is one.
+    /// Becomes a worker, registers the requested datasets and scans for them.
     ///
-    /// # Errors  The dataset cannot be opened; no coordinator answers.
+    /// # Errors  A dataset cannot be opened; no coordinator answers.
     fn open(
         &self,
         options: &LoaderOptions,
-        program: &[u8],
+        requests: &[DatasetRequest],
         trainer: &str,
         progress: &mut dyn FnMut(&OpenProgress) -> bool,
     ) -> Result<Joined, LoadError>;
@@ -60,9 +59,14 @@ pub trait InProcessWorker: Send {
     fn cluster_id(&self) -> Option<String>;
 }
 
-/// A worker in the trainer's process, and the dataset that it opened.
+/// A worker in the trainer's process, and the datasets that it opened, in the order of the requests.
 pub struct Joined {
     pub worker: Box<dyn InProcessWorker>,
+    pub datasets: Vec<JoinedDataset>,
+}
+
+/// A dataset of the cluster.
+pub struct JoinedDataset {
     /// Name of the dataset in the cluster.
     pub name: String,
     /// Rules for reading its files, as registered.

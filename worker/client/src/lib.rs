@@ -22,12 +22,13 @@ mod timeline;
 mod link;
 
 mod mixture;
+mod request;
 mod reshard;
 mod spec_in_state;
 
 mod loader;
 
-pub use cluster_port::{ClusterPort, InProcessWorker, Joined};
+pub use cluster_port::{ClusterPort, InProcessWorker, Joined, JoinedDataset};
 pub use contents::{Contents, ShardRow};
 pub use link::connect::default_worker_socket;
 pub use link::exchange::ControlOf;
@@ -35,6 +36,7 @@ pub use loader::{Commit, Loader, LoaderStats, Offered};
 pub use options::{
     ClusterOptions, LoaderOptions, MixtureOptions, MixtureSource, MixtureStage, interleave_default,
 };
+pub use request::DatasetRequest;
 pub use shardfeed_pipeline::RecordSpec;
 pub use timeline::{worker_answers, worker_timeline};
 

@@ -16,7 +16,7 @@ use std::time::Duration;
 use shardfeed_pipeline::Batch;
 use shardfeed_plan::LoaderState;
 use shardfeed_reader::{Demand, PrefetchStats};
-use shardfeed_source::{Dataset, LoadError, OpenProgress, ScanProgress};
+use shardfeed_source::{LoadError, OpenProgress, ScanProgress};
 
 use crate::contents::Contents;
 use crate::mixture;
@@ -52,26 +52,18 @@ impl Link {
             return Ok((Self::Cluster(Box::new(cluster)), contents));
         }
         let options = &setting.options;
-        if let Some(name) = &options.dataset {
+        let mut named = setting.requests.iter().filter_map(|request| request.dataset.as_ref());
+        if let Some(name) = named.next() {
             let message =
                 format!("dataset={name:?} is known to a coordinator only; pass coordinator=");
             return Err(LoadError::Option(message));
         }
         let mut scanning =
             |scan: ScanProgress| progress(&OpenProgress { note: String::new(), scan });
-        let cache = &options.cache;
-        let files = |scanning: &mut dyn FnMut(ScanProgress) -> bool| {
-            Dataset::open(&options.files, options.file_rules(), cache, scanning)
-        };
-        let dataset = match (&options.mixture, &setting.program) {
-            (Some(mixture), _) => mixture::open(options, mixture, &mut scanning)?,
-            (None, Some(program)) => {
-                let dataset = files(&mut scanning)?;
-                let (program, corrupt) = (program.program(), options.corrupt);
-                dataset.with_samples(program, corrupt, cache, &mut scanning)?
-            }
-            (None, None) => files(&mut scanning)?,
-        };
+        let requests = setting.requests.iter();
+        let sources = requests.map(|request| request.open(options, &mut scanning));
+        let sources = sources.collect::<Result<_, _>>()?;
+        let dataset = mixture::joined(options.mixture.as_ref(), sources)?;
         let contents = Contents::of("", options.file_rules(), &dataset);
         let link = InProcessLink::embedded(setting, control_of, Arc::new(dataset));
         Ok((Self::InProcess(Box::new(link)), contents))

@@ -21,10 +21,11 @@ use crate::contents::Contents;
 use crate::course::{Course, plan_at};
 use crate::ledger::Ledger;
 use crate::link::Link;
-use crate::link::exchange::{ControlOf, EncodedProgram, Job, Setting};
+use crate::link::exchange::{ControlOf, Job, Setting};
 use crate::mixture;
 use crate::options::{LoaderOptions, interleave_default};
 use crate::pace::Pace;
+use crate::request::DatasetRequest;
 use crate::reshard;
 use crate::skipped::{SkipLog, SkippedRecord};
 use crate::spec_in_state;
@@ -130,9 +131,9 @@ impl Loader {
         let timeline = Timeline::from_environment(options.rank);
         let trainer = Uuid::new_v4().to_string();
         let with_samples = ledger.is_some();
-        let program = EncodedProgram::of(&schema)?;
+        let requests = DatasetRequest::of(&options, &schema)?;
         let setting =
-            Setting { options: options.clone(), trainer: trainer.clone(), with_samples, program };
+            Setting { options: options.clone(), trainer: trainer.clone(), with_samples, requests };
         let (mut link, contents) = Link::open(setting, control_of, progress)?;
         let identity = identity(&options, &contents, (&schema, &*record_spec), lanes);
         let cursor = Cursor::new(identity, start)?;
@@ -154,6 +155,7 @@ impl Loader {
             identity: cursor.identity().clone(),
             schema: Arc::clone(&schema),
             record_spec,
+            mixture: contents.mixed.as_ref().map(|mixed| Arc::new(mixed.of_job())),
         };
         link.register(&job, progress)?;
         let contents = Arc::new(contents);
@@ -465,8 +467,6 @@ fn check_mixture(options: &LoaderOptions) -> Result<(), LoadError> {
     let refused = if options.mode == Mode::Dynamic {
         "mode=\"dynamic\" grants whole files, and a mixture delivers samples by weight; use \
          mode=\"deterministic\""
-    } else if options.cluster.is_some() {
-        "a mixture works in one process so far; leave coordinator= and worker= out"
     } else {
         return Ok(());
     };

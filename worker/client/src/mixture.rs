@@ -1,36 +1,30 @@
-//! The sources of a mixture, opened in this process.
+//! Mixtures: their sources as one dataset, and their stages in states.
 
-use shardfeed_pipeline::{RecordSpec, Schema};
 use shardfeed_plan::{LoaderState, Mixture, PlanError, Stage, StateError};
-use shardfeed_source::{Dataset, FileRules, LoadError, Mixed, ScanProgress, SourceVersion};
+use shardfeed_source::{Dataset, LoadError, Mixed, OpenSource, SourceVersion};
 
-use crate::options::{LoaderOptions, MixtureOptions, MixtureSource};
+use crate::options::MixtureOptions;
 
-/// Opens every source, and returns them as one dataset.
+/// Returns a loader's datasets as one: the only one, or the sources of its mixture.
 ///
-/// # Errors  A source cannot be opened; the mixture is invalid.
-pub(crate) fn open(
-    options: &LoaderOptions,
-    mixture: &MixtureOptions,
-    progress: &mut dyn FnMut(ScanProgress) -> bool,
+/// # Errors  The mixture is invalid.
+pub(crate) fn joined(
+    mixture: Option<&MixtureOptions>,
+    mut sources: Vec<OpenSource>,
 ) -> Result<Dataset, LoadError> {
-    let mut sources = Vec::with_capacity(mixture.sources.len());
-    for source in &mixture.sources {
-        let MixtureSource { name, files, compression, filter } = source;
-        let rules = FileRules { compression: *compression, corrupt: options.corrupt };
-        let mut dataset = Dataset::open(files, rules, &options.cache, progress)?;
-        let records = options.records.clone().unwrap_or_default();
-        let schema = Schema::new(RecordSpec { filter: filter.clone(), ..records })?;
-        if let Some(program) = schema.samples() {
-            let (corrupt, cache) = (options.corrupt, &options.cache);
-            dataset = dataset.with_samples(program, corrupt, cache, progress)?;
-        }
-        sources.push((name.clone(), dataset));
+    match mixture {
+        Some(mixture) => Dataset::joined(sources, |versions| Ok(mixed(mixture, versions)?)),
+        None => Ok(sources.pop().expect("a loader without a mixture opens one dataset").dataset),
     }
-    Dataset::joined(sources, |versions| Ok(mixed(mixture, versions)?))
 }
 
-fn mixed(mixture: &MixtureOptions, versions: Vec<SourceVersion>) -> Result<Mixed, PlanError> {
+/// Returns the mixture of these versions of its sources.
+///
+/// # Errors  It is invalid.
+pub(crate) fn mixed(
+    mixture: &MixtureOptions,
+    versions: Vec<SourceVersion>,
+) -> Result<Mixed, PlanError> {
     let mut stages = Vec::with_capacity(mixture.stages.len());
     let mut indexes = Vec::with_capacity(mixture.stages.len());
     for stage in &mixture.stages {

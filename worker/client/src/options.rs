@@ -84,6 +84,8 @@ pub struct MixtureOptions {
 pub struct MixtureSource {
     /// Name; versions of one source have the same.
     pub name: String,
+    /// A dataset of the cluster by its name, instead of files.
+    pub dataset: Option<String>,
     /// Files: paths, URLs, globs.
     pub files: Vec<String>,
     /// Compression of the files.

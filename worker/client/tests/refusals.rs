@@ -8,8 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use shardfeed_client::{
-    CacheChoice, CacheOptions, ClusterOptions, ClusterPort, CorruptBudget, Delivery,
-    InProcessWorker, Joined, LoadError, Loader, LoaderOptions, OpenProgress, RecordSpec,
+    CacheChoice, CacheOptions, ClusterOptions, ClusterPort, CorruptBudget, DatasetRequest,
+    Delivery, InProcessWorker, Joined, LoadError, Loader, LoaderOptions, OpenProgress, RecordSpec,
     worker_answers,
 };
 use shardfeed_pipeline::ParseSpec;
@@ -51,7 +51,7 @@ impl ClusterPort for NoCluster {
     fn open(
         &self,
         _: &LoaderOptions,
-        _: &[u8],
+        _: &[DatasetRequest],
         _: &str,
         _: Progress<'_>,
     ) -> Result<Joined, LoadError> {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use shardfeed_pipeline::Account;
 use shardfeed_plan::dynamic::GroupRange;
-use shardfeed_plan::{Intent, JobIdentity, LoaderState, Mode, Segment, Steps};
+use shardfeed_plan::{Digest, Intent, JobIdentity, JobMixture, LoaderState, Mode, Segment, Steps};
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_socket::Peer;
 
@@ -27,8 +27,10 @@ pub const IN_DOUBT_GRACE: Duration = Duration::from_secs(60);
 pub struct JobSpec {
     /// Job name, shared by the ranks of a cluster.
     pub name: String,
-    /// Name of the dataset that the job reads.
+    /// Name of the dataset that the job reads; empty with a mixture.
     pub dataset: String,
+    /// Mixture of datasets that the job reads instead.
+    pub mixture: Option<Arc<JobMixture>>,
     /// Parameters that fix the job's order.
     pub identity: JobIdentity,
     /// Features, operators and outputs of its records; the digest is part of the identity.
@@ -52,6 +54,8 @@ pub struct LeaseRequest {
     pub limit: Option<u64>,
     /// Mode of the job, which decides how samples are assigned to ranks.
     pub mode: Mode,
+    /// Digest of the job's mixture, if it has one.
+    pub mixture: Option<Digest>,
     /// Start position and kind of start.
     pub intent: Intent,
     /// Dynamic jobs only, when the trainer leaves an epoch early: that epoch, and its first step

@@ -21,7 +21,7 @@ use crate::index::{ScanProgress, Seeds, index_files};
 use crate::remote::is_remote;
 use crate::rights::Rights;
 use crate::rules::FileRules;
-pub use mixed::{Mixed, SourceVersion};
+pub use mixed::{Mixed, OpenSource, SourceVersion};
 pub use samples::{CountedFile, DamagedRecord, SampleMap, SampleMaps, SamplePart, SamplePlace};
 
 /// A dataset's manifest and the metadata of each file, both in manifest order.
@@ -361,6 +361,11 @@ impl Dataset {
     /// Returns the access rights with which its files are opened.
     pub fn rights(&self) -> &Rights {
         &self.rights
+    }
+
+    /// Returns the access rights with which the file of a shard is opened.
+    pub(crate) fn rights_of(&self, shard: u32) -> &Rights {
+        self.mixed.as_ref().map_or(&self.rights, |mixed| &mixed.version(shard).rights)
     }
 
     /// True if bytes of its files are cached on this host.

@@ -196,7 +196,7 @@ impl Files {
         let known = &self.dataset.files()[shard as usize];
         let changed = |found| LoadError::changed(self.name(shard), known.stamp.clone(), found);
         let failed = |source| LoadError::io(self.name(shard), source);
-        let open = || self.dataset.rights().open(&known.path);
+        let open = || self.dataset.rights_of(shard).open(&known.path);
         let file = match descriptors::with(open, descriptors::is_short) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(changed(None)),
             other => other.map_err(failed)?,

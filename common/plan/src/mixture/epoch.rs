@@ -152,6 +152,12 @@ impl MixtureEpoch {
         self.ranges.iter().map(|range| &range.source)
     }
 
+    /// Returns the source epochs that a source has in this epoch, each whole or in part.
+    pub fn source_epochs(&self, source: u32) -> Range<u64> {
+        let range = self.ranges.get(source as usize);
+        range.map_or(0..0, |range| range.first..range.first + range.portions())
+    }
+
     /// Returns the sample at a position of the epoch sequence, which is below
     /// [`MixtureEpoch::samples`].
     pub(crate) fn at(&self, position: u64) -> SplitRun {

@@ -16,7 +16,8 @@ use crate::state::{Moment, State};
 impl State {
     pub(crate) fn remove_dataset(&mut self, name: &str) -> Result<Answer, Refusal> {
         let dataset = self.datasets.get(name)?;
-        let user = self.jobs.by_name.values().find(|job| job.dataset == name);
+        let mut jobs = self.jobs.by_name.values();
+        let user = jobs.find(|job| job.dataset == name || job.mixes(name));
         if let Some(job) = user {
             return Err(Refusal::Invalid(format!(
                 "job `{}` reads dataset `{name}`; remove the job first",

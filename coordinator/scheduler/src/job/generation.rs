@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use shardfeed_plan::{Segment, Steps};
+use shardfeed_plan::{Digest, Segment, Steps};
 
 use crate::dynamic::pool::{Pool, Tally};
 use crate::job::lease::{LeaseEnd, LeaseEnded, PastLeases, RankLease};
@@ -29,6 +29,9 @@ pub struct Generation {
     pub world_size: u64,
     /// Maximum number of entries in an epoch.
     pub limit: Option<u64>,
+    /// Digest of the mixture that it reads, if the job has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mixture: Option<Digest>,
     /// Position at which it began.
     pub origin: Origin,
     pub opened_by: u64,

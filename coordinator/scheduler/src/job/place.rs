@@ -1,7 +1,7 @@
 //! The rules of starts: which generation a rank joins, comes back to or opens.
 //! Source: docs/ARCHITECTURE.md, Starts.
 
-use shardfeed_plan::{Intent, check_epoch};
+use shardfeed_plan::{Digest, Intent, check_epoch};
 
 use super::Job;
 use crate::dynamic::pool::Pool;
@@ -270,10 +270,14 @@ impl Generation {
     fn disagreement(&self, start: &StartRank, origin: Option<&Origin>) -> Option<Refusal> {
         let limit = |limit: Option<u64>| limit.map_or("none".to_owned(), |limit| limit.to_string());
         let number = |number: u64| number.to_string();
+        let mixture = |mixture: Option<Digest>| {
+            mixture.map_or("none".to_owned(), |digest| format!("{digest:.16}"))
+        };
         let origin = origin.unwrap_or(&self.origin);
         let pairs = [
             ("world_size", number(start.world_size), number(self.world_size)),
             ("limit", limit(start.limit), limit(self.limit)),
+            ("mixture", mixture(start.mixture), mixture(self.mixture)),
             ("in_doubt", start.doubt.in_doubt.to_string(), self.doubt.in_doubt.to_string()),
             ("in_doubt_grace", start.doubt.grace_text(), self.doubt.grace_text()),
             ("lanes", number(origin.lanes()), number(self.origin.lanes())),

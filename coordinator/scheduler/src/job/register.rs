@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use shardfeed_plan::{JobIdentity, Records, Segment, differences};
+use shardfeed_plan::{ContentDigest, JobIdentity, Records, Segment, differences};
 
 use super::{Job, not_found};
 use crate::dataset::{Phase, check_content};
@@ -53,22 +53,29 @@ impl State {
         Command { principal, scope, .. }: &Command,
         register: &RegisterJob,
     ) -> Result<Answer, Refusal> {
-        let RegisterJob { name, identity, dataset, record_spec_chunks } = register;
+        let RegisterJob { name, identity, dataset, mixture, record_spec_chunks } = register;
         check_name("the job's name", name)?;
         check_identity(identity)?;
         let hint = "declare fewer features and operators";
         let chunks = record_spec_chunks.len();
         check_count("chunks of a record spec", chunks, RECORD_SPEC_CHUNKS_MAX, hint)?;
         self.check_dataset(dataset, identity)?;
-        if let Some(known) = self.jobs.by_name.get(name) {
+        if let Some(mixture) = mixture {
+            self.check_sources(mixture, (dataset, identity))?;
+        }
+        if let Some(known) = self.jobs.by_name.get_mut(name) {
             let differences = differences(&known.identity, identity);
             if differences.is_empty() {
+                if let Some(mixture) = mixture {
+                    known.check_mixes(mixture, (principal, scope))?;
+                    known.mix(mixture);
+                }
                 return Ok(Answer::Done);
             }
             return Err(Refusal::OtherIdentity { name: name.clone(), differences });
         }
         let has_spec = matches!(identity.records, Records::RecordSpec(_));
-        if has_spec && !dataset.is_empty() && chunks == 0 {
+        if has_spec && (!dataset.is_empty() || mixture.is_some()) && chunks == 0 {
             let reason =
                 format!("the record spec of job `{name}` has no chunks; register it again");
             return Err(Refusal::Invalid(reason));
@@ -84,6 +91,7 @@ impl State {
             name: name.clone(),
             identity: identity.clone(),
             dataset: dataset.clone(),
+            mixtures: mixture.iter().cloned().collect(),
             record_spec_chunks: record_spec_chunks.clone(),
             registered_ms: moment.now_ms,
             registered_by: principal.clone(),
@@ -111,9 +119,14 @@ impl State {
             // In one process no other process needs to find the dataset.
             return Ok(());
         }
+        self.check_ready(name, identity.content)
+    }
+
+    /// Rejects a dataset that is not ready, or has another content.
+    pub(super) fn check_ready(&self, name: &str, content: ContentDigest) -> Result<(), Refusal> {
         let dataset = self.datasets.get(name)?;
         match &dataset.phase {
-            Phase::Ready(ready) => check_content(name, ready, identity.content),
+            Phase::Ready(ready) => check_content(name, ready, content),
             Phase::Failed { failure, .. } => {
                 let reason = format!("dataset `{name}` failed: {}", failure.message);
                 Err(Refusal::Invalid(reason))
@@ -153,7 +166,8 @@ mod tests {
 
     fn with(identity: JobIdentity) -> Change {
         let (name, dataset) = (JOB.to_owned(), DATASET.to_owned());
-        Change::RegisterJob(RegisterJob { name, identity, dataset, record_spec_chunks: vec![] })
+        let (mixture, record_spec_chunks) = (None, vec![]);
+        Change::RegisterJob(RegisterJob { name, identity, dataset, mixture, record_spec_chunks })
     }
 
     #[test]
@@ -247,6 +261,7 @@ mod tests {
                 identity: identity(Tail::Drop),
                 dataset,
                 record_spec_chunks: vec![],
+                mixture: None,
             })
         };
         for number in 1..JOBS_MAX {

@@ -46,8 +46,7 @@ impl State {
                 records: None,
                 // Set only for dynamic jobs, which have no latest loader state.
                 cluster: None,
-                // Set by the loader.
-                stages: None,
+                stages: job.stages_at(current, RankCursor { epoch, step }),
             })
         }))
     }

@@ -36,6 +36,7 @@ impl State {
             return Err(held.refusal(&start.job));
         }
         job.check_owner(start)?;
+        job.check_mixture(start)?;
         let continues = job.continues(start);
         if !continues {
             job.check_principal(session)?;
@@ -190,6 +191,7 @@ impl State {
             by_move,
             world_size: start.world_size,
             limit: start.limit,
+            mixture: start.mixture,
             sealed_to: origin.epoch,
             origin: origin.clone(),
             opened_by: start.rank,

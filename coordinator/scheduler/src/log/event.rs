@@ -332,6 +332,7 @@ mod tests {
             identity,
             dataset,
             record_spec_chunks: vec![],
+            mixture: None,
         }));
         let segments = vec![Segment::start(count, 1, count).unwrap()];
         for rank in 0..count {

@@ -333,6 +333,7 @@ impl Action {
                     name,
                     identity: identity(*job, *odd),
                     dataset,
+                    mixture: None,
                     record_spec_chunks: vec![],
                 })
             }
@@ -466,6 +467,7 @@ impl Start {
             intent: self.intent(state, current),
             left: self.left(state),
             doubt: DoubtPolicy::default(),
+            mixture: None,
             peer: None,
         }
     }

@@ -1,8 +1,8 @@
 //! Commands about jobs and their ranks.
 
 use shardfeed_plan::{
-    DECODER_NONE, Intent, JobIdentity, Mode, ORDER_VERSION, Records, Sample, Segment, Shuffle,
-    Steps, Tail,
+    DECODER_NONE, DatasetStage, DatasetVersion, Digest, Intent, JobIdentity, JobMixture, Mode,
+    ORDER_VERSION, Records, Sample, Segment, Shuffle, Steps, Tail, mixture_digest,
 };
 use shardfeed_scheduler::{
     Answer, Change, CursorReport, DoubtPolicy, InDoubt, LeaseRef, PeerProcess, RankCursor,
@@ -31,13 +31,19 @@ impl Script {
     }
 
     /// `job NAME [dataset=NAME] [tail=drop] [lanes=2] [seed=1] [content=7] [shuffle=true]
-    /// [window=10]`, or a dynamic job: `job NAME groups="10 10 10"`, the samples of each group.
+    /// [window=10]`, or a dynamic job: `job NAME groups="10 10 10"`, the samples of each group. Or
+    /// a job with a mixture: `job NAME mix="DATASET=COUNT..." [then="EPOCH DATASET=COUNT..."]
+    /// [of=7]`, the samples of one mixture epoch from datasets with content `of` and 50 samples.
     fn register(&mut self, args: &mut Args) -> Output {
         let name = args.word("a job")?.to_owned();
         let groups = args.numbers("groups")?;
         let is_dynamic = args.or("mode", Mode::default())? == Mode::Dynamic || !groups.is_empty();
         let mode = if is_dynamic { Mode::Dynamic } else { Mode::Deterministic };
-        let content = digest(args.or("content", 7)?);
+        let mixture = mixture(args)?;
+        let content = match mixture {
+            Some(_) => mixture_digest(),
+            None => digest(args.or("content", 7)?),
+        };
         let shuffle = Shuffle {
             digest: content,
             seed: args.or("seed", 1)?,
@@ -57,9 +63,12 @@ impl Script {
             decoder: DECODER_NONE.to_owned(),
         };
         let dataset = args.or("dataset", String::new())?;
-        let record_spec_chunks = vec![];
-        let register = RegisterJob { name: name.clone(), identity, dataset, record_spec_chunks };
+        let (record_spec_chunks, known) = (vec![], mixture.as_ref().map(JobMixture::digest));
+        let register =
+            RegisterJob { name: name.clone(), identity, dataset, mixture, record_spec_chunks };
         let done = self.apply(Change::RegisterJob(register))?;
+        let mixtures = self.mixtures.entry(name.clone()).or_default();
+        mixtures.extend(known.filter(|known| !mixtures.contains(known)));
         if !groups.is_empty() {
             self.groups.insert(name.clone(), groups);
         }
@@ -74,7 +83,8 @@ impl Script {
     }
 
     /// `start JOB RANK WORKER [world=2] [run=r1|none] [trainer=ID] [limit=N] [in_doubt=redeliver]
-    /// [grace=MS] [uid=N] [state=GENERATION] [POSITION]`: a process starts its loader.
+    /// [grace=MS] [uid=N] [state=GENERATION] [mixture=N] [POSITION]`: a process starts its loader,
+    /// with the N-th mixture of the job, by default the last one.
     fn start(&mut self, args: &mut Args) -> Output {
         let (job, rank, session) = self.rank_at_worker(args)?;
         let run = args.or("run", "r1".to_owned())?;
@@ -96,10 +106,17 @@ impl Script {
             intent: Intent::Start { state_generation, epoch, segments },
             left: None,
             doubt: DoubtPolicy { in_doubt, grace_ms: args.or("grace", 60_000)? },
+            mixture: self.mixture_of(&job, args)?,
             peer,
             job,
         };
         self.send_start(start)
+    }
+
+    fn mixture_of(&self, job: &str, args: &mut Args) -> Result<Option<Digest>, Failed> {
+        let known = self.mixtures.get(job).map_or(&[][..], Vec::as_slice);
+        let number: usize = args.or("mixture", known.len())?;
+        Ok(number.checked_sub(1).and_then(|index| known.get(index)).copied())
     }
 
     /// `reconnect JOB RANK WORKER [generation=N] [epoch=N] [step=N] [left=STEP] [trainer=ID]`: the
@@ -247,4 +264,33 @@ impl Script {
         let loader = self.loaders.get(&(job.to_owned(), rank));
         loader.ok_or_else(|| format!("rank {rank} of job {job} was never started").into())
     }
+}
+
+/// Reads the mixture of a job: the datasets are its sources.
+fn mixture(args: &mut Args) -> Result<Option<JobMixture>, Failed> {
+    let Some(first) = args.key::<String>("mix")? else {
+        return Ok(None);
+    };
+    let content = digest(args.or("of", 7)?);
+    let mut mixture = JobMixture { versions: vec![], stages: vec![] };
+    let then = args.key::<String>("then")?;
+    for text in std::iter::once(format!("0 {first}")).chain(then) {
+        let mut words = text.split_whitespace();
+        let first_epoch = number(words.next().unwrap_or_default())?;
+        let mut stage = DatasetStage { first_epoch, counts: vec![] };
+        for word in words {
+            let (dataset, count) = word.split_once('=').ok_or("a source is DATASET=COUNT")?;
+            let known = mixture.versions.iter().position(|known| known.dataset == dataset);
+            let version = known.unwrap_or_else(|| {
+                let (name, dataset) = (dataset.to_owned(), dataset.to_owned());
+                let order_digest = content;
+                let version = DatasetVersion { name, dataset, content, order_digest, samples: 50 };
+                mixture.versions.push(version);
+                mixture.versions.len() - 1
+            });
+            stage.counts.push((version as u32, number(count)?));
+        }
+        mixture.stages.push(stage);
+    }
+    Ok(Some(mixture))
 }

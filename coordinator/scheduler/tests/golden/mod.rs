@@ -12,6 +12,7 @@ mod view;
 use std::collections::BTreeMap;
 
 use goldenscript::{Context, Runner};
+use shardfeed_plan::Digest;
 use shardfeed_scheduler::{Answer, Change, Command, JoinSession, SessionId, State, Verdict};
 
 use args::{Args, Failed};
@@ -34,6 +35,8 @@ pub(crate) struct Script {
     loaders: BTreeMap<(String, u64), Loader>,
     /// Samples of each group of a dynamic job's epochs.
     groups: BTreeMap<String, Vec<u64>>,
+    /// Digests of the mixtures of each job, in the order of their registrations.
+    mixtures: BTreeMap<String, Vec<Digest>>,
 }
 
 /// Caller of a command; any command may name it (`by=`, `scope=`, `id=`).

@@ -94,6 +94,7 @@ impl Cluster {
             identity,
             dataset,
             record_spec_chunks: vec![],
+            mixture: None,
         }));
         cluster.open(ranks, &[cluster.segment(ranks, 0)], None, &vec![0; ranks]);
         cluster
@@ -192,6 +193,7 @@ impl Cluster {
             intent,
             left,
             doubt: self.doubt,
+            mixture: None,
             peer: None,
         };
         match self.apply(Change::StartRank(start)) {

@@ -11,6 +11,7 @@ use tokio::time::MissedTickBehavior;
 
 use crate::error::{self, Result};
 use crate::leader::core::{Core, blocking};
+use crate::leader::mixtures::{MixtureOrder, StageSources};
 use crate::leader::plans::{EpochOf, GROUPS_MAX, Order};
 use crate::storage::copies;
 
@@ -65,6 +66,26 @@ impl Order {
         core.manifests.get(&core.chunks, self.content, &self.chunks)
     }
 
+    /// Returns the sources of an epoch of a mixture; `None`: the job reads one dataset. Blocks on the
+    /// disk.
+    pub(crate) fn stage(&self, core: &Core, of: &EpochOf) -> Result<Option<Arc<StageSources>>> {
+        let stage = |digest| self.mixture(digest)?.stage(core, of.epoch);
+        of.mixture.map(stage).transpose()
+    }
+
+    /// Returns the shards of an epoch. Blocks on the disk.
+    pub(crate) fn shards(&self, core: &Core, of: &EpochOf) -> Result<Arc<Manifest>> {
+        match self.stage(core, of)? {
+            Some(stage) => Ok(Arc::clone(&stage.manifest)),
+            None => self.manifest(core),
+        }
+    }
+
+    fn mixture(&self, digest: Digest) -> Result<&MixtureOrder> {
+        let found = self.mixtures.iter().find(|mixture| mixture.digest() == digest);
+        found.ok_or_else(|| error::lost("a mixture"))
+    }
+
     /// Returns the groups of an epoch of a dynamic job. Slow to compute; blocks on the disk.
     pub(crate) fn groups(&self, core: &Core, epoch: u64) -> Result<Arc<Groups>> {
         let shuffle = &self.identity.shuffle;
@@ -79,9 +100,12 @@ impl Order {
 
     /// Returns the plan of an epoch. Slow to compute; blocks on the disk.
     pub(crate) fn plan(&self, core: &Core, of: &EpochOf) -> Result<EpochPlan> {
-        let manifest = self.manifest(core)?;
         let JobIdentity { shuffle, tail, .. } = &self.identity;
-        let EpochOf { epoch, segments, world_size, limit } = of;
+        let EpochOf { epoch, segments, world_size, limit, mixture } = of;
+        if let Some(digest) = mixture {
+            return self.mixture(*digest)?.plan(core, &self.identity, of);
+        }
+        let manifest = self.manifest(core)?;
         let line = core.plans.line(&manifest, &self.identity, Mode::Deterministic, *epoch);
         let plan = line.and_then(|line| {
             EpochPlan::new(line, shuffle.clone(), *epoch, (*tail, *limit), segments, *world_size)

@@ -6,6 +6,7 @@ pub(crate) mod computing;
 pub(crate) mod core;
 pub(crate) mod keeper;
 pub(crate) mod measures;
+pub(crate) mod mixtures;
 pub(crate) mod plans;
 pub(crate) mod progress;
 pub(crate) mod sessions;

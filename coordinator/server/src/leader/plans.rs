@@ -11,6 +11,8 @@ use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_scheduler::{Generation, State};
 use tokio::sync::Semaphore;
 
+use crate::leader::mixtures::{MixtureOrder, Stages};
+
 /// Maximum epoch sequences in memory; one over a million shards has 12 MB.
 const LINES_MAX: usize = 4;
 
@@ -28,6 +30,7 @@ const LISTS_MAX: usize = 32;
 pub(crate) struct Plans {
     /// Last epoch sequences, newest last.
     recent: Mutex<Vec<CachedLine>>,
+    pub(super) stages: Stages,
     /// Groups requested last, newest last.
     groups: Mutex<Vec<Arc<Groups>>>,
     /// Permits for computations of plans.
@@ -50,6 +53,7 @@ impl Default for Plans {
     fn default() -> Self {
         Self {
             recent: Mutex::default(),
+            stages: Stages::default(),
             groups: Mutex::default(),
             turn: Semaphore::new(COMPUTING_MAX),
             lists: Arc::new(Semaphore::new(LISTS_MAX)),
@@ -63,8 +67,10 @@ impl Default for Plans {
 pub(crate) struct Order {
     pub(crate) identity: JobIdentity,
     pub(crate) content: ContentDigest,
-    /// Chunks of the manifest, in order.
+    /// Chunks of the manifest, in order; of a job with mixtures, of all their manifests.
     pub(crate) chunks: Vec<Digest>,
+    /// Mixtures that the job's generations read.
+    pub(super) mixtures: Vec<MixtureOrder>,
 }
 
 /// One epoch of a generation.
@@ -74,14 +80,16 @@ pub(crate) struct EpochOf {
     pub(crate) segments: Vec<Segment>,
     pub(crate) world_size: u64,
     pub(crate) limit: Option<u64>,
+    /// Digest of its mixture, if it has one.
+    pub(crate) mixture: Option<Digest>,
 }
 
 impl EpochOf {
     /// Returns an epoch of a generation; `None` if it precedes the generation.
     pub(crate) fn new(generation: &Generation, epoch: u64) -> Option<Self> {
         let segments = generation.segments_of(epoch)?;
-        let Generation { world_size, limit, .. } = *generation;
-        Some(Self { epoch, segments, world_size, limit })
+        let Generation { world_size, limit, mixture, .. } = *generation;
+        Some(Self { epoch, segments, world_size, limit, mixture })
     }
 }
 
@@ -148,6 +156,13 @@ impl Order {
         let Some(job) = state.job(name) else {
             return Ok(None);
         };
+        if !job.mixtures.is_empty() {
+            let mixtures = MixtureOrder::all(state, job)?;
+            let chunks = mixtures.iter().flat_map(MixtureOrder::chunks).collect();
+            let identity = job.identity.clone();
+            let content = identity.content;
+            return Ok(Some(Self { identity, content, chunks, mixtures }));
+        }
         let ready = state.dataset(&job.dataset).and_then(|dataset| dataset.ready());
         let ready = ready.ok_or_else(|| {
             // A named dataset was ready when the job was registered, and stays as long as the job.
@@ -156,6 +171,7 @@ impl Order {
             WireError::new(ErrorKind::NotFound, message)
         })?;
         let chunks = ready.chunks().collect();
-        Ok(Some(Self { identity: job.identity.clone(), content: ready.content, chunks }))
+        let (identity, content) = (job.identity.clone(), ready.content);
+        Ok(Some(Self { identity, content, chunks, mixtures: vec![] }))
     }
 }

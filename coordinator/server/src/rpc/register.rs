@@ -6,7 +6,9 @@ use std::sync::Arc;
 use shardfeed_plan::{Digest, JobIdentity, RECORD_SPEC_FIELD, Records, differences};
 use shardfeed_proto::common::v1::RecordSpec;
 use shardfeed_proto::coordinator::v1 as wire;
-use shardfeed_proto::{RECORD_SPEC_CHUNKS_MAX, WireError, identity_from, record_spec_digest};
+use shardfeed_proto::{
+    RECORD_SPEC_CHUNKS_MAX, WireError, identity_from, mixture_from, record_spec_digest,
+};
 use shardfeed_scheduler::{Change, Refusal, RegisterJob};
 
 use super::checks::{check_len, digest};
@@ -23,8 +25,17 @@ pub(super) async fn register_job(
     call: Call<wire::RegisterJobRequest>,
 ) -> Result<wire::RegisterJobResponse> {
     let Call { core, caller, request } = call;
-    let wire::RegisterJobRequest { name, dataset, identity, record_spec_chunks, chunk, .. } =
-        request;
+    let wire::RegisterJobRequest {
+        name,
+        dataset,
+        identity,
+        record_spec_chunks,
+        chunk,
+        mixture,
+        ..
+    } = request;
+    let mixture = mixture.map(mixture_from).transpose();
+    let mixture = mixture.map_err(|error| error::invalid_message(&error))?;
     let identity = identity_from(identity).map_err(|error| error::invalid_message(&error))?;
     let known = core.read(|state| {
         let job = state.job(&name)?;
@@ -34,7 +45,7 @@ pub(super) async fn register_job(
         })
     });
     check_order(&core, &name)?;
-    let mut register = RegisterJob { name, identity, dataset, record_spec_chunks: vec![] };
+    let mut register = RegisterJob { name, identity, dataset, mixture, record_spec_chunks: vec![] };
     let spec = match register.identity.records {
         Records::RecordSpec(spec) => spec,
         Records::Operators(_) => return propose(&core, caller, register).await,

@@ -258,6 +258,10 @@ async fn start_rank(call: Call<wire::StartRankRequest>) -> Result<wire::StartRan
         intent,
         left: request.left.map(cursor_from),
         doubt: doubt_policy(request.in_doubt, request.in_doubt_grace_ms)?,
+        mixture: match request.mixture.is_empty() {
+            true => None,
+            false => Some(digest("mixture", &request.mixture)?),
+        },
         peer: peer.map(|wire::Peer { uid, gid, pid }| PeerProcess { uid, gid, pid }),
     };
     core.write_cursors().await;

@@ -1,7 +1,7 @@
 //! Records of a batch: from the plan, or for a dynamic job from the groups granted to its ranks.
 
 use shardfeed_plan::dynamic::Groups;
-use shardfeed_plan::{Manifest, Sample};
+use shardfeed_plan::{Manifest, Planned, Sample};
 use shardfeed_proto::coordinator::v1::GetBatchResponse;
 use shardfeed_proto::coordinator::v1::get_batch_response::Row;
 use shardfeed_proto::{ErrorKind, WireError};
@@ -29,7 +29,7 @@ pub(crate) fn batch(
     }
     let (generation, of) = picture.epoch_of(epoch)?;
     let plan = picture.order.plan(core, &of)?;
-    let manifest = picture.order.manifest(core)?;
+    let (stage, manifest) = (picture.order.stage(core, &of)?, picture.order.shards(core, &of)?);
     let ranks = match rank {
         Some(rank) => rank..=rank,
         None => 0..=of.world_size - 1,
@@ -44,7 +44,11 @@ pub(crate) fn batch(
             continue;
         }
         for planned in plan.batch(step, rank).map_err(|error| error::plan(&error))? {
-            rows.push(row(&manifest, rank, planned.sample, planned.valid));
+            let Planned { portion, mut sample, valid } = planned;
+            if let Some(stage) = &stage {
+                sample.shard = stage.in_stage(portion.source, sample.shard);
+            }
+            rows.push(row(&manifest, rank, sample, valid));
         }
     }
     Ok(GetBatchResponse { generation: generation.number, world_size: of.world_size, rows })

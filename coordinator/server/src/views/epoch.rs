@@ -1,13 +1,13 @@
 //! Epochs: the delivered part of each, and the ranks that it waits for.
 
 use shardfeed_plan::EpochPlan;
-use shardfeed_proto::coordinator::v1::{self as wire, Epoch, EpochState};
+use shardfeed_proto::coordinator::v1::{self as wire, Epoch, EpochSource, EpochState};
 use shardfeed_scheduler::{Generation, InDoubt, Rank, RankCursor, SealedEpoch};
 
 use super::Picture;
 use super::counts::Counts;
 use super::granted::{Granted, gone};
-use crate::error::Result;
+use crate::error::{self, Result};
 use crate::leader::core::Core;
 use crate::leader::plans::EpochOf;
 
@@ -79,6 +79,7 @@ fn sealed_epoch(
     else {
         return Ok(None);
     };
+    let mut sources = vec![];
     let (counts, skipped) = if picture.order.identity.is_dynamic() {
         match (Granted::in_generation(picture, generation, sealed.epoch), sealed.tally) {
             (Some(granted), _) => (granted.counts(core)?, picture.skipped_of(core, &granted)?),
@@ -90,10 +91,13 @@ fn sealed_epoch(
         let plan = picture.order.plan(core, &of)?;
         // Every rank has left a sealed epoch: each has consumed all its steps.
         let steps = vec![plan.steps(); generation.world_size as usize];
-        (Counts::of_plan(&plan, &steps)?, picture.skipped_in_plan(&plan, &steps)?)
+        sources = if is_only { of_sources(core, picture, &of, (&plan, &steps))? } else { vec![] };
+        let skipped = picture.skipped_in_plan(core, &of, (&plan, &steps))?;
+        (Counts::of_plan(&plan, &steps)?, skipped)
     };
-    let listed = if is_only { picture.skipped_to(core, &skipped.records)? } else { vec![] };
+    let listed = if is_only { picture.skipped_to(core, &of, &skipped.records)? } else { vec![] };
     Ok(Some(Epoch {
+        sources,
         state: EpochState::Sealed.into(),
         lost: counts.left(),
         age_ms: picture.now_ms.saturating_sub(sealed.began_ms),
@@ -112,7 +116,7 @@ fn open_epoch(
     is_only: bool,
 ) -> Result<Option<Epoch>> {
     let (generation, of) = picture.epoch_of(epoch)?;
-    let (mut in_doubt, mut decides_in_ms) = (vec![], None);
+    let (mut in_doubt, mut decides_in_ms, mut sources) = (vec![], None, vec![]);
     let (counts, skipped, waiting_for) = if picture.order.identity.is_dynamic() {
         let Some(granted) = Granted::of(picture, epoch)? else {
             return Ok(None);
@@ -129,14 +133,18 @@ fn open_epoch(
             true => steps_in(&plan, cursors),
             false => vec![plan.steps(); generation.world_size as usize],
         };
-        let skipped = picture.skipped_in_plan(&plan, &steps)?;
+        let skipped = picture.skipped_in_plan(core, &of, (&plan, &steps))?;
+        if is_only {
+            sources = of_sources(core, picture, &of, (&plan, &steps))?;
+        }
         (Counts::of_plan(&plan, &steps)?, skipped, waiting_for(picture, &plan, &steps))
     };
     let state = state_of(picture, epoch, cursors);
     let running = state == EpochState::Running;
     let rate = picture.rate.filter(|_| running).unwrap_or(0.0);
-    let listed = if is_only { picture.skipped_to(core, &skipped.records)? } else { vec![] };
+    let listed = if is_only { picture.skipped_to(core, &of, &skipped.records)? } else { vec![] };
     Ok(Some(Epoch {
+        sources,
         state: state.into(),
         samples_per_second: rate,
         eta_ms: (rate > 0.0).then(|| (counts.left() as f64 / rate * 1000.0) as u64),
@@ -147,6 +155,28 @@ fn open_epoch(
         decides_in_ms,
         ..counted(picture, (generation, epoch), &counts, skipped.count)
     }))
+}
+
+/// Returns the progress of each source of a mixture; none for one dataset.
+fn of_sources(
+    core: &Core,
+    picture: &Picture,
+    of: &EpochOf,
+    (plan, steps): (&EpochPlan, &[u64]),
+) -> Result<Vec<EpochSource>> {
+    let (Some(mixture), Some(stage)) = (plan.mixture(), picture.order.stage(core, of)?) else {
+        return Ok(vec![]);
+    };
+    let failed = |error| error::plan(&error);
+    let delivered = plan.delivered_by_shard(steps).map_err(failed)?;
+    let dropped = plan.dropped_by_shard().map_err(failed)?;
+    let source = |((name, shards), total): ((&str, std::ops::Range<usize>), u64)| EpochSource {
+        name: name.to_owned(),
+        total,
+        delivered: delivered[shards.clone()].iter().sum(),
+        dropped: dropped[shards].iter().sum(),
+    };
+    Ok(stage.sources().zip(mixture.counts()).map(source).collect())
 }
 
 /// Returns the fields that sealed and unsealed epochs have alike.

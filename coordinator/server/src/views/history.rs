@@ -56,7 +56,11 @@ impl Past {
     /// # Errors  `NotFound`: no such shard.
     pub(crate) fn of_shard(&self, core: &Core, shard: u64) -> Result<GetShardHistoryResponse> {
         let epoch = self.epoch;
-        let manifest = self.order.manifest(core)?;
+        let last = self.generations.iter().rev().find_map(|known| EpochOf::new(known, epoch));
+        let manifest = match &last {
+            Some(of) => self.order.shards(core, of)?,
+            None => self.order.manifest(core)?,
+        };
         let ordinal = usize::try_from(shard).unwrap_or(usize::MAX);
         let Some(known) = manifest.shards().get(ordinal) else {
             let message = format!(

@@ -2,7 +2,7 @@
 
 use shardfeed_proto::coordinator::v1::job::Failure;
 use shardfeed_proto::coordinator::v1::{Generation, Held, Hold as WireHold, Job, JobPhase};
-use shardfeed_proto::identity_to;
+use shardfeed_proto::{identity_to, mixture_to};
 use shardfeed_scheduler::{Generation as Known, Hold, Job as KnownJob, JobPhase as Phase};
 
 /// Returns a job as shown to users.
@@ -30,6 +30,7 @@ pub(crate) fn job(known: &KnownJob, whole: bool, now_ms: u64) -> Job {
         failure: known
             .failure()
             .map(|(rank, message)| Failure { rank, message: message.to_owned() }),
+        mixture: known.mixture_shown().filter(|_| whole).map(mixture_to),
         history: generations.map(|known| generation(known, now_ms)).collect(),
     }
 }

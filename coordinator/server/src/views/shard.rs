@@ -82,15 +82,22 @@ pub(crate) fn shards(
     let cursors = picture.cursors();
     let first = cursors.iter().min().map_or(picture.generation.origin.epoch, |c| c.epoch);
     let epoch = epoch.unwrap_or(first);
-    let generation = picture.epoch_of(epoch)?.0.number;
+    let (known, of) = picture.epoch_of(epoch)?;
+    let generation = known.number;
     let current = generation == picture.generation.number;
     let (over, parts) = match picture.order.identity.is_dynamic() {
         true => granted(core, &picture, epoch)?,
         false => planned(core, &picture, (epoch, &cursors))?,
     };
     let reading = picture.live.values().filter(|live| current && live.epoch == epoch);
-    let reading = reading.flat_map(|live| live.reading.iter().copied()).collect();
-    let manifest = picture.order.manifest(core)?;
+    let reading = reading.flat_map(|live| live.reading.iter().copied());
+    let stage = picture.order.stage(core, &of)?;
+    let place = |shard: u32| match &stage {
+        Some(stage) => stage.in_source(shard).map(|(source, shard)| stage.in_stage(source, shard)),
+        None => Some(shard),
+    };
+    let reading = reading.filter_map(place).collect();
+    let manifest = picture.order.shards(core, &of)?;
     let rank = wanted.rank.map(|rank| BTreeSet::from([rank]));
     let served = wanted.worker.as_deref().map(|worker| match current {
         true => served_by(&picture, worker),

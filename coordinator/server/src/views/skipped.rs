@@ -1,6 +1,6 @@
 //! Corrupt records of a job among the records that ranks consumed of an epoch.
 
-use shardfeed_plan::{EpochPlan, Permutations, Portion, Sample};
+use shardfeed_plan::{EpochPlan, MixtureEpoch, Permutations, Portion, Sample};
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_scheduler::SkippedRecord;
 
@@ -8,6 +8,12 @@ use super::Picture;
 use super::granted::Granted;
 use crate::error::{self, Result};
 use crate::leader::core::Core;
+use crate::leader::mixtures::StageSources;
+use crate::leader::plans::EpochOf;
+
+/// Maximum lookups of corrupt records of a mixture's epoch, each in one source epoch: a view takes
+/// seconds at most. Beyond it they are not counted as skipped.
+const MIXTURE_LOOKS_MAX: u64 = 1 << 20;
 
 /// Corrupt records of an epoch.
 #[derive(Debug, Default)]
@@ -27,7 +33,15 @@ impl Picture {
 
     /// Returns those in steps that their rank has consumed. Slow to compute.
     /// - `steps`: for each rank the first step that it has not consumed.
-    pub(super) fn skipped_in_plan(&self, plan: &EpochPlan, steps: &[u64]) -> Result<Skipped<'_>> {
+    pub(super) fn skipped_in_plan(
+        &self,
+        core: &Core,
+        of: &EpochOf,
+        (plan, steps): (&EpochPlan, &[u64]),
+    ) -> Result<Skipped<'_>> {
+        if let (Some(mixture), Some(stage)) = (plan.mixture(), self.order.stage(core, of)?) {
+            return self.skipped_in_mixture(mixture, &stage, (plan, steps));
+        }
         if plan.dropped() == 0 && steps.iter().all(|step| *step >= plan.steps()) {
             return Ok(self.all_skipped());
         }
@@ -39,6 +53,44 @@ impl Picture {
             };
             Ok(steps.get(placed.rank as usize).is_some_and(|step| placed.step < *step))
         })
+    }
+
+    /// Like [`Picture::skipped_in_plan`], for a mixture, which may have a record several times.
+    fn skipped_in_mixture(
+        &self,
+        mixture: &MixtureEpoch,
+        stage: &StageSources,
+        (plan, steps): (&EpochPlan, &[u64]),
+    ) -> Result<Skipped<'_>> {
+        let (mut known, mut looks) = (Permutations::default(), 0);
+        let mut times = |sample: Sample| {
+            let Some((source, shard)) = stage.in_source(sample.shard) else { return 0 };
+            let sample = Sample { shard, ..sample };
+            let mut times = 0;
+            for epoch in mixture.source_epochs(source) {
+                looks += 1;
+                if looks > MIXTURE_LOOKS_MAX {
+                    break;
+                }
+                // Of the first and the last source epoch, only a part is in the mixture epoch.
+                let placed = plan.place_with(Portion { source, epoch }, sample, &mut known);
+                let rank_step = |rank: u64| steps.get(rank as usize).copied().unwrap_or(0);
+                if let Ok(Some(placed)) = placed {
+                    times += u64::from(placed.step < rank_step(placed.rank));
+                }
+            }
+            times
+        };
+        let mut skipped = Skipped::default();
+        for record in &self.skipped {
+            let times = times(record.sample);
+            skipped.count += times;
+            skipped.records.extend((times > 0).then_some(record));
+        }
+        for sample in self.skipped_more.iter() {
+            skipped.count += times(sample);
+        }
+        Ok(skipped)
     }
 
     /// Like [`Picture::skipped_in_plan`], for a dynamic job. Slow to compute.
@@ -74,14 +126,20 @@ impl Picture {
     pub(super) fn skipped_to(
         &self,
         core: &Core,
+        of: &EpochOf,
         records: &[&SkippedRecord],
     ) -> Result<Vec<wire::SkippedRecord>> {
         if records.is_empty() {
             return Ok(vec![]);
         }
-        let manifest = self.order.manifest(core)?;
+        let (stage, manifest) = (self.order.stage(core, of)?, self.order.shards(core, of)?);
         let record = |record: &&SkippedRecord| {
-            let SkippedRecord { sample, offset, reason } = (*record).clone();
+            let SkippedRecord { mut sample, offset, reason } = (*record).clone();
+            let place = stage.as_ref().and_then(|stage| {
+                let (source, shard) = stage.in_source(sample.shard)?;
+                Some(stage.in_stage(source, shard))
+            });
+            sample.shard = place.unwrap_or(sample.shard);
             let shard = manifest.shards().get(sample.shard as usize);
             let path = shard.map(|shard| shard.path.clone()).unwrap_or_default();
             wire::SkippedRecord {

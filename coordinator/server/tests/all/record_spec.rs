@@ -49,6 +49,7 @@ fn register(dataset: &Dataset, encoded: &[u8], chunk: &[u8]) -> RegisterJobReque
         identity: Some(identity_to(&identity)),
         record_spec_chunks: chunks.collect(),
         chunk: chunk.to_vec(),
+        mixture: None,
     }
 }
 

@@ -230,6 +230,7 @@ pub(crate) fn start(session: u64, job: &str, rank: u64, world_size: u64) -> Star
         left: None,
         peer: None,
         in_doubt: 0,
+        mixture: vec![],
         in_doubt_grace_ms: None,
     }
 }

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use shardfeed_pipeline::Account;
 use shardfeed_plan::{Intent, LoaderState, Mode, Segment};
 use shardfeed_proto::coordinator::v1 as wire;
-use shardfeed_proto::{ErrorKind, WireError, identity_to, record_spec_chunks, segments_from};
+use shardfeed_proto::{
+    ErrorKind, WireError, identity_to, mixture_to, record_spec_chunks, segments_from,
+};
 use shardfeed_reader::{
     Claim, Control, ControlError, Grant, JobSpec, Lease, LeaseRequest, LeaseUpdate, Notifier,
     Skipped, Waiting, traced,
@@ -325,6 +327,7 @@ impl Control for GrpcControl {
                 identity: Some(identity_to(&job.identity)),
                 record_spec_chunks: chunks.iter().map(|(d, _)| d.as_bytes().to_vec()).collect(),
                 chunk: send.to_vec(),
+                mixture: job.mixture.as_deref().map(mixture_to),
             };
             let answer = self.session.coordinator().call(waiting, &request)?;
             let Some(missing) = answer.missing.first() else { return Ok(()) };

@@ -606,6 +606,7 @@ pub(crate) fn start_message(
         trainer: request.trainer.clone(),
         intent: Some(intent_to(intent)),
         left: request.left.map(|(epoch, step)| wire::Position { epoch, step }),
+        mixture: request.mixture.map_or(vec![], |mixture| mixture.as_bytes().to_vec()),
         in_doubt: in_doubt_to(request.doubt.is_drop),
         in_doubt_grace_ms: Some(ms_of(request.doubt.grace)),
         peer: request.peer.map(|Peer { uid, gid, pid }| wire::Peer {

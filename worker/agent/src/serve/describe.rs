@@ -20,7 +20,9 @@ const DAMAGED_MAX: usize = 1000;
 const MAP_PART_BYTES: usize = 1 << 20;
 
 /// Sends the description of a dataset: its shards, and the samples that a program makes of them.
+/// - `source`: the source of a mixture that it is; empty: none.
 pub(super) fn describe(
+    source: &str,
     opened: &Opened,
     send: &mut dyn FnMut(Message) -> Result<(), SocketError>,
 ) -> Result<(), SocketError> {
@@ -39,6 +41,7 @@ pub(super) fn describe(
         has_maps: samples.is_some(),
         damaged: damaged.iter().take(DAMAGED_MAX).map(damaged_to).collect(),
         damaged_total: samples.map_or(0, |maps| maps.damaged_total),
+        source: source.to_owned(),
     }))?;
     let mut rows = wire::Shards::default();
     let mut bytes = 0;

@@ -24,8 +24,16 @@ pub(crate) type SendTo<'a> =
 pub(crate) struct Flight {
     pub(crate) pool: SlotPool,
     state: Arc<Mutex<FlightState>>,
-    /// Batches name the samples of their rows.
-    names_samples: bool,
+    named: Named,
+}
+
+/// What batches say of the samples of their rows, beside their records.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Named {
+    /// Ordinals of the samples.
+    pub(crate) samples: bool,
+    /// Source epochs of a mixture.
+    pub(crate) epochs: bool,
 }
 
 #[derive(Debug, Default)]
@@ -47,8 +55,8 @@ impl Drop for FlightState {
 }
 
 impl Flight {
-    pub(crate) fn new(keep: usize, names_samples: bool) -> Self {
-        Self { pool: SlotPool::sealed(keep), state: Arc::default(), names_samples }
+    pub(crate) fn new(keep: usize, named: Named) -> Self {
+        Self { pool: SlotPool::sealed(keep), state: Arc::default(), named }
     }
 
     fn lock(&self) -> MutexGuard<'_, FlightState> {
@@ -103,8 +111,12 @@ impl Flight {
             shards: Some(range(&shards)),
             ordinals: Some(range(&ordinals)),
             skipped,
-            samples: match self.names_samples {
+            samples: match self.named.samples {
                 true => samples.iter().map(|planned| planned.sample.ordinal).collect(),
+                false => vec![],
+            },
+            source_epochs: match self.named.epochs {
+                true => samples.iter().map(|planned| planned.portion.epoch).collect(),
                 false => vec![],
             },
         };
@@ -169,7 +181,7 @@ mod tests {
 
     #[test]
     fn what_a_trainer_has_is_never_written_again() {
-        let flight = Flight::new(4, false);
+        let flight = Flight::new(4, Named::default());
         let pool = flight.pool.clone();
         let slot = pool.take(4096).unwrap().share();
         let id = slot.region().unwrap().id;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use shardfeed_pipeline::Schema;
+use shardfeed_pipeline::{RecordSpec, Schema};
 use shardfeed_plan::{Corrupt, Sample};
 use shardfeed_proto::coordinator::v1::GetStatusRequest;
 use shardfeed_proto::trainer::v1 as wire;
@@ -19,17 +19,18 @@ use shardfeed_reader::{
     Plans, Prefetch, PrefetchOptions, Skipped, slot_row_bytes, traced,
 };
 use shardfeed_socket::{Incoming, Peer, Receiver, Sender, SocketError};
-use shardfeed_source::{FileRules, LoadError, OpenProgress, ScanStage, trace};
+use shardfeed_source::{Dataset, FileRules, LoadError, OpenProgress, ScanStage, trace};
 use shardfeed_tfrecord::CompressionChoice;
 
 use crate::catalog::{Catalog, Opened, SampleSource, Source};
 use crate::cluster::{Addresses, Coordinator, Session};
 use crate::serve::budget::Budget;
 use crate::serve::describe::describe;
-use crate::serve::flight::Flight;
+use crate::serve::flight::{Flight, Named};
 use crate::serve::identity::{check_decoder, check_order};
 use crate::serve::running::{FeederDone, ReadyRank, Running};
 use crate::serve::send::send;
+use crate::serve::sources::{JobInput, Mixtures, OpenedSource, OpenedSources};
 
 /// Maximum time that a trainer may take for the handshake.
 const HANDSHAKE: Duration = Duration::from_secs(5);
@@ -79,6 +80,7 @@ pub(crate) struct Hub {
     pub(crate) is_draining: AtomicBool,
     /// Sending thread of each rank that is served here.
     pub(crate) serving: Serving,
+    pub(crate) mixtures: Mixtures,
 }
 
 /// Threads that send batches, by job and rank.
@@ -122,7 +124,7 @@ pub(crate) fn serve(hub: &Hub, incoming: Incoming) {
         hello: wire::Hello::default(),
         is_welcome: false,
         corrupt: Corrupt::Error,
-        opened: None,
+        opened: OpenedSources::default(),
         names_samples: false,
         registered: None,
         flight: None,
@@ -161,6 +163,13 @@ fn operation(asked: &Asked, traceparent: &str) -> Option<traced::Entered> {
     Some(traced::enter(name, traceparent.parse().ok()))
 }
 
+/// The job of a trainer, and what it reads.
+struct RegisteredJob {
+    spec: JobSpec,
+    schema: Arc<Schema>,
+    input: Arc<Dataset>,
+}
+
 struct Trainer<'a> {
     hub: &'a Hub,
     sender: Sender<wire::ToTrainer>,
@@ -169,11 +178,10 @@ struct Trainer<'a> {
     is_welcome: bool,
     /// Policy for corrupt records, from its last request.
     corrupt: Corrupt,
-    /// The last opened dataset, and the encoded program of its samples.
-    opened: Option<(Opened, Vec<u8>)>,
-    /// Its batches name the samples of their rows.
+    opened: OpenedSources,
+    /// Its batches name the samples of their rows, if a program or a mixture makes them.
     names_samples: bool,
-    registered: Option<(JobSpec, Arc<Schema>)>,
+    registered: Option<RegisteredJob>,
     flight: Option<Flight>,
     running: Option<Running>,
     peer: Peer,
@@ -266,7 +274,9 @@ impl Trainer<'_> {
                 Err(error) => self.fail(0, &error.to_wire()),
             },
             Asked::Open(open) => match self.open(open) {
-                Ok(opened) => describe(&opened, &mut |message| self.send(message)),
+                Ok((source, opened)) => {
+                    describe(&source, &opened, &mut |message| self.send(message))
+                }
                 Err(error) => self.fail(0, &error.to_wire()),
             },
             Asked::Register(register) => match self.register(register) {
@@ -372,7 +382,8 @@ impl Trainer<'_> {
         Err(WireError::new(ErrorKind::Invalid, message).into())
     }
 
-    fn open(&mut self, open: wire::Open) -> Result<Opened, LoadError> {
+    /// Opens a dataset; returns the source of a mixture that it is, too.
+    fn open(&mut self, open: wire::Open) -> Result<(String, Opened), LoadError> {
         let mut patterns = std::mem::take(&mut self.patterns);
         patterns.extend(open.patterns);
         self.corrupt = match open.corrupt.as_str() {
@@ -395,39 +406,38 @@ impl Trainer<'_> {
         let (catalog, peer) = (&self.hub.catalog, Some(self.peer));
         let opened =
             notes.patiently(|notes| catalog.open(&source, peer, &mut |told| notes.note(told)))?;
-        self.names_samples = open.name_samples && opened.dataset.samples().is_some();
-        self.opened = Some((opened.clone(), source.program));
-        Ok(opened)
+        self.names_samples = open.name_samples;
+        let SampleSource { program, .. } = source;
+        let source = open.source.clone();
+        self.opened.push(OpenedSource { source, opened: opened.clone(), program })?;
+        Ok((open.source, opened))
     }
 
     fn register(&mut self, register: wire::Register) -> Result<(), LoadError> {
         check_order(register.identity.as_ref())?;
         let identity = identity_from(register.identity).map_err(bad)?;
         check_decoder(&self.hub.name, &identity.decoder)?;
-        let opened = self.opened.as_ref().ok_or_else(|| out_of_turn("Register before Open"))?;
-        let (opened, program) = opened;
-        let (schema, record_spec) = schema_of(&register.record_spec, register.tables)?;
+        let (records, schema, record_spec) = schema_of(&register.record_spec, register.tables)?;
         if record_spec.records() != identity.records {
             let message = "the worker reads the job's features and operators otherwise than the trainer; use \
                            the same version of shardfeed for both";
             return Err(WireError::new(ErrorKind::WrongVersion, message.to_owned()).into());
         }
-        let samples = EncodedSpec::of_samples(&schema)?;
-        if samples.as_ref().map_or(&[][..], EncodedSpec::bytes) != program {
-            return Err(bad("Register makes other samples than Open"));
-        }
+        let input = self.opened.input(register.mixture, &records, &self.hub.mixtures)?;
         schema.open_tables()?;
-        let (name, dataset) = (register.job, opened.name.clone());
-        let spec = JobSpec { name, dataset, identity, record_spec: Arc::new(record_spec) };
+        let JobInput { dataset: input, name: dataset, mixture } = input;
+        let (name, record_spec) = (register.job, Arc::new(record_spec));
+        let spec = JobSpec { name, dataset, mixture, identity, record_spec };
         let mut notes = Notes::new(&self.hub.stop, &self.sender, &self.hello);
         let control = &self.hub.control;
         notes.patiently(|notes| Ok(control.register(&spec, &mut |note| notes.wait(note))?))?;
-        self.registered = Some((spec, Arc::new(schema)));
+        self.registered = Some(RegisteredJob { spec, schema: Arc::new(schema), input });
         Ok(())
     }
 
     fn latest(&self) -> Result<Option<String>, LoadError> {
-        let (job, _) = self.registered.as_ref().ok_or_else(|| out_of_turn("Latest"))?;
+        let RegisteredJob { spec: job, .. } =
+            self.registered.as_ref().ok_or_else(|| out_of_turn("Latest"))?;
         let mut notes = Notes::new(&self.hub.stop, &self.sender, &self.hello);
         let control = &self.hub.control;
         let token = notes
@@ -436,9 +446,8 @@ impl Trainer<'_> {
     }
 
     fn start(&mut self, start: wire::Start) -> Result<(), LoadError> {
-        let (Some((opened, _)), Some((job, schema))) = (&self.opened, &self.registered) else {
-            return Err(out_of_turn("Start"));
-        };
+        let RegisteredJob { spec: job, schema, input } =
+            self.registered.as_ref().ok_or_else(|| out_of_turn("Start"))?;
         let request = LeaseRequest {
             job: job.name.clone(),
             run: start.run,
@@ -447,6 +456,7 @@ impl Trainer<'_> {
             world_size: start.world_size,
             limit: start.limit,
             mode: job.identity.mode,
+            mixture: job.mixture.as_ref().map(|mixture| mixture.digest()),
             intent: intent_from(start.intent).map_err(bad)?,
             left: start.left.map(|left| (left.epoch, left.step)),
             epoch: start.epoch,
@@ -466,7 +476,7 @@ impl Trainer<'_> {
         let hold_max = depth.max(HOLD_LEAST);
         let rows =
             request.segments.last().map_or(1, |open| open.global_batch / start.world_size.max(1));
-        let row_bytes = slot_row_bytes(&opened.dataset, schema);
+        let row_bytes = slot_row_bytes(input, schema);
         let held_bytes = hold_max.saturating_mul(rows.saturating_mul(row_bytes));
         // Refused before the rank is taken over from another loader.
         let (budget, ranks) = (&self.hub.budget, self.hello.ranks_on_host);
@@ -482,20 +492,27 @@ impl Trainer<'_> {
         let release = LeaseGuard { control: &self.hub.control, lease: Some(lease.clone()) };
         self.hub.await_replaced(name, *rank);
         let rules = (job.identity.tail, start.limit);
-        let plans = Plans::new(opened.dataset.sample_counts(), rules);
+        let plans = match input.mixed() {
+            Some(mixed) => Plans::of_mixture(Arc::clone(mixed), rules),
+            None => Plans::new(input.sample_counts(), rules),
+        };
         let (control, world_size) = (Arc::clone(&self.hub.control), start.world_size);
         let assignment =
             Assignment::of(control, &lease, Arc::new(plans), &job.identity, world_size);
         let flight = self
             .flight
             .get_or_insert_with(|| {
-                Flight::new((depth + hold_max) as usize + SLOTS_BEYOND, self.names_samples)
+                let named = Named {
+                    samples: self.names_samples && input.samples().is_some(),
+                    epochs: self.names_samples && input.mixed().is_some(),
+                };
+                Flight::new((depth + hold_max) as usize + SLOTS_BEYOND, named)
             })
             .clone();
         let prefetch = Prefetch::start(
             assignment,
             PrefetchOptions {
-                dataset: Arc::clone(&opened.dataset),
+                dataset: Arc::clone(input),
                 schema: Arc::clone(schema),
                 corrupt: self.corrupt,
                 slots: flight.pool.clone(),
@@ -689,14 +706,14 @@ fn out_of_turn(what: &str) -> LoadError {
 fn schema_of(
     record_spec: &[u8],
     tables: Vec<wire::SideTable>,
-) -> Result<(Schema, EncodedSpec), LoadError> {
+) -> Result<(RecordSpec, Schema, EncodedSpec), LoadError> {
     let mut spec = EncodedSpec::decode(record_spec)?;
     for wire::SideTable { digest, path } in tables {
         spec.place_table(&digest, &path);
     }
-    let schema = Schema::new(spec)?;
+    let schema = Schema::new(spec.clone())?;
     let encoded = EncodedSpec::of(&schema)?;
-    Ok((schema, encoded))
+    Ok((spec, schema, encoded))
 }
 
 fn bad(error: impl std::fmt::Display) -> LoadError {

@@ -371,16 +371,18 @@ impl Cluster {
 
     fn hand_out(&mut self, queued: Queued<Received>) -> Result<Event, LoadError> {
         let Queued { origin, epoch, step, batch, skipped } = queued;
-        let Some(Received { mut batch, samples }) = batch else {
+        let Some(Received { mut batch, samples, source_epochs }) = batch else {
             return Ok(Event::Delivery(Delivery::EpochEnd { epoch, steps: step }));
         };
-        let is_named = self.setting.with_samples && self.setting.program.is_some();
-        if is_named && samples.len() != batch.rows {
+        let is_named = self.setting.with_samples && self.setting.has_program();
+        let is_mixed = self.setting.with_samples && self.contents.mixed.is_some();
+        if is_named && samples.len() != batch.rows || is_mixed && source_epochs.len() != batch.rows
+        {
             let message = Broken::new("a batch without its samples").to_string();
             return Err(WireError::new(ErrorKind::WrongVersion, message).into());
         }
         let samples = match self.setting.with_samples {
-            true => samples_of(&mut batch, samples),
+            true => samples_of(&mut batch, samples, &source_epochs),
             false => vec![],
         };
         if let Backend::Worker(link) = &self.backend

@@ -9,7 +9,7 @@ use shardfeed_plan::{Corrupt, Digest};
 use shardfeed_proto::trainer::v1 as wire;
 use shardfeed_proto::trainer::v1::to_trainer::Message;
 use shardfeed_proto::trainer::v1::to_worker::Message as Ask;
-use shardfeed_proto::{ErrorKind, WireError, digest_from, identity_to};
+use shardfeed_proto::{ErrorKind, WireError, digest_from, identity_to, mixture_to};
 use shardfeed_reader::traced;
 use shardfeed_socket::{ConnectError, ConnectOptions, connect};
 use shardfeed_source::{
@@ -21,6 +21,7 @@ use crate::contents::{Contents, ShardRow};
 use crate::link::exchange::{EncodedProgram, Job, Progress, Setting, waiting};
 use crate::link::outcome::Unavailable;
 use crate::link::worker::WorkerLink;
+use crate::request::DatasetRequest;
 
 /// Maximum time for a worker to complete the handshake.
 const HANDSHAKE: Duration = Duration::from_secs(2);
@@ -87,7 +88,10 @@ pub(crate) fn greet(
         Message::Welcome(welcome) => link.welcomed(welcome),
         other => return Err(link.unexpected(&other).into()),
     }
-    let contents = open(&mut link, setting, progress)?;
+    let requests = setting.requests.iter();
+    let parts = requests.map(|request| open(&mut link, (setting, request), progress));
+    let parts = parts.collect::<Result<Vec<_>, _>>()?;
+    let contents = Contents::joined(options.mixture.as_ref(), &setting.requests, parts)?;
     if let Some(job) = job {
         register(&mut link, job, progress)?;
     }
@@ -135,6 +139,7 @@ pub(crate) fn register(
         job: job.name.clone(),
         identity: Some(identity_to(&job.identity)),
         record_spec: job.record_spec.bytes().to_vec(),
+        mixture: job.mixture.as_deref().map(mixture_to),
         tables: job.schema.tables().filter_map(table).collect(),
     };
     match link.ask(Ask::Register(request), progress)? {
@@ -149,32 +154,35 @@ pub(crate) fn register(
 
 fn open(
     link: &mut WorkerLink,
-    setting: &Setting,
+    (setting, of): (&Setting, &DatasetRequest),
     progress: Progress<'_>,
 ) -> Result<Contents, Unavailable> {
-    let options = &setting.options;
     // The worker has another working directory.
-    let files = options.files.iter().map(|file| absolute_pattern(file));
+    let files = of.files.iter().map(|file| absolute_pattern(file));
     let mut patterns = files.collect::<Result<Vec<_>, _>>()?;
     // A frame has a maximum size, a list of files has none.
     while let Some(part) = first_part(&mut patterns) {
         link.send(Ask::Open(wire::Open { patterns: part, more: true, ..wire::Open::default() }))?;
     }
     let request = wire::Open {
-        dataset: options.dataset.clone().unwrap_or_default(),
+        dataset: of.dataset.clone().unwrap_or_default(),
         patterns,
         more: false,
-        compression: options.compression.to_string(),
-        corrupt: options.corrupt.to_string(),
+        compression: of.rules.compression.to_string(),
+        corrupt: of.rules.corrupt.to_string(),
         name_samples: setting.with_samples,
-        program: setting.program.as_ref().map_or(vec![], |program| program.encoded().to_vec()),
+        program: of.program().to_vec(),
+        source: of.source.clone(),
     };
     let described = match link.ask(Ask::Open(request), progress)? {
         Message::Dataset(dataset) => dataset,
         other => return Err(link.unexpected(&other).into()),
     };
-    if described.has_maps != setting.program.is_some() {
-        let message = "the worker makes no samples of records; upgrade it";
+    if described.has_maps != of.program.is_some() || described.source != of.source {
+        let message = match of.program.is_some() {
+            true => "the worker makes no samples of records; upgrade it",
+            false => "the worker mixes no datasets; upgrade it",
+        };
         return Err(Unavailable::Refused(WireError::new(ErrorKind::WrongVersion, message).into()));
     }
     let total = described.shards as usize;
@@ -216,7 +224,7 @@ fn open(
     let content = digest_from("content", &described.content);
     let digest = content.map_err(|error| bad(error.to_string()))?;
     let mut samples = None;
-    if let Some(program) = &setting.program {
+    if let Some(program) = &of.program {
         let damaged = described.damaged.into_iter().map(|damaged| {
             let wire::Skipped { shard, ordinal, offset, reason, .. } = damaged;
             DamagedRecord { shard: shard as u32, ordinal, offset, reason }

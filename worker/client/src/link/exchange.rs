@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use shardfeed_pipeline::{SampleProgram, Schema};
-use shardfeed_plan::{Intent, JobIdentity, Segment};
+use shardfeed_plan::{Intent, JobIdentity, JobMixture, Segment};
 use shardfeed_reader::{Control, Delivery, EncodedSpec};
 use shardfeed_source::{LoadError, OpenProgress};
 
 use crate::options::LoaderOptions;
+use crate::request::DatasetRequest;
 
 /// Makes the control of a loader that runs in one process.
 pub type ControlOf = Box<dyn Fn() -> Arc<dyn Control> + Send>;
@@ -62,6 +63,7 @@ pub(crate) struct Job {
     pub(crate) identity: JobIdentity,
     pub(crate) schema: Arc<Schema>,
     pub(crate) record_spec: Arc<EncodedSpec>,
+    pub(crate) mixture: Option<Arc<JobMixture>>,
 }
 
 /// Settings common to all links of one loader.
@@ -72,8 +74,15 @@ pub(crate) struct Setting {
     pub(crate) trainer: String,
     /// True if batches list their samples.
     pub(crate) with_samples: bool,
-    /// Makes samples of records; `None`: each record is one.
-    pub(crate) program: Option<EncodedProgram>,
+    /// Datasets that it opens: one, or the sources of its mixture.
+    pub(crate) requests: Vec<DatasetRequest>,
+}
+
+impl Setting {
+    /// True if records of a dataset are made samples by a program.
+    pub(crate) fn has_program(&self) -> bool {
+        self.requests.iter().any(|request| request.program.is_some())
+    }
 }
 
 /// A sample program, and its encoding for workers and coordinators.

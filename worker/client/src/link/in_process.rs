@@ -3,13 +3,15 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 
-use shardfeed_source::{Dataset, LoadError};
+use shardfeed_source::{Dataset, LoadError, OpenSource};
 
-use crate::cluster_port::InProcessWorker;
+use crate::cluster_port::{InProcessWorker, Joined, JoinedDataset};
 use crate::contents::Contents;
-use crate::link::exchange::{EncodedProgram, Progress, Setting};
+use crate::link::exchange::{Progress, Setting};
 use crate::link::in_process_link::InProcessLink;
+use crate::mixture;
 use crate::options::ClusterOptions;
+use crate::request::DatasetRequest;
 
 /// A worker in the trainer's process.
 pub(crate) struct InProcess {
@@ -35,17 +37,34 @@ pub(crate) fn cluster_of(setting: &Setting) -> &ClusterOptions {
     setting.options.cluster.as_ref().expect("made for a cluster")
 }
 
-/// Becomes a worker: registers the dataset and scans for it, as any other worker does.
+/// Becomes a worker: registers the datasets and scans for them, as any other worker does.
 pub(crate) fn open_here(
     setting: &Setting,
     progress: Progress<'_>,
 ) -> Result<(InProcess, Contents), LoadError> {
     let port = cluster_of(setting).port;
-    let program = setting.program.as_ref().map_or(&[][..], EncodedProgram::encoded);
-    let joined = port.open(&setting.options, program, &setting.trainer, progress)?;
-    let contents = Contents::of(&joined.name, joined.rules, &joined.dataset);
-    let dataset = (joined.name, joined.dataset);
-    Ok((InProcess::new(setting.clone(), joined.worker, dataset), contents))
+    let options = &setting.options;
+    let Joined { worker, datasets } =
+        port.open(options, &setting.requests, &setting.trainer, progress)?;
+    let (mut name, mut rules) = (String::new(), options.file_rules());
+    let dataset = match &options.mixture {
+        Some(mixture) => {
+            let opened = setting.requests.iter().zip(datasets);
+            let source = |(request, opened): (&DatasetRequest, JoinedDataset)| OpenSource {
+                name: request.source.clone(),
+                dataset_name: opened.name,
+                dataset: Arc::unwrap_or_clone(opened.dataset),
+            };
+            Arc::new(mixture::joined(Some(mixture), opened.map(source).collect())?)
+        }
+        None => {
+            let [opened] = <[_; 1]>::try_from(datasets).map_err(|_| LoadError::ReaderLost)?;
+            (name, rules) = (opened.name, opened.rules);
+            opened.dataset
+        }
+    };
+    let contents = Contents::of(&name, rules, &dataset);
+    Ok((InProcess::new(setting.clone(), worker, (name, dataset)), contents))
 }
 
 /// Runs an attempt on a thread; a thread that cannot be created is a failed attempt.

@@ -165,8 +165,9 @@ impl InProcessLink {
             // Only this loader uses it: each registration begins with a new control.
             self.control = control_of();
         }
-        let Job { name, identity, record_spec, .. } = job.clone();
-        let spec = JobSpec { name, dataset: self.dataset_name.clone(), identity, record_spec };
+        let Job { name, identity, record_spec, mixture, .. } = job.clone();
+        let dataset = self.dataset_name.clone();
+        let spec = JobSpec { name, dataset, mixture, identity, record_spec };
         self.control.register(&spec, &mut waiting(progress))?;
         self.take_job(job);
         Ok(())
@@ -355,6 +356,7 @@ impl InProcessLink {
             world_size: options.world_size,
             limit: options.limit,
             mode: job.identity.mode,
+            mixture: job.mixture.as_ref().map(|mixture| mixture.digest()),
             intent: position.intent,
             left: position.left,
             epoch: position.epoch,

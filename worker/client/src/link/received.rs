@@ -26,6 +26,8 @@ pub(crate) struct Received {
     pub(crate) batch: Batch,
     /// Ordinals of the rows' samples, if those of the batch are of records; empty otherwise.
     pub(crate) samples: Vec<u64>,
+    /// Source epochs of the rows' samples, of a mixture; empty otherwise.
+    pub(crate) source_epochs: Vec<u64>,
 }
 
 /// Slots that were dropped since the last report to the worker.
@@ -126,7 +128,12 @@ impl Regions {
 
 /// Reads the samples of a batch from its slot, the same memory that the trainer gets.
 /// - `samples`: their ordinals; empty: those in the slot.
-pub(crate) fn samples_of(batch: &mut Batch, samples: Vec<u64>) -> Vec<Planned> {
+/// - `source_epochs`: of a mixture; empty otherwise.
+pub(crate) fn samples_of(
+    batch: &mut Batch,
+    samples: Vec<u64>,
+    source_epochs: &[u64],
+) -> Vec<Planned> {
     let words = |bytes: Vec<u8>| -> Vec<u64> {
         let words = bytes.chunks_exact(8);
         words.map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes"))).collect()
@@ -137,9 +144,9 @@ pub(crate) fn samples_of(batch: &mut Batch, samples: Vec<u64>) -> Vec<Planned> {
         false => samples,
     };
     let valid = batch.slot.read(&batch.valid);
-    let rows = shards.into_iter().zip(ordinals).zip(valid);
-    rows.map(|((shard, ordinal), valid)| Planned {
-        portion: Portion::default(),
+    let rows = shards.into_iter().zip(ordinals).zip(valid).enumerate();
+    rows.map(|(row, ((shard, ordinal), valid))| Planned {
+        portion: Portion { source: 0, epoch: source_epochs.get(row).copied().unwrap_or(0) },
         sample: Sample { shard: shard as u32, ordinal },
         valid: valid != 0,
     })

@@ -239,7 +239,9 @@ impl WorkerLink {
                 self.skipped_of(start, std::mem::take(&mut batch.skipped));
                 let skipped = std::mem::take(&mut self.skipped.1);
                 let samples = std::mem::take(&mut batch.samples);
-                let batch = Received { batch: self.regions.view(batch, &schema)?, samples };
+                let source_epochs = std::mem::take(&mut batch.source_epochs);
+                let batch = self.regions.view(batch, &schema)?;
+                let batch = Received { batch, samples, source_epochs };
                 Heard::Batch { start, epoch, step, batch, skipped }
             }
             Some(Message::Region(region)) => {

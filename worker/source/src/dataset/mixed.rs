@@ -4,7 +4,10 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use shardfeed_plan::{Manifest, Mixture, MixtureEpoch, PlanError, Source};
+use shardfeed_plan::{
+    ContentDigest, DatasetStage, DatasetVersion, JobMixture, Manifest, Mixture, MixtureEpoch,
+    PlanError, Source,
+};
 
 use super::samples::{SampleMap, SampleMaps};
 use super::{Dataset, LeftOut};
@@ -18,8 +21,25 @@ pub struct SourceVersion {
     pub order: Arc<Source>,
     /// Folder or URL that the paths of its shards are relative to.
     pub root: PathBuf,
+    /// Access rights with which its files are opened.
+    pub rights: Rights,
     /// Shard ordinal of its first shard.
     pub first_shard: u32,
+    /// Name of its dataset in a cluster; empty in one process.
+    pub dataset: String,
+    /// Content digest of its samples.
+    pub content: ContentDigest,
+}
+
+/// A source of a mixture, opened.
+#[derive(Clone, Debug)]
+pub struct OpenSource {
+    /// Name of the source.
+    pub name: String,
+    /// Name of its dataset in a cluster; empty in one process.
+    pub dataset_name: String,
+    /// Its files.
+    pub dataset: Dataset,
 }
 
 impl SourceVersion {
@@ -55,6 +75,30 @@ impl Mixed {
         &self.stages[self.mixture.stage_of(epoch)]
     }
 
+    /// Returns what ranks and coordinators of a cluster know of it.
+    pub fn of_job(&self) -> JobMixture {
+        let version = |version: &SourceVersion| DatasetVersion {
+            name: version.order.name().to_owned(),
+            dataset: version.dataset.clone(),
+            content: version.content,
+            order_digest: version.order.order_digest(),
+            samples: version.order.samples(),
+        };
+        let versions = self.versions.iter().map(version).collect();
+        let stages = self.mixture.stages().iter().zip(&self.stages);
+        let stage = |(stage, sources): (&shardfeed_plan::Stage, &Vec<Arc<Source>>)| {
+            let of_name = |name: &str| sources.iter().find(|source| source.name() == name);
+            let index = |name: &str| {
+                let source = of_name(name).expect("a stage is made of its sources");
+                let is_it = |version: &SourceVersion| Arc::ptr_eq(&version.order, source);
+                self.versions.iter().position(is_it).expect("each is a version") as u32
+            };
+            let counts = stage.sources.iter().map(|source| (index(&source.name), source.count));
+            DatasetStage { first_epoch: stage.first_epoch, counts: counts.collect() }
+        };
+        JobMixture { versions, stages: stages.map(stage).collect() }
+    }
+
     /// Returns the first epoch of the stage after that of a mixture epoch.
     pub fn stage_after(&self, epoch: u64) -> Option<u64> {
         let next = self.mixture.stages().get(self.mixture.stage_of(epoch) + 1);
@@ -80,33 +124,34 @@ impl Mixed {
 }
 
 impl Dataset {
-    /// Returns the datasets of the versions of a mixture's sources as one. They are opened with
-    /// this process's own rights.
+    /// Returns the datasets of the versions of a mixture's sources as one.
     /// - `mixed`: makes the mixture of the versions.
     ///
     /// # Errors  A source has an invalid name or no samples; the sources have too many shards; the
     /// error of `mixed`.
     pub fn joined(
-        sources: Vec<(String, Self)>,
+        sources: Vec<OpenSource>,
         mixed: impl FnOnce(Vec<SourceVersion>) -> Result<Mixed, LoadError>,
     ) -> Result<Self, LoadError> {
-        let manifest = Manifest::joined(sources.iter().map(|(_, dataset)| &dataset.manifest))?;
-        let has_maps = sources.iter().any(|(_, dataset)| dataset.samples.is_some());
+        let manifest = Manifest::joined(sources.iter().map(|source| &source.dataset.manifest))?;
+        let has_maps = sources.iter().any(|source| source.dataset.samples.is_some());
         let mut samples = has_maps.then(SampleMaps::default);
         let (mut versions, mut files, mut left_out) = (vec![], vec![], vec![]);
         let mut blocks = None;
-        for (name, dataset) in sources {
+        for OpenSource { name, dataset_name, dataset } in sources {
             let first_shard = files.len() as u32;
             if let Some(samples) = &mut samples {
                 samples.append(&dataset, first_shard);
             }
             let order = Source::new(&name, dataset.sample_counts()).map_err(PlanError::from)?;
+            let content = dataset.content();
             let shifted = |left: LeftOut| LeftOut { shard: left.shard + first_shard, ..left };
             left_out.extend(dataset.left_out.into_iter().map(shifted));
             files.extend(dataset.files);
             blocks = blocks.or(dataset.blocks);
-            let (order, root) = (Arc::new(order), dataset.root);
-            versions.push(SourceVersion { order, root, first_shard });
+            let (order, root, rights) = (Arc::new(order), dataset.root, dataset.rights);
+            let dataset = dataset_name;
+            versions.push(SourceVersion { order, root, rights, first_shard, dataset, content });
         }
         let root = versions.first().map(|version| version.root.clone()).unwrap_or_default();
         let mixed = Some(Arc::new(mixed(versions)?));

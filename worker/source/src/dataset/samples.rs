@@ -152,7 +152,7 @@ impl SampleMap {
     }
 
     /// Returns the map of a shard whose records are all samples.
-    pub(super) fn of_all(records: u64, data_bytes: u64) -> Self {
+    pub fn of_all(records: u64, data_bytes: u64) -> Self {
         Self { records, data_bytes, ..Self::default() }
     }
 

@@ -1,7 +1,7 @@
 //! Commands of jobs and ranks.
 
 use serde::{Deserialize, Serialize};
-use shardfeed_plan::{Digest, Intent, JobIdentity, Sample};
+use shardfeed_plan::{Digest, Intent, JobIdentity, JobMixture, Sample};
 
 use crate::log::cursor::RankCursor;
 use crate::log::id::{LeaseRef, SessionId};
@@ -12,8 +12,12 @@ use crate::log::value::DoubtPolicy;
 pub struct RegisterJob {
     pub name: String,
     pub identity: JobIdentity,
-    /// Dataset with the same content; empty in one process, where it has no name.
+    /// Dataset with the same content; empty with a mixture, and in one process, where it has no
+    /// name.
     pub dataset: String,
+    /// Mixture of datasets that the job reads instead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mixture: Option<JobMixture>,
     /// Chunks of the job's `RecordSpec`, in order. Empty in one process, for a job that is already
     /// registered, and for one of an earlier release.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -42,6 +46,9 @@ pub struct StartRank {
     /// For a dynamic job: policy for samples in doubt.
     #[serde(default)]
     pub doubt: DoubtPolicy,
+    /// Digest of the mixture that it reads, if the job has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mixture: Option<Digest>,
     /// The trainer's process, if the worker knows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<PeerProcess>,

@@ -69,7 +69,8 @@ fn every_refusal_of_a_name_or_a_text_says_which_one() {
     let first = first_of_two(session);
     let registers = |name: &str, identity: JobIdentity| {
         let (name, dataset) = (name.to_owned(), DATASET.to_owned());
-        Change::RegisterJob(RegisterJob { name, identity, dataset, record_spec_chunks: vec![] })
+        let (mixture, record_spec_chunks) = (None, vec![]);
+        Change::RegisterJob(RegisterJob { name, identity, dataset, mixture, record_spec_chunks })
     };
     let wordy = JobIdentity { decoder: long.clone(), ..identity(Tail::Drop) };
     let lanes = JobIdentity { mode: Mode::Dynamic, ..identity(Tail::Drop) };

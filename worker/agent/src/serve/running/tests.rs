@@ -17,6 +17,7 @@ use shardfeed_tfrecord::{Compression, CompressionChoice, create};
 
 use super::*;
 use crate::serve::budget::Budget;
+use crate::serve::flight::Named;
 
 /// More time than any step of these tests takes.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -115,7 +116,7 @@ fn serve_ahead(
         decoder: DECODER_NONE.to_owned(),
     };
     let plans = Plans::new(dataset.manifest().counts(), (Tail::Drop, None));
-    let flight = Flight::new(8, false);
+    let flight = Flight::new(8, Named::default());
     let plan_of =
         Box::new(move |epoch| Ok(plans.plan(&identity, epoch, &lease().lanes(epoch), 1)?));
     let options = PrefetchOptions {

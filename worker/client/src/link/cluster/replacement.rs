@@ -1,20 +1,27 @@
 //! Replacement of a lost worker: the same worker if it comes back, else this process.
 
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
+use shardfeed_plan::ContentDigest;
 use shardfeed_proto::{ErrorKind, WireError};
-use shardfeed_source::{Dataset, LoadError, ScanProgress};
+use shardfeed_source::{
+    Dataset, FileRules, LoadError, OpenSource, SampleMaps, ScanProgress, SourceVersion,
+};
 
 use super::machine::Input;
 use super::{Attempt, Backend, Cluster};
+use crate::contents::Contents;
 use crate::link::connect::greet_for;
-use crate::link::exchange::{Job, Progress, waiting};
+use crate::link::exchange::{Job, Progress, Setting, waiting};
 use crate::link::in_process::{InProcess, cluster_of, in_background};
 use crate::link::outcome::Unavailable;
 use crate::link::worker::WorkerLink;
+use crate::mixture;
+use crate::request::DatasetRequest;
 
 impl Cluster {
     pub(super) fn connect_in_background(
@@ -84,25 +91,10 @@ impl Cluster {
         let (setting, contents, job) =
             (self.setting.clone(), self.contents.clone(), self.job.clone());
         in_background("shardfeed-open", move || {
-            let paths = contents.shards.iter().map(|shard| shard.path.clone()).collect();
-            let root = PathBuf::from(&contents.root);
-            let cache = setting.options.cache.clone();
-            let rules = contents.rules;
-            let mut dataset =
-                Dataset::open_paths(root, paths, rules, &cache, &mut |_: ScanProgress| true)?;
-            if let (Some(program), Some(maps)) = (&setting.program, contents.samples) {
-                dataset = dataset.with_maps(program.program(), maps)?;
-            }
-            if dataset.content() != contents.digest {
-                let message = format!(
-                    "{}: the files are not those that this loader was made for; create it again",
-                    contents.root
-                );
-                return Err(WireError::new(ErrorKind::Changed, message).into());
-            }
+            let dataset = open_again(&setting, &contents)?;
             let port = cluster_of(&setting).port;
             let worker = port.join(&setting.options, &setting.trainer)?;
-            let dataset = (contents.name.clone(), Arc::new(dataset));
+            let dataset = (contents.name, Arc::new(dataset));
             let mut opened = InProcess::new(setting, worker, dataset);
             if let Some(job) = &job {
                 opened.link.take_job(job);
@@ -110,4 +102,54 @@ impl Cluster {
             Ok(opened)
         })
     }
+}
+
+/// Opens the files of a loader again.
+///
+/// # Errors  They have changed, or cannot be read.
+fn open_again(setting: &Setting, contents: &Contents) -> Result<Dataset, LoadError> {
+    let whole = 0..contents.shards.len();
+    let Some(mixed) = &contents.mixed else {
+        let root = PathBuf::from(&contents.root);
+        let place = (root, whole, contents.digest);
+        return open_part((setting, &setting.requests[0]), contents, contents.rules, place);
+    };
+    let source = |(version, request): (&SourceVersion, &DatasetRequest)| {
+        let shards = version.shards();
+        let range = shards.start as usize..shards.end as usize;
+        let place = (version.root.clone(), range, version.content);
+        let dataset = open_part((setting, request), contents, request.rules, place)?;
+        let (name, dataset_name) = (request.source.clone(), version.dataset.clone());
+        Ok(OpenSource { name, dataset_name, dataset })
+    };
+    let sources = mixed.versions.iter().zip(&setting.requests).map(source);
+    let sources = sources.collect::<Result<_, LoadError>>()?;
+    mixture::joined(setting.options.mixture.as_ref(), sources)
+}
+
+/// Opens the files of one of a loader's datasets again.
+/// - `place`: the folder or URL of its files, its shards among those of the loader, and its content
+///   digest.
+fn open_part(
+    (setting, request): (&Setting, &DatasetRequest),
+    contents: &Contents,
+    rules: FileRules,
+    (root, shards, content): (PathBuf, Range<usize>, ContentDigest),
+) -> Result<Dataset, LoadError> {
+    let rows = &contents.shards[shards.clone()];
+    let paths = rows.iter().map(|shard| shard.path.clone()).collect();
+    let (cache, place) = (&setting.options.cache, root.display().to_string());
+    let mut progress = |_: ScanProgress| true;
+    let mut dataset = Dataset::open_paths(root, paths, rules, cache, &mut progress)?;
+    if let (Some(program), Some(maps)) = (&request.program, &contents.samples) {
+        let maps = SampleMaps::new(maps.maps()[shards].to_vec(), vec![], 0);
+        dataset = dataset.with_maps(program.program(), Arc::new(maps))?;
+    }
+    if dataset.content() != content {
+        let message = format!(
+            "{place}: the files are not those that this loader was made for; create it again"
+        );
+        return Err(WireError::new(ErrorKind::Changed, message).into());
+    }
+    Ok(dataset)
 }

@@ -1,0 +1,119 @@
+//! The mixture of a job whose sources are datasets of a cluster.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Mixture, MixtureError, SOURCES_MAX, STAGES_MAX, Stage, StageSource};
+use crate::digest::{ContentDigest, Digest, OrderDigest};
+
+/// Maximum number of versions and of sources in all stages of a [`JobMixture`], together: a job of a
+/// cluster keeps them in its replicated state.
+pub const JOB_MIXTURE_ENTRIES_MAX: usize = 4096;
+
+/// Sources and stages of a job's mixture. All ranks of a generation have the same.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobMixture {
+    /// Versions of the sources, in the order of their shards.
+    pub versions: Vec<DatasetVersion>,
+    /// Stages, in the order of their epochs.
+    pub stages: Vec<DatasetStage>,
+}
+
+/// A version of a source.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DatasetVersion {
+    /// Name of the source; its versions have the same one.
+    pub name: String,
+    /// Name of the dataset in the cluster; empty in one process.
+    pub dataset: String,
+    /// Content digest of the dataset.
+    pub content: ContentDigest,
+    /// Order digest of the dataset.
+    pub order_digest: OrderDigest,
+    /// Number of its samples.
+    pub samples: u64,
+}
+
+/// Samples that the mixture epochs of a stage have of each source.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DatasetStage {
+    /// First mixture epoch.
+    pub first_epoch: u64,
+    /// Index of each version in [`JobMixture::versions`], and its samples of one mixture epoch.
+    pub counts: Vec<(u32, u64)>,
+}
+
+impl JobMixture {
+    /// Returns the mixture.
+    ///
+    /// # Errors  `Entries`, `NoVersion`, and as [`Mixture::new`].
+    pub fn mixture(&self) -> Result<Mixture, MixtureError> {
+        let entries = self.stages.iter().map(|stage| stage.counts.len()).sum::<usize>();
+        let entries = entries.saturating_add(self.versions.len());
+        let is_long = self.versions.len() > SOURCES_MAX || self.stages.len() > STAGES_MAX;
+        if is_long || entries > JOB_MIXTURE_ENTRIES_MAX {
+            return Err(MixtureError::Entries { entries });
+        }
+        let source = |&(version, count): &(u32, u64)| {
+            let found = self.versions.get(version as usize);
+            let known = found.ok_or(MixtureError::NoVersion { version })?;
+            let DatasetVersion { name, order_digest, samples, .. } = known.clone();
+            Ok(StageSource { name, order_digest, samples, count })
+        };
+        let stage = |stage: &DatasetStage| {
+            let sources = stage.counts.iter().map(source).collect::<Result<_, MixtureError>>()?;
+            Ok(Stage { first_epoch: stage.first_epoch, sources })
+        };
+        Mixture::new(self.stages.iter().map(stage).collect::<Result<_, MixtureError>>()?)
+    }
+
+    /// Returns the indexes of the versions of each stage.
+    pub fn versions_of_stages(&self) -> Vec<Vec<usize>> {
+        let indexes = |stage: &DatasetStage| {
+            stage.counts.iter().map(|(version, _)| *version as usize).collect()
+        };
+        self.stages.iter().map(indexes).collect()
+    }
+
+    /// Returns the digest by which ranks and coordinators name it.
+    pub fn digest(&self) -> Digest {
+        let json = serde_json::to_vec(self).expect("numbers and texts have a JSON form");
+        Digest::of_parts([b"shardfeed job mixture 1\0".as_slice(), &json])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn version(name: &str, samples: u64) -> DatasetVersion {
+        let digest = Digest::from_bytes([7; 32]);
+        let (name, dataset) = (name.to_owned(), format!("files-{name}"));
+        DatasetVersion { name, dataset, content: digest, order_digest: digest, samples }
+    }
+
+    #[test]
+    fn stages_name_versions_in_any_order() {
+        let versions = vec![version("b", 10), version("a", 20), version("b", 30)];
+        let stage = |first_epoch, counts: &[(u32, u64)]| DatasetStage {
+            first_epoch,
+            counts: counts.to_vec(),
+        };
+        let of = |stages| JobMixture { versions: versions.clone(), stages };
+        let mixture = of(vec![stage(0, &[(0, 4), (1, 6)]), stage(3, &[(2, 9)])]).mixture().unwrap();
+        let names = |stage: &Stage| {
+            let sources = stage.sources.iter();
+            sources.map(|source| (source.name.clone(), source.samples, source.count)).collect()
+        };
+        let found: Vec<Vec<_>> = mixture.stages().iter().map(names).collect();
+        let expected =
+            [vec![("a".to_owned(), 20, 6), ("b".to_owned(), 10, 4)], vec![("b".to_owned(), 30, 9)]];
+        assert_eq!(found, expected);
+        let twice = of(vec![stage(0, &[(0, 4), (2, 6)])]).mixture().unwrap_err();
+        assert!(matches!(twice, MixtureError::SameName { .. }), "{twice}");
+        let unknown = of(vec![stage(0, &[(3, 4)])]).mixture().unwrap_err();
+        assert_eq!(unknown, MixtureError::NoVersion { version: 3 });
+        let long = of(vec![stage(0, &[(0, 1); JOB_MIXTURE_ENTRIES_MAX])]).mixture().unwrap_err();
+        assert_eq!(long, MixtureError::Entries { entries: JOB_MIXTURE_ENTRIES_MAX + 3 });
+        assert_ne!(of(vec![stage(0, &[(0, 4)])]).digest(), of(vec![stage(0, &[(0, 5)])]).digest());
+    }
+}

@@ -1,0 +1,183 @@
+//! Mixtures for views: the sources of the stages in use, with their shards.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use shardfeed_plan::{
+    ContentDigest, Digest, EpochPlan, JobIdentity, JobMixture, Manifest, Mixture, MixtureEpoch,
+    PlanError, Shard, Source,
+};
+use shardfeed_proto::{ErrorKind, WireError};
+use shardfeed_scheduler::{Job, State};
+
+use crate::error::{self, Result, invalid};
+use crate::leader::core::Core;
+use crate::leader::plans::EpochOf;
+
+/// Maximum stages in memory; one with a million shards has about 200 MB.
+const STAGES_MAX: usize = 2;
+
+/// A mixture of a job, and the manifest of each version of its sources.
+#[derive(Clone, Debug)]
+pub(crate) struct MixtureOrder {
+    digest: Digest,
+    mixture: JobMixture,
+    manifests: Vec<VersionManifest>,
+}
+
+/// Chunks of the manifest of a version.
+#[derive(Clone, Debug)]
+struct VersionManifest {
+    content: ContentDigest,
+    chunks: Vec<Digest>,
+    /// Ordinals of its shards among those of all versions.
+    shards: Range<u32>,
+}
+
+/// The sources of a stage, ordered by name, and their shards.
+#[derive(Debug)]
+pub(crate) struct StageSources {
+    sources: Vec<Arc<Source>>,
+    /// Shards of the sources; the name of the source and a colon precede each path.
+    pub(crate) manifest: Arc<Manifest>,
+    places: Vec<SourceShards>,
+}
+
+/// Shards of a source of a stage.
+#[derive(Clone, Debug)]
+struct SourceShards {
+    /// Their ordinals among those of all versions of the mixture.
+    of_versions: Range<u32>,
+    /// Ordinal of the first one among those of the stage.
+    first: u32,
+}
+
+/// Stages requested last, newest last.
+#[derive(Debug, Default)]
+pub(super) struct Stages(Mutex<Vec<(Digest, usize, Arc<StageSources>)>>);
+
+impl MixtureOrder {
+    /// Returns the mixtures of a job.
+    ///
+    /// # Errors  `NotFound`: a dataset is not there.
+    pub(super) fn all(state: &State, job: &Job) -> Result<Vec<Self>> {
+        job.mixtures.iter().map(|mixture| Self::of(state, mixture)).collect()
+    }
+
+    fn of(state: &State, mixture: &JobMixture) -> Result<Self> {
+        let mut manifests: Vec<VersionManifest> = Vec::with_capacity(mixture.versions.len());
+        for version in &mixture.versions {
+            let ready = state.dataset(&version.dataset).and_then(|dataset| dataset.ready());
+            let ready = ready.ok_or_else(|| {
+                // A dataset stays as long as a job has it in a mixture.
+                let message = format!("there is no dataset `{}`", version.dataset);
+                WireError::new(ErrorKind::NotFound, message)
+            })?;
+            let first = manifests.last().map_or(0, |last| last.shards.end);
+            let shards =
+                first..first.saturating_add(u32::try_from(ready.shards).unwrap_or(u32::MAX));
+            let chunks = ready.chunks().collect();
+            manifests.push(VersionManifest { content: ready.content, chunks, shards });
+        }
+        Ok(Self { digest: mixture.digest(), mixture: mixture.clone(), manifests })
+    }
+
+    pub(super) fn digest(&self) -> Digest {
+        self.digest
+    }
+
+    /// Returns the chunks of all manifests.
+    pub(super) fn chunks(&self) -> impl Iterator<Item = Digest> {
+        self.manifests.iter().flat_map(|manifest| manifest.chunks.iter().copied())
+    }
+
+    fn numbers(&self) -> Result<Mixture> {
+        self.mixture.mixture().map_err(|error| error::plan(&PlanError::from(error)))
+    }
+
+    /// Returns the plan of an epoch. Slow to compute; blocks on the disk.
+    pub(super) fn plan(
+        &self,
+        core: &Core,
+        identity: &JobIdentity,
+        of: &EpochOf,
+    ) -> Result<EpochPlan> {
+        let failed = |error: PlanError| error::plan(&error);
+        identity.check_order().map_err(failed)?;
+        let (numbers, stage) = (self.numbers()?, self.stage(core, of.epoch)?);
+        let epoch = MixtureEpoch::new(&numbers, &stage.sources, &identity.shuffle, of.epoch);
+        let epoch = Arc::new(epoch.map_err(|error| failed(error.into()))?);
+        let rules = (identity.tail, of.limit);
+        EpochPlan::of_mixture(epoch, rules, &of.segments, of.world_size).map_err(failed)
+    }
+
+    /// Returns the sources of the stage of an epoch. Blocks on the disk.
+    pub(super) fn stage(&self, core: &Core, epoch: u64) -> Result<Arc<StageSources>> {
+        let index = self.numbers()?.stage_of(epoch);
+        if let Some(known) = core.plans.stages.find(self.digest, index) {
+            return Ok(known);
+        }
+        let mut versions: Vec<_> = self.mixture.stages[index]
+            .counts
+            .iter()
+            .map(|(version, _)| *version as usize)
+            .map(|version| (&self.mixture.versions[version], &self.manifests[version]))
+            .collect();
+        versions.sort_by(|(a, _), (b, _)| a.name.cmp(&b.name));
+        let (mut sources, mut shards, mut places) = (vec![], vec![], vec![]);
+        for (version, VersionManifest { content, chunks, shards: of_versions }) in versions {
+            let manifest = core.manifests.get(&core.chunks, *content, chunks)?;
+            let source = Source::new(&version.name, manifest.counts());
+            let source = source.map_err(|error| error::plan(&PlanError::from(error)))?;
+            sources.push(Arc::new(source));
+            let (first, of_versions) = (shards.len() as u32, of_versions.clone());
+            places.push(SourceShards { of_versions, first });
+            let path = |shard: &Shard| format!("{}:{}", version.name, shard.path);
+            let named = |shard: &Shard| Shard { path: path(shard), ..shard.clone() };
+            shards.extend(manifest.shards().iter().map(named));
+        }
+        let manifest = Manifest::in_order(shards).map_err(|error| invalid(error.to_string()))?;
+        let stage = Arc::new(StageSources { sources, manifest: Arc::new(manifest), places });
+        core.plans.stages.keep(self.digest, index, &stage);
+        Ok(stage)
+    }
+}
+
+impl StageSources {
+    /// Returns a shard, named by its ordinal among those of all versions: the number of its source,
+    /// and its ordinal in the source. `None`: it is in no source of the stage.
+    pub(crate) fn in_source(&self, shard: u32) -> Option<(u32, u32)> {
+        let is_in = |place: &SourceShards| place.of_versions.contains(&shard);
+        let source = self.places.iter().position(is_in)?;
+        Some((source as u32, shard - self.places[source].of_versions.start))
+    }
+
+    /// Returns the ordinal in the stage of a shard of a source.
+    pub(crate) fn in_stage(&self, source: u32, shard: u32) -> u32 {
+        self.places.get(source as usize).map_or(shard, |place| place.first + shard)
+    }
+
+    /// Iterates over the names of the sources and the ordinals of their shards in the stage.
+    pub(crate) fn sources(&self) -> impl Iterator<Item = (&str, Range<usize>)> {
+        self.sources.iter().zip(&self.places).map(|(source, place)| {
+            let first = place.first as usize;
+            (source.name(), first..first + place.of_versions.len())
+        })
+    }
+}
+
+impl Stages {
+    fn find(&self, mixture: Digest, stage: usize) -> Option<Arc<StageSources>> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = known.iter().find(|(of, index, _)| (*of, *index) == (mixture, stage));
+        found.map(|(_, _, stage)| Arc::clone(stage))
+    }
+
+    fn keep(&self, mixture: Digest, index: usize, stage: &Arc<StageSources>) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.push((mixture, index, Arc::clone(stage)));
+        if known.len() > STAGES_MAX {
+            known.remove(0);
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Datasets that a trainer opened, and the one that its job reads: the only one, or a mixture.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use shardfeed_pipeline::{RecordSpec, Schema};
+use shardfeed_plan::{Digest, JobMixture, SOURCES_MAX};
+use shardfeed_proto::common::v1 as wire;
+use shardfeed_proto::{ErrorKind, WireError, mixture_from};
+use shardfeed_reader::EncodedSpec;
+use shardfeed_source::{Dataset, LoadError, Mixed, OpenSource};
+
+use crate::catalog::Opened;
+
+/// Maximum number of mixtures in use that are remembered, to be shared by trainers.
+const MIXTURES_MAX: usize = 64;
+
+/// A dataset that a trainer opened.
+#[derive(Debug)]
+pub(super) struct OpenedSource {
+    /// Name of the source of a mixture; empty: the trainer's only dataset.
+    pub(super) source: String,
+    pub(super) opened: Opened,
+    /// Encoded program of its samples.
+    pub(super) program: Vec<u8>,
+}
+
+/// What the ranks of a job read.
+#[derive(Debug)]
+pub(super) struct JobInput {
+    pub(super) dataset: Arc<Dataset>,
+    /// Name of the dataset; empty with a mixture.
+    pub(super) name: String,
+    pub(super) mixture: Option<Arc<JobMixture>>,
+}
+
+/// The datasets that a trainer opened, in the order of its requests.
+#[derive(Debug, Default)]
+pub(super) struct OpenedSources(Vec<OpenedSource>);
+
+impl OpenedSources {
+    /// Adds a dataset; one that is no source of a mixture takes the place of all others.
+    ///
+    /// # Errors  There are too many.
+    pub(super) fn push(&mut self, opened: OpenedSource) -> Result<(), LoadError> {
+        if opened.source.is_empty() {
+            self.0.clear();
+        }
+        if self.0.len() >= SOURCES_MAX {
+            let message =
+                format!("a mixture has at most {SOURCES_MAX} versions of sources in a cluster");
+            return Err(WireError::new(ErrorKind::Invalid, message).into());
+        }
+        self.0.push(opened);
+        Ok(())
+    }
+
+    /// Returns what a job reads.
+    /// - `records`: record spec of the job.
+    /// - `shared`: mixtures of this worker's other trainers.
+    ///
+    /// # Errors  The trainer registers other datasets than it opened.
+    pub(super) fn input(
+        &self,
+        mixture: Option<wire::JobMixture>,
+        records: &RecordSpec,
+        shared: &Mixtures,
+    ) -> Result<JobInput, LoadError> {
+        let Some(mixture) = mixture else {
+            let [only] = &self.0[..] else { return Err(other("datasets")) };
+            check_program(only, records.filter.clone(), records)?;
+            let Opened { dataset, name, .. } = only.opened.clone();
+            return Ok(JobInput { dataset, name, mixture: None });
+        };
+        let mixture = mixture_from(mixture).map_err(|error| {
+            WireError::new(ErrorKind::Invalid, format!("the trainer's mixture: {error}"))
+        })?;
+        for source in &self.0 {
+            let filter = match source.program.is_empty() {
+                true => None,
+                false => EncodedSpec::decode(&source.program)?.filter,
+            };
+            check_program(source, filter, records)?;
+        }
+        let dataset = shared.join(&mixture, &self.0)?;
+        Ok(JobInput { dataset, name: String::new(), mixture: Some(Arc::new(mixture)) })
+    }
+}
+
+/// Rejects samples that a job's record spec does not make with a filter.
+fn check_program(
+    source: &OpenedSource,
+    filter: Option<String>,
+    records: &RecordSpec,
+) -> Result<(), LoadError> {
+    let schema = Schema::new(RecordSpec { filter, ..records.clone() })?;
+    let samples = EncodedSpec::of_samples(&schema)?;
+    if samples.as_ref().map_or(&[][..], EncodedSpec::bytes) != source.program {
+        return Err(other("samples"));
+    }
+    Ok(())
+}
+
+fn other(what: &str) -> LoadError {
+    let message = format!("the trainer registers other {what} than it opened");
+    WireError::new(ErrorKind::WrongVersion, message).into()
+}
+
+/// Mixtures whose ranks this worker serves, joined once for all trainers of a user.
+#[derive(Debug, Default)]
+pub(crate) struct Mixtures(Mutex<Vec<(Digest, Weak<Dataset>)>>);
+
+impl Mixtures {
+    /// Returns the datasets of a mixture as one.
+    ///
+    /// # Errors  They are not those of the mixture.
+    fn join(
+        &self,
+        mixture: &JobMixture,
+        sources: &[OpenedSource],
+    ) -> Result<Arc<Dataset>, LoadError> {
+        let digest = mixture.digest();
+        // Held while it is joined: other ranks of the host want the same one.
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let same = known.iter().filter(|(of, _)| *of == digest);
+        if let Some(dataset) = same
+            .filter_map(|(_, dataset)| dataset.upgrade())
+            .find(|dataset| has_rights_of(dataset, sources))
+        {
+            return Ok(dataset);
+        }
+        let source = |of: &OpenedSource| OpenSource {
+            name: of.source.clone(),
+            dataset_name: of.opened.name.clone(),
+            dataset: (*of.opened.dataset).clone(),
+        };
+        let dataset = Dataset::joined(sources.iter().map(source).collect(), |versions| {
+            let stages = mixture.versions_of_stages();
+            let numbers = mixture.mixture().map_err(shardfeed_plan::PlanError::from)?;
+            if versions.len() != mixture.versions.len() {
+                return Err(other("sources"));
+            }
+            Ok(Mixed::new(numbers, versions, &stages))
+        })?;
+        let made = dataset.mixed().map(|mixed| mixed.of_job());
+        if made.as_ref() != Some(mixture) {
+            return Err(other("sources"));
+        }
+        let dataset = Arc::new(dataset);
+        known.retain(|(_, dataset)| dataset.strong_count() > 0);
+        known.truncate(MIXTURES_MAX);
+        known.push((digest, Arc::downgrade(&dataset)));
+        Ok(dataset)
+    }
+}
+
+/// True if the files of a mixture are opened with the rights of these sources: those of one user
+/// imply nothing for another.
+fn has_rights_of(dataset: &Dataset, sources: &[OpenedSource]) -> bool {
+    let versions = dataset.mixed().map_or(&[][..], |mixed| &mixed.versions);
+    let rights = versions.iter().map(|version| &version.rights);
+    rights.eq(sources.iter().map(|source| source.opened.dataset.rights()))
+}

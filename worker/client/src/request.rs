@@ -1,0 +1,71 @@
+//! Datasets that a loader opens: one, or each version of each source of a mixture.
+
+use shardfeed_pipeline::{RecordSpec, Schema};
+use shardfeed_source::{Dataset, FileRules, LoadError, OpenSource, ScanProgress};
+
+use crate::link::exchange::EncodedProgram;
+use crate::options::{LoaderOptions, MixtureSource};
+
+/// A dataset to open.
+#[derive(Clone, Debug)]
+pub struct DatasetRequest {
+    /// Name of the source of a mixture; empty: the loader's only dataset.
+    pub source: String,
+    /// Name of the dataset in the cluster, instead of files.
+    pub dataset: Option<String>,
+    /// Files: paths, URLs, globs.
+    pub files: Vec<String>,
+    /// Rules for reading the files.
+    pub rules: FileRules,
+    /// Makes samples of records; `None`: each record is one.
+    pub(crate) program: Option<EncodedProgram>,
+}
+
+impl DatasetRequest {
+    /// Returns the datasets of a loader.
+    ///
+    /// # Errors  The filter of a source is invalid.
+    pub(crate) fn of(options: &LoaderOptions, schema: &Schema) -> Result<Vec<Self>, LoadError> {
+        let Some(mixture) = &options.mixture else {
+            return Ok(vec![Self {
+                source: String::new(),
+                dataset: options.dataset.clone(),
+                files: options.files.clone(),
+                rules: options.file_rules(),
+                program: EncodedProgram::of(schema)?,
+            }]);
+        };
+        let source = |source: &MixtureSource| {
+            let MixtureSource { name, dataset, files, compression, filter } = source.clone();
+            let records = options.records.clone().unwrap_or_default();
+            let schema = Schema::new(RecordSpec { filter, ..records })?;
+            let program = EncodedProgram::of(&schema)?;
+            let rules = FileRules { compression, corrupt: options.corrupt };
+            Ok(Self { source: name, dataset, files, rules, program })
+        };
+        mixture.sources.iter().map(source).collect()
+    }
+
+    /// Returns the encoded part of the record spec that makes samples of records; empty: each record
+    /// is one.
+    pub fn program(&self) -> &[u8] {
+        self.program.as_ref().map_or(&[], EncodedProgram::encoded)
+    }
+
+    /// Finds and indexes its files in this process, and counts their samples.
+    ///
+    /// # Errors  See [`Dataset::open`] and [`Dataset::with_samples`].
+    pub(crate) fn open(
+        &self,
+        options: &LoaderOptions,
+        progress: &mut dyn FnMut(ScanProgress) -> bool,
+    ) -> Result<OpenSource, LoadError> {
+        let cache = &options.cache;
+        let mut dataset = Dataset::open(&self.files, self.rules, cache, progress)?;
+        if let Some(program) = &self.program {
+            let program = program.program();
+            dataset = dataset.with_samples(program, options.corrupt, cache, progress)?;
+        }
+        Ok(OpenSource { name: self.source.clone(), dataset_name: String::new(), dataset })
+    }
+}
