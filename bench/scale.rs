@@ -105,6 +105,7 @@ fn measure(ranks: u64, shards: u64) {
             intent,
             left: None,
             doubt: DoubtPolicy::default(),
+            mixture: None,
             peer: None,
         };
         match machine.apply(Change::StartRank(start)) {
@@ -120,6 +121,7 @@ fn measure(ranks: u64, shards: u64) {
             name: name.into(),
             identity,
             dataset,
+            mixture: None,
             record_spec_chunks: vec![],
         }));
     };

@@ -104,6 +104,7 @@ impl Job {
             left: None,
             in_doubt: 0,
             in_doubt_grace_ms: None,
+            mixture: vec![],
             peer: None,
         };
         let started = client.start_rank(start).await.unwrap().into_inner();

@@ -187,7 +187,7 @@ fn of_job(args: &BenchArgs, name: &str) -> anyhow::Result<LoaderOptions> {
     let identity = identity_from(job.identity)?;
     if job.mixture.is_some() {
         let what = format!("job `{name}` reads a mixture, and a bench reads one dataset");
-        let hint = "give the files of one of its sources instead of --job";
+        let hint = "give the files of one of its sources with --files";
         return Err(Problem::failed(what).hint(hint).into());
     }
     let dataset = dataset::get(&client, &job.dataset)?;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -169,7 +170,7 @@ def test_operators_see_the_sources_of_a_mixture(running: Cluster, where: dict[st
     with pytest.raises(FailedError, match=f"job `{job}` reads dataset `web-text`\nhint: remove the job first"):
         running.command("dataset", "remove", "web-text", "--yes")
     with pytest.raises(FailedError, match="reads a mixture, and a bench reads one dataset"):
-        running.command("bench", "--job", job)
+        running.command("bench", job)
     for loader in ranks:
         loader.close()
 
@@ -188,7 +189,21 @@ def test_a_corrupt_record_is_counted_as_often_as_it_was_skipped(
         # The 40 samples of b are two epochs of it, and ten samples of the next one.
         assert skipped in {2, 3}
         assert [(one.file, one.ordinal) for one in loader.skipped] == [(str(file), 4)]
+        state = loader.state_dict()
     epoch = running.ask("epoch", "show", "--job", where["job"], "--epoch", "0")
+    assert (epoch["delivered"], epoch["skipped"], epoch["lost"]) == (80 - skipped, skipped, 0)
+    assert [(one["path"], one["ordinal"]) for one in epoch["skipped_records"]] == [(f"b:{shard_name(1)}", 4)]
+    # A source that joins has the first shards now. The same worker finds the record again, and says so.
+    joined = sf.mix(given, epoch=80, stages=[sf.Stage(1, {"0": (world.source([40]), 1), "b": 1})])
+    with sf.Loader(joined, resume=state, **options, **where | {"run": "r2"}) as loader:
+        skipped = sum(int((~batch.valid).sum()) for batch in loader)
+        assert skipped in {2, 3} and loader.epoch == 2
+
+    def sealed() -> dict[str, Any] | None:
+        epoch = running.ask("epoch", "show", "--job", where["job"], "--epoch", "1")
+        return epoch if epoch["state"] == "sealed" and epoch["skipped"] else None
+
+    epoch = until(sealed, "the epoch is sealed, and the record reported")
     assert (epoch["delivered"], epoch["skipped"], epoch["lost"]) == (80 - skipped, skipped, 0)
     assert [(one["path"], one["ordinal"]) for one in epoch["skipped_records"]] == [(f"b:{shard_name(1)}", 4)]
 
@@ -226,6 +241,48 @@ def test_all_ranks_have_the_same_stages(running: Cluster, where: dict[str, Any],
     changed = sf.mix({"a": (a, 1), "b": (b, 2)}, epoch=80)
     with pytest.raises(sf.StateError, match="mixture whose stages until epoch 1 have the digest"):
         sf.Loader(changed, rank=0, resume="latest", **options | {"run": "r4"})
+
+
+def test_hosts_may_have_copies_with_other_modification_times(
+    running: Cluster, where: dict[str, Any], tmp_path: Path
+) -> None:
+    world = World(tmp_path / "data")
+    given = [world.source([40]), world.source([25, 15])]
+    loaders = []
+    for rank in range(2):
+        folder = tmp_path / f"host-{rank}"
+        shutil.copytree(tmp_path / "data", folder)
+        names = [Path(source.files[0]).relative_to(tmp_path / "data") for source in given]
+        copies = [sf.source(str(folder / name), FEATURES) for name in names]
+        mixture = sf.mix({"a": (copies[0], 1), "b": (copies[1], 1)}, epoch=80)
+        loaders.append(sf.Loader(mixture, rank=rank, world_size=2, batch_size=4, restart=False, **where))
+    values = together(loaders)
+    assert len(values) == 80 and set(Counter(values).values()) == {1}
+    for loader in loaders:
+        loader.close()
+
+
+def test_a_process_that_takes_the_workers_place_reads_by_the_rules_of_the_datasets(
+    running: Cluster, where: dict[str, Any], tmp_path: Path
+) -> None:
+    world = World(tmp_path / "data")
+    a, b = world.source([30, 30]), world.source([40])
+    torn = tmp_path / "data" / "version-0" / shard_name(1)
+    torn.write_bytes(torn.read_bytes()[: record_offsets(torn)[20] + 5])
+    running.command("dataset", "add", "torn", a.files[0], "--corrupt", "skip-file", "--wait")
+    mixture = sf.mix({"a": (sf.source(dataset="torn", features=FEATURES), 1), "b": (b, 1)}, epoch=60)
+    expected = batches(mixture, 1, batch_size=4, restart=False, **where)
+    assert len(expected) == 15
+    other = where | {"job": f"{where['job']}-killed"}
+    with sf.Loader(mixture, batch_size=4, restart=False, prefetch=1, **other) as loader:
+        found = []
+        for batch in loader:
+            found.append((rows_of(batch), batch.source.tolist()))
+            if len(found) == 3:
+                running.workers[0].kill()
+        assert loader.stats()["source"] == "in process"
+    running.workers[0].start()
+    assert found == expected
 
 
 def together(loaders: list[sf.Loader], steps: int | None = None) -> list[int]:

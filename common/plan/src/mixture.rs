@@ -155,6 +155,12 @@ pub enum MixtureError {
         /// Index of the version.
         version: u32,
     },
+    /// A version is in no stage.
+    #[error("version {version} of the sources of the mixture is in no stage; leave it out")]
+    NoStage {
+        /// Index of the version.
+        version: u32,
+    },
     /// A source was repeated more often than epochs can be counted.
     #[error("epoch {epoch} repeats source `{name}` more than 2**64 times")]
     SourceEpochs {

@@ -39,9 +39,10 @@ pub struct Job {
     pub name: String,
     pub identity: JobIdentity,
     pub dataset: String,
-    /// Mixtures that it reads instead: those of kept generations, and the one registered last.
+    /// Mixtures that it reads instead, by digest, at most [`crate::MIXTURES_KEPT`]: those of kept
+    /// generations, and the last ones that no generation reads.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub mixtures: Vec<JobMixture>,
+    pub mixtures: Vec<(Digest, JobMixture)>,
     /// Chunks of its `RecordSpec`, in order; empty in one process and for a job of an earlier
     /// release.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

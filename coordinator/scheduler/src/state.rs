@@ -137,7 +137,9 @@ impl State {
             Change::ReleaseScans { scans } => Ok(self.release_scans(moment, scans)),
             Change::FinishDataset(finish) => self.finish_dataset(moment, finish),
             Change::FailDataset(fail) => self.fail_dataset(moment, fail),
-            Change::RegisterJob(register) => self.register_job(moment, command, register),
+            Change::RegisterJob(register) | Change::RegisterMixture(register) => {
+                self.register_job(moment, command, register)
+            }
             Change::StartRank(start) => self.start_rank(moment, start),
             Change::EndRank { lease, is_told, failure, position } => {
                 self.end_rank(moment, lease, failure.as_deref(), (*is_told, *position))

@@ -365,6 +365,9 @@ pub struct RegisterJobResponse {
     /// digests of the chunks to send; empty: the job is registered
     #[prost(bytes = "vec", repeated, tag = "1")]
     pub missing: ::prost::alloc::vec::Vec<::prost::alloc::vec::Vec<u8>>,
+    /// digest of the mixture that was registered; empty: none
+    #[prost(bytes = "vec", tag = "2")]
+    pub mixture: ::prost::alloc::vec::Vec<u8>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct StartRankRequest {

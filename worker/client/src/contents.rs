@@ -105,6 +105,7 @@ impl Contents {
                 order: Arc::new(order),
                 root: part.root.into(),
                 rights: Rights::Own,
+                rules: part.rules,
                 first_shard,
                 dataset: part.name,
                 content: part.digest,

@@ -66,6 +66,7 @@ impl DatasetRequest {
             let program = program.program();
             dataset = dataset.with_samples(program, options.corrupt, cache, progress)?;
         }
-        Ok(OpenSource { name: self.source.clone(), dataset_name: String::new(), dataset })
+        let (name, dataset_name) = (self.source.clone(), String::new());
+        Ok(OpenSource { name, dataset_name, rules: self.rules, dataset })
     }
 }

@@ -47,8 +47,7 @@ impl JobMixture {
     ///
     /// # Errors  `Entries`, `NoVersion`, and as [`Mixture::new`].
     pub fn mixture(&self) -> Result<Mixture, MixtureError> {
-        let entries = self.stages.iter().map(|stage| stage.counts.len()).sum::<usize>();
-        let entries = entries.saturating_add(self.versions.len());
+        let entries = self.entries();
         let is_long = self.versions.len() > SOURCES_MAX || self.stages.len() > STAGES_MAX;
         if is_long || entries > JOB_MIXTURE_ENTRIES_MAX {
             return Err(MixtureError::Entries { entries });
@@ -63,7 +62,21 @@ impl JobMixture {
             let sources = stage.counts.iter().map(source).collect::<Result<_, MixtureError>>()?;
             Ok(Stage { first_epoch: stage.first_epoch, sources })
         };
-        Mixture::new(self.stages.iter().map(stage).collect::<Result<_, MixtureError>>()?)
+        let mixture = self.stages.iter().map(stage).collect::<Result<_, MixtureError>>()?;
+        let mut is_used = vec![false; self.versions.len()];
+        for (version, _) in self.stages.iter().flat_map(|stage| &stage.counts) {
+            is_used[*version as usize] = true;
+        }
+        if let Some(version) = is_used.iter().position(|is_used| !is_used) {
+            return Err(MixtureError::NoStage { version: version as u32 });
+        }
+        Mixture::new(mixture)
+    }
+
+    /// Returns the number of its versions, and of the sources in all stages.
+    pub fn entries(&self) -> usize {
+        let entries = self.stages.iter().map(|stage| stage.counts.len());
+        entries.fold(self.versions.len(), usize::saturating_add)
     }
 
     /// Returns the indexes of the versions of each stage.
@@ -74,9 +87,14 @@ impl JobMixture {
         self.stages.iter().map(indexes).collect()
     }
 
-    /// Returns the digest by which ranks and coordinators name it.
+    /// Returns the digest by which ranks and coordinators name it. It does not cover the datasets'
+    /// names: hosts may have the same files with other modification times, which are other datasets.
     pub fn digest(&self) -> Digest {
-        let json = serde_json::to_vec(self).expect("numbers and texts have a JSON form");
+        let nameless =
+            |version: &DatasetVersion| DatasetVersion { dataset: String::new(), ..version.clone() };
+        let versions = self.versions.iter().map(nameless).collect();
+        let of = Self { versions, stages: self.stages.clone() };
+        let json = serde_json::to_vec(&of).expect("numbers and texts have a JSON form");
         Digest::of_parts([b"shardfeed job mixture 1\0".as_slice(), &json])
     }
 }
@@ -108,7 +126,13 @@ mod tests {
         let expected =
             [vec![("a".to_owned(), 20, 6), ("b".to_owned(), 10, 4)], vec![("b".to_owned(), 30, 9)]];
         assert_eq!(found, expected);
-        let twice = of(vec![stage(0, &[(0, 4), (2, 6)])]).mixture().unwrap_err();
+        let unused = of(vec![stage(0, &[(0, 4), (1, 6)])]).mixture().unwrap_err();
+        assert_eq!(unused, MixtureError::NoStage { version: 2 });
+        let mut renamed = of(vec![stage(0, &[(0, 4)])]);
+        let digest = renamed.digest();
+        renamed.versions[0].dataset.push('x');
+        assert_eq!(renamed.digest(), digest);
+        let twice = of(vec![stage(0, &[(0, 4), (2, 6), (1, 1)])]).mixture().unwrap_err();
         assert!(matches!(twice, MixtureError::SameName { .. }), "{twice}");
         let unknown = of(vec![stage(0, &[(3, 4)])]).mixture().unwrap_err();
         assert_eq!(unknown, MixtureError::NoVersion { version: 3 });

@@ -1,11 +1,13 @@
 //! Mixtures of jobs: the datasets that a job's generations read by weight.
 
-use shardfeed_plan::{Digest, JobIdentity, JobMixture, mixture_digest};
+use shardfeed_plan::{DatasetVersion, Digest, JobIdentity, JobMixture, mixture_digest};
 
 use super::Job;
 use crate::job::generation::Generation;
 use crate::job::skipped::SampleRuns;
-use crate::log::bound::check_name;
+use crate::log::bound::{
+    MIXTURE_ENTRIES_MAX, MIXTURES_KEPT, PRINCIPAL_MIXTURE_ENTRIES_MAX, check_name, check_room,
+};
 use crate::log::command::StartRank;
 use crate::log::cursor::RankCursor;
 use crate::log::refusal::Refusal;
@@ -36,18 +38,45 @@ impl State {
         }
         Ok(())
     }
+
+    /// Rejects a mixture for which the state has no room.
+    pub(super) fn check_entries(
+        &self,
+        mixture: &JobMixture,
+        job: &str,
+        (principal, scope): (&str, &[String]),
+    ) -> Result<(), Refusal> {
+        let known = self.jobs.by_name.get(job);
+        if known.is_some_and(|known| known.mixture(mixture.digest()).is_some()) {
+            return Ok(());
+        }
+        let of =
+            |job: &Job| job.mixtures.iter().map(|(_, known)| known.entries() as u64).sum::<u64>();
+        let hint = "remove jobs that are no longer needed";
+        let (new, all) = (mixture.entries() as u64, self.jobs.by_name.values());
+        let held = all.clone().map(of).sum::<u64>().saturating_add(new);
+        check_room("sources in the mixtures of all jobs", held, MIXTURE_ENTRIES_MAX, hint)?;
+        if scope.is_empty() {
+            return Ok(());
+        }
+        let who = principal_name(principal);
+        let own = all.filter(|job| principal_name(&job.registered_by) == who);
+        let held = own.map(of).sum::<u64>().saturating_add(new);
+        let what = format!("sources in the mixtures of the jobs of {who}");
+        check_room(&what, held, PRINCIPAL_MIXTURE_ENTRIES_MAX, hint)
+    }
 }
 
 impl Job {
     /// Returns the mixture of this digest.
     pub fn mixture(&self, digest: Digest) -> Option<&JobMixture> {
-        self.mixtures.iter().find(|known| known.digest() == digest)
+        self.mixtures.iter().find(|(of, _)| *of == digest).map(|(_, mixture)| mixture)
     }
 
     /// Returns the mixture of the current generation, or the one registered last.
     pub fn mixture_shown(&self) -> Option<&JobMixture> {
         let current = self.current().and_then(|current| self.mixture(current.mixture?));
-        current.or(self.mixtures.last())
+        current.or(self.mixtures.last().map(|(_, mixture)| mixture))
     }
 
     /// Returns the digest of the stages of a generation's mixture that are begun at a position;
@@ -60,11 +89,11 @@ impl Job {
 
     /// True if a mixture of the job has this dataset.
     pub(crate) fn mixes(&self, dataset: &str) -> bool {
-        let mut versions = self.mixtures.iter().flat_map(|mixture| &mixture.versions);
+        let mut versions = self.mixtures.iter().flat_map(|(_, mixture)| &mixture.versions);
         versions.any(|version| version.dataset == dataset)
     }
 
-    /// Rejects another mixture of a limited principal that did not register the job.
+    /// Rejects a new mixture of a limited principal that did not register the job.
     pub(super) fn check_mixes(
         &self,
         mixture: &JobMixture,
@@ -72,7 +101,7 @@ impl Job {
     ) -> Result<(), Refusal> {
         let (who, registrar) = (principal_name(principal), principal_name(&self.registered_by));
         let is_theirs = registrar.is_empty() || who == registrar || self.continued_by.contains(who);
-        if scope.is_empty() || is_theirs || self.mixtures.last() == Some(mixture) {
+        if scope.is_empty() || is_theirs || self.mixture(mixture.digest()).is_some() {
             return Ok(());
         }
         Err(Refusal::Denied(format!(
@@ -81,36 +110,60 @@ impl Job {
         )))
     }
 
-    /// Adds the mixture that was registered last, and forgets those that no generation reads.
+    /// Adds a mixture; forgets old ones, those that no generation reads first.
     pub(super) fn mix(&mut self, mixture: &JobMixture) {
-        if self.mixtures.last() == Some(mixture) {
+        let digest = mixture.digest();
+        if self.mixture(digest).is_some() {
             return;
         }
-        // Samples are named by the shards of all versions, which another list numbers otherwise.
-        let is_other = |last: &JobMixture| last.versions != mixture.versions;
-        if self.mixtures.last().is_none_or(is_other) {
+        self.mixtures.push((digest, mixture.clone()));
+        while self.mixtures.len() > MIXTURES_KEPT {
+            let is_read = |digest: &Digest| {
+                let mut generations = self.generations.values();
+                generations.any(|generation| generation.mixture == Some(*digest))
+            };
+            let old = &self.mixtures[..MIXTURES_KEPT];
+            let unread = old.iter().position(|(of, _)| !is_read(of));
+            self.mixtures.remove(unread.unwrap_or(0));
+        }
+    }
+
+    /// Forgets the corrupt records when a generation with other sources opens: samples are named by
+    /// the shards of all sources, which it numbers otherwise.
+    pub(super) fn recount_skipped(&mut self, next: Option<Digest>) {
+        let versions = |digest: Option<Digest>| {
+            digest.and_then(|digest| self.mixture(digest)).map(|mixture| &mixture.versions)
+        };
+        let current = self.current().and_then(|current| current.mixture);
+        let is_alike = match (versions(current), versions(next)) {
+            (Some(current), Some(next)) => {
+                let content = |of: &DatasetVersion| (of.name.clone(), of.content);
+                current.iter().map(content).eq(next.iter().map(content))
+            }
+            (_, None) => true,
+            (None, Some(_)) => self.current().is_none(),
+        };
+        if !is_alike {
             self.skipped.clear();
             self.skipped_more = SampleRuns::default();
         }
-        let read: Vec<_> =
-            self.generations.values().filter_map(|generation| generation.mixture).collect();
-        self.mixtures.retain(|known| known != mixture && read.contains(&known.digest()));
-        self.mixtures.push(mixture.clone());
     }
 
     /// Rejects a start with a mixture that is not registered.
     pub(super) fn check_mixture(&self, start: &StartRank) -> Result<(), Refusal> {
-        let is_known = match start.mixture {
-            Some(digest) => self.mixture(digest).is_some(),
-            None => self.mixtures.is_empty(),
+        let (rank, job) = (start.rank, &self.name);
+        let reason = match start.mixture {
+            Some(digest) if self.mixture(digest).is_some() => return Ok(()),
+            None if self.mixtures.is_empty() => return Ok(()),
+            Some(_) => format!(
+                "the mixture of rank {rank} of job `{job}` is no longer kept, as too many others were \
+                 registered since; make the loader again"
+            ),
+            None => format!(
+                "job `{job}` has a mixture, and rank {rank} names none; use the same version of \
+                 shardfeed for its worker"
+            ),
         };
-        if is_known {
-            return Ok(());
-        }
-        Err(Refusal::Invalid(format!(
-            "rank {} of job `{}` does not read the mixture that is registered: another rank \
-             registered other sources or stages; give all ranks the same ones, and start them again",
-            start.rank, self.name
-        )))
+        Err(Refusal::Invalid(reason))
     }
 }

@@ -271,7 +271,7 @@ impl Generation {
         let limit = |limit: Option<u64>| limit.map_or("none".to_owned(), |limit| limit.to_string());
         let number = |number: u64| number.to_string();
         let mixture = |mixture: Option<Digest>| {
-            mixture.map_or("none".to_owned(), |digest| format!("{digest:.16}"))
+            mixture.map_or("none".to_owned(), |digest| digest.to_string()[..16].to_owned())
         };
         let origin = origin.unwrap_or(&self.origin);
         let pairs = [

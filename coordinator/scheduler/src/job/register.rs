@@ -62,6 +62,7 @@ impl State {
         self.check_dataset(dataset, identity)?;
         if let Some(mixture) = mixture {
             self.check_sources(mixture, (dataset, identity))?;
+            self.check_entries(mixture, name, (principal, scope))?;
         }
         if let Some(known) = self.jobs.by_name.get_mut(name) {
             let differences = differences(&known.identity, identity);
@@ -91,7 +92,7 @@ impl State {
             name: name.clone(),
             identity: identity.clone(),
             dataset: dataset.clone(),
-            mixtures: mixture.iter().cloned().collect(),
+            mixtures: mixture.iter().map(|of| (of.digest(), of.clone())).collect(),
             record_spec_chunks: record_spec_chunks.clone(),
             registered_ms: moment.now_ms,
             registered_by: principal.clone(),

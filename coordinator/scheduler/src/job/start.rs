@@ -214,6 +214,7 @@ impl State {
             step: origin.step(),
             moved_from: parent.filter(|_| by_move),
         });
+        job.recount_skipped(generation.mixture);
         job.open(generation);
         let dropped = job.forget();
         for generation in dropped {

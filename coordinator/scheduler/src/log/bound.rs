@@ -40,6 +40,17 @@ pub const PRINCIPAL_DATASETS_MAX: u64 = 1_000;
 /// Maximum number of jobs of one limited principal: a tenth of the total.
 pub const PRINCIPAL_JOBS_MAX: u64 = 1_000;
 
+/// Maximum number of mixtures that a job keeps, newest first; views of generations that read others
+/// are refused.
+pub const MIXTURES_KEPT: usize = 8;
+
+/// Maximum number of entries in the mixtures of all jobs: versions of sources, and sources of
+/// stages. Each has about 100 bytes.
+pub const MIXTURE_ENTRIES_MAX: u64 = 1 << 20;
+
+/// Maximum number of them in the jobs of a limited principal.
+pub const PRINCIPAL_MIXTURE_ENTRIES_MAX: u64 = 1 << 17;
+
 /// Maximum number of live sessions of one limited principal: a quarter of the total, and more than
 /// the ranks of the largest training.
 pub const PRINCIPAL_SESSIONS_MAX: u64 = 25_000;

@@ -79,6 +79,8 @@ pub enum Change {
     /// The parts cannot be assembled; proposed by the leader.
     FailDataset(FailDataset),
     RegisterJob(RegisterJob),
+    /// As `RegisterJob`, with a mixture: releases that know no mixtures stop at it.
+    RegisterMixture(RegisterJob),
     /// A trainer's rank starts, moves or comes back.
     StartRank(StartRank),
     /// A trainer has finished its rank, or is gone.

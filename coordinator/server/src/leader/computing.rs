@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use shardfeed_plan::dynamic::Groups;
 use shardfeed_plan::{Digest, EpochPlan, JobIdentity, Manifest, Mode};
+use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_scheduler::Job;
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
@@ -81,9 +82,29 @@ impl Order {
         }
     }
 
+    /// True if the job reads mixtures.
+    pub(crate) fn has_mixture(&self) -> bool {
+        !self.mixtures.is_empty()
+    }
+
     fn mixture(&self, digest: Digest) -> Result<&MixtureOrder> {
         let found = self.mixtures.iter().find(|mixture| mixture.digest() == digest);
-        found.ok_or_else(|| error::lost("a mixture"))
+        found.ok_or_else(|| {
+            let message = "the mixture of that generation is no longer kept";
+            WireError::new(ErrorKind::NotFound, message)
+        })
+    }
+
+    /// True if an epoch's generation numbers the shards of its sources as the current generation,
+    /// whose numbers the known corrupt records have.
+    pub(crate) fn numbers_as_current(&self, of: &EpochOf, current: Option<Digest>) -> bool {
+        let (Some(of), Some(current)) = (of.mixture, current) else {
+            return of.mixture == current;
+        };
+        match (self.mixture(of), self.mixture(current)) {
+            (Ok(of), Ok(current)) => of.numbers_as(current),
+            _ => false,
+        }
     }
 
     /// Returns the groups of an epoch of a dynamic job. Slow to compute; blocks on the disk.

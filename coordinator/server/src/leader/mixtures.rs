@@ -61,10 +61,10 @@ impl MixtureOrder {
     ///
     /// # Errors  `NotFound`: a dataset is not there.
     pub(super) fn all(state: &State, job: &Job) -> Result<Vec<Self>> {
-        job.mixtures.iter().map(|mixture| Self::of(state, mixture)).collect()
+        job.mixtures.iter().map(|(digest, of)| Self::of(state, *digest, of)).collect()
     }
 
-    fn of(state: &State, mixture: &JobMixture) -> Result<Self> {
+    fn of(state: &State, digest: Digest, mixture: &JobMixture) -> Result<Self> {
         let mut manifests: Vec<VersionManifest> = Vec::with_capacity(mixture.versions.len());
         for version in &mixture.versions {
             let ready = state.dataset(&version.dataset).and_then(|dataset| dataset.ready());
@@ -79,7 +79,7 @@ impl MixtureOrder {
             let chunks = ready.chunks().collect();
             manifests.push(VersionManifest { content: ready.content, chunks, shards });
         }
-        Ok(Self { digest: mixture.digest(), mixture: mixture.clone(), manifests })
+        Ok(Self { digest, mixture: mixture.clone(), manifests })
     }
 
     pub(super) fn digest(&self) -> Digest {
@@ -89,6 +89,12 @@ impl MixtureOrder {
     /// Returns the chunks of all manifests.
     pub(super) fn chunks(&self) -> impl Iterator<Item = Digest> {
         self.manifests.iter().flat_map(|manifest| manifest.chunks.iter().copied())
+    }
+
+    /// True if both have the same sources, whose shards they number in the same way.
+    pub(super) fn numbers_as(&self, other: &Self) -> bool {
+        let content = |of: &VersionManifest| (of.content, of.shards.clone());
+        self.manifests.iter().map(content).eq(other.manifests.iter().map(content))
     }
 
     fn numbers(&self) -> Result<Mixture> {

@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use shardfeed_plan::{Digest, JobIdentity, RECORD_SPEC_FIELD, Records, differences};
+use shardfeed_plan::{
+    Digest, JobIdentity, RECORD_SPEC_FIELD, Records, differences, mixture_digest,
+};
 use shardfeed_proto::common::v1::RecordSpec;
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::{
@@ -45,13 +47,23 @@ pub(super) async fn register_job(
         })
     });
     check_order(&core, &name)?;
+    if mixture.is_none() && identity.content == mixture_digest() {
+        return Err(invalid("the identity is that of a mixture, and the request has none"));
+    }
+    let registered = mixture.as_ref().map(|mixture| mixture.digest());
+    let digest_of_mixture = registered.map_or(vec![], |digest| digest.as_bytes().to_vec());
+    // A mixture is written to the log once, not by each rank.
+    let is_known = |digest| {
+        core.read(|state| state.job(&name).is_some_and(|job| job.mixture(digest).is_some()))
+    };
+    let mixture = mixture.filter(|_| registered.is_some_and(|digest| !is_known(digest)));
     let mut register = RegisterJob { name, identity, dataset, mixture, record_spec_chunks: vec![] };
     let spec = match register.identity.records {
         Records::RecordSpec(spec) => spec,
-        Records::Operators(_) => return propose(&core, caller, register).await,
+        Records::Operators(_) => return propose(&core, caller, register, digest_of_mixture).await,
     };
     if known.as_ref().is_some_and(|known| known.identity.records == register.identity.records) {
-        return propose(&core, caller, register).await;
+        return propose(&core, caller, register, digest_of_mixture).await;
     }
     check_len("record_spec_chunks", record_spec_chunks.len(), RECORD_SPEC_CHUNKS_MAX)?;
     let chunks = record_spec_chunks.iter().map(|chunk| digest("record_spec_chunks", chunk));
@@ -65,7 +77,7 @@ pub(super) async fn register_job(
     let missing = core.chunks.missing(&chunks);
     if !missing.is_empty() {
         let missing = missing.iter().map(|chunk| chunk.as_bytes().to_vec()).collect();
-        return Ok(wire::RegisterJobResponse { missing });
+        return Ok(wire::RegisterJobResponse { missing, mixture: vec![] });
     }
     register.record_spec_chunks.clone_from(&chunks);
     let other = register.clone();
@@ -87,8 +99,8 @@ pub(super) async fn register_job(
         }
         Ok(())
     };
-    propose_holding(&core, caller, Change::RegisterJob(register), chunks.clone(), check).await?;
-    Ok(wire::RegisterJobResponse::default())
+    propose_holding(&core, caller, change(register), chunks.clone(), check).await?;
+    Ok(wire::RegisterJobResponse { missing: vec![], mixture: digest_of_mixture })
 }
 
 /// Rejects a registered job whose order another release computes. The log may contain such jobs, so
@@ -110,9 +122,17 @@ async fn propose(
     core: &Core,
     caller: Caller,
     register: RegisterJob,
+    mixture: Vec<u8>,
 ) -> Result<wire::RegisterJobResponse> {
-    core.propose(caller, Change::RegisterJob(register)).await?;
-    Ok(wire::RegisterJobResponse::default())
+    core.propose(caller, change(register)).await?;
+    Ok(wire::RegisterJobResponse { missing: vec![], mixture })
+}
+
+fn change(register: RegisterJob) -> Change {
+    match register.mixture {
+        Some(_) => Change::RegisterMixture(register),
+        None => Change::RegisterJob(register),
+    }
 }
 
 /// Returns the encoded `RecordSpec` in `chunks`.

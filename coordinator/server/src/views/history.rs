@@ -59,7 +59,8 @@ impl Past {
         let last = self.generations.iter().rev().find_map(|known| EpochOf::new(known, epoch));
         let manifest = match &last {
             Some(of) => self.order.shards(core, of)?,
-            None => self.order.manifest(core)?,
+            None if !self.order.has_mixture() => self.order.manifest(core)?,
+            None => return Err(no_shard_yet(&self.job, epoch)),
         };
         let ordinal = usize::try_from(shard).unwrap_or(usize::MAX);
         let Some(known) = manifest.shards().get(ordinal) else {
@@ -81,6 +82,13 @@ impl Past {
             let Some(of) = EpochOf::new(generation, epoch) else {
                 continue;
             };
+            if of.mixture != last.as_ref().and_then(|last| last.mixture) {
+                // Other sources may have another shard of this number.
+                let shards = self.order.shards(core, &of)?;
+                if shards.shards().get(ordinal).is_none_or(|shard| shard.path != known.path) {
+                    continue;
+                }
+            }
             let ranks = match self.order.identity.is_dynamic() {
                 true => self.granted(core, (generation, epoch), ordinal, &mut history)?,
                 false => {
@@ -172,6 +180,12 @@ impl Past {
             step: rank.cursor.step,
         });
     }
+}
+
+/// Returns the error that no generation came to an epoch.
+fn no_shard_yet(job: &str, epoch: u64) -> WireError {
+    let message = format!("no generation of job `{job}` came to epoch {epoch}");
+    WireError::new(ErrorKind::NotFound, message)
 }
 
 /// True if a generation delivered a part of an epoch, or will: false if it ended before.

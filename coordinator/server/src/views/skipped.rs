@@ -1,5 +1,7 @@
 //! Corrupt records of a job among the records that ranks consumed of an epoch.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use shardfeed_plan::{EpochPlan, MixtureEpoch, Permutations, Portion, Sample};
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_scheduler::SkippedRecord;
@@ -11,9 +13,9 @@ use crate::leader::core::Core;
 use crate::leader::mixtures::StageSources;
 use crate::leader::plans::EpochOf;
 
-/// Maximum lookups of corrupt records of a mixture's epoch, each in one source epoch: a view takes
-/// seconds at most. Beyond it they are not counted as skipped.
-const MIXTURE_LOOKS_MAX: u64 = 1 << 20;
+/// Maximum work for the corrupt records of a mixture's epoch, in shards and lookups: a few seconds.
+/// Records in further source epochs are not counted as skipped.
+const MIXTURE_WORK_MAX: u64 = 1 << 23;
 
 /// Corrupt records of an epoch.
 #[derive(Debug, Default)]
@@ -39,6 +41,9 @@ impl Picture {
         of: &EpochOf,
         (plan, steps): (&EpochPlan, &[u64]),
     ) -> Result<Skipped<'_>> {
+        if !self.order.numbers_as_current(of, self.generation.mixture) {
+            return Ok(Skipped::default());
+        }
         if let (Some(mixture), Some(stage)) = (plan.mixture(), self.order.stage(core, of)?) {
             return self.skipped_in_mixture(mixture, &stage, (plan, steps));
         }
@@ -62,35 +67,39 @@ impl Picture {
         stage: &StageSources,
         (plan, steps): (&EpochPlan, &[u64]),
     ) -> Result<Skipped<'_>> {
-        let (mut known, mut looks) = (Permutations::default(), 0);
-        let mut times = |sample: Sample| {
-            let Some((source, shard)) = stage.in_source(sample.shard) else { return 0 };
-            let sample = Sample { shard, ..sample };
-            let mut times = 0;
+        // The samples of each source: those with details, by their index, and the others.
+        let mut of_source: BTreeMap<u32, Vec<(Option<usize>, Sample)>> = BTreeMap::new();
+        let listed = self.skipped.iter().enumerate().map(|(index, of)| (Some(index), of.sample));
+        for (index, sample) in listed.chain(self.skipped_more.iter().map(|sample| (None, sample))) {
+            if let Some((source, shard)) = stage.in_source(sample.shard) {
+                let sample = Sample { shard, ..sample };
+                of_source.entry(source).or_default().push((index, sample));
+            }
+        }
+        let (mut count, mut shown, mut work) = (0, BTreeSet::new(), 0);
+        let shards = stage.manifest.shards().len() as u64;
+        for (source, samples) in of_source {
             for epoch in mixture.source_epochs(source) {
-                looks += 1;
-                if looks > MIXTURE_LOOKS_MAX {
+                // The sequence of a source epoch is computed once for all its samples.
+                work += shards + samples.len() as u64;
+                if work > MIXTURE_WORK_MAX {
                     break;
                 }
-                // Of the first and the last source epoch, only a part is in the mixture epoch.
-                let placed = plan.place_with(Portion { source, epoch }, sample, &mut known);
-                let rank_step = |rank: u64| steps.get(rank as usize).copied().unwrap_or(0);
-                if let Ok(Some(placed)) = placed {
-                    times += u64::from(placed.step < rank_step(placed.rank));
+                let mut known = Permutations::default();
+                for (index, sample) in &samples {
+                    // Of the first and the last source epoch, only a part is in the mixture epoch.
+                    let placed = plan.place_with(Portion { source, epoch }, *sample, &mut known);
+                    let Ok(Some(placed)) = placed else { continue };
+                    let step = steps.get(placed.rank as usize).copied().unwrap_or(0);
+                    if placed.step < step {
+                        count += 1;
+                        shown.extend(*index);
+                    }
                 }
             }
-            times
-        };
-        let mut skipped = Skipped::default();
-        for record in &self.skipped {
-            let times = times(record.sample);
-            skipped.count += times;
-            skipped.records.extend((times > 0).then_some(record));
         }
-        for sample in self.skipped_more.iter() {
-            skipped.count += times(sample);
-        }
-        Ok(skipped)
+        let records = shown.into_iter().map(|index| &self.skipped[index]).collect();
+        Ok(Skipped { count, records })
     }
 
     /// Like [`Picture::skipped_in_plan`], for a dynamic job. Slow to compute.

@@ -330,7 +330,16 @@ impl Control for GrpcControl {
                 mixture: job.mixture.as_deref().map(mixture_to),
             };
             let answer = self.session.coordinator().call(waiting, &request)?;
-            let Some(missing) = answer.missing.first() else { return Ok(()) };
+            let Some(missing) = answer.missing.first() else {
+                let mixture = job.mixture.as_ref().map(|mixture| mixture.digest());
+                let expected = mixture.map_or(vec![], |digest| digest.as_bytes().to_vec());
+                if expected != answer.mixture {
+                    let message = "the coordinator mixes no datasets; upgrade it";
+                    return Err(WireError::new(ErrorKind::WrongVersion, message));
+                }
+                self.session.shared().mixes(&job.name, mixture);
+                return Ok(());
+            };
             let asked = chunks.iter().find(|(digest, _)| digest.as_bytes()[..] == missing[..]);
             send = asked.map_or(&[][..], |(_, content)| *content);
         }

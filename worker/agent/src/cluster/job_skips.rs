@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use shardfeed_plan::Sample;
+use shardfeed_plan::{Digest, Sample};
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_reader::Skipped;
 
@@ -17,12 +17,21 @@ const REPORTED_MAX: usize = 1_000;
 /// Corrupt records of a job.
 #[derive(Debug, Default)]
 pub(super) struct JobSkips {
+    /// Digest of the mixture whose shards the samples name, if the job has one.
+    mixture: Option<Digest>,
     known: BTreeSet<Sample>,
     /// Records that the coordinator has not acknowledged, in the order in which they were found.
     unreported: Vec<wire::SkippedRecord>,
 }
 
 impl JobSkips {
+    /// Forgets the records of another mixture, which numbers the shards otherwise.
+    pub(super) fn mixes(&mut self, mixture: Option<Digest>) {
+        if self.mixture != mixture {
+            *self = Self { mixture, ..Self::default() };
+        }
+    }
+
     /// Returns the number of corrupt records found.
     pub(super) fn count(&self) -> u64 {
         self.known.len() as u64

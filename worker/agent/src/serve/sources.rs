@@ -3,11 +3,11 @@
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use shardfeed_pipeline::{RecordSpec, Schema};
-use shardfeed_plan::{Digest, JobMixture, SOURCES_MAX};
+use shardfeed_plan::{DatasetVersion, Digest, JobMixture, SOURCES_MAX};
 use shardfeed_proto::common::v1 as wire;
 use shardfeed_proto::{ErrorKind, WireError, mixture_from};
 use shardfeed_reader::EncodedSpec;
-use shardfeed_source::{Dataset, LoadError, Mixed, OpenSource};
+use shardfeed_source::{Dataset, LoadError, Mixed, OpenSource, SourceVersion};
 
 use crate::catalog::Opened;
 
@@ -54,6 +54,10 @@ impl OpenedSources {
         Ok(())
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Returns what a job reads.
     /// - `records`: record spec of the job.
     /// - `shared`: mixtures of this worker's other trainers.
@@ -82,7 +86,9 @@ impl OpenedSources {
             check_program(source, filter, records)?;
         }
         let dataset = shared.join(&mixture, &self.0)?;
-        Ok(JobInput { dataset, name: String::new(), mixture: Some(Arc::new(mixture)) })
+        // With the names of the datasets that this worker opened.
+        let mixture = dataset.mixed().map(|mixed| Arc::new(mixed.of_job()));
+        Ok(JobInput { dataset, name: String::new(), mixture })
     }
 }
 
@@ -105,9 +111,30 @@ fn other(what: &str) -> LoadError {
     WireError::new(ErrorKind::WrongVersion, message).into()
 }
 
-/// Mixtures whose ranks this worker serves, joined once for all trainers of a user.
+/// Mixtures whose ranks this worker serves, joined once for all trainers that opened the same datasets.
 #[derive(Debug, Default)]
-pub(crate) struct Mixtures(Mutex<Vec<(Digest, Weak<Dataset>)>>);
+pub(crate) struct Mixtures(Mutex<Vec<JoinedMixture>>);
+
+/// Datasets of a mixture, joined.
+#[derive(Debug)]
+struct JoinedMixture {
+    digest: Digest,
+    /// The opened datasets: a file that was replaced makes another one, another user's rights, too.
+    sources: Vec<Weak<Dataset>>,
+    dataset: Weak<Dataset>,
+}
+
+impl JoinedMixture {
+    fn find(&self, digest: Digest, sources: &[OpenedSource]) -> Option<Arc<Dataset>> {
+        let is_same = |(known, source): (&Weak<Dataset>, &OpenedSource)| {
+            known.as_ptr() == Arc::as_ptr(&source.opened.dataset)
+        };
+        let is_it = self.digest == digest
+            && self.sources.len() == sources.len()
+            && self.sources.iter().zip(sources).all(is_same);
+        self.dataset.upgrade().filter(|_| is_it)
+    }
+}
 
 impl Mixtures {
     /// Returns the datasets of a mixture as one.
@@ -121,42 +148,36 @@ impl Mixtures {
         let digest = mixture.digest();
         // Held while it is joined: other ranks of the host want the same one.
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let same = known.iter().filter(|(of, _)| *of == digest);
-        if let Some(dataset) = same
-            .filter_map(|(_, dataset)| dataset.upgrade())
-            .find(|dataset| has_rights_of(dataset, sources))
-        {
+        if let Some(dataset) = known.iter().find_map(|joined| joined.find(digest, sources)) {
             return Ok(dataset);
         }
         let source = |of: &OpenedSource| OpenSource {
             name: of.source.clone(),
             dataset_name: of.opened.name.clone(),
+            rules: of.opened.rules,
             dataset: (*of.opened.dataset).clone(),
         };
         let dataset = Dataset::joined(sources.iter().map(source).collect(), |versions| {
             let stages = mixture.versions_of_stages();
             let numbers = mixture.mixture().map_err(shardfeed_plan::PlanError::from)?;
-            if versions.len() != mixture.versions.len() {
+            let is_it = |(version, wanted): (&SourceVersion, &DatasetVersion)| {
+                let SourceVersion { order, content, .. } = version;
+                let numbers = (order.name(), *content, order.order_digest(), order.samples());
+                let DatasetVersion { name, content, order_digest, samples, .. } = wanted;
+                numbers == (name.as_str(), *content, *order_digest, *samples)
+            };
+            if versions.len() != mixture.versions.len()
+                || !versions.iter().zip(&mixture.versions).all(is_it)
+            {
                 return Err(other("sources"));
             }
             Ok(Mixed::new(numbers, versions, &stages))
         })?;
-        let made = dataset.mixed().map(|mixed| mixed.of_job());
-        if made.as_ref() != Some(mixture) {
-            return Err(other("sources"));
-        }
         let dataset = Arc::new(dataset);
-        known.retain(|(_, dataset)| dataset.strong_count() > 0);
+        known.retain(|joined| joined.dataset.strong_count() > 0);
         known.truncate(MIXTURES_MAX);
-        known.push((digest, Arc::downgrade(&dataset)));
+        let sources = sources.iter().map(|source| Arc::downgrade(&source.opened.dataset)).collect();
+        known.push(JoinedMixture { digest, sources, dataset: Arc::downgrade(&dataset) });
         Ok(dataset)
     }
-}
-
-/// True if the files of a mixture are opened with the rights of these sources: those of one user
-/// imply nothing for another.
-fn has_rights_of(dataset: &Dataset, sources: &[OpenedSource]) -> bool {
-    let versions = dataset.mixed().map_or(&[][..], |mixed| &mixed.versions);
-    let rights = versions.iter().map(|version| &version.rights);
-    rights.eq(sources.iter().map(|source| source.opened.dataset.rights()))
 }

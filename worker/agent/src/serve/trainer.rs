@@ -417,6 +417,9 @@ impl Trainer<'_> {
         check_order(register.identity.as_ref())?;
         let identity = identity_from(register.identity).map_err(bad)?;
         check_decoder(&self.hub.name, &identity.decoder)?;
+        if self.opened.is_empty() {
+            return Err(out_of_turn("Register before Open"));
+        }
         let (records, schema, record_spec) = schema_of(&register.record_spec, register.tables)?;
         if record_spec.records() != identity.records {
             let message = "the worker reads the job's features and operators otherwise than the trainer; use \

@@ -178,8 +178,9 @@ fn open(
         Message::Dataset(dataset) => dataset,
         other => return Err(link.unexpected(&other).into()),
     };
-    if described.has_maps != of.program.is_some() || described.source != of.source {
-        let message = match of.program.is_some() {
+    let is_mixing = described.source == of.source;
+    if !is_mixing || described.has_maps != of.program.is_some() {
+        let message = match is_mixing {
             true => "the worker makes no samples of records; upgrade it",
             false => "the worker mixes no datasets; upgrade it",
         };

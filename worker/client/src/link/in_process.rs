@@ -53,6 +53,7 @@ pub(crate) fn open_here(
             let source = |(request, opened): (&DatasetRequest, JoinedDataset)| OpenSource {
                 name: request.source.clone(),
                 dataset_name: opened.name,
+                rules: opened.rules,
                 dataset: Arc::unwrap_or_clone(opened.dataset),
             };
             Arc::new(mixture::joined(Some(mixture), opened.map(source).collect())?)

@@ -13,6 +13,7 @@ use super::samples::{SampleMap, SampleMaps};
 use super::{Dataset, LeftOut};
 use crate::error::LoadError;
 use crate::rights::Rights;
+use crate::rules::FileRules;
 
 /// A version of a source, and its place in the dataset of a mixture.
 #[derive(Clone, Debug)]
@@ -23,6 +24,8 @@ pub struct SourceVersion {
     pub root: PathBuf,
     /// Access rights with which its files are opened.
     pub rights: Rights,
+    /// Rules by which its files were indexed.
+    pub rules: FileRules,
     /// Shard ordinal of its first shard.
     pub first_shard: u32,
     /// Name of its dataset in a cluster; empty in one process.
@@ -38,6 +41,8 @@ pub struct OpenSource {
     pub name: String,
     /// Name of its dataset in a cluster; empty in one process.
     pub dataset_name: String,
+    /// Rules by which its files were indexed.
+    pub rules: FileRules,
     /// Its files.
     pub dataset: Dataset,
 }
@@ -138,7 +143,7 @@ impl Dataset {
         let mut samples = has_maps.then(SampleMaps::default);
         let (mut versions, mut files, mut left_out) = (vec![], vec![], vec![]);
         let mut blocks = None;
-        for OpenSource { name, dataset_name, dataset } in sources {
+        for OpenSource { name, dataset_name, rules, dataset } in sources {
             let first_shard = files.len() as u32;
             if let Some(samples) = &mut samples {
                 samples.append(&dataset, first_shard);
@@ -151,7 +156,15 @@ impl Dataset {
             blocks = blocks.or(dataset.blocks);
             let (order, root, rights) = (Arc::new(order), dataset.root, dataset.rights);
             let dataset = dataset_name;
-            versions.push(SourceVersion { order, root, rights, first_shard, dataset, content });
+            versions.push(SourceVersion {
+                order,
+                root,
+                rights,
+                rules,
+                first_shard,
+                dataset,
+                content,
+            });
         }
         let root = versions.first().map(|version| version.root.clone()).unwrap_or_default();
         let mixed = Some(Arc::new(mixed(versions)?));

@@ -1,5 +1,6 @@
 //! Reports of corrupt records to the coordinator.
 
+use shardfeed_plan::Digest;
 use shardfeed_proto::ErrorKind;
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_reader::Skipped;
@@ -17,6 +18,13 @@ impl SharedSession {
         skipped.iter().for_each(|skipped| skips.add(skipped));
         drop(state);
         self.wake.notify_one();
+    }
+
+    /// Sets the mixture of a job that was registered, for its reports.
+    pub(crate) fn mixes(&self, job: &str, mixture: Option<Digest>) {
+        if let Some(skips) = self.lock().skipped.get_mut(job) {
+            skips.mixes(mixture);
+        }
     }
 
     /// Makes one report for each job that has corrupt records to report; a failed one is repeated

@@ -118,9 +118,10 @@ fn open_again(setting: &Setting, contents: &Contents) -> Result<Dataset, LoadErr
         let shards = version.shards();
         let range = shards.start as usize..shards.end as usize;
         let place = (version.root.clone(), range, version.content);
-        let dataset = open_part((setting, request), contents, request.rules, place)?;
+        let rules = version.rules;
+        let dataset = open_part((setting, request), contents, rules, place)?;
         let (name, dataset_name) = (request.source.clone(), version.dataset.clone());
-        Ok(OpenSource { name, dataset_name, dataset })
+        Ok(OpenSource { name, dataset_name, rules, dataset })
     };
     let sources = mixed.versions.iter().zip(&setting.requests).map(source);
     let sources = sources.collect::<Result<_, LoadError>>()?;
@@ -142,8 +143,11 @@ fn open_part(
     let mut progress = |_: ScanProgress| true;
     let mut dataset = Dataset::open_paths(root, paths, rules, cache, &mut progress)?;
     if let (Some(program), Some(maps)) = (&request.program, &contents.samples) {
-        let maps = SampleMaps::new(maps.maps()[shards].to_vec(), vec![], 0);
-        dataset = dataset.with_maps(program.program(), Arc::new(maps))?;
+        let maps = match shards.len() == contents.shards.len() {
+            true => Arc::clone(maps),
+            false => Arc::new(SampleMaps::new(maps.maps()[shards].to_vec(), vec![], 0)),
+        };
+        dataset = dataset.with_maps(program.program(), maps)?;
     }
     if dataset.content() != content {
         let message = format!(
