@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pickle
 import random
+import re
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,6 +20,8 @@ from test_bad_input import flip, record_offsets
 from test_filter import read_chars
 
 import shardfeed as sf
+
+ROOT = Path(__file__).parents[2]
 
 FEATURES: dict[str, Any] = {
     "id": sf.FixedLenFeature((), "int64"),
@@ -426,3 +431,15 @@ def test_a_program_is_part_of_the_job_and_of_the_source(tmp_path: Path) -> None:
     with pytest.raises(sf.StateError, match="unbatch"):
         loader(other, resume=state)
     loader(sf.source(world.pattern, FEATURES).unbatch("label", "box"), resume=state).close()
+
+
+def test_the_example_trains_on_each_box_once() -> None:
+    pytest.importorskip("sklearn")
+    command = [sys.executable, str(ROOT / "examples/detection/crops.py"), "--scenes", "200", "--epochs", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    *epochs, accuracy = done.stdout.splitlines()
+    assert len(epochs) == 2 and all(line.endswith("each 1 to 1 times") for line in epochs), epochs
+    found = re.fullmatch(r"accuracy (0\.\d+)", accuracy)
+    # A tenth of the labels would be guessed.
+    assert found and float(found[1]) > 0.5, accuracy

@@ -39,8 +39,8 @@ pub struct Job {
     pub name: String,
     pub identity: JobIdentity,
     pub dataset: String,
-    /// Mixtures that it reads instead, by digest, at most [`crate::MIXTURES_KEPT`]: those of kept
-    /// generations, and the last ones that no generation reads.
+    /// Mixtures that it reads instead, by digest, at most [`crate::MIXTURES_KEPT`]: those of
+    /// generations that are not superseded, and the last others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mixtures: Vec<(Digest, JobMixture)>,
     /// Chunks of its `RecordSpec`, in order; empty in one process and for a job of an earlier

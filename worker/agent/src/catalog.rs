@@ -36,8 +36,9 @@ pub use scan::Scanner;
 /// First and longest pause between queries of a dataset that is being scanned.
 const LOOK_EVERY: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
 
-/// Maximum number of datasets in use that are remembered, to be shared by trainers.
-const OPEN_MAX: usize = 64;
+/// Maximum number of datasets in use that are remembered, to be shared by trainers: more than the
+/// sources of a mixture.
+const OPEN_MAX: usize = 4096;
 
 /// Time without progress after which slow storage is reported.
 const IDLE_SHOWN: Duration = Duration::from_secs(2);

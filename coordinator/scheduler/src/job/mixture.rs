@@ -110,20 +110,19 @@ impl Job {
         )))
     }
 
-    /// Adds a mixture; forgets old ones, those that no generation reads first.
+    /// Adds a mixture; forgets the oldest one that no generation reads any more.
     pub(super) fn mix(&mut self, mixture: &JobMixture) {
         let digest = mixture.digest();
         if self.mixture(digest).is_some() {
             return;
         }
         self.mixtures.push((digest, mixture.clone()));
-        while self.mixtures.len() > MIXTURES_KEPT {
+        if self.mixtures.len() > MIXTURES_KEPT {
             let is_read = |digest: &Digest| {
-                let mut generations = self.generations.values();
-                generations.any(|generation| generation.mixture == Some(*digest))
+                let mut usable = self.generations.values();
+                usable.any(|known| known.superseded_by.is_none() && known.mixture == Some(*digest))
             };
-            let old = &self.mixtures[..MIXTURES_KEPT];
-            let unread = old.iter().position(|(of, _)| !is_read(of));
+            let unread = self.mixtures.iter().position(|(of, _)| !is_read(of));
             self.mixtures.remove(unread.unwrap_or(0));
         }
     }
@@ -149,7 +148,7 @@ impl Job {
         }
     }
 
-    /// Rejects a start with a mixture that is not registered.
+    /// Rejects the opening of a generation with a mixture that is not registered.
     pub(super) fn check_mixture(&self, start: &StartRank) -> Result<(), Refusal> {
         let (rank, job) = (start.rank, &self.name);
         let reason = match start.mixture {

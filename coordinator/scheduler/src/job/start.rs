@@ -36,13 +36,15 @@ impl State {
             return Err(held.refusal(&start.job));
         }
         job.check_owner(start)?;
-        job.check_mixture(start)?;
         let continues = job.continues(start);
         if !continues {
             job.check_principal(session)?;
         }
         let limited = session.is_limited().then(|| session.principal().to_owned());
         let place = job.place(start)?;
+        if matches!(place, StartDecision::Open(_)) {
+            job.check_mixture(start)?;
+        }
         if !matches!(place, StartDecision::Back { .. }) {
             let hint = "start fewer ranks in all jobs together";
             check_room("ranks in all generations", self.jobs.ranks, RANKS_TOTAL_MAX, hint)?;

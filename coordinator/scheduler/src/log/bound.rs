@@ -40,8 +40,8 @@ pub const PRINCIPAL_DATASETS_MAX: u64 = 1_000;
 /// Maximum number of jobs of one limited principal: a tenth of the total.
 pub const PRINCIPAL_JOBS_MAX: u64 = 1_000;
 
-/// Maximum number of mixtures that a job keeps, newest first; views of generations that read others
-/// are refused.
+/// Maximum number of mixtures that a job keeps; views of superseded generations that read others are
+/// refused.
 pub const MIXTURES_KEPT: usize = 8;
 
 /// Maximum number of entries in the mixtures of all jobs: versions of sources, and sources of

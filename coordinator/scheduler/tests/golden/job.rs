@@ -66,7 +66,10 @@ impl Script {
         let (record_spec_chunks, known) = (vec![], mixture.as_ref().map(JobMixture::digest));
         let register =
             RegisterJob { name: name.clone(), identity, dataset, mixture, record_spec_chunks };
-        let done = self.apply(Change::RegisterJob(register))?;
+        let done = self.apply(match known {
+            Some(_) => Change::RegisterMixture(register),
+            None => Change::RegisterJob(register),
+        })?;
         let mixtures = self.mixtures.entry(name.clone()).or_default();
         mixtures.extend(known.filter(|known| !mixtures.contains(known)));
         if !groups.is_empty() {

@@ -95,6 +95,11 @@ impl Order {
         })
     }
 
+    /// False if the mixture of an epoch's generation is no longer kept.
+    pub(crate) fn keeps(&self, of: &EpochOf) -> bool {
+        of.mixture.is_none_or(|mixture| self.mixture(mixture).is_ok())
+    }
+
     /// True if an epoch's generation numbers the shards of its sources as the current generation,
     /// whose numbers the known corrupt records have.
     pub(crate) fn numbers_as_current(&self, of: &EpochOf, current: Option<Digest>) -> bool {

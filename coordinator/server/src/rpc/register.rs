@@ -53,10 +53,15 @@ pub(super) async fn register_job(
     let registered = mixture.as_ref().map(|mixture| mixture.digest());
     let digest_of_mixture = registered.map_or(vec![], |digest| digest.as_bytes().to_vec());
     // A mixture is written to the log once, not by each rank.
-    let is_known = |digest| {
-        core.read(|state| state.job(&name).is_some_and(|job| job.mixture(digest).is_some()))
-    };
-    let mixture = mixture.filter(|_| registered.is_some_and(|digest| !is_known(digest)));
+    let is_registered = core.read(|state| {
+        let known = state.job(&name).zip(registered);
+        known.is_some_and(|(job, digest)| {
+            job.mixture(digest).is_some() && differences(&job.identity, &identity).is_empty()
+        })
+    });
+    if is_registered {
+        return Ok(wire::RegisterJobResponse { missing: vec![], mixture: digest_of_mixture });
+    }
     let mut register = RegisterJob { name, identity, dataset, mixture, record_spec_chunks: vec![] };
     let spec = match register.identity.records {
         Records::RecordSpec(spec) => spec,

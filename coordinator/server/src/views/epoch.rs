@@ -88,11 +88,14 @@ fn sealed_epoch(
             (None, None) => return Ok(None),
         }
     } else {
+        if !is_only && !picture.order.keeps(&of) {
+            return Ok(None);
+        }
         let plan = picture.order.plan(core, &of)?;
         // Every rank has left a sealed epoch: each has consumed all its steps.
         let steps = vec![plan.steps(); generation.world_size as usize];
         sources = if is_only { of_sources(core, picture, &of, (&plan, &steps))? } else { vec![] };
-        let skipped = picture.skipped_in_plan(core, &of, (&plan, &steps))?;
+        let skipped = picture.skipped_in(core, &of, (&plan, &steps))?;
         (Counts::of_plan(&plan, &steps)?, skipped)
     };
     let listed = if is_only { picture.skipped_to(core, &of, &skipped.records)? } else { vec![] };
@@ -133,7 +136,7 @@ fn open_epoch(
             true => steps_in(&plan, cursors),
             false => vec![plan.steps(); generation.world_size as usize],
         };
-        let skipped = picture.skipped_in_plan(core, &of, (&plan, &steps))?;
+        let skipped = picture.skipped_in(core, &of, (&plan, &steps))?;
         if is_only {
             sources = of_sources(core, picture, &of, (&plan, &steps))?;
         }

@@ -84,8 +84,9 @@ impl Past {
             };
             if of.mixture != last.as_ref().and_then(|last| last.mixture) {
                 // Other sources may have another shard of this number.
-                let shards = self.order.shards(core, &of)?;
-                if shards.shards().get(ordinal).is_none_or(|shard| shard.path != known.path) {
+                let shards = self.order.shards(core, &of).ok();
+                let shard = shards.as_ref().and_then(|shards| shards.shards().get(ordinal));
+                if shard.is_none_or(|shard| shard.path != known.path) {
                     continue;
                 }
             }

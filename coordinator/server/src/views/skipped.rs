@@ -17,6 +17,9 @@ use crate::leader::plans::EpochOf;
 /// Records in further source epochs are not counted as skipped.
 const MIXTURE_WORK_MAX: u64 = 1 << 23;
 
+/// Maximum corrupt records that are looked up in a mixture's epoch.
+const MIXTURE_RECORDS_MAX: usize = 1 << 20;
+
 /// Corrupt records of an epoch.
 #[derive(Debug, Default)]
 pub(super) struct Skipped<'a> {
@@ -35,18 +38,7 @@ impl Picture {
 
     /// Returns those in steps that their rank has consumed. Slow to compute.
     /// - `steps`: for each rank the first step that it has not consumed.
-    pub(super) fn skipped_in_plan(
-        &self,
-        core: &Core,
-        of: &EpochOf,
-        (plan, steps): (&EpochPlan, &[u64]),
-    ) -> Result<Skipped<'_>> {
-        if !self.order.numbers_as_current(of, self.generation.mixture) {
-            return Ok(Skipped::default());
-        }
-        if let (Some(mixture), Some(stage)) = (plan.mixture(), self.order.stage(core, of)?) {
-            return self.skipped_in_mixture(mixture, &stage, (plan, steps));
-        }
+    pub(super) fn skipped_in_plan(&self, plan: &EpochPlan, steps: &[u64]) -> Result<Skipped<'_>> {
         if plan.dropped() == 0 && steps.iter().all(|step| *step >= plan.steps()) {
             return Ok(self.all_skipped());
         }
@@ -60,6 +52,24 @@ impl Picture {
         })
     }
 
+    /// Returns those of an epoch of a deterministic job, which may read a mixture. Slow to compute.
+    pub(super) fn skipped_in(
+        &self,
+        core: &Core,
+        of: &EpochOf,
+        (plan, steps): (&EpochPlan, &[u64]),
+    ) -> Result<Skipped<'_>> {
+        let Some(mixture) = plan.mixture() else {
+            return self.skipped_in_plan(plan, steps);
+        };
+        match self.order.stage(core, of)? {
+            Some(stage) if self.order.numbers_as_current(of, self.generation.mixture) => {
+                self.skipped_in_mixture(mixture, &stage, (plan, steps))
+            }
+            _ => Ok(Skipped::default()),
+        }
+    }
+
     /// Like [`Picture::skipped_in_plan`], for a mixture, which may have a record several times.
     fn skipped_in_mixture(
         &self,
@@ -70,7 +80,8 @@ impl Picture {
         // The samples of each source: those with details, by their index, and the others.
         let mut of_source: BTreeMap<u32, Vec<(Option<usize>, Sample)>> = BTreeMap::new();
         let listed = self.skipped.iter().enumerate().map(|(index, of)| (Some(index), of.sample));
-        for (index, sample) in listed.chain(self.skipped_more.iter().map(|sample| (None, sample))) {
+        let further = self.skipped_more.iter().map(|sample| (None, sample));
+        for (index, sample) in listed.chain(further).take(MIXTURE_RECORDS_MAX) {
             if let Some((source, shard)) = stage.in_source(sample.shard) {
                 let sample = Sample { shard, ..sample };
                 of_source.entry(source).or_default().push((index, sample));

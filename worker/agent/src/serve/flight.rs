@@ -27,7 +27,7 @@ pub(crate) struct Flight {
     named: Named,
 }
 
-/// What batches say of the samples of their rows, beside their records.
+/// Names of the samples of a batch's rows, beside their records.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Named {
     /// Ordinals of the samples.

@@ -24,7 +24,7 @@ pub(super) struct OpenedSource {
     pub(super) program: Vec<u8>,
 }
 
-/// What the ranks of a job read.
+/// Dataset or mixture that the ranks of a job read.
 #[derive(Debug)]
 pub(super) struct JobInput {
     pub(super) dataset: Arc<Dataset>,
@@ -175,7 +175,9 @@ impl Mixtures {
         })?;
         let dataset = Arc::new(dataset);
         known.retain(|joined| joined.dataset.strong_count() > 0);
-        known.truncate(MIXTURES_MAX);
+        if known.len() >= MIXTURES_MAX {
+            known.remove(0);
+        }
         let sources = sources.iter().map(|source| Arc::downgrade(&source.opened.dataset)).collect();
         known.push(JoinedMixture { digest, sources, dataset: Arc::downgrade(&dataset) });
         Ok(dataset)

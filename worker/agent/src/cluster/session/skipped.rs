@@ -22,8 +22,10 @@ impl SharedSession {
 
     /// Sets the mixture of a job that was registered, for its reports.
     pub(crate) fn mixes(&self, job: &str, mixture: Option<Digest>) {
-        if let Some(skips) = self.lock().skipped.get_mut(job) {
-            skips.mixes(mixture);
+        let mut state = self.lock();
+        match mixture {
+            Some(_) => state.skipped.entry(job.to_owned()).or_default().mixes(mixture),
+            None => drop(state.skipped.get_mut(job).map(|skips| skips.mixes(None))),
         }
     }
 
