@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +26,8 @@ pytestmark = [
 
 COUNTS = [150, 90, 210, 0, 170, 130, 200, 60]
 RANKS = 2
+#: Where a worker serves its metrics.
+HTTP = "127.0.0.1:9464"
 
 
 class Lab:
@@ -55,8 +60,18 @@ class Lab:
 
     def worker(self, number: int) -> Server:
         more = ["--coordinator", self.address, "--name", f"worker-{number}", "--memory-budget", "256MiB"]
+        # Each worker has a network of its own.
+        more += ["--http", HTTP]
         host = self._coordinators + number
         return self.server(f"worker-{number}", host, *more, "--socket", self.socket(number))
+
+    def answers_take(self, rank: int, delay_s: float) -> bool:
+        """True if the last heartbeat of a rank's worker was answered at this delay of each way."""
+        read = f"import urllib.request as http; print(http.urlopen('http://{HTTP}/metrics').read().decode())"
+        command = [*self.network.inside(self._coordinators + rank), sys.executable, "-c", read]
+        metrics = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+        found = re.search(r"^shardfeed_worker_heartbeat_seconds (\S+)$", metrics, re.MULTILINE)
+        return found is not None and float(found[1]) >= 1.9 * delay_s
 
     def socket(self, number: int) -> str:
         return str(self.folder / f"run-{number}" / "worker.sock")
@@ -111,13 +126,15 @@ def rest(trainer: Trainer) -> list[int]:
 def delivered(lab: Lab, loss: float, delay_s: float, ramp: Sequence[float] = ()) -> Counter[int]:
     """Returns the samples of an epoch that both ranks receive through an impaired network.
 
-    - `ramp`: increasing delays before, a few steps each: TCP takes packets for lost if the delay
-      rises at once, and then sends one at a time.
+    - `ramp`: increasing delays before, until heartbeats are answered at each: TCP takes packets for
+      lost if the delay rises at once, and then sends one at a time.
     """
     with lab.ranks() as trainers, ThreadPoolExecutor() as pool:
         found = Counter(number for trainer in trainers for number in trainer("next"))
         for before_s in ramp:
             lab.network.impair(0.0, before_s)
+            for rank in range(RANKS):
+                until(lambda: lab.answers_take(rank, before_s), f"answers take {2 * before_s} s")  # noqa: B023
             for trainer in [*trainers, *trainers]:
                 found.update(trainer("next") or ())
         lab.network.impair(loss, delay_s)

@@ -1,5 +1,7 @@
 //! Job identity: everything that determines the order. Source: docs/ORDER.md, section 8.
 
+mod mixture;
+
 use std::fmt;
 use std::str::FromStr;
 
@@ -8,6 +10,8 @@ use serde::{Deserialize, Serialize};
 use crate::digest::{ContentDigest, Digest, JobDigest, OrderDigest};
 use crate::line::Shuffle;
 use crate::{ORDER_VERSION, PlanError};
+
+pub use mixture::{DatasetStage, DatasetVersion, JobMixture};
 
 /// Decoder name of jobs that decode no images.
 pub const DECODER_NONE: &str = "none";

@@ -49,16 +49,16 @@ pub use epoch::{
 };
 pub use intent::Intent;
 pub use job::{
-    DECODER_NONE, Difference, JobIdentity, Mode, RECORD_SPEC_FIELD, Records, Tail, differences,
+    DECODER_NONE, DatasetStage, DatasetVersion, Difference, JobIdentity, JobMixture, Mode,
+    RECORD_SPEC_FIELD, Records, Tail, differences,
 };
 pub use lane::{Blocks, Inputs, Lane, LaneBlock, Planned, Portion, SplitRun};
 pub use layer::LanePosition;
 pub use line::{Line, SAMPLES_MAX, Sample, Shuffle};
 pub use manifest::{ChangeStamp, Manifest, ManifestError, Shard, content_digest};
 pub use mixture::{
-    DatasetStage, DatasetVersion, JOB_MIXTURE_ENTRIES_MAX, JobMixture, Length, Mixture,
-    MixtureEpoch, MixtureError, SOURCES_MAX, STAGES_MAX, Source, Stage, StageSource,
-    mixture_digest,
+    JOB_MIXTURE_ENTRIES_MAX, Length, Mixture, MixtureEpoch, MixtureError, SOURCES_MAX, STAGES_MAX,
+    Source, Stage, StageSource, mixture_digest,
 };
 pub use pack::{
     LongSequences, PACK_BLOCK_MAX, PACK_LENGTH_MAX, PACK_VARIANTS_MAX, PACKS_MAX, PackError,

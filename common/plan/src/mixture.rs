@@ -3,17 +3,17 @@
 //! A [`Mixture`] is a list of stages, each of which fixes how many samples of each source a mixture
 //! epoch has. [`MixtureEpoch`] computes one of them, and [`crate::EpochPlan::of_mixture`] its steps.
 
-mod datasets;
 mod epoch;
 mod lane;
 mod merge;
 mod stage;
 mod weight;
 
-pub use datasets::{DatasetStage, DatasetVersion, JOB_MIXTURE_ENTRIES_MAX, JobMixture};
 pub use epoch::MixtureEpoch;
 pub(crate) use lane::{MergedBlocks, MergedInputs, MergedLane, MergedOutputs};
-pub use stage::{Length, Mixture, SOURCES_MAX, STAGES_MAX, Source, Stage, StageSource};
+pub use stage::{
+    JOB_MIXTURE_ENTRIES_MAX, Length, Mixture, SOURCES_MAX, STAGES_MAX, Source, Stage, StageSource,
+};
 
 use crate::digest::Digest;
 use crate::{EPOCHS, PlanError, SAMPLES_MAX};

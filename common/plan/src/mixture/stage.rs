@@ -18,6 +18,10 @@ pub const STAGES_MAX: usize = 64;
 /// Maximum number of sources of a stage: bounds the time of a random access, far above use.
 pub const SOURCES_MAX: usize = 1024;
 
+/// Maximum number of versions and of sources in all stages of a job's mixture, together: a job of a
+/// cluster keeps them in its replicated state.
+pub const JOB_MIXTURE_ENTRIES_MAX: usize = 4096;
+
 /// Maximum number of bytes of a source's name.
 pub(super) const NAME_BYTES_MAX: usize = 128;
 

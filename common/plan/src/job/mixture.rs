@@ -2,12 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Mixture, MixtureError, SOURCES_MAX, STAGES_MAX, Stage, StageSource};
 use crate::digest::{ContentDigest, Digest, OrderDigest};
-
-/// Maximum number of versions and of sources in all stages of a [`JobMixture`], together: a job of a
-/// cluster keeps them in its replicated state.
-pub const JOB_MIXTURE_ENTRIES_MAX: usize = 4096;
+use crate::mixture::{
+    JOB_MIXTURE_ENTRIES_MAX, Mixture, MixtureError, SOURCES_MAX, STAGES_MAX, Stage, StageSource,
+};
 
 /// Sources and stages of a job's mixture. All ranks of a generation have the same.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
