@@ -3,17 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use shardfeed_plan::{
-    ContentDigest, OrderDigest, PlanError, Sample, Source, mixture_digest, order_digest,
-};
-use shardfeed_source::{
-    Dataset, FileRules, LeftOut, LoadError, Mixed, Rights, SampleMap, SampleMaps, SamplePlace,
-    SourceVersion,
-};
-
-use crate::mixture::mixed;
-use crate::options::MixtureOptions;
-use crate::request::DatasetRequest;
+use shardfeed_plan::{ContentDigest, OrderDigest, Sample, mixture_digest, order_digest};
+use shardfeed_source::{Dataset, FileRules, LeftOut, Mixed, SampleMaps, SamplePlace};
 
 /// A shard as a trainer knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,61 +59,6 @@ impl Contents {
             samples: dataset.samples().cloned(),
             mixed: dataset.mixed().cloned(),
         }
-    }
-
-    /// Returns the contents of a loader's datasets as one: of the only one, or of the sources of its
-    /// mixture.
-    ///
-    /// # Errors  The mixture is invalid.
-    pub(crate) fn joined(
-        mixture: Option<&MixtureOptions>,
-        requests: &[DatasetRequest],
-        mut parts: Vec<Self>,
-    ) -> Result<Self, LoadError> {
-        let Some(mixture) = mixture else {
-            return Ok(parts.pop().expect("a loader without a mixture opens one dataset"));
-        };
-        let has_maps = parts.iter().any(|part| part.samples.is_some());
-        let (mut shards, mut left_out, mut left_out_total) = (vec![], vec![], 0);
-        let (mut maps, mut versions) = (SampleMaps::default(), vec![]);
-        let rules = requests.first().map(|request| request.rules).unwrap_or_default();
-        for (request, part) in requests.iter().zip(parts) {
-            let first_shard = shards.len() as u32;
-            let order = Source::new(&request.source, part.counts()).map_err(PlanError::from)?;
-            if has_maps {
-                // Only a worker, which has the files, needs their bytes.
-                let all = |shard: &ShardRow| SampleMap::of_all(shard.records, u64::MAX);
-                maps.extend(match part.samples {
-                    Some(samples) => Arc::unwrap_or_clone(samples),
-                    None => SampleMaps::new(part.shards.iter().map(all).collect(), vec![], 0),
-                });
-            }
-            let shifted = |left: LeftOut| LeftOut { shard: left.shard + first_shard, ..left };
-            left_out.extend(part.left_out.into_iter().map(shifted));
-            left_out_total += part.left_out_total;
-            shards.extend(part.shards);
-            versions.push(SourceVersion {
-                order: Arc::new(order),
-                root: part.root.into(),
-                rights: Rights::Own,
-                rules: part.rules,
-                first_shard,
-                dataset: part.name,
-                content: part.digest,
-            });
-        }
-        let mixed = mixed(mixture, versions)?;
-        Ok(Self {
-            name: String::new(),
-            root: String::new(),
-            rules,
-            digest: mixed.of_job().digest(),
-            shards,
-            left_out,
-            left_out_total,
-            samples: has_maps.then(|| Arc::new(maps)),
-            mixed: Some(Arc::new(mixed)),
-        })
     }
 
     /// Total records of all shards.

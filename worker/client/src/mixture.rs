@@ -1,9 +1,15 @@
 //! Mixtures: their sources as one dataset, and their stages in states.
 
-use shardfeed_plan::{LoaderState, Mixture, PlanError, Stage, StateError};
-use shardfeed_source::{Dataset, LoadError, Mixed, OpenSource, SourceVersion};
+use std::sync::Arc;
 
+use shardfeed_plan::{LoaderState, Mixture, PlanError, Source, Stage, StateError};
+use shardfeed_source::{
+    Dataset, LeftOut, LoadError, Mixed, OpenSource, Rights, SampleMap, SampleMaps, SourceVersion,
+};
+
+use crate::contents::{Contents, ShardRow};
 use crate::options::MixtureOptions;
+use crate::request::DatasetRequest;
 
 /// Returns a loader's datasets as one: the only one, or the sources of its mixture.
 ///
@@ -18,13 +24,65 @@ pub(crate) fn joined(
     }
 }
 
+/// Returns the contents of a loader's datasets as one: of the only one, or of the sources of its
+/// mixture.
+///
+/// # Errors  The mixture is invalid.
+pub(crate) fn joined_contents(
+    mixture: Option<&MixtureOptions>,
+    requests: &[DatasetRequest],
+    mut parts: Vec<Contents>,
+) -> Result<Contents, LoadError> {
+    let Some(mixture) = mixture else {
+        return Ok(parts.pop().expect("a loader without a mixture opens one dataset"));
+    };
+    let has_maps = parts.iter().any(|part| part.samples.is_some());
+    let (mut shards, mut left_out, mut left_out_total) = (vec![], vec![], 0);
+    let (mut maps, mut versions) = (SampleMaps::default(), vec![]);
+    let rules = requests.first().map(|request| request.rules).unwrap_or_default();
+    for (request, part) in requests.iter().zip(parts) {
+        let first_shard = shards.len() as u32;
+        let order = Source::new(&request.source, part.counts()).map_err(PlanError::from)?;
+        if has_maps {
+            // Only a worker, which has the files, needs their bytes.
+            let all = |shard: &ShardRow| SampleMap::of_all(shard.records, u64::MAX);
+            maps.extend(match part.samples {
+                Some(samples) => Arc::unwrap_or_clone(samples),
+                None => SampleMaps::new(part.shards.iter().map(all).collect(), vec![], 0),
+            });
+        }
+        let shifted = |left: LeftOut| LeftOut { shard: left.shard + first_shard, ..left };
+        left_out.extend(part.left_out.into_iter().map(shifted));
+        left_out_total += part.left_out_total;
+        shards.extend(part.shards);
+        versions.push(SourceVersion {
+            order: Arc::new(order),
+            root: part.root.into(),
+            rights: Rights::Own,
+            rules: part.rules,
+            first_shard,
+            dataset: part.name,
+            content: part.digest,
+        });
+    }
+    let mixed = mixed(mixture, versions)?;
+    Ok(Contents {
+        name: String::new(),
+        root: String::new(),
+        rules,
+        digest: mixed.of_job().digest(),
+        shards,
+        left_out,
+        left_out_total,
+        samples: has_maps.then(|| Arc::new(maps)),
+        mixed: Some(Arc::new(mixed)),
+    })
+}
+
 /// Returns the mixture of these versions of its sources.
 ///
 /// # Errors  It is invalid.
-pub(crate) fn mixed(
-    mixture: &MixtureOptions,
-    versions: Vec<SourceVersion>,
-) -> Result<Mixed, PlanError> {
+fn mixed(mixture: &MixtureOptions, versions: Vec<SourceVersion>) -> Result<Mixed, PlanError> {
     let mut stages = Vec::with_capacity(mixture.stages.len());
     let mut indexes = Vec::with_capacity(mixture.stages.len());
     for stage in &mixture.stages {

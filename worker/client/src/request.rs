@@ -1,9 +1,11 @@
 //! Datasets that a loader opens: one, or each version of each source of a mixture.
 
-use shardfeed_pipeline::{RecordSpec, Schema};
+use std::sync::Arc;
+
+use shardfeed_pipeline::{RecordSpec, SampleProgram, Schema};
+use shardfeed_reader::EncodedSpec;
 use shardfeed_source::{Dataset, FileRules, LoadError, OpenSource, ScanProgress};
 
-use crate::link::exchange::EncodedProgram;
 use crate::options::{LoaderOptions, MixtureSource};
 
 /// A dataset to open.
@@ -68,5 +70,31 @@ impl DatasetRequest {
         }
         let (name, dataset_name) = (self.source.clone(), String::new());
         Ok(OpenSource { name, dataset_name, rules: self.rules, dataset })
+    }
+}
+
+/// A sample program, and its encoding for workers and coordinators.
+#[derive(Clone, Debug)]
+pub(crate) struct EncodedProgram {
+    program: Arc<SampleProgram>,
+    encoded: Arc<EncodedSpec>,
+}
+
+impl EncodedProgram {
+    /// Returns the program of a schema, if it has one.
+    ///
+    /// # Errors  Its encoding is larger than the limit.
+    pub(crate) fn of(schema: &Schema) -> Result<Option<Self>, LoadError> {
+        let encoded = EncodedSpec::of_samples(schema)?.map(Arc::new);
+        let program = schema.samples().map(Arc::clone);
+        Ok(program.zip(encoded).map(|(program, encoded)| Self { program, encoded }))
+    }
+
+    pub(crate) fn program(&self) -> &Arc<SampleProgram> {
+        &self.program
+    }
+
+    pub(crate) fn encoded(&self) -> &[u8] {
+        self.encoded.bytes()
     }
 }

@@ -18,10 +18,11 @@ use shardfeed_source::{
 };
 
 use crate::contents::{Contents, ShardRow};
-use crate::link::exchange::{EncodedProgram, Job, Progress, Setting, waiting};
+use crate::link::exchange::{Job, Progress, Setting, waiting};
 use crate::link::outcome::Unavailable;
 use crate::link::worker::WorkerLink;
-use crate::request::DatasetRequest;
+use crate::mixture::joined_contents;
+use crate::request::{DatasetRequest, EncodedProgram};
 
 /// Maximum time for a worker to complete the handshake.
 const HANDSHAKE: Duration = Duration::from_secs(2);
@@ -91,7 +92,7 @@ pub(crate) fn greet(
     let requests = setting.requests.iter();
     let parts = requests.map(|request| open(&mut link, (setting, request), progress));
     let parts = parts.collect::<Result<Vec<_>, _>>()?;
-    let contents = Contents::joined(options.mixture.as_ref(), &setting.requests, parts)?;
+    let contents = joined_contents(options.mixture.as_ref(), &setting.requests, parts)?;
     if let Some(job) = job {
         register(&mut link, job, progress)?;
     }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use shardfeed_pipeline::{SampleProgram, Schema};
+use shardfeed_pipeline::Schema;
 use shardfeed_plan::{Intent, JobIdentity, JobMixture, Segment};
 use shardfeed_reader::{Control, Delivery, EncodedSpec};
-use shardfeed_source::{LoadError, OpenProgress};
+use shardfeed_source::OpenProgress;
 
 use crate::options::LoaderOptions;
 use crate::request::DatasetRequest;
@@ -82,32 +82,6 @@ impl Setting {
     /// True if records of a dataset are made samples by a program.
     pub(crate) fn has_program(&self) -> bool {
         self.requests.iter().any(|request| request.program.is_some())
-    }
-}
-
-/// A sample program, and its encoding for workers and coordinators.
-#[derive(Clone, Debug)]
-pub(crate) struct EncodedProgram {
-    program: Arc<SampleProgram>,
-    encoded: Arc<EncodedSpec>,
-}
-
-impl EncodedProgram {
-    /// Returns the program of a schema, if it has one.
-    ///
-    /// # Errors  Its encoding is larger than the limit.
-    pub(crate) fn of(schema: &Schema) -> Result<Option<Self>, LoadError> {
-        let encoded = EncodedSpec::of_samples(schema)?.map(Arc::new);
-        let program = schema.samples().map(Arc::clone);
-        Ok(program.zip(encoded).map(|(program, encoded)| Self { program, encoded }))
-    }
-
-    pub(crate) fn program(&self) -> &Arc<SampleProgram> {
-        &self.program
-    }
-
-    pub(crate) fn encoded(&self) -> &[u8] {
-        self.encoded.bytes()
     }
 }
 
