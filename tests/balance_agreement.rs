@@ -2,6 +2,7 @@
 //! section 15, alone.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -46,7 +47,7 @@ fn question(case: &Case) -> Value {
 /// Returns the deliveries, of which the inverse lookup finds each.
 fn answer(case: &Case) -> Value {
     let cost = |_: Portion, sample| cost(case, sample);
-    let balanced = || BalancedPlan::new(plan(&case.order), case.window, cost).unwrap();
+    let balanced = || BalancedPlan::new(Arc::new(plan(&case.order)), case.window, cost).unwrap();
     let (mut forward, mut inverse, mut known) = (balanced(), balanced(), Permutations::default());
     let row = |p: &Planned| json!([p.sample.shard, p.sample.ordinal, p.valid]);
     deliveries_by(&plan(&case.order), row, |step, rank| {

@@ -4,13 +4,22 @@
     python3 tests/balance_oracle.py --selftest       # the check vectors of section 15
 
 A case has the keys of order_oracle.py, balance_window, and costs[shard][ordinal]. Answers are those
-of order_oracle.py.
+of order_oracle.py. A case with stages is that of a mixture, with the keys and answers of
+mixture_oracle.py, and costs[source][shard][ordinal].
 """
+import hashlib
 import json
 import sys
 
+from mixture_oracle import mixture_plan
 from order_oracle import check, deliver, first_lanes, make_key, make_line, order_digest, permuted
 from order_oracle import require
+
+def cost_of(case, sample):
+    """A sample is (place, shard, ordinal), in a mixture (place, source, source epoch, shard, ordinal)."""
+    shards = case["costs"][sample[1]] if len(sample) == 5 else case["costs"]
+    shard, ordinal = sample[-2:]
+    return shards[shard][ordinal]
 
 def balanced(case, digest, s, lanes):
     C, B, _ = case["segments"][s]
@@ -23,7 +32,7 @@ def balanced(case, digest, s, lanes):
         order = []
         for j, start in enumerate(range(0, T, M * b)):
             samples = sorted(lane[start:min(T, start + M * b)],
-                             key=lambda sample: case["costs"][sample[1]][sample[2]])
+                             key=lambda sample: cost_of(case, sample))
             groups = [permuted(samples[at:at + b], own, j * M + q)
                       for q, at in enumerate(range(0, len(samples), b))]
             order += sum(permuted(groups, common, j), [])
@@ -34,6 +43,9 @@ def balanced_plan(case):
     """Returns the answer of a case. Raises ValueError if the case is invalid."""
     check(case)
     require(1 <= case["balance_window"] <= 2**20, "balance window")
+    if "stages" in case:
+        mixed = hashlib.sha256(b"shardfeed mixture 1\0").digest()
+        return mixture_plan(case, lambda s, lanes: balanced(case, mixed, s, lanes))
     digest = order_digest(case["counts"])
     line = make_line(case, digest)
     lanes = first_lanes(case, line, digest, case["segments"][0][0])

@@ -173,8 +173,9 @@ def mixture_lanes(case, sources, starts, C):
             o = (o + r) % C
     return sequence, [merged(case, queues[l], C, l) for l in range(C)]
 
-def mixture_plan(case):
-    """Returns the answer of a case. Raises ValueError if the case is invalid."""
+def mixture_plan(case, ordered=lambda s, lanes: lanes):
+    """Returns the answer of a case. Raises ValueError if the case is invalid. Segment s begins with
+    its lanes as ordered(s, lanes) returns them."""
     check(case)
     stages = make_stages(case)
     starts = positions(stages)
@@ -183,7 +184,7 @@ def mixture_plan(case):
     here = [(E, D + epochs * source["m"]) for source, (E, D, _) in zip(sources, starts[k])]
     sequence, lanes = mixture_lanes(case, sources, here, case["segments"][0][0])
     return {
-        **deliver(case, sequence, lanes),
+        **deliver(case, sequence, lanes, ordered),
         "counts": [[source["m"] for source in stage["sources"]] for stage in stages],
         "cut": [[cut for _, _, cut in start] for start in starts],
         "digest": [stages_digest(stages[:begun + 1]) for begun in range(len(stages))],

@@ -13,7 +13,7 @@ use crate::common::v1::feature::Layout;
 use crate::common::v1::partition::Kind as By;
 use crate::common::v1::record_spec::Parse;
 use crate::common::v1::{
-    Argument, ArgumentValue, Feature, FeatureType, FeatureValues, Operator, Outputs, Pack,
+    Argument, ArgumentValue, Balance, Feature, FeatureType, FeatureValues, Operator, Outputs, Pack,
     Partition, RecordSpec, Unbatch, unbatch,
 };
 
@@ -151,6 +151,8 @@ impl RecordSpec {
         add("unbatch".into(), unbatch(self), unbatch(other));
         let pack = |spec: &Self| spec.pack.as_ref().map(Pack::to_string);
         add("pack".into(), pack(self), pack(other));
+        let balance = |spec: &Self| spec.balance.as_ref().map(Balance::to_string);
+        add("balance".into(), balance(self), balance(other));
         add("filter of rows".into(), self.filter_rows.clone(), other.filter_rows.clone());
         if found.len() > DIFFERENCES_MAX {
             let more = (found.len() - DIFFERENCES_MAX + 1).to_string();
@@ -269,8 +271,11 @@ impl fmt::Display for RecordSpec {
         if let Some(filter) = &self.filter_rows {
             write!(f, "; filter of rows {}", filter.escape_debug())?;
         }
-        match &self.pack {
-            Some(pack) => write!(f, "; pack {pack}"),
+        if let Some(pack) = &self.pack {
+            write!(f, "; pack {pack}")?;
+        }
+        match &self.balance {
+            Some(balance) => write!(f, "; balance {balance}"),
             None => Ok(()),
         }
     }
@@ -286,6 +291,12 @@ impl fmt::Display for Unbatch {
             }
         }
         write!(f, "edge={} stride={stride}", edge.escape_debug())
+    }
+}
+
+impl fmt::Display for Balance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} window={}", self.by.escape_debug(), self.window)
     }
 }
 

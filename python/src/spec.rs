@@ -3,8 +3,8 @@
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use shardfeed_pipeline::{
-    ColumnKind, Operator, Outline, OutlineColumn, OutlineError, PackSpec, ParseSpec, RecordSpec,
-    UnbatchSpec,
+    BalanceSpec, ColumnKind, Operator, Outline, OutlineColumn, OutlineError, PackSpec, ParseSpec,
+    RecordSpec, UnbatchSpec,
 };
 use shardfeed_tfrecord::example::{DType, DefaultValue, Feature, FeatureSpec};
 
@@ -65,6 +65,12 @@ impl NativeOutline {
         packed.map(Self).map_err(|what| named(py, "ConfigError", &what))
     }
 
+    /// Checks the settings of balanced steps, and returns the canonical text of the cost.
+    fn balance(&self, py: Python<'_>, balance: &str) -> PyResult<String> {
+        let balanced = self.0.balance(&balance_spec(py, balance)?);
+        balanced.map_err(|what| named(py, "ConfigError", &what))
+    }
+
     /// Columns in the order of a batch.
     fn columns(&self) -> Vec<OutlineTuple> {
         self.0.columns().into_iter().map(outline_tuple).collect()
@@ -76,7 +82,10 @@ fn outline_tuple((name, column): (&str, OutlineColumn<'_>)) -> OutlineTuple {
         std::iter::repeat_n(None, unknown).chain(shape.iter().copied().map(Some)).collect()
     };
     let (what, dtype, shape) = match column {
-        OutlineColumn::Images { dtype, channels } => ("images", dtype, known(2, &[channels])),
+        OutlineColumn::Images { count, dtype, channels } => {
+            let shape = count.map(Some).into_iter().chain(known(2, &[channels])).collect();
+            ("images", dtype, shape)
+        }
         OutlineColumn::Column(kind) => {
             let (what, shape) = match kind {
                 ColumnKind::Dense { shape, .. } => ("dense", known(0, shape)),
@@ -140,7 +149,10 @@ pub(crate) fn record_spec<'py>(
     let filter_rows: Option<String> = get("filter_rows")?.extract()?;
     let pack: Option<String> = get("pack")?.extract()?;
     let pack = pack.map(|pack| pack_spec(py, &pack)).transpose()?;
-    let spec = RecordSpec { parse, operators, outputs, filter, unbatch, filter_rows, pack };
+    let balance: Option<String> = get("balance")?.extract()?;
+    let balance = balance.map(|balance| balance_spec(py, &balance)).transpose()?;
+    let spec =
+        RecordSpec { parse, operators, outputs, filter, unbatch, filter_rows, pack, balance };
     Ok((spec != RecordSpec::default()).then_some(spec))
 }
 
@@ -149,6 +161,10 @@ fn unbatch_spec(py: Python<'_>, text: &str) -> PyResult<UnbatchSpec> {
 }
 
 fn pack_spec(py: Python<'_>, text: &str) -> PyResult<PackSpec> {
+    serde_json::from_str(text).map_err(|error| named(py, "ConfigError", &error.to_string()))
+}
+
+fn balance_spec(py: Python<'_>, text: &str) -> PyResult<BalanceSpec> {
     serde_json::from_str(text).map_err(|error| named(py, "ConfigError", &error.to_string()))
 }
 

@@ -8,7 +8,7 @@ use std::convert::Infallible;
 use std::ops::Range;
 use std::sync::Arc;
 
-pub use balance::{BALANCE_WINDOW_MAX, BalancedPlan};
+pub use balance::{BALANCE_WINDOW_MAX, BalancedPlan, check_balance_window};
 pub use progress::ShardRanks;
 
 use crate::PlanError;

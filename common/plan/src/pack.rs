@@ -261,6 +261,15 @@ impl Packing {
         }
     }
 
+    /// Returns the cost `sum_squares` of each pack of [`Packing::open`]: the sum of the squares of its
+    /// segments' tokens. Source: docs/ORDER.md, section 15.
+    pub fn sums_of_squares(&self, block: u64, variant: u64) -> Vec<u64> {
+        let squares = |pack: Vec<PackSegment>| {
+            pack.into_iter().map(|segment| segment.tokens * segment.tokens).sum()
+        };
+        self.open(block, variant).into_iter().map(squares).collect()
+    }
+
     fn fitted(&self, block: u64, variant: u64, count: usize) -> Vec<Vec<PackSegment>> {
         let parts = self.parts_of(block);
         let mut packs = self.fit(&parts, block, variant);

@@ -50,7 +50,7 @@ fn the_costliest_rank_of_a_step_is_near_the_mean() {
     {
         let plan = plan(LANES, LANES * 4_096 + 64 * 1_600);
         let cost = |_: Portion, sample| length(sample, (6.2, 1.1), most).pow(power);
-        let mut balanced = BalancedPlan::new(plan.clone(), 4_096, cost).unwrap();
+        let mut balanced = BalancedPlan::new(Arc::new(plan.clone()), 4_096, cost).unwrap();
         let before = imbalance(plan.steps(), LANES, |step, rank| {
             let batch = plan.batch(step, rank).unwrap();
             batch.iter().map(|p| cost(p.portion, p.sample)).sum()
@@ -68,7 +68,7 @@ fn the_costliest_rank_of_a_step_is_near_the_mean() {
 fn windows_out_of_range_are_refused() {
     let refused = |window| {
         let cost = |_: Portion, _: Sample| 0;
-        BalancedPlan::new(plan(2, 64), window, cost).err().unwrap().to_string()
+        BalancedPlan::new(Arc::new(plan(2, 64)), window, cost).err().unwrap().to_string()
     };
     assert_eq!(refused(0), "`balance window` must be at least 1");
     assert_eq!(

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use shardfeed_pipeline::{
-    Edge, PackSpec, ParseSpec, RecordSpec, SampleProgram, Schema, UnbatchColumn, UnbatchSpec,
+    BalanceSpec, Edge, PackSpec, ParseSpec, RecordSpec, SampleProgram, Schema, UnbatchColumn,
+    UnbatchSpec,
 };
 use shardfeed_plan::{Digest, LongSequences, PackMethod};
 use shardfeed_source::{CountedFile, SampleMap};
@@ -37,11 +38,15 @@ fn program(form: u8) -> Arc<SampleProgram> {
         append: vec![],
     };
     let plain = RecordSpec { parse: Some(parse), ..RecordSpec::default() };
-    let spec = match form % 4 {
+    let spec = match form % 5 {
         0 => RecordSpec { filter: Some("len(x) > 0".to_owned()), ..plain },
         1 => RecordSpec { unbatch: Some(unbatch), ..plain },
         2 => RecordSpec { unbatch: Some(unbatch), filter_rows: Some("x > 0".to_owned()), ..plain },
-        _ => RecordSpec { pack: Some(pack), ..plain },
+        3 => RecordSpec { pack: Some(pack), ..plain },
+        _ => RecordSpec {
+            balance: Some(BalanceSpec { by: "len(x)".to_owned(), window: 8 }),
+            ..plain
+        },
     };
     let schema = Schema::new(spec).expect("the program fits its feature");
     Arc::clone(schema.samples().expect("it has a program"))
@@ -59,6 +64,7 @@ fn seeds() -> Vec<Vec<u8>> {
         map(1, 1, &[3, 7, 0b011_0110]),
         map(2, 3, &[3, 7, 0b011_0110, 4, 0b1010]),
         map(3, 4, &[3, 7 | 40 << 32, 5]),
+        map(4, 10, &[3, 0b101, 2, 7 | 300 << 16]),
     ]
 }
 
@@ -91,5 +97,5 @@ fn run(input: &[u8]) -> String {
             }
         }),
     }
-    format!("{} {} {}", form % 4, size(map.samples() as usize), size(records as usize))
+    format!("{} {} {}", form % 5, size(map.samples() as usize), size(records as usize))
 }

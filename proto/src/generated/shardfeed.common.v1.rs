@@ -609,6 +609,9 @@ pub struct RecordSpec {
     /// the samples are packs of the records' tokens; absent: they are records or rows
     #[prost(message, optional, tag = "9")]
     pub pack: ::core::option::Option<Pack>,
+    /// absent: steps are not balanced
+    #[prost(message, optional, tag = "10")]
+    pub balance: ::core::option::Option<Balance>,
     /// Absent: a record is delivered unparsed in a column `record`.
     #[prost(oneof = "record_spec::Parse", tags = "2, 3")]
     pub parse: ::core::option::Option<record_spec::Parse>,
@@ -677,6 +680,16 @@ pub struct Pack {
     /// one value for each column; empty: nothing is appended
     #[prost(message, repeated, tag = "7")]
     pub append: ::prost::alloc::vec::Vec<FeatureValues>,
+}
+/// Balanced steps: samples of similar cost share one.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Balance {
+    /// canonical text of an expression over features, whose value is the cost; of packs `sum_squares`
+    #[prost(string, tag = "1")]
+    pub by: ::prost::alloc::string::String,
+    /// samples of a lane that are sorted together
+    #[prost(uint64, tag = "2")]
+    pub window: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ExampleFeatures {

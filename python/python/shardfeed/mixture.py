@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -12,8 +13,10 @@ import numpy as np
 from shardfeed import _native
 from shardfeed.errors import ConfigError
 from shardfeed.features import to_native
+from shardfeed.operations import shown_balance
 from shardfeed.operations import to_native as operators_to_native
 from shardfeed.options import suggesting
+from shardfeed.sample_methods import balanced
 from shardfeed.sizes import whole_number
 from shardfeed.sources import Source
 
@@ -53,6 +56,22 @@ class Mixture:
 
     versions: tuple[tuple[str, Source], ...]
     _stages: tuple[_StageOf, ...]
+    #: Cost of a sample and window of balanced steps, as JSON; None: steps are not balanced.
+    _balance: str | None = None
+
+    def balance(self, by: str, *, window: int = 4096) -> Mixture:
+        """Returns a mixture of which samples of similar cost share a step, from whichever source they are.
+
+            mixture = sf.mix({"web": (web, 0.7), "code": (code, 0.3)}, epoch=1_000_000).balance("len(tokens)")
+
+        - `by`, `window`: as for `Source.balance`. Each source keeps its part of each `window` samples of a lane.
+
+        Raises `ConfigError` as that does.
+        """
+        try:
+            return dataclasses.replace(self, _balance=balanced(self.versions[0][1]._outline, by, window))
+        except ConfigError as error:
+            raise ConfigError(f"balance({by!r}): {error}") from None
 
     @property
     def names(self) -> list[str]:
@@ -69,7 +88,7 @@ class Mixture:
         for stage in self._stages:
             of = ", ".join(f"{self.versions[index][0]} {weight}" for index, weight in stage.weights)
             lines.append(f"\n    from epoch {stage.first_epoch}, {stage.length}: {of}")
-        return f"Mixture({', '.join(self.names)}){''.join(lines)}"
+        return f"Mixture({', '.join(self.names)}){''.join(lines)}{shown_balance(self._balance)}"
 
     if not TYPE_CHECKING:
 
@@ -198,6 +217,8 @@ def _weight(name: str, weight: Any) -> str:
 def _check_source(name: str, source: Any) -> None:
     if isinstance(source, Mixture):
         raise ConfigError(f"source {name!r} is a mixture; mix its sources with their products of weights instead")
+    if isinstance(source, Source) and source._balance is not None:
+        raise ConfigError(f"source {name!r} is balanced; the steps are those of the mixture: call balance() on it instead")
     if not isinstance(source, Source):
         raise ConfigError(f"source {name!r} is a Source, such as sf.source(files, features), not {source!r:.60}")
 

@@ -182,6 +182,14 @@ def shown_rows(unbatch: str) -> str:
     return text + (f" stride={spec['stride']}" if spec["stride"] > 1 else "")
 
 
+def shown_balance(balance: str | None) -> str:
+    """Returns the cost and window of `balance` as text, from the format of the extension module."""
+    if balance is None:
+        return ""
+    spec = json.loads(balance)
+    return f", balance {spec['by']!r} window={spec['window']}"
+
+
 def appended(columns: Sequence[str], features: Mapping[str, Any], append: Any) -> list[dict[str, list[Any]]]:
     """Returns the value that `pack` appends to each column, in the format of the extension module."""
     if append is None:

@@ -1,4 +1,4 @@
-"""Methods of a `Source` that determine its samples: filter, unbatch, pack."""
+"""Methods of a `Source` that determine its samples and their steps: filter, unbatch, pack, balance."""
 
 from __future__ import annotations
 
@@ -35,8 +35,19 @@ def operator(function: Callable[Concatenate[S, P], S]) -> Callable[Concatenate[S
     return named
 
 
+def balanced(outline: NativeOutline, by: str, window: int) -> str:
+    """Returns the settings of balanced steps as JSON.
+
+    - `by`, `window`: as for `Source.balance`.
+    """
+    if not isinstance(by, str):
+        raise ConfigError(f"by is the cost of a sample, an expression as str, not {by!r}")
+    spec = {"by": by, "window": whole_number("window", window, 1)}
+    return json.dumps(spec | {"by": outline.balance(json.dumps(spec))})
+
+
 class SampleMethods:
-    """Methods of `Source` that determine which samples its records have."""
+    """Methods of `Source` that determine which samples its records have, and which share a step."""
 
     __slots__ = ()
 
@@ -48,6 +59,7 @@ class SampleMethods:
         _unbatch: str | None
         _filter_rows: str | None
         _pack: str | None
+        _balance: str | None
 
     @operator
     def filter(self, expression: str) -> Self:
@@ -139,6 +151,7 @@ class SampleMethods:
         """
         if not all(isinstance(name, str) for name in columns) or not (columns or offsets):
             raise ConfigError(f"unbatch takes names of columns, not {columns!r}")
+        self._check_unbalanced("unbatch")
         if self._unbatch is not None:
             raise ConfigError("this source has unbatch already; name all columns in one call")
         outside = arguments.one_of("edge", edge, ("drop", "repeat", "zero"))
@@ -187,6 +200,7 @@ class SampleMethods:
 
         `filter(...)` comes before, operators after it. Not together with `unbatch`.
         """
+        self._check_unbalanced("pack")
         if self._pack is not None:
             raise ConfigError("this source is packed already; name all columns in one call")
         if not columns or not all(isinstance(name, str) for name in columns):
@@ -202,3 +216,36 @@ class SampleMethods:
         }
         text = json.dumps(spec, sort_keys=True)
         return cast(Self, dataclasses.replace(cast(Any, self), _pack=text, _outline=self._outline.pack(text)))
+
+    @operator
+    def balance(self, by: str, *, window: int = 4096) -> Self:
+        """Returns a source of which samples of similar cost share a step, so that ranks wait less for each other.
+
+            texts = sf.source("c4-*.tfrecord", {"tokens": sf.VarLenFeature("int64")})
+            texts.balance("len(tokens)")  # all ranks have short texts at the same steps
+            texts.pack("tokens", length=8192).balance("sum_squares")  # the cost of attention
+
+        In each lane, `window` samples are sorted by cost and cut into steps, which come in an order that
+        is the same in all lanes. Samples, numbers of steps and equal steps are unchanged; a
+        state resumes at any world size. docs/ORDER.md, section 15, defines the order.
+
+        - `by`: cost of a sample, as an expression like that of `filter`: a finite number, not
+          negative. Of packs "sum_squares": the sum of the squares of their segments' lengths. As
+          with `filter`, the files are read once when a loader is opened, but not for packs.
+        - `window`: samples of a lane that are sorted together, at most 2^20. They are held in memory,
+          beside the shuffle window; a larger one balances better and mixes costs less.
+
+        Call it after `filter`, `unbatch` and `pack`; of a mixture on the mixture. Works with
+        mode="deterministic" in the trainers' processes; so far not with `coordinator=`.
+
+        `FeatureError` when the loader is opened, with file, offset and record, for a cost that is
+        negative or not finite; with `corrupt="skip-record"` such a record is no sample.
+        """
+        if self._balance is not None:
+            raise ConfigError("this source is balanced already; give the whole cost in one call")
+        text = balanced(self._outline, by, window)
+        return cast(Self, dataclasses.replace(cast(Any, self), _balance=text))
+
+    def _check_unbalanced(self, method: str) -> None:
+        if self._balance is not None:
+            raise ConfigError(f"a cost is that of a sample: call {method}() before balance()")

@@ -74,6 +74,8 @@ class Source(SampleMethods):
     _filter_rows: str | None = None
     #: Columns and settings of packs, as JSON; None: records or rows are samples.
     _pack: str | None = None
+    #: Cost of a sample and window of balanced steps, as JSON; None: steps are not balanced.
+    _balance: str | None = None
 
     @property
     def features(self) -> Mapping[str, Feature] | None:
@@ -102,8 +104,8 @@ class Source(SampleMethods):
     ) -> Source:
         """Returns a source of raw records, such as that of `write_dataset`, with these features; see
         `source` for them. Raises `ConfigError` for a source that has features or operators."""
-        if self._features is not None or self._sequence_features is not None or self._operators or self._filter or self._unbatch or self._pack:
-            raise ConfigError("parse() is for raw records; this source has features, operators, a filter, unbatch or pack already")
+        if self._features is not None or self._sequence_features is not None or self._operators or self._filter or self._unbatch or self._pack or self._balance:
+            raise ConfigError("parse() is for raw records; this source has features, operators, a filter, unbatch, pack or balance already")
         ours, lists = checked(features), checked(sequence_features, "sequence_features")
         outline = NativeOutline(to_native(ours), to_native(lists))
         return dataclasses.replace(self, _features=ours, _sequence_features=lists, _outline=outline)
@@ -351,13 +353,14 @@ class Source(SampleMethods):
         output: str | None = None,
     ) -> Source:
         """Decodes JPEG and PNG strings to images `[height, width, channels]`, as
-        `tf.io.decode_image`.
+        `tf.io.decode_image`. Of several strings in a row, `[n]`, each: `[n, height, width, channels]`.
 
         JPEG pixels are bit-identical to `tf.io.decode_jpeg(dct_method="INTEGER_ACCURATE")`. Sizes
         may differ from row to row: `resize` or a crop must make them equal before they are batched.
         Orientation metadata is ignored. An image that cannot be decoded is a `FeatureError`.
 
-        - `input`: one byte string per row.
+        - `input`: one byte string per row, or a dimension of them, such as the frames of
+          `unbatch(offsets=...)`. Random operators change all images of a row alike.
         - `channels`: 1 grey, 3 red, green, blue, 4 with alpha. `dtype`: uint8, or uint16 for PNG.
         - `size`: (height, width) of all images; another size is a `FeatureError`.
         """
@@ -507,7 +510,7 @@ class Source(SampleMethods):
     @_operator
     def layout(self, input: str, to: Literal["chw", "hwc"] = "chw", *, output: str | None = None) -> Source:
         """Transposes images of one size from channels last to channels first, `[channels, height,
-        width]`, or vice versa."""
+        width]`, or vice versa; of several images in a row, each."""
         return self._then("layout", input, output, {"to": arguments.one_of("layout", to, ("chw", "hwc"))})
 
     # Other columns.
@@ -648,6 +651,7 @@ class Source(SampleMethods):
         records += "" if self._unbatch is None else f", unbatch {arguments.shown_rows(self._unbatch)}"
         records += "" if self._pack is None else f", pack {self._pack}"
         records += "" if self._filter_rows is None else f", filter of rows {self._filter_rows!r}"
+        records += arguments.shown_balance(self._balance)
         columns = self.columns
         lines = [f"\n    {name}: {column}" for name, column in list(columns.items())[:SHOWN_MAX]]
         rest = f"\n    and {len(columns) - SHOWN_MAX} more" if len(columns) > SHOWN_MAX else ""
@@ -655,7 +659,7 @@ class Source(SampleMethods):
 
     def __reduce__(self) -> tuple[Any, ...]:
         given = (self.files, self.dataset, self.compression, self.records, self._features, self._sequence_features)
-        samples = self._filter, self._unbatch, self._filter_rows, self._pack
+        samples = self._filter, self._unbatch, self._filter_rows, self._pack, self._balance
         return _rebuilt, (given, self._operators, self._device_operators, samples)
 
     if not TYPE_CHECKING:
@@ -712,7 +716,7 @@ def _rebuilt(
     given: tuple[Any, ...],
     operators: tuple[Operator, ...],
     device_operators: tuple[Operator, ...] | None,
-    samples: tuple[str | None, str | None, str | None, str | None],
+    samples: tuple[str | None, ...],
 ) -> Source:
     """Returns the source that was pickled with these fields."""
     outline = NativeOutline(*(to_native(features) for features in given[-2:]))

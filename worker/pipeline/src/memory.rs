@@ -40,6 +40,8 @@ pub struct Need {
     pub lane_samples: u64,
     /// Samples of a shuffle window; 1 without shuffle.
     pub window: u64,
+    /// Samples of a lane that are sorted together for balanced steps; 0: none.
+    pub balance: u64,
     /// Splits of a lane that are read at the same time.
     pub interleave: u64,
     /// Sources of a mixture; 0: one dataset.
@@ -152,7 +154,7 @@ impl Need {
         splits.saturating_mul(each)
     }
 
-    /// Samples held in all lanes: two windows in each. In a mixture three windows of all sources
+    /// Samples held in all lanes: two windows in each, and those of balanced steps. In a mixture three windows of all sources
     /// together, and some more; see docs/ORDER.md, section 13.
     pub fn held(&self) -> u64 {
         let (windows, more) = self.windows_held();
@@ -162,10 +164,11 @@ impl Need {
 
     /// Windows held in a lane, and the samples held beyond them.
     fn windows_held(&self) -> (u64, u64) {
-        match self.sources {
+        let (windows, more) = match self.sources {
             0 => (2, 0),
             sources => (3, LABELS_HELD + SAMPLES_OF_SOURCE * sources),
-        }
+        };
+        (windows, more + self.balance)
     }
 
     fn window_bytes(&self) -> u64 {
@@ -179,7 +182,7 @@ impl Need {
 
     /// True if records are read individually because that is faster, not because memory is short.
     pub fn is_straight(&self) -> bool {
-        let in_order = self.window <= 1 && !self.compressed && !self.remote;
+        let in_order = self.window <= 1 && self.balance == 0 && !self.compressed && !self.remote;
         self.straight && in_order && self.record_bytes >= STRAIGHT_RECORD_BYTES
     }
 
@@ -253,6 +256,7 @@ mod tests {
             lane_samples: 1_000_000,
             window: 10_000,
             sources: 0,
+            balance: 0,
             interleave: 16,
             record_bytes: 1_000,
             window_record_bytes: 1_000,

@@ -220,6 +220,15 @@ impl Checked {
         let is_rows = !is_fixed && plans.first().is_some_and(|plan| !is_dense(plan));
         let given = Given { forms: &forms, is_rows, images: chain, position, side };
         let work = definition.prepare(given)?;
+        let is_outside = |plan: &Plan| {
+            plan.kind.dtype() == Dtype::Bytes
+                && matches!(&plan.origin, Origin::Around(around) if around.has_zeros())
+        };
+        if matches!(work, OperatorWork::Images(_)) && plans.first().is_some_and(is_outside) {
+            let what = "rows outside of a record are empty strings with edge=\"zero\", and no \
+                        images; pass edge=\"repeat\" or \"drop\" to unbatch()";
+            return Err(what.to_owned().into());
+        }
         let is_parsed = |plan: &Plan| {
             is_dense(plan) && !matches!(plan.origin, Origin::Step(_) | Origin::Found(_))
         };

@@ -128,6 +128,16 @@ pub enum RowFault {
         /// Maximum number of rows.
         most: usize,
     },
+    /// The value of the expression of balanced steps is no cost.
+    #[error(
+        "the cost `{expression}` is {value}; balance takes finite numbers that are not negative"
+    )]
+    Cost {
+        /// The expression.
+        expression: Box<str>,
+        /// Its value; NaN also after an overflow of integers.
+        value: Box<str>,
+    },
     /// An operator failed on the row.
     #[error("column `{output}`: {fault}")]
     Operator {
@@ -154,7 +164,8 @@ impl RowFault {
             | Self::Parse { .. }
             | Self::Rows { .. }
             | Self::NoRow { .. }
-            | Self::TooManyRows { .. } => true,
+            | Self::TooManyRows { .. }
+            | Self::Cost { .. } => true,
             Self::Operator { fault, .. } => fault.is_of_record(),
             Self::Memory { .. } => false,
         }

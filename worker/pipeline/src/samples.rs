@@ -1,6 +1,7 @@
 //! Sample programs: the samples that the records of a source are made into.
 
-pub(crate) mod filter;
+pub(crate) mod balance;
+pub(crate) mod measure;
 pub(crate) mod pack;
 pub(crate) mod unbatch;
 
@@ -9,7 +10,7 @@ use std::sync::Arc;
 
 use crate::record::{Row, RowError, RowFault};
 use crate::rows::{Cells, Parser};
-use crate::samples::filter::{Predicate, features_named};
+use crate::samples::measure::{Measure, features_named};
 use crate::samples::pack::Packer;
 use crate::samples::unbatch::{ROWS_MAX, Unbatch, UnbatchSpec};
 use crate::schema::parse::{ParseSpec, parsed_plans, parser};
@@ -23,10 +24,19 @@ const LISTED_MAX: usize = 20;
 /// Its results are the same on every processor.
 #[derive(Debug)]
 pub struct SampleProgram {
-    filter: Option<Predicate>,
+    filter: Option<Measure>,
     rows: Option<RowCounter>,
-    filter_rows: Option<Predicate>,
+    filter_rows: Option<Measure>,
     pack: Option<Arc<Packer>>,
+    /// Cost of a sample, if steps are balanced by the values of its record.
+    cost: Option<Measure>,
+}
+
+/// Samples of a record, and the cost of each if costs are measured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CountedRecord {
+    pub samples: RecordSamples,
+    pub costs: Vec<u64>,
 }
 
 /// Samples of a record.
@@ -40,6 +50,21 @@ pub enum RecordSamples {
     Some(Vec<bool>),
     /// Its tokens, of this number, are in packs; `None`: it is left out.
     Tokens(Option<u32>),
+}
+
+impl RecordSamples {
+    /// Iterates over the rows that are samples; of a whole record: row 0. Packs have none.
+    pub fn parts(&self) -> Box<dyn Iterator<Item = u32> + '_> {
+        match self {
+            Self::Whole(is_sample) => Box::new(0..u32::from(*is_sample)),
+            Self::Rows(rows) => Box::new(0..*rows),
+            Self::Some(rows) => {
+                let taken = (0..).zip(rows).filter(|(_, is_sample)| **is_sample);
+                Box::new(taken.map(|(row, _)| row))
+            }
+            Self::Tokens(_) => Box::new(0..0),
+        }
+    }
 }
 
 /// Counts the rows of records.
@@ -57,15 +82,15 @@ impl SampleProgram {
     /// # Errors  An expression or a column does not fit the features of a record.
     pub(crate) fn new(spec: &RecordSpec) -> Result<Option<Self>, SchemaError> {
         let parse = spec.parse.as_ref();
-        let predicate = |text: &String, columns: &[String]| {
-            Predicate::new(text, parse, columns).map_err(SchemaError::Filter)
+        let measure = |text: &String, columns: &[String]| {
+            Measure::new(text, parse, columns).map_err(SchemaError::Filter)
         };
-        let filter = spec.filter.as_ref().map(|text| predicate(text, &[])).transpose()?;
+        let filter = spec.filter.as_ref().map(|text| measure(text, &[])).transpose()?;
         let rows = spec.unbatch.as_ref().map(|spec| RowCounter::new(spec, parse));
         let rows = rows.transpose().map_err(SchemaError::Unbatch)?;
         let names = spec.unbatch.as_ref().map(UnbatchSpec::names).unwrap_or_default();
         let filter_rows = spec.filter_rows.as_ref();
-        let filter_rows = filter_rows.map(|text| predicate(text, &names)).transpose()?;
+        let filter_rows = filter_rows.map(|text| measure(text, &names)).transpose()?;
         if filter_rows.is_some() && rows.is_none() {
             let what = "a filter of rows needs unbatch".to_owned();
             return Err(SchemaError::Filter(what));
@@ -76,13 +101,22 @@ impl SampleProgram {
             let what = "it packs records; a source has unbatch or pack, not both".to_owned();
             return Err(SchemaError::Pack(what));
         }
-        let is_some = filter.is_some() || rows.is_some() || pack.is_some();
-        Ok(is_some.then_some(Self { filter, rows, filter_rows, pack }))
+        let balance = spec.balance.as_ref();
+        let cost = balance.map(|balance| balance.measure(parse, &names, pack.is_some()));
+        let cost = cost.transpose().map_err(SchemaError::Balance)?.flatten();
+        let is_some = filter.is_some() || rows.is_some() || pack.is_some() || cost.is_some();
+        Ok(is_some.then_some(Self { filter, rows, filter_rows, pack, cost }))
     }
 
-    /// Canonical texts of the filters of records and of rows.
-    pub(crate) fn filters(&self) -> [Option<String>; 2] {
-        [&self.filter, &self.filter_rows].map(|one| one.as_ref().map(ToString::to_string))
+    /// Canonical texts of the filters of records and of rows, and of the cost.
+    pub(crate) fn expressions(&self) -> [Option<String>; 3] {
+        let measures = [&self.filter, &self.filter_rows, &self.cost];
+        measures.map(|one| one.as_ref().map(ToString::to_string))
+    }
+
+    /// True if each sample has a measured cost.
+    pub fn has_costs(&self) -> bool {
+        self.cost.is_some()
     }
 
     /// True if rows of records are samples.
@@ -95,10 +129,11 @@ impl SampleProgram {
         self.pack.as_ref()
     }
 
-    /// True if not every record, or not every row, is a sample or in one.
+    /// True if not every record, or not every row, is a sample or in one. A record whose cost cannot
+    /// be measured is none.
     pub fn leaves_out(&self) -> bool {
         match &self.rows {
-            None => self.filter.is_some(),
+            None => self.filter.is_some() || self.cost.is_some(),
             Some(rows) => self.filter_rows.is_some() || rows.spec.leaves_out(),
         }
     }
@@ -108,7 +143,16 @@ impl SampleProgram {
     /// Shards with equal digests have the same samples under equal keys, unless the program
     /// depends on paths.
     pub fn key(&self) -> Vec<u8> {
-        let key = |one: &Predicate| String::from_utf8_lossy(&one.key()).into_owned();
+        let samples = self.samples_key();
+        match &self.cost {
+            None => samples,
+            Some(cost) => [&samples[..], b"\ncost ", &cost.key()].concat(),
+        }
+    }
+
+    /// Returns the key without the cost.
+    fn samples_key(&self) -> Vec<u8> {
+        let key = |one: &Measure| String::from_utf8_lossy(&one.key()).into_owned();
         let filter = self.filter.as_ref().map(key);
         match (&self.rows, &self.pack) {
             // Columns and settings of the packs have no influence on the lengths.
@@ -145,19 +189,38 @@ impl SampleProgram {
 
     /// True if the samples depend on the shard's path.
     pub fn depends_on_path(&self) -> bool {
-        [&self.filter, &self.filter_rows].into_iter().flatten().any(Predicate::depends_on_path)
+        let measures = [&self.filter, &self.filter_rows, &self.cost];
+        measures.into_iter().flatten().any(Measure::depends_on_path)
     }
 
-    /// Checks the data of records, and returns the samples of each.
+    /// Checks the data of records, and returns the samples of each and their costs.
     /// - `rows`: records of one shard, whose ordinals are those of the records.
     /// - `shard_path`: relative to the dataset.
     ///
     /// # Errors  The first record whose data or features are damaged.
-    pub fn samples(
+    pub fn count(
         &self,
         rows: &[Row<'_>],
         shard_path: &str,
-    ) -> Result<Vec<RecordSamples>, RowError> {
+    ) -> Result<Vec<CountedRecord>, RowError> {
+        let samples = self.samples(rows, shard_path)?;
+        let Some(cost) = &self.cost else {
+            let counted = |samples| CountedRecord { samples, costs: vec![] };
+            return Ok(samples.into_iter().map(counted).collect());
+        };
+        let taken = rows.iter().zip(&samples);
+        let taken = taken.flat_map(|(row, of)| of.parts().map(|part| Row { part, ..*row }));
+        let taken: Vec<Row<'_>> = taken.collect();
+        let mut costs = cost.costs(&taken, shard_path)?.into_iter();
+        let counted = |samples: RecordSamples| {
+            let costs = costs.by_ref().take(samples.parts().count()).collect();
+            CountedRecord { samples, costs }
+        };
+        Ok(samples.into_iter().map(counted).collect())
+    }
+
+    /// Checks the data of records, and returns the samples of each.
+    fn samples(&self, rows: &[Row<'_>], shard_path: &str) -> Result<Vec<RecordSamples>, RowError> {
         let passes = match &self.filter {
             Some(filter) => filter.passes(rows, shard_path)?,
             None => vec![true; rows.len()],
@@ -199,7 +262,7 @@ impl SampleProgram {
 /// The methods that make the program.
 impl fmt::Display for SampleProgram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let filter = |one: &Option<Predicate>| {
+        let filter = |one: &Option<Measure>| {
             one.as_ref().map(|one| format!("filter({:?})", one.to_string()))
         };
         let unbatch = self.rows.as_ref().map(|rows| {
@@ -212,7 +275,8 @@ impl fmt::Display for SampleProgram {
                 pack.spec().columns.iter().map(|name| format!("{name:?}")).collect();
             format!("pack({}, length={})", columns.join(", "), pack.spec().length)
         });
-        let parts = [filter(&self.filter), unbatch, filter(&self.filter_rows), pack];
+        let cost = self.cost.as_ref().map(|cost| format!("balance({:?})", cost.to_string()));
+        let parts = [filter(&self.filter), unbatch, filter(&self.filter_rows), pack, cost];
         f.write_str(&parts.into_iter().flatten().collect::<Vec<_>>().join("."))
     }
 }

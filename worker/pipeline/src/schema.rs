@@ -15,6 +15,7 @@ use crate::program::{Made, Program};
 use crate::record::{Row, RowError};
 use crate::rows::{Cells, Parser};
 use crate::samples::SampleProgram;
+use crate::samples::balance::BalanceSpec;
 use crate::samples::pack::PackSpec;
 use crate::samples::unbatch::{Unbatch, UnbatchSpec};
 
@@ -51,6 +52,9 @@ pub struct RecordSpec {
     /// Packing of tokens: the packs are the samples, and the features of `parse` those of records.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pack: Option<PackSpec>,
+    /// Balanced steps: samples of similar cost share one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub balance: Option<BalanceSpec>,
 }
 
 impl From<ParseSpec> for RecordSpec {
@@ -78,6 +82,9 @@ pub enum SchemaError {
     /// Columns cannot be packed.
     #[error("pack: {0}")]
     Pack(String),
+    /// Steps cannot be balanced.
+    #[error("balance: {0}")]
+    Balance(String),
     /// An output column does not exist, or is named twice.
     #[error("outputs name `{name}`, {what}")]
     Output {
@@ -122,8 +129,12 @@ impl Schema {
             unbatch.columns.sort();
         }
         let samples = SampleProgram::new(&spec)?.map(Arc::new);
-        let filters = samples.as_ref().map_or([None, None], |samples| samples.filters());
-        [spec.filter, spec.filter_rows] = filters;
+        let expressions = samples.as_ref().map(|samples| samples.expressions());
+        let cost;
+        [spec.filter, spec.filter_rows, cost] = expressions.unwrap_or_default();
+        if let (Some(balance), Some(cost)) = (&mut spec.balance, cost) {
+            balance.by = cost;
+        }
         let mut parsed = parsed_plans(&parser);
         let unbatch = spec.unbatch.as_ref();
         let unbatch = unbatch.map(|spec| Unbatch::new(spec, &parser, &mut parsed)).transpose();
@@ -182,6 +193,11 @@ impl Schema {
     /// The part of the spec that decides which samples there are; `None`: each record is one.
     pub fn sample_spec(&self) -> Option<RecordSpec> {
         self.samples.as_ref().map(|samples| samples.spec(&self.spec))
+    }
+
+    /// Samples of a lane that are sorted together for balanced steps.
+    pub fn balance_window(&self) -> Option<u64> {
+        self.spec.balance.as_ref().map(|balance| balance.window)
     }
 
     /// Lookup tables of the operators.

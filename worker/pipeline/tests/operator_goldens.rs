@@ -262,7 +262,8 @@ fn what_cannot_be_done_is_told_before_anything_is_read() {
              byte 3, but it ends there",
             "operator 1 (output `y`): perm [0] must name each of the 2 dimensions of [2, 4] once",
             "operator 1 (output `y`): there is no column `z`; there are `x`",
-            "operator 1 (output `y`): it takes images of three dimensions, not shape [2, 4]",
+            "operator 1 (output `y`): it takes images of three dimensions, or of four with \
+             several images in a row, not shape [2, 4]",
             "operator 1 (output `y`): it takes columns of any number of values: a VarLenFeature",
             "operator 1 (output `y`): strings of a table are found by a column of the record, with a \
              fixed shape",

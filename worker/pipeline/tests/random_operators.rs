@@ -226,8 +226,8 @@ fn what_images_cannot_be_is_told_before_anything_is_read() {
              3]",
             "operator 1 (output `y`): channels is 1, 3 or 4, not 2",
             "operator 1 (output `y`): dtype is uint8 or uint16, not float32; cast afterwards",
-            "operator 1 (output `y`): it takes images, [height, width, channels], not bytes of \
-             shape []",
+            "operator 1 (output `y`): it takes images, [height, width, channels], or some in each \
+             row, [images, height, width, channels], not bytes of shape []",
             "operator 1 (output `y`): column `image` is uint8 of shape [24, 24, 3]; a size is one \
              int64 a row",
             "operator 1 (output `y`): -1 and names of columns are not both in a shape",

@@ -160,9 +160,11 @@ impl Planner {
             let reading = self.reading(&Shape::of(&plan, rank, &dataset, &sources))?;
             self.reads(Order::Planned(Arc::clone(&plan)));
             let draw = draw_key(plan.shuffle(), epoch, &sources);
-            let mut reader = RankReader::new(Arc::clone(&plan), rank, reading, self.tools.clone());
+            let balance = self.options.schema.balance_window();
+            let tools = self.tools.clone();
+            let mut reader = RankReader::new(Arc::clone(&plan), rank, reading, balance, tools)?;
             // Without a window nothing needs filling: the first batch is like the others.
-            let mut is_filled = !has_window(plan.shuffle());
+            let mut is_filled = !has_window(plan.shuffle()) && balance.is_none();
             while step < steps {
                 let meter = &self.shared.counters.meter;
                 let Some(ticket) = meter.during(Doing::Room, || self.shared.begin()) else {
@@ -220,6 +222,7 @@ impl Planner {
             lanes,
             lane_samples,
             window: if shuffle.enabled { shuffle.window } else { 1 },
+            balance: schema.balance_window().unwrap_or(0),
             // Each source of a mixture has at least one split in turn.
             interleave: (shuffle.interleave + sources).min(files().count() as u64),
             sources,

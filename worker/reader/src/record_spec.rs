@@ -5,7 +5,8 @@
 
 use serde_json::{Map, Number, Value};
 use shardfeed_pipeline::{
-    Operation, Operator, PackSpec, ParseSpec, RecordSpec, Schema, UnbatchColumn, UnbatchSpec,
+    BalanceSpec, Operation, Operator, PackSpec, ParseSpec, RecordSpec, Schema, UnbatchColumn,
+    UnbatchSpec,
 };
 use shardfeed_plan::{Digest, Records};
 use shardfeed_proto::common::v1 as wire;
@@ -101,6 +102,10 @@ fn message(spec: &RecordSpec) -> wire::RecordSpec {
         unbatch: spec.unbatch.as_ref().map(unbatch_to),
         filter_rows: spec.filter_rows.clone(),
         pack: spec.pack.as_ref().map(pack_to),
+        balance: spec
+            .balance
+            .as_ref()
+            .map(|balance| wire::Balance { by: balance.by.clone(), window: balance.window }),
     }
 }
 
@@ -125,6 +130,7 @@ fn spec(message: wire::RecordSpec) -> Result<RecordSpec, String> {
         unbatch: message.unbatch.map(unbatch_from).transpose()?,
         filter_rows: message.filter_rows,
         pack: message.pack.map(pack_from).transpose()?,
+        balance: message.balance.map(|wire::Balance { by, window }| BalanceSpec { by, window }),
     })
 }
 

@@ -1,6 +1,7 @@
 //! A dataset whose files were found and indexed.
 
 mod bits;
+mod costs;
 mod counting;
 mod mixed;
 mod samples;

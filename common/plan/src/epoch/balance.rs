@@ -31,6 +31,18 @@ pub struct BalancedPlan<C> {
     held_max: usize,
 }
 
+/// Checks the number of samples of a lane that are sorted together.
+///
+/// # Errors  `Zero`, `TooLarge`.
+pub fn check_balance_window(window: u64) -> Result<(), PlanError> {
+    let (name, most) = ("balance window", BALANCE_WINDOW_MAX);
+    match window {
+        0 => Err(PlanError::Zero { name }),
+        value if value > most => Err(PlanError::TooLarge { name, value, most }),
+        _ => Ok(()),
+    }
+}
+
 /// Lane and number of a megablock, and its order.
 type HeldMegablock = ((u64, u64), Arc<Megablock>);
 
@@ -42,25 +54,19 @@ struct Megablock {
     costs: Vec<u64>,
 }
 
-impl<C: Fn(Portion, Sample) -> u64> BalancedPlan<C> {
+impl<C: FnMut(Portion, Sample) -> u64> BalancedPlan<C> {
     /// Returns the plan with balanced steps.
     /// - `window`: samples of a lane that are sorted together, rounded to whole steps. `cost`: cost
     ///   of a sample, always the same.
     ///
     /// # Errors  `Zero` and `TooLarge`, for the window.
-    pub fn new(plan: EpochPlan, window: u64, cost: C) -> Result<Self, PlanError> {
-        let (name, most) = ("balance window", BALANCE_WINDOW_MAX);
-        if window == 0 {
-            return Err(PlanError::Zero { name });
-        }
-        if window > most {
-            return Err(PlanError::TooLarge { name, value: window, most });
-        }
+    pub fn new(plan: Arc<EpochPlan>, window: u64, cost: C) -> Result<Self, PlanError> {
+        check_balance_window(window)?;
         // A rank reads its lanes in turn, each from a few megablocks of every earlier segment.
         let lanes = (0..plan.world_size()).map(|rank| plan.rank_lanes(rank)).max().unwrap_or(1);
         let held = plan.layers.iter().map(|_| vec![]).collect();
         let held_max = 4 * (lanes as usize + 1);
-        Ok(Self { plan: Arc::new(plan), window, cost, lookup: None, held, held_max })
+        Ok(Self { plan, window, cost, lookup: None, held, held_max })
     }
 
     /// Returns the plan without balanced steps. It has the same counts of steps, entries and samples.
@@ -83,6 +89,18 @@ impl<C: Fn(Portion, Sample) -> u64> BalancedPlan<C> {
             }
         }
         Ok(slots)
+    }
+
+    /// Returns the steps whose samples are sorted together with those of `step`, a step of the last
+    /// segment; `step` alone behind the last full step.
+    pub fn together(&self, step: u64) -> Range<u64> {
+        let (index, first) = (self.plan.layers.len() - 1, self.plan.first_step());
+        let per_lane = self.plan.layers[index].segment.per_lane();
+        let position = step.saturating_sub(first).saturating_mul(per_lane);
+        match self.megablock_of(index, position) {
+            Some((_, range)) => first + range.start / per_lane..first + range.end / per_lane,
+            None => step..step + 1,
+        }
     }
 
     /// Returns the samples of `rank` at `step`, as [`EpochPlan::batch`].

@@ -124,6 +124,12 @@ impl Definition for Layout {
     }
 
     fn device_form(&self, input: &Form) -> Option<Result<Form, String>> {
+        if input.shape.len() != 3 {
+            return Some(Err(format!(
+                "a device takes images of three dimensions, not shape {:?}",
+                input.shape
+            )));
+        }
         Some(self.perm(input).and_then(|perm| transposed(input, perm)))
     }
 
@@ -140,7 +146,13 @@ impl Layout {
         match (input.of_numbers()?.shape.len(), self.to) {
             (3, ImageLayout::Chw) => Ok(&[2, 0, 1]),
             (3, ImageLayout::Hwc) => Ok(&[1, 2, 0]),
-            _ => Err(format!("it takes images of three dimensions, not shape {:?}", input.shape)),
+            (4, ImageLayout::Chw) => Ok(&[0, 3, 1, 2]),
+            (4, ImageLayout::Hwc) => Ok(&[0, 2, 3, 1]),
+            _ => Err(format!(
+                "it takes images of three dimensions, or of four with several images in a row, \
+                 not shape {:?}",
+                input.shape
+            )),
         }
     }
 }

@@ -287,6 +287,13 @@ impl UnbatchedColumn {
     }
 }
 
+impl Around {
+    /// True if it has zeros or empty strings for rows outside of the record.
+    pub(crate) fn has_zeros(&self) -> bool {
+        self.edge == Edge::Zero
+    }
+}
+
 /// Rows of a column around the row of a sample.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Around {

@@ -9,7 +9,8 @@ use crate::dtype::Dtype;
 use crate::operator::{Form, NOT_ON_DEVICE, Operator, Side};
 use crate::program::{Checked, KnownName, Names, Refusal};
 use crate::samples::SampleProgram;
-use crate::samples::filter::Predicate;
+use crate::samples::balance::BalanceSpec;
+use crate::samples::measure::Measure;
 use crate::samples::pack::PackSpec;
 use crate::samples::unbatch::{Unbatch, UnbatchSpec};
 
@@ -32,6 +33,8 @@ pub enum OutlineColumn<'a> {
     Column(&'a ColumnKind),
     /// Images whose size differs from row to row.
     Images {
+        /// Images of a row; `None`: a row is one image.
+        count: Option<usize>,
         /// Type of the pixels' samples.
         dtype: Dtype,
         /// Samples of a pixel.
@@ -157,19 +160,36 @@ impl Outline {
         if self.is_packed {
             return Err("a filter takes records: call filter() before pack()".to_owned());
         }
-        let is_made = |name: &&String| self.names.is_changed(name);
-        match Predicate::new(expression, (*self.parse).as_ref(), &self.unbatched) {
-            Ok(predicate) => match predicate.names().iter().find(is_made) {
-                None => Ok(predicate.to_string()),
-                Some(name) => Err(made_by_an_operator(name, "filter")),
-            },
-            Err(error) => {
-                let names = Predicate::names_of(expression).unwrap_or_default();
-                Err(names
-                    .iter()
-                    .find(is_made)
-                    .map_or(error, |name| made_by_an_operator(name, "filter")))
+        let measure = Measure::new(expression, (*self.parse).as_ref(), &self.unbatched);
+        self.of_features(expression, measure, "filter").map(|filter| filter.to_string())
+    }
+
+    /// Checks the settings of balanced steps, and returns the canonical text of the cost.
+    ///
+    /// # Errors  They do not fit the samples.
+    pub fn balance(&self, balance: &BalanceSpec) -> Result<String, String> {
+        let measure =
+            balance.measure((*self.parse).as_ref(), &self.unbatched, self.is_packed).transpose();
+        match measure {
+            None => Ok(balance.by.clone()),
+            Some(Err(error)) if self.is_packed => Err(error),
+            Some(measure) => {
+                self.of_features(&balance.by, measure, "balance").map(|cost| cost.to_string())
             }
+        }
+    }
+
+    /// Rejects an expression over columns that an operator made.
+    fn of_features(
+        &self,
+        expression: &str,
+        measure: Result<Measure, String>,
+        method: &str,
+    ) -> Result<Measure, String> {
+        let names = Measure::names_of(expression).unwrap_or_default();
+        match names.iter().find(|name| self.names.is_changed(name)) {
+            Some(name) => Err(made_by_an_operator(name, method)),
+            None => measure,
         }
     }
 
@@ -210,8 +230,8 @@ fn column(known: &KnownName) -> OutlineColumn<'_> {
     match known {
         KnownName::Column(plan) => OutlineColumn::Column(&plan.kind),
         KnownName::Images { chain, .. } => {
-            let (dtype, channels) = chain.pixels();
-            OutlineColumn::Images { dtype, channels }
+            let (count, dtype, channels) = chain.pixels();
+            OutlineColumn::Images { count, dtype, channels }
         }
     }
 }
@@ -269,7 +289,8 @@ mod tests {
             if count == 3 {
                 // A job cannot have these images, but the next operator makes them one size.
                 Schema::new(spec).unwrap_err();
-                let images = OutlineColumn::Images { dtype: Dtype::Uint8, channels: 3 };
+                let images =
+                    OutlineColumn::Images { count: None, dtype: Dtype::Uint8, channels: 3 };
                 assert_eq!(outline.columns()[2], ("photo", images));
                 continue;
             }

@@ -149,6 +149,56 @@ impl Gathered {
     }
 }
 
+/// Rows that were read together and go into different batches.
+#[derive(Debug)]
+pub(crate) struct Stock {
+    rows: Vec<PendingRow>,
+    chunks: Vec<StockChunk>,
+}
+
+#[derive(Debug)]
+struct StockChunk {
+    /// `None` once none of its rows is left.
+    chunk: Option<Arc<ChunkBuffer>>,
+    /// Rows of it that were not given.
+    left: usize,
+    /// The batch that it was given to last, and its number there.
+    given: Option<(u64, u32)>,
+}
+
+impl Stock {
+    pub(crate) fn new(gathered: Gathered) -> Self {
+        let Gathered { rows, chunks } = gathered;
+        let chunk = |chunk| StockChunk { chunk: Some(chunk), left: 0, given: None };
+        let mut chunks: Vec<_> = chunks.into_iter().map(chunk).collect();
+        for row in &rows {
+            if let Item::Held(held) = row.item {
+                chunks[held.chunk as usize].left += 1;
+            }
+        }
+        Self { rows, chunks }
+    }
+
+    /// Moves a row into a batch.
+    /// - `batch`: number of the batch, which is given all its rows before another one.
+    pub(crate) fn give(&mut self, row: usize, batch: u64, into: &mut Gathered) {
+        let mut row = self.rows[row];
+        if let Item::Held(held) = &mut row.item {
+            let of = &mut self.chunks[held.chunk as usize];
+            held.chunk = match of.given {
+                Some((given, number)) if given == batch => number,
+                _ => into.chunk(Arc::clone(of.chunk.as_ref().expect("a row of it is left"))),
+            };
+            of.given = Some((batch, held.chunk));
+            of.left -= 1;
+            if of.left == 0 {
+                of.chunk = None;
+            }
+        }
+        into.rows.push(row);
+    }
+}
+
 /// Chunks of a lane's shards, while records of them are held.
 #[derive(Debug, Default)]
 pub(crate) struct Chunks {
@@ -236,6 +286,32 @@ mod tests {
         let span = RecordSpan { start: 0, len: 4, offset: 0 };
         let (portion, sample) = (Portion::default(), Sample { shard: 0, ordinal });
         Item::Held(HeldRecord { portion, sample, span, part: 0, chunk })
+    }
+
+    #[test]
+    fn a_stock_gives_each_batch_its_chunks_once() {
+        let pool = ChunkPool::new(4, 1 << 20);
+        let (mut chunks, mut read) = (Chunks::default(), Gathered::default());
+        let numbers = [1, 2].map(|byte| chunks.insert(pool.share(vec![byte; 8])));
+        numbers.iter().for_each(|number| chunks.hold(*number, 2));
+        let items = [(0, 0), (1, 1), (0, 2), (1, 3)].map(|(of, at)| held(numbers[of], at));
+        chunks.give(items.into_iter(), true, &mut read);
+        drop(chunks);
+        let mut stock = Stock::new(read);
+        let mut batches = [[3, 0], [1, 2]].into_iter().zip(7..).map(|(rows, number)| {
+            let mut batch = Gathered::default();
+            rows.into_iter().for_each(|row| stock.give(row, number, &mut batch));
+            batch
+        });
+        let (first, second) = (batches.next().unwrap(), batches.next().unwrap());
+        drop(batches);
+        let bytes = |batch: &Gathered| -> Vec<u8> {
+            batch.assembled().iter().map(|row| row.stored[0]).collect()
+        };
+        assert_eq!((bytes(&first), bytes(&second)), (vec![2, 1], vec![2, 1]));
+        assert_eq!((first.chunks.len(), second.chunks.len()), (2, 2));
+        drop((first, second));
+        assert_eq!(pool.shared_bytes(), 0, "the stock holds no chunk without rows");
     }
 
     #[test]

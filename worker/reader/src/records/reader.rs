@@ -5,9 +5,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use shardfeed_pipeline::{LaneFeed, Load, Reading};
-use shardfeed_plan::{EpochPlan, Inputs, Lane, LanePosition, PlanError, SlotSource, SplitRun};
+use shardfeed_plan::{EpochPlan, Inputs, Lane, PlanError, SlotSource, SplitRun};
 use shardfeed_source::LoadError;
 
+use crate::records::balanced::BalancedRows;
 use crate::records::gather::{Gathered, Item, PendingRow};
 use crate::records::place::RecordLocator;
 use crate::records::stream::{StreamTools, Streams};
@@ -18,15 +19,25 @@ const LOOK_AHEAD: u64 = 2048;
 /// Reads the samples of one rank in one epoch, step by step.
 #[derive(Debug)]
 pub(crate) struct RankReader {
-    plan: Arc<EpochPlan>,
     rank: u64,
-    reading: Reading,
-    tools: StreamTools,
-    /// By lane of the step's segment and lane of the epoch sequence: after a new segment begins,
-    /// two lanes of a rank may read different parts of one lane of the sequence.
-    feeds: BTreeMap<(u64, u64), LaneReader>,
+    feeds: Feeds,
     /// Padding repeats the epoch sequence from its start.
     padding: Streams,
+    /// Rows of balanced steps; `None`: steps are not balanced.
+    balanced: Option<BalancedRows>,
+}
+
+/// Lane of the step's segment and lane of the epoch sequence: after a new segment begins, two lanes
+/// of a rank may read different parts of one lane of the sequence.
+pub(crate) type FeedKey = (u64, u64);
+
+/// The lanes that a rank reads.
+#[derive(Debug)]
+pub(crate) struct Feeds {
+    plan: Arc<EpochPlan>,
+    reading: Reading,
+    tools: StreamTools,
+    feeds: BTreeMap<FeedKey, LaneReader>,
 }
 
 /// A lane being read.
@@ -46,61 +57,93 @@ enum LaneSource {
 }
 
 impl RankReader {
+    /// - `balance_window`: of balanced steps.
+    ///
+    /// # Errors  The window is out of range.
     pub(crate) fn new(
         plan: Arc<EpochPlan>,
         rank: u64,
         reading: Reading,
+        balance_window: Option<u64>,
         mut tools: StreamTools,
-    ) -> Self {
+    ) -> Result<Self, PlanError> {
         if let Reading::Hold { chunk_bytes, primed_max } = reading {
             (tools.chunk_bytes, tools.primed_max) = (chunk_bytes, primed_max);
         }
+        let balanced = balance_window
+            .map(|window| BalancedRows::new(Arc::clone(&plan), rank, window, &tools))
+            .transpose()?;
         let padding = Streams::new(tools.clone());
-        Self { plan, rank, reading, tools, feeds: BTreeMap::new(), padding }
+        let feeds = Feeds { plan, reading, tools, feeds: BTreeMap::new() };
+        Ok(Self { rank, feeds, padding, balanced })
     }
 
     /// Returns the rows of a step, in order; steps are requested in ascending order.
     pub(crate) fn rows(&mut self, step: u64) -> Result<Gathered, LoadError> {
-        let runs = self.plan.slot_runs(step, self.rank)?;
+        let Self { rank, feeds, padding, balanced } = self;
+        if let Some(balanced) = balanced {
+            let slots = balanced.read(step, feeds)?;
+            let mut gathered = Gathered::with_capacity(slots.len());
+            for slot in slots {
+                match slot.source {
+                    SlotSource::Lane(at) => {
+                        balanced.give((slot.lane, at.lane), at.output, step, &mut gathered);
+                    }
+                    SlotSource::Padding { position } => {
+                        padding.fetch_padding(feeds.plan.sample_at(position), &mut gathered)?;
+                    }
+                }
+            }
+            return Ok(gathered);
+        }
+        let runs = feeds.plan.slot_runs(step, *rank)?;
         let rows: u64 = runs.iter().map(|run| run.slots).sum();
         let mut gathered = Gathered::with_capacity(rows as usize);
         for run in runs {
             match run.first.source {
                 SlotSource::Lane(at) => {
-                    self.take((run.first.lane, at), run.slots, step, &mut gathered)?;
+                    let (key, outputs) =
+                        ((run.first.lane, at.lane), at.output..at.output + run.slots);
+                    feeds.take(key, outputs, step, &mut gathered)?;
                 }
                 SlotSource::Padding { position } => {
-                    let run = self.plan.sample_at(position);
-                    self.padding.fetch_padding(run, &mut gathered)?;
+                    padding.fetch_padding(feeds.plan.sample_at(position), &mut gathered)?;
                 }
             }
         }
         // A lane that gave no rows is not needed now; if it is needed again, it is reopened.
-        self.feeds.retain(|_, feed| feed.used_at == step);
+        feeds.keep_used_since(step);
         Ok(gathered)
     }
+}
 
-    /// Takes `slots` rows from a lane of the epoch sequence, for a lane of the step's segment.
-    fn take(
+impl Feeds {
+    /// Takes rows from a lane of the epoch sequence, for a lane of a step's segment.
+    /// - `step`: that is being given.
+    pub(crate) fn take(
         &mut self,
-        (lane, at): (u64, LanePosition),
-        slots: u64,
+        key: FeedKey,
+        outputs: Range<u64>,
         step: u64,
         into: &mut Gathered,
     ) -> Result<(), LoadError> {
-        let key = (lane, at.lane);
         // After ranks stopped at different steps, a lane continues with the remainders of one rank
-        // after another, so it may go back on its lane of the epoch sequence; then it is reopened
-        // there.
-        let fits = |feed: &LaneReader| feed.next_output() <= at.output;
+        // after another, so it may go back on its lane of the epoch sequence; so it may with
+        // balanced steps after a new segment began. Then it is reopened there.
+        let fits = |feed: &LaneReader| feed.next_output() <= outputs.start;
         if !self.feeds.get(&key).is_some_and(fits) {
-            let lane = self.plan.lane(at.lane);
-            let feed = LaneReader::new(&lane, at.output, self.reading, &self.tools)?;
+            let lane = self.plan.lane(key.1);
+            let feed = LaneReader::new(&lane, outputs.start, self.reading, &self.tools)?;
             self.feeds.insert(key, feed);
         }
         let feed = self.feeds.get_mut(&key).expect("just made");
         feed.used_at = step;
-        feed.take(at.output..at.output + slots, into)
+        feed.take(outputs, into)
+    }
+
+    /// Closes the lanes that were used for no step from this one on.
+    pub(crate) fn keep_used_since(&mut self, step: u64) {
+        self.feeds.retain(|_, feed| feed.used_at >= step);
     }
 }
 

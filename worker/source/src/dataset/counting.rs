@@ -388,16 +388,16 @@ impl CountingPass {
         let shard = rows.first().map_or(0, |row| row.sample.shard);
         let path = &self.files.dataset().manifest().shards()[shard as usize].path;
         let skips = |error: &RowError| self.corrupt.skips() && error.fault.is_of_record();
-        match self.program.samples(rows, path) {
-            Ok(samples) => {
-                let samples = rows.iter().zip(&samples);
-                samples.for_each(|(row, samples)| counted.map.push(samples, row.len() as u64));
+        match self.program.count(rows, path) {
+            Ok(records) => {
+                let records = rows.iter().zip(&records);
+                records.for_each(|(row, record)| counted.map.push(record, row.len() as u64));
             }
             Err(error) if !skips(&error) => return Err(self.files.located(error)),
             Err(_) => {
                 for row in rows {
-                    match self.program.samples(std::slice::from_ref(row), path) {
-                        Ok(samples) => counted.map.push(&samples[0], row.len() as u64),
+                    match self.program.count(std::slice::from_ref(row), path) {
+                        Ok(records) => counted.map.push(&records[0], row.len() as u64),
                         Err(error) if skips(&error) => {
                             let (ordinal, offset) = (row.sample.ordinal, row.offset);
                             if counted.damaged.len() < DAMAGED_MAX {

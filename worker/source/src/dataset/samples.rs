@@ -1,12 +1,13 @@
 //! Sample maps: which records of each shard, or which of their rows, are samples.
 
 use crc_fast::crc32_iscsi;
-use shardfeed_pipeline::{RecordSamples, SampleProgram};
+use shardfeed_pipeline::{CountedRecord, RecordSamples, SampleProgram};
 use shardfeed_plan::{
     ContentDigest, Digest, PackError, PackSegment, Packing, Sample, content_digest,
 };
 
 use super::bits::Bits;
+use super::costs::Costs;
 
 /// First bytes of a stored map; the number is the version of the format.
 const MAGIC: &[u8] = b"shardfeed samples 2\n";
@@ -26,6 +27,9 @@ pub struct SampleMap {
     tokens: Option<Vec<u32>>,
     /// The packs of these records, once all are counted.
     packing: Option<Packing>,
+    /// Cost of each sample, if steps are balanced by it; not of packs, whose costs follow from
+    /// their tokens.
+    costs: Option<Costs>,
     /// Bytes of data of the samples' records; a record counts once for each of its samples.
     data_bytes: u64,
 }
@@ -67,17 +71,26 @@ impl SampleMap {
         let rows = program.has_rows().then(Bits::default);
         let passes = program.leaves_out().then(Bits::default);
         let tokens = program.packer().map(|_| vec![]);
-        Self { rows, passes, tokens, ..Self::default() }
+        let costs = program.has_costs().then(Costs::default);
+        Self { rows, passes, tokens, costs, ..Self::default() }
     }
 
     /// True if it has the form of a program's maps.
     fn is_of(&self, program: &SampleProgram) -> bool {
-        let forms = (self.rows.is_some(), self.passes.is_some(), self.tokens.is_some());
-        forms == (program.has_rows(), program.leaves_out(), program.packer().is_some())
+        let forms = [self.rows.is_some(), self.passes.is_some(), self.tokens.is_some()];
+        forms == [program.has_rows(), program.leaves_out(), program.packer().is_some()]
+            && self.costs.is_some() == program.has_costs()
     }
 
     /// Adds the next record.
-    pub(super) fn push(&mut self, samples: &RecordSamples, data_bytes: u64) {
+    pub(super) fn push(&mut self, counted: &CountedRecord, data_bytes: u64) {
+        self.push_samples(&counted.samples, data_bytes);
+        if let Some(costs) = &mut self.costs {
+            counted.costs.iter().for_each(|cost| costs.push(*cost));
+        }
+    }
+
+    fn push_samples(&mut self, samples: &RecordSamples, data_bytes: u64) {
         let before = self.samples();
         let mut add = |count: usize, passes: &dyn Fn(usize) -> bool| {
             if let Some(rows) = &mut self.rows {
@@ -119,6 +132,11 @@ impl SampleMap {
         self.packing.as_ref()
     }
 
+    /// Returns the cost of a sample that is no pack; 0 if costs were not measured.
+    pub fn cost_of(&self, sample: u64) -> u64 {
+        self.costs.as_ref().map_or(0, |costs| costs.of(sample))
+    }
+
     /// Returns the index of the record of a sequence.
     pub fn record_of_sequence(&self, sequence: u64) -> u64 {
         let found = self.passes.as_ref().map(|passes| passes.select(true, sequence));
@@ -148,7 +166,7 @@ impl SampleMap {
             }
             (None, None) => RecordSamples::Whole(false),
         };
-        self.push(&none, 0);
+        self.push_samples(&none, 0);
     }
 
     /// Returns the map of a shard whose records are all samples.
@@ -269,13 +287,14 @@ impl SampleMap {
 
     /// Returns the map as it is stored under an address.
     pub(super) fn encode(&self, address: &str) -> Vec<u8> {
-        let forms = [self.rows.is_some(), self.passes.is_some(), self.lengths().is_some()];
+        let has_lengths = self.lengths().is_some();
+        let forms = [self.rows.is_some(), self.passes.is_some(), has_lengths, self.costs.is_some()];
         let forms = (0..).zip(forms).map(|(bit, is_some)| u64::from(is_some) << bit).sum();
         let numbers = [forms, self.data_bytes].into_iter().chain(self.numbers());
         let lengths = self.lengths().unwrap_or_default().chunks(2);
         let pairs = lengths
             .map(|pair| u64::from(pair[0]) | u64::from(pair.get(1).copied().unwrap_or(0)) << 32);
-        let numbers = numbers.chain(pairs);
+        let numbers = numbers.chain(pairs).chain(self.costs.iter().flat_map(Costs::words));
         let body: Vec<u8> = numbers.flat_map(u64::to_le_bytes).collect();
         [MAGIC, &checksum(address, &body).to_le_bytes()[..], &body].concat()
     }
@@ -301,7 +320,7 @@ impl SampleMap {
             u64::from_le_bytes(bytes)
         });
         let (forms, data_bytes) = (numbers.next()?, numbers.next()?);
-        if numbers.next()? != records || forms > 7 {
+        if numbers.next()? != records || forms > 15 {
             return None;
         }
         let (has_rows, has_passes, has_tokens) = (forms & 1 == 1, forms & 2 == 2, forms & 4 == 4);
@@ -328,8 +347,11 @@ impl SampleMap {
                 Some(tokens)
             }
         };
-        let packing = None;
-        let map = Self { records, rows, passes, tokens, packing, data_bytes };
+        let (packing, costs) = (None, None);
+        let mut map = Self { records, rows, passes, tokens, packing, costs, data_bytes };
+        if forms & 8 == 8 {
+            map.costs = Some(Costs::read(map.samples(), &mut numbers)?);
+        }
         let rows = map.rows.as_ref().map_or(records, |rows| rows.ones);
         let ends = |bits: &Bits| bits.len == 0 || !bits.has(bits.len - 1);
         let is_whole =
@@ -451,20 +473,8 @@ mod tests {
         let tokens = has(|one| matches!(one, RecordSamples::Tokens(_))).then(Vec::new);
         let (rows, passes) = (rows.then(Bits::default), passes.then(Bits::default));
         let mut map = SampleMap { rows, passes, tokens, ..SampleMap::default() };
-        samples.iter().for_each(|samples| map.push(samples, 3));
+        samples.iter().for_each(|samples| map.push_samples(samples, 3));
         map
-    }
-
-    /// Rows of a record that are samples.
-    fn parts(samples: &RecordSamples) -> Vec<u32> {
-        match samples {
-            RecordSamples::Whole(passes) => (0..u32::from(*passes)).collect(),
-            RecordSamples::Rows(count) => (0..*count).collect(),
-            RecordSamples::Some(passes) => {
-                (0..passes.len() as u32).filter(|row| passes[*row as usize]).collect()
-            }
-            RecordSamples::Tokens(_) => vec![],
-        }
     }
 
     #[test]
@@ -485,9 +495,9 @@ mod tests {
             for pattern in patterns {
                 let samples: Vec<_> = (0..records).map(pattern).collect();
                 let map = map(&samples);
-                let of_record = |(record, samples)| {
+                let of_record = |(record, samples): (u64, &RecordSamples)| {
                     let place = move |part| SamplePlace { record, part };
-                    parts(samples).into_iter().map(place)
+                    samples.parts().map(place).collect::<Vec<_>>()
                 };
                 let expected: Vec<_> = (0..).zip(&samples).flat_map(of_record).collect();
                 let found: Vec<_> = (0..map.samples()).map(|at| map.place_of(at)).collect();
@@ -497,7 +507,8 @@ mod tests {
                 for record in 0..records + 2 {
                     let before = expected.partition_point(|one| one.record < record) as u64;
                     assert_eq!(map.samples_before(record), before, "{record} of {records}");
-                    let of_record = samples.get(record as usize).map(parts).unwrap_or_default();
+                    let of_record = samples.get(record as usize).into_iter();
+                    let of_record = of_record.flat_map(RecordSamples::parts).collect::<Vec<_>>();
                     assert_eq!(map.parts(record).collect::<Vec<_>>(), of_record);
                 }
                 assert_eq!(map.data_bytes(), 3 * expected.len() as u64);
@@ -515,8 +526,11 @@ mod tests {
         let rows: Vec<_> = (0..100).map(|record| RecordSamples::Rows(record % 3)).collect();
         let tokens = (0..100).map(|record| (record % 3 != 0).then_some(record * 7));
         let tokens: Vec<_> = tokens.map(RecordSamples::Tokens).collect();
-        for samples in [whole, rows, tokens] {
-            let map = map(&samples);
+        let mut maps: Vec<_> = [&whole, &rows, &tokens].map(|samples| map(samples)).into();
+        let mut costs = Costs::default();
+        (0..maps[1].samples()).for_each(|sample| costs.push(sample * 100));
+        maps.push(SampleMap { costs: Some(costs), ..maps[1].clone() });
+        for map in maps {
             let bytes = map.encode("one");
             assert_eq!(SampleMap::read(&bytes, "one", 100), Some(map));
             for at in 0..bytes.len() {

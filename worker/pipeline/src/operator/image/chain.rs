@@ -18,6 +18,8 @@ use crate::operator::pad::Padding;
 #[derive(Clone, Debug)]
 pub(crate) struct Chain {
     source: ImageSource,
+    /// Images of a row, which then has a first dimension of this size; `None`: one image.
+    count: Option<usize>,
     /// Number of columns that it takes.
     inputs: usize,
     pub(super) dtype: Dtype,
@@ -115,9 +117,11 @@ const IMAGE_SHARE: usize = 4;
 
 impl Chain {
     /// Creates a chain without operators.
-    /// - `size`: of the images, if all have the same.
+    /// - `count`: of the images in a row; `None`: a row is one image. `size`: of the images, if all
+    ///   have the same.
     pub(super) fn new(
         source: ImageSource,
+        count: Option<usize>,
         dtype: Dtype,
         channels: usize,
         size: Option<Size>,
@@ -127,19 +131,24 @@ impl Chain {
             ImageSource::Sized { sizes, .. } => 1 + sizes.iter().filter_map(Dim::column).count(),
         };
         let (source_size, stages, finish) = (size, vec![], Finish::Copy);
-        Self { source, inputs, dtype, channels, source_size, stages, finish, size }
+        Self { source, count, inputs, dtype, channels, source_size, stages, finish, size }
     }
 
     /// Creates a chain of images that are numbers of one shape.
     pub(crate) fn of_numbers(input: &Form) -> Result<Self, String> {
-        let &[height, width, channels] = input.shape.as_slice() else {
-            return Err(format!(
-                "it takes images, [height, width, channels], not {} of shape {:?}",
-                input.dtype, input.shape
-            ));
+        let (count, height, width, channels) = match input.shape[..] {
+            [height, width, channels] => (None, height, width, channels),
+            [count, height, width, channels] => (Some(count), height, width, channels),
+            _ => {
+                return Err(format!(
+                    "it takes images, [height, width, channels], or some in each row, [images, \
+                     height, width, channels], not {} of shape {:?}",
+                    input.dtype, input.shape
+                ));
+            }
         };
         let size = Some(Size { height, width });
-        Ok(Self::new(ImageSource::Numbers, input.dtype, channels, size))
+        Ok(Self::new(ImageSource::Numbers, count, input.dtype, channels, size))
     }
 
     /// Creates a chain of strings or numbers with the height and width in other columns.
@@ -167,7 +176,7 @@ impl Chain {
         }
         Form::numbers(dtype, vec![*channels])?;
         let source = ImageSource::Sized { sizes: [height.clone(), width.clone()], is_strings };
-        Ok(Self::new(source, dtype, *channels, None))
+        Ok(Self::new(source, None, dtype, *channels, None))
     }
 
     /// Appends an operator that crops or mirrors.
@@ -221,23 +230,24 @@ impl Chain {
         self.inputs - 1
     }
 
-    /// Type of the samples, and samples of a pixel.
-    pub(crate) fn pixels(&self) -> (Dtype, usize) {
-        (self.dtype, self.channels)
+    /// Images of a row, type of the samples, and samples of a pixel.
+    pub(crate) fn pixels(&self) -> (Option<usize>, Dtype, usize) {
+        (self.count, self.dtype, self.channels)
     }
 
     /// Form of one row, if all rows have the same size.
     pub(crate) fn form(&self) -> Option<Result<Form, String>> {
         let Size { height, width } = self.size?;
-        Some(Form::numbers(self.dtype, vec![height, width, self.channels]))
+        let shape = self.count.into_iter().chain([height, width, self.channels]).collect();
+        Some(Form::numbers(self.dtype, shape))
     }
 
-    /// Runs the chain on one row.
+    /// Runs the chain on one image.
     /// - `inputs`: of all rows. `draws`: random draws of the operator at a position, for this row.
-    pub(crate) fn run(
+    fn run(
         &self,
         inputs: &[Input<'_>],
-        row: usize,
+        (row, image): (usize, usize),
         draws: impl Fn(usize) -> Draws,
         (scratch, memory): (&mut ImageScratch, &ColumnMemory),
         out: &mut [u8],
@@ -249,7 +259,8 @@ impl Chain {
         let pixel_bytes = self.channels * self.source_dtype().bytes();
         match &self.source {
             ImageSource::Encoded(decoding) => {
-                let encoded = Encoded::open(inputs[0].strings()[row], *decoding)?;
+                let at = row * self.count.unwrap_or(1) + image;
+                let encoded = Encoded::open(inputs[0].strings()[at], *decoding)?;
                 let size = encoded.size();
                 if let Some(wanted) = self.source_size.filter(|wanted| *wanted != size) {
                     return Err(OperatorFault::ImageSize { size, wanted });
@@ -270,6 +281,8 @@ impl Chain {
             ImageSource::Numbers => {
                 let size = self.source_size.expect("numbers have a shape");
                 let bytes = inputs[0].row(row);
+                let image_bytes = bytes.len() / self.count.unwrap_or(1).max(1);
+                let bytes = &bytes[image * image_bytes..][..image_bytes];
                 let (region, turned) = self.part(size, inputs, row, &draws)?;
                 let view = View { bytes, size, pixel_bytes, region };
                 self.finish(view, turned, draws, (resizer, flipped), out)
@@ -387,14 +400,18 @@ impl Chain {
         memory: &ColumnMemory,
         out: &mut [u8],
     ) -> Result<(), Failed> {
-        let bytes = out.len().checked_div(rows).unwrap_or(0);
+        let images = self.count.unwrap_or(1);
+        let bytes = out.len().checked_div(rows * images).unwrap_or(0);
         let mut scratch = memory.scratch();
-        let each = |row: usize| {
-            let out = &mut out[row * bytes..(row + 1) * bytes];
-            self.run(inputs, row, |position| draws(row, position), (&mut scratch, memory), out)
+        let each = |at: usize| {
+            let (row, image) = (at / images, at % images);
+            let out = &mut out[at * bytes..(at + 1) * bytes];
+            // The images of a row have the same draws, so that they stay alike.
+            let draws = |position| draws(row, position);
+            self.run(inputs, (row, image), draws, (&mut scratch, memory), out)
                 .map_err(|fault| (row, fault))
         };
-        let done = (0..rows).try_for_each(each);
+        let done = (0..rows * images).try_for_each(each);
         memory.keep_scratch(scratch);
         done
     }

@@ -42,7 +42,7 @@ impl Definition for ColorJitter {
 
     fn prepare(&self, given: Given<'_>) -> Result<OperatorWork, String> {
         let (form, chain) = (&given.forms[0], Chain::of_numbers(&given.forms[0])?);
-        if form.dtype != Dtype::Uint8 || !matches!(form.shape[2], 1 | 3) {
+        if form.dtype != Dtype::Uint8 || !matches!(form.shape.last(), Some(1 | 3)) {
             return Err(format!(
                 "it takes images of uint8 with 1 or 3 channels, not {} of shape {:?}",
                 form.dtype, form.shape

@@ -7,10 +7,10 @@ use super::chain::{Chain, ImageSource, check_size};
 use crate::dtype::Dtype;
 use crate::operator::definition::{Definition, Given, Inputs, OperatorWork};
 
-/// Decodes JPEG and PNG, as `tf.io.decode_image`. The orientation in the metadata is ignored.
+/// Decodes JPEG and PNG, as `tf.io.decode_image`; of several strings in a row, each. The orientation in the metadata is ignored.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DecodeImage {
-    /// Column of one string per row.
+    /// Column of one string per row, or of a dimension of them.
     pub input: String,
     /// 1: grey; 3: red, green, blue; 4: with alpha.
     pub channels: usize,
@@ -37,7 +37,10 @@ impl Definition for DecodeImage {
 
     fn prepare(&self, given: Given<'_>) -> Result<OperatorWork, String> {
         let Self { channels, dtype, size, .. } = *self;
-        given.forms[0].of_one_string()?;
+        let count = match given.forms[0].shape[..] {
+            [count] if count > 0 && given.forms[0].dtype == Dtype::Bytes => Some(count),
+            _ => given.forms[0].of_one_string().map(|()| None)?,
+        };
         if !matches!(channels, 1 | 3 | 4) {
             return Err(format!("channels is 1, 3 or 4, not {channels}"));
         }
@@ -49,6 +52,6 @@ impl Definition for DecodeImage {
         let size = size.map(|[height, width]| Size { height, width });
         size.map_or(Ok(()), check_size)?;
         let source = ImageSource::Encoded(Decoding { channels, depth });
-        Ok(OperatorWork::Images(Chain::new(source, dtype, channels, size)))
+        Ok(OperatorWork::Images(Chain::new(source, count, dtype, channels, size)))
     }
 }

@@ -48,12 +48,12 @@ fn row(stored: &[u8]) -> Row<'_> {
 }
 
 fn passes(text: &str, (width, score, lang): (i64, f32, &str)) -> bool {
-    let predicate = Predicate::new(text, Some(&features()), &[]).unwrap();
-    predicate.passes(&[row(&record(width, score, lang))], "train/a-1").unwrap()[0]
+    let measure = Measure::new(text, Some(&features()), &[]).unwrap();
+    measure.passes(&[row(&record(width, score, lang))], "train/a-1").unwrap()[0]
 }
 
 fn wrong(text: &str) -> String {
-    Predicate::new(text, Some(&features()), &[]).unwrap_err()
+    Measure::new(text, Some(&features()), &[]).unwrap_err()
 }
 
 #[test]
@@ -84,8 +84,8 @@ fn expressions_and_values() {
         "'it\\'s' == \"it's\"",
     ] {
         assert!(passes(text, this), "{text}");
-        let printed = Predicate::new(text, Some(&features()), &[]).unwrap().to_string();
-        let again = Predicate::new(&printed, Some(&features()), &[]).unwrap();
+        let printed = Measure::new(text, Some(&features()), &[]).unwrap().to_string();
+        let again = Measure::new(&printed, Some(&features()), &[]).unwrap();
         assert_eq!(again.to_string(), printed, "{text}");
         assert!(passes(&printed, this), "{text}: {printed}");
     }
@@ -122,18 +122,18 @@ fn the_canonical_text_has_no_needless_brackets() {
         ("`width` + 1.50 > 1e3", "width + 1.5 > 1000.0"),
         ("min( width,2 )==len( tags )", "min(width, 2) == len(tags)"),
     ] {
-        let predicate = Predicate::new(text, Some(&features()), &[]).unwrap();
-        assert_eq!(predicate.to_string(), canonical);
+        let measure = Measure::new(text, Some(&features()), &[]).unwrap();
+        assert_eq!(measure.to_string(), canonical);
     }
     // Neither the text nor its canonical form is too deep.
     let deep = format!("{}width not in (1,){}", "abs(".repeat(48), ")".repeat(48));
-    let printed = Predicate::new(&deep, Some(&features()), &[]).unwrap().to_string();
-    assert_eq!(Predicate::new(&printed, Some(&features()), &[]).unwrap().to_string(), printed);
+    let printed = Measure::new(&deep, Some(&features()), &[]).unwrap().to_string();
+    assert_eq!(Measure::new(&printed, Some(&features()), &[]).unwrap().to_string(), printed);
     for deep in ["(", "-", "not ", "len(", "abs(", "width in ("] {
         assert!(wrong(&deep.repeat(100_000)).contains("50 deep"), "{deep}");
     }
     let long = format!("width{}", " + 1".repeat(400));
-    assert_eq!(Predicate::new(&long, Some(&features()), &[]).unwrap().to_string(), long);
+    assert_eq!(Measure::new(&long, Some(&features()), &[]).unwrap().to_string(), long);
 }
 
 #[test]
@@ -186,20 +186,20 @@ fn what_does_not_fit_is_told() {
 
 #[test]
 fn a_key_has_the_features_that_are_used() {
-    let key = |text: &str| Predicate::new(text, Some(&features()), &[]).unwrap().key();
+    let key = |text: &str| Measure::new(text, Some(&features()), &[]).unwrap().key();
     assert_eq!(key("width>1"), key("(width > 1)"));
     assert_ne!(key("width > 1"), key("width > 2"));
     let fewer: ParseSpec = serde_json::from_value(json!([
         {"name": "width", "feature": {"fixed_len": {"dtype": "int64", "shape": []}}},
     ]))
     .unwrap();
-    assert_eq!(Predicate::new("width > 1", Some(&fewer), &[]).unwrap().key(), key("width > 1"));
+    assert_eq!(Measure::new("width > 1", Some(&fewer), &[]).unwrap().key(), key("width > 1"));
     let other: ParseSpec = serde_json::from_value(json!([
         {"name": "width", "feature": {"fixed_len": {"dtype": "float32", "shape": []}}},
     ]))
     .unwrap();
-    assert_ne!(Predicate::new("width > 1", Some(&other), &[]).unwrap().key(), key("width > 1"));
-    let depends = |text: &str| Predicate::new(text, None, &[]).unwrap().depends_on_path();
+    assert_ne!(Measure::new("width > 1", Some(&other), &[]).unwrap().key(), key("width > 1"));
+    let depends = |text: &str| Measure::new(text, None, &[]).unwrap().depends_on_path();
     assert!(depends("shard_path == 'a'") && !depends("len(record) > 3 and ordinal > 1"));
 }
 
@@ -208,18 +208,18 @@ fn a_damaged_record_is_an_error_also_if_no_feature_is_used() {
     let mut bytes = record(1, 1.0, "en");
     bytes[3] ^= 1;
     for text in ["width > 0", "ordinal > 0"] {
-        let predicate = Predicate::new(text, Some(&features()), &[]).unwrap();
-        let error = predicate.passes(&[row(&bytes)], "a").unwrap_err();
+        let measure = Measure::new(text, Some(&features()), &[]).unwrap();
+        let error = measure.passes(&[row(&bytes)], "a").unwrap_err();
         assert!(matches!(error.fault, RowFault::Data(_)), "{text}");
     }
     let mut without = vec![];
     encode_example(&[("width", Value::Int64(&[1]))], &mut without);
     let crc = masked_crc32c(&without);
     without.extend(crc.to_le_bytes());
-    let of = |text: &str| Predicate::new(text, Some(&features()), &[]).unwrap();
+    let of = |text: &str| Measure::new(text, Some(&features()), &[]).unwrap();
     assert_eq!(of("width > 0").passes(&[row(&without)], "a").unwrap(), [true]);
     let error = of("lang == ''").passes(&[row(&without)], "a").unwrap_err();
     assert!(matches!(error.fault, RowFault::Parse { .. }));
-    let raw = Predicate::new("len(record) > 3", None, &[]).unwrap();
+    let raw = Measure::new("len(record) > 3", None, &[]).unwrap();
     assert_eq!(raw.passes(&[row(&without)], "a").unwrap(), [true]);
 }

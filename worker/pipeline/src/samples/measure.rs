@@ -1,4 +1,4 @@
-//! Filters: which records of a shard are samples, decided by an expression over their features.
+//! Measures: values of an expression over the features of a record, such as whether a filter keeps it.
 
 mod value;
 
@@ -9,7 +9,7 @@ use shardfeed_tfrecord::example::{Feature, FeatureSpec};
 use crate::column::{ColumnKind, Plan, items};
 use crate::dtype::Dtype;
 use crate::operator::expression::{Dialect, Expression, Node, One, Two};
-use crate::record::{Row, RowError};
+use crate::record::{Row, RowError, RowFault};
 use crate::rows::{Cells, Parser};
 use crate::samples::unbatch::{Unbatch, UnbatchSpec};
 use crate::schema::parse::{ParseSpec, parsed_plans, parser};
@@ -24,11 +24,11 @@ const SHARD_PATH: &str = "shard_path";
 /// Maximum number of columns that an error lists.
 const LISTED_MAX: usize = 20;
 
-/// An expression that decides whether a record is a sample.
+/// An expression over the features of a record, or of one of its rows.
 ///
 /// Its results are the same on every processor.
 #[derive(Debug)]
-pub(crate) struct Predicate {
+pub(crate) struct Measure {
     expression: Expression,
     /// Source of each name of the expression.
     sources: Vec<NameSource>,
@@ -39,6 +39,8 @@ pub(crate) struct Predicate {
     unbatch: Option<Unbatch>,
     /// Parsing of these features.
     parse: Option<ParseSpec>,
+    /// True if the value is an integer in every record, unless it overflows.
+    is_integer: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +54,9 @@ enum NameSource {
 /// Kind of a node's value, known before any record is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ValueKind {
-    Number,
+    Integer,
+    /// A float64, or an integer in some records.
+    Float,
     Text,
 }
 
@@ -67,7 +71,7 @@ enum NameValues<'a> {
     Unused,
 }
 
-impl Predicate {
+impl Measure {
     /// Checks an expression.
     /// - `parse`: parsing of the records; `None`: a column `record`.
     /// - `unbatched`: columns of which a sample has one row.
@@ -101,9 +105,12 @@ impl Predicate {
             }
         };
         let sources = expression.names().iter().map(source).collect();
-        let predicate = Self { expression, sources, parser, plans, unbatch, parse };
-        match predicate.kind()? {
-            ValueKind::Number => Ok(predicate),
+        let is_integer = false;
+        let measure = Self { expression, sources, parser, plans, unbatch, parse, is_integer };
+        match measure.kind()? {
+            kind @ (ValueKind::Integer | ValueKind::Float) => {
+                Ok(Self { is_integer: kind == ValueKind::Integer, ..measure })
+            }
             ValueKind::Text => {
                 Err("the expression is a text; compare it, such as `name == 'a'`".into())
             }
@@ -142,6 +149,31 @@ impl Predicate {
     ///
     /// # Errors  The first record whose data or features are damaged.
     pub(crate) fn passes(&self, rows: &[Row<'_>], shard_path: &str) -> Result<Vec<bool>, RowError> {
+        self.evaluate(rows, shard_path, |_, value| Ok(value.is_true()))
+    }
+
+    /// Checks the data of records, and returns the cost of each for balanced steps. Source:
+    /// docs/ORDER.md, section 15.
+    /// - `rows`, `shard_path`: as for [`Measure::passes`].
+    ///
+    /// # Errors  The first record that is damaged, or whose value is no cost.
+    pub(crate) fn costs(&self, rows: &[Row<'_>], shard_path: &str) -> Result<Vec<u64>, RowError> {
+        self.evaluate(rows, shard_path, |row, value| {
+            let cost = if self.is_integer { value.integer_cost() } else { value.float_cost() };
+            cost.ok_or_else(|| {
+                let (expression, value) = (self.to_string().into(), value.to_string().into());
+                RowError::at(row, RowFault::Cost { expression, value })
+            })
+        })
+    }
+
+    /// Returns what `result` makes of the value of each row.
+    fn evaluate<T>(
+        &self,
+        rows: &[Row<'_>],
+        shard_path: &str,
+        result: impl Fn(&Row<'_>, Value<'_>) -> Result<T, RowError>,
+    ) -> Result<Vec<T>, RowError> {
         let parser = (&self.parser, self.unbatch.as_ref());
         let cells = Cells::locate(parser, &self.plans, &[], rows)?;
         let values = |source: &NameSource| match source {
@@ -163,17 +195,17 @@ impl Predicate {
             })
             .collect();
         let mut stack = vec![];
-        let passes = |row| self.holds(row, &values, &lengths, &mut stack);
-        Ok((0..rows.len()).map(passes).collect())
+        let at = |row| result(&rows[row], self.value(row, &values, &lengths, &mut stack));
+        (0..rows.len()).map(at).collect()
     }
 
-    fn holds<'a>(
+    fn value<'a>(
         &'a self,
         row: usize,
         values: &'a [NameValues<'a>],
         lengths: &[Vec<usize>],
         stack: &mut Vec<Value<'a>>,
-    ) -> bool {
+    ) -> Value<'a> {
         const CHECKED: &str = "the number of operands was checked";
         stack.clear();
         for node in self.expression.nodes() {
@@ -206,32 +238,42 @@ impl Predicate {
             };
             stack.push(value);
         }
-        stack.pop().expect(CHECKED).is_true()
+        stack.pop().expect(CHECKED)
     }
 
     /// Returns the kind of the result.
     ///
     /// # Errors  Values of different kinds meet, or a column does not fit.
     fn kind(&self) -> Result<ValueKind, String> {
-        use ValueKind::{Number, Text};
+        use ValueKind::{Float, Integer, Text};
         const CHECKED: &str = "the parser counts operands";
         let mut stack: Vec<ValueKind> = vec![];
         for (place, node) in self.expression.nodes().iter().enumerate() {
             let here = || self.expression.text_to(place);
+            let joint = |kinds: &[ValueKind]| match kinds.contains(&Float) {
+                true => Float,
+                false => kinds[0],
+            };
             let numbers = |kinds: &[ValueKind]| match kinds.contains(&Text) {
                 true => Err(format!("`{}` needs numbers, but has a text", here())),
-                false => Ok(Number),
+                false => Ok(joint(kinds)),
             };
-            let same = |kinds: &[ValueKind]| match kinds.iter().all(|kind| *kind == kinds[0]) {
-                true => Ok(kinds[0]),
-                false => Err(format!("`{}` has a number and a text; they do not compare", here())),
+            let is_text = |kind: &&ValueKind| **kind == Text;
+            let same = |kinds: &[ValueKind]| match kinds.iter().filter(is_text).count() {
+                texts if texts == 0 || texts == kinds.len() => Ok(joint(kinds)),
+                _ => Err(format!("`{}` has a number and a text; they do not compare", here())),
             };
             let kind = match node {
-                Node::Integer(_) | Node::Number(_) => Number,
+                Node::Integer(_) => Integer,
+                Node::Number(_) => Float,
                 Node::Text(_) => Text,
                 Node::Name(name) => self.kind_of(*name)?,
-                Node::Len(name) => self.check_length(*name).map(|()| Number)?,
-                Node::One(_) => numbers(&[stack.pop().expect(CHECKED)])?,
+                Node::Len(name) => self.check_length(*name).map(|()| Integer)?,
+                Node::One(one) => match (one, numbers(&[stack.pop().expect(CHECKED)])?) {
+                    (One::Not, _) => Integer,
+                    (One::Negate | One::Abs | One::Sign | One::Floor, kind) => kind,
+                    (One::Sqrt | One::Tanh | One::Exp | One::Log, _) => Float,
+                },
                 Node::Two(two) => {
                     let kinds = stack.split_off(stack.len() - 2);
                     match two {
@@ -240,7 +282,9 @@ impl Predicate {
                         | Two::Greater
                         | Two::GreaterOrEqual
                         | Two::Equal
-                        | Two::NotEqual => same(&kinds).map(|_| Number)?,
+                        | Two::NotEqual => same(&kinds).map(|_| Integer)?,
+                        Two::And | Two::Or => numbers(&kinds).map(|_| Integer)?,
+                        Two::Divide => numbers(&kinds).map(|_| Float)?,
                         _ => numbers(&kinds)?,
                     }
                 }
@@ -250,7 +294,7 @@ impl Predicate {
                     same(&kinds[1..])?
                 }
                 Node::In(count) => {
-                    same(&stack.split_off(stack.len() - count - 1)).map(|_| Number)?
+                    same(&stack.split_off(stack.len() - count - 1)).map(|_| Integer)?
                 }
             };
             stack.push(kind);
@@ -261,14 +305,15 @@ impl Predicate {
     /// Returns the kind of a name's value.
     fn kind_of(&self, name: usize) -> Result<ValueKind, String> {
         let plan = match self.sources[name] {
-            NameSource::Ordinal => return Ok(ValueKind::Number),
+            NameSource::Ordinal => return Ok(ValueKind::Integer),
             NameSource::ShardPath => return Ok(ValueKind::Text),
             NameSource::Column(column) => &self.plans[column],
         };
         match &plan.kind {
             ColumnKind::Dense { dtype, shape } if items(shape) == 1 => Ok(match dtype {
                 Dtype::Bytes => ValueKind::Text,
-                _ => ValueKind::Number,
+                Dtype::Int64 => ValueKind::Integer,
+                _ => ValueKind::Float,
             }),
             ColumnKind::Dense { shape, .. } => Err(format!(
                 "column `{}` has shape {shape:?}; an expression takes one value a record",
@@ -310,7 +355,7 @@ impl Predicate {
 }
 
 /// The canonical text.
-impl fmt::Display for Predicate {
+impl fmt::Display for Measure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.expression.fmt(f)
     }
@@ -331,7 +376,7 @@ fn used_features(
     for name in expression.names() {
         if has(lists, name) && !unbatched.contains(name) {
             return Err(format!(
-                "column `{name}` is a feature list; a filter takes features that a record has once"
+                "column `{name}` is a feature list; an expression takes features that a record has once"
             ));
         }
         let is_raw = parse.is_none() && name == "record";

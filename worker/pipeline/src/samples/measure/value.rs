@@ -1,6 +1,7 @@
-//! Values of a filter's expression: exact integers, IEEE float64 and byte strings.
+//! Values of an expression: exact integers, IEEE float64 and byte strings.
 
 use std::cmp::Ordering;
+use std::fmt;
 
 use super::{One, Two};
 
@@ -26,6 +27,21 @@ impl Value<'_> {
             Self::Float(float) => float != 0.0 && !float.is_nan(),
             Self::Text(_) => false,
         }
+    }
+
+    /// Returns a cost that is an integer.
+    pub(super) fn integer_cost(self) -> Option<u64> {
+        match self {
+            Self::Integer(integer) => u64::try_from(integer).ok(),
+            Self::Float(_) | Self::Text(_) => None,
+        }
+    }
+
+    /// Returns a cost that is a finite float64: its bits, which have the order of their numbers.
+    pub(super) fn float_cost(self) -> Option<u64> {
+        // -0.0 counts as 0.0.
+        let float = self.float() + 0.0;
+        (float.is_finite() && float >= 0.0).then(|| float.to_bits())
     }
 
     pub(super) fn equals(&self, other: &Self) -> bool {
@@ -129,6 +145,16 @@ impl Value<'_> {
                     }
                 }
             }
+        }
+    }
+}
+
+impl fmt::Display for Value<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Integer(integer) => integer.fmt(f),
+            Self::Float(float) => float.fmt(f),
+            Self::Text(text) => String::from_utf8_lossy(text).fmt(f),
         }
     }
 }

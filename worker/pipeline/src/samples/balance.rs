@@ -1,0 +1,45 @@
+//! Balanced steps: the cost of a sample. Source: docs/ORDER.md, section 15.
+
+use serde::{Deserialize, Serialize};
+use shardfeed_plan::check_balance_window;
+
+use crate::samples::measure::Measure;
+use crate::schema::parse::ParseSpec;
+
+/// Cost of a pack: the sum of the squares of the tokens of its segments.
+const SUM_SQUARES: &str = "sum_squares";
+
+/// Cost of a sample, and the samples that are sorted by it together.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BalanceSpec {
+    /// Canonical text of an expression over features; of packs `sum_squares`.
+    pub by: String,
+    /// Samples of a lane that are sorted together.
+    pub window: u64,
+}
+
+impl BalanceSpec {
+    /// Returns the measure of the cost; `None`: it follows from the packs.
+    /// - `unbatched`: columns of which a sample has one row. `is_packed`: true if packs are samples.
+    ///
+    /// # Errors  A description of what does not fit.
+    pub(crate) fn measure(
+        &self,
+        parse: Option<&ParseSpec>,
+        unbatched: &[String],
+        is_packed: bool,
+    ) -> Result<Option<Measure>, String> {
+        check_balance_window(self.window).map_err(|error| error.to_string())?;
+        if is_packed {
+            return match self.by == SUM_SQUARES {
+                true => Ok(None),
+                false => Err(format!("packs are balanced by \"{SUM_SQUARES}\"")),
+            };
+        }
+        Measure::new(&self.by, parse, unbatched).map(Some).map_err(|error| {
+            let is_of_packs = self.by == SUM_SQUARES;
+            let hint = if is_of_packs { "; it is the cost of packs, of pack()" } else { "" };
+            error + hint
+        })
+    }
+}
