@@ -14,7 +14,7 @@ use crate::common::v1::partition::Kind as By;
 use crate::common::v1::record_spec::Parse;
 use crate::common::v1::{
     Argument, ArgumentValue, Balance, Feature, FeatureType, FeatureValues, Operator, Outputs, Pack,
-    Partition, RecordSpec, Unbatch, unbatch,
+    Partition, RecordSpec, Unbatch, Window, unbatch,
 };
 
 /// Version of the message and of the result of parsing a record.
@@ -151,6 +151,8 @@ impl RecordSpec {
         add("unbatch".into(), unbatch(self), unbatch(other));
         let pack = |spec: &Self| spec.pack.as_ref().map(Pack::to_string);
         add("pack".into(), pack(self), pack(other));
+        let window = |spec: &Self| spec.window.as_ref().map(Window::to_string);
+        add("window".into(), window(self), window(other));
         let balance = |spec: &Self| spec.balance.as_ref().map(Balance::to_string);
         add("balance".into(), balance(self), balance(other));
         add("filter of rows".into(), self.filter_rows.clone(), other.filter_rows.clone());
@@ -274,6 +276,9 @@ impl fmt::Display for RecordSpec {
         if let Some(pack) = &self.pack {
             write!(f, "; pack {pack}")?;
         }
+        if let Some(window) = &self.window {
+            write!(f, "; window {window}")?;
+        }
         match &self.balance {
             Some(balance) => write!(f, "; balance {balance}"),
             None => Ok(()),
@@ -291,6 +296,18 @@ impl fmt::Display for Unbatch {
             }
         }
         write!(f, "edge={} stride={stride}", edge.escape_debug())
+    }
+}
+
+impl fmt::Display for Window {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { columns, size, stride, by, partial } = self;
+        let columns = columns.join(", ");
+        write!(f, "{} size={size} stride={stride}", columns.escape_debug())?;
+        if let Some(by) = by {
+            write!(f, " by={}", by.escape_debug())?;
+        }
+        write!(f, " partial={}", partial.escape_debug())
     }
 }
 

@@ -4,7 +4,7 @@ use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use shardfeed_pipeline::{
     BalanceSpec, ColumnKind, Operator, Outline, OutlineColumn, OutlineError, PackSpec, ParseSpec,
-    RecordSpec, UnbatchSpec,
+    RecordSpec, UnbatchSpec, WindowSpec,
 };
 use shardfeed_tfrecord::example::{DType, DefaultValue, Feature, FeatureSpec};
 
@@ -63,6 +63,12 @@ impl NativeOutline {
     fn pack(&self, py: Python<'_>, pack: &str) -> PyResult<Self> {
         let packed = self.0.pack(&pack_spec(py, pack)?);
         packed.map(Self).map_err(|what| named(py, "ConfigError", &what))
+    }
+
+    /// Returns the columns of windows.
+    fn window(&self, py: Python<'_>, window: &str) -> PyResult<Self> {
+        let windows = self.0.window(&window_spec(py, window)?);
+        windows.map(Self).map_err(|what| named(py, "ConfigError", &what))
     }
 
     /// Checks the settings of balanced steps, and returns the canonical text of the cost.
@@ -149,10 +155,13 @@ pub(crate) fn record_spec<'py>(
     let filter_rows: Option<String> = get("filter_rows")?.extract()?;
     let pack: Option<String> = get("pack")?.extract()?;
     let pack = pack.map(|pack| pack_spec(py, &pack)).transpose()?;
+    let window: Option<String> = get("window")?.extract()?;
+    let window = window.map(|window| window_spec(py, &window)).transpose()?;
     let balance: Option<String> = get("balance")?.extract()?;
     let balance = balance.map(|balance| balance_spec(py, &balance)).transpose()?;
-    let spec =
-        RecordSpec { parse, operators, outputs, filter, unbatch, filter_rows, pack, balance };
+    let samples =
+        RecordSpec { filter, unbatch, filter_rows, pack, window, balance, ..RecordSpec::default() };
+    let spec = RecordSpec { parse, operators, outputs, ..samples };
     Ok((spec != RecordSpec::default()).then_some(spec))
 }
 
@@ -161,6 +170,10 @@ fn unbatch_spec(py: Python<'_>, text: &str) -> PyResult<UnbatchSpec> {
 }
 
 fn pack_spec(py: Python<'_>, text: &str) -> PyResult<PackSpec> {
+    serde_json::from_str(text).map_err(|error| named(py, "ConfigError", &error.to_string()))
+}
+
+fn window_spec(py: Python<'_>, text: &str) -> PyResult<WindowSpec> {
     serde_json::from_str(text).map_err(|error| named(py, "ConfigError", &error.to_string()))
 }
 

@@ -1,4 +1,4 @@
-"""Filters, rows of records and packs in a cluster: counted once, by all workers, and delivered exactly once."""
+"""Filters, rows of records, packs and windows in a cluster: counted once, by all workers, and delivered exactly once."""
 
 from __future__ import annotations
 
@@ -67,6 +67,8 @@ def programs(source: sf.Source) -> dict[str, sf.Source]:
         "rows around": source.unbatch("score", offsets={"label": (-1, 2)}, edge="repeat"),
         "packs": source.pack("tokens", length=32, block=16, append=0),
         "packs of some": source.filter("id % 2 == 0").pack("tokens", length=50, method="concat"),
+        "windows": source.window("id", size=4, stride=2, by="id // 10"),
+        "windows of some": source.filter("id % 3 != 0").window("id", size=3, partial="pad"),
         "path": source.filter("shard_path != 'part-01.tfrecord' and ordinal % 2 == 0"),
     }
 

@@ -17,6 +17,7 @@ mod line;
 
 mod interleave;
 mod window;
+mod windows;
 
 mod lane;
 
@@ -69,6 +70,7 @@ pub use random::{Draws, philox, stream_key};
 pub use segment::{GLOBAL_BATCH_MAX, LANES_MAX, SEGMENTS_MAX, Segment, Steps};
 pub use state::{LoaderState, STATE_FORMAT, StateError};
 pub use window::Permutations;
+pub use windows::{PartialWindows, WINDOW_SIZE_MAX, WindowSettings, Windows};
 
 /// Version of the order that `docs/ORDER.md` specifies; part of every job and state.
 pub const ORDER_VERSION: u32 = 1;

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use shardfeed_pipeline::{
     BalanceSpec, Edge, PackSpec, ParseSpec, RecordSpec, SampleProgram, Schema, UnbatchColumn,
-    UnbatchSpec,
+    UnbatchSpec, WindowSpec,
 };
-use shardfeed_plan::{Digest, LongSequences, PackMethod};
-use shardfeed_source::{CountedFile, SampleMap};
+use shardfeed_plan::{Digest, LongSequences, PackMethod, PartialWindows};
+use shardfeed_source::{CountedFile, SampleMap, SampleMaps};
 use shardfeed_tfrecord::example::{DType, Feature, FeatureSpec};
 
 use crate::{Target, size};
@@ -37,16 +37,27 @@ fn program(form: u8) -> Arc<SampleProgram> {
         long: LongSequences::Split,
         append: vec![],
     };
+    let fixed = Feature::FixedLen { shape: vec![], dtype: DType::Int64, default: None };
+    let fixed = ParseSpec::Example(vec![FeatureSpec { name: "x".to_owned(), feature: fixed }]);
+    let windows = RecordSpec { parse: Some(fixed), ..RecordSpec::default() };
+    let window = WindowSpec {
+        columns: vec!["x".to_owned()],
+        size: 3,
+        stride: 2,
+        by: Some("x".to_owned()),
+        partial: PartialWindows::Pad,
+    };
     let plain = RecordSpec { parse: Some(parse), ..RecordSpec::default() };
-    let spec = match form % 5 {
+    let spec = match form % 6 {
         0 => RecordSpec { filter: Some("len(x) > 0".to_owned()), ..plain },
         1 => RecordSpec { unbatch: Some(unbatch), ..plain },
         2 => RecordSpec { unbatch: Some(unbatch), filter_rows: Some("x > 0".to_owned()), ..plain },
         3 => RecordSpec { pack: Some(pack), ..plain },
-        _ => RecordSpec {
+        4 => RecordSpec {
             balance: Some(BalanceSpec { by: "len(x)".to_owned(), window: 8 }),
             ..plain
         },
+        _ => RecordSpec { window: Some(window), ..windows },
     };
     let schema = Schema::new(spec).expect("the program fits its feature");
     Arc::clone(schema.samples().expect("it has a program"))
@@ -64,6 +75,7 @@ fn seeds() -> Vec<Vec<u8>> {
         map(1, 1, &[3, 7, 0b011_0110]),
         map(2, 3, &[3, 7, 0b011_0110, 4, 0b1010]),
         map(3, 4, &[3, 7 | 40 << 32, 5]),
+        map(5, 18, &[5, 0b1_1011, 0b0101]),
         map(4, 10, &[3, 0b101, 2, 7 | 300 << 16]),
     ]
 }
@@ -84,18 +96,18 @@ fn run(input: &[u8]) -> String {
         return "none".to_owned();
     };
     assert_eq!(read(&map.to_bytes()).as_ref(), Some(&map));
-    match map.packing() {
+    match map.grouping() {
         None => (0..map.samples().min(LOOKED_AT)).for_each(|sample| {
             let place = map.place_of(sample).expect("there are so many samples");
             assert!(place.record < records && map.samples_before(place.record) <= sample);
             assert!(map.parts(place.record).any(|part| part == place.part));
         }),
-        Some(packing) => (0..packing.blocks().min(LOOKED_AT)).for_each(|block| {
-            for segment in packing.open(block, 1).into_iter().flatten() {
-                let record = map.record_of_sequence(segment.sequence);
-                assert!(record < records && segment.tokens > 0);
+        Some(grouping) => (0..grouping.blocks().min(LOOKED_AT)).for_each(|block| {
+            let maps = SampleMaps::new(vec![map.clone()], vec![], 0);
+            for part in maps.open(0, block, 1).into_iter().flatten() {
+                assert!(part.record < records && part.tokens > 0);
             }
         }),
     }
-    format!("{} {} {}", form % 5, size(map.samples() as usize), size(records as usize))
+    format!("{} {} {}", form % 6, size(map.samples() as usize), size(records as usize))
 }

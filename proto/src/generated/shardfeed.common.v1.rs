@@ -612,6 +612,9 @@ pub struct RecordSpec {
     /// absent: steps are not balanced
     #[prost(message, optional, tag = "10")]
     pub balance: ::core::option::Option<Balance>,
+    /// the samples are windows over records; absent: they are records, rows or packs
+    #[prost(message, optional, tag = "11")]
+    pub window: ::core::option::Option<Window>,
     /// Absent: a record is delivered unparsed in a column `record`.
     #[prost(oneof = "record_spec::Parse", tags = "2, 3")]
     pub parse: ::core::option::Option<record_spec::Parse>,
@@ -680,6 +683,24 @@ pub struct Pack {
     /// one value for each column; empty: nothing is appended
     #[prost(message, repeated, tag = "7")]
     pub append: ::prost::alloc::vec::Vec<FeatureValues>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Window {
+    /// sorted by name
+    #[prost(string, repeated, tag = "1")]
+    pub columns: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// records of a window
+    #[prost(uint64, tag = "2")]
+    pub size: u64,
+    /// records from the start of a window to that of the next one
+    #[prost(uint64, tag = "3")]
+    pub stride: u64,
+    /// canonical text of an expression that is equal in the records of a window; absent: none
+    #[prost(string, optional, tag = "4")]
+    pub by: ::core::option::Option<::prost::alloc::string::String>,
+    /// windows that lack records: drop, pad
+    #[prost(string, tag = "5")]
+    pub partial: ::prost::alloc::string::String,
 }
 /// Balanced steps: samples of similar cost share one.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

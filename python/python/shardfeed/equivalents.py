@@ -23,8 +23,6 @@ EQUIVALENTS = {
     "shuffle": "use Loader(source, shuffle=True, shuffle_window=..., seed=...)",
     "skip": "a loader continues from a state: Loader(source, resume=state)",
     "take": "use Loader(source, limit=...) for the first samples of the order, or break out of the loop",
-    "window": "source.unbatch(offsets={column: (0, 15)}, stride=...) makes windows over the rows of a record; write rows that "
-    "belong together as one record",
     "zip": "source.lookup(column, table) adds the columns of a table of sf.write_table by key",
 }
 

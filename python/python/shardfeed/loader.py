@@ -251,6 +251,7 @@ class Loader:
             "unbatch": source._unbatch,
             "filter_rows": source._filter_rows,
             "pack": source._pack,
+            "window": source._window,
             "balance": (mixture or source)._balance,
             "batch_size": _number("batch_size", batch_size, 1),
             "seed": _number("seed", seed, 0),

@@ -246,7 +246,7 @@ def _program(source: Source) -> Any:
     """Returns the features and operators in a form that compares, also with arrays as defaults."""
     operators = operators_to_native((*source._operators, *(source._device_operators or ())))
     features = to_native(source._features), to_native(source._sequence_features)
-    return features, source._unbatch, source._filter_rows, source._pack, operators
+    return features, source._unbatch, source._filter_rows, source._pack, source._window, operators
 
 
 def _reads(source: Source) -> Any:

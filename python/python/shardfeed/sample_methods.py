@@ -1,4 +1,4 @@
-"""Methods of a `Source` that determine its samples and their steps: filter, unbatch, pack, balance."""
+"""Methods of a `Source` that determine its samples and their steps: filter, unbatch, pack, window, balance."""
 
 from __future__ import annotations
 
@@ -59,6 +59,7 @@ class SampleMethods:
         _unbatch: str | None
         _filter_rows: str | None
         _pack: str | None
+        _window: str | None
         _balance: str | None
 
     @operator
@@ -198,7 +199,7 @@ class SampleMethods:
         - `block`: records that are packed together; more need more memory. `variants`: number of
           different packings, of which the epochs take turns if the loader shuffles.
 
-        `filter(...)` comes before, operators after it. Not together with `unbatch`.
+        `filter(...)` comes before, operators after it. Not together with `unbatch` and `window`.
         """
         self._check_unbalanced("pack")
         if self._pack is not None:
@@ -218,6 +219,62 @@ class SampleMethods:
         return cast(Self, dataclasses.replace(cast(Any, self), _pack=text, _outline=self._outline.pack(text)))
 
     @operator
+    def window(
+        self,
+        *columns: str,
+        size: int,
+        stride: int | None = None,
+        by: str | None = None,
+        partial: Literal["drop", "pad"] = "drop",
+    ) -> Self:
+        """Returns a source whose samples are windows: `size` consecutive records of a file.
+
+            features = {
+                "image": sf.FixedLenFeature((), "string"),
+                "video": sf.FixedLenFeature((), "string"),
+            }
+            clips = sf.source("frames-*.tfrecord", features).window(size=16, stride=8, by="video")
+            clips = clips.decode_image("image").resize("image", (112, 112))  # [16, 112, 112, 3]
+
+        Each column gets a first dimension, `[size, ...]`. As with `filter`, the files are read once
+        when a loader is opened, so the number of windows is known and all ranks have equal steps.
+        Every window comes exactly once in an epoch. Windows are shuffled; their records stay in the
+        order of the file. docs/ORDER.md, section 16, defines the windows.
+
+        - `columns`: `FixedLenFeature`s; none named: all features.
+        - `size`: records of a window, at most 4,096.
+        - `stride`: records from the start of a window to that of the next one; smaller than `size`:
+          they overlap; default `size`.
+        - `by`: expression like that of `filter`, or the name of a feature: a window has only records
+          with equal values that follow each other. Without it the windows of a file follow each other;
+          a window never has records of two files.
+        - `partial`: windows that begin less than `size` records before the end of their group:
+          "drop"; or "pad": samples, of which the last record is repeated. "window_length", int64 [],
+          is then the number of records in the window without these repetitions.
+
+        `filter(...)` comes before: windows have the records that pass. Operators come after it. For
+        windows over the steps of a record use `unbatch(offsets=...)`. Not together with `unbatch`
+        and `pack`.
+        """
+        if self._window is not None:
+            raise ConfigError("this source has windows already")
+        self._check_unbalanced("window")
+        if not all(isinstance(name, str) for name in columns):
+            raise ConfigError(f"window takes names of columns, not {columns!r}")
+        if by is not None and not isinstance(by, str):
+            raise ConfigError(f"by is an expression as str, not {by!r}")
+        whole = whole_number("size", size, 1)
+        spec = {
+            "columns": list(columns or self._features or ()),
+            "size": whole,
+            "stride": whole if stride is None else whole_number("stride", stride, 1),
+            "by": by,
+            "partial": arguments.one_of("partial", partial, ("drop", "pad")),
+        }
+        text = json.dumps(spec, sort_keys=True)
+        return cast(Self, dataclasses.replace(cast(Any, self), _window=text, _outline=self._outline.window(text)))
+
+    @operator
     def balance(self, by: str, *, window: int = 4096) -> Self:
         """Returns a source of which samples of similar cost share a step, so that ranks wait less for each other.
 
@@ -235,7 +292,7 @@ class SampleMethods:
         - `window`: samples of a lane that are sorted together, at most 2^20. They are held in memory,
           beside the shuffle window; a larger one balances better and mixes costs less.
 
-        Call it after `filter`, `unbatch` and `pack`; of a mixture on the mixture. Works with
+        Call it after `filter`, `unbatch` and `pack`; not with `window`; of a mixture on the mixture. Works with
         mode="deterministic" in the trainers' processes; so far not with `coordinator=`.
 
         `FeatureError` when the loader is opened, with file, offset and record, for a cost that is

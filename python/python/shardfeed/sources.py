@@ -74,6 +74,8 @@ class Source(SampleMethods):
     _filter_rows: str | None = None
     #: Columns and settings of packs, as JSON; None: records or rows are samples.
     _pack: str | None = None
+    #: Columns and settings of windows, as JSON; None: records, rows or packs are samples.
+    _window: str | None = None
     #: Cost of a sample and window of balanced steps, as JSON; None: steps are not balanced.
     _balance: str | None = None
 
@@ -104,8 +106,8 @@ class Source(SampleMethods):
     ) -> Source:
         """Returns a source of raw records, such as that of `write_dataset`, with these features; see
         `source` for them. Raises `ConfigError` for a source that has features or operators."""
-        if self._features is not None or self._sequence_features is not None or self._operators or self._filter or self._unbatch or self._pack or self._balance:
-            raise ConfigError("parse() is for raw records; this source has features, operators, a filter, unbatch, pack or balance already")
+        if self._features is not None or self._sequence_features is not None or self._operators or self._filter or self._unbatch or self._pack or self._window or self._balance:
+            raise ConfigError("parse() is for raw records; this source has features, operators, a filter, unbatch, pack, window or balance already")
         ours, lists = checked(features), checked(sequence_features, "sequence_features")
         outline = NativeOutline(to_native(ours), to_native(lists))
         return dataclasses.replace(self, _features=ours, _sequence_features=lists, _outline=outline)
@@ -117,7 +119,7 @@ class Source(SampleMethods):
         corrupt: Corrupt = "error",
         cache_dir: str | os.PathLike[str] | None = None,
     ) -> int:
-        """Returns the number of samples of an epoch: records, or what `filter`, `unbatch` and `pack` make of them.
+        """Returns the number of samples of an epoch: records, or what `filter`, `unbatch`, `pack` and `window` make of them.
 
         Reads each file once if its samples are not in the cache directory, and keeps the result there, so that the
         first loader of this source starts at once. Shows its progress on a terminal. The arguments are those of
@@ -650,6 +652,7 @@ class Source(SampleMethods):
         records += "" if self._filter is None else f", filter {self._filter!r}"
         records += "" if self._unbatch is None else f", unbatch {arguments.shown_rows(self._unbatch)}"
         records += "" if self._pack is None else f", pack {self._pack}"
+        records += "" if self._window is None else f", window {self._window}"
         records += "" if self._filter_rows is None else f", filter of rows {self._filter_rows!r}"
         records += arguments.shown_balance(self._balance)
         columns = self.columns
@@ -659,7 +662,7 @@ class Source(SampleMethods):
 
     def __reduce__(self) -> tuple[Any, ...]:
         given = (self.files, self.dataset, self.compression, self.records, self._features, self._sequence_features)
-        samples = self._filter, self._unbatch, self._filter_rows, self._pack, self._balance
+        samples = self._filter, self._unbatch, self._filter_rows, self._pack, self._window, self._balance
         return _rebuilt, (given, self._operators, self._device_operators, samples)
 
     if not TYPE_CHECKING:
@@ -724,6 +727,8 @@ def _rebuilt(
         outline = outline.unbatch(samples[1])
     if samples[3] is not None:
         outline = outline.pack(samples[3])
+    if samples[4] is not None:
+        outline = outline.window(samples[4])
     for operator in operators:
         outline = outline.then(operator.json(), False)
     for operator in device_operators or ():

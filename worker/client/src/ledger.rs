@@ -53,18 +53,18 @@ struct OpenPacks {
 impl OpenPacks {
     /// Returns the parts of records that a sample consists of.
     fn parts(&mut self, sample: Sample, variant: u64, contents: &Contents) -> Vec<SamplePart> {
-        let packing = contents.samples.as_ref().and_then(|maps| maps.of(sample.shard).packing());
-        let (Some(packing), Some(maps)) = (packing, &contents.samples) else {
+        let grouping = contents.samples.as_ref().and_then(|maps| maps.of(sample.shard).grouping());
+        let (Some(grouping), Some(maps)) = (grouping, &contents.samples) else {
             let SamplePlace { record, part } = contents.place_of(sample);
             return vec![SamplePart { record, first: part.into(), tokens: 1 }];
         };
-        let block = packing.block_of(sample.ordinal);
+        let block = grouping.block_of(sample.ordinal);
         if self.blocks.len() >= OPEN_BLOCKS_MAX {
             self.blocks.clear();
         }
         let packs = self.blocks.entry((sample.shard, block, variant));
         let packs = packs.or_insert_with(|| maps.open(sample.shard, block, variant));
-        packs[(sample.ordinal - packing.packs_of(block).start) as usize].clone()
+        packs[(sample.ordinal - grouping.samples_of(block).start) as usize].clone()
     }
 }
 

@@ -53,8 +53,10 @@ pub use operator::{
 pub use record::{Row, RowError, RowFault};
 pub use room::{BatchTooLarge, Room};
 pub use samples::balance::BalanceSpec;
-pub use samples::pack::{PackPart, PackSpec, Packer, Sequence};
+pub use samples::combine::{Combiner, RecordPart, Sequence};
+pub use samples::pack::{PackSpec, Packer};
 pub use samples::unbatch::{Edge, UnbatchColumn, UnbatchSpec};
+pub use samples::window::{WindowSpec, Windower};
 pub use samples::{CountedRecord, RecordSamples, SampleProgram};
 pub use schema::{
     Outline, OutlineColumn, OutlineError, ParseSpec, RecordSpec, Schema, SchemaError,

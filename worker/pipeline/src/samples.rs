@@ -1,23 +1,30 @@
 //! Sample programs: the samples that the records of a source are made into.
 
 pub(crate) mod balance;
+pub(crate) mod combine;
 pub(crate) mod measure;
 pub(crate) mod pack;
 pub(crate) mod unbatch;
+pub(crate) mod window;
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::record::{Row, RowError, RowFault};
 use crate::rows::{Cells, Parser};
+use crate::samples::combine::Combiner;
 use crate::samples::measure::{Measure, features_named};
 use crate::samples::pack::Packer;
 use crate::samples::unbatch::{ROWS_MAX, Unbatch, UnbatchSpec};
+use crate::samples::window::Windower;
 use crate::schema::parse::{ParseSpec, parsed_plans, parser};
 use crate::schema::{RecordSpec, SchemaError};
 
 /// Maximum number of columns that an error lists.
 const LISTED_MAX: usize = 20;
+
+/// Error of a spec with several of `unbatch`, `pack` and `window`.
+pub(crate) const ONE_OF: &str = "a source has one of unbatch, pack and window";
 
 /// Decides which samples a record has: itself or none, or one for each of its rows.
 ///
@@ -27,7 +34,7 @@ pub struct SampleProgram {
     filter: Option<Measure>,
     rows: Option<RowCounter>,
     filter_rows: Option<Measure>,
-    pack: Option<Arc<Packer>>,
+    combiner: Option<Arc<Combiner>>,
     /// Cost of a sample, if steps are balanced by the values of its record.
     cost: Option<Measure>,
 }
@@ -50,10 +57,12 @@ pub enum RecordSamples {
     Some(Vec<bool>),
     /// Its tokens, of this number, are in packs; `None`: it is left out.
     Tokens(Option<u32>),
+    /// It is in windows, with records that follow it and have the same key; `None`: it is left out.
+    Member(Option<Vec<u8>>),
 }
 
 impl RecordSamples {
-    /// Iterates over the rows that are samples; of a whole record: row 0. Packs have none.
+    /// Iterates over the rows that are samples; of a whole record: row 0. Packs and windows have none.
     pub fn parts(&self) -> Box<dyn Iterator<Item = u32> + '_> {
         match self {
             Self::Whole(is_sample) => Box::new(0..u32::from(*is_sample)),
@@ -62,7 +71,7 @@ impl RecordSamples {
                 let taken = (0..).zip(rows).filter(|(_, is_sample)| **is_sample);
                 Box::new(taken.map(|(row, _)| row))
             }
-            Self::Tokens(_) => Box::new(0..0),
+            Self::Tokens(_) | Self::Member(_) => Box::new(0..0),
         }
     }
 }
@@ -95,23 +104,30 @@ impl SampleProgram {
             let what = "a filter of rows needs unbatch".to_owned();
             return Err(SchemaError::Filter(what));
         }
-        let pack = spec.pack.as_ref().map(|pack| Packer::new(pack, parse).map(Arc::new));
-        let pack = pack.transpose().map_err(SchemaError::Pack)?;
-        if pack.is_some() && rows.is_some() {
-            let what = "it packs records; a source has unbatch or pack, not both".to_owned();
-            return Err(SchemaError::Pack(what));
+        let methods = [rows.is_some(), spec.pack.is_some(), spec.window.is_some()];
+        if methods.into_iter().filter(|is_some| *is_some).count() > 1 {
+            return Err(SchemaError::Pack(ONE_OF.to_owned()));
         }
+        let pack = spec.pack.as_ref().map(|pack| Packer::new(pack, parse).map(Combiner::Packs));
+        let pack = pack.transpose().map_err(SchemaError::Pack)?;
+        let window = spec.window.as_ref();
+        let window = window.map(|window| Windower::new(window, parse).map(Combiner::Windows));
+        let window = window.transpose().map_err(SchemaError::Window)?;
+        let combiner = pack.or(window).map(Arc::new);
         let balance = spec.balance.as_ref();
-        let cost = balance.map(|balance| balance.measure(parse, &names, pack.is_some()));
+        let cost = balance.map(|balance| balance.measure(parse, &names, combiner.as_deref()));
         let cost = cost.transpose().map_err(SchemaError::Balance)?.flatten();
-        let is_some = filter.is_some() || rows.is_some() || pack.is_some() || cost.is_some();
-        Ok(is_some.then_some(Self { filter, rows, filter_rows, pack, cost }))
+        let is_some = filter.is_some() || rows.is_some() || combiner.is_some() || cost.is_some();
+        Ok(is_some.then_some(Self { filter, rows, filter_rows, combiner, cost }))
     }
 
-    /// Canonical texts of the filters of records and of rows, and of the cost.
-    pub(crate) fn expressions(&self) -> [Option<String>; 3] {
-        let measures = [&self.filter, &self.filter_rows, &self.cost];
-        measures.map(|one| one.as_ref().map(ToString::to_string))
+    /// Canonical texts of the filters of records and of rows, of the cost, and of the key of
+    /// windows.
+    pub(crate) fn expressions(&self) -> [Option<String>; 4] {
+        let by = self.windower().and_then(Windower::by);
+        let [filter, filter_rows, cost] = [&self.filter, &self.filter_rows, &self.cost];
+        let measures = [filter.as_ref(), filter_rows.as_ref(), cost.as_ref(), by];
+        measures.map(|one| one.map(ToString::to_string))
     }
 
     /// True if each sample has a measured cost.
@@ -124,16 +140,32 @@ impl SampleProgram {
         self.rows.is_some()
     }
 
+    /// Writer of the samples, if they have several records: packs or windows.
+    pub fn combiner(&self) -> Option<&Arc<Combiner>> {
+        self.combiner.as_ref()
+    }
+
     /// Packer of the records' tokens, if packs are samples.
-    pub fn packer(&self) -> Option<&Arc<Packer>> {
-        self.pack.as_ref()
+    pub fn packer(&self) -> Option<&Packer> {
+        match self.combiner.as_deref()? {
+            Combiner::Packs(packer) => Some(packer),
+            Combiner::Windows(_) => None,
+        }
+    }
+
+    /// Writer of windows, if they are samples.
+    pub fn windower(&self) -> Option<&Windower> {
+        match self.combiner.as_deref()? {
+            Combiner::Packs(_) => None,
+            Combiner::Windows(windower) => Some(windower),
+        }
     }
 
     /// True if not every record, or not every row, is a sample or in one. A record whose cost cannot
     /// be measured is none.
     pub fn leaves_out(&self) -> bool {
         match &self.rows {
-            None => self.filter.is_some() || self.cost.is_some(),
+            None => self.filter.is_some() || self.cost.is_some() || self.windower().is_some(),
             Some(rows) => self.filter_rows.is_some() || rows.spec.leaves_out(),
         }
     }
@@ -154,7 +186,13 @@ impl SampleProgram {
     fn samples_key(&self) -> Vec<u8> {
         let key = |one: &Measure| String::from_utf8_lossy(&one.key()).into_owned();
         let filter = self.filter.as_ref().map(key);
-        match (&self.rows, &self.pack) {
+        if let Some(windower) = self.windower() {
+            // Sizes and strides have no influence on the groups.
+            let by = windower.by().map(key);
+            return serde_json::to_vec(&(filter, by, windower.features()))
+                .expect("features are plain data");
+        }
+        match (&self.rows, self.packer()) {
             // Columns and settings of the packs have no influence on the lengths.
             (None, Some(pack)) => {
                 serde_json::to_vec(&(filter, pack.key())).expect("features are plain data")
@@ -189,8 +227,9 @@ impl SampleProgram {
 
     /// True if the samples depend on the shard's path.
     pub fn depends_on_path(&self) -> bool {
-        let measures = [&self.filter, &self.filter_rows, &self.cost];
-        measures.into_iter().flatten().any(Measure::depends_on_path)
+        let measures = [&self.filter, &self.filter_rows, &self.cost].map(Option::as_ref);
+        let by = self.windower().and_then(Windower::by);
+        measures.into_iter().chain([by]).flatten().any(Measure::depends_on_path)
     }
 
     /// Checks the data of records, and returns the samples of each and their costs.
@@ -227,7 +266,12 @@ impl SampleProgram {
         };
         let taken = rows.iter().zip(&passes).filter(|(_, passes)| **passes).map(|(row, _)| *row);
         let taken: Vec<Row<'_>> = taken.collect();
-        if let Some(pack) = &self.pack {
+        if let Some(windower) = self.windower() {
+            let mut keys = windower.keys(&taken, shard_path)?.into_iter();
+            let member = |passes| RecordSamples::Member(if passes { keys.next() } else { None });
+            return Ok(passes.into_iter().map(member).collect());
+        }
+        if let Some(pack) = self.packer() {
             let mut lengths = pack.lengths(&taken)?.into_iter();
             let tokens = |passes| RecordSamples::Tokens(if passes { lengths.next() } else { None });
             return Ok(passes.into_iter().map(tokens).collect());
@@ -270,10 +314,17 @@ impl fmt::Display for SampleProgram {
             let columns: Vec<_> = columns.iter().map(|name| format!("{name:?}")).collect();
             format!("unbatch({})", columns.join(", "))
         });
-        let pack = self.pack.as_ref().map(|pack| {
-            let columns: Vec<_> =
-                pack.spec().columns.iter().map(|name| format!("{name:?}")).collect();
-            format!("pack({}, length={})", columns.join(", "), pack.spec().length)
+        let quoted = |names: &[String]| {
+            names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ")
+        };
+        let pack = self.combiner.as_deref().map(|combiner| match combiner {
+            Combiner::Packs(packer) => {
+                format!("pack({}, length={})", quoted(&packer.spec().columns), packer.spec().length)
+            }
+            Combiner::Windows(windower) => {
+                let spec = windower.spec();
+                format!("window({}, size={})", quoted(&spec.columns), spec.size)
+            }
         });
         let cost = self.cost.as_ref().map(|cost| format!("balance({:?})", cost.to_string()));
         let parts = [filter(&self.filter), unbatch, filter(&self.filter_rows), pack, cost];

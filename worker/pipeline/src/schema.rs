@@ -18,6 +18,7 @@ use crate::samples::SampleProgram;
 use crate::samples::balance::BalanceSpec;
 use crate::samples::pack::PackSpec;
 use crate::samples::unbatch::{Unbatch, UnbatchSpec};
+use crate::samples::window::WindowSpec;
 
 mod outline;
 pub(crate) mod parse;
@@ -52,6 +53,10 @@ pub struct RecordSpec {
     /// Packing of tokens: the packs are the samples, and the features of `parse` those of records.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pack: Option<PackSpec>,
+    /// Windows over consecutive records: they are the samples, and the features of `parse` those of
+    /// records.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<WindowSpec>,
     /// Balanced steps: samples of similar cost share one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub balance: Option<BalanceSpec>,
@@ -82,6 +87,9 @@ pub enum SchemaError {
     /// Columns cannot be packed.
     #[error("pack: {0}")]
     Pack(String),
+    /// Windows cannot be made.
+    #[error("window: {0}")]
+    Window(String),
     /// Steps cannot be balanced.
     #[error("balance: {0}")]
     Balance(String),
@@ -122,16 +130,22 @@ impl Schema {
     /// # Errors  No record could satisfy the spec.
     pub fn new(mut spec: RecordSpec) -> Result<Self, SchemaError> {
         let mut parser = parser(&mut spec.parse)?;
-        if let Some(pack) = &spec.pack {
-            parser = Self::of_packs(pack, &spec)?;
+        if let Some(window) = &mut spec.window {
+            window.columns.sort();
+        }
+        if let Some(combined) = Self::of_combined(&spec)? {
+            parser = combined;
         }
         if let Some(unbatch) = &mut spec.unbatch {
             unbatch.columns.sort();
         }
         let samples = SampleProgram::new(&spec)?.map(Arc::new);
         let expressions = samples.as_ref().map(|samples| samples.expressions());
-        let cost;
-        [spec.filter, spec.filter_rows, cost] = expressions.unwrap_or_default();
+        let (cost, by);
+        [spec.filter, spec.filter_rows, cost, by] = expressions.unwrap_or_default();
+        if let Some(window) = &mut spec.window {
+            window.by = by;
+        }
         if let (Some(balance), Some(cost)) = (&mut spec.balance, cost) {
             balance.by = cost;
         }
@@ -153,10 +167,15 @@ impl Schema {
         Ok(Self { spec, parser, program, columns, plans, decoder, unbatch, samples })
     }
 
-    /// Returns the parser of packs.
-    fn of_packs(pack: &PackSpec, spec: &RecordSpec) -> Result<Parser, SchemaError> {
-        let features = pack.features(spec.parse.as_ref()).map_err(SchemaError::Pack)?;
-        Ok(parser(&mut Some(ParseSpec::Example(features)))?)
+    /// Returns the parser of packs or windows; `None`: samples have one record.
+    fn of_combined(spec: &RecordSpec) -> Result<Option<Parser>, SchemaError> {
+        let parse = spec.parse.as_ref();
+        let features = match (&spec.pack, &spec.window) {
+            (Some(pack), _) => pack.features(parse).map_err(SchemaError::Pack)?,
+            (None, Some(window)) => window.features(parse).map_err(SchemaError::Window)?,
+            (None, None) => return Ok(None),
+        };
+        Ok(Some(parser(&mut Some(ParseSpec::Example(features)))?))
     }
 
     /// Opens the lookup tables of operators, so that errors are found before any record is read.

@@ -120,15 +120,15 @@ impl Prefetch {
             primed_max: 0,
             trails: Arc::default(),
             first_shards: [].into(),
-            packer: options.schema.samples().and_then(|program| program.packer().cloned()),
+            combiner: options.schema.samples().and_then(|program| program.combiner().cloned()),
             epoch: (0, false),
             stop: Arc::clone(&stop),
         };
         let (slots, budget_bytes) = (options.slots.clone(), options.budget_bytes);
         let assembler = Assembler::new(Arc::clone(&options.schema), options.slots.clone());
         let assembler = match options.dataset.samples().map(Arc::clone) {
-            // Packs are named by their index in the shard.
-            Some(samples) if samples.has_packs() => assembler,
+            // Packs and windows are named by their index in the shard.
+            Some(samples) if samples.has_groups() => assembler,
             Some(samples) => assembler.of_records(move |sample| samples.place_of(sample).record),
             None => assembler,
         };

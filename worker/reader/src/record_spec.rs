@@ -6,7 +6,7 @@
 use serde_json::{Map, Number, Value};
 use shardfeed_pipeline::{
     BalanceSpec, Operation, Operator, PackSpec, ParseSpec, RecordSpec, Schema, UnbatchColumn,
-    UnbatchSpec,
+    UnbatchSpec, WindowSpec,
 };
 use shardfeed_plan::{Digest, Records};
 use shardfeed_proto::common::v1 as wire;
@@ -102,6 +102,7 @@ fn message(spec: &RecordSpec) -> wire::RecordSpec {
         unbatch: spec.unbatch.as_ref().map(unbatch_to),
         filter_rows: spec.filter_rows.clone(),
         pack: spec.pack.as_ref().map(pack_to),
+        window: spec.window.as_ref().map(window_to),
         balance: spec
             .balance
             .as_ref()
@@ -130,6 +131,7 @@ fn spec(message: wire::RecordSpec) -> Result<RecordSpec, String> {
         unbatch: message.unbatch.map(unbatch_from).transpose()?,
         filter_rows: message.filter_rows,
         pack: message.pack.map(pack_from).transpose()?,
+        window: message.window.map(window_from).transpose()?,
         balance: message.balance.map(|wire::Balance { by, window }| BalanceSpec { by, window }),
     })
 }
@@ -295,6 +297,17 @@ fn pack_from(message: wire::Pack) -> Result<PackSpec, String> {
         long: serde_json::from_value(Value::String(long)).map_err(|e| e.to_string())?,
         append: append.into_iter().map(value).collect(),
     })
+}
+
+fn window_to(window: &WindowSpec) -> wire::Window {
+    let WindowSpec { columns, size, stride, by, partial } = window.clone();
+    wire::Window { columns, size, stride, by, partial: name(serde_json::to_value(partial)) }
+}
+
+fn window_from(message: wire::Window) -> Result<WindowSpec, String> {
+    let wire::Window { columns, size, stride, by, partial } = message;
+    let partial = serde_json::from_value(Value::String(partial)).map_err(|e| e.to_string())?;
+    Ok(WindowSpec { columns, size, stride, by, partial })
 }
 
 fn values_to(values: &DefaultValue) -> wire::FeatureValues {

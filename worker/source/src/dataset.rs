@@ -3,6 +3,7 @@
 mod bits;
 mod costs;
 mod counting;
+mod grouping;
 mod mixed;
 mod samples;
 
@@ -22,6 +23,7 @@ use crate::index::{ScanProgress, Seeds, index_files};
 use crate::remote::is_remote;
 use crate::rights::Rights;
 use crate::rules::FileRules;
+pub use grouping::Grouping;
 pub use mixed::{Mixed, OpenSource, SourceVersion};
 pub use samples::{CountedFile, DamagedRecord, SampleMap, SampleMaps, SamplePart, SamplePlace};
 
@@ -281,15 +283,15 @@ impl Dataset {
     /// Returns the index in its shard of the record that a row was read from.
     /// - `part`: of the row.
     pub fn record_at(&self, sample: Sample, part: u32) -> u64 {
-        match self.has_packs() {
+        match self.has_groups() {
             true => u64::from(part),
             false => self.record_of(sample),
         }
     }
 
-    /// True if packs are samples.
-    pub fn has_packs(&self) -> bool {
-        self.samples.as_ref().is_some_and(|maps| maps.has_packs())
+    /// True if packs or windows are samples.
+    pub fn has_groups(&self) -> bool {
+        self.samples.as_ref().is_some_and(|maps| maps.has_groups())
     }
 
     /// Returns the number of samples of a shard, and the bytes of their data.

@@ -366,9 +366,12 @@ async fn check_program(core: &Arc<Core>, program: Digest) -> Result<()> {
     let encoded = copies::get(core, program).await?;
     let spec =
         RecordSpec::decode_canonical(&encoded).map_err(|error| invalid(error.to_string()))?;
-    match spec.filter.is_some() || spec.unbatch.is_some() || spec.pack.is_some() {
+    let combines = spec.pack.is_some() || spec.window.is_some();
+    match spec.filter.is_some() || spec.unbatch.is_some() || combines {
         true => Ok(()),
-        false => Err(invalid("`program` is a record spec without filter, unbatch and pack")),
+        false => {
+            Err(invalid("`program` is a record spec without filter, unbatch, pack and window"))
+        }
     }
 }
 

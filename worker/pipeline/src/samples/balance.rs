@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use shardfeed_plan::check_balance_window;
 
+use crate::samples::combine::Combiner;
 use crate::samples::measure::Measure;
 use crate::schema::parse::ParseSpec;
 
@@ -20,21 +21,26 @@ pub struct BalanceSpec {
 
 impl BalanceSpec {
     /// Returns the measure of the cost; `None`: it follows from the packs.
-    /// - `unbatched`: columns of which a sample has one row. `is_packed`: true if packs are samples.
+    /// - `unbatched`: columns of which a sample has one row. `combiner`: of samples that have several
+    ///   records.
     ///
     /// # Errors  A description of what does not fit.
     pub(crate) fn measure(
         &self,
         parse: Option<&ParseSpec>,
         unbatched: &[String],
-        is_packed: bool,
+        combiner: Option<&Combiner>,
     ) -> Result<Option<Measure>, String> {
         check_balance_window(self.window).map_err(|error| error.to_string())?;
-        if is_packed {
-            return match self.by == SUM_SQUARES {
-                true => Ok(None),
-                false => Err(format!("packs are balanced by \"{SUM_SQUARES}\"")),
-            };
+        match combiner {
+            None => {}
+            Some(Combiner::Packs(_)) if self.by == SUM_SQUARES => return Ok(None),
+            Some(Combiner::Packs(_)) => {
+                return Err(format!("packs are balanced by \"{SUM_SQUARES}\""));
+            }
+            Some(Combiner::Windows(_)) => {
+                return Err("windows have one size and no cost".to_owned());
+            }
         }
         Measure::new(&self.by, parse, unbatched).map(Some).map_err(|error| {
             let is_of_packs = self.by == SUM_SQUARES;

@@ -82,6 +82,26 @@ impl Measure {
         parse: Option<&ParseSpec>,
         unbatched: &[String],
     ) -> Result<Self, String> {
+        match Self::of_any(text, parse, unbatched)? {
+            (_, ValueKind::Text) => {
+                Err("the expression is a text; compare it, such as `name == 'a'`".into())
+            }
+            (measure, _) => Ok(measure),
+        }
+    }
+
+    /// Checks an expression whose values are compared: numbers or texts.
+    ///
+    /// # Errors  As [`Measure::new`].
+    pub(crate) fn of_key(text: &str, parse: Option<&ParseSpec>) -> Result<Self, String> {
+        Self::of_any(text, parse, &[]).map(|(measure, _)| measure)
+    }
+
+    fn of_any(
+        text: &str,
+        parse: Option<&ParseSpec>,
+        unbatched: &[String],
+    ) -> Result<(Self, ValueKind), String> {
         let expression = Expression::parse(text, Dialect::Filter)?;
         let mut parse = used_features(&expression, parse, unbatched)?;
         let is_unparsed =
@@ -107,14 +127,8 @@ impl Measure {
         let sources = expression.names().iter().map(source).collect();
         let is_integer = false;
         let measure = Self { expression, sources, parser, plans, unbatch, parse, is_integer };
-        match measure.kind()? {
-            kind @ (ValueKind::Integer | ValueKind::Float) => {
-                Ok(Self { is_integer: kind == ValueKind::Integer, ..measure })
-            }
-            ValueKind::Text => {
-                Err("the expression is a text; compare it, such as `name == 'a'`".into())
-            }
-        }
+        let kind = measure.kind()?;
+        Ok((Self { is_integer: kind == ValueKind::Integer, ..measure }, kind))
     }
 
     /// Returns the names that an expression uses, whether they exist or not.
@@ -164,6 +178,22 @@ impl Measure {
                 let (expression, value) = (self.to_string().into(), value.to_string().into());
                 RowError::at(row, RowFault::Cost { expression, value })
             })
+        })
+    }
+
+    /// Checks the data of records, and returns bytes that are equal for equal values.
+    /// - `rows`, `shard_path`: as for [`Measure::passes`].
+    ///
+    /// # Errors  The first record whose data or features are damaged.
+    pub(crate) fn keys(
+        &self,
+        rows: &[Row<'_>],
+        shard_path: &str,
+    ) -> Result<Vec<Vec<u8>>, RowError> {
+        self.evaluate(rows, shard_path, |row, value| {
+            // NaN equals nothing.
+            let key = value.key(self.is_integer);
+            Ok(key.unwrap_or_else(|| [&b"n"[..], &row.sample.ordinal.to_le_bytes()].concat()))
         })
     }
 

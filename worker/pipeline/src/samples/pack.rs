@@ -12,6 +12,7 @@ use shardfeed_tfrecord::example::{
 use shardfeed_tfrecord::{check_data, encode_footer};
 
 use crate::record::{Row, RowError, RowFault};
+use crate::samples::combine::{RecordPart, Sequence};
 use crate::schema::parse::ParseSpec;
 
 /// Columns of tokens, and how they are packed.
@@ -31,32 +32,6 @@ pub struct PackSpec {
     pub long: LongSequences,
     /// Value appended to each sequence, one for each column; empty: none.
     pub append: Vec<DefaultValue>,
-}
-
-/// Tokens of a record that are consecutive in a pack.
-#[derive(Clone, Copy, Debug)]
-pub struct PackPart<'a> {
-    /// The record, whose data was checked.
-    pub sequence: &'a Sequence<'a>,
-    /// First token.
-    pub first: u64,
-    /// Number of tokens, which may end with the appended one.
-    pub tokens: u64,
-}
-
-/// Tokens of a record.
-#[derive(Clone, Debug)]
-pub struct Sequence<'a> {
-    /// Values of each column; `None`: the record does not have it.
-    columns: Vec<Option<ListRef<'a>>>,
-    tokens: u64,
-}
-
-impl Sequence<'_> {
-    /// Number of tokens, without the appended one.
-    pub fn tokens(&self) -> u64 {
-        self.tokens
-    }
 }
 
 /// Writes packs as records, each with its tokens, segments and positions.
@@ -180,9 +155,9 @@ impl Packer {
     /// Checks the data of records, and returns the tokens of each, without the appended one.
     ///
     /// # Errors  The first record whose data or features are damaged.
-    pub fn lengths(&self, rows: &[Row<'_>]) -> Result<Vec<u32>, RowError> {
+    pub(crate) fn lengths(&self, rows: &[Row<'_>]) -> Result<Vec<u32>, RowError> {
         let length = |row: &Row<'_>| {
-            let tokens = self.sequence(row)?.tokens;
+            let tokens = self.sequence(row)?.tokens();
             u32::try_from(tokens).map_err(|_| {
                 let (rows, most) = (tokens as usize, u32::MAX as usize);
                 RowError::at(row, RowFault::TooManyRows { rows, most })
@@ -194,7 +169,7 @@ impl Packer {
     /// Checks the data of a record, and finds its tokens.
     ///
     /// # Errors  The data or a feature is damaged; columns have different numbers of tokens.
-    pub fn sequence<'a>(&self, row: &Row<'a>) -> Result<Sequence<'a>, RowError> {
+    pub(crate) fn sequence<'a>(&self, row: &Row<'a>) -> Result<Sequence<'a>, RowError> {
         check_data(row.data(), row.stored_crc()).map_err(|error| RowError::at(row, error))?;
         let mut cells = vec![];
         let found = self.parser.locate(row.data(), &mut cells);
@@ -211,13 +186,13 @@ impl Packer {
             let columns = Box::new([0, other].map(|place| self.spec.columns[place].clone()));
             return Err(RowError::at(row, RowFault::Rows { columns, rows }));
         }
-        Ok(Sequence { columns, tokens: tokens as u64 })
+        Ok(Sequence::new(columns, tokens as u64))
     }
 
     /// Appends a pack to `out` as a record, followed by its checksum. Returns the bytes of its data.
     ///
     /// Tokens are copied as they are in their records, without decoding them.
-    pub fn write(&self, parts: &[PackPart<'_>], out: &mut Vec<u8>) -> usize {
+    pub(crate) fn write(&self, parts: &[RecordPart<'_>], out: &mut Vec<u8>) -> usize {
         let length = self.spec.length as usize;
         let tokens: usize = parts.iter().map(|part| part.tokens as usize).sum();
         let padding = length.saturating_sub(tokens);
@@ -232,7 +207,7 @@ impl Packer {
                 _ => (0..tokens).for_each(|_| pack_i64(segment, &mut segments)),
             }
             positions.extend_from_slice(self.positions(tokens));
-            let columns = columns.iter_mut().zip(&part.sequence.columns).zip(&self.columns);
+            let columns = columns.iter_mut().zip(part.sequence.columns()).zip(&self.columns);
             for ((column, list), (_, appended)) in columns {
                 put_tokens(column, part, list.as_ref(), *appended);
             }
@@ -282,11 +257,11 @@ impl Packer {
 /// Appends the tokens of a part, of which the last one may be the appended one.
 fn put_tokens(
     column: &mut Vec<u8>,
-    part: &PackPart<'_>,
+    part: &RecordPart<'_>,
     list: Option<&ListRef<'_>>,
     appended: Option<Appended>,
 ) {
-    let own = part.sequence.tokens.saturating_sub(part.first).min(part.tokens);
+    let own = part.sequence.tokens().saturating_sub(part.first).min(part.tokens);
     let list = list.and_then(|list| list.range(part.first as usize, own as usize));
     if let Some(list) = list.filter(|_| own > 0) {
         list.pack(column);

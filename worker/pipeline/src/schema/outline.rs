@@ -8,11 +8,13 @@ use crate::column::{ColumnKind, Plan};
 use crate::dtype::Dtype;
 use crate::operator::{Form, NOT_ON_DEVICE, Operator, Side};
 use crate::program::{Checked, KnownName, Names, Refusal};
-use crate::samples::SampleProgram;
 use crate::samples::balance::BalanceSpec;
+use crate::samples::combine::Combiner;
 use crate::samples::measure::Measure;
 use crate::samples::pack::PackSpec;
 use crate::samples::unbatch::{Unbatch, UnbatchSpec};
+use crate::samples::window::WindowSpec;
+use crate::samples::{ONE_OF, SampleProgram};
 
 /// Columns after parsing and some operators, under the rules of [`Schema::new`](super::Schema::new).
 #[derive(Clone, Debug)]
@@ -20,8 +22,8 @@ pub struct Outline {
     parse: Arc<Option<ParseSpec>>,
     /// Columns of which a sample has one row.
     unbatched: Arc<Vec<String>>,
-    /// True for columns of packs.
-    is_packed: bool,
+    /// Writer of packs or windows, if they are samples.
+    combiner: Option<Arc<Combiner>>,
     names: Names,
     operators: usize,
 }
@@ -72,7 +74,7 @@ impl Outline {
         Ok(Self {
             parse: Arc::new(spec.parse),
             unbatched: Arc::default(),
-            is_packed: false,
+            combiner: None,
             names,
             operators: 0,
         })
@@ -100,8 +102,8 @@ impl Outline {
     /// # Errors  A column has no rows, an operator made it, or a number is out of range.
     pub fn unbatch(&self, unbatch: &UnbatchSpec) -> Result<Self, String> {
         let columns = unbatch.names();
-        if self.is_packed {
-            return Err("a source has unbatch or pack, not both".to_owned());
+        if self.combiner.is_some() {
+            return Err(ONE_OF.to_owned());
         }
         if let Some(name) = columns.iter().find(|name| self.names.is_changed(name)) {
             return Err(made_by_an_operator(name, "unbatch"));
@@ -136,29 +138,45 @@ impl Outline {
     ///
     /// # Errors  A column has no tokens, a setting is out of range, or there are operators.
     pub fn pack(&self, pack: &PackSpec) -> Result<Self, String> {
+        self.combine(RecordSpec { pack: Some(pack.clone()), ..RecordSpec::default() }, "pack")
+    }
+
+    /// Returns the columns of windows.
+    ///
+    /// # Errors  A column has no fixed shape, a setting is out of range, or there are operators.
+    pub fn window(&self, window: &WindowSpec) -> Result<Self, String> {
+        self.combine(RecordSpec { window: Some(window.clone()), ..RecordSpec::default() }, "window")
+    }
+
+    fn combine(&self, spec: RecordSpec, method: &str) -> Result<Self, String> {
         if self.operators > 0 {
-            return Err("call pack() before the operators, which run on packs".to_owned());
+            return Err(format!("call {method}() before the operators, which run on samples"));
         }
-        if !self.unbatched.is_empty() {
-            return Err("a source has unbatch or pack, not both".to_owned());
+        if !self.unbatched.is_empty() || self.combiner.is_some() {
+            return Err(ONE_OF.to_owned());
         }
-        let (parse, pack) = ((*self.parse).clone(), pack.clone());
-        let spec = RecordSpec { parse, pack: Some(pack.clone()), ..RecordSpec::default() };
-        SampleProgram::new(&spec).map_err(|error| match error {
-            SchemaError::Pack(what) => what,
-            other => other.to_string(),
-        })?;
-        let parser = Schema::of_packs(&pack, &spec).map_err(|error| error.to_string())?;
+        let spec = RecordSpec { parse: (*self.parse).clone(), ..spec };
+        let said = |error| match error {
+            SchemaError::Pack(what) | SchemaError::Window(what) => what,
+            other => SchemaError::to_string(&other),
+        };
+        let program = SampleProgram::new(&spec).map_err(said)?;
+        let combiner = program.and_then(|program| program.combiner().cloned());
+        let parser = Schema::of_combined(&spec).map_err(said)?.expect("it combines records");
         let names = Names::new(&parsed_plans(&parser));
-        Ok(Self { is_packed: true, names, ..self.clone() })
+        Ok(Self { combiner, names, ..self.clone() })
     }
 
     /// Checks the expression of a filter, and returns its canonical text.
     ///
     /// # Errors  It is not an expression, or does not fit the features of a record.
     pub fn filter(&self, expression: &str) -> Result<String, String> {
-        if self.is_packed {
-            return Err("a filter takes records: call filter() before pack()".to_owned());
+        if let Some(combiner) = &self.combiner {
+            let method = match &**combiner {
+                Combiner::Packs(_) => "pack",
+                Combiner::Windows(_) => "window",
+            };
+            return Err(format!("a filter takes records: call filter() before {method}()"));
         }
         let measure = Measure::new(expression, (*self.parse).as_ref(), &self.unbatched);
         self.of_features(expression, measure, "filter").map(|filter| filter.to_string())
@@ -169,10 +187,10 @@ impl Outline {
     /// # Errors  They do not fit the samples.
     pub fn balance(&self, balance: &BalanceSpec) -> Result<String, String> {
         let measure =
-            balance.measure((*self.parse).as_ref(), &self.unbatched, self.is_packed).transpose();
-        match measure {
+            balance.measure((*self.parse).as_ref(), &self.unbatched, self.combiner.as_deref());
+        match measure.transpose() {
             None => Ok(balance.by.clone()),
-            Some(Err(error)) if self.is_packed => Err(error),
+            Some(Err(error)) if self.combiner.is_some() => Err(error),
             Some(measure) => {
                 self.of_features(&balance.by, measure, "balance").map(|cost| cost.to_string())
             }

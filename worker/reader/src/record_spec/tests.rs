@@ -228,3 +228,35 @@ fn what_is_not_canonical_or_too_large_is_refused() {
     assert!(refused(&long.encode_to_vec()).contains("at most 3145728"));
     assert!(refused(&[0xff; 8]).contains("malformed"));
 }
+
+#[test]
+fn each_method_of_samples_is_decoded_as_it_was_declared() {
+    let parse = json!([
+        {"name": "n", "feature": {"fixed_len": {"dtype": "int64", "shape": []}}},
+        {"name": "tokens", "feature": {"var_len": {"dtype": "int64"}}},
+    ]);
+    let unbatch =
+        json!({"columns": [{"name": "tokens", "offsets": [-1, 2]}], "edge": "zero", "stride": 3});
+    let pack = json!({"columns": ["tokens"], "length": 8, "block": 4, "variants": 2, "method": "fit",
+        "long": "split", "append": [{"int64": [1]}]});
+    let window =
+        json!({"columns": ["n"], "size": 4, "stride": 2, "by": "n // 2", "partial": "pad"});
+    let balance = |by: &str| json!({"by": by, "window": 9});
+    for spec in [
+        json!({"filter": "n > 1", "balance": balance("len(tokens)")}),
+        json!({"unbatch": unbatch, "filter_rows": "n > 0"}),
+        json!({"pack": pack, "balance": balance("sum_squares")}),
+        json!({"filter": "n > 1", "window": window}),
+    ] {
+        let Value::Object(mut fields) = spec else { unreachable!("it is an object") };
+        fields.insert("parse".to_owned(), parse.clone());
+        let spec: RecordSpec = serde_json::from_value(Value::Object(fields)).unwrap();
+        let schema = Schema::new(spec).unwrap();
+        let encoded = EncodedSpec::of(&schema).unwrap();
+        assert_eq!(&EncodedSpec::decode(encoded.bytes()).unwrap(), schema.spec());
+        let samples = EncodedSpec::of_samples(&schema).unwrap().unwrap();
+        let program = Schema::new(EncodedSpec::decode(samples.bytes()).unwrap()).unwrap();
+        let key = |schema: &Schema| schema.samples().unwrap().key();
+        assert_eq!(key(&program), key(&schema));
+    }
+}

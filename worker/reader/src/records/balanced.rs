@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use shardfeed_plan::{BalancedPlan, EpochPlan, PlanError, Portion, Sample, Slot, SlotSource};
-use shardfeed_source::{LoadError, SampleMaps};
+use shardfeed_source::{Grouping, LoadError, SampleMaps};
 
 use crate::records::gather::{Gathered, Stock};
 use crate::records::reader::{FeedKey, Feeds};
@@ -157,7 +157,7 @@ fn cost_of(tools: &StreamTools) -> CostOf {
     let maps = Arc::clone(
         tools.files.dataset().samples().expect("a record spec with `balance` makes samples"),
     );
-    if !maps.has_packs() {
+    if !maps.has_groups() {
         return Box::new(move |portion, sample| {
             let Sample { shard, ordinal } = tools.in_dataset(portion, sample);
             maps.of(shard).cost_of(ordinal)
@@ -179,7 +179,8 @@ struct PackCosts {
 
 impl PackCosts {
     fn of(&mut self, sample: Sample, epoch: u64) -> u64 {
-        let packing = self.maps.of(sample.shard).packing().expect("packs are samples");
+        let grouping = self.maps.of(sample.shard).grouping();
+        let packing = grouping.and_then(Grouping::packing).expect("packs are samples");
         let variant = epoch % packing.settings().variants;
         let block = packing.block_of(sample.ordinal);
         let key = (sample.shard, block, variant);

@@ -1,16 +1,19 @@
-//! Reading of packs: a block of a shard's records at a time, written as records of their own.
+//! Reading of packs and windows: a block of a shard's records at a time, written as records of their
+//! own.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use shardfeed_pipeline::{ChunkBuffer, PackPart, Packer, Row, RowFault, Sequence};
+use shardfeed_pipeline::{ChunkBuffer, Combiner, RecordPart, Row, RowFault, Sequence};
 use shardfeed_plan::{Portion, Sample};
 use shardfeed_source::{LoadError, SampleMap, SamplePart};
 use shardfeed_tfrecord::{FOOTER_BYTES, RecordSpan};
 
 use crate::records::stream::{Read, ShardReader, StreamTools};
+
+const GROUPED: &str = "packs or windows are samples";
 
 /// The blocks of a shard that come next.
 #[derive(Debug)]
@@ -38,12 +41,12 @@ enum Found<'a> {
 }
 
 impl Blocks {
-    /// Begins with the block that a pack is in. Returns the record to read from.
-    pub(crate) fn at(tools: &StreamTools, pack: Sample, variant: u64) -> (Self, u64) {
-        let maps = tools.files.dataset().samples().expect("packs are samples");
-        let packing = maps.of(pack.shard).packing().expect("packs are samples");
-        let next = packing.block_of(pack.ordinal);
-        let first = maps.of(pack.shard).record_of_sequence(packing.first_sequence(next));
+    /// Begins with the block that a sample is in. Returns the record to read from.
+    pub(crate) fn at(tools: &StreamTools, sample: Sample, variant: u64) -> (Self, u64) {
+        let maps = tools.files.dataset().samples().expect(GROUPED);
+        let grouping = maps.of(sample.shard).grouping().expect(GROUPED);
+        let next = grouping.block_of(sample.ordinal);
+        let first = maps.of(sample.shard).record_of_sequence(grouping.first_sequence(next));
         (Self { variant, next, chunks: VecDeque::new() }, first)
     }
 
@@ -54,10 +57,10 @@ impl Blocks {
         reader: &mut ShardReader,
         shard: u32,
     ) -> Result<Option<Read>, LoadError> {
-        let maps = tools.files.dataset().samples().expect("packs are samples");
+        let maps = tools.files.dataset().samples().expect(GROUPED);
         let map = maps.of(shard);
-        let packing = map.packing().expect("packs are samples");
-        if self.next >= packing.blocks() {
+        let grouping = map.grouping().expect(GROUPED);
+        if self.next >= grouping.blocks() {
             return Ok(None);
         }
         let block = self.next;
@@ -77,10 +80,10 @@ impl Blocks {
             let (records, first_ordinal) = (chunk.records, chunk.first_ordinal);
             self.chunks.push_back(RecordChunk { bytes, records, first_ordinal });
         }
-        let read = self.write(tools, (shard, map), &packs, packing.packs_of(block).start)?;
+        let read = self.write(tools, (shard, map), &packs, grouping.samples_of(block).start)?;
         self.next += 1;
-        if self.next < packing.blocks() {
-            let first = map.record_of_sequence(packing.first_sequence(self.next));
+        if self.next < grouping.blocks() {
+            let first = map.record_of_sequence(grouping.first_sequence(self.next));
             self.chunks.retain(|chunk| chunk.end() > first);
         }
         Ok(Some(read))
@@ -99,12 +102,12 @@ impl Blocks {
         packs: &[Vec<SamplePart>],
         first_ordinal: u64,
     ) -> Result<Read, LoadError> {
-        let packer = tools.packer.as_ref().expect("packs are samples");
+        let combiner = tools.combiner.as_ref().expect(GROUPED);
         let mut found: BTreeMap<u64, (Found<'_>, Row<'_>)> = BTreeMap::new();
         for part in packs.iter().flatten() {
             if let Entry::Vacant(vacant) = found.entry(part.record) {
                 let row = self.row(shard, part.record).ok_or_else(|| tools.files.ended(shard))?;
-                let record = find(packer, &row);
+                let record = find(combiner, &row);
                 if let Found::Sequence(sequence) = &record
                     && map.tokens_of(part.record) != sequence.tokens()
                 {
@@ -118,7 +121,8 @@ impl Blocks {
         let (mut records, mut firsts) = (Vec::with_capacity(packs.len()), vec![]);
         for pack in packs {
             let damaged = pack.iter().find(|part| matches!(found[&part.record].0, Found::Damaged));
-            let named = damaged.or(pack.first()).expect("a pack has at least one token");
+            let named =
+                damaged.or(pack.first()).expect("a pack has a token, and a window a record");
             let (start, row) = (bytes.len(), &found[&named.record].1);
             let len = match damaged {
                 // In place of the pack, so that its error is that of the record.
@@ -129,11 +133,11 @@ impl Blocks {
                 None => {
                     let parts = pack.iter().map(|part| match &found[&part.record].0 {
                         Found::Sequence(sequence) => {
-                            PackPart { sequence, first: part.first, tokens: part.tokens }
+                            RecordPart { sequence, first: part.first, tokens: part.tokens }
                         }
                         Found::Damaged => unreachable!("no record of the pack is damaged"),
                     });
-                    packer.write(&parts.collect::<Vec<_>>(), &mut bytes)
+                    combiner.write(&parts.collect::<Vec<_>>(), &mut bytes)
                 }
             };
             debug_assert_eq!(bytes.len(), start + len + FOOTER_BYTES);
@@ -167,8 +171,8 @@ impl RecordChunk {
     }
 }
 
-fn find<'a>(packer: &Packer, row: &Row<'a>) -> Found<'a> {
-    match packer.sequence(row) {
+fn find<'a>(combiner: &Combiner, row: &Row<'a>) -> Found<'a> {
+    match combiner.sequence(row) {
         Ok(sequence) => Found::Sequence(sequence),
         Err(error) => {
             debug_assert!(!matches!(error.fault, RowFault::Memory { .. }), "{error:?}");

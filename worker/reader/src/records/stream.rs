@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crossbeam_channel::{Receiver, RecvError, TryRecvError, bounded};
-use shardfeed_pipeline::{ChunkBuffer, ChunkPool, Packer};
+use shardfeed_pipeline::{ChunkBuffer, ChunkPool, Combiner};
 use shardfeed_plan::{Portion, Sample, SplitRun};
 use shardfeed_source::{Files, LoadError, SampleMap, ShardBytes};
 use shardfeed_tfrecord::{
@@ -58,7 +58,7 @@ pub(crate) struct StreamTools {
     /// otherwise empty.
     pub(crate) first_shards: Arc<[u32]>,
     /// Writer of packs, if packs are samples.
-    pub(crate) packer: Option<Arc<Packer>>,
+    pub(crate) combiner: Option<Arc<Combiner>>,
     /// Epoch that is read, and whether it is shuffled.
     pub(crate) epoch: (u64, bool),
     /// Set when the results are no longer needed: reading ends at the next record.
@@ -321,7 +321,7 @@ impl StreamTools {
     /// Returns a reader of a sample's shard, and the record to skip to.
     fn reader_at(&self, portion: Portion, sample: Sample) -> (OpenShard, (u64, Compression)) {
         let file = &self.files.dataset().files()[sample.shard as usize];
-        let (blocks, record) = match self.packer {
+        let (blocks, record) = match self.combiner {
             Some(_) => {
                 let (blocks, record) = Blocks::at(self, sample, self.variant(portion));
                 (Some(blocks), record)

@@ -155,6 +155,7 @@ fn places(
     options: &CacheOptions,
 ) -> Option<Vec<PathBuf>> {
     let head: &[u8] = match (program.has_rows(), program.packer()) {
+        _ if program.windower().is_some() => b"shardfeed windows 1\n",
         (true, _) => b"shardfeed rows 1\n",
         (false, Some(_)) => b"shardfeed lengths 1\n",
         (false, None) => b"shardfeed filter 1\n",
@@ -188,20 +189,20 @@ fn fill(
             let bytes = fs::read(place).unwrap_or_default();
             let records = dataset.files()[shard].records;
             let map = SampleMap::decode(&bytes, &address(place), records, program);
-            maps[shard] = map.map(|map| packed(dataset, program, shard, map)).transpose()?;
+            maps[shard] = map.map(|map| grouped(dataset, program, shard, map)).transpose()?;
         }
         state.files = shard + 1;
-        if program.packer().is_some() && !progress(state) {
+        if program.combiner().is_some() && !progress(state) {
             return Err(LoadError::Interrupted);
         }
     }
     Ok(())
 }
 
-/// Returns a counted map with its packs, if the program packs.
+/// Returns a counted map with its packs or windows, if the program makes them.
 ///
 /// # Errors  A sequence is too long; there are too many.
-pub(super) fn packed(
+pub(super) fn grouped(
     dataset: &Dataset,
     program: &SampleProgram,
     shard: usize,
@@ -209,7 +210,7 @@ pub(super) fn packed(
 ) -> Result<SampleMap, LoadError> {
     let digest = dataset.manifest().shards()[shard].digest;
     let file = || dataset.files()[shard].path.display();
-    match map.pack(program, digest) {
+    match map.group(program, digest) {
         Ok(()) => Ok(map),
         Err(PackError::LongSequence { sequence, tokens, length }) => {
             let record = map.record_of_sequence(sequence);
@@ -321,7 +322,7 @@ impl CountingPass {
                 keep(&places[shard], &counted.map);
             }
             let result = result.and_then(|counted| {
-                let map = packed(self.files.dataset(), &self.program, shard, counted.map)?;
+                let map = grouped(self.files.dataset(), &self.program, shard, counted.map)?;
                 Ok(CountedShard { map, ..counted })
             });
             if events.send(CountEvent::Shard(shard, Box::new(result))).is_err() {

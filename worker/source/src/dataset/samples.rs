@@ -2,18 +2,14 @@
 
 use crc_fast::crc32_iscsi;
 use shardfeed_pipeline::{CountedRecord, RecordSamples, SampleProgram};
-use shardfeed_plan::{
-    ContentDigest, Digest, PackError, PackSegment, Packing, Sample, content_digest,
-};
+use shardfeed_plan::{ContentDigest, Digest, PackError, PackSegment, Sample, content_digest};
 
 use super::bits::Bits;
 use super::costs::Costs;
+use super::grouping::Grouping;
 
 /// First bytes of a stored map; the number is the version of the format.
 const MAGIC: &[u8] = b"shardfeed samples 2\n";
-
-/// Bytes of a token's segment, position and padding in a record that is a pack, about.
-const PACK_TOKEN_BYTES: u64 = 3;
 
 /// Samples of one shard: its records, those that pass a filter, or their rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,8 +21,12 @@ pub struct SampleMap {
     passes: Option<Bits>,
     /// Tokens of each packed record, where packs are samples.
     tokens: Option<Vec<u32>>,
-    /// The packs of these records, once all are counted.
-    packing: Option<Packing>,
+    /// One for each record in windows with which a group begins, where windows are samples.
+    starts: Option<Bits>,
+    /// Key of the last such record, while the shard is counted.
+    last_key: Option<Vec<u8>>,
+    /// The packs or windows of these records, once all are counted.
+    grouping: Option<Grouping>,
     /// Cost of each sample, if steps are balanced by it; not of packs, whose costs follow from
     /// their tokens.
     costs: Option<Costs>,
@@ -34,7 +34,7 @@ pub struct SampleMap {
     data_bytes: u64,
 }
 
-/// Consecutive tokens of a record, in a pack.
+/// Consecutive tokens of a record, in a pack; or a record in a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SamplePart {
     /// Index of the record.
@@ -72,7 +72,8 @@ impl SampleMap {
         let passes = program.leaves_out().then(Bits::default);
         let tokens = program.packer().map(|_| vec![]);
         let costs = program.has_costs().then(Costs::default);
-        Self { rows, passes, tokens, costs, ..Self::default() }
+        let starts = program.windower().map(|_| Bits::default());
+        Self { rows, passes, tokens, starts, costs, ..Self::default() }
     }
 
     /// True if it has the form of a program's maps.
@@ -80,6 +81,7 @@ impl SampleMap {
         let forms = [self.rows.is_some(), self.passes.is_some(), self.tokens.is_some()];
         forms == [program.has_rows(), program.leaves_out(), program.packer().is_some()]
             && self.costs.is_some() == program.has_costs()
+            && self.starts.is_some() == program.windower().is_some()
     }
 
     /// Adds the next record.
@@ -106,6 +108,7 @@ impl SampleMap {
             RecordSamples::Rows(count) => add(*count as usize, &|_| true),
             RecordSamples::Some(passes) => add(passes.len(), &|row| passes[row]),
             RecordSamples::Tokens(tokens) => add(1, &|_| tokens.is_some()),
+            RecordSamples::Member(key) => add(1, &|_| key.is_some()),
         }
         self.records += 1;
         if let (RecordSamples::Tokens(Some(count)), Some(tokens)) = (samples, &mut self.tokens) {
@@ -113,23 +116,38 @@ impl SampleMap {
             self.data_bytes += data_bytes;
             return;
         }
+        if let (RecordSamples::Member(Some(key)), Some(starts)) = (samples, &mut self.starts) {
+            starts.push(self.last_key.as_ref() != Some(key));
+            self.last_key = Some(key.clone());
+        }
         self.data_bytes += (self.samples() - before).saturating_mul(data_bytes);
     }
 
-    /// Packs the records' tokens, if the program does.
+    /// Makes packs or windows of the records, if the program does.
     /// - `shard`: digest of the shard.
     ///
     /// # Errors  A sequence is too long, or there are too many.
-    pub(super) fn pack(&mut self, program: &SampleProgram, shard: Digest) -> Result<(), PackError> {
+    pub(super) fn group(
+        &mut self,
+        program: &SampleProgram,
+        shard: Digest,
+    ) -> Result<(), PackError> {
+        self.last_key = None;
         if let (Some(packer), Some(tokens)) = (program.packer(), self.tokens.take()) {
-            self.packing = Some(Packing::new(packer.spec().settings(), shard, tokens.into())?);
+            self.grouping = Some(Grouping::packs(packer.spec().settings(), shard, tokens.into())?);
+        }
+        if let (Some(windower), Some(starts)) = (program.windower(), &self.starts) {
+            let record_bytes = self.data_bytes.div_ceil(starts.len.max(1));
+            let starts = (0..starts.len).map(|at| starts.has(at));
+            let settings = windower.spec().settings();
+            self.grouping = Some(Grouping::windows(settings, starts, record_bytes)?);
         }
         Ok(())
     }
 
-    /// Returns the packs of the shard, if packs are samples.
-    pub fn packing(&self) -> Option<&Packing> {
-        self.packing.as_ref()
+    /// Returns the packs or windows of the shard, if they are samples.
+    pub fn grouping(&self) -> Option<&Grouping> {
+        self.grouping.as_ref()
     }
 
     /// Returns the cost of a sample that is no pack; 0 if costs were not measured.
@@ -143,22 +161,22 @@ impl SampleMap {
         found.map_or(sequence, |record| record.expect("sequences are counted in the map"))
     }
 
-    /// Returns the tokens of a packed record, without the appended one.
+    /// Returns the tokens of a packed record, without the appended one; of a record in windows 1.
     pub fn tokens_of(&self, record: u64) -> u64 {
         let sequence = self.passes.as_ref().map_or(record, |passes| passes.rank(record));
-        let lengths = self.packing.as_ref().map_or(&[][..], Packing::lengths);
-        lengths.get(sequence as usize).copied().map_or(0, u64::from)
+        self.grouping.as_ref().map_or(0, |grouping| grouping.tokens_of(sequence))
     }
 
-    /// Returns the bytes of a block's records and packs, on average.
+    /// Returns the bytes of a block's records and samples, on average.
     pub fn block_bytes(&self) -> u64 {
-        let packing = self.packing.as_ref();
-        packing.map_or(0, |packing| self.data_bytes().div_ceil(packing.blocks().max(1)))
+        let grouping = self.grouping.as_ref();
+        grouping.map_or(0, |grouping| self.data_bytes().div_ceil(grouping.blocks().max(1)))
     }
 
     /// Adds the next record, which has no samples.
     pub(super) fn push_none(&mut self) {
         let none = match (&self.rows, &self.tokens) {
+            _ if self.starts.is_some() => RecordSamples::Member(None),
             (Some(_), _) => RecordSamples::Rows(0),
             // A sequence without tokens is in no pack.
             (None, Some(_)) => {
@@ -176,8 +194,8 @@ impl SampleMap {
 
     /// Returns the number of samples.
     pub fn samples(&self) -> u64 {
-        if let Some(packing) = &self.packing {
-            return packing.packs();
+        if let Some(grouping) = &self.grouping {
+            return grouping.samples();
         }
         match (&self.passes, &self.rows) {
             (Some(passes), _) => passes.ones,
@@ -187,12 +205,12 @@ impl SampleMap {
     }
 
     /// Returns the bytes of data of the samples' records; a record counts once for each of its
-    /// samples. Of packs: the bytes of the records that they are read as, about.
+    /// samples. Of packs and windows: the bytes of the records that they are read as, about.
     pub fn data_bytes(&self) -> u64 {
-        let packs = self.packing.as_ref();
-        let made =
-            packs.map_or(0, |packs| packs.packs() * packs.settings().length * PACK_TOKEN_BYTES);
-        self.data_bytes.saturating_add(made)
+        match &self.grouping {
+            Some(grouping) => grouping.data_bytes(self.data_bytes),
+            None => self.data_bytes,
+        }
     }
 
     /// Iterates over the rows of a record that are samples; of a whole record: row 0.
@@ -222,9 +240,9 @@ impl SampleMap {
         }
     }
 
-    /// Returns the place of a sample; `None` if there are fewer samples. Packs have none.
+    /// Returns the place of a sample; `None` if there are fewer samples. Packs and windows have none.
     pub fn place_of(&self, sample: u64) -> Option<SamplePlace> {
-        if self.packing.is_some() {
+        if self.grouping.is_some() {
             return None;
         }
         let row = match &self.passes {
@@ -240,12 +258,13 @@ impl SampleMap {
 
     /// Tokens of each packed record, if packs are samples.
     fn lengths(&self) -> Option<&[u32]> {
-        self.packing.as_ref().map(Packing::lengths).or(self.tokens.as_deref())
+        let grouping = self.grouping.as_ref();
+        grouping.and_then(Grouping::lengths).or(self.tokens.as_deref())
     }
 
     /// Numbers that determine which records and rows are samples or in one.
     fn numbers(&self) -> impl Iterator<Item = u64> + '_ {
-        let bits = [&self.rows, &self.passes].into_iter().flatten();
+        let bits = [&self.rows, &self.passes, &self.starts].into_iter().flatten();
         let with_length = self.rows.is_some();
         let words = bits.flat_map(move |bits| {
             let length = with_length.then_some(bits.len);
@@ -268,7 +287,7 @@ impl SampleMap {
         if tokens.fold(0, u64::saturating_add) > shard.data_bytes {
             return None;
         }
-        map.pack(program, shard.digest).ok()?;
+        map.group(program, shard.digest).ok()?;
         Some(map)
     }
 
@@ -278,6 +297,7 @@ impl SampleMap {
         let lengths = self.lengths().unwrap_or_default().iter().copied().map(u64::from);
         let words: Vec<u8> = self.numbers().chain(lengths).flat_map(u64::to_le_bytes).collect();
         let name: &[u8] = match (&self.rows, self.lengths()) {
+            _ if self.starts.is_some() => b"shardfeed windows 2\0",
             (Some(_), _) => b"shardfeed rows 2\0",
             (None, Some(_)) => b"shardfeed packs 2\0",
             (None, None) => b"shardfeed samples 2\0",
@@ -288,7 +308,9 @@ impl SampleMap {
     /// Returns the map as it is stored under an address.
     pub(super) fn encode(&self, address: &str) -> Vec<u8> {
         let has_lengths = self.lengths().is_some();
-        let forms = [self.rows.is_some(), self.passes.is_some(), has_lengths, self.costs.is_some()];
+        let (has_costs, has_starts) = (self.costs.is_some(), self.starts.is_some());
+        let forms =
+            [self.rows.is_some(), self.passes.is_some(), has_lengths, has_costs, has_starts];
         let forms = (0..).zip(forms).map(|(bit, is_some)| u64::from(is_some) << bit).sum();
         let numbers = [forms, self.data_bytes].into_iter().chain(self.numbers());
         let lengths = self.lengths().unwrap_or_default().chunks(2);
@@ -320,7 +342,7 @@ impl SampleMap {
             u64::from_le_bytes(bytes)
         });
         let (forms, data_bytes) = (numbers.next()?, numbers.next()?);
-        if numbers.next()? != records || forms > 15 {
+        if numbers.next()? != records || forms > 31 {
             return None;
         }
         let (has_rows, has_passes, has_tokens) = (forms & 1 == 1, forms & 2 == 2, forms & 4 == 4);
@@ -332,6 +354,11 @@ impl SampleMap {
             }
         };
         let (rows, passes) = (bits(has_rows)?, bits(has_passes)?);
+        let starts = match (forms & 16 == 16, &passes) {
+            (false, _) => None,
+            (true, Some(passes)) if !has_rows => Some(Bits::read(passes.ones, &mut numbers)?),
+            (true, _) => return None,
+        };
         let sequences = passes.as_ref().map_or(records, |passes| passes.ones);
         let tokens = match has_tokens {
             false => None,
@@ -347,8 +374,8 @@ impl SampleMap {
                 Some(tokens)
             }
         };
-        let (packing, costs) = (None, None);
-        let mut map = Self { records, rows, passes, tokens, packing, costs, data_bytes };
+        let map = Self { records, rows, passes, tokens, starts, data_bytes, ..Self::default() };
+        let mut map = map;
         if forms & 8 == 8 {
             map.costs = Some(Costs::read(map.samples(), &mut numbers)?);
         }
@@ -357,7 +384,8 @@ impl SampleMap {
         let is_whole =
             map.rows.as_ref().is_none_or(|bits| bits.len - bits.ones == records && ends(bits))
                 && data_bytes <= i64::MAX as u64
-                && map.passes.as_ref().is_none_or(|bits| bits.len == rows);
+                && map.passes.as_ref().is_none_or(|bits| bits.len == rows)
+                && map.starts.as_ref().is_none_or(|bits| bits.len == 0 || bits.has(0));
         (is_whole && numbers.next().is_none()).then_some(map)
     }
 }
@@ -433,22 +461,22 @@ impl SampleMaps {
         self.maps.iter().any(|map| map.rows.is_some())
     }
 
-    /// True if packs are samples.
-    pub fn has_packs(&self) -> bool {
-        self.maps.iter().any(|map| map.packing.is_some())
+    /// True if packs or windows are samples.
+    pub fn has_groups(&self) -> bool {
+        self.maps.iter().any(|map| map.grouping.is_some())
     }
 
-    /// Returns the packs of a block of a shard: the parts of each, in order.
+    /// Returns the packs or windows of a block of a shard: the parts of each, in order.
     /// - `variant`: of the epoch.
     pub fn open(&self, shard: u32, block: u64, variant: u64) -> Vec<Vec<SamplePart>> {
         let map = self.of(shard);
-        let packing = map.packing().expect("packs are samples");
+        let grouping = map.grouping().expect("packs or windows are samples");
         let part = |segment: PackSegment| {
             let PackSegment { sequence, first, tokens } = segment;
             SamplePart { record: map.record_of_sequence(sequence), first, tokens }
         };
-        let packs = packing.open(block, variant).into_iter();
-        packs.map(|parts| parts.into_iter().map(part).collect()).collect()
+        let samples = grouping.open(block, variant).into_iter();
+        samples.map(|parts| parts.into_iter().map(part).collect()).collect()
     }
 
     /// Returns the place of a sample in its shard.
@@ -471,8 +499,9 @@ mod tests {
         let passes =
             has(|one| !matches!(one, RecordSamples::Rows(_) | RecordSamples::Tokens(Some(_))));
         let tokens = has(|one| matches!(one, RecordSamples::Tokens(_))).then(Vec::new);
+        let starts = has(|one| matches!(one, RecordSamples::Member(_))).then(Bits::default);
         let (rows, passes) = (rows.then(Bits::default), passes.then(Bits::default));
-        let mut map = SampleMap { rows, passes, tokens, ..SampleMap::default() };
+        let mut map = SampleMap { rows, passes, tokens, starts, ..SampleMap::default() };
         samples.iter().for_each(|samples| map.push_samples(samples, 3));
         map
     }
@@ -526,7 +555,10 @@ mod tests {
         let rows: Vec<_> = (0..100).map(|record| RecordSamples::Rows(record % 3)).collect();
         let tokens = (0..100).map(|record| (record % 3 != 0).then_some(record * 7));
         let tokens: Vec<_> = tokens.map(RecordSamples::Tokens).collect();
-        let mut maps: Vec<_> = [&whole, &rows, &tokens].map(|samples| map(samples)).into();
+        let member = |record: u32| (record % 4 != 1).then(|| vec![record as u8 / 9]);
+        let members: Vec<_> = (0..100).map(member).map(RecordSamples::Member).collect();
+        let mut maps: Vec<_> = [&whole, &rows, &tokens, &members].map(|all| map(all)).into();
+        maps[3].last_key = None;
         let mut costs = Costs::default();
         (0..maps[1].samples()).for_each(|sample| costs.push(sample * 100));
         maps.push(SampleMap { costs: Some(costs), ..maps[1].clone() });

@@ -223,3 +223,78 @@ fn a_damaged_record_is_an_error_also_if_no_feature_is_used() {
     let raw = Measure::new("len(record) > 3", None, &[]).unwrap();
     assert_eq!(raw.passes(&[row(&without)], "a").unwrap(), [true]);
 }
+
+/// Returns the cost of a record, or the value that is none.
+fn cost(text: &str, values: (i64, f32, &str)) -> Result<u64, String> {
+    let measure = Measure::new(text, Some(&features()), &[]).unwrap();
+    let stored = record(values.0, values.1, values.2);
+    match measure.costs(&[row(&stored)], "train/a-1") {
+        Ok(costs) => Ok(costs[0]),
+        Err(RowError { fault: RowFault::Cost { value, .. }, .. }) => Err(value.into()),
+        Err(other) => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn costs_are_integers_or_floats() {
+    let of = (7, 2.5, "de");
+    for (text, integer) in [
+        ("width", 7),
+        ("width * width // 2", 24),
+        ("len(tags) + ordinal", 10),
+        ("where(width > 3, width, 0)", 7),
+        ("min(width, 3) * (lang == 'de')", 3),
+        ("not width", 0),
+        ("width > 1 and score > 1", 1),
+        ("9223372036854775807", i64::MAX as u64),
+    ] {
+        assert_eq!(cost(text, of), Ok(integer), "{text}");
+    }
+    for (text, float) in [
+        ("score", 2.5),
+        ("width / 2", 3.5),
+        ("where(width > 3, width, 0.5)", 7.0),
+        ("sqrt(4)", 2.0),
+        ("max(width, score)", 7.0),
+        ("0 * (0 - score)", 0.0),
+    ] {
+        assert_eq!(cost(text, of), Ok(f64::to_bits(float)), "{text}");
+    }
+    for (text, value) in [
+        ("0 - width", "-7"),
+        ("width // 0", "NaN"),
+        ("9223372036854775807 + width", "NaN"),
+        ("score / 0", "inf"),
+        ("sqrt(0 - score)", "NaN"),
+        ("1.5 - score", "-1"),
+    ] {
+        assert_eq!(cost(text, of), Err(value.to_owned()), "{text}");
+    }
+    // The order of bits is that of numbers.
+    let costs =
+        ["0.0", "1e-300", "0.5", "1", "3", "1e300"].map(|text| cost(&format!("{text} + 0.0"), of));
+    assert!(costs.is_sorted_by_key(|cost| cost.clone().unwrap()), "{costs:?}");
+}
+
+#[test]
+fn keys_are_equal_for_equal_values() {
+    let key = |text: &str, values: (i64, f32, &str)| {
+        let measure = Measure::of_key(text, Some(&features())).unwrap();
+        measure.keys(&[row(&record(values.0, values.1, values.2))], "train/a-1").unwrap().remove(0)
+    };
+    let (one, other) = ((7, 0.0, "de"), (8, -0.0, "de"));
+    for (text, equal) in [
+        ("lang", true),
+        ("score", true),
+        ("width", false),
+        ("width // 10", true),
+        ("width / 2 - width / 2", true),
+        ("where(width > 7, 1.0, 1)", true),
+        ("shard_path", true),
+    ] {
+        assert_eq!(key(text, one) == key(text, other), equal, "{text}");
+    }
+    assert_ne!(key("lang", one), key("lang", (7, 0.0, "d")));
+    // A value that is no number equals none; rows of this test have the ordinal 7.
+    assert_eq!(key("score / 0", one), [&b"n"[..], &7_u64.to_le_bytes()].concat());
+}

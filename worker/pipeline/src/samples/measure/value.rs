@@ -44,6 +44,22 @@ impl Value<'_> {
         (float.is_finite() && float >= 0.0).then(|| float.to_bits())
     }
 
+    /// Returns bytes that are equal for equal values of one expression; `None` for NaN.
+    /// - `is_integer`: true if its values are integers.
+    pub(super) fn key(self, is_integer: bool) -> Option<Vec<u8>> {
+        match self {
+            Self::Text(text) => Some([&b"t"[..], text].concat()),
+            Self::Integer(integer) if is_integer => {
+                Some([&b"i"[..], &integer.to_le_bytes()].concat())
+            }
+            number => {
+                // -0.0 equals 0.0.
+                let float = number.float() + 0.0;
+                (!float.is_nan()).then(|| [&b"f"[..], &float.to_le_bytes()].concat())
+            }
+        }
+    }
+
     pub(super) fn equals(&self, other: &Self) -> bool {
         self.order(other) == Some(Ordering::Equal)
     }

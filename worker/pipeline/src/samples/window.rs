@@ -1,0 +1,222 @@
+//! Windows: samples of consecutive records, written as records of their own. Source: docs/ORDER.md,
+//! section 16.
+
+use serde::{Deserialize, Serialize};
+use shardfeed_plan::{PartialWindows, WindowSettings};
+use shardfeed_tfrecord::example::{
+    DType, DefaultValue, ExampleParser, Feature, FeatureSpec, ListRef, Located, Value,
+    encode_example, pack_i64,
+};
+use shardfeed_tfrecord::{check_data, encode_footer};
+
+use crate::record::{Row, RowError};
+use crate::samples::combine::Sequence;
+use crate::samples::measure::Measure;
+use crate::schema::parse::ParseSpec;
+
+/// Name of the column with the number of records of a window.
+const LENGTH: &str = "window_length";
+
+/// Columns of windows, and how they are cut.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WindowSpec {
+    /// Features of a fixed shape.
+    pub columns: Vec<String>,
+    /// Records of a window.
+    pub size: u64,
+    /// Records from the start of a window to that of the next one.
+    pub stride: u64,
+    /// Canonical text of an expression: a window has records with equal values. `None`: those of a
+    /// shard.
+    pub by: Option<String>,
+    /// Treatment of windows that lack records.
+    pub partial: PartialWindows,
+}
+
+/// Writes windows as records, each with the values of its records.
+#[derive(Debug)]
+pub struct Windower {
+    spec: WindowSpec,
+    parser: ExampleParser,
+    by: Option<Measure>,
+}
+
+impl WindowSpec {
+    /// Settings that determine the windows of a shard.
+    pub fn settings(&self) -> WindowSettings {
+        let Self { size, stride, partial, .. } = *self;
+        WindowSettings { size, stride, partial }
+    }
+
+    /// Features of the records that a [`Windower`] writes.
+    pub(crate) fn features(&self, parse: Option<&ParseSpec>) -> Result<Vec<FeatureSpec>, String> {
+        let size = usize::try_from(self.size).map_err(|error| error.to_string())?;
+        let mut features = vec![];
+        for spec in self.of_records(parse)? {
+            let Feature::FixedLen { shape, dtype, .. } = &spec.feature else {
+                unreachable!("features of windows have a fixed shape");
+            };
+            let shape = [&[size], &shape[..]].concat();
+            let feature = Feature::FixedLen { shape, dtype: *dtype, default: None };
+            features.push(FeatureSpec { name: spec.name.clone(), feature });
+        }
+        if self.partial == PartialWindows::Pad {
+            if self.columns.iter().any(|name| name == LENGTH) {
+                return Err(format!("column `{LENGTH}` is made by window; rename the feature"));
+            }
+            let feature = Feature::FixedLen { shape: vec![], dtype: DType::Int64, default: None };
+            features.push(FeatureSpec { name: LENGTH.to_owned(), feature });
+        }
+        Ok(features)
+    }
+
+    /// Returns the features of the columns.
+    fn of_records<'p>(&self, parse: Option<&'p ParseSpec>) -> Result<Vec<&'p FeatureSpec>, String> {
+        let features = match parse {
+            Some(ParseSpec::Example(features)) => &features[..],
+            Some(ParseSpec::Sequence { .. }) => {
+                let what = "the records have feature lists; use unbatch(offsets=...) for windows over \
+                            their steps";
+                return Err(what.to_owned());
+            }
+            None => return Err("raw records have no columns; declare features first".to_owned()),
+        };
+        let find = |(place, name): (usize, &String)| {
+            if self.columns[..place].contains(name) {
+                return Err(format!("column `{name}` is named twice"));
+            }
+            let found = features.iter().find(|spec| spec.name == *name).ok_or_else(|| {
+                let known: Vec<_> = features.iter().map(|spec| spec.name.as_str()).collect();
+                format!("there is no feature `{name}`; there are `{}`", known.join("`, `"))
+            })?;
+            match &found.feature {
+                Feature::FixedLen { .. } => Ok(found),
+                _ => Err(format!(
+                    "column `{name}` has any number of values a record; a window takes \
+                     FixedLenFeatures: name those"
+                )),
+            }
+        };
+        if self.columns.is_empty() {
+            return Err("it takes the names of columns".to_owned());
+        }
+        self.columns.iter().enumerate().map(find).collect()
+    }
+}
+
+impl Windower {
+    /// Checks columns and settings.
+    ///
+    /// # Errors  A description of what does not fit.
+    pub(crate) fn new(spec: &WindowSpec, parse: Option<&ParseSpec>) -> Result<Self, String> {
+        spec.settings().validate().map_err(|error| error.to_string())?;
+        let features: Vec<FeatureSpec> = spec.of_records(parse)?.into_iter().cloned().collect();
+        spec.features(parse)?;
+        let by = spec.by.as_ref().map(|by| Measure::of_key(by, parse)).transpose()?;
+        let parser = ExampleParser::new(features).map_err(|error| error.to_string())?;
+        Ok(Self { spec: spec.clone(), parser, by })
+    }
+
+    pub fn spec(&self) -> &WindowSpec {
+        &self.spec
+    }
+
+    /// Features of the records.
+    pub(crate) fn features(&self) -> &[FeatureSpec] {
+        self.parser.features()
+    }
+
+    /// The value that is equal in the records of a window.
+    pub(crate) fn by(&self) -> Option<&Measure> {
+        self.by.as_ref()
+    }
+
+    /// Checks the data of records, and returns the key of each: records with equal keys that follow
+    /// each other are in the same windows.
+    /// - `shard_path`: relative to the dataset.
+    ///
+    /// # Errors  The first record whose data or features are damaged.
+    pub(crate) fn keys(
+        &self,
+        rows: &[Row<'_>],
+        shard_path: &str,
+    ) -> Result<Vec<Vec<u8>>, RowError> {
+        rows.iter().try_for_each(|row| self.sequence(row).map(drop))?;
+        match &self.by {
+            Some(by) => by.keys(rows, shard_path),
+            None => Ok(vec![vec![]; rows.len()]),
+        }
+    }
+
+    /// Checks the data of a record, and finds its values.
+    ///
+    /// # Errors  The data or a feature is damaged.
+    pub(crate) fn sequence<'a>(&self, row: &Row<'a>) -> Result<Sequence<'a>, RowError> {
+        check_data(row.data(), row.stored_crc()).map_err(|error| RowError::at(row, error))?;
+        let mut cells = vec![];
+        let found = self.parser.locate(row.data(), &mut cells);
+        found.map_err(|error| RowError::parse(row, error))?;
+        let list = |cell: &Located<'a>| match cell {
+            Located::Present(list) => Some(*list),
+            Located::Default | Located::Missing => None,
+        };
+        Ok(Sequence::new(cells.iter().map(list).collect(), 1))
+    }
+
+    /// Appends a window to `out` as a record, followed by its checksum. Returns the bytes of its
+    /// data.
+    pub(crate) fn write(&self, records: &[&Sequence<'_>], out: &mut Vec<u8>) -> usize {
+        let last = records.last().expect("a window has records");
+        let missing = (self.spec.size as usize).saturating_sub(records.len());
+        let all = || records.iter().chain(std::iter::repeat_n(last, missing));
+        let (mut strings, mut numbers) = (vec![], vec![]);
+        for (column, spec) in self.parser.features().iter().enumerate() {
+            let (mut texts, mut packed): (Vec<&[u8]>, Vec<u8>) = (vec![], vec![]);
+            for record in all() {
+                put(spec, record.column(column), &mut texts, &mut packed);
+            }
+            strings.push(texts);
+            numbers.push(packed);
+        }
+        let mut length = vec![];
+        pack_i64(records.len() as i64, &mut length);
+        let values = self.parser.features().iter().zip(strings.iter().zip(&numbers));
+        let mut features: Vec<(&str, Value<'_>)> = values
+            .map(|(spec, (texts, packed))| match spec.dtype() {
+                DType::Bytes => (spec.name.as_str(), Value::Bytes(texts)),
+                dtype => (spec.name.as_str(), Value::Packed(dtype, packed)),
+            })
+            .collect();
+        if self.spec.partial == PartialWindows::Pad {
+            features.push((LENGTH, Value::Packed(DType::Int64, &length)));
+        }
+        let start = out.len();
+        encode_example(&features, out);
+        let footer = encode_footer(&out[start..]);
+        out.extend_from_slice(&footer);
+        out.len() - start - footer.len()
+    }
+}
+
+/// Appends the values of a feature: its strings, or its numbers as they are packed in a list.
+fn put<'a>(
+    spec: &'a FeatureSpec,
+    list: Option<&ListRef<'a>>,
+    strings: &mut Vec<&'a [u8]>,
+    packed: &mut Vec<u8>,
+) {
+    if let Some(list) = list {
+        match spec.dtype() {
+            DType::Bytes => list.for_each_bytes(|value| strings.push(value)),
+            DType::Int64 | DType::Float32 => list.pack(packed),
+        }
+        return;
+    }
+    match spec.default().expect("the parser refuses records without a value") {
+        DefaultValue::Int64(values) => values.iter().for_each(|value| pack_i64(*value, packed)),
+        DefaultValue::Float32(values) => {
+            values.iter().for_each(|value| packed.extend(value.to_le_bytes()));
+        }
+        DefaultValue::Bytes(values) => strings.extend(values.iter().map(Vec::as_slice)),
+    }
+}
