@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import pickle
 import random
@@ -179,7 +180,7 @@ def random_options(rng: random.Random, seed: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("number", range(2 * len(TASKS)))
 def test_balanced_steps_are_those_of_the_oracle(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In three epochs; then stopped anywhere in one, and resumed at other world sizes and with another batch size."""
+    """In three epochs; then stopped anywhere in one, and resumed at other world sizes."""
     task, rng = TASKS[number % len(TASKS)], random.Random(number)
     world = World(tmp_path / "data", number, [40, 0, 75, 13, 120], "gzip" if number == 2 else None)
     options, window = random_options(rng, number), rng.choice([1, 9, 40, 4096])
@@ -216,45 +217,28 @@ def test_another_batch_in_mid_epoch_balances_the_rest(seed: int, tmp_path: Path,
     world = World(tmp_path / "data", seed, [90, 31, 0, 200])
     options, window = random_options(rng, seed), rng.choice([5, 12, 60])
     source = task.source(world.source()).balance(task.by, window=window)
-    state, segments, found = None, list[list[int]](), list[Any]()
-    lanes = options.pop("lanes")
+    case = case_of(task.costs(world, 0), options, 1, 0, window)
+    lanes, state = options.pop("lanes"), None
+    segments: list[list[int]] = []
+    rows: Counter[Any] = Counter()
     for part in range(4):
-        size, per_lane = rng.choice([1, 2, 3]), rng.choice([1, 2, 4])
-        lanes = lanes if part == 0 else rng.choice([2, 3, 6])
-        lanes *= size // np.gcd(size, lanes)
-        batch = lanes * per_lane
+        size = rng.choice([1, 2, 3])
+        lanes = math.lcm(size, lanes if part == 0 else rng.choice([2, 3, 6]))
+        batch = lanes * rng.choice([1, 2, 4])
         ranks = Ranks(tmp_path / f"part-{part}", monkeypatch, source, size, batch_size=batch // size, lanes=lanes, resume=state, **options)
         steps = ranks.steps(rng.randint(1, 5) if part < 3 else None)
-        segments.append([int(lanes), int(batch), len(steps)])
         state = ranks.state()
         ranks.close()
-        found.append((size, steps))
-    merged: list[list[int]] = []
-    for lanes, batch, steps_of in segments:
-        if merged and merged[-1][:2] == [lanes, batch]:
-            merged[-1][2] += steps_of
-        else:
-            merged.append([lanes, batch, steps_of])
-    case = case_of(task.costs(world, 0), options | {"lanes": 1}, 1, 0, window)
-    first = 0
-    for at, (size, steps) in enumerate(found):
-        # The segment in which this part ran, after those that were complete.
-        ran = [0, 0]
-        done: list[list[int]] = []
-        for lanes, batch, of in segments[: at + 1]:
-            if done and done[-1][:2] == [lanes, batch]:
-                done[-1][2] += of
-            else:
-                done.append([lanes, batch, of])
-        ran = [sum(of for _, _, of in segments[:at]), len(steps)]
-        done[-1][2] = 0
-        answer = balance_oracle.answer(case | {"segments": done, "world_size": size})
+        # A start with the lanes and the batch of the last segment continues it.
+        if not segments or segments[-1][:2] != [lanes, batch]:
+            segments.append([lanes, batch, 0])
+        answer = balance_oracle.answer(case | {"segments": [*segments[:-1], [lanes, batch, 0]], "world_size": size})
         assert "error" not in answer, answer
-        start = ran[0] - answer["first_step"]
-        expected = [[[tuple(row) for row in rank] for rank in step] for step in answer["batches"][start : start + ran[1]]]
-        assert steps == expected, (seed, at, done)
-        first += ran[1]
-    rows = Counter(row[:2] for _, steps in found for step in steps for rank in step for row in rank if row[2])
+        start = segments[-1][2]
+        expected = answer["batches"][start : start + len(steps)]
+        assert steps == [[[tuple(row) for row in rank] for rank in step] for step in expected], (seed, part)
+        segments[-1][2] += len(steps)
+        rows.update(row[:2] for step in steps for rank in step for row in rank if row[2])
     assert set(rows.values()) == {1}
 
 

@@ -208,10 +208,12 @@ impl<C: FnMut(Portion, Sample) -> u64> BalancedPlan<C> {
         let below = index.checked_sub(1);
         match plan.layers[index].down(below.map(|below| &plan.layers[below]), lane, position) {
             None => {
-                let found = self.lookup.take().filter(|(held, _)| *held == lane);
-                let found = found.unwrap_or_else(|| (lane, plan.lane(lane).lookup()));
-                let Planned { portion, sample, .. } =
-                    self.lookup.insert(found).1.planned(position)?;
+                // Compared in place: a lookup is large.
+                if self.lookup.as_ref().is_none_or(|(held, _)| *held != lane) {
+                    self.lookup = Some((lane, plan.lane(lane).lookup()));
+                }
+                let (_, lookup) = self.lookup.as_mut().expect("just made");
+                let Planned { portion, sample, .. } = lookup.planned(position)?;
                 Ok((self.cost)(portion, sample))
             }
             Some((lane, position)) => {
