@@ -7,6 +7,7 @@ import os
 import pickle
 import random
 import re
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -246,6 +247,30 @@ def test_another_window_reads_nothing(tmp_path: Path) -> None:
     assert counted(Task(9, 2, by, "pad")) < size / 4
     assert counted(Task(4, 4)) > size
     assert counted(Task(1)) < size / 4
+
+
+def test_records_between_windows_are_not_held(tmp_path: Path) -> None:
+    """Of 48 MB of records, with windows far apart or a filter that few pass, a few MB are in memory."""
+    with sf.TFRecordWriter(tmp_path / "a.tfrecord") as writer:
+        for number in range(48_000):
+            writer.write({"id": number, "data": bytes(1000)})
+    program = """
+import resource, sys, shardfeed as sf
+F = {"id": sf.FixedLenFeature((), "int64"), "data": sf.FixedLenFeature((), "string")}
+source = sf.source(sys.argv[1], F)
+source = source.window(size=2, stride=400) if sys.argv[2] == "far" else source.filter("id % 300 == 7").window(size=2)
+with sf.Loader(source, batch_size=4, shuffle_window=4, rank=0, world_size=1) as loader:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    ids = [one.tolist() for batch in loader for one in batch["id"]]
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+first = [400 * at for at in range(120)] if sys.argv[2] == "far" else [600 * at + 7 for at in range(80)]
+assert sorted(ids) == [[one, one + (1 if sys.argv[2] == "far" else 300)] for one in first], ids
+"""
+    for case in ("far", "few"):
+        command = [sys.executable, "-c", program, str(tmp_path / "a.tfrecord"), case]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+        assert ran.returncode == 0, ran.stderr
+        assert int(ran.stdout) < 24_000, (case, ran.stdout)
 
 
 def test_damaged_records_split_no_batch(tmp_path: Path) -> None:

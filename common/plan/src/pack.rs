@@ -96,6 +96,15 @@ pub enum PackError {
         /// Tokens of a pack.
         length: u64,
     },
+    /// The shard has too many windows.
+    #[error(
+        "the shard has {windows} windows, which is more than {PACKS_MAX}; use a larger stride, or \
+         smaller shards"
+    )]
+    TooManyWindows {
+        /// Windows of the shard.
+        windows: u64,
+    },
 }
 
 /// Consecutive tokens of one sequence, in one pack.

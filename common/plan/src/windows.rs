@@ -38,7 +38,7 @@ pub enum PartialWindows {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Windows {
     settings: WindowSettings,
-    /// First sequence and first window of each group, and the ends of the last one.
+    /// First sequence and first window of each group with windows, and the ends of the last one.
     groups: Vec<(u64, u64)>,
     /// Number of windows that are opened together.
     block: u64,
@@ -85,8 +85,12 @@ impl Windows {
         let (mut groups, mut sequences, mut windows) = (vec![(0, 0)], 0, 0);
         for is_start in starts {
             if is_start && sequences > 0 {
-                let (first, _) = groups[groups.len() - 1];
+                let (first, before) = groups[groups.len() - 1];
                 windows += settings.windows(sequences - first);
+                if windows == before {
+                    // A group without windows needs no place: no window ends in it.
+                    groups.pop();
+                }
                 groups.push((sequences, windows));
             }
             sequences += 1;
@@ -95,7 +99,7 @@ impl Windows {
         windows += settings.windows(sequences - first);
         groups.push((sequences, windows));
         if windows > PACKS_MAX {
-            return Err(PackError::TooMany { sequences, length: settings.size });
+            return Err(PackError::TooManyWindows { windows });
         }
         Ok(Self { settings, groups, block: block.max(1) })
     }

@@ -68,6 +68,8 @@ class Mixture:
 
         Raises `ConfigError` as that does.
         """
+        if self._balance is not None:
+            raise ConfigError(f"balance({by!r}): this mixture is balanced already; give the whole cost in one call")
         try:
             return dataclasses.replace(self, _balance=balanced(self.versions[0][1]._outline, by, window))
         except ConfigError as error:

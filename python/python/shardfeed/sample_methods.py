@@ -287,10 +287,10 @@ class SampleMethods:
         state resumes at any world size. docs/ORDER.md, section 15, defines the order.
 
         - `by`: cost of a sample, as an expression like that of `filter`: a finite number, not
-          negative. Of packs "sum_squares": the sum of the squares of their segments' lengths. As
+          negative; without `shard_path`. Of packs "sum_squares": the sum of the squares of their segments' lengths. As
           with `filter`, the files are read once when a loader is opened, but not for packs.
-        - `window`: samples of a lane that are sorted together, at most 2^20. They are held in memory,
-          beside the shuffle window; a larger one balances better and mixes costs less.
+        - `window`: samples of a lane that are sorted together, at most 2^20. Up to twice as many are held
+          in memory, beside the shuffle window; a larger one balances better and mixes costs less.
 
         Call it after `filter`, `unbatch` and `pack`; not with `window`; of a mixture on the mixture. Works with
         mode="deterministic" in the trainers' processes; so far not with `coordinator=`.

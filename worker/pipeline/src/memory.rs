@@ -28,6 +28,8 @@ const LABELS_HELD: u64 = 1024;
 const SAMPLES_OF_SOURCE: u64 = 4;
 /// Overhead of a held record: framing, and its entries in the chunk, the window and the shuffle.
 const RECORD_OVERHEAD_BYTES: u64 = 128;
+/// Overhead of a row of balanced steps: its places in the steps, and its lookups.
+const BALANCED_ROW_BYTES: u64 = 400;
 /// Bytes of a held record position.
 const PLACE_BYTES: u64 = 96;
 
@@ -102,6 +104,27 @@ pub enum MemoryError {
         /// Smallest budget that fits this window.
         budget_fits: u64,
     },
+    /// Rows of balanced steps do not fit, and shards cannot be read out of order.
+    #[error(
+        "the rows of balanced steps and the shuffle windows of {lanes} lane(s) need about {need_bytes} \
+         bytes, memory_budget has {have_bytes} left for them, and {shards} cannot be read out of \
+         order; use balance(window={balance_fits}) or less, a smaller shuffle_window, or \
+         memory_budget of at least {budget_fits}"
+    )]
+    BalanceWindow {
+        /// Description of the shards.
+        shards: &'static str,
+        /// Lanes that the rank reads.
+        lanes: u64,
+        /// Bytes of the rows and windows in each.
+        need_bytes: u64,
+        /// Bytes available for them.
+        have_bytes: u64,
+        /// Largest window of balanced steps that fits.
+        balance_fits: u64,
+        /// Smallest budget that fits this window.
+        budget_fits: u64,
+    },
     /// A record does not fit.
     #[error(
         "{file}: has a record of {record_bytes} bytes, and memory_budget has {budget_bytes}; raise it, or leave the \
@@ -168,16 +191,28 @@ impl Need {
             0 => (2, 0),
             sources => (3, LABELS_HELD + SAMPLES_OF_SOURCE * sources),
         };
-        (windows, more + self.balance)
+        // The next steps are read while the chunks of these are still held.
+        (windows, more.saturating_add(2 * self.balance))
     }
 
     fn window_bytes(&self) -> u64 {
-        self.held().saturating_mul(self.window_record_bytes + RECORD_OVERHEAD_BYTES)
+        self.held()
+            .saturating_mul(self.window_record_bytes + RECORD_OVERHEAD_BYTES)
+            .saturating_add(self.balanced_bytes())
+    }
+
+    /// Overhead of the rows of balanced steps.
+    fn balanced_bytes(&self) -> u64 {
+        let in_lane = (2 * self.balance).min(self.lane_samples);
+        in_lane.saturating_mul(self.lanes).saturating_mul(BALANCED_ROW_BYTES)
     }
 
     /// In plan order only a few records are read at a time; their bytes are part of `batch_bytes`.
     fn places_bytes(&self) -> u64 {
-        self.held().saturating_mul(PLACE_BYTES).saturating_add(CHUNK_BYTES_MIN)
+        self.held()
+            .saturating_mul(PLACE_BYTES)
+            .saturating_add(self.balanced_bytes())
+            .saturating_add(CHUNK_BYTES_MIN)
     }
 
     /// True if records are read individually because that is faster, not because memory is short.
@@ -219,19 +254,32 @@ pub fn reading(need: &Need) -> Result<Reading, MemoryError> {
         let have_bytes = left.saturating_sub(reading_bytes);
         let per_sample = need.lanes.max(1) * (need.window_record_bytes + RECORD_OVERHEAD_BYTES);
         let (windows, more) = need.windows_held();
+        let shards = match need.compressed {
+            _ if need.block_bytes > 0 => "shards of packs or windows",
+            true => "compressed shards",
+            false => "small records of remote shards",
+        };
+        let budget_fits =
+            window_bytes.saturating_add(reading_bytes).saturating_add(need.batch_bytes);
+        if need.balance > 0 {
+            let without = Need { balance: 0, ..*need }.window_bytes();
+            let each = 2 * (per_sample + need.lanes.max(1) * BALANCED_ROW_BYTES);
+            return Err(MemoryError::BalanceWindow {
+                shards,
+                lanes: need.lanes,
+                need_bytes: window_bytes,
+                have_bytes,
+                balance_fits: (have_bytes.saturating_sub(without) / each).max(1),
+                budget_fits,
+            });
+        }
         return Err(MemoryError::CompressedWindow {
-            shards: match need.compressed {
-                _ if need.block_bytes > 0 => "packed shards",
-                true => "compressed shards",
-                false => "small records of remote shards",
-            },
+            shards,
             lanes: need.lanes,
             need_bytes: window_bytes,
             have_bytes,
             window_fits: ((have_bytes / per_sample).saturating_sub(more) / windows).max(1),
-            budget_fits: window_bytes
-                .saturating_add(reading_bytes)
-                .saturating_add(need.batch_bytes),
+            budget_fits,
         });
     }
     let places_bytes = need.places_bytes();

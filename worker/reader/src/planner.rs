@@ -292,7 +292,8 @@ impl Planner {
                     budget_bytes,
                     hold_bytes,
                     "the shuffle windows do not fit into the memory budget: records are read one by one, \
-                     which is slower; raise memory_budget= to hold_bytes, or use a smaller shuffle_window="
+                     which is slower; raise memory_budget= to hold_bytes, or use a smaller \
+                     shuffle_window= or balance(window=)"
                 );
             }
         }

@@ -27,7 +27,7 @@ pub struct BalancedPlan<C> {
     lookup: Option<(u64, Outputs)>,
     /// Megablocks of each segment; the most recently used one is last.
     held: Vec<Vec<HeldMegablock>>,
-    /// Maximum number of megablocks of a segment that are held.
+    /// Maximum number of megablocks of an earlier segment that are held.
     held_max: usize,
 }
 
@@ -164,7 +164,10 @@ impl<C: FnMut(Portion, Sample) -> u64> BalancedPlan<C> {
             None => Arc::new(self.sorted(index, lane, block, range)?),
         };
         let held = &mut self.held[index];
-        held.drain(..(held.len() + 1).saturating_sub(self.held_max));
+        // Steps of the last segment are looked up in order.
+        let is_last = index + 1 == self.plan.layers.len();
+        let held_max = if is_last { self.held_max / 4 } else { self.held_max };
+        held.drain(..(held.len() + 1).saturating_sub(held_max));
         held.push(((lane, block), Arc::clone(&megablock)));
         Ok(megablock)
     }

@@ -95,6 +95,12 @@ pub(super) async fn register_job(
         }
         let ours =
             RecordSpec::decode_canonical(&encoded).map_err(|error| invalid(error.to_string()))?;
+        if ours.balance.is_some() {
+            // The views compute positions without costs.
+            return Err(invalid(
+                "a record spec with `balance` is for loaders without a coordinator",
+            ));
+        }
         if let Some(known) = known {
             return Err(other_identity(&core, other, known, &ours).await);
         }

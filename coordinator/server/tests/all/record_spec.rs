@@ -133,10 +133,14 @@ async fn chunks_that_hold_something_else_register_no_job() {
     tried(RegisterJobRequest { record_spec_chunks: vec![], chunk: vec![], ..good() }).await;
     tried(RegisterJobRequest { record_spec_chunks: vec![vec![0; 32]; 4], ..good() }).await;
     tried(register(&dataset, b"no spec", b"no spec")).await;
+    let balance = common::Balance { by: "len(x)".into(), window: 9 };
+    let balanced = RecordSpec { balance: Some(balance), ..spec(2, &[]) }.encode_canonical().unwrap();
+    tried(register(&dataset, &balanced, &balanced)).await;
     assert!(said[0].contains("`chunk` is none of"), "{said:?}");
     assert!(said[1].contains("hold another record spec than"), "{said:?}");
     assert!(said[3].contains("4 entries; at most 3"), "{said:?}");
     assert!(said[4].contains("malformed"), "{said:?}");
+    assert!(said[5].contains("without a coordinator"), "{said:?}");
     let get = GetJobRequest { context: context(), job: "wide".into() };
     assert_eq!(refused(fixture.admin.get_job(get).await).0, ErrorKind::NotFound);
     fixture.stop().await;

@@ -42,10 +42,14 @@ impl BalanceSpec {
                 return Err("windows have one size and no cost".to_owned());
             }
         }
-        Measure::new(&self.by, parse, unbatched).map(Some).map_err(|error| {
+        let measure = Measure::new(&self.by, parse, unbatched).map_err(|error| {
             let is_of_packs = self.by == SUM_SQUARES;
             let hint = if is_of_packs { "; it is the cost of packs, of pack()" } else { "" };
             error + hint
-        })
+        })?;
+        match measure.depends_on_path() {
+            true => Err("a cost has no `shard_path`: moved files would have another order".into()),
+            false => Ok(Some(measure)),
+        }
     }
 }

@@ -21,16 +21,18 @@ pub(crate) struct Blocks {
     variant: u64,
     /// Number of the next block.
     next: u64,
+    /// Ordinal of the record after those that were read.
+    end: u64,
     /// Chunks that were read and that the next blocks may need.
     chunks: VecDeque<RecordChunk>,
 }
 
-/// Records of a shard that were read together.
+/// Records of a shard that were read together and are needed.
 #[derive(Debug)]
 struct RecordChunk {
     bytes: Arc<ChunkBuffer>,
-    records: Vec<RecordSpan>,
-    first_ordinal: u64,
+    /// Ordinal and position of each, in ascending order; at least one.
+    records: Vec<(u64, RecordSpan)>,
 }
 
 /// A record of the block.
@@ -47,7 +49,7 @@ impl Blocks {
         let grouping = maps.of(sample.shard).grouping().expect(GROUPED);
         let next = grouping.block_of(sample.ordinal);
         let first = maps.of(sample.shard).record_of_sequence(grouping.first_sequence(next));
-        (Self { variant, next, chunks: VecDeque::new() }, first)
+        (Self { variant, next, end: 0, chunks: VecDeque::new() }, first)
     }
 
     /// Reads the next block; `None` at the end of the shard.
@@ -65,8 +67,13 @@ impl Blocks {
         }
         let block = self.next;
         let packs = maps.open(shard, block, self.variant);
-        let last = packs.iter().flatten().map(|part| part.record).max();
-        while last.is_some_and(|last| self.end() <= last) {
+        let mut needed: Vec<u64> = packs.iter().flatten().map(|part| part.record).collect();
+        needed.sort_unstable();
+        needed.dedup();
+        // The first record of the next block, which may come before the last one of this block.
+        let next = (block + 1 < grouping.blocks())
+            .then(|| map.record_of_sequence(grouping.first_sequence(block + 1)));
+        while needed.last().is_some_and(|last| self.end <= *last) {
             if tools.stop.load(Ordering::Relaxed) {
                 return Err(LoadError::Interrupted);
             }
@@ -76,22 +83,23 @@ impl Blocks {
                 return Err(tools.files.ended(shard));
             };
             tools.counters.bytes.fetch_add(chunk.bytes.len() as u64, Ordering::Relaxed);
-            let bytes = tools.chunks.share(chunk.bytes);
-            let (records, first_ordinal) = (chunk.records, chunk.first_ordinal);
-            self.chunks.push_back(RecordChunk { bytes, records, first_ordinal });
+            self.end = chunk.first_ordinal + chunk.records.len() as u64;
+            let is_needed = |ordinal: u64| {
+                next.is_some_and(|next| ordinal >= next) || needed.binary_search(&ordinal).is_ok()
+            };
+            let records = (chunk.first_ordinal..).zip(chunk.records);
+            let records: Vec<_> = records.filter(|(ordinal, _)| is_needed(*ordinal)).collect();
+            match records.is_empty() {
+                true => reader.recycle(chunk.bytes),
+                false => self.chunks.push_back(RecordChunk::new(chunk.bytes, records, tools)),
+            }
         }
         let read = self.write(tools, (shard, map), &packs, grouping.samples_of(block).start)?;
         self.next += 1;
-        if self.next < grouping.blocks() {
-            let first = map.record_of_sequence(grouping.first_sequence(self.next));
-            self.chunks.retain(|chunk| chunk.end() > first);
+        if let Some(next) = next {
+            self.chunks.retain(|chunk| chunk.last() >= next);
         }
         Ok(Some(read))
-    }
-
-    /// Returns the ordinal of the record after those that were read.
-    fn end(&self) -> u64 {
-        self.chunks.back().map_or(0, RecordChunk::end)
     }
 
     /// Writes the packs of a block, whose records were read.
@@ -150,9 +158,10 @@ impl Blocks {
 
     /// Returns a record that was read.
     fn row(&self, shard: u32, record: u64) -> Option<Row<'_>> {
-        let at = self.chunks.partition_point(|chunk| chunk.end() <= record);
+        let at = self.chunks.partition_point(|chunk| chunk.last() < record);
         let chunk = self.chunks.get(at)?;
-        let span = chunk.records.get(record.checked_sub(chunk.first_ordinal)? as usize)?;
+        let found = chunk.records.binary_search_by_key(&record, |(ordinal, _)| *ordinal).ok()?;
+        let span = chunk.records[found].1;
         Some(Row {
             portion: Portion::default(),
             sample: Sample { shard, ordinal: record },
@@ -166,8 +175,24 @@ impl Blocks {
 }
 
 impl RecordChunk {
-    fn end(&self) -> u64 {
-        self.first_ordinal + self.records.len() as u64
+    /// Few records are copied, so that they do not hold a chunk of others.
+    fn new(bytes: Vec<u8>, mut records: Vec<(u64, RecordSpan)>, tools: &StreamTools) -> Self {
+        let stored: usize = records.iter().map(|(_, span)| span.len + FOOTER_BYTES).sum();
+        if stored >= bytes.len() / 2 {
+            return Self { bytes: tools.chunks.share(bytes), records };
+        }
+        let mut copied = Vec::with_capacity(stored);
+        for (_, span) in &mut records {
+            let start = copied.len();
+            copied.extend_from_slice(&bytes[span.start..span.start + span.len + FOOTER_BYTES]);
+            span.start = start;
+        }
+        Self { bytes: tools.chunks.share(copied), records }
+    }
+
+    /// Ordinal of the last record.
+    fn last(&self) -> u64 {
+        self.records.last().map_or(0, |(ordinal, _)| *ordinal)
     }
 }
 

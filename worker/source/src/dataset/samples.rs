@@ -287,6 +287,9 @@ impl SampleMap {
         if tokens.fold(0, u64::saturating_add) > shard.data_bytes {
             return None;
         }
+        if map.rows.is_none() && map.data_bytes > shard.data_bytes {
+            return None;
+        }
         map.group(program, shard.digest).ok()?;
         Some(map)
     }
