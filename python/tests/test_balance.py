@@ -404,6 +404,29 @@ def test_what_balance_refuses(tmp_path: Path) -> None:
     assert "balance 'id' window=7" in repr(sf.mix({"a": (source, 1)}, epoch=9).balance("id", window=7))
 
 
+def test_a_window_that_does_not_fit_is_named(tmp_path: Path) -> None:
+    """Compressed shards cannot be read out of order; with the window that the error names they are read."""
+    with sf.TFRecordWriter(tmp_path / "a.tfrecord", compression="gzip") as writer:
+        for number in range(3000):
+            writer.write({"id": number, "data": bytes(8000)})
+    features: dict[str, Any] = {"id": sf.FixedLenFeature((), "int64"), "data": sf.FixedLenFeature((), "string")}
+    source = sf.source(str(tmp_path / "a.tfrecord"), features)
+    options: dict[str, Any] = {"batch_size": 4, "shuffle": False, "memory_budget": "16MiB", "rank": 0, "world_size": 1, "restart": False}
+
+    def ids(source: sf.Source, **given: Any) -> list[int]:
+        with sf.Loader(source, **(options | given)) as loader:
+            return [int(one) for batch in loader for one in batch["id"]]
+
+    with pytest.raises(sf.ConfigError, match="compressed shards cannot be read out of order") as refused:
+        ids(source.balance("id % 100"))
+    found = re.search(r"use balance\(window=(\d+)\) or less.*memory_budget of at least (\d+)", str(refused.value))
+    assert found is not None, refused.value
+    window, budget = map(int, found.groups())
+    assert 100 < window < 4096
+    assert sorted(ids(source.balance("id % 100", window=window))) == list(range(3000))
+    assert sorted(ids(source.balance("id % 100"), memory_budget=budget)) == list(range(3000))
+
+
 def test_other_costs_are_another_job(tmp_path: Path) -> None:
     world = World(tmp_path / "data", 1, [40])
     options: dict[str, Any] = {"batch_size": 4, "rank": 0, "world_size": 1}

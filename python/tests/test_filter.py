@@ -446,7 +446,7 @@ def test_raw_records(tmp_path: Path) -> None:
     source = sf.source(tmp_path / "a.tfrecord").filter("len(record) > 10 and ordinal != 15")
     with sf.Loader(source, batch_size=1, shuffle=False, tail="pad") as each:
         assert [len(batch["record"][0]) for batch in each] == [11, 12, 13, 14, 16, 17, 18, 19]
-    with pytest.raises(sf.ConfigError, match="pack already"):
+    with pytest.raises(sf.ConfigError, match="window or balance already"):
         source.parse(FEATURES)
 
 

@@ -277,7 +277,7 @@ def test_damaged_records(tmp_path: Path) -> None:
 
 def test_the_memory_budget_names_what_fits(tmp_path: Path) -> None:
     world = World(tmp_path / "data", 5, [500, 500])
-    with pytest.raises(sf.ConfigError, match="packed shards cannot be read out of order"):
+    with pytest.raises(sf.ConfigError, match="shards of packs or windows cannot be read out of order"):
         list(loader(world.source(length=512), memory_budget="400KiB", shuffle_window=10_000))
 
 
@@ -302,14 +302,14 @@ def test_wrong_declarations_are_errors_at_once(tmp_path: Path) -> None:
         (source, ("tokens",), {"append": 1.5}, "append of 'tokens'"),
         (source, ("tokens", "mask"), {"append": 1}, "a dict of all of them"),
         (source.cast("id", "float32"), ("tokens",), {}, r"call pack\(\) before the operators"),
-        (source.unbatch("mask"), ("tokens",), {}, "unbatch or pack, not both"),
+        (source.unbatch("mask"), ("tokens",), {}, "one of unbatch, pack and window"),
         (packed, ("tokens",), {}, "packed already"),
     ):
         with pytest.raises(sf.ConfigError, match=said):
             of.pack(*columns, **{"length": 8, **given})
     with pytest.raises(sf.ConfigError, match=r"call filter\(\) before pack"):
         packed.filter("id > 3")
-    with pytest.raises(sf.ConfigError, match="unbatch or pack, not both"):
+    with pytest.raises(sf.ConfigError, match="one of unbatch, pack and window"):
         packed.unbatch("tokens")
     assert pickle.loads(pickle.dumps(packed)) == packed and pickle.loads(pickle.dumps(packed)).columns == packed.columns
     world = World(tmp_path / "data", 6, [60])

@@ -128,7 +128,7 @@ THERE = "he columns are 'any' int64 [None] ragged, 'board' float32 [2, 3], "
         (lambda s: s.padded_batch("any", 3).padded_batch("any", 3), "'any' is int64 [3]"),
         (lambda s: s.decode_image("label"), "decode_image('label'): it takes one byte string a row"),
         (lambda s: s.decode_image("photo", 2), "channels is 1, 3 or 4, not 2"),
-        (lambda s: s.crop("board", 2), "crop('board'): it takes images, [height, width, channels], not float32 of shape [2, 3]"),
+        (lambda s: s.crop("board", 2), "crop('board'): it takes images, [height, width, channels], or some in each row"),
         (lambda s: s.decode_image("photo").cast("photo", "int8"), "the images of `photo` differ in size from row to row; resize or crop them first; 'photo' is uint8 [None, None, 3] images"),
         (lambda s: s.random_crop("label", 2), "random_crop('label'): "),
         (lambda s: s.random_resized_crop("label"), "random_resized_crop('label'): "),

@@ -17,7 +17,6 @@ mod line;
 
 mod interleave;
 mod window;
-mod windows;
 
 mod lane;
 
@@ -27,7 +26,7 @@ mod layer;
 
 mod mixture;
 
-mod pack;
+mod samples;
 
 mod epoch;
 
@@ -62,15 +61,15 @@ pub use mixture::{
     JOB_MIXTURE_ENTRIES_MAX, Length, Mixture, MixtureEpoch, MixtureError, SOURCES_MAX, STAGES_MAX,
     Source, Stage, StageSource, mixture_digest,
 };
-pub use pack::{
+pub use random::{Draws, philox, stream_key};
+pub use samples::pack::{
     LongSequences, PACK_BLOCK_MAX, PACK_LENGTH_MAX, PACK_VARIANTS_MAX, PACKS_MAX, PackError,
     PackLosses, PackMethod, PackSegment, PackSettings, Packing,
 };
-pub use random::{Draws, philox, stream_key};
+pub use samples::windows::{PartialWindows, WINDOW_SIZE_MAX, WindowSettings, Windows};
 pub use segment::{GLOBAL_BATCH_MAX, LANES_MAX, SEGMENTS_MAX, Segment, Steps};
 pub use state::{LoaderState, STATE_FORMAT, StateError};
 pub use window::Permutations;
-pub use windows::{PartialWindows, WINDOW_SIZE_MAX, WindowSettings, Windows};
 
 /// Version of the order that `docs/ORDER.md` specifies; part of every job and state.
 pub const ORDER_VERSION: u32 = 1;

@@ -134,7 +134,8 @@ async fn chunks_that_hold_something_else_register_no_job() {
     tried(RegisterJobRequest { record_spec_chunks: vec![vec![0; 32]; 4], ..good() }).await;
     tried(register(&dataset, b"no spec", b"no spec")).await;
     let balance = common::Balance { by: "len(x)".into(), window: 9 };
-    let balanced = RecordSpec { balance: Some(balance), ..spec(2, &[]) }.encode_canonical().unwrap();
+    let balanced =
+        RecordSpec { balance: Some(balance), ..spec(2, &[]) }.encode_canonical().unwrap();
     tried(register(&dataset, &balanced, &balanced)).await;
     assert!(said[0].contains("`chunk` is none of"), "{said:?}");
     assert!(said[1].contains("hold another record spec than"), "{said:?}");

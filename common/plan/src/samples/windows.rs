@@ -5,7 +5,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use crate::PlanError;
-use crate::pack::{PACKS_MAX, PackError, PackSegment};
+use crate::samples::pack::{PACKS_MAX, PackError, PackSegment};
 
 /// Maximum number of records of a window.
 pub const WINDOW_SIZE_MAX: u64 = 4096;

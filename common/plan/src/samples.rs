@@ -1,0 +1,4 @@
+//! Samples that have several records of a shard.
+
+pub(crate) mod pack;
+pub(crate) mod windows;
