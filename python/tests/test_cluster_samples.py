@@ -123,7 +123,7 @@ def test_a_host_without_a_cache_gets_the_samples_from_the_coordinator(
     running: Cluster, where: dict[str, Any], tmp_path: Path
 ) -> None:
     world, rng = World(tmp_path / "data", 1, [40, 25, 31]), random.Random(1)
-    for kind in ("filter", "rows of some", "packs"):
+    for kind in ("filter", "rows of some", "packs", "windows of some"):
         source, order = programs(world.source())[kind], options(rng)
         alone = batches(source, 1, **order)
         assert alone == batches(source, 1, fallback=False, **order, **where | {"job": f"{kind}-here"})
@@ -184,7 +184,7 @@ def test_stops_and_resumes_at_other_world_sizes_deliver_each_sample_once(
 
 def test_dynamic_ranks_share_the_samples(running: Cluster, where: dict[str, Any], tmp_path: Path) -> None:
     world = World(tmp_path / "data", 9, [40, 25, 3, 31, 17])
-    for kind in ("filter", "rows of some", "packs"):
+    for kind in ("filter", "rows of some", "packs", "windows of some"):
         source = programs(world.source())[kind]
         expected = sorted(row for batch in batches(source, 1, batch_size=1, shuffle=False) for row in batch)
         each = [
