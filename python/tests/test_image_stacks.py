@@ -67,12 +67,13 @@ PIPELINES: list[Callable[[sf.Source, str], sf.Source]] = [
 ]
 
 
-@pytest.mark.parametrize("number", range(len(PIPELINES)))
-@pytest.mark.parametrize("image", [encoded, photo])
+# The photos are larger than the size that pipeline 4 fills images up to.
+@pytest.mark.parametrize(
+    ("number", "image"),
+    [(number, image) for image in (encoded, photo) for number in range(len(PIPELINES)) if image is encoded or number != 4],
+)
 def test_each_image_of_a_row_is_that_of_a_row_of_its_own(number: int, image: Callable[[int], bytes], tmp_path: Path) -> None:
     """With the same draws, also of images that differ in size."""
-    if image is photo and number == 4:
-        pytest.skip("the photos are larger than what they would be filled up to")
     write(tmp_path, [[image(3 * at + camera + at) for camera in range(3)] for at in range(20)])
     pipeline = PIPELINES[number]
     several = batches(pipeline(sf.source(str(tmp_path / "cameras.tfrecord"), CAMERAS), "cameras"))
