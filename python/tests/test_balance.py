@@ -242,6 +242,55 @@ def test_another_batch_in_mid_epoch_balances_the_rest(seed: int, tmp_path: Path,
     assert set(rows.values()) == {1}
 
 
+def rank_steps(ranks: Ranks, rank: int, most: int | None = None) -> list[list[Row]]:
+    """Delivers the rest of a rank's epoch, or `most` steps of it."""
+    found = []
+    for batch in ranks.loaders[rank]:
+        found.append(rows_of(ranks.ledger / f"rank-{rank}", batch))
+        if len(found) == most:
+            break
+    return found
+
+
+@pytest.mark.parametrize("seed", range(14))
+def test_tails_limits_and_ranks_that_stop_apart(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks of an uneven job stop at different steps; other ranks, with another batch, continue."""
+    task, rng = TASKS[seed % len(TASKS)], random.Random(300 + seed)
+    world = World(tmp_path / "data", seed, [rng.randrange(90) for _ in range(rng.randint(1, 4))] + [70])
+    lanes, size = rng.choice([2, 4, 12]), rng.choice([1, 2, 4])
+    options = random_options(rng, seed) | {"lanes": lanes, "tail": "uneven", "limit": rng.choice([None, None, 61])}
+    window = rng.choice([1, 9, 40, 4096])
+    source = task.source(world.source()).balance(task.by, window=window)
+    case = case_of(task.costs(world, 0), options, size, 0, window)
+    ranks = Ranks(tmp_path / "one", monkeypatch, source, size, batch_size=GLOBAL_BATCH // size, **options)
+    answer = balance_oracle.answer(case)
+    assert "error" not in answer, answer
+    stops = [rng.randint(0, max(0, answer["rank_steps"][rank] - 1)) for rank in range(size)]
+    assert max(answer["rank_steps"]) > 1
+    stops[0] = max(1, stops[0])
+    for rank in range(size):
+        found = rank_steps(ranks, rank, stops[rank]) if stops[rank] else []
+        assert found == [[tuple(row) for row in step[rank]] for step in answer["batches"][: stops[rank]]]
+    states = [loader.state_dict() for loader in ranks.loaders]
+    ranks.close()
+
+    size = rng.choice([1, 2, 3])
+    batch = math.lcm(size, lanes) * rng.choice([1, 2])
+    ranks = Ranks(
+        tmp_path / "two", monkeypatch, source, size, batch_size=batch // size, resume=states, **options | {"lanes": lanes}
+    )
+    # Ranks that stopped at one step, and go on with the same batch, continue their segment.
+    is_same = batch == GLOBAL_BATCH and len(set(stops)) == 1
+    segments = [[lanes, batch, 0]] if is_same else [[lanes, GLOBAL_BATCH, stops], [lanes, batch, 0]]
+    answer = balance_oracle.answer(case | {"segments": segments, "world_size": size})
+    assert "error" not in answer, answer
+    for rank in range(size):
+        steps = answer["batches"][stops[0] if is_same else 0 :]
+        expected = [[tuple(row) for row in step[rank]] for step in steps]
+        assert rank_steps(ranks, rank) == [rows for rows in expected if rows], (seed, rank)
+    ranks.close()
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_balanced_mixtures_are_those_of_the_oracle(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(200 + seed)
