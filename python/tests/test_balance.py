@@ -439,7 +439,6 @@ def test_what_balance_refuses(tmp_path: Path) -> None:
         (lambda: source.balance("len(shard_path)"), "a cost has no `shard_path`"),
         (lambda: sf.mix({"a": (source, 1)}, epoch=9).balance("id").balance("id"), "balanced already"),
         (lambda: sf.mix({"a": (source, 1)}, epoch=9).balance("nothing"), "balance('nothing'): there is no column `nothing`"),
-        (lambda: sf.Loader(source.balance("id"), batch_size=1, coordinator="localhost:1", job="a"), "does not work with coordinator="),
         (lambda: sf.Loader(source.balance("id"), batch_size=1, coordinator="localhost:1", job="a", mode="dynamic"), "no steps that ranks share"),
     ]:  # fmt: skip
         with pytest.raises(sf.ConfigError, match=re.escape(said)):
@@ -451,6 +450,36 @@ def test_what_balance_refuses(tmp_path: Path) -> None:
     again = pickle.loads(pickle.dumps(later))
     assert again == later and again.balance is not None
     assert "balance 'id' window=7" in repr(sf.mix({"a": (source, 1)}, epoch=9).balance("id", window=7))
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+def test_after_a_restart_with_another_batch_no_more_is_read_than_without_balance(tmp_path: Path, compression: Any) -> None:
+    """Rows of later steps are kept when the reader passes them."""
+    rng = random.Random(3)
+    with sf.TFRecordWriter(tmp_path / "a.tfrecord", compression=compression) as writer:
+        for number in range(30_000):
+            writer.write({"id": number, "data": rng.randbytes(rng.randrange(200))})
+    features: dict[str, Any] = {"id": sf.FixedLenFeature((), "int64"), "data": sf.FixedLenFeature((), "string")}
+    plain = sf.source(str(tmp_path / "a.tfrecord"), features)
+    options: dict[str, Any] = {"rank": 0, "world_size": 1, "lanes": 2, "seed": 2, "restart": False, "shuffle_window": 2048, "tail": "pad"}
+
+    def read(source: sf.Source) -> int:
+        with sf.Loader(source, batch_size=32, **options) as loader:
+            seen = [int(one) for _, batch in zip(range(300), loader, strict=False) for one in batch["id"]]
+            state = loader.state_dict()
+        # Counting is over: the maps are in the cache.
+        before = bytes_read()
+        with sf.Loader(source, batch_size=48, resume=state, **options) as loader:
+            seen += [int(one) for batch in loader for one in batch["id"][batch.valid]]
+        assert sorted(seen) == list(range(30_000))
+        return bytes_read() - before
+
+    assert read(plain.balance("len(data)", window=2048)) < 1.5 * read(plain)
+
+
+def bytes_read() -> int:
+    """Returns the bytes that this process has read."""
+    return int(re.search(r"rchar: (\d+)", Path("/proc/self/io").read_text())[1])  # type: ignore[index]
 
 
 def test_a_window_that_does_not_fit_is_named(tmp_path: Path) -> None:

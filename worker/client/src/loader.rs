@@ -118,8 +118,12 @@ impl Loader {
             None => Schema::raw(),
             Some(spec) => Schema::new(spec)?,
         };
-        if schema.balance_window().is_some() {
-            check_balance(&options)?;
+        if schema.balance_window().is_some() && options.mode == Mode::Dynamic {
+            return Err(LoadError::Option(
+                "mode=\"dynamic\" has no steps that ranks share, which balance() needs; use \
+                 mode=\"deterministic\""
+                    .into(),
+            ));
         }
         let record_spec = Arc::new(EncodedSpec::of(&schema)?);
         schema.open_tables()?;
@@ -470,20 +474,6 @@ fn check_mixture(options: &LoaderOptions) -> Result<(), LoadError> {
     let refused = if options.mode == Mode::Dynamic {
         "mode=\"dynamic\" grants whole files, and a mixture delivers samples by weight; use \
          mode=\"deterministic\""
-    } else {
-        return Ok(());
-    };
-    Err(LoadError::Option(refused.into()))
-}
-
-/// Rejects options that balanced steps do not support.
-fn check_balance(options: &LoaderOptions) -> Result<(), LoadError> {
-    let refused = if options.mode == Mode::Dynamic {
-        "mode=\"dynamic\" has no steps that ranks share, which balance() needs; use \
-         mode=\"deterministic\""
-    } else if options.cluster.is_some() {
-        "balance() does not work with coordinator= yet: coordinators do not know the costs; open the \
-         files in each rank's process, or leave balance() out"
     } else {
         return Ok(());
     };

@@ -1,5 +1,6 @@
 //! The thread that follows the plan.
 
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -14,6 +15,7 @@ use shardfeed_tfrecord::Compression;
 use crate::assignment::{Assignment, PlanOf, PrefetchOptions};
 use crate::mend::Order;
 use crate::meter::Doing;
+use crate::records::balanced::Balancing;
 use crate::records::gather::{Gathered, Item};
 use crate::records::reader::RankReader;
 use crate::records::stream::StreamTools;
@@ -66,6 +68,8 @@ pub(crate) struct Shape {
     pub(crate) shards: Vec<u32>,
     /// Mean bytes of a record, rounded up.
     pub(crate) record_bytes: u64,
+    /// True if the epoch was cut into segments.
+    pub(crate) is_cut: bool,
 }
 
 impl Shape {
@@ -75,6 +79,7 @@ impl Shape {
             lanes: plan.rank_lanes(rank),
             lane_samples: plan.samples().div_ceil(plan.lanes()),
             shuffle: plan.shuffle().clone(),
+            is_cut: plan.first_step() > 0,
             sources: sources.len() as u64,
             shards: match sources.is_empty() {
                 true => (0..dataset.files().len() as u32).collect(),
@@ -157,10 +162,12 @@ impl Planner {
             };
             self.tools.first_shards = sources.iter().map(|version| version.first_shard).collect();
             self.tools.epoch = (epoch, plan.shuffle().enabled);
-            let reading = self.reading(&Shape::of(&plan, rank, &dataset, &sources))?;
+            let (reading, keeps_passed) =
+                self.reading(&Shape::of(&plan, rank, &dataset, &sources))?;
             self.reads(Order::Planned(Arc::clone(&plan)));
             let draw = draw_key(plan.shuffle(), epoch, &sources);
             let balance = self.options.schema.balance_window();
+            let balance = balance.map(|window| Balancing { window, keeps_passed });
             let tools = self.tools.clone();
             let mut reader = RankReader::new(Arc::clone(&plan), rank, reading, balance, tools)?;
             // Without a window nothing needs filling: the first batch is like the others.
@@ -191,10 +198,20 @@ impl Planner {
     }
 
     /// Chooses how to read this epoch's lanes, and the number of batches ahead, within the budget.
-    pub(crate) fn reading(&self, shape: &Shape) -> Result<Reading, LoadError> {
+    ///
+    /// Returns the reading mode, and true if rows that balanced steps pass are kept.
+    pub(crate) fn reading(&self, shape: &Shape) -> Result<(Reading, bool), LoadError> {
         let PrefetchOptions { dataset, schema, budget_bytes, prefetch, .. } = &self.options;
-        let Shape { rows, lanes, lane_samples, ref shuffle, sources, ref shards, record_bytes } =
-            *shape;
+        let Shape {
+            rows,
+            lanes,
+            lane_samples,
+            ref shuffle,
+            sources,
+            ref shards,
+            record_bytes,
+            is_cut,
+        } = *shape;
         let files = || shards.iter().map(|shard| &dataset.files()[*shard as usize]);
         let (compressed, remote) = (
             files().any(|file| file.compression != Compression::None),
@@ -245,11 +262,22 @@ impl Planner {
         shape.window_record_bytes =
             dataset.record_bytes_together(shards, shape.held()).max(record_bytes);
         let made_bytes = schema.made_bytes(*budget_bytes);
-        let need = |prefetch: usize| Need {
+        let need_with = |balance: u64, prefetch: usize| Need {
             batch_bytes: batch_bytes.saturating_mul(prefetch as u64).saturating_add(made_bytes),
+            balance,
             ..shape
         };
-        let reading = choose(&need(start))?;
+        let reading = choose(&need_with(shape.balance, start))?;
+        // Rows that are passed are at most one window more, and must not change the reading mode.
+        let with_passed = shape.balance + shape.balance.div_ceil(2);
+        let kept = choose(&need_with(with_passed, start)).ok().filter(|kept| {
+            let is_same = mem::discriminant(kept) == mem::discriminant(&reading);
+            is_same && is_cut && shape.balance > 0
+        });
+        let (reading, keeps_passed) = (kept.unwrap_or(reading), kept.is_some());
+        let balance = if keeps_passed { with_passed } else { shape.balance };
+        let shape = Need { balance, ..shape };
+        let need = |prefetch: usize| need_with(balance, prefetch);
         // More batches ahead must not change the reading mode.
         let is_same = |prefetch: &usize| choose(&need(*prefetch)) == Ok(reading);
         let most = (start..=fits.min(PREFETCH_MOST)).rev().find(is_same).unwrap_or(start);
@@ -301,7 +329,7 @@ impl Planner {
         state.prefetch = prefetch;
         state.budget.bound(*budget_bytes, least_bytes, batches_bytes - made_bytes);
         self.options.slots.bound(state.budget.pool_bytes());
-        Ok(reading)
+        Ok((reading, keeps_passed))
     }
 
     /// Reads rows known only by position, then assembles on the computing threads.

@@ -1,6 +1,6 @@
 //! Records of shards: read ahead in lane order, or by position, and collected into rows.
 
-mod balanced;
+pub(crate) mod balanced;
 pub(crate) mod gather;
 mod pack;
 pub(crate) mod place;

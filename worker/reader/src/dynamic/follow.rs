@@ -28,7 +28,7 @@ impl Planner {
             let groups = groups_of(epoch)?;
             let shape = self.group_shape(&groups, &shuffle, batch_size);
             self.tools.epoch = (epoch, shuffle.enabled);
-            let reading = self.reading(&shape)?;
+            let (reading, _) = self.reading(&shape)?;
             let draw = draw_key(&shuffle, epoch, &[]);
             feed.begin_epoch((epoch, step), self.lookahead(&groups, &shape));
             self.reads(Order::Granted(groups.clone()));
@@ -74,7 +74,16 @@ impl Planner {
         let record_bytes = self.options.dataset.record_bytes_mean();
         let shards = (0..files.len() as u32).collect();
         let rows = batch_size;
-        Shape { rows, lanes: 1, lane_samples, shuffle, sources: 0, shards, record_bytes }
+        Shape {
+            rows,
+            lanes: 1,
+            lane_samples,
+            shuffle,
+            sources: 0,
+            shards,
+            record_bytes,
+            is_cut: false,
+        }
     }
 
     /// Returns the number of samples that should be granted and not begun: twice the batches ahead,

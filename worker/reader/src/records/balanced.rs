@@ -2,6 +2,9 @@
 //!
 //! Steps whose samples are sorted together form a block. All rows of a block are held when its
 //! first step is given; from there on, each step reads its part of the next block.
+//!
+//! After a segment was cut, a block takes rows from between those of the next one. As far as memory
+//! allows, the reader keeps what it passes there, so that it does not go back in its lanes.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
@@ -27,12 +30,25 @@ pub(crate) struct BalancedRows {
     rank: u64,
     now: StepBlock,
     next: Option<StepBlock>,
+    /// The block after the next one, which is given the rows that the next one passes.
+    after: Option<StepBlock>,
+    /// True if rows that are passed are kept.
+    keeps_passed: bool,
 }
 
 impl fmt::Debug for BalancedRows {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BalancedRows").field("now", &self.now.steps).finish_non_exhaustive()
     }
+}
+
+/// Balanced steps of a plan, as they are read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Balancing {
+    /// Samples of a lane that are sorted together.
+    pub(crate) window: u64,
+    /// True if rows that are passed are kept.
+    pub(crate) keeps_passed: bool,
 }
 
 /// Steps whose samples are sorted together, and their rows as far as they were read.
@@ -52,17 +68,17 @@ struct StepBlock {
 
 impl BalancedRows {
     /// Returns the rows of a plan with balanced steps.
-    /// - `window`: samples of a lane that are sorted together.
     ///
     /// # Errors  As [`BalancedPlan::new`].
     pub(crate) fn new(
         plan: Arc<EpochPlan>,
         rank: u64,
-        window: u64,
+        balancing: Balancing,
         tools: &StreamTools,
     ) -> Result<Self, PlanError> {
+        let Balancing { window, keeps_passed } = balancing;
         let plan = BalancedPlan::new(plan, window, cost_of(tools))?;
-        Ok(Self { plan, rank, now: StepBlock::default(), next: None })
+        Ok(Self { plan, rank, now: StepBlock::default(), next: None, after: None, keeps_passed })
     }
 
     /// Returns the entries of a step, whose rows are read; steps are requested in ascending order.
@@ -79,17 +95,23 @@ impl BalancedRows {
             if let Some(error) = self.now.failed.take() {
                 return Err(error);
             }
-            self.now.read(step, 1.0, feeds)?;
+            self.next = match (self.after.take(), self.keeps_passed) {
+                (None, true) => self.block_from(self.now.steps.end)?,
+                (after, _) => after,
+            };
+            self.now.read(step, 1.0, feeds, self.next.as_mut())?;
         }
         let Range { start, end } = self.now.steps;
-        if end < self.plan.plan().rank_steps(self.rank) {
+        if self.next.is_none() {
+            self.next = self.block_from(end)?;
+        }
+        if let Some(mut next) = self.next.take() {
+            if self.after.is_none() && self.keeps_passed {
+                self.after = self.block_from(next.steps.end)?;
+            }
             let part = (step + 1 - start) as f64 / (end - start) as f64;
-            let mut next = match self.next.take() {
-                Some(next) => next,
-                None => self.block_at(end)?,
-            };
             if next.failed.is_none() {
-                next.failed = next.read(step, part, feeds).err();
+                next.failed = next.read(step, part, feeds, self.after.as_mut()).err();
             }
             self.next = Some(next);
         }
@@ -102,6 +124,12 @@ impl BalancedRows {
         let found = self.now.read.remove(&(key, output));
         let (stock, row) = found.expect("the block was read");
         self.now.stocks[stock].give(row, step, into);
+    }
+
+    /// Returns the block that begins with a step; `None` if the rank has no such step.
+    fn block_from(&mut self, step: u64) -> Result<Option<StepBlock>, PlanError> {
+        let has_step = step < self.plan.plan().rank_steps(self.rank);
+        has_step.then(|| self.block_at(step)).transpose()
     }
 
     /// Returns the block of a step, from this step on.
@@ -127,8 +155,15 @@ impl BalancedRows {
 
 impl StepBlock {
     /// Reads rows until this part of all has been read in each lane.
-    fn read(&mut self, step: u64, part: f64, feeds: &mut Feeds) -> Result<(), LoadError> {
-        let mut gathered = Gathered::default();
+    /// - `after`: block whose rows are kept where they are passed.
+    fn read(
+        &mut self,
+        step: u64,
+        part: f64,
+        feeds: &mut Feeds,
+        mut after: Option<&mut Self>,
+    ) -> Result<(), LoadError> {
+        let (mut gathered, mut passed) = (Gathered::default(), Gathered::default());
         for (key, (wanted, count)) in &mut self.wanted {
             let target = (*count as f64 * part).ceil() as usize;
             let mut left = (target + wanted.len()).saturating_sub(*count);
@@ -138,6 +173,12 @@ impl StepBlock {
                 let follows = |(at, output): (usize, &u64)| *output == first + at as u64;
                 let run = wanted.iter().take(left).enumerate();
                 let run = run.take_while(|one| follows(*one)).count();
+                if let Some(after) = &mut after
+                    && let Err(error) = after.keep(*key, first, step, feeds, &mut passed)
+                {
+                    feeds.close(*key);
+                    after.failed = Some(error);
+                }
                 let from = gathered.rows.len();
                 feeds.take(*key, first..first + run as u64, step, &mut gathered)?;
                 for (row, output) in (from..).zip(wanted.drain(..run)) {
@@ -147,6 +188,33 @@ impl StepBlock {
             }
         }
         self.stocks.push(Stock::new(gathered));
+        if let Some(after) = after.filter(|_| !passed.rows.is_empty()) {
+            after.stocks.push(Stock::new(passed));
+        }
+        Ok(())
+    }
+
+    /// Reads its rows of a lane that the reader passes on its way to an output.
+    fn keep(
+        &mut self,
+        key: FeedKey,
+        output: u64,
+        step: u64,
+        feeds: &mut Feeds,
+        into: &mut Gathered,
+    ) -> Result<(), LoadError> {
+        let (Some((wanted, _)), Some(next)) = (self.wanted.get_mut(&key), feeds.next_output(key))
+        else {
+            return Ok(());
+        };
+        let [from, to] = [next, output].map(|end| wanted.partition_point(|other| *other < end));
+        if self.failed.is_some() || from >= to {
+            return Ok(());
+        }
+        for output in wanted.drain(from..to) {
+            feeds.take(key, output..output + 1, step, into)?;
+            self.read.insert((key, output), (self.stocks.len(), into.rows.len() - 1));
+        }
         Ok(())
     }
 }

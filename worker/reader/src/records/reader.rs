@@ -8,7 +8,7 @@ use shardfeed_pipeline::{LaneFeed, Load, Reading};
 use shardfeed_plan::{EpochPlan, Inputs, Lane, PlanError, SlotSource, SplitRun};
 use shardfeed_source::LoadError;
 
-use crate::records::balanced::BalancedRows;
+use crate::records::balanced::{BalancedRows, Balancing};
 use crate::records::gather::{Gathered, Item, PendingRow};
 use crate::records::place::RecordLocator;
 use crate::records::stream::{StreamTools, Streams};
@@ -57,21 +57,21 @@ enum LaneSource {
 }
 
 impl RankReader {
-    /// - `balance_window`: of balanced steps.
+    /// - `balancing`: `None`: steps are not balanced.
     ///
     /// # Errors  The window is out of range.
     pub(crate) fn new(
         plan: Arc<EpochPlan>,
         rank: u64,
         reading: Reading,
-        balance_window: Option<u64>,
+        balancing: Option<Balancing>,
         mut tools: StreamTools,
     ) -> Result<Self, PlanError> {
         if let Reading::Hold { chunk_bytes, primed_max } = reading {
             (tools.chunk_bytes, tools.primed_max) = (chunk_bytes, primed_max);
         }
-        let balanced = balance_window
-            .map(|window| BalancedRows::new(Arc::clone(&plan), rank, window, &tools))
+        let balanced = balancing
+            .map(|balancing| BalancedRows::new(Arc::clone(&plan), rank, balancing, &tools))
             .transpose()?;
         let padding = Streams::new(tools.clone());
         let feeds = Feeds { plan, reading, tools, feeds: BTreeMap::new() };
@@ -139,6 +139,16 @@ impl Feeds {
         let feed = self.feeds.get_mut(&key).expect("just made");
         feed.used_at = step;
         feed.take(outputs, into)
+    }
+
+    /// Returns the first output of an open lane that may still be taken.
+    pub(crate) fn next_output(&self, key: FeedKey) -> Option<u64> {
+        self.feeds.get(&key).map(LaneReader::next_output)
+    }
+
+    /// Closes a lane.
+    pub(crate) fn close(&mut self, key: FeedKey) {
+        self.feeds.remove(&key);
     }
 
     /// Closes the lanes that were used for no step from this one on.
