@@ -100,12 +100,13 @@ def batches(mixture: sf.Mixture, epochs: int, **of: Any) -> list[Any]:
         return [(rows_of(batch), batch.source.tolist()) for _ in range(epochs) for batch in loader]
 
 
-@pytest.mark.parametrize("kind", ["filter", "rows of some", "packs"])
+@pytest.mark.parametrize("kind", ["filter", "rows of some", "packs", "balanced filter", "balanced packs"])
 def test_sources_with_programs_give_the_batches_of_one_process(
     running: Cluster, where: dict[str, Any], tmp_path: Path, kind: str
 ) -> None:
     rng = random.Random(kind)
     given: dict[str, tuple[sf.Source, Any]] = {}
+    is_balanced, kind = "balanced" in kind, kind.removeprefix("balanced ")
     for number, name in enumerate(NAMES[:3]):
         made = programs(RecordsWorld(tmp_path / str(number), number, [40, 0, 25 + number], compression=rng.choice([None, "gzip"])).source())
         given[name] = (made[kind].filter("id % 7 > 0") if kind == "filter" and number else made[kind], number + 1)
@@ -113,6 +114,8 @@ def test_sources_with_programs_give_the_batches_of_one_process(
         # Filters differ, and one source has none.
         given["all"] = (RecordsWorld(tmp_path / "all", 9, [30]).source(), "0.5")
     mixture = sf.mix(given, epoch=97)
+    if is_balanced:
+        mixture = mixture.balance("sum_squares" if kind == "packs" else "len(tokens)", window=18)
     order = {"seed": 3, "batch_size": 12, "restart": False, "shuffle_window": 20, "interleave": 3}
     alone = batches(mixture, 2, **order)
     assert alone

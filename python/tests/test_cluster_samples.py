@@ -19,7 +19,7 @@ from resuming import random_order, resumed_steps
 from test_bad_input import flip, record_offsets
 
 import shardfeed as sf
-from shardfeed.testing import Cluster, Killer, until
+from shardfeed.testing import Cluster, FailedError, Killer, until
 
 TTL = "session-ttl-ms = 1500\nheartbeat-ms = 300\n"
 FEATURES: dict[str, Any] = {
@@ -69,6 +69,9 @@ def programs(source: sf.Source) -> dict[str, sf.Source]:
         "packs of some": source.filter("id % 2 == 0").pack("tokens", length=50, method="concat"),
         "windows": source.window("id", size=4, stride=2, by="id // 10"),
         "windows of some": source.filter("id % 3 != 0").window("id", size=3, partial="pad"),
+        "balanced": source.balance("len(tokens)", window=30),
+        "balanced rows": source.unbatch("label", "score").filter("label > 1").balance("label * 3 + len(tokens)"),
+        "balanced packs": source.pack("tokens", length=32, block=16, append=0).balance("sum_squares", window=12),
         "path": source.filter("shard_path != 'part-01.tfrecord' and ordinal % 2 == 0"),
     }
 
@@ -199,6 +202,23 @@ def test_dynamic_ranks_share_the_samples(running: Cluster, where: dict[str, Any]
         assert sorted(found) == expected
         for loader in each:
             loader.close()
+
+
+def test_balanced_jobs_have_no_dynamic_ranks_and_no_batches_in_the_coordinator(
+    running: Cluster, where: dict[str, Any], tmp_path: Path
+) -> None:
+    source = programs(World(tmp_path / "data", 9, [40, 25]).source())["balanced"]
+    with pytest.raises(sf.ConfigError, match="no steps that ranks share"):
+        sf.Loader(source, batch_size=5, mode="dynamic", **where | {"job": "balanced-dynamic"})
+    with sf.Loader(source, batch_size=5, **where) as loader:
+        batches = [batch.rows for batch in loader]
+        until(lambda: running.ask("epoch", "show", "--epoch", "0", "--job", where["job"])["delivered"] == sum(batches), "all are counted")
+        epoch = running.ask("epoch", "show", "--epoch", "0", "--job", where["job"])
+        assert (epoch["total"], epoch["dropped"], epoch["steps"]) == (65, 0, len(batches))
+        shards = running.ask("shard", "list", "--job", where["job"], "--epoch", "0")["shards"]
+        assert [(shard["state"], shard["records_done"]) for shard in shards] == [("done", 40), ("done", 25)]
+        with pytest.raises(FailedError, match="balances its steps by `len.tokens.`, and coordinators do not know the costs"):
+            running.command("batch", "show", "--job", where["job"], "--epoch", "0", "--step", "1")
 
 
 def together(loaders: list[sf.Loader]) -> list[tuple[Any, ...]]:

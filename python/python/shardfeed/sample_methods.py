@@ -292,8 +292,8 @@ class SampleMethods:
         - `window`: samples of a lane that are sorted together, at most 2^20. Up to twice as many are held
           in memory, beside the shuffle window; a larger one balances better and mixes costs less.
 
-        Call it after `filter`, `unbatch` and `pack`; not with `window`; of a mixture on the mixture. Works with
-        mode="deterministic" in the trainers' processes; so far not with `coordinator=`.
+        Call it after `filter`, `unbatch` and `pack`; not with `window`; of a mixture on the mixture. Needs
+        mode="deterministic".
 
         `FeatureError` when the loader is opened, with file, offset and record, for a cost that is
         negative or not finite; with `corrupt="skip-record"` such a record is no sample.

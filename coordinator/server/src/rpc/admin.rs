@@ -367,12 +367,10 @@ async fn check_program(core: &Arc<Core>, program: Digest) -> Result<()> {
     let spec =
         RecordSpec::decode_canonical(&encoded).map_err(|error| invalid(error.to_string()))?;
     let combines = spec.pack.is_some() || spec.window.is_some();
-    match spec.filter.is_some() || spec.unbatch.is_some() || combines {
-        true => Ok(()),
-        false => {
-            Err(invalid("`program` is a record spec without filter, unbatch, pack and window"))
-        }
+    if spec.filter.is_some() || spec.unbatch.is_some() || combines || spec.balance.is_some() {
+        return Ok(());
     }
+    Err(invalid("`program` is a record spec without filter, unbatch, pack, window and balance"))
 }
 
 async fn get_dataset(call: Call<wire::GetDatasetRequest>) -> Result<wire::GetDatasetResponse> {
@@ -469,7 +467,9 @@ async fn list_workers(call: Call<wire::ListWorkersRequest>) -> Result<wire::List
 async fn get_batch(call: Call<wire::GetBatchRequest>) -> Result<wire::GetBatchResponse> {
     let wire::GetBatchRequest { job, epoch, step, rank, .. } = call.request;
     let batch = move |core: &Core, job: Picture| views::batch(core, &job, (epoch, step), rank);
-    started(&call.core, &job)?.compute(&call.core, batch).await
+    let picture = started(&call.core, &job)?;
+    register::check_unbalanced(&call.core, &job).await?;
+    picture.compute(&call.core, batch).await
 }
 
 async fn list_events(call: Call<wire::ListEventsRequest>) -> Result<wire::ListEventsResponse> {

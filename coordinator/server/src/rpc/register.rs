@@ -95,10 +95,9 @@ pub(super) async fn register_job(
         }
         let ours =
             RecordSpec::decode_canonical(&encoded).map_err(|error| invalid(error.to_string()))?;
-        if ours.balance.is_some() {
-            // The views compute positions without costs.
+        if ours.balance.is_some() && other.identity.is_dynamic() {
             return Err(invalid(
-                "a record spec with `balance` is for loaders without a coordinator",
+                "a dynamic job has no steps that ranks share, which `balance` needs",
             ));
         }
         if let Some(known) = known {
@@ -122,6 +121,27 @@ pub(super) fn check_order(core: &Core, name: &str) -> Result<(), WireError> {
         let WireError { kind, message, .. } = error::plan(&error);
         WireError::new(kind, format!("job `{name}`: {message}"))
     })
+}
+
+/// Rejects a question about the order of a job whose steps are balanced: coordinators do not hold the
+/// costs of samples.
+///
+/// # Errors  The job is balanced, or its record spec cannot be read.
+pub(super) async fn check_unbalanced(core: &Arc<Core>, name: &str) -> Result<()> {
+    let chunks = core.read(|state| state.job(name).map(|job| job.record_spec_chunks.clone()));
+    let chunks = chunks.unwrap_or_default();
+    if chunks.is_empty() {
+        return Ok(());
+    }
+    let spec = RecordSpec::decode_canonical(&read(core, &chunks).await?);
+    match spec.map_err(|error| invalid(error.to_string()))?.balance {
+        None => Ok(()),
+        Some(balance) => Err(invalid(format!(
+            "job `{name}` balances its steps by `{}`, and coordinators do not know the costs of samples; \
+             the ledgers of its trainers (SHARDFEED_LEDGER) name the records of each batch",
+            balance.by
+        ))),
+    }
 }
 
 struct RegisteredJob {

@@ -227,7 +227,7 @@ async fn the_samples_of_a_program_are_the_records_of_its_manifest() {
         ..AddDatasetRequest::default()
     };
     for (program, kind, words) in [
-        (&none[..], ErrorKind::Invalid, "without filter, unbatch, pack and window"),
+        (&none[..], ErrorKind::Invalid, "without filter, unbatch, pack, window and balance"),
         (&plain.chunks[0], ErrorKind::Invalid, "the record spec is malformed"),
         (&[7; 32], ErrorKind::NotFound, "there is no chunk"),
         (&[7; 31], ErrorKind::Invalid, "a digest has 32"),

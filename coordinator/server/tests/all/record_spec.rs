@@ -1,6 +1,6 @@
 //! The record spec of a job: its way to the coordinator, and its comparison with another one.
 
-use shardfeed_plan::{Digest, JobIdentity, Records};
+use shardfeed_plan::{Digest, JobIdentity, Mode, Records};
 use shardfeed_proto::common::v1 as common;
 use shardfeed_proto::common::v1::RecordSpec;
 use shardfeed_proto::common::v1::feature::Layout;
@@ -136,12 +136,16 @@ async fn chunks_that_hold_something_else_register_no_job() {
     let balance = common::Balance { by: "len(x)".into(), window: 9 };
     let balanced =
         RecordSpec { balance: Some(balance), ..spec(2, &[]) }.encode_canonical().unwrap();
-    tried(register(&dataset, &balanced, &balanced)).await;
+    let records = Records::RecordSpec(record_spec_digest(&balanced));
+    let dynamic = JobIdentity { mode: Mode::Dynamic, records, ..identity(&dataset, 1) };
+    let dynamic = Some(identity_to(&dynamic));
+    tried(RegisterJobRequest { identity: dynamic, ..register(&dataset, &balanced, &balanced) })
+        .await;
     assert!(said[0].contains("`chunk` is none of"), "{said:?}");
     assert!(said[1].contains("hold another record spec than"), "{said:?}");
     assert!(said[3].contains("4 entries; at most 3"), "{said:?}");
     assert!(said[4].contains("malformed"), "{said:?}");
-    assert!(said[5].contains("without a coordinator"), "{said:?}");
+    assert!(said[5].contains("has no steps that ranks share"), "{said:?}");
     let get = GetJobRequest { context: context(), job: "wide".into() };
     assert_eq!(refused(fixture.admin.get_job(get).await).0, ErrorKind::NotFound);
     fixture.stop().await;
