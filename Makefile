@@ -90,7 +90,7 @@ demo: dev
 	$(ON_DEV) $(VENV)/bin/python examples/digits/demo.py $(if $(LEDGER),--ledger $(LEDGER)) $(if $(SEED),--seed $(SEED))
 
 failover: build
-	$(VENV)/bin/python chaos/failover.py $(if $(FILTER),--filter) $(if $(LEDGER),--ledger $(LEDGER)) $(if $(SEED),--seed $(SEED)) \
+	$(VENV)/bin/python chaos/failover.py $(if $(PROGRAM),--program $(PROGRAM)) $(if $(LEDGER),--ledger $(LEDGER)) $(if $(SEED),--seed $(SEED)) \
 	  $(if $(FAULTS),--faults $(FAULTS)) $(if $(COORDINATORS),--coordinators $(COORDINATORS))
 
 failover-dynamic: build

@@ -119,7 +119,7 @@ class Play:
 
     def options(self) -> Options:
         loader: dict[str, Any] = {
-            "files": f"{self.data}/*.tfrecord",
+            "folder": f"{self.data}",
             "tail": self.tail,
             "job": NAME,
         }

@@ -1,6 +1,6 @@
 """Runs `make failover`: a training on a whole cluster with ten faults, followed by a count.
 
-    python failover.py [--seed N] [--faults 3,4] [--ledger DIR] [--coordinators 3|1] [--filter]
+    python failover.py [--seed N] [--faults 3,4] [--ledger DIR] [--coordinators 3|1] [--program NAME]
 
 Three coordinators, four workers and four ranks, each a process, train for some epochs. One fault
 after the other is injected in the middle of an epoch (failover/faults.py); after each the cluster
@@ -14,8 +14,11 @@ last line is `failover: ok faults=F records=N lost=0 duplicated=0 stall_ms_max=S
 epochs, or `failover: FAILED ...`; the exit status is 0 or 1, or 128 plus the number of the signal
 that ended it.
 
-`--coordinators 1` omits the faults that need several coordinators. With `--filter` about half of
-the records are no samples, and the workers count the samples first.
+`--coordinators 1` omits the faults that need several coordinators. `--program` makes samples of the
+records (failover/programs.py), which the workers count first: `filter` leaves about half of them out,
+`rows`, `packs`, `windows`, `balance` and `mixture` do what their methods do. The batches of all but
+`filter` are compared, part by part, with those of one undisturbed process, and what it delivers with
+a count from the records. N is the number of samples then.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ ROOT = HERE.parent
 sys.path[:0] = [str(path) for path in (HERE / "failover", ROOT / "examples/digits", ROOT / "tests")]
 import dataset  # noqa: E402
 import order  # noqa: E402
+import programs  # noqa: E402
 import recount  # noqa: E402
 import stage  # noqa: E402
 from faults import FAULTS, Fault  # noqa: E402
@@ -96,31 +100,49 @@ class Failover:
         """Returns the last line of the output."""
         scene = self.scene
         data = scene.ledger / "data"
+        if scene.program not in (None, "filter"):
+            return self.count_program()
         samples = {name: {*records} for name, records in dataset.samples(data).items()}
         total = recount.recount(scene.ledger, data, samples=samples)
-        counted = f"lost={total.lost} duplicated={total.duplicated}"
         if not total.is_ok():
             problems = "".join(f"; {problem}" for problem in total.problems[:3])
-            raise FailedError(f"{counted} unknown={total.unknown}{problems}")
-        # A run that skips batches of an earlier run loses them, although the ledgers contain them.
-        began = [(start.world_size, (start.epoch, start.step)) for start in total.generations]
-        if began != (runs := [(run.world_size, tuple(run.origin)) for run in scene.runs]):
-            raise FailedError(f"generations began as {began}, the runs' states say {runs}")
+            counted = f"lost={total.lost} duplicated={total.duplicated} unknown={total.unknown}"
+            raise FailedError(f"{counted}{problems}")
+        self.check_runs(total.generations)
         batches = order.compare(scene.ledger, data, total.epochs, GLOBAL_BATCH, scene.loader)
         say(f"counted {total.epochs} epochs of {total.records} records; all {batches} in order")
-        faults, records = len(self.stalls_ms) - 1, total.epochs * total.records
-        stall = f"stall_ms_max={max(self.stalls_ms)}"
-        return f"failover: ok faults={faults} records={records} {counted} {stall}"
+        return self.result(total.epochs * total.records)
+
+    def count_program(self) -> str:
+        """Returns the last line of the output of a run with a program."""
+        starts, steps = recount.read_ledger(self.scene.ledger)
+        self.check_runs(starts)
+        epochs = max(epoch for epoch, _ in steps) + 1
+        batches, samples = order.compare_alone(self.scene, epochs)
+        say(f"counted {epochs} epochs; all {batches} global batches are those of one process")
+        return self.result(samples)
+
+    def check_runs(self, starts: Sequence[recount.Start]) -> None:
+        # A run that skips batches of an earlier run loses them, although the ledgers contain them.
+        began = [(start.world_size, (start.epoch, start.step)) for start in starts]
+        if began != (runs := [(run.world_size, tuple(run.origin)) for run in self.scene.runs]):
+            raise FailedError(f"generations began as {began}, the runs' states say {runs}")
+
+    def result(self, records: int) -> str:
+        faults, stall = len(self.stalls_ms) - 1, f"stall_ms_max={max(self.stalls_ms)}"
+        return f"failover: ok faults={faults} records={records} lost=0 duplicated=0 {stall}"
 
 
 def play(
-    work: Path, ledger: Path, seed: int, coordinators: int, faults: Sequence[Fault], is_filtered: bool
+    work: Path, ledger: Path, seed: int, coordinators: int, faults: Sequence[Fault], program: str | None
 ) -> str:
     """Runs everything and returns the last line of the output."""
     Bound.set(BOUND_S)
-    dataset.write(ledger / "data", dataset.unequal(RECORDS, SHARDS, seed), is_filtered)
+    of = programs.PROGRAMS.get(program or "")
+    records, has_decoys = RECORDS * (of.times if of else 1), of is not None and of.has_decoys
+    dataset.write(ledger / "data", dataset.unequal(records, SHARDS, seed), has_decoys)
     with Cluster(work, coordinators, WORKERS) as cluster:
-        scene = Scene(work, ledger, cluster, seed, dataset.FILTER if is_filtered else None)
+        scene = Scene(work, ledger, cluster, seed, program)
         failover = Failover(scene)
         say(f"{coordinators} coordinators, {WORKERS} workers, {RANKS} ranks, seed {seed}")
         failover.play(faults)
@@ -146,7 +168,7 @@ def main() -> int:
     parser.add_argument("--faults", default="", metavar="N,N", help="only these, in this order")
     parser.add_argument("--ledger", type=Path, metavar="DIR", help="keep ledgers and shards there")
     parser.add_argument("--coordinators", type=int, default=COORDINATORS, choices=[3, 1])
-    parser.add_argument("--filter", action="store_true", help="samples are the records that a filter keeps")
+    parser.add_argument("--program", choices=[*programs.PROGRAMS], help="makes samples of the records")
     args = parser.parse_args()
 
     def whole_play(work: Path) -> str:
@@ -155,7 +177,7 @@ def main() -> int:
             raise FailedError(f"{used[0]} is of an earlier run; give LEDGER a new or empty folder")
         faults = chosen(args.faults, args.coordinators)
         try:
-            return play(work, ledger, args.seed, args.coordinators, faults, args.filter)
+            return play(work, ledger, args.seed, args.coordinators, faults, args.program)
         except stage.KNOWN_ERRORS as error:
             raise FailedError(f"{error}; seed {args.seed}") from error
 

@@ -39,6 +39,8 @@ FUZZER = ROOT / "target/debug/shardfeed-fuzz"
 TWICE = (0, 740149571)
 #: Goals of the longer runs.
 SEEDS, SEEDS_TWICE, FAULTS, FUZZ_S = 30, 50, (3, 5, 6), 60
+#: Programs that make samples: the first one always runs, one of the others if there is time.
+PROGRAMS = ("mixture", "packs", "rows", "windows", "balance", "filter")
 #: Faults that leave samples in doubt: the first one always runs, the others in turn.
 DOUBTS = ("gone-1", "stop-host", "cut-host", "restart", "returns", "gone-2-drop")
 #: Output where hosts cannot be cut off because there are no network namespaces.
@@ -227,7 +229,7 @@ class Gate:
             self.seeds(1, seed, "--twice")
         for bug in first_of_each(bugs()):
             self.bug(bug)
-        self.failover(FAULTS[:1], "--filter")
+        self.failover(FAULTS[:1], "--program", PROGRAMS[0])
         self.doubt(DOUBTS[0])
         self.fuzz(1)
 
@@ -236,6 +238,8 @@ class Gate:
         self.while_time(SEEDS_SHARE, (partial(self.seeds, *seeds) for seeds in chunks(start + 1, start + SEEDS)))
         if self.left() > FAILOVER_S:
             self.failover(FAULTS)
+        if self.left() > FAILOVER_S:
+            self.failover(FAULTS, "--program", PROGRAMS[1 + self.start % (len(PROGRAMS) - 1)])
         self.while_time(DOUBTS_SHARE, (partial(self.doubt, case) for case in DOUBTS[1:]))
         self.while_time(BUGS_SHARE, (partial(self.bug, bug) for bug in bugs() if bug not in some))
         if (seconds := min(FUZZ_S, int(self.left() * FUZZ_SHARE / self.targets))) > 0:

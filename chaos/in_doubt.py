@@ -209,7 +209,7 @@ class Play:
     def started(self, number: int, world_size: int, states: Sequence[str]) -> Iterator[Run]:
         """Starts the ranks of a run and stops them at the end."""
         loader: dict[str, Any] = {
-            "files": f"{self.data}/*.tfrecord",
+            "folder": f"{self.data}",
             "mode": "dynamic",
             "job": self.job,
             "in_doubt": self.case.in_doubt,

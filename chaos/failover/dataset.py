@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 from pathlib import Path
+from typing import Any
 
 import shardfeed as sf
-
 
 #: In the text of records that `FILTER` leaves out.
 DECOY = b"decoy"
@@ -22,14 +23,27 @@ def write(folder: Path, counts: list[int], decoys: bool = False) -> None:
     folder.mkdir(parents=True)
     number = 0
     for shard, count in enumerate(counts):
-        name = f"part-{shard:05d}-of-{len(counts):05d}.tfrecord"
+        name = f"part-{shard:05d}.tfrecord"
         with sf.TFRecordWriter(folder / name) as writer:
             for _ in range(count):
                 # Lengths differ because the content digest consists of lengths and checksums.
-                writer.write({"id": number, "text": f"record {number} " * (1 + number % 5)})
+                writer.write(record(number, f"record {number} " * (1 + number % 5)))
                 number += 1
                 for _ in range(number % 3 if decoys else 0):
-                    writer.write({"id": -number, "text": f"decoy {number}"})
+                    writer.write(record(-number, f"decoy {number}"))
+
+
+def record(number: int, text: str) -> dict[str, Any]:
+    """Returns a record with 0 to 3 labels and 1 to 39 words."""
+    return {"id": number, "text": text, "label": [*range(labels(number))], "words": [*range(words(number))]}
+
+
+def labels(number: int) -> int:
+    return abs(number) * 7 % 4
+
+
+def words(number: int) -> int:
+    return 1 + abs(number) * 31 % 39
 
 
 def unequal(records: int, shards: int, seed: int) -> list[int]:
@@ -52,6 +66,16 @@ def read_back(folder: Path) -> tuple[list[str], list[int], str]:
         names.append(path.name)
         counts.append(count)
     return names, counts, whole.hexdigest()
+
+
+def ids(folder: Path) -> list[int]:
+    """Returns the `id` of each record, from its text."""
+    found = []
+    for path in sorted(folder.iterdir()):
+        for each in sf.read_records(path):
+            kind, number = re.search(rb"(record|decoy) (\d+)", each).groups()  # type: ignore[union-attr]
+            found.append(-int(number) if kind == DECOY else int(number))
+    return found
 
 
 def samples(folder: Path) -> dict[str, list[int]]:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import dataset
+import programs
 import recount
 from cluster import ROOT
+from scene import Scene
 
 from shardfeed.testing import FailedError
 
@@ -57,6 +61,51 @@ def compare(
     if steps:
         raise FailedError(f"{len(steps)} steps that the order does not have, from {min(steps)} on")
     return compared
+
+
+def compare_alone(scene: Scene, epochs: int) -> tuple[int, int]:
+    """Compares every global batch of these epochs, part by part, with those of one loader in this process.
+
+    Returns the numbers of batches and of samples. Raises FailedError at the first batch that differs or is missing,
+    and if the loader does not deliver each sample of an epoch once.
+    """
+    alone = scene.work / "alone-ledger"
+    os.environ["SHARDFEED_LEDGER"] = str(alone)
+    with scene.alone() as loader:
+        for _ in range(epochs):
+            for _batch in loader:
+                pass
+    del os.environ["SHARDFEED_LEDGER"]
+    (_, expected), (_, steps) = recount.read_ledger(alone), recount.read_ledger(scene.ledger)
+    program = programs.PROGRAMS[scene.program or ""]
+    wanted = program.counted(dataset.ids(scene.ledger / "data"))
+    known = Counter[tuple[object, ...]]()
+    for epoch in range(epochs):
+        lines = {
+            (step, rank, line.entry): line
+            for (of, step), ranks in expected.items()
+            for rank, lines in ranks.lines.items()
+            for line in lines
+            if of == epoch and line.mark == "1"
+        }
+        known.update((line.source, line.source_epoch, line.shard, line.sample) for line in lines.values())
+        tokens = (line.rows for (of, _), step in expected.items() if of == epoch for line in lines_of(step) if line.mark == "1")
+        given = sum(tokens) if scene.program == "packs" else len(lines)
+        if given != wanted:
+            raise FailedError(f"epoch {epoch} of one process has {given} of {wanted}")
+    if set(known.values()) != {1}:
+        raise FailedError("one process delivers a sample twice")
+    for at, step in sorted(expected.items()):
+        found = steps.pop(at, None)
+        if found is None or [line[4:] for line in lines_of(found)] != [line[4:] for line in lines_of(step)]:
+            raise FailedError(f"epoch {at[0]} step {at[1]}: not the global batch of one process")
+    if steps:
+        raise FailedError(f"{len(steps)} steps that one process does not have, from {min(steps)} on")
+    return len(expected), sum(len(lines_of(step)) for step in expected.values())
+
+
+def lines_of(step: recount.Step) -> list[recount.Line]:
+    return [line for _, lines in sorted(step.lines.items()) for line in lines]
 
 
 def ask_oracle(cases: list[dict[str, Any]]) -> list[Any]:

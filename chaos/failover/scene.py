@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import math
 import random
 import time
 from pathlib import Path
 from typing import Any
 
+import programs
 from ranks import Place, Run
 from servers import Cluster
 from trainer import Options
 from whole import Whole
 
+import shardfeed as sf
 from shardfeed.testing import FailedError
 
 JOB = "failover"
@@ -21,22 +22,20 @@ GLOBAL_BATCH = 24
 LANES = 12
 RECORDS = 2_390  # the last step is padded
 SHARDS = 24
-#: Steps per epoch: the longest lane, two records per step (docs/ORDER.md section 7).
-STEPS = math.ceil(math.ceil(RECORDS / LANES) / (GLOBAL_BATCH // LANES))
 SAVE_EVERY = 8
-#: Simulated time per step: epochs of about 3 s, long enough to send a signal in mid-epoch.
-STEP_SECONDS = 0.03
+#: Simulated time of training in an epoch: long enough to send a signal in mid-epoch.
+EPOCH_SECONDS = 3.0
 
 
 class Scene:
     """The cluster, the ranks of the current run, and the last fault."""
 
-    def __init__(self, work: Path, ledger: Path, cluster: Cluster, seed: int, filter: str | None = None) -> None:
+    def __init__(self, work: Path, ledger: Path, cluster: Cluster, seed: int, program: str | None = None) -> None:
         self.work, self.ledger, self.cluster = work, ledger, cluster
-        self.random, self.filter = random.Random(seed), filter
+        self.random, self.program = random.Random(seed), program
         #: Options that determine the order; common to all runs.
         self.loader: dict[str, Any] = {
-            "files": f"{ledger / 'data'}/*.tfrecord",
+            "folder": f"{ledger / 'data'}",
             "lanes": LANES,
             "tail": "pad",
             "shuffle_window": 64,
@@ -44,9 +43,18 @@ class Scene:
             "seed": seed,
             "job": JOB,
         }
+        with self.alone() as loader:
+            #: Steps of each epoch.
+            self.steps = len(loader)
         self.runs: list[Run] = []
         #: Position of the most advanced rank and time at the first signal of the fault.
         self.struck_at, self.struck = Place(0, 0), 0.0
+
+    def alone(self) -> sf.Loader:
+        """Returns a loader of all samples in this process, with a cache of its own."""
+        order = {name: value for name, value in self.loader.items() if name not in ("folder", "job")}
+        source = programs.source(self.program, self.ledger / "data")
+        return sf.Loader(source, batch_size=GLOBAL_BATCH, rank=0, world_size=1, cache_dir=self.work / "alone", **order)
 
     @property
     def run(self) -> Run:
@@ -57,12 +65,12 @@ class Scene:
         number = len(self.runs)
         options = Options(
             loader=self.loader,
-            filter=self.filter,
+            program=self.program,
             global_batch=GLOBAL_BATCH,
             states=f"states-{number}",
             state=str(state) if state else None,
             save_every=SAVE_EVERY,
-            step_seconds=STEP_SECONDS,
+            step_seconds=EPOCH_SECONDS / self.steps,
             meet=f"ranks-{number}.sock",
         )
         run = Run(number, world_size, self.work, options)
@@ -79,11 +87,11 @@ class Scene:
     def mid_epoch(self) -> Place:
         """Waits for a step in the middle of an epoch; returns it."""
         while True:
-            step, first = self.random.randint(STEPS // 4, STEPS // 2), self.run.first
+            step, first = self.random.randint(self.steps // 4, self.steps // 2), self.run.first
             epoch = max(0, first.epoch + (first.step >= step))
             words = f"no rank is at epoch {epoch} step {step}"
             self.run.until(lambda: "" if self.run.first >= (epoch, step) else words)  # noqa: B023
-            if self.run.first.step < STEPS * 3 // 4:
+            if self.run.first.step < self.steps * 3 // 4:
                 return self.run.first
             # This process was late; try the next epoch.
 
@@ -98,7 +106,7 @@ class Scene:
 
     def after(self, place: Place, steps: int) -> Place:
         """Returns the position `steps` later."""
-        epochs, step = divmod(place.step + steps, STEPS)
+        epochs, step = divmod(place.step + steps, self.steps)
         return Place(place.epoch + epochs, step)
 
     def until_whole(self) -> None:

@@ -19,8 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import shardfeed as sf
+import programs
 from train import RankLostError, Ranks
+
+import shardfeed as sf
 
 #: Number of states that are kept: ranks are at most one apart when one of them dies.
 KEPT = 3
@@ -41,8 +43,8 @@ class Options:
     step_seconds: float
     #: Socket where the ranks meet after each step; None: each rank runs alone for one epoch.
     meet: str | None
-    #: Expression: only records for which it holds are samples.
-    filter: str | None = None
+    #: Program that makes samples of the records (programs.py); None: each record is one.
+    program: str | None = None
     #: Files of the states of all ranks that stopped at different steps; used instead of `state`.
     all_states: tuple[str, ...] = ()
 
@@ -56,11 +58,8 @@ def train(options: Options) -> int:
 
     for number in wishes:
         signal.signal(number, on_signal)
-    features = {"id": sf.FixedLenFeature((), "int64"), "text": sf.FixedLenFeature((), "string")}
     order = dict(options.loader)
-    source = sf.source(order.pop("files"), features)
-    if options.filter is not None:
-        source = source.filter(options.filter)
+    source = programs.source(options.program, Path(order.pop("folder")))
     with sf.Loader(
         source,
         batch_size=options.global_batch // world_size,
