@@ -21,6 +21,8 @@ Counted in each epoch, then summed:
   epoch.
 - skipped, unless --corrupt is error: records of which an entry is marked `skip`, as that of a
   corrupt record, and none is valid. They are not lost.
+- left_out: records of steps that all ranks left out (`left_out` lines, after the start of a
+  generation: generation, epoch, first step, first step after them). They are not lost.
 - duplicated: valid deliveries after a record's first. unknown: rows, including padding, of no
   record.
 - problems: steps that are not 0, 1, 2, ...; steps where not every rank has batch_size rows.
@@ -83,6 +85,8 @@ class Part:
 
     start: Start
     steps: dict[tuple[int, int], list[Line]] = field(default_factory=dict)
+    #: Steps of the epoch of its start, before it, that all ranks left out.
+    left_out: set[int] = field(default_factory=set)
 
     def goes_on(self, start: Start) -> bool:
         if not self.steps or start != self.start._replace(epoch=start.epoch, step=start.step):
@@ -115,6 +119,7 @@ class Recount:
     unknown: int = 0
     dropped: int = 0
     skipped: int = 0
+    left_out: int = 0
     problems: list[str] = field(default_factory=list)
 
     def is_ok(self, skipped: int = 0) -> bool:
@@ -171,6 +176,10 @@ def read_rank(path: Path) -> dict[int, Part]:
                     parts = {g: kept for g, kept in parts.items() if g < start.generation}
                     part = parts[start.generation] = Part(start)
                 continue
+            if line.startswith("left_out ") and part is not None:
+                _, epoch, first, end = map(int, line.split(" ")[1:])
+                part.left_out |= set(range(first, end)) if epoch == part.start.epoch else set()
+                continue
             parsed = parse(line)
             if part is None or parsed.generation != part.start.generation:
                 raise ValueError("its generation was not started")
@@ -182,24 +191,33 @@ def read_rank(path: Path) -> dict[int, Part]:
 
 def read_ledger(folder: Path) -> tuple[list[Start], dict[tuple[int, int], Step]]:
     """Returns the generations, and each step as last delivered."""
+    starts, steps, _ = read_whole_ledger(folder)
+    return starts, steps
+
+
+def read_whole_ledger(folder: Path) -> tuple[list[Start], dict[tuple[int, int], Step], dict[tuple[int, int], Start]]:
+    """As `read_ledger`, with the steps that were left out, and the start that says so."""
     ranks = {int(path.name[5:]): read_rank(path) for path in folder.glob("rank-*")}
     starts = [part.start for _, part in sorted(ranks.get(0, {}).items())]
     steps: dict[tuple[int, int], Step] = {}
+    left_out: dict[tuple[int, int], Start] = {}
     for start in starts:
-        steps = {at: step for at, step in steps.items() if at < (start.epoch, start.step)}
+        here = {(start.epoch, step): start for step in ranks[0][start.generation].left_out}
+        steps = {at: step for at, step in steps.items() if at < (start.epoch, start.step) and at not in here}
+        left_out = {at: by for at, by in left_out.items() if at[0] < start.epoch} | here
         for rank, parts in ranks.items():
             part = parts.get(start.generation)
             if part is not None and part.start == start:
                 for at, lines in part.steps.items():
                     step = steps.setdefault(at, Step(start))
                     step.lines[rank] = step.lines.get(rank, []) + lines
-    return starts, steps
+    return starts, steps, left_out
 
 
-def even_problems(steps: dict[int, Step]) -> Iterator[str]:
+def even_problems(steps: dict[int, Step], left_out: Collection[int] = ()) -> Iterator[str]:
     """Yields the problems of an epoch in which all ranks must have the same full steps."""
-    if list(steps) != list(range(len(steps))):
-        yield f": steps {list(steps)} are not 0, 1, 2, ..."
+    if sorted([*steps, *left_out]) != list(range(len(steps) + len(left_out))):
+        yield f": steps {list(steps)} are not 0, 1, 2, ..., without those left out: {sorted(left_out)}"
     for number, step in steps.items():
         have, start = step.rows_by_rank(), step.start
         if have != [(rank, start.batch_size) for rank in range(start.world_size)]:
@@ -230,7 +248,7 @@ def recount(
 
     - `samples`: records of each shard that are samples; None: all.
     """
-    generations, steps = read_ledger(ledger)
+    generations, steps, left_out = read_whole_ledger(ledger)
     root = data.resolve()
     files = [path for path in root.rglob("*") if path.is_file()]
     if not files:
@@ -244,20 +262,24 @@ def recount(
         total.problems.append(f"{begun} epochs were begun, not {epochs}")
     for epoch in range(total.epochs):
         mine = {number: step for (of, number), step in sorted(steps.items()) if of == epoch}
-        look = uneven_problems if tail == "uneven" else even_problems
-        total.problems += [f"epoch {epoch}{problem}" for problem in look(mine)]
+        without = {number: start for (of, number), start in left_out.items() if of == epoch}
+        found = uneven_problems(mine) if tail == "uneven" else even_problems(mine, without)
+        total.problems += [f"epoch {epoch}{problem}" for problem in found]
         rows = [line for step in mine.values() for lines in step.lines.values() for line in lines]
         known = [line for line in rows if line.record in samples.get(line.shard, ())]
         times = Counter((line.shard, line.record) for line in known if line.mark == "1")
         marked = {(line.shard, line.record) for line in known if line.mark == "skip"}
         skipped = set() if corrupt == "error" else marked - times.keys()
         total.skipped += len(skipped)
-        left_out, may_drop = total.records - len(times) - len(skipped), 0
+        not_delivered, may_drop = total.records - len(times) - len(skipped), 0
+        in_steps = sum(start.world_size * start.batch_size for start in without.values())
+        total.left_out += min(not_delivered, in_steps)
+        not_delivered -= min(not_delivered, in_steps)
         if tail == "drop" and mine:
             batches = {step.start.world_size * step.start.batch_size for step in mine.values()}
             may_drop = total.records % max(batches) if len(batches) == 1 else max(batches) - 1
-        total.dropped += min(left_out, may_drop)
-        total.lost += left_out - min(left_out, may_drop)
+        total.dropped += min(not_delivered, may_drop)
+        total.lost += not_delivered - min(not_delivered, may_drop)
         total.duplicated += sum(times.values()) - len(times)
         total.unknown += len(rows) - len(known)
     return total

@@ -105,6 +105,7 @@ impl Job {
             in_doubt: 0,
             in_doubt_grace_ms: None,
             mixture: vec![],
+            left_out: vec![],
             peer: None,
         };
         let started = client.start_rank(start).await.unwrap().into_inner();

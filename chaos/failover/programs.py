@@ -43,7 +43,7 @@ PROGRAMS = {
     "filter": Program(lambda folder: files(folder).filter(dataset.FILTER), lambda ids: sum(number >= 0 for number in ids), 1, True),
     "rows": Program(lambda folder: files(folder).unbatch("label"), lambda ids: sum(map(dataset.labels, ids))),
     "packs": Program(
-        lambda folder: files(folder).pack("words", length=64, block=64, append=0).balance("sum_squares", window=60),
+        lambda folder: files(folder).pack("words", length=64, block=64).balance("sum_squares", window=60),
         lambda ids: sum(map(dataset.words, ids)),
         3,
     ),

@@ -99,6 +99,7 @@ impl Control for LocalControl {
             peer: None,
             intent: request.intent.clone(),
             left: None,
+            left_out: request.left_out.clone(),
             mixture: None,
             // The local control grants no samples.
             doubt: DoubtPolicy::default(),
@@ -222,6 +223,7 @@ mod tests {
                 segments: segments.clone(),
             },
             left: None,
+            left_out: shardfeed_plan::LeftOut::default(),
             epoch: 2,
             segments,
             doubt: shardfeed_reader::DoubtPolicy::default(),

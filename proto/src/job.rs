@@ -1,8 +1,9 @@
 //! Converts the order's types from their messages, with validation, and back.
 
 use shardfeed_plan::{
-    DatasetStage, DatasetVersion, Digest, Intent, JobIdentity, JobMixture, MixtureError, Mode,
-    ORDER_VERSION, PlanError, Records, SEGMENTS_MAX, Segment, Shuffle, Steps, Tail,
+    DatasetStage, DatasetVersion, Digest, Intent, JobIdentity, JobMixture, LEFT_OUT_MAX, LeftOut,
+    MixtureError, Mode, ORDER_VERSION, PlanError, Records, SEGMENTS_MAX, Segment, Shuffle, Steps,
+    Tail,
 };
 
 use crate::common::v1 as wire;
@@ -195,6 +196,22 @@ pub fn segments_to(segments: &[Segment]) -> Vec<wire::Segment> {
     segments.iter().map(segment).collect()
 }
 
+/// Converts the steps that were left out from their messages.
+pub fn left_out_from(messages: Vec<wire::LeftOut>) -> Result<LeftOut, InvalidMessage> {
+    let (len, most) = (messages.len(), LEFT_OUT_MAX);
+    if len > most {
+        return Err(InvalidMessage::Length { field: "left_out", len, most });
+    }
+    let range = |wire::LeftOut { first, end }| (first, end);
+    Ok(LeftOut::new(messages.into_iter().map(range).collect()))
+}
+
+/// Converts the steps that were left out to messages.
+pub fn left_out_to(left_out: &LeftOut) -> Vec<wire::LeftOut> {
+    let range = |&(first, end): &(u64, u64)| wire::LeftOut { first, end };
+    left_out.ranges().iter().map(range).collect()
+}
+
 /// Converts an intent from its message.
 pub fn intent_from(message: Option<wire::Intent>) -> Result<Intent, InvalidMessage> {
     use wire::intent::{Kind, Move, Reconnect, Start};
@@ -284,6 +301,9 @@ mod tests {
         ] {
             assert_eq!(intent_from(Some(intent_to(&intent))), Ok(intent));
         }
+        let left_out = LeftOut::new(vec![(1, 3), (5, 6)]);
+        assert_eq!(left_out_from(left_out_to(&left_out)), Ok(left_out));
+        assert!(left_out_from(vec![wire::LeftOut::default(); LEFT_OUT_MAX + 1]).is_err());
     }
 
     #[test]

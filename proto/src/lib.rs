@@ -48,8 +48,8 @@ pub use common::v1::ErrorKind;
 pub use endpoint::{Endpoint, EndpointError};
 pub use error::WireError;
 pub use job::{
-    InvalidMessage, digest_from, identity_from, identity_to, intent_from, intent_to, mixture_from,
-    mixture_to, segments_from, segments_to,
+    InvalidMessage, digest_from, identity_from, identity_to, intent_from, intent_to, left_out_from,
+    left_out_to, mixture_from, mixture_to, segments_from, segments_to,
 };
 pub use json::Word;
 pub use record_spec::{

@@ -216,6 +216,11 @@ impl NativeLoader {
         })
     }
 
+    /// Leaves out the next steps of the epoch.
+    fn skip(&self, py: Python<'_>, steps: u64) -> PyResult<()> {
+        self.watched(py, |loader, progress| loader.skip(steps, progress))
+    }
+
     /// Returns the state at the cursor, as JSON.
     fn state(&self, py: Python<'_>) -> PyResult<String> {
         self.with(py, |loader| Ok(loader.state().to_json()))
@@ -276,11 +281,12 @@ impl NativeLoader {
         })
     }
 
-    /// Records of the dataset, samples of it (of a mixture: of this epoch), and samples of this
-    /// epoch that no step delivers.
-    fn counts(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
+    /// Records of the dataset, samples of it (of a mixture: of this epoch), samples of this epoch
+    /// that no step delivers, and those of steps that were left out.
+    fn counts(&self, py: Python<'_>) -> PyResult<(u64, u64, u64, u64)> {
         self.with(py, |loader| {
-            Ok((loader.contents().records(), loader.samples(), loader.dropped()))
+            let records = loader.contents().records();
+            Ok((records, loader.samples(), loader.dropped(), loader.left_out()))
         })
     }
 

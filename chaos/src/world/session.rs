@@ -440,6 +440,7 @@ impl Session {
             in_doubt_grace_ms: Some(GRACE_MS),
             peer: None,
             mixture: vec![],
+            left_out: vec![],
         };
         let call: Call<wire::StartRankResponse> = Rc::new(move |mut clients, context| {
             let request = wire::StartRankRequest { context, ..request.clone() };

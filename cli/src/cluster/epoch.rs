@@ -154,7 +154,8 @@ pub(super) fn doubt(epoch: &wire::Epoch) -> Option<String> {
 
 /// Samples that an epoch delivers.
 pub(super) fn deliverable(epoch: &wire::Epoch) -> u64 {
-    epoch.total.saturating_sub(epoch.dropped.saturating_add(epoch.skipped))
+    let gone = epoch.dropped.saturating_add(epoch.skipped).saturating_add(epoch.left_out);
+    epoch.total.saturating_sub(gone)
 }
 
 fn done(epoch: &wire::Epoch) -> String {
@@ -206,6 +207,7 @@ impl EpochReport {
             ("done", done(epoch)),
             ("steps", steps(epoch)),
             ("dropped", output::count(epoch.dropped)),
+            ("left out", output::count(epoch.left_out)),
             ("skipped", output::count(epoch.skipped)),
             ("lost", output::count(epoch.lost)),
             ("duplicated", output::count(epoch.duplicated)),
@@ -220,7 +222,7 @@ impl EpochReport {
     }
 }
 
-fn columns() -> [Column<wire::Epoch>; 17] {
+fn columns() -> [Column<wire::Epoch>; 18] {
     [
         column(">EPOCH", |epoch| epoch.epoch.to_string()),
         column("STATE", |epoch| epoch.state().word()),
@@ -233,6 +235,7 @@ fn columns() -> [Column<wire::Epoch>; 17] {
         column("WAITING FOR", waiting),
         wide(">GENERATION", |epoch| epoch.generation.to_string()),
         wide(">DROPPED", |epoch| output::count(epoch.dropped)),
+        wide(">LEFT OUT", |epoch| output::count(epoch.left_out)),
         wide(">SKIPPED", |epoch| output::count(epoch.skipped)),
         wide(">LOST", |epoch| output::count(epoch.lost)),
         wide(">DUPLICATED", |epoch| output::count(epoch.duplicated)),

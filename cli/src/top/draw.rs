@@ -168,7 +168,8 @@ fn job_line(job: &Job, is_chosen: bool, name: usize, pen: Pen) -> Line<'static> 
         Span::styled(cut(&state, 10), style),
     ];
     if let Some(epoch) = &job.epoch {
-        let total = epoch.total.saturating_sub(epoch.dropped + epoch.skipped).max(1);
+        let total =
+            epoch.total.saturating_sub(epoch.dropped + epoch.skipped + epoch.left_out).max(1);
         let part = epoch.delivered.min(total);
         let filled = usize::try_from(part * BAR as u64 / total).unwrap_or(BAR);
         let bar = "#".repeat(filled) + &"-".repeat(BAR - filled);

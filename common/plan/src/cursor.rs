@@ -2,7 +2,7 @@
 
 use crate::digest::Digest;
 use crate::job::{JobIdentity, Mode, Tail};
-use crate::segment::{SEGMENTS_MAX, Segment, Steps};
+use crate::segment::{LeftOut, SEGMENTS_MAX, Segment, Steps};
 use crate::state::{LoaderState, STATE_FORMAT, StateError};
 use crate::{PlanError, check_epoch};
 
@@ -27,6 +27,8 @@ pub struct Cursor {
     epoch: u64,
     generation: u64,
     segments: Vec<Segment>,
+    /// Steps of the epoch that were left out.
+    left_out: LeftOut,
     /// Start position of this generation, to compare ranks.
     origin: (u64, Vec<Segment>),
     /// True until the first step or `set_epoch` after a state was loaded.
@@ -42,6 +44,7 @@ pub struct Position {
     epoch: u64,
     generation: u64,
     segments: Vec<Segment>,
+    left_out: LeftOut,
 }
 
 impl Cursor {
@@ -59,7 +62,18 @@ impl Cursor {
         let segments = vec![Segment::start(identity.lanes, start.batch_size, start.world_size)?];
         let origin = (0, segments.clone());
         let (epoch, generation, just_loaded, cluster) = (0, 0, false, None);
-        Ok(Self { identity, start, epoch, generation, segments, origin, just_loaded, cluster })
+        let left_out = LeftOut::default();
+        Ok(Self {
+            identity,
+            start,
+            epoch,
+            generation,
+            segments,
+            left_out,
+            origin,
+            just_loaded,
+            cluster,
+        })
     }
 
     /// Resumes from a state, as a new generation.
@@ -155,6 +169,11 @@ impl Cursor {
         &self.segments
     }
 
+    /// Returns the steps of the epoch that were left out.
+    pub fn left_out(&self) -> &LeftOut {
+        &self.left_out
+    }
+
     /// Returns the parameters of the start.
     pub fn start(&self) -> &Start {
         &self.start
@@ -207,6 +226,7 @@ impl Cursor {
             epoch: self.epoch,
             generation: self.generation,
             segments: self.segments.clone(),
+            left_out: self.left_out.clone(),
         }
     }
 
@@ -230,6 +250,7 @@ impl Cursor {
             generation: position.generation,
             segments: position.segments.clone(),
             speaks_for: uneven.then_some((self.start.rank, self.start.world_size)),
+            left_out: position.left_out.clone(),
             records: None,
             cluster: self.cluster.clone(),
             stages: None,
@@ -248,7 +269,7 @@ impl Cursor {
 
     fn begin(&mut self, epoch: u64) {
         let open = self.segments.pop().expect("a cursor has an open segment");
-        self.epoch = epoch;
+        (self.epoch, self.left_out) = (epoch, LeftOut::default());
         self.segments = vec![Segment { steps: Steps::All(0), ..open }];
     }
 
@@ -264,8 +285,17 @@ impl Cursor {
         identity.lanes = state.lanes;
         let origin = (state.epoch, segments.clone());
         let (epoch, generation) = (state.epoch, state.generation.saturating_add(1));
-        let (just_loaded, cluster) = (true, state.cluster.clone());
-        Ok(Self { identity, start, epoch, generation, segments, origin, just_loaded, cluster })
+        Ok(Self {
+            identity,
+            start,
+            epoch,
+            generation,
+            segments,
+            left_out: state.left_out.clone(),
+            origin,
+            just_loaded: true,
+            cluster: state.cluster.clone(),
+        })
     }
 }
 

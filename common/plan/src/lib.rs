@@ -67,7 +67,9 @@ pub use samples::pack::{
     PackLosses, PackMethod, PackSegment, PackSettings, Packing,
 };
 pub use samples::windows::{PartialWindows, WINDOW_SIZE_MAX, WindowSettings, Windows};
-pub use segment::{GLOBAL_BATCH_MAX, LANES_MAX, SEGMENTS_MAX, Segment, Steps};
+pub use segment::{
+    GLOBAL_BATCH_MAX, LANES_MAX, LEFT_OUT_MAX, LeftOut, SEGMENTS_MAX, Segment, Steps,
+};
 pub use state::{LoaderState, STATE_FORMAT, StateError};
 pub use window::Permutations;
 

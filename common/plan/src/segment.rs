@@ -15,6 +15,9 @@ pub const LANES_MAX: u64 = 1 << 20;
 /// Maximum number of samples per step of all ranks, for the same reason.
 pub const GLOBAL_BATCH_MAX: u64 = 1 << 28;
 
+/// Maximum number of ranges of steps that are left out of one epoch, for the same size of a state.
+pub const LEFT_OUT_MAX: usize = 8;
+
 /// A part of an epoch with one number of lanes and one global batch: `[C, B, steps]`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "(u64, u64, Steps)", into = "(u64, u64, Steps)")]
@@ -106,6 +109,69 @@ impl Segment {
     }
 }
 
+/// Steps of an epoch that all ranks left out, as `[[first, end], ...]`: ascending and apart.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct LeftOut(Vec<(u64, u64)>);
+
+impl LeftOut {
+    /// Creates it from ranges, which [`LeftOut::fits`] checks.
+    pub fn new(ranges: Vec<(u64, u64)>) -> Self {
+        Self(ranges)
+    }
+
+    /// Returns the first step of each range, and the first one after it.
+    pub fn ranges(&self) -> &[(u64, u64)] {
+        &self.0
+    }
+
+    /// True if no step is left out.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// True if the ranges are ascending, apart, and below a rank's next step.
+    pub fn fits(&self, step: u64) -> bool {
+        self.0.len() <= LEFT_OUT_MAX
+            && self.0.iter().all(|(first, end)| first < end && *end <= step)
+            && self.0.windows(2).all(|pair| pair[0].1 < pair[1].0)
+    }
+
+    /// Adds steps after all others; returns `false` if there are too many ranges.
+    pub fn add(&mut self, first: u64, end: u64) -> bool {
+        match self.0.last_mut() {
+            Some(last) if last.1 == first => last.1 = end,
+            _ => self.0.push((first, end)),
+        }
+        self.0.len() <= LEFT_OUT_MAX
+    }
+
+    /// Removes the steps from `step` on.
+    pub fn cut(&mut self, step: u64) {
+        self.0.retain(|(first, _)| *first < step);
+        if let Some(last) = self.0.last_mut() {
+            last.1 = last.1.min(step);
+        }
+    }
+
+    /// Returns the number of samples of these steps.
+    /// - `segments`: of the epoch; every such step is a full one.
+    pub fn samples(&self, segments: &[Segment]) -> u64 {
+        let mut samples = 0_u64;
+        let mut from = 0_u64;
+        for (index, segment) in segments.iter().enumerate() {
+            let is_open = index + 1 == segments.len();
+            let to = if is_open { u64::MAX } else { from.saturating_add(segment.steps.most()) };
+            let inside =
+                |(first, end): &(u64, u64)| (*end).min(to).saturating_sub((*first).max(from));
+            let steps: u64 = self.0.iter().map(inside).sum();
+            samples = samples.saturating_add(steps.saturating_mul(segment.global_batch));
+            from = to;
+        }
+        samples
+    }
+}
+
 /// Returns the nearest batch sizes at or below (else the smallest) and above `batch_size` whose
 /// product with `world_size` is divisible by `lanes`.
 fn near_batch_sizes(lanes: u64, batch_size: u64, world_size: u64) -> (u64, u64) {
@@ -133,6 +199,30 @@ fn gcd(a: u64, b: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn left_out_steps_are_merged_cut_and_counted() {
+        let mut left_out = LeftOut::default();
+        for (first, end) in [(2, 4), (4, 5), (9, 12)] {
+            assert!(left_out.add(first, end));
+        }
+        assert_eq!(left_out.ranges(), [(2, 5), (9, 12)]);
+        let segment =
+            |global_batch, steps| Segment { lanes: 1, global_batch, steps: Steps::All(steps) };
+        let segments = [segment(10, 4), segment(100, 6), segment(1000, 2)];
+        assert_eq!(left_out.samples(&segments), 2 * 10 + 100 + 100 + 2 * 1000);
+        assert!(left_out.fits(12) && !left_out.fits(11));
+        for odd in [vec![(3, 3)], vec![(5, 6), (1, 2)], vec![(1, 2), (2, 3)]] {
+            assert!(!LeftOut::new(odd).fits(20));
+        }
+        left_out.cut(10);
+        assert_eq!(left_out.ranges(), [(2, 5), (9, 10)]);
+        left_out.cut(9);
+        assert_eq!(left_out.ranges(), [(2, 5)]);
+        let mut many = LeftOut::default();
+        let added: Vec<_> = (0..9).map(|at| many.add(2 * at, 2 * at + 1)).collect();
+        assert_eq!(added.iter().filter(|added| **added).count(), LEFT_OUT_MAX);
+    }
 
     #[test]
     fn lanes_that_do_not_divide_name_values_that_do() {

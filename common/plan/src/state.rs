@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::PlanError;
 use crate::digest::JobDigest;
 use crate::job::{Difference, JobIdentity, Tail};
-use crate::segment::{GLOBAL_BATCH_MAX, LANES_MAX, Segment, Steps};
+use crate::segment::{GLOBAL_BATCH_MAX, LANES_MAX, LeftOut, Segment, Steps};
 use crate::{ORDER_VERSION, SEGMENTS_MAX, check_epoch};
 
 /// Version of the state's JSON.
@@ -36,6 +36,9 @@ pub struct LoaderState {
     /// With `tail="uneven"` a state belongs to one rank: (rank, world size).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speaks_for: Option<(u64, u64)>,
+    /// Steps of this epoch before the position that were left out.
+    #[serde(default, skip_serializing_if = "LeftOut::is_empty")]
+    pub left_out: LeftOut,
     /// Summary of the job's record processing, for comparison by the client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub records: Option<String>,
@@ -247,6 +250,8 @@ impl LoaderState {
             "its steps are beyond every epoch"
         } else if !matches!(self.open().steps, Steps::All(_)) {
             "its last segment has a list of steps"
+        } else if !self.left_out.fits(self.step()) {
+            "the steps that it left out are not before its position"
         } else {
             return Ok(());
         };
@@ -281,6 +286,7 @@ mod tests {
             generation: u32::MAX.into(),
             segments: vec![segment; SEGMENTS_MAX],
             speaks_for: None,
+            left_out: LeftOut::default(),
             records: None,
             cluster: None,
             stages: Some("e".repeat(16)),

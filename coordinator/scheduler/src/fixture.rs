@@ -2,8 +2,8 @@
 
 use expect_test::Expect;
 use shardfeed_plan::{
-    DECODER_NONE, Digest, Intent, JobIdentity, Mode, ORDER_VERSION, Records, Segment, Shuffle,
-    Steps, Tail,
+    DECODER_NONE, Digest, Intent, JobIdentity, LeftOut, Mode, ORDER_VERSION, Records, Segment,
+    Shuffle, Steps, Tail,
 };
 
 use crate::{
@@ -327,6 +327,7 @@ pub(crate) fn first_of_two(session: SessionId) -> StartRank {
         left: None,
         doubt: DoubtPolicy::default(),
         mixture: None,
+        left_out: LeftOut::default(),
         peer: None,
     }
 }

@@ -51,6 +51,7 @@ scripts! {
     fencing
     job_identity
     job_mixture
+    left_out_steps
     limit_and_tails
     pause_and_cancel
     ranks_that_disagree

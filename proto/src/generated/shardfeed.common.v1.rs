@@ -327,6 +327,16 @@ pub mod job_mixture {
         pub counts: ::prost::alloc::vec::Vec<u64>,
     }
 }
+/// Steps of an epoch that all ranks left out.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LeftOut {
+    /// first step
+    #[prost(uint64, tag = "1")]
+    pub first: u64,
+    /// first step after them
+    #[prost(uint64, tag = "2")]
+    pub end: u64,
+}
 /// Requested position of a rank at its start. Exactly one kind is set.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Intent {

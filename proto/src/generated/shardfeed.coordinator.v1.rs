@@ -408,6 +408,9 @@ pub struct StartRankRequest {
     /// digest of the job's mixture, the same for all ranks of a generation; empty: it has none
     #[prost(bytes = "vec", tag = "14")]
     pub mixture: ::prost::alloc::vec::Vec<u8>,
+    /// Steps of the start's epoch that were left out: at most 8 ranges, ascending, before the start; the same for all ranks.
+    #[prost(message, repeated, tag = "15")]
+    pub left_out: ::prost::alloc::vec::Vec<super::super::common::v1::LeftOut>,
 }
 /// A process on a worker's host, as reported by the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1282,7 +1285,7 @@ pub struct Epoch {
     /// corrupt records skipped by the policy
     #[prost(uint64, tag = "7")]
     pub skipped: u64,
-    /// total - delivered - dropped - skipped, once sealed; 0 before
+    /// total - delivered - dropped - skipped - left_out, once sealed; 0 before
     #[prost(uint64, tag = "8")]
     pub lost: u64,
     /// samples delivered twice in one lineage, as reported by ranks
@@ -1331,6 +1334,9 @@ pub struct Epoch {
     #[prost(message, repeated, tag = "22")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sources: ::prost::alloc::vec::Vec<EpochSource>,
+    /// samples of steps that all ranks left out (`skip()` of a loader)
+    #[prost(uint64, tag = "23")]
+    pub left_out: u64,
 }
 /// Progress of a source of a mixture.
 #[derive(serde::Serialize)]

@@ -313,6 +313,9 @@ pub struct Start {
     /// leaves none.
     #[prost(message, optional, tag = "15")]
     pub left: ::core::option::Option<Position>,
+    /// Steps of the start's epoch that were left out: at most 8 ranges, ascending, before the start.
+    #[prost(message, repeated, tag = "16")]
+    pub left_out: ::prost::alloc::vec::Vec<super::super::common::v1::LeftOut>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Position {

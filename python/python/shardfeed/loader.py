@@ -414,13 +414,18 @@ class Loader:
 
     @property
     def samples(self) -> int:
-        """Records that pass `Source.filter`, or all; of a mixture the samples of this epoch."""
+        """Samples of the dataset; of a mixture those of this epoch."""
         return self._native.counts()[1]
 
     @property
     def dropped(self) -> int:
         """Samples of the current epoch that no step delivers."""
         return self._native.counts()[2]
+
+    @property
+    def left_out(self) -> int:
+        """Samples of the current epoch in steps that `skip()` left out."""
+        return self._native.counts()[3]
 
     @property
     def skipped(self) -> list[Skipped]:
@@ -460,6 +465,14 @@ class Loader:
             None if rank is None else _number("rank", rank, 0),
         )
         self.world_size = int(world_size)
+        self._moved()
+
+    def skip(self, steps: int) -> None:
+        """Leaves out the next `steps` steps of this epoch, as after a loss spike; at least one remains.
+        All ranks call it at the same step. State, ledger and `shardfeed epoch show` count them.
+        Raises `ConfigError` if the epoch has too few steps, for its ninth part, and with
+        tail="uneven" or mode="dynamic"; the loader is unchanged then."""
+        self._native.skip(_number("steps", steps, 1))
         self._moved()
 
     def state_dict(self) -> State:

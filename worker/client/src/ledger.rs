@@ -3,7 +3,9 @@
 //! With `SHARDFEED_LEDGER=dir` each rank appends to `dir/rank-R`: one line
 //! `start generation epoch step world_size batch_size` when it begins a generation, and for each
 //! entry of a batch that was handed out one line
-//! `generation epoch step entry source source_epoch shard sample record first count valid`.
+//! `generation epoch step entry source source_epoch shard sample record first count valid`. After the
+//! start of a generation, each part of its epoch that was left out has a line
+//! `left_out generation epoch first end`: the first step, and the first one after it.
 //!
 //! - `entry`: index in this rank's batch.
 //! - `source`, `source_epoch`: of a mixture; otherwise `-` and the epoch.
@@ -103,6 +105,10 @@ impl Ledger {
             start.world_size,
             start.batch_size
         );
+        for (first, end) in cursor.left_out().ranges() {
+            let (generation, epoch) = (cursor.generation(), cursor.epoch());
+            self.text += &format!("left_out {generation} {epoch} {first} {end}\n");
+        }
         self.append()
     }
 

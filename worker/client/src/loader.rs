@@ -398,6 +398,31 @@ impl Loader {
         Ok(partition.batch_size)
     }
 
+    /// Leaves out the next steps of the epoch. All ranks call this at the same step.
+    ///
+    /// # Errors  The ranks have no equal steps, fewer steps are left, or the coordinator is
+    /// unreachable; the loader is unchanged.
+    pub fn skip(
+        &mut self,
+        steps: u64,
+        progress: &mut dyn FnMut(&OpenProgress) -> bool,
+    ) -> Result<(), LoadError> {
+        self.check_open()?;
+        let cursor = reshard::skip(&self.cursor, steps, self.steps())?;
+        let course = self.course_at(&cursor)?;
+        self.link.register(&self.job, progress)?;
+        (self.cursor, self.course) = (cursor, course);
+        self.held = None;
+        self.skipped.moved();
+        (self.entry, self.left, self.in_ledger, self.replaced) = (Entry::Start, None, None, 0);
+        Ok(())
+    }
+
+    /// Samples of the current epoch in steps that were left out.
+    pub fn left_out(&self) -> u64 {
+        self.cursor.left_out().samples(self.cursor.segments())
+    }
+
     /// Resumes at the latest position that all ranks of the job reached, as the coordinator
     /// recorded it.
     ///

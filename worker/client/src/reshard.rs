@@ -1,9 +1,13 @@
-//! Resharding while training: the rest of an epoch for another number of ranks. Pure.
+//! Moves within an epoch while training: its rest for another number of ranks, or without the next
+//! steps. Pure.
 
-use shardfeed_plan::{Cursor, Segment, Start, Steps, Tail};
+use shardfeed_plan::{Cursor, LEFT_OUT_MAX, Segment, Start, Steps, Tail};
 use shardfeed_source::LoadError;
 
 use crate::link::exchange::Partition;
+
+/// Most bytes of a state whose client adds fields to it.
+const STATE_BYTES_MAX: usize = 900;
 
 /// Returns the cursor after a reshard from `step` of its epoch on, and the rank's part from then
 /// on.
@@ -75,9 +79,45 @@ pub(crate) fn reshard(
     let mut state = cursor.state();
     let lanes = state.segments.last().map(|open| open.lanes);
     cut(&mut state.segments, step);
+    state.left_out.cut(step);
     let start = Start { lanes, batch_size, rank, world_size };
     let cursor = Cursor::resume(cursor.identity().clone(), start, &state)?;
     Ok((cursor, Partition { rank, world_size, batch_size }))
+}
+
+/// Returns the cursor after the next `steps` steps of its epoch were left out, in a new generation.
+/// - `all`: steps of the whole epoch; `None` for a dynamic job.
+///
+/// # Errors  The ranks have no equal steps, or so many are not left.
+pub(crate) fn skip(cursor: &Cursor, steps: u64, all: Option<u64>) -> Result<Cursor, LoadError> {
+    let bad = |message: String| Err(LoadError::Option(message));
+    let (epoch, step) = (cursor.epoch(), cursor.step());
+    let Some(all) = all.filter(|_| cursor.identity().tail != Tail::Uneven) else {
+        return bad(format!(
+            "skip(steps={steps}) needs steps that are the same on all ranks, and with tail=\"uneven\" \
+             or mode=\"dynamic\" they are not; use mode=\"deterministic\" with another tail"
+        ));
+    };
+    let left = all.saturating_sub(step);
+    if steps >= left {
+        return bad(format!(
+            "skip(steps={steps}) leaves none of the {left} steps left in epoch {epoch}, of which it may \
+             leave out {}; to begin the next epoch call set_epoch({})",
+            left.saturating_sub(1),
+            epoch.saturating_add(1)
+        ));
+    }
+    let mut state = cursor.state();
+    let open = state.segments.last_mut().expect("a state has segments");
+    open.steps = Steps::All(open.steps.most() + steps);
+    if !state.left_out.add(step, step + steps) || state.to_json().len() > STATE_BYTES_MAX {
+        return bad(format!(
+            "skip(steps={steps}) would be the {}th part of epoch {epoch} that is left out, and a state \
+             names at most {LEFT_OUT_MAX}",
+            state.left_out.ranges().len()
+        ));
+    }
+    Ok(Cursor::resume(cursor.identity().clone(), *cursor.start(), &state)?)
 }
 
 /// Truncates segments to an earlier step of their epoch.

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use shardfeed_pipeline::Account;
 use shardfeed_plan::dynamic::GroupRange;
-use shardfeed_plan::{Digest, Intent, JobIdentity, JobMixture, LoaderState, Mode, Segment, Steps};
+use shardfeed_plan::{
+    Digest, Intent, JobIdentity, JobMixture, LeftOut, LoaderState, Mode, Segment, Steps,
+};
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_socket::Peer;
 
@@ -61,6 +63,8 @@ pub struct LeaseRequest {
     /// Dynamic jobs only, when the trainer leaves an epoch early: that epoch, and its first step
     /// that the trainer did not consume.
     pub left: Option<(u64, u64)>,
+    /// Steps of the start's epoch that were left out.
+    pub left_out: LeftOut,
     /// Epoch of the start position, for a control without a coordinator.
     pub epoch: u64,
     /// Segments of that epoch; the last one is open.

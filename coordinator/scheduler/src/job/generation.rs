@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use shardfeed_plan::{Digest, Segment, Steps};
+use shardfeed_plan::{Digest, LeftOut, Segment, Steps};
 
 use crate::dynamic::pool::{Pool, Tally};
 use crate::job::lease::{LeaseEnd, LeaseEnded, PastLeases, RankLease};
@@ -34,6 +34,9 @@ pub struct Generation {
     pub mixture: Option<Digest>,
     /// Position at which it began.
     pub origin: Origin,
+    /// Steps before the origin, in its epoch, that all ranks left out.
+    #[serde(default, skip_serializing_if = "LeftOut::is_empty")]
+    pub left_out: LeftOut,
     pub opened_by: u64,
     /// Time at which it was opened, Unix ms.
     pub started_ms: u64,
@@ -135,6 +138,11 @@ impl Generation {
         }
         let open = self.origin.segments.last().filter(|_| epoch > self.origin.epoch)?;
         Some(vec![Segment { steps: Steps::All(0), ..*open }])
+    }
+
+    /// Steps of an epoch, before the origin, that all ranks left out.
+    pub fn left_out_of(&self, epoch: u64) -> LeftOut {
+        if epoch == self.origin.epoch { self.left_out.clone() } else { LeftOut::default() }
     }
 
     /// As [`Generation::segments_of`], with the steps that this rank had consumed at its start.

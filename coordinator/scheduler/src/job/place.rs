@@ -1,7 +1,7 @@
 //! The rules of starts: which generation a rank joins, comes back to or opens.
 //! Source: docs/ARCHITECTURE.md, Starts.
 
-use shardfeed_plan::{Digest, Intent, check_epoch};
+use shardfeed_plan::{Digest, Intent, LeftOut, Tail, check_epoch};
 
 use super::Job;
 use crate::dynamic::pool::Pool;
@@ -44,6 +44,13 @@ impl Job {
             let reason =
                 "limit= cuts the plan of an epoch, and mode=\"dynamic\" has none; leave it out";
             return Err(Refusal::Invalid(reason.to_owned()));
+        }
+        let is_even = !self.identity.is_dynamic() && self.identity.tail != Tail::Uneven;
+        if !start.left_out.is_empty() && !(is_even && start.left_out_fits()) {
+            return Err(Refusal::Invalid(format!(
+                "`left_out` {:?} are not steps before the start, of a job whose ranks have equal steps",
+                start.left_out.ranges()
+            )));
         }
         let mut place = self.place_by_intent(start)?;
         if self.identity.is_dynamic() {
@@ -273,7 +280,7 @@ impl Generation {
         let mixture = |mixture: Option<Digest>| {
             mixture.map_or("none".to_owned(), |digest| digest.to_string()[..16].to_owned())
         };
-        let origin = origin.unwrap_or(&self.origin);
+        let (is_told, origin) = (origin.is_some(), origin.unwrap_or(&self.origin));
         let pairs = [
             ("world_size", number(start.world_size), number(self.world_size)),
             ("limit", limit(start.limit), limit(self.limit)),
@@ -283,7 +290,12 @@ impl Generation {
             ("lanes", number(origin.lanes()), number(self.origin.lanes())),
             ("global batch", number(origin.global_batch()), number(self.origin.global_batch())),
         ];
-        let (name, value, known) = pairs.into_iter().find(|(_, value, known)| value != known)?;
+        let left_out = |left_out: &LeftOut| format!("{:?}", left_out.ranges());
+        let is_same_epoch = origin.epoch == self.origin.epoch;
+        let left_out = (is_told && is_same_epoch)
+            .then(|| ("left_out", left_out(&start.left_out), left_out(&self.left_out)));
+        let (name, value, known) =
+            pairs.into_iter().chain(left_out).find(|(_, value, known)| value != known)?;
         Some(self.disagree(start, name, value, known))
     }
 

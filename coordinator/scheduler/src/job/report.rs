@@ -42,6 +42,7 @@ impl State {
                 epoch,
                 generation: current.number,
                 segments: at_step(current.segments_of(epoch)?, step),
+                left_out: current.left_out_of(epoch),
                 speaks_for: None,
                 records: None,
                 // Set only for dynamic jobs, which have no latest loader state.

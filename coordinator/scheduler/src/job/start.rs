@@ -196,6 +196,7 @@ impl State {
             mixture: start.mixture,
             sealed_to: origin.epoch,
             origin: origin.clone(),
+            left_out: start.left_out.clone(),
             opened_by: start.rank,
             started_ms: moment.now_ms,
             ranks: BTreeMap::new(),

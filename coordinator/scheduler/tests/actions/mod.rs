@@ -3,8 +3,8 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use shardfeed_plan::{
-    Digest, Intent, JobIdentity, Mode, ORDER_VERSION, Records, Sample, Segment, Shuffle, Steps,
-    Tail,
+    Digest, Intent, JobIdentity, LeftOut, Mode, ORDER_VERSION, Records, Sample, Segment, Shuffle,
+    Steps, Tail,
 };
 use shardfeed_scheduler::{
     AddDataset, Change, Claim, Cordon, CursorReport, Dataset, DoubtPolicy, FailDataset, FailScan,
@@ -468,6 +468,7 @@ impl Start {
             left: self.left(state),
             doubt: DoubtPolicy::default(),
             mixture: None,
+            left_out: LeftOut::default(),
             peer: None,
         }
     }

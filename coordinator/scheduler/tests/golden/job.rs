@@ -1,8 +1,8 @@
 //! Commands about jobs and their ranks.
 
 use shardfeed_plan::{
-    DECODER_NONE, DatasetStage, DatasetVersion, Digest, Intent, JobIdentity, JobMixture, Mode,
-    ORDER_VERSION, Records, Sample, Segment, Shuffle, Steps, Tail, mixture_digest,
+    DECODER_NONE, DatasetStage, DatasetVersion, Digest, Intent, JobIdentity, JobMixture, LeftOut,
+    Mode, ORDER_VERSION, Records, Sample, Segment, Shuffle, Steps, Tail, mixture_digest,
 };
 use shardfeed_scheduler::{
     Answer, Change, CursorReport, DoubtPolicy, InDoubt, LeaseRef, PeerProcess, RankCursor,
@@ -86,8 +86,9 @@ impl Script {
     }
 
     /// `start JOB RANK WORKER [world=2] [run=r1|none] [trainer=ID] [limit=N] [in_doubt=redeliver]
-    /// [grace=MS] [uid=N] [state=GENERATION] [mixture=N] [POSITION]`: a process starts its loader,
-    /// with the N-th mixture of the job, by default the last one.
+    /// [grace=MS] [uid=N] [state=GENERATION] [mixture=N] [left_out=N] [POSITION]`: a process starts
+    /// its loader, with the N-th mixture of the job, by default the last one, and the last N steps
+    /// before the position left out.
     fn start(&mut self, args: &mut Args) -> Output {
         let (job, rank, session) = self.rank_at_worker(args)?;
         let run = args.or("run", "r1".to_owned())?;
@@ -98,6 +99,10 @@ impl Script {
         };
         let (epoch, segments) = self.position(&job, args)?;
         let state_generation = args.key("state")?;
+        let step: u64 = segments.iter().map(|segment| segment.steps.most()).sum();
+        let left_out: Option<u64> = args.key("left_out")?;
+        let left_out = left_out.map_or(vec![], |steps| vec![(step.saturating_sub(steps), step)]);
+        let left_out = LeftOut::new(left_out);
         let peer = args.key("uid")?.map(|uid| PeerProcess { uid, gid: uid, pid: 1 });
         let start = StartRank {
             run: Some(run).filter(|run| run != "none"),
@@ -110,6 +115,7 @@ impl Script {
             left: None,
             doubt: DoubtPolicy { in_doubt, grace_ms: args.or("grace", 60_000)? },
             mixture: self.mixture_of(&job, args)?,
+            left_out,
             peer,
             job,
         };

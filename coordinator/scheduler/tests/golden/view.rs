@@ -101,7 +101,13 @@ impl Script {
         let latest = latest.ok_or("the job has not started")?;
         let segments = serde_json::to_string(&latest.segments)?;
         let (generation, epoch) = (latest.generation, latest.epoch);
-        Ok(format!("latest state: generation {generation}, epoch {epoch}, segments {segments}"))
+        let left_out = match latest.left_out.is_empty() {
+            true => String::new(),
+            false => format!(", left out {:?}", latest.left_out.ranges()),
+        };
+        Ok(format!(
+            "latest state: generation {generation}, epoch {epoch}, segments {segments}{left_out}"
+        ))
     }
 }
 

@@ -2,7 +2,8 @@
 
 use shardfeed_plan::dynamic::RankList;
 use shardfeed_plan::{
-    Digest, Intent, JobIdentity, Mode, ORDER_VERSION, Records, Segment, Shuffle, Steps, Tail,
+    Digest, Intent, JobIdentity, LeftOut, Mode, ORDER_VERSION, Records, Segment, Shuffle, Steps,
+    Tail,
 };
 use shardfeed_scheduler::{
     Answer, Change, Claim, ClaimResult, Command, CursorReport, DoubtPolicy, JoinSession, LeaseRef,
@@ -194,6 +195,7 @@ impl Cluster {
             left,
             doubt: self.doubt,
             mixture: None,
+            left_out: LeftOut::default(),
             peer: None,
         };
         match self.apply(Change::StartRank(start)) {

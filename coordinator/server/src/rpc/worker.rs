@@ -11,7 +11,7 @@ use shardfeed_proto::coordinator::v1::worker_service_server::WorkerService;
 use shardfeed_proto::coordinator::v1::{
     self as wire, Lease, RankProgress, Revocation, ScanProgress, batch_claim_groups_response,
 };
-use shardfeed_proto::{ErrorKind, WireError, intent_from, segments_to};
+use shardfeed_proto::{ErrorKind, WireError, intent_from, left_out_from, segments_to};
 use shardfeed_scheduler::{
     Answer, Change, Claim, Cordon, DoubtPolicy, GRACE_MS_MAX, Held, Hold, InDoubt, JoinSession,
     LeaseRef, LeasedScan, PeerProcess, PoolFacts, RankCursor, Refusal, ReportSkipped, SKIPPED_KEPT,
@@ -262,6 +262,8 @@ async fn start_rank(call: Call<wire::StartRankRequest>) -> Result<wire::StartRan
             true => None,
             false => Some(digest("mixture", &request.mixture)?),
         },
+        left_out: left_out_from(request.left_out)
+            .map_err(|error| error::invalid_message(&error))?,
         peer: peer.map(|wire::Peer { uid, gid, pid }| PeerProcess { uid, gid, pid }),
     };
     core.write_cursors().await;

@@ -1,7 +1,7 @@
 //! Samples and steps of an epoch.
 
 use shardfeed_plan::EpochPlan;
-use shardfeed_scheduler::Tally;
+use shardfeed_scheduler::{Generation, Tally};
 
 use crate::error::{self, Result};
 
@@ -12,6 +12,8 @@ pub(super) struct Counts {
     pub(super) delivered: u64,
     /// Samples left out by the tail or a limit.
     pub(super) dropped: u64,
+    /// Samples of steps that all ranks left out.
+    pub(super) left_out: u64,
     pub(super) duplicated: u64,
     /// Samples possibly consumed twice: by a lost rank and by another one.
     pub(super) redelivered: u64,
@@ -22,12 +24,20 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    /// Returns the counts of an epoch that a plan gives, up to the ranks' `steps`.
-    pub(super) fn of_plan(plan: &EpochPlan, steps: &[u64]) -> Result<Self> {
+    /// Returns the counts of an epoch of a generation that a plan gives, up to the ranks' `steps`.
+    pub(super) fn of_plan(
+        generation: &Generation,
+        plan: &EpochPlan,
+        steps: &[u64],
+    ) -> Result<Self> {
+        // They are before the generation's origin, so that all ranks are beyond them.
+        let left_out = generation.left_out_of(plan.epoch()).samples(&generation.origin.segments);
+        let consumed = plan.delivered_before(steps).map_err(|error| error::plan(&error))?;
         Ok(Self {
             total: plan.samples(),
-            delivered: plan.delivered_before(steps).map_err(|error| error::plan(&error))?,
+            delivered: consumed.saturating_sub(left_out),
             dropped: plan.dropped(),
+            left_out,
             // A cursor never goes back in a generation, and a generation continues where its parent
             // stopped.
             duplicated: 0,
@@ -45,6 +55,7 @@ impl Counts {
 
     /// Returns the number of samples neither delivered nor left out.
     pub(super) fn left(&self) -> u64 {
-        self.total.saturating_sub(self.dropped).saturating_sub(self.delivered)
+        let gone = self.dropped.saturating_add(self.left_out);
+        self.total.saturating_sub(gone).saturating_sub(self.delivered)
     }
 }

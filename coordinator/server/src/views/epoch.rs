@@ -96,7 +96,7 @@ fn sealed_epoch(
         let steps = vec![plan.steps(); generation.world_size as usize];
         sources = if is_only { of_sources(core, picture, &of, (&plan, &steps))? } else { vec![] };
         let skipped = picture.skipped_in(core, &of, (&plan, &steps))?;
-        (Counts::of_plan(&plan, &steps)?, skipped)
+        (Counts::of_plan(generation, &plan, &steps)?, skipped)
     };
     let listed = if is_only { picture.skipped_to(core, &of, &skipped.records)? } else { vec![] };
     Ok(Some(Epoch {
@@ -140,7 +140,7 @@ fn open_epoch(
         if is_only {
             sources = of_sources(core, picture, &of, (&plan, &steps))?;
         }
-        (Counts::of_plan(&plan, &steps)?, skipped, waiting_for(picture, &plan, &steps))
+        (Counts::of_plan(generation, &plan, &steps)?, skipped, waiting_for(picture, &plan, &steps))
     };
     let state = state_of(picture, epoch, cursors);
     let running = state == EpochState::Running;
@@ -195,6 +195,7 @@ fn counted(
         total: counts.total,
         delivered: counts.delivered.saturating_sub(skipped),
         dropped: counts.dropped,
+        left_out: counts.left_out,
         skipped,
         duplicated: counts.duplicated,
         redelivered: counts.redelivered,

@@ -118,6 +118,7 @@ impl<'a> Granted<'a> {
             total,
             delivered: total.min(delivered + ahead.sum::<u64>()),
             dropped,
+            left_out: 0,
             duplicated,
             redelivered,
             steps: 0,

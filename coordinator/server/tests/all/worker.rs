@@ -231,6 +231,7 @@ pub(crate) fn start(session: u64, job: &str, rank: u64, world_size: u64) -> Star
         peer: None,
         in_doubt: 0,
         mixture: vec![],
+        left_out: vec![],
         in_doubt_grace_ms: None,
     }
 }

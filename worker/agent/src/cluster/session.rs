@@ -12,7 +12,7 @@ use std::time::Duration;
 use shardfeed_pipeline::{JPEG_LIBRARY, PIXEL_CONTRACT};
 use shardfeed_plan::Intent;
 use shardfeed_proto::coordinator::v1 as wire;
-use shardfeed_proto::{ErrorKind, WireError, intent_to};
+use shardfeed_proto::{ErrorKind, WireError, intent_to, left_out_to};
 use shardfeed_reader::{ControlError, LeaseRequest, LeaseTime, Waiting};
 use shardfeed_socket::Peer;
 use shardfeed_source::{DataRoots, jittered};
@@ -606,6 +606,11 @@ pub(crate) fn start_message(
         trainer: request.trainer.clone(),
         intent: Some(intent_to(intent)),
         left: request.left.map(|(epoch, step)| wire::Position { epoch, step }),
+        left_out: match intent {
+            Intent::Start { .. } => left_out_to(&request.left_out),
+            // The generation has them, or another epoch begins.
+            Intent::Move { .. } | Intent::Reconnect { .. } => vec![],
+        },
         mixture: request.mixture.map_or(vec![], |mixture| mixture.as_bytes().to_vec()),
         in_doubt: in_doubt_to(request.doubt.is_drop),
         in_doubt_grace_ms: Some(ms_of(request.doubt.grace)),

@@ -12,7 +12,7 @@ use shardfeed_proto::trainer::v1 as wire;
 use shardfeed_proto::trainer::v1::to_trainer::Message;
 use shardfeed_proto::trainer::v1::to_worker::Message as Asked;
 use shardfeed_proto::{
-    ErrorKind, WireError, identity_from, intent_from, segments_from, segments_to,
+    ErrorKind, WireError, identity_from, intent_from, left_out_from, segments_from, segments_to,
 };
 use shardfeed_reader::{
     Assignment, Control, DoubtPolicy, EncodedSpec, JobSpec, Lease, LeaseRequest, PREFETCH_START,
@@ -462,6 +462,7 @@ impl Trainer<'_> {
             mixture: job.mixture.as_ref().map(|mixture| mixture.digest()),
             intent: intent_from(start.intent).map_err(bad)?,
             left: start.left.map(|left| (left.epoch, left.step)),
+            left_out: left_out_from(start.left_out).map_err(bad)?,
             epoch: start.epoch,
             segments: segments_from(start.segments).map_err(bad)?,
             doubt: DoubtPolicy::new(start.in_doubt_drop, start.in_doubt_grace_ms),

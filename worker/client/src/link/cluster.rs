@@ -16,7 +16,7 @@ use shardfeed_plan::{LoaderState, Mode};
 use shardfeed_proto::trainer::v1 as wire;
 use shardfeed_proto::trainer::v1::to_trainer::Message;
 use shardfeed_proto::trainer::v1::to_worker::Message as Ask;
-use shardfeed_proto::{ErrorKind, WireError, intent_to, segments_to};
+use shardfeed_proto::{ErrorKind, WireError, intent_to, left_out_to, segments_to};
 use shardfeed_reader::{Delivered, Delivery, Demand, traced};
 use shardfeed_source::LoadError;
 
@@ -362,6 +362,7 @@ impl Cluster {
             in_doubt_drop: options.doubt.is_drop,
             in_doubt_grace_ms: u64::try_from(options.doubt.grace.as_millis()).ok(),
             left: position.left.map(|(epoch, step)| wire::Position { epoch, step }),
+            left_out: left_out_to(&position.left_out),
         };
         match &self.backend {
             Backend::Worker(link) => link.send(Ask::Start(start)).or_else(|lost| self.lost(lost)),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use shardfeed_pipeline::Schema;
-use shardfeed_plan::{Intent, JobIdentity, JobMixture, Segment};
+use shardfeed_plan::{Intent, JobIdentity, JobMixture, LeftOut, Segment};
 use shardfeed_reader::{Control, Delivery, EncodedSpec};
 use shardfeed_source::OpenProgress;
 
@@ -24,6 +24,8 @@ pub(crate) struct StartPosition {
     /// Of a dynamic job: the epoch that the loader leaves early, and its first step that it did
     /// not consume.
     pub(crate) left: Option<(u64, u64)>,
+    /// Steps that were left out, of the epoch of the intent.
+    pub(crate) left_out: LeftOut,
     /// Epoch of the first step that was not received yet.
     pub(crate) epoch: u64,
     /// Segments of that epoch.

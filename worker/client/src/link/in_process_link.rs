@@ -359,6 +359,7 @@ impl InProcessLink {
             mixture: job.mixture.as_ref().map(|mixture| mixture.digest()),
             intent: position.intent,
             left: position.left,
+            left_out: position.left_out,
             epoch: position.epoch,
             segments: position.segments,
             doubt: options.doubt,

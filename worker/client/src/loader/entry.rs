@@ -1,6 +1,6 @@
 //! Ways in which a rank joins a generation, and the first position of its reader.
 
-use shardfeed_plan::{Cursor, Intent};
+use shardfeed_plan::{Cursor, Intent, LeftOut};
 use shardfeed_reader::Plans;
 use shardfeed_source::LoadError;
 
@@ -42,12 +42,13 @@ impl Entry {
             Self::Move { from } => Intent::Move { from, epoch, segments },
             Self::Joined { generation } => Intent::Reconnect { generation, epoch, step },
         };
-        let mut ahead = cursor.clone();
+        let (mut ahead, left_out) = (cursor.clone(), cursor.left_out().clone());
         if cursor.identity().is_dynamic() {
             debug_assert_eq!(in_hand, 0, "granted samples are not carried over");
             return Ok(StartPosition {
                 intent,
                 left,
+                left_out: LeftOut::default(),
                 epoch,
                 segments: cursor.segments().to_vec(),
                 step,
@@ -58,6 +59,7 @@ impl Entry {
             ahead.advance(steps);
         }
         let (epoch, step) = (ahead.epoch(), ahead.step());
-        Ok(StartPosition { intent, left: None, epoch, segments: ahead.segments().to_vec(), step })
+        let segments = ahead.segments().to_vec();
+        Ok(StartPosition { intent, left: None, left_out, epoch, segments, step })
     }
 }

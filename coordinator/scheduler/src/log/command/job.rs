@@ -1,7 +1,7 @@
 //! Commands of jobs and ranks.
 
 use serde::{Deserialize, Serialize};
-use shardfeed_plan::{Digest, Intent, JobIdentity, JobMixture, Sample};
+use shardfeed_plan::{Digest, Intent, JobIdentity, JobMixture, LeftOut, Sample};
 
 use crate::log::cursor::RankCursor;
 use crate::log::id::{LeaseRef, SessionId};
@@ -49,12 +49,26 @@ pub struct StartRank {
     /// Digest of the mixture that it reads, if the job has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mixture: Option<Digest>,
+    /// Steps of the start's epoch that all ranks left out.
+    #[serde(default, skip_serializing_if = "LeftOut::is_empty")]
+    pub left_out: LeftOut,
     /// The trainer's process, if the worker knows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<PeerProcess>,
 }
 
 impl StartRank {
+    /// True if the steps that were left out are before the start.
+    pub(crate) fn left_out_fits(&self) -> bool {
+        let step = match &self.intent {
+            Intent::Start { segments, .. } | Intent::Move { segments, .. } => {
+                segments.iter().fold(0_u64, |sum, segment| sum.saturating_add(segment.steps.most()))
+            }
+            Intent::Reconnect { step, .. } => *step,
+        };
+        self.left_out.fits(step)
+    }
+
     /// Generation that the loader is in, and the position at which it left an epoch of it.
     pub(crate) fn leaves(&self) -> Option<(u64, RankCursor)> {
         let left = self.left?;

@@ -1,6 +1,6 @@
 //! One test for each row of the table.
 
-use shardfeed_plan::{Intent, Sample};
+use shardfeed_plan::{Intent, LeftOut, Sample};
 use shardfeed_proto::trainer::v1 as wire;
 
 use super::*;
@@ -96,7 +96,14 @@ fn started(start: u64) -> Heard<u64> {
 
 fn position() -> StartPosition {
     let intent = Intent::Reconnect { generation: 0, epoch: 0, step: 0 };
-    StartPosition { intent, left: None, epoch: 0, segments: vec![], step: 0 }
+    StartPosition {
+        intent,
+        left: None,
+        left_out: LeftOut::default(),
+        epoch: 0,
+        segments: vec![],
+        step: 0,
+    }
 }
 
 fn connect(patience: Duration) -> Option<Effect> {

@@ -1,0 +1,123 @@
+"""Random programs and mixtures, stopped and resumed at random world sizes: nothing lost, doubled or moved.
+
+`SHARDFEED_PROGRAM_CASES=N` makes about N stops.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recount import parse
+from resuming import GLOBAL_BATCH, random_order, resumed_steps
+from test_cluster_samples import World, rows_of
+
+import shardfeed as sf
+
+FILTERS = ["id % 3 != 1", "len(label) < 4 or id % 2 == 0", "len(tokens) > 9", "ordinal % 5 != 2"]
+RECORD_COSTS = ["len(tokens)", "id % 7", "len(tokens) * len(tokens)", "where(len(label) > 2, 2.5, 1.0)"]
+ROW_COSTS = ["label", "label * 3 + len(tokens)", "len(tokens)"]
+#: Costs of the samples of each kind; windows have none.
+COSTS = {"records": RECORD_COSTS, "rows": ROW_COSTS, "rows around": ["len(tokens)"], "packs": ["sum_squares"]}
+
+
+def rows(rng: random.Random, source: sf.Source) -> sf.Source:
+    source = source.unbatch("label", "score", stride=rng.choice([1, 1, 2]))
+    return source.filter("label > 2") if rng.random() < 0.5 else source
+
+
+def rows_around(rng: random.Random, source: sf.Source) -> sf.Source:
+    return source.unbatch("score", offsets={"label": (-1, 2)}, edge=rng.choice(["repeat", "zero"]))
+
+
+def windows(rng: random.Random, source: sf.Source) -> sf.Source:
+    by = rng.choice([None, "id // 10"])
+    return source.window("id", size=rng.randint(1, 5), stride=rng.randint(1, 4), by=by, partial=rng.choice(["drop", "pad"]))
+
+
+def packs(rng: random.Random, source: sf.Source) -> sf.Source:
+    method: Any = rng.choice(["fit", "concat"])
+    return source.pack("tokens", length=rng.choice([24, 64]), method=method, block=rng.choice([8, 64]), variants=rng.randint(1, 3), long="split")
+
+
+MAKERS = {"rows": rows, "rows around": rows_around, "windows": windows, "packs": packs}
+
+
+class Programs:
+    """Makes programs over a few folders of random records."""
+
+    def __init__(self, folder: Path) -> None:
+        counts = [[40, 0, 25, 3, 31], [60], [1, 2, 80], [17, 17, 17, 17]]
+        self.worlds = [World(folder / f"{at}", at, each, compression=[None, "gzip"][at % 2]) for at, each in enumerate(counts)]
+
+    def random(self, rng: random.Random) -> tuple[sf.Source | sf.Mixture, str]:
+        """Returns samples and the kind of them."""
+        kind = rng.choice([*MAKERS, "records"])
+        seed = rng.randrange(2**32)
+
+        def made(world: World) -> sf.Source:
+            # All sources of a mixture have the same columns.
+            of = random.Random(seed)
+            source = world.source()
+            if rng.random() < 0.5:
+                source = source.filter(rng.choice(FILTERS))
+            return MAKERS[kind](of, source) if kind in MAKERS else source
+
+        is_mixture = rng.random() < 0.4
+        samples: sf.Source | sf.Mixture
+        if is_mixture:
+            worlds = rng.sample(self.worlds, rng.randint(1, 3))
+            given = {f"s{at}": (made(world), rng.choice([1, 2, "0.3"])) for at, world in enumerate(worlds)}
+            samples = sf.mix(given, epoch=rng.randint(20, 150))
+        else:
+            samples = made(rng.choice(self.worlds))
+        if kind in COSTS and rng.random() < 0.5:
+            samples = samples.balance(rng.choice(COSTS[kind]), window=rng.choice([1, 10, 40, 4096]))
+        return samples, f"{kind} of {samples!r}"
+
+
+def check_once(ledger: Path, loader: sf.Loader, epochs: int, is_mixture: bool) -> None:
+    """Checks that a loader without interruption delivered each sample of an epoch once."""
+    lines = [parse(text) for text in ledger.read_text().splitlines() if not text.startswith("start")]
+    entries = {(line.epoch, line.step, line.entry): line for line in lines if line.mark == "1"}
+    times = Counter((line.source, line.source_epoch, line.shard, line.sample) for line in entries.values())
+    assert set(times.values()) <= {1}
+    for epoch in range(epochs):
+        assert sum(of == epoch for of, _, _ in entries) == loader.samples - loader.dropped
+
+
+@pytest.mark.filterwarnings("ignore:every epoch has 0 steps")
+@pytest.mark.parametrize("part", range(4))
+def test_stops_and_resumes_change_nothing(part: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs, stops = Programs(tmp_path), 0
+    for number in range(10**6):
+        if stops >= int(os.environ.get("SHARDFEED_PROGRAM_CASES", "400")) // 4:
+            break
+        rng = random.Random(1000 * number + part)
+        samples, words = programs.random(rng)
+        order = random_order(rng, shuffle=rng.random() < 0.7) | {"seed": rng.randrange(100), "restart": False}
+        ledger = tmp_path / f"ledger-{number}"
+        monkeypatch.setenv("SHARDFEED_LEDGER", str(ledger))
+        try:
+            whole = sf.Loader(samples, rank=0, world_size=1, batch_size=GLOBAL_BATCH, **order)
+        except sf.ConfigError as error:
+            # A filter may leave too few samples.
+            assert "none" in str(error) or "has no step" in str(error), (words, error)
+            continue
+        expected = [rows_of(batch) for _ in range(2) for batch in whole]
+        monkeypatch.delenv("SHARDFEED_LEDGER")
+        if not expected:
+            continue
+        check_once(ledger / "rank-0", whole, 2, isinstance(samples, sf.Mixture))
+        whole.close()
+
+        def loader(samples: Any = samples, order: Any = order, **given: Any) -> sf.Loader:
+            nonlocal stops
+            stops += given["rank"] == 0
+            return sf.Loader(samples, **(order | given))
+
+        assert resumed_steps(rng, loader, rows_of, len(expected), 6) == expected, (number, part, words)
