@@ -1,18 +1,22 @@
 """Random programs and mixtures, stopped and resumed at random world sizes: nothing lost, doubled or moved.
 
-`SHARDFEED_PROGRAM_CASES=N` makes about N stops.
+`SHARDFEED_PROGRAM_CASES=N` makes about N stops, `SHARDFEED_PROGRAM_KILLS=N` about N kills.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import pickle
 import random
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from recount import parse
+from recount import Step, parse, read_ledger
 from resuming import GLOBAL_BATCH, random_order, resumed_steps
 from test_cluster_samples import World, rows_of
 
@@ -80,7 +84,29 @@ class Programs:
         return samples, f"{kind} of {samples!r}"
 
 
-def check_once(ledger: Path, loader: sf.Loader, epochs: int, is_mixture: bool) -> None:
+class Case:
+    """A random program with options, and its undisturbed order."""
+
+    def __init__(self, programs: Programs, seed: int, ledger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.rng = rng = random.Random(seed)
+        self.samples, self.words = programs.random(rng)
+        self.order = random_order(rng, shuffle=rng.random() < 0.7) | {"seed": rng.randrange(100), "restart": False}
+        monkeypatch.setenv("SHARDFEED_LEDGER", str(ledger))
+        self.steps: list[Any] = []
+        try:
+            loader = sf.Loader(self.samples, rank=0, world_size=1, batch_size=GLOBAL_BATCH, **self.order)
+        except sf.ConfigError as error:
+            # A filter may leave too few samples.
+            assert "none" in str(error) or "has no step" in str(error), (self.words, error)
+            return
+        self.steps = [rows_of(batch) for _ in range(2) for batch in loader]
+        monkeypatch.delenv("SHARDFEED_LEDGER")
+        if self.steps:
+            check_once(ledger / "rank-0", loader, 2)
+        loader.close()
+
+
+def check_once(ledger: Path, loader: sf.Loader, epochs: int) -> None:
     """Checks that a loader without interruption delivered each sample of an epoch once."""
     lines = [parse(text) for text in ledger.read_text().splitlines() if not text.startswith("start")]
     entries = {(line.epoch, line.step, line.entry): line for line in lines if line.mark == "1"}
@@ -93,31 +119,54 @@ def check_once(ledger: Path, loader: sf.Loader, epochs: int, is_mixture: bool) -
 @pytest.mark.filterwarnings("ignore:every epoch has 0 steps")
 @pytest.mark.parametrize("part", range(4))
 def test_stops_and_resumes_change_nothing(part: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    programs, stops = Programs(tmp_path), 0
-    for number in range(10**6):
-        if stops >= int(os.environ.get("SHARDFEED_PROGRAM_CASES", "400")) // 4:
-            break
-        rng = random.Random(1000 * number + part)
-        samples, words = programs.random(rng)
-        order = random_order(rng, shuffle=rng.random() < 0.7) | {"seed": rng.randrange(100), "restart": False}
-        ledger = tmp_path / f"ledger-{number}"
-        monkeypatch.setenv("SHARDFEED_LEDGER", str(ledger))
-        try:
-            whole = sf.Loader(samples, rank=0, world_size=1, batch_size=GLOBAL_BATCH, **order)
-        except sf.ConfigError as error:
-            # A filter may leave too few samples.
-            assert "none" in str(error) or "has no step" in str(error), (words, error)
-            continue
-        expected = [rows_of(batch) for _ in range(2) for batch in whole]
-        monkeypatch.delenv("SHARDFEED_LEDGER")
-        if not expected:
-            continue
-        check_once(ledger / "rank-0", whole, 2, isinstance(samples, sf.Mixture))
-        whole.close()
+    programs, stops, number = Programs(tmp_path), 0, 0
+    while stops < int(os.environ.get("SHARDFEED_PROGRAM_CASES", "400")) // 4:
+        number += 1
+        case = Case(programs, 1000 * number + part, tmp_path / f"ledger-{number}", monkeypatch)
 
-        def loader(samples: Any = samples, order: Any = order, **given: Any) -> sf.Loader:
+        def loader(case: Case = case, **given: Any) -> sf.Loader:
             nonlocal stops
             stops += given["rank"] == 0
-            return sf.Loader(samples, **(order | given))
+            return sf.Loader(case.samples, **(case.order | given))
 
-        assert resumed_steps(rng, loader, rows_of, len(expected), 6) == expected, (number, part, words)
+        if case.steps:
+            found = resumed_steps(case.rng, loader, rows_of, len(case.steps), 6)
+            assert found == case.steps, (number, part, case.words)
+
+
+@pytest.mark.filterwarnings("ignore:every epoch has 0 steps")
+def test_kills_at_any_moment_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All ranks die and start again from the last state, in another number; the ledgers tell what was delivered."""
+    programs, kills, number = Programs(tmp_path), 0, 0
+    while kills < int(os.environ.get("SHARDFEED_PROGRAM_KILLS", "12")):
+        number += 1
+        folder = tmp_path / f"case-{number}"
+        case = Case(programs, number, folder / "whole", monkeypatch)
+        if not case.steps:
+            continue
+        (folder / "samples").write_bytes(pickle.dumps(case.samples))
+        order = {name: value for name, value in case.order.items() if name != "restart"}
+        status = None
+        while status is None:
+            size = case.rng.choice([1, 2, 3, 4])
+            options = json.dumps(order | {"world_size": size, "batch_size": GLOBAL_BATCH // size})
+            command = [sys.executable, str(Path(__file__).with_name("killed.py")), "samples", options, "state", str(len(case.steps))]
+            env = os.environ | {"SHARDFEED_LEDGER": str(folder / "ledger")}
+            with subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE) as ranks:
+                assert ranks.stdout is not None
+                if case.rng.random() < 0.8:
+                    # Mostly while it trains, else while it opens the files.
+                    ranks.stdout.readline()
+                try:
+                    status = ranks.wait(case.rng.uniform(0, 0.3))
+                except subprocess.TimeoutExpired:
+                    ranks.kill()
+                    kills += 1
+        assert status == 0, (number, case.words)
+        (_, expected), (_, found) = read_ledger(folder / "whole"), read_ledger(folder / "ledger")
+        assert {at: parts_of(step) for at, step in found.items()} == {at: parts_of(step) for at, step in expected.items()}, (number, case.words)
+
+
+def parts_of(step: Step) -> list[Any]:
+    """Returns what the entries of a step's global batch were made of."""
+    return [line[4:] for _, lines in sorted(step.lines.items()) for line in lines]

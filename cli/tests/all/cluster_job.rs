@@ -389,7 +389,7 @@ fn check_lists(cluster: &Cluster) {
         .assert_eq(&heading(&["rank", "list", "--job", "j"]));
     expect!["EPOCH  STATE  DONE  DELIVERED  TOTAL  STEPS  SPEED  TIME LEFT  WAITING FOR"]
         .assert_eq(&heading(&["epoch", "list", "--job", "j"]));
-    expect!["EPOCH  STATE  DONE  DELIVERED  TOTAL  STEPS  SPEED  TIME LEFT  WAITING FOR  GENERATION  DROPPED  SKIPPED  LOST  DUPLICATED  REDELIVERED  IN DOUBT  TOOK"].assert_eq(&heading(&["epoch", "list", "--job", "j", "-o", "wide"]));
+    expect!["EPOCH  STATE  DONE  DELIVERED  TOTAL  STEPS  SPEED  TIME LEFT  WAITING FOR  GENERATION  DROPPED  LEFT OUT  SKIPPED  LOST  DUPLICATED  REDELIVERED  IN DOUBT  TOOK"].assert_eq(&heading(&["epoch", "list", "--job", "j", "-o", "wide"]));
     expect![[r#"
         JOB  DATASET  STATE  GENERATION  RANKS  EPOCH  STEP  AGE
         j  train  running  0  2 of 2  0  5  $TIME
@@ -497,6 +497,7 @@ fn check_waiting(cluster: &Cluster, mut loaders: Vec<Loader>, worker: crate::clu
         done  0.0 %
         steps  0 of 12
         dropped  6
+        left out  0
         skipped  0
         lost  0
         duplicated  0

@@ -1,6 +1,6 @@
 //! The record spec of a job: its way to the coordinator, and its comparison with another one.
 
-use shardfeed_plan::{Digest, JobIdentity, Mode, Records};
+use shardfeed_plan::{Digest, JobIdentity, Mode, Records, Tail};
 use shardfeed_proto::common::v1 as common;
 use shardfeed_proto::common::v1::RecordSpec;
 use shardfeed_proto::common::v1::feature::Layout;
@@ -137,7 +137,8 @@ async fn chunks_that_hold_something_else_register_no_job() {
     let balanced =
         RecordSpec { balance: Some(balance), ..spec(2, &[]) }.encode_canonical().unwrap();
     let records = Records::RecordSpec(record_spec_digest(&balanced));
-    let dynamic = JobIdentity { mode: Mode::Dynamic, records, ..identity(&dataset, 1) };
+    let (mode, tail) = (Mode::Dynamic, Tail::Uneven);
+    let dynamic = JobIdentity { mode, tail, records, ..identity(&dataset, 1) };
     let dynamic = Some(identity_to(&dynamic));
     tried(RegisterJobRequest { identity: dynamic, ..register(&dataset, &balanced, &balanced) })
         .await;

@@ -58,17 +58,6 @@ pub struct StartRank {
 }
 
 impl StartRank {
-    /// True if the steps that were left out are before the start.
-    pub(crate) fn left_out_fits(&self) -> bool {
-        let step = match &self.intent {
-            Intent::Start { segments, .. } | Intent::Move { segments, .. } => {
-                segments.iter().fold(0_u64, |sum, segment| sum.saturating_add(segment.steps.most()))
-            }
-            Intent::Reconnect { step, .. } => *step,
-        };
-        self.left_out.fits(step)
-    }
-
     /// Generation that the loader is in, and the position at which it left an epoch of it.
     pub(crate) fn leaves(&self) -> Option<(u64, RankCursor)> {
         let left = self.left?;
@@ -78,6 +67,17 @@ impl StartRank {
             }
             Intent::Start { .. } => None,
         }
+    }
+
+    /// True if the steps that were left out are before the start.
+    pub(crate) fn left_out_fits(&self) -> bool {
+        let step = match &self.intent {
+            Intent::Start { segments, .. } | Intent::Move { segments, .. } => {
+                segments.iter().fold(0_u64, |sum, segment| sum.saturating_add(segment.steps.most()))
+            }
+            Intent::Reconnect { step, .. } => *step,
+        };
+        self.left_out.fits(step)
     }
 }
 
