@@ -178,7 +178,9 @@ def read_rank(path: Path) -> dict[int, Part]:
                 continue
             if line.startswith("left_out ") and part is not None:
                 _, epoch, first, end = map(int, line.split(" ")[1:])
-                part.left_out |= set(range(first, end)) if epoch == part.start.epoch else set()
+                if epoch != part.start.epoch:
+                    raise ValueError("it is of another epoch than the start")
+                part.left_out |= set(range(first, end))
                 continue
             parsed = parse(line)
             if part is None or parsed.generation != part.start.generation:
@@ -204,6 +206,8 @@ def read_whole_ledger(folder: Path) -> tuple[list[Start], dict[tuple[int, int], 
     for start in starts:
         here = {(start.epoch, step): start for step in ranks[0][start.generation].left_out}
         steps = {at: step for at, step in steps.items() if at < (start.epoch, start.step) and at not in here}
+        # The first start that names a step knows its batch.
+        here = {at: left_out.get(at, by) for at, by in here.items()}
         left_out = {at: by for at, by in left_out.items() if at[0] < start.epoch} | here
         for rank, parts in ranks.items():
             part = parts.get(start.generation)
@@ -217,7 +221,7 @@ def read_whole_ledger(folder: Path) -> tuple[list[Start], dict[tuple[int, int], 
 def even_problems(steps: dict[int, Step], left_out: Collection[int] = ()) -> Iterator[str]:
     """Yields the problems of an epoch in which all ranks must have the same full steps."""
     if sorted([*steps, *left_out]) != list(range(len(steps) + len(left_out))):
-        yield f": steps {list(steps)} are not 0, 1, 2, ..., without those left out: {sorted(left_out)}"
+        yield f": steps {list(steps)}, with {sorted(left_out)} left out, are not 0, 1, 2, ..."
     for number, step in steps.items():
         have, start = step.rows_by_rank(), step.start
         if have != [(rank, start.batch_size) for rank in range(start.world_size)]:

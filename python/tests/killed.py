@@ -21,6 +21,9 @@ def main(samples: Path, options: str, state: Path, steps: int) -> None:
     size = given["world_size"]
     resume = state.read_text() if state.exists() else None
     ranks = [sf.Loader(source, rank=rank, resume=resume, restart=False, **given) for rank in range(size)]
+    if len(ranks[0]) * ranks[0].epoch + ranks[0].step >= steps:
+        # It was killed after the last step.
+        return
     while True:
         for batches in zip(*ranks, strict=True):
             print("step", flush=True)

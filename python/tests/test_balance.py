@@ -477,6 +477,37 @@ def test_after_a_restart_with_another_batch_no_more_is_read_than_without_balance
     assert read(plain.balance("len(data)", window=2048)) < 1.5 * read(plain)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_a_record_damaged_later_fails_in_its_own_window(seed: int, tmp_path: Path) -> None:
+    """After a restart with another batch size, rows are read early; the batches before are complete."""
+    rng = random.Random(seed)
+    world = World(tmp_path / "data", seed, [200, 90, 300])
+    source = world.source().balance("len(tokens)", window=24)
+    options: dict[str, Any] = {"rank": 0, "world_size": 1, "lanes": 2, "seed": seed, "restart": False, "shuffle_window": 8, "tail": "pad"}
+    with sf.Loader(source, batch_size=4, **options) as loader:
+        for _ in zip(range(40), loader, strict=False):
+            pass
+        state = loader.state_dict()
+    with sf.Loader(source, batch_size=6, resume=state, **options) as loader:
+        expected = [batch["id"].tolist() for batch in loader]
+    file = tmp_path / "data" / sorted(one.name for one in (tmp_path / "data").iterdir())[2]
+    ordinal = rng.randrange(300)
+    # A byte of the record's data: the modification time stays, so that the maps are still used.
+    stamp, offset = file.stat(), record_offsets(file)[ordinal]
+    flip(file, offset + 13)
+    os.utime(file, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    found: list[list[int]] = []
+    with sf.Loader(source, batch_size=6, resume=state, **options) as loader:
+        try:
+            found.extend(batch["id"].tolist() for batch in loader)
+            # It was in the steps before.
+            assert found == expected
+        except sf.CorruptRecordError as error:
+            assert error.ordinal == ordinal
+    assert found == expected[: len(found)]
+    assert len(found) == len(expected) or world.records[2][ordinal]["id"] in sum(expected[len(found):], [])
+
+
 def bytes_read() -> int:
     """Returns the bytes that this process has read."""
     return int(re.search(r"rchar: (\d+)", Path("/proc/self/io").read_text())[1])  # type: ignore[index]

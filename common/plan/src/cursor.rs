@@ -279,7 +279,7 @@ impl Cursor {
         state: &LoaderState,
         segments: Vec<Segment>,
     ) -> Result<Self, StateError> {
-        if segments.len() > SEGMENTS_MAX {
+        if segments.len() > SEGMENTS_MAX || !state.left_out.fits_beside(&segments) {
             return Err(PlanError::TooManySegments.into());
         }
         identity.lanes = state.lanes;

@@ -15,7 +15,8 @@ pub const LANES_MAX: u64 = 1 << 20;
 /// Maximum number of samples per step of all ranks, for the same reason.
 pub const GLOBAL_BATCH_MAX: u64 = 1 << 28;
 
-/// Maximum number of ranges of steps that are left out of one epoch, for the same size of a state.
+/// Maximum number of ranges of steps that are left out of one epoch. Each takes the place of a segment
+/// in a state, which is larger.
 pub const LEFT_OUT_MAX: usize = 8;
 
 /// A part of an epoch with one number of lanes and one global batch: `[C, B, steps]`.
@@ -130,6 +131,11 @@ impl LeftOut {
         self.0.is_empty()
     }
 
+    /// True if an epoch with these segments can be named in a state.
+    pub fn fits_beside(&self, segments: &[Segment]) -> bool {
+        self.0.len() <= LEFT_OUT_MAX && segments.len() + self.0.len() <= SEGMENTS_MAX
+    }
+
     /// True if the ranges are ascending, apart, and below a rank's next step.
     pub fn fits(&self, step: u64) -> bool {
         self.0.len() <= LEFT_OUT_MAX
@@ -137,13 +143,17 @@ impl LeftOut {
             && self.0.windows(2).all(|pair| pair[0].1 < pair[1].0)
     }
 
-    /// Adds steps after all others; returns `false` if there are too many ranges.
-    pub fn add(&mut self, first: u64, end: u64) -> bool {
+    /// True if a step is left out.
+    pub fn contains(&self, step: u64) -> bool {
+        self.0.iter().any(|(first, end)| (*first..*end).contains(&step))
+    }
+
+    /// Adds steps after all others.
+    pub fn add(&mut self, first: u64, end: u64) {
         match self.0.last_mut() {
             Some(last) if last.1 == first => last.1 = end,
             _ => self.0.push((first, end)),
         }
-        self.0.len() <= LEFT_OUT_MAX
     }
 
     /// Removes the steps from `step` on.
@@ -204,7 +214,7 @@ mod tests {
     fn left_out_steps_are_merged_cut_and_counted() {
         let mut left_out = LeftOut::default();
         for (first, end) in [(2, 4), (4, 5), (9, 12)] {
-            assert!(left_out.add(first, end));
+            left_out.add(first, end);
         }
         assert_eq!(left_out.ranges(), [(2, 5), (9, 12)]);
         let segment =
@@ -219,9 +229,10 @@ mod tests {
         assert_eq!(left_out.ranges(), [(2, 5), (9, 10)]);
         left_out.cut(9);
         assert_eq!(left_out.ranges(), [(2, 5)]);
-        let mut many = LeftOut::default();
-        let added: Vec<_> = (0..9).map(|at| many.add(2 * at, 2 * at + 1)).collect();
-        assert_eq!(added.iter().filter(|added| **added).count(), LEFT_OUT_MAX);
+        let many = |ranges| LeftOut::new((0..ranges).map(|at| (2 * at, 2 * at + 1)).collect());
+        assert!(many(8).fits_beside(&segments) && !many(9).fits_beside(&segments));
+        assert!(many(1).fits_beside(&vec![segment(1, 1); 15]));
+        assert!(!many(1).fits_beside(&vec![segment(1, 1); 16]));
     }
 
     #[test]

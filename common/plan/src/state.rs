@@ -250,8 +250,13 @@ impl LoaderState {
             "its steps are beyond every epoch"
         } else if !matches!(self.open().steps, Steps::All(_)) {
             "its last segment has a list of steps"
+        } else if !self.left_out.fits_beside(&self.segments) {
+            "it must have at most 16 segments and parts that are left out, and of these at most 8"
         } else if !self.left_out.fits(self.step()) {
             "the steps that it left out are not before its position"
+        } else if !self.left_out.is_empty() && (self.speaks_for.is_some() || self.cluster.is_some())
+        {
+            "it leaves out steps of a job whose ranks have no steps in common"
         } else {
             return Ok(());
         };
@@ -266,6 +271,7 @@ mod tests {
     use super::*;
     use crate::EPOCHS;
     use crate::digest::Digest;
+    use crate::segment::LEFT_OUT_MAX;
 
     fn state() -> LoaderState {
         let segment =
@@ -298,6 +304,18 @@ mod tests {
         let json = state().to_json();
         assert!(json.len() < 1024, "{} bytes", json.len());
         assert_eq!(LoaderState::from_json(&json), Ok(state()));
+    }
+
+    #[test]
+    fn the_largest_with_steps_left_out_is_under_a_kibibyte() {
+        let ranges =
+            (0..LEFT_OUT_MAX as u64).map(|at| ((1 << 40) + 2 * at, (1 << 40) + 2 * at + 1));
+        let left_out = LeftOut::new(ranges.collect());
+        let mut state = LoaderState { left_out, ..state() };
+        state.segments.truncate(SEGMENTS_MAX - LEFT_OUT_MAX);
+        let json = state.to_json();
+        assert!(json.len() < 1024, "{} bytes", json.len());
+        assert_eq!(LoaderState::from_json(&json), Ok(state));
     }
 
     #[test]

@@ -1347,7 +1347,7 @@ pub struct EpochSource {
     /// its samples in the epoch
     #[prost(uint64, tag = "2")]
     pub total: u64,
-    /// those delivered to trainers, as reported by ranks, with skipped ones
+    /// those delivered to trainers, as reported by ranks, with skipped ones and those left out
     #[prost(uint64, tag = "3")]
     pub delivered: u64,
     /// those dropped by tail or limit

@@ -21,7 +21,7 @@ EQUIVALENTS = {
     "shard": "each rank makes its own Loader(source, rank=..., world_size=...); a launcher's values are found by "
     "themselves",
     "shuffle": "use Loader(source, shuffle=True, shuffle_window=..., seed=...)",
-    "skip": "a loader continues from a state: Loader(source, resume=state)",
+    "skip": "a loader continues from a state: Loader(source, resume=state); loader.skip(steps) leaves steps out",
     "take": "use Loader(source, limit=...) for the first samples of the order, or break out of the loop",
     "zip": "source.lookup(column, table) adds the columns of a table of sf.write_table by key",
 }

@@ -334,9 +334,7 @@ class Loader:
         while self.epoch < _number("count", count, 0):
             stands = self._native.cursor()
             if stands == last:
-                raise RuntimeError(
-                    f"no batch of epoch {self.epoch} was taken since the loop over epochs({count}) gave it; iterate over it"
-                )
+                raise RuntimeError(f"no batch of epoch {self.epoch} was taken since epochs({count}) gave it; iterate over it")
             last = stands
             self._moves += 1
             yield Epoch(self, self.epoch)
@@ -403,8 +401,7 @@ class Loader:
 
     @property
     def shards(self) -> list[str]:
-        """Paths of the shards relative to the dataset, in manifest order; of a mixture those of
-        each source, relative to its files' folder, source after source."""
+        """Paths of the shards in the dataset, in manifest order; of a mixture those of each source."""
         return self._native.shards()[0]
 
     @property
@@ -424,7 +421,7 @@ class Loader:
 
     @property
     def left_out(self) -> int:
-        """Samples of the current epoch in steps that `skip()` left out."""
+        """Samples of this epoch in steps that `skip()` left out."""
         return self._native.counts()[3]
 
     @property
@@ -468,11 +465,14 @@ class Loader:
         self._moved()
 
     def skip(self, steps: int) -> None:
-        """Leaves out the next `steps` steps of this epoch, as after a loss spike; at least one remains.
-        All ranks call it at the same step. State, ledger and `shardfeed epoch show` count them.
-        Raises `ConfigError` if the epoch has too few steps, for its ninth part, and with
-        tail="uneven" or mode="dynamic"; the loader is unchanged then."""
-        self._native.skip(_number("steps", steps, 1))
+        """Leaves out the next `steps` steps of the epoch, at most all but one. All ranks call it at the
+        same step. `ConfigError` also for tail="uneven", mode="dynamic" and restart=True."""
+        steps = _number("steps", steps, 1)
+        if self._restart:
+            raise ConfigError("skip() leaves out nothing with restart=True, where each loop begins at step 0")
+        if self._passes is not None and (unused := self._passes.state(self._moves)):
+            self._native.load([unused], False)
+        self._native.skip(steps)
         self._moved()
 
     def state_dict(self) -> State:

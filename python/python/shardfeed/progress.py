@@ -22,7 +22,7 @@ def show(loader: Loader, epoch: Epoch, file: TextIO | None) -> Iterator[Batch]:
     if loader.rank != 0 or not file.isatty():
         return epoch
     bar = _bar(f"epoch {epoch.number}", loader._native.steps(), loader.step, file)
-    shown = _Shown(loader._make, bar)
+    shown = _Shown(loader._make, bar, loader.step)
     return type(epoch)(loader, epoch.number, shown.make, shown.asked, shown.ended)
 
 
@@ -30,8 +30,8 @@ class _Shown:
     """Advances a bar while batches are created, before they are consumed, so that no code runs
     between consuming a batch and the loop."""
 
-    def __init__(self, make: Callable[[NativeBatch], Batch], bar: Any) -> None:
-        self._make, self._bar = make, bar
+    def __init__(self, make: Callable[[NativeBatch], Batch], bar: Any, step: int) -> None:
+        self._make, self._bar, self._step = make, bar, step
         self._began = self._asked = time.monotonic()
         self._waited = 0.0
         self._last: tuple[int, int] | None = None
@@ -44,7 +44,9 @@ class _Shown:
         if (native.epoch, native.step) != self._last:
             self._last = native.epoch, native.step
             self._look()
-            self._bar.update()
+            # `skip()` in the loop leaves out steps.
+            self._bar.update(native.step + 1 - self._step)
+            self._step = native.step + 1
         return self._make(native)
 
     def ended(self) -> None:
@@ -83,8 +85,8 @@ class _Lines:
     def set_postfix_str(self, text: str, refresh: bool) -> None:
         self._postfix = text
 
-    def update(self) -> None:
-        self._step += 1
+    def update(self, steps: int) -> None:
+        self._step += steps
         if time.monotonic() - self._last >= _LINE_EVERY_S:
             self._say()
 

@@ -290,7 +290,8 @@ class SampleMethods:
           negative; without `shard_path`. Of packs "sum_squares": the sum of the squares of their segments' lengths. As
           with `filter`, the files are read once when a loader is opened, but not for packs.
         - `window`: samples of a lane that are sorted together, at most 2^20. Up to twice as many are held
-          in memory, beside the shuffle window; a larger one balances better and mixes costs less.
+          in memory beside the shuffle window, after another batch size in mid-epoch up to three times;
+          a larger one balances better and mixes costs less.
 
         Call it after `filter`, `unbatch` and `pack`; not with `window`; of a mixture on the mixture. Needs
         mode="deterministic".

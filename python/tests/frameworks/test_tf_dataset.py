@@ -136,6 +136,16 @@ def test_a_state_of_each_element_holds_under_prefetch(files: str, taken: int) ->
     assert rest[: 12 - taken] == order(files)[taken:12]
 
 
+def test_skip_counts_from_the_elements_that_were_used(files: str) -> None:
+    each = mixed.loader(files)
+    dataset = each.as_tf_dataset().prefetch(4)
+    used = [element for _, element in zip(range(2), dataset, strict=False)]
+    assert each.step > 2, "TensorFlow fetched ahead"
+    each.skip(2)
+    rest = list(each.as_tf_dataset())
+    assert ids(used) + ids(rest) == order(files)[:2] + order(files)[4:6]
+
+
 def delivered(ledger: Path) -> list[list[int]]:
     """Returns the ids of each step in the loader's ledger: a record is `shard + 2 * ordinal`."""
     steps: list[list[int]] = []

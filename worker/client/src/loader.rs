@@ -408,7 +408,11 @@ impl Loader {
         progress: &mut dyn FnMut(&OpenProgress) -> bool,
     ) -> Result<(), LoadError> {
         self.check_open()?;
-        let cursor = reshard::skip(&self.cursor, steps, self.steps())?;
+        let mut cursor = reshard::skip(&self.cursor, steps, self.steps())?;
+        if !matches!(self.entry, Entry::Joined { .. }) {
+            // No rank has joined the generation of the cursor, so it is not the parent.
+            cursor.set_generation(self.cursor.generation());
+        }
         let course = self.course_at(&cursor)?;
         self.link.register(&self.job, progress)?;
         (self.cursor, self.course) = (cursor, course);

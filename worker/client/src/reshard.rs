@@ -1,13 +1,10 @@
 //! Moves within an epoch while training: its rest for another number of ranks, or without the next
 //! steps. Pure.
 
-use shardfeed_plan::{Cursor, LEFT_OUT_MAX, Segment, Start, Steps, Tail};
+use shardfeed_plan::{Cursor, LEFT_OUT_MAX, SEGMENTS_MAX, Segment, Start, Steps, Tail};
 use shardfeed_source::LoadError;
 
 use crate::link::exchange::Partition;
-
-/// Most bytes of a state whose client adds fields to it.
-const STATE_BYTES_MAX: usize = 900;
 
 /// Returns the cursor after a reshard from `step` of its epoch on, and the rank's part from then
 /// on.
@@ -101,8 +98,8 @@ pub(crate) fn skip(cursor: &Cursor, steps: u64, all: Option<u64>) -> Result<Curs
     let left = all.saturating_sub(step);
     if steps >= left {
         return bad(format!(
-            "skip(steps={steps}) leaves none of the {left} steps left in epoch {epoch}, of which it may \
-             leave out {}; to begin the next epoch call set_epoch({})",
+            "skip(steps={steps}): epoch {epoch} has {left} more steps, and one must remain; leave out at \
+             most {}, or begin the next epoch with set_epoch({})",
             left.saturating_sub(1),
             epoch.saturating_add(1)
         ));
@@ -110,11 +107,11 @@ pub(crate) fn skip(cursor: &Cursor, steps: u64, all: Option<u64>) -> Result<Curs
     let mut state = cursor.state();
     let open = state.segments.last_mut().expect("a state has segments");
     open.steps = Steps::All(open.steps.most() + steps);
-    if !state.left_out.add(step, step + steps) || state.to_json().len() > STATE_BYTES_MAX {
+    state.left_out.add(step, step + steps);
+    if !state.left_out.fits_beside(&state.segments) {
         return bad(format!(
-            "skip(steps={steps}) would be the {}th part of epoch {epoch} that is left out, and a state \
-             names at most {LEFT_OUT_MAX}",
-            state.left_out.ranges().len()
+            "skip(steps={steps}): a state names at most {LEFT_OUT_MAX} parts of an epoch that are left \
+             out, and at most {SEGMENTS_MAX} of these and of its segments, and epoch {epoch} has as many"
         ));
     }
     Ok(Cursor::resume(cursor.identity().clone(), *cursor.start(), &state)?)

@@ -45,18 +45,26 @@ impl Job {
                 "limit= cuts the plan of an epoch, and mode=\"dynamic\" has none; leave it out";
             return Err(Refusal::Invalid(reason.to_owned()));
         }
-        let is_even = !self.identity.is_dynamic() && self.identity.tail != Tail::Uneven;
-        if !start.left_out.is_empty() && !(is_even && start.left_out_fits()) {
-            return Err(Refusal::Invalid(format!(
-                "`left_out` {:?} are not steps before the start, of a job whose ranks have equal steps",
-                start.left_out.ranges()
-            )));
-        }
+        self.check_left_out(start)?;
         let mut place = self.place_by_intent(start)?;
         if self.identity.is_dynamic() {
             self.place_lists(start, &mut place)?;
         }
         Ok(place)
+    }
+
+    fn check_left_out(&self, start: &StartRank) -> Result<(), Refusal> {
+        let ranges = start.left_out.ranges();
+        let reason = if ranges.is_empty() {
+            return Ok(());
+        } else if self.identity.is_dynamic() || self.identity.tail == Tail::Uneven {
+            "are steps of a job whose ranks have no steps in common"
+        } else if !start.left_out_fits() {
+            "are not steps before the position of a start"
+        } else {
+            return Ok(());
+        };
+        Err(Refusal::Invalid(format!("`left_out` {ranges:?} {reason}")))
     }
 
     fn place_by_intent(&self, start: &StartRank) -> Result<StartDecision, Refusal> {
@@ -291,9 +299,8 @@ impl Generation {
             ("global batch", number(origin.global_batch()), number(self.origin.global_batch())),
         ];
         let left_out = |left_out: &LeftOut| format!("{:?}", left_out.ranges());
-        let is_same_epoch = origin.epoch == self.origin.epoch;
-        let left_out = (is_told && is_same_epoch)
-            .then(|| ("left_out", left_out(&start.left_out), left_out(&self.left_out)));
+        let known = || left_out(&self.left_out_of(origin.epoch));
+        let left_out = is_told.then(|| ("left_out", left_out(&start.left_out), known()));
         let (name, value, known) =
             pairs.into_iter().chain(left_out).find(|(_, value, known)| value != known)?;
         Some(self.disagree(start, name, value, known))

@@ -127,7 +127,7 @@ impl Order {
     /// Returns the plan of an epoch. Slow to compute; blocks on the disk.
     pub(crate) fn plan(&self, core: &Core, of: &EpochOf) -> Result<EpochPlan> {
         let JobIdentity { shuffle, tail, .. } = &self.identity;
-        let EpochOf { epoch, segments, world_size, limit, mixture } = of;
+        let EpochOf { epoch, segments, world_size, limit, mixture, .. } = of;
         if let Some(digest) = mixture {
             return self.mixture(*digest)?.plan(core, &self.identity, of);
         }

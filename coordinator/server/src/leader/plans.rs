@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use shardfeed_plan::dynamic::Groups;
 use shardfeed_plan::{
-    ContentDigest, Digest, JobIdentity, Line, Manifest, Mode, PlanError, Segment, Shuffle,
+    ContentDigest, Digest, JobIdentity, LeftOut, Line, Manifest, Mode, PlanError, Segment, Shuffle,
     check_epoch,
 };
 use shardfeed_proto::{ErrorKind, WireError};
@@ -82,6 +82,8 @@ pub(crate) struct EpochOf {
     pub(crate) limit: Option<u64>,
     /// Digest of its mixture, if it has one.
     pub(crate) mixture: Option<Digest>,
+    /// Steps that all ranks left out.
+    pub(crate) left_out: LeftOut,
 }
 
 impl EpochOf {
@@ -89,7 +91,8 @@ impl EpochOf {
     pub(crate) fn new(generation: &Generation, epoch: u64) -> Option<Self> {
         let segments = generation.segments_of(epoch)?;
         let Generation { world_size, limit, mixture, .. } = *generation;
-        Some(Self { epoch, segments, world_size, limit, mixture })
+        let left_out = generation.left_out_of(epoch);
+        Some(Self { epoch, segments, world_size, limit, mixture, left_out })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use shardfeed_plan::{EpochPlan, MixtureEpoch, Permutations, Portion, Sample};
+use shardfeed_plan::{EpochPlan, LeftOut, MixtureEpoch, Permutations, Portion, Sample};
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_scheduler::SkippedRecord;
 
@@ -38,8 +38,14 @@ impl Picture {
 
     /// Returns those in steps that their rank has consumed. Slow to compute.
     /// - `steps`: for each rank the first step that it has not consumed.
-    pub(super) fn skipped_in_plan(&self, plan: &EpochPlan, steps: &[u64]) -> Result<Skipped<'_>> {
-        if plan.dropped() == 0 && steps.iter().all(|step| *step >= plan.steps()) {
+    /// - `left_out`: steps that no rank consumed.
+    fn skipped_in_plan(
+        &self,
+        left_out: &LeftOut,
+        (plan, steps): (&EpochPlan, &[u64]),
+    ) -> Result<Skipped<'_>> {
+        let is_whole = plan.dropped() == 0 && left_out.is_empty();
+        if is_whole && steps.iter().all(|step| *step >= plan.steps()) {
             return Ok(self.all_skipped());
         }
         let mut known = Permutations::default();
@@ -48,7 +54,8 @@ impl Picture {
             let Ok(Some(placed)) = plan.place_with(Portion::default(), sample, &mut known) else {
                 return Ok(false);
             };
-            Ok(steps.get(placed.rank as usize).is_some_and(|step| placed.step < *step))
+            let is_before = |step: &u64| placed.step < *step && !left_out.contains(placed.step);
+            Ok(steps.get(placed.rank as usize).is_some_and(is_before))
         })
     }
 
@@ -60,11 +67,11 @@ impl Picture {
         (plan, steps): (&EpochPlan, &[u64]),
     ) -> Result<Skipped<'_>> {
         let Some(mixture) = plan.mixture() else {
-            return self.skipped_in_plan(plan, steps);
+            return self.skipped_in_plan(&of.left_out, (plan, steps));
         };
         match self.order.stage(core, of)? {
             Some(stage) if self.order.numbers_as_current(of, self.generation.mixture) => {
-                self.skipped_in_mixture(mixture, &stage, (plan, steps))
+                self.skipped_in_mixture(mixture, (&stage, &of.left_out), (plan, steps))
             }
             _ => Ok(Skipped::default()),
         }
@@ -74,7 +81,7 @@ impl Picture {
     fn skipped_in_mixture(
         &self,
         mixture: &MixtureEpoch,
-        stage: &StageSources,
+        (stage, left_out): (&StageSources, &LeftOut),
         (plan, steps): (&EpochPlan, &[u64]),
     ) -> Result<Skipped<'_>> {
         // The samples of each source: those with details, by their index, and the others.
@@ -102,7 +109,7 @@ impl Picture {
                     let placed = plan.place_with(Portion { source, epoch }, *sample, &mut known);
                     let Ok(Some(placed)) = placed else { continue };
                     let step = steps.get(placed.rank as usize).copied().unwrap_or(0);
-                    if placed.step < step {
+                    if placed.step < step && !left_out.contains(placed.step) {
                         count += 1;
                         shown.extend(*index);
                     }

@@ -42,7 +42,14 @@ impl Entry {
             Self::Move { from } => Intent::Move { from, epoch, segments },
             Self::Joined { generation } => Intent::Reconnect { generation, epoch, step },
         };
-        let (mut ahead, left_out) = (cursor.clone(), cursor.left_out().clone());
+        let (mut ahead, left_out) = (
+            cursor.clone(),
+            match self {
+                Self::Start => cursor.left_out().clone(),
+                // Of the generation, or of another epoch.
+                Self::Move { .. } | Self::Joined { .. } => LeftOut::default(),
+            },
+        );
         if cursor.identity().is_dynamic() {
             debug_assert_eq!(in_hand, 0, "granted samples are not carried over");
             return Ok(StartPosition {

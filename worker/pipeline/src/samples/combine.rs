@@ -1,6 +1,6 @@
 //! Samples that are made of several records: packs of their tokens, and windows over them.
 
-use shardfeed_tfrecord::example::ListRef;
+use shardfeed_tfrecord::example::{FeatureSpec, ListRef};
 
 use crate::record::{Row, RowError};
 use crate::samples::pack::Packer;
@@ -13,6 +13,28 @@ pub enum Combiner {
     Packs(Packer),
     /// The samples are windows.
     Windows(Windower),
+}
+
+/// Returns the features of the columns that are combined.
+/// - `misfit`: what a feature is that cannot be combined; `None` for any other.
+///
+/// # Errors  A column is named twice, does not exist, or cannot be combined.
+pub(crate) fn features_of<'p>(
+    columns: &[String],
+    features: &'p [FeatureSpec],
+    misfit: impl Fn(&FeatureSpec) -> Option<&'static str>,
+) -> Result<Vec<&'p FeatureSpec>, String> {
+    let find = |(place, name): (usize, &String)| {
+        if columns[..place].contains(name) {
+            return Err(format!("column `{name}` is named twice"));
+        }
+        let found = features.iter().find(|spec| spec.name == *name).ok_or_else(|| {
+            let known: Vec<_> = features.iter().map(|spec| spec.name.as_str()).collect();
+            format!("there is no feature `{name}`; there are `{}`", known.join("`, `"))
+        })?;
+        misfit(found).map_or(Ok(found), |is| Err(format!("column `{name}` {is}")))
+    };
+    columns.iter().enumerate().map(find).collect()
 }
 
 /// Part of a record in a sample.

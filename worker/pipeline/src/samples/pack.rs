@@ -12,7 +12,7 @@ use shardfeed_tfrecord::example::{
 use shardfeed_tfrecord::{check_data, encode_footer};
 
 use crate::record::{Row, RowError, RowFault};
-use crate::samples::combine::{RecordPart, Sequence};
+use crate::samples::combine::{RecordPart, Sequence, features_of};
 use crate::schema::parse::ParseSpec;
 
 /// Columns of tokens, and how they are packed.
@@ -90,25 +90,13 @@ impl PackSpec {
             Some(ParseSpec::Sequence { context, .. }) => context,
             None => &[],
         };
-        let find = |(place, name): (usize, &String)| {
-            if self.columns[..place].contains(name) {
-                return Err(format!("column `{name}` is named twice"));
-            }
-            let found = features.iter().find(|spec| spec.name == *name).ok_or_else(|| {
-                let known: Vec<_> = features.iter().map(|spec| spec.name.as_str()).collect();
-                format!("there is no feature `{name}`; there are `{}`", known.join("`, `"))
-            })?;
-            match (&found.feature, found.dtype()) {
-                (Feature::VarLen { .. }, DType::Int64 | DType::Float32) => Ok(found),
-                _ => Err(format!(
-                    "column `{name}` is no VarLenFeature of int64 or float32, of which pack takes tokens"
-                )),
-            }
-        };
         if self.columns.is_empty() {
             return Err("it takes the names of columns of tokens".to_owned());
         }
-        self.columns.iter().enumerate().map(find).collect()
+        features_of(&self.columns, features, |spec| match (&spec.feature, spec.dtype()) {
+            (Feature::VarLen { .. }, DType::Int64 | DType::Float32) => None,
+            _ => Some("is no VarLenFeature of int64 or float32, of which pack takes tokens"),
+        })
     }
 }
 

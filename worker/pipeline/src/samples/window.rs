@@ -10,7 +10,7 @@ use shardfeed_tfrecord::example::{
 use shardfeed_tfrecord::{check_data, encode_footer};
 
 use crate::record::{Row, RowError};
-use crate::samples::combine::Sequence;
+use crate::samples::combine::{Sequence, features_of};
 use crate::samples::measure::Measure;
 use crate::schema::parse::ParseSpec;
 
@@ -81,26 +81,15 @@ impl WindowSpec {
             }
             None => return Err("raw records have no columns; declare features first".to_owned()),
         };
-        let find = |(place, name): (usize, &String)| {
-            if self.columns[..place].contains(name) {
-                return Err(format!("column `{name}` is named twice"));
-            }
-            let found = features.iter().find(|spec| spec.name == *name).ok_or_else(|| {
-                let known: Vec<_> = features.iter().map(|spec| spec.name.as_str()).collect();
-                format!("there is no feature `{name}`; there are `{}`", known.join("`, `"))
-            })?;
-            match &found.feature {
-                Feature::FixedLen { .. } => Ok(found),
-                _ => Err(format!(
-                    "column `{name}` has any number of values a record; a window takes \
-                     FixedLenFeatures: name those"
-                )),
-            }
-        };
         if self.columns.is_empty() {
             return Err("it takes the names of columns".to_owned());
         }
-        self.columns.iter().enumerate().map(find).collect()
+        features_of(&self.columns, features, |spec| match &spec.feature {
+            Feature::FixedLen { .. } => None,
+            _ => Some(
+                "has any number of values a record; a window takes FixedLenFeatures: name those",
+            ),
+        })
     }
 }
 

@@ -154,7 +154,8 @@ impl BalancedRows {
 }
 
 impl StepBlock {
-    /// Reads rows until this part of all has been read in each lane.
+    /// Reads rows until this part of all has been read in each lane. An error ends the block: what was
+    /// read before it is not given.
     /// - `after`: block whose rows are kept where they are passed.
     fn read(
         &mut self,

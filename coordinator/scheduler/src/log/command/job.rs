@@ -69,14 +69,12 @@ impl StartRank {
         }
     }
 
-    /// True if the steps that were left out are before the start.
+    /// True if the steps that were left out are before the position of a start; no other intent has
+    /// such steps.
     pub(crate) fn left_out_fits(&self) -> bool {
-        let step = match &self.intent {
-            Intent::Start { segments, .. } | Intent::Move { segments, .. } => {
-                segments.iter().fold(0_u64, |sum, segment| sum.saturating_add(segment.steps.most()))
-            }
-            Intent::Reconnect { step, .. } => *step,
-        };
+        let Intent::Start { segments, .. } = &self.intent else { return false };
+        let step =
+            segments.iter().fold(0_u64, |sum, segment| sum.saturating_add(segment.steps.most()));
         self.left_out.fits(step)
     }
 }
