@@ -106,6 +106,7 @@ fn measure(ranks: u64, shards: u64) {
             left: None,
             doubt: DoubtPolicy::default(),
             mixture: None,
+            left_out: shardfeed_plan::LeftOut::default(),
             peer: None,
         };
         match machine.apply(Change::StartRank(start)) {
