@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use serde_json::Value;
+use shardfeed_plan::Tail;
 use shardfeed_scheduler::{Applied, Command, Generation, Phase, State, Tally};
 
 use actions::{Action, steps};
@@ -70,6 +71,10 @@ fn goes_on(before: &State, after: &State) {
             continue;
         };
         assert_eq!((&job.identity, &job.dataset), (&again.identity, &again.dataset));
+        let is_even = again.identity.tail != Tail::Uneven;
+        for Generation { left_out, origin, .. } in again.generations.values() {
+            assert!(left_out.is_empty() || is_even && left_out.fits(origin.step()));
+        }
         assert!(job.opened <= again.opened && job.stale_reports <= again.stale_reports);
         let number = |current: Option<&Generation>| current.map(|current| current.number);
         assert!(number(job.current()) <= number(again.current()));
@@ -83,6 +88,7 @@ fn goes_on(before: &State, after: &State) {
 
 fn generation_goes_on(before: &Generation, after: &Generation, applied: u64) {
     assert_eq!((&before.origin, &before.run), (&after.origin, &after.run));
+    assert_eq!(before.left_out, after.left_out);
     let is_over = before.superseded_by.is_some();
     assert!(!is_over || before.superseded_by == after.superseded_by);
     assert!(

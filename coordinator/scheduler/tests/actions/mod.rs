@@ -70,6 +70,8 @@ enum Place {
     Fresh,
     Origin,
     Live,
+    /// As `Live`, with so many steps left out.
+    Skip(u64),
     Anywhere(u64, u64, u64, bool),
     Move(u64, u64),
     Reconnect(u64, u64),
@@ -151,6 +153,7 @@ fn start() -> impl Strategy<Value = Start> {
         3 => Just(Place::Fresh),
         6 => Just(Place::Origin),
         4 => Just(Place::Live),
+        3 => (0u64..3).prop_map(Place::Skip),
         2 => (0u64..4, 0u64..3, 0u64..5, any::<bool>())
             .prop_map(|(token, epoch, step, cut)| Place::Anywhere(token, epoch, step, cut)),
         3 => (0u64..8, 0u64..2).prop_map(|(back, epoch)| Place::Move(back, epoch)),
@@ -468,7 +471,7 @@ impl Start {
             left: self.left(state),
             doubt: DoubtPolicy::default(),
             mixture: None,
-            left_out: LeftOut::default(),
+            left_out: self.left_out(current),
             peer: None,
         }
     }
@@ -494,6 +497,29 @@ impl Start {
         Some(RankCursor { epoch, step: step + ahead % 2 })
     }
 
+    /// Steps that a rank leaves out, or that its generation left out before; sometimes none of them.
+    fn left_out(&self, current: Option<&Generation>) -> LeftOut {
+        let Some(current) = current.filter(|_| self.trainer != 1) else {
+            return LeftOut::default();
+        };
+        match self.place {
+            Place::Origin => current.left_out.clone(),
+            Place::Live | Place::Skip(_) => {
+                let Some(rank) = current.ranks.get(&self.rank) else { return LeftOut::default() };
+                let RankCursor { epoch, step } = rank.cursor;
+                let mut left_out = current.left_out_of(epoch);
+                if let Place::Skip(steps) = self.place {
+                    left_out.add(step, step + steps);
+                }
+                left_out
+            }
+            // Not all of these are steps before the start.
+            Place::Anywhere(token, _, step, _) if token == 0 => LeftOut::new(vec![(0, step)]),
+            Place::Odd(a, b, _) => LeftOut::new(vec![(a, b)]),
+            _ => LeftOut::default(),
+        }
+    }
+
     /// A generation that a rank may assume to be in: mostly the current one.
     fn believed<'a>(&self, state: &'a State, back: u64) -> Option<&'a Generation> {
         let generations = &state.job(JOBS[self.job])?.generations;
@@ -510,12 +536,13 @@ impl Start {
                 epoch: current.origin.epoch,
                 segments: current.origin.segments.clone(),
             },
-            (Place::Live, Some(current)) if rank.is_some() => {
+            (Place::Live | Place::Skip(_), Some(current)) if rank.is_some() => {
                 let cursor = rank.unwrap().cursor;
                 let mut segments = current.segments_of(cursor.epoch).unwrap();
                 let (open, closed) = segments.split_last_mut().unwrap();
                 let before: u64 = closed.iter().map(|segment| segment.steps.most()).sum();
-                open.steps = Steps::All(cursor.step - before);
+                let skipped = if let Place::Skip(steps) = self.place { steps } else { 0 };
+                open.steps = Steps::All(cursor.step - before + skipped);
                 let state_generation = Some(current.number);
                 Intent::Start { state_generation, epoch: cursor.epoch, segments }
             }
