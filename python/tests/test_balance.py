@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from conftest import ROOT
 from recount import parse
-from resuming import GLOBAL_BATCH, random_order, resumed_steps
+from resuming import GLOBAL_BATCH, random_order
 from test_bad_input import flip, record_offsets
 
 import shardfeed as sf
@@ -547,25 +547,3 @@ def test_other_costs_are_another_job(tmp_path: Path) -> None:
         with pytest.raises(sf.StateError, match="balance"):
             sf.Loader(other, resume=state, **options)
     sf.Loader(world.source().balance("(id)"), resume=state, **options).close()
-
-
-def test_random_programs_resume_at_other_world_sizes(tmp_path: Path) -> None:
-    """The rows of all ranks are those of one loader that is never stopped."""
-    for seed in range(int(os.environ.get("SHARDFEED_BALANCE_CASES", "20"))):
-        rng = random.Random(500 + seed)
-        world = World(tmp_path / f"data-{seed}", seed, [rng.randrange(90) for _ in range(rng.randint(1, 6))] + [40])
-        task = rng.choice(TASKS[:4])
-        source = task.source(world.source()).balance(task.by, window=rng.choice([1, 10, 64, 4096]))
-        options = random_order(rng, shuffle=seed % 3 != 0) | {"seed": seed, "restart": False}
-
-        def loader(source: sf.Source = source, options: Any = options, **given: Any) -> sf.Loader:
-            return sf.Loader(source, **(options | given))
-
-        def rows(batch: sf.Batch) -> list[Any]:
-            return [(int(one), bool(valid)) for one, valid in zip(batch["id"], batch.valid, strict=True)]
-
-        whole = loader(rank=0, world_size=1, batch_size=GLOBAL_BATCH)
-        steps = [rows(batch) for batch in whole]
-        whole.close()
-        if steps:
-            assert resumed_steps(rng, loader, rows, len(steps), 6) == steps, seed

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import random
 import re
@@ -18,7 +17,6 @@ import numpy as np
 import pytest
 from conftest import ROOT
 from recount import parse
-from resuming import GLOBAL_BATCH, random_order, resumed_steps
 from test_bad_input import flip, record_offsets
 from test_filter import read_chars
 
@@ -177,20 +175,6 @@ def test_without_shuffle_windows_are_in_the_order_of_the_files(tmp_path: Path) -
         expected = [text_of(task.row(window)) for of in task.windows(world) for window in of]
         with loader(task.source(world), shuffle=False, interleave=1, tail="pad") as each:
             assert [row for batch in each for row, valid in rows_of(batch) if valid] == expected
-
-
-def test_random_windows_resume_at_other_world_sizes(tmp_path: Path) -> None:
-    """The rows of all ranks are those of one loader that is never stopped."""
-    for seed in range(int(os.environ.get("SHARDFEED_WINDOW_CASES", "16"))):
-        rng = random.Random(seed)
-        world = World(tmp_path / f"data-{seed}", seed, [rng.randrange(90) for _ in range(rng.randint(1, 5))] + [60])
-        task, options = rng.choice(TASKS), random_order(rng, shuffle=seed % 3 != 0) | {"seed": seed}
-        source = task.source(world)
-        with loader(source, batch_size=GLOBAL_BATCH, **options) as whole:
-            steps = [rows_of(batch) for batch in whole]
-        if steps:
-            made = lambda source=source, options=options, **given: loader(source, **(options | given))  # noqa: E731
-            assert resumed_steps(rng, made, rows_of, len(steps), 6) == steps, seed
 
 
 def test_windows_in_mixtures(tmp_path: Path) -> None:
