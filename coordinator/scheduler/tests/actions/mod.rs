@@ -514,7 +514,7 @@ impl Start {
                 left_out
             }
             // Not all of these are steps before the start.
-            Place::Anywhere(token, _, step, _) if token == 0 => LeftOut::new(vec![(0, step)]),
+            Place::Anywhere(0, _, step, _) => LeftOut::new(vec![(0, step)]),
             Place::Odd(a, b, _) => LeftOut::new(vec![(a, b)]),
             _ => LeftOut::default(),
         }
