@@ -328,10 +328,11 @@ def test_a_worker_of_another_cluster_is_refused(
         assert part in str(caught.value)
 
 
+@pytest.mark.parametrize("was_silent", [False, True])
 def test_another_cluster_under_the_old_address_is_refused_and_stops_nobody(
-    dataset: Dataset, tmp_path: Path
+    dataset: Dataset, tmp_path: Path, was_silent: bool
 ) -> None:
-    """The coordinator's state was wiped."""
+    """The coordinator's state was wiped; the worker says so also where nobody answered before."""
     with Cluster(tmp_path / "wiped", config=TTL) as wiped:
         (worker,) = wiped.workers
         where = {"coordinator": wiped.address, "worker": wiped.socket(), "timeout": 5.0}
@@ -340,6 +341,8 @@ def test_another_cluster_under_the_old_address_is_refused_and_stops_nobody(
             got = take(each, 3)
             wiped.coordinator.kill()
             shutil.rmtree(wiped.folder / "state")
+            if was_silent:
+                until(lambda: "does not answer" in worker.log.read_text(), "the worker misses the coordinator")
             words = wiped.coordinator.start().split()
             ids_of = (wiped.cluster_id, words[words.index("cluster") + 1])
             assert ids_of[0] != ids_of[1]

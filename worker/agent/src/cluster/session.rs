@@ -87,7 +87,7 @@ struct SessionState {
     has_left: bool,
     has_joined: bool,
     heartbeat: Option<Duration>,
-    is_lost: bool,
+    lost: Option<ErrorKind>,
     /// Trainers are to be handed over to their own processes; never reset.
     is_draining: bool,
     /// Last time when the session was known to be alive.
@@ -148,7 +148,7 @@ impl Session {
             let wait = self.shared.changed.wait_timeout(state, ASK_EVERY);
             state = wait.unwrap_or_else(PoisonError::into_inner).0;
             let note = self.shared.coordinator.whereabouts().are_silent();
-            if state.id.is_none() && !waiting(if state.is_lost { &note } else { "" }) {
+            if state.id.is_none() && !waiting(if state.lost.is_some() { &note } else { "" }) {
                 return Err(WireError::new(
                     ErrorKind::Retry,
                     "gave up waiting for the coordinator",
@@ -228,7 +228,7 @@ impl SharedSession {
         let ranks = state.ranks.iter().map(|served| served.report()).collect();
         let of_job = |(job, skips): (&String, &JobSkips)| (job.clone(), skips.count());
         WorkerReport {
-            session: state.id.filter(|_| !state.is_lost),
+            session: state.id.filter(|_| state.lost.is_none()),
             has_joined: state.has_joined,
             refused: state.refused.as_ref().map(|error| error.message.clone()),
             confirmed: state.confirmed.map(|confirmed| confirmed.age()),
@@ -530,28 +530,33 @@ impl SharedSession {
 
     fn lost(&self, error: &WireError) {
         let mut state = self.lock();
-        if !state.is_lost && state.id.is_none() {
+        // A refusal is named also where there was no answer before.
+        let is_new =
+            state.lost.is_none_or(|known| known != error.kind && error.kind != ErrorKind::Retry);
+        if is_new && state.id.is_none() {
             // Before the first session, the caller that waits for it receives the note and reports
             // it.
             tracing::warn!(
                 target: "shardfeed_waiting",
                 coordinator = %self.coordinator.whereabouts(), %error, "the coordinator does not answer"
             );
-        } else if !state.is_lost {
+        } else if is_new {
             tracing::warn!(
                 coordinator = %self.coordinator.whereabouts(), %error,
                 "the coordinator does not answer; running jobs continue, dynamic ones as long as \
                  their leases last"
             );
         }
-        state.is_lost = true;
+        if is_new {
+            state.lost = Some(error.kind);
+        }
     }
 
     fn found(&self, state: &mut SessionState) {
-        if state.is_lost {
+        if state.lost.is_some() {
             tracing::info!(coordinator = %self.coordinator.whereabouts(), "the coordinator is back");
         }
-        state.is_lost = false;
+        state.lost = None;
     }
 }
 
