@@ -75,7 +75,7 @@ impl StartRank {
         let Intent::Start { segments, .. } = &self.intent else { return false };
         let step =
             segments.iter().fold(0_u64, |sum, segment| sum.saturating_add(segment.steps.most()));
-        self.left_out.fits(step)
+        self.left_out.fits(step) && self.left_out.fits_beside(segments)
     }
 }
 
