@@ -111,16 +111,16 @@ class Failover:
         self.check_runs(total.generations)
         batches = order.compare(scene.ledger, data, total.epochs, GLOBAL_BATCH, scene.loader)
         say(f"counted {total.epochs} epochs of {total.records} records; all {batches} in order")
-        return self.result(total.epochs * total.records)
+        return self.result(total.epochs * total.records, total.lost, total.duplicated)
 
     def count_program(self) -> str:
         """Returns the last line of the output of a run with a program."""
         starts, steps = recount.read_ledger(self.scene.ledger)
         self.check_runs(starts)
         epochs = max(epoch for epoch, _ in steps) + 1
-        batches, samples = order.compare_alone(self.scene, epochs)
+        batches, wanted, delivered = order.compare_alone(self.scene, epochs)
         say(f"counted {epochs} epochs; all {batches} global batches are those of one process")
-        return self.result(samples)
+        return self.result(wanted.total(), (wanted - delivered).total(), (delivered - wanted).total())
 
     def check_runs(self, starts: Sequence[recount.Start]) -> None:
         # A run that skips batches of an earlier run loses them, although the ledgers contain them.
@@ -128,9 +128,9 @@ class Failover:
         if began != (runs := [(run.world_size, tuple(run.origin)) for run in self.scene.runs]):
             raise FailedError(f"generations began as {began}, the runs' states say {runs}")
 
-    def result(self, records: int) -> str:
+    def result(self, records: int, lost: int, duplicated: int) -> str:
         faults, stall = len(self.stalls_ms) - 1, f"stall_ms_max={max(self.stalls_ms)}"
-        return f"failover: ok faults={faults} records={records} lost=0 duplicated=0 {stall}"
+        return f"failover: ok faults={faults} records={records} lost={lost} duplicated={duplicated} {stall}"
 
 
 def play(

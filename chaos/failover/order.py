@@ -63,11 +63,11 @@ def compare(
     return compared
 
 
-def compare_alone(scene: Scene, epochs: int) -> tuple[int, int]:
+def compare_alone(scene: Scene, epochs: int) -> tuple[int, Counter[object], Counter[object]]:
     """Compares every global batch of these epochs, part by part, with those of one loader in this process.
 
-    Returns the numbers of batches and of samples. Raises FailedError at the first batch that differs or is missing,
-    and if the loader does not deliver each sample of an epoch once.
+    Returns the number of batches, and how often each sample was delivered there and by the ranks. Raises FailedError at
+    the first batch that differs or is missing, and if the loader does not deliver each sample of an epoch once.
     """
     alone = scene.work / "alone-ledger"
     os.environ["SHARDFEED_LEDGER"] = str(alone)
@@ -81,18 +81,11 @@ def compare_alone(scene: Scene, epochs: int) -> tuple[int, int]:
     (_, expected), (_, steps) = recount.read_ledger(alone), recount.read_ledger(scene.ledger)
     program = programs.PROGRAMS[scene.program or ""]
     wanted = program.counted(dataset.ids(scene.ledger / "data"))
-    known = Counter[tuple[object, ...]]()
+    known, delivered = times_of(expected), times_of(steps)
     for epoch in range(epochs):
-        lines = {
-            (step, rank, line.entry): line
-            for (of, step), ranks in expected.items()
-            for rank, lines in ranks.lines.items()
-            for line in lines
-            if of == epoch and line.mark == "1"
-        }
-        known.update((line.source, line.source_epoch, line.shard, line.sample) for line in lines.values())
-        tokens = (line.rows for (of, _), step in expected.items() if of == epoch for line in lines_of(step) if line.mark == "1")
-        given = sum(tokens) if scene.program == "packs" else len(lines)
+        here = {at: step for at, step in expected.items() if at[0] == epoch}
+        tokens = (line.rows for step in here.values() for line in lines_of(step) if line.mark == "1")
+        given = sum(tokens) if scene.program == "packs" else times_of(here).total()
         if given != wanted:
             raise FailedError(f"epoch {epoch} of one process has {given} of {wanted}")
     if set(known.values()) != {1}:
@@ -103,7 +96,19 @@ def compare_alone(scene: Scene, epochs: int) -> tuple[int, int]:
             raise FailedError(f"epoch {at[0]} step {at[1]}: not the global batch of one process")
     if steps:
         raise FailedError(f"{len(steps)} steps that one process does not have, from {min(steps)} on")
-    return len(expected), sum(known.values())
+    return len(expected), known, delivered
+
+
+def times_of(steps: dict[tuple[int, int], recount.Step]) -> Counter[object]:
+    """Returns how often each sample is a valid entry; a pack has several lines."""
+    entries = {
+        (at, rank, line.entry): (line.source, line.source_epoch, line.shard, line.sample)
+        for at, step in steps.items()
+        for rank, lines in step.lines.items()
+        for line in lines
+        if line.mark == "1"
+    }
+    return Counter[object](entries.values())
 
 
 def lines_of(step: recount.Step) -> list[recount.Line]:

@@ -401,7 +401,7 @@ class Loader:
 
     @property
     def shards(self) -> list[str]:
-        """Paths of the shards in the dataset, in manifest order; of a mixture those of each source."""
+        """Paths of the shards relative to the dataset's folder; of a mixture source after source."""
         return self._native.shards()[0]
 
     @property
