@@ -106,6 +106,11 @@ def batches(source: sf.Source, epochs: int, **of: Any) -> list[Any]:
         return [rows_of(batch) for _ in range(epochs) for batch in loader]
 
 
+def parts_of(batch: sf.Batch) -> list[list[int]]:
+    assert batch.parts is not None
+    return [column.tolist() for column in batch.parts]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_batches_are_those_of_one_process(
     running: Cluster, where: dict[str, Any], tmp_path: Path, kind: str
@@ -113,13 +118,15 @@ def test_the_batches_are_those_of_one_process(
     rng = random.Random(kind)
     world = World(tmp_path / "data", len(kind), [40, 0, 25, 3, 31], compression=rng.choice([None, "gzip"]))
     source, order = programs(world.source())[kind], options(rng)
-    alone = batches(source, 2, **order)
+    with sf.Loader(source, **order, provenance=True) as loader:
+        alone = [(rows_of(batch), parts_of(batch)) for _ in range(2) for batch in loader]
     assert alone
-    with sf.Loader(source, **order, **where, fallback=False) as loader:
-        assert alone == [rows_of(batch) for _ in range(2) for batch in loader]
+    with sf.Loader(source, **order, **where, fallback=False, provenance=True) as loader:
+        assert alone == [(rows_of(batch), parts_of(batch)) for _ in range(2) for batch in loader]
         assert loader.stats()["source"] == "worker worker-0"
     with Killer(running.workers[0], len(kind)):
-        assert alone == batches(source, 2, **order, **where | {"job": f"{where['job']}-killed"})
+        killed = batches(source, 2, **order, **where | {"job": f"{where['job']}-killed"})
+    assert killed == [rows for rows, _ in alone]
 
 
 def test_a_host_without_a_cache_gets_the_samples_from_the_coordinator(
@@ -138,7 +145,9 @@ def test_a_host_without_a_cache_gets_the_samples_from_the_coordinator(
             other.start()
             there = where | {"worker": Path(other.arguments[other.arguments.index("--socket") + 1])}
             assert alone == batches(source, 1, fallback=False, **order, **there | {"job": f"{kind}-there"})
-            assert len([file for file in (tmp_path / kind / "samples").rglob("*") if file.is_file()]) == 3
+            kept = [file for file in (tmp_path / kind / "samples").rglob("*") if file.is_file()]
+            # A map for each file, and for packs what packing its blocks gave.
+            assert len(kept) == (6 if kind == "packs" else 3)
         finally:
             other.kill()
             running.workers[0].start()

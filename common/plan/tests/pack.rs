@@ -30,7 +30,13 @@ proptest! {
         method in prop_oneof![Just(PackMethod::Fit), Just(PackMethod::Concat)],
     ) {
         let settings = PackSettings { append, ..settings(length, block, method) };
-        let packing = Packing::new(settings, SHARD, lengths.clone().into()).unwrap();
+        let packing = Packing::new(settings.clone(), SHARD, lengths.clone().into()).unwrap();
+        let measures = packing.measures();
+        let measured = |measures: &[u64]| {
+            Packing::measured(settings.clone(), SHARD, lengths.clone().into(), measures)
+        };
+        assert_eq!(measured(&measures).as_ref(), Some(&packing));
+        assert_eq!(measured(&measures[..measures.len() - 3]), None);
         let whole = |&tokens: &u32| u64::from(tokens) + u64::from(append && tokens > 0);
         for variant in 0..8 {
             let packs = all_packs(&packing, variant);

@@ -4,6 +4,7 @@ mod bits;
 mod costs;
 mod counting;
 mod grouping;
+mod measures;
 mod mixed;
 mod samples;
 
@@ -217,8 +218,8 @@ impl Dataset {
     ///
     /// # Errors  A sequence is too long to be packed.
     pub fn kept_samples(
-        &self,
-        program: &SampleProgram,
+        self: &Arc<Self>,
+        program: &Arc<SampleProgram>,
         cache: &CacheOptions,
     ) -> Result<Option<SampleMaps>, LoadError> {
         counting::kept_maps(self, program, cache)
@@ -341,10 +342,15 @@ impl Dataset {
         bytes.div_ceil(samples.max(1))
     }
 
-    /// Returns the mean bytes of the `samples` largest records of these shards that can be held
-    /// together, rounded up, where a record counts as the mean of its file's samples.
+    /// Returns the mean bytes that `samples` samples of these shards take if they are held together,
+    /// of the shards with the largest ones, rounded up. Rows of a record that are samples hold it
+    /// once.
     pub fn record_bytes_together(&self, shards: &[u32], samples: u64) -> u64 {
-        let amounts = shards.iter().map(|shard| self.amounts(*shard));
+        let amounts = shards.iter().map(|shard| {
+            let (count, bytes) = self.amounts(*shard);
+            let file = &self.files[*shard as usize];
+            (count, if self.has_groups() { bytes } else { bytes.min(file.data_bytes) })
+        });
         let files = amounts.filter(|(count, _)| *count > 0);
         let mut files: Vec<_> =
             files.map(|(count, bytes)| (bytes.div_ceil(count), count)).collect();

@@ -191,6 +191,33 @@ impl Packing {
         Ok(packing)
     }
 
+    /// Returns the numbers that packing each block gave, for [`Packing::measured`].
+    pub fn measures(&self) -> Vec<u64> {
+        let PackLosses { empty, dropped, tokens } = self.losses;
+        let starts = self.starts.iter().flat_map(|at| [at.sequence, at.first, at.before]);
+        [self.parts, empty, dropped, tokens].into_iter().chain(starts).collect()
+    }
+
+    /// Returns the packs of sequences that were packed before, without packing them again; `None` if
+    /// there are not as many measures as blocks.
+    /// - `measures`: those of [`Packing::measures`] for the same settings, shard and lengths.
+    pub fn measured(
+        settings: PackSettings,
+        shard: Digest,
+        lengths: Arc<[u32]>,
+        measures: &[u64],
+    ) -> Option<Self> {
+        let (&[parts, empty, dropped, tokens], starts) = measures.split_first_chunk::<4>()?;
+        let (starts, rest) = starts.as_chunks::<3>();
+        let start = |&[sequence, first, before]: &[u64; 3]| BlockStart { sequence, first, before };
+        let starts: Vec<_> = starts.iter().map(start).collect();
+        let losses = PackLosses { empty, dropped, tokens };
+        settings.validate().ok()?;
+        let packing = Self { settings, shard, lengths, losses, parts, starts };
+        let is_whole = rest.is_empty() && packing.starts.len() as u64 == packing.blocks() + 1;
+        is_whole.then_some(packing)
+    }
+
     /// Returns the settings that determine the packs.
     pub fn settings(&self) -> &PackSettings {
         &self.settings
@@ -425,6 +452,11 @@ impl Packing {
 }
 
 impl PackSettings {
+    /// Returns bytes that are equal for equal settings only.
+    pub fn key(&self) -> Vec<u8> {
+        format!("{self:?}").into_bytes()
+    }
+
     /// Checks that all settings are in their ranges.
     pub fn validate(&self) -> Result<(), PlanError> {
         for (name, value, most) in [

@@ -18,7 +18,8 @@ use shardfeed_tfrecord::{
 };
 
 use super::Dataset;
-use super::samples::{DamagedRecord, SampleMap, SampleMaps};
+use super::measures;
+use super::samples::{DamagedRecord, SampleMap, SampleMaps, address};
 use crate::cache::{Cache, CacheOptions, warn};
 use crate::error::LoadError;
 use crate::files::{Files, ShardBytes};
@@ -69,50 +70,79 @@ pub(super) fn sample_maps(
 ) -> Result<SampleMaps, LoadError> {
     let places = places(dataset, program, options);
     let mut maps: Vec<Option<SampleMap>> = vec![None; dataset.files().len()];
-    let mut found = SampleMaps::default();
     fill((dataset, program), places.as_deref(), &mut maps, progress)?;
-    if maps.contains(&None) {
-        let cache = Cache::open(&options.folder, dataset.root());
-        let _lock = cache.lock(|| progress(ScanProgress::at(ScanStage::Waiting)))?;
-        // Another process may have counted while this one waited.
-        fill((dataset, program), places.as_deref(), &mut maps, progress)?;
-        let missing: Vec<_> = (0..maps.len()).filter(|shard| maps[*shard].is_none()).collect();
-        let stop: Arc<AtomicBool> = Arc::default();
-        let files = Files::new(Arc::clone(dataset), Arc::default(), Arc::clone(&stop))?;
-        let pass = CountingPass {
-            files: Arc::new(files),
-            program: Arc::clone(program),
-            corrupt,
-            places,
-            missing,
-            next: 0.into(),
-            stop,
-        };
-        for (shard, counted) in count_all(&Arc::new(pass), progress)? {
-            maps[shard] = Some(counted.map);
-            found.damaged_total += counted.damaged_total;
-            found.damaged.extend(counted.damaged);
-        }
-        found.damaged.sort_by_key(|one| (one.shard, one.ordinal));
-        found.damaged.truncate(DAMAGED_MAX);
+    let work = |places, maps| Work { dataset, program, corrupt, places, maps };
+    if !maps.contains(&None) {
+        return work(places, maps).done(progress);
     }
-    found.maps = maps.into_iter().flatten().collect();
-    Ok(found)
+    let cache = Cache::open(&options.folder, dataset.root());
+    let _lock = cache.lock(|| progress(ScanProgress::at(ScanStage::Waiting)))?;
+    // Another process may have counted while this one waited.
+    fill((dataset, program), places.as_deref(), &mut maps, progress)?;
+    work(places, maps).done(progress)
 }
 
 /// Returns the samples of every shard if all of them are in the cache.
 ///
 /// # Errors  A sequence is too long; there are too many.
 pub(super) fn kept_maps(
-    dataset: &Dataset,
-    program: &SampleProgram,
+    dataset: &Arc<Dataset>,
+    program: &Arc<SampleProgram>,
     options: &CacheOptions,
 ) -> Result<Option<SampleMaps>, LoadError> {
     let mut maps = vec![None; dataset.files().len()];
     let places = places(dataset, program, options);
     fill((dataset, program), places.as_deref(), &mut maps, &mut |_| true)?;
-    let maps = maps.into_iter().collect::<Option<Vec<_>>>();
-    Ok(maps.map(|maps| SampleMaps { maps, ..SampleMaps::default() }))
+    if maps.contains(&None) {
+        return Ok(None);
+    }
+    let work = Work { dataset, program, corrupt: Corrupt::Error, places, maps };
+    work.done(&mut |_| true).map(Some)
+}
+
+/// Shards to count or to pack.
+struct Work<'a> {
+    dataset: &'a Arc<Dataset>,
+    program: &'a Arc<SampleProgram>,
+    corrupt: Corrupt,
+    places: Option<Vec<PathBuf>>,
+    /// Map of each shard, without its packs or windows if these are not known; `None`: not counted.
+    maps: Vec<Option<SampleMap>>,
+}
+
+impl Work<'_> {
+    /// Counts and packs what is missing.
+    fn done(self, progress: &mut dyn FnMut(ScanProgress) -> bool) -> Result<SampleMaps, LoadError> {
+        let Self { dataset, program, corrupt, places, mut maps } = self;
+        let lacks = |map: &Option<SampleMap>| {
+            map.as_ref().is_none_or(|map| program.combiner().is_some() && map.grouping().is_none())
+        };
+        let missing: Vec<_> = (0..maps.len()).filter(|shard| lacks(&maps[*shard])).collect();
+        let mut found = SampleMaps::default();
+        if !missing.is_empty() {
+            let stop: Arc<AtomicBool> = Arc::default();
+            let files = Files::new(Arc::clone(dataset), Arc::default(), Arc::clone(&stop))?;
+            let missing = missing.into_iter().map(|shard| (shard, maps[shard].take())).collect();
+            let pass = CountingPass {
+                files: Arc::new(files),
+                program: Arc::clone(program),
+                corrupt,
+                places,
+                missing,
+                next: 0.into(),
+                stop,
+            };
+            for (shard, counted) in count_all(&Arc::new(pass), progress)? {
+                maps[shard] = Some(counted.map);
+                found.damaged_total += counted.damaged_total;
+                found.damaged.extend(counted.damaged);
+            }
+            found.damaged.sort_by_key(|one| (one.shard, one.ordinal));
+            found.damaged.truncate(DAMAGED_MAX);
+        }
+        found.maps = maps.into_iter().flatten().collect();
+        Ok(found)
+    }
 }
 
 /// Writes maps without damaged records to the cache.
@@ -124,7 +154,10 @@ pub(super) fn keep_maps(
 ) {
     if maps.damaged_total == 0 {
         let places = places(dataset, program, options).unwrap_or_default();
-        places.iter().zip(&maps.maps).for_each(|(place, map)| keep(place, map));
+        for (place, map) in places.iter().zip(&maps.maps) {
+            keep(place, map);
+            measures::keep(place, program, map);
+        }
     }
 }
 
@@ -175,7 +208,7 @@ fn places(
     Some(dataset.manifest().shards().iter().map(place).collect())
 }
 
-/// Reads the kept maps that are missing.
+/// Reads the kept maps that are missing; with their packs, if the measures of these are kept.
 fn fill(
     (dataset, program): (&Dataset, &SampleProgram),
     places: Option<&[PathBuf]>,
@@ -189,7 +222,13 @@ fn fill(
             let bytes = fs::read(place).unwrap_or_default();
             let records = dataset.files()[shard].records;
             let map = SampleMap::decode(&bytes, &address(place), records, program);
-            maps[shard] = map.map(|map| grouped(dataset, program, shard, map)).transpose()?;
+            let known = measures::kept(place, program);
+            maps[shard] = match (map, known) {
+                (Some(map), Some(known)) => {
+                    Some(grouped(dataset, program, shard, map, Some(&known))?)
+                }
+                (map, _) => map,
+            };
         }
         state.files = shard + 1;
         if program.combiner().is_some() && !progress(state) {
@@ -200,6 +239,7 @@ fn fill(
 }
 
 /// Returns a counted map with its packs or windows, if the program makes them.
+/// - `measures`: of its packs, if they are known.
 ///
 /// # Errors  A sequence is too long; there are too many.
 pub(super) fn grouped(
@@ -207,10 +247,11 @@ pub(super) fn grouped(
     program: &SampleProgram,
     shard: usize,
     mut map: SampleMap,
+    measures: Option<&[u64]>,
 ) -> Result<SampleMap, LoadError> {
     let digest = dataset.manifest().shards()[shard].digest;
     let file = || dataset.files()[shard].path.display();
-    match map.group(program, digest) {
+    match map.group(program, digest, measures) {
         Ok(()) => Ok(map),
         Err(PackError::LongSequence { sequence, tokens, length }) => {
             let record = map.record_of_sequence(sequence);
@@ -222,12 +263,6 @@ pub(super) fn grouped(
         }
         Err(error) => Err(LoadError::Option(format!("{}: {error}", file()))),
     }
-}
-
-/// Returns the address of a map: its file, and the folder of its program.
-fn address(place: &Path) -> String {
-    let names = [place.parent().and_then(Path::file_name), place.file_name()];
-    names.map(|name| name.unwrap_or_default().to_string_lossy()).join("/")
 }
 
 fn keep(place: &Path, map: &SampleMap) {
@@ -246,7 +281,8 @@ fn count_all(
     progress: &mut dyn FnMut(ScanProgress) -> bool,
 ) -> Result<Vec<(usize, CountedShard)>, LoadError> {
     let files = pass.files.dataset().files();
-    let bytes_total = pass.missing.iter().map(|&shard| files[shard].stamp.size_bytes).sum();
+    let uncounted = pass.missing.iter().filter(|(_, map)| map.is_none());
+    let bytes_total = uncounted.map(|(shard, _)| files[*shard].stamp.size_bytes).sum();
     let files_total = pass.missing.len();
     let mut state =
         ScanProgress { files_total, bytes_total, ..ScanProgress::at(ScanStage::Counting) };
@@ -298,8 +334,8 @@ struct CountingPass {
     program: Arc<SampleProgram>,
     corrupt: Corrupt,
     places: Option<Vec<PathBuf>>,
-    /// Shards to count.
-    missing: Vec<usize>,
+    /// Shards to count; with its map a shard to pack.
+    missing: Vec<(usize, Option<SampleMap>)>,
     next: AtomicUsize,
     stop: Arc<AtomicBool>,
 }
@@ -308,21 +344,31 @@ impl CountingPass {
     /// Counts shards until none is left or the receiver is gone.
     fn run(&self, events: &Sender<CountEvent>) {
         while !self.stop.load(Ordering::Relaxed) {
-            let Some(&shard) = self.missing.get(self.next.fetch_add(1, Ordering::Relaxed)) else {
+            let next = self.next.fetch_add(1, Ordering::Relaxed);
+            let Some((shard, known)) = self.missing.get(next) else {
                 return;
             };
+            let shard = *shard;
             let mut progress = |bytes: u64| {
                 // The receiver is gone after an interrupt; the progress is then dropped.
                 let _ = events.send(CountEvent::Bytes(bytes));
             };
-            let result = self.count(shard, &mut progress);
-            if let (Ok(counted), Some(places)) = (&result, &self.places)
-                && counted.damaged_total == 0
-            {
-                keep(&places[shard], &counted.map);
+            let counted = match known {
+                Some(map) => Ok(CountedShard { map: map.clone(), ..CountedShard::default() }),
+                None => self.count(shard, &mut progress),
+            };
+            let place = self.places.as_ref().map(|places| &places[shard]);
+            let is_kept = |counted: &CountedShard| counted.damaged_total == 0;
+            let place = place.filter(|_| counted.as_ref().is_ok_and(is_kept));
+            if let (Some(place), Ok(counted), None) = (place, &counted, known) {
+                keep(place, &counted.map);
             }
-            let result = result.and_then(|counted| {
-                let map = grouped(self.files.dataset(), &self.program, shard, counted.map)?;
+            let result = counted.and_then(|counted| {
+                let dataset = self.files.dataset();
+                let map = grouped(dataset, &self.program, shard, counted.map, None)?;
+                if let Some(place) = place {
+                    measures::keep(place, &self.program, &map);
+                }
                 Ok(CountedShard { map, ..counted })
             });
             if events.send(CountEvent::Shard(shard, Box::new(result))).is_err() {

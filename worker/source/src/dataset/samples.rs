@@ -1,5 +1,7 @@
 //! Sample maps: which records of each shard, or which of their rows, are samples.
 
+use std::path::Path;
+
 use crc_fast::crc32_iscsi;
 use shardfeed_pipeline::{CountedRecord, RecordSamples, SampleProgram};
 use shardfeed_plan::{ContentDigest, Digest, PackError, PackSegment, Sample, content_digest};
@@ -124,17 +126,19 @@ impl SampleMap {
     }
 
     /// Makes packs or windows of the records, if the program does.
-    /// - `shard`: digest of the shard.
+    /// - `shard`: digest of the shard. `measures`: as in [`Grouping::packs`].
     ///
     /// # Errors  A sequence is too long, or there are too many.
     pub(super) fn group(
         &mut self,
         program: &SampleProgram,
         shard: Digest,
+        measures: Option<&[u64]>,
     ) -> Result<(), PackError> {
         self.last_key = None;
         if let (Some(packer), Some(tokens)) = (program.packer(), self.tokens.take()) {
-            self.grouping = Some(Grouping::packs(packer.spec().settings(), shard, tokens.into())?);
+            let settings = packer.spec().settings();
+            self.grouping = Some(Grouping::packs(settings, shard, tokens.into(), measures)?);
         }
         if let (Some(windower), Some(starts)) = (program.windower(), &self.starts) {
             let record_bytes = self.data_bytes.div_ceil(starts.len.max(1));
@@ -280,7 +284,13 @@ impl SampleMap {
 
     /// Returns a map that another process made; `None` if it is damaged, or not of this program and
     /// shard.
-    pub fn from_bytes(bytes: &[u8], shard: CountedFile, program: &SampleProgram) -> Option<Self> {
+    /// - `measures`: as in [`SampleMap::measures`], if they are known.
+    pub fn from_bytes(
+        bytes: &[u8],
+        shard: CountedFile,
+        program: &SampleProgram,
+        measures: Option<&[u64]>,
+    ) -> Option<Self> {
         let mut map = Self::decode(bytes, "", shard.records, program)?;
         // A token has at least one byte. More of them would take memory to pack.
         let tokens = map.tokens.iter().flatten().map(|tokens| u64::from(*tokens));
@@ -290,8 +300,13 @@ impl SampleMap {
         if map.rows.is_none() && map.data_bytes > shard.data_bytes {
             return None;
         }
-        map.group(program, shard.digest).ok()?;
+        map.group(program, shard.digest, measures).ok()?;
         Some(map)
+    }
+
+    /// Returns the [measures](shardfeed_plan::Packing::measures) of its packs, if packs are samples.
+    pub fn measures(&self) -> Option<Vec<u64>> {
+        Some(self.grouping()?.packing()?.measures())
     }
 
     /// Returns the digest of the samples. Source: docs/ORDER.md, "Input".
@@ -393,8 +408,14 @@ impl SampleMap {
     }
 }
 
+/// Returns the address of a map: its file, and the folder of its program.
+pub(super) fn address(place: &Path) -> String {
+    let names = [place.parent().and_then(Path::file_name), place.file_name()];
+    names.map(|name| name.unwrap_or_default().to_string_lossy()).join("/")
+}
+
 /// Checksum of a stored map, with its address, so that a map of another shard does not match.
-fn checksum(address: &str, body: &[u8]) -> u32 {
+pub(super) fn checksum(address: &str, body: &[u8]) -> u32 {
     crc32_iscsi(&[address.as_bytes(), body].concat())
 }
 
@@ -488,6 +509,14 @@ impl SampleMaps {
     pub fn place_of(&self, sample: Sample) -> SamplePlace {
         let place = self.of(sample.shard).place_of(sample.ordinal);
         place.expect("plans are made of the counts of these maps")
+    }
+
+    /// Returns the samples of the record of a sample: the ordinal and the row of each.
+    ///
+    /// # Panics  As [`SampleMaps::place_of`].
+    pub fn rows_of(&self, sample: Sample) -> Vec<(u64, u32)> {
+        let (map, record) = (self.of(sample.shard), self.place_of(sample).record);
+        (map.samples_before(record)..).zip(map.parts(record)).collect()
     }
 }
 
