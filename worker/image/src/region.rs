@@ -41,6 +41,18 @@ impl Region {
             && fits(self.left, self.size.width, size.width)
     }
 
+    /// Returns the smallest region that contains both.
+    pub fn around(self, other: Self) -> Self {
+        let end = |start: usize, len: usize, other: usize, other_len: usize| {
+            (start + len).max(other + other_len)
+        };
+        let (top, left) = (self.top.min(other.top), self.left.min(other.left));
+        let (one, two) = (self.size, other.size);
+        let height = end(self.top, one.height, other.top, two.height) - top;
+        let width = end(self.left, one.width, other.left, two.width) - left;
+        Self { top, left, size: Size { height, width } }
+    }
+
     /// Returns the region `inner` of this region, relative to the image.
     pub fn within(self, inner: Self) -> Self {
         Self { top: self.top + inner.top, left: self.left + inner.left, size: inner.size }

@@ -10,9 +10,14 @@ use shardfeed_tfrecord as frame;
 use crate::column::{ColumnData, ColumnKind};
 use crate::draw::DrawKey;
 use crate::dtype::Dtype;
+use crate::program::Pass;
 use crate::record::{Row, RowError, RowFault};
-use crate::rows::{Cells, Part, Total};
+use crate::rows::{Cells, LocatedRecords, Part, Total};
 use crate::schema::Schema;
+
+mod row_images;
+
+use row_images::RowImages;
 
 /// Approximate bytes of a part of a batch; smaller parts cost more to distribute than to process.
 const PART_BYTES: usize = 128 << 10;
@@ -71,6 +76,7 @@ pub struct Assembler {
     slots: SlotPool,
     watch: Option<Arc<dyn Watch>>,
     record_of: Option<RecordOf>,
+    images: Option<Arc<RowImages>>,
 }
 
 /// Returns the index in its shard of the record that a sample is made of.
@@ -86,7 +92,7 @@ impl std::fmt::Debug for RecordOf {
 impl Assembler {
     /// Creates an assembler that writes into slots of `slots`.
     pub fn new(schema: Arc<Schema>, slots: SlotPool) -> Self {
-        Self { schema, slots, watch: None, record_of: None }
+        Self { schema, slots, watch: None, record_of: None, images: None }
     }
 
     /// Returns this assembler with `watch` measuring its stages.
@@ -99,6 +105,32 @@ impl Assembler {
     /// - `record_of`: returns the index in its shard of a sample's record.
     pub fn of_records(self, record_of: impl Fn(Sample) -> u64 + Send + Sync + 'static) -> Self {
         Self { record_of: Some(RecordOf(Arc::new(record_of))), ..self }
+    }
+
+    /// Returns this assembler for samples that are rows of records: it makes images for all rows of
+    /// a record at once, and keeps those of later batches as far as [memory](Self::bound_images)
+    /// permits.
+    /// - `rows_of`: returns the rows of a sample's record that are samples, with their ordinals.
+    pub fn of_rows(
+        self,
+        rows_of: impl Fn(Sample) -> Vec<(u64, u32)> + Send + Sync + 'static,
+    ) -> Self {
+        let has_images = self.schema.program().shared_bytes() > 0;
+        let images = has_images.then(|| Arc::new(RowImages::new(Box::new(rows_of))));
+        Self { images, ..self }
+    }
+
+    /// Bytes that the images of a row of a later batch take; 0: there are none.
+    pub fn image_row_bytes(&self) -> u64 {
+        self.images.as_ref().map_or(0, |_| RowImages::row_bytes(&self.schema) as u64)
+    }
+
+    /// Limits the bytes of images of later batches from now on.
+    /// - `batches`: maximum number of batches between two rows of a record.
+    pub fn bound_images(&self, bytes: u64, batches: u64) {
+        if let Some(images) = &self.images {
+            images.bound(usize::try_from(bytes).unwrap_or(usize::MAX), batches);
+        }
     }
 
     /// Writes the records' indexes in their shards.
@@ -144,9 +176,10 @@ impl Assembler {
         key: &DrawKey,
         has_room: impl FnOnce(usize) -> bool,
     ) -> Result<Option<Batch>, RowError> {
+        let records = self.records(rows);
         let parts: Vec<Cells<'_>> = rows
             .par_chunks(self.rows_per_part(rows))
-            .map(|part| self.timed(Stage::Parse, || self.schema.locate(part)))
+            .map(|part| self.timed(Stage::Parse, || self.schema.locate(part, &records)))
             .collect::<Vec<_>>()
             .into_iter()
             .collect::<Result<_, _>>()?;
@@ -160,15 +193,31 @@ impl Assembler {
         let memory =
             |source| RowError::at(&rows[0], RowFault::Memory { bytes: layout.bytes(), source });
         let mut slot = self.slots.take(layout.bytes()).map_err(memory)?;
+        let images = self.images.as_ref().map(|images| {
+            images.of_batch(RowImages::row_bytes(&self.schema), rows, key.epoch, |rows| {
+                self.timed(Stage::Write, || row_images::make(&self.schema, rows, key))
+            })
+        });
+        let mut images = images.as_deref().unwrap_or_default();
+        let images: Vec<_> = parts
+            .iter()
+            .map(|cells| {
+                let (first, others) = images.split_at(cells.rows.len().min(images.len()));
+                images = others;
+                first
+            })
+            .collect();
         let mut buffers = layout.split(slot.bytes_mut()).into_iter();
         let writers = Part::split_all(self.schema.plans(), &totals, &parts, &mut buffers);
         let written: Vec<Result<(), RowError>> = parts
             .par_iter()
             .zip(writers)
-            .map(|(cells, part)| {
+            .zip(images)
+            .map(|((cells, part), images)| {
                 self.timed(Stage::Write, || {
                     let mut made = part.write(cells);
-                    self.schema.program().run(cells, key, |step| made.remove(&step))
+                    let pass = &Pass::Rows(images);
+                    self.schema.program().run(cells, key, pass, |step| made.remove(&step))
                 })
             })
             .collect();
@@ -245,8 +294,19 @@ impl Assembler {
     ///
     /// # Errors  The error in the row.
     pub fn check(&self, row: &Row<'_>, key: &DrawKey) -> Result<(), RowError> {
-        let cells = self.schema.locate(std::slice::from_ref(row))?;
-        self.schema.program().run(&cells, key, |_| None)
+        let cells = self.schema.locate(std::slice::from_ref(row), &LocatedRecords::default())?;
+        self.schema.program().run(&cells, key, &Pass::Rows(&[]), |_| None)
+    }
+
+    /// Checks and locates each record of which a batch may have several rows once.
+    fn records<'a>(&'a self, rows: &[Row<'a>]) -> LocatedRecords<'a> {
+        if !self.schema.has_rows() {
+            return LocatedRecords::default();
+        }
+        let records = LocatedRecords::distinct(rows);
+        let part = |part: &[Row<'a>]| self.timed(Stage::Parse, || self.schema.records(part));
+        let parts = records.par_chunks(self.rows_per_part(&records)).map(part);
+        parts.reduce(LocatedRecords::default, LocatedRecords::with)
     }
 
     fn rows_per_part(&self, rows: &[Row<'_>]) -> usize {

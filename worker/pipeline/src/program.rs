@@ -16,6 +16,8 @@ use crate::operator::{
 use crate::record::{RowError, RowFault};
 use crate::rows::Cells;
 
+mod shared;
+
 /// Source of an operator's input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InputSource {
@@ -428,7 +430,20 @@ pub(crate) struct Program {
     sides: Vec<Arc<Side>>,
     /// Strings of tables, which are looked up before other operators run.
     found: Vec<Arc<FoundStrings>>,
+    /// Steps that decode an image of a record of which several rows are samples.
+    shared: Vec<usize>,
+    /// True for the steps that these take, and for themselves.
+    before_shared: Vec<bool>,
     memory: ColumnMemory,
+}
+
+/// What to run for some rows.
+pub(crate) enum Pass<'k> {
+    /// Everything, but not the [shared images](Program::shared_bytes) that were made before: one
+    /// entry for each row, or none at all.
+    Rows(&'k [Option<Arc<[u8]>>]),
+    /// Only what the shared images need.
+    Images,
 }
 
 /// Columns and images after all operators, by name.
@@ -595,7 +610,7 @@ impl Program {
         }
     }
 
-    /// Runs all operators for the rows of `cells`.
+    /// Runs the operators for the rows of `cells`.
     /// - `output`: returns the range of a step's column in the batch, if it has one; called once
     ///   per step.
     ///
@@ -604,6 +619,7 @@ impl Program {
         &self,
         cells: &Cells<'_>,
         key: &DrawKey,
+        pass: &Pass<'_>,
         mut output: impl FnMut(usize) -> Option<&'o mut [u8]>,
     ) -> Result<(), RowError> {
         if self.is_empty() {
@@ -652,6 +668,10 @@ impl Program {
         }
         let mut made: Vec<ColumnBuffer> = Vec::with_capacity(self.steps.len());
         for (number, step) in self.steps.iter().enumerate() {
+            if matches!(pass, Pass::Images) && !self.before_shared[number] {
+                made.push(ColumnBuffer::default());
+                continue;
+            }
             let rows = match step.values_of.split_first() {
                 None => rows,
                 Some(((name, first), others)) => {
@@ -697,7 +717,14 @@ impl Program {
                 OperatorWork::Columns(ready) => (ready.run)(&inputs, rows, out),
                 OperatorWork::Images(chain) => {
                     let draws = |row: usize, position| key.draws(&cells.rows[row], position);
-                    chain.run_all(&inputs, rows, draws, &self.memory, out)
+                    let place = self.shared_place(number);
+                    let made = |row: usize| match (pass, &place) {
+                        (Pass::Rows(rows), Some(place)) => {
+                            Some(&rows.get(row)?.as_deref()?[place.clone()])
+                        }
+                        _ => None,
+                    };
+                    chain.run_all(&inputs, rows, made, draws, &self.memory, out)
                 }
                 OperatorWork::Strings { .. } => unreachable!("strings are no step"),
             };

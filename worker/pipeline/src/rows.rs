@@ -1,12 +1,12 @@
 //! Rows of a part of a batch: located in their records first, then written into the part's range of
 //! every buffer.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use shardfeed_tfrecord as frame;
 use shardfeed_tfrecord::example::{
-    DefaultValue, ExampleParser, ListRef, Located, Parts, SequenceParser, Steps,
+    DefaultValue, ExampleParser, ListRef, Located, ParseError, Parts, SequenceParser, Steps,
 };
 
 use crate::column::{ColumnKind, FoundStrings, Origin, Plan, items};
@@ -22,6 +22,64 @@ pub(crate) enum Parser {
     Raw,
     Example(ExampleParser),
     Sequence(SequenceParser),
+}
+
+/// Feature cells and lists of a record.
+type RecordCells<'a> = (Vec<Located<'a>>, Vec<Steps<'a>>);
+
+/// Records that were checked and located, by their addresses.
+#[derive(Debug, Default)]
+pub(crate) struct LocatedRecords<'a>(BTreeMap<usize, RecordCells<'a>>);
+
+impl<'a> LocatedRecords<'a> {
+    /// Returns a row of each record.
+    pub(crate) fn distinct(rows: &[Row<'a>]) -> Vec<Row<'a>> {
+        let mut seen = BTreeSet::new();
+        rows.iter().filter(|row| seen.insert(Self::address(row))).copied().collect()
+    }
+
+    /// Checks the data of records, and locates their features.
+    ///
+    /// Leaves out those where that fails: locating their rows finds the error.
+    pub(crate) fn new(parser: &Parser, records: &[Row<'a>]) -> Self {
+        let located = |row: &Row<'a>| {
+            frame::check_data(row.data(), row.stored_crc()).ok()?;
+            let (mut cells, mut lists) = (vec![], vec![]);
+            parser.locate(row.data(), &mut cells, &mut lists).ok()?;
+            Some((Self::address(row), (cells, lists)))
+        };
+        Self(records.iter().filter_map(located).collect())
+    }
+
+    /// Adds those of another part of a batch.
+    pub(crate) fn with(mut self, others: Self) -> Self {
+        self.0.extend(others.0);
+        self
+    }
+
+    fn address(row: &Row<'_>) -> usize {
+        row.stored.as_ptr().addr()
+    }
+
+    fn get(&self, row: &Row<'_>) -> Option<&RecordCells<'a>> {
+        if self.0.is_empty() { None } else { self.0.get(&Self::address(row)) }
+    }
+}
+
+impl Parser {
+    /// Locates the features of a record; of an unparsed one nothing.
+    fn locate<'a>(
+        &self,
+        data: &'a [u8],
+        cells: &mut Vec<Located<'a>>,
+        lists: &mut Vec<Steps<'a>>,
+    ) -> Result<(), ParseError> {
+        match self {
+            Self::Raw => Ok(()),
+            Self::Example(parser) => parser.locate(data, cells),
+            Self::Sequence(parser) => parser.locate(data, cells, lists),
+        }
+    }
 }
 
 /// Values of some rows, still in their records.
@@ -55,28 +113,28 @@ enum Values<'c, 'a> {
 
 impl<'a> Cells<'a> {
     /// Checks the data of `rows`, locates their features, and looks up strings of tables.
-    /// - `unbatch`: columns of which only the row of the sample is taken.
+    /// - `unbatch`: columns of which only the row of the sample is taken. `known`: records that were
+    ///   checked and located before.
     pub(crate) fn locate(
         (parser, unbatch): (&Parser, Option<&Unbatch>),
         plans: &'a [Plan],
         tables: &'a [Arc<FoundStrings>],
         rows: &'a [Row<'a>],
+        known: &LocatedRecords<'a>,
     ) -> Result<Self, RowError> {
         let mut extents: Vec<Extent> = plans.iter().map(|plan| Extent::new(&plan.kind)).collect();
         let (mut cells, mut lists, mut scratch) = (vec![], vec![], RecordScratch::default());
         let (mut located, mut steps, mut windows) = (vec![], vec![], vec![]);
-        // Cells of the last record: its rows often follow each other.
-        let mut last: Option<(&[u8], Vec<Located<'a>>)> = None;
         for (number, row) in rows.iter().enumerate() {
-            let known = last.as_ref().filter(|(stored, _)| std::ptr::eq(*stored, row.stored));
-            let is_new = known.is_none();
-            if is_new {
+            let known = known.get(row);
+            if known.is_none() {
                 frame::check_data(row.data(), row.stored_crc())
                     .map_err(|e| RowError::at(row, e))?;
             }
             let found = match (parser, known) {
-                (_, Some((_, found))) => {
-                    cells.clone_from(found);
+                (_, Some(known)) => {
+                    cells.clone_from(&known.0);
+                    lists.clone_from(&known.1);
                     Ok(())
                 }
                 (Parser::Raw, None) => {
@@ -89,16 +147,10 @@ impl<'a> Cells<'a> {
                     }
                     continue;
                 }
-                (Parser::Example(parser), None) => parser.locate(row.data(), &mut cells),
-                (Parser::Sequence(parser), None) => {
-                    parser.locate(row.data(), &mut cells, &mut lists)
-                }
+                (parser, None) => parser.locate(row.data(), &mut cells, &mut lists),
             };
             let first_window = windows.len();
             if let (Ok(()), Some(unbatch)) = (&found, unbatch) {
-                if is_new {
-                    last = Some((row.stored, cells.clone()));
-                }
                 let taken = unbatch.take(row.part, &mut cells, &lists, &mut windows);
                 taken.map_err(|error| RowError::at(row, error))?;
             }
@@ -145,11 +197,7 @@ impl<'a> Cells<'a> {
         let (mut cells, mut lists) = (vec![], vec![]);
         let count = |row: &Row<'a>| {
             frame::check_data(row.data(), row.stored_crc()).map_err(|e| RowError::at(row, e))?;
-            let found = match parser {
-                Parser::Raw => Ok(()),
-                Parser::Example(parser) => parser.locate(row.data(), &mut cells),
-                Parser::Sequence(parser) => parser.locate(row.data(), &mut cells, &mut lists),
-            };
+            let found = parser.locate(row.data(), &mut cells, &mut lists);
             found.map_err(|error| RowError::parse(row, error))?;
             unbatch.rows(&cells, &lists).map_err(|error| RowError::at(row, error))
         };

@@ -13,7 +13,7 @@ use crate::dtype::Dtype;
 use crate::operator::{Operator, OperatorError, TableFault, TableRef};
 use crate::program::{Made, Program};
 use crate::record::{Row, RowError};
-use crate::rows::{Cells, Parser};
+use crate::rows::{Cells, LocatedRecords, Parser};
 use crate::samples::SampleProgram;
 use crate::samples::balance::BalanceSpec;
 use crate::samples::pack::PackSpec;
@@ -153,7 +153,10 @@ impl Schema {
         let unbatch = spec.unbatch.as_ref();
         let unbatch = unbatch.map(|spec| Unbatch::new(spec, &parser, &mut parsed)).transpose();
         let unbatch = unbatch.map_err(SchemaError::Unbatch)?.flatten();
-        let (program, Made { columns: all, images }) = Program::new(&parsed, &spec.operators)?;
+        let (mut program, Made { columns: all, images }) = Program::new(&parsed, &spec.operators)?;
+        if let Some(spec) = &spec.unbatch {
+            program.share_images(&spec.names());
+        }
         let chosen = match &spec.outputs {
             None => all,
             Some(names) => choose(&all, &images, names)?,
@@ -230,9 +233,24 @@ impl Schema {
     }
 
     /// Checks the data of `rows` and locates their features.
-    pub(crate) fn locate<'a>(&'a self, rows: &'a [Row<'a>]) -> Result<Cells<'a>, RowError> {
+    /// - `known`: some of their records.
+    pub(crate) fn locate<'a>(
+        &'a self,
+        rows: &'a [Row<'a>],
+        known: &LocatedRecords<'a>,
+    ) -> Result<Cells<'a>, RowError> {
         let parser = (&self.parser, self.unbatch.as_ref());
-        Cells::locate(parser, &self.plans, self.program.tables(), rows)
+        Cells::locate(parser, &self.plans, self.program.tables(), rows, known)
+    }
+
+    /// Checks and locates records, of which each may have several rows in a batch.
+    pub(crate) fn records<'a>(&'a self, records: &[Row<'a>]) -> LocatedRecords<'a> {
+        LocatedRecords::new(&self.parser, records)
+    }
+
+    /// True if rows of records are samples.
+    pub(crate) fn has_rows(&self) -> bool {
+        self.unbatch.is_some()
     }
 
     pub(crate) fn plans(&self) -> &[Plan] {

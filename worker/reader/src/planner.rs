@@ -24,6 +24,9 @@ use crate::threads::computing;
 use crate::tuning::{PREFETCH_MOST, PREFETCH_START};
 use crate::work::BatchWork;
 
+/// Divisor of the memory budget that limits images of later batches.
+const IMAGES_PART: u64 = 4;
+
 /// State of the thread that follows the plan.
 pub(crate) struct Planner {
     /// The source of the plan; `None` once it is being followed.
@@ -258,22 +261,37 @@ impl Planner {
             batch_bytes: 0,
             budget_bytes: *budget_bytes,
         };
+        let together = dataset.record_bytes_together(shards, shape.held());
         // A source of a mixture may be repeated, so that it has more of a window than of the files.
-        shape.window_record_bytes =
-            dataset.record_bytes_together(shards, shape.held()).max(record_bytes);
-        let made_bytes = schema.made_bytes(*budget_bytes);
-        let need_with = |balance: u64, prefetch: usize| Need {
+        shape.window_record_bytes = if sources > 0 { together.max(record_bytes) } else { together };
+        let columns_bytes = schema.made_bytes(*budget_bytes);
+        let with = |made_bytes: u64, balance: u64, prefetch: usize| Need {
             batch_bytes: batch_bytes.saturating_mul(prefetch as u64).saturating_add(made_bytes),
             balance,
             ..shape
         };
+        let is_like =
+            |one: &Reading, other: &Reading| mem::discriminant(one) == mem::discriminant(other);
+        let reading = choose(&with(columns_bytes, shape.balance, start))?;
+        // Images for the rows of all records that are held, or for some, must not change the reading
+        // mode.
+        let images_bytes = self.assembler.image_row_bytes().saturating_mul(shape.held());
+        let images_bytes = images_bytes.min(budget_bytes / IMAGES_PART);
+        let fits_images = |bytes: &u64| {
+            let need = with(columns_bytes + bytes, shape.balance, start);
+            choose(&need).is_ok_and(|with_images| is_like(&with_images, &reading))
+        };
+        let images_bytes = (0..4).map(|halved| images_bytes >> halved).find(fits_images);
+        let images_bytes = images_bytes.unwrap_or(0);
+        self.assembler.bound_images(images_bytes, 2 * shape.held() / rows.max(1) + 16);
+        let made_bytes = columns_bytes + images_bytes;
+        let need_with = |balance: u64, prefetch: usize| with(made_bytes, balance, prefetch);
         let reading = choose(&need_with(shape.balance, start))?;
         // Rows that are passed are at most one window more, and must not change the reading mode.
         let with_passed = shape.balance + shape.balance.div_ceil(2);
-        let kept = choose(&need_with(with_passed, start)).ok().filter(|kept| {
-            let is_same = mem::discriminant(kept) == mem::discriminant(&reading);
-            is_same && is_cut && shape.balance > 0
-        });
+        let kept = choose(&need_with(with_passed, start))
+            .ok()
+            .filter(|kept| is_like(kept, &reading) && is_cut && shape.balance > 0);
         let (reading, keeps_passed) = (kept.unwrap_or(reading), kept.is_some());
         let balance = if keeps_passed { with_passed } else { shape.balance };
         let shape = Need { balance, ..shape };
@@ -294,7 +312,7 @@ impl Planner {
             }
         };
         let least_bytes = shape.least_bytes(reading).saturating_add(made_bytes);
-        schema.bound_made(made_bytes);
+        schema.bound_made(columns_bytes);
         let shared = &self.shared;
         shared.tuning.fit_prefetch(most);
         let meter = &shared.counters.meter;

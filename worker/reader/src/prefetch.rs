@@ -129,7 +129,12 @@ impl Prefetch {
         let assembler = match options.dataset.samples().map(Arc::clone) {
             // Packs and windows are named by their index in the shard.
             Some(samples) if samples.has_groups() => assembler,
-            Some(samples) => assembler.of_records(move |sample| samples.place_of(sample).record),
+            Some(samples) => {
+                let maps = Arc::clone(&samples);
+                assembler
+                    .of_records(move |sample| samples.place_of(sample).record)
+                    .of_rows(move |sample| maps.rows_of(sample))
+            }
             None => assembler,
         };
         let is_remote = options.dataset.is_remote();

@@ -10,7 +10,7 @@ use crate::column::{ColumnKind, Plan, items};
 use crate::dtype::Dtype;
 use crate::operator::expression::{Dialect, Expression, Node, One, Two};
 use crate::record::{Row, RowError, RowFault};
-use crate::rows::{Cells, Parser};
+use crate::rows::{Cells, LocatedRecords, Parser};
 use crate::samples::unbatch::{Unbatch, UnbatchSpec};
 use crate::schema::parse::{ParseSpec, parsed_plans, parser};
 use value::Value;
@@ -205,7 +205,11 @@ impl Measure {
         result: impl Fn(&Row<'_>, Value<'_>) -> Result<T, RowError>,
     ) -> Result<Vec<T>, RowError> {
         let parser = (&self.parser, self.unbatch.as_ref());
-        let cells = Cells::locate(parser, &self.plans, &[], rows)?;
+        let known = match self.unbatch {
+            Some(_) => LocatedRecords::new(&self.parser, &LocatedRecords::distinct(rows)),
+            None => LocatedRecords::default(),
+        };
+        let cells = Cells::locate(parser, &self.plans, &[], rows, &known)?;
         let values = |source: &NameSource| match source {
             NameSource::Ordinal => {
                 NameValues::Integers(rows.iter().map(|row| row.sample.ordinal as i64).collect())

@@ -242,7 +242,7 @@ impl Chain {
         Some(Form::numbers(self.dtype, shape))
     }
 
-    /// Runs the chain on one image.
+    /// Runs the chain on one image that is numbers.
     /// - `inputs`: of all rows. `draws`: random draws of the operator at a position, for this row.
     fn run(
         &self,
@@ -253,31 +253,9 @@ impl Chain {
         out: &mut [u8],
     ) -> Result<(), OperatorFault> {
         let ImageScratch { resizer, pixels, flipped } = scratch;
-        let permit = |size: Size, pixel: usize, held: usize| {
-            memory.image(IMAGE_SHARE * size.pixels() * pixel + held)
-        };
         let pixel_bytes = self.channels * self.source_dtype().bytes();
         match &self.source {
-            ImageSource::Encoded(decoding) => {
-                let at = row * self.count.unwrap_or(1) + image;
-                let encoded = Encoded::open(inputs[0].strings()[at], *decoding)?;
-                let size = encoded.size();
-                if let Some(wanted) = self.source_size.filter(|wanted| *wanted != size) {
-                    return Err(OperatorFault::ImageSize { size, wanted });
-                }
-                let (region, turned) = self.part(size, inputs, row, &draws)?;
-                let needed = encoded.needed(region);
-                // Even for a crop the decoder may hold the whole image.
-                let _permit = permit(size, pixel_bytes, encoded.held_bytes());
-                let bytes = room(pixels, needed.size.pixels() * pixel_bytes)?;
-                if encoded.decode(needed, bytes)? == Health::Suspect {
-                    memory.count_suspect_image();
-                }
-                let (top, left) = (region.top - needed.top, region.left - needed.left);
-                let region = Region { top, left, size: region.size };
-                let view = View { bytes, size: needed.size, pixel_bytes, region };
-                self.finish(view, turned, draws, (resizer, flipped), out)
-            }
+            ImageSource::Encoded(_) => unreachable!("encoded images are decoded"),
             ImageSource::Numbers => {
                 let size = self.source_size.expect("numbers have a shape");
                 let bytes = inputs[0].row(row);
@@ -310,7 +288,7 @@ impl Chain {
                     return Err(OperatorFault::Length { dtype, shape, expected, found });
                 }
                 let (region, turned) = self.part(size, inputs, row, &draws)?;
-                let _permit = permit(size, pixel_bytes, 0);
+                let _permit = memory.image(IMAGE_SHARE * size.pixels() * pixel_bytes);
                 // Strings may be unaligned; numbers are read from an aligned copy.
                 let aligned = room(pixels, bytes.len())?;
                 aligned.copy_from_slice(bytes);
@@ -318,6 +296,50 @@ impl Chain {
                 self.finish(view, turned, draws, (resizer, flipped), out)
             }
         }
+    }
+
+    /// Decodes an image once, and runs the chain on it for each of its rows.
+    /// - `encoded`: its bytes. `rows`: one for each image of `out`. `draws`: as in `run_all`.
+    fn run_encoded(
+        &self,
+        (encoded, decoding): (&[u8], Decoding),
+        (inputs, rows): (&[Input<'_>], &[usize]),
+        draws: &impl Fn(usize, usize) -> Draws,
+        (scratch, memory): (&mut ImageScratch, &ColumnMemory),
+        out: &mut [u8],
+    ) -> Result<(), Failed> {
+        let ImageScratch { resizer, pixels, flipped } = scratch;
+        let first = |fault: OperatorFault| (rows[0], fault);
+        let encoded = Encoded::open(encoded, decoding).map_err(|error| first(error.into()))?;
+        let (size, pixel_bytes) = (encoded.size(), decoding.pixel_bytes());
+        if let Some(wanted) = self.source_size.filter(|wanted| *wanted != size) {
+            return Err(first(OperatorFault::ImageSize { size, wanted }));
+        }
+        let part = |row: &usize| {
+            let draws = |position| draws(*row, position);
+            self.part(size, inputs, *row, draws).map_err(|fault| (*row, fault))
+        };
+        let parts = rows.iter().map(part).collect::<Result<Vec<_>, _>>()?;
+        let regions = parts.iter().map(|(region, _)| *region);
+        let needed = encoded.needed(regions.reduce(Region::around).expect("there are rows"));
+        // Even for a crop the decoder may hold the whole image.
+        let held_bytes = IMAGE_SHARE * size.pixels() * pixel_bytes + encoded.held_bytes();
+        let _permit = memory.image(held_bytes);
+        let bytes = room(pixels, needed.size.pixels() * pixel_bytes).map_err(first)?;
+        if encoded.decode(needed, bytes).map_err(|error| first(error.into()))? == Health::Suspect {
+            memory.count_suspect_image();
+        }
+        let row_bytes = out.len() / rows.len();
+        for (index, (&row, (region, turned))) in rows.iter().zip(parts).enumerate() {
+            let (top, left) = (region.top - needed.top, region.left - needed.left);
+            let region = Region { top, left, size: region.size };
+            let view = View { bytes, size: needed.size, pixel_bytes, region };
+            let out = &mut out[index * row_bytes..][..row_bytes];
+            let draws = |position| draws(row, position);
+            self.finish(view, turned, draws, (&mut *resizer, &mut *flipped), out)
+                .map_err(|fault| (row, fault))?;
+        }
+        Ok(())
     }
 
     /// Returns the final region of an image of `size`, and the axes on which it is flipped.
@@ -392,28 +414,78 @@ impl Chain {
     }
 
     /// Runs the chain on all rows in sequence.
-    pub(crate) fn run_all(
+    /// - `made`: returns the result of a row for which it was run before. `draws`: random draws of a
+    ///   row for the operator at a position.
+    pub(crate) fn run_all<'m>(
         &self,
         inputs: &[Input<'_>],
         rows: usize,
+        made: impl Fn(usize) -> Option<&'m [u8]>,
         draws: impl Fn(usize, usize) -> Draws,
         memory: &ColumnMemory,
         out: &mut [u8],
     ) -> Result<(), Failed> {
-        let images = self.count.unwrap_or(1);
-        let bytes = out.len().checked_div(rows * images).unwrap_or(0);
         let mut scratch = memory.scratch();
-        let each = |at: usize| {
-            let (row, image) = (at / images, at % images);
-            let out = &mut out[at * bytes..(at + 1) * bytes];
-            // The images of a row have the same draws, so that they stay alike.
-            let draws = |position| draws(row, position);
-            self.run(inputs, (row, image), draws, (&mut scratch, memory), out)
-                .map_err(|fault| (row, fault))
-        };
-        let done = (0..rows * images).try_for_each(each);
+        let done = self.run_rows(inputs, rows, made, draws, (&mut scratch, memory), out);
         memory.keep_scratch(scratch);
         done
+    }
+
+    fn run_rows<'m>(
+        &self,
+        inputs: &[Input<'_>],
+        rows: usize,
+        made: impl Fn(usize) -> Option<&'m [u8]>,
+        draws: impl Fn(usize, usize) -> Draws,
+        (scratch, memory): (&mut ImageScratch, &ColumnMemory),
+        out: &mut [u8],
+    ) -> Result<(), Failed> {
+        let images = self.count.unwrap_or(1);
+        let bytes = out.len().checked_div(rows * images).unwrap_or(0);
+        let (mut at, mut same) = (0, vec![]);
+        while at < rows * images {
+            let row = at / images;
+            if let Some(made) = made(row) {
+                out[at * bytes..][..made.len()].copy_from_slice(made);
+                at += images;
+                continue;
+            }
+            let ImageSource::Encoded(decoding) = &self.source else {
+                let out = &mut out[at * bytes..][..bytes];
+                // The images of a row have the same draws, so that they stay alike.
+                let draws = |position| draws(row, position);
+                self.run(inputs, (row, at % images), draws, (&mut *scratch, memory), out)
+                    .map_err(|fault| (row, fault))?;
+                at += 1;
+                continue;
+            };
+            let strings = inputs[0].strings();
+            let encoded = strings[at];
+            same.clear();
+            let alike =
+                |&at: &usize| std::ptr::eq(strings[at], encoded) && made(at / images).is_none();
+            same.extend((at..rows * images).take_while(alike).map(|at| at / images));
+            let mut decode = |rows: &[usize], at: usize| {
+                let out = &mut out[at * bytes..][..rows.len() * bytes];
+                let tools = (&mut *scratch, memory);
+                self.run_encoded((encoded, *decoding), (inputs, rows), &draws, tools, out)
+            };
+            match decode(&same, at) {
+                // Damage outside of a row's part is no error of this row.
+                Err(_) if same.len() > 1 => {
+                    let mut each = same.iter().zip(at..);
+                    each.try_for_each(|(row, at)| decode(std::slice::from_ref(row), at))?;
+                }
+                done => done?,
+            }
+            at += same.len();
+        }
+        Ok(())
+    }
+
+    /// True if it decodes images.
+    pub(crate) fn decodes(&self) -> bool {
+        matches!(self.source, ImageSource::Encoded(_))
     }
 }
 

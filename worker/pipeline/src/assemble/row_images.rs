@@ -1,0 +1,185 @@
+//! Images of rows that later batches have: an image is decoded once for all rows of its record.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rayon::prelude::*;
+use shardfeed_plan::{Portion, Sample};
+
+use crate::draw::DrawKey;
+use crate::record::{Row, RowError};
+use crate::schema::Schema;
+
+/// Approximate bytes of an entry besides its image.
+const ENTRY_BYTES: usize = 128;
+
+/// Maximum bytes of intermediate columns for rows that are made together.
+const MADE_BYTES_MAX: usize = 4 << 20;
+
+/// Returns the rows of a sample's record that are samples, with their ordinals in the shard.
+pub(crate) type RowsOf = dyn Fn(Sample) -> Vec<(u64, u32)> + Send + Sync;
+
+/// A sample in an epoch.
+type RowKey = (u64, Portion, Sample);
+
+/// A record in an epoch, by its shard and offset.
+type RecordKey = (u64, Portion, u32, u64);
+
+/// Images of rows that were made together with those of an earlier batch.
+pub(crate) struct RowImages {
+    rows_of: Box<RowsOf>,
+    kept: Mutex<KeptImages>,
+}
+
+impl fmt::Debug for RowImages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RowImages").finish_non_exhaustive()
+    }
+}
+
+#[derive(Default)]
+struct KeptImages {
+    images: BTreeMap<RowKey, Arc<[u8]>>,
+    /// Rows in the order in which they were made, each with the batch that made it.
+    made: VecDeque<(u64, RowKey)>,
+    /// Records whose images a batch makes now, and those that have an error.
+    making: BTreeSet<RecordKey>,
+    /// Bytes of the images, with those that are being made.
+    bytes: usize,
+    bytes_max: usize,
+    /// Number of batches so far.
+    batches: u64,
+    /// Maximum number of batches after which a row is expected.
+    batches_max: u64,
+}
+
+/// Rows of a record whose images a batch makes.
+struct Claim<'a> {
+    record: RecordKey,
+    rows: Vec<Row<'a>>,
+}
+
+impl RowImages {
+    /// Creates a store without memory; see [`RowImages::bound`].
+    pub(crate) fn new(rows_of: Box<RowsOf>) -> Self {
+        Self { rows_of, kept: Mutex::default() }
+    }
+
+    /// Limits the images from now on.
+    /// - `batches`: maximum number of batches between the rows of a record.
+    pub(crate) fn bound(&self, bytes: usize, batches: u64) {
+        let mut kept = self.lock();
+        (kept.bytes_max, kept.batches_max) = (bytes, batches);
+    }
+
+    /// Bytes of a kept row.
+    pub(crate) fn row_bytes(schema: &Schema) -> usize {
+        schema.program().shared_bytes() + ENTRY_BYTES
+    }
+
+    fn lock(&self) -> MutexGuard<'_, KeptImages> {
+        // Each change of the state is complete when the lock is released, even after a panic.
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the images of a batch's rows that were made before or are made now for all rows of
+    /// their records, as far as memory permits.
+    /// - `row_bytes`: of a kept row. `make`: makes the images of a record's rows, as far as they
+    ///   have no errors.
+    pub(crate) fn of_batch(
+        &self,
+        row_bytes: usize,
+        rows: &[Row<'_>],
+        epoch: u64,
+        make: impl Fn(&[Row<'_>]) -> Vec<Arc<[u8]>> + Sync,
+    ) -> Vec<Option<Arc<[u8]>>> {
+        let claims = self.claim(row_bytes, rows, epoch);
+        let made: Vec<_> = claims.par_iter().map(|claim| make(&claim.rows)).collect();
+        let mut kept = self.lock();
+        for (claim, made) in claims.iter().zip(made) {
+            kept.keep(claim, made, epoch, row_bytes);
+        }
+        rows.iter().map(|row| kept.take(&(epoch, row.portion, row.sample), row)).collect()
+    }
+
+    /// Reserves memory for the images of records that are not made.
+    fn claim<'r>(&self, row_bytes: usize, rows: &[Row<'r>], epoch: u64) -> Vec<Claim<'r>> {
+        let mut kept = self.lock();
+        kept.batches += 1;
+        kept.drop_late();
+        let mut claims = vec![];
+        for row in rows.iter().filter(|row| row.occurrence == 0) {
+            let record = (epoch, row.portion, row.sample.shard, row.offset);
+            let is_made = kept.images.contains_key(&(epoch, row.portion, row.sample));
+            if is_made || kept.making.contains(&record) {
+                continue;
+            }
+            let all = (self.rows_of)(row.sample);
+            let bytes = all.len() * row_bytes;
+            if all.len() < 2 || kept.bytes + bytes > kept.bytes_max {
+                continue;
+            }
+            kept.bytes += bytes;
+            kept.making.insert(record);
+            let other = |(ordinal, part)| {
+                let sample = Sample { ordinal, ..row.sample };
+                Row { sample, part, valid: true, ..*row }
+            };
+            claims.push(Claim { record, rows: all.into_iter().map(other).collect() });
+        }
+        claims
+    }
+}
+
+/// Makes the images of a record's rows; those after a row with an error are not made.
+pub(crate) fn make(schema: &Schema, rows: &[Row<'_>], key: &DrawKey) -> Vec<Arc<[u8]>> {
+    let program = schema.program();
+    let row_bytes = program.row_bytes(rows[0].len()) + program.shared_bytes();
+    let together = (MADE_BYTES_MAX / row_bytes.max(1)).clamp(1, rows.len());
+    let mut images = vec![];
+    for rows in rows.chunks(together) {
+        let made = || -> Result<Vec<Arc<[u8]>>, RowError> {
+            program.make_shared(&schema.locate(rows, &schema.records(rows))?, key)
+        };
+        // The batch that has the row finds the error.
+        let Ok(made) = made() else { break };
+        images.extend(made);
+    }
+    images
+}
+
+impl KeptImages {
+    fn keep(&mut self, claim: &Claim<'_>, images: Vec<Arc<[u8]>>, epoch: u64, row_bytes: usize) {
+        if images.len() == claim.rows.len() {
+            self.making.remove(&claim.record);
+        }
+        self.bytes -= (claim.rows.len() - images.len()) * row_bytes;
+        for (row, image) in claim.rows.iter().zip(images) {
+            let key = (epoch, row.portion, row.sample);
+            self.made.push_back((self.batches, key));
+            if self.images.insert(key, image).is_some() {
+                self.bytes -= row_bytes;
+            }
+        }
+    }
+
+    fn take(&mut self, key: &RowKey, row: &Row<'_>) -> Option<Arc<[u8]>> {
+        // Padding has draws of its own.
+        let image = if row.occurrence == 0 { self.images.remove(key)? } else { return None };
+        self.bytes -= image.len() + ENTRY_BYTES;
+        Some(image)
+    }
+
+    /// Drops the images of rows that no batch has, e.g. because another rank has them.
+    fn drop_late(&mut self) {
+        while let Some((batch, key)) = self.made.front()
+            && (!self.images.contains_key(key) || self.batches - batch > self.batches_max)
+        {
+            if let Some(image) = self.images.remove(key) {
+                self.bytes -= image.len() + ENTRY_BYTES;
+            }
+            self.made.pop_front();
+        }
+    }
+}
