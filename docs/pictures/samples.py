@@ -25,6 +25,7 @@ STYLE = """<style>
   .a { fill: #9ecae1 } .o { fill: #fdc38d } .c { fill: #a6d9a0 } .d { fill: #cfc7ea } .g { fill: #e7e9ec }
 </style>"""
 COLORS = "aocd"
+CACHE = tempfile.TemporaryDirectory()
 
 
 class Picture:
@@ -88,7 +89,7 @@ ID = {"id": sf.FixedLenFeature((), "string")}
 
 def batches(source: sf.Source | sf.Mixture, batch_size: int, epochs: int = 1, **options: Any) -> list[sf.Batch]:
     """Returns the batches of a process with one rank."""
-    options = {"shuffle": False, "restart": False, "rank": 0, "world_size": 1, "cache_dir": "off", **options}
+    options = {"shuffle": False, "restart": False, "rank": 0, "world_size": 1, "cache_dir": CACHE.name, **options}
     with sf.Loader(source, batch_size=batch_size, **options) as loader:
         return [batch for _ in range(epochs) for batch in loader]
 

@@ -17,9 +17,9 @@ pub use shardfeed_client::{
     CorruptBudget, Dataset, DatasetRequest, Delivered, Delivery, DoubtPolicy, EncodedSpec, Finding,
     GrantStats, InProcessWorker, Joined, JoinedDataset, Limit, LoadError, Loader, LoaderOptions,
     LoaderStats, MixtureOptions, MixtureSource, MixtureStage, Offered, OpenProgress, PrefetchStats,
-    Reason, RecordSpec, ScanProgress, ScanStage, Setup, SkippedRecord, SourceVersion, Spent, What,
-    account_from, default_budget_bytes, default_worker_socket, finding, interleave_default, trace,
-    use_threads, worker_answers, worker_timeline,
+    Reason, RecordSpec, RowPart, ScanProgress, ScanStage, Setup, SkippedRecord, SourceVersion,
+    Spent, What, account_from, default_budget_bytes, default_worker_socket, finding,
+    interleave_default, trace, use_threads, worker_answers, worker_timeline,
 };
 
 /// Opens a loader: in a cluster if the options name one, otherwise entirely in this process.

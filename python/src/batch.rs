@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
-use shardfeed_embedded::Offered;
+use pyo3::types::PyBytes;
+use shardfeed_embedded::{Offered, RowPart};
 use shardfeed_handoff::{BufferRange, SharedSlot};
 use shardfeed_pipeline::{Batch, ColumnData, ColumnKind, Dtype};
 use shardfeed_plan::Position;
@@ -35,12 +36,13 @@ pub(crate) struct NativeBatch {
     step: u64,
     /// Position of the loader after this batch.
     pub(crate) after: Position,
+    parts: Option<Vec<RowPart>>,
 }
 
 impl NativeBatch {
     /// - `with_provenance`: whether callers may request the source of each row.
     pub(crate) fn new(offered: Offered, with_provenance: bool) -> Self {
-        let Offered { epoch, step, batch, after } = offered;
+        let Offered { epoch, step, batch, after, parts } = offered;
         let Batch { rows, columns, valid, shards, ordinals, mut slot } = batch;
         let lent = device::lent(&mut slot);
         let is_dense = |column: &ColumnData| {
@@ -49,7 +51,20 @@ impl NativeBatch {
         let is_elsewhere = lent.is_some() && !with_provenance && columns.iter().all(is_dense);
         let slot = (!is_elsewhere).then(|| Arc::new(slot));
         let (lent, is_released) = (Mutex::new(lent), AtomicBool::new(false));
-        Self { slot, lent, is_released, columns, valid, shards, ordinals, rows, epoch, step, after }
+        Self {
+            slot,
+            lent,
+            is_released,
+            columns,
+            valid,
+            shards,
+            ordinals,
+            rows,
+            epoch,
+            step,
+            after,
+            parts,
+        }
     }
 
     /// Notes that the batch is consumed; its device slot, if released, is not requested again.
@@ -97,6 +112,22 @@ impl NativeBatch {
     fn provenance(&self) -> PyResult<(NativeBuffer, NativeBuffer)> {
         let shards = self.buffer(self.shards, Item::Int64)?;
         Ok((shards, self.buffer(self.ordinals, Item::Int64)?))
+    }
+
+    /// Returns the parts of the rows: rows, shards, records, first rows or tokens, and numbers of
+    /// these, as int64 one after the other. `None`: they were not asked for.
+    fn parts<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
+        let parts = self.parts.as_ref()?;
+        let columns: [fn(&RowPart) -> u64; 5] = [
+            |part| part.row,
+            |part| part.shard.into(),
+            |part| part.record,
+            |part| part.first,
+            |part| part.count,
+        ];
+        let bytes = columns.iter().flat_map(|column| parts.iter().map(column));
+        let bytes: Vec<u8> = bytes.flat_map(u64::to_ne_bytes).collect();
+        Some(PyBytes::new(py, &bytes))
     }
 
     /// Returns the arrays on the device: those of columns, with their index, and last the row

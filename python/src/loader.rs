@@ -137,12 +137,13 @@ impl NativeLoader {
     #[staticmethod]
     fn open(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<Self> {
         let ordinal: Option<usize> = optional(options, "device")?;
-        let with_provenance = optional(options, "provenance")?.unwrap_or(false);
         let on_device = match optional::<String>(options, "device_operators")? {
             Some(text) => operators(py, "device_operators", &text)?,
             None => vec![],
         };
         let options = loader_options(py, options)?;
+        // The source of a row is found by its shard.
+        let with_provenance = options.parts || options.mixture.is_some();
         // Fails before reading: without a device the reads would be useless.
         let device = py.detach(|| ordinal.map(Device::open).transpose());
         let device = device.map_err(|error| device_error(py, &error))?;
@@ -466,6 +467,7 @@ fn loader_options(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<Loade
             is_drop: get("in_doubt")?.extract::<String>()? == "drop",
             grace: Duration::from_secs_f64(get("in_doubt_grace")?.extract()?),
         },
+        parts: optional(options, "provenance")?.unwrap_or(false),
     })
 }
 

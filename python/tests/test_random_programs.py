@@ -94,15 +94,17 @@ class Case:
         monkeypatch.setenv("SHARDFEED_LEDGER", str(ledger))
         self.steps: list[Any] = []
         try:
-            loader = sf.Loader(self.samples, rank=0, world_size=1, batch_size=GLOBAL_BATCH, **self.order)
+            loader = sf.Loader(self.samples, rank=0, world_size=1, batch_size=GLOBAL_BATCH, provenance=True, **self.order)
         except sf.ConfigError as error:
             # A filter may leave too few samples.
             assert "none" in str(error) or "has no step" in str(error), (self.words, error)
             return
-        self.steps = [rows_of(batch) for _ in range(2) for batch in loader]
+        batches = [batch for _ in range(2) for batch in loader]
+        self.steps = [rows_of(batch) for batch in batches]
         monkeypatch.delenv("SHARDFEED_LEDGER")
         if self.steps:
             check_once(ledger / "rank-0", loader, 2)
+            check_parts(ledger / "rank-0", loader, batches)
         loader.close()
 
 
@@ -114,6 +116,19 @@ def check_once(ledger: Path, loader: sf.Loader, epochs: int) -> None:
     assert set(times.values()) <= {1}
     for epoch in range(epochs):
         assert sum(of == epoch for of, _, _ in entries) == loader.samples - loader.dropped
+
+
+def check_parts(ledger: Path, loader: sf.Loader, batches: list[sf.Batch]) -> None:
+    """Checks that batches name the parts that the ledger names."""
+    lines = [parse(text) for text in ledger.read_text().splitlines() if not text.startswith("start")]
+    told = [(line.epoch, line.step, line.entry, line.shard, line.record, line.first, line.rows) for line in lines]
+    found = []
+    for batch in batches:
+        assert batch.parts is not None
+        for row, shard, *part in zip(*(column.tolist() for column in batch.parts), strict=True):
+            path = Path(loader.shards[shard]).name
+            found.append((batch.epoch, batch.step, row, path, *part))
+    assert found == [(*of[:3], Path(of[3]).name, *of[4:]) for of in told]
 
 
 @pytest.mark.filterwarnings("ignore:every epoch has 0 steps")

@@ -12,7 +12,7 @@ import types
 from typing import TYPE_CHECKING
 
 from shardfeed._native import DeviceArray, __version__, decoders
-from shardfeed.batch import Batch
+from shardfeed.batch import Batch, Parts
 from shardfeed.column_specs import ColumnSpec
 from shardfeed.columns import BytesColumn, RaggedBytesColumn, RaggedColumn, SparseColumn
 from shardfeed.description import open_source
@@ -79,6 +79,7 @@ __all__ = [
     "JobIdentityError",
     "Loader",
     "Mixture",
+    "Parts",
     "RaggedBytesColumn",
     "RaggedColumn",
     "RaggedFeature",

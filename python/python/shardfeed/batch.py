@@ -30,6 +30,21 @@ class Column(NamedTuple):
     row_lengths: tuple[int | None, ...]
 
 
+class Parts(NamedTuple):
+    """Parts of records that the rows of a batch consist of, int64 `[parts]` each."""
+
+    #: Row of the batch, ascending.
+    row: Any
+    #: Shard of the record: an index into `loader.shards`.
+    shard: Any
+    #: Index of the record in the shard.
+    record: Any
+    #: First row (`unbatch`) or token (`pack`) of the record; otherwise 0.
+    first: Any
+    #: Number of its tokens, with an appended one; otherwise 1.
+    count: Any
+
+
 class RowSources(NamedTuple):
     """Finds the sources of a mixture's rows by their shards."""
 
@@ -186,6 +201,20 @@ class Batch(dict[str, Any]):
             self._tensor(_array(shard, np.int64), "int64", "provenance"),
             self._tensor(_array(ordinal, np.int64), "int64", "provenance"),
         )
+
+    @property
+    def parts(self) -> Parts | None:
+        """Parts of records that the rows consist of, in order: one for each row, but several for a
+        pack or window.
+
+        None unless the loader was created with `provenance=True`. For a skipped corrupt record
+        they name that record.
+        """
+        found = self._slot.parts() if self._with_provenance else None
+        if found is None:
+            return None
+        arrays = np.frombuffer(found, np.int64).reshape(5, -1).copy()
+        return Parts(*(self._tensor(array, "int64", "parts") for array in arrays))
 
     @property
     def source(self) -> Any:

@@ -140,7 +140,7 @@ class Loader:
     - `cache_bytes`: disk space on this host, bytes or text, for data read from object stores,
       shared by all its processes; 0: no cache. `cache_dir`: folder for the cache and for indexes;
       None: SHARDFEED_CACHE_DIR, else ~/.cache/shardfeed. In a cluster the worker has its own.
-    - `provenance`: whether batches report the source of each row.
+    - `provenance`: whether batches report the records that their rows are made of.
     - `resume`: a state to resume from, as for `load_state_dict`; "latest": the positions of all
       ranks that the cluster knows from their heartbeats, so some batches may come again. "latest"
       excludes tail="uneven", and therefore mode="dynamic".
@@ -271,8 +271,7 @@ class Loader:
             "prefetch": None if prefetch is None else _number("prefetch", prefetch, 1),
             "device": number,
             "device_operators": operators_to_native(on_gpu),
-            # The source of a row is found by its shard.
-            "provenance": flag("provenance", provenance) or mixture is not None,
+            "provenance": flag("provenance", provenance),
             "memory_budget": _budget(memory_budget, coordinators is not None),
             "cache_bytes": _bytes("cache_bytes", cache_bytes, 0),
             "cache_dir": None if cache_dir is None else os.fspath(cache_dir),

@@ -20,19 +20,16 @@
 //! A `start` line is written with the first batch of its generation, so a rank that dies before that
 //! writes none.
 
-use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
 
 use shardfeed_plan::{Cursor, Planned, Sample};
-use shardfeed_source::{LoadError, SamplePart, SamplePlace};
+use shardfeed_source::{LoadError, SamplePart};
 
 use crate::contents::Contents;
 use crate::head::Head;
-
-/// Maximum number of blocks of packs that are kept open.
-const OPEN_BLOCKS_MAX: usize = 256;
+use crate::parts::RecordParts;
 
 /// One rank's ledger.
 #[derive(Debug)]
@@ -40,34 +37,7 @@ pub(crate) struct Ledger {
     path: PathBuf,
     file: File,
     text: String,
-    packs: OpenPacks,
-    /// True if the order is shuffled, so that packs differ from epoch to epoch.
-    is_shuffled: bool,
-}
-
-/// Blocks of packs whose parts were named last.
-#[derive(Debug, Default)]
-struct OpenPacks {
-    /// By shard, block and variant.
-    blocks: BTreeMap<(u32, u64, u64), Vec<Vec<SamplePart>>>,
-}
-
-impl OpenPacks {
-    /// Returns the parts of records that a sample consists of.
-    fn parts(&mut self, sample: Sample, variant: u64, contents: &Contents) -> Vec<SamplePart> {
-        let grouping = contents.samples.as_ref().and_then(|maps| maps.of(sample.shard).grouping());
-        let (Some(grouping), Some(maps)) = (grouping, &contents.samples) else {
-            let SamplePlace { record, part } = contents.place_of(sample);
-            return vec![SamplePart { record, first: part.into(), tokens: 1 }];
-        };
-        let block = grouping.block_of(sample.ordinal);
-        if self.blocks.len() >= OPEN_BLOCKS_MAX {
-            self.blocks.clear();
-        }
-        let packs = self.blocks.entry((sample.shard, block, variant));
-        let packs = packs.or_insert_with(|| maps.open(sample.shard, block, variant));
-        packs[(sample.ordinal - grouping.samples_of(block).start) as usize].clone()
-    }
+    parts: RecordParts,
 }
 
 impl Ledger {
@@ -90,8 +60,8 @@ impl Ledger {
             Ok(file)
         };
         let file = open().map_err(|source| LoadError::Ledger { path: path.clone(), source })?;
-        let packs = OpenPacks::default();
-        Ok(Some(Self { path, file, text: String::new(), packs, is_shuffled }))
+        let parts = RecordParts::new(is_shuffled);
+        Ok(Some(Self { path, file, text: String::new(), parts }))
     }
 
     /// Records that a generation begins at the cursor.
@@ -138,9 +108,8 @@ impl Ledger {
                 Some(mixed) => (mixed.version(sample.shard).order.name(), portion.epoch),
                 None => ("-", *epoch),
             };
-            let variant = if self.is_shuffled { source_epoch } else { 0 };
-            for SamplePart { record, first, tokens } in self.packs.parts(sample, variant, contents)
-            {
+            for part in self.parts.of(sample, source_epoch, contents) {
+                let SamplePart { record, first, tokens } = *part;
                 let _ = write!(
                     self.text,
                     "{generation} {epoch} {step} {entry} {source} {source_epoch} "

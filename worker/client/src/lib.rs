@@ -16,6 +16,7 @@ mod options;
 
 mod ledger;
 mod pace;
+mod parts;
 mod skipped;
 mod timeline;
 
@@ -36,6 +37,7 @@ pub use loader::{Commit, Loader, LoaderStats, Offered};
 pub use options::{
     ClusterOptions, LoaderOptions, MixtureOptions, MixtureSource, MixtureStage, interleave_default,
 };
+pub use parts::RowPart;
 pub use request::DatasetRequest;
 pub use shardfeed_pipeline::RecordSpec;
 pub use timeline::{worker_answers, worker_timeline};

@@ -69,6 +69,8 @@ pub struct LoaderOptions {
     pub cluster: Option<ClusterOptions>,
     /// Policy for samples in doubt of a dynamic job.
     pub doubt: DoubtPolicy,
+    /// True if batches name the parts of records that their rows consist of.
+    pub parts: bool,
 }
 
 /// A mixture of sources by weight. Source: docs/ORDER.md, section 13.
@@ -180,6 +182,7 @@ impl Default for LoaderOptions {
             cache: CacheOptions::default(),
             cluster: None,
             doubt: DoubtPolicy::default(),
+            parts: false,
         }
     }
 }

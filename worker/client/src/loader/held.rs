@@ -6,6 +6,7 @@ use shardfeed_reader::Delivered;
 
 use crate::course::Course;
 use crate::head::Head;
+use crate::parts::RowPart;
 
 /// Result of committing the offered batch.
 #[derive(Debug)]
@@ -31,6 +32,8 @@ pub struct Offered {
     pub batch: Batch,
     /// Position of the loader once the batch is consumed.
     pub after: Position,
+    /// Parts of records that its rows consist of, in order, if that is asked.
+    pub parts: Option<Vec<RowPart>>,
 }
 
 /// The offered batch.

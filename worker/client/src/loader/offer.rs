@@ -74,7 +74,9 @@ impl Loader {
     pub fn take_offered(&mut self) -> Option<Offered> {
         let held = self.held.as_mut()?;
         let (batch, after) = (held.batch.take()?, held.next.position());
-        Some(Offered { epoch: held.head.epoch, step: held.head.step, batch, after })
+        let Head { epoch, step, ref samples, .. } = held.head;
+        let parts = self.parts.as_mut().map(|parts| parts.of_rows(samples, epoch, &self.contents));
+        Some(Offered { epoch, step, batch, after, parts })
     }
 
     /// Shows the batches that are ready of the next `count`, in sequence, for copying them in
