@@ -25,6 +25,9 @@ pub const PACK_VARIANTS_MAX: u64 = 64;
 /// Maximum number of sequences, and of packs, of a shard.
 pub const PACKS_MAX: u64 = (1 << 31) - 1;
 
+/// Sizes of parts, by the logarithm of their tokens.
+const SIZES: usize = PACK_LENGTH_MAX.ilog2() as usize + 1;
+
 /// Settings that determine the packs of a shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PackSettings {
@@ -320,24 +323,29 @@ impl Packing {
 
     /// Returns the numbers of the parts of each pack, in the order in which they were packed.
     fn fit(&self, parts: &[PackSegment], block: u64, variant: u64) -> Vec<Vec<u32>> {
-        let mut order = self.permutation(parts.len(), block, variant, 0);
-        order.sort_by_key(|&part| Reverse(parts[part as usize].tokens.ilog2()));
+        // By size, the largest first; those of a size in the order of the permutation.
+        let mut order: [Vec<u32>; SIZES] = Default::default();
+        for part in self.permutation(parts.len(), block, variant, 0) {
+            order[parts[part as usize].tokens.ilog2() as usize].push(part);
+        }
         let mut packs: Vec<Vec<u32>> = Vec::new();
-        // Packs with room, by their room and then in the order in which they were opened.
-        let mut open: BTreeSet<(u64, usize)> = BTreeSet::new();
-        for part in order {
+        // Packs with room, by their room and then in the order in which they were opened: one number
+        // for both, because these are compared more than anything else here.
+        let mut open: BTreeSet<u64> = BTreeSet::new();
+        for part in order.into_iter().rev().flatten() {
             let tokens = parts[part as usize].tokens;
-            let found = open.range((tokens, 0)..).next().copied();
-            let (room, pack) = found.unwrap_or((self.settings.length, packs.len()));
+            let found = open.range(tokens << 32..).next().copied();
+            let fullest = found.unwrap_or(self.settings.length << 32 | packs.len() as u64);
+            let (room, pack) = (fullest >> 32, (fullest & u64::from(u32::MAX)) as usize);
             match found {
-                Some(fullest) => {
+                Some(_) => {
                     open.remove(&fullest);
                     packs[pack].push(part);
                 }
                 None => packs.push(vec![part]),
             }
             if room > tokens {
-                open.insert((room - tokens, pack));
+                open.insert(fullest - (tokens << 32));
             }
         }
         packs
