@@ -31,12 +31,15 @@ proptest! {
     ) {
         let settings = PackSettings { append, ..settings(length, block, method) };
         let packing = Packing::new(settings.clone(), SHARD, lengths.clone().into()).unwrap();
-        let measures = packing.measures();
-        let measured = |measures: &[u64]| {
-            Packing::measured(settings.clone(), SHARD, lengths.clone().into(), measures)
+        let counts = packing.counts();
+        let counted = |counts: &[u64]| {
+            Packing::counted(settings.clone(), SHARD, lengths.clone().into(), counts).unwrap()
         };
-        assert_eq!(measured(&measures).as_ref(), Some(&packing));
-        assert_eq!(measured(&measures[..measures.len() - 3]), None);
+        assert_eq!(counted(&counts), packing);
+        // Counts that cannot be right are not used.
+        assert_eq!(counted(&counts[counts.len().min(1)..]), packing);
+        assert_eq!(counted(&counts.iter().map(|_| 0).collect::<Vec<_>>()), packing);
+        assert_eq!(counted(&counts.iter().map(|_| u64::MAX).collect::<Vec<_>>()), packing);
         let whole = |&tokens: &u32| u64::from(tokens) + u64::from(append && tokens > 0);
         for variant in 0..8 {
             let packs = all_packs(&packing, variant);

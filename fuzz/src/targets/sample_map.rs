@@ -91,13 +91,12 @@ fn run(input: &[u8]) -> String {
     let file = [MAGIC, &crc32c::crc32c(body).to_le_bytes(), body].concat();
     let digest = Digest::from_bytes([7; 32]);
     let counted = CountedFile { records, data_bytes: DATA_BYTES, digest };
-    let read = |bytes: &[u8], measures: Option<&[u64]>| {
-        SampleMap::from_bytes(bytes, counted, &program, measures)
-    };
-    let Some(map) = read(&file, None) else {
+    let read =
+        |bytes: &[u8], counts: &[u64]| SampleMap::from_bytes(bytes, counted, &program, counts);
+    let Some(map) = read(&file, &[]) else {
         return "none".to_owned();
     };
-    assert_eq!(read(&map.to_bytes(), map.measures().as_deref()).as_ref(), Some(&map));
+    assert_eq!(read(&map.to_bytes(), &map.pack_counts().unwrap_or_default()).as_ref(), Some(&map));
     match map.grouping() {
         None => (0..map.samples().min(LOOKED_AT)).for_each(|sample| {
             let place = map.place_of(sample).expect("there are so many samples");

@@ -226,9 +226,9 @@ pub struct MapPart {
     /// true: the next part is of the next shard
     #[prost(bool, tag = "2")]
     pub is_last: bool,
-    /// of packs: numbers that packing the blocks gave, so that it is not repeated
+    /// where packs are samples: packs of each block, so that these need not be packed
     #[prost(uint64, repeated, tag = "3")]
-    pub measures: ::prost::alloc::vec::Vec<u64>,
+    pub pack_counts: ::prost::alloc::vec::Vec<u64>,
 }
 /// Registers a job; answered by Registered or Failed.
 #[derive(Clone, PartialEq, ::prost::Message)]

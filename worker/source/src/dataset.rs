@@ -4,8 +4,8 @@ mod bits;
 mod costs;
 mod counting;
 mod grouping;
-mod measures;
 mod mixed;
+mod pack_counts;
 mod samples;
 
 use std::ops::Range;

@@ -167,6 +167,20 @@ impl Packing {
         shard: Digest,
         lengths: Arc<[u32]>,
     ) -> Result<Self, PackError> {
+        Self::counted(settings, shard, lengths, &[])
+    }
+
+    /// Returns the same as [`Packing::new`], without packing blocks of which the number of packs is
+    /// known.
+    /// - `counts`: those of [`Packing::counts`]; not used if there are not as many as blocks.
+    ///
+    /// # Errors  As [`Packing::new`].
+    pub fn counted(
+        settings: PackSettings,
+        shard: Digest,
+        lengths: Arc<[u32]>,
+        counts: &[u64],
+    ) -> Result<Self, PackError> {
         settings.validate()?;
         let (length, method) = (settings.length, settings.method);
         let sequences = lengths.len() as u64;
@@ -188,37 +202,22 @@ impl Packing {
         if sequences.max(items) > PACKS_MAX {
             return Err(PackError::TooMany { sequences, length });
         }
+        let counts = Some(counts).filter(|counts| counts.len() as u64 == packing.blocks());
         for block in 0..packing.blocks() {
-            packing.measure(block);
+            packing.measure(block, counts.map(|counts| counts[block as usize]));
         }
         Ok(packing)
     }
 
-    /// Returns the numbers that packing each block gave, for [`Packing::measured`].
-    pub fn measures(&self) -> Vec<u64> {
-        let PackLosses { empty, dropped, tokens } = self.losses;
-        let starts = self.starts.iter().flat_map(|at| [at.sequence, at.first, at.before]);
-        [self.parts, empty, dropped, tokens].into_iter().chain(starts).collect()
-    }
-
-    /// Returns the packs of sequences that were packed before, without packing them again; `None` if
-    /// there are not as many measures as blocks.
-    /// - `measures`: those of [`Packing::measures`] for the same settings, shard and lengths.
-    pub fn measured(
-        settings: PackSettings,
-        shard: Digest,
-        lengths: Arc<[u32]>,
-        measures: &[u64],
-    ) -> Option<Self> {
-        let (&[parts, empty, dropped, tokens], starts) = measures.split_first_chunk::<4>()?;
-        let (starts, rest) = starts.as_chunks::<3>();
-        let start = |&[sequence, first, before]: &[u64; 3]| BlockStart { sequence, first, before };
-        let starts: Vec<_> = starts.iter().map(start).collect();
-        let losses = PackLosses { empty, dropped, tokens };
-        settings.validate().ok()?;
-        let packing = Self { settings, shard, lengths, losses, parts, starts };
-        let is_whole = rest.is_empty() && packing.starts.len() as u64 == packing.blocks() + 1;
-        is_whole.then_some(packing)
+    /// Returns the number of packs of each block, for [`Packing::counted`]; empty with `concat`, where
+    /// it follows from the lengths.
+    pub fn counts(&self) -> Vec<u64> {
+        match self.settings.method {
+            PackMethod::Fit => {
+                self.starts.windows(2).map(|ends| ends[1].before - ends[0].before).collect()
+            }
+            PackMethod::Concat => vec![],
+        }
     }
 
     /// Returns the settings that determine the packs.
@@ -382,14 +381,19 @@ impl Packing {
     }
 
     /// Appends the end of a block to the starts.
-    fn measure(&mut self, block: u64) {
+    /// - `packs`: number of its packs, if it is known.
+    fn measure(&mut self, block: u64, packs: Option<u64>) {
         let parts = self.parts_of(block);
-        let size = match self.settings.method {
-            PackMethod::Fit => (0..self.settings.variants)
+        let tokens: u64 = parts.iter().map(|part| part.tokens).sum();
+        let least = tokens.div_ceil(self.settings.length);
+        let packs = packs.filter(|packs| (least..=parts.len() as u64).contains(packs));
+        let size = match (self.settings.method, packs) {
+            (PackMethod::Concat, _) => tokens,
+            (PackMethod::Fit, Some(packs)) => packs,
+            (PackMethod::Fit, None) => (0..self.settings.variants)
                 .map(|variant| self.fit(&parts, block, variant).len() as u64)
                 .max()
                 .expect("checked: at least one variant"),
-            PackMethod::Concat => parts.iter().map(|part| part.tokens).sum(),
         };
         let last = parts[parts.len() - 1];
         let before = self.starts[block as usize].before + size;

@@ -63,7 +63,7 @@ pub(crate) fn samples_of(
         let bytes = usize::try_from(samples.map_bytes).unwrap_or(usize::MAX);
         let (map, after) = rest.split_at_checked(bytes).ok_or_else(|| invalid("a cut map"))?;
         rest = after;
-        let map = SampleMap::from_bytes(map, *file, program, None);
+        let map = SampleMap::from_bytes(map, *file, program, &[]);
         let map = map.filter(|map| (map.samples(), map.digest(file.digest)) == entry.counted());
         maps.push(map.ok_or_else(|| invalid(format!("`{}` has no valid map", entry.path)))?);
     }

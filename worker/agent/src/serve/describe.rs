@@ -20,7 +20,7 @@ const DAMAGED_MAX: usize = 1000;
 const MAP_PART_BYTES: usize = 1 << 20;
 
 /// Maximum bytes of a number in a message.
-const MEASURE_BYTES_MAX: usize = 10;
+const COUNT_BYTES_MAX: usize = 10;
 
 /// Sends the description of a dataset: its shards, and the samples that a program makes of them.
 /// - `source`: the source of a mixture that it is; empty: none.
@@ -60,14 +60,14 @@ pub(super) fn describe(
     }
     send(Message::Shards(rows))?;
     for map in samples.iter().flat_map(|maps| maps.maps()) {
-        let (bytes, measures) = (map.to_bytes(), map.measures().unwrap_or_default());
-        let measures = measures.chunks(MAP_PART_BYTES / MEASURE_BYTES_MAX);
-        let last = |measures: &[u64]| (vec![], measures.to_vec());
+        let (bytes, counts) = (map.to_bytes(), map.pack_counts().unwrap_or_default());
+        let counts = counts.chunks(MAP_PART_BYTES / COUNT_BYTES_MAX);
+        let last = |counts: &[u64]| (vec![], counts.to_vec());
         let parts = bytes.chunks(MAP_PART_BYTES).map(|content| (content.to_vec(), vec![]));
-        let mut parts = parts.chain(measures.map(last)).peekable();
-        while let Some((content, measures)) = parts.next() {
+        let mut parts = parts.chain(counts.map(last)).peekable();
+        while let Some((content, pack_counts)) = parts.next() {
             let is_last = parts.peek().is_none();
-            send(Message::MapPart(wire::MapPart { content, is_last, measures }))?;
+            send(Message::MapPart(wire::MapPart { content, is_last, pack_counts }))?;
         }
     }
     Ok(())

@@ -259,13 +259,13 @@ fn receive_maps(
 ) -> Result<Vec<SampleMap>, Unavailable> {
     let mut maps = Vec::with_capacity(shards.len());
     for (shard, digest) in shards.iter().zip(digests) {
-        let (mut content, mut measures) = (Vec::new(), Vec::new());
+        let (mut content, mut counts) = (Vec::new(), Vec::new());
         loop {
             let Message::MapPart(part) = link.wait(progress)? else {
                 return Err(link.broken("a dataset without its sample maps").into());
             };
             content.extend(part.content);
-            measures.extend(part.measures);
+            counts.extend(part.pack_counts);
             if part.is_last {
                 break;
             }
@@ -273,8 +273,7 @@ fn receive_maps(
         // The worker, which has the files, knows their bytes.
         let (records, data_bytes, digest) = (shard.records, u64::MAX, *digest);
         let file = CountedFile { records, data_bytes, digest };
-        let measures = (!measures.is_empty()).then_some(&measures[..]);
-        let map = SampleMap::from_bytes(&content, file, program.program(), measures);
+        let map = SampleMap::from_bytes(&content, file, program.program(), &counts);
         maps.push(map.ok_or_else(|| link.broken("a sample map of another file"))?);
     }
     Ok(maps)

@@ -6,8 +6,8 @@
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
@@ -18,7 +18,7 @@ use shardfeed_tfrecord::{
 };
 
 use super::Dataset;
-use super::measures;
+use super::pack_counts;
 use super::samples::{DamagedRecord, SampleMap, SampleMaps, address};
 use crate::cache::{Cache, CacheOptions, warn};
 use crate::error::LoadError;
@@ -72,7 +72,9 @@ pub(super) fn sample_maps(
     let mut maps: Vec<Option<SampleMap>> = vec![None; dataset.files().len()];
     fill((dataset, program), places.as_deref(), &mut maps, progress)?;
     let work = |places, maps| Work { dataset, program, corrupt, places, maps };
-    if !maps.contains(&None) {
+    // Windows are made at each start, in a moment.
+    let is_kept = |map: &SampleMap| program.packer().is_none() || map.grouping().is_some();
+    if maps.iter().all(|map| map.as_ref().is_some_and(is_kept)) {
         return work(places, maps).done(progress);
     }
     let cache = Cache::open(&options.folder, dataset.root());
@@ -100,6 +102,11 @@ pub(super) fn kept_maps(
     work.done(&mut |_| true).map(Some)
 }
 
+/// True if a shard is to be counted, or its packs or windows to be made.
+fn lacks(program: &SampleProgram, map: Option<&SampleMap>) -> bool {
+    map.is_none_or(|map| program.combiner().is_some() && map.grouping().is_none())
+}
+
 /// Shards to count or to pack.
 struct Work<'a> {
     dataset: &'a Arc<Dataset>,
@@ -114,15 +121,14 @@ impl Work<'_> {
     /// Counts and packs what is missing.
     fn done(self, progress: &mut dyn FnMut(ScanProgress) -> bool) -> Result<SampleMaps, LoadError> {
         let Self { dataset, program, corrupt, places, mut maps } = self;
-        let lacks = |map: &Option<SampleMap>| {
-            map.as_ref().is_none_or(|map| program.combiner().is_some() && map.grouping().is_none())
-        };
-        let missing: Vec<_> = (0..maps.len()).filter(|shard| lacks(&maps[*shard])).collect();
+        let lacks = |shard: &usize| lacks(program, maps[*shard].as_ref());
+        let missing: Vec<_> = (0..maps.len()).filter(lacks).collect();
         let mut found = SampleMaps::default();
         if !missing.is_empty() {
             let stop: Arc<AtomicBool> = Arc::default();
             let files = Files::new(Arc::clone(dataset), Arc::default(), Arc::clone(&stop))?;
-            let missing = missing.into_iter().map(|shard| (shard, maps[shard].take())).collect();
+            let missing =
+                missing.into_iter().map(|shard| (shard, maps[shard].take().into())).collect();
             let pass = CountingPass {
                 files: Arc::new(files),
                 program: Arc::clone(program),
@@ -156,7 +162,7 @@ pub(super) fn keep_maps(
         let places = places(dataset, program, options).unwrap_or_default();
         for (place, map) in places.iter().zip(&maps.maps) {
             keep(place, map);
-            measures::keep(place, program, map);
+            pack_counts::keep(place, program, map);
         }
     }
 }
@@ -208,7 +214,7 @@ fn places(
     Some(dataset.manifest().shards().iter().map(place).collect())
 }
 
-/// Reads the kept maps that are missing; with their packs, if the measures of these are kept.
+/// Reads the kept maps that are missing; with their packs, if the numbers of these are kept.
 fn fill(
     (dataset, program): (&Dataset, &SampleProgram),
     places: Option<&[PathBuf]>,
@@ -221,14 +227,13 @@ fn fill(
         if maps[shard].is_none() {
             let bytes = fs::read(place).unwrap_or_default();
             let records = dataset.files()[shard].records;
-            let map = SampleMap::decode(&bytes, &address(place), records, program);
-            let known = measures::kept(place, program);
-            maps[shard] = match (map, known) {
-                (Some(map), Some(known)) => {
-                    Some(grouped(dataset, program, shard, map, Some(&known))?)
-                }
-                (map, _) => map,
-            };
+            maps[shard] = SampleMap::decode(&bytes, &address(place), records, program);
+        }
+        if maps[shard].as_ref().is_some_and(|map| lacks(program, Some(map)))
+            && let Some(counts) = pack_counts::kept(place, program)
+            && let Some(map) = maps[shard].take()
+        {
+            maps[shard] = Some(grouped(dataset, program, shard, map, &counts)?);
         }
         state.files = shard + 1;
         if program.combiner().is_some() && !progress(state) {
@@ -239,7 +244,7 @@ fn fill(
 }
 
 /// Returns a counted map with its packs or windows, if the program makes them.
-/// - `measures`: of its packs, if they are known.
+/// - `counts`: packs of each block, if they are known; otherwise empty.
 ///
 /// # Errors  A sequence is too long; there are too many.
 pub(super) fn grouped(
@@ -247,11 +252,11 @@ pub(super) fn grouped(
     program: &SampleProgram,
     shard: usize,
     mut map: SampleMap,
-    measures: Option<&[u64]>,
+    counts: &[u64],
 ) -> Result<SampleMap, LoadError> {
     let digest = dataset.manifest().shards()[shard].digest;
     let file = || dataset.files()[shard].path.display();
-    match map.group(program, digest, measures) {
+    match map.group(program, digest, counts) {
         Ok(()) => Ok(map),
         Err(PackError::LongSequence { sequence, tokens, length }) => {
             let record = map.record_of_sequence(sequence);
@@ -281,7 +286,10 @@ fn count_all(
     progress: &mut dyn FnMut(ScanProgress) -> bool,
 ) -> Result<Vec<(usize, CountedShard)>, LoadError> {
     let files = pass.files.dataset().files();
-    let uncounted = pass.missing.iter().filter(|(_, map)| map.is_none());
+    let is_counted = |map: &Mutex<Option<SampleMap>>| {
+        map.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    };
+    let uncounted = pass.missing.iter().filter(|(_, map)| !is_counted(map));
     let bytes_total = uncounted.map(|(shard, _)| files[*shard].stamp.size_bytes).sum();
     let files_total = pass.missing.len();
     let mut state =
@@ -335,7 +343,7 @@ struct CountingPass {
     corrupt: Corrupt,
     places: Option<Vec<PathBuf>>,
     /// Shards to count; with its map a shard to pack.
-    missing: Vec<(usize, Option<SampleMap>)>,
+    missing: Vec<(usize, Mutex<Option<SampleMap>>)>,
     next: AtomicUsize,
     stop: Arc<AtomicBool>,
 }
@@ -353,21 +361,23 @@ impl CountingPass {
                 // The receiver is gone after an interrupt; the progress is then dropped.
                 let _ = events.send(CountEvent::Bytes(bytes));
             };
+            let known = known.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let is_new = known.is_none();
             let counted = match known {
-                Some(map) => Ok(CountedShard { map: map.clone(), ..CountedShard::default() }),
+                Some(map) => Ok(CountedShard { map, ..CountedShard::default() }),
                 None => self.count(shard, &mut progress),
             };
             let place = self.places.as_ref().map(|places| &places[shard]);
             let is_kept = |counted: &CountedShard| counted.damaged_total == 0;
             let place = place.filter(|_| counted.as_ref().is_ok_and(is_kept));
-            if let (Some(place), Ok(counted), None) = (place, &counted, known) {
+            if let (Some(place), Ok(counted), true) = (place, &counted, is_new) {
                 keep(place, &counted.map);
             }
             let result = counted.and_then(|counted| {
                 let dataset = self.files.dataset();
-                let map = grouped(dataset, &self.program, shard, counted.map, None)?;
+                let map = grouped(dataset, &self.program, shard, counted.map, &[])?;
                 if let Some(place) = place {
-                    measures::keep(place, &self.program, &map);
+                    pack_counts::keep(place, &self.program, &map);
                 }
                 Ok(CountedShard { map, ..counted })
             });

@@ -28,19 +28,16 @@ pub enum Grouping {
 
 impl Grouping {
     /// Returns packs of the sequences of a shard.
-    /// - `measures`: of their [packing](Packing::measures), if they were packed before.
+    /// - `counts`: those of [`Packing::counts`], if they were packed before; otherwise empty.
     ///
     /// # Errors  As [`Packing::new`].
     pub(super) fn packs(
         settings: PackSettings,
         shard: Digest,
         lengths: Arc<[u32]>,
-        measures: Option<&[u64]>,
+        counts: &[u64],
     ) -> Result<Self, PackError> {
-        let known = measures.and_then(|measures| {
-            Packing::measured(settings.clone(), shard, Arc::clone(&lengths), measures)
-        });
-        known.map_or_else(|| Packing::new(settings, shard, lengths), Ok).map(Self::Packs)
+        Packing::counted(settings, shard, lengths, counts).map(Self::Packs)
     }
 
     /// Returns windows over the sequences of a shard.

@@ -126,19 +126,19 @@ impl SampleMap {
     }
 
     /// Makes packs or windows of the records, if the program does.
-    /// - `shard`: digest of the shard. `measures`: as in [`Grouping::packs`].
+    /// - `shard`: digest of the shard. `counts`: as in [`Grouping::packs`].
     ///
     /// # Errors  A sequence is too long, or there are too many.
     pub(super) fn group(
         &mut self,
         program: &SampleProgram,
         shard: Digest,
-        measures: Option<&[u64]>,
+        counts: &[u64],
     ) -> Result<(), PackError> {
         self.last_key = None;
         if let (Some(packer), Some(tokens)) = (program.packer(), self.tokens.take()) {
             let settings = packer.spec().settings();
-            self.grouping = Some(Grouping::packs(settings, shard, tokens.into(), measures)?);
+            self.grouping = Some(Grouping::packs(settings, shard, tokens.into(), counts)?);
         }
         if let (Some(windower), Some(starts)) = (program.windower(), &self.starts) {
             let record_bytes = self.data_bytes.div_ceil(starts.len.max(1));
@@ -284,12 +284,12 @@ impl SampleMap {
 
     /// Returns a map that another process made; `None` if it is damaged, or not of this program and
     /// shard.
-    /// - `measures`: as in [`SampleMap::measures`], if they are known.
+    /// - `counts`: those of [`SampleMap::pack_counts`], if they are known; otherwise empty.
     pub fn from_bytes(
         bytes: &[u8],
         shard: CountedFile,
         program: &SampleProgram,
-        measures: Option<&[u64]>,
+        counts: &[u64],
     ) -> Option<Self> {
         let mut map = Self::decode(bytes, "", shard.records, program)?;
         // A token has at least one byte. More of them would take memory to pack.
@@ -300,13 +300,13 @@ impl SampleMap {
         if map.rows.is_none() && map.data_bytes > shard.data_bytes {
             return None;
         }
-        map.group(program, shard.digest, measures).ok()?;
+        map.group(program, shard.digest, counts).ok()?;
         Some(map)
     }
 
-    /// Returns the [measures](shardfeed_plan::Packing::measures) of its packs, if packs are samples.
-    pub fn measures(&self) -> Option<Vec<u64>> {
-        Some(self.grouping()?.packing()?.measures())
+    /// Returns the number of packs of each block, if packs are samples.
+    pub fn pack_counts(&self) -> Option<Vec<u64>> {
+        Some(self.grouping()?.packing()?.counts())
     }
 
     /// Returns the digest of the samples. Source: docs/ORDER.md, "Input".
@@ -511,12 +511,17 @@ impl SampleMaps {
         place.expect("plans are made of the counts of these maps")
     }
 
-    /// Returns the samples of the record of a sample: the ordinal and the row of each.
+    /// Returns the samples of the record of a sample: the ordinal and the row of each; none if there
+    /// are more than `most`.
     ///
     /// # Panics  As [`SampleMaps::place_of`].
-    pub fn rows_of(&self, sample: Sample) -> Vec<(u64, u32)> {
+    pub fn rows_of(&self, sample: Sample, most: u64) -> Vec<(u64, u32)> {
         let (map, record) = (self.of(sample.shard), self.place_of(sample).record);
-        (map.samples_before(record)..).zip(map.parts(record)).collect()
+        let samples = map.samples_before(record)..map.samples_before(record + 1);
+        if samples.end - samples.start > most {
+            return vec![];
+        }
+        samples.zip(map.parts(record)).collect()
     }
 }
 

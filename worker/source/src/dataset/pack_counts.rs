@@ -1,4 +1,4 @@
-//! Results of packing the blocks of shards, kept beside their sample maps: packing 100 million
+//! Numbers of packs of the blocks of shards, kept beside their sample maps: packing 100 million
 //! records in all variants takes minutes.
 
 use std::fs;
@@ -12,10 +12,10 @@ use shardfeed_tfrecord::NewFile;
 use super::samples::{SampleMap, address, checksum};
 use crate::cache::warn;
 
-/// First bytes of stored measures; the number is the version of the format and of the packing.
+/// First bytes of stored counts; the number is the version of the format and of the packing.
 const MAGIC: &[u8] = b"shardfeed packs 1\n";
 
-/// Returns the path of the measures of a map's packs; `None`: packs are no samples.
+/// Returns the path of the counts of a map's packs; `None`: packs are no samples.
 /// - `map`: path of the map.
 fn place(map: &Path, program: &SampleProgram) -> Option<PathBuf> {
     let settings = program.packer()?.spec().settings().key();
@@ -24,7 +24,7 @@ fn place(map: &Path, program: &SampleProgram) -> Option<PathBuf> {
     Some(map.with_file_name(format!("{name}-{}", &digest[..24])))
 }
 
-/// Returns the measures of a map's packs, if they are kept.
+/// Returns the number of packs of each block of a map, if they are kept.
 /// - `map`: path of the map.
 pub(super) fn kept(map: &Path, program: &SampleProgram) -> Option<Vec<u64>> {
     let place = place(map, program)?;
@@ -35,11 +35,11 @@ pub(super) fn kept(map: &Path, program: &SampleProgram) -> Option<Vec<u64>> {
     is_whole.then(|| numbers.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect())
 }
 
-/// Keeps the measures of a map's packs, if packs are samples.
+/// Keeps the number of packs of each block of a map, if packs are samples.
 /// - `place_of_map`: path of the map.
 pub(super) fn keep(place_of_map: &Path, program: &SampleProgram, map: &SampleMap) {
-    let Some((place, measures)) = place(place_of_map, program).zip(map.measures()) else { return };
-    let body: Vec<u8> = measures.into_iter().flat_map(u64::to_le_bytes).collect();
+    let Some((place, counts)) = place(place_of_map, program).zip(map.pack_counts()) else { return };
+    let body: Vec<u8> = counts.into_iter().flat_map(u64::to_le_bytes).collect();
     let crc = checksum(&address(&place), &body).to_le_bytes();
     let write = || -> io::Result<()> {
         let mut file = NewFile::beside(&place)?;
@@ -47,7 +47,7 @@ pub(super) fn keep(place_of_map: &Path, program: &SampleProgram, map: &SampleMap
         file.finish()
     };
     if let Err(error) = write() {
-        warn(&place, "write the packs", &error);
+        warn(&place, "write the numbers of packs, which are counted at each start", &error);
     }
 }
 
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn kept_measures_are_those_of_the_same_map_and_settings() {
+    fn kept_counts_are_those_of_the_same_map_and_settings() {
         let folder = tempfile::tempdir().unwrap();
         let (path, other) = (folder.path().join("map"), folder.path().join("other"));
         let (program, shard) = (program(16), Digest::from_bytes([1; 32]));
@@ -82,13 +82,13 @@ mod tests {
             map.push(&CountedRecord { samples, costs: vec![] }, 100);
         }
         let counted = map.clone();
-        map.group(&program, shard, None).unwrap();
+        map.group(&program, shard, &[]).unwrap();
         assert_eq!(kept(&path, &program), None);
         keep(&path, &program, &map);
-        let measures = kept(&path, &program);
-        assert_eq!(measures, map.measures());
+        let counts = kept(&path, &program);
+        assert_eq!(counts, map.pack_counts());
         let mut again = counted;
-        again.group(&program, shard, measures.as_deref()).unwrap();
+        again.group(&program, shard, &counts.unwrap()).unwrap();
         assert_eq!(again, map);
         assert_eq!(kept(&path, &self::program(17)), None, "of other settings");
         // A damaged file, and one under another name, are not read.
