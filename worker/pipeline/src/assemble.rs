@@ -110,10 +110,11 @@ impl Assembler {
     /// Returns this assembler for samples that are rows of records: it makes images for all rows of
     /// a record at once, and keeps those of later batches as far as [memory](Self::bound_images)
     /// permits.
-    /// - `rows_of`: returns the rows of a sample's record that are samples, with their ordinals.
+    /// - `rows_of`: returns the rows of a sample's record that are samples, with their ordinals; none
+    ///   if there are more than the given number.
     pub fn of_rows(
         self,
-        rows_of: impl Fn(Sample) -> Vec<(u64, u32)> + Send + Sync + 'static,
+        rows_of: impl Fn(Sample, u64) -> Vec<(u64, u32)> + Send + Sync + 'static,
     ) -> Self {
         let has_images = self.schema.program().shared_bytes() > 0;
         let images = has_images.then(|| Arc::new(RowImages::new(Box::new(rows_of))));

@@ -62,6 +62,9 @@ pub struct Need {
     pub remote: bool,
     /// Bytes of the records and packs of a block; 0 if samples are not packs.
     pub block_bytes: u64,
+    /// Bytes of the records of a split that is read, beside its smallest chunks; 0 if these are part
+    /// of the windows.
+    pub split_bytes: u64,
     /// Bytes of prefetched batches, of their records and of operators.
     pub batch_bytes: u64,
     /// Bytes that may be used.
@@ -174,6 +177,7 @@ impl Need {
         // A shard smaller than a chunk is read entirely; no further chunks are requested for it.
         let whole = CHUNKS_PER_SPLIT * self.shard_bytes.saturating_add(1);
         let each = (chunks * chunk_min).min(whole).saturating_add(self.block_bytes);
+        let each = each.saturating_add(self.split_bytes.min(whole));
         splits.saturating_mul(each)
     }
 
@@ -313,6 +317,7 @@ mod tests {
             compressed: false,
             remote: false,
             block_bytes: 0,
+            split_bytes: 0,
             batch_bytes: 1 << 20,
             budget_bytes: 1 << 30,
         }

@@ -40,6 +40,8 @@ pub struct Room {
     ready_bytes: usize,
     /// Bytes of the largest slot so far.
     largest_bytes: usize,
+    /// Bytes that others than reading and slots use.
+    apart_bytes: u64,
 }
 
 impl Room {
@@ -49,6 +51,11 @@ impl Room {
     pub fn bound(&mut self, budget_bytes: u64, reading_bytes: u64, slots_bytes: u64) {
         (self.budget_bytes, self.reading_bytes) = (budget_bytes, reading_bytes);
         self.slots_bytes = usize::try_from(slots_bytes).unwrap_or(usize::MAX);
+    }
+
+    /// Sets the bytes of the budget that others than reading and slots use, as long as each batch fits.
+    pub fn set_apart(&mut self, bytes: u64) {
+        self.apart_bytes = bytes;
     }
 
     /// Maximum bytes of all slots together: a trainer holds one batch and waits for the next one.
@@ -66,7 +73,7 @@ impl Room {
         let more = (self.unknown.len() + 1).saturating_mul(self.largest_bytes);
         let slots = self.used_bytes().saturating_add(more);
         let all = (slots as u64).saturating_add(chunk_bytes as u64);
-        slots <= self.slots_bytes && all <= self.budget_bytes
+        slots <= self.slots_bytes && all.saturating_add(self.apart_bytes) <= self.budget_bytes
     }
 
     /// Begins a position.

@@ -258,34 +258,40 @@ impl Planner {
                 .max()
                 .map_or(0, |bytes| bytes.saturating_mul(3)),
             shard_bytes: stream_bytes.div_ceil(files().count().max(1) as u64),
+            // A chunk has at least one record; two are held while the rows of one are samples.
+            split_bytes: match dataset.samples() {
+                Some(maps) if maps.has_rows() => record_bytes.saturating_mul(2),
+                _ => 0,
+            },
             batch_bytes: 0,
             budget_bytes: *budget_bytes,
         };
         let together = dataset.record_bytes_together(shards, shape.held());
         // A source of a mixture may be repeated, so that it has more of a window than of the files.
         shape.window_record_bytes = if sources > 0 { together.max(record_bytes) } else { together };
-        let columns_bytes = schema.made_bytes(*budget_bytes);
-        let with = |made_bytes: u64, balance: u64, prefetch: usize| Need {
+        let made_bytes = schema.made_bytes(*budget_bytes);
+        let with = |shape: Need, balance: u64, prefetch: usize| Need {
             batch_bytes: batch_bytes.saturating_mul(prefetch as u64).saturating_add(made_bytes),
             balance,
             ..shape
         };
         let is_like =
             |one: &Reading, other: &Reading| mem::discriminant(one) == mem::discriminant(other);
-        let reading = choose(&with(columns_bytes, shape.balance, start))?;
-        // Images for the rows of all records that are held, or for some, must not change the reading
-        // mode.
-        let images_bytes = self.assembler.image_row_bytes().saturating_mul(shape.held());
-        let images_bytes = images_bytes.min(budget_bytes / IMAGES_PART);
+        // Images for the rows of all records that are held, or for some, take memory that is left
+        // beside the records.
+        let whole = choose(&with(shape, shape.balance, start))?;
+        let without = |images: u64| Need { budget_bytes: budget_bytes - images, ..shape };
+        let most_bytes = self.assembler.image_row_bytes().saturating_mul(shape.held());
+        let most_bytes = most_bytes.min(budget_bytes / IMAGES_PART);
         let fits_images = |bytes: &u64| {
-            let need = with(columns_bytes + bytes, shape.balance, start);
-            choose(&need).is_ok_and(|with_images| is_like(&with_images, &reading))
+            let rest = choose(&with(without(*bytes), shape.balance, start));
+            whole != Reading::Locate && rest.is_ok_and(|rest| is_like(&rest, &whole))
         };
-        let images_bytes = (0..4).map(|halved| images_bytes >> halved).find(fits_images);
+        let images_bytes = (0..4).map(|halved| most_bytes >> halved).find(fits_images);
         let images_bytes = images_bytes.unwrap_or(0);
-        self.assembler.bound_images(images_bytes, 2 * shape.held() / rows.max(1) + 16);
-        let made_bytes = columns_bytes + images_bytes;
-        let need_with = |balance: u64, prefetch: usize| with(made_bytes, balance, prefetch);
+        self.assembler.bound_images(images_bytes, shape.held() / rows.max(1) + 16);
+        let shape = without(images_bytes);
+        let need_with = |balance: u64, prefetch: usize| with(shape, balance, prefetch);
         let reading = choose(&need_with(shape.balance, start))?;
         // Rows that are passed are at most one window more, and must not change the reading mode.
         let with_passed = shape.balance + shape.balance.div_ceil(2);
@@ -312,7 +318,7 @@ impl Planner {
             }
         };
         let least_bytes = shape.least_bytes(reading).saturating_add(made_bytes);
-        schema.bound_made(columns_bytes);
+        schema.bound_made(made_bytes);
         let shared = &self.shared;
         shared.tuning.fit_prefetch(most);
         let meter = &shared.counters.meter;
@@ -346,6 +352,7 @@ impl Planner {
         state.reading = Some(reading);
         state.prefetch = prefetch;
         state.budget.bound(*budget_bytes, least_bytes, batches_bytes - made_bytes);
+        state.budget.set_apart(images_bytes);
         self.options.slots.bound(state.budget.pool_bytes());
         Ok((reading, keeps_passed))
     }

@@ -133,7 +133,7 @@ impl Prefetch {
                 let maps = Arc::clone(&samples);
                 assembler
                     .of_records(move |sample| samples.place_of(sample).record)
-                    .of_rows(move |sample| maps.rows_of(sample))
+                    .of_rows(move |sample, most| maps.rows_of(sample, most))
             }
             None => assembler,
         };

@@ -14,11 +14,15 @@ use crate::schema::Schema;
 /// Approximate bytes of an entry besides its image.
 const ENTRY_BYTES: usize = 128;
 
+/// Number of taken rows that are kept among those that were made.
+const TAKEN_MAX: usize = 1024;
+
 /// Maximum bytes of intermediate columns for rows that are made together.
 const MADE_BYTES_MAX: usize = 4 << 20;
 
-/// Returns the rows of a sample's record that are samples, with their ordinals in the shard.
-pub(crate) type RowsOf = dyn Fn(Sample) -> Vec<(u64, u32)> + Send + Sync;
+/// Returns the rows of a sample's record that are samples, with their ordinals in the shard; none if
+/// there are more than the given number.
+pub(crate) type RowsOf = dyn Fn(Sample, u64) -> Vec<(u64, u32)> + Send + Sync;
 
 /// A sample in an epoch.
 type RowKey = (u64, Portion, Sample);
@@ -107,24 +111,27 @@ impl RowImages {
     fn claim<'r>(&self, row_bytes: usize, rows: &[Row<'r>], epoch: u64) -> Vec<Claim<'r>> {
         let mut kept = self.lock();
         kept.batches += 1;
-        kept.drop_late();
-        let mut claims = vec![];
-        for row in rows.iter().filter(|row| row.occurrence == 0) {
+        kept.drop_late(epoch);
+        let (mut claims, mut seen) = (vec![], BTreeSet::new());
+        for row in rows.iter().filter(|row| is_itself(row)) {
             let record = (epoch, row.portion, row.sample.shard, row.offset);
             let is_made = kept.images.contains_key(&(epoch, row.portion, row.sample));
-            if is_made || kept.making.contains(&record) {
+            if is_made || kept.making.contains(&record) || !seen.insert(record) {
                 continue;
             }
-            let all = (self.rows_of)(row.sample);
-            let bytes = all.len() * row_bytes;
-            if all.len() < 2 || kept.bytes + bytes > kept.bytes_max {
+            let most = kept.bytes_max.saturating_sub(kept.bytes) / row_bytes;
+            if most < 2 {
+                break;
+            }
+            let all = (self.rows_of)(row.sample, most as u64);
+            if all.len() < 2 {
                 continue;
             }
-            kept.bytes += bytes;
+            kept.bytes += all.len() * row_bytes;
             kept.making.insert(record);
             let other = |(ordinal, part)| {
                 let sample = Sample { ordinal, ..row.sample };
-                Row { sample, part, valid: true, ..*row }
+                Row { sample, part, ..*row }
             };
             claims.push(Claim { record, rows: all.into_iter().map(other).collect() });
         }
@@ -132,15 +139,23 @@ impl RowImages {
     }
 }
 
+/// True if a row is the sample that it names: padding has draws of its own, and the row of a corrupt
+/// record is another record's.
+fn is_itself(row: &Row<'_>) -> bool {
+    row.valid && row.occurrence == 0
+}
+
 /// Makes the images of a record's rows; those after a row with an error are not made.
 pub(crate) fn make(schema: &Schema, rows: &[Row<'_>], key: &DrawKey) -> Vec<Arc<[u8]>> {
     let program = schema.program();
     let row_bytes = program.row_bytes(rows[0].len()) + program.shared_bytes();
-    let together = (MADE_BYTES_MAX / row_bytes.max(1)).clamp(1, rows.len());
+    let most = program.memory().bytes_max() / rayon::current_num_threads();
+    let together = (most.min(MADE_BYTES_MAX) / row_bytes.max(1)).clamp(1, rows.len());
+    let record = schema.records(&rows[..1]);
     let mut images = vec![];
     for rows in rows.chunks(together) {
         let made = || -> Result<Vec<Arc<[u8]>>, RowError> {
-            program.make_shared(&schema.locate(rows, &schema.records(rows))?, key)
+            program.make_shared(&schema.locate(rows, &record)?, key)
         };
         // The batch that has the row finds the error.
         let Ok(made) = made() else { break };
@@ -165,14 +180,15 @@ impl KeptImages {
     }
 
     fn take(&mut self, key: &RowKey, row: &Row<'_>) -> Option<Arc<[u8]>> {
-        // Padding has draws of its own.
-        let image = if row.occurrence == 0 { self.images.remove(key)? } else { return None };
+        let image = if is_itself(row) { self.images.remove(key)? } else { return None };
         self.bytes -= image.len() + ENTRY_BYTES;
         Some(image)
     }
 
     /// Drops the images of rows that no batch has, e.g. because another rank has them.
-    fn drop_late(&mut self) {
+    fn drop_late(&mut self, epoch: u64) {
+        // Batches of two epochs may be in work.
+        self.making.retain(|(of, ..)| of.saturating_add(1) >= epoch);
         while let Some((batch, key)) = self.made.front()
             && (!self.images.contains_key(key) || self.batches - batch > self.batches_max)
         {
@@ -180,6 +196,10 @@ impl KeptImages {
                 self.bytes -= image.len() + ENTRY_BYTES;
             }
             self.made.pop_front();
+        }
+        if self.made.len() > 2 * self.images.len() + TAKEN_MAX {
+            let images = &self.images;
+            self.made.retain(|(_, key)| images.contains_key(key));
         }
     }
 }

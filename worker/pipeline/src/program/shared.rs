@@ -65,7 +65,7 @@ impl Program {
         let of_row = |row: usize| {
             let parts = self.shared.iter().zip(&images);
             let parts = parts.map(|(step, all)| &all[row * bytes(step)..][..bytes(step)]);
-            Arc::from(parts.collect::<Vec<_>>().concat())
+            parts.collect::<Vec<_>>().concat().into()
         };
         Ok((0..rows).map(of_row).collect())
     }
