@@ -257,10 +257,11 @@ def mix(folder: Path, picture: Picture) -> None:
         for epoch in (first, first + 1):
             cells = [one for batch in batches(mixture, 5, 4)[2 * epoch : 2 * epoch + 2] for one in texts(batch["id"])]
             end = picture.cells([(color(one), one) for one in cells], left=left)
-            picture.bracket(left, end - left, f"epoch {epoch}: 7 of web, 3 of code")
+            web = sum(one.startswith("a") for one in cells)
+            picture.bracket(left, end - left, f"epoch {epoch}: {web} of web, {len(cells) - web} of code")
             left = end + 16
         picture.down()
-    picture.note("Each source goes on where it was: its samples all come once before any comes again.")
+    picture.note("Each source continues where it was: its samples all come once before any comes again.")
 
 
 PICTURES = {"filter": filter_, "unbatch": unbatch, "window": window, "pack": pack, "balance": balance, "mix": mix}

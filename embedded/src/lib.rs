@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 pub use control::LocalControl;
 pub use shardfeed_client::{
-    Account, CacheChoice, CacheOptions, ClusterOptions, ClusterPort, Commit, Contents,
+    Account, BatchParts, CacheChoice, CacheOptions, ClusterOptions, ClusterPort, Commit, Contents,
     CorruptBudget, Dataset, DatasetRequest, Delivered, Delivery, DoubtPolicy, EncodedSpec, Finding,
     GrantStats, InProcessWorker, Joined, JoinedDataset, Limit, LoadError, Loader, LoaderOptions,
     LoaderStats, MixtureOptions, MixtureSource, MixtureStage, Offered, OpenProgress, PrefetchStats,

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use shardfeed_embedded::{Offered, RowPart};
+use shardfeed_embedded::{BatchParts, Offered, RowPart};
 use shardfeed_handoff::{BufferRange, SharedSlot};
 use shardfeed_pipeline::{Batch, ColumnData, ColumnKind, Dtype};
 use shardfeed_plan::Position;
@@ -36,7 +36,7 @@ pub(crate) struct NativeBatch {
     step: u64,
     /// Position of the loader after this batch.
     pub(crate) after: Position,
-    parts: Option<Vec<RowPart>>,
+    parts: Option<BatchParts>,
 }
 
 impl NativeBatch {
@@ -117,7 +117,7 @@ impl NativeBatch {
     /// Returns the parts of the rows: rows, shards, records, first rows or tokens, and numbers of
     /// these, as int64 one after the other. `None`: they were not asked for.
     fn parts<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
-        let parts = self.parts.as_ref()?;
+        let parts = py.detach(|| self.parts.as_ref().map(BatchParts::list))?;
         let columns: [fn(&RowPart) -> u64; 5] = [
             |part| part.row,
             |part| part.shard.into(),

@@ -37,7 +37,7 @@ pub use loader::{Commit, Loader, LoaderStats, Offered};
 pub use options::{
     ClusterOptions, LoaderOptions, MixtureOptions, MixtureSource, MixtureStage, interleave_default,
 };
-pub use parts::RowPart;
+pub use parts::{BatchParts, RowPart};
 pub use request::DatasetRequest;
 pub use shardfeed_pipeline::RecordSpec;
 pub use timeline::{worker_answers, worker_timeline};

@@ -25,7 +25,6 @@ use crate::link::exchange::{ControlOf, Job, Setting};
 use crate::mixture;
 use crate::options::{LoaderOptions, interleave_default};
 use crate::pace::Pace;
-use crate::parts::RecordParts;
 use crate::request::DatasetRequest;
 use crate::reshard;
 use crate::skipped::{SkipLog, SkippedRecord};
@@ -57,8 +56,6 @@ pub struct Loader {
     /// Times that the rank joined again because it was superseded before it consumed anything.
     replaced: u32,
     ledger: Option<Ledger>,
-    /// Names the parts of a batch's rows, if that is asked.
-    parts: Option<RecordParts>,
     /// Generation whose `start` line is in the ledger; a restart after an error writes no second
     /// one.
     in_ledger: Option<u64>,
@@ -141,7 +138,6 @@ impl Loader {
         let timeline = Timeline::from_environment(options.rank);
         let trainer = Uuid::new_v4().to_string();
         let with_samples = ledger.is_some() || options.parts;
-        let parts = options.parts.then(|| RecordParts::new(options.shuffle));
         let requests = DatasetRequest::of(&options, &schema)?;
         let setting =
             Setting { options: options.clone(), trainer: trainer.clone(), with_samples, requests };
@@ -188,7 +184,6 @@ impl Loader {
             replaced,
             ledger,
             in_ledger,
-            parts,
             held: None,
             offers: 0,
             handed_out,

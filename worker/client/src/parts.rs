@@ -1,6 +1,7 @@
 //! Parts of records that samples consist of.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use shardfeed_plan::{Planned, Sample};
 use shardfeed_source::{SamplePart, SamplePlace};
@@ -65,18 +66,34 @@ impl RecordParts {
         let packs = packs.or_insert_with(|| maps.open(sample.shard, block, variant));
         &packs[(sample.ordinal - grouping.samples_of(block).start) as usize]
     }
+}
 
-    /// Returns the parts of all rows of a batch.
-    pub(crate) fn of_rows(
-        &mut self,
+/// The rows of a batch, from which their parts are found when they are asked for: that packs a block
+/// for each row.
+#[derive(Debug)]
+pub struct BatchParts {
+    rows: Vec<Planned>,
+    epoch: u64,
+    is_shuffled: bool,
+    contents: Arc<Contents>,
+}
+
+impl BatchParts {
+    pub(crate) fn new(
         rows: &[Planned],
-        epoch: u64,
-        contents: &Contents,
-    ) -> Vec<RowPart> {
-        let mut parts = vec![];
-        for (row, &Planned { portion, sample, .. }) in (0..).zip(rows) {
-            let source_epoch = if contents.mixed.is_some() { portion.epoch } else { epoch };
-            let of_row = self.of(sample, source_epoch, contents).iter();
+        (epoch, is_shuffled): (u64, bool),
+        contents: &Arc<Contents>,
+    ) -> Self {
+        Self { rows: rows.to_vec(), epoch, is_shuffled, contents: Arc::clone(contents) }
+    }
+
+    /// Returns the parts of all rows, in order.
+    pub fn list(&self) -> Vec<RowPart> {
+        let (mut of, mut parts) = (RecordParts::new(self.is_shuffled), vec![]);
+        for (row, &Planned { portion, sample, .. }) in (0..).zip(&self.rows) {
+            let is_mixed = self.contents.mixed.is_some();
+            let source_epoch = if is_mixed { portion.epoch } else { self.epoch };
+            let of_row = of.of(sample, source_epoch, &self.contents).iter();
             parts.extend(of_row.map(|part| RowPart {
                 row,
                 shard: sample.shard,

@@ -6,7 +6,7 @@ use shardfeed_reader::Delivered;
 
 use crate::course::Course;
 use crate::head::Head;
-use crate::parts::RowPart;
+use crate::parts::BatchParts;
 
 /// Result of committing the offered batch.
 #[derive(Debug)]
@@ -32,8 +32,8 @@ pub struct Offered {
     pub batch: Batch,
     /// Position of the loader once the batch is consumed.
     pub after: Position,
-    /// Parts of records that its rows consist of, in order, if that is asked.
-    pub parts: Option<Vec<RowPart>>,
+    /// Parts of records that its rows consist of, if that is asked.
+    pub parts: Option<BatchParts>,
 }
 
 /// The offered batch.

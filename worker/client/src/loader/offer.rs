@@ -16,6 +16,7 @@ use super::entry::Entry;
 use super::held::{Commit, Held, Offered};
 use crate::head::Head;
 use crate::link::exchange::{Event, InHand};
+use crate::parts::BatchParts;
 
 /// Maximum restarts of a rank that has consumed nothing and was superseded.
 const REPLACED_MAX: u32 = 8;
@@ -75,7 +76,8 @@ impl Loader {
         let held = self.held.as_mut()?;
         let (batch, after) = (held.batch.take()?, held.next.position());
         let Head { epoch, step, ref samples, .. } = held.head;
-        let parts = self.parts.as_mut().map(|parts| parts.of_rows(samples, epoch, &self.contents));
+        let order = (epoch, self.options.shuffle);
+        let parts = self.options.parts.then(|| BatchParts::new(samples, order, &self.contents));
         Some(Offered { epoch, step, batch, after, parts })
     }
 
