@@ -437,7 +437,7 @@ pub(crate) struct Program {
     memory: ColumnMemory,
 }
 
-/// What to run for some rows.
+/// Part of the program to run for some rows.
 pub(crate) enum Pass<'k> {
     /// Everything, but not the [shared images](Program::shared_bytes) that were made before: one
     /// entry for each row, or none at all.

@@ -118,7 +118,7 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// Counts and packs what is missing.
+    /// Counts and packs the shards that lack it.
     fn done(self, progress: &mut dyn FnMut(ScanProgress) -> bool) -> Result<SampleMaps, LoadError> {
         let Self { dataset, program, corrupt, places, mut maps } = self;
         let lacks = |shard: &usize| lacks(program, maps[*shard].as_ref());
