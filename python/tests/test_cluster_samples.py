@@ -105,9 +105,10 @@ def batches(source: sf.Source, epochs: int, **of: Any) -> list[Any]:
         return [rows_of(batch) for _ in range(epochs) for batch in loader]
 
 
-def parts_of(batch: sf.Batch) -> list[list[int]]:
-    assert batch.parts is not None
-    return [column.tolist() for column in batch.parts]
+def record_parts(batch: sf.Batch) -> list[list[int]]:
+    parts = batch.parts
+    assert parts is not None
+    return [column.tolist() for column in (parts.row, parts.shard, parts.record, parts.first, parts.count)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -118,10 +119,10 @@ def test_the_batches_are_those_of_one_process(
     world = World(tmp_path / "data", len(kind), [40, 0, 25, 3, 31], compression=rng.choice([None, "gzip"]))
     source, order = programs(world.source())[kind], options(rng)
     with sf.Loader(source, **order, provenance=True) as loader:
-        alone = [(rows_of(batch), parts_of(batch)) for _ in range(2) for batch in loader]
+        alone = [(rows_of(batch), record_parts(batch)) for _ in range(2) for batch in loader]
     assert alone
     with sf.Loader(source, **order, **where, fallback=False, provenance=True) as loader:
-        assert alone == [(rows_of(batch), parts_of(batch)) for _ in range(2) for batch in loader]
+        assert alone == [(rows_of(batch), record_parts(batch)) for _ in range(2) for batch in loader]
         assert loader.stats()["source"] == "worker worker-0"
     with Killer(running.workers[0], len(kind)):
         killed = batches(source, 2, **order, **where | {"job": f"{where['job']}-killed"})

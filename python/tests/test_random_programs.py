@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from recount import Step, parse, read_ledger
 from resuming import GLOBAL_BATCH, random_order, resumed_steps
-from test_cluster_samples import World, rows_of
+from test_cluster_samples import World, record_parts, rows_of
 
 import shardfeed as sf
 
@@ -124,8 +124,7 @@ def check_parts(ledger: Path, loader: sf.Loader, batches: list[sf.Batch]) -> Non
     told = [(line.epoch, line.step, line.entry, line.shard, line.record, line.first, line.rows) for line in lines]
     found = []
     for batch in batches:
-        assert batch.parts is not None
-        for row, shard, *part in zip(*(column.tolist() for column in batch.parts), strict=True):
+        for row, shard, *part in zip(*record_parts(batch), strict=True):
             path = Path(loader.shards[shard]).name
             found.append((batch.epoch, batch.step, row, path, *part))
     assert found == [(*of[:3], Path(of[3]).name, *of[4:]) for of in told]

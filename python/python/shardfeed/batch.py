@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
@@ -30,19 +31,20 @@ class Column(NamedTuple):
     row_lengths: tuple[int | None, ...]
 
 
-class Parts(NamedTuple):
-    """Parts of records that the rows of a batch consist of, int64 `[parts]` each."""
+@dataclass(frozen=True)
+class Parts:
+    """Parts of records that the rows of a batch consist of, numpy int64 `[parts]` each."""
 
     #: Row of the batch, ascending.
-    row: Any
+    row: npt.NDArray[np.int64]
     #: Shard of the record: an index into `loader.shards`.
-    shard: Any
+    shard: npt.NDArray[np.int64]
     #: Index of the record in the shard.
-    record: Any
+    record: npt.NDArray[np.int64]
     #: First row (`unbatch`) or token (`pack`) of the record; otherwise 0.
-    first: Any
+    first: npt.NDArray[np.int64]
     #: Number of its tokens, with an appended one; otherwise 1.
-    count: Any
+    count: npt.NDArray[np.int64]
 
 
 class RowSources(NamedTuple):
@@ -213,8 +215,7 @@ class Batch(dict[str, Any]):
         found = self._slot.parts() if self._with_provenance else None
         if found is None:
             return None
-        arrays = np.frombuffer(found, np.int64).reshape(5, -1).copy()
-        return Parts(*(self._tensor(array, "int64", "parts") for array in arrays))
+        return Parts(*np.frombuffer(found, np.int64).reshape(5, -1))
 
     @property
     def source(self) -> Any:
