@@ -16,46 +16,12 @@ struct Place<'a> {
 
 /// Returns the exception for a loader's error.
 pub(crate) fn load_error(py: Python<'_>, error: &LoadError) -> PyErr {
-    let message = error.to_string();
-    let (class, place) = match error {
-        LoadError::Interrupted => return PyKeyboardInterrupt::new_err(message),
-        LoadError::Corrupt { read } => return read_error(py, read),
-        LoadError::Record { file, offset, ordinal, fault } => {
-            let class = match **fault {
-                shardfeed_pipeline::RowFault::Memory { .. } => "ShardfeedError",
-                _ => "FeatureError",
-            };
-            (class, Some(Place { file, offset: Some(*offset), ordinal: Some(*ordinal) }))
-        }
-        LoadError::NoFiller { file, offset, ordinal, .. } => {
-            let place = Place { file, offset: Some(*offset), ordinal: Some(*ordinal) };
-            ("CorruptRecordError", Some(place))
-        }
-        LoadError::Budget { .. } => ("CorruptRecordError", None),
-        LoadError::Changed { file, .. } => {
-            ("ShardChangedError", Some(Place { file, offset: None, ordinal: None }))
-        }
-        LoadError::Io { file, .. } => {
-            ("DataError", Some(Place { file, offset: None, ordinal: None }))
-        }
-        LoadError::Store { file, offset, .. } => {
-            ("DataError", Some(Place { file, offset: *offset, ordinal: None }))
-        }
-        LoadError::Wire(error) => return wire_error(py, error),
-        LoadError::Table(_) => return wire_error(py, &error.to_wire()),
-        LoadError::NotFound(_) => ("DatasetNotFoundError", None),
-        LoadError::State(_) => ("StateError", None),
-        LoadError::Device(_) => ("DeviceError", None),
-        LoadError::Plan(_)
-        | LoadError::Manifest(_)
-        | LoadError::Schema(_)
-        | LoadError::Memory(_)
-        | LoadError::BatchTooLarge(..)
-        | LoadError::Descriptors { .. }
-        | LoadError::Option(_) => ("ConfigError", None),
-        _ => ("ShardfeedError", None),
-    };
-    raise(py, class, &message, place)
+    match error {
+        LoadError::Interrupted => PyKeyboardInterrupt::new_err(error.to_string()),
+        LoadError::Device(message) => named(py, "DeviceError", message),
+        // As if another process had raised it.
+        _ => wire_error(py, &error.to_wire()),
+    }
 }
 
 /// Returns the exception for an error of another process.

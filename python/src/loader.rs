@@ -430,6 +430,7 @@ fn loader_options(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<Loade
         files: get("files")?.extract()?,
         mixture: mixture_options(py, options)?,
         dataset: get("dataset")?.extract()?,
+        index: optional(options, "index")?,
         cluster: cluster_options(&get)?,
         compression: compression
             .parse::<CompressionChoice>()
@@ -462,6 +463,8 @@ fn loader_options(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<Loade
                 None => CacheChoice::Environment,
             },
             bytes: get("cache_bytes")?.extract()?,
+            // Each source names its own.
+            index: None,
         },
         doubt: DoubtPolicy {
             is_drop: get("in_doubt")?.extract::<String>()? == "drop",
@@ -548,7 +551,7 @@ impl ScanBar {
             }
             ScanStage::Listing => "listing the files".to_owned(),
             ScanStage::Counting => {
-                format!("filtering {}/{} files", state.files, state.files_total)
+                format!("counting samples of {}/{} files", state.files, state.files_total)
             }
             _ => format!("indexing {}/{} files", state.files, state.files_total),
         });

@@ -28,8 +28,8 @@ impl LengthOf {
     }
 }
 
-/// A source: name, dataset of a cluster, files, compression, filter.
-type SourceTuple = (String, Option<String>, Vec<String>, String, Option<String>);
+/// A source: name, dataset of a cluster, files, index, compression, filter.
+type SourceTuple = (String, Option<String>, Vec<String>, Option<String>, String, Option<String>);
 
 /// A stage: first epoch, length, and each source (its index or its name) with its weight.
 type StageTuple<S> = (u64, LengthOf, Vec<(S, String)>);
@@ -44,11 +44,11 @@ pub(crate) fn mixture_options(
     };
     let sources: Vec<SourceTuple> = mixture.get_item("sources")?.extract()?;
     let stages: Vec<StageTuple<usize>> = mixture.get_item("stages")?.extract()?;
-    let source = |(name, dataset, files, compression, filter): SourceTuple| {
+    let source = |(name, dataset, files, index, compression, filter): SourceTuple| {
         let compression = compression.parse::<CompressionChoice>();
         let compression =
             compression.map_err(|error| named(py, "ConfigError", &error.to_string()))?;
-        Ok(MixtureSource { name, dataset, files, compression, filter })
+        Ok(MixtureSource { name, dataset, files, index, compression, filter })
     };
     let stage = |(first_epoch, length, weights): StageTuple<usize>| {
         Ok(MixtureStage { first_epoch, length: length.length(py)?, weights })

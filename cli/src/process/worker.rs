@@ -330,6 +330,7 @@ pub(super) fn options(config: &WorkerConfig) -> anyhow::Result<WorkerOptions> {
         cache: CacheOptions {
             folder: config.cache_dir.clone().map_or(CacheChoice::Environment, CacheChoice::Folder),
             bytes: config.cache_bytes.map_or(0, Space::get),
+            index: None,
         },
     })
 }

@@ -237,6 +237,7 @@ class Loader:
             "files": [] if mixture else list(source.files),
             "mixture": mixture and mixture._options(),
             "dataset": source.dataset,
+            "index": source.index,
             "coordinator": coordinators,
             "worker": None if worker is None else os.fspath(worker),
             "fallback": flag("fallback", fallback),

@@ -82,7 +82,9 @@ class Mixture:
 
     def _options(self) -> dict[str, Any]:
         """Returns the mixture for the native loader."""
-        sources = [(name, one.dataset, list(one.files), one.compression, one._filter) for name, one in self.versions]
+        sources = [
+            (name, one.dataset, list(one.files), one.index, one.compression, one._filter) for name, one in self.versions
+        ]
         return {"sources": sources, "stages": [tuple(stage) for stage in self._stages]}
 
     def __repr__(self) -> str:

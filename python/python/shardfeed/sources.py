@@ -53,7 +53,8 @@ class Source(SampleMethods):
 
     - `files`: paths, patterns and URLs, in order. `dataset`: name of a dataset registered in the
       cluster, instead of files.
-    - `compression`: of the files. `records`: number of records, if known.
+    - `compression`: of the files. `records`: number of records, if known. `index`: folder or URL of
+      the index that hosts share.
     """
 
     files: tuple[str, ...]
@@ -78,6 +79,7 @@ class Source(SampleMethods):
     _window: str | None = None
     #: Cost of a sample and window of balanced steps, as JSON; None: steps are not balanced.
     _balance: str | None = None
+    index: str | None = None
 
     @property
     def features(self) -> Mapping[str, Feature] | None:
@@ -144,6 +146,10 @@ class Source(SampleMethods):
         """
         known = None if records is None else whole_number("records", records, 0)
         return dataclasses.replace(self, files=_paths(files), dataset=None, records=known)
+
+    def with_index(self, index: str | os.PathLike[str]) -> Source:
+        """Returns this source with an index that hosts share; see `source`."""
+        return dataclasses.replace(self, index=os.fspath(index))
 
     # Operators on columns of any shape.
 
@@ -661,7 +667,7 @@ class Source(SampleMethods):
         return f"Source({where!r}{more}{records}){''.join(lines)}{rest}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        given = (self.files, self.dataset, self.compression, self.records, self._features, self._sequence_features)
+        given = self.files, self.dataset, self.compression, self.records, self.index, self._features, self._sequence_features
         samples = self._filter, self._unbatch, self._filter_rows, self._pack, self._window, self._balance
         return _rebuilt, (given, self._operators, self._device_operators, samples)
 
@@ -682,6 +688,7 @@ def source(
     dataset: str | None = None,
     compression: CompressionChoice = "auto",
     records: int | None = None,
+    index: str | os.PathLike[str] | None = None,
 ) -> Source:
     """Returns a `Source` of TFRecord files. Reads nothing.
 
@@ -696,6 +703,10 @@ def source(
     - `compression`: "auto", "none", "gzip" or "zlib".
     - `records`: number of records, if known. A loader raises `ShardChangedError` if the files hold
       another number.
+    - `index`: folder or URL that all hosts can reach, for the numbers of records and samples of the
+      files. A loader without `coordinator=` takes from it what the cache of its host lacks, so that
+      it need not read the files before the first batch, and adds what it finds.
+      `shardfeed dataset index` fills it.
 
     Raises `ConfigError` for invalid features and arguments.
     """
@@ -708,7 +719,8 @@ def source(
     known = None if records is None else whole_number("records", records, 0)
     ours, lists = checked(features), checked(sequence_features, "sequence_features")
     outline = NativeOutline(to_native(ours), to_native(lists))
-    return Source(paths, dataset, compression, known, ours, lists, outline)
+    place = None if index is None else os.fspath(index)
+    return Source(paths, dataset, compression, known, ours, lists, outline, index=place)
 
 
 def _paths(files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
@@ -733,7 +745,7 @@ def _rebuilt(
         outline = outline.then(operator.json(), False)
     for operator in device_operators or ():
         outline = outline.then(operator.json(), True)
-    files, dataset, compression, records, features, lists = given
+    files, dataset, compression, records, index, features, lists = given
     return Source(
-        files, dataset, compression, records, features, lists, outline, operators, device_operators, *samples
+        files, dataset, compression, records, features, lists, outline, operators, device_operators, *samples, index
     )

@@ -22,6 +22,8 @@ pub struct LoaderOptions {
     pub mixture: Option<MixtureOptions>,
     /// A dataset of the cluster by its name, instead of files.
     pub dataset: Option<String>,
+    /// Folder or URL of the index of the files that hosts share.
+    pub index: Option<String>,
     /// Compression of the files.
     pub compression: CompressionChoice,
     /// Policy for corrupt records and files.
@@ -90,6 +92,8 @@ pub struct MixtureSource {
     pub dataset: Option<String>,
     /// Files: paths, URLs, globs.
     pub files: Vec<String>,
+    /// Folder or URL of the index of the files that hosts share.
+    pub index: Option<String>,
     /// Compression of the files.
     pub compression: CompressionChoice,
     /// Expression of the records that are samples; `None`: all records.
@@ -160,6 +164,7 @@ impl Default for LoaderOptions {
             files: Vec::new(),
             mixture: None,
             dataset: None,
+            index: None,
             compression: CompressionChoice::Auto,
             corrupt: Corrupt::Error,
             corrupt_budget: CorruptBudget::Usual,

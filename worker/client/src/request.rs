@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use shardfeed_pipeline::{RecordSpec, SampleProgram, Schema};
 use shardfeed_reader::EncodedSpec;
-use shardfeed_source::{Dataset, FileRules, LoadError, OpenSource, ScanProgress};
+use shardfeed_source::{
+    CacheOptions, Dataset, FileRules, LoadError, OpenSource, ScanProgress, SharedIndex,
+};
 
 use crate::options::{LoaderOptions, MixtureSource};
 
@@ -19,6 +21,8 @@ pub struct DatasetRequest {
     pub files: Vec<String>,
     /// Rules for reading the files.
     pub rules: FileRules,
+    /// Index of the files that hosts share.
+    pub index: Option<SharedIndex>,
     /// Makes samples of records; `None`: each record is one.
     pub(crate) program: Option<EncodedProgram>,
 }
@@ -34,16 +38,18 @@ impl DatasetRequest {
                 dataset: options.dataset.clone(),
                 files: options.files.clone(),
                 rules: options.file_rules(),
+                index: shared_index(options.index.as_deref(), options)?,
                 program: EncodedProgram::of(schema)?,
             }]);
         };
         let source = |source: &MixtureSource| {
-            let MixtureSource { name, dataset, files, compression, filter } = source.clone();
+            let MixtureSource { name, dataset, files, index, compression, filter } = source.clone();
             let records = options.records.clone().unwrap_or_default();
             let schema = Schema::new(RecordSpec { filter, ..records })?;
             let program = EncodedProgram::of(&schema)?;
             let rules = FileRules { compression, corrupt: options.corrupt };
-            Ok(Self { source: name, dataset, files, rules, program })
+            let index = shared_index(index.as_deref(), options)?;
+            Ok(Self { source: name, dataset, files, rules, index, program })
         };
         mixture.sources.iter().map(source).collect()
     }
@@ -62,7 +68,7 @@ impl DatasetRequest {
         options: &LoaderOptions,
         progress: &mut dyn FnMut(ScanProgress) -> bool,
     ) -> Result<OpenSource, LoadError> {
-        let cache = &options.cache;
+        let cache = &CacheOptions { index: self.index.clone(), ..options.cache.clone() };
         let mut dataset = Dataset::open(&self.files, self.rules, cache, progress)?;
         if let Some(program) = &self.program {
             let program = program.program();
@@ -70,6 +76,24 @@ impl DatasetRequest {
         }
         let (name, dataset_name) = (self.source.clone(), String::new());
         Ok(OpenSource { name, dataset_name, rules: self.rules, dataset })
+    }
+}
+
+/// Returns the index that a source names.
+///
+/// # Errors  It is no path or URL; the loader is in a cluster.
+fn shared_index(
+    named: Option<&str>,
+    options: &LoaderOptions,
+) -> Result<Option<SharedIndex>, LoadError> {
+    let Some(named) = named else { return Ok(None) };
+    match options.cluster {
+        None => SharedIndex::parse(named).map(Some),
+        Some(_) => Err(LoadError::Option(format!(
+            "index={named:?} is for loaders in one process: in a cluster the workers read the files \
+             once for all hosts, and the coordinators keep the result; leave index= or coordinator= \
+             out"
+        ))),
     }
 }
 

@@ -22,6 +22,7 @@ use shardfeed_tfrecord::{NewFile, ShardIndex};
 
 use crate::blocks::BlockCache;
 use crate::error::LoadError;
+use crate::shared_index::SharedIndex;
 
 /// First bytes of a cache file; the number is the version of the format.
 const MAGIC: &[u8] = b"shardfeed index 4\n";
@@ -59,11 +60,13 @@ pub struct CacheOptions {
     pub folder: CacheChoice,
     /// Maximum number of cached bytes of remote files; 0: none are cached.
     pub bytes: u64,
+    /// Index that hosts share; it is asked for what this host's cache lacks.
+    pub index: Option<SharedIndex>,
 }
 
 impl From<CacheChoice> for CacheOptions {
     fn from(folder: CacheChoice) -> Self {
-        Self { folder, bytes: 0 }
+        Self { folder, ..Self::default() }
     }
 }
 
@@ -625,9 +628,9 @@ mod tests {
         assert!(!nowhere.is_kept() && nowhere.lock(|| false).unwrap().is_none());
         nowhere.add(entries("a"));
         assert_eq!(nowhere.entries().len(), 1, "found entries are used");
-        let blocks = CacheOptions { folder: CacheChoice::Folder(file), bytes: 1 };
+        let blocks = CacheOptions { bytes: 1, ..CacheChoice::Folder(file).into() };
         assert!(blocks.blocks().unwrap().is_none());
-        let nowhere = CacheOptions { folder: CacheChoice::Off, bytes: 1 };
+        let nowhere = CacheOptions { bytes: 1, ..CacheChoice::Off.into() };
         assert_eq!(
             nowhere.blocks().unwrap_err().to_string(),
             "cache_bytes has no folder, as nothing is to be kept; name one by cache_dir"

@@ -4,6 +4,7 @@ mod bits;
 mod costs;
 mod counting;
 mod grouping;
+mod kept_maps;
 mod mixed;
 mod pack_counts;
 mod samples;
@@ -226,7 +227,7 @@ impl Dataset {
     }
 
     /// Writes its samples to the cache.
-    pub fn keep_samples(&self, program: &SampleProgram, cache: &CacheOptions) {
+    pub fn keep_samples(&self, program: &Arc<SampleProgram>, cache: &CacheOptions) {
         if let Some(maps) = &self.samples {
             counting::keep_maps(self, program, cache, maps);
         }

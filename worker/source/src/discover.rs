@@ -138,7 +138,7 @@ fn discover_remote(
 }
 
 /// Returns the local path of a pattern; `None` if it is the URL of a remote file.
-fn local(pattern: &str) -> Option<&str> {
+pub(crate) fn local(pattern: &str) -> Option<&str> {
     match pattern.split_once("://") {
         Some(("file", path)) => Some(path),
         Some(_) => None,

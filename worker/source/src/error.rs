@@ -114,6 +114,14 @@ pub enum LoadError {
         /// Remedy.
         hint: &'static str,
     },
+    /// An object of a shared index cannot be used.
+    #[error("{object}: {reason}")]
+    Index {
+        /// Path or URL.
+        object: String,
+        /// Fault, and remedy.
+        reason: String,
+    },
     /// A side table of an operator cannot be used.
     #[error(transparent)]
     Table(#[from] Box<TableFault>),
@@ -224,6 +232,7 @@ impl LoadError {
             Self::Changed { file, .. } => return at(ErrorKind::Changed, file, None, None),
             Self::Io { file, .. } => return at(ErrorKind::Data, file, None, None),
             Self::Store { file, offset, .. } => return at(ErrorKind::Data, file, *offset, None),
+            Self::Index { object, .. } => return at(ErrorKind::Data, object, None, None),
             Self::Table(fault) => {
                 let kind = match fault.cause {
                     TableCause::NotFound => ErrorKind::NotFound,

@@ -20,6 +20,7 @@ use crate::looks::{each, moved};
 use crate::remote::{Reach, RemoteFile, Stop, is_remote, stamps};
 use crate::rights::Rights;
 use crate::rules::FileRules;
+use crate::shared_index::SharedIndex;
 use crate::sidecar::{Fault, Sidecars};
 
 /// Maximum number of files scanned at once: scanning waits for storage more than for the processor.
@@ -149,6 +150,7 @@ pub fn index_into(
     let mut state = ScanProgress::at(ScanStage::Done);
     let is_remote = is_remote(&found.root);
     let mut states = FileState::all(found, &mut |done| progress(ScanProgress::listing(done)))?;
+    let mut added = Vec::new();
     if !missing(&states, cache.entries()).is_empty() {
         let waiting = ScanProgress { stage: ScanStage::Waiting, ..state };
         let _lock = cache.lock(|| progress(waiting))?;
@@ -165,7 +167,12 @@ pub fn index_into(
             }
             wanted = missing(&states, cache.entries());
         }
+        let shared = match (&options.index, wanted.is_empty()) {
+            (Some(index), false) => shared_seeds(index, found, rules, &mut || progress(waiting))?,
+            _ => Seeds::new(),
+        };
         let mut new = adopt(found, &states, seeds, &name, &wanted, cache.entries());
+        new.extend(adopt(found, &states, &shared, &name, &wanted, cache.entries()));
         let is_new = |file: &usize| !new.contains_key(&found.paths[*file]);
         let scan: Vec<_> = wanted.into_iter().filter(is_new).collect();
         state.files_total = scan.len();
@@ -186,6 +193,7 @@ pub fn index_into(
                 return Err(LoadError::changed(path, indexed, found));
             }
             let (stamp, inode, compression) = (after.stamp, after.inode, name.clone());
+            added.push(path.clone());
             new.insert(path, IndexedFile { stamp, inode, compression, index });
         }
         // Results are kept even if another file is damaged or the user cancelled.
@@ -198,6 +206,12 @@ pub fn index_into(
         if let Some(error) = failed {
             return Err(error);
         }
+    }
+    if let Some(index) = &options.index {
+        let added = if index.is_filled() { &found.paths } else { &added };
+        let entry = |path: &String| (path.clone(), cache.entries()[path].clone());
+        let added = added.iter().map(entry).collect();
+        index.add(&found.root, added, &mut || progress(state))?;
     }
     progress(ScanProgress { stage: ScanStage::Done, ..state });
     Ok(())
@@ -225,6 +239,22 @@ fn hear_others(
         tracing::warn!(file = %file.display(), "a file beside the shards {what}; the shards' content is used");
     }
     Ok(())
+}
+
+/// Returns the results of other hosts that an index has for the files of this folder.
+fn shared_seeds(
+    index: &SharedIndex,
+    found: &Found,
+    rules: FileRules,
+    go_on: &mut dyn FnMut() -> bool,
+) -> Result<Seeds, LoadError> {
+    let compression = rules.compression.to_string();
+    let entries = index.entries(&found.root, go_on)?.into_iter();
+    let fits = |entry: &IndexedFile| {
+        entry.compression == compression && suits(&entry.index, rules.corrupt)
+    };
+    let entries = entries.filter(|(_, entry)| fits(entry));
+    Ok(entries.map(|(path, entry)| (path, (entry.stamp, entry.index))).collect())
 }
 
 /// Returns the results of other workers for files whose change stamps still match.
@@ -362,17 +392,21 @@ fn missing(
     let good = |&file: &usize| {
         known.get(&found.paths[file]).is_some_and(|entry| {
             let FileState { stamp, inode } = &states[file];
-            let suits = match corrupt {
-                // Scanned again, to report its error.
-                Corrupt::Error => entry.index.broken.is_none(),
-                Corrupt::SkipRecord => true,
-                Corrupt::SkipFile => entry.index.data_verified,
-            };
             let same = entry.stamp == *stamp && entry.inode == *inode;
-            same && entry.compression == name && suits
+            same && entry.compression == name && suits(&entry.index, corrupt)
         })
     };
     (0..found.paths.len()).filter(|file| !good(file)).collect()
+}
+
+/// True if an index has what a policy for damage needs.
+fn suits(index: &ShardIndex, corrupt: Corrupt) -> bool {
+    match corrupt {
+        // Scanned again, to report its error.
+        Corrupt::Error => index.broken.is_none(),
+        Corrupt::SkipRecord => true,
+        Corrupt::SkipFile => index.data_verified,
+    }
 }
 
 fn scan_all(

@@ -3,24 +3,21 @@
 //! A map is kept beside the index cache, under the digest of its shard and of its program, unless
 //! damaged records were left out of it.
 
-use std::fs;
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use shardfeed_pipeline::{Row, RowError, SampleProgram};
-use shardfeed_plan::{Corrupt, Digest, PackError, Portion, Sample};
+use shardfeed_plan::{Corrupt, PackError, Portion, Sample};
 use shardfeed_tfrecord::{
-    ChunkOptions, ChunkReader, Compression, CompressionChoice, Decoder, FOOTER_BYTES, NewFile,
+    ChunkOptions, ChunkReader, Compression, CompressionChoice, Decoder, FOOTER_BYTES,
 };
 
 use super::Dataset;
-use super::pack_counts;
-use super::samples::{DamagedRecord, SampleMap, SampleMaps, address};
-use crate::cache::{Cache, CacheOptions, warn};
+use super::kept_maps::KeptMaps;
+use super::samples::{DamagedRecord, SampleMap, SampleMaps};
+use crate::cache::{Cache, CacheOptions};
 use crate::error::LoadError;
 use crate::files::{Files, ShardBytes};
 use crate::index::{ScanProgress, ScanStage};
@@ -68,20 +65,22 @@ pub(super) fn sample_maps(
     options: &CacheOptions,
     progress: &mut dyn FnMut(ScanProgress) -> bool,
 ) -> Result<SampleMaps, LoadError> {
-    let places = places(dataset, program, options);
+    let kept = KeptMaps::new(dataset, program, options);
     let mut maps: Vec<Option<SampleMap>> = vec![None; dataset.files().len()];
-    fill((dataset, program), places.as_deref(), &mut maps, progress)?;
-    let work = |places, maps| Work { dataset, program, corrupt, places, maps };
+    kept.fill(dataset, &mut maps, progress)?;
+    kept.publish(&maps, progress)?;
+    let work = |kept, maps| Work { dataset, program, corrupt, kept: Arc::new(kept), maps };
     // Windows are made at each start, in a moment.
     let is_kept = |map: &SampleMap| program.packer().is_none() || map.grouping().is_some();
     if maps.iter().all(|map| map.as_ref().is_some_and(is_kept)) {
-        return work(places, maps).done(progress);
+        return work(kept, maps).done(progress);
     }
     let cache = Cache::open(&options.folder, dataset.root());
     let _lock = cache.lock(|| progress(ScanProgress::at(ScanStage::Waiting)))?;
     // Another process may have counted while this one waited.
-    fill((dataset, program), places.as_deref(), &mut maps, progress)?;
-    work(places, maps).done(progress)
+    kept.fill(dataset, &mut maps, progress)?;
+    kept.fetch(dataset, &mut maps, progress)?;
+    work(kept, maps).done(progress)
 }
 
 /// Returns the samples of every shard if all of them are in the cache.
@@ -93,17 +92,17 @@ pub(super) fn kept_maps(
     options: &CacheOptions,
 ) -> Result<Option<SampleMaps>, LoadError> {
     let mut maps = vec![None; dataset.files().len()];
-    let places = places(dataset, program, options);
-    fill((dataset, program), places.as_deref(), &mut maps, &mut |_| true)?;
+    let kept = Arc::new(KeptMaps::new(dataset, program, options));
+    kept.fill(dataset, &mut maps, &mut |_| true)?;
     if maps.contains(&None) {
         return Ok(None);
     }
-    let work = Work { dataset, program, corrupt: Corrupt::Error, places, maps };
+    let work = Work { dataset, program, corrupt: Corrupt::Error, kept, maps };
     work.done(&mut |_| true).map(Some)
 }
 
 /// True if a shard is to be counted, or its packs or windows to be made.
-fn lacks(program: &SampleProgram, map: Option<&SampleMap>) -> bool {
+pub(super) fn lacks(program: &SampleProgram, map: Option<&SampleMap>) -> bool {
     map.is_none_or(|map| program.combiner().is_some() && map.grouping().is_none())
 }
 
@@ -112,7 +111,7 @@ struct Work<'a> {
     dataset: &'a Arc<Dataset>,
     program: &'a Arc<SampleProgram>,
     corrupt: Corrupt,
-    places: Option<Vec<PathBuf>>,
+    kept: Arc<KeptMaps>,
     /// Map of each shard, without its packs or windows if these are not known; `None`: not counted.
     maps: Vec<Option<SampleMap>>,
 }
@@ -120,7 +119,7 @@ struct Work<'a> {
 impl Work<'_> {
     /// Counts and packs the shards that lack it.
     fn done(self, progress: &mut dyn FnMut(ScanProgress) -> bool) -> Result<SampleMaps, LoadError> {
-        let Self { dataset, program, corrupt, places, mut maps } = self;
+        let Self { dataset, program, corrupt, kept, mut maps } = self;
         let lacks = |shard: &usize| lacks(program, maps[*shard].as_ref());
         let missing: Vec<_> = (0..maps.len()).filter(lacks).collect();
         let mut found = SampleMaps::default();
@@ -133,7 +132,7 @@ impl Work<'_> {
                 files: Arc::new(files),
                 program: Arc::clone(program),
                 corrupt,
-                places,
+                kept,
                 missing,
                 next: 0.into(),
                 stop,
@@ -154,15 +153,15 @@ impl Work<'_> {
 /// Writes maps without damaged records to the cache.
 pub(super) fn keep_maps(
     dataset: &Dataset,
-    program: &SampleProgram,
+    program: &Arc<SampleProgram>,
     options: &CacheOptions,
     maps: &SampleMaps,
 ) {
     if maps.damaged_total == 0 {
-        let places = places(dataset, program, options).unwrap_or_default();
-        for (place, map) in places.iter().zip(&maps.maps) {
-            keep(place, map);
-            pack_counts::keep(place, program, map);
+        let kept = KeptMaps::new(dataset, program, options);
+        for (shard, map) in maps.maps.iter().enumerate() {
+            kept.keep(shard, map);
+            kept.keep_counts(shard, map);
         }
     }
 }
@@ -185,62 +184,6 @@ pub(super) fn check_some(
         "no sample is left: {program} leaves none of the {records} records in {} files{damaged}",
         maps.maps.len(),
     )))
-}
-
-/// Returns the path of each shard's map; `None`: nothing is kept.
-fn places(
-    dataset: &Dataset,
-    program: &SampleProgram,
-    options: &CacheOptions,
-) -> Option<Vec<PathBuf>> {
-    let head: &[u8] = match (program.has_rows(), program.packer()) {
-        _ if program.windower().is_some() => b"shardfeed windows 1\n",
-        (true, _) => b"shardfeed rows 1\n",
-        (false, Some(_)) => b"shardfeed lengths 1\n",
-        (false, None) => b"shardfeed filter 1\n",
-    };
-    let digest = Digest::of_parts([head, &program.key()[..]]).to_string();
-    let folder = options.folder.folder()?.join("samples").join(&digest[..24]);
-    if let Err(error) = fs::create_dir_all(&folder) {
-        warn(&folder, "make the folder", &error);
-        return None;
-    }
-    let place = |shard: &shardfeed_plan::Shard| {
-        let path = if program.depends_on_path() { shard.path.as_str() } else { "" };
-        let count = shard.records.to_le_bytes();
-        let parts: [&[u8]; 3] = [shard.digest.as_bytes(), &count, path.as_bytes()];
-        folder.join(Digest::of_parts(parts).to_string())
-    };
-    Some(dataset.manifest().shards().iter().map(place).collect())
-}
-
-/// Reads the kept maps that are missing; with their packs, if the numbers of these are kept.
-fn fill(
-    (dataset, program): (&Dataset, &SampleProgram),
-    places: Option<&[PathBuf]>,
-    maps: &mut [Option<SampleMap>],
-    progress: &mut dyn FnMut(ScanProgress) -> bool,
-) -> Result<(), LoadError> {
-    let mut state = ScanProgress::at(ScanStage::Counting);
-    state.files_total = maps.len();
-    for (shard, place) in places.unwrap_or_default().iter().enumerate() {
-        if maps[shard].is_none() {
-            let bytes = fs::read(place).unwrap_or_default();
-            let records = dataset.files()[shard].records;
-            maps[shard] = SampleMap::decode(&bytes, &address(place), records, program);
-        }
-        if maps[shard].as_ref().is_some_and(|map| lacks(program, Some(map)))
-            && let Some(counts) = pack_counts::kept(place, program)
-            && let Some(map) = maps[shard].take()
-        {
-            maps[shard] = Some(grouped(dataset, program, shard, map, &counts)?);
-        }
-        state.files = shard + 1;
-        if program.combiner().is_some() && !progress(state) {
-            return Err(LoadError::Interrupted);
-        }
-    }
-    Ok(())
 }
 
 /// Returns a counted map with its packs or windows, if the program makes them.
@@ -267,17 +210,6 @@ pub(super) fn grouped(
             )))
         }
         Err(error) => Err(LoadError::Option(format!("{}: {error}", file()))),
-    }
-}
-
-fn keep(place: &Path, map: &SampleMap) {
-    let write = || -> io::Result<()> {
-        let mut file = NewFile::beside(place)?;
-        file.file().write_all(&map.encode(&address(place)))?;
-        file.finish()
-    };
-    if let Err(error) = write() {
-        warn(place, "write the sample map", &error);
     }
 }
 
@@ -341,7 +273,7 @@ struct CountingPass {
     files: Arc<Files>,
     program: Arc<SampleProgram>,
     corrupt: Corrupt,
-    places: Option<Vec<PathBuf>>,
+    kept: Arc<KeptMaps>,
     /// Shards to count; with its map a shard to pack.
     missing: Vec<(usize, Mutex<Option<SampleMap>>)>,
     next: AtomicUsize,
@@ -367,24 +299,31 @@ impl CountingPass {
                 Some(map) => Ok(CountedShard { map, ..CountedShard::default() }),
                 None => self.count(shard, &mut progress),
             };
-            let place = self.places.as_ref().map(|places| &places[shard]);
-            let is_kept = |counted: &CountedShard| counted.damaged_total == 0;
-            let place = place.filter(|_| counted.as_ref().is_ok_and(is_kept));
-            if let (Some(place), Ok(counted), true) = (place, &counted, is_new) {
-                keep(place, &counted.map);
-            }
-            let result = counted.and_then(|counted| {
-                let dataset = self.files.dataset();
-                let map = grouped(dataset, &self.program, shard, counted.map, &[])?;
-                if let Some(place) = place {
-                    pack_counts::keep(place, &self.program, &map);
-                }
-                Ok(CountedShard { map, ..counted })
-            });
+            let result = counted.and_then(|counted| self.grouped(shard, counted, is_new));
             if events.send(CountEvent::Shard(shard, Box::new(result))).is_err() {
                 return;
             }
         }
+    }
+
+    /// Makes the packs or windows of a counted shard, and keeps what was found if nothing in it is
+    /// damaged.
+    fn grouped(
+        &self,
+        shard: usize,
+        counted: CountedShard,
+        is_new: bool,
+    ) -> Result<CountedShard, LoadError> {
+        let is_whole = counted.damaged_total == 0;
+        if is_whole && is_new {
+            self.kept.keep(shard, &counted.map);
+        }
+        let map = grouped(self.files.dataset(), &self.program, shard, counted.map, &[])?;
+        if is_whole {
+            self.kept.keep_counts(shard, &map);
+            self.kept.offer(shard, &map, &mut || !self.stop.load(Ordering::Relaxed))?;
+        }
+        Ok(CountedShard { map, ..counted })
     }
 
     fn count(

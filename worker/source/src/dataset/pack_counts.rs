@@ -1,54 +1,33 @@
 //! Numbers of packs of the blocks of shards, kept beside their sample maps: packing 100 million
 //! records in all variants takes minutes.
 
-use std::fs;
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
-
 use shardfeed_pipeline::SampleProgram;
 use shardfeed_plan::Digest;
-use shardfeed_tfrecord::NewFile;
 
-use super::samples::{SampleMap, address, checksum};
-use crate::cache::warn;
+use super::samples::SampleMap;
+use crate::object_kind::ObjectKind;
 
-/// First bytes of stored counts; the number is the version of the format and of the packing.
-const MAGIC: &[u8] = b"shardfeed packs 1\n";
+/// Stored counts; the number is the version of their format and of the packing.
+pub(super) const KIND: ObjectKind = ObjectKind("shardfeed packs 1\n");
 
-/// Returns the path of the counts of a map's packs; `None`: packs are no samples.
-/// - `map`: path of the map.
-fn place(map: &Path, program: &SampleProgram) -> Option<PathBuf> {
+/// Returns the name of the counts of a map's packs; `None`: packs are no samples.
+/// - `map`: name of the map.
+pub(super) fn name(map: &str, program: &SampleProgram) -> Option<String> {
     let settings = program.packer()?.spec().settings().key();
     let digest = Digest::of_parts([&settings[..]]).to_string();
-    let name = map.file_name()?.to_string_lossy().into_owned();
-    Some(map.with_file_name(format!("{name}-{}", &digest[..24])))
+    Some(format!("{map}-{}", &digest[..24]))
 }
 
-/// Returns the number of packs of each block of a map, if they are kept.
-/// - `map`: path of the map.
-pub(super) fn kept(map: &Path, program: &SampleProgram) -> Option<Vec<u64>> {
-    let place = place(map, program)?;
-    let bytes = fs::read(&place).ok()?;
-    let (crc, body) = bytes.strip_prefix(MAGIC)?.split_first_chunk::<4>()?;
-    let (numbers, rest) = body.as_chunks::<8>();
-    let is_whole = rest.is_empty() && checksum(&address(&place), body) == u32::from_le_bytes(*crc);
-    is_whole.then(|| numbers.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect())
+/// Returns the stored number of packs of each block of a map, if packs are samples.
+pub(super) fn encode(name: &str, map: &SampleMap) -> Option<Vec<u8>> {
+    let body: Vec<u8> = map.pack_counts()?.into_iter().flat_map(u64::to_le_bytes).collect();
+    Some(KIND.encode(name, &body))
 }
 
-/// Keeps the number of packs of each block of a map, if packs are samples.
-/// - `place_of_map`: path of the map.
-pub(super) fn keep(place_of_map: &Path, program: &SampleProgram, map: &SampleMap) {
-    let Some((place, counts)) = place(place_of_map, program).zip(map.pack_counts()) else { return };
-    let body: Vec<u8> = counts.into_iter().flat_map(u64::to_le_bytes).collect();
-    let crc = checksum(&address(&place), &body).to_le_bytes();
-    let write = || -> io::Result<()> {
-        let mut file = NewFile::beside(&place)?;
-        file.file().write_all(&[MAGIC, &crc[..], &body].concat())?;
-        file.finish()
-    };
-    if let Err(error) = write() {
-        warn(&place, "write the numbers of packs, which are counted at each start", &error);
-    }
+/// Returns the number of packs of each block of a map; `None` if they are damaged.
+pub(super) fn decode(name: &str, bytes: &[u8]) -> Option<Vec<u64>> {
+    let (numbers, rest) = KIND.decode(name, bytes)?.as_chunks::<8>();
+    rest.is_empty().then(|| numbers.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect())
 }
 
 #[cfg(test)]
@@ -72,9 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn kept_counts_are_those_of_the_same_map_and_settings() {
-        let folder = tempfile::tempdir().unwrap();
-        let (path, other) = (folder.path().join("map"), folder.path().join("other"));
+    fn stored_counts_are_those_of_the_same_map_and_settings() {
         let (program, shard) = (program(16), Digest::from_bytes([1; 32]));
         let mut map = SampleMap::new(&program);
         for tokens in [5, 9, 12, 3, 16, 1, 7, 7, 2, 11, 4] {
@@ -83,24 +60,22 @@ mod tests {
         }
         let counted = map.clone();
         map.group(&program, shard, &[]).unwrap();
-        assert_eq!(kept(&path, &program), None);
-        keep(&path, &program, &map);
-        let counts = kept(&path, &program);
+        let of_map = name("map", &program).unwrap();
+        let stored = encode(&of_map, &map).unwrap();
+        let counts = decode(&of_map, &stored);
         assert_eq!(counts, map.pack_counts());
         let mut again = counted;
         again.group(&program, shard, &counts.unwrap()).unwrap();
         assert_eq!(again, map);
-        assert_eq!(kept(&path, &self::program(17)), None, "of other settings");
-        // A damaged file, and one under another name, are not read.
-        let stored = place(&path, &program).unwrap();
-        let bytes = fs::read(&stored).unwrap();
-        fs::write(place(&other, &program).unwrap(), &bytes).unwrap();
-        assert_eq!(kept(&other, &program), None);
-        for at in 0..bytes.len() {
-            let mut damaged = bytes.clone();
+        let others = [name("map", &self::program(17)), name("other", &program)];
+        for other in others.map(Option::unwrap) {
+            assert_ne!(other, of_map);
+            assert_eq!(decode(&other, &stored), None, "of other settings, or of another map");
+        }
+        for at in 0..stored.len() {
+            let mut damaged = stored.clone();
             damaged[at] ^= 1;
-            fs::write(&stored, damaged).unwrap();
-            assert_eq!(kept(&path, &program), None, "byte {at}");
+            assert_eq!(decode(&of_map, &damaged), None, "byte {at}");
         }
     }
 }

@@ -1,17 +1,15 @@
 //! Sample maps: which records of each shard, or which of their rows, are samples.
 
-use std::path::Path;
-
-use crc_fast::crc32_iscsi;
 use shardfeed_pipeline::{CountedRecord, RecordSamples, SampleProgram};
 use shardfeed_plan::{ContentDigest, Digest, PackError, PackSegment, Sample, content_digest};
 
 use super::bits::Bits;
 use super::costs::Costs;
 use super::grouping::Grouping;
+use crate::object_kind::ObjectKind;
 
-/// First bytes of a stored map; the number is the version of the format.
-const MAGIC: &[u8] = b"shardfeed samples 2\n";
+/// Stored maps.
+pub(super) const KIND: ObjectKind = ObjectKind("shardfeed samples 2\n");
 
 /// Samples of one shard: its records, those that pass a filter, or their rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -336,7 +334,7 @@ impl SampleMap {
             .map(|pair| u64::from(pair[0]) | u64::from(pair.get(1).copied().unwrap_or(0)) << 32);
         let numbers = numbers.chain(pairs).chain(self.costs.iter().flat_map(Costs::words));
         let body: Vec<u8> = numbers.flat_map(u64::to_le_bytes).collect();
-        [MAGIC, &checksum(address, &body).to_le_bytes()[..], &body].concat()
+        KIND.encode(address, &body)
     }
 
     /// Returns a stored map without its packs; `None` if it is damaged, was stored under another
@@ -351,10 +349,7 @@ impl SampleMap {
     }
 
     fn read(bytes: &[u8], address: &str, records: u64) -> Option<Self> {
-        let (crc, body) = bytes.strip_prefix(MAGIC)?.split_first_chunk::<4>()?;
-        if checksum(address, body) != u32::from_le_bytes(*crc) || body.len() % 8 != 0 {
-            return None;
-        }
+        let body = KIND.decode(address, bytes).filter(|body| body.len() % 8 == 0)?;
         let mut numbers = body.chunks_exact(8).map(|bytes| {
             let bytes: [u8; 8] = bytes.try_into().expect("a chunk has 8 bytes");
             u64::from_le_bytes(bytes)
@@ -406,17 +401,6 @@ impl SampleMap {
                 && map.starts.as_ref().is_none_or(|bits| bits.len == 0 || bits.has(0));
         (is_whole && numbers.next().is_none()).then_some(map)
     }
-}
-
-/// Returns the address of a map: its file, and the folder of its program.
-pub(super) fn address(place: &Path) -> String {
-    let names = [place.parent().and_then(Path::file_name), place.file_name()];
-    names.map(|name| name.unwrap_or_default().to_string_lossy()).join("/")
-}
-
-/// Checksum of a stored map, with its address, so that a map of another shard does not match.
-pub(super) fn checksum(address: &str, body: &[u8]) -> u32 {
-    crc32_iscsi(&[address.as_bytes(), body].concat())
 }
 
 /// A record that a filter could not be evaluated for.

@@ -103,7 +103,7 @@ pub(super) fn stamp_of(meta: &ObjectMeta) -> ChangeStamp {
     ChangeStamp { size_bytes: meta.size, modified_ns, etag }
 }
 
-fn told(url: &str, fault: StoreFault) -> LoadError {
+pub(super) fn told(url: &str, fault: StoreFault) -> LoadError {
     let store =
         |reason, hint| LoadError::Store { file: url.to_owned(), offset: None, reason, hint };
     match fault {

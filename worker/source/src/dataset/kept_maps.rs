@@ -1,0 +1,260 @@
+//! Sample maps and numbers of packs that are kept: in this host's cache, and in the index that
+//! hosts share.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use shardfeed_pipeline::SampleProgram;
+use shardfeed_plan::{Digest, Shard};
+use shardfeed_tfrecord::NewFile;
+
+use super::counting::{grouped, lacks};
+use super::samples::SampleMap;
+use super::{Dataset, pack_counts, samples};
+use crate::cache::{CacheOptions, warn};
+use crate::error::LoadError;
+use crate::index::{ScanProgress, ScanStage};
+use crate::object_kind::ObjectKind;
+use crate::shared_index::{GoOn, READ_TOGETHER, SharedIndex};
+
+/// Callback with the progress; `false` cancels.
+type OnProgress<'a> = &'a mut dyn FnMut(ScanProgress) -> bool;
+
+/// Places of the maps of a dataset's shards.
+pub(super) struct KeptMaps {
+    program: Arc<SampleProgram>,
+    /// Name of each shard's map: digests of the program, and of the shard.
+    names: Vec<String>,
+    /// Folder of this host's maps; `None`: none are kept.
+    folder: Option<PathBuf>,
+    index: Option<SharedIndex>,
+}
+
+impl KeptMaps {
+    pub(super) fn new(
+        dataset: &Dataset,
+        program: &Arc<SampleProgram>,
+        options: &CacheOptions,
+    ) -> Self {
+        let head: &[u8] = match (program.has_rows(), program.packer()) {
+            _ if program.windower().is_some() => b"shardfeed windows 1\n",
+            (true, _) => b"shardfeed rows 1\n",
+            (false, Some(_)) => b"shardfeed lengths 1\n",
+            (false, None) => b"shardfeed filter 1\n",
+        };
+        let digest = Digest::of_parts([head, &program.key()[..]]).to_string();
+        let name = |shard: &Shard| {
+            let path = if program.depends_on_path() { shard.path.as_str() } else { "" };
+            let count = shard.records.to_le_bytes();
+            let parts: [&[u8]; 3] = [shard.digest.as_bytes(), &count, path.as_bytes()];
+            format!("{}/{}", &digest[..24], Digest::of_parts(parts))
+        };
+        let names = dataset.manifest().shards().iter().map(name).collect();
+        let folder = options.folder.folder().map(|folder| folder.join("samples"));
+        let made = |folder: &PathBuf| {
+            let folder = folder.join(&digest[..24]);
+            let made = fs::create_dir_all(&folder);
+            made.inspect_err(|error| warn(&folder, "make the folder", error)).is_ok()
+        };
+        let folder = folder.filter(made);
+        Self { program: Arc::clone(program), names, folder, index: options.index.clone() }
+    }
+
+    /// Adds the maps of this host that are missing; with their packs, if the numbers of these are
+    /// kept.
+    pub(super) fn fill(
+        &self,
+        dataset: &Dataset,
+        maps: &mut [Option<SampleMap>],
+        progress: OnProgress<'_>,
+    ) -> Result<(), LoadError> {
+        let Some(folder) = &self.folder else { return Ok(()) };
+        let mut state = ScanProgress::at(ScanStage::Counting);
+        state.files_total = maps.len();
+        for (shard, name) in self.names.iter().enumerate() {
+            if maps[shard].is_none() {
+                let bytes = fs::read(folder.join(name)).unwrap_or_default();
+                maps[shard] = self.decode(dataset, shard, &bytes);
+            }
+            if self.lacks_packs(maps[shard].as_ref())
+                && let Some(of) = pack_counts::name(name, &self.program)
+                && let Ok(bytes) = fs::read(folder.join(&of))
+                && let Some(counts) = pack_counts::decode(&of, &bytes)
+            {
+                self.group(dataset, maps, shard, &counts)?;
+            }
+            state.files = shard + 1;
+            if self.program.combiner().is_some() && !progress(state) {
+                return Err(LoadError::Interrupted);
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the maps that are missing from the index that hosts share, and keeps them on this host.
+    ///
+    /// # Errors  The index cannot be read; one of its objects is damaged; `Interrupted`.
+    pub(super) fn fetch(
+        &self,
+        dataset: &Dataset,
+        maps: &mut [Option<SampleMap>],
+        progress: OnProgress<'_>,
+    ) -> Result<(), LoadError> {
+        let Some(index) = &self.index else { return Ok(()) };
+        let missing = (0..maps.len()).filter(|shard| maps[*shard].is_none());
+        let missing = missing.map(|shard| (shard, self.names[shard].clone())).collect();
+        self.read(index, samples::KIND, missing, progress, &mut |shard, name, bytes| {
+            maps[shard] = self.decode(dataset, shard, bytes);
+            maps[shard].is_some().then(|| self.write(name, bytes));
+            Ok(maps[shard].is_some())
+        })?;
+        let lacking = (0..maps.len()).filter(|shard| self.lacks_packs(maps[*shard].as_ref()));
+        let counts =
+            |shard: usize| Some((shard, pack_counts::name(&self.names[shard], &self.program)?));
+        let counts = lacking.filter_map(counts).collect();
+        self.read(index, pack_counts::KIND, counts, progress, &mut |shard, name, bytes| {
+            let Some(counts) = pack_counts::decode(name, bytes) else { return Ok(false) };
+            self.group(dataset, maps, shard, &counts)?;
+            self.write(name, bytes);
+            Ok(true)
+        })
+    }
+
+    /// Reads the objects that an index has.
+    /// - `objects`: shard and name of each.
+    /// - `take`: called with them and the content; `false`: it is damaged.
+    fn read(
+        &self,
+        index: &SharedIndex,
+        kind: ObjectKind,
+        objects: Vec<(usize, String)>,
+        progress: OnProgress<'_>,
+        take: &mut dyn FnMut(usize, &str, &[u8]) -> Result<bool, LoadError>,
+    ) -> Result<(), LoadError> {
+        let mut state = ScanProgress::at(ScanStage::Counting);
+        state.files_total = objects.len();
+        for some in objects.chunks(READ_TOGETHER) {
+            let names: Vec<_> = some.iter().map(|(_, name)| object(kind, name)).collect();
+            let found = index.read(&names, &mut || progress(state))?;
+            for (((shard, name), bytes), object) in some.iter().zip(found).zip(&names) {
+                let Some(bytes) = bytes else { continue };
+                if !take(*shard, name, &bytes)? && !index.is_filled() {
+                    return Err(index.damaged(object));
+                }
+            }
+            state.files += some.len();
+        }
+        Ok(())
+    }
+
+    /// Writes the maps of this host to an index that is filled, where it has others or none.
+    ///
+    /// # Errors  The index cannot be read or written; `Interrupted`.
+    pub(super) fn publish(
+        &self,
+        maps: &[Option<SampleMap>],
+        progress: OnProgress<'_>,
+    ) -> Result<(), LoadError> {
+        let Some(index) = self.index.as_ref().filter(|index| index.is_filled()) else {
+            return Ok(());
+        };
+        let mut state = ScanProgress::at(ScanStage::Counting);
+        state.files_total = maps.len();
+        let shards: Vec<_> = (0..maps.len()).filter(|shard| maps[*shard].is_some()).collect();
+        for shards in shards.chunks(READ_TOGETHER) {
+            let objects = shards.iter().filter_map(|shard| Some((*shard, maps[*shard].as_ref()?)));
+            let objects = objects.flat_map(|(shard, map)| self.objects(shard, map));
+            let (names, contents): (Vec<_>, Vec<_>) = objects.unzip();
+            let there = index.read(&names, &mut || progress(state))?;
+            for ((name, bytes), there) in names.iter().zip(&contents).zip(there) {
+                if there.as_ref() != Some(bytes) {
+                    index.write(name, bytes, &mut || progress(state))?;
+                }
+            }
+            state.files += shards.len();
+        }
+        Ok(())
+    }
+
+    /// Returns the objects of a shard in an index: their names and contents.
+    fn objects(&self, shard: usize, map: &SampleMap) -> Vec<(String, Vec<u8>)> {
+        let name = &self.names[shard];
+        let of_map = (object(samples::KIND, name), map.encode(name));
+        let counts = pack_counts::name(name, &self.program).and_then(|name| {
+            let bytes = pack_counts::encode(&name, map)?;
+            Some((object(pack_counts::KIND, &name), bytes))
+        });
+        [of_map].into_iter().chain(counts).collect()
+    }
+
+    /// Writes a map, or the numbers of its packs, to the index that hosts share.
+    ///
+    /// # Errors  See [`SharedIndex::offer`].
+    pub(super) fn offer(
+        &self,
+        shard: usize,
+        map: &SampleMap,
+        go_on: GoOn<'_>,
+    ) -> Result<(), LoadError> {
+        let Some(index) = &self.index else { return Ok(()) };
+        for (name, bytes) in self.objects(shard, map) {
+            index.offer(&name, &bytes, go_on)?;
+        }
+        Ok(())
+    }
+
+    /// Writes a map to this host's cache.
+    pub(super) fn keep(&self, shard: usize, map: &SampleMap) {
+        let name = &self.names[shard];
+        self.write(name, &map.encode(name));
+    }
+
+    /// Writes the numbers of a map's packs to this host's cache, if packs are samples.
+    pub(super) fn keep_counts(&self, shard: usize, map: &SampleMap) {
+        let name = pack_counts::name(&self.names[shard], &self.program);
+        let counts = name.and_then(|name| Some((pack_counts::encode(&name, map)?, name)));
+        counts.into_iter().for_each(|(bytes, name)| self.write(&name, &bytes));
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) {
+        let Some(path) = self.folder.as_ref().map(|folder| folder.join(name)) else { return };
+        let write = || -> io::Result<()> {
+            let mut file = NewFile::beside(&path)?;
+            file.file().write_all(bytes)?;
+            file.finish()
+        };
+        if let Err(error) = write() {
+            warn(&path, "write the sample map", &error);
+        }
+    }
+
+    fn decode(&self, dataset: &Dataset, shard: usize, bytes: &[u8]) -> Option<SampleMap> {
+        let records = dataset.files()[shard].records;
+        SampleMap::decode(bytes, &self.names[shard], records, &self.program)
+    }
+
+    /// True if a shard was counted, but not packed.
+    fn lacks_packs(&self, map: Option<&SampleMap>) -> bool {
+        map.is_some() && self.program.packer().is_some() && lacks(&self.program, map)
+    }
+
+    fn group(
+        &self,
+        dataset: &Dataset,
+        maps: &mut [Option<SampleMap>],
+        shard: usize,
+        counts: &[u64],
+    ) -> Result<(), LoadError> {
+        if let Some(map) = maps[shard].take() {
+            maps[shard] = Some(grouped(dataset, &self.program, shard, map, counts)?);
+        }
+        Ok(())
+    }
+}
+
+/// Returns the name of an object in an index.
+fn object(kind: ObjectKind, name: &str) -> String {
+    format!("{}/{name}", kind.folder())
+}

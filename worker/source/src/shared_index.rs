@@ -1,0 +1,209 @@
+//! The index that hosts share: a folder or a bucket that keeps what was found in the files of
+//! datasets, so that other hosts need not read them.
+//!
+//! Its objects are those of a host's cache: index entries of the files of a folder, sample maps, and
+//! numbers of packs. All are addressed by digests and have a checksum with their address, so one
+//! index serves any number of datasets, and hosts may write it at the same time. Releases with
+//! another format use other names.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use shardfeed_plan::Digest;
+use shardfeed_tfrecord::NewFile;
+
+use crate::cache::{Entries, IndexedFile, Inode};
+use crate::discover::local;
+use crate::error::LoadError;
+use crate::looks::{aside, each};
+use crate::object_kind::ObjectKind;
+use crate::remote;
+
+/// Maximum number of objects that are read and held together.
+pub(crate) const READ_TOGETHER: usize = 256;
+
+/// Index entries of the files of a folder; the number is the version of their format.
+const ENTRIES: ObjectKind = ObjectKind("shardfeed index 4\n");
+
+/// Remedy for a damaged object.
+const DAMAGED: &str =
+    "is damaged or of other files; remove it, or replace it by `shardfeed dataset index`";
+
+/// Callback that is called now and then; `false` cancels.
+pub(crate) type GoOn<'a> = &'a mut dyn FnMut() -> bool;
+
+/// A folder or a place in a bucket, as a user named it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharedIndex {
+    place: Place,
+    /// True if it is filled: damaged objects are replaced, and everything found is written, not only
+    /// what was missing.
+    is_filled: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Place {
+    Folder(PathBuf),
+    /// URL without a slash at its end.
+    Url(String),
+}
+
+impl SharedIndex {
+    /// Returns the index that a user names: a path, or a URL of a kind that files may have.
+    ///
+    /// # Errors  The text is empty, or no such URL.
+    pub fn parse(text: &str) -> Result<Self, LoadError> {
+        let refused = |why: &str| LoadError::Option(format!("index={text:?}: {why}"));
+        let place = match local(text) {
+            Some("") => return Err(refused("is empty; name a folder or a URL")),
+            Some(folder) => Place::Folder(folder.into()),
+            None => {
+                let location = remote::Location::parse(text.trim_end_matches('/'));
+                let location = location.map_err(|error| refused(&error.to_string()))?;
+                location.store_path().map_err(|error| refused(&error.to_string()))?;
+                Place::Url(location.url().trim_end_matches('/').to_owned())
+            }
+        };
+        Ok(Self { place, is_filled: false })
+    }
+
+    /// Returns this index to be filled: see [`SharedIndex::is_filled`].
+    #[must_use]
+    pub fn filled(self) -> Self {
+        Self { is_filled: true, ..self }
+    }
+
+    /// True if everything found is written, and damaged objects are replaced.
+    pub(crate) fn is_filled(&self) -> bool {
+        self.is_filled
+    }
+
+    /// Returns the path or URL of an object.
+    fn object(&self, name: &str) -> String {
+        match &self.place {
+            Place::Folder(folder) => folder.join(name).display().to_string(),
+            Place::Url(url) => format!("{url}/{name}"),
+        }
+    }
+
+    /// Returns the contents of objects; `None`: there is no such object.
+    ///
+    /// # Errors  The index cannot be read; `Interrupted`.
+    pub(crate) fn read(
+        &self,
+        names: &[String],
+        go_on: GoOn<'_>,
+    ) -> Result<Vec<Option<Vec<u8>>>, LoadError> {
+        let objects: Vec<_> = names.iter().map(|name| self.object(name)).collect();
+        let Place::Folder(folder) = &self.place else { return remote::contents(&objects, go_on) };
+        let (folder, is_filled) = (folder.clone(), self.is_filled);
+        let mut go_on = |_| go_on();
+        aside(&mut go_on, move || folder_exists(&folder, is_filled))??;
+        let read = |path: &String| match fs::read(path) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(LoadError::io(path.clone(), source)),
+        };
+        each(objects, &mut go_on, read)?.into_iter().collect()
+    }
+
+    /// Writes an object.
+    ///
+    /// # Errors  The index cannot be written; `Interrupted`.
+    pub(crate) fn write(&self, name: &str, bytes: &[u8], go_on: GoOn<'_>) -> Result<(), LoadError> {
+        let object = self.object(name);
+        let Place::Folder(_) = &self.place else {
+            return remote::put(&object, bytes.to_vec(), go_on);
+        };
+        let (path, bytes) = (PathBuf::from(&object), bytes.to_vec());
+        aside(&mut |_| go_on(), move || write_file(&path, &bytes))?
+            .map_err(|error| LoadError::Index { object, reason: format!("cannot write: {error}") })
+    }
+
+    /// Writes an object of a dataset that is being opened, which does not fail if the index cannot
+    /// be written: a warning, once for each index.
+    pub(crate) fn offer(&self, name: &str, bytes: &[u8], go_on: GoOn<'_>) -> Result<(), LoadError> {
+        static WARNED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+        match self.write(name, bytes, go_on) {
+            Err(error) if !self.is_filled && !matches!(error, LoadError::Interrupted) => {
+                let is_new = WARNED.lock().unwrap_or_else(PoisonError::into_inner);
+                if { is_new }.insert(self.object("")) {
+                    tracing::warn!(
+                        "{error}; hosts that share this index read the files themselves: make it \
+                         writable, or fill it with `shardfeed dataset index`"
+                    );
+                }
+                Ok(())
+            }
+            written => written,
+        }
+    }
+
+    /// Returns the error for an object that is not what its name says.
+    pub(crate) fn damaged(&self, name: &str) -> LoadError {
+        LoadError::Index { object: self.object(name), reason: DAMAGED.into() }
+    }
+
+    /// Returns the index entries of the files of a folder, by their paths relative to it.
+    ///
+    /// # Errors  The index cannot be read, or is damaged; `Interrupted`.
+    pub(crate) fn entries(&self, root: &Path, go_on: GoOn<'_>) -> Result<Entries, LoadError> {
+        let name = entries_name(root);
+        let found = self.read(std::slice::from_ref(&name), go_on)?;
+        let Some(bytes) = found.into_iter().flatten().next() else { return Ok(Entries::new()) };
+        let body = ENTRIES.decode(&name, &bytes);
+        match body.and_then(|body| postcard::from_bytes(body).ok()) {
+            Some(entries) => Ok(entries),
+            None if self.is_filled => Ok(Entries::new()),
+            None => Err(self.damaged(&name)),
+        }
+    }
+
+    /// Adds index entries of the files of a folder. Of two hosts that add some at the same time, one
+    /// may replace what the other one wrote: its files are then scanned again.
+    ///
+    /// # Errors  As [`SharedIndex::offer`].
+    pub(crate) fn add(&self, root: &Path, more: Entries, go_on: GoOn<'_>) -> Result<(), LoadError> {
+        if more.is_empty() {
+            return Ok(());
+        }
+        let mut entries = self.entries(root, go_on)?;
+        let inode = Inode { device: 0, number: 0, changed_ns: 0 };
+        entries
+            .extend(more.into_iter().map(|(path, entry)| (path, IndexedFile { inode, ..entry })));
+        let body = postcard::to_stdvec(&entries).expect("entries are plain data");
+        let name = entries_name(root);
+        self.offer(&name, &ENTRIES.encode(&name, &body), go_on)
+    }
+}
+
+/// Returns the name of the object with the index entries of a folder's files.
+fn entries_name(root: &Path) -> String {
+    let digest = Digest::of_parts([root.as_os_str().as_encoded_bytes()]).to_string();
+    format!("{}/{}", ENTRIES.folder(), &digest[..24])
+}
+
+/// Makes the folder of an index that is filled; rejects another one that does not exist.
+fn folder_exists(folder: &Path, is_filled: bool) -> Result<(), LoadError> {
+    let of = |source| LoadError::io(folder.display().to_string(), source);
+    match fs::metadata(folder) {
+        Ok(metadata) if metadata.is_dir() => Ok(()),
+        Ok(_) => Err(of(io::ErrorKind::NotADirectory.into())),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(of(error)),
+        Err(_) if is_filled => fs::create_dir_all(folder).map_err(of),
+        Err(_) => Err(LoadError::Option(format!(
+            "index={:?}: there is no such folder; make it, or fill it with `shardfeed dataset index`",
+            folder.display().to_string()
+        ))),
+    }
+}
+
+fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    fs::create_dir_all(path.parent().unwrap_or(path))?;
+    let mut file = NewFile::beside(path)?;
+    file.file().write_all(bytes)?;
+    file.finish()
+}
