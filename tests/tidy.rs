@@ -58,7 +58,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("client", &["plan", "tfrecord", "proto", "handoff", "socket", "pipeline", "source", "reader"]),
     ("embedded", &["plan", "proto", "scheduler", "reader", "client"]),
     ("cluster", &["proto", "source", "reader", "agent", "embedded"]),
-    ("dataset-tools", &["plan", "tfrecord", "image", "source"]),
+    ("dataset-tools", &["plan", "tfrecord", "image", "source", "client"]),
     (
         "",
         &[

@@ -1,7 +1,7 @@
 //! `shardfeed dataset`: datasets as files and in a cluster.
 
 use clap::Subcommand;
-use shardfeed_dataset_tools::{inspect, stats, verify, write};
+use shardfeed_dataset_tools::{index, inspect, stats, verify, write};
 
 use crate::cluster::dataset::{self, NamedDataset, add};
 use crate::cluster::{ClusterArgs, Confirm};
@@ -11,6 +11,9 @@ use crate::output::Format;
 pub(crate) enum DatasetCommand {
     /// Show a dataset's shards, records, sizes, digest and features
     Inspect(inspect::InspectArgs),
+    /// Count the records and samples of a source once for all hosts
+    #[command(long_about = index::ABOUT)]
+    Index(index::IndexArgs),
     /// Read every record; report features and possible improvements
     #[command(long_about = stats::ABOUT)]
     Stats(stats::StatsArgs),
@@ -47,6 +50,7 @@ impl DatasetCommand {
     pub(crate) fn run(&self, format: Format) -> anyhow::Result<()> {
         match self {
             Self::Inspect(args) => inspect::run(args, format),
+            Self::Index(args) => index::run(args, format),
             Self::Stats(args) => stats::run(args, format),
             Self::Verify(args) => verify::run(args, format),
             Self::Write(args) => write::run(args, format),

@@ -17,8 +17,8 @@ pub use shardfeed_client::{
     CorruptBudget, Dataset, DatasetRequest, Delivered, Delivery, DoubtPolicy, EncodedSpec, Finding,
     GrantStats, InProcessWorker, Joined, JoinedDataset, Limit, LoadError, Loader, LoaderOptions,
     LoaderStats, MixtureOptions, MixtureSource, MixtureStage, Offered, OpenProgress, PrefetchStats,
-    Reason, RecordSpec, RowPart, ScanProgress, ScanStage, Setup, SkippedRecord, SourceVersion,
-    Spent, What, account_from, default_budget_bytes, default_worker_socket, finding,
+    Reason, RecordSpec, RowPart, ScanProgress, ScanStage, Setup, SharedIndex, SkippedRecord,
+    SourceVersion, Spent, What, account_from, default_budget_bytes, default_worker_socket, finding,
     interleave_default, trace, use_threads, worker_answers, worker_timeline,
 };
 

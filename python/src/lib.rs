@@ -51,6 +51,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(decoders, module)?)?;
     module.add_function(wrap_pyfunction!(loader::default_budget_bytes, module)?)?;
     module.add_function(wrap_pyfunction!(mixture::check_mixture, module)?)?;
+    module.add_function(wrap_pyfunction!(spec::encoded_record_spec, module)?)?;
     module.add_function(wrap_pyfunction!(table::write_table, module)?)?;
     module.add_function(wrap_pyfunction!(table::describe_table, module)?)?;
     module.add_function(wrap_pyfunction!(records::encode_sequence_example, module)?)?;

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyFloat};
 use shardfeed_cluster::GrpcCluster;
@@ -22,7 +23,7 @@ use crate::changes::{Changes, Made};
 use crate::device::{self, Ahead, device_error};
 use crate::epoch::Turn;
 use crate::errors::{load_error, named};
-use crate::mixture::mixture_options;
+use crate::mixture::{mixture_options, shared_index};
 use crate::spec::{operators, record_spec};
 
 /// A column for Python: name, kind, dtype, shape, and the row length of each split of a ragged
@@ -416,11 +417,7 @@ fn column_tuple(
 }
 
 fn loader_options(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<LoaderOptions> {
-    let get = |name: &str| {
-        options
-            .get_item(name)?
-            .ok_or_else(|| pyo3::exceptions::PyKeyError::new_err(name.to_owned()))
-    };
+    let get = |name: &str| option(options, name);
     let bad = |message: String| named(py, "ConfigError", &message);
     let tail: String = get("tail")?.extract()?;
     let mode: String = get("mode")?.extract()?;
@@ -430,7 +427,7 @@ fn loader_options(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<Loade
         files: get("files")?.extract()?,
         mixture: mixture_options(py, options)?,
         dataset: get("dataset")?.extract()?,
-        index: optional(options, "index")?,
+        index: shared_index(py, optional(options, "index")?)?,
         cluster: cluster_options(&get)?,
         compression: compression
             .parse::<CompressionChoice>()
@@ -472,6 +469,11 @@ fn loader_options(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<Loade
         },
         parts: optional(options, "provenance")?.unwrap_or(false),
     })
+}
+
+/// Returns an option.
+pub(crate) fn option<'py>(options: &Bound<'py, PyDict>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+    options.get_item(name)?.ok_or_else(|| PyKeyError::new_err(name.to_owned()))
 }
 
 /// Returns an option that loaders on the host omit.

@@ -2,11 +2,11 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use shardfeed_embedded::{MixtureOptions, MixtureSource, MixtureStage};
+use shardfeed_embedded::{MixtureOptions, MixtureSource, MixtureStage, SharedIndex};
 use shardfeed_plan::{Length, Mixture, MixtureError, Source, Stage};
 use shardfeed_tfrecord::CompressionChoice;
 
-use crate::errors::named;
+use crate::errors::{load_error, named};
 
 /// Length of a mixture epoch: a number of samples, or the name of a rule.
 #[derive(FromPyObject)]
@@ -34,6 +34,12 @@ type SourceTuple = (String, Option<String>, Vec<String>, Option<String>, String,
 /// A stage: first epoch, length, and each source (its index or its name) with its weight.
 type StageTuple<S> = (u64, LengthOf, Vec<(S, String)>);
 
+/// Returns the index that a source names, if it names one.
+pub(crate) fn shared_index(py: Python<'_>, named: Option<String>) -> PyResult<Option<SharedIndex>> {
+    let index = named.map(|named| SharedIndex::parse(&named)).transpose();
+    index.map_err(|error| load_error(py, &error))
+}
+
 /// Returns the mixture of a loader's options, if it has one.
 pub(crate) fn mixture_options(
     py: Python<'_>,
@@ -48,6 +54,7 @@ pub(crate) fn mixture_options(
         let compression = compression.parse::<CompressionChoice>();
         let compression =
             compression.map_err(|error| named(py, "ConfigError", &error.to_string()))?;
+        let index = shared_index(py, index)?;
         Ok(MixtureSource { name, dataset, files, index, compression, filter })
     };
     let stage = |(first_epoch, length, weights): StageTuple<usize>| {

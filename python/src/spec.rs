@@ -2,13 +2,16 @@
 
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+use shardfeed_embedded::EncodedSpec;
 use shardfeed_pipeline::{
     BalanceSpec, ColumnKind, Operator, Outline, OutlineColumn, OutlineError, PackSpec, ParseSpec,
-    RecordSpec, UnbatchSpec, WindowSpec,
+    RecordSpec, Schema, UnbatchSpec, WindowSpec,
 };
 use shardfeed_tfrecord::example::{DType, DefaultValue, Feature, FeatureSpec};
 
-use crate::errors::named;
+use crate::errors::{load_error, named};
+use crate::loader::option;
 
 /// A column for Python: name, kind, dtype, shape of one row; `None`: differs from row to row.
 type OutlineTuple = (String, &'static str, &'static str, Vec<Option<usize>>);
@@ -163,6 +166,19 @@ pub(crate) fn record_spec<'py>(
         RecordSpec { filter, unbatch, filter_rows, pack, window, balance, ..RecordSpec::default() };
     let spec = RecordSpec { parse, operators, outputs, ..samples };
     Ok((spec != RecordSpec::default()).then_some(spec))
+}
+
+/// Returns the declaration of records in the encoding that processes exchange, from a dict of options.
+#[pyfunction]
+#[pyo3(name = "record_spec")]
+pub(crate) fn encoded_record_spec<'py>(
+    py: Python<'py>,
+    options: &Bound<'py, PyDict>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let spec = record_spec(py, &|name| option(options, name))?.unwrap_or_default();
+    let schema = Schema::new(spec).map_err(|error| named(py, "ConfigError", &error.to_string()))?;
+    let encoded = EncodedSpec::of(&schema).map_err(|error| load_error(py, &error))?;
+    Ok(PyBytes::new(py, encoded.bytes()))
 }
 
 fn unbatch_spec(py: Python<'_>, text: &str) -> PyResult<UnbatchSpec> {

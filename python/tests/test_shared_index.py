@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import pickle
 import shutil
@@ -18,7 +19,7 @@ from test_bad_input import flip, record_offsets
 from test_filter import World
 
 import shardfeed as sf
-from shardfeed.testing import Cluster
+from shardfeed.testing import BINARY, Cluster
 
 pytestmark = pytest.mark.embedded_only
 
@@ -234,3 +235,85 @@ def test_an_index_is_pickled(dataset: Any, tmp_path: Path) -> None:
     copy = pickle.loads(pickle.dumps(source))
     assert copy.index == source.index == str(tmp_path) and copy == source
     assert source.with_files("x").index == str(tmp_path)
+
+
+#: Declares sources of the folder that the environment names.
+MODULE = """
+import os
+import shardfeed as sf
+FEATURES = {"width": sf.FixedLenFeature((), "int64"), "lang": sf.FixedLenFeature((), "string"), "tags": sf.VarLenFeature("int64")}
+files = sf.source(os.environ["FOLDER"] + "/data/*.tfrecord", FEATURES)
+packs = files.pack("tags", length=16, block=64, variants=3)
+print("a module may print")
+def mixture():
+    return sf.mix({
+        "one": (packs.with_index(os.environ["FOLDER"] + "/one"), 1),
+        "two": (packs.with_files(os.environ["FOLDER"] + "/other/*.tfrecord").with_index(os.environ["FOLDER"] + "/two"), 2),
+    }, epoch=300)
+"""
+
+
+def index(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs `shardfeed dataset index` on a host with its own cache."""
+    (folder / "train.py").write_text(MODULE)
+    given = {"FOLDER": str(folder), "SHARDFEED_CACHE_DIR": str(folder / "indexer"), "SHARDFEED_PYTHON": sys.executable}
+    command = [BINARY, "dataset", "index", "-o", "json", *arguments]
+    return subprocess.run(command, cwd=folder, env=os.environ | given, capture_output=True, text=True)
+
+
+def test_a_command_fills_the_index_of_a_source(tmp_path: Path) -> None:
+    world = World(tmp_path / "data", 11, [3000, 4000])
+    place = tmp_path / "new" / "index"
+    done = json.loads(index(tmp_path, "--index", str(place), "train.py:packs").stdout)
+    with sf.Loader(made(world, "packs", None), batch_size=8, cache_dir=tmp_path / "alone") as each:
+        assert (done["files"], done["records"], done["samples"]) == (2, 7000, each.samples)
+    assert done["indexes"] == [str(place)] and done["damaged"] == 0
+    source, size = made(world, "packs", place), size_of(world.folder)
+    assert read_to_open(source, tmp_path / "first") < size / 2
+    assert batches(source, tmp_path / "first") == batches(made(world, "packs", None), tmp_path / "alone")
+    # It replaces what is damaged or missing, also from what the host has in its cache.
+    for cached in (True, False):
+        whole = {path: path.read_bytes() for path in objects(place)}
+        for number, path in enumerate(whole):
+            path.unlink() if number % 2 else path.write_bytes(flipped(whole[path], 40))
+        if not cached:
+            shutil.rmtree(tmp_path / "indexer")
+        assert index(tmp_path, "--index", str(place), "train.py:packs").returncode == 0
+        assert {path: path.read_bytes() for path in objects(place)}.keys() == whole.keys()
+        assert read_to_open(source, tmp_path / f"later-{cached}") < size / 2
+
+
+def test_a_command_fills_the_indexes_of_a_mixture(tmp_path: Path) -> None:
+    worlds = [World(tmp_path / "data", 12, [3000]), World(tmp_path / "other", 13, [4000, 100])]
+    done = json.loads(index(tmp_path, "train.py:mixture").stdout)
+    assert done["records"] == 7100 and done["indexes"] == [str(tmp_path / "one"), str(tmp_path / "two")]
+    sources = {name: (made(world, "packs", tmp_path / name), 1) for name, world in zip(("one", "two"), worlds, strict=True)}
+    assert read_to_open(sf.mix(sources, epoch=300), tmp_path / "first") < sum(size_of(world.folder) for world in worlds) / 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["train.py:packs"], "a source has no index hint: pass --index"),
+        (["--index", "ftp://x/y", "train.py:packs"], "is not known"),
+        (["--index", "/proc/none", "train.py:packs"], "/proc/none"),
+        (["--index", "index", "train.py:nothing"], "its sources are files, packs"),
+        (["--index", "index", "train.py:FEATURES"], "no source"),
+        (["--index", "index", "absent.py:packs"], "there is no file absent.py"),
+        (["--index", "index", "--python", "absent", "train.py:packs"], "cannot run the interpreter absent"),
+    ],
+)
+def test_what_cannot_be_indexed_is_an_error(tmp_path: Path, arguments: list[str], told: str) -> None:
+    World(tmp_path / "data", 14, [30])
+    ended = index(tmp_path, *arguments)
+    assert ended.returncode != 0 and told in ended.stderr.replace("\n", " "), ended.stderr
+
+
+def test_damaged_records_are_named_or_left_out(tmp_path: Path) -> None:
+    world = World(tmp_path / "data", 15, [3000, 2000])
+    file = world.folder / "part-01.tfrecord"
+    flip(file, record_offsets(file)[7] + 14)
+    ended = index(tmp_path, "--index", "index", "train.py:packs")
+    assert ended.returncode != 0 and str(file) in ended.stderr
+    done = json.loads(index(tmp_path, "--index", "index", "--corrupt", "skip-record", "train.py:packs").stdout)
+    assert (done["records"], done["damaged"]) == (5000, 1)

@@ -19,8 +19,8 @@ from shardfeed.batch import Batch, Column, RowSources
 from shardfeed.dtypes import as_numpy
 from shardfeed.device import Device
 from shardfeed.errors import ConfigError, ShardChangedError, StateError
-from shardfeed.features import Feature, ForeignFeature, to_native
-from shardfeed.mixture import Mixture
+from shardfeed.features import Feature, ForeignFeature
+from shardfeed.mixture import Mixture, record_options
 from shardfeed.operations import to_native as operators_to_native
 from shardfeed.options import CompressionChoice, Corrupt, InDoubt, Mode, OutputName, Tail, doubt_policy, flag, suggesting
 from shardfeed.output import TensorFlow
@@ -244,16 +244,8 @@ class Loader:
             "timeout": float(timeout),
             "run": own(ranks.run_id(run)),
             "ranks_on_host": ranks.on_this_host(),
-            "features": to_native(source.features),
-            "sequence_features": to_native(source.sequence_features),
-            "operators": operators_to_native(operators),
             "outputs": _outputs(outputs),
-            "filter": None if mixture else source._filter,
-            "unbatch": source._unbatch,
-            "filter_rows": source._filter_rows,
-            "pack": source._pack,
-            "window": source._window,
-            "balance": (mixture or source)._balance,
+            **record_options(source, mixture, operators),
             "batch_size": _number("batch_size", batch_size, 1),
             "seed": _number("seed", seed, 0),
             "shuffle": shuffle,

@@ -13,7 +13,7 @@ import numpy as np
 from shardfeed import _native
 from shardfeed.errors import ConfigError
 from shardfeed.features import to_native
-from shardfeed.operations import shown_balance
+from shardfeed.operations import Operator, shown_balance
 from shardfeed.operations import to_native as operators_to_native
 from shardfeed.options import suggesting
 from shardfeed.sample_methods import balanced
@@ -164,6 +164,21 @@ def mix(
     named = [(stage.first_epoch, stage.length, [(versions[at][0], weight) for at, weight in stage.weights]) for stage in made]
     _native.check_mixture(named)
     return mixture
+
+
+def record_options(source: Source, mixture: Mixture | None, operators: Sequence[Operator]) -> dict[str, Any]:
+    """Returns the records of a source, or of a mixture whose first source it is, for the native loader."""
+    return {
+        "features": to_native(source._features),
+        "sequence_features": to_native(source._sequence_features),
+        "operators": operators_to_native(operators),
+        "filter": None if mixture else source._filter,
+        "unbatch": source._unbatch,
+        "filter_rows": source._filter_rows,
+        "pack": source._pack,
+        "window": source._window,
+        "balance": (mixture or source)._balance,
+    }
 
 
 def weights_by_size(

@@ -1,5 +1,5 @@
 //! The commands of `shardfeed` that work on the files of a dataset without a cluster: inspect,
-//! stats, verify and write. The output and the errors of all commands are here too.
+//! index, stats, verify and write. The output and the errors of all commands are here too.
 #![forbid(unsafe_code)]
 
 pub mod listing;
@@ -11,7 +11,9 @@ pub mod size;
 pub mod files;
 mod reading;
 mod sidecar;
+pub mod source;
 
+pub mod index;
 pub mod inspect;
 pub mod stats;
 pub mod verify;

@@ -38,7 +38,7 @@ pub use options::{
     ClusterOptions, LoaderOptions, MixtureOptions, MixtureSource, MixtureStage, interleave_default,
 };
 pub use parts::{BatchParts, RowPart};
-pub use request::DatasetRequest;
+pub use request::{DatasetRequest, open_dataset};
 pub use shardfeed_pipeline::RecordSpec;
 pub use timeline::{worker_answers, worker_timeline};
 
@@ -49,6 +49,6 @@ pub use shardfeed_reader::{
 };
 pub use shardfeed_source::{
     CacheChoice, CacheOptions, Dataset, LoadError, OpenProgress, ScanProgress, ScanStage,
-    SourceVersion, trace,
+    SharedIndex, SourceVersion, trace,
 };
 pub use skipped::{CorruptBudget, SkippedRecord, What};

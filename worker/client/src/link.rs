@@ -19,7 +19,7 @@ use shardfeed_reader::{Demand, PrefetchStats};
 use shardfeed_source::{LoadError, OpenProgress, ScanProgress};
 
 use crate::contents::Contents;
-use crate::mixture;
+use crate::request;
 use cluster::Cluster;
 use exchange::{ControlOf, Event, InHand, Job, Partition, Progress, Setting, StartPosition};
 use in_process_link::InProcessLink;
@@ -48,22 +48,17 @@ impl Link {
         progress: Progress<'_>,
     ) -> Result<(Self, Contents), LoadError> {
         if setting.options.cluster.is_some() {
+            let index = setting.requests.iter().find_map(|request| request.index.as_ref());
+            if let Some(index) = index {
+                return Err(index.in_cluster());
+            }
             let (cluster, contents) = Cluster::open(setting, progress)?;
             return Ok((Self::Cluster(Box::new(cluster)), contents));
         }
         let options = &setting.options;
-        let mut named = setting.requests.iter().filter_map(|request| request.dataset.as_ref());
-        if let Some(name) = named.next() {
-            let message =
-                format!("dataset={name:?} is known to a coordinator only; pass coordinator=");
-            return Err(LoadError::Option(message));
-        }
         let mut scanning =
             |scan: ScanProgress| progress(&OpenProgress { note: String::new(), scan });
-        let requests = setting.requests.iter();
-        let sources = requests.map(|request| request.open(options, &mut scanning));
-        let sources = sources.collect::<Result<_, _>>()?;
-        let dataset = mixture::joined(options.mixture.as_ref(), sources)?;
+        let dataset = request::open_all(options, &setting.requests, &mut scanning)?;
         let contents = Contents::of("", options.file_rules(), &dataset);
         let link = InProcessLink::embedded(setting, control_of, Arc::new(dataset));
         Ok((Self::InProcess(Box::new(link)), contents))

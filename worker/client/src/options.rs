@@ -7,7 +7,7 @@ use shardfeed_pipeline::RecordSpec;
 use shardfeed_plan::{Corrupt, Length, Mode, Tail};
 use shardfeed_proto::COORDINATOR_TIMEOUT;
 use shardfeed_reader::DoubtPolicy;
-use shardfeed_source::{CacheOptions, FileRules};
+use shardfeed_source::{CacheOptions, FileRules, SharedIndex};
 use shardfeed_tfrecord::CompressionChoice;
 
 use crate::cluster_port::ClusterPort;
@@ -22,8 +22,8 @@ pub struct LoaderOptions {
     pub mixture: Option<MixtureOptions>,
     /// A dataset of the cluster by its name, instead of files.
     pub dataset: Option<String>,
-    /// Folder or URL of the index of the files that hosts share.
-    pub index: Option<String>,
+    /// Index of the files that hosts share.
+    pub index: Option<SharedIndex>,
     /// Compression of the files.
     pub compression: CompressionChoice,
     /// Policy for corrupt records and files.
@@ -92,8 +92,8 @@ pub struct MixtureSource {
     pub dataset: Option<String>,
     /// Files: paths, URLs, globs.
     pub files: Vec<String>,
-    /// Folder or URL of the index of the files that hosts share.
-    pub index: Option<String>,
+    /// Index of the files that hosts share.
+    pub index: Option<SharedIndex>,
     /// Compression of the files.
     pub compression: CompressionChoice,
     /// Expression of the records that are samples; `None`: all records.

@@ -8,6 +8,7 @@ use shardfeed_source::{
     CacheOptions, Dataset, FileRules, LoadError, OpenSource, ScanProgress, SharedIndex,
 };
 
+use crate::mixture;
 use crate::options::{LoaderOptions, MixtureSource};
 
 /// A dataset to open.
@@ -38,7 +39,7 @@ impl DatasetRequest {
                 dataset: options.dataset.clone(),
                 files: options.files.clone(),
                 rules: options.file_rules(),
-                index: shared_index(options.index.as_deref(), options)?,
+                index: options.index.clone(),
                 program: EncodedProgram::of(schema)?,
             }]);
         };
@@ -48,7 +49,6 @@ impl DatasetRequest {
             let schema = Schema::new(RecordSpec { filter, ..records })?;
             let program = EncodedProgram::of(&schema)?;
             let rules = FileRules { compression, corrupt: options.corrupt };
-            let index = shared_index(index.as_deref(), options)?;
             Ok(Self { source: name, dataset, files, rules, index, program })
         };
         mixture.sources.iter().map(source).collect()
@@ -79,22 +79,35 @@ impl DatasetRequest {
     }
 }
 
-/// Returns the index that a source names.
+/// Opens the datasets of a loader in this process, and returns them as one: the only one, or the
+/// sources of its mixture.
 ///
-/// # Errors  It is no path or URL; the loader is in a cluster.
-fn shared_index(
-    named: Option<&str>,
+/// # Errors  One is known to a coordinator only; see [`Dataset::open`] and
+/// [`Dataset::with_samples`].
+pub(crate) fn open_all(
     options: &LoaderOptions,
-) -> Result<Option<SharedIndex>, LoadError> {
-    let Some(named) = named else { return Ok(None) };
-    match options.cluster {
-        None => SharedIndex::parse(named).map(Some),
-        Some(_) => Err(LoadError::Option(format!(
-            "index={named:?} is for loaders in one process: in a cluster the workers read the files \
-             once for all hosts, and the coordinators keep the result; leave index= or coordinator= \
-             out"
-        ))),
+    requests: &[DatasetRequest],
+    progress: &mut dyn FnMut(ScanProgress) -> bool,
+) -> Result<Dataset, LoadError> {
+    if let Some(name) = requests.iter().find_map(|request| request.dataset.as_ref()) {
+        let message = format!("dataset={name:?} is known to a coordinator only; pass coordinator=");
+        return Err(LoadError::Option(message));
     }
+    let sources = requests.iter().map(|request| request.open(options, progress));
+    let sources = sources.collect::<Result<_, _>>()?;
+    mixture::joined(options.mixture.as_ref(), sources)
+}
+
+/// Opens the files of a loader in this process without the loader, and counts their samples.
+/// - `progress`: called while files are read; returning `false` cancels.
+///
+/// # Errors  As [`crate::Loader::open`].
+pub fn open_dataset(
+    options: &LoaderOptions,
+    progress: &mut dyn FnMut(ScanProgress) -> bool,
+) -> Result<Dataset, LoadError> {
+    let schema = Schema::new(options.records.clone().unwrap_or_default())?;
+    open_all(options, &DatasetRequest::of(options, &schema)?, progress)
 }
 
 /// A sample program, and its encoding for workers and coordinators.

@@ -7,6 +7,7 @@
 //! another format use other names.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -51,6 +52,16 @@ enum Place {
     Url(String),
 }
 
+impl fmt::Display for SharedIndex {
+    /// Writes the path or URL.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.place {
+            Place::Folder(folder) => write!(f, "{}", folder.display()),
+            Place::Url(url) => write!(f, "{url}"),
+        }
+    }
+}
+
 impl SharedIndex {
     /// Returns the index that a user names: a path, or a URL of a kind that files may have.
     ///
@@ -79,6 +90,15 @@ impl SharedIndex {
     /// True if everything found is written, and damaged objects are replaced.
     pub(crate) fn is_filled(&self) -> bool {
         self.is_filled
+    }
+
+    /// Returns the error of a loader in a cluster, which uses no index.
+    pub fn in_cluster(&self) -> LoadError {
+        LoadError::Option(format!(
+            "index={:?} is for loaders in one process: in a cluster the workers read the files once \
+             for all hosts, and the coordinators keep the result; leave index= or coordinator= out",
+            self.to_string()
+        ))
     }
 
     /// Returns the path or URL of an object.
@@ -129,8 +149,8 @@ impl SharedIndex {
         static WARNED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
         match self.write(name, bytes, go_on) {
             Err(error) if !self.is_filled && !matches!(error, LoadError::Interrupted) => {
-                let is_new = WARNED.lock().unwrap_or_else(PoisonError::into_inner);
-                if { is_new }.insert(self.object("")) {
+                let warned = WARNED.lock().unwrap_or_else(PoisonError::into_inner);
+                if { warned }.insert(self.to_string()) {
                     tracing::warn!(
                         "{error}; hosts that share this index read the files themselves: make it \
                          writable, or fill it with `shardfeed dataset index`"

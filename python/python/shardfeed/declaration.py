@@ -1,0 +1,120 @@
+"""The declaration of a source for the command `shardfeed`: `python -m shardfeed.declaration MODULE:SOURCE`.
+
+Prints one JSON object. The prints of MODULE go to stderr.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import importlib.util
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+import shardfeed as sf
+from shardfeed import _native
+from shardfeed.mixture import record_options
+
+T = TypeVar("T")
+
+
+class _Refused(Exception):
+    """The source cannot be declared. Arguments: the message, and a hint."""
+
+
+def main(name: str) -> None:
+    """Prints the source MODULE:SOURCE, or why it cannot be declared, as JSON."""
+    answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    # Prints of the module, also those of its libraries and of processes that it starts.
+    os.dup2(2, 1)
+    declared: dict[str, Any]
+    try:
+        declared = _declared(_find(name))
+    except _Refused as refused:
+        declared = dict(zip(("error", "hint"), refused.args, strict=True))
+    with answer:
+        json.dump({"version": sf.__version__, **declared}, answer)
+
+
+def _find(name: str) -> sf.Source | sf.Mixture:
+    module_name, _, attribute = name.rpartition(":")
+    module = _run(module_name, lambda: _module(module_name))
+    value = getattr(module, attribute, None)
+    if value is None:
+        there = [key for key, value in vars(module).items() if isinstance(value, sf.Source | sf.Mixture)]
+        hint = f"its sources are {', '.join(sorted(there))}" if there else "it has no sources; give one a name at its top level"
+        raise _Refused(f"{module_name} has no {attribute!r}", hint)
+    if callable(value) and not isinstance(value, type):
+        value = _run(module_name, value)
+    if not isinstance(value, sf.Source | sf.Mixture):
+        kind = type(value).__name__
+        hint = "name a Source, a Mixture, or a function without arguments that returns one"
+        raise _Refused(f"{name} is of type {kind}, which is no source", hint)
+    return value
+
+
+def _module(name: str) -> ModuleType:
+    """Returns the module of a dotted name, or of a file, which finds the modules of its folder."""
+    if not name.endswith(".py"):
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+                raise
+            raise _Refused(f"there is no module {error.name!r}", "give a path to a .py file, or run in the folder of the module") from None
+    path = Path(name).absolute()
+    if not path.is_file():
+        raise _Refused(f"there is no file {name}", "check the path")
+    sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _run(name: str, call: Callable[[], T]) -> T:
+    """Runs code of a module. Raises `_Refused` for its exceptions."""
+    try:
+        return call()
+    except _Refused:
+        raise
+    except (Exception, SystemExit) as error:
+        ours = str(Path(__file__).parent)
+        frames = traceback.extract_tb(error.__traceback__)
+        theirs = [frame for frame in frames if not frame.filename.startswith((ours, "<frozen"))]
+        where = f"{theirs[-1].filename}, line {theirs[-1].lineno}" if theirs else name
+        last = traceback.format_exception_only(error)[-1].strip()
+        raise _Refused(f"{name} raised {last} ({where})", "run the module with Python for the whole traceback") from None
+
+
+def _declared(source: sf.Source | sf.Mixture) -> dict[str, Any]:
+    mixture = source if isinstance(source, sf.Mixture) else None
+    versions = [source] if isinstance(source, sf.Source) else [one for _, one in source.versions]
+    for one in versions:
+        if one.dataset is not None:
+            raise _Refused(
+                f"the source reads dataset={one.dataset!r}, which only a coordinator knows",
+                f"`shardfeed dataset show {one.dataset}` shows the dataset; declare a source of its files",
+            )
+    first = versions[0]
+    operators = (*first._operators, *(first._device_operators or ()))
+    options = {"outputs": None, **record_options(first, mixture, operators)}
+    return {
+        "files": [] if mixture else list(first.files),
+        "compression": first.compression,
+        "mixture": mixture and mixture._options(),
+        "index": None if mixture else first.index,
+        "record_spec": base64.b64encode(_native.record_spec(options)).decode(),
+    }
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,206 @@
+//! Sources that a Python module declares.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::str::FromStr;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use clap::Args;
+use serde::Deserialize;
+use serde_json::Value;
+use shardfeed_client::{EncodedSpec, LoaderOptions, MixtureOptions, MixtureSource, MixtureStage};
+use shardfeed_plan::Length;
+use shardfeed_source::SharedIndex;
+use shardfeed_tfrecord::CompressionChoice;
+
+use crate::problem::Problem;
+
+/// Module of the Python package that prints the declaration of a source.
+const DECLARATION: &str = "shardfeed.declaration";
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// A source by its name in a Python module.
+#[derive(Debug, Args)]
+pub struct SourceArgs {
+    /// Source or mixture that a Python module declares, instead of FILES: MODULE is a module's name
+    /// or a .py file, SOURCE a name in it or a function without arguments
+    #[arg(long, value_name = "MODULE:SOURCE", conflicts_with_all = ["files", "compression"])]
+    source: Option<SourceName>,
+    #[command(flatten)]
+    python: PythonArgs,
+}
+
+/// The interpreter that runs the module of a source.
+#[derive(Debug, Args)]
+pub struct PythonArgs {
+    /// Python interpreter that has shardfeed, for modules
+    #[arg(long, value_name = "PATH", default_value = "python3")]
+    #[arg(env = "SHARDFEED_PYTHON", hide_env_values = true)]
+    python: PathBuf,
+}
+
+impl SourceArgs {
+    /// Returns the source if one is named, as its module declares it. Runs the module.
+    ///
+    /// # Errors  It cannot be declared.
+    pub fn spec(&self) -> Result<Option<SourceSpec>, Problem> {
+        let name = self.source.as_ref();
+        name.map(|name| self.python.declared(name)).transpose()
+    }
+}
+
+impl PythonArgs {
+    /// Returns a source as its module declares it. Runs the module.
+    ///
+    /// # Errors  It cannot be declared.
+    pub fn declared(&self, name: &SourceName) -> Result<SourceSpec, Problem> {
+        SourceSpec::declared(name, &self.python)
+    }
+}
+
+/// Name of a source: MODULE:SOURCE.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceName(String);
+
+impl FromStr for SourceName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.rsplit_once(':') {
+            Some((module, source)) if !module.is_empty() && !source.is_empty() => {
+                Ok(Self(text.to_owned()))
+            }
+            _ => Err("write MODULE:SOURCE, such as train.py:packs".into()),
+        }
+    }
+}
+
+/// A source as its Python module declares it.
+#[derive(Clone, Debug)]
+pub struct SourceSpec {
+    /// Files or mixture, compression, and record spec of a loader, with its defaults otherwise.
+    pub options: LoaderOptions,
+}
+
+impl SourceSpec {
+    /// Runs the module in an interpreter, and returns the declaration of the source.
+    /// - `python`: path of the interpreter, or its name on PATH.
+    ///
+    /// # Errors  The interpreter cannot be run, or has another shardfeed or none; the module raised, or
+    /// has no such source.
+    pub fn declared(name: &SourceName, python: &Path) -> Result<Self, Problem> {
+        let mut command = Command::new(python);
+        command.args(["-m", DECLARATION, &name.0]).stdin(Stdio::null()).stderr(Stdio::inherit());
+        let output = command.output().map_err(|error| {
+            Problem::failed(format!("cannot run the interpreter {}: {error}", python.display()))
+                .hint("name one with --python or SHARDFEED_PYTHON")
+        })?;
+        let Ok(answer) = serde_json::from_slice::<Value>(&output.stdout) else {
+            let what = format!("{} -m {DECLARATION} {}", python.display(), name.0);
+            return Err(Problem::failed(format!("`{what}` gave no answer ({})", output.status))
+                .hint(install()));
+        };
+        let there = answer["version"].as_str().unwrap_or("of an unknown version");
+        if there != VERSION {
+            let what = format!(
+                "{} has shardfeed {there}, and this command is {VERSION}",
+                python.display()
+            );
+            return Err(Problem::failed(what).hint(install()));
+        }
+        if let Some(error) = answer["error"].as_str() {
+            return Err(Problem::failed(error).hint(answer["hint"].as_str().unwrap_or_default()));
+        }
+        let options = serde_json::from_value::<Declaration>(answer)
+            .map_err(|error| error.to_string())
+            .and_then(Declaration::options);
+        let options = options.map_err(|error| {
+            Problem::failed(format!("{}: the declaration is invalid: {error}", name.0))
+        })?;
+        Ok(Self { options })
+    }
+}
+
+fn install() -> String {
+    format!("install shardfeed {VERSION} there, or name another interpreter with --python")
+}
+
+/// Answer of the Python package.
+#[derive(Deserialize)]
+struct Declaration {
+    files: Vec<String>,
+    compression: String,
+    mixture: Option<DeclaredMixture>,
+    index: Option<String>,
+    /// Canonical encoding, in base64.
+    record_spec: String,
+}
+
+#[derive(Deserialize)]
+struct DeclaredMixture {
+    /// Name, dataset of a cluster, files, index, compression, filter.
+    sources: Vec<(String, Option<String>, Vec<String>, Option<String>, String, Option<String>)>,
+    /// First epoch, length, index and weight of each source.
+    stages: Vec<(u64, DeclaredLength, Vec<(usize, String)>)>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum DeclaredLength {
+    Samples(u64),
+    Rule(String),
+}
+
+impl Declaration {
+    fn options(self) -> Result<LoaderOptions, String> {
+        let spec = STANDARD.decode(&self.record_spec).map_err(|error| error.to_string())?;
+        let spec = EncodedSpec::decode(&spec).map_err(|error| error.to_string())?;
+        Ok(LoaderOptions {
+            files: self.files,
+            compression: compression(&self.compression)?,
+            mixture: self.mixture.map(DeclaredMixture::options).transpose()?,
+            index: shared_index(self.index)?,
+            records: Some(spec),
+            ..LoaderOptions::default()
+        })
+    }
+}
+
+impl DeclaredMixture {
+    fn options(self) -> Result<MixtureOptions, String> {
+        let source = |(name, dataset, files, index, of_files, filter): (_, _, _, _, String, _)| {
+            let (index, compression) = (shared_index(index)?, compression(&of_files)?);
+            Ok(MixtureSource { name, dataset, files, index, compression, filter })
+        };
+        let stage = |(first_epoch, length, weights): (_, DeclaredLength, _)| {
+            Ok(MixtureStage { first_epoch, length: length.length()?, weights })
+        };
+        Ok(MixtureOptions {
+            sources: self.sources.into_iter().map(source).collect::<Result<_, String>>()?,
+            stages: self.stages.into_iter().map(stage).collect::<Result<_, String>>()?,
+        })
+    }
+}
+
+impl DeclaredLength {
+    fn length(self) -> Result<Length, String> {
+        match self {
+            Self::Samples(samples) => Ok(Length::Samples(samples)),
+            Self::Rule(rule) => match rule.as_str() {
+                "first_exhausted" => Ok(Length::FirstExhausted),
+                "all_exhausted" => Ok(Length::AllExhausted),
+                _ => Err(format!("`{rule}` is no length of an epoch")),
+            },
+        }
+    }
+}
+
+fn shared_index(named: Option<String>) -> Result<Option<SharedIndex>, String> {
+    named.map(|named| SharedIndex::parse(&named)).transpose().map_err(|error| error.to_string())
+}
+
+fn compression(name: &str) -> Result<CompressionChoice, String> {
+    name.parse().map_err(|error: <CompressionChoice as FromStr>::Err| error.to_string())
+}
