@@ -314,15 +314,45 @@ def test_a_second_start_reads_nothing(tmp_path: Path) -> None:
     assert opened("width > 50") > size
     assert opened("width > 50") < size / 4
     assert opened("(width>50)") < size / 4, "the same expression"
-    assert opened("width > 51") > size
+    assert opened("width > 51") < size / 2, "the values are kept"
+    assert opened("len(tags) + width > 51") > size, "one of them is new"
+    assert opened("len(tags) > 2") < size / 2
+    assert opened("lang in ('de', 'fr') and score > 0") > size
+    assert opened("width + score > 3 or lang == 'en' or ordinal % 3 == 0 and len(tags) == 1") < size / 2
     # A file that changed is counted again; the others are not.
     (world.folder / "part-00.tfrecord").unlink()
     del world.records["part-00.tfrecord"]
     assert opened("width > 50") < size / 4
-    for kept in (tmp_path / "cache" / "samples").rglob("*"):
-        if kept.is_file():
-            kept.write_bytes(kept.read_bytes()[:-1])
-    assert opened("width > 50") > size / 2, "damaged maps are made again"
+
+    def damage(kind: str) -> None:
+        for kept in (tmp_path / "cache" / kind).rglob("*"):
+            if kept.is_file():
+                kept.write_bytes(kept.read_bytes()[:-1])
+
+    damage("samples")
+    assert opened("width > 50") < size / 4, "damaged maps are made of the values"
+    damage("samples")
+    damage("columns")
+    assert opened("width > 50") > size / 2, "and damaged values of the records"
+    assert opened("width > 52") < size / 2
+
+
+def test_packs_with_another_threshold_read_nothing(tmp_path: Path) -> None:
+    world = World(tmp_path / "data", 21, [2000, 3000])
+    size = sum(file.stat().st_size for file in world.folder.iterdir())
+
+    def opened(least: int, length: int = 32, **fresh: Any) -> tuple[int, list[Any]]:
+        before = read_chars()
+        source = sf.source(world.pattern, FEATURES).filter(f"len(tags) >= {least}").pack("tags", length=length)
+        with sf.Loader(source, batch_size=4, shuffle_window=64, **fresh) as each:
+            read = read_chars() - before
+            return read, [batch["tags"].tolist() for batch in each]
+
+    assert opened(2)[0] > size
+    for number, (least, length) in enumerate([(1, 32), (0, 16), (3, 16)]):
+        read, batches = opened(least, length)
+        assert read < size
+        assert batches == opened(least, length, cache_dir=tmp_path / f"fresh-{number}")[1]
 
 
 def test_damaged_records(tmp_path: Path) -> None:

@@ -54,6 +54,7 @@ pub use record::{Row, RowError, RowFault};
 pub use room::{BatchTooLarge, Room};
 pub use samples::balance::BalanceSpec;
 pub use samples::combine::{Combiner, RecordPart, Sequence};
+pub use samples::measured::{MeasuredColumn, MeasuredColumns};
 pub use samples::pack::{PackSpec, Packer};
 pub use samples::unbatch::{Edge, UnbatchColumn, UnbatchSpec};
 pub use samples::window::{WindowSpec, Windower};

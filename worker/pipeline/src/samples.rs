@@ -3,6 +3,7 @@
 pub(crate) mod balance;
 pub(crate) mod combine;
 pub(crate) mod measure;
+pub(crate) mod measured;
 pub(crate) mod pack;
 pub(crate) mod unbatch;
 pub(crate) mod window;
@@ -14,6 +15,7 @@ use crate::record::{Row, RowError, RowFault};
 use crate::rows::{Cells, Parser};
 use crate::samples::combine::Combiner;
 use crate::samples::measure::{Measure, features_named};
+use crate::samples::measured::{Kept, MeasuredColumn, MeasuredColumns, RECORD_BYTES};
 use crate::samples::pack::Packer;
 use crate::samples::unbatch::{ROWS_MAX, Unbatch, UnbatchSpec};
 use crate::samples::window::Windower;
@@ -232,25 +234,109 @@ impl SampleProgram {
         measures.into_iter().chain([by]).flatten().any(Measure::depends_on_path)
     }
 
+    /// Returns the keys of the values of records that determine the samples; `None`: rows of records
+    /// are samples, which need the records.
+    pub fn columns(&self) -> Option<Vec<String>> {
+        if self.rows.is_some() {
+            return None;
+        }
+        let measures = [&self.filter, &self.cost].into_iter().flatten().flat_map(Measure::columns);
+        let windows = self.windower().map(Windower::columns).unwrap_or_default();
+        let packs = self.packer().map(Packer::column);
+        let keys = measures.chain(windows).chain(packs).chain([RECORD_BYTES.to_owned()]);
+        let mut keys: Vec<_> = keys.collect();
+        keys.sort();
+        keys.dedup();
+        Some(keys)
+    }
+
+    /// Returns the samples and the data bytes of all records of a shard, of values that were measured
+    /// before; `None`: some are not known, or a cost is none, which reading the shard tells.
+    /// - `shard_path`: relative to the dataset.
+    pub fn count_kept(
+        &self,
+        columns: &MeasuredColumns,
+        shard_path: &str,
+    ) -> Option<Vec<(CountedRecord, u64)>> {
+        let MeasuredColumn::Integers(bytes) = columns.get(RECORD_BYTES)? else { return None };
+        let passes = match &self.filter {
+            Some(filter) => filter.kept_passes(columns, shard_path)?,
+            None => vec![true; columns.records()],
+        };
+        let taken = |passes: bool, some: RecordSamples, none| if passes { some } else { none };
+        let samples: Vec<_> = if let Some(windower) = self.windower() {
+            let keys = windower.kept_keys(columns, shard_path)?.into_iter();
+            let member = |(key, passes): (_, &bool)| {
+                taken(*passes, RecordSamples::Member(Some(key)), RecordSamples::Member(None))
+            };
+            keys.zip(&passes).map(member).collect()
+        } else if let Some(packer) = self.packer() {
+            let lengths = packer.kept_lengths(columns)?.into_iter();
+            let tokens = |(length, passes): (_, &bool)| {
+                taken(*passes, RecordSamples::Tokens(Some(length)), RecordSamples::Tokens(None))
+            };
+            lengths.zip(&passes).map(tokens).collect()
+        } else {
+            passes.iter().copied().map(RecordSamples::Whole).collect()
+        };
+        let costs = self.cost.as_ref().map(|cost| cost.kept_costs(columns, shard_path, &passes));
+        let costs = costs.map_or(Some(vec![]), |costs| costs)?;
+        let counted = |(record, (samples, bytes)): (usize, (RecordSamples, &i64))| {
+            let costs = costs.get(record).copied().into_iter().take(samples.parts().count());
+            (CountedRecord { costs: costs.collect(), samples }, *bytes as u64)
+        };
+        Some(samples.into_iter().zip(bytes).enumerate().map(counted).collect())
+    }
+
     /// Checks the data of records, and returns the samples of each and their costs.
     /// - `rows`: records of one shard, whose ordinals are those of the records.
     /// - `shard_path`: relative to the dataset.
+    /// - `kept`: takes the values that determine them, if the rows are all records that follow.
     ///
     /// # Errors  The first record whose data or features are damaged.
     pub fn count(
         &self,
         rows: &[Row<'_>],
         shard_path: &str,
+        kept: Option<&mut MeasuredColumns>,
     ) -> Result<Vec<CountedRecord>, RowError> {
-        let samples = self.samples(rows, shard_path)?;
+        let mut kept = kept.filter(|_| self.rows.is_none());
+        let samples = self.samples(rows, shard_path, kept.as_deref_mut())?;
+        if let Some(kept) = &mut kept {
+            let bytes = rows.iter().map(|row| row.len() as i64).collect();
+            kept.push(RECORD_BYTES, MeasuredColumn::Integers(bytes));
+        }
+        let counted = self.with_costs(samples, rows, shard_path, kept.as_deref_mut())?;
+        if let Some(kept) = kept {
+            kept.advance(rows.len());
+        }
+        Ok(counted)
+    }
+
+    /// Adds the costs of samples.
+    fn with_costs(
+        &self,
+        samples: Vec<RecordSamples>,
+        rows: &[Row<'_>],
+        shard_path: &str,
+        kept: Kept<'_>,
+    ) -> Result<Vec<CountedRecord>, RowError> {
         let Some(cost) = &self.cost else {
             let counted = |samples| CountedRecord { samples, costs: vec![] };
             return Ok(samples.into_iter().map(counted).collect());
         };
+        if self.rows.is_none() {
+            let passes: Vec<_> = samples.iter().map(|one| one.parts().count() > 0).collect();
+            let measure = |rows: &[Row<'_>], kept: Kept<'_>| cost.costs(rows, shard_path, kept);
+            let costs = of_passing(rows, &passes, kept, measure)?.into_iter();
+            let costs = costs.map(|cost| cost.into_iter().collect());
+            let counted = |(samples, costs)| CountedRecord { samples, costs };
+            return Ok(samples.into_iter().zip(costs).map(counted).collect());
+        }
         let taken = rows.iter().zip(&samples);
         let taken = taken.flat_map(|(row, of)| of.parts().map(|part| Row { part, ..*row }));
         let taken: Vec<Row<'_>> = taken.collect();
-        let mut costs = cost.costs(&taken, shard_path)?.into_iter();
+        let mut costs = cost.costs(&taken, shard_path, None)?.into_iter();
         let counted = |samples: RecordSamples| {
             let costs = costs.by_ref().take(samples.parts().count()).collect();
             CountedRecord { samples, costs }
@@ -259,27 +345,31 @@ impl SampleProgram {
     }
 
     /// Checks the data of records, and returns the samples of each.
-    fn samples(&self, rows: &[Row<'_>], shard_path: &str) -> Result<Vec<RecordSamples>, RowError> {
+    fn samples(
+        &self,
+        rows: &[Row<'_>],
+        shard_path: &str,
+        mut kept: Kept<'_>,
+    ) -> Result<Vec<RecordSamples>, RowError> {
         let passes = match &self.filter {
-            Some(filter) => filter.passes(rows, shard_path)?,
+            Some(filter) => filter.passes(rows, shard_path, kept.as_deref_mut())?,
             None => vec![true; rows.len()],
         };
-        let taken = rows.iter().zip(&passes).filter(|(_, passes)| **passes).map(|(row, _)| *row);
-        let taken: Vec<Row<'_>> = taken.collect();
         if let Some(windower) = self.windower() {
-            let mut keys = windower.keys(&taken, shard_path)?.into_iter();
-            let member = |passes| RecordSamples::Member(if passes { keys.next() } else { None });
-            return Ok(passes.into_iter().map(member).collect());
+            let keys = |rows: &[Row<'_>], kept: Kept<'_>| windower.keys(rows, shard_path, kept);
+            let keys = of_passing(rows, &passes, kept, keys)?;
+            return Ok(keys.into_iter().map(RecordSamples::Member).collect());
         }
         if let Some(pack) = self.packer() {
-            let mut lengths = pack.lengths(&taken)?.into_iter();
-            let tokens = |passes| RecordSamples::Tokens(if passes { lengths.next() } else { None });
-            return Ok(passes.into_iter().map(tokens).collect());
+            let lengths = |rows: &[Row<'_>], kept: Kept<'_>| pack.lengths(rows, kept);
+            let lengths = of_passing(rows, &passes, kept, lengths)?;
+            return Ok(lengths.into_iter().map(RecordSamples::Tokens).collect());
         }
         let Some(counter) = &self.rows else {
             return Ok(passes.into_iter().map(RecordSamples::Whole).collect());
         };
-        let mut counts = counter.count(&taken)?.into_iter();
+        let taken = rows.iter().zip(&passes).filter(|(_, passes)| **passes).map(|(row, _)| *row);
+        let mut counts = counter.count(&taken.collect::<Vec<_>>())?.into_iter();
         let mut samples = Vec::with_capacity(rows.len());
         for (row, passes) in rows.iter().zip(passes) {
             let count = counts.by_ref().take(usize::from(passes)).next().unwrap_or(0);
@@ -291,7 +381,7 @@ impl SampleProgram {
                 None => vec![true; count as usize],
                 Some(filter) => {
                     let rows: Vec<_> = (0..count).map(|part| Row { part, ..*row }).collect();
-                    filter.passes(&rows, shard_path)?
+                    filter.passes(&rows, shard_path, None)?
                 }
             };
             for (at, is_taken) in taken.iter_mut().enumerate() {
@@ -301,6 +391,29 @@ impl SampleProgram {
         }
         Ok(samples)
     }
+}
+
+/// Returns what `measure` makes of the records that pass. To keep its values it measures all records;
+/// an error then counts only if a record that passes has it.
+fn of_passing<T>(
+    rows: &[Row<'_>],
+    passes: &[bool],
+    kept: Kept<'_>,
+    measure: impl Fn(&[Row<'_>], Kept<'_>) -> Result<Vec<T>, RowError>,
+) -> Result<Vec<Option<T>>, RowError> {
+    if kept.is_some() || passes.iter().all(|passes| *passes) {
+        match measure(rows, kept) {
+            Ok(all) => {
+                let all = all.into_iter().zip(passes);
+                return Ok(all.map(|(value, passes)| passes.then_some(value)).collect());
+            }
+            Err(error) if passes.iter().all(|passes| *passes) => return Err(error),
+            Err(_) => {}
+        }
+    }
+    let taken = rows.iter().zip(passes).filter(|(_, passes)| **passes).map(|(row, _)| *row);
+    let mut values = measure(&taken.collect::<Vec<_>>(), None)?.into_iter();
+    Ok(passes.iter().map(|passes| if *passes { values.next() } else { None }).collect())
 }
 
 /// The methods that make the program.

@@ -11,6 +11,7 @@ use crate::dtype::Dtype;
 use crate::operator::expression::{Dialect, Expression, Node, One, Two};
 use crate::record::{Row, RowError, RowFault};
 use crate::rows::{Cells, LocatedRecords, Parser};
+use crate::samples::measured::{Kept, MeasuredColumn, MeasuredColumns};
 use crate::samples::unbatch::{Unbatch, UnbatchSpec};
 use crate::schema::parse::{ParseSpec, parsed_plans, parser};
 use value::Value;
@@ -69,6 +70,27 @@ enum NameValues<'a> {
     Text(&'a [u8]),
     /// A column of which only lengths are used.
     Unused,
+}
+
+impl<'a> NameValues<'a> {
+    fn of_kept(column: &'a MeasuredColumn) -> Self {
+        match column {
+            MeasuredColumn::Integers(integers) => Self::Integers(integers.clone()),
+            MeasuredColumn::Floats(floats) => Self::Floats(floats.clone()),
+            MeasuredColumn::Texts(texts) => Self::Texts(texts.iter().map(Vec::as_slice).collect()),
+        }
+    }
+
+    fn kept(&self) -> Option<MeasuredColumn> {
+        Some(match self {
+            Self::Integers(integers) => MeasuredColumn::Integers(integers.clone()),
+            Self::Floats(floats) => MeasuredColumn::Floats(floats.clone()),
+            Self::Texts(texts) => {
+                MeasuredColumn::Texts(texts.iter().map(|text| text.to_vec()).collect())
+            }
+            Self::Text(_) | Self::Unused => return None,
+        })
+    }
 }
 
 impl Measure {
@@ -160,10 +182,25 @@ impl Measure {
     /// Checks the data of records, and returns for each whether it is a sample.
     /// - `rows`: records of one shard, whose samples are the records themselves.
     /// - `shard_path`: relative to the dataset.
+    /// - `kept`: takes the values of the features, if the rows are all records that follow.
     ///
     /// # Errors  The first record whose data or features are damaged.
-    pub(crate) fn passes(&self, rows: &[Row<'_>], shard_path: &str) -> Result<Vec<bool>, RowError> {
-        self.evaluate(rows, shard_path, |_, value| Ok(value.is_true()))
+    pub(crate) fn passes(
+        &self,
+        rows: &[Row<'_>],
+        shard_path: &str,
+        kept: Kept<'_>,
+    ) -> Result<Vec<bool>, RowError> {
+        self.evaluate(rows, shard_path, kept, |_, value| Ok(value.is_true()))
+    }
+
+    /// As [`Measure::passes`], of values that were measured before; `None`: some are not known.
+    pub(crate) fn kept_passes(
+        &self,
+        columns: &MeasuredColumns,
+        shard_path: &str,
+    ) -> Option<Vec<bool>> {
+        self.of_kept(columns, shard_path, |_, value| Some(value.is_true()))
     }
 
     /// Checks the data of records, and returns the cost of each for balanced steps. Source:
@@ -171,14 +208,36 @@ impl Measure {
     /// - `rows`, `shard_path`: as for [`Measure::passes`].
     ///
     /// # Errors  The first record that is damaged, or whose value is no cost.
-    pub(crate) fn costs(&self, rows: &[Row<'_>], shard_path: &str) -> Result<Vec<u64>, RowError> {
-        self.evaluate(rows, shard_path, |row, value| {
-            let cost = if self.is_integer { value.integer_cost() } else { value.float_cost() };
-            cost.ok_or_else(|| {
+    pub(crate) fn costs(
+        &self,
+        rows: &[Row<'_>],
+        shard_path: &str,
+        kept: Kept<'_>,
+    ) -> Result<Vec<u64>, RowError> {
+        self.evaluate(rows, shard_path, kept, |row, value| {
+            self.cost(value).ok_or_else(|| {
                 let (expression, value) = (self.to_string().into(), value.to_string().into());
                 RowError::at(row, RowFault::Cost { expression, value })
             })
         })
+    }
+
+    /// As [`Measure::costs`] of the records that `passes` names, of values that were measured before;
+    /// `None`: some are not known, or are no costs.
+    pub(crate) fn kept_costs(
+        &self,
+        columns: &MeasuredColumns,
+        shard_path: &str,
+        passes: &[bool],
+    ) -> Option<Vec<u64>> {
+        self.of_kept(columns, shard_path, |row, value| match passes[row] {
+            true => self.cost(value),
+            false => Some(0),
+        })
+    }
+
+    fn cost(&self, value: Value<'_>) -> Option<u64> {
+        if self.is_integer { value.integer_cost() } else { value.float_cost() }
     }
 
     /// Checks the data of records, and returns bytes that are equal for equal values.
@@ -189,12 +248,86 @@ impl Measure {
         &self,
         rows: &[Row<'_>],
         shard_path: &str,
+        kept: Kept<'_>,
     ) -> Result<Vec<Vec<u8>>, RowError> {
-        self.evaluate(rows, shard_path, |row, value| {
-            // NaN equals nothing.
-            let key = value.key(self.is_integer);
-            Ok(key.unwrap_or_else(|| [&b"n"[..], &row.sample.ordinal.to_le_bytes()].concat()))
+        self.evaluate(rows, shard_path, kept, |row, value| {
+            Ok(self.key_of(value, row.sample.ordinal))
         })
+    }
+
+    /// As [`Measure::keys`], of values that were measured before; `None`: some are not known.
+    pub(crate) fn kept_keys(
+        &self,
+        columns: &MeasuredColumns,
+        shard_path: &str,
+    ) -> Option<Vec<Vec<u8>>> {
+        self.of_kept(columns, shard_path, |row, value| Some(self.key_of(value, row as u64)))
+    }
+
+    fn key_of(&self, value: Value<'_>, ordinal: u64) -> Vec<u8> {
+        // NaN equals nothing.
+        let key = value.key(self.is_integer);
+        key.unwrap_or_else(|| [&b"n"[..], &ordinal.to_le_bytes()].concat())
+    }
+
+    /// Returns the keys of the columns that the expression needs.
+    pub(crate) fn columns(&self) -> Vec<String> {
+        let keys = |name| [self.value_key(name), self.length_key(name)];
+        (0..self.sources.len()).flat_map(keys).flatten().collect()
+    }
+
+    /// Returns the key of a feature's values, if the expression uses them.
+    fn value_key(&self, name: usize) -> Option<String> {
+        self.column_key(name, "value", Node::Name(name))
+    }
+
+    /// Returns the key of a feature's lengths, if the expression uses them.
+    fn length_key(&self, name: usize) -> Option<String> {
+        self.column_key(name, "length", Node::Len(name))
+    }
+
+    fn column_key(&self, name: usize, what: &str, used: Node) -> Option<String> {
+        let is_column = matches!(self.sources[name], NameSource::Column(_));
+        (is_column && self.expression.nodes().contains(&used)).then(|| {
+            let names = std::slice::from_ref(&self.names()[name]);
+            let feature = self.parse.as_ref().map(|parse| features_named(parse, names));
+            let feature = serde_json::to_string(&feature).expect("features are plain data");
+            format!("{what} {} {feature}", names[0])
+        })
+    }
+
+    /// Returns what `result` makes of the values of each record, of values that were measured before;
+    /// `None`: some are not known, or `result` has none.
+    fn of_kept<T>(
+        &self,
+        columns: &MeasuredColumns,
+        shard_path: &str,
+        result: impl Fn(usize, Value<'_>) -> Option<T>,
+    ) -> Option<Vec<T>> {
+        let rows = columns.records();
+        let value = |(name, source): (usize, &NameSource)| match source {
+            NameSource::Ordinal => Some(NameValues::Integers((0..rows as i64).collect())),
+            NameSource::ShardPath => Some(NameValues::Text(shard_path.as_bytes())),
+            NameSource::Column(_) => match self.value_key(name) {
+                Some(key) => Some(NameValues::of_kept(columns.get(&key)?)),
+                None => Some(NameValues::Unused),
+            },
+        };
+        let values: Option<Vec<_>> = self.sources.iter().enumerate().map(value).collect();
+        let length = |(name, source): (usize, &NameSource)| match (source, self.length_key(name)) {
+            (_, Some(key)) => match columns.get(&key)? {
+                MeasuredColumn::Integers(lengths) => {
+                    Some(lengths.iter().map(|length| *length as usize).collect())
+                }
+                _ => None,
+            },
+            (NameSource::ShardPath, None) => Some(vec![shard_path.len(); rows]),
+            (_, None) => Some(vec![]),
+        };
+        let lengths: Option<Vec<_>> = self.sources.iter().enumerate().map(length).collect();
+        let (values, lengths, mut stack) = (values?, lengths?, vec![]);
+        let at = |row| result(row, self.value(row, &values, &lengths, &mut stack));
+        (0..rows).map(at).collect()
     }
 
     /// Returns what `result` makes of the value of each row.
@@ -202,6 +335,7 @@ impl Measure {
         &self,
         rows: &[Row<'_>],
         shard_path: &str,
+        kept: Kept<'_>,
         result: impl Fn(&Row<'_>, Value<'_>) -> Result<T, RowError>,
     ) -> Result<Vec<T>, RowError> {
         let parser = (&self.parser, self.unbatch.as_ref());
@@ -228,9 +362,25 @@ impl Measure {
                 (NameSource::Ordinal | NameSource::ShardPath, _) => vec![],
             })
             .collect();
+        if let Some(kept) = kept {
+            self.keep(&values, &lengths, kept);
+        }
         let mut stack = vec![];
         let at = |row| result(&rows[row], self.value(row, &values, &lengths, &mut stack));
         (0..rows.len()).map(at).collect()
+    }
+
+    /// Keeps the values of the features of records.
+    fn keep(&self, values: &[NameValues<'_>], lengths: &[Vec<usize>], kept: &mut MeasuredColumns) {
+        for (name, values) in values.iter().enumerate() {
+            if let Some((key, values)) = self.value_key(name).zip(values.kept()) {
+                kept.push(&key, values);
+            }
+            if let Some(key) = self.length_key(name) {
+                let lengths = lengths[name].iter().map(|length| *length as i64);
+                kept.push(&key, MeasuredColumn::Integers(lengths.collect()));
+            }
+        }
     }
 
     fn value<'a>(

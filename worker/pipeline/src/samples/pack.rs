@@ -13,6 +13,7 @@ use shardfeed_tfrecord::{check_data, encode_footer};
 
 use crate::record::{Row, RowError, RowFault};
 use crate::samples::combine::{RecordPart, Sequence, features_of};
+use crate::samples::measured::{Kept, MeasuredColumn, MeasuredColumns};
 use crate::schema::parse::ParseSpec;
 
 /// Columns of tokens, and how they are packed.
@@ -141,9 +142,10 @@ impl Packer {
     }
 
     /// Checks the data of records, and returns the tokens of each, without the appended one.
+    /// - `kept`: takes them, if the rows are all records that follow.
     ///
     /// # Errors  The first record whose data or features are damaged.
-    pub(crate) fn lengths(&self, rows: &[Row<'_>]) -> Result<Vec<u32>, RowError> {
+    pub(crate) fn lengths(&self, rows: &[Row<'_>], kept: Kept<'_>) -> Result<Vec<u32>, RowError> {
         let length = |row: &Row<'_>| {
             let tokens = self.sequence(row)?.tokens();
             u32::try_from(tokens).map_err(|_| {
@@ -151,7 +153,23 @@ impl Packer {
                 RowError::at(row, RowFault::TooManyRows { rows, most })
             })
         };
-        rows.iter().map(length).collect()
+        let lengths = rows.iter().map(length).collect::<Result<Vec<_>, _>>()?;
+        if let Some(kept) = kept {
+            let values = lengths.iter().map(|length| i64::from(*length)).collect();
+            kept.push(&self.column(), MeasuredColumn::Integers(values));
+        }
+        Ok(lengths)
+    }
+
+    /// As [`Packer::lengths`], of values that were measured before; `None`: they are not known.
+    pub(crate) fn kept_lengths(&self, columns: &MeasuredColumns) -> Option<Vec<u32>> {
+        let MeasuredColumn::Integers(lengths) = columns.get(&self.column())? else { return None };
+        lengths.iter().map(|length| u32::try_from(*length).ok()).collect()
+    }
+
+    /// Returns the key of the column of lengths.
+    pub(crate) fn column(&self) -> String {
+        format!("tokens {}", self.key())
     }
 
     /// Checks the data of a record, and finds its tokens.

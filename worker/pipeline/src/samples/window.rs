@@ -12,6 +12,7 @@ use shardfeed_tfrecord::{check_data, encode_footer};
 use crate::record::{Row, RowError};
 use crate::samples::combine::{Sequence, features_of};
 use crate::samples::measure::Measure;
+use crate::samples::measured::{Kept, MeasuredColumn, MeasuredColumns};
 use crate::schema::parse::ParseSpec;
 
 /// Name of the column with the number of records of a window.
@@ -129,12 +130,40 @@ impl Windower {
         &self,
         rows: &[Row<'_>],
         shard_path: &str,
+        mut kept: Kept<'_>,
     ) -> Result<Vec<Vec<u8>>, RowError> {
         rows.iter().try_for_each(|row| self.sequence(row).map(drop))?;
+        if let Some(kept) = &mut kept {
+            kept.push(&self.checked_key(), MeasuredColumn::Integers(vec![0; rows.len()]));
+        }
         match &self.by {
-            Some(by) => by.keys(rows, shard_path),
+            Some(by) => by.keys(rows, shard_path, kept),
             None => Ok(vec![vec![]; rows.len()]),
         }
+    }
+
+    /// As [`Windower::keys`], of values that were measured before; `None`: some are not known.
+    pub(crate) fn kept_keys(
+        &self,
+        columns: &MeasuredColumns,
+        shard_path: &str,
+    ) -> Option<Vec<Vec<u8>>> {
+        columns.get(&self.checked_key())?;
+        match &self.by {
+            Some(by) => by.kept_keys(columns, shard_path),
+            None => Some(vec![vec![]; columns.records()]),
+        }
+    }
+
+    /// Returns the keys of the columns that the windows need.
+    pub(crate) fn columns(&self) -> Vec<String> {
+        let by = self.by.as_ref().map(Measure::columns).unwrap_or_default();
+        [vec![self.checked_key()], by].concat()
+    }
+
+    /// Returns the key of a column of zeros: the features of all records were found.
+    fn checked_key(&self) -> String {
+        format!("checked {}", serde_json::to_string(self.features()).expect("plain data"))
     }
 
     /// Checks the data of a record, and finds its values.

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
-use shardfeed_pipeline::{Row, RowError, SampleProgram};
+use shardfeed_pipeline::{MeasuredColumns, Row, RowError, SampleProgram};
 use shardfeed_plan::{Corrupt, PackError, Portion, Sample};
 use shardfeed_tfrecord::{
     ChunkOptions, ChunkReader, Compression, CompressionChoice, Decoder, FOOTER_BYTES,
@@ -52,6 +52,8 @@ struct CountedShard {
     /// The first of them.
     damaged: Vec<DamagedRecord>,
     damaged_total: u64,
+    /// Values that the program measured.
+    columns: MeasuredColumns,
 }
 
 /// Returns the samples of every shard: from the cache, or else by reading it.
@@ -68,7 +70,7 @@ pub(super) fn sample_maps(
     let kept = KeptMaps::new(dataset, program, options);
     let mut maps: Vec<Option<SampleMap>> = vec![None; dataset.files().len()];
     kept.fill(dataset, &mut maps, progress)?;
-    kept.publish(&maps, progress)?;
+    kept.publish(dataset, &maps, progress)?;
     let work = |kept, maps| Work { dataset, program, corrupt, kept: Arc::new(kept), maps };
     // Windows are made at each start, in a moment.
     let is_kept = |map: &SampleMap| program.packer().is_none() || map.grouping().is_some();
@@ -297,13 +299,32 @@ impl CountingPass {
             let is_new = known.is_none();
             let counted = match known {
                 Some(map) => Ok(CountedShard { map, ..CountedShard::default() }),
-                None => self.count(shard, &mut progress),
+                None => self.measured(shard, &mut progress),
             };
             let result = counted.and_then(|counted| self.grouped(shard, counted, is_new));
             if events.send(CountEvent::Shard(shard, Box::new(result))).is_err() {
                 return;
             }
         }
+    }
+
+    /// Counts a shard: by values that another program measured, or else by reading it.
+    fn measured(
+        &self,
+        shard: usize,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<CountedShard, LoadError> {
+        let dataset = self.files.dataset();
+        let mut go_on = || !self.stop.load(Ordering::Relaxed);
+        if let Some(map) = self.kept.measured(dataset, shard, &mut go_on)? {
+            progress(dataset.files()[shard].stamp.size_bytes);
+            return Ok(CountedShard { map, ..CountedShard::default() });
+        }
+        let counted = self.count(shard, progress)?;
+        if counted.damaged_total == 0 {
+            self.kept.keep_columns(shard, &counted.columns, &mut go_on)?;
+        }
+        Ok(CountedShard { columns: MeasuredColumns::default(), ..counted })
     }
 
     /// Makes the packs or windows of a counted shard, and keeps what was found if nothing in it is
@@ -384,7 +405,7 @@ impl CountingPass {
         let shard = rows.first().map_or(0, |row| row.sample.shard);
         let path = &self.files.dataset().manifest().shards()[shard as usize].path;
         let skips = |error: &RowError| self.corrupt.skips() && error.fault.is_of_record();
-        match self.program.count(rows, path) {
+        match self.program.count(rows, path, Some(&mut counted.columns)) {
             Ok(records) => {
                 let records = rows.iter().zip(&records);
                 records.for_each(|(row, record)| counted.map.push(record, row.len() as u64));
@@ -392,7 +413,7 @@ impl CountingPass {
             Err(error) if !skips(&error) => return Err(self.files.located(error)),
             Err(_) => {
                 for row in rows {
-                    match self.program.count(std::slice::from_ref(row), path) {
+                    match self.program.count(std::slice::from_ref(row), path, None) {
                         Ok(records) => counted.map.push(&records[0], row.len() as u64),
                         Err(error) if skips(&error) => {
                             let (ordinal, offset) = (row.sample.ordinal, row.offset);

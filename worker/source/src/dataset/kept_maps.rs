@@ -1,12 +1,13 @@
 //! Sample maps and numbers of packs that are kept: in this host's cache, and in the index that
 //! hosts share.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use shardfeed_pipeline::SampleProgram;
+use shardfeed_pipeline::{MeasuredColumn, MeasuredColumns, SampleProgram};
 use shardfeed_plan::{Digest, Shard};
 use shardfeed_tfrecord::NewFile;
 
@@ -22,11 +23,16 @@ use crate::shared_index::{GoOn, READ_TOGETHER, SharedIndex};
 /// Callback with the progress; `false` cancels.
 type OnProgress<'a> = &'a mut dyn FnMut(ScanProgress) -> bool;
 
+/// Values that programs measured.
+const COLUMNS: ObjectKind = ObjectKind("shardfeed columns 1\n");
+
 /// Places of the maps of a dataset's shards.
 pub(super) struct KeptMaps {
     program: Arc<SampleProgram>,
     /// Name of each shard's map: digests of the program, and of the shard.
     names: Vec<String>,
+    /// Digest of each shard, in names of columns.
+    shards: Vec<String>,
     /// Folder of this host's maps; `None`: none are kept.
     folder: Option<PathBuf>,
     index: Option<SharedIndex>,
@@ -52,6 +58,11 @@ impl KeptMaps {
             format!("{}/{}", &digest[..24], Digest::of_parts(parts))
         };
         let names = dataset.manifest().shards().iter().map(name).collect();
+        let shard = |shard: &Shard| {
+            let parts: [&[u8]; 2] = [shard.digest.as_bytes(), &shard.records.to_le_bytes()];
+            Digest::of_parts(parts).to_string()
+        };
+        let shards = dataset.manifest().shards().iter().map(shard).collect();
         let folder = options.folder.folder().map(|folder| folder.join("samples"));
         let made = |folder: &PathBuf| {
             let folder = folder.join(&digest[..24]);
@@ -59,7 +70,8 @@ impl KeptMaps {
             made.inspect_err(|error| warn(&folder, "make the folder", error)).is_ok()
         };
         let folder = folder.filter(made);
-        Self { program: Arc::clone(program), names, folder, index: options.index.clone() }
+        let (program, index) = (Arc::clone(program), options.index.clone());
+        Self { program, names, shards, folder, index }
     }
 
     /// Adds the maps of this host that are missing; with their packs, if the numbers of these are
@@ -122,6 +134,94 @@ impl KeptMaps {
         })
     }
 
+    /// Returns the map of a shard, of values that another program measured; `None`: some are not known.
+    ///
+    /// # Errors  The index cannot be read; one of its objects is damaged; `Interrupted`.
+    pub(super) fn measured(
+        &self,
+        dataset: &Dataset,
+        shard: usize,
+        go_on: GoOn<'_>,
+    ) -> Result<Option<SampleMap>, LoadError> {
+        let mut columns = BTreeMap::new();
+        for key in self.program.columns().unwrap_or_default() {
+            let Some(column) = self.column(dataset, shard, &key, go_on)? else { return Ok(None) };
+            columns.insert(key, column);
+        }
+        let path = &dataset.manifest().shards()[shard].path;
+        let counted = self.program.count_kept(&MeasuredColumns::new(columns), path);
+        Ok(counted.map(|records| {
+            let mut map = SampleMap::new(&self.program);
+            records.iter().for_each(|(record, bytes)| map.push(record, *bytes));
+            map
+        }))
+    }
+
+    /// Returns a column of a shard, from the cache of this host or the index.
+    fn column(
+        &self,
+        dataset: &Dataset,
+        shard: usize,
+        key: &str,
+        go_on: GoOn<'_>,
+    ) -> Result<Option<MeasuredColumn>, LoadError> {
+        let (name, records) = (self.column_name(shard, key), dataset.files()[shard].records);
+        let decode = |bytes: &[u8]| decode_column(&name, bytes, records);
+        if let Some(column) = self.kept_column(&name).and_then(|bytes| decode(&bytes)) {
+            return Ok(Some(column));
+        }
+        let Some(index) = &self.index else { return Ok(None) };
+        let object = object(COLUMNS, &name);
+        let found = index.read(std::slice::from_ref(&object), go_on)?;
+        let Some(bytes) = found.into_iter().flatten().next() else { return Ok(None) };
+        let column = decode(&bytes);
+        if column.is_none() && !index.is_filled() {
+            return Err(index.damaged(&object));
+        }
+        column.is_some().then(|| self.write_column(&name, &bytes));
+        Ok(column)
+    }
+
+    /// Returns a stored column of this host.
+    fn kept_column(&self, name: &str) -> Option<Vec<u8>> {
+        fs::read(self.column_path(name)?).ok()
+    }
+
+    fn column_path(&self, name: &str) -> Option<PathBuf> {
+        Some(self.folder.as_ref()?.with_file_name("columns").join(name))
+    }
+
+    fn write_column(&self, name: &str, bytes: &[u8]) {
+        self.column_path(name).into_iter().for_each(|path| write_file(&path, bytes));
+    }
+
+    /// Returns the name of a column of a shard, for any program that needs it.
+    fn column_name(&self, shard: usize, key: &str) -> String {
+        let digest = Digest::of_parts([b"shardfeed column\n", key.as_bytes()]).to_string();
+        format!("{}/{}", &digest[..24], self.shards[shard])
+    }
+
+    /// Keeps the values of all records of a shard, on this host and in the index.
+    ///
+    /// # Errors  See [`SharedIndex::offer`].
+    pub(super) fn keep_columns(
+        &self,
+        shard: usize,
+        columns: &MeasuredColumns,
+        go_on: GoOn<'_>,
+    ) -> Result<(), LoadError> {
+        for (key, column) in columns.whole() {
+            let name = self.column_name(shard, key);
+            let body = postcard::to_stdvec(column).expect("columns are plain data");
+            let bytes = COLUMNS.encode(&name, &body);
+            self.write_column(&name, &bytes);
+            if let Some(index) = &self.index {
+                index.offer(&object(COLUMNS, &name), &bytes, go_on)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Reads the objects that an index has.
     /// - `objects`: shard and name of each.
     /// - `take`: called with them and the content; `false`: it is damaged.
@@ -154,6 +254,7 @@ impl KeptMaps {
     /// # Errors  The index cannot be read or written; `Interrupted`.
     pub(super) fn publish(
         &self,
+        dataset: &Dataset,
         maps: &[Option<SampleMap>],
         progress: OnProgress<'_>,
     ) -> Result<(), LoadError> {
@@ -165,7 +266,10 @@ impl KeptMaps {
         let shards: Vec<_> = (0..maps.len()).filter(|shard| maps[*shard].is_some()).collect();
         for shards in shards.chunks(READ_TOGETHER) {
             let objects = shards.iter().filter_map(|shard| Some((*shard, maps[*shard].as_ref()?)));
-            let objects = objects.flat_map(|(shard, map)| self.objects(shard, map));
+            let objects = objects.flat_map(|(shard, map)| {
+                let records = dataset.files()[shard].records;
+                [self.objects(shard, map), self.column_objects(shard, records)].concat()
+            });
             let (names, contents): (Vec<_>, Vec<_>) = objects.unzip();
             let there = index.read(&names, &mut || progress(state))?;
             for ((name, bytes), there) in names.iter().zip(&contents).zip(there) {
@@ -187,6 +291,18 @@ impl KeptMaps {
             Some((object(pack_counts::KIND, &name), bytes))
         });
         [of_map].into_iter().chain(counts).collect()
+    }
+
+    /// Returns the columns of a shard that this host has, as objects of an index.
+    fn column_objects(&self, shard: usize, records: u64) -> Vec<(String, Vec<u8>)> {
+        let keys = self.program.columns().unwrap_or_default();
+        let stored = keys.iter().filter_map(|key| {
+            let name = self.column_name(shard, key);
+            let bytes = self.kept_column(&name)?;
+            decode_column(&name, &bytes, records)?;
+            Some((object(COLUMNS, &name), bytes))
+        });
+        stored.collect()
     }
 
     /// Writes a map, or the numbers of its packs, to the index that hosts share.
@@ -219,15 +335,8 @@ impl KeptMaps {
     }
 
     fn write(&self, name: &str, bytes: &[u8]) {
-        let Some(path) = self.folder.as_ref().map(|folder| folder.join(name)) else { return };
-        let write = || -> io::Result<()> {
-            let mut file = NewFile::beside(&path)?;
-            file.file().write_all(bytes)?;
-            file.finish()
-        };
-        if let Err(error) = write() {
-            warn(&path, "write the sample map", &error);
-        }
+        let path = self.folder.as_ref().map(|folder| folder.join(name));
+        path.into_iter().for_each(|path| write_file(&path, bytes));
     }
 
     fn decode(&self, dataset: &Dataset, shard: usize, bytes: &[u8]) -> Option<SampleMap> {
@@ -252,6 +361,26 @@ impl KeptMaps {
         }
         Ok(())
     }
+}
+
+/// Writes a file of the cache, or warns.
+fn write_file(path: &Path, bytes: &[u8]) {
+    let write = || -> io::Result<()> {
+        // Each column has a folder.
+        fs::create_dir_all(path.parent().unwrap_or(path))?;
+        let mut file = NewFile::beside(path)?;
+        file.file().write_all(bytes)?;
+        file.finish()
+    };
+    if let Err(error) = write() {
+        warn(path, "write what was counted", &error);
+    }
+}
+
+/// Returns a stored column of a shard of this many records; `None` if it is damaged.
+fn decode_column(name: &str, bytes: &[u8], records: u64) -> Option<MeasuredColumn> {
+    let column: MeasuredColumn = postcard::from_bytes(COLUMNS.decode(name, bytes)?).ok()?;
+    (column.len() as u64 == records).then_some(column)
 }
 
 /// Returns the name of an object in an index.

@@ -49,7 +49,7 @@ fn row(stored: &[u8]) -> Row<'_> {
 
 fn passes(text: &str, (width, score, lang): (i64, f32, &str)) -> bool {
     let measure = Measure::new(text, Some(&features()), &[]).unwrap();
-    measure.passes(&[row(&record(width, score, lang))], "train/a-1").unwrap()[0]
+    measure.passes(&[row(&record(width, score, lang))], "train/a-1", None).unwrap()[0]
 }
 
 fn wrong(text: &str) -> String {
@@ -209,7 +209,7 @@ fn a_damaged_record_is_an_error_also_if_no_feature_is_used() {
     bytes[3] ^= 1;
     for text in ["width > 0", "ordinal > 0"] {
         let measure = Measure::new(text, Some(&features()), &[]).unwrap();
-        let error = measure.passes(&[row(&bytes)], "a").unwrap_err();
+        let error = measure.passes(&[row(&bytes)], "a", None).unwrap_err();
         assert!(matches!(error.fault, RowFault::Data(_)), "{text}");
     }
     let mut without = vec![];
@@ -217,18 +217,18 @@ fn a_damaged_record_is_an_error_also_if_no_feature_is_used() {
     let crc = masked_crc32c(&without);
     without.extend(crc.to_le_bytes());
     let of = |text: &str| Measure::new(text, Some(&features()), &[]).unwrap();
-    assert_eq!(of("width > 0").passes(&[row(&without)], "a").unwrap(), [true]);
-    let error = of("lang == ''").passes(&[row(&without)], "a").unwrap_err();
+    assert_eq!(of("width > 0").passes(&[row(&without)], "a", None).unwrap(), [true]);
+    let error = of("lang == ''").passes(&[row(&without)], "a", None).unwrap_err();
     assert!(matches!(error.fault, RowFault::Parse { .. }));
     let raw = Measure::new("len(record) > 3", None, &[]).unwrap();
-    assert_eq!(raw.passes(&[row(&without)], "a").unwrap(), [true]);
+    assert_eq!(raw.passes(&[row(&without)], "a", None).unwrap(), [true]);
 }
 
 /// Returns the cost of a record, or the value that is none.
 fn cost(text: &str, values: (i64, f32, &str)) -> Result<u64, String> {
     let measure = Measure::new(text, Some(&features()), &[]).unwrap();
     let stored = record(values.0, values.1, values.2);
-    match measure.costs(&[row(&stored)], "train/a-1") {
+    match measure.costs(&[row(&stored)], "train/a-1", None) {
         Ok(costs) => Ok(costs[0]),
         Err(RowError { fault: RowFault::Cost { value, .. }, .. }) => Err(value.into()),
         Err(other) => panic!("{other:?}"),
@@ -280,7 +280,10 @@ fn costs_are_integers_or_floats() {
 fn keys_are_equal_for_equal_values() {
     let key = |text: &str, values: (i64, f32, &str)| {
         let measure = Measure::of_key(text, Some(&features())).unwrap();
-        measure.keys(&[row(&record(values.0, values.1, values.2))], "train/a-1").unwrap().remove(0)
+        measure
+            .keys(&[row(&record(values.0, values.1, values.2))], "train/a-1", None)
+            .unwrap()
+            .remove(0)
     };
     let (one, other) = ((7, 0.0, "de"), (8, -0.0, "de"));
     for (text, equal) in [

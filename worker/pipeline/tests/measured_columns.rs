@@ -1,0 +1,209 @@
+//! Samples by values that another program measured: those that the records have.
+#![allow(clippy::unwrap_used)] // Clippy's own exception ends at the functions marked as tests.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use serde_json::{Value as Json, json};
+use shardfeed_pipeline::{
+    MeasuredColumn, MeasuredColumns, RecordSpec, Row, RowError, SampleProgram, Schema,
+};
+use shardfeed_plan::{Portion, Sample};
+use shardfeed_tfrecord::example::{Value, encode_example};
+use shardfeed_tfrecord::masked_crc32c;
+
+const PATH: &str = "train/part-00.tfrecord";
+
+/// Expressions over two features, a length and the names that no feature has.
+const FILTERS: [&str; 8] = [
+    "width > LIMIT",
+    "len(tokens) >= LIMIT and len(tokens) == len(mask)",
+    "lang == 'de' or width < LIMIT",
+    "score * 2 > LIMIT",
+    "ordinal % 7 < LIMIT",
+    "len(lang) + width >= LIMIT and shard_path != 'x'",
+    "where(score > 0, width, len(tokens)) > LIMIT",
+    "score / width > LIMIT",
+];
+
+const COSTS: [&str; 4] = ["len(tokens)", "width", "score", "len(tokens) + len(mask)"];
+
+fn spec(program: &Program) -> RecordSpec {
+    let fixed = |name: &str, dtype: &str| json!({"name": name, "feature": {"fixed_len": {"dtype": dtype, "shape": []}}});
+    let var =
+        |name: &str, dtype: &str| json!({"name": name, "feature": {"var_len": {"dtype": dtype}}});
+    let filter = program.filter.map(|(at, limit)| FILTERS[at].replace("LIMIT", &limit.to_string()));
+    let mut spec = json!({
+        "parse": [
+            fixed("width", "int64"), fixed("score", "float32"), fixed("lang", "bytes"),
+            var("tokens", "int64"), var("mask", "float32"),
+        ],
+        "filter": filter,
+    });
+    let columns = if program.has_mask { json!(["tokens", "mask"]) } else { json!(["tokens"]) };
+    let then: (&str, Json) = match program.then {
+        0 => return serde_json::from_value(spec).unwrap(),
+        1 => (
+            "pack",
+            json!({
+                "columns": columns, "length": 16, "block": 8, "variants": 2, "method": "fit",
+                "long": "split", "append": [],
+            }),
+        ),
+        2 => (
+            "window",
+            json!({
+                "columns": ["width", "lang"], "size": 2, "stride": 1, "by": "lang", "partial": "drop",
+            }),
+        ),
+        cost => ("balance", json!({"by": COSTS[cost - 3], "window": 64})),
+    };
+    spec[then.0] = then.1;
+    serde_json::from_value(spec).unwrap()
+}
+
+/// A program; `filter`: index and limit; `then`: 0 nothing, 1 packs, 2 windows, 3 and more a cost.
+#[derive(Clone, Debug)]
+struct Program {
+    filter: Option<(usize, i64)>,
+    then: usize,
+    has_mask: bool,
+}
+
+impl Program {
+    fn compiled(&self) -> Option<Arc<SampleProgram>> {
+        Schema::new(spec(self)).unwrap().samples().map(Arc::clone)
+    }
+}
+
+fn program() -> impl Strategy<Value = Program> {
+    let filter = prop::option::weighted(0.8, (0..FILTERS.len(), -2_i64..6));
+    (filter, 0..3 + COSTS.len(), any::<bool>()).prop_map(|(filter, then, has_mask)| Program {
+        filter,
+        then,
+        has_mask,
+    })
+}
+
+/// Width, score, language, and numbers of tokens and masks.
+type Fields = (i64, f32, String, usize, usize);
+
+fn stored(fields: &Fields) -> Vec<u8> {
+    let (width, score, lang, tokens, mask) = fields;
+    let (tokens, mask) = (vec![1_i64; *tokens], vec![0.5_f32; *mask]);
+    let (width, score, lang) = ([*width], [*score], [lang.as_bytes()]);
+    let values = [
+        ("width", Value::Int64(&width)),
+        ("score", Value::Float32(&score)),
+        ("lang", Value::Bytes(&lang)),
+        ("tokens", Value::Int64(&tokens)),
+        ("mask", Value::Float32(&mask)),
+    ];
+    let mut bytes = vec![];
+    encode_example(&values, &mut bytes);
+    let crc = masked_crc32c(&bytes);
+    bytes.extend(crc.to_le_bytes());
+    bytes
+}
+
+fn row(ordinal: usize, stored: &[u8]) -> Row<'_> {
+    Row {
+        portion: Portion::default(),
+        sample: Sample { shard: 0, ordinal: ordinal as u64 },
+        offset: 0,
+        stored,
+        valid: true,
+        part: 0,
+        occurrence: 0,
+    }
+}
+
+/// Counts all records, in groups, and measures them.
+fn counted(
+    program: &SampleProgram,
+    records: &[Vec<u8>],
+    group: usize,
+) -> Result<(Vec<(shardfeed_pipeline::CountedRecord, u64)>, MeasuredColumns), RowError> {
+    let mut columns = MeasuredColumns::default();
+    let mut all = vec![];
+    let rows: Vec<_> = records.iter().enumerate().map(|(at, stored)| row(at, stored)).collect();
+    for rows in rows.chunks(group) {
+        let counted = program.count(rows, PATH, Some(&mut columns))?;
+        assert_eq!(counted, program.count(rows, PATH, None).unwrap(), "kept or not");
+        all.extend(counted.into_iter().zip(rows.iter().map(|row| row.len() as u64)));
+    }
+    Ok((all, columns))
+}
+
+/// Returns the columns that were measured for all records, as stored ones.
+fn kept(columns: &MeasuredColumns) -> MeasuredColumns {
+    let stored = columns.whole().map(|(key, column)| {
+        let bytes = postcard::to_stdvec(column).unwrap();
+        (key.to_owned(), postcard::from_bytes::<MeasuredColumn>(&bytes).unwrap())
+    });
+    MeasuredColumns::new(stored.collect())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    #[test]
+    fn another_program_over_the_same_values_needs_no_records(
+        records in prop::collection::vec(
+            (-3_i64..9, prop_oneof![Just(f32::NAN), -2_f32..6.0], "(de|en|)", 0_usize..6, 0_usize..3),
+            1..40,
+        ),
+        programs in prop::collection::vec(program(), 1..6),
+        is_even in any::<bool>(),
+        group in 1_usize..12,
+    ) {
+        // Packs of two columns need equal numbers in both.
+        let even = |mut fields: Fields| { if is_even { fields.4 = fields.3; } fields };
+        let records: Vec<_> = records.into_iter().map(even).map(|fields| stored(&fields)).collect();
+        let mut known = std::collections::BTreeMap::new();
+        for program in programs.iter().filter_map(Program::compiled) {
+            let by_records = counted(&program, &records, group);
+            let needs = program.columns().unwrap();
+            let has_all = needs.iter().all(|key| known.contains_key(key));
+            let by_values = program.count_kept(&MeasuredColumns::new(known.clone()), PATH);
+            match &by_records {
+                Ok((all, columns)) => {
+                    if has_all {
+                        prop_assert_eq!(by_values.as_ref(), Some(all));
+                    } else {
+                        prop_assert_eq!(by_values, None);
+                    }
+                    let columns = kept(columns);
+                    let is_whole = needs.iter().all(|key| columns.whole().any(|(one, _)| one == key));
+                    // Only a record that is left out may have a value that cannot be measured.
+                    prop_assert!(is_whole || !is_even, "{:?} {:?}", needs, columns);
+                    if is_whole {
+                        let again = program.count_kept(&columns, PATH);
+                        prop_assert_eq!(again.as_ref(), Some(all));
+                    }
+                    known.extend(columns.whole().map(|(key, column)| (key.to_owned(), column.clone())));
+                }
+                // A cost that is none, or packs of different lengths: the records say which.
+                Err(_) => prop_assert_eq!(by_values, None),
+            }
+        }
+    }
+}
+
+#[test]
+fn long_texts_are_not_kept() {
+    let filter = |text: &str| {
+        let spec = json!({"parse": [
+            {"name": "lang", "feature": {"fixed_len": {"dtype": "bytes", "shape": []}}},
+        ], "filter": text});
+        let schema = Schema::new(serde_json::from_value(spec).unwrap()).unwrap();
+        Arc::clone(schema.samples().unwrap())
+    };
+    let long: Vec<_> = (0..400).map(|at| stored(&(0, 0.0, format!("{at:040}"), 0, 0))).collect();
+    for (text, is_kept) in [("lang == 'de'", false), ("len(lang) == 2", true)] {
+        let program = filter(text);
+        let (all, columns) = counted(&program, &long, 50).unwrap();
+        let by_values = program.count_kept(&kept(&columns), PATH);
+        assert_eq!(by_values, is_kept.then_some(all), "{text}");
+    }
+}
