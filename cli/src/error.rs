@@ -13,6 +13,7 @@ use shardfeed_source::LoadError;
 use shardfeed_telemetry::TelemetryError;
 use shardfeed_tfrecord::{ReadError, ReadErrorKind};
 
+use crate::order::OTHER_SOURCE;
 use crate::output::{self, StdoutError};
 
 pub(crate) use shardfeed_dataset_tools::problem::{Exit, Problem};
@@ -276,9 +277,7 @@ fn of_state(error: &StateError) -> Problem {
         StateError::Plan(error) => of_plan(error),
         StateError::OtherJob { .. } => {
             let what = text.split_once(';').map_or(text.as_str(), |(what, _)| what);
-            Problem::failed(what)
-                .hint("give the files and the options of the loader that made the state; a state with a filter \
-                       cannot be used here yet")
+            Problem::failed(what).hint(OTHER_SOURCE)
         }
         StateError::Uneven(_) => Problem::usage(
             "a state of a job with tail=\"uneven\" speaks for one rank and its world size only",

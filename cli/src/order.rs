@@ -1,21 +1,27 @@
 //! The order of an epoch, from options with the same meaning as those of the Python loader.
 
+mod balance;
 pub(crate) mod batch;
+mod mixing;
 pub(crate) mod plan;
 mod record_ref;
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use shardfeed_dataset_tools::files::DatasetArgs;
-use shardfeed_embedded::{LoaderOptions, interleave_default};
+use shardfeed_dataset_tools::files::{Sampled, SampledArgs};
+use shardfeed_embedded::{
+    Contents, EpochSamples, LoaderOptions, Plans, check_stages, interleave_default, spec_of,
+};
+use shardfeed_pipeline::Schema;
 use shardfeed_plan::{
-    Cursor, DECODER_NONE, Digest, EpochPlan, JobIdentity, Line, LoaderState, Manifest, Mode,
-    ORDER_VERSION, PlanError, RECORD_SPEC_FIELD, Records, Segment, Shuffle, Start, StateError,
-    Tail, check_epoch,
+    BalancedPlan, Cursor, DECODER_NONE, Digest, EpochPlan, JobIdentity, LoaderState, Mode,
+    ORDER_VERSION, PlanError, Planned, Portion, RECORD_SPEC_FIELD, Records, Sample, Segment,
+    Shuffle, Start, StateError, Tail, check_epoch,
 };
 use shardfeed_source::Dataset;
 
@@ -77,45 +83,115 @@ pub(crate) struct OrderArgs {
     state: Option<PathBuf>,
 }
 
+/// Hint for a state of another job.
+pub(crate) const OTHER_SOURCE: &str = "give the files and the options of the loader that made the state; a \
+     source with filter, unbatch, pack, window or balance, and a mixture, are named with --source";
+
 /// The order of an epoch.
 pub(crate) struct Order {
     pub(crate) dataset: Dataset,
+    /// The dataset, as a loader knows it.
+    contents: Arc<Contents>,
     pub(crate) cursor: Cursor,
-    pub(crate) plan: EpochPlan,
+    pub(crate) plan: Arc<EpochPlan>,
     pub(crate) limit: Option<u64>,
+    /// `None`: steps are not balanced.
+    balance: Option<Balance>,
+}
+
+/// Balanced steps.
+#[derive(Clone, Copy, Debug)]
+struct Balance {
+    /// Samples of a lane that are sorted together.
+    window: u64,
+    /// True if costs are float64, as bits.
+    is_float: bool,
+}
+
+impl Balance {
+    /// Returns the balanced steps of a record spec.
+    fn of(schema: &Schema) -> Option<Self> {
+        let is_float = schema.samples().is_some_and(|program| program.has_float_costs());
+        schema.balance_window().map(|window| Self { window, is_float })
+    }
+}
+
+/// Costs of an epoch's samples.
+type Costs = Box<dyn FnMut(Portion, Sample) -> u64 + Send>;
+
+impl Order {
+    /// Returns the rows of a batch, with shard ordinals among those of all sources.
+    ///
+    /// # Errors  As [`EpochPlan::batch`].
+    fn batch(&self, step: u64, rank: u64) -> Result<Vec<Planned>, PlanError> {
+        let rows = match self.balance {
+            Some(Balance { window, .. }) => self.balanced(window)?.batch(step, rank)?,
+            None => self.plan.batch(step, rank)?,
+        };
+        let samples = self.samples();
+        let in_dataset =
+            |row: Planned| Planned { sample: samples.in_dataset(row.portion, row.sample), ..row };
+        Ok(rows.into_iter().map(in_dataset).collect())
+    }
+
+    fn samples(&self) -> EpochSamples {
+        EpochSamples::of(&self.plan, &self.dataset)
+    }
+
+    /// Returns the costs of samples, whose shard ordinals are those in their sources.
+    fn costs(&self) -> Costs {
+        let maps = self.dataset.samples().map(Arc::clone);
+        self.samples().costs(maps.expect("a record spec with `balance` makes samples"))
+    }
+
+    fn balanced(&self, window: u64) -> Result<BalancedPlan<Costs>, PlanError> {
+        BalancedPlan::new(Arc::clone(&self.plan), window, self.costs())
+    }
+
+    /// Returns the steps whose samples are chosen together with those of a step.
+    fn together(&self, step: u64) -> Result<Range<u64>, PlanError> {
+        match self.balance {
+            Some(Balance { window, .. }) => Ok(self.balanced(window)?.together(step)),
+            None => Ok(step..step + 1),
+        }
+    }
 }
 
 impl OrderArgs {
     /// Indexes the files and computes the order.
     /// - `rank`: the rank that the result is for.
-    pub(crate) fn order(&self, files: &DatasetArgs, rank: u64) -> anyhow::Result<Order> {
+    pub(crate) fn order(&self, files: &SampledArgs, rank: u64) -> anyhow::Result<Order> {
         let state = self.state.as_deref().map(read_state).transpose()?;
         let start = self.start(state.as_ref(), rank)?;
         check_start(&start, state.as_ref())?;
-        let dataset = files.open()?;
-        let identity = self.identity(dataset.manifest());
+        let Sampled { dataset, options } = files.open()?;
+        let schema = Schema::new(options.records.clone().unwrap_or_default())?;
+        let contents = Contents::of("", options.file_rules(), &dataset);
+        let identity = self.identity(&contents);
         let mut cursor = match &state {
             None => Cursor::new(identity, start)?,
-            Some(state) => resume(identity, start, state)?,
+            Some(state) => {
+                check_program(state, &schema)?;
+                check_stages(std::slice::from_ref(state), dataset.mixed().map(|mixed| &**mixed))?;
+                resume(identity, start, state)?
+            }
         };
         if let Some(epoch) = self.epoch {
             cursor.set_epoch(epoch)?;
         }
-        let plan = self.plan(&dataset, &cursor)?;
-        Ok(Order { dataset, cursor, plan, limit: self.limit })
+        let plan = self.plan(&contents, &cursor)?;
+        let (limit, balance) = (self.limit, Balance::of(&schema));
+        Ok(Order { dataset, contents: Arc::new(contents), cursor, plan, limit, balance })
     }
 
-    fn plan(&self, dataset: &Dataset, cursor: &Cursor) -> Result<EpochPlan, PlanError> {
-        let shuffle = &cursor.identity().shuffle;
-        let line = Line::new(&dataset.manifest().counts(), shuffle, cursor.epoch())?;
-        EpochPlan::new(
-            Arc::new(line),
-            shuffle.clone(),
-            cursor.epoch(),
-            (self.tail, self.limit),
-            cursor.segments(),
-            cursor.start().world_size,
-        )
+    fn plan(&self, contents: &Contents, cursor: &Cursor) -> Result<Arc<EpochPlan>, PlanError> {
+        let rules = (self.tail, self.limit);
+        let plans = match &contents.mixed {
+            Some(mixed) => Plans::of_mixture(Arc::clone(mixed), rules),
+            None => Plans::new(contents.counts(), rules),
+        };
+        let (segments, world_size) = (cursor.segments(), cursor.start().world_size);
+        plans.plan(cursor.identity(), cursor.epoch(), segments, world_size)
     }
 
     fn start(&self, state: Option<&LoaderState>, rank: u64) -> Result<Start, PlanError> {
@@ -151,10 +227,10 @@ impl OrderArgs {
 
     /// The job's identity as far as it determines the order: operators and decoder only concern the
     /// features.
-    fn identity(&self, manifest: &Manifest) -> JobIdentity {
+    fn identity(&self, contents: &Contents) -> JobIdentity {
         let enabled = !self.no_shuffle;
         let shuffle = Shuffle {
-            digest: manifest.order_digest(),
+            digest: contents.order_digest(),
             seed: self.seed,
             enabled,
             window: self.shuffle_window,
@@ -163,7 +239,7 @@ impl OrderArgs {
         };
         JobIdentity {
             order: ORDER_VERSION,
-            content: manifest.digest(),
+            content: contents.content(),
             shuffle,
             lanes: 1, // The cursor sets it.
             tail: self.tail,
@@ -217,6 +293,20 @@ fn read_state(path: &Path) -> anyhow::Result<LoaderState> {
     }
     let text = std::fs::read_to_string(path).with_context(context)?;
     LoaderState::from_json(&text).with_context(context)
+}
+
+/// Rejects a state of a job whose samples, or whose balanced steps, are made in another way. A state
+/// of a job with a large record spec does not have it.
+fn check_program(state: &LoaderState, ours: &Schema) -> anyhow::Result<()> {
+    let Some(spec) = spec_of(state) else {
+        return Ok(());
+    };
+    if Schema::new(spec)?.sample_spec() == ours.sample_spec() {
+        return Ok(());
+    }
+    let what =
+        "the state belongs to another job: its filter, unbatch, pack, window or balance differ";
+    Err(Problem::failed(what).hint(OTHER_SOURCE).into())
 }
 
 /// Continues from a loader state if it is of this order.

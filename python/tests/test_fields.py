@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -25,6 +26,17 @@ SOURCES = [
     *(ROOT / "tools/dataset/src").rglob("*.rs"),
     *(ROOT / "worker/pipeline/src").glob("*.rs"),
 ]
+
+#: Sources of which commands print more fields than of files.
+SOURCES_OF_A_MODULE = """
+import shardfeed as sf
+
+lists = sf.source({files!r}, {{"list": sf.VarLenFeature("int64")}})
+packs = lists.pack("list", length=4).balance("sum_squares")
+rows = lists.unbatch("list")
+windows = sf.source({files!r}, {{"id": sf.FixedLenFeature((), "int64")}}).window(size=4)
+mixture = sf.mix({{"a": (lists, 1), "b": (lists.filter("len(list) > 1"), 2)}}, epoch=40)
+"""
 
 #: Messages, of which those that serialize are output, too.
 MESSAGES = [*(ROOT / "proto/src/generated").glob("*.rs")]
@@ -191,6 +203,13 @@ def test_what_commands_say_of_files(tmp_path: Path) -> None:
     plan = ["--batch-size", "4", "--world-size", "2"]
     asked("plan show", dataset.pattern, *plan)
     asked("batch show", dataset.pattern, *plan, "--step", "0")
+    (tmp_path / "sources.py").write_text(SOURCES_OF_A_MODULE.format(files=dataset.pattern))
+    for source in ("packs", "rows", "windows", "mixture"):
+        of_source = ["--source", f"{tmp_path}/sources.py:{source}", "--python", sys.executable]
+        asked("dataset inspect", *of_source)
+        printed = asked("plan show", *of_source, *plan)
+        assert printed["counted"] and printed["mixing"] and printed["balance" if source == "packs" else "lanes"]
+        assert asked("batch show", *of_source, *plan, "--step", "0")["samples"][0]["parts"]
     asked("batch show --find", dataset.pattern, *plan, "--find", f"{dataset.file(0).name}:3")
     asked("bench", "--files", dataset.pattern, "--batch-size", "4", "--batches", "4")
     # A slow disk is a finding, with exit code 1.

@@ -4,8 +4,10 @@ use std::io::{self, Write};
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use shardfeed_dataset_tools::files::DatasetArgs;
-use shardfeed_plan::{Placed, Portion, Sample};
+use shardfeed_dataset_tools::files::SampledArgs;
+use shardfeed_dataset_tools::samples::shard_name;
+use shardfeed_embedded::{BatchParts, RowPart};
+use shardfeed_plan::{Placed, Planned, Portion, Sample};
 
 use super::record_ref::RecordRef;
 use super::{Order, OrderArgs};
@@ -29,6 +31,7 @@ const EXAMPLES: &str = "\
 Examples:
   shardfeed batch show --step 120 --rank 3 --batch-size 32 --world-size 8 'train/*.tfrecord'
   shardfeed batch show --step 0 --state checkpoint/loader.json 'train/*.tfrecord'
+  shardfeed batch show --step 0 --source train.py:packs
   shardfeed batch show --job resnet --epoch 2 --step 120
   shardfeed batch show --find train-00003.tfrecord:17 --batch-size 32 'train/*.tfrecord'";
 
@@ -41,7 +44,7 @@ pub(crate) enum BatchCommand {
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-#[command(mut_arg("files", |files| files.required(false).required_unless_present("job")))]
+#[command(mut_arg("files", |files| files.required_unless_present("job")))]
 pub(crate) struct BatchShowArgs {
     /// Step of the epoch, from 0
     #[arg(long, required_unless_present = "find")]
@@ -53,10 +56,10 @@ pub(crate) struct BatchShowArgs {
     #[arg(long, conflicts_with_all = OF_FILES)]
     job: Option<String>,
     /// Show the batch of this record: a shard's path and the record's number in it, from 0
-    #[arg(long, value_name = "PATH:ORDINAL", conflicts_with_all = ["step", "rank"])]
+    #[arg(long, value_name = "PATH:ORDINAL", conflicts_with_all = ["step", "rank", "source"])]
     find: Option<RecordRef>,
     #[command(flatten)]
-    dataset: DatasetArgs,
+    dataset: SampledArgs,
     #[command(flatten)]
     order: OrderArgs,
     #[command(flatten)]
@@ -64,8 +67,10 @@ pub(crate) struct BatchShowArgs {
 }
 
 /// Options that a job determines.
-const OF_FILES: [&str; 15] = [
+const OF_FILES: [&str; 17] = [
     "files",
+    "source",
+    "corrupt",
     "compression",
     "no_cache",
     "find",
@@ -98,8 +103,21 @@ struct SampleReport {
     row: usize,
     shard: String,
     ordinal: u64,
+    /// Parts of records that the row consists of; `null` if each record is a sample.
+    parts: Option<Vec<PartReport>>,
     /// `false` for padding, which repeats a sample.
     valid: bool,
+}
+
+/// A part of a record in a row.
+#[derive(Debug, Serialize)]
+struct PartReport {
+    /// Number of the record in its shard, from 0.
+    record: u64,
+    /// First row or token of the record.
+    first: u64,
+    /// Number of its rows or tokens; 1 for a whole record.
+    count: u64,
 }
 
 /// Position of a record; padding that repeats the record is not included.
@@ -141,12 +159,13 @@ impl BatchCommand {
 fn batch(order: &Order, step: u64, rank: u64) -> anyhow::Result<BatchReport> {
     let plan = &order.plan;
     check_rows(order)?;
-    let shards = order.dataset.manifest().shards();
-    let rows = plan.batch(step, rank)?.into_iter().enumerate();
-    let samples = rows.map(|(row, planned)| SampleReport {
+    let rows = order.batch(step, rank)?;
+    let mut parts = parts(order, &rows);
+    let samples = rows.iter().enumerate().map(|(row, planned)| SampleReport {
         row,
-        shard: shards[planned.sample.shard as usize].path.clone(),
+        shard: shard_name(&order.dataset, planned.sample.shard),
         ordinal: planned.sample.ordinal,
+        parts: parts.as_mut().map(|parts| std::mem::take(&mut parts[row])),
         valid: planned.valid,
     });
     Ok(BatchReport {
@@ -156,6 +175,18 @@ fn batch(order: &Order, step: u64, rank: u64) -> anyhow::Result<BatchReport> {
         world_size: plan.world_size(),
         samples: samples.collect(),
     })
+}
+
+/// Returns the parts of the records of each row; `None`: each record is a sample.
+fn parts(order: &Order, rows: &[Planned]) -> Option<Vec<Vec<PartReport>>> {
+    order.dataset.samples()?;
+    let epoch = (order.plan.epoch(), order.plan.shuffle().enabled);
+    let mut parts: Vec<_> = rows.iter().map(|_| vec![]).collect();
+    for part in BatchParts::new(rows, epoch, &order.contents).list() {
+        let RowPart { row, record, first, count, .. } = part;
+        parts[row as usize].push(PartReport { record, first, count });
+    }
+    Some(parts)
 }
 
 fn check_rows(order: &Order) -> Result<(), Problem> {
@@ -190,6 +221,9 @@ fn find(order: &Order, sample: Sample) -> anyhow::Result<FindReport> {
 
 impl Report for BatchReport {
     fn write(&self, out: &mut dyn Write, _is_wide: bool) -> io::Result<()> {
+        if self.samples.iter().any(|sample| sample.parts.is_some()) {
+            return self.write_parts(out);
+        }
         let mut grid = Grid::new(&[">ROW", "SHARD", ">ORDINAL", "VALID"]);
         for sample in &self.samples {
             grid.row([
@@ -198,6 +232,28 @@ impl Report for BatchReport {
                 sample.ordinal.to_string(),
                 yes(sample.valid),
             ]);
+        }
+        write!(out, "{grid}")
+    }
+}
+
+impl BatchReport {
+    /// Writes a line for each part of a row.
+    fn write_parts(&self, out: &mut dyn Write) -> io::Result<()> {
+        let columns = [">ROW", "SHARD", ">SAMPLE", ">RECORD", ">FIRST", ">COUNT", "VALID"];
+        let mut grid = Grid::new(&columns);
+        for sample in &self.samples {
+            for part in sample.parts.iter().flatten() {
+                grid.row([
+                    sample.row.to_string(),
+                    sample.shard.clone(),
+                    sample.ordinal.to_string(),
+                    part.record.to_string(),
+                    part.first.to_string(),
+                    part.count.to_string(),
+                    yes(sample.valid),
+                ]);
+            }
         }
         write!(out, "{grid}")
     }

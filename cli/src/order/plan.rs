@@ -4,11 +4,15 @@ use std::io::{self, Write};
 
 use clap::Subcommand;
 use serde::Serialize;
-use shardfeed_dataset_tools::files::DatasetArgs;
-use shardfeed_plan::{Digest, EpochPlan, Manifest, ORDER_VERSION, PlanError, Sample, Tail};
+use shardfeed_dataset_tools::files::SampledArgs;
+use shardfeed_dataset_tools::samples::{CountedReport, shard_name};
+use shardfeed_embedded::SourceVersion;
+use shardfeed_plan::{Digest, EpochPlan, ORDER_VERSION, PlanError, Portion, Sample, Tail};
 
+use super::balance::BalanceReport;
+use super::mixing::MixingReport;
 use super::{Order, OrderArgs};
-use crate::output::listing::{self, Shown, column};
+use crate::output::listing::{self, Column, Shown, column};
 use crate::output::words::{number, yes};
 use crate::output::{self, Format, Grid, Report};
 
@@ -18,7 +22,8 @@ const FIRST_SHARDS: usize = 3;
 const EXAMPLES: &str = "\
 Examples:
   shardfeed plan show --batch-size 32 --world-size 8 'train/*.tfrecord'
-  shardfeed plan show -o json --epoch 3 --tail pad 'train/*.tfrecord' | jq .steps";
+  shardfeed plan show -o json --epoch 3 --tail pad 'train/*.tfrecord' | jq .steps
+  shardfeed plan show --source train.py:packs --batch-size 16 --world-size 8";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum PlanCommand {
@@ -29,7 +34,7 @@ pub(crate) enum PlanCommand {
         #[arg(long)]
         all: bool,
         #[command(flatten)]
-        dataset: DatasetArgs,
+        dataset: SampledArgs,
         #[command(flatten)]
         order: OrderArgs,
     },
@@ -58,6 +63,14 @@ struct PlanReport {
     padded: u64,
     /// Parts of the epoch with the same number of lanes and the same global batch.
     segments: Vec<SegmentReport>,
+    /// Records, and the samples that the source makes of them; `null`: each record is one.
+    counted: Option<CountedReport>,
+    /// Sources of a mixture, ordered by name; otherwise empty.
+    sources: Vec<SourceReport>,
+    /// Samples that can meet in a step; `null` without steps.
+    mixing: Option<MixingReport>,
+    /// Costs of the ranks; `null` if steps are not balanced, or if the epoch was cut.
+    balance: Option<BalanceReport>,
     /// Lanes into which the epoch was divided at its start.
     lanes: Vec<LaneReport>,
     #[serde(skip)]
@@ -79,6 +92,20 @@ struct OrderReport {
     lanes: u64,
     tail: Tail,
     limit: Option<u64>,
+}
+
+/// A source of a mixture.
+#[derive(Debug, Serialize)]
+struct SourceReport {
+    name: String,
+    shards: u64,
+    /// Samples of one pass over the source.
+    samples: u64,
+    /// Samples of the epoch.
+    in_epoch: u64,
+    /// Passes over the source of which the epoch has samples, numbered from 0.
+    first_source_epoch: u64,
+    last_source_epoch: u64,
 }
 
 /// A segment.
@@ -111,7 +138,7 @@ impl PlanCommand {
 
 impl PlanReport {
     fn new(order: &Order, all: bool) -> anyhow::Result<Self> {
-        let Order { dataset, cursor, plan, limit } = order;
+        let Order { dataset, cursor, plan, limit, .. } = order;
         let (start, tail) = (cursor.start(), cursor.identity().tail);
         let segments = segments(order);
         let (rank_steps_min, rank_steps_max) = rank_steps(plan, tail);
@@ -135,7 +162,11 @@ impl PlanReport {
             dropped,
             padded,
             segments,
-            lanes: lanes(plan, dataset.manifest())?,
+            counted: CountedReport::of(dataset),
+            sources: sources(order),
+            mixing: MixingReport::new(order)?,
+            balance: BalanceReport::new(order)?,
+            lanes: lanes(order)?,
             all,
         })
     }
@@ -190,16 +221,53 @@ fn rank_steps(plan: &EpochPlan, tail: Tail) -> (u64, u64) {
         .fold((u64::MAX, 0), |(least, most), steps| (least.min(steps), most.max(steps)))
 }
 
-fn lanes(plan: &EpochPlan, manifest: &Manifest) -> Result<Vec<LaneReport>, PlanError> {
+fn sources(order: &Order) -> Vec<SourceReport> {
+    let (Some(mixed), Some(epoch)) = (order.dataset.mixed(), order.plan.mixture()) else {
+        return vec![];
+    };
+    let versions = mixed.versions_of(epoch).into_iter().zip(epoch.counts());
+    let report = |(number, (version, in_epoch)): (u32, (&SourceVersion, u64))| {
+        let passes = epoch.source_epochs(number);
+        SourceReport {
+            name: version.order.name().to_owned(),
+            shards: version.order.counts().len() as u64,
+            samples: version.order.samples(),
+            in_epoch,
+            first_source_epoch: passes.start,
+            last_source_epoch: passes.end.saturating_sub(1),
+        }
+    };
+    (0..).zip(versions).map(report).collect()
+}
+
+fn lanes(order: &Order) -> Result<Vec<LaneReport>, PlanError> {
+    let (plan, of_epoch) = (&order.plan, order.samples());
     let report = |number| {
         let lane = plan.lane(number);
         let splits = lane.splits()?;
-        let path = |sample: &Sample| manifest.shards()[sample.shard as usize].path.clone();
-        let first_shards = splits.iter().take(FIRST_SHARDS).map(|(_, first)| path(first)).collect();
+        let path = |&(portion, first): &(Portion, Sample)| {
+            shard_name(&order.dataset, of_epoch.in_dataset(portion, first).shard)
+        };
+        let first_shards = splits.iter().take(FIRST_SHARDS).map(path).collect();
         let (samples, splits) = (lane.samples(), splits.len() as u64);
         Ok(LaneReport { lane: number, samples, splits, first_shards })
     };
     (0..plan.lanes()).map(report).collect()
+}
+
+fn source_columns() -> [Column<SourceReport>; 5] {
+    [
+        column("SOURCE", |source: &SourceReport| source.name.clone()),
+        column(">SHARDS", |source| source.shards.to_string()),
+        column(">SAMPLES", |source| output::count(source.samples)),
+        column(">IN THE EPOCH", |source| output::count(source.in_epoch)),
+        column(">SOURCE EPOCHS", |source| {
+            match (source.first_source_epoch, source.last_source_epoch) {
+                (first, last) if first == last => first.to_string(),
+                (first, last) => format!("{first} to {last}"),
+            }
+        }),
+    ]
 }
 
 impl Report for PlanReport {
@@ -220,6 +288,11 @@ impl Report for PlanReport {
             }),
         ];
         writeln!(out)?;
+        if !self.sources.is_empty() {
+            let shown = Shown { is_wide: false, all: self.all };
+            listing::write(out, "sources", &self.sources, &source_columns(), shown)?;
+            writeln!(out)?;
+        }
         listing::write(out, "lanes", &self.lanes, &columns, Shown { is_wide: false, all: self.all })
     }
 }
@@ -266,7 +339,20 @@ impl PlanReport {
         if self.steps_taken > 0 {
             facts.push(("steps taken", output::count(self.steps_taken)));
         }
-        output::write_facts(out, &facts)
+        if let Some(mixing) = &self.mixing {
+            facts.push(("mixing", mixing.text(self.samples)));
+        }
+        if let Some(balance) = &self.balance {
+            facts.push(("balance", balance.text()));
+        }
+        output::write_facts(out, &facts)?;
+        match &self.counted {
+            Some(counted) => {
+                writeln!(out)?;
+                output::write_facts(out, &counted.facts())
+            }
+            None => Ok(()),
+        }
     }
 
     fn write_segments(&self, out: &mut dyn Write) -> io::Result<()> {

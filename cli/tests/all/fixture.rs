@@ -97,6 +97,7 @@ impl Place {
             .env("TMPDIR", self.folder.path())
             .env("XDG_CONFIG_HOME", self.path("config"))
             .env_remove("SHARDFEED_CONTEXT")
+            .env_remove("SHARDFEED_PYTHON")
             .env_remove("SHARDFEED_LOG")
             .env_remove("SHARDFEED_COORDINATOR")
             .env_remove("SHARDFEED_WORKER")

@@ -1,5 +1,7 @@
 //! `plan show`.
 
+use std::collections::BTreeSet;
+
 use expect_test::expect;
 use serde_json::json;
 use shardfeed_embedded::{LoaderOptions, interleave_default};
@@ -101,6 +103,7 @@ fn the_table_says_it_for_people() {
         steps         7
         dropped       0
         padded        0
+        mixing        12 samples (14.5 %) of 3 of 5 shards can meet in a step
 
         LANE  SAMPLES  SPLITS  FIRST SHARDS
            0       28       3  s-0.tfrecord, s-2.tfrecord, s-3.tfrecord
@@ -123,6 +126,40 @@ fn without_shuffle_lanes_are_the_files_in_order() {
     assert_eq!(lanes[0]["first_shards"], first);
     let second = json!(["s-3.tfrecord", "s-4.tfrecord", "s-5.tfrecord"]);
     assert_eq!(lanes[1]["first_shards"], second);
+}
+
+#[test]
+fn mixing_is_what_windows_and_lanes_allow() {
+    let place = Place::with_shards(&[40; 10]);
+    let mixing = |options: &[&str]| {
+        let found = place.json(&[&["plan", "show", "*.tfrecord"], options].concat());
+        let number = |field: &str| found["mixing"][field].as_u64().unwrap();
+        assert_eq!(number("shards_total"), 10);
+        (number("step"), number("samples"), number("shards"))
+    };
+    assert_eq!(mixing(&["--batch-size", "4"]), (50, 400, 10));
+    assert_eq!(mixing(&["--batch-size", "4", "--no-shuffle"]), (50, 4, 1));
+    assert_eq!(mixing(&["--batch-size", "160", "--no-shuffle"]), (1, 160, 4));
+    // The middle step of two: each lane has 200 samples.
+    assert_eq!(mixing(&["--batch-size", "100", "--world-size", "2"]), (1, 400, 10));
+    for interleave in ["1", "3", "7"] {
+        let options = LoaderOptions {
+            batch_size: 4,
+            shuffle_window: 20,
+            interleave: interleave.parse().ok(),
+            ..place.loader("*.tfrecord")
+        };
+        let loader = shardfeed_embedded::open(options, &mut |_| true).unwrap();
+        let lane = loader.plan_of(0).unwrap().lane(0);
+        // Outputs 200 to 203 are in the block of 190 to 209, of two windows of inputs.
+        let shards: BTreeSet<_> = (180..220).map(|input| lane.input(input).shard).collect();
+        let order = ["--batch-size", "4", "--shuffle-window", "20", "--interleave", interleave];
+        assert_eq!(mixing(&order), (50, 40, shards.len() as u64), "interleave {interleave}");
+    }
+    let lanes = ["--batch-size", "1", "--world-size", "4", "--shuffle-window", "20"];
+    assert_eq!(mixing(&lanes).1, 4 * 40);
+    let none = place.json(&["plan", "show", "s-0.tfrecord", "--batch-size", "41"]);
+    assert_eq!(none["mixing"], json!(null));
 }
 
 #[test]

@@ -132,7 +132,7 @@ fn features_are_no_part_of_it_but_the_order_is() {
     expect![[r#"
         exit 1
         error: the state belongs to another job: seed is 0 in the state and 7 here, shuffle is true in the state and false here, window is 10000 in the state and 0 here, interleave is 16 in the state and 0 here, block_length is 1 in the state and 0 here
-        hint: give the files and the options of the loader that made the state; a state with a filter cannot be used here yet
+        hint: give the files and the options of the loader that made the state; a source with filter, unbatch, pack, window or balance, and a mixture, are named with --source
     "#]].assert_eq(&place.fails(&differs));
 }
 

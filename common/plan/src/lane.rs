@@ -95,8 +95,15 @@ impl Lane {
     ///
     /// # Errors  `WindowTooLarge`.
     pub fn outputs(&self, outputs: Range<u64>) -> Result<Vec<Sample>, PlanError> {
+        Ok(self.planned(outputs)?.into_iter().map(|planned| planned.sample).collect())
+    }
+
+    /// Returns the samples at outputs, which are all below [`Lane::samples`], with their portions.
+    ///
+    /// # Errors  `WindowTooLarge`.
+    pub fn planned(&self, outputs: Range<u64>) -> Result<Vec<Planned>, PlanError> {
         let mut lookup = self.lookup();
-        outputs.map(|output| lookup.planned(output).map(|planned| planned.sample)).collect()
+        outputs.map(|output| lookup.planned(output)).collect()
     }
 
     /// Returns a lookup of outputs that are close together.

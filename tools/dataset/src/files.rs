@@ -2,11 +2,13 @@
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use shardfeed_client::{CacheChoice, Dataset, LoaderOptions, open_dataset};
 use shardfeed_plan::Corrupt;
-use shardfeed_source::{CacheChoice, Dataset, FileRules, Found, LoadError, discover};
+use shardfeed_source::{Found, LoadError, discover};
 use shardfeed_tfrecord::CompressionChoice;
 
 use crate::progress;
+use crate::source::SourceArgs;
 
 /// Files by name.
 #[derive(Debug, Args)]
@@ -46,6 +48,16 @@ pub struct DatasetArgs {
     no_cache: bool,
 }
 
+/// Files that are indexed, or a source that a Python module declares.
+#[derive(Debug, Args)]
+#[command(mut_arg("files", |files| files.required(false).required_unless_present("source")))]
+pub struct SampledArgs {
+    #[command(flatten)]
+    files: DatasetArgs,
+    #[command(flatten)]
+    source: SourceArgs,
+}
+
 impl FilesArgs {
     /// Finds the files, in the bytewise order of their paths.
     pub fn discover(&self) -> Result<Found, LoadError> {
@@ -61,11 +73,44 @@ impl DatasetArgs {
         self.files.discover()
     }
 
-    /// Finds and indexes the files.
-    pub fn open(&self) -> Result<Dataset, LoadError> {
+    /// Returns the options of a loader of the files.
+    fn options(&self) -> LoaderOptions {
         let FilesArgs { files, compression } = &self.files;
-        let cache = if self.no_cache { CacheChoice::Off } else { CacheChoice::Environment };
-        let rules = FileRules { compression: *compression, corrupt: self.corrupt };
-        Dataset::open(files, rules, &cache.into(), &mut progress::of_scan())
+        self.with_policy(LoaderOptions {
+            files: files.clone(),
+            compression: *compression,
+            ..LoaderOptions::default()
+        })
     }
+
+    /// Returns the options of a loader with the policy for damaged files and the cache.
+    fn with_policy(&self, options: LoaderOptions) -> LoaderOptions {
+        let cache = if self.no_cache { CacheChoice::Off } else { CacheChoice::Environment };
+        LoaderOptions { corrupt: self.corrupt, cache: cache.into(), ..options }
+    }
+}
+
+impl SampledArgs {
+    /// Finds the files without scanning them.
+    pub fn discover(&self) -> Result<Found, LoadError> {
+        self.files.discover()
+    }
+
+    /// Finds and indexes the files, and counts the samples of a source.
+    pub fn open(&self) -> anyhow::Result<Sampled> {
+        let options = match self.source.spec()? {
+            Some(source) => self.files.with_policy(source.options),
+            None => self.files.options(),
+        };
+        let dataset = open_dataset(&options, &mut progress::of_scan())?;
+        Ok(Sampled { dataset, options })
+    }
+}
+
+/// A dataset with the samples of a source.
+#[derive(Debug)]
+pub struct Sampled {
+    pub dataset: Dataset,
+    /// Options of a loader of the source.
+    pub options: LoaderOptions,
 }

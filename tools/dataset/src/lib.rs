@@ -10,6 +10,7 @@ pub mod size;
 
 pub mod files;
 mod reading;
+pub mod samples;
 mod sidecar;
 pub mod source;
 

@@ -40,7 +40,7 @@ pub struct Contents {
 
 impl Contents {
     /// Contents of a dataset that was opened in this process.
-    pub(crate) fn of(name: &str, rules: FileRules, dataset: &Dataset) -> Self {
+    pub fn of(name: &str, rules: FileRules, dataset: &Dataset) -> Self {
         let row = |shard: &shardfeed_plan::Shard| ShardRow {
             path: shard.path.clone(),
             records: shard.records,
@@ -82,7 +82,7 @@ impl Contents {
     }
 
     /// Content digest; with a sample program, also of which records or rows are samples.
-    pub(crate) fn content(&self) -> ContentDigest {
+    pub fn content(&self) -> ContentDigest {
         if self.mixed.is_some() {
             return mixture_digest();
         }
@@ -90,7 +90,7 @@ impl Contents {
     }
 
     /// Order digest of the samples.
-    pub(crate) fn order_digest(&self) -> OrderDigest {
+    pub fn order_digest(&self) -> OrderDigest {
         if self.mixed.is_some() {
             return mixture_digest();
         }
@@ -98,7 +98,7 @@ impl Contents {
     }
 
     /// Samples of each shard.
-    pub(crate) fn counts(&self) -> Vec<u64> {
+    pub fn counts(&self) -> Vec<u64> {
         match &self.samples {
             Some(maps) => maps.counts(),
             None => self.shards.iter().map(|shard| shard.records).collect(),

@@ -34,18 +34,20 @@ pub use contents::{Contents, ShardRow};
 pub use link::connect::default_worker_socket;
 pub use link::exchange::ControlOf;
 pub use loader::{Commit, Loader, LoaderStats, Offered};
+pub use mixture::check_stages;
 pub use options::{
     ClusterOptions, LoaderOptions, MixtureOptions, MixtureSource, MixtureStage, interleave_default,
 };
 pub use parts::{BatchParts, RowPart};
 pub use request::{DatasetRequest, open_dataset};
 pub use shardfeed_pipeline::RecordSpec;
+pub use spec_in_state::spec_of;
 pub use timeline::{worker_answers, worker_timeline};
 
 pub use shardfeed_pipeline::{Account, Finding, Limit, Reason, Setup, Spent, finding};
 pub use shardfeed_reader::{
-    Delivered, Delivery, DoubtPolicy, EncodedSpec, GrantStats, PrefetchStats, account_from,
-    account_to, default_budget_bytes, use_threads,
+    Delivered, Delivery, DoubtPolicy, EncodedSpec, EpochSamples, GrantStats, Plans, PrefetchStats,
+    account_from, account_to, default_budget_bytes, use_threads,
 };
 pub use shardfeed_source::{
     CacheChoice, CacheOptions, Dataset, LoadError, OpenProgress, ScanProgress, ScanStage,

@@ -101,10 +101,9 @@ pub(crate) fn with_stages(state: LoaderState, mixed: Option<&Mixed>) -> LoaderSt
 }
 
 /// Rejects states of a mixture with other stages.
-pub(crate) fn check_stages(
-    states: &[LoaderState],
-    mixed: Option<&Mixed>,
-) -> Result<(), StateError> {
+///
+/// # Errors  `OtherStages`.
+pub fn check_stages(states: &[LoaderState], mixed: Option<&Mixed>) -> Result<(), StateError> {
     let Some(mixed) = mixed else {
         return Ok(());
     };

@@ -79,7 +79,8 @@ pub struct BatchParts {
 }
 
 impl BatchParts {
-    pub(crate) fn new(
+    /// - `rows`: with shard ordinals among those of all sources. `epoch`: and whether it is shuffled.
+    pub fn new(
         rows: &[Planned],
         (epoch, is_shuffled): (u64, bool),
         contents: &Arc<Contents>,

@@ -5,8 +5,9 @@
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD_NO_PAD;
+use shardfeed_pipeline::RecordSpec;
 use shardfeed_plan::{Difference, JobIdentity, LoaderState, RECORD_SPEC_FIELD, StateError};
-use shardfeed_proto::common::v1::RecordSpec;
+use shardfeed_proto::common::v1 as wire;
 use shardfeed_reader::EncodedSpec;
 
 /// Maximum size of a state's JSON that contains the record spec, in bytes.
@@ -17,6 +18,12 @@ pub(crate) fn with_spec(state: LoaderState, spec: &EncodedSpec) -> LoaderState {
     let records = Some(BASE64_STANDARD_NO_PAD.encode(spec.bytes()));
     let whole = LoaderState { records, ..state.clone() };
     if whole.to_json().len() <= STATE_BYTES_MAX { whole } else { state }
+}
+
+/// Returns the record spec of a state's job; `None` if the state was too small for it.
+pub fn spec_of(state: &LoaderState) -> Option<RecordSpec> {
+    let bytes = BASE64_STANDARD_NO_PAD.decode(state.records.as_deref()?).ok()?;
+    EncodedSpec::decode(&bytes).ok()
 }
 
 /// Rejects states of another job, and names the differing features and operators if the states have
@@ -39,7 +46,7 @@ pub(crate) fn check_states(
 
 fn in_detail(field: Difference, state: &LoaderState, spec: &EncodedSpec) -> Vec<Difference> {
     let theirs = state.records.as_deref().and_then(decoded);
-    let ours = RecordSpec::decode_canonical(spec.bytes()).ok();
+    let ours = wire::RecordSpec::decode_canonical(spec.bytes()).ok();
     match (field.field.as_str(), theirs, ours) {
         (RECORD_SPEC_FIELD, Some(theirs), Some(ours)) if theirs != ours => {
             theirs.differences(&ours)
@@ -49,7 +56,7 @@ fn in_detail(field: Difference, state: &LoaderState, spec: &EncodedSpec) -> Vec<
 }
 
 /// Returns `None` for a text that is no record spec: the digest has already shown the mismatch.
-fn decoded(text: &str) -> Option<RecordSpec> {
+fn decoded(text: &str) -> Option<wire::RecordSpec> {
     let bytes = BASE64_STANDARD_NO_PAD.decode(text).ok()?;
-    RecordSpec::decode_canonical(&bytes).ok()
+    wire::RecordSpec::decode_canonical(&bytes).ok()
 }

@@ -137,6 +137,11 @@ impl SampleProgram {
         self.cost.is_some()
     }
 
+    /// True if measured costs are float64, as bits.
+    pub fn has_float_costs(&self) -> bool {
+        self.cost.as_ref().is_some_and(|cost| !cost.is_integer())
+    }
+
     /// True if rows of records are samples.
     pub fn has_rows(&self) -> bool {
         self.rows.is_some()

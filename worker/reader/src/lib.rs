@@ -27,6 +27,8 @@ mod work;
 
 mod plans;
 
+mod epoch_samples;
+
 mod assignment;
 mod dynamic;
 mod planner;
@@ -39,6 +41,7 @@ pub use control::{
     LeaseTime, LeaseUpdate, Notifier, Waiting, account_from, account_to,
 };
 pub use dynamic::{DynamicRank, GrantStats, GroupsOf, lapsed};
+pub use epoch_samples::{CostOf, EpochSamples};
 pub use meter::Demand;
 pub use planner::slot_row_bytes;
 pub use plans::Plans;

@@ -98,9 +98,9 @@ impl Mending<'_> {
         read: &mut BTreeMap<Sample, Record>,
     ) -> Result<Record, LoadError> {
         let sample = error.sample;
-        let fillers = self.order.fillers(portion, self.tools.in_source(portion, sample))?;
+        let fillers = self.order.fillers(portion, self.tools.samples.in_source(portion, sample))?;
         for candidate in &fillers {
-            let candidate = &self.tools.in_dataset(portion, *candidate);
+            let candidate = &self.tools.samples.in_dataset(portion, *candidate);
             if self.tools.stop.load(Ordering::Relaxed) {
                 return Err(LoadError::Interrupted);
             }

@@ -13,6 +13,7 @@ use shardfeed_source::{Dataset, DatasetFile, LoadError, SourceVersion};
 use shardfeed_tfrecord::Compression;
 
 use crate::assignment::{Assignment, PlanOf, PrefetchOptions};
+use crate::epoch_samples::EpochSamples;
 use crate::mend::Order;
 use crate::meter::Doing;
 use crate::records::balanced::Balancing;
@@ -163,8 +164,7 @@ impl Planner {
                 (Some(mixed), Some(mixture)) => mixed.versions_of(mixture),
                 _ => vec![],
             };
-            self.tools.first_shards = sources.iter().map(|version| version.first_shard).collect();
-            self.tools.epoch = (epoch, plan.shuffle().enabled);
+            self.tools.samples = EpochSamples::of_sources(&plan, &sources);
             let (reading, keeps_passed) =
                 self.reading(&Shape::of(&plan, rank, &dataset, &sources))?;
             self.reads(Order::Planned(Arc::clone(&plan)));

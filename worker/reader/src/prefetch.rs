@@ -12,6 +12,7 @@ use shardfeed_source::{Files, LoadError, RemoteStats};
 
 use crate::assignment::{Assignment, PrefetchOptions};
 use crate::dynamic::{Gate, GrantStats, lapsed};
+use crate::epoch_samples::EpochSamples;
 use crate::meter::Demand;
 use crate::planner::Planner;
 use crate::records::stream::{ReadCounters, StreamTools};
@@ -119,9 +120,8 @@ impl Prefetch {
             chunk_bytes: 0,
             primed_max: 0,
             trails: Arc::default(),
-            first_shards: [].into(),
+            samples: EpochSamples::default(),
             combiner: options.schema.samples().and_then(|program| program.combiner().cloned()),
-            epoch: (0, false),
             stop: Arc::clone(&stop),
         };
         let (slots, budget_bytes) = (options.slots.clone(), options.budget_bytes);

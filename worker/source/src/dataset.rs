@@ -27,7 +27,9 @@ use crate::rights::Rights;
 use crate::rules::FileRules;
 pub use grouping::Grouping;
 pub use mixed::{Mixed, OpenSource, SourceVersion};
-pub use samples::{CountedFile, DamagedRecord, SampleMap, SampleMaps, SamplePart, SamplePlace};
+pub use samples::{
+    CountedFile, DamagedRecord, SampleMap, SampleMaps, SamplePart, SamplePlace, SampleTally,
+};
 
 /// A dataset's manifest and the metadata of each file, both in manifest order.
 #[derive(Clone, Debug)]

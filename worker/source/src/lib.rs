@@ -37,7 +37,7 @@ pub use cache::fuzzing;
 pub use cache::{Cache, CacheChoice, CacheOptions};
 pub use dataset::{
     CountedFile, DamagedRecord, Dataset, DatasetFile, Grouping, LeftOut, Mixed, OpenSource,
-    SampleMap, SampleMaps, SamplePart, SamplePlace, SourceVersion, leave_out,
+    SampleMap, SampleMaps, SamplePart, SamplePlace, SampleTally, SourceVersion, leave_out,
 };
 pub use discover::{Found, absolute_pattern, discover};
 pub use error::{ChangedLook, LoadError};

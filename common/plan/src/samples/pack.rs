@@ -244,6 +244,11 @@ impl Packing {
         self.losses
     }
 
+    /// Returns the number of tokens in the packs, with the appended ones.
+    pub fn tokens_packed(&self) -> u64 {
+        (0..self.lengths.len() as u64).map(|sequence| self.kept(sequence)).sum()
+    }
+
     /// Returns the number of blocks.
     pub fn blocks(&self) -> u64 {
         self.parts.div_ceil(self.settings.block)

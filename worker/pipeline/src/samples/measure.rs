@@ -174,6 +174,11 @@ impl Measure {
         format!("{features}\n{self}").into_bytes()
     }
 
+    /// True if the value is an integer in every record.
+    pub(crate) fn is_integer(&self) -> bool {
+        self.is_integer
+    }
+
     /// True if the result depends on the shard's path.
     pub(crate) fn depends_on_path(&self) -> bool {
         self.sources.contains(&NameSource::ShardPath)

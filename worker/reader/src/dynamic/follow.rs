@@ -9,6 +9,7 @@ use shardfeed_source::LoadError;
 use crate::dynamic::DynamicRank;
 use crate::dynamic::feed::{GrantFeed, NextStep, Taker};
 use crate::dynamic::reader::GroupReader;
+use crate::epoch_samples::EpochSamples;
 use crate::mend::Order;
 use crate::meter::Doing;
 use crate::planner::{Planner, Shape, draw_key, has_window};
@@ -27,7 +28,7 @@ impl Planner {
         loop {
             let groups = groups_of(epoch)?;
             let shape = self.group_shape(&groups, &shuffle, batch_size);
-            self.tools.epoch = (epoch, shuffle.enabled);
+            self.tools.samples = EpochSamples::of_dataset(epoch, shuffle.enabled);
             let (reading, _) = self.reading(&shape)?;
             let draw = draw_key(&shuffle, epoch, &[]);
             feed.begin_epoch((epoch, step), self.lookahead(&groups, &shape));

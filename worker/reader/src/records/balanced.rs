@@ -11,18 +11,13 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use shardfeed_plan::{BalancedPlan, EpochPlan, PlanError, Portion, Sample, Slot, SlotSource};
-use shardfeed_source::{Grouping, LoadError, SampleMaps};
+use shardfeed_plan::{BalancedPlan, EpochPlan, PlanError, Slot, SlotSource};
+use shardfeed_source::LoadError;
 
+use crate::epoch_samples::CostOf;
 use crate::records::gather::{Gathered, Stock};
 use crate::records::reader::{FeedKey, Feeds};
 use crate::records::stream::StreamTools;
-
-/// Maximum number of packs whose costs are kept: 16 MiB.
-const PACK_COSTS_MAX: usize = 1 << 21;
-
-/// Function that returns the cost of a sample.
-type CostOf = Box<dyn FnMut(Portion, Sample) -> u64 + Send>;
 
 /// Rows of one rank's balanced steps.
 pub(crate) struct BalancedRows {
@@ -77,7 +72,9 @@ impl BalancedRows {
         tools: &StreamTools,
     ) -> Result<Self, PlanError> {
         let Balancing { window, keeps_passed } = balancing;
-        let plan = BalancedPlan::new(plan, window, cost_of(tools))?;
+        let maps = tools.files.dataset().samples().map(Arc::clone);
+        let maps = maps.expect("a record spec with `balance` makes samples");
+        let plan = BalancedPlan::new(plan, window, tools.samples.clone().costs(maps))?;
         Ok(Self { plan, rank, now: StepBlock::default(), next: None, after: None, keeps_passed })
     }
 
@@ -217,51 +214,5 @@ impl StepBlock {
             self.read.insert((key, output), (self.stocks.len(), into.rows.len() - 1));
         }
         Ok(())
-    }
-}
-
-/// Returns the cost of each sample of an epoch. Source: docs/ORDER.md, section 15.
-fn cost_of(tools: &StreamTools) -> CostOf {
-    let tools = tools.clone();
-    let maps = Arc::clone(
-        tools.files.dataset().samples().expect("a record spec with `balance` makes samples"),
-    );
-    if !maps.has_groups() {
-        return Box::new(move |portion, sample| {
-            let Sample { shard, ordinal } = tools.in_dataset(portion, sample);
-            maps.of(shard).cost_of(ordinal)
-        });
-    }
-    let mut costs = PackCosts { maps, known: HashMap::new(), held: 0 };
-    Box::new(move |portion, sample| {
-        costs.of(tools.in_dataset(portion, sample), tools.variant(portion))
-    })
-}
-
-/// Costs of packs, of the blocks that were needed last.
-struct PackCosts {
-    maps: Arc<SampleMaps>,
-    /// Costs of a shard's block in a variant.
-    known: HashMap<(u32, u64, u64), Vec<u64>>,
-    held: usize,
-}
-
-impl PackCosts {
-    fn of(&mut self, sample: Sample, epoch: u64) -> u64 {
-        let grouping = self.maps.of(sample.shard).grouping();
-        let packing = grouping.and_then(Grouping::packing).expect("packs are samples");
-        let variant = epoch % packing.settings().variants;
-        let block = packing.block_of(sample.ordinal);
-        let key = (sample.shard, block, variant);
-        if !self.known.contains_key(&key) {
-            let costs = packing.sums_of_squares(block, variant);
-            self.held += costs.len();
-            if self.held > PACK_COSTS_MAX {
-                self.known.clear();
-                self.held = costs.len();
-            }
-            self.known.insert(key, costs);
-        }
-        self.known[&key][(sample.ordinal - packing.packs_of(block).start) as usize]
     }
 }

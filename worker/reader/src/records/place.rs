@@ -111,7 +111,7 @@ impl RecordLocator {
                 .retain(|(of, _), _| of.source != portion.source || of.epoch >= portion.epoch);
         }
         let (sample, files) =
-            (self.tools.in_dataset(portion, sample), Arc::clone(&self.tools.files));
+            (self.tools.samples.in_dataset(portion, sample), Arc::clone(&self.tools.files));
         let file = &files.dataset().files()[sample.shard as usize];
         let record = Sample { ordinal: files.dataset().record_of(sample), ..sample };
         let ahead = self.walks.remove(&split);

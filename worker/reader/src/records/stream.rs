@@ -13,6 +13,7 @@ use shardfeed_tfrecord::{
     RecordSpan,
 };
 
+use crate::epoch_samples::EpochSamples;
 use crate::io_pool::IoPool;
 use crate::meter::Meter;
 use crate::records::gather::{Chunks, Gathered, HeldRecord, Item, Record};
@@ -54,13 +55,10 @@ pub(crate) struct StreamTools {
     pub(crate) primed_max: usize,
     /// End positions of the walks of lanes that are read by position.
     pub(crate) trails: Arc<Trails>,
-    /// Of a mixture's epoch: the ordinal of each source's first shard among those of all sources;
-    /// otherwise empty.
-    pub(crate) first_shards: Arc<[u32]>,
+    /// Samples of the epoch that is read.
+    pub(crate) samples: EpochSamples,
     /// Writer of packs, if packs are samples.
     pub(crate) combiner: Option<Arc<Combiner>>,
-    /// Epoch that is read, and whether it is shuffled.
-    pub(crate) epoch: (u64, bool),
     /// Set when the results are no longer needed: reading ends at the next record.
     pub(crate) stop: Arc<AtomicBool>,
 }
@@ -128,7 +126,7 @@ impl Streams {
         }
         let has_room = self.open.len() < self.tools.primed_max;
         if has_room {
-            let stream = self.tools.start(portion, self.tools.in_dataset(portion, first));
+            let stream = self.tools.start(portion, self.tools.samples.in_dataset(portion, first));
             self.open.insert((portion, split), stream);
         }
         has_room
@@ -141,7 +139,7 @@ impl Streams {
         items: &mut VecDeque<Option<Item>>,
     ) -> Result<(), LoadError> {
         self.close_before(portion);
-        let Sample { shard, ordinal } = self.tools.in_dataset(portion, first);
+        let Sample { shard, ordinal } = self.tools.samples.in_dataset(portion, first);
         let end = ordinal + samples;
         let mut next = ordinal;
         let mut fetched = Ok(());
@@ -268,20 +266,6 @@ impl StreamTools {
         Self { chunk_bytes: self.chunk_bytes.min(most), ..self.clone() }
     }
 
-    /// Returns a sample with its shard ordinal among the shards of all sources.
-    pub(crate) fn in_dataset(&self, portion: Portion, sample: Sample) -> Sample {
-        Sample { shard: sample.shard + self.first_shard(portion), ..sample }
-    }
-
-    /// Returns a sample with its shard ordinal in its source.
-    pub(crate) fn in_source(&self, portion: Portion, sample: Sample) -> Sample {
-        Sample { shard: sample.shard - self.first_shard(portion), ..sample }
-    }
-
-    fn first_shard(&self, portion: Portion) -> u32 {
-        self.first_shards.get(portion.source as usize).copied().unwrap_or(0)
-    }
-
     /// Returns a number of bytes that most runs of `samples` records fit into.
     pub(crate) fn bytes_of(&self, samples: u64) -> usize {
         let record_bytes = self.files.dataset().record_bytes_mean().saturating_add(FRAME_BYTES);
@@ -304,15 +288,6 @@ impl StreamTools {
         Ok(Record { portion, sample, span, part, chunk })
     }
 
-    /// Returns the variant of the packs of a portion. Source: docs/ORDER.md, section 14.
-    pub(crate) fn variant(&self, portion: Portion) -> u64 {
-        match self.epoch {
-            (_, false) => 0,
-            (epoch, true) if self.first_shards.is_empty() => epoch,
-            (_, true) => portion.epoch,
-        }
-    }
-
     fn start(&self, portion: Portion, sample: Sample) -> ShardStream {
         let (reader, skip) = self.reader_at(portion, sample);
         ShardStream { current: None, next: self.read_ahead(reader, sample.shard, Some(skip)) }
@@ -323,7 +298,7 @@ impl StreamTools {
         let file = &self.files.dataset().files()[sample.shard as usize];
         let (blocks, record) = match self.combiner {
             Some(_) => {
-                let (blocks, record) = Blocks::at(self, sample, self.variant(portion));
+                let (blocks, record) = Blocks::at(self, sample, self.samples.variant(portion));
                 (Some(blocks), record)
             }
             None => (None, self.files.dataset().record_of(sample)),

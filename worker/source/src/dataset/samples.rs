@@ -8,7 +8,11 @@ use super::costs::Costs;
 use super::grouping::Grouping;
 use crate::object_kind::ObjectKind;
 
-/// Stored maps.
+mod tally;
+
+pub use tally::SampleTally;
+
+/// Stored maps; the number is the version of the format.
 pub(super) const KIND: ObjectKind = ObjectKind("shardfeed samples 2\n");
 
 /// Samples of one shard: its records, those that pass a filter, or their rows.

@@ -1,0 +1,131 @@
+//! Numbers of the records of shards, and of the samples that are made of them.
+
+use std::ops::AddAssign;
+
+use shardfeed_plan::Windows;
+
+use super::{SampleMap, SampleMaps};
+use crate::dataset::grouping::Grouping;
+
+/// Numbers of records and of samples, rows, tokens and windows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SampleTally {
+    pub records: u64,
+    pub samples: u64,
+    /// Records that are no sample and in none.
+    pub records_left_out: u64,
+    /// Rows of all records, if rows are samples.
+    pub rows: u64,
+    /// Rows that are no samples.
+    pub rows_left_out: u64,
+    /// Places for tokens in packs.
+    pub places: u64,
+    /// Tokens in packs, with the appended ones.
+    pub tokens: u64,
+    /// Tokens of dropped and truncated records.
+    pub tokens_left_out: u64,
+    /// Records that are dropped because they are longer than a pack.
+    pub records_too_long: u64,
+    /// Records without tokens.
+    pub records_empty: u64,
+    /// Records that are in windows, counted once for each window.
+    pub members: u64,
+    /// Places of windows that repeat the last record.
+    pub members_repeated: u64,
+}
+
+impl AddAssign for SampleTally {
+    fn add_assign(&mut self, other: Self) {
+        self.records += other.records;
+        self.samples += other.samples;
+        self.records_left_out += other.records_left_out;
+        self.rows += other.rows;
+        self.rows_left_out += other.rows_left_out;
+        self.places += other.places;
+        self.tokens += other.tokens;
+        self.tokens_left_out += other.tokens_left_out;
+        self.records_too_long += other.records_too_long;
+        self.records_empty += other.records_empty;
+        self.members += other.members;
+        self.members_repeated += other.members_repeated;
+    }
+}
+
+impl SampleMaps {
+    /// Returns the numbers of all shards. Takes a pass over each map.
+    pub fn tally(&self) -> SampleTally {
+        let mut all = SampleTally::default();
+        self.maps.iter().for_each(|map| all += map.tally());
+        all
+    }
+}
+
+impl SampleMap {
+    /// Returns the numbers of the shard. Takes a pass over the map.
+    pub fn tally(&self) -> SampleTally {
+        let (records, samples) = (self.records, self.samples());
+        let counted = SampleTally { records, samples, ..SampleTally::default() };
+        // Records that pass the filter, of which packs and windows are made.
+        let sequences = self.passes.as_ref().map_or(records, |passes| passes.ones);
+        match (&self.grouping, &self.rows) {
+            (Some(Grouping::Packs(packing)), _) => {
+                let losses = packing.losses();
+                let none = losses.empty + losses.dropped;
+                SampleTally {
+                    records_left_out: records - sequences + none,
+                    places: packing.packs() * packing.settings().length,
+                    tokens: packing.tokens_packed(),
+                    tokens_left_out: losses.tokens,
+                    records_too_long: losses.dropped,
+                    records_empty: losses.empty,
+                    ..counted
+                }
+            }
+            (Some(Grouping::Windows(windows)), _) => {
+                let (within, members) = members_of(windows);
+                let places = windows.windows() * windows.settings().size;
+                SampleTally {
+                    records_left_out: records - within,
+                    members,
+                    members_repeated: places - members,
+                    ..counted
+                }
+            }
+            (None, Some(rows)) => SampleTally {
+                records_left_out: records - self.records_with_rows(),
+                rows: rows.ones,
+                rows_left_out: rows.ones - samples,
+                ..counted
+            },
+            (None, None) => SampleTally { records_left_out: records - samples, ..counted },
+        }
+    }
+
+    /// Returns the number of records of which a row is a sample.
+    fn records_with_rows(&self) -> u64 {
+        let Some(rows) = &self.rows else {
+            return 0;
+        };
+        let (mut records, mut row, mut has_sample) = (0, 0, false);
+        for at in 0..rows.len {
+            if rows.has(at) {
+                has_sample |= self.passes.as_ref().is_none_or(|passes| passes.has(row));
+                row += 1;
+            } else {
+                records += u64::from(std::mem::take(&mut has_sample));
+            }
+        }
+        records
+    }
+}
+
+/// Returns the number of records that are in a window, and that of all windows' records.
+fn members_of(windows: &Windows) -> (u64, u64) {
+    let (mut within, mut members, mut end) = (0, 0, 0);
+    for window in (0..windows.windows()).map(|window| windows.window(window)) {
+        within += window.end.saturating_sub(window.start.max(end));
+        members += window.end - window.start;
+        end = end.max(window.end);
+    }
+    (within, members)
+}
