@@ -13,7 +13,6 @@ use crate::log::bound::{ACCESS_TOKENS_MAX, check_room};
 use crate::log::refusal::Refusal;
 use crate::log::value::AccessRole;
 
-/// An access token, as the coordinator knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AccessToken {
     /// Id of the token; not secret.
@@ -46,14 +45,12 @@ pub struct Join {
     pub used_for: Option<String>,
 }
 
-/// Reason why a token is not usable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unusable {
     Revoked,
     Expired,
     /// It is a join token, which has to be exchanged first.
     JoinOnly,
-    /// It is a join token that was already exchanged.
     Used,
 }
 
@@ -110,11 +107,6 @@ impl AccessToken {
     pub fn was_exchanged_for(&self, id: &str, made: Option<&Self>, digest: Digest) -> bool {
         let used_for = self.join.as_ref().and_then(|join| join.used_for.as_deref());
         used_for == Some(id) && made.is_some_and(|made| made.digest == digest)
-    }
-
-    /// True if the token covers a job.
-    pub fn covers(&self, job: &str) -> bool {
-        covers(&self.jobs, job)
     }
 
     /// Time from which on the token is unusable, Unix ms: its revocation or its expiry.

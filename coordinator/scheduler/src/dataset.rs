@@ -70,7 +70,6 @@ pub enum Phase {
     Failed { failure: Failure, failed_ms: u64 },
 }
 
-/// A dataset that is ready to be read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ready {
     pub content: ContentDigest,
@@ -101,7 +100,6 @@ pub(crate) struct Datasets {
 }
 
 impl Dataset {
-    /// Progress of the scan.
     pub fn progress(&self) -> Progress {
         self.scan().map(|scan| scan.progress).unwrap_or_default()
     }
@@ -120,7 +118,6 @@ impl Dataset {
         }
     }
 
-    /// Properties of the dataset, if it is ready.
     pub fn ready(&self) -> Option<&Ready> {
         match &self.phase {
             Phase::Ready(ready) => Some(ready),
@@ -271,7 +268,6 @@ impl Datasets {
         self.file(name);
     }
 
-    /// Recomputes the indexes from the datasets.
     pub(crate) fn index(&mut self, sessions: &mut Sessions) {
         self.with_work.clear();
         self.assembling.clear();
@@ -294,7 +290,6 @@ impl Datasets {
     }
 }
 
-/// True if the dataset failed with exactly this failure.
 pub(crate) fn is_failed_by(dataset: &Dataset, failure: &Failure) -> bool {
     matches!(&dataset.phase, Phase::Failed { failure: known, .. } if known == failure)
 }

@@ -16,7 +16,6 @@ use crate::{
 pub(crate) const JOB: &str = "train";
 pub(crate) const DATASET: &str = "images";
 
-/// A state with a clock.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fixture {
     pub(crate) state: State,
@@ -105,7 +104,6 @@ impl Fixture {
         self.done(Change::Report { cursors: vec![CursorReport { lease, epoch, step }] });
     }
 
-    /// The lease of a rank of the current generation.
     pub(crate) fn lease(&self, rank: u64) -> LeaseRef {
         let current = self.current();
         let fencing = current.ranks[&rank].lease.as_ref().unwrap().fencing;

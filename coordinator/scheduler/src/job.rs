@@ -85,11 +85,9 @@ pub struct Job {
     pub skipped_more: SampleRuns,
 }
 
-/// A hold of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Held {
     pub hold: Hold,
-    /// Principal that holds the job.
     pub principal: String,
     /// Reason, for people; may be empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -111,7 +109,6 @@ impl Held {
     }
 }
 
-/// A known run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SeenRun {
     pub(crate) run: String,
@@ -132,7 +129,6 @@ pub(crate) struct Jobs {
 }
 
 impl Job {
-    /// Returns the generation that was opened last.
     pub fn current(&self) -> Option<&Generation> {
         self.generations.last_key_value().map(|(_, generation)| generation)
     }
@@ -142,7 +138,6 @@ impl Job {
         self.runs.iter().rev().find(|seen| seen.run == run).map(|seen| seen.generation)
     }
 
-    /// Keeps the last generation of a run.
     pub(crate) fn saw(&mut self, run: &str, generation: u64) {
         if let Some(seen) = self.runs.iter_mut().rev().find(|seen| seen.run == run) {
             seen.generation = generation;
@@ -298,7 +293,6 @@ impl Jobs {
         })
     }
 
-    /// Recomputes the indexes from the jobs.
     pub(crate) fn index(&mut self, sessions: &mut Sessions) {
         self.ranks = 0;
         for job in self.by_name.values_mut() {

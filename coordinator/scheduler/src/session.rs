@@ -13,12 +13,9 @@ use crate::log::id::{RankRef, ScanRef, SessionId};
 use crate::log::refusal::Refusal;
 use crate::log::value::{Cordon, EndReason};
 
-/// A live session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Session {
-    /// Id of the session: the log index of the command that began it.
     pub id: SessionId,
-    /// Properties that the worker reported when it joined.
     pub join: JoinSession,
     /// Principal that began it; if callers are authenticated, only this principal may use it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -41,7 +38,6 @@ impl Session {
         !self.scope.is_empty()
     }
 
-    /// Name of the owner.
     pub(crate) fn principal(&self) -> &str {
         principal_name(&self.owner)
     }
@@ -56,7 +52,6 @@ pub fn principal_name(principal: &str) -> &str {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndedSession {
     pub id: SessionId,
-    /// Properties that the worker reported when it joined.
     pub join: JoinSession,
     pub joined_ms: u64,
     pub ended_ms: u64,
@@ -110,28 +105,24 @@ impl Sessions {
         }
     }
 
-    /// Adds a rank to the leases of a session.
     pub(crate) fn file_lease(&mut self, id: SessionId, rank: RankRef) {
         if let Some(session) = self.live.get_mut(&id) {
             session.leases.insert(rank);
         }
     }
 
-    /// Removes a rank from the leases of a session.
     pub(crate) fn drop_lease(&mut self, id: SessionId, rank: &RankRef) {
         if let Some(session) = self.live.get_mut(&id) {
             session.leases.remove(rank);
         }
     }
 
-    /// Adds a scan to the scans of a session.
     pub(crate) fn file_scan(&mut self, id: SessionId, scan: ScanRef) {
         if let Some(session) = self.live.get_mut(&id) {
             session.scans.insert(scan);
         }
     }
 
-    /// Removes a scan from the scans of a session.
     pub(crate) fn drop_scan(&mut self, id: SessionId, scan: &ScanRef) {
         if let Some(session) = self.live.get_mut(&id) {
             session.scans.remove(scan);

@@ -37,7 +37,6 @@ pub struct State {
     pub(crate) access: Accesses,
 }
 
-/// Result of applying a command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Applied {
     /// Answer to the command; a refused command changed nothing.
@@ -50,23 +49,18 @@ pub struct Applied {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment {
     pub(crate) index: u64,
-    /// State's clock, Unix ms.
     pub(crate) now_ms: u64,
 }
 
-/// Reason why a snapshot was rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
-    /// A later shardfeed wrote it.
     #[error(
         "the snapshot has format {found}, this shardfeed knows up to {SNAPSHOT_FORMAT}; upgrade \
          shardfeed to the version that wrote it"
     )]
     Later { found: u64 },
-    /// The bytes are not a snapshot, or only a part of one.
     #[error("this is not a whole snapshot: {0}")]
     NotAState(#[from] serde_json::Error),
-    /// The snapshot contradicts itself.
     #[error("the snapshot contradicts itself: {0}")]
     Broken(#[from] Breach),
 }
@@ -78,7 +72,6 @@ impl Default for State {
 }
 
 impl State {
-    /// Returns the state before the first command.
     pub fn new() -> Self {
         Self {
             format: SNAPSHOT_FORMAT,
@@ -179,7 +172,6 @@ impl State {
         self.sessions.live.values()
     }
 
-    /// Returns a live session.
     pub fn session(&self, session: SessionId) -> Option<&Session> {
         self.sessions.live.get(&session)
     }
@@ -197,7 +189,6 @@ impl State {
         self.sessions.ended.iter()
     }
 
-    /// Datasets by name.
     pub fn datasets(&self) -> impl Iterator<Item = &Dataset> {
         self.datasets.by_name.values()
     }
@@ -211,12 +202,6 @@ impl State {
         self.datasets.assembling.iter().filter_map(|name| self.dataset(name))
     }
 
-    /// True if [`Change::ClaimScans`] would return work.
-    pub fn has_scans(&self) -> bool {
-        !self.datasets.with_work.is_empty()
-    }
-
-    /// Jobs by name.
     pub fn jobs(&self) -> impl Iterator<Item = &Job> {
         self.jobs.by_name.values()
     }
@@ -244,7 +229,6 @@ impl State {
         self.events.after(number)
     }
 
-    /// Returns the whole state as JSON.
     pub fn snapshot(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("a state is plain data with string and number keys")
     }
@@ -268,7 +252,6 @@ impl State {
         Ok(state)
     }
 
-    /// Recomputes all derived fields.
     pub(crate) fn index(&mut self) {
         self.dedupe.index();
         self.sessions.index();

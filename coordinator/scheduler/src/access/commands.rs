@@ -133,7 +133,7 @@ mod tests {
     use shardfeed_plan::Digest;
 
     use super::*;
-    use crate::access::REMEMBERED_MS;
+    use crate::access::{REMEMBERED_MS, covers};
     use crate::fixture::Fixture;
     use crate::{AccessRole, Change};
 
@@ -199,7 +199,7 @@ mod tests {
             (made.role, made.expires_ms, made.check(0)),
             (AccessRole::Worker, 5_000, Ok(()))
         );
-        assert!(made.covers("abc") && !made.covers("b"));
+        assert!(covers(&made.jobs, "abc") && !covers(&made.jobs, "b"));
         // Repeating the request repeats the same exchange; a different one is refused.
         fixture.request("r", exchange("j", "w"));
         fixture.refused(

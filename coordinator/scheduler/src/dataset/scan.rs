@@ -10,7 +10,6 @@ use crate::log::command::Part;
 use crate::log::id::{Fencing, SessionId};
 use crate::log::refusal::Refusal;
 
-/// The right to list a dataset, or to scan one of its parts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScanLease {
     /// Fencing token; parts that were claimed together share it.
@@ -19,7 +18,6 @@ pub struct ScanLease {
     pub granted_ms: u64,
 }
 
-/// A listing and the progress of its scan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scan {
     /// Folder that paths are relative to.
@@ -33,10 +31,8 @@ pub struct Scan {
     pub(crate) progress: Progress,
 }
 
-/// A part of a listing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScanPart {
-    /// Chunk of the part's files.
     pub listed: Part,
     pub state: PartState,
 }
@@ -44,11 +40,8 @@ pub struct ScanPart {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PartState {
-    /// The part is not leased.
     Free,
-    /// A worker scans the part.
     Leased(ScanLease),
-    /// The part is scanned.
     Done {
         /// Digest of the chunk that holds the result.
         chunk: Digest,
@@ -59,7 +52,6 @@ pub enum PartState {
     },
 }
 
-/// Progress of a dataset's scan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     pub parts: u64,
@@ -128,7 +120,6 @@ impl Scan {
         Some((number, part.listed.chunk))
     }
 
-    /// Recomputes the indexes from the parts.
     pub(crate) fn index(&mut self) {
         self.free.clear();
         self.progress = Progress::default();

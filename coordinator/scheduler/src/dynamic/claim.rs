@@ -138,12 +138,10 @@ impl State {
     }
 }
 
-/// Position of the claiming rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ClaimPosition {
     /// The rank is in the epoch or before it.
     Here,
-    /// The rank is beyond the epoch.
     Beyond,
 }
 

@@ -17,7 +17,6 @@ const WAITED_MS_MAX: u64 = 5_000;
 pub(super) type Decision = (u64, u64);
 
 impl Pool {
-    /// Number of samples in doubt.
     pub(crate) fn in_doubt(&self) -> u64 {
         self.shares.values().map(RankAssignment::in_doubt).sum()
     }

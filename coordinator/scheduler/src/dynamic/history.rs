@@ -14,7 +14,6 @@ pub struct Return {
     pub pieces: Vec<GroupRange>,
 }
 
-/// Reason why group ranges came back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Returned {
@@ -32,7 +31,6 @@ pub enum Returned {
     Dropped,
 }
 
-/// The last returns of an epoch.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Returns {
     /// The last returns, oldest first.
@@ -42,7 +40,6 @@ pub struct Returns {
 }
 
 impl Returns {
-    /// Total number of returns.
     pub fn count(&self) -> u64 {
         self.kept.len() as u64 + self.forgotten
     }

@@ -153,12 +153,10 @@ impl RankAssignment {
         }
     }
 
-    /// Number of samples that the worker has not begun.
     pub fn unstarted(&self) -> u64 {
         self.list.samples().saturating_sub(self.started)
     }
 
-    /// Number of samples in doubt.
     pub fn in_doubt(&self) -> u64 {
         let rest = self.own(self.list.samples()) - self.own(self.consumed);
         self.doubt.as_ref().map_or(0, |_| rest)
@@ -243,7 +241,6 @@ impl Pool {
         self.returned.samples() + self.samples.saturating_sub(self.begun)
     }
 
-    /// Number of samples consumed, each counted once, as far as reported.
     pub fn delivered(&self) -> u64 {
         self.before + self.consumed
     }
@@ -253,7 +250,6 @@ impl Pool {
         self.delivered() + self.dropped.samples() == self.samples
     }
 
-    /// Counts of the epoch.
     pub fn tally(&self) -> Tally {
         let lists: u64 = self.shares.values().map(|share| share.own(share.list.samples())).sum();
         let in_doubt = self.in_doubt();
@@ -372,7 +368,6 @@ impl Pool {
         self.returns.file(now_ms, rank, why, rest.pieces().to_vec());
     }
 
-    /// Recomputes the indexes from the shares.
     pub(crate) fn index(&mut self) {
         self.consumed = self.shares.values().map(|share| share.own(share.consumed)).sum();
     }

@@ -14,7 +14,6 @@ use crate::log::id::Fencing;
 use crate::log::refusal::Refusal;
 use crate::log::value::DoubtPolicy;
 
-/// A generation of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Generation {
     /// Number of the generation; it grows along a lineage.
@@ -94,7 +93,6 @@ pub struct Successor {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SealedEpoch {
     pub epoch: u64,
-    /// Generation that finished it.
     pub generation: u64,
     /// Time at which the first rank began it in that generation, as far as reported, Unix ms.
     pub began_ms: u64,
@@ -157,12 +155,10 @@ impl Generation {
         self.implicit && !self.is_complete()
     }
 
-    /// True if all ranks have joined.
     pub fn is_complete(&self) -> bool {
         self.ranks.len() as u64 >= self.world_size
     }
 
-    /// Number of ranks that a live session serves.
     pub fn ranks_served(&self) -> u64 {
         self.served
     }
@@ -185,7 +181,6 @@ impl Generation {
         Successor { generation, rank, cursor }
     }
 
-    /// Adds a rank.
     pub(crate) fn join(&mut self, number: u64, rank: Rank) {
         if let Some(pool) = self.pools.get_mut(&rank.cursor.epoch) {
             pool.take_over(number, rank.cursor.step, rank.cursor_ms);
@@ -369,7 +364,6 @@ impl Generation {
         self.ranks.iter().filter_map(served)
     }
 
-    /// Recomputes the indexes from the ranks.
     pub(crate) fn index(&mut self) {
         self.cursors.clear();
         for rank in self.ranks.values() {

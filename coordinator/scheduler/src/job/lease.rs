@@ -17,7 +17,6 @@ pub struct RankLease {
     pub granted_ms: u64,
 }
 
-/// Validity of a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The lease is valid.
@@ -28,7 +27,6 @@ pub enum Verdict {
     Fenced { refusal: Refusal },
 }
 
-/// A lease of a rank that ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PastLease {
     pub fencing: Fencing,
@@ -41,7 +39,6 @@ pub struct PastLease {
     pub cursor: RankCursor,
 }
 
-/// Reason why a lease ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LeaseEnded {
@@ -85,7 +82,6 @@ pub(crate) struct LeaseEnd {
     pub(crate) why: LeaseEnded,
 }
 
-/// The last leases of a rank that ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PastLeases {
     /// The last [`LEASES_KEPT`], oldest first.

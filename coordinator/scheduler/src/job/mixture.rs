@@ -68,7 +68,6 @@ impl State {
 }
 
 impl Job {
-    /// Returns the mixture of this digest.
     pub fn mixture(&self, digest: Digest) -> Option<&JobMixture> {
         self.mixtures.iter().find(|(of, _)| *of == digest).map(|(_, mixture)| mixture)
     }

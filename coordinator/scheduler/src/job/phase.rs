@@ -10,9 +10,7 @@ pub enum JobPhase {
     Waiting,
     /// At least one rank is served.
     Running,
-    /// An operator paused the job.
     Paused,
-    /// An operator cancelled the job.
     Cancelled,
     /// All ranks of the last run ended without an error.
     Finished,

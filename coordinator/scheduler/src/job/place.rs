@@ -23,7 +23,6 @@ pub(crate) enum StartDecision {
     Open(Opening),
 }
 
-/// A generation to open.
 #[derive(Debug)]
 pub(crate) struct Opening {
     pub(crate) number: u64,

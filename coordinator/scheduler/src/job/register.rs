@@ -282,7 +282,7 @@ mod tests {
         fixture.take(session, 1);
         fixture.done(remove());
         assert_eq!(fixture.state.session(session).unwrap().scans.len(), 0);
-        assert!(!fixture.state.has_scans());
+        assert!(fixture.state.datasets.with_work.is_empty());
         fixture.ready_dataset(session);
         assert_eq!(fixture.state.dataset(DATASET).unwrap().attempt, 2);
         fixture.done(remove());

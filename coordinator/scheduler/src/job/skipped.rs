@@ -17,12 +17,10 @@ pub struct SampleRuns {
 }
 
 impl SampleRuns {
-    /// True if there are no samples.
     pub fn is_empty(&self) -> bool {
         self.samples == 0
     }
 
-    /// Number of samples.
     pub fn count(&self) -> u64 {
         self.samples
     }
@@ -36,7 +34,6 @@ impl SampleRuns {
         })
     }
 
-    /// True if the sample is included.
     pub fn contains(&self, Sample { shard, ordinal }: Sample) -> bool {
         let run = self.shards.get(&shard).and_then(|runs| runs.range(..=ordinal).next_back());
         run.is_some_and(|(_, end)| ordinal < *end)

@@ -137,7 +137,6 @@ impl State {
         Ok(())
     }
 
-    /// Adds a rank to a generation.
     fn join_generation(
         &mut self,
         Moment { index, now_ms }: Moment,
@@ -331,7 +330,6 @@ impl Job {
         sealed
     }
 
-    /// Adds a generation; unless a move opens it, every earlier one ends.
     fn open(&mut self, generation: Generation) {
         let number = generation.number;
         if !generation.by_move {

@@ -12,7 +12,6 @@ use crate::log::value::Hold;
 use crate::state::{Moment, State};
 
 impl State {
-    /// Checks whether a lease is valid.
     pub fn verdict(&self, lease: &LeaseRef) -> Verdict {
         let LeaseRef { job: name, generation, rank: number, fencing } = lease;
         let fenced = |reason: String| Verdict::Fenced { refusal: fenced(*fencing, reason) };
@@ -39,7 +38,6 @@ impl State {
         }
     }
 
-    /// Lease of a rank that is served.
     pub fn lease_of(&self, of: &RankRef) -> Option<LeaseRef> {
         let RankRef { job, generation, rank } = of.clone();
         let fencing = self.rank(&job, generation, rank)?.lease.as_ref()?.fencing;

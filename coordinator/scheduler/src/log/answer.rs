@@ -53,13 +53,11 @@ pub struct ClaimResult {
     pub batch_size: u64,
 }
 
-/// A part of a dataset to list or to scan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScanTask {
     pub dataset: String,
     pub fencing: Fencing,
     pub compression: String,
-    /// Policy for damaged files. Not serialized if it is the default (`Corrupt::is_error`).
     #[serde(default, skip_serializing_if = "Corrupt::is_error")]
     pub corrupt: Corrupt,
     pub work: ScanWork,
@@ -68,7 +66,6 @@ pub struct ScanTask {
     pub program: Option<Digest>,
 }
 
-/// Kind of scan work.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ScanWork {
@@ -76,7 +73,6 @@ pub enum ScanWork {
     List { patterns: Vec<String> },
     /// Scan one part of the dataset's files.
     Scan {
-        /// Folder that paths are relative to.
         root: String,
         part: u64,
         /// Digest of the chunk that lists the part's files.
@@ -84,12 +80,10 @@ pub enum ScanWork {
     },
 }
 
-/// Position of a rank after a start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Started {
     pub generation: u64,
     pub fencing: Fencing,
-    /// Run that the generation belongs to.
     pub run: String,
     pub epoch: u64,
     /// Segments of that epoch: those it began with, or, in the generation's first epoch, its

@@ -27,7 +27,6 @@ pub const SESSIONS_MAX: usize = 100_000;
 /// Maximum number of image decoder ids of a worker; two exist.
 pub(crate) const DECODERS_MAX: usize = 16;
 
-/// Maximum number of data roots of a worker.
 pub const DATA_ROOTS_MAX: usize = 64;
 
 /// Maximum number of datasets of one limited principal that are neither ready nor failed: each of
@@ -156,7 +155,6 @@ pub const CORDONS_MAX: usize = 100_000;
 /// numbered.
 pub const GENERATION_MAX: u64 = 1 << 62;
 
-/// Highest step number of an epoch.
 pub const STEP_MAX: u64 = 1 << 62;
 
 /// Number of corrupt records of a job whose location and reason are kept, about 400 bytes each;
@@ -215,12 +213,10 @@ pub(crate) fn check_label(what: &str, label: &str) -> Result<(), Refusal> {
     if label.is_empty() { Ok(()) } else { check_name(what, label) }
 }
 
-/// Rejects a free text that is too long.
 pub(crate) fn check_text(what: &str, text: &str) -> Result<(), Refusal> {
     check_length(what, text, TEXT_BYTES_MAX)
 }
 
-/// Rejects a text that is longer than `most` bytes.
 pub(crate) fn check_length(what: &str, text: &str, most: usize) -> Result<(), Refusal> {
     let length = text.len();
     if length <= most {
@@ -243,7 +239,6 @@ pub(crate) fn check_room(what: &str, held: u64, most: u64, hint: &str) -> Result
     Err(Refusal::Full { what: what.to_owned(), most, hint: hint.to_owned() })
 }
 
-/// Rejects a list that is longer than allowed.
 pub(crate) fn check_count(
     what: &str,
     count: usize,

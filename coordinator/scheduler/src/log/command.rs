@@ -43,7 +43,6 @@ pub struct Command {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
-    /// A worker begins a session.
     JoinSession(JoinSession),
     /// A worker ends its session; its leases and scans are free at once.
     LeaveSession {
@@ -60,12 +59,9 @@ pub enum Change {
     #[serde(rename = "take_scans")]
     ClaimScans {
         session: SessionId,
-        /// Maximum number of parts.
         most: u32,
     },
-    /// The files of a dataset were found.
     ReportListing(ReportListing),
-    /// A part of a dataset was scanned.
     ReportScan(ReportScan),
     /// A part of a dataset cannot be listed or scanned; the dataset has failed.
     FailScan(FailScan),
@@ -81,7 +77,6 @@ pub enum Change {
     RegisterJob(RegisterJob),
     /// As `RegisterJob`, with a mixture: releases that know no mixtures stop at it.
     RegisterMixture(RegisterJob),
-    /// A trainer's rank starts, moves or comes back.
     StartRank(StartRank),
     /// A trainer has finished its rank, or is gone.
     EndRank {
@@ -131,7 +126,6 @@ pub enum Change {
         name: String,
         /// Kind of hold; `None`: the job is resumed.
         hold: Option<Hold>,
-        /// Reason, for people; may be empty.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         reason: String,
     },
@@ -143,13 +137,10 @@ pub enum Change {
     RemoveJob {
         name: String,
     },
-    /// An access token is created.
     CreateAccess(CreateAccess),
-    /// An access token is revoked.
     RevokeAccess {
         id: String,
     },
-    /// A join token is exchanged.
     ExchangeAccess(ExchangeAccess),
 }
 

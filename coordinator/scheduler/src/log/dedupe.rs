@@ -35,7 +35,6 @@ impl Remembered {
 }
 
 impl Dedupe {
-    /// Returns the answer to a request, if it is kept.
     pub(crate) fn answer(&self, request_id: &str) -> Option<&Result<Answer, Refusal>> {
         let number = self.by_id.get(request_id)?;
         let place = usize::try_from(number - self.forgotten).ok()?;
@@ -71,12 +70,10 @@ impl Dedupe {
         }
     }
 
-    /// Number of kept answers.
     pub(crate) fn len(&self) -> usize {
         self.answers.len()
     }
 
-    /// Recomputes the indexes from the answers.
     pub(crate) fn index(&mut self) {
         self.by_id.clear();
         self.bytes = 0;

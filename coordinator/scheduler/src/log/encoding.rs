@@ -14,16 +14,13 @@ const TAKES: u8 = 1;
 /// The bytes are not a command that this release knows.
 #[derive(Debug, thiserror::Error)]
 pub enum EncodingError {
-    /// The bytes are not JSON, or of an unknown kind.
     #[error("{0}")]
     Json(#[from] serde_json::Error),
-    /// The bytes are marked as claims but are not valid claims.
     #[error("{0}")]
     Takes(#[from] postcard::Error),
     /// Further bytes follow, which only a later release understands.
     #[error("{bytes} bytes follow it")]
     Longer { bytes: usize },
-    /// A claim refers to a missing entry.
     #[error("claim {take} refers to {what}, which is missing")]
     Missing { take: usize, what: &'static str },
 }
@@ -84,7 +81,6 @@ impl Released {
 }
 
 impl Command {
-    /// Encodes the command for the log.
     pub fn to_bytes(&self) -> Vec<u8> {
         let Change::ClaimGroups { takes } = &self.change else {
             return serde_json::to_vec(self).expect("a command is plain data with string keys");

@@ -16,9 +16,7 @@ pub struct Event {
     pub index: u64,
     /// Time by the state's clock, Unix ms.
     pub at_ms: u64,
-    /// Principal that proposed the command.
     pub principal: String,
-    /// Kind of the event and its details.
     pub what: EventKind,
 }
 
@@ -27,14 +25,12 @@ pub struct Event {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EventKind {
-    /// A worker began a session.
     WorkerJoined {
         worker: String,
         session: SessionId,
         host: String,
         version: String,
     },
-    /// A worker's session ended.
     WorkerEnded {
         worker: String,
         session: SessionId,
@@ -51,7 +47,6 @@ pub enum EventKind {
         worker: String,
         reason: EndReason,
     },
-    /// A worker was cordoned, drained or opened again.
     WorkerCordoned {
         worker: String,
         state: Cordon,
@@ -59,7 +54,6 @@ pub enum EventKind {
     DatasetAdded {
         dataset: String,
     },
-    /// The files of a dataset were listed.
     DatasetListed {
         dataset: String,
         files: u64,
@@ -85,7 +79,6 @@ pub enum EventKind {
     JobRemoved {
         job: String,
     },
-    /// A job was paused, cancelled or resumed.
     JobHeld {
         job: String,
         /// Kind of hold; `None`: the job was resumed.
@@ -143,13 +136,11 @@ pub enum EventKind {
         generation: u64,
         epoch: u64,
     },
-    /// An access token was created.
     AccessCreated {
         token: String,
         name: String,
         role: AccessRole,
     },
-    /// An access token was revoked.
     AccessRevoked {
         token: String,
         name: String,
@@ -164,7 +155,6 @@ pub enum EventKind {
 /// The last events, oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Events {
-    /// Number of the last event.
     #[serde(default)]
     last: u64,
     #[serde(default)]
@@ -179,7 +169,6 @@ impl Events {
         self.last == 0
     }
 
-    /// Number of kept events.
     pub(crate) fn len(&self) -> usize {
         self.kept.len()
     }

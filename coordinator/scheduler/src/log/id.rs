@@ -9,7 +9,6 @@ pub type SessionId = u64;
 /// the grant.
 pub type Fencing = u64;
 
-/// A rank of a generation of a job.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RankRef {
     pub job: String,
@@ -17,7 +16,6 @@ pub struct RankRef {
     pub rank: u64,
 }
 
-/// Identifies a lease of a rank.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LeaseRef {
     pub job: String,

@@ -10,10 +10,8 @@ use crate::log::value::Cordon;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Refusal {
-    /// The named object does not exist.
     #[error("there is no {what} `{name}`")]
     NotFound { what: String, name: String },
-    /// The job's name is registered with another identity.
     #[error(
         "job `{name}` exists with another identity: {}; use another name, or the same values",
         describe(.differences)
@@ -23,7 +21,6 @@ pub enum Refusal {
         /// Differences: the registered value on the left, the requested one on the right.
         differences: Vec<Difference>,
     },
-    /// The dataset's name is registered with other files.
     #[error("dataset `{name}` exists with other {field}: {known}; use another name")]
     OtherDataset {
         name: String,
@@ -31,7 +28,6 @@ pub enum Refusal {
         field: String,
         known: String,
     },
-    /// Another rank of the same run started from another position.
     #[error(
         "rank {rank} of job `{job}` starts at epoch {epoch} step {step}, but run `{run}` was \
          started by rank {by_rank} at epoch {by_epoch} step {by_step}; load the same state on every rank"
@@ -59,10 +55,8 @@ pub enum Refusal {
         /// `global batch` or `segments`. Boxed to keep refusals small.
         name: Box<str>,
         value: String,
-        /// Value of the run.
         known: String,
     },
-    /// A later generation took over.
     #[error(
         "generation {generation} of job `{job}` ended: rank {by_rank} started again at epoch \
          {by_epoch} step {by_step} as generation {by}; restart this rank from the same state"
@@ -75,14 +69,12 @@ pub enum Refusal {
          from a later state, or restart the epoch with set_epoch({epoch})"
     )]
     Forgotten { job: String, epoch: u64, step: u64, reason: Box<str> },
-    /// The worker receives no new work.
     #[error("worker `{worker}` is {state}: it gets nothing new; use another worker, or none")]
     Cordoned {
         worker: String,
         /// Cordon state: `cordoned` or `draining`.
         state: Cordon,
     },
-    /// The job was cancelled.
     #[error(
         "job `{job}` was cancelled by {by}{reason}; it starts again after `shardfeed job resume {job}`"
     )]
@@ -92,7 +84,6 @@ pub enum Refusal {
         /// Reason, after a colon; may be empty.
         reason: String,
     },
-    /// The session or lease is no longer the current one.
     #[error("{what} {fencing} is no longer valid: {reason}")]
     Fenced {
         /// Kind of lease: `session`, `lease` or `scan`.
@@ -100,16 +91,12 @@ pub enum Refusal {
         fencing: Fencing,
         reason: String,
     },
-    /// The caller lacks the permission.
     #[error("{0}")]
     Denied(String),
-    /// The request is invalid.
     #[error("{0}")]
     Invalid(String),
-    /// A bound of the state is reached.
     #[error("{what}: at most {most}; {hint}")]
     Full { what: String, most: u64, hint: String },
-    /// Another loader holds the rank.
     #[error(
         "rank {rank} of job `{job}` was started again in generation {generation}; this loader no longer speaks \
          for it"

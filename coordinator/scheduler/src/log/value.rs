@@ -4,7 +4,6 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Role of a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AccessRole {
@@ -37,7 +36,6 @@ impl fmt::Display for AccessRole {
     }
 }
 
-/// Cordon state of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cordon {
@@ -60,7 +58,6 @@ impl fmt::Display for Cordon {
     }
 }
 
-/// Kind of hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Hold {
@@ -79,11 +76,9 @@ impl fmt::Display for Hold {
     }
 }
 
-/// Reason why a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EndReason {
-    /// The worker left.
     Left,
     /// The session was not renewed in time.
     Expired,

@@ -9,7 +9,6 @@ use crate::log::value::Cordon;
 use crate::state::State;
 
 impl State {
-    /// Returns the cordon state of the worker with this name.
     pub fn cordon(&self, worker: &str) -> Cordon {
         self.sessions.cordons.get(worker).copied().unwrap_or_default()
     }

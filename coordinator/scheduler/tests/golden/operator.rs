@@ -1,7 +1,7 @@
 //! Commands of operators and admins.
 
 use shardfeed_plan::Digest;
-use shardfeed_scheduler::{AccessRole, Change, Cordon, CreateAccess, ExchangeAccess, Hold};
+use shardfeed_scheduler::{AccessRole, Change, Cordon, CreateAccess, ExchangeAccess, Hold, covers};
 
 use super::args::{Args, Failed};
 use super::{Output, Script};
@@ -83,7 +83,7 @@ impl Script {
         };
         token.check(self.now_ms).map_err(|why| format!("access token {id} {why}"))?;
         let job: Option<String> = args.key("job")?;
-        let covers = job.map(|job| match token.covers(&job) {
+        let covers = job.map(|job| match covers(&token.jobs, &job) {
             true => format!(", and covers job {job}"),
             false => format!(", and does not cover job {job}"),
         });

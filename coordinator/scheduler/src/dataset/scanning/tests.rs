@@ -40,9 +40,9 @@ fn fail(session: SessionId, fencing: Fencing) -> Change {
 fn one_session_lists_and_any_scan() {
     let mut fixture = Fixture::default();
     let (a, b) = (fixture.join("a"), fixture.join("b"));
-    assert!(!fixture.state.has_scans());
+    assert!(fixture.state.datasets.with_work.is_empty());
     fixture.done(add());
-    assert!(fixture.state.has_scans());
+    assert!(!fixture.state.datasets.with_work.is_empty());
     let tasks = fixture.take(a, 5);
     let patterns = vec!["/data/*.tfrecord".to_owned()];
     let (fencing, compression) = (fixture.state.applied(), "auto".to_owned());
@@ -56,7 +56,7 @@ fn one_session_lists_and_any_scan() {
     assert_eq!(tasks[0].fencing, tasks[1].fencing);
     let (root, chunk) = ("/data".to_owned(), digest(2));
     assert_eq!(fixture.take(b, 2)[0].work, ScanWork::Scan { root, part: 2, chunk });
-    assert!(!fixture.state.has_scans());
+    assert!(fixture.state.datasets.with_work.is_empty());
 }
 
 #[test]
@@ -231,7 +231,7 @@ fn one_failed_part_fails_the_dataset_and_drops_the_others() {
             scan 7 is no longer valid: the dataset is failed, and this
             session does not have that part of it"#]],
     );
-    assert!(!fixture.state.has_scans());
+    assert!(fixture.state.datasets.with_work.is_empty());
 }
 
 #[test]

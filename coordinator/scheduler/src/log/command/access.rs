@@ -9,11 +9,9 @@ use crate::log::value::AccessRole;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CreateAccess {
     pub id: String,
-    /// SHA-256 of the secret.
     pub digest: Digest,
     pub name: String,
     pub role: AccessRole,
-    /// Jobs that the token covers; empty: all jobs.
     pub jobs: Vec<String>,
     pub ttl_ms: u64,
     /// If set, this is a join token, to be exchanged once for a token with this lifetime, ms.
@@ -24,12 +22,8 @@ pub struct CreateAccess {
 /// Exchanges a join token for a token of its role, jobs and name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExchangeAccess {
-    /// Id of the join token.
     pub join: String,
-    /// Id of the new token.
     pub id: String,
-    /// SHA-256 of the new token's secret.
     pub digest: Digest,
-    /// Name of the new token's holder.
     pub name: String,
 }

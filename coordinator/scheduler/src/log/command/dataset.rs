@@ -5,15 +5,12 @@ use shardfeed_plan::{ContentDigest, Corrupt, Digest};
 
 use crate::log::id::{Fencing, SessionId};
 
-/// See [`crate::Change::AddDataset`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AddDataset {
     pub name: String,
     /// Absolute patterns of the files; empty if `listing` is given.
     pub patterns: Vec<String>,
-    /// Compression: `auto`, `none`, `gzip` or `zlib`.
     pub compression: String,
-    /// Policy for damaged files. Not serialized if it is the default (`Corrupt::is_error`).
     #[serde(default, skip_serializing_if = "Corrupt::is_error")]
     pub corrupt: Corrupt,
     /// The dataset's files, if the caller has already found them.
@@ -24,10 +21,8 @@ pub struct AddDataset {
     pub program: Option<Digest>,
 }
 
-/// The files of a dataset.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listing {
-    /// Folder that the paths are relative to.
     pub root: String,
     /// The files in manifest order, split into parts.
     pub parts: Vec<Part>,
@@ -46,41 +41,33 @@ pub struct LeasedScan {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
     pub chunk: Digest,
-    /// Number of files in the part.
     pub files: u64,
     /// Total size of these files, bytes.
     pub bytes: u64,
 }
 
-/// See [`crate::Change::ReportListing`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReportListing {
     pub session: SessionId,
     pub dataset: String,
     pub fencing: Fencing,
-    /// Folder that the paths are relative to.
     pub root: String,
-    /// The files in manifest order, split into parts.
     pub parts: Vec<Part>,
 }
 
-/// See [`crate::Change::ReportScan`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReportScan {
     pub session: SessionId,
     pub dataset: String,
     pub part: u64,
     pub fencing: Fencing,
-    /// Digest of the chunk that holds the result.
     pub chunk: Digest,
     /// Number of records; of a dataset with a program, of samples.
     pub records: u64,
-    /// Digests of the chunks with the part's sample maps.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub maps: Vec<Digest>,
 }
 
-/// See [`crate::Change::FailScan`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailScan {
     pub session: SessionId,
@@ -96,7 +83,6 @@ pub struct Failure {
     pub kind: String,
     /// Description of the error, and a hint for the user.
     pub message: String,
-    /// File that caused the error, if any.
     pub file: Option<String>,
     /// Offset in the uncompressed file, bytes.
     pub offset: Option<u64>,
@@ -107,7 +93,6 @@ pub struct Failure {
     pub reported_by: String,
 }
 
-/// See [`crate::Change::FinishDataset`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FinishDataset {
     pub dataset: String,
@@ -118,11 +103,9 @@ pub struct FinishDataset {
     pub records: u64,
 }
 
-/// See [`crate::Change::FailDataset`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailDataset {
     pub dataset: String,
-    /// Attempt: how many times the dataset was added.
     pub attempt: u64,
     pub failure: Failure,
 }

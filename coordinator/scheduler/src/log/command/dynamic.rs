@@ -4,7 +4,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::log::id::LeaseRef;
 
-/// See [`crate::Change::ClaimGroups`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claim {
     pub lease: LeaseRef,
@@ -46,7 +45,6 @@ pub struct PoolFacts {
     pub next: Vec<u64>,
 }
 
-/// See [`crate::Change::Revoke`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Revoke {
     pub job: String,
@@ -56,7 +54,6 @@ pub struct Revoke {
     pub revokes: Vec<RankRevoke>,
 }
 
-/// See [`crate::Change::WaitForDoubt`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitForDoubt {
     pub job: String,

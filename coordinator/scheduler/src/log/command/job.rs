@@ -7,7 +7,6 @@ use crate::log::cursor::RankCursor;
 use crate::log::id::{LeaseRef, SessionId};
 use crate::log::value::DoubtPolicy;
 
-/// See [`crate::Change::RegisterJob`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegisterJob {
     pub name: String,
@@ -24,7 +23,6 @@ pub struct RegisterJob {
     pub record_spec_chunks: Vec<Digest>,
 }
 
-/// See [`crate::Change::StartRank`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StartRank {
     pub job: String,
@@ -32,9 +30,7 @@ pub struct StartRank {
     pub run: Option<String>,
     pub rank: u64,
     pub world_size: u64,
-    /// Maximum number of entries in an epoch.
     pub limit: Option<u64>,
-    /// Session of the worker that serves the rank.
     pub session: SessionId,
     /// Id of one loader in one process: the same loader may come back.
     pub trainer: String,
@@ -43,13 +39,10 @@ pub struct StartRank {
     /// not consume, in the generation that it is in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left: Option<RankCursor>,
-    /// For a dynamic job: policy for samples in doubt.
     #[serde(default)]
     pub doubt: DoubtPolicy,
-    /// Digest of the mixture that it reads, if the job has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mixture: Option<Digest>,
-    /// Steps of the start's epoch that all ranks left out.
     #[serde(default, skip_serializing_if = "LeftOut::is_empty")]
     pub left_out: LeftOut,
     /// The trainer's process, if the worker knows it.
@@ -107,11 +100,9 @@ pub struct SkippedRecord {
     pub reason: String,
 }
 
-/// See [`crate::Change::ReportSkipped`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReportSkipped {
     pub session: SessionId,
-    /// Name of the job that reads the records.
     pub job: String,
     /// The records; known ones are ignored.
     pub records: Vec<SkippedRecord>,

@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-/// See [`crate::Change::JoinSession`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JoinSession {
     /// Name of the worker; a later session of the same name and another incarnation ends the
