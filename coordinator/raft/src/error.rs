@@ -7,78 +7,36 @@ use crate::network::peers::{Peer, PeerError};
 /// Error of opening a node. Nothing on disk was changed, unless the variant says otherwise.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// An option contradicts another or is out of range.
     #[error("bad options: {reason}")]
-    Options {
-        /// The option, and the remedy.
-        reason: String,
-    },
-    /// Another process, or another node in this one, has locked the directory.
+    Options { reason: String },
     #[error(
         "{dir} is in use by another node; stop that one first, or give this one its own directory"
     )]
-    Locked {
-        /// The directory.
-        dir: String,
-    },
-    /// The data does not belong to this node, or no node of ours wrote it.
+    Locked { dir: String },
     #[error(
         "{path} is not ours: {reason}; give the node an empty directory or the one it had before"
     )]
-    Foreign {
-        /// The file or directory.
-        path: String,
-        /// Reason why it is foreign.
-        reason: String,
-    },
-    /// A newer release wrote this file.
+    Foreign { path: String, reason: String },
     #[error(
         "{path} has format version {found}, this release knows up to {known}; run the release that wrote it, or a newer one"
     )]
-    NewerFormat {
-        /// The file.
-        path: String,
-        /// Format version of the file.
-        found: u16,
-        /// Newest version that this release reads.
-        known: u16,
-    },
-    /// The bytes differ from those that were written.
+    NewerFormat { path: String, found: u16, known: u16 },
     #[error(
         "{path} is damaged: {reason}; keep a copy of the directory and restore it from a backup, or let the node rejoin empty under a new node id"
     )]
-    Corrupt {
-        /// The file.
-        path: String,
-        /// Location and kind of the damage.
-        reason: String,
-    },
-    /// The machine cannot read a snapshot that is undamaged.
+    Corrupt { path: String, reason: String },
     #[error("the state in {path} cannot be restored: {reason}; run the release that wrote it")]
-    Restore {
-        /// The snapshot.
-        path: String,
-        /// The machine's reason.
-        reason: String,
-    },
+    Restore { path: String, reason: String },
     /// The disk reported an error. An incomplete new log is never used.
     #[error(
         "{path}: {source}; check the disk, its free space and the permissions, then start again"
     )]
-    Io {
-        /// The file or directory.
-        path: String,
-        /// The error of the disk.
-        source: io::Error,
-    },
+    Io { path: String, source: io::Error },
     /// The log is readable, but the node did not start.
     #[error(
         "the node did not start: {reason}; start it again and look at the disk if this repeats"
     )]
-    Start {
-        /// The error of consensus.
-        reason: String,
-    },
+    Start { reason: String },
 }
 
 /// Error of a proposal or of a linearizable read.
@@ -86,34 +44,20 @@ pub enum OpenError {
 pub enum ProposeError {
     /// This node does not lead, or cannot prove that it does; nothing was appended here.
     #[error("this node is not the leader; ask {}", leader_text(.leader))]
-    NotLeader {
-        /// The leader, if this node knows it.
-        leader: Option<Peer>,
-    },
+    NotLeader { leader: Option<Peer> },
     /// The entry was appended, then leadership was lost: the new leader may yet commit it.
     #[error("leadership was lost before the command was committed; repeat it with the same request id at {}", leader_text(.leader))]
-    Unknown {
-        /// The current leader, if this node knows it.
-        leader: Option<Peer>,
-    },
+    Unknown { leader: Option<Peer> },
     /// The node stopped because it could not write, read or apply. It rejects every request until
     /// the process is restarted; the command may or may not be in the log.
     #[error("the node has stopped: {message}; repair the cause and restart the process")]
-    Stopped {
-        /// The first failure.
-        message: String,
-    },
-    /// The node is shutting down.
+    Stopped { message: String },
     #[error("the node is shutting down; ask another one, or this one after its restart")]
     ShuttingDown,
-    /// No answer before the timeout; the command may yet be committed.
     #[error(
         "no answer within {waited_ms} ms; the command may yet be committed, repeat it with the same request id"
     )]
-    Timeout {
-        /// The timeout, milliseconds.
-        waited_ms: u64,
-    },
+    Timeout { waited_ms: u64 },
 }
 
 /// Error of changing the members, or the leader among them.
@@ -121,10 +65,7 @@ pub enum ProposeError {
 pub enum ChangeError {
     /// The change would break the cluster. Nothing was changed.
     #[error("{reason}")]
-    Refused {
-        /// Reason and remedy.
-        reason: String,
-    },
+    Refused { reason: String },
     /// The node to be added gave no answer, or a wrong one. Nothing was changed.
     #[error(transparent)]
     Peer(#[from] PeerError),
@@ -132,38 +73,19 @@ pub enum ChangeError {
     #[error(
         "node {node} has {matched} of {last} entries and does not catch up; look at it, then repeat the command, or remove the node"
     )]
-    Behind {
-        node: u64,
-        /// Entries that it has.
-        matched: u64,
-        /// Entries in the leader's log.
-        last: u64,
-    },
-    /// Another change is in progress.
+    Behind { node: u64, matched: u64, last: u64 },
     #[error(
         "the members are being changed already; wait until that is done, then look at them and repeat"
     )]
     Busy,
     /// The successor did not take over in time. An election has started or will start.
     #[error("node {to} did not take over within {waited_ms} ms; see who leads, then repeat")]
-    NotTaken {
-        /// The intended successor.
-        to: u64,
-        /// Time waited, milliseconds.
-        waited_ms: u64,
-    },
+    NotTaken { to: u64, waited_ms: u64 },
     /// A leader that was to be removed handed over, but its successor did not remove it.
     #[error(
         "node {to} took over, but did not remove node {node}: {reason}; see who leads, then repeat"
     )]
-    NotRemoved {
-        /// The node to be removed.
-        node: u64,
-        /// The node that took over.
-        to: u64,
-        /// The answer of the node that took over.
-        reason: String,
-    },
+    NotRemoved { node: u64, to: u64, reason: String },
     /// Error of proposing the change. Check the members before repeating it.
     #[error(transparent)]
     Propose(#[from] ProposeError),

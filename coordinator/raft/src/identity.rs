@@ -17,11 +17,8 @@ use crate::storage::snapshot::{Snapshot, SnapshotMeta, SnapshotStore};
 /// Owner of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// The cluster's id.
     pub cluster: Uuid,
-    /// The node's number in the cluster.
     pub node_id: u64,
-    /// Name of the cluster, chosen by its operator.
     pub cluster_name: String,
     /// True if the directory was made to found a cluster with others.
     pub is_founder: bool,

@@ -2,7 +2,6 @@
 
 use crate::network::peers::Peer;
 
-/// Leadership as one node sees it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Leadership {
     /// Term of this node. State in a leader's memory is valid only in its term.
@@ -14,7 +13,6 @@ pub struct Leadership {
     pub is_leader: bool,
 }
 
-/// Role of a member in the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// Votes and leads.
@@ -28,11 +26,8 @@ pub enum Role {
 /// A member of the cluster, as one node sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// Number in the cluster.
     pub node: u64,
-    /// Address at which other nodes reach it.
     pub address: String,
-    /// Role in the cluster.
     pub role: Role,
     /// Last index that it is known to have on disk. Only a leader knows this of other nodes.
     pub matched: Option<u64>,

@@ -46,7 +46,7 @@ pub use error::{ChangeError, OpenError, ProposeError};
 pub use identity::{Identity, identity, restore};
 pub use leadership::{Leadership, Member, Role};
 pub use machine::{Machine, MachineError};
-pub use network::peers::{NoPeers, Peer, PeerError, Peers};
+pub use network::peers::{Peer, PeerError, Peers};
 pub use node::{AppliedCommand, Footing, Node};
 pub use options::NodeOptions;
 pub use start::Start;

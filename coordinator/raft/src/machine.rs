@@ -45,7 +45,6 @@ pub(crate) trait AnyMachine: Send + Sync + 'static {
     fn restore(&mut self, snapshot: &[u8]) -> Result<(), MachineError>;
 }
 
-/// A [`Machine::Answer`].
 pub(crate) type AnyAnswer = Box<dyn Any + Send + Sync>;
 
 impl<M: Machine> AnyMachine for M {
@@ -66,12 +65,10 @@ impl<M: Machine> AnyMachine for M {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct MachineError {
-    /// Description of the error in the bytes, from the machine.
     pub message: String,
 }
 
 impl MachineError {
-    /// Creates an error from its description.
     pub fn new(message: impl Into<String>) -> Self {
         Self { message: message.into() }
     }

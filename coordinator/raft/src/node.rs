@@ -11,7 +11,7 @@ use openraft::errors::{
     ClientWriteError, Fatal, ForwardToLeader, LinearizableReadError, RaftError,
 };
 use openraft::{ReadPolicy, ServerState};
-use shardfeed_host::{Disk, Host, RealHost, blocking};
+use shardfeed_host::{Disk, Host, blocking};
 use tokio::sync::{Mutex, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
@@ -22,7 +22,7 @@ use crate::leadership::Leadership;
 use crate::machine::Machine;
 use crate::network::links::Links;
 use crate::network::message::{Envelope, Message, PeerAnswer};
-use crate::network::peers::{NoPeers, Peer, PeerError, Peers};
+use crate::network::peers::{Peer, PeerError, Peers};
 use crate::opening;
 use crate::options::NodeOptions;
 use crate::status::Status;
@@ -32,20 +32,16 @@ use crate::storage::snapshot::SnapshotStore;
 /// A command's log index, and the machine's answer to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AppliedCommand<A> {
-    /// The command's index in the log.
     pub index: u64,
-    /// The machine's answer.
     pub answer: A,
 }
 
-/// Dependencies of a node.
 #[derive(Debug, Clone)]
 pub struct Footing {
     /// Clock, randomness and threads.
     pub host: Arc<dyn Host>,
     /// Disk with the log and the snapshots.
     pub disk: Arc<dyn Disk>,
-    /// Connection to the other nodes.
     pub peers: Arc<dyn Peers>,
 }
 
@@ -95,37 +91,12 @@ impl<M: Machine> fmt::Debug for Node<M> {
 }
 
 impl<M: Machine> Node<M> {
-    /// Opens a standalone node in `options.dir`: recovers it, or makes a pristine directory a
-    /// cluster of one.
-    ///
-    /// On return the node leads and has replayed its whole log.
+    /// Opens a node: recovers it, or starts a pristine disk as `options.start` says. On return a
+    /// single voter leads and has replayed its whole log; any other node participates from now on,
+    /// and its messages must reach [`Node::handle`].
     /// - `machine`: in its initial state; snapshot and log are replayed into it.
     /// # Errors  [`OpenError`], with the cause, the path and the remedy.
-    pub async fn open(options: NodeOptions, machine: M) -> Result<Self, OpenError> {
-        options.validate()?;
-        let disk = RealHost.disk(&options.dir);
-        let disk = disk
-            .map_err(|source| OpenError::Io { path: options.dir.display().to_string(), source })?;
-        Self::open_on(disk, options, machine).await
-    }
-
-    /// Like [`Node::open`], on another disk than the file system's, such as one that fails on
-    /// purpose.
-    /// `options.dir` must not be empty, but is not used.
-    /// # Errors  As [`Node::open`].
-    pub async fn open_on(
-        disk: Arc<dyn Disk>,
-        options: NodeOptions,
-        machine: M,
-    ) -> Result<Self, OpenError> {
-        let footing = Footing { host: Arc::new(RealHost), disk, peers: Arc::new(NoPeers) };
-        Self::open_with(footing, options, machine).await
-    }
-
-    /// Opens a node of any cluster. On return a single voter leads; any other node participates
-    /// from now on, and its messages must reach [`Node::handle`].
-    /// # Errors  As [`Node::open`].
-    pub async fn open_with(
+    pub async fn open(
         footing: Footing,
         options: NodeOptions,
         machine: M,
@@ -235,7 +206,6 @@ impl<M: Machine> Node<M> {
         self.inner.leadership.clone()
     }
 
-    /// Returns this node's position in the log and the cluster.
     pub fn status(&self) -> Status {
         let metrics = self.inner.raft.metrics().borrow_watched().clone();
         let fatal = match &metrics.running_state {

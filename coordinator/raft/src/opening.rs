@@ -66,7 +66,6 @@ pub(crate) async fn open<M: Machine>(
     Ok(node)
 }
 
-/// Components of a node.
 struct NodeParts<M> {
     host: Arc<dyn shardfeed_host::Host>,
     links: Arc<Links>,

@@ -1,15 +1,11 @@
 //! Options of a node.
 
-use std::path::PathBuf;
-
 use crate::error::OpenError;
 use crate::start::Start;
 
 /// Options of a node; the defaults fit a dedicated disk and a local network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeOptions {
-    /// Directory that holds the log and the snapshots, and nothing else. Created if missing.
-    pub dir: PathBuf,
     /// Name of the cluster. It is written to the log at bootstrap and must not change.
     pub cluster_name: String,
     /// This node's number in the cluster. It is written to the log at bootstrap and must not
@@ -37,7 +33,6 @@ pub struct NodeOptions {
 impl Default for NodeOptions {
     fn default() -> Self {
         Self {
-            dir: PathBuf::new(),
             cluster_name: "shardfeed".to_owned(),
             node_id: 1,
             start: Start::Alone,
@@ -55,9 +50,6 @@ impl NodeOptions {
     /// Checks the options and the relations between them.
     pub(crate) fn validate(&self) -> Result<(), OpenError> {
         let refuse = |reason: String| Err(OpenError::Options { reason });
-        if self.dir.as_os_str().is_empty() {
-            return refuse("`dir` is empty; name the directory that keeps the log".to_owned());
-        }
         if self.cluster_name.is_empty() || self.cluster_name.len() > CLUSTER_NAME_BYTES_MAX {
             return refuse(format!("`cluster_name` must have 1..={CLUSTER_NAME_BYTES_MAX} bytes"));
         }
@@ -141,15 +133,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_defaults_need_only_a_directory() {
-        let options = NodeOptions { dir: "/data".into(), ..NodeOptions::default() };
-        options.validate().unwrap();
-        assert!(NodeOptions::default().validate().is_err());
+    fn the_defaults_are_valid() {
+        NodeOptions::default().validate().unwrap();
     }
 
     #[test]
     fn contradictions_are_named() {
-        let base = NodeOptions { dir: "/data".into(), ..NodeOptions::default() };
+        let base = NodeOptions::default();
         for (options, field) in [
             (NodeOptions { cluster_name: String::new(), ..base.clone() }, "cluster_name"),
             (NodeOptions { node_id: 0, ..base.clone() }, "node_id"),
@@ -173,10 +163,8 @@ mod tests {
             Start::Found { members }
         };
         let crowd = (1..=10).map(|node| (node, format!("n{node}:1"))).collect();
-        let base =
-            || NodeOptions { dir: "/data".into(), address: "a:1".into(), ..NodeOptions::default() };
+        let base = || NodeOptions { address: "a:1".into(), ..NodeOptions::default() };
         let said = [
-            NodeOptions { dir: PathBuf::new(), ..base() },
             NodeOptions { cluster_name: String::new(), ..base() },
             NodeOptions { node_id: 0, ..base() },
             NodeOptions { address: "x".repeat(513), ..base() },
@@ -198,7 +186,6 @@ mod tests {
         assert_eq!(
             said,
             [
-                "bad options: `dir` is empty; name the directory that keeps the log",
                 "bad options: `cluster_name` must have 1..=255 bytes",
                 "bad options: `node_id` is 0; number the nodes from 1",
                 "bad options: `address` has more than 512 bytes",

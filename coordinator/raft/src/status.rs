@@ -5,7 +5,6 @@
 /// `purged <= snapshot <= applied <= committed <= last` wherever both are known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
-    /// Number of this node.
     pub node_id: u64,
     /// The current term, 0 before the first election.
     pub term: u64,

@@ -402,7 +402,7 @@ async fn open_node(
     let disk = Arc::new(MeteredDisk { disk, host: Arc::clone(&host), metrics });
     let footing = Footing { host, disk, peers: Arc::new(front.links.clone()) };
     let options = node_options(&front.options, &front.advertise, start);
-    Ok(Node::open_with(footing, options, Scheduler::default()).await?)
+    Ok(Node::open(footing, options, Scheduler::default()).await?)
 }
 
 async fn open_core(

@@ -26,7 +26,6 @@ pub(crate) struct Shared<M: ?Sized> {
     held: RwLock<AppliedMachine<M>>,
 }
 
-/// The machine and its position in the log.
 #[derive(Debug)]
 struct AppliedMachine<M: ?Sized> {
     /// Last entry applied, or restored.
@@ -207,7 +206,6 @@ impl RaftStateMachine<TypeConfig> for MachineAdapter {
     }
 }
 
-/// State of a snapshot to be written to disk.
 #[derive(Debug)]
 pub(crate) struct Builder {
     host: Arc<dyn Host>,

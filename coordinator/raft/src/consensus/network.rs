@@ -33,7 +33,6 @@ const PART_WAIT: Duration = Duration::from_secs(5);
 /// Timeout of the last part: the peer writes the whole state to disk and restores from it.
 const INSTALL_WAIT: Duration = Duration::from_secs(60);
 
-/// Creates clients to peers.
 #[derive(Debug)]
 pub(crate) struct Network {
     links: Arc<Links>,
@@ -42,7 +41,6 @@ pub(crate) struct Network {
     deadline: Duration,
 }
 
-/// Client of one peer.
 #[derive(Debug)]
 pub(crate) struct Client {
     links: Arc<Links>,

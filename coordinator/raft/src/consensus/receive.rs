@@ -28,7 +28,6 @@ pub(crate) struct Receiver {
     incoming: Mutex<Incoming>,
 }
 
-/// Received entries.
 struct Appended {
     vote: Vote,
     previous: Option<Position>,

@@ -48,7 +48,7 @@ struct SuiteBuilder;
 impl StoreBuilder<TypeConfig, Filled, MachineAdapter, TempDir> for SuiteBuilder {
     async fn build(&self) -> Result<(TempDir, Filled, MachineAdapter), StorageError<TypeConfig>> {
         let dir = tempfile::tempdir().unwrap();
-        let options = NodeOptions { dir: dir.path().to_owned(), ..NodeOptions::default() };
+        let options = NodeOptions::default();
         let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(dir.path()).unwrap());
         let mut machine = Counter::default();
         let host: Arc<dyn Host> = Arc::new(RealHost);

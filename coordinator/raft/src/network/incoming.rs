@@ -23,14 +23,12 @@ struct Transfer {
     bytes: Vec<u8>,
 }
 
-/// Result of receiving a part.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
     /// Number of bytes received so far.
     Held(u64),
     /// All bytes are received, but not verified, because verification is slow.
     All(Unverified),
-    /// The part is invalid, for this reason.
     Bad(String),
 }
 

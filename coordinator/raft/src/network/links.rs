@@ -77,12 +77,10 @@ impl Links {
         }
     }
 
-    /// Replaces the known members.
     pub(crate) fn set_members(&self, members: Members) {
         self.state().members = members;
     }
 
-    /// Returns the member of this number, if there is one.
     pub(crate) fn peer(&self, node: u64) -> Option<Peer> {
         let state = self.state();
         let address = state.members.addresses.get(&node)?.clone();

@@ -13,7 +13,6 @@ use crate::storage::framing::{self, FrameError, FrameKind};
 use crate::storage::record::{Position, Record, Vote};
 use crate::storage::snapshot::SnapshotMeta;
 
-/// Sender and receiver of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Envelope {
     pub(crate) from: Speaker,
@@ -28,7 +27,6 @@ pub(crate) struct Speaker {
     pub(crate) incarnation: Option<Uuid>,
 }
 
-/// Request of a node to another.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Message {
@@ -40,7 +38,6 @@ pub(crate) enum Message {
         #[serde(skip)]
         records: Vec<Record>,
     },
-    /// Request of a candidate for a vote.
     Vote(Ballot),
     /// Query of a node whether it would get a vote.
     PreVote(Ballot),
@@ -63,7 +60,6 @@ pub(crate) enum Message {
     },
 }
 
-/// Request of a candidate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Ballot {
     pub(crate) vote: Vote,
@@ -72,7 +68,6 @@ pub(crate) struct Ballot {
     pub(crate) transfer: bool,
 }
 
-/// Part of a snapshot's state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SnapshotPart {
     pub(crate) vote: Vote,
@@ -86,7 +81,6 @@ pub(crate) struct SnapshotPart {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Answer of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum PeerAnswer {

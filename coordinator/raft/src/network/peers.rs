@@ -4,7 +4,6 @@ use std::fmt;
 use std::fmt::Debug;
 use std::time::Duration;
 
-use futures::FutureExt;
 use futures::future::BoxFuture;
 
 /// Carries messages between nodes, as bytes that only this crate interprets.
@@ -21,10 +20,8 @@ pub trait Peers: Debug + Send + Sync + 'static {
     ) -> BoxFuture<'static, Result<Vec<u8>, PeerError>>;
 }
 
-/// A node and its address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
-    /// Its number in the cluster.
     pub node: u64,
     /// Address that it advertises; empty if it never reported one.
     pub address: String,
@@ -39,40 +36,13 @@ impl fmt::Display for Peer {
     }
 }
 
-/// Error of a call to a peer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PeerError {
     /// No connection, or no answer in time. This is temporary, or the peer is dead.
     #[error("node {node} cannot be reached: {reason}")]
-    Unreachable {
-        /// The called node.
-        node: u64,
-        /// The network's error message.
-        reason: String,
-    },
+    Unreachable { node: u64, reason: String },
     /// The two do not belong together: another cluster, a node that lost its directory, a release
     /// that cannot read the message. An operator must resolve this.
     #[error("node {node} refuses: {reason}")]
-    Refused {
-        /// The node that refuses.
-        node: u64,
-        /// Reason and remedy.
-        reason: String,
-    },
-}
-
-/// The network of a cluster of one: no node is reachable.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct NoPeers;
-
-impl Peers for NoPeers {
-    fn call(
-        &self,
-        to: &Peer,
-        _message: Vec<u8>,
-        _deadline: Duration,
-    ) -> BoxFuture<'static, Result<Vec<u8>, PeerError>> {
-        let reason = "this node was started without a way to reach others".to_owned();
-        std::future::ready(Err(PeerError::Unreachable { node: to.node, reason })).boxed()
-    }
+    Refused { node: u64, reason: String },
 }

@@ -51,14 +51,12 @@ impl StopReason {
     }
 }
 
-/// Handle to the committer.
 #[derive(Debug, Clone)]
 pub(crate) struct Committer {
     link: OwnerLink,
     shared: Arc<SharedLog>,
 }
 
-/// Connection to the owner.
 #[derive(Clone)]
 enum OwnerLink {
     Thread(mpsc::Sender<Request>),
@@ -80,7 +78,6 @@ struct SharedLog {
     tail: Mutex<Tail>,
     /// Newest committed position; written to disk with the next change.
     committed: Mutex<Option<Position>>,
-    /// Last durable vote.
     vote: Mutex<Option<Vote>>,
 }
 

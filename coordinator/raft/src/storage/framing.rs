@@ -12,7 +12,6 @@ pub(crate) const VERSION: u16 = 1;
 const HEAD_BYTES: usize = 28;
 const CRC_BYTES: usize = 4;
 
-/// Content of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FrameKind {
     Header,
@@ -40,7 +39,6 @@ impl FrameKind {
     }
 }
 
-/// Error of decoding a frame.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FrameError {
     #[error("it does not begin like one of our files")]
@@ -59,7 +57,6 @@ pub(crate) enum FrameError {
     Malformed { what: String },
 }
 
-/// Frames `body`.
 pub(crate) fn seal(kind: FrameKind, cluster: Uuid, body: &[u8]) -> Vec<u8> {
     let length = u32::try_from(body.len()).expect("callers bound bodies far below 4 GiB");
     let mut out = Vec::with_capacity(HEAD_BYTES + body.len() + CRC_BYTES);

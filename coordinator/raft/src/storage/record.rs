@@ -39,7 +39,6 @@ pub(crate) struct Members {
     pub(crate) incarnations: BTreeMap<u64, Uuid>,
 }
 
-/// Content of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Payload {
     /// No content: a new leader marks the start of its term.
@@ -48,7 +47,6 @@ pub(crate) enum Payload {
     Members(Members),
 }
 
-/// One entry of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) position: Position,

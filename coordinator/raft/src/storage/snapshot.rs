@@ -54,7 +54,6 @@ struct SnapshotHeader {
     state_sha256: String,
 }
 
-/// The snapshots of one node.
 #[derive(Debug)]
 pub(crate) struct SnapshotStore {
     disk: Arc<dyn Disk>,
@@ -226,7 +225,6 @@ fn set_aside(disk: &dyn Disk, name: &str, reason: &str) -> Result<(), OpenError>
     disk.rename(name, &format!("{name}{DAMAGED}")).map_err(|source| OpenError::Io { path, source })
 }
 
-/// Converts a frame's error into an error of opening the node.
 pub(crate) fn open_error(path: String, error: &FrameError) -> OpenError {
     match error {
         &FrameError::NewerVersion { found } => {

@@ -1,7 +1,7 @@
 //! Changed bytes on disk: the node refuses with a clear error, or its state is correct
 //! nevertheless.
 
-use crate::common::{FaultyDisk, Ledger, numbers, open_on, options_on_disk, propose, until};
+use crate::common::{FaultyDisk, Ledger, numbers, open_on, propose, until};
 use shardfeed_raft::{NodeOptions, OpenError};
 
 const LOG: &str = "log.redb";
@@ -62,7 +62,7 @@ async fn flip_everywhere(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flipped_bit_in_the_log_is_never_believed() {
-    let options = options_on_disk();
+    let options = NodeOptions::default();
     for killed in [false, true] {
         let pristine = written(&options, killed).await;
         let (refused, right) = flip_everywhere(LOG, &options, &pristine).await;
@@ -75,7 +75,7 @@ async fn a_flipped_bit_in_the_log_is_never_believed() {
 /// rejected.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_witness_survives_one_flip_and_sees_an_older_log() {
-    let options = options_on_disk();
+    let options = NodeOptions::default();
     let older = written(&options, true).await;
     let node = open_on(&older, &options).await.unwrap();
     let old_log = older.bytes(LOG);
@@ -96,7 +96,7 @@ async fn the_witness_survives_one_flip_and_sees_an_older_log() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flipped_bit_in_a_snapshot_is_never_believed() {
-    let options = NodeOptions { snapshot_every: 20, ..options_on_disk() };
+    let options = NodeOptions { snapshot_every: 20, ..NodeOptions::default() };
     let pristine = written(&options, false).await;
     let names = snapshots(&pristine);
     assert_eq!(names.len(), 2);
@@ -117,7 +117,7 @@ async fn a_flipped_bit_in_a_snapshot_is_never_believed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cut_log_is_refused() {
-    let options = options_on_disk();
+    let options = NodeOptions::default();
     for killed in [false, true] {
         let pristine = written(&options, killed).await;
         let bytes = pristine.bytes(LOG);
@@ -138,7 +138,7 @@ async fn a_cut_log_is_refused() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn other_peoples_files_are_refused() {
-    let options = NodeOptions { snapshot_every: 20, ..options_on_disk() };
+    let options = NodeOptions { snapshot_every: 20, ..NodeOptions::default() };
     let pristine = written(&options, false).await;
     let other = written(&options, false).await;
 
@@ -166,7 +166,7 @@ async fn other_peoples_files_are_refused() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_missing_log_beside_snapshots_is_not_a_new_cluster() {
-    let options = NodeOptions { snapshot_every: 20, ..options_on_disk() };
+    let options = NodeOptions { snapshot_every: 20, ..NodeOptions::default() };
     let disk = written(&options, false).await;
     shardfeed_host::Disk::remove(&disk, LOG).unwrap();
     let error = check(&disk, &options, "no log").await.unwrap_err();

@@ -1,7 +1,7 @@
 //! Disks that fill up, fail to sync or lose power: an acknowledged command is durable, an error
 //! never acknowledges, and a node that failed once rejects everything.
 
-use crate::common::{Fault, FaultyDisk, Ledger, numbers, open_on, options_on_disk, propose};
+use crate::common::{Fault, FaultyDisk, Ledger, numbers, open_on, propose};
 use shardfeed_raft::{Node, NodeOptions, OpenError, ProposeError};
 
 /// Proposes until the disk fails; returns the number of acknowledged commands.
@@ -59,22 +59,22 @@ async fn fail_and_recover(fault: Fault, options: &NodeOptions, torn: Option<u64>
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_disk_acknowledges_nothing_and_loses_nothing() {
     for after in 0..40 {
-        fail_and_recover(Fault::FullAfter(after), &options_on_disk(), None).await;
+        fail_and_recover(Fault::FullAfter(after), &NodeOptions::default(), None).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failed_sync_acknowledges_nothing_and_loses_nothing() {
     for after in 0..20 {
-        fail_and_recover(Fault::SyncsFailFrom(after), &options_on_disk(), None).await;
-        fail_and_recover(Fault::OneSyncFailsAt(after), &options_on_disk(), None).await;
+        fail_and_recover(Fault::SyncsFailFrom(after), &NodeOptions::default(), None).await;
+        fail_and_recover(Fault::OneSyncFailsAt(after), &NodeOptions::default(), None).await;
     }
 }
 
 /// With a snapshot every few entries, the fault meets snapshots as often as the log.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_same_holds_while_snapshots_are_saved() {
-    let options = NodeOptions { snapshot_every: 3, ..options_on_disk() };
+    let options = NodeOptions { snapshot_every: 3, ..NodeOptions::default() };
     for after in 0..30 {
         fail_and_recover(Fault::FullAfter(after), &options, None).await;
         fail_and_recover(Fault::SyncsFailFrom(after), &options, Some(after)).await;
@@ -85,15 +85,16 @@ async fn the_same_holds_while_snapshots_are_saved() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn torn_writes_at_a_power_cut_are_undone() {
     for seed in 0..40 {
-        fail_and_recover(Fault::SyncsFailFrom(seed % 13), &options_on_disk(), Some(seed)).await;
-        fail_and_recover(Fault::FullAfter(seed), &options_on_disk(), Some(seed)).await;
+        fail_and_recover(Fault::SyncsFailFrom(seed % 13), &NodeOptions::default(), Some(seed))
+            .await;
+        fail_and_recover(Fault::FullAfter(seed), &NodeOptions::default(), Some(seed)).await;
     }
 }
 
 /// Power fails while 16 clients propose, at arbitrary moments, repeatedly.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn power_cuts_under_load_lose_nothing_acknowledged() {
-    let options = NodeOptions { snapshot_every: 40, ..options_on_disk() };
+    let options = NodeOptions { snapshot_every: 40, ..NodeOptions::default() };
     let mut disk = FaultyDisk::default();
     let mut acknowledged = std::collections::BTreeMap::new();
     for round in 0..8_u64 {
@@ -141,12 +142,12 @@ async fn a_bootstrap_that_fails_can_be_repeated() {
         for fault in [Fault::FullAfter(after), Fault::SyncsFailFrom(after)] {
             let disk = FaultyDisk::default();
             disk.set_fault(fault);
-            match open_on(&disk, &options_on_disk()).await {
+            match open_on(&disk, &NodeOptions::default()).await {
                 Ok(node) => node.shutdown().await,
                 Err(OpenError::Io { .. } | OpenError::Start { .. }) => failed += 1,
                 Err(other) => panic!("{fault:?}: {other}"),
             }
-            let node = open_on(&disk.crash(Some(after)), &options_on_disk()).await.unwrap();
+            let node = open_on(&disk.crash(Some(after)), &NodeOptions::default()).await.unwrap();
             propose(&node, 0, 3).await;
             node.shutdown().await;
         }

@@ -5,19 +5,19 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::common::{open, options};
+use crate::common::open;
 use shardfeed_raft::NodeOptions;
 
 const TEST: &str = "kill::what_was_acknowledged_survives_kill_9";
 const CHILD_DIR: &str = "SHARDFEED_RAFT_TEST_CHILD_DIR";
 
-fn kill_options(dir: &Path) -> NodeOptions {
-    NodeOptions { snapshot_every: 300, ..options(dir) }
+fn kill_options() -> NodeOptions {
+    NodeOptions { snapshot_every: 300, ..NodeOptions::default() }
 }
 
 /// Proposes for ever from 16 clients, and prints a line for every acknowledgement.
 async fn child(dir: &Path) {
-    let node = open(&kill_options(dir)).await;
+    let node = open(dir, &kill_options()).await;
     let mut proposers = tokio::task::JoinSet::new();
     for proposer in 0..16 {
         let node = node.clone();
@@ -84,7 +84,7 @@ async fn what_was_acknowledged_survives_kill_9() {
                 "index {index} twice"
             );
         }
-        let node = open(&kill_options(dir.path())).await;
+        let node = open(dir.path(), &kill_options()).await;
         let applied: BTreeMap<_, _> = node.read(|ledger| ledger.applied.iter().cloned().collect());
         for (index, command) in &acknowledged {
             assert_eq!(applied.get(index), Some(command), "index {index} after round {round}");

@@ -8,7 +8,7 @@ use shardfeed_raft::{
 };
 
 use crate::common::cluster::{Acknowledged, Cluster, address, found};
-use crate::common::{Ledger, eventually};
+use crate::common::{Ledger, eventually, open};
 
 /// Returns the voters, as the leader sees them.
 async fn voters(cluster: &Cluster) -> Vec<u64> {
@@ -257,12 +257,8 @@ async fn an_exported_state_begins_a_new_cluster() {
     let dir = tempfile::tempdir().unwrap();
     let disk: Arc<dyn Disk> = Arc::new(shardfeed_host::RealDisk::new(dir.path()).unwrap());
     assert_eq!(identity(disk.as_ref()).unwrap(), None);
-    let options = NodeOptions {
-        dir: dir.path().to_owned(),
-        node_id: 7,
-        cluster_name: "restored".to_owned(),
-        ..NodeOptions::default()
-    };
+    let options =
+        NodeOptions { node_id: 7, cluster_name: "restored".to_owned(), ..NodeOptions::default() };
     let new = restore(&RealHost, &disk, &options, applied, &state).unwrap();
     assert_ne!(new, old);
     let found = identity(disk.as_ref()).unwrap().unwrap();
@@ -271,7 +267,7 @@ async fn an_exported_state_begins_a_new_cluster() {
     assert!(error.to_string().contains("empty"), "{error}");
 
     for round in 0..2 {
-        let node = Node::open(options.clone(), Ledger::default()).await.unwrap();
+        let node = open(dir.path(), &options).await;
         assert_eq!(node.cluster_id(), new.to_string());
         if round == 0 {
             assert_eq!(node.state_hash().1, hash);

@@ -3,19 +3,18 @@
 use std::time::Instant;
 
 use crate::common::{
-    FaultyDisk, Ledger, numbers, open, open_on, options, options_on_disk, propose, propose_all,
-    until,
+    FaultyDisk, Ledger, numbers, open, open_in, open_on, propose, propose_all, until,
 };
-use shardfeed_raft::{Node, NodeOptions, OpenError, ProposeError};
+use shardfeed_raft::{NodeOptions, OpenError, ProposeError};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn everything_is_there_after_each_restart() {
     let dir = tempfile::tempdir().unwrap();
-    let options = options(dir.path());
+    let options = NodeOptions::default();
     let mut cluster_id = None;
     for round in 0..4 {
         let begun = Instant::now();
-        let node = open(&options).await;
+        let node = open(dir.path(), &options).await;
         assert_eq!(node.read(Ledger::commands), numbers(round * 25));
         propose(&node, round * 25, round * 25 + 1).await;
         assert!(begun.elapsed().as_secs() < 5, "a single member took {:?}", begun.elapsed());
@@ -32,8 +31,8 @@ async fn everything_is_there_after_each_restart() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_proposers_each_get_their_own_answer() {
     let dir = tempfile::tempdir().unwrap();
-    let options = options(dir.path());
-    let node = open(&options).await;
+    let options = NodeOptions::default();
+    let node = open(dir.path(), &options).await;
     let mut proposers = tokio::task::JoinSet::new();
     for proposer in 0..64 {
         let node = node.clone();
@@ -52,7 +51,7 @@ async fn concurrent_proposers_each_get_their_own_answer() {
     assert_eq!(acknowledged.len(), 64 * 20);
     assert_eq!(node.read(|ledger| ledger.applied.clone()), acknowledged);
     node.shutdown().await;
-    let node = open(&options).await;
+    let node = open(dir.path(), &options).await;
     assert_eq!(node.read(|ledger| ledger.applied.clone()), acknowledged);
     node.shutdown().await;
 }
@@ -60,8 +59,8 @@ async fn concurrent_proposers_each_get_their_own_answer() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn snapshots_take_the_place_of_old_entries() {
     let dir = tempfile::tempdir().unwrap();
-    let options = NodeOptions { snapshot_every: 50, ..options(dir.path()) };
-    let node = open(&options).await;
+    let options = NodeOptions { snapshot_every: 50, ..NodeOptions::default() };
+    let node = open(dir.path(), &options).await;
     propose(&node, 0, 120).await;
     // Two snapshots are kept, and the log begins after the older one.
     until("two snapshots, and a log that forgot", || node.status().purged.is_some()).await;
@@ -75,7 +74,7 @@ async fn snapshots_take_the_place_of_old_entries() {
     node.shutdown().await;
 
     assert_eq!(snapshot_names(dir.path()).len(), 2);
-    let node = open(&options).await;
+    let node = open(dir.path(), &options).await;
     assert_eq!(node.read(Ledger::commands), numbers(310));
     assert_eq!(node.read(|ledger| ledger.applied[..300].to_vec()), live.applied);
     propose(&node, 310, 320).await;
@@ -88,12 +87,12 @@ async fn restore_equals_replay() {
     let mut states = Vec::new();
     for snapshot_every in [7, 1_000_000] {
         let dir = tempfile::tempdir().unwrap();
-        let options = NodeOptions { snapshot_every, ..options(dir.path()) };
-        let node = open(&options).await;
+        let options = NodeOptions { snapshot_every, ..NodeOptions::default() };
+        let node = open(dir.path(), &options).await;
         propose(&node, 0, 100).await;
         node.shutdown().await;
         assert_eq!(snapshot_names(dir.path()).is_empty(), snapshot_every > 100);
-        let node = open(&options).await;
+        let node = open(dir.path(), &options).await;
         states.push(node.read(shardfeed_raft::Machine::snapshot));
         node.shutdown().await;
     }
@@ -104,20 +103,20 @@ async fn restore_equals_replay() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_directory_has_one_node() {
     let dir = tempfile::tempdir().unwrap();
-    let options = options(dir.path());
-    let node = open(&options).await;
-    let error = Node::open(options.clone(), Ledger::default()).await.unwrap_err();
+    let options = NodeOptions::default();
+    let node = open(dir.path(), &options).await;
+    let error = open_in(dir.path(), &options).await.unwrap_err();
     assert!(matches!(error, OpenError::Locked { .. }), "{error}");
     assert!(error.to_string().contains(&dir.path().display().to_string()), "{error}");
     propose(&node, 0, 1).await;
     node.shutdown().await;
-    open(&options).await.shutdown().await;
+    open(dir.path(), &options).await.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_shutdown_every_handle_refuses() {
     let dir = tempfile::tempdir().unwrap();
-    let node = open(&options(dir.path())).await;
+    let node = open(dir.path(), &NodeOptions::default()).await;
     let other = node.clone();
     node.shutdown().await;
     assert_eq!(other.propose(b"late".to_vec()).await, Err(ProposeError::ShuttingDown));
@@ -128,26 +127,26 @@ async fn after_shutdown_every_handle_refuses() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn other_directories_are_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let base = options(dir.path());
-    open(&base).await.shutdown().await;
+    let base = NodeOptions::default();
+    open(dir.path(), &base).await.shutdown().await;
     let other_name = NodeOptions { cluster_name: "other".to_owned(), ..base.clone() };
     let other_node = NodeOptions { node_id: 2, ..base.clone() };
     for wrong in [other_name, other_node] {
-        let error = Node::open(wrong, Ledger::default()).await.unwrap_err();
+        let error = open_in(dir.path(), &wrong).await.unwrap_err();
         assert!(matches!(error, OpenError::Foreign { .. }), "{error}");
     }
-    open(&base).await.shutdown().await;
+    open(dir.path(), &base).await.shutdown().await;
 
     let stray = tempfile::tempdir().unwrap();
     std::fs::write(stray.path().join("thesis.tex"), "").unwrap();
-    let error = Node::open(options(stray.path()), Ledger::default()).await.unwrap_err();
+    let error = open_in(stray.path(), &NodeOptions::default()).await.unwrap_err();
     assert!(error.to_string().contains("thesis.tex"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_machine_that_panics_stops_the_node() {
     let dir = tempfile::tempdir().unwrap();
-    let node = open(&options(dir.path())).await;
+    let node = open(dir.path(), &NodeOptions::default()).await;
     propose(&node, 0, 3).await;
     for command in ["panic", "more"] {
         let error = node.propose(command.as_bytes().to_vec()).await.unwrap_err();
@@ -162,7 +161,7 @@ async fn a_machine_that_panics_stops_the_node() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_command_that_the_machine_does_not_know_stops_the_node_before_it() {
     let dir = tempfile::tempdir().unwrap();
-    let node = open(&options(dir.path())).await;
+    let node = open(dir.path(), &NodeOptions::default()).await;
     propose(&node, 0, 3).await;
     for command in ["of a later release", "more"] {
         let error = node.propose(command.as_bytes().to_vec()).await.unwrap_err();
@@ -172,7 +171,7 @@ async fn a_command_that_the_machine_does_not_know_stops_the_node_before_it() {
     assert_eq!(node.read(Ledger::commands).len(), 3);
     node.shutdown().await;
     // Each start of the same release stops there, too.
-    let error = Node::open(options(dir.path()), Ledger::default()).await.unwrap_err();
+    let error = open_in(dir.path(), &NodeOptions::default()).await.unwrap_err();
     assert!(error.to_string().contains("this release has no such command"), "{error}");
 }
 
@@ -185,7 +184,7 @@ fn snapshot_names(dir: &std::path::Path) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_proposals_share_syncs() {
     let disk = FaultyDisk::default();
-    let node = open_on(&disk, &options_on_disk()).await.unwrap();
+    let node = open_on(&disk, &NodeOptions::default()).await.unwrap();
     let before = disk.syncs();
     let commands = (0..500).map(|number| number.to_string().into_bytes());
     assert!(propose_all(&node, commands).await.iter().all(Result::is_ok));

@@ -1,8 +1,8 @@
 //! Messages about a log that cannot be opened or continued, word by word.
 
-use crate::common::{Fault, FaultyDisk, open, open_on, options, options_on_disk, propose, until};
+use crate::common::{Fault, FaultyDisk, open, open_alone, open_on, propose, until};
 use shardfeed_host::Disk;
-use shardfeed_raft::{Node, NodeOptions, OpenError};
+use shardfeed_raft::{NodeOptions, OpenError};
 
 const LOG: &str = "log.redb";
 const WITNESS: &str = "log.witness";
@@ -30,7 +30,7 @@ async fn every_log_that_cannot_be_opened_is_named_with_what_to_do() {
     const RESTORE: &str = "keep a copy of the directory and restore it from a backup, or let the node \
                            rejoin empty under a new node id";
     const ELSEWHERE: &str = "give the node an empty directory or the one it had before";
-    let options = NodeOptions { snapshot_every: 20, ..options_on_disk() };
+    let options = NodeOptions { snapshot_every: 20, ..NodeOptions::default() };
     let (pristine, ours) = written(&options).await;
     let (other, theirs) = written(&options).await;
     let said = async |change: &dyn Fn(&FaultyDisk), options: &NodeOptions| {
@@ -120,12 +120,12 @@ async fn a_node_that_stopped_says_why_and_what_to_do() {
     let mut said = Vec::new();
     for command in ["panic", "of a later release"] {
         let dir = tempfile::tempdir().unwrap();
-        let node = open(&options(dir.path())).await;
+        let node = open(dir.path(), &NodeOptions::default()).await;
         said.push(node.propose(command.as_bytes().to_vec()).await.unwrap_err().to_string());
         node.shutdown().await;
     }
     let dir = tempfile::tempdir().unwrap();
-    let node = open(&options(dir.path())).await;
+    let node = open(dir.path(), &NodeOptions::default()).await;
     node.clone().shutdown().await;
     said.push(node.propose(b"late".to_vec()).await.unwrap_err().to_string());
     let index = said[0].split_once("at index ").unwrap().1.split_once(';').unwrap().0.to_owned();
@@ -142,7 +142,7 @@ async fn a_node_that_stopped_says_why_and_what_to_do() {
     );
 
     let disk = FaultyDisk::default();
-    let node = open_on(&disk, &options_on_disk()).await.unwrap();
+    let node = open_on(&disk, &NodeOptions::default()).await.unwrap();
     disk.set_fault(Fault::FullAfter(0));
     let full = node.propose(b"0".to_vec()).await.unwrap_err().to_string();
     assert_eq!(
@@ -157,7 +157,7 @@ async fn a_node_that_stopped_says_why_and_what_to_do() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_state_that_the_machine_does_not_know_is_named_with_its_release() {
-    let options = NodeOptions { snapshot_every: 20, ..options_on_disk() };
+    let options = NodeOptions { snapshot_every: 20, ..NodeOptions::default() };
     let (disk, _) = written(&options).await;
     // A machine of another kind represents one of an earlier release.
     #[derive(Debug, Default)]
@@ -177,7 +177,7 @@ async fn a_state_that_the_machine_does_not_know_is_named_with_its_release() {
             Err(shardfeed_raft::MachineError::new("it has format 2"))
         }
     }
-    let opened = Node::open_on(std::sync::Arc::new(disk), options, Earlier).await;
+    let opened = open_alone(std::sync::Arc::new(disk), &options, Earlier).await;
     assert_eq!(
         opened.unwrap_err().to_string(),
         "the state in faulty:/ cannot be restored: it has format 2; run the release that wrote it"

@@ -17,7 +17,6 @@ pub(crate) fn node_options(
     start: Start,
 ) -> NodeOptions {
     NodeOptions {
-        dir: options.data_dir.join(LOG_FOLDER),
         cluster_name: options.cluster_name.clone(),
         node_id: options.node_id,
         start,

@@ -26,7 +26,6 @@ impl MemoryLog {
         self.inner.lock().unwrap().fails_after = Some(writes);
     }
 
-    /// Returns the number of transactions so far.
     pub(crate) fn writes(&self) -> usize {
         self.inner.lock().unwrap().writes
     }

@@ -37,7 +37,6 @@ pub(crate) fn address(node: u64) -> String {
 impl Cluster {
     pub(crate) fn new() -> Self {
         let base = NodeOptions {
-            dir: "given by the cluster".into(),
             // Nodes of many tests share few cores: a slow node is not dead.
             election_min_ms: 1_000,
             election_max_ms: 2_000,
@@ -71,7 +70,7 @@ impl Cluster {
             NodeOptions { node_id: node, start, address: address.to_owned(), ..self.base.clone() };
         let disk = self.host.disk(dir.path()).unwrap();
         let footing = Footing { host: self.host.clone(), disk, peers: self.net.peers(node) };
-        let opened = Node::open_with(footing, options, Ledger::default()).await?;
+        let opened = Node::open(footing, options, Ledger::default()).await?;
         self.net.plug(address, node, &opened);
         self.nodes.insert(node, opened);
         Ok(())

@@ -9,7 +9,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use shardfeed_raft::{Machine, MachineError, Node, NodeOptions, OpenError, ProposeError};
+use shardfeed_host::{Disk, Host, RealHost};
+use shardfeed_raft::{Footing, Machine, MachineError, Node, NodeOptions, OpenError, ProposeError};
+
+use net::Net;
 
 pub(crate) use faulty::{Fault, FaultyDisk};
 
@@ -69,24 +72,29 @@ impl Machine for Ledger {
     }
 }
 
-pub(crate) fn options(dir: &Path) -> NodeOptions {
-    NodeOptions { dir: dir.to_owned(), ..NodeOptions::default() }
-}
-
-/// Returns options for a disk that is not a directory.
-pub(crate) fn options_on_disk() -> NodeOptions {
-    NodeOptions { dir: "faulty:".into(), ..NodeOptions::default() }
+/// Opens a node of a cluster of one.
+pub(crate) async fn open_alone<M: Machine>(
+    disk: Arc<dyn Disk>,
+    options: &NodeOptions,
+    machine: M,
+) -> Result<Node<M>, OpenError> {
+    let footing = Footing { host: Arc::new(RealHost), disk, peers: Net::default().peers(1) };
+    Node::open(footing, options.clone(), machine).await
 }
 
 pub(crate) async fn open_on(
     disk: &FaultyDisk,
     options: &NodeOptions,
 ) -> Result<Node<Ledger>, OpenError> {
-    Node::open_on(Arc::new(disk.clone()), options.clone(), Ledger::default()).await
+    open_alone(Arc::new(disk.clone()), options, Ledger::default()).await
 }
 
-pub(crate) async fn open(options: &NodeOptions) -> Node<Ledger> {
-    Node::open(options.clone(), Ledger::default()).await.unwrap()
+pub(crate) async fn open_in(dir: &Path, options: &NodeOptions) -> Result<Node<Ledger>, OpenError> {
+    open_alone(RealHost.disk(dir).unwrap(), options, Ledger::default()).await
+}
+
+pub(crate) async fn open(dir: &Path, options: &NodeOptions) -> Node<Ledger> {
+    open_in(dir, options).await.unwrap()
 }
 
 pub(crate) async fn propose(node: &Node<Ledger>, from: usize, to: usize) {
