@@ -6,78 +6,63 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// Options of a coordinator, kebab-case in TOML. Only `data-dir` has no default.
+/// Options of a coordinator, kebab-case in TOML; docs/CONFIG.md describes them. Only `data-dir` has
+/// no default.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct CoordinatorOptions {
     /// Folder for all data that must outlive the process: log, snapshots, chunks. Created if
     /// missing; one process at a time.
     pub data_dir: PathBuf,
-    /// Address of the gRPC port; port 0 selects a free one. Default 127.0.0.1:7070.
     #[serde(default = "default_listen")]
     pub listen: SocketAddr,
-    /// Address of /livez, /readyz and /metrics; port 0 selects a free one. Default 127.0.0.1:7071.
-    /// `None` serves none, which only code can request.
+    /// Address of /livez, /readyz and /metrics. `None` serves none, which only code can request.
     #[serde(default = "default_http", skip_serializing_if = "Option::is_none")]
     pub http: Option<SocketAddr>,
-    /// Folder with the certificates of this node: `ca.crt`, `tls.crt`, `tls.key`. With it, callers
-    /// must authenticate, by a certificate or an access token. Default none: callers are not
-    /// authenticated, and only this host may call.
+    /// Folder with `ca.crt`, `tls.crt` and `tls.key`: callers must authenticate. `None`: they are
+    /// not authenticated, and only this host may call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<PathBuf>,
     /// Without `tls`, listen also where other hosts can call, with full access for every caller.
-    /// Default false.
     #[serde(default)]
     pub insecure: bool,
     /// This node's number in its cluster, from 1 on. It is fixed at the first start; a node that
-    /// lost its data folder returns under a number that was never used. Default 1.
+    /// lost its data folder returns under a number that was never used.
     #[serde(default = "number::<1>")]
     pub node_id: u64,
-    /// Address at which workers, people and the other nodes reach this one, HOST:PORT. Default:
-    /// this node's entry in `peers`, else `listen`.
+    /// `None`: this node's entry in `peers`, else `listen`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub advertise: Option<String>,
     /// Nodes that found a cluster together: "NUMBER=HOST:PORT" each, the same list on all of them;
     /// 1, 3 or 5. This node is one of them, unless it has `join`, too. Not used once the node is
-    /// part of a cluster. Default none: a cluster of this node alone.
+    /// part of a cluster. Empty: a cluster of this node alone.
     #[serde(default)]
     pub peers: Vec<String>,
     /// Nodes of a cluster that this one joins, HOST:PORT each. May be combined with `peers`, so
     /// that all nodes start with the same options: a founder that finds a cluster there waits to be
     /// added to it, and founds one only when all of `peers` and `join` answer that there is none.
-    /// Default none.
     #[serde(default)]
     pub join: Vec<String>,
-    /// File with the addresses of its cluster while it serves, for workers and people who use
-    /// `@PATH` instead of addresses. The caller that runs the coordinator writes the file. Default
-    /// none.
+    /// The caller that runs the coordinator writes the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint_file: Option<PathBuf>,
-    /// Interval between the leader's heartbeats to the other nodes, ms. Default 100.
     #[serde(default = "number::<100>")]
     pub peer_heartbeat_ms: u64,
-    /// Minimum time without the leader after which a node campaigns, ms; at least two heartbeats.
-    /// Default 300.
+    /// At least two heartbeats.
     #[serde(default = "number::<300>")]
     pub election_min_ms: u64,
-    /// Maximum such time, ms; more than the minimum. Default 600.
     #[serde(default = "number::<600>")]
     pub election_max_ms: u64,
-    /// Name of the cluster; fixed at the first start. Default `shardfeed`.
     #[serde(default = "default_cluster_name")]
     pub cluster_name: String,
-    /// Time for which a worker's session lives without a heartbeat, ms, 100 to 600,000. Default
-    /// 10,000.
     #[serde(default = "number::<10_000>")]
     pub session_ttl_ms: u64,
-    /// Interval between workers' heartbeats, ms; at most a third of the ttl. Default 2,000.
+    /// Between workers' heartbeats; at most a third of the ttl.
     #[serde(default = "number::<2_000>")]
     pub heartbeat_ms: u64,
-    /// Changes between two snapshots of the state; the log keeps the changes after the older of the
-    /// last two. Default 10,000.
+    /// Changes between two snapshots; the log keeps the changes after the older of the last two.
     #[serde(default = "number::<10_000>")]
     pub snapshot_every: u64,
-    /// Maximum bytes of chunks that no dataset refers to; at least 1 MiB. Default 4 GiB.
     #[serde(default = "number::<{ 4 << 30 }>")]
     pub unreferenced_bytes_max: u64,
 }
@@ -88,11 +73,9 @@ pub struct CoordinatorOptions {
 pub struct InvalidOption {
     /// Name of the option, as in TOML.
     pub option: &'static str,
-    /// Reason and remedy.
     pub reason: String,
 }
 
-/// The default of an option that is a number.
 fn number<const NUMBER: u64>() -> u64 {
     NUMBER
 }
@@ -110,7 +93,6 @@ fn default_cluster_name() -> String {
 }
 
 impl CoordinatorOptions {
-    /// Returns the defaults for a folder.
     pub fn new(data_dir: impl Into<PathBuf>) -> Self {
         let defaults = serde_json::from_str(r#"{"data-dir":""}"#);
         let defaults: Self = defaults.expect("every option but the folder has a default");
@@ -287,7 +269,6 @@ impl CoordinatorOptions {
     }
 }
 
-/// True if only this host can call.
 fn is_loopback(ip: IpAddr) -> bool {
     ip.to_canonical().is_loopback()
 }

@@ -13,7 +13,6 @@ use shardfeed_tls::TlsError;
 use crate::config::InvalidOption;
 use crate::storage::chunks::ChunkStoreError;
 
-/// Result of work for a call.
 pub(crate) type Result<T, E = WireError> = std::result::Result<T, E>;
 
 /// Error of starting a coordinator: the cause, the place and the remedy.
@@ -21,19 +20,15 @@ pub(crate) type Result<T, E = WireError> = std::result::Result<T, E>;
 pub enum StartError {
     #[error(transparent)]
     Option(#[from] InvalidOption),
-    /// The data folder cannot be used.
     #[error(
         "{}: cannot {action}: {source}; data-dir must be a writable folder on a disk with free space",
         .path.display()
     )]
     DataDir { path: PathBuf, action: &'static str, source: io::Error },
-    /// The log cannot be opened: in use, newer, damaged, or a disk error.
     #[error(transparent)]
     Node(#[from] OpenError),
-    /// The certificates cannot be used.
     #[error("option `tls`: {0}")]
     Tls(TlsError),
-    /// The process cannot listen on an address.
     #[error("option `{option}`: cannot listen on {address}: {source}; {hint}")]
     Listen {
         /// `listen` or `http`.
@@ -42,35 +37,21 @@ pub enum StartError {
         source: io::Error,
         hint: &'static str,
     },
-    /// The folder is empty, but the cluster knows a node with this number.
     #[error(
         "node {node} of cluster {cluster} lost its disk: its data folder is empty, but the cluster knows \
          it; remove it from the cluster and add it under a number that was never used"
     )]
     LostDisk { node: u64, cluster: String },
-    /// The folder is empty, `peers` names this node, and a cluster without it exists.
     #[error(
         "option `peers`: {address} is part of cluster {cluster} already, which does not know node {node}; \
          give this node `join`, too, and add it to the cluster"
     )]
-    NotAFounder {
-        node: u64,
-        /// Address of the node that reported this.
-        address: String,
-        cluster: String,
-    },
-    /// A node in `peers` or `join` belongs to a cluster with another name.
+    NotAFounder { node: u64, address: String, cluster: String },
     #[error(
         "{address} is of cluster `{theirs}`, this node is to be of `{ours}`; check the address and the \
          option `cluster-name`"
     )]
-    OtherCluster {
-        address: String,
-        /// Cluster name that it reported.
-        theirs: String,
-        /// Cluster name in the options.
-        ours: String,
-    },
+    OtherCluster { address: String, theirs: String, ours: String },
 }
 
 impl StartError {
@@ -108,7 +89,6 @@ pub(crate) fn refusal(refusal: &Refusal) -> WireError {
     WireError::new(kind, refusal.to_string())
 }
 
-/// Converts an error of a proposal; the error kind determines the receiver's reaction.
 pub(crate) fn proposal(error: &ProposeError) -> WireError {
     let kind = match error {
         ProposeError::NotLeader { .. } => ErrorKind::NotLeader,
@@ -133,7 +113,6 @@ pub(crate) fn address_of(peer: &Peer) -> Option<String> {
     (!peer.address.is_empty()).then(|| peer.address.clone())
 }
 
-/// Converts an error of a change of members; the error kind determines the receiver's reaction.
 pub(crate) fn change(error: &ChangeError) -> WireError {
     let kind = match error {
         ChangeError::Propose(error) => return proposal(error),
@@ -150,7 +129,6 @@ pub(crate) fn change(error: &ChangeError) -> WireError {
 }
 
 impl From<ChunkStoreError> for WireError {
-    /// The error kind determines the receiver's reaction.
     fn from(error: ChunkStoreError) -> Self {
         let kind = match &error {
             ChunkStoreError::NotFound { .. } => ErrorKind::NotFound,
@@ -168,12 +146,10 @@ impl From<ChunkStoreError> for WireError {
     }
 }
 
-/// Returns the error of an invalid request.
 pub(crate) fn invalid(message: impl Into<String>) -> WireError {
     WireError::new(ErrorKind::Invalid, message)
 }
 
-/// Converts an error of an invalid message.
 pub(crate) fn invalid_message(error: &InvalidMessage) -> WireError {
     match error {
         InvalidMessage::Plan(error @ PlanError::OtherOrderVersion { .. }) => plan(error),
@@ -181,7 +157,6 @@ pub(crate) fn invalid_message(error: &InvalidMessage) -> WireError {
     }
 }
 
-/// Converts an error of a plan.
 pub(crate) fn plan(error: &PlanError) -> WireError {
     let kind = match error {
         PlanError::NoSuchStep { .. } | PlanError::NoSuchSample { .. } => ErrorKind::NotFound,

@@ -15,14 +15,12 @@ pub struct Inspector {
 }
 
 impl Running {
-    /// Returns a view into the coordinator.
     pub fn inspector(&self) -> Inspector {
         Inspector { core: Arc::clone(&self.core) }
     }
 }
 
 impl Inspector {
-    /// Returns the node's position in the log and the cluster.
     pub fn status(&self) -> Status {
         self.core.node.status()
     }

@@ -17,6 +17,7 @@ mod inspect;
 mod leader;
 mod metrics;
 mod net;
+mod recent;
 mod rpc;
 mod server;
 mod storage;

@@ -1,42 +1,18 @@
 //! Bounds that docs/SECURITY.md names, and a way to use up those of thousands of callers: for
 //! tests.
 
-use std::time::Duration;
-
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use crate::leader::{claim_queue, core};
-use crate::net::{http, links, port};
-use crate::rpc::serve;
-use crate::server;
+pub use crate::leader::claim_queue::POLLS_MAX;
+pub use crate::leader::core::CALLS_MAX;
+pub use crate::net::http::HTTP_CONNECTIONS_MAX;
+pub use crate::net::links::PEER_MESSAGE_BYTES_MAX;
+pub use crate::net::port::{HANDSHAKE_MAX, SILENCE_MAX};
+pub use crate::rpc::serve::{CALL_TIME_MAX, MESSAGE_BYTES_MAX};
 use crate::server::Running;
-
-/// Maximum connections of the gRPC port.
-pub const CONNECTIONS_MAX: usize = server::CONNECTIONS_MAX;
-/// Maximum connections of the HTTP port.
-pub const HTTP_CONNECTIONS_MAX: usize = http::HTTP_CONNECTIONS_MAX;
-/// Timeout of the TLS handshake.
-pub const HANDSHAKE_MAX: Duration = port::HANDSHAKE_MAX;
-/// Maximum time without a byte, or with unread bytes.
-pub const SILENCE_MAX: Duration = port::SILENCE_MAX;
-/// Maximum streams of one connection.
-pub const STREAMS_MAX: u32 = server::STREAMS_MAX;
-/// Maximum concurrent calls of one connection.
-pub const CALLS_PER_CONNECTION: usize = server::CALLS_PER_CONNECTION;
-/// Maximum bytes of a request's headers.
-pub const HEADER_BYTES_MAX: u32 = server::HEADER_BYTES_MAX;
-/// Maximum concurrent calls of workers and people.
-pub const CALLS_MAX: usize = core::CALLS_MAX;
-/// Maximum ranks that wait for groups.
-pub const POLLS_MAX: usize = claim_queue::POLLS_MAX;
-/// Timeout of a call of workers and people.
-pub const CALL_TIME_MAX: Duration = serve::CALL_TIME_MAX;
-/// Timeout of a call of other nodes.
-pub const PEER_CALL_TIME_MAX: Duration = server::PEER_CALL_TIME_MAX;
-/// Maximum bytes of a message of workers and people.
-pub const MESSAGE_BYTES_MAX: usize = serve::MESSAGE_BYTES_MAX;
-/// Maximum bytes of a message of other nodes.
-pub const PEER_MESSAGE_BYTES_MAX: usize = links::PEER_MESSAGE_BYTES_MAX;
+pub use crate::server::{
+    CALLS_PER_CONNECTION, CONNECTIONS_MAX, HEADER_BYTES_MAX, PEER_CALL_TIME_MAX, STREAMS_MAX,
+};
 
 /// Permits of a number of running calls; released when dropped.
 #[derive(Debug)]

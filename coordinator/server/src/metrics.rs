@@ -14,14 +14,11 @@ use prometheus_client::registry::{Metric, Registry, Unit};
 
 use crate::rpc::rights::Rpc;
 
-/// Outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
 pub(crate) enum Outcome {
-    /// Answered.
     Done,
     /// Rejected: the caller made an error, or came too late.
     Refused,
-    /// Failed in the coordinator.
     Failed,
 }
 
@@ -36,12 +33,10 @@ struct RpcLabels {
     rpc: Rpc,
 }
 
-/// Reason why a call was denied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
 pub(crate) enum Denial {
     /// Neither a certificate nor an access token was presented.
     Nothing,
-    /// The presented access token is malformed.
     Malformed,
     /// There is no such access token, or its secret is wrong.
     Unknown,
@@ -85,14 +80,11 @@ struct DenialLabels {
     reason: Denial,
 }
 
-/// Outcome of an audited call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
 pub(crate) enum Audited {
-    /// Completed.
     Done,
     /// Rejected or failed, for another reason than its caller.
     Refused,
-    /// Denied, because of its caller.
     Denied,
     /// Not known: the caller left before the end.
     Unknown,
@@ -107,16 +99,13 @@ struct AuditLabels {
     outcome: Audited,
 }
 
-/// State of a live session's worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
 pub(crate) enum WorkerIs {
     /// Its heartbeats arrive, and it may get work.
     Live,
     /// Two heartbeats are missing; its session has not ended yet.
     Silent,
-    /// It gets no new work.
     Cordoned,
-    /// It hands over its work.
     Draining,
 }
 
@@ -211,7 +200,6 @@ impl Page {
 }
 
 impl Metrics {
-    /// Creates all metrics at zero.
     pub(crate) fn new() -> Self {
         let seconds = || Histogram::new(exponential_buckets(0.000_25, 4.0, 9));
         let waits = || Histogram::new(exponential_buckets(0.000_25, 2.0, 14));
@@ -316,7 +304,6 @@ impl Metrics {
         metrics
     }
 
-    /// Counts a call that has ended.
     pub(crate) fn called(&self, rpc: Rpc, outcome: Outcome, took: Duration) {
         self.requests.get_or_create(&CallLabels { rpc, outcome }).inc();
         self.request_seconds.get_or_create(&RpcLabels { rpc }).observe(took.as_secs_f64());
@@ -327,17 +314,14 @@ impl Metrics {
         self.peer_round_trip.get_or_create(&PeerLabels { peer }).observe(took.as_secs_f64());
     }
 
-    /// Counts a denied call.
     pub(crate) fn denied(&self, reason: Denial) {
         self.denials.get_or_create(&DenialLabels { reason }).inc();
     }
 
-    /// Counts an audited call.
     pub(crate) fn audited(&self, outcome: Audited) {
         self.audit_events.get_or_create(&AuditLabels { outcome }).inc();
     }
 
-    /// Sets the number of workers in each state.
     pub(crate) fn set_workers(&self, workers: impl Iterator<Item = WorkerIs>) {
         let mut counts = WorkerIs::ALL.map(|state| (state, 0));
         for found in workers {

@@ -48,21 +48,21 @@ use crate::storage::machine::Scheduler;
 use crate::storage::metered::MeteredDisk;
 
 /// Maximum gRPC connections: 10,000 workers, people, and a margin for reconnects.
-pub(crate) const CONNECTIONS_MAX: usize = 16_384;
+pub const CONNECTIONS_MAX: usize = 16_384;
 
 /// Maximum concurrent calls of one connection.
-pub(crate) const CALLS_PER_CONNECTION: usize = 256;
+pub const CALLS_PER_CONNECTION: usize = 256;
 
 /// Maximum streams of one connection; a client waits to open more.
-pub(crate) const STREAMS_MAX: u32 = 256;
+pub const STREAMS_MAX: u32 = 256;
 
 /// Maximum bytes of a request's headers.
-pub(crate) const HEADER_BYTES_MAX: u32 = 16 << 10;
+pub const HEADER_BYTES_MAX: u32 = 16 << 10;
 
 /// Timeout of a call from another node: the last part of a snapshot is answered after its
 /// installation, and the sender waits equally long. Other calls have their own timeout of half this
 /// time.
-pub(crate) const PEER_CALL_TIME_MAX: Duration = Duration::from_secs(60);
+pub const PEER_CALL_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// Interval between pings of a silent peer, and timeout of its answer.
 const PING_EVERY: Duration = Duration::from_secs(15);
@@ -175,12 +175,10 @@ impl Coordinator {
 }
 
 impl Starting {
-    /// Returns a handle to its health, now and later.
     pub fn health(&self) -> Health {
         Health(Arc::clone(&self.front))
     }
 
-    /// Returns the address of the gRPC port.
     pub fn grpc_address(&self) -> SocketAddr {
         self.grpc
     }
@@ -251,12 +249,10 @@ async fn come_in(
 }
 
 impl Running {
-    /// Returns the address of the gRPC port.
     pub fn grpc_address(&self) -> SocketAddr {
         self.grpc
     }
 
-    /// Returns the address of /livez, /readyz and /metrics, if they are served.
     pub fn http_address(&self) -> Option<SocketAddr> {
         self.http
     }
@@ -278,7 +274,6 @@ impl Running {
         Endpoint::new(self.cluster_id(), me, addresses)
     }
 
-    /// Returns the cluster's id: a UUID made when it was founded.
     pub fn cluster_id(&self) -> &str {
         self.core.node.cluster_id()
     }

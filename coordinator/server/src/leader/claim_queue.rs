@@ -10,9 +10,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 /// Maximum ranks that wait for groups at the same time.
-pub(crate) const POLLS_MAX: usize = 16_384;
+pub const POLLS_MAX: usize = 16_384;
 
-/// Claim of one rank.
 #[derive(Debug)]
 pub(crate) struct ClaimRequest {
     /// Its facts are set when it is proposed.
@@ -25,21 +24,17 @@ pub(crate) struct ClaimRequest {
     pub(crate) reply: oneshot::Sender<Result<ClaimGroupsResponse, WireError>>,
 }
 
-/// Sender to the loop.
 pub(crate) type ClaimSender = mpsc::Sender<ClaimRequest>;
 
-/// Creates both ends of the queue of claims.
 pub(crate) fn channel() -> (ClaimSender, mpsc::Receiver<ClaimRequest>) {
     mpsc::channel(POLLS_MAX)
 }
 
-/// Returns the error that too many ranks already wait.
 pub(crate) fn too_many() -> WireError {
     let message = format!("{POLLS_MAX} ranks ask for groups already; try again in a moment");
     WireError::new(ErrorKind::Retry, message)
 }
 
-/// Returns the error that the loop ended before it answered.
 pub(crate) fn gone() -> WireError {
     WireError::new(
         ErrorKind::Retry,

@@ -42,7 +42,6 @@ const FLIGHTS_MAX: usize = 4;
 /// Maximum repeated proposals of a claim whose cursor was outdated when it was applied.
 const TRIES_MAX: u32 = 4;
 
-/// A claim, and its result so far.
 #[derive(Debug)]
 struct PendingClaim {
     ask: ClaimRequest,
@@ -65,7 +64,6 @@ type PoolKey = (String, u64, u64);
 
 type WantedSamples = BTreeMap<PoolKey, u64>;
 
-/// A command in flight.
 type InFlightProposal = BoxFuture<'static, Landed>;
 
 /// A command after its flight, with the result of each of its claims.
@@ -89,7 +87,6 @@ impl Answered {
         }
     }
 
-    /// Removes expired answers, and the oldest ones beyond the maximum.
     fn age(&mut self, now: Instant) {
         let old = |at: &Instant| now.saturating_duration_since(*at) >= ANSWERS_KEPT;
         while self.ids.len() > ANSWERS_MAX || self.ids.front().is_some_and(|(at, _)| old(at)) {
@@ -99,7 +96,6 @@ impl Answered {
     }
 }
 
-/// Loop and its state.
 pub(crate) struct ClaimBatcher {
     core: Arc<Core>,
     asks: mpsc::Receiver<ClaimRequest>,
@@ -127,7 +123,6 @@ impl ClaimBatcher {
         }
     }
 
-    /// Runs until `stop` is set.
     pub(crate) async fn run(mut self, mut stop: watch::Receiver<bool>) {
         let mut ticks = tokio::time::interval(LOOK_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -222,7 +217,6 @@ impl ClaimBatcher {
         Some(flight.boxed())
     }
 
-    /// Returns the samples that the claims in flight want.
     fn under_way(&self) -> WantedSamples {
         let mut wanted = WantedSamples::new();
         for ((job, generation, _), (epoch, wants)) in &self.flying {
@@ -476,9 +470,7 @@ fn is_behind(state: &State, ask: &ClaimRequest) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum News {
     Nothing,
-    /// A change for this rank only.
     Own,
-    /// Number of free samples.
     Free(u64),
 }
 
@@ -508,7 +500,6 @@ fn news(state: &State, case: &PendingClaim) -> News {
     }
 }
 
-/// Returns the answer to a rank.
 fn response(state: &State, take: &Claim, taken: ClaimResult) -> ClaimGroupsResponse {
     let pool = pool_of(state, take);
     let share = pool.and_then(|pool| pool.shares.get(&take.lease.rank));

@@ -19,7 +19,6 @@ use crate::storage::copies;
 /// Interval between checks for missing groups that will be granted soon.
 const READY_EVERY: Duration = Duration::from_millis(500);
 
-/// Returns the groups of an epoch of a dynamic job.
 pub(crate) async fn groups(core: &Arc<Core>, order: Order, epoch: u64) -> Result<Arc<Groups>> {
     if let Some(known) = core.plans.known_groups(&order.identity.shuffle, epoch) {
         return Ok(known);
@@ -82,7 +81,6 @@ impl Order {
         }
     }
 
-    /// True if the job reads mixtures.
     pub(crate) fn has_mixture(&self) -> bool {
         !self.mixtures.is_empty()
     }
@@ -121,7 +119,8 @@ impl Order {
         }
         let line = core.plans.line(&*self.manifest(core)?, &self.identity, Mode::Dynamic, epoch);
         let groups = line.and_then(|line| Groups::new(line, shuffle.clone(), epoch));
-        Ok(core.plans.keep_groups(groups.map_err(|error| error::plan(&error))?))
+        let groups = groups.map_err(|error| error::plan(&error))?;
+        Ok(core.plans.groups.keep((shuffle.clone(), epoch), groups))
     }
 
     /// Returns the plan of an epoch. Slow to compute; blocks on the disk.

@@ -38,7 +38,7 @@ use crate::storage::turns::Turns;
 pub(crate) const OWN_PRINCIPAL: &str = "coordinator";
 
 /// Maximum concurrent calls; further callers must retry.
-pub(crate) const CALLS_MAX: usize = 2048;
+pub const CALLS_MAX: usize = 2048;
 
 /// Maximum commands with cursors in one round; the rest waits for the next.
 const REPORTS_PER_ROUND_MAX: usize = 16;
@@ -51,7 +51,6 @@ const LONELY_ELECTIONS: u64 = 4;
 /// no election takes less time.
 const SUSPENDED_MS_MIN: u64 = 20;
 
-/// See the module.
 pub(crate) struct Core {
     pub(crate) host: Arc<dyn Host>,
     pub(crate) options: CoordinatorOptions,
@@ -64,7 +63,6 @@ pub(crate) struct Core {
     pub(crate) manifests: Manifests,
     pub(crate) plans: Plans,
     pub(crate) metrics: Arc<Metrics>,
-    /// Permits for calls.
     pub(crate) calls: Semaphore,
     /// Permits for ranks that wait for groups.
     pub(crate) polls: Semaphore,
@@ -171,7 +169,6 @@ impl Core {
         applied.answer.map_err(|refusal| error::refusal(&refusal))
     }
 
-    /// Proposes a change by the coordinator itself.
     pub(crate) async fn propose_own(&self, change: Change) -> Result<Answer> {
         let principal = OWN_PRINCIPAL.to_owned();
         self.propose(Caller { principal, ..Caller::default() }, change).await
@@ -216,7 +213,6 @@ impl Core {
         live
     }
 
-    /// Returns the leadership as this node sees it.
     pub(crate) fn leadership(&self) -> Leadership {
         self.leadership.borrow().clone()
     }
@@ -392,7 +388,6 @@ impl Core {
         }
     }
 
-    /// Updates the gauges.
     pub(crate) fn measure(&self) {
         let status = self.node.status();
         let (now, metrics) = (self.host.now(), &self.metrics);
@@ -500,7 +495,6 @@ pub(crate) async fn blocking<T: Send + 'static>(
 /// Message to a caller that this node does not know and that must not learn the leader.
 const NOT_LEADER: &str = "this node is not the leader; try another one";
 
-/// Returns the error that this node does not lead, with the leader if there is one.
 fn not_leader(leader: Option<&Peer>) -> WireError {
     let message = match leader {
         Some(leader) => format!("this node is not the leader; ask {leader}"),

@@ -25,7 +25,6 @@ const COLLECT_EVERY: Duration = Duration::from_secs(600);
 /// Delay before an operation that failed temporarily is retried.
 const TRY_AGAIN: Duration = Duration::from_secs(5);
 
-/// Background loop and its state.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     core: Arc<Core>,
@@ -39,7 +38,6 @@ impl Keeper {
         Self { core, collected: None, assemble_after }
     }
 
-    /// Runs until `stop` is set.
     pub(crate) async fn run(mut self, mut stop: watch::Receiver<bool>) {
         let mut ticks = tokio::time::interval(LOOK_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -110,7 +108,6 @@ impl Keeper {
         }
     }
 
-    /// Removes old chunks that no dataset refers to.
     async fn collect(&self) {
         let collected = blocking(&self.core, "removing chunks", |core| {
             let referenced: BTreeSet<Digest> = core.read(referenced).into_iter().collect();

@@ -27,7 +27,6 @@ const JOBS_MAX: usize = 64;
 /// Maximum ranks that have lines, of all these jobs together: more are too many to look at.
 const RANKS_MAX: usize = 2_048;
 
-/// Running jobs at one moment.
 #[derive(Debug, Default)]
 pub(crate) struct RunningJobs {
     jobs: Vec<JobSeen>,
@@ -65,7 +64,6 @@ struct RankSeen {
     account: Option<Account>,
 }
 
-/// Samples in doubt of a job.
 #[derive(Debug)]
 struct DoubtSeen {
     job: String,

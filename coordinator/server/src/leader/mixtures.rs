@@ -1,7 +1,7 @@
 //! Mixtures for views: the sources of the stages in use, with their shards.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use shardfeed_plan::{
     ContentDigest, Digest, EpochPlan, JobIdentity, JobMixture, Manifest, Mixture, MixtureEpoch,
@@ -13,9 +13,6 @@ use shardfeed_scheduler::{Job, State};
 use crate::error::{self, Result, invalid};
 use crate::leader::core::Core;
 use crate::leader::plans::EpochOf;
-
-/// Maximum stages in memory; one with a million shards has about 200 MB.
-const STAGES_MAX: usize = 2;
 
 /// A mixture of a job, and the manifest of each version of its sources.
 #[derive(Clone, Debug)]
@@ -43,7 +40,6 @@ pub(crate) struct StageSources {
     places: Vec<SourceShards>,
 }
 
-/// Shards of a source of a stage.
 #[derive(Clone, Debug)]
 struct SourceShards {
     /// Their ordinals among those of all versions of the mixture.
@@ -51,10 +47,6 @@ struct SourceShards {
     /// Ordinal of the first one among those of the stage.
     first: u32,
 }
-
-/// Stages requested last, newest last.
-#[derive(Debug, Default)]
-pub(super) struct Stages(Mutex<Vec<(Digest, usize, Arc<StageSources>)>>);
 
 impl MixtureOrder {
     /// Returns the mixtures of a job.
@@ -86,7 +78,6 @@ impl MixtureOrder {
         self.digest
     }
 
-    /// Returns the chunks of all manifests.
     pub(super) fn chunks(&self) -> impl Iterator<Item = Digest> {
         self.manifests.iter().flat_map(|manifest| manifest.chunks.iter().copied())
     }
@@ -120,7 +111,7 @@ impl MixtureOrder {
     /// Returns the sources of the stage of an epoch. Blocks on the disk.
     pub(super) fn stage(&self, core: &Core, epoch: u64) -> Result<Arc<StageSources>> {
         let index = self.numbers()?.stage_of(epoch);
-        if let Some(known) = core.plans.stages.find(self.digest, index) {
+        if let Some(known) = core.plans.stages.get(&(self.digest, index)) {
             return Ok(known);
         }
         let mut versions: Vec<_> = self.mixture.stages[index]
@@ -143,9 +134,8 @@ impl MixtureOrder {
             shards.extend(manifest.shards().iter().map(named));
         }
         let manifest = Manifest::in_order(shards).map_err(|error| invalid(error.to_string()))?;
-        let stage = Arc::new(StageSources { sources, manifest: Arc::new(manifest), places });
-        core.plans.stages.keep(self.digest, index, &stage);
-        Ok(stage)
+        let stage = StageSources { sources, manifest: Arc::new(manifest), places };
+        Ok(core.plans.stages.keep((self.digest, index), stage))
     }
 }
 
@@ -158,7 +148,6 @@ impl StageSources {
         Some((source as u32, shard - self.places[source].of_versions.start))
     }
 
-    /// Returns the ordinal in the stage of a shard of a source.
     pub(crate) fn in_stage(&self, source: u32, shard: u32) -> u32 {
         self.places.get(source as usize).map_or(shard, |place| place.first + shard)
     }
@@ -169,21 +158,5 @@ impl StageSources {
             let first = place.first as usize;
             (source.name(), first..first + place.of_versions.len())
         })
-    }
-}
-
-impl Stages {
-    fn find(&self, mixture: Digest, stage: usize) -> Option<Arc<StageSources>> {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = known.iter().find(|(of, index, _)| (*of, *index) == (mixture, stage));
-        found.map(|(_, _, stage)| Arc::clone(stage))
-    }
-
-    fn keep(&self, mixture: Digest, index: usize, stage: &Arc<StageSources>) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.push((mixture, index, Arc::clone(stage)));
-        if known.len() > STAGES_MAX {
-            known.remove(0);
-        }
     }
 }

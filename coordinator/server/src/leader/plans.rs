@@ -1,6 +1,6 @@
 //! Plans of epochs for views: their epoch sequences are expensive, so a few of them are kept.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use shardfeed_plan::dynamic::Groups;
 use shardfeed_plan::{
@@ -11,10 +11,14 @@ use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_scheduler::{Generation, State};
 use tokio::sync::Semaphore;
 
-use crate::leader::mixtures::{MixtureOrder, Stages};
+use crate::leader::mixtures::{MixtureOrder, StageSources};
+use crate::recent::Recent;
 
 /// Maximum epoch sequences in memory; one over a million shards has 12 MB.
 const LINES_MAX: usize = 4;
+
+/// Maximum stages of mixtures in memory; one with a million shards has about 200 MB.
+const STAGES_MAX: usize = 2;
 
 /// Maximum epochs of dynamic jobs whose groups are in memory: a few jobs, each in two epochs.
 pub(super) const GROUPS_MAX: usize = 8;
@@ -25,36 +29,24 @@ const COMPUTING_MAX: usize = 2;
 /// Maximum lists of shards being sent at the same time: each holds a copy of a job.
 const LISTS_MAX: usize = 32;
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct Plans {
-    /// Last epoch sequences, newest last.
-    recent: Mutex<Vec<CachedLine>>,
-    pub(super) stages: Stages,
-    /// Groups requested last, newest last.
-    groups: Mutex<Vec<Arc<Groups>>>,
-    /// Permits for computations of plans.
+    lines: Recent<(Shuffle, Mode, u64), Line, LINES_MAX>,
+    /// Stages by the digest of their mixture, and their index in it.
+    pub(super) stages: Recent<(Digest, usize), StageSources, STAGES_MAX>,
+    pub(super) groups: Recent<(Shuffle, u64), Groups, GROUPS_MAX>,
     pub(super) turn: Semaphore,
-    /// Permits for lists of shards.
     pub(crate) lists: Arc<Semaphore>,
     /// Permit for an archive, which holds the whole state.
     pub(crate) archives: Arc<Semaphore>,
 }
 
-#[derive(Debug)]
-struct CachedLine {
-    shuffle: Shuffle,
-    mode: Mode,
-    epoch: u64,
-    line: Arc<Line>,
-}
-
 impl Default for Plans {
     fn default() -> Self {
         Self {
-            recent: Mutex::default(),
-            stages: Stages::default(),
-            groups: Mutex::default(),
+            lines: Recent::default(),
+            stages: Recent::default(),
+            groups: Recent::default(),
             turn: Semaphore::new(COMPUTING_MAX),
             lists: Arc::new(Semaphore::new(LISTS_MAX)),
             archives: Arc::new(Semaphore::new(1)),
@@ -62,7 +54,6 @@ impl Default for Plans {
     }
 }
 
-/// Inputs of a job's plans.
 #[derive(Clone, Debug)]
 pub(crate) struct Order {
     pub(crate) identity: JobIdentity,
@@ -73,7 +64,6 @@ pub(crate) struct Order {
     pub(super) mixtures: Vec<MixtureOrder>,
 }
 
-/// One epoch of a generation.
 #[derive(Clone, Debug)]
 pub(crate) struct EpochOf {
     pub(crate) epoch: u64,
@@ -108,46 +98,20 @@ impl Plans {
     ) -> Result<Arc<Line>, PlanError> {
         let shuffle = &identity.shuffle;
         identity.check_order()?;
-        let recent = || self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        let is = |known: &&CachedLine| {
-            known.shuffle == *shuffle && known.mode == mode && known.epoch == epoch
-        };
-        if let Some(known) = recent().iter().find(is) {
-            return Ok(Arc::clone(&known.line));
+        let key = (shuffle.clone(), mode, epoch);
+        if let Some(known) = self.lines.get(&key) {
+            return Ok(known);
         }
         check_epoch(epoch)?;
         let line = match mode {
             Mode::Deterministic => Line::new(&manifest.counts(), shuffle, epoch)?,
             Mode::Dynamic => Line::unrotated(&manifest.counts(), shuffle, epoch)?,
         };
-        let line = Arc::new(line);
-        let mut recent = recent();
-        let shuffle = shuffle.clone();
-        recent.push(CachedLine { shuffle, mode, epoch, line: Arc::clone(&line) });
-        if recent.len() > LINES_MAX {
-            recent.remove(0);
-        }
-        Ok(line)
+        Ok(self.lines.keep(key, line))
     }
 
-    /// Returns the groups of an epoch, if they are in memory.
     pub(super) fn known_groups(&self, shuffle: &Shuffle, epoch: u64) -> Option<Arc<Groups>> {
-        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
-        let is = |known: &Arc<Groups>| known.epoch() == epoch && known.shuffle() == shuffle;
-        let at = groups.iter().position(is)?;
-        let known = groups.remove(at);
-        groups.push(Arc::clone(&known));
-        Some(known)
-    }
-
-    pub(super) fn keep_groups(&self, fresh: Groups) -> Arc<Groups> {
-        let fresh = Arc::new(fresh);
-        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
-        groups.push(Arc::clone(&fresh));
-        if groups.len() > GROUPS_MAX {
-            groups.remove(0);
-        }
-        fresh
+        self.groups.get(&(shuffle.clone(), epoch))
     }
 }
 

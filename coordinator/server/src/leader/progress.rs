@@ -29,7 +29,6 @@ const SPEED_TIME_MIN: Duration = Duration::from_millis(500);
 /// Maximum jobs whose rate is measured; a job without reports is removed after the window.
 const RATE_JOBS_MAX: usize = 4096;
 
-/// Progress of all live leases and scans.
 #[derive(Debug, Default)]
 pub(crate) struct LiveProgress {
     ranks: BTreeMap<LeaseRef, RankState>,
@@ -59,12 +58,10 @@ pub(crate) struct RankState {
     reported: Option<(u64, u64)>,
 }
 
-/// Progress of a listing, or of the scan of a part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ScanReport {
     /// Files that were found, or scanned of the part.
     pub(crate) files: u64,
-    /// Bytes of these files.
     pub(crate) bytes: u64,
     /// Counter that changes with progress that files and bytes do not show.
     pub(crate) beat: u64,
@@ -200,7 +197,6 @@ impl LiveProgress {
         self.ranks.iter()
     }
 
-    /// Returns the progress of the holder of a lease.
     pub(crate) fn of_rank(&self, lease: &LeaseRef) -> Option<&RankState> {
         self.ranks.get(lease)
     }
@@ -247,9 +243,7 @@ pub(crate) struct RankReport {
     pub(crate) lease: LeaseRef,
     /// Epoch and step of the first step that is not consumed.
     pub(crate) cursor: (u64, u64),
-    /// Batches that are ready and not consumed.
     pub(crate) ready: u64,
-    /// Shard ordinals that are being read.
     pub(crate) reading: Vec<u32>,
     pub(crate) account: Option<Account>,
     /// Cursor in the state.

@@ -48,7 +48,6 @@ impl LiveSessions {
         }
     }
 
-    /// Extends the deadlines of all sessions.
     pub(crate) fn postpone(&mut self, by: Duration) {
         self.live.values_mut().for_each(|renewal| renewal.deadline += by);
     }

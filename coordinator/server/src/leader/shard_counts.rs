@@ -6,7 +6,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use shardfeed_proto::coordinator::v1::get_epoch_map_response::Cell;
 use tokio::sync::Notify;
 
-/// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct ShardCounts {
     pub(super) asked: Notify,

@@ -54,7 +54,6 @@ fn find<'a>(state: &'a State, lease: &LeaseRef) -> Result<(&'a Generation, &'a R
     Ok(found.expect("only of a rank that is there a lease is good"))
 }
 
-/// Returns the lease of a scan, if it is still valid.
 pub(crate) fn scan_lease<'a>(state: &'a State, scan: &LeasedScan) -> Option<&'a ScanLease> {
     let lease = state.dataset(&scan.dataset)?.lease_of(scan.part);
     lease.filter(|lease| lease.fencing == scan.fencing)

@@ -28,7 +28,6 @@ const SCAN_STALL_TTLS: u32 = 3;
 /// Timeout for writing the last cursors.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// Loop and its state.
 #[derive(Debug)]
 pub(crate) struct Timers {
     core: Arc<Core>,

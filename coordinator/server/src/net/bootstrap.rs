@@ -150,7 +150,6 @@ async fn agree_to_found(
     }
 }
 
-/// Waits until a node reports its cluster.
 async fn ask_to_join(front: &Front, founders: &BTreeMap<u64, String>) -> Result<Uuid, StartError> {
     let mut telling = Telling::new(front);
     loop {
@@ -199,7 +198,6 @@ fn others(front: &Front, founders: &BTreeMap<u64, String>) -> Vec<String> {
     others.map(|(_, address)| address.clone()).collect()
 }
 
-/// Returns all addresses in the options, except that of this node.
 fn listed(front: &Front, founders: &BTreeMap<u64, String>) -> Vec<String> {
     let mut listed = others(front, founders);
     for address in &front.options.join {
@@ -214,7 +212,6 @@ fn waits_for(missing: &[String]) -> String {
     format!("waits for all of its peers to found a cluster; missing: {}", missing.join(", "))
 }
 
-/// Queries all addresses at once for their identity.
 async fn ask(front: &Front, addresses: Vec<String>) -> Answers {
     let ask = |address: String| async move {
         let answer = front.links.introduce(&address, front.introduction(), ANSWER_MAX).await;

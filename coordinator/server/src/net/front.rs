@@ -34,18 +34,15 @@ impl Health {
     }
 }
 
-/// See the module.
 pub(crate) struct Front {
     pub(crate) host: Arc<dyn Host>,
     pub(crate) options: CoordinatorOptions,
-    /// Address at which others reach this node.
     pub(crate) advertise: String,
     pub(crate) links: Channels,
     /// If set, callers must authenticate; `None`: they are not authenticated.
     pub(crate) tls: Option<ServerTls>,
     pub(crate) metrics: Arc<Metrics>,
     core: OnceLock<Arc<Core>>,
-    /// Reason of its wait, if it waits.
     waiting: Mutex<Option<String>>,
 }
 
@@ -78,7 +75,6 @@ impl Front {
         }
     }
 
-    /// Sets the core, once the log is open.
     pub(crate) fn open(&self, core: Arc<Core>) {
         // It is set once; the first value stays.
         let _ = self.core.set(core);
@@ -104,17 +100,14 @@ impl Front {
         })
     }
 
-    /// Returns the reason why requests would not be answered, if there is one.
     pub(crate) fn unready(&self) -> Option<String> {
         self.waiting().or_else(|| self.core.get()?.unready())
     }
 
-    /// Returns the reason why only a restart helps, if there is one.
     pub(crate) fn dead(&self) -> Option<String> {
         self.core.get()?.dead()
     }
 
-    /// Returns the metrics as text.
     pub(crate) fn measured(&self) -> String {
         if let Some(core) = self.core.get() {
             core.measure();
@@ -127,7 +120,6 @@ impl Front {
         measures::page(&self.metrics, &jobs, &self.host.process_page())
     }
 
-    /// Returns the request with which this node identifies itself.
     pub(crate) fn introduction(&self) -> IntroduceRequest {
         IntroduceRequest {
             protocol: PEER_PROTOCOL,
@@ -137,7 +129,6 @@ impl Front {
         }
     }
 
-    /// Returns the answer with which this node identifies itself.
     pub(crate) fn introduce(&self, to: &IntroduceRequest) -> IntroduceResponse {
         let mut answer = IntroduceResponse {
             protocol: PEER_PROTOCOL,

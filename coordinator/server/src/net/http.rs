@@ -14,9 +14,8 @@ use crate::net::front::Front;
 const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Maximum connections: a few monitors, each with one or two.
-pub(crate) const HTTP_CONNECTIONS_MAX: usize = 128;
+pub const HTTP_CONNECTIONS_MAX: usize = 128;
 
-/// Returns the routes of the pages.
 pub(crate) fn router(front: Arc<Front>) -> Router {
     Router::new()
         .route("/livez", get(livez))

@@ -29,9 +29,8 @@ use crate::metrics::Metrics;
 
 /// Maximum bytes of a message between coordinators: entries of the log, each at most a call's
 /// message, or a part of a snapshot or a chunk, which have 1 MiB.
-pub(crate) const PEER_MESSAGE_BYTES_MAX: usize = 16 << 20;
+pub const PEER_MESSAGE_BYTES_MAX: usize = 16 << 20;
 
-/// Timeout for making a connection.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
 
 /// Interval between pings of a silent peer, and timeout of its answer.
@@ -55,7 +54,6 @@ enum Purpose {
     Chunks,
 }
 
-/// Cloneable handle to the connections.
 #[derive(Clone, Debug)]
 pub(crate) struct Channels {
     inner: Arc<ChannelsInner>,
@@ -103,7 +101,6 @@ impl Channels {
         let _ = self.inner.cluster.set(cluster.to_owned());
     }
 
-    /// Requests the identity of the node at an address.
     pub(crate) async fn introduce(
         &self,
         address: &str,
@@ -116,7 +113,6 @@ impl Channels {
         .await
     }
 
-    /// Stores a chunk on a node.
     pub(crate) async fn push_chunk(
         &self,
         address: &str,
@@ -257,7 +253,6 @@ impl Peers for Channels {
     }
 }
 
-/// Converts an error on the wire to an error between nodes.
 fn peer_error(node: u64, error: WireError) -> PeerError {
     let reason = error.message;
     match error.kind {
@@ -268,7 +263,6 @@ fn peer_error(node: u64, error: WireError) -> PeerError {
     }
 }
 
-/// Converts an error between nodes to an error on the wire.
 pub(crate) fn wire_error(error: PeerError) -> WireError {
     match error {
         PeerError::Refused { reason, .. } => WireError::new(ErrorKind::Conflict, reason),

@@ -27,10 +27,10 @@ use crate::net::strangers::{Mark, Strangers};
 
 /// A connection without incoming bytes for this time is closed. A live peer answers three HTTP/2
 /// pings in that time.
-pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(60);
+pub const SILENCE_MAX: Duration = Duration::from_secs(60);
 
 /// Timeout of the TLS handshake.
-pub(crate) const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+pub const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 
 /// Timeouts of a port for the other side; tests use shorter ones.
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +51,6 @@ const DISMISS_EVERY: Duration = Duration::from_millis(100);
 /// Pause after an error of the listener, such as too many open files.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
 
-/// A listening socket.
 #[derive(Debug)]
 pub(crate) struct Port {
     listener: Box<dyn Listener>,
@@ -102,7 +101,6 @@ impl Port {
         Ok(Self { listener, address, permits, strangers, patience, alive })
     }
 
-    /// Returns the address that it is bound to.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }

@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::sync::Notify;
 
-/// State of a connection.
 #[derive(Debug, Default)]
 pub(crate) struct Mark {
     trusted: AtomicBool,
@@ -36,7 +35,6 @@ pub(crate) struct Strangers {
 const SWEPT_FROM: usize = 1_024;
 
 impl Strangers {
-    /// Registers a new connection.
     pub(crate) fn meet(&self) -> Arc<Mark> {
         let mark = Arc::new(Mark::default());
         let mut met = self.met.lock().unwrap_or_else(PoisonError::into_inner);

@@ -37,7 +37,6 @@ use crate::views::{self, Past, Picture, ShardFilter};
 /// Maximum cells of a map: more than a large screen has.
 const MAP_CELLS_MAX: u64 = 10_000;
 
-/// gRPC service for operators.
 #[derive(Debug)]
 pub(crate) struct Admin {
     pub(crate) front: Arc<Front>,
@@ -498,7 +497,6 @@ async fn get_epoch_map(call: Call<wire::GetEpochMapRequest>) -> Result<wire::Get
     started(&call.core, &job)?.compute(&call.core, map).await
 }
 
-/// Returns a picture of a job that has started.
 fn started(core: &Core, job: &str) -> Result<Picture> {
     Picture::take(core, job)?.ok_or_else(|| not_started(job))
 }

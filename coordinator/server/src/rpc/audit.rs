@@ -62,7 +62,6 @@ pub(crate) struct Entry {
 /// Outcome of completed calls.
 pub(crate) const DONE: &str = "DONE";
 
-/// Handle to the audit: sends entries to the writers, and lists written ones.
 #[derive(Debug)]
 pub(crate) struct Audit {
     disk: Arc<dyn Disk>,

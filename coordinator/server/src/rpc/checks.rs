@@ -14,7 +14,6 @@ pub(crate) fn check_len(field: &'static str, len: usize, most: usize) -> Result<
     }
 }
 
-/// Decodes a digest.
 pub(crate) fn digest(field: &'static str, bytes: &[u8]) -> Result<Digest> {
     digest_from(field, bytes).map_err(|error| invalid(error.to_string()))
 }

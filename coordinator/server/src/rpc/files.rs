@@ -32,7 +32,6 @@ pub(super) fn name_of(
     format!("{FILES_PREFIX}{}", &Digest::of_parts(fields).to_string()[..NAME_DIGITS])
 }
 
-/// Matcher for the patterns of a dataset.
 pub(super) struct Matcher {
     literals: BTreeSet<String>,
     globs: Vec<(String, Pattern)>,

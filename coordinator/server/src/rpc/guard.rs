@@ -46,7 +46,6 @@ const TOKEN_BEGINS: &str = "shardfeed_";
 /// Maximum bytes of an access token.
 const TOKEN_BYTES_MAX: usize = 512;
 
-/// Object of a call.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) enum Object {
     #[default]
@@ -63,7 +62,6 @@ pub(crate) enum Object {
 }
 
 impl Object {
-    /// Returns the text for audits.
     pub(crate) fn text(&self) -> String {
         match self {
             Self::Nothing | Self::Takes(_) => String::new(),
@@ -87,7 +85,6 @@ impl Object {
 }
 
 impl Seen {
-    /// Returns the data of a request outside its message.
     pub(crate) fn of<T>(request: &Request<T>) -> Self {
         let remote = request.extensions().get::<Remote>().cloned();
         let shown = request.metadata().get("authorization");
@@ -158,14 +155,12 @@ impl Seen {
         Err(denied)
     }
 
-    /// Records that the caller is authenticated.
     pub(crate) fn trust(&self) {
         if let Some(remote) = &self.remote {
             remote.mark.trust();
         }
     }
 
-    /// Returns the caller's address.
     pub(crate) fn address(&self) -> String {
         self.remote.as_ref().map_or_else(String::new, |remote| remote.address.to_string())
     }
@@ -228,7 +223,6 @@ fn same(left: &[u8; 32], right: &[u8; 32]) -> bool {
     left.iter().zip(right).fold(0, |differs, (left, right)| differs | (left ^ right)) == 0
 }
 
-/// Converts a token's role to the role of all callers.
 fn role_of(role: shardfeed_scheduler::AccessRole) -> Role {
     match role {
         shardfeed_scheduler::AccessRole::Viewer => Role::Viewer,

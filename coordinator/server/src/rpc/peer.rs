@@ -22,7 +22,6 @@ use crate::net::front::Front;
 use crate::net::links::wire_error;
 use crate::storage::chunks::ChunkStoreError;
 
-/// gRPC service for other coordinators.
 #[derive(Debug)]
 pub(crate) struct PeerCalls {
     pub(crate) front: Arc<Front>,

@@ -51,7 +51,6 @@ pub(super) async fn report_listing(
     Ok(wire::ReportListingResponse {})
 }
 
-/// Decodes the parts of a listing.
 pub(super) fn parts_from(parts: Vec<report_listing_request::Part>) -> Result<Vec<Part>> {
     check_len("parts", parts.len(), PARTS_MAX)?;
     let part = |part: report_listing_request::Part| {

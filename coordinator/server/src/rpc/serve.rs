@@ -22,10 +22,10 @@ use crate::metrics::{Audited, Denial, Outcome};
 use crate::net::front::Front;
 
 /// Maximum bytes of a received message: a chunk and its fields, or the parts of a listing.
-pub(crate) const MESSAGE_BYTES_MAX: usize = 2 << 20;
+pub const MESSAGE_BYTES_MAX: usize = 2 << 20;
 
 /// Timeout of a call; a command that was proposed may be carried out later.
-pub(crate) const CALL_TIME_MAX: Duration = Duration::from_secs(30);
+pub const CALL_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// A call whose caller may make it.
 pub(super) struct Call<R> {

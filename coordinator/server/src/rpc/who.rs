@@ -13,9 +13,7 @@ const ANY: &str = "*";
 /// Rejection of a call that its caller may not make.
 #[derive(Debug)]
 pub(crate) struct Denied {
-    /// Reason, for the metrics.
     pub(crate) reason: Denial,
-    /// Message for the caller.
     pub(super) message: String,
 }
 
@@ -34,7 +32,6 @@ pub(crate) struct Who {
     pub(crate) principal: String,
     /// Jobs that the caller is limited to; empty: not limited.
     pub(crate) jobs: Vec<String>,
-    /// Id of the access token.
     pub(crate) token: Option<String>,
     /// Expiry of the access token, Unix ms.
     pub(crate) expires_ms: Option<u64>,
@@ -54,12 +51,10 @@ impl Who {
     }
 }
 
-/// Returns the error of a rejected caller.
 pub(crate) fn denied(message: impl Into<String>) -> WireError {
     WireError::new(ErrorKind::Denied, message)
 }
 
-/// Converts an identity to its message.
 pub(crate) fn told(who: &Who) -> wire::WhoAmIResponse {
     let Who { role, principal, jobs, expires_ms, .. } = who.clone();
     let role = role.map_or_else(String::new, |role| role.to_string());

@@ -48,7 +48,6 @@ const BATCH_CLAIMS_MAX: usize = 64;
 /// Maximum time that a rank may wait for groups, ms.
 const TAKE_WAIT_MS_MAX: u64 = 10_000;
 
-/// gRPC service for workers.
 #[derive(Debug)]
 pub(crate) struct Workers {
     pub(crate) front: Arc<Front>,
@@ -193,7 +192,6 @@ fn unlisted_leases(state: &State, session: SessionId, listed: &[(RankReport, u64
     unlisted.take(UNLISTED_MAX).map(|lease| lease_to(&lease)).collect()
 }
 
-/// Returns the scan that a worker reports on.
 fn leased(ScanProgress { dataset, fencing, part, is_listing, .. }: &ScanProgress) -> LeasedScan {
     let part = (!is_listing).then_some(*part);
     LeasedScan { dataset: dataset.clone(), part, fencing: *fencing }
@@ -283,7 +281,6 @@ fn cursor_from(wire::Position { epoch, step }: wire::Position) -> RankCursor {
     RankCursor { epoch, step }
 }
 
-/// Decodes the policy of a start for samples in doubt.
 fn doubt_policy(in_doubt: i32, grace_ms: Option<u64>) -> Result<DoubtPolicy> {
     let in_doubt = match wire::InDoubt::try_from(in_doubt) {
         Ok(wire::InDoubt::Unspecified | wire::InDoubt::Redeliver) => InDoubt::Redeliver,
@@ -445,7 +442,6 @@ async fn ask(
     Ok(answer)
 }
 
-/// Decodes a rank's progress.
 fn report_of(progress: RankProgress) -> Result<RankReport> {
     let RankProgress { lease, epoch, step, ready, reading, account } = progress;
     check_step(epoch, step)?;

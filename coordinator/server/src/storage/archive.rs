@@ -39,7 +39,6 @@ const STATE_BYTES_MAX: u64 = 4 << 30;
 
 const DIGEST_BYTES: usize = 32;
 
-/// Content of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BackupFrame {
     Header = 1,
@@ -48,7 +47,6 @@ enum BackupFrame {
     End = 4,
 }
 
-/// Description of the backup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 struct BackupHeader {
@@ -87,12 +85,10 @@ impl Archive {
         Ok(Self { header, state, chunks: chunks.into_iter().collect() })
     }
 
-    /// Returns the log index of the state.
     pub(crate) fn applied(&self) -> u64 {
         self.header.applied
     }
 
-    /// Returns the chunks that the state refers to.
     pub(crate) fn chunks(&self) -> &[Digest] {
         &self.chunks
     }
@@ -116,7 +112,6 @@ impl Archive {
     }
 }
 
-/// Returns the bytes of one frame.
 fn frame(kind: BackupFrame, content: &[u8]) -> Vec<u8> {
     let length = u32::try_from(content.len()).expect("a frame has at most 1 MiB");
     let (kind, length) = ([kind as u8], length.to_le_bytes());
@@ -124,19 +119,15 @@ fn frame(kind: BackupFrame, content: &[u8]) -> Vec<u8> {
     [kind.as_slice(), &length, content, digest.as_bytes()].concat()
 }
 
-/// Result of a restore.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Restored {
-    /// Id of the new cluster.
     pub cluster: String,
     /// Id of the cluster that was backed up.
     pub from_cluster: String,
-    /// Log index of the state.
     pub applied: u64,
     pub chunks: u64,
 }
 
-/// Error of restoring a backup.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
     #[error(transparent)]
@@ -144,20 +135,13 @@ pub enum RestoreError {
     /// The file cannot be read.
     #[error("{}: cannot read the backup: {source}", .path.display())]
     File { path: PathBuf, source: io::Error },
-    /// The file differs from the saved one.
     #[error("{}: {reason}", .path.display())]
-    Damaged {
-        path: PathBuf,
-        /// Kind of damage, and the remedy.
-        reason: String,
-    },
-    /// The data folder is not empty.
+    Damaged { path: PathBuf, reason: String },
     #[error("{}: is not empty; a backup is restored into a new folder", .path.display())]
     NotEmpty { path: PathBuf },
     /// The data folder cannot be written. Its content is now incomplete.
     #[error("{}: {reason}; name an empty folder for the next try", .path.display())]
     Folder { path: PathBuf, reason: String },
-    /// The log cannot be created.
     #[error(transparent)]
     Log(#[from] OpenError),
 }
@@ -280,7 +264,6 @@ fn read(
     Ok(header)
 }
 
-/// Reader of a file, frame by frame.
 struct Frames<'a> {
     path: &'a Path,
     file: BufReader<File>,

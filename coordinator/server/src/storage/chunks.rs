@@ -28,7 +28,6 @@ const PRINCIPAL_SHARE: u64 = 8;
 /// Prefix of files that are being written.
 const PART_PREFIX: &str = "part-";
 
-/// Error of storing or reading a chunk.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ChunkStoreError {
     #[error("there is no chunk {digest}; put it again")]
@@ -65,7 +64,6 @@ pub(crate) struct ChunkStore {
     parts: AtomicU64,
 }
 
-/// Content of the store.
 #[derive(Debug, Default)]
 struct ChunkIndex {
     present: BTreeSet<Digest>,

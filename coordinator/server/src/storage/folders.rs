@@ -4,13 +4,10 @@ use shardfeed_raft::{NodeOptions, Start};
 
 use crate::config::CoordinatorOptions;
 
-/// Folder of the log in the data folder.
 pub(crate) const LOG_FOLDER: &str = "raft";
 
-/// Folder of the chunks in the data folder.
 pub(crate) const CHUNK_FOLDER: &str = "chunks";
 
-/// Returns the options of the log.
 pub(crate) fn node_options(
     options: &CoordinatorOptions,
     advertise: &str,

@@ -3,7 +3,6 @@
 use shardfeed_raft::{Machine, MachineError};
 use shardfeed_scheduler::{Answer, Command, Refusal, State};
 
-/// State of the coordinators.
 #[derive(Debug, Default)]
 pub(crate) struct Scheduler {
     pub(crate) state: State,

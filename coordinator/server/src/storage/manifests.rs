@@ -1,30 +1,22 @@
 //! Manifests, assembled from the chunks of a dataset; the last few are kept in memory.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use shardfeed_plan::{ContentDigest, Digest, Manifest, Shard};
 use shardfeed_proto::chunk::{ChunkError, EntriesChunk, ListingChunk};
 use shardfeed_proto::{ErrorKind, WireError};
 
 use crate::error::{Result, invalid};
+use crate::recent::Recent;
 use crate::storage::chunks::ChunkStore;
 
 /// Maximum manifests in memory; one of a million shards has about 150 MB.
 const MANIFESTS_MAX: usize = 4;
 
-/// Manifests requested last, newest last.
+/// Manifests by their content and their chunks. Content digests do not cover paths: a moved dataset
+/// has the same content under other names.
 #[derive(Debug, Default)]
-pub(crate) struct Manifests {
-    recent: Mutex<Vec<CachedManifest>>,
-}
-
-#[derive(Debug)]
-struct CachedManifest {
-    content: ContentDigest,
-    /// Content digests do not cover paths: a moved dataset has the same content under other names.
-    chunks: Digest,
-    manifest: Arc<Manifest>,
-}
+pub(crate) struct Manifests(Recent<(ContentDigest, Digest), Manifest, MANIFESTS_MAX>);
 
 impl Manifests {
     /// Returns the manifest in `chunks`, from memory or newly read. Blocks on the disk.
@@ -37,10 +29,10 @@ impl Manifests {
         chunks: &[Digest],
     ) -> Result<Arc<Manifest>> {
         let name = Digest::of_parts(chunks.iter().map(|chunk| chunk.as_bytes().as_slice()));
-        if let Some(known) = self.find(content, name) {
+        if let Some(known) = self.0.get(&(content, name)) {
             return Ok(known);
         }
-        let manifest = Arc::new(assemble(store, chunks)?);
+        let manifest = assemble(store, chunks)?;
         if manifest.digest() != content {
             let message = format!(
                 "the chunks of the dataset hold content {}, not {content}; add the dataset again under \
@@ -49,21 +41,7 @@ impl Manifests {
             );
             return Err(WireError::new(ErrorKind::Corrupt, message));
         }
-        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        recent.push(CachedManifest { content, chunks: name, manifest: Arc::clone(&manifest) });
-        if recent.len() > MANIFESTS_MAX {
-            recent.remove(0);
-        }
-        Ok(manifest)
-    }
-
-    fn find(&self, content: ContentDigest, chunks: Digest) -> Option<Arc<Manifest>> {
-        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = recent.iter().position(|k| k.content == content && k.chunks == chunks)?;
-        let known = recent.remove(at);
-        let manifest = Arc::clone(&known.manifest);
-        recent.push(known);
-        Some(manifest)
+        Ok(self.0.keep((content, name), manifest))
     }
 }
 
@@ -85,13 +63,11 @@ pub(crate) fn assemble(store: &ChunkStore, chunks: &[Digest]) -> Result<Manifest
     Manifest::new(shards).map_err(|error| invalid(error.to_string()))
 }
 
-/// Reads a chunk that lists files.
 pub(crate) fn listing_of(store: &ChunkStore, chunk: &Digest) -> Result<ListingChunk> {
     let bytes = store.read(chunk)?;
     ListingChunk::decode(&bytes).map_err(|error| not_believed(chunk, &error))
 }
 
-/// Reads a chunk that contains the scan results of files.
 pub(crate) fn entries_of(store: &ChunkStore, chunk: &Digest) -> Result<EntriesChunk> {
     let bytes = store.read(chunk)?;
     EntriesChunk::decode(&bytes).map_err(|error| not_believed(chunk, &error))

@@ -17,7 +17,6 @@ const SNAPSHOT: (&str, &str) = ("snapshot-", ".snap");
 /// Name of a snapshot until it is complete.
 const SNAPSHOT_UNFINISHED: &str = "snapshot.new";
 
-/// Disk with metrics.
 #[derive(Debug)]
 pub(crate) struct MeteredDisk {
     pub(crate) disk: Arc<dyn Disk>,
@@ -25,7 +24,6 @@ pub(crate) struct MeteredDisk {
     pub(crate) metrics: Arc<Metrics>,
 }
 
-/// The log's file, with metrics.
 #[derive(Debug)]
 struct MeteredFile {
     file: Box<dyn DiskFile>,

@@ -5,7 +5,6 @@ use shardfeed_scheduler::{Generation, Tally};
 
 use crate::error::{self, Result};
 
-/// See the module.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     pub(super) total: u64,

@@ -12,7 +12,6 @@ use super::counts::Counts;
 use crate::error::Result;
 use crate::leader::core::Core;
 
-/// See the module.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Granted<'a> {
     picture: &'a Picture,
@@ -82,7 +81,6 @@ impl<'a> Granted<'a> {
         Some(self.generation.doubt.grace_ms.saturating_sub(pool.waited_ms))
     }
 
-    /// Returns the epoch's number.
     pub(super) fn epoch(&self) -> u64 {
         self.epoch
     }
@@ -126,7 +124,6 @@ impl<'a> Granted<'a> {
         })
     }
 
-    /// Returns the number of steps that a rank consumed.
     fn steps_done(&self, rank: u64) -> u64 {
         let cursor = self.picture.cursor(rank);
         let place =
@@ -163,7 +160,6 @@ impl<'a> Granted<'a> {
     }
 }
 
-/// See [`Granted::consumed_pieces`].
 #[derive(Debug)]
 pub(super) struct ConsumedPieces {
     /// First group that was not granted.

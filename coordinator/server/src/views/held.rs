@@ -61,7 +61,6 @@ impl GroupHolders {
         self.group_of.get(shard).copied().filter(|group| *group != NO_GROUP)
     }
 
-    /// Returns the held ranges of a shard's group.
     pub(super) fn holdings(&self, shard: usize) -> &[Holding] {
         self.group(shard).map_or(&[], |group| of_group(&self.holdings, group))
     }

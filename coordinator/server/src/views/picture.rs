@@ -16,7 +16,6 @@ use crate::leader::core::Core;
 use crate::leader::plans::{EpochOf, Order};
 use crate::leader::progress::RankState;
 
-/// See the module.
 #[derive(Clone, Debug)]
 pub(crate) struct Picture {
     pub(crate) job: String,
@@ -169,7 +168,6 @@ impl Picture {
     }
 }
 
-/// Returns the error that there is no such job.
 pub(crate) fn no_job(name: &str) -> WireError {
     let name: String = name.chars().take(200).collect();
     WireError::new(ErrorKind::NotFound, format!("there is no job `{name}`"))

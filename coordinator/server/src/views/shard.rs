@@ -303,7 +303,6 @@ impl ShardReaders {
     }
 }
 
-/// Returns the counter of a state.
 fn count_of(cell: &mut Cell, state: ShardState) -> &mut u64 {
     match state {
         ShardState::Unspecified | ShardState::Pending => &mut cell.pending,

@@ -23,7 +23,6 @@ const MIXTURE_RECORDS_MAX: usize = 1 << 20;
 /// Corrupt records of an epoch.
 #[derive(Debug, Default)]
 pub(super) struct Skipped<'a> {
-    /// Total number of them.
     pub(super) count: u64,
     /// Those with details; of the others only the sample is kept.
     pub(super) records: Vec<&'a SkippedRecord>,

@@ -42,7 +42,6 @@ pub(crate) fn workers(
     live.chain(ended).collect()
 }
 
-/// Converts a worker's cordon state to its message.
 fn cordon_to(state: shardfeed_scheduler::Cordon) -> Cordon {
     match state {
         shardfeed_scheduler::Cordon::Open => Cordon::Open,
@@ -78,7 +77,6 @@ fn account(live: &Live, lease: &LeaseRef, now: Instant) -> Account {
     live.progress.of_rank(lease).and_then(|rank| rank.account(now)).unwrap_or_default()
 }
 
-/// Converts a lease to its message.
 pub(crate) fn lease_to(lease: &LeaseRef) -> Lease {
     let LeaseRef { job, generation, rank, fencing } = lease.clone();
     Lease { job, generation, rank, fencing }
