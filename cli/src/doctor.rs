@@ -62,13 +62,11 @@ pub(crate) struct DoctorArgs {
     cluster: ClusterArgs,
 }
 
-/// Result of `doctor`.
 #[derive(Debug, Serialize)]
 struct DoctorReport {
     checks: Vec<Check>,
 }
 
-/// Result of one check.
 #[derive(Debug, Serialize)]
 struct Check {
     check: &'static str,
@@ -78,7 +76,6 @@ struct Check {
     hint: Option<String>,
 }
 
-/// Outcome of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Verdict {

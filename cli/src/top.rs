@@ -119,7 +119,6 @@ fn once(args: &TopArgs, client: &Client) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Renders one screen as text.
 fn picture(scene: &Scene, (columns, lines): (u16, u16)) -> String {
     let Ok(mut screen) = Terminal::new(TestBackend::new(columns, lines));
     let look = DisplayOptions { has_colours: false, is_held: false, has_keys: false, error: None };

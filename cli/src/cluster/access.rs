@@ -120,13 +120,11 @@ pub(crate) struct CreateArgs {
     cluster: ClusterArgs,
 }
 
-/// Result of `access list`.
 #[derive(Debug, Serialize)]
 struct TokensReport {
     tokens: Vec<TokenReport>,
 }
 
-/// An access token.
 #[derive(Debug, Serialize)]
 struct TokenReport {
     #[serde(flatten)]
@@ -135,7 +133,6 @@ struct TokenReport {
     state: &'static str,
 }
 
-/// Result of `access whoami`.
 #[derive(Debug, Serialize)]
 struct WhoamiReport(wire::WhoAmIResponse);
 

@@ -25,7 +25,6 @@ pub(super) fn naming(
     problem.exit(exit_of_kind(refusal.kind)).into()
 }
 
-/// Lists the existing names.
 pub(super) fn there_are(things: &str, known: &[String]) -> String {
     if known.is_empty() {
         return format!("there are no {things} yet");

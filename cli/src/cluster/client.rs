@@ -78,7 +78,6 @@ impl ClusterArgs {
         Ok(Client::new(place, self.timeout, credentials))
     }
 
-    /// Returns the credentials given by flags and the environment.
     pub(crate) fn credentials(&self) -> CredentialOptions {
         let token = CredentialOptions::from_environment().token;
         CredentialOptions { tls: self.tls.clone(), token_file: self.token_file.clone(), token }
@@ -86,7 +85,6 @@ impl ClusterArgs {
 }
 
 impl Client {
-    /// Creates a client.
     pub(crate) fn new(place: Whereabouts, timeout: Duration, credentials: Credentials) -> Self {
         let coordinator = Coordinator::of(place, principal(), timeout, None, credentials);
         Self { coordinator, patience: Patience::IfSomebodyIsThere }
@@ -172,7 +170,6 @@ impl Client {
     }
 }
 
-/// Returns the caller's name for the coordinator's log.
 fn principal() -> String {
     let set = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
     let user = set("USER").or_else(|| set("LOGNAME"));

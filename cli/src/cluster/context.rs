@@ -59,14 +59,12 @@ pub(crate) enum ContextCommand {
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 struct Contexts {
-    /// Name of the current context.
     #[serde(skip_serializing_if = "Option::is_none")]
     current: Option<String>,
     #[serde(default)]
     contexts: BTreeMap<String, Cluster>,
 }
 
-/// Address and credentials of a cluster.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 struct Cluster {
@@ -77,13 +75,11 @@ struct Cluster {
     token_file: Option<PathBuf>,
 }
 
-/// Result of `context list`.
 #[derive(Debug, Serialize)]
 struct ContextsReport {
     contexts: Vec<ContextReport>,
 }
 
-/// A context.
 #[derive(Debug, Serialize)]
 struct ContextReport {
     name: String,

@@ -31,7 +31,6 @@ pub(crate) struct NamedDataset {
     cluster: ClusterArgs,
 }
 
-/// Datasets of a cluster.
 #[derive(Debug, Serialize)]
 struct DatasetsReport {
     datasets: Vec<wire::Dataset>,
@@ -39,28 +38,23 @@ struct DatasetsReport {
     all: bool,
 }
 
-/// A dataset of a cluster.
 #[derive(Debug, Serialize)]
 struct DatasetReport(wire::Dataset);
 
-/// Lists the datasets.
 pub(super) fn list(client: &Client) -> Result<Vec<wire::Dataset>, CallError> {
     client.call(wire::ListDatasetsRequest::default()).map(|answer| answer.datasets)
 }
 
-/// Returns a dataset.
 pub(crate) fn get(client: &Client, name: &str) -> Result<wire::Dataset, CallError> {
     let request = wire::GetDatasetRequest { context: None, name: name.to_owned() };
     client.call(request).map(|answer| answer.dataset.unwrap_or_default())
 }
 
-/// Prints the list of datasets.
 pub(crate) fn print_list(client: &Client, all: bool, format: Format) -> anyhow::Result<()> {
     Ok(format.print(&DatasetsReport { datasets: list(client)?, all })?)
 }
 
 impl NamedDataset {
-    /// Runs `dataset show`.
     pub(crate) fn show(&self, format: Format) -> anyhow::Result<()> {
         let client = self.cluster.client()?;
         let dataset = get(&client, &self.name);
@@ -68,7 +62,6 @@ impl NamedDataset {
         Ok(format.print(&DatasetReport(dataset))?)
     }
 
-    /// Runs `dataset remove`.
     pub(crate) fn remove(&self, confirm: &Confirm, format: Format) -> anyhow::Result<()> {
         let name = &self.name;
         confirm.check(&format!("dataset `{name}` would be removed from the cluster"))?;

@@ -36,7 +36,6 @@ pub(crate) enum EpochCommand {
     },
 }
 
-/// Epochs of a job.
 #[derive(Debug, Serialize)]
 struct EpochsReport {
     job: String,
@@ -45,7 +44,6 @@ struct EpochsReport {
     all: bool,
 }
 
-/// Result of `epoch show`.
 #[derive(Debug, Serialize)]
 struct ShowReport {
     job: String,
@@ -53,7 +51,6 @@ struct ShowReport {
     epoch: EpochReport,
 }
 
-/// An epoch.
 #[derive(Debug, Serialize)]
 struct EpochReport {
     #[serde(flatten)]

@@ -109,7 +109,6 @@ pub(crate) struct JobArgs {
     cluster: ClusterArgs,
 }
 
-/// Result of `job list`.
 #[derive(Debug, Serialize)]
 struct JobsReport {
     jobs: Vec<wire::Job>,
@@ -117,7 +116,6 @@ struct JobsReport {
     all: bool,
 }
 
-/// A job.
 #[derive(Debug, Serialize)]
 struct JobReport {
     #[serde(flatten)]
@@ -127,12 +125,10 @@ struct JobReport {
     history: Option<Vec<wire::Generation>>,
 }
 
-/// Lists the jobs.
 pub(crate) fn list(client: &Client) -> Result<Vec<wire::Job>, CallError> {
     client.call(wire::ListJobsRequest::default()).map(|answer| answer.jobs)
 }
 
-/// Returns a job.
 pub(crate) fn get(client: &Client, job: &str) -> anyhow::Result<wire::GetJobResponse> {
     ask(client, job, wire::GetJobRequest { context: None, job: job.to_owned() })
 }
@@ -209,7 +205,6 @@ fn hold(
 }
 
 impl JobReport {
-    /// Creates the report of `job show`.
     fn shown(answer: wire::GetJobResponse) -> Self {
         let mut job = answer.job.unwrap_or_default();
         if let Some(identity) = job.identity.as_mut().filter(|_| !answer.record_spec.is_empty()) {
@@ -251,7 +246,6 @@ fn dataset(job: &wire::Job) -> String {
     }
 }
 
-/// A source of a mixture in a stage.
 struct SourceInStage {
     first_epoch: u64,
     version: Version,

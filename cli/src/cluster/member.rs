@@ -70,7 +70,6 @@ Remove a coordinator for good
 
 Its number is never used again. Remove one that is dead before another is added in its place.";
 
-/// The coordinators of a cluster.
 #[derive(Debug, Serialize)]
 struct MembersReport {
     #[serde(flatten)]
@@ -78,7 +77,6 @@ struct MembersReport {
     members: Vec<MemberReport>,
 }
 
-/// A coordinator.
 #[derive(Debug, Serialize)]
 struct MemberReport {
     #[serde(flatten)]
@@ -89,7 +87,6 @@ struct MemberReport {
     view: Option<ViewReport>,
 }
 
-/// A coordinator's own view.
 #[derive(Debug, Default, Serialize)]
 struct ViewReport {
     /// Reason why it did not answer; `null` if it did.

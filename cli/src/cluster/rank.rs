@@ -56,7 +56,6 @@ struct RanksReport {
     all: bool,
 }
 
-/// A rank of the current generation.
 #[derive(Debug, Serialize)]
 struct RankReport {
     #[serde(flatten)]

@@ -84,7 +84,6 @@ impl State {
     }
 }
 
-/// Shards of an epoch.
 #[derive(Debug, Serialize)]
 struct ShardsReport {
     job: String,

@@ -34,7 +34,6 @@ pub(crate) struct WhyArgs {
     cluster: ClusterArgs,
 }
 
-/// Result of `why`.
 #[derive(Debug, Serialize)]
 struct WhyReport {
     job: String,
@@ -49,7 +48,6 @@ struct WhyReport {
     all: bool,
 }
 
-/// A rank.
 #[derive(Debug, Serialize)]
 pub(crate) struct RankTimeReport {
     rank: u64,

@@ -43,7 +43,6 @@ struct WorkerReport {
     serving: Vec<WorkerLeaseReport>,
 }
 
-/// The right to serve a rank.
 #[derive(Debug, Serialize)]
 struct WorkerLeaseReport {
     #[serde(flatten)]
@@ -61,13 +60,11 @@ pub(crate) fn list(client: &Client, all: bool) -> Result<Vec<wire::Worker>, Call
     client.call(request).map(|answer| answer.workers)
 }
 
-/// Prints the list of workers.
 pub(crate) fn print_list(client: &Client, all: bool, format: Format) -> anyhow::Result<()> {
     let workers = list(client, all)?.into_iter().map(WorkerReport::new).collect();
     Ok(format.print(&WorkersReport { workers, all })?)
 }
 
-/// Prints a worker.
 pub(crate) fn print(worker: wire::Worker, format: Format) -> anyhow::Result<()> {
     Ok(format.print(&WorkerReport::new(worker))?)
 }

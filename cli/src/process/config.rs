@@ -55,7 +55,6 @@ pub(super) fn typed<T: DeserializeOwned>(file: Option<&Path>, table: Table) -> a
     Ok(options)
 }
 
-/// Reads the file as a table.
 pub(super) fn load(path: &Path) -> anyhow::Result<Table> {
     let name = path.display();
     let unread = || format!("cannot read {name}");

@@ -9,7 +9,6 @@ use shardfeed_coordinator::CoordinatorOptions;
 use super::config;
 use super::worker::WorkerConfig;
 
-/// Ports, folders and files.
 #[derive(Debug, Default)]
 pub(crate) struct Places {
     /// Purpose and address of each port.
@@ -18,7 +17,6 @@ pub(crate) struct Places {
     pub(crate) data: Option<PathBuf>,
     /// Path of a worker's socket.
     pub(crate) socket: Option<PathBuf>,
-    /// Credentials of the process.
     pub(crate) credentials: CredentialOptions,
 }
 

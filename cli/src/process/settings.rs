@@ -49,7 +49,6 @@ pub(crate) enum ConfigCommand {
     },
 }
 
-/// Process whose options are meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Process {
     Coordinator,
@@ -66,7 +65,6 @@ pub(crate) struct FileArgs {
     file: Option<PathBuf>,
 }
 
-/// Result of `config show`.
 #[derive(Debug, Serialize)]
 struct OptionsReport {
     options: Vec<OptionReport>,
@@ -74,7 +72,6 @@ struct OptionsReport {
     shows_origin: bool,
 }
 
-/// An option.
 #[derive(Debug, Serialize)]
 struct OptionReport {
     option: String,
@@ -86,7 +83,6 @@ struct OptionReport {
     default: Option<&'static str>,
 }
 
-/// Origin of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Origin {

@@ -35,7 +35,6 @@ pub(super) struct Scene {
     pub(super) verdict: String,
 }
 
-/// A job and its current epoch.
 #[derive(Clone, Debug)]
 pub(super) struct Job {
     pub(super) job: wire::Job,

@@ -38,7 +38,6 @@ fn set(client: &Client, name: &str, cordon: wire::Cordon) -> anyhow::Result<()> 
     }
 }
 
-/// Runs `worker cordon`.
 pub(crate) fn cordon(of: &NamedWorker, format: Format) -> anyhow::Result<()> {
     // An unknown name would cordon a later worker of that name.
     let (client, _) = of.find()?;
@@ -46,7 +45,6 @@ pub(crate) fn cordon(of: &NamedWorker, format: Format) -> anyhow::Result<()> {
     print(find(&client, &of.name)?, format)
 }
 
-/// Runs `worker uncordon`.
 pub(crate) fn uncordon(of: &NamedWorker, format: Format) -> anyhow::Result<()> {
     let (client, name) = (of.cluster.client()?, &of.name);
     let before = find(&client, name).map(|worker| worker.cordon());
@@ -67,7 +65,6 @@ pub(crate) fn uncordon(of: &NamedWorker, format: Format) -> anyhow::Result<()> {
     }
 }
 
-/// Runs `worker drain`.
 pub(crate) fn drain(of: &NamedWorker, no_wait: bool, format: Format) -> anyhow::Result<()> {
     let (client, worker) = of.find()?;
     let name = &of.name;
