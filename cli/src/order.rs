@@ -84,8 +84,9 @@ pub(crate) struct OrderArgs {
 }
 
 /// Hint for a state of another job.
-pub(crate) const OTHER_SOURCE: &str = "give the files and the options of the loader that made the state; a \
-     source with filter, unbatch, pack, window or balance, and a mixture, are named with --source";
+pub(crate) const OTHER_SOURCE: &str = "give the files and the options of the loader that made the \
+     state; a source with filter, unbatch, pack, window or balance, and a mixture, are named with \
+     --source";
 
 /// The order of an epoch.
 pub(crate) struct Order {
@@ -295,8 +296,8 @@ fn read_state(path: &Path) -> anyhow::Result<LoaderState> {
     LoaderState::from_json(&text).with_context(context)
 }
 
-/// Rejects a state of a job whose samples, or whose balanced steps, are made in another way. A state
-/// of a job with a large record spec does not have it.
+/// Rejects a state of a job whose samples, or whose balanced steps, are made in another way. A
+/// state of a job with a large record spec does not have it.
 fn check_program(state: &LoaderState, ours: &Schema) -> anyhow::Result<()> {
     let Some(spec) = spec_of(state) else {
         return Ok(());

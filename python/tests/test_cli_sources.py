@@ -48,6 +48,8 @@ mixed_rows = sf.mix({"a": (rows, "0.5"), "b": (filtered.unbatch("tokens").filter
 mixed_packs = sf.mix({"a": (packs, 1), "b": (plain.pack("tokens", length=32, append=1, long="drop", block=16), 2)}, epoch=150)
 even = mixture.balance("len(tokens)", window=40)
 clustered = sf.source(dataset="web")
+known = sf.source(FILES, FEATURES, records=112)
+unknown = sf.mix({"a": (plain, 1), "b": (sf.source(FILES, FEATURES, records=111), 1)}, epoch=10)
 number = 3
 
 
@@ -327,6 +329,12 @@ def test_a_module_is_named_in_several_ways(place: Place) -> None:
         assert place.json("plan", "show", "--source", name, *order())["samples"] == samples, name
 
 
+def test_files_with_other_records_than_known_are_refused(place: Place) -> None:
+    assert plan_of(place, "known")["samples"] == sum(COUNTS) == 112
+    assert "the files hold 112 records, but 111 were written" in place.fails("dataset", "inspect", "--source", "train.py:unknown")
+    assert place.json("dataset", "inspect", "--source", "train.py:unknown", "--corrupt", "skip-record")["records"] == 224
+
+
 def test_what_is_no_source_is_refused(place: Place) -> None:
     (place.folder / "exits.py").write_text("raise SystemExit('no arguments')\n")
     (place.folder / "syntax.py").write_text("def f(:\n")
@@ -343,7 +351,7 @@ def test_what_is_no_source_is_refused(place: Place) -> None:
         "train.py:LEAST": "is of type int",
         "train.py:broken": f"train.py raised KeyError: 'of the module' ({place.folder}/train.py, line ",
         "exits.py:packs": f"exits.py raised SystemExit: no arguments ({place.folder}/exits.py, line 1)",
-        "syntax.py:packs": "syntax.py raised SyntaxError: ",
+        "syntax.py:packs": "syntax.py raised SyntaxError: invalid syntax (syntax.py, line 1) (syntax.py)",
         "imports.py:packs": f"imports.py raised ModuleNotFoundError: No module named 'there_is_none' ({place.folder}/imports.py, line 1)",
         "asks.py:packs": "asks.py raised EOFError",
         "train.py:clustered": "the source reads dataset='web', which only a coordinator knows",

@@ -9,7 +9,7 @@ use crate::output;
 /// Maximum number of steps whose balance is computed.
 const STEPS_MAX: u64 = 4096;
 
-/// Maximum number of samples whose costs are looked up, as far as one step has fewer.
+/// Maximum number of samples of these steps.
 const SAMPLES_MAX: u64 = 1 << 20;
 
 /// Largest cost of a rank in a step, divided by the mean of the step's ranks.
@@ -28,8 +28,8 @@ pub(super) struct BalanceReport {
 }
 
 impl BalanceReport {
-    /// Returns the balance of the first steps; `None` if steps are not balanced, if there is no full
-    /// one, or if the epoch was cut.
+    /// Returns the balance of the first steps; `None` if steps are not balanced, if there is no
+    /// full one, if one has too many samples, or if the epoch was cut.
     pub(super) fn new(order: &Order) -> Result<Option<Self>, PlanError> {
         let Some(Balance { window, is_float }) = order.balance else {
             return Ok(None);
@@ -39,7 +39,7 @@ impl BalanceReport {
         };
         let (plan, batch) = (&order.plan, segment.global_batch);
         let full = plan.steps().min(plan.samples() / batch);
-        let steps = full.min(STEPS_MAX).min((SAMPLES_MAX / batch).max(1));
+        let steps = full.min(STEPS_MAX).min(SAMPLES_MAX / batch);
         if steps == 0 {
             return Ok(None);
         }
@@ -64,12 +64,17 @@ impl BalanceReport {
             slots.into_iter().map(cost).sum::<f64>()
         };
         let (mut with, mut without) = (Ratios::new(steps), Ratios::new(steps));
-        // A rank's lanes are looked up in order, and found again from step to step.
-        for rank in 0..plan.world_size() {
-            for step in 0..steps {
-                with.add(step, sum(balanced.slots(step, rank)?));
-                without.add(step, sum(plan.slots(step, rank)?));
+        let mut next = 0;
+        while next < steps {
+            // The samples of a lane that are sorted together are those of consecutive ranks.
+            let together = balanced.together(next);
+            for rank in 0..plan.world_size() {
+                for step in together.start..together.end.min(steps) {
+                    with.add(step, sum(balanced.slots(step, rank)?));
+                    without.add(step, sum(plan.slots(step, rank)?));
+                }
             }
+            next = together.end;
         }
         let ranks = plan.world_size();
         let ((mean, max), (unbalanced_mean, unbalanced_max)) = (with.of(ranks), without.of(ranks));
@@ -79,8 +84,8 @@ impl BalanceReport {
     /// Returns the text for people.
     pub(super) fn text(&self) -> String {
         format!(
-            "the largest cost of a rank is {:.2} of the mean of its step (without balance {:.2}), at \
-             most {:.2} ({:.2}), in {}",
+            "the largest cost of a rank is {:.2} of the mean of its step (without balance {:.2}), \
+             at most {:.2} ({:.2}), in {}",
             self.mean,
             self.unbalanced_mean,
             self.max,

@@ -1,6 +1,6 @@
 //! Mixing distance: the samples and shards that can meet in one step.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use serde::Serialize;
@@ -12,6 +12,9 @@ use crate::output;
 
 /// Maximum number of samples whose shards are looked up.
 const INPUTS_MAX: u64 = 1 << 24;
+
+/// Outputs of each lane.
+type LaneOutputs = BTreeMap<u64, Vec<Range<u64>>>;
 
 /// Samples and shards that can meet in a step.
 #[derive(Debug, Serialize)]
@@ -72,42 +75,44 @@ impl MixingReport {
 }
 
 /// Returns the outputs of each lane that steps have, in ascending order.
-fn outputs(order: &Order, steps: Range<u64>) -> Result<Vec<(u64, Vec<u64>)>, PlanError> {
-    let mut found = vec![];
+fn outputs(order: &Order, steps: Range<u64>) -> Result<LaneOutputs, PlanError> {
+    let mut found = LaneOutputs::new();
     for step in steps {
-        for rank in 0..order.plan.world_size() {
-            if step >= order.plan.rank_steps(rank) {
-                continue;
-            }
-            for slot in order.plan.slots(step, rank)? {
-                if let SlotSource::Lane(at) = slot.source {
-                    found.push((at.lane, at.output));
+        for rank in (0..order.plan.world_size()).filter(|rank| step < order.plan.rank_steps(*rank))
+        {
+            for run in order.plan.slot_runs(step, rank)? {
+                if let SlotSource::Lane(at) = run.first.source {
+                    found.entry(at.lane).or_default().push(at.output..at.output + run.slots);
                 }
             }
         }
     }
-    found.sort_unstable();
-    let lanes = found.chunk_by(|a, b| a.0 == b.0);
-    Ok(lanes.map(|of| (of[0].0, of.iter().map(|at| at.1).collect())).collect())
+    found.values_mut().for_each(|outputs| outputs.sort_unstable_by_key(|range| range.start));
+    Ok(found)
 }
 
 /// Returns the inputs of which outputs of a lane are chosen, ascending and disjoint.
-fn reach(lane: &Lane, outputs: &[u64]) -> Result<Vec<Range<u64>>, PlanError> {
+fn reach(lane: &Lane, outputs: &[Range<u64>]) -> Result<Vec<Range<u64>>, PlanError> {
     let mut found: Vec<Range<u64>> = vec![];
     let mut add = |inputs: Range<u64>| match found.last_mut() {
         Some(last) if inputs.start <= last.end => last.end = last.end.max(inputs.end),
         _ => found.push(inputs),
     };
-    let mut left = outputs;
-    while let Some(first) = left.first() {
-        let Some(block) = lane.blocks_from(*first).next() else { break };
-        let block = block?;
-        let (here, rest) = left.split_at(left.partition_point(|at| *at < block.outputs.end));
-        match block.is_plain {
-            true => here.iter().for_each(|at| add(*at..at + 1)),
-            false => add(block.needs),
+    // Block of the outputs before, which is computed once for all of its outputs.
+    let mut passed = 0;
+    for outputs in outputs {
+        let mut at = outputs.start.max(passed);
+        while at < outputs.end {
+            let block = lane.blocks_from(at).next().expect("the lane has these outputs")?;
+            let end = outputs.end.min(block.outputs.end);
+            if block.is_plain {
+                add(at..end);
+            } else {
+                add(block.needs);
+                passed = block.outputs.end;
+            }
+            at = end;
         }
-        left = rest;
     }
     Ok(found)
 }

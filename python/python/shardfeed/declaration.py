@@ -91,8 +91,8 @@ def _run(name: str, call: Callable[[], T]) -> T:
         frames = traceback.extract_tb(error.__traceback__)
         theirs = [frame for frame in frames if not frame.filename.startswith((ours, "<frozen"))]
         where = f"{theirs[-1].filename}, line {theirs[-1].lineno}" if theirs else name
-        last = traceback.format_exception_only(error)[-1].strip()
-        raise _Refused(f"{name} raised {last} ({where})", "run the module with Python for the whole traceback") from None
+        said = f"{type(error).__name__}: {error}".partition("\n")[0].removesuffix(": ")
+        raise _Refused(f"{name} raised {said} ({where})", "run the module with Python for the whole traceback") from None
 
 
 def _declared(source: sf.Source | sf.Mixture) -> dict[str, Any]:
@@ -110,6 +110,7 @@ def _declared(source: sf.Source | sf.Mixture) -> dict[str, Any]:
     return {
         "files": [] if mixture else list(first.files),
         "compression": first.compression,
+        "records": [one.records for one in versions],
         "mixture": mixture and mixture._options(),
         "index": None if mixture else first.index,
         "record_spec": base64.b64encode(_native.record_spec(options)).decode(),

@@ -254,7 +254,8 @@ def _check_alike(versions: list[tuple[str, Source]]) -> None:
                     f"column {column!r} is {here} in source {first_name!r} and {there} in source {name!r}; all sources "
                     f"of a mixture have the same columns"
                 )
-        if _program(first) != _program(source):
+        # Texts compare where NaN, such as that of a default, does not.
+        if repr(_program(first)) != repr(_program(source)):
             raise ConfigError(
                 f"sources {first_name!r} and {name!r} make their columns in different ways; so far all sources of a "
                 f"mixture need the same features and operators, in the same order"

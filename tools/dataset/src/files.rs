@@ -98,11 +98,15 @@ impl SampledArgs {
 
     /// Finds and indexes the files, and counts the samples of a source.
     pub fn open(&self) -> anyhow::Result<Sampled> {
-        let options = match self.source.spec()? {
-            Some(source) => self.files.with_policy(source.options),
+        let source = self.source.spec()?;
+        let options = match &source {
+            Some(source) => self.files.with_policy(source.options.clone()),
             None => self.files.options(),
         };
         let dataset = open_dataset(&options, &mut progress::of_scan())?;
+        if let Some(source) = source.filter(|_| options.corrupt == Corrupt::Error) {
+            source.check_records(&dataset)?;
+        }
         Ok(Sampled { dataset, options })
     }
 }

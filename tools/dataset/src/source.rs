@@ -1,5 +1,6 @@
 //! Sources that a Python module declares.
 
+use std::iter;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::str::FromStr;
@@ -11,7 +12,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use shardfeed_client::{EncodedSpec, LoaderOptions, MixtureOptions, MixtureSource, MixtureStage};
 use shardfeed_plan::Length;
-use shardfeed_source::SharedIndex;
+use shardfeed_source::{Dataset, SharedIndex, SourceVersion};
 use shardfeed_tfrecord::CompressionChoice;
 
 use crate::problem::Problem;
@@ -82,14 +83,16 @@ impl FromStr for SourceName {
 pub struct SourceSpec {
     /// Files or mixture, compression, and record spec of a loader, with its defaults otherwise.
     pub options: LoaderOptions,
+    /// Number of records of the files, or of each version of a mixture's sources, if it is known.
+    records: Vec<Option<u64>>,
 }
 
 impl SourceSpec {
     /// Runs the module in an interpreter, and returns the declaration of the source.
     /// - `python`: path of the interpreter, or its name on PATH.
     ///
-    /// # Errors  The interpreter cannot be run, or has another shardfeed or none; the module raised, or
-    /// has no such source.
+    /// # Errors  The interpreter cannot be run, or has another shardfeed or none; the module raised,
+    /// or has no such source.
     pub fn declared(name: &SourceName, python: &Path) -> Result<Self, Problem> {
         let mut command = Command::new(python);
         command.args(["-m", DECLARATION, &name.0]).stdin(Stdio::null()).stderr(Stdio::inherit());
@@ -113,13 +116,30 @@ impl SourceSpec {
         if let Some(error) = answer["error"].as_str() {
             return Err(Problem::failed(error).hint(answer["hint"].as_str().unwrap_or_default()));
         }
-        let options = serde_json::from_value::<Declaration>(answer)
+        let declared = serde_json::from_value::<Declaration>(answer)
             .map_err(|error| error.to_string())
-            .and_then(Declaration::options);
-        let options = options.map_err(|error| {
+            .and_then(Declaration::spec);
+        declared.map_err(|error| {
             Problem::failed(format!("{}: the declaration is invalid: {error}", name.0))
-        })?;
-        Ok(Self { options })
+        })
+    }
+
+    /// Rejects files that were cut off between two records, as a loader does.
+    pub(crate) fn check_records(&self, dataset: &Dataset) -> Result<(), Problem> {
+        let versions: Vec<_> = match dataset.mixed() {
+            Some(mixed) => mixed.versions.iter().map(SourceVersion::shards).collect(),
+            None => iter::once(0..dataset.files().len() as u32).collect(),
+        };
+        for (shards, known) in versions.into_iter().zip(&self.records) {
+            let files = &dataset.files()[shards.start as usize..shards.end as usize];
+            let found: u64 = files.iter().map(|file| file.records).sum();
+            if let Some(known) = known.filter(|known| *known != found) {
+                let what = format!("the files hold {found} records, but {known} were written");
+                return Err(Problem::failed(what)
+                    .hint("they were changed, or a copy is not whole: write or copy them again"));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -134,17 +154,23 @@ struct Declaration {
     compression: String,
     mixture: Option<DeclaredMixture>,
     index: Option<String>,
+    /// Of the files, or of each source of the mixture.
+    records: Vec<Option<u64>>,
     /// Canonical encoding, in base64.
     record_spec: String,
 }
 
 #[derive(Deserialize)]
 struct DeclaredMixture {
-    /// Name, dataset of a cluster, files, index, compression, filter.
-    sources: Vec<(String, Option<String>, Vec<String>, Option<String>, String, Option<String>)>,
-    /// First epoch, length, index and weight of each source.
-    stages: Vec<(u64, DeclaredLength, Vec<(usize, String)>)>,
+    sources: Vec<DeclaredSource>,
+    stages: Vec<DeclaredStage>,
 }
+
+/// Name, dataset of a cluster, files, index, compression, filter.
+type DeclaredSource = (String, Option<String>, Vec<String>, Option<String>, String, Option<String>);
+
+/// First epoch, length, and index and weight of each source.
+type DeclaredStage = (u64, DeclaredLength, Vec<(usize, String)>);
 
 #[derive(Deserialize)]
 #[serde(untagged)]
@@ -154,27 +180,28 @@ enum DeclaredLength {
 }
 
 impl Declaration {
-    fn options(self) -> Result<LoaderOptions, String> {
+    fn spec(self) -> Result<SourceSpec, String> {
         let spec = STANDARD.decode(&self.record_spec).map_err(|error| error.to_string())?;
         let spec = EncodedSpec::decode(&spec).map_err(|error| error.to_string())?;
-        Ok(LoaderOptions {
+        let options = LoaderOptions {
             files: self.files,
             compression: compression(&self.compression)?,
             mixture: self.mixture.map(DeclaredMixture::options).transpose()?,
             index: shared_index(self.index)?,
             records: Some(spec),
             ..LoaderOptions::default()
-        })
+        };
+        Ok(SourceSpec { options, records: self.records })
     }
 }
 
 impl DeclaredMixture {
     fn options(self) -> Result<MixtureOptions, String> {
-        let source = |(name, dataset, files, index, of_files, filter): (_, _, _, _, String, _)| {
+        let source = |(name, dataset, files, index, of_files, filter): DeclaredSource| {
             let (index, compression) = (shared_index(index)?, compression(&of_files)?);
             Ok(MixtureSource { name, dataset, files, index, compression, filter })
         };
-        let stage = |(first_epoch, length, weights): (_, DeclaredLength, _)| {
+        let stage = |(first_epoch, length, weights): DeclaredStage| {
             Ok(MixtureStage { first_epoch, length: length.length()?, weights })
         };
         Ok(MixtureOptions {
