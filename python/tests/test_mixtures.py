@@ -320,6 +320,13 @@ def test_equal_features_may_be_written_differently(tmp_path: Path) -> None:
     assert batch["pair"].tolist() == [[1, 2]] * 4
 
 
+def test_defaults_may_be_no_numbers(tmp_path: Path) -> None:
+    features = {"score": sf.FixedLenFeature((), "float32", default_value=float("nan"))}
+    a, b = (sf.source(str(tmp_path / f"{name}-*.tfrecord"), features) for name in "ab")
+    mixture = sf.mix({"a": (a, 1), "b": (b, 1)}, epoch=10, stages=[sf.Stage(2, {"a": (a, 1), "b": 2})])
+    assert len(mixture.versions) == 2
+
+
 def test_filters_differ_between_sources(tmp_path: Path) -> None:
     world = World(tmp_path)
     a, b = world.source([40, 41]), world.source([30])

@@ -254,19 +254,18 @@ def _check_alike(versions: list[tuple[str, Source]]) -> None:
                     f"column {column!r} is {here} in source {first_name!r} and {there} in source {name!r}; all sources "
                     f"of a mixture have the same columns"
                 )
-        # Texts compare where NaN, such as that of a default, does not.
-        if repr(_program(first)) != repr(_program(source)):
+        if _program(first) != _program(source):
             raise ConfigError(
                 f"sources {first_name!r} and {name!r} make their columns in different ways; so far all sources of a "
                 f"mixture need the same features and operators, in the same order"
             )
 
 
-def _program(source: Source) -> Any:
-    """Returns the features and operators in a form that compares, also with arrays as defaults."""
+def _program(source: Source) -> str:
+    """Returns the features and operators as a text, which compares also with NaN and arrays as defaults."""
     operators = operators_to_native((*source._operators, *(source._device_operators or ())))
     features = to_native(source._features), to_native(source._sequence_features)
-    return features, source._unbatch, source._filter_rows, source._pack, source._window, operators
+    return repr((features, source._unbatch, source._filter_rows, source._pack, source._window, operators))
 
 
 def _reads(source: Source) -> Any:
