@@ -283,17 +283,17 @@ impl Measure {
 
     /// Returns the key of a feature's values, if the expression uses them.
     fn value_key(&self, name: usize) -> Option<String> {
-        self.column_key(name, "value", Node::Name(name))
+        self.column_key(name, "value", &Node::Name(name))
     }
 
     /// Returns the key of a feature's lengths, if the expression uses them.
     fn length_key(&self, name: usize) -> Option<String> {
-        self.column_key(name, "length", Node::Len(name))
+        self.column_key(name, "length", &Node::Len(name))
     }
 
-    fn column_key(&self, name: usize, what: &str, used: Node) -> Option<String> {
+    fn column_key(&self, name: usize, what: &str, used: &Node) -> Option<String> {
         let is_column = matches!(self.sources[name], NameSource::Column(_));
-        (is_column && self.expression.nodes().contains(&used)).then(|| {
+        (is_column && self.expression.nodes().contains(used)).then(|| {
             let names = std::slice::from_ref(&self.names()[name]);
             let feature = self.parse.as_ref().map(|parse| features_named(parse, names));
             let feature = serde_json::to_string(&feature).expect("features are plain data");

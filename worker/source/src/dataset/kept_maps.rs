@@ -23,6 +23,9 @@ use crate::shared_index::{GoOn, READ_TOGETHER, SharedIndex};
 /// Callback with the progress; `false` cancels.
 type OnProgress<'a> = &'a mut dyn FnMut(ScanProgress) -> bool;
 
+/// Callback with the shard, the name and the content of an object; `false`: it is damaged.
+type Take<'a> = &'a mut dyn FnMut(usize, &str, &[u8]) -> Result<bool, LoadError>;
+
 /// Values that programs measured.
 const COLUMNS: ObjectKind = ObjectKind("shardfeed columns 1\n");
 
@@ -116,8 +119,8 @@ impl KeptMaps {
     ) -> Result<(), LoadError> {
         let Some(index) = &self.index else { return Ok(()) };
         let missing = (0..maps.len()).filter(|shard| maps[*shard].is_none());
-        let missing = missing.map(|shard| (shard, self.names[shard].clone())).collect();
-        self.read(index, samples::KIND, missing, progress, &mut |shard, name, bytes| {
+        let missing: Vec<_> = missing.map(|shard| (shard, self.names[shard].clone())).collect();
+        read_objects(index, samples::KIND, &missing, progress, &mut |shard, name, bytes| {
             maps[shard] = self.decode(dataset, shard, bytes);
             maps[shard].is_some().then(|| self.write(name, bytes));
             Ok(maps[shard].is_some())
@@ -125,8 +128,8 @@ impl KeptMaps {
         let lacking = (0..maps.len()).filter(|shard| self.lacks_packs(maps[*shard].as_ref()));
         let counts =
             |shard: usize| Some((shard, pack_counts::name(&self.names[shard], &self.program)?));
-        let counts = lacking.filter_map(counts).collect();
-        self.read(index, pack_counts::KIND, counts, progress, &mut |shard, name, bytes| {
+        let counts: Vec<_> = lacking.filter_map(counts).collect();
+        read_objects(index, pack_counts::KIND, &counts, progress, &mut |shard, name, bytes| {
             let Some(counts) = pack_counts::decode(name, bytes) else { return Ok(false) };
             self.group(dataset, maps, shard, &counts)?;
             self.write(name, bytes);
@@ -218,33 +221,6 @@ impl KeptMaps {
             if let Some(index) = &self.index {
                 index.offer(&object(COLUMNS, &name), &bytes, go_on)?;
             }
-        }
-        Ok(())
-    }
-
-    /// Reads the objects that an index has.
-    /// - `objects`: shard and name of each.
-    /// - `take`: called with them and the content; `false`: it is damaged.
-    fn read(
-        &self,
-        index: &SharedIndex,
-        kind: ObjectKind,
-        objects: Vec<(usize, String)>,
-        progress: OnProgress<'_>,
-        take: &mut dyn FnMut(usize, &str, &[u8]) -> Result<bool, LoadError>,
-    ) -> Result<(), LoadError> {
-        let mut state = ScanProgress::at(ScanStage::Counting);
-        state.files_total = objects.len();
-        for some in objects.chunks(READ_TOGETHER) {
-            let names: Vec<_> = some.iter().map(|(_, name)| object(kind, name)).collect();
-            let found = index.read(&names, &mut || progress(state))?;
-            for (((shard, name), bytes), object) in some.iter().zip(found).zip(&names) {
-                let Some(bytes) = bytes else { continue };
-                if !take(*shard, name, &bytes)? && !index.is_filled() {
-                    return Err(index.damaged(object));
-                }
-            }
-            state.files += some.len();
         }
         Ok(())
     }
@@ -361,6 +337,31 @@ impl KeptMaps {
         }
         Ok(())
     }
+}
+
+/// Reads the objects that an index has.
+/// - `objects`: shard and name of each.
+fn read_objects(
+    index: &SharedIndex,
+    kind: ObjectKind,
+    objects: &[(usize, String)],
+    progress: OnProgress<'_>,
+    take: Take<'_>,
+) -> Result<(), LoadError> {
+    let mut state = ScanProgress::at(ScanStage::Counting);
+    state.files_total = objects.len();
+    for some in objects.chunks(READ_TOGETHER) {
+        let names: Vec<_> = some.iter().map(|(_, name)| object(kind, name)).collect();
+        let found = index.read(&names, &mut || progress(state))?;
+        for (((shard, name), bytes), object) in some.iter().zip(found).zip(&names) {
+            let Some(bytes) = bytes else { continue };
+            if !take(*shard, name, &bytes)? && !index.is_filled() {
+                return Err(index.damaged(object));
+            }
+        }
+        state.files += some.len();
+    }
+    Ok(())
 }
 
 /// Writes a file of the cache, or warns.
