@@ -378,7 +378,9 @@ impl Measure {
     /// Keeps the values of the features of records.
     fn keep(&self, values: &[NameValues<'_>], lengths: &[Vec<usize>], kept: &mut MeasuredColumns) {
         for (name, values) in values.iter().enumerate() {
-            if let Some((key, values)) = self.value_key(name).zip(values.kept()) {
+            if let Some(key) = self.value_key(name).filter(|key| kept.takes(key))
+                && let Some(values) = values.kept()
+            {
                 kept.push(&key, values);
             }
             if let Some(key) = self.length_key(name) {

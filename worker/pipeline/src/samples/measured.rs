@@ -65,11 +65,15 @@ impl MeasuredColumns {
         Self { columns, records, ..Self::default() }
     }
 
+    /// True if values of the records that follow are added.
+    pub(crate) fn takes(&self, key: &str) -> bool {
+        self.columns.get(key).map_or(0, MeasuredColumn::len) == self.records
+    }
+
     /// Adds the values of the records that follow. Values that are known already, and those after
     /// records whose values are not known, are not added.
     pub(crate) fn push(&mut self, key: &str, values: MeasuredColumn) {
-        let known = self.columns.get(key).map_or(0, MeasuredColumn::len);
-        if known != self.records {
+        if !self.takes(key) {
             return;
         }
         if let MeasuredColumn::Texts(texts) = &values {
