@@ -29,6 +29,8 @@ pub mod simulation;
 #[cfg(tokio_unstable)]
 pub mod skips;
 #[cfg(tokio_unstable)]
+pub mod sources;
+#[cfg(tokio_unstable)]
 pub mod trace;
 #[cfg(tokio_unstable)]
 pub mod world;

@@ -246,7 +246,7 @@ impl Lists {
             }
             (next, stood) = (received.begin.parent, Some(&received.begin.stood));
         }
-        let total = ledger.job.samples();
+        let total = ledger.job.samples(None, 0);
         for (number, epoch) in &epochs {
             let again = epoch.times.values().map(|times| times.len() as u64 - 1).sum::<u64>();
             let twice = epoch.times.iter().find(|(_, times)| times.len() > 1);

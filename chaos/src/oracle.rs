@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
-use shardfeed_plan::{Intent, LoaderState, Planned, Sample, Segment, Tail};
+use shardfeed_plan::{Intent, LeftOut, LoaderState, Planned, Portion, Sample, Segment, Tail};
 use shardfeed_proto::coordinator::v1 as wire;
 
 use crate::breach::Breaches;
@@ -15,7 +15,9 @@ use crate::holds::Holds;
 use crate::lists::Lists;
 use crate::sim::SimTime;
 use crate::skips::Skips;
+use crate::sources::{self, SourceEpoch};
 use crate::world::catalog::JobFacts;
+use crate::world::mixture::Mix;
 use crate::world::node::TTL_MS;
 use crate::world::session::Asked;
 
@@ -52,6 +54,7 @@ struct Seen {
     /// Highest (generation, epoch, step) that was read of each job.
     latest: BTreeMap<String, (u64, Place)>,
     ledgers: BTreeMap<String, Ledger>,
+    counted: BTreeMap<&'static str, u64>,
 }
 
 /// Batches that the trainers of a job received.
@@ -59,15 +62,51 @@ struct Seen {
 struct Ledger {
     job: Rc<JobFacts>,
     generations: BTreeMap<u64, Received>,
-    /// Global batches, as received the first time.
-    batches: BTreeMap<Place, Vec<Planned>>,
+    /// Global batches, as received the first time, by the stages of the mixture that fix them.
+    batches: BTreeMap<(String, Place), Vec<Planned>>,
+}
+
+/// Start of a generation, as its trainers know it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Begin {
+    /// Epoch in which it starts.
+    pub epoch: u64,
+    /// Segments of that epoch.
+    pub segments: Vec<Segment>,
+    /// Number of ranks.
+    pub world_size: u64,
+    /// Mixture that it reads.
+    pub mix: Mix,
+    /// Steps of that epoch that were left out.
+    pub left_out: LeftOut,
+}
+
+impl Begin {
+    fn place(&self) -> Place {
+        (self.epoch, self.segments.iter().map(|segment| segment.steps.most()).sum())
+    }
+
+    /// Returns the position up to which the generation before it counts: its trainers left out the
+    /// steps from there on.
+    fn parent_end(&self) -> Place {
+        let (epoch, step) = self.place();
+        match self.left_out.ranges().last() {
+            Some((first, end)) if *end == step => (epoch, *first),
+            _ => (epoch, step),
+        }
+    }
+
+    /// Returns the steps of an epoch that were left out before the generation's start.
+    pub fn left_out_of(&self, epoch: u64) -> LeftOut {
+        if epoch == self.epoch { self.left_out.clone() } else { LeftOut::default() }
+    }
 }
 
 #[derive(Debug)]
 struct Received {
     /// Generation whose state it started from.
     parent: Option<u64>,
-    begin: (u64, Vec<Segment>, u64),
+    begin: Begin,
     slots: BTreeMap<Place, BTreeMap<u64, Vec<Planned>>>,
 }
 
@@ -80,6 +119,10 @@ pub struct Counted {
     pub samples: u64,
     /// Steps of all lineages.
     pub steps: u64,
+    /// Samples of the surviving lineage in steps that were left out.
+    pub left_out: u64,
+    /// Source epochs of mixtures in the surviving lineage that were counted.
+    pub source_epochs: u64,
     /// Number of generations.
     pub generations: u64,
     /// Epochs of dynamic jobs that ended.
@@ -190,7 +233,7 @@ impl Oracle {
         &self,
         job: &Rc<JobFacts>,
         (generation, parent): (u64, Option<u64>),
-        (epoch, segments, world_size): (u64, Vec<Segment>, u64),
+        begin: Begin,
     ) {
         let mut seen = self.seen.borrow_mut();
         let new = || Ledger {
@@ -199,9 +242,10 @@ impl Oracle {
             batches: BTreeMap::new(),
         };
         let ledger = seen.ledgers.entry(job.name.clone()).or_insert_with(new);
-        let begin = (epoch, segments, world_size);
+        let is_by_skip = begin.parent_end() != begin.place();
         let slots = BTreeMap::new();
         let new = || Received { parent, begin: begin.clone(), slots };
+        let is_new = !ledger.generations.contains_key(&generation);
         let known = ledger.generations.entry(generation).or_insert_with(new);
         self.breaches.check(known.begin == begin && known.parent == parent, "I8", || {
             let job = &job.name;
@@ -210,6 +254,24 @@ impl Oracle {
                 known.begin
             )
         });
+        let skips = u64::from(is_new && is_by_skip);
+        *seen.counted.entry("skips").or_default() += skips;
+    }
+
+    /// Returns the start of a generation, if one of its trainers is known.
+    pub fn begin_of(&self, job: &str, generation: u64) -> Option<Begin> {
+        let seen = self.seen.borrow();
+        Some(seen.ledgers.get(job)?.generations.get(&generation)?.begin.clone())
+    }
+
+    /// Records that a rank was refused because it named another mixture than the others.
+    pub fn disagrees(&self) {
+        *self.seen.borrow_mut().counted.entry("other-mixtures").or_default() += 1;
+    }
+
+    /// Returns the number of occurrences of each observed event, by name.
+    pub fn counted(&self) -> BTreeMap<&'static str, u64> {
+        self.seen.borrow().counted.clone()
     }
 
     /// Records that a trainer received a batch.
@@ -234,7 +296,8 @@ impl Oracle {
         });
         if ranks.len() as u64 == world_size {
             let batch: Vec<Planned> = ranks.values().flatten().copied().collect();
-            let first = ledger.batches.entry(place).or_insert_with(|| batch.clone());
+            let order = ledger.job.stages_to(received.begin.mix, place.0);
+            let first = ledger.batches.entry((order, place)).or_insert_with(|| batch.clone());
             self.breaches.check(*first == batch, "I9", || {
                 format!("the global batch {place:?} of {job} was another one before")
             });
@@ -264,9 +327,9 @@ impl Oracle {
         });
         let reached = seen.ledgers.get(job).and_then(|ledger| {
             let Received { begin, slots, .. } = ledger.generations.get(&state.generation)?;
-            let began = place_of(begin);
+            let began = begin.place();
             let after = slots.keys().next_back().map(|(epoch, step)| {
-                let ends = step + 1 >= ledger.job.steps(*epoch);
+                let ends = step + 1 >= ledger.job.steps(begin.mix, *epoch);
                 if ends { (epoch + 1, 0) } else { (*epoch, step + 1) }
             });
             Some(after.unwrap_or(began).max(began))
@@ -274,6 +337,20 @@ impl Oracle {
         self.breaches.check(reached.is_none_or(|reached| read.1 <= reached), "I5", || {
             format!("the latest state of {job} is {read:?}, but its ranks are at {reached:?}")
         });
+        if let Some(ledger) = seen.ledgers.get(job)
+            && let Some(Received { begin, .. }) = ledger.generations.get(&state.generation)
+        {
+            let left_out = begin.left_out_of(state.epoch);
+            self.breaches.check(state.left_out == left_out, "I22", || {
+                let (job, said) = (&ledger.job.name, &state.left_out);
+                format!("the latest state of {job} at {read:?} lacks {left_out:?}: {said:?}")
+            });
+            let stages = ledger.job.stages_digest(begin.mix, read.1);
+            self.breaches.check(state.stages == stages, "I23", || {
+                let (job, said) = (&ledger.job.name, &state.stages);
+                format!("the latest state of {job} at {read:?} is of {said:?}, not {stages:?}")
+            });
+        }
         let latest = seen.latest.entry(job.to_owned()).or_default();
         *latest = (*latest).max(read);
     }
@@ -294,18 +371,25 @@ impl Oracle {
 
     fn recount_job(&self, ledger: &Ledger, counted: &mut Counted) {
         let name = &ledger.job.name;
-        let slots = self.lineage(ledger);
+        let (slots, left_out) = self.lineage(ledger);
         let Some(last) = slots.keys().next_back().copied() else {
             return;
         };
         // A rank that is not stopped continues alone. Only batches that all ranks received belong
         // to the job, and these come first.
         let mut alone: Option<BTreeSet<u64>> = None;
+        let mut of_sources = SourceSamples::default();
         for epoch in 0..=last.0 {
-            let mut valid: BTreeMap<Sample, u64> = BTreeMap::new();
+            let mut valid: BTreeMap<Sampled, u64> = BTreeMap::new();
             let of_epoch = slots.range((epoch, 0)..(epoch + 1, 0));
-            let mut next = 0;
-            for (place, (generation, world_size, ranks)) in of_epoch {
+            let left_out = left_out.get(&epoch).cloned().unwrap_or_default();
+            let (mut next, mut mix) = (0, None);
+            for (place, (generation, begin, ranks)) in of_epoch {
+                let world_size = &begin.world_size;
+                mix = begin.mix;
+                while left_out.contains(next) {
+                    next += 1;
+                }
                 let whole = ranks.len() as u64 == *world_size;
                 let goes_on = match &alone {
                     None => true,
@@ -324,34 +408,83 @@ impl Oracle {
                     continue;
                 }
                 for row in ranks.values().flatten().filter(|row| row.valid) {
-                    *valid.entry(row.sample).or_default() += 1;
+                    *valid.entry((row.portion, row.sample)).or_default() += 1;
                 }
                 let batch: Vec<_> = ranks.values().flatten().copied().collect();
-                self.breaches.check(batch == ledger.job.global_batch(*place), "I9", || {
+                self.breaches.check(batch == ledger.job.global_batch(mix, *place), "I9", || {
                     format!("{place:?} of {name} differs from the plan")
                 });
             }
-            counted.samples += valid.len() as u64;
+            let delivered = valid.len() as u64;
+            let steps = left_out.ranges().iter().flat_map(|(first, end)| *first..*end);
+            for step in steps {
+                let rows = ledger.job.global_batch(mix, (epoch, step));
+                for row in rows.iter().filter(|row| row.valid) {
+                    *valid.entry((row.portion, row.sample)).or_default() += 1;
+                }
+            }
+            counted.samples += delivered;
+            counted.left_out += valid.len() as u64 - delivered;
             let twice = valid.iter().find(|(_, times)| **times > 1);
             self.breaches.check(twice.is_none(), "I4", || {
-                format!("epoch {epoch} of {name} delivered {twice:?} more than once")
+                format!("epoch {epoch} of {name} had {twice:?} more than once")
             });
-            if alone.is_none() && (epoch < last.0 || next == ledger.job.steps(epoch)) {
+            let is_whole =
+                alone.is_none() && (epoch < last.0 || next == ledger.job.steps(mix, epoch));
+            if is_whole {
                 counted.epochs += 1;
-                self.check_whole(&ledger.job, epoch, (next, valid.len() as u64));
+                self.check_whole(&ledger.job, (mix, epoch), (next, valid.len() as u64));
+            }
+            if mix.is_some() {
+                let samples = valid.keys().copied();
+                self.count_sources(&ledger.job, (mix, epoch), (samples, is_whole), &mut of_sources);
             }
         }
+        counted.source_epochs += of_sources.0.len() as u64;
         let known: BTreeSet<Place> = slots.keys().copied().collect();
         self.breaches.check(known.contains(&(0, 0)), "I4", || format!("{name} lost its beginning"));
     }
 
-    /// Returns the deliveries of the last generation that delivered a batch and of its ancestors.
+    /// Counts the samples of each source epoch that a mixture epoch had, delivered or left out.
+    fn count_sources(
+        &self,
+        job: &JobFacts,
+        (mix, epoch): (Mix, u64),
+        (samples, is_whole): (impl Iterator<Item = Sampled>, bool),
+        of_sources: &mut SourceSamples,
+    ) {
+        let Some(mixture) = job.mixture(mix) else {
+            return;
+        };
+        let (name, names) = (&job.name, sources::names(&mixture, epoch));
+        let mut had: BTreeMap<SourceEpoch, u64> = BTreeMap::new();
+        for (portion, sample) in samples {
+            let source = names.get(portion.source as usize).map(|(name, _)| name.clone());
+            let of = (source.unwrap_or_default(), portion.epoch);
+            *had.entry(of.clone()).or_default() += 1;
+            let is_new = of_sources.0.entry(of.clone()).or_default().insert(sample);
+            self.breaches.check(is_new, "I23", || {
+                format!("epoch {epoch} of {name} had {sample:?} of {of:?}, as an earlier one")
+            });
+        }
+        let counts = sources::portions(&mixture, epoch);
+        let beyond =
+            had.iter().find(|(of, samples)| counts.get(of).is_none_or(|all| all < samples));
+        let is_full = !is_whole || job.identity.tail == Tail::Drop || had == counts;
+        self.breaches.check(beyond.is_none() && is_full, "I23", || {
+            format!("epoch {epoch} of {name} had {had:?} of its sources instead of {counts:?}")
+        });
+    }
+
+    /// Returns the deliveries of the last generation that delivered a batch and of its ancestors,
+    /// and the steps of each epoch that they left out.
     ///
     /// Of each ancestor only the deliveries before its child's start count.
-    fn lineage<'a>(&self, ledger: &'a Ledger) -> Slots<'a> {
+    fn lineage<'a>(&self, ledger: &'a Ledger) -> (Slots<'a>, BTreeMap<u64, LeftOut>) {
         let delivers = |(_, received): &(&u64, &Received)| !received.slots.is_empty();
         let mut next = ledger.generations.iter().rev().find(delivers).map(|(number, _)| *number);
         let (mut slots, mut end) = (Slots::new(), (u64::MAX, 0));
+        let mut left_out = BTreeMap::new();
         while let Some(number) = next {
             let Some(received) = ledger.generations.get(&number) else {
                 let name = &ledger.job.name;
@@ -363,33 +496,38 @@ impl Oracle {
             };
             let Received { parent, begin, slots: own } = received;
             for (place, ranks) in own.range(..end) {
-                slots.insert(*place, (number, begin.2, ranks));
+                slots.insert(*place, (number, begin, ranks));
             }
-            (next, end) = (*parent, place_of(begin).min(end));
+            // A later start in the same epoch names these steps, too.
+            left_out.entry(begin.epoch).or_insert_with(|| begin.left_out.clone());
+            (next, end) = (*parent, begin.parent_end().min(end));
         }
-        slots
+        (slots, left_out)
     }
 
-    fn check_whole(&self, job: &JobFacts, epoch: u64, (steps, delivered): (u64, u64)) {
-        let (total, batch) = (job.samples(), job.global_batch);
+    /// Checks a whole epoch: its steps, and its samples that were delivered or left out.
+    fn check_whole(&self, job: &JobFacts, (mix, epoch): (Mix, u64), (steps, had): (u64, u64)) {
+        let (total, batch) = (job.samples(mix, epoch), job.global_batch);
         let fine = match job.identity.tail {
-            Tail::Drop => delivered <= total && total - delivered < batch,
-            Tail::Pad | Tail::Uneven => delivered == total,
+            Tail::Drop => had <= total && total - had < batch,
+            Tail::Pad | Tail::Uneven => had == total,
         };
-        self.breaches.check(fine && steps == job.steps(epoch), "I4", || {
+        self.breaches.check(fine && steps == job.steps(mix, epoch), "I4", || {
             let name = &job.name;
-            format!("epoch {epoch} of {name} delivered {delivered} of {total} in {steps} steps")
+            format!("epoch {epoch} of {name} had {had} of {total} samples in {steps} steps")
         });
     }
 }
 
-/// Global batches, with the generation that delivered them, its world size, and the entries of each
-/// rank.
-type Slots<'a> = BTreeMap<Place, (u64, u64, &'a BTreeMap<u64, Vec<Planned>>)>;
+/// Global batches, with the generation that delivered them, its start, and the entries of each rank.
+type Slots<'a> = BTreeMap<Place, (u64, &'a Begin, &'a BTreeMap<u64, Vec<Planned>>)>;
 
-fn place_of((epoch, segments, _): &(u64, Vec<Segment>, u64)) -> Place {
-    (*epoch, segments.iter().map(|segment| segment.steps.most()).sum())
-}
+/// A sample in its source and source epoch.
+type Sampled = (Portion, Sample);
+
+/// Samples of each source epoch that the mixture epochs of a lineage had.
+#[derive(Debug, Default)]
+struct SourceSamples(BTreeMap<SourceEpoch, BTreeSet<Sample>>);
 
 #[cfg(test)]
 mod tests {
@@ -415,7 +553,8 @@ mod tests {
         fn begin(&self, generation: u64, parent: Option<u64>, step: u64, world_size: u64) {
             let steps = shardfeed_plan::Steps::All(step);
             let segments = vec![Segment { lanes: 4, global_batch: 8, steps }];
-            self.oracle.begins(&self.job, (generation, parent), (0, segments, world_size));
+            let begin = Begin { segments, world_size, ..Begin::default() };
+            self.oracle.begins(&self.job, (generation, parent), begin);
         }
 
         /// Delivers these steps of epoch 0 to all ranks of a generation.
@@ -433,7 +572,7 @@ mod tests {
             ranks: &[u64],
         ) {
             let open = [Segment::start(4, 8, 1).unwrap()];
-            let plan = self.job.plan(0, &open, world_size).unwrap();
+            let plan = self.job.plan((None, 0), &open, world_size).unwrap();
             for step in steps {
                 for &rank in ranks {
                     let rows = plan.batch(step, rank).unwrap();
@@ -452,7 +591,7 @@ mod tests {
     fn an_epoch_in_two_generations_is_whole_and_branches_do_not_count() {
         for tail in [Tail::Drop, Tail::Pad] {
             let fixture = Fixture::new(tail);
-            let steps = fixture.job.steps(0);
+            let steps = fixture.job.steps(None, 0);
             fixture.begin(0, None, 0, 2);
             fixture.take(0, 2, 0..10);
             fixture.begin(1, Some(0), 2, 1);
@@ -496,7 +635,7 @@ mod tests {
 
         let other = Fixture::new(Tail::Drop);
         other.begin(0, None, 0, 1);
-        let rows = other.job.global_batch((0, 1));
+        let rows = other.job.global_batch(None, (0, 1));
         other.oracle.delivered("job", (0, 0, 1), (0, 0), rows);
         other.oracle.recount();
         assert_eq!(other.breach(), Some("I9"));

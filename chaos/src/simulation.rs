@@ -21,6 +21,7 @@ use crate::trace::Trace;
 use crate::world::admin::Admin;
 use crate::world::catalog::{Catalog, JobFacts};
 use crate::world::launcher::Launcher;
+use crate::world::mixture::SourceVersion;
 use crate::world::node::{ELECTION_MAX_MS, Node, TTL_MS, address_of};
 use crate::world::worker::WorkerHost;
 
@@ -48,6 +49,16 @@ const SERVED_MS: u64 = TTL_MS + 1_000 + 2_000;
 /// end.
 const EPOCH_MS: u64 = 32_000;
 
+/// Counters that are above 0 in a hundred seeds.
+pub const COVERED: [&str; 6] = [
+    "samples-left-out",
+    "left-out-listed",
+    "source-epochs",
+    "sources-listed",
+    "mixtures",
+    "other-mixtures",
+];
+
 /// Result of a seed.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
@@ -57,6 +68,22 @@ pub struct Outcome {
     pub breach: Option<Breach>,
     /// Counters by name.
     pub totals: BTreeMap<String, u64>,
+}
+
+/// Kind of the deterministic jobs of a seed. Dynamic jobs are the same in all.
+#[derive(Clone, Copy, Debug)]
+struct Kind {
+    /// They are mixtures with stages.
+    mixes: bool,
+    /// Their trainers leave out steps.
+    skips: bool,
+}
+
+impl Kind {
+    /// Returns the kind of a seed: half of them are jobs over one dataset without such steps.
+    fn of(seed: u64) -> Self {
+        Self { mixes: seed % 6 == 1 || seed % 6 == 5, skips: seed % 6 == 3 || seed % 6 == 5 }
+    }
 }
 
 struct World<'a> {
@@ -98,11 +125,27 @@ impl World<'_> {
             .max_message_latency(Duration::from_millis(6))
             .tcp_capacity(1 << 16)
             .build();
-        let catalog = Rc::new(Catalog::new(&dice));
+        let mut catalog = Catalog::new(&dice);
         let manifest = catalog.manifest();
+        let kind = Kind::of(seed);
+        let versions = SourceVersion::all(&Dice::new(seed, 700));
+        if kind.mixes {
+            let files = versions.iter().map(|of| (of.dataset.clone(), of.files.clone()));
+            catalog.sources.extend(files);
+        }
+        let catalog = Rc::new(catalog);
+        let planned = |name: &str, tail, seed| match kind.mixes {
+            true => {
+                let job = JobFacts::mixed(name, &versions, tail, seed);
+                let variants = job.variants.as_ref().expect("it is a mixture");
+                variants.change(&Dice::new(seed, 701), None, (0, 0));
+                job
+            }
+            false => JobFacts::new(name, "images", &manifest, tail, seed),
+        };
         let jobs = vec![
-            JobFacts::new("drop", "images", &manifest, Tail::Drop, seed),
-            JobFacts::new("pad", "images", &manifest, Tail::Pad, seed + 1),
+            planned("drop", Tail::Drop, seed),
+            planned("pad", Tail::Pad, seed + 1),
             JobFacts::of(("uneven", "images"), &manifest, (Tail::Uneven, Mode::Dynamic), seed + 2),
             JobFacts::of(("shared", "images"), &manifest, (Tail::Uneven, Mode::Dynamic), seed + 3),
         ];
@@ -164,7 +207,8 @@ impl World<'_> {
         let person = Rc::clone(&admin);
         sim.host("admin", move || ends(Rc::clone(&person).run()));
         let launcher = |(index, job): (usize, Rc<JobFacts>)| {
-            Launcher::new(job, Dice::new(seed, 400 + index as u64), trace.clone())
+            let skips = kind.skips && !job.identity.is_dynamic();
+            Launcher::new(job, (Dice::new(seed, 400 + index as u64), skips), trace.clone())
         };
         let launchers = jobs.into_iter().enumerate().map(launcher).collect();
         let decides = (Dice::new(seed, 500), trace.clone());
@@ -300,7 +344,10 @@ impl World<'_> {
         let reachable = |index| self.nemesis.is_reachable(&mut self.sim, index);
         let reached: Vec<bool> = (0..self.hosts.len()).map(reachable).collect();
         let hosts: Vec<_> = self.hosts.iter().cloned().zip(reached).collect();
-        self.launchers.iter_mut().for_each(|launcher| launcher.tick(now, &hosts));
+        for launcher in &mut self.launchers {
+            launcher.errs = !self.admin.is_calm.get();
+            launcher.tick(now, &hosts);
+        }
     }
 
     fn leader_knows(&self, session: u64) -> bool {
@@ -328,18 +375,26 @@ impl World<'_> {
             totals.insert(format!("fault {kind}"), *times);
         }
         let holds = self.oracle.holds.counted();
-        for (name, times) in holds.iter().chain(&self.oracle.skips.counted()) {
+        let clients = [self.oracle.skips.counted(), self.oracle.counted()];
+        for (name, times) in holds.iter().chain(clients.iter().flatten()) {
             let is_fault = crate::nemesis::HOLDS.contains(name);
             totals.insert(if is_fault { format!("fault {name}") } else { (*name).into() }, *times);
         }
         let launched = |of: fn(&Launcher) -> u64| self.launchers.iter().map(of).sum::<u64>();
-        let Counted { epochs, samples, steps, generations, shared_epochs, shared_samples } =
+        let Counted { epochs, samples, steps, generations, shared_epochs, shared_samples, .. } =
             counted;
+        let mixtures = |host: &Rc<WorkerHost>| {
+            let variants = host.jobs.iter().filter_map(|job| job.variants.as_ref());
+            variants.map(|variants| variants.count() as u64).sum()
+        };
         for (name, number) in [
             ("epochs", epochs),
             ("samples", samples),
             ("steps", steps),
             ("generations", generations),
+            ("samples-left-out", counted.left_out),
+            ("source-epochs", counted.source_epochs),
+            ("mixtures", self.hosts.first().map_or(0, mixtures)),
             ("dynamic-epochs", shared_epochs),
             ("dynamic-samples", shared_samples),
             ("grants", self.oracle.grants()),

@@ -10,6 +10,8 @@ use shardfeed_plan::Sample;
 use shardfeed_proto::coordinator::v1 as wire;
 
 use crate::breach::Breaches;
+use crate::oracle::Begin;
+use crate::sources;
 use crate::world::catalog::JobFacts;
 
 /// Corrupt records that were encountered, reported and listed.
@@ -84,7 +86,16 @@ impl Skips {
 
     /// Checks the skipped records that an answer lists for an epoch.
     /// - `known`: records whose reports had been answered before the request was sent.
-    pub fn listed(&self, job: &JobFacts, known: &BTreeSet<Sample>, epoch: &wire::Epoch) {
+    /// - `begin`: start of the generation that the answer names.
+    pub fn listed(
+        &self,
+        job: &JobFacts,
+        begin: &Begin,
+        known: &BTreeSet<Sample>,
+        epoch: &wire::Epoch,
+    ) {
+        let left_out = begin.left_out_of(epoch.epoch);
+        self.check_sources(job, begin, epoch);
         let mut seen = self.seen.borrow_mut();
         let (name, number, records) = (&job.name, epoch.epoch, &epoch.skipped_records);
         let sample = |record: &wire::SkippedRecord| Sample {
@@ -113,28 +124,55 @@ impl Skips {
         if epoch.state() != wire::EpochState::Sealed {
             return;
         }
-        let missing = known.iter().find(|known| {
-            let counts = job.identity.is_dynamic() || job.delivers(number, **known);
-            counts && !listed.contains(known)
-        });
+        let delivers = |sample: &Sample| {
+            let step = || job.step_of(number, *sample);
+            job.identity.is_dynamic() || step().is_some_and(|step| !left_out.contains(step))
+        };
+        let missing = known.iter().find(|known| delivers(known) && !listed.contains(known));
         self.breaches.check(missing.is_none(), "I20", || {
             format!("epoch {number} of {name} is over, and lacks {missing:?} of {records:?}")
         });
-        let extra = listed
-            .iter()
-            .find(|listed| !job.identity.is_dynamic() && !job.delivers(number, **listed));
+        let extra = listed.iter().find(|listed| !delivers(listed));
         self.breaches.check(extra.is_none(), "I20", || {
-            format!("epoch {number} of {name} lists {extra:?}, which its tail drops")
+            format!("epoch {number} of {name} lists {extra:?}, which was dropped or left out")
         });
         let wire::Epoch { total, delivered, dropped, skipped, lost, .. } = *epoch;
-        let is_whole = delivered + dropped + skipped == total && lost == 0;
-        self.breaches.check(is_whole && total == job.samples(), "I20", || {
+        let is_whole = delivered + dropped + skipped + epoch.left_out == total && lost == 0;
+        self.breaches.check(is_whole && total == job.samples(begin.mix, number), "I20", || {
             format!(
                 "epoch {number} of {name} is over with {total} samples: {delivered} delivered, {dropped} \
-                 dropped, {skipped} skipped, {lost} lost"
+                 dropped, {skipped} skipped, {} left out, {lost} lost",
+                epoch.left_out
             )
         });
+        let steps: u64 = left_out.ranges().iter().map(|(first, end)| end - first).sum();
+        // Each of these steps is a full one.
+        let samples = steps * job.global_batch;
+        self.breaches.check(epoch.left_out == samples, "I22", || {
+            let said = epoch.left_out;
+            format!("epoch {number} of {name} left out {samples} samples, and lists {said}")
+        });
+        *seen.counted.entry("left-out-listed").or_default() += samples;
         *seen.counted.entry("epochs-listed").or_default() += 1;
+    }
+
+    /// Checks the sources of a mixture's epoch.
+    fn check_sources(&self, job: &JobFacts, begin: &Begin, epoch: &wire::Epoch) {
+        let Some(mixture) = job.mixture(begin.mix) else {
+            return;
+        };
+        let (name, number) = (&job.name, epoch.epoch);
+        let counts = sources::names(&mixture, number);
+        let total = |of: &wire::EpochSource| (of.name.clone(), of.total);
+        let is_over = epoch.state() == wire::EpochState::Sealed;
+        let is_whole = |of: &wire::EpochSource| !is_over || of.delivered + of.dropped == of.total;
+        let is_right = epoch.sources.iter().map(total).eq(counts.iter().cloned())
+            && epoch.sources.iter().all(is_whole);
+        self.breaches.check(is_right, "I23", || {
+            let listed = &epoch.sources;
+            format!("epoch {number} of {name} has {counts:?} of its sources, and lists {listed:?}")
+        });
+        *self.seen.borrow_mut().counted.entry("sources-listed").or_default() += counts.len() as u64;
     }
 }
 
@@ -172,7 +210,7 @@ mod tests {
                 wire::SkippedRecord { shard, ordinal, offset, reason, path }
             };
             let skipped_records: Vec<_> = of.into_iter().map(record).collect();
-            let (total, skipped) = (self.job.samples(), skipped_records.len() as u64);
+            let (total, skipped) = (self.job.samples(None, 0), skipped_records.len() as u64);
             wire::Epoch {
                 state: wire::EpochState::Sealed.into(),
                 total,
@@ -187,7 +225,7 @@ mod tests {
         fn breach(&self, epoch: &wire::Epoch) -> Option<&'static str> {
             self.skips.tells("job", &self.corrupt);
             self.skips.knows("job", &self.corrupt);
-            self.skips.listed(&self.job, &self.skips.asks("job"), epoch);
+            self.skips.listed(&self.job, &Begin::default(), &self.skips.asks("job"), epoch);
             self.breaches.first().map(|breach| breach.id)
         }
     }
@@ -217,7 +255,7 @@ mod tests {
 
         let untold = Fixture::new();
         let epoch = untold.epoch(untold.corrupt.clone());
-        untold.skips.listed(&untold.job, &BTreeSet::new(), &epoch);
+        untold.skips.listed(&untold.job, &Begin::default(), &BTreeSet::new(), &epoch);
         assert_eq!(untold.breaches.first().map(|breach| breach.id), Some("I20"));
     }
 

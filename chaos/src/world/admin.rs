@@ -6,15 +6,14 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
-use shardfeed_plan::LoaderState;
-use shardfeed_proto::common::v1::RecordSpec;
+use shardfeed_plan::{Digest, LoaderState};
 use shardfeed_proto::coordinator::v1 as wire;
-use shardfeed_proto::{ErrorKind, WireError, identity_to, record_spec_digest};
+use shardfeed_proto::{ErrorKind, WireError};
 use tokio::time::sleep;
 
 use crate::breach::Breaches;
 use crate::dice::Dice;
-use crate::oracle::Oracle;
+use crate::oracle::{Begin, Oracle};
 use crate::trace::Trace;
 use crate::world::catalog::{JobFacts, ROOT};
 use crate::world::client::{Call, Cluster, Kind};
@@ -116,8 +115,22 @@ impl Admin {
     }
 
     async fn set_up(&self, cluster: &Rc<Cluster>, job: &JobFacts) -> Result<(), WireError> {
-        add(cluster, &job.dataset).await?;
-        let dataset = job.dataset.clone();
+        for (dataset, content) in job.datasets() {
+            self.index(cluster, &dataset, content).await?;
+        }
+        let request = job.registration(job.variants.as_ref().map(|_| 0));
+        register(cluster, request).await.map(|_| ())
+    }
+
+    /// Adds a dataset and waits until it is ready.
+    async fn index(
+        &self,
+        cluster: &Rc<Cluster>,
+        dataset: &str,
+        content: Digest,
+    ) -> Result<(), WireError> {
+        add(cluster, dataset).await?;
+        let dataset = dataset.to_owned();
         let call: Call<wire::GetDatasetResponse> = Rc::new(move |mut clients, context| {
             let request = wire::GetDatasetRequest { context, name: dataset.clone() };
             Box::pin(async move { clients.admin.get_dataset(request).await })
@@ -132,32 +145,10 @@ impl Admin {
             }
             _ => return Err(WireError::new(ErrorKind::Retry, "the dataset is not ready")),
         }
-        let (identity, content) = (job.identity.clone(), job.identity.content);
         self.breaches.check(found.content == content.as_bytes(), "I8", || {
             format!("the dataset is put together as {:?}", found.content)
         });
-        let (name, dataset) = (job.name.clone(), job.dataset.clone());
-        let call: Call<wire::RegisterJobResponse> = Rc::new(move |mut clients, context| {
-            let identity = Some(identity_to(&identity));
-            let (name, dataset) = (name.clone(), dataset.clone());
-            let chunk = RecordSpec::raw().encode_canonical().expect("it is small");
-            let request = wire::RegisterJobRequest {
-                context,
-                name,
-                dataset,
-                identity,
-                record_spec_chunks: vec![record_spec_digest(&chunk).as_bytes().to_vec()],
-                chunk,
-                mixture: None,
-            };
-            Box::pin(async move { clients.worker.register_job(request).await })
-        });
-        let answer = cluster.call((Kind::Changes, PATIENCE), call).await?;
-        match answer.missing.is_empty() {
-            true => Ok(()),
-            // A leader was elected meanwhile and lacks the chunk.
-            false => Err(WireError::new(ErrorKind::Retry, "the record spec is missing")),
-        }
+        Ok(())
     }
 
     /// Creates more datasets at random intervals; their files are copies of the first one's.
@@ -219,6 +210,24 @@ async fn add(cluster: &Rc<Cluster>, dataset: &str) -> Result<(), WireError> {
         Box::pin(async move { clients.admin.add_dataset(request).await })
     });
     cluster.call((Kind::Changes, PATIENCE), call).await.map(|_| ())
+}
+
+/// Registers a job.
+/// - Returns the digest of its mixture; empty if it has none.
+pub async fn register(
+    cluster: &Rc<Cluster>,
+    request: wire::RegisterJobRequest,
+) -> Result<Vec<u8>, WireError> {
+    let call: Call<wire::RegisterJobResponse> = Rc::new(move |mut clients, context| {
+        let request = wire::RegisterJobRequest { context, ..request.clone() };
+        Box::pin(async move { clients.worker.register_job(request).await })
+    });
+    let answer = cluster.call((Kind::Changes, PATIENCE), call).await?;
+    match answer.missing.is_empty() {
+        true => Ok(answer.mixture),
+        // A leader was elected meanwhile and lacks the chunk.
+        false => Err(WireError::new(ErrorKind::Retry, "the record spec is missing")),
+    }
 }
 
 /// Repeatedly reads each job's latest state and its pauses; later reads must never be older.
@@ -284,6 +293,12 @@ async fn look_at_skips(
     };
     let known = oracle.skips.asks(&job.name);
     for epoch in ask(Some(epoch)).await {
-        oracle.skips.listed(job, &known, &epoch);
+        let begin = match job.identity.is_dynamic() {
+            true => Some(Begin::default()),
+            false => oracle.begin_of(&job.name, epoch.generation),
+        };
+        if let Some(begin) = begin {
+            oracle.skips.listed(job, &begin, &known, &epoch);
+        }
     }
 }

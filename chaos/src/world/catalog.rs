@@ -7,15 +7,17 @@ use std::sync::Arc;
 
 use shardfeed_plan::dynamic::Groups;
 use shardfeed_plan::{
-    DECODER_NONE, Digest, EpochPlan, JobIdentity, Line, Manifest, Mode, ORDER_VERSION, Planned,
-    Portion, Records, Sample, Segment, Shard, Shuffle, Tail,
+    DECODER_NONE, Digest, EpochPlan, JobIdentity, JobMixture, Line, Manifest, Mode, ORDER_VERSION,
+    Planned, Portion, Records, Sample, Segment, Shard, Shuffle, Tail, mixture_digest,
 };
 use shardfeed_proto::chunk::FileEntry;
 use shardfeed_proto::common::v1::RecordSpec;
-use shardfeed_proto::coordinator::v1::InDoubt;
-use shardfeed_proto::record_spec_digest;
+use shardfeed_proto::coordinator::v1::{InDoubt, RegisterJobRequest};
+use shardfeed_proto::{identity_to, mixture_to, record_spec_digest};
 
 use crate::dice::Dice;
+use crate::sources;
+use crate::world::mixture::{Mix, SourceVersion, Variants};
 
 /// Folder of all files.
 pub const ROOT: &str = "/data";
@@ -26,54 +28,65 @@ const CORRUPT_PERCENT: u64 = 4;
 /// Files per part of a listing.
 pub const PART_FILES: usize = 4;
 
-/// Files of a dataset.
+/// Files of the datasets.
 #[derive(Clone, Debug)]
 pub struct Catalog {
     /// Files in manifest order.
     pub files: Vec<FileEntry>,
+    /// Files of the sources of mixtures, by dataset.
+    pub sources: BTreeMap<String, Vec<FileEntry>>,
 }
 
 impl Catalog {
     /// Returns a random set of files and record counts.
     pub fn new(dice: &Dice) -> Self {
-        let file = |number: u64| {
-            let (path, records) = (format!("shard-{number:03}.tfrecord"), dice.pick(8..50));
-            FileEntry {
-                digest: Digest::of_parts([path.as_bytes()]),
-                path,
-                size_bytes: records * 64,
-                modified_ns: 1,
-                etag: None,
-                compression: "none".into(),
-                records,
-                data_bytes: records * 48,
-                record_bytes_max: 48,
-                marks: vec![],
-                left_out: None,
-                samples: None,
-            }
-        };
-        Self { files: (0..dice.pick(6..14)).map(file).collect() }
+        let file = |number: u64| file(format!("shard-{number:03}.tfrecord"), dice.pick(8..50));
+        let files = (0..dice.pick(6..14)).map(file).collect();
+        Self { files, sources: BTreeMap::new() }
     }
 
-    /// Returns the files under the name of a dataset: copies with the same content.
+    /// Returns the files under the name of a dataset: those of a source, or copies of the same
+    /// files.
     pub fn of(&self, dataset: &str) -> Vec<FileEntry> {
         let named = |file: &FileEntry| {
             let path = format!("{dataset}/{}", file.path);
             FileEntry { path, ..file.clone() }
         };
-        self.files.iter().map(named).collect()
+        self.sources.get(dataset).unwrap_or(&self.files).iter().map(named).collect()
     }
 
     /// Returns the manifest that the coordinator builds from the files.
     pub fn manifest(&self) -> Manifest {
-        let shard = |file: &FileEntry| Shard {
-            path: file.path.clone(),
-            records: file.records,
-            digest: file.digest,
-        };
-        Manifest::new(self.files.iter().map(shard).collect()).expect("the names differ")
+        manifest_of(&self.files)
     }
+}
+
+/// Returns a file of this number of records.
+pub(super) fn file(path: String, records: u64) -> FileEntry {
+    FileEntry {
+        digest: Digest::of_parts([path.as_bytes()]),
+        path,
+        size_bytes: records * 64,
+        modified_ns: 1,
+        etag: None,
+        compression: "none".into(),
+        records,
+        data_bytes: records * 48,
+        record_bytes_max: 48,
+        marks: vec![],
+        left_out: None,
+        samples: None,
+    }
+}
+
+/// Returns the manifest of files.
+pub(super) fn manifest_of(files: &[FileEntry]) -> Manifest {
+    let shard = |file: &FileEntry| Shard {
+        path: file.path.clone(),
+        records: file.records,
+        digest: file.digest,
+    };
+    Manifest::new(files.iter().map(shard).collect()).expect("the names differ")
 }
 
 /// Time that an epoch of a dynamic job waits when only in-doubt samples are left, ms: more than two
@@ -90,8 +103,10 @@ pub fn policy_of(job: &str) -> InDoubt {
 pub struct JobFacts {
     /// Name of the job.
     pub name: String,
-    /// Name of its dataset.
+    /// Name of its dataset; empty for a mixture.
     pub dataset: String,
+    /// Mixtures that its launcher gave it; `None`: it reads one dataset.
+    pub variants: Option<Variants>,
     /// Identity that determines the order.
     pub identity: JobIdentity,
     /// Samples per step of all ranks; constant.
@@ -99,7 +114,7 @@ pub struct JobFacts {
     /// Records that cannot be read: path of the shard, offset and reason.
     pub corrupt: BTreeMap<Sample, (String, u64, String)>,
     counts: Vec<u64>,
-    whole: RefCell<BTreeMap<u64, Rc<EpochPlan>>>,
+    whole: RefCell<BTreeMap<(Mix, u64), Rc<EpochPlan>>>,
     groups: RefCell<BTreeMap<u64, Rc<Groups>>>,
 }
 
@@ -138,6 +153,7 @@ impl JobFacts {
         Rc::new(Self {
             name: name.into(),
             dataset: dataset.into(),
+            variants: None,
             identity,
             global_batch: 8,
             corrupt: corrupt_of(manifest),
@@ -145,6 +161,55 @@ impl JobFacts {
             whole: RefCell::default(),
             groups: RefCell::default(),
         })
+    }
+
+    /// Returns a deterministic job over a mixture of sources, without corrupt records.
+    pub fn mixed(name: &str, versions: &[SourceVersion], tail: Tail, seed: u64) -> Rc<Self> {
+        let none = Manifest::new(vec![]).expect("it is empty");
+        let job = Self::new(name, "", &none, tail, seed);
+        let mut job = Rc::into_inner(job).expect("it was made just before");
+        job.identity.content = mixture_digest();
+        job.identity.shuffle.digest = mixture_digest();
+        job.variants = Some(Variants::new(versions.to_vec()));
+        Rc::new(job)
+    }
+
+    /// Returns a mixture of the job.
+    pub fn mixture(&self, mix: Mix) -> Option<JobMixture> {
+        Some(self.variants.as_ref()?.of(mix?))
+    }
+
+    /// Returns the stages of a mixture that fix the order of an epoch; empty for one dataset.
+    pub fn stages_to(&self, mix: Mix, epoch: u64) -> String {
+        self.mixture(mix).map_or(String::new(), |mixture| sources::begun(&mixture, (epoch, 1)))
+    }
+
+    /// Returns the digest of the stages that began at a position; `None` for one dataset.
+    pub fn stages_digest(&self, mix: Mix, place: (u64, u64)) -> Option<String> {
+        self.mixture(mix).map(|mixture| sources::stages_digest(&mixture, place))
+    }
+
+    /// Returns the names of the datasets that it reads, with their content.
+    pub fn datasets(&self) -> Vec<(String, Digest)> {
+        match &self.variants {
+            None => vec![(self.dataset.clone(), self.identity.content)],
+            Some(variants) => variants.datasets(),
+        }
+    }
+
+    /// Returns the request that registers it.
+    pub fn registration(&self, mix: Mix) -> RegisterJobRequest {
+        let chunk = RecordSpec::raw().encode_canonical().expect("it is small");
+        let mixture = self.variants.as_ref().zip(mix).map(|(variants, mix)| variants.of(mix));
+        RegisterJobRequest {
+            context: None,
+            name: self.name.clone(),
+            dataset: self.dataset.clone(),
+            identity: Some(identity_to(&self.identity)),
+            record_spec_chunks: vec![record_spec_digest(&chunk).as_bytes().to_vec()],
+            chunk,
+            mixture: mixture.map(|mixture| mixture_to(&mixture)),
+        }
     }
 
     /// Returns the groups of an epoch of a dynamic job.
@@ -159,8 +224,11 @@ impl JobFacts {
     }
 
     /// Returns the number of samples of an epoch.
-    pub fn samples(&self) -> u64 {
-        self.counts.iter().sum()
+    pub fn samples(&self, mix: Mix, epoch: u64) -> u64 {
+        match &self.variants {
+            None => self.counts.iter().sum(),
+            Some(_) => self.whole(mix, epoch).samples(),
+        }
     }
 
     /// Returns the plan of an epoch.
@@ -168,30 +236,35 @@ impl JobFacts {
     /// # Errors  The segments are invalid.
     pub fn plan(
         &self,
-        epoch: u64,
+        (mix, epoch): (Mix, u64),
         segments: &[Segment],
         world_size: u64,
     ) -> Result<EpochPlan, shardfeed_plan::PlanError> {
+        if let (Some(variants), Some(mix)) = (&self.variants, mix) {
+            let epoch = Arc::new(variants.epoch(mix, &self.identity.shuffle, epoch)?);
+            return EpochPlan::of_mixture(epoch, (self.identity.tail, None), segments, world_size);
+        }
         let line = Line::new(&self.counts, &self.identity.shuffle, epoch)?;
         let (shuffle, tail) = (self.identity.shuffle.clone(), self.identity.tail);
         EpochPlan::new(Arc::new(line), shuffle, epoch, (tail, None), segments, world_size)
     }
 
     /// Returns the plan of an epoch for a single uninterrupted rank.
-    fn whole(&self, epoch: u64) -> Rc<EpochPlan> {
+    fn whole(&self, mix: Mix, epoch: u64) -> Rc<EpochPlan> {
         let mut whole = self.whole.borrow_mut();
         let make = || {
             let open = Segment::start(self.identity.lanes, self.global_batch, 1);
-            let plan = open.and_then(|open| self.plan(epoch, &[open], 1));
+            let plan = open.and_then(|open| self.plan((mix, epoch), &[open], 1));
             Rc::new(plan.expect("the job's numbers make a plan"))
         };
-        Rc::clone(whole.entry(epoch).or_insert_with(make))
+        Rc::clone(whole.entry((mix, epoch)).or_insert_with(make))
     }
 
-    /// Returns true if an epoch of a deterministic job delivers the sample; false if its tail drops
-    /// it.
-    pub fn delivers(&self, epoch: u64, sample: Sample) -> bool {
-        self.whole(epoch).place(Portion::default(), sample).is_ok_and(|placed| placed.is_some())
+    /// Returns the step of an epoch of a deterministic job that has the sample; `None` if its tail
+    /// drops it.
+    pub fn step_of(&self, epoch: u64, sample: Sample) -> Option<u64> {
+        let placed = self.whole(None, epoch).place(Portion::default(), sample).ok().flatten();
+        placed.map(|placed| placed.step)
     }
 
     /// Returns the corrupt samples among `samples`.
@@ -200,13 +273,13 @@ impl JobFacts {
     }
 
     /// Returns the number of steps of an epoch.
-    pub fn steps(&self, epoch: u64) -> u64 {
-        self.whole(epoch).steps()
+    pub fn steps(&self, mix: Mix, epoch: u64) -> u64 {
+        self.whole(mix, epoch).steps()
     }
 
     /// Returns the entries of a global batch, in order.
-    pub fn global_batch(&self, (epoch, step): (u64, u64)) -> Vec<Planned> {
-        self.whole(epoch).batch(step, 0).unwrap_or_default()
+    pub fn global_batch(&self, mix: Mix, (epoch, step): (u64, u64)) -> Vec<Planned> {
+        self.whole(mix, epoch).batch(step, 0).unwrap_or_default()
     }
 }
 

@@ -10,6 +10,7 @@ use shardfeed_plan::LoaderState;
 use crate::dice::Dice;
 use crate::trace::Trace;
 use crate::world::catalog::JobFacts;
+use crate::world::mixture::Mix;
 use crate::world::trainer::{Rank, Run};
 use crate::world::worker::{Order, WorkerHost};
 
@@ -30,8 +31,12 @@ pub struct Launcher {
     dice: Dice,
     trace: Trace,
     run: Option<Started>,
-    /// Last states that all ranks saved.
-    saved: Vec<Vec<LoaderState>>,
+    /// Last states that all ranks saved, with the mixture of their run.
+    saved: Vec<(Mix, Vec<LoaderState>)>,
+    /// True if its trainers leave out steps.
+    skips: bool,
+    /// True while a rank may name another mixture than the others by mistake.
+    pub errs: bool,
     runs: u64,
     begin_at_ms: u64,
     last_size: u64,
@@ -61,8 +66,11 @@ struct Started {
 
 impl Launcher {
     /// Returns a launcher that starts its job at the first tick.
-    pub fn new(job: Rc<JobFacts>, dice: Dice, trace: Trace) -> Self {
+    /// - `skips`: its trainers leave out steps.
+    pub fn new(job: Rc<JobFacts>, (dice, skips): (Dice, bool), trace: Trace) -> Self {
         Self {
+            skips,
+            errs: false,
             job,
             dice,
             trace,
@@ -176,7 +184,8 @@ impl Launcher {
             1 + self.dice.pick(0..saved.min(4) as u64)
         };
         let states = saved.checked_sub(back as usize).and_then(|at| self.saved.get(at));
-        let states = states.cloned().unwrap_or_default();
+        let (before, states) = states.cloned().unwrap_or_default();
+        let (mix, mistaken) = self.mixtures(before, &states);
         self.runs += 1;
         self.resumes += u64::from(!states.is_empty());
         self.resized += u64::from(!states.is_empty() && self.last_size != world_size);
@@ -190,6 +199,8 @@ impl Launcher {
             name: format!("run-{}", self.runs),
             job: Rc::clone(&self.job),
             world_size,
+            mix,
+            skips: self.skips(),
             consumed: RefCell::new(vec![0; world_size as usize]),
             is_over: Cell::new(false),
             is_abandoned: Cell::new(false),
@@ -220,12 +231,40 @@ impl Launcher {
                 true => self.dice.pick(40..100),
                 false => self.dice.pick(15..40),
             };
-            let rank = Rank { run: Rc::clone(&run), rank, step_ms };
+            let mix = mistaken.filter(|_| rank + 1 == world_size && rank > 0).or(mix);
+            let rank = Rank { run: Rc::clone(&run), rank, step_ms, mix };
             host.orders.borrow_mut().push_back(Order::Train(rank));
             places.push((at, host.boots.get()));
         }
         let progress = (0, now_ms);
         let (seen_epochs, ends_at_ms) = (0, None);
         self.run = Some(Started { run, places, progress, seen_epochs, left_alone_ms, ends_at_ms });
+    }
+
+    /// Returns the mixture of a run that starts from states of another one, and of the rank that
+    /// names another mixture by mistake, if one does.
+    fn mixtures(&self, before: Mix, states: &[LoaderState]) -> (Mix, Mix) {
+        let Some(variants) = &self.job.variants else {
+            return (None, None);
+        };
+        let at = states.first().map_or((0, 0), |state| (state.epoch, state.step()));
+        let change = || variants.change(&self.dice, before, at);
+        let mix = match before {
+            Some(before) if self.dice.chance(50) => before,
+            _ => change(),
+        };
+        let mistaken = (self.errs && self.dice.chance(20)).then(change);
+        (Some(mix), mistaken)
+    }
+
+    /// Returns steps that the trainers of a run leave out.
+    fn skips(&self) -> BTreeMap<u64, u64> {
+        let mut skips = BTreeMap::new();
+        if self.skips && self.dice.chance(70) {
+            for _ in 0..self.dice.pick(1..4) {
+                skips.insert(self.dice.pick(1..50), self.dice.pick(1..8));
+            }
+        }
+        skips
     }
 }

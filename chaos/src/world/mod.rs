@@ -6,6 +6,7 @@ pub mod catalog;
 pub mod client;
 pub mod dynamic;
 pub mod launcher;
+pub mod mixture;
 pub mod node;
 mod operator;
 pub mod session;

@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
-use shardfeed_plan::{Intent, Sample};
+use shardfeed_plan::{Intent, LeftOut, Sample};
 use shardfeed_proto::coordinator::v1 as wire;
-use shardfeed_proto::{ErrorKind, WireError, intent_to};
+use shardfeed_proto::{ErrorKind, WireError, intent_to, left_out_to};
 use tokio::sync::{Mutex, Notify};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
@@ -41,6 +41,10 @@ pub struct Asked {
     pub world_size: u64,
     /// Id of one loader in one process.
     pub trainer: String,
+    /// Digest of the mixture that it reads; empty: none.
+    pub mixture: Vec<u8>,
+    /// Steps of the epoch of its start that were left out.
+    pub left_out: LeftOut,
 }
 
 /// Rank that a worker serves.
@@ -424,7 +428,7 @@ impl Session {
         (intent, left): (&Intent, Option<(u64, u64)>),
         patience: Duration,
     ) -> Result<wire::StartRankResponse, WireError> {
-        let Asked { job, run, rank, world_size, trainer } = asked.clone();
+        let Asked { job, run, rank, world_size, trainer, mixture, left_out } = asked.clone();
         let request = wire::StartRankRequest {
             context: None,
             session,
@@ -439,8 +443,12 @@ impl Session {
             in_doubt: policy_of(&asked.job).into(),
             in_doubt_grace_ms: Some(GRACE_MS),
             peer: None,
-            mixture: vec![],
-            left_out: vec![],
+            mixture,
+            // Of the generation to which a rank reconnects.
+            left_out: match intent {
+                Intent::Start { .. } => left_out_to(&left_out),
+                Intent::Move { .. } | Intent::Reconnect { .. } => vec![],
+            },
         };
         let call: Call<wire::StartRankResponse> = Rc::new(move |mut clients, context| {
             let request = wire::StartRankRequest { context, ..request.clone() };

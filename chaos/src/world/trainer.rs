@@ -7,13 +7,17 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use shardfeed_plan::{
-    Cursor, EpochPlan, Intent, LoaderState, PlanError, Sample, SkipCount, Start, StateError, Tail,
+    Cursor, EpochPlan, Intent, LoaderState, PlanError, Sample, SkipCount, Start, StateError, Steps,
+    Tail,
 };
 use shardfeed_proto::{ErrorKind, WireError, segments_from};
 use tokio::time::sleep;
 
 use crate::lists::Beginning;
+use crate::oracle::Begin;
+use crate::world::admin::register;
 use crate::world::catalog::JobFacts;
+use crate::world::mixture::Mix;
 use crate::world::session::{Asked, Kept, Served, ServedState, Session};
 use crate::world::worker::WorkerHost;
 
@@ -41,6 +45,11 @@ pub struct Run {
     pub job: Rc<JobFacts>,
     /// Number of ranks.
     pub world_size: u64,
+    /// Mixture that it reads.
+    pub mix: Mix,
+    /// Numbers of consumed steps of the run after which its trainers leave out further ones, with
+    /// the maximum number of these.
+    pub skips: BTreeMap<u64, u64>,
     /// States to start from: one for all ranks, or one of each rank.
     pub states: Vec<LoaderState>,
     /// Current state of each rank of a dynamic job.
@@ -56,7 +65,7 @@ pub struct Run {
     /// States that some ranks saved, by steps of the run.
     pub saving: RefCell<BTreeMap<u64, BTreeMap<u64, LoaderState>>>,
     /// States that all ranks saved.
-    pub saved: RefCell<Vec<Vec<LoaderState>>>,
+    pub saved: RefCell<Vec<(Mix, Vec<LoaderState>)>>,
     /// Number of ranks that have a generation.
     pub started: Cell<u64>,
     /// Epochs that the slowest rank finished in this run.
@@ -99,7 +108,7 @@ impl Run {
             (state.epoch, state.generation) == (states[0].epoch, states[0].generation)
         });
         if together && self.failed.borrow().is_none() {
-            self.saved.borrow_mut().push(states);
+            self.saved.borrow_mut().push((self.mix, states));
         }
     }
 }
@@ -128,6 +137,16 @@ pub struct Rank {
     pub rank: u64,
     /// Duration of a step, ms.
     pub step_ms: u64,
+    /// Mixture that it names; another one than the run's by mistake.
+    pub mix: Mix,
+}
+
+/// Reason why a rank takes no more steps in its generation.
+enum Stop {
+    /// The run is over.
+    End,
+    /// All ranks leave out steps, and start again after them.
+    Skip(Box<Cursor>),
 }
 
 impl Rank {
@@ -154,17 +173,20 @@ impl Rank {
             [] => Cursor::new(job.identity.clone(), start).map_err(|e| refused(e.to_string()))?,
             states => resume(job, start, states).map_err(|error| refused(error.to_string()))?,
         };
-        let asked = Asked {
+        let mut asked = Asked {
+            mixture: vec![],
+            left_out: cursor.left_out().clone(),
             job: job.name.clone(),
             run: self.run.name.clone(),
             rank: self.rank,
             world_size: *world_size,
             trainer: host.dice.id(),
         };
-        for _ in 0..REPLACED_MAX {
-            let state_generation = states.iter().map(|state| state.generation).max();
+        let mut state_generation = states.iter().map(|state| state.generation).max();
+        let (mut replaced, mut moves, mut skipped_at) = (0, 0_u64, None);
+        while replaced < REPLACED_MAX {
             let Some((session, serial, served)) =
-                self.start(host, &asked, (&mut cursor, state_generation)).await?
+                self.start(host, &mut asked, (&mut cursor, state_generation)).await?
             else {
                 return Ok(());
             };
@@ -175,17 +197,25 @@ impl Rank {
                 own: None,
                 began: None,
                 count: SkipCount::new(0),
+                budget: format!("{} {moves}", asked.trainer),
                 skipped: vec![],
             };
             let ended = match job.identity.is_dynamic() {
-                true => self.take_steps(host, &mut cursor, &mut seat).await,
-                false => self.steps(host, &mut cursor, &mut seat).await,
+                true => self.take_steps(host, &mut cursor, &mut seat).await.map(|()| Stop::End),
+                false => self.steps(host, &mut cursor, (&mut seat, skipped_at)).await,
             };
             match ended {
                 Err(error) if error.kind == ErrorKind::Superseded && seat.is_untouched(&cursor) => {
+                    replaced += 1;
                 }
                 Err(error) => return Err(error),
-                Ok(()) => {
+                Ok(Stop::Skip(next)) => {
+                    skipped_at = Some(self.count());
+                    (state_generation, cursor) = (Some(cursor.generation()), *next);
+                    asked.left_out = cursor.left_out().clone();
+                    (moves, replaced) = (moves + 1, 0);
+                }
+                Ok(Stop::End) => {
                     if host.dice.chance(70) {
                         seat.session.end_rank(&seat.served).await;
                     }
@@ -200,7 +230,7 @@ impl Rank {
     async fn start(
         &self,
         host: &Rc<WorkerHost>,
-        asked: &Asked,
+        asked: &mut Asked,
         (cursor, state_generation): (&mut Cursor, Option<u64>),
     ) -> Result<Option<(Rc<Session>, u64, Rc<Served>)>, WireError> {
         let (epoch, segments) = (cursor.epoch(), cursor.segments().to_vec());
@@ -217,11 +247,27 @@ impl Rank {
                 continue;
             };
             let serial = host.serial.get();
+            if self.mix.is_some() {
+                let request = self.run.job.registration(self.mix);
+                match register(&session.cluster, request).await {
+                    Ok(mixture) => asked.mixture = mixture,
+                    Err(error) if matches!(error.kind, ErrorKind::Retry | ErrorKind::Storage) => {
+                        sleep(LOOK_EVERY).await;
+                        continue;
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
             match session.start_rank(id, asked, (&intent, None), START_PATIENCE).await {
                 Ok(started) => break (session, id, serial, started),
                 Err(error) if error.kind == ErrorKind::Fenced => session.forget(id),
                 Err(error) if matches!(error.kind, ErrorKind::Retry | ErrorKind::Storage) => {}
-                Err(error) => return Err(error),
+                Err(error) => {
+                    if error.message.contains(" has mixture=") {
+                        host.oracle.disagrees();
+                    }
+                    return Err(error);
+                }
             }
             sleep(LOOK_EVERY).await;
         };
@@ -243,7 +289,9 @@ impl Rank {
             let begin = self.run.beginning(state_generation);
             host.oracle.lists.begins(&self.run.job, started.generation, &begin);
         } else {
-            let begin = (epoch, segments, asked.world_size);
+            let (world_size, mix) = (asked.world_size, self.mix);
+            let left_out = cursor.left_out().clone();
+            let begin = Begin { epoch, segments, world_size, mix, left_out };
             let generation = (started.generation, state_generation);
             host.oracle.begins(&self.run.job, generation, begin);
         }
@@ -269,14 +317,23 @@ impl Rank {
         &self,
         host: &Rc<WorkerHost>,
         cursor: &mut Cursor,
-        seat: &mut Seat,
-    ) -> Result<(), WireError> {
+        (seat, skipped_at): (&mut Seat, Option<u64>),
+    ) -> Result<Stop, WireError> {
         let Run { job, .. } = &*self.run;
         let mut plan: Option<Rc<EpochPlan>> = None;
         seat.began = Some((cursor.epoch(), cursor.step()));
         loop {
             if self.run.is_over.get() {
-                return Ok(());
+                return Ok(Stop::End);
+            }
+            // No rank asks for a batch between the step before and this one: none learns that the
+            // first rank that leaves out steps superseded its generation.
+            let skip = self.run.skips.get(&self.count()).filter(|_| !self.run.is_abandoned.get());
+            if let Some(steps) = skip.filter(|_| skipped_at != Some(self.count()))
+                && self.may_step()
+                && let Some(next) = self.after_skip(cursor, *steps)
+            {
+                return Ok(Stop::Skip(Box::new(next)));
             }
             if let Some(verdict) = seat.served.state.borrow().verdict.clone() {
                 return Err(verdict);
@@ -290,7 +347,7 @@ impl Rank {
             }
             let at = (cursor.epoch(), cursor.step());
             if plan.as_ref().is_none_or(|plan| plan.epoch() != at.0) {
-                let made = job.plan(at.0, cursor.segments(), self.run.world_size);
+                let made = job.plan((self.mix, at.0), cursor.segments(), self.run.world_size);
                 let made =
                     made.map_err(|error| WireError::new(ErrorKind::State, error.to_string()));
                 plan = Some(Rc::new(made?));
@@ -312,6 +369,23 @@ impl Rank {
         }
     }
 
+    /// Returns the position after so many further steps of the epoch were left out; at least one
+    /// step remains. `None`: no more can be.
+    fn after_skip(&self, cursor: &Cursor, steps: u64) -> Option<Cursor> {
+        let (mut state, step) = (cursor.state(), cursor.step());
+        let left = self.run.job.steps(self.mix, cursor.epoch()).saturating_sub(step);
+        let steps = steps.min(left.saturating_sub(1));
+        let open = state.segments.last_mut().filter(|_| steps > 0)?;
+        open.steps = Steps::All(open.steps.most() + steps);
+        state.left_out.add(step, step + steps);
+        Cursor::resume(cursor.identity().clone(), *cursor.start(), &state).ok()
+    }
+
+    /// Returns the number of steps that the rank consumed in its run.
+    fn count(&self) -> u64 {
+        self.run.consumed.borrow()[self.rank as usize]
+    }
+
     /// Removes the corrupt records of a batch, or fails if they exceed the budget.
     pub(super) fn admit(
         &self,
@@ -320,7 +394,7 @@ impl Rank {
         epoch: u64,
         corrupt: &[Sample],
     ) -> Result<(), WireError> {
-        let (trainer, more) = (&seat.served.asked.trainer, corrupt.len() as u64);
+        let (trainer, more) = (&seat.budget, corrupt.len() as u64);
         let allowed = self.run.corrupt_budget;
         if let Err(all) = seat.count.admit(epoch, more, allowed) {
             host.oracle.skips.refused(trainer, epoch, more, allowed);
@@ -361,7 +435,7 @@ impl Rank {
         states.insert(self.rank, cursor.state());
         if states.len() as u64 == self.run.world_size {
             host.oracle.saved(&self.run.job.name, states);
-            self.run.saved.borrow_mut().push(vec![cursor.state()]);
+            self.run.saved.borrow_mut().push((self.run.mix, vec![cursor.state()]));
             saving.remove(&count);
         }
     }
@@ -388,6 +462,8 @@ pub(super) struct Seat {
     pub(super) own: Option<Kept>,
     began: Option<(u64, u64)>,
     count: SkipCount,
+    /// Name of its budget of corrupt records, which begins again at each move of the trainer.
+    budget: String,
     /// Corrupt records that the trainer encountered; a worker that takes over reports them again.
     skipped: Vec<Sample>,
 }
