@@ -256,7 +256,7 @@ impl SampleProgram {
     }
 
     /// Returns the samples and the data bytes of all records of a shard, of values that were measured
-    /// before; `None`: some are not known, or a cost is none, which reading the shard tells.
+    /// before; `None`: some are not known, or a cost is none, which reading the shard reports.
     /// - `shard_path`: relative to the dataset.
     pub fn count_kept(
         &self,
