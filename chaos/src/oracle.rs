@@ -642,6 +642,56 @@ mod tests {
     }
 
     #[test]
+    fn steps_that_were_left_out_are_not_delivered_and_count_once() {
+        let skipped = |then: u64, named: bool| {
+            let fixture = Fixture::new(Tail::Pad);
+            let steps = fixture.job.steps(None, 0);
+            fixture.begin(0, None, 0, 2);
+            fixture.take(0, 2, 0..4);
+            // A rank that did not learn of it continues.
+            fixture.take_of(0, 2, 4..5, &[1]);
+            let open = Segment { lanes: 4, global_batch: 8, steps: shardfeed_plan::Steps::All(7) };
+            let left_out = if named { LeftOut::new(vec![(4, 7)]) } else { LeftOut::default() };
+            let (segments, world_size) = (vec![open], 2);
+            let begin = Begin { segments, world_size, left_out, ..Begin::default() };
+            fixture.oracle.begins(&fixture.job, (1, Some(0)), begin);
+            fixture.take(1, 2, then..steps);
+            let counted = fixture.oracle.recount();
+            (fixture.breach(), counted.left_out, counted.epochs)
+        };
+        assert_eq!(skipped(7, true), (None, 24, 1));
+        assert_eq!(skipped(6, true).0, Some("I4"), "a step that was left out is delivered");
+        assert_eq!(skipped(8, true).0, Some("I4"), "a step after them is missing");
+        assert_eq!(skipped(7, false).0, Some("I4"), "the steps are forgotten");
+    }
+
+    #[test]
+    fn a_sample_of_a_source_epoch_comes_in_one_mixture_epoch() {
+        use crate::world::mixture::SourceVersion;
+        let mixed = |lost: bool| {
+            let breaches = Breaches::default();
+            let oracle = Oracle::new(breaches.clone(), SimTime::default());
+            let job = JobFacts::mixed("job", &SourceVersion::all(&Dice::new(1, 0)), Tail::Pad, 1);
+            let variants = job.variants.as_ref().unwrap();
+            let mix = Some(variants.change(&Dice::new(2, 0), None, (0, 0)));
+            let begin = Begin { mix, world_size: 1, ..Begin::default() };
+            oracle.begins(&job, (0, None), begin);
+            for epoch in 0..6 {
+                for step in 0..job.steps(mix, epoch) {
+                    // The first samples of another epoch would come a second time.
+                    let from = if lost && epoch == 3 { 2 } else { epoch };
+                    let rows = job.global_batch(mix, (from, step));
+                    oracle.delivered("job", (0, 0, 1), (epoch, step), rows);
+                }
+            }
+            let counted = oracle.recount();
+            (breaches.first().map(|breach| breach.id), counted.epochs, counted.source_epochs > 0)
+        };
+        assert_eq!(mixed(false), (None, 6, true));
+        assert!(matches!(mixed(true).0, Some("I4" | "I9" | "I23")));
+    }
+
+    #[test]
     fn answers_that_differ_and_reads_that_go_back_are_seen() {
         let fixture = Fixture::new(Tail::Drop);
         fixture.oracle.answered("a", 0, "no");

@@ -89,3 +89,59 @@ fn named<'a>(mixture: &'a JobMixture, stage: &DatasetStage) -> Vec<(&'a DatasetV
     versions.sort_by(|(a, _), (b, _)| a.name.cmp(&b.name));
     versions
 }
+
+#[cfg(test)]
+mod tests {
+    use shardfeed_plan::{Digest, OrderDigest, order_digest};
+
+    use super::*;
+
+    fn version(name: &str, order_digest: OrderDigest, samples: u64) -> DatasetVersion {
+        let (dataset, content) = (name.to_owned(), Digest::from_bytes([7; 32]));
+        DatasetVersion { name: name.into(), dataset, content, order_digest, samples }
+    }
+
+    fn of(stages: &[(u64, &[(u32, u64)])]) -> JobMixture {
+        let counts = |counts: &[u64]| order_digest(counts.iter().copied());
+        let stage = |(first_epoch, counts): &(u64, &[(u32, u64)])| DatasetStage {
+            first_epoch: *first_epoch,
+            counts: counts.to_vec(),
+        };
+        JobMixture {
+            versions: vec![
+                version("web", counts(&[3, 0, 5]), 8),
+                version("code", counts(&[4]), 4),
+                version("web", counts(&[10]), 10),
+            ],
+            stages: stages.iter().map(stage).collect(),
+        }
+    }
+
+    fn had(mixture: &JobMixture, epoch: u64) -> Vec<(String, u64)> {
+        let name = |((name, epoch), samples)| (format!("{name}/{epoch}"), samples);
+        portions(mixture, epoch).into_iter().map(name).collect()
+    }
+
+    #[test]
+    fn the_check_vector_of_the_order() {
+        let mixture = of(&[(0, &[(0, 6), (1, 4)])]);
+        let expected = [("code/1", 4), ("web/0", 2), ("web/1", 4)];
+        assert_eq!(had(&mixture, 1), expected.map(|(name, samples)| (name.to_owned(), samples)));
+        assert_eq!(stages_digest(&mixture, (0, 1)), "dedcf9b88a5754dd");
+        assert_ne!(stages_digest(&mixture, (0, 0)), "dedcf9b88a5754dd");
+        let names = names(&mixture, 3);
+        assert_eq!(names, [("code".to_owned(), 4), ("web".to_owned(), 6)]);
+    }
+
+    #[test]
+    fn a_later_version_begins_after_the_last_source_epoch_and_another_source_continues() {
+        let mixture = of(&[(0, &[(0, 6), (1, 3)]), (2, &[(1, 2)]), (3, &[(2, 5), (1, 3)])]);
+        let expected = |of: &[(&str, u64)]| -> Vec<(String, u64)> {
+            of.iter().map(|(name, samples)| ((*name).to_owned(), *samples)).collect()
+        };
+        // Two epochs took 12 of web's 8: its second source epoch is cut short.
+        assert_eq!(had(&mixture, 2), expected(&[("code/1", 2)]));
+        assert_eq!(had(&mixture, 3), expected(&[("code/2", 3), ("web/2", 5)]));
+        assert_eq!(had(&mixture, 5), expected(&[("code/3", 2), ("code/4", 1), ("web/3", 5)]));
+    }
+}
