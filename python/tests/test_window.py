@@ -217,7 +217,7 @@ def test_a_clip_has_the_frames_of_one_video(tmp_path: Path) -> None:
 
 
 def test_another_window_reads_nothing(tmp_path: Path) -> None:
-    """Size, stride and partial are no part of what is kept; `by` is."""
+    """Size, stride and partial are no part of what is kept; values of a new `by` are read."""
     world = World(tmp_path / "data", 1, [2000, 1000, 1500])
     size = sum(file.stat().st_size for file in world.folder.iterdir())
 
@@ -229,8 +229,9 @@ def test_another_window_reads_nothing(tmp_path: Path) -> None:
     by = ("video", lambda record: record["video"])
     assert counted(Task(4, 4, by)) > size
     assert counted(Task(9, 2, by, "pad")) < size / 4
-    assert counted(Task(4, 4)) > size
+    assert counted(Task(4, 4)) < size / 4
     assert counted(Task(1)) < size / 4
+    assert counted(Task(4, 4, ("id // 7", lambda record: record["id"] // 7))) > size
 
 
 def test_records_between_windows_are_not_held(tmp_path: Path) -> None:

@@ -7,6 +7,9 @@
 //! entries replace earlier ones. New results are therefore appended: a dataset that is scanned part
 //! by part does not rewrite the file for each part.
 
+pub(crate) mod object_kind;
+pub(crate) mod shared_index;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -21,8 +24,8 @@ use shardfeed_plan::{ChangeStamp, Digest};
 use shardfeed_tfrecord::{NewFile, ShardIndex};
 
 use crate::blocks::BlockCache;
+use crate::cache::shared_index::SharedIndex;
 use crate::error::LoadError;
-use crate::shared_index::SharedIndex;
 
 /// First bytes of a cache file; the number is the version of the format.
 const MAGIC: &[u8] = b"shardfeed index 4\n";

@@ -13,6 +13,7 @@ use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use shardfeed_plan::{ChangeStamp, Corrupt};
 use shardfeed_tfrecord::{IndexOptions, ReadError, ReadErrorKind, ShardIndex, index_source};
 
+use crate::cache::shared_index::SharedIndex;
 use crate::cache::{Cache, CacheOptions, Entries, IndexedFile, Inode};
 use crate::discover::Found;
 use crate::error::LoadError;
@@ -20,7 +21,6 @@ use crate::looks::{each, moved};
 use crate::remote::{Reach, RemoteFile, Stop, is_remote, stamps};
 use crate::rights::Rights;
 use crate::rules::FileRules;
-use crate::shared_index::SharedIndex;
 use crate::sidecar::{Fault, Sidecars};
 
 /// Maximum number of files scanned at once: scanning waits for storage more than for the processor.

@@ -9,7 +9,6 @@ mod error;
 mod backoff;
 pub mod descriptors;
 mod looks;
-mod object_kind;
 mod per_process;
 mod storage_meter;
 pub mod trace;
@@ -22,7 +21,6 @@ mod rules;
 mod blocks;
 mod cache;
 mod index;
-mod shared_index;
 mod sidecar;
 
 mod remote;
@@ -34,6 +32,7 @@ mod stored;
 pub use backoff::jittered;
 #[doc(hidden)]
 pub use cache::fuzzing;
+pub use cache::shared_index::SharedIndex;
 pub use cache::{Cache, CacheChoice, CacheOptions};
 pub use dataset::{
     CountedFile, DamagedRecord, Dataset, DatasetFile, Grouping, LeftOut, Mixed, OpenSource,
@@ -49,7 +48,6 @@ pub use per_process::PerProcess;
 pub use remote::{RemoteStats, is_remote};
 pub use rights::{DataRoots, Rights, User, is_own, user_of};
 pub use rules::FileRules;
-pub use shared_index::SharedIndex;
 pub use sidecar::{Count, Fault, Sidecars};
 pub use storage_meter::StorageMeter;
 pub use stored::StoredFile;

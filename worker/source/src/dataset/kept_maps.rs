@@ -14,11 +14,11 @@ use shardfeed_tfrecord::NewFile;
 use super::counting::{grouped, lacks};
 use super::samples::SampleMap;
 use super::{Dataset, pack_counts, samples};
+use crate::cache::object_kind::ObjectKind;
+use crate::cache::shared_index::{GoOn, READ_TOGETHER, SharedIndex};
 use crate::cache::{CacheOptions, warn};
 use crate::error::LoadError;
 use crate::index::{ScanProgress, ScanStage};
-use crate::object_kind::ObjectKind;
-use crate::shared_index::{GoOn, READ_TOGETHER, SharedIndex};
 
 /// Callback with the progress; `false` cancels.
 type OnProgress<'a> = &'a mut dyn FnMut(ScanProgress) -> bool;

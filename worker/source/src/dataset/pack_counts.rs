@@ -5,7 +5,7 @@ use shardfeed_pipeline::SampleProgram;
 use shardfeed_plan::Digest;
 
 use super::samples::SampleMap;
-use crate::object_kind::ObjectKind;
+use crate::cache::object_kind::ObjectKind;
 
 /// Stored counts; the number is the version of their format and of the packing.
 pub(super) const KIND: ObjectKind = ObjectKind("shardfeed packs 1\n");

@@ -6,7 +6,7 @@ use shardfeed_plan::{ContentDigest, Digest, PackError, PackSegment, Sample, cont
 use super::bits::Bits;
 use super::costs::Costs;
 use super::grouping::Grouping;
-use crate::object_kind::ObjectKind;
+use crate::cache::object_kind::ObjectKind;
 
 mod tally;
 

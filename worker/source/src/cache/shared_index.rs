@@ -16,11 +16,11 @@ use std::sync::{Mutex, PoisonError};
 use shardfeed_plan::Digest;
 use shardfeed_tfrecord::NewFile;
 
+use crate::cache::object_kind::ObjectKind;
 use crate::cache::{Entries, IndexedFile, Inode};
 use crate::discover::local;
 use crate::error::LoadError;
 use crate::looks::{aside, each};
-use crate::object_kind::ObjectKind;
 use crate::remote;
 
 /// Maximum number of objects that are read and held together.
