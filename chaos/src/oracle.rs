@@ -233,7 +233,7 @@ impl Oracle {
         &self,
         job: &Rc<JobFacts>,
         (generation, parent): (u64, Option<u64>),
-        begin: Begin,
+        begin: &Begin,
     ) {
         let mut seen = self.seen.borrow_mut();
         let new = || Ledger {
@@ -247,7 +247,7 @@ impl Oracle {
         let new = || Received { parent, begin: begin.clone(), slots };
         let is_new = !ledger.generations.contains_key(&generation);
         let known = ledger.generations.entry(generation).or_insert_with(new);
-        self.breaches.check(known.begin == begin && known.parent == parent, "I8", || {
+        self.breaches.check(known.begin == *begin && known.parent == parent, "I8", || {
             let job = &job.name;
             format!(
                 "ranks of generation {generation} of {job} begin at {:?} and {begin:?}",
@@ -554,7 +554,7 @@ mod tests {
             let steps = shardfeed_plan::Steps::All(step);
             let segments = vec![Segment { lanes: 4, global_batch: 8, steps }];
             let begin = Begin { segments, world_size, ..Begin::default() };
-            self.oracle.begins(&self.job, (generation, parent), begin);
+            self.oracle.begins(&self.job, (generation, parent), &begin);
         }
 
         /// Delivers these steps of epoch 0 to all ranks of a generation.
@@ -654,7 +654,7 @@ mod tests {
             let left_out = if named { LeftOut::new(vec![(4, 7)]) } else { LeftOut::default() };
             let (segments, world_size) = (vec![open], 2);
             let begin = Begin { segments, world_size, left_out, ..Begin::default() };
-            fixture.oracle.begins(&fixture.job, (1, Some(0)), begin);
+            fixture.oracle.begins(&fixture.job, (1, Some(0)), &begin);
             fixture.take(1, 2, then..steps);
             let counted = fixture.oracle.recount();
             (fixture.breach(), counted.left_out, counted.epochs)
@@ -675,7 +675,7 @@ mod tests {
             let variants = job.variants.as_ref().unwrap();
             let mix = Some(variants.change(&Dice::new(2, 0), None, (0, 0)));
             let begin = Begin { mix, world_size: 1, ..Begin::default() };
-            oracle.begins(&job, (0, None), begin);
+            oracle.begins(&job, (0, None), &begin);
             for epoch in 0..6 {
                 for step in 0..job.steps(mix, epoch) {
                     // The first samples of another epoch would come a second time.

@@ -293,7 +293,7 @@ impl Rank {
             let left_out = cursor.left_out().clone();
             let begin = Begin { epoch, segments, world_size, mix, left_out };
             let generation = (started.generation, state_generation);
-            host.oracle.begins(&self.run.job, generation, begin);
+            host.oracle.begins(&self.run.job, generation, &begin);
         }
         self.run.started.set(self.run.started.get() + 1);
         // A late answer may be for a session that has ended since, and its lease with it.
