@@ -746,6 +746,7 @@ def _rebuilt(
     for operator in device_operators or ():
         outline = outline.then(operator.json(), True)
     files, dataset, compression, records, index, features, lists = given
-    return Source(
-        files, dataset, compression, records, features, lists, outline, operators, device_operators, *samples, index
+    source = Source(
+        files, dataset, compression, records, features, lists, outline, operators, device_operators, *samples
     )
+    return dataclasses.replace(source, index=index)
