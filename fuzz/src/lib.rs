@@ -42,6 +42,7 @@ pub const TARGETS: &[Target] = &[
     targets::socket::TARGET,
     targets::table::TARGET,
     targets::sample_map::TARGET,
+    targets::measured::TARGET,
 ];
 
 /// Returns an error's message without the numbers and quotes that differ between inputs.

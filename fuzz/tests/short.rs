@@ -41,4 +41,4 @@ macro_rules! short {
     };
 }
 
-short! { framing compressed example sequence image index_cache state job socket table sample_map }
+short! { framing compressed example sequence image index_cache state job socket table sample_map measured }

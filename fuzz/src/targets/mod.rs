@@ -6,6 +6,7 @@ pub(crate) mod example;
 pub(crate) mod framing;
 pub(crate) mod image;
 pub(crate) mod job;
+pub(crate) mod measured;
 pub(crate) mod sample_map;
 pub(crate) mod socket;
 pub(crate) mod state;

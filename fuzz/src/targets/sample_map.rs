@@ -22,8 +22,8 @@ const DATA_BYTES: u64 = 1 << 14;
 /// Maximum number of samples, and of blocks of packs, that are looked at.
 const LOOKED_AT: u64 = 200;
 
-/// Returns the program of an input's first byte, modulo 4.
-fn program(form: u8) -> Arc<SampleProgram> {
+/// Returns the program of an input's first byte, modulo 6.
+pub(super) fn program(form: u8) -> Arc<SampleProgram> {
     let feature = Feature::VarLen { dtype: DType::Int64 };
     let parse = ParseSpec::Example(vec![FeatureSpec { name: "x".to_owned(), feature }]);
     let column = UnbatchColumn { name: "x".to_owned(), offsets: None };

@@ -39,13 +39,18 @@ pub struct DatasetArgs {
         long,
         default_value = "error",
         value_name = "POLICY",
-        value_parser = PossibleValuesParser::new(["error", "skip-record", "skip-file"])
-            .try_map(|name| name.parse::<Corrupt>())
+        value_parser = policies()
     )]
     corrupt: Corrupt,
     /// Scan the files without using the index cache
     #[arg(long)]
     no_cache: bool,
+}
+
+/// Returns the parser of a policy for damaged files.
+pub(crate) fn policies() -> impl TypedValueParser<Value = Corrupt> {
+    PossibleValuesParser::new(["error", "skip-record", "skip-file"])
+        .try_map(|name| name.parse::<Corrupt>())
 }
 
 /// Files that are indexed, or a source that a Python module declares.

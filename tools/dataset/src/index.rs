@@ -3,12 +3,12 @@
 use std::io::{self, Write};
 
 use clap::Args;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
 use shardfeed_client::open_dataset;
 use shardfeed_plan::{ContentDigest, Corrupt};
 use shardfeed_source::SharedIndex;
 
+use crate::files::policies;
 use crate::output::{self, Format, Report};
 use crate::problem::Problem;
 use crate::progress;
@@ -43,8 +43,7 @@ pub struct IndexArgs {
         long,
         default_value = "error",
         value_name = "POLICY",
-        value_parser = PossibleValuesParser::new(["error", "skip-record", "skip-file"])
-            .try_map(|name| name.parse::<Corrupt>())
+        value_parser = policies()
     )]
     corrupt: Corrupt,
     #[command(flatten)]
@@ -82,7 +81,7 @@ pub fn run(args: &IndexArgs, format: Format) -> anyhow::Result<()> {
             return Err(Problem::usage("a source has no index").hint(hint).into());
         };
         indexes.push(index.to_string());
-        *place = Some(index.filled());
+        *place = Some(index.filling());
     }
     indexes.sort();
     indexes.dedup();

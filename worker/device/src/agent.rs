@@ -194,7 +194,7 @@ impl Agent {
         for index in self.ring.unsettled() {
             let slot = &mut self.slots[index.0];
             if self.ring.is_copying(index) {
-                if !slot.is_filled()? {
+                if !slot.is_filling()? {
                     continue;
                 }
                 self.ring.copied(index);

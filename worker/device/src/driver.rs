@@ -620,7 +620,7 @@ impl DeviceSlot {
     }
 
     /// Returns true if the copy is complete; the host's slot is released then.
-    pub(crate) fn is_filled(&mut self) -> Result<bool, DeviceError> {
+    pub(crate) fn is_filling(&mut self) -> Result<bool, DeviceError> {
         let is_over = self.sources.is_empty() || self.ready.is_over()?;
         if is_over {
             self.sources.clear();

@@ -264,6 +264,11 @@ impl SampleProgram {
         shard_path: &str,
     ) -> Option<Vec<(CountedRecord, u64)>> {
         let MeasuredColumn::Integers(bytes) = columns.get(RECORD_BYTES)? else { return None };
+        let bytes: Vec<_> =
+            bytes.iter().map(|bytes| u64::try_from(*bytes).ok()).collect::<Option<_>>()?;
+        // Otherwise the values are not those of a file.
+        let total = bytes.iter().try_fold(0_i64, |sum, bytes| sum.checked_add_unsigned(*bytes));
+        total?;
         let passes = match &self.filter {
             Some(filter) => filter.kept_passes(columns, shard_path)?,
             None => vec![true; columns.records()],
@@ -286,9 +291,9 @@ impl SampleProgram {
         };
         let costs = self.cost.as_ref().map(|cost| cost.kept_costs(columns, shard_path, &passes));
         let costs = costs.map_or(Some(vec![]), |costs| costs)?;
-        let counted = |(record, (samples, bytes)): (usize, (RecordSamples, &i64))| {
+        let counted = |(record, (samples, bytes)): (usize, (RecordSamples, u64))| {
             let costs = costs.get(record).copied().into_iter().take(samples.parts().count());
-            (CountedRecord { costs: costs.collect(), samples }, *bytes as u64)
+            (CountedRecord { costs: costs.collect(), samples }, bytes)
         };
         Some(samples.into_iter().zip(bytes).enumerate().map(counted).collect())
     }

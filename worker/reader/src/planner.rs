@@ -174,14 +174,14 @@ impl Planner {
             let tools = self.tools.clone();
             let mut reader = RankReader::new(Arc::clone(&plan), rank, reading, balance, tools)?;
             // Without a window nothing needs filling: the first batch is like the others.
-            let mut is_filled = !has_window(plan.shuffle()) && balance.is_none();
+            let mut is_filling = !has_window(plan.shuffle()) && balance.is_none();
             while step < steps {
                 let meter = &self.shared.counters.meter;
                 let Some(ticket) = meter.during(Doing::Room, || self.shared.begin()) else {
                     return Ok(());
                 };
-                let doing = if is_filled { Doing::Gather } else { Doing::Fill };
-                is_filled = true;
+                let doing = if is_filling { Doing::Gather } else { Doing::Fill };
+                is_filling = true;
                 match meter.during(doing, || reader.rows(step)) {
                     Ok(rows) => self.assemble(ticket, (draw.clone(), step), rows),
                     Err(error) => {

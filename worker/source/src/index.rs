@@ -208,7 +208,7 @@ pub fn index_into(
         }
     }
     if let Some(index) = &options.index {
-        let added = if index.is_filled() { &found.paths } else { &added };
+        let added = if index.is_filling() { &found.paths } else { &added };
         let entry = |path: &String| (path.clone(), cache.entries()[path].clone());
         let added = added.iter().map(entry).collect();
         index.add(&found.root, added, &mut || progress(state))?;

@@ -19,7 +19,7 @@ mod transport;
 pub use fetch::RemoteStats;
 pub(crate) use fetch::{Reach, RemoteCounters, RemoteObject, Stop};
 pub(crate) use file::RemoteFile;
-pub(crate) use listing::{find, stamps};
+pub(crate) use listing::{GoOn, find, stamps};
 pub use location::is_remote;
 pub(crate) use location::{Location, common_root};
 pub(crate) use objects::{contents, put};

@@ -34,7 +34,7 @@ impl Planner {
             feed.begin_epoch((epoch, step), self.lookahead(&groups, &shape));
             self.reads(Order::Granted(groups.clone()));
             let mut reader = GroupReader::new(groups, reading, self.tools.clone());
-            let mut is_filled = !has_window(&shuffle);
+            let mut is_filling = !has_window(&shuffle);
             loop {
                 let meter = &self.shared.counters.meter;
                 let Some(ticket) = meter.during(Doing::Room, || self.shared.begin()) else {
@@ -43,8 +43,8 @@ impl Planner {
                 let begun = meter.during(Doing::Grant, || feed.begin(&self.tools.stop));
                 let rows = match begun {
                     Ok(NextStep::Step(next)) => {
-                        let doing = if is_filled { Doing::Gather } else { Doing::Fill };
-                        is_filled = true;
+                        let doing = if is_filling { Doing::Gather } else { Doing::Fill };
+                        is_filling = true;
                         let rows = meter.during(doing, || reader.rows(&next));
                         rows.map(|rows| (next.step, rows))
                     }

@@ -21,7 +21,7 @@ use crate::cache::{Entries, IndexedFile, Inode};
 use crate::discover::local;
 use crate::error::LoadError;
 use crate::looks::{aside, each};
-use crate::remote;
+use crate::remote::{self, GoOn};
 
 /// Maximum number of objects that are read and held together.
 pub(crate) const READ_TOGETHER: usize = 256;
@@ -33,16 +33,13 @@ const ENTRIES: ObjectKind = ObjectKind("shardfeed index 4\n");
 const DAMAGED: &str =
     "is damaged or of other files; remove it, or replace it by `shardfeed dataset index`";
 
-/// Callback that is called now and then; `false` cancels.
-pub(crate) type GoOn<'a> = &'a mut dyn FnMut() -> bool;
-
 /// A folder or a place in a bucket, as a user named it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedIndex {
     place: Place,
-    /// True if it is filled: damaged objects are replaced, and everything found is written, not only
-    /// what was missing.
-    is_filled: bool,
+    /// True if the command that fills it uses it: damaged objects are replaced, and everything that is
+    /// found is written, not only what this host had to read.
+    is_filling: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,18 +75,18 @@ impl SharedIndex {
                 Place::Url(location.url().trim_end_matches('/').to_owned())
             }
         };
-        Ok(Self { place, is_filled: false })
+        Ok(Self { place, is_filling: false })
     }
 
-    /// Returns this index to be filled: see [`SharedIndex::is_filled`].
+    /// Returns this index for the command that fills it: see [`SharedIndex::is_filling`].
     #[must_use]
-    pub fn filled(self) -> Self {
-        Self { is_filled: true, ..self }
+    pub fn filling(self) -> Self {
+        Self { is_filling: true, ..self }
     }
 
-    /// True if everything found is written, and damaged objects are replaced.
-    pub(crate) fn is_filled(&self) -> bool {
-        self.is_filled
+    /// True if everything that is found is written, and damaged objects are replaced.
+    pub(crate) fn is_filling(&self) -> bool {
+        self.is_filling
     }
 
     /// Returns the error of a loader in a cluster, which uses no index.
@@ -119,9 +116,9 @@ impl SharedIndex {
     ) -> Result<Vec<Option<Vec<u8>>>, LoadError> {
         let objects: Vec<_> = names.iter().map(|name| self.object(name)).collect();
         let Place::Folder(folder) = &self.place else { return remote::contents(&objects, go_on) };
-        let (folder, is_filled) = (folder.clone(), self.is_filled);
+        let (folder, is_filling) = (folder.clone(), self.is_filling);
         let mut go_on = |_| go_on();
-        aside(&mut go_on, move || folder_exists(&folder, is_filled))??;
+        aside(&mut go_on, move || folder_exists(&folder, is_filling))??;
         let read = |path: &String| match fs::read(path) {
             Ok(bytes) => Ok(Some(bytes)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -144,13 +141,16 @@ impl SharedIndex {
     }
 
     /// Writes an object of a dataset that is being opened, which does not fail if the index cannot
-    /// be written: a warning, once for each index.
+    /// be written: the process warns once, and does not try again, as each failure may take minutes.
     pub(crate) fn offer(&self, name: &str, bytes: &[u8], go_on: GoOn<'_>) -> Result<(), LoadError> {
         static WARNED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+        let warned = || WARNED.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.is_filling && warned().contains(&self.to_string()) {
+            return Ok(());
+        }
         match self.write(name, bytes, go_on) {
-            Err(error) if !self.is_filled && !matches!(error, LoadError::Interrupted) => {
-                let warned = WARNED.lock().unwrap_or_else(PoisonError::into_inner);
-                if { warned }.insert(self.to_string()) {
+            Err(error) if !self.is_filling && !matches!(error, LoadError::Interrupted) => {
+                if warned().insert(self.to_string()) {
                     tracing::warn!(
                         "{error}; hosts that share this index read the files themselves: make it \
                          writable, or fill it with `shardfeed dataset index`"
@@ -177,7 +177,7 @@ impl SharedIndex {
         let body = ENTRIES.decode(&name, &bytes);
         match body.and_then(|body| postcard::from_bytes(body).ok()) {
             Some(entries) => Ok(entries),
-            None if self.is_filled => Ok(Entries::new()),
+            None if self.is_filling => Ok(Entries::new()),
             None => Err(self.damaged(&name)),
         }
     }
@@ -207,13 +207,13 @@ fn entries_name(root: &Path) -> String {
 }
 
 /// Makes the folder of an index that is filled; rejects another one that does not exist.
-fn folder_exists(folder: &Path, is_filled: bool) -> Result<(), LoadError> {
+fn folder_exists(folder: &Path, is_filling: bool) -> Result<(), LoadError> {
     let of = |source| LoadError::io(folder.display().to_string(), source);
     match fs::metadata(folder) {
         Ok(metadata) if metadata.is_dir() => Ok(()),
         Ok(_) => Err(of(io::ErrorKind::NotADirectory.into())),
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(of(error)),
-        Err(_) if is_filled => fs::create_dir_all(folder).map_err(of),
+        Err(_) if is_filling => fs::create_dir_all(folder).map_err(of),
         Err(_) => Err(LoadError::Option(format!(
             "index={:?}: there is no such folder; make it, or fill it with `shardfeed dataset index`",
             folder.display().to_string()

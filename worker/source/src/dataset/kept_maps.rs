@@ -15,10 +15,11 @@ use super::counting::{grouped, lacks};
 use super::samples::SampleMap;
 use super::{Dataset, pack_counts, samples};
 use crate::cache::object_kind::ObjectKind;
-use crate::cache::shared_index::{GoOn, READ_TOGETHER, SharedIndex};
+use crate::cache::shared_index::{READ_TOGETHER, SharedIndex};
 use crate::cache::{CacheOptions, warn};
 use crate::error::LoadError;
 use crate::index::{ScanProgress, ScanStage};
+use crate::remote::GoOn;
 
 /// Callback with the progress; `false` cancels.
 type OnProgress<'a> = &'a mut dyn FnMut(ScanProgress) -> bool;
@@ -152,12 +153,7 @@ impl KeptMaps {
             columns.insert(key, column);
         }
         let path = &dataset.manifest().shards()[shard].path;
-        let counted = self.program.count_kept(&MeasuredColumns::new(columns), path);
-        Ok(counted.map(|records| {
-            let mut map = SampleMap::new(&self.program);
-            records.iter().for_each(|(record, bytes)| map.push(record, *bytes));
-            map
-        }))
+        Ok(map_of_measured(&self.program, &MeasuredColumns::new(columns), path))
     }
 
     /// Returns a column of a shard, from the cache of this host or the index.
@@ -178,7 +174,7 @@ impl KeptMaps {
         let found = index.read(std::slice::from_ref(&object), go_on)?;
         let Some(bytes) = found.into_iter().flatten().next() else { return Ok(None) };
         let column = decode(&bytes);
-        if column.is_none() && !index.is_filled() {
+        if column.is_none() && !index.is_filling() {
             return Err(index.damaged(&object));
         }
         column.is_some().then(|| self.write_column(&name, &bytes));
@@ -234,7 +230,7 @@ impl KeptMaps {
         maps: &[Option<SampleMap>],
         progress: OnProgress<'_>,
     ) -> Result<(), LoadError> {
-        let Some(index) = self.index.as_ref().filter(|index| index.is_filled()) else {
+        let Some(index) = self.index.as_ref().filter(|index| index.is_filling()) else {
             return Ok(());
         };
         let mut state = ScanProgress::at(ScanStage::Counting);
@@ -355,13 +351,26 @@ fn read_objects(
         let found = index.read(&names, &mut || progress(state))?;
         for (((shard, name), bytes), object) in some.iter().zip(found).zip(&names) {
             let Some(bytes) = bytes else { continue };
-            if !take(*shard, name, &bytes)? && !index.is_filled() {
+            if !take(*shard, name, &bytes)? && !index.is_filling() {
                 return Err(index.damaged(object));
             }
         }
         state.files += some.len();
     }
     Ok(())
+}
+
+/// Returns the map of a shard, without its packs, of values that a program measured; `None`: some are
+/// not known.
+pub(crate) fn map_of_measured(
+    program: &SampleProgram,
+    columns: &MeasuredColumns,
+    path: &str,
+) -> Option<SampleMap> {
+    let mut map = SampleMap::new(program);
+    let counted = program.count_kept(columns, path)?;
+    counted.iter().for_each(|(record, bytes)| map.push(record, *bytes));
+    Some(map)
 }
 
 /// Writes a file of the cache, or warns.

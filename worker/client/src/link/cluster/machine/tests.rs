@@ -46,7 +46,7 @@ fn fill(machine: &mut Machine<u64>) -> LeaseTime {
     now
 }
 
-fn is_filled(machine: &Machine<u64>) -> bool {
+fn is_filling(machine: &Machine<u64>) -> bool {
     let filled = (machine.in_hand(), machine.is_offered());
     assert!(filled == (1, true) || filled == (0, false), "{filled:?}");
     filled.1
@@ -120,7 +120,7 @@ fn a_connected_worker_is_idle() {
     fill(&mut machine);
     assert_eq!(effect(&mut machine, Input::Connected), None);
     assert_eq!(machine.state(), State::Idle);
-    assert!(is_filled(&machine));
+    assert!(is_filling(&machine));
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn a_missing_or_cordoned_worker_is_replaced() {
         fill(&mut machine);
         assert_eq!(effect(&mut machine, Input::NotConnected(error)), Some(Effect::Open));
         assert_eq!(machine.state(), State::Opening);
-        assert!(is_filled(&machine));
+        assert!(is_filling(&machine));
     }
 }
 
@@ -246,7 +246,7 @@ fn a_stop_drops_the_batches_and_the_error_in_hand() {
         let now = fill(&mut machine);
         machine.fail_later(LoadError::ReaderLost);
         let _ = effect(&mut machine, Input::Stop { failure: None });
-        assert!(!is_filled(&machine) && !machine.has_failure());
+        assert!(!is_filling(&machine) && !machine.has_failure());
         assert!(!machine.validity.is_valid(now), "the validity was that of another lease");
     }
 }
@@ -287,7 +287,7 @@ fn batches_that_are_not_valid_any_more_are_dropped() {
         fill(&mut machine);
         assert_eq!(heard(&mut machine, Heard::Again { start: 1 }), None);
         assert_eq!((machine.state(), machine.start()), (State::Idle, 1));
-        assert!(!is_filled(&machine));
+        assert!(!is_filling(&machine));
     }
 }
 
@@ -312,7 +312,7 @@ fn a_rank_that_was_started_elsewhere_ends_at_once() {
         let (said, effect) = refused(&mut machine, Input::Heard(failed(1, kind)));
         assert_eq!((said.as_str(), effect), ("the reason", None));
         assert_eq!((machine.state(), machine.start()), (State::Idle, 2));
-        assert!(!is_filled(&machine) && !machine.has_failure());
+        assert!(!is_filling(&machine) && !machine.has_failure());
     }
 }
 
@@ -323,7 +323,7 @@ fn a_cordoned_worker_is_replaced_and_not_asked_again() {
         fill(&mut machine);
         assert_eq!(heard(&mut machine, failed(0, ErrorKind::Cordoned)), Some(Effect::Open));
         assert_eq!((machine.state(), &machine.worker), (State::Opening, &None));
-        assert!(is_filled(&machine));
+        assert!(is_filling(&machine));
     }
 }
 
@@ -339,7 +339,7 @@ fn another_failure_is_an_error_after_the_batches_in_hand() {
             fill(&mut machine);
             assert_eq!(heard(&mut machine, failed), None);
             assert_eq!((machine.state(), machine.start()), (State::Idle, 1));
-            assert!(is_filled(&machine));
+            assert!(is_filling(&machine));
             assert!(matches!(machine.next(true), Next::Return(_)));
             assert!(matches!(machine.next(true), Next::Fail(_)));
             assert!(matches!(machine.next(true), Next::Ask), "an error is returned once");
@@ -357,11 +357,11 @@ fn a_worker_that_leaves_is_replaced() {
         assert_eq!(heard(&mut machine, goodbye), Some(Effect::Open));
         assert_eq!((machine.state(), machine.losses), (State::Opening, None));
         assert_ne!(machine.origin(), before);
-        assert!(is_filled(&machine));
+        assert!(is_filling(&machine));
         let mut dynamic = dynamic(state);
         fill(&mut dynamic);
         assert_eq!(heard(&mut dynamic, Heard::Goodbye("it ends".into())), Some(Effect::Open));
-        assert!(!is_filled(&dynamic));
+        assert!(!is_filling(&dynamic));
     }
 }
 
@@ -394,7 +394,7 @@ fn messages_of_an_earlier_start_are_dropped() {
             assert_eq!(heard(&mut machine, message), None);
         }
         assert_eq!((machine.state(), machine.start()), (state, 2));
-        assert!(is_filled(&machine) && !machine.has_failure() && machine.met().is_empty());
+        assert!(is_filling(&machine) && !machine.has_failure() && machine.met().is_empty());
     }
 }
 
@@ -407,12 +407,12 @@ fn a_lost_worker_is_waited_for() {
         let lost = effect(&mut machine, Input::Gone("it died".into()));
         assert_eq!((lost, machine.state()), (connect(RETURN_WAIT), State::Connecting));
         assert_ne!(machine.origin(), before);
-        assert!(is_filled(&machine) && !machine.consume(), "another worker sent it");
+        assert!(is_filling(&machine) && !machine.consume(), "another worker sent it");
         let mut dynamic = dynamic(state);
         let now = fill(&mut dynamic);
         let lost = effect(&mut dynamic, Input::Gone("it died".into()));
         assert_eq!(lost, connect(RETURN_WAIT));
-        assert!(!is_filled(&dynamic) && !dynamic.may_return(now));
+        assert!(!is_filling(&dynamic) && !dynamic.may_return(now));
     }
 }
 
@@ -453,7 +453,7 @@ fn a_process_whose_rank_was_started_elsewhere_drops_the_batches_in_hand() {
         fill(&mut machine);
         let (said, effect) = refused(&mut machine, Input::NotRead(wire_error(kind).into()));
         assert_eq!((said.as_str(), effect), ("the reason", None));
-        assert!(!is_filled(&machine) && !machine.has_failure());
+        assert!(!is_filling(&machine) && !machine.has_failure());
         assert_eq!(machine.state(), State::InProcess);
     }
 }
@@ -477,7 +477,7 @@ fn batches_of_a_deterministic_job_need_no_lease() {
         let now = fill(&mut machine);
         machine.validity.forget();
         assert_eq!(effect(&mut machine, Input::Check(now)), None);
-        assert!(machine.may_return(now) && is_filled(&machine));
+        assert!(machine.may_return(now) && is_filling(&machine));
         assert_eq!(machine.state(), state);
     }
 }
@@ -493,7 +493,7 @@ fn the_worker_is_asked_for_the_validity_of_a_dynamic_jobs_batches() {
     assert!(machine.may_return(later));
     let late = now + Duration::from_secs(60);
     assert!(!machine.may_return(late), "the lease may have ended");
-    assert!(is_filled(&machine), "the batches wait");
+    assert!(is_filling(&machine), "the batches wait");
     assert!(matches!(machine.next(false), Next::Hear));
     assert_eq!(machine.state(), State::Running);
 }
@@ -504,7 +504,7 @@ fn batches_of_a_dynamic_job_are_dropped_when_another_reader_starts() {
         let mut machine = dynamic(state);
         let now = fill(&mut machine);
         assert_eq!(effect(&mut machine, Input::Check(now)), None);
-        assert!(!is_filled(&machine) && !machine.may_return(now));
+        assert!(!is_filling(&machine) && !machine.may_return(now));
         assert_eq!(machine.state(), state);
     }
 }
@@ -516,7 +516,7 @@ fn nothing_is_asked_while_no_reader_is_there() {
         let now = fill(&mut machine);
         assert_eq!(effect(&mut machine, Input::Check(now)), None);
         assert_eq!(machine.state(), state);
-        assert!(is_filled(&machine) && !machine.may_read_ahead());
+        assert!(is_filling(&machine) && !machine.may_read_ahead());
     }
 }
 
@@ -553,7 +553,7 @@ fn other_pairs_of_state_and_input_change_nothing() {
             fill(&mut machine);
             assert_eq!(effect(&mut machine, input), None);
             assert_eq!((machine.state(), machine.start()), (state, 1));
-            assert!(is_filled(&machine));
+            assert!(is_filling(&machine));
         }
     }
 }
