@@ -1,7 +1,7 @@
 //! Values that sample programs measured, as another host may have written them to a shared index.
 
 use shardfeed_pipeline::{MeasuredColumn, MeasuredColumns, SampleProgram};
-use shardfeed_source::fuzzing::map_of_measured;
+use shardfeed_source::SampleMap;
 
 use super::sample_map::program;
 use crate::{Target, size};
@@ -46,7 +46,7 @@ fn run(input: &[u8]) -> String {
     let form = FORMS[usize::from(form % 4)];
     let program = program(form);
     let columns = columns(&program, given);
-    match map_of_measured(&program, &columns) {
+    match SampleMap::of_measured(&program, &columns, "a") {
         None => format!("{form} unknown"),
         Some(map) => {
             assert!(map.grouping().is_some() || map.samples() <= columns.records() as u64);

@@ -443,19 +443,9 @@ fn segments(mut bytes: &[u8], entries: &mut Entries) -> Good {
     good
 }
 
-/// For the fuzz targets: cache files and kept values without a folder.
+/// For the fuzz targets: cache files without a folder.
 pub mod fuzzing {
-    use shardfeed_pipeline::{MeasuredColumns, SampleProgram};
-
     use super::{ChangeStamp, Entries, IndexedFile, Inode, ShardIndex, decode, encode};
-
-    /// Returns the sample map of a shard, without its packs, of values that a program measured.
-    pub fn map_of_measured(
-        program: &SampleProgram,
-        columns: &MeasuredColumns,
-    ) -> Option<crate::SampleMap> {
-        crate::dataset::map_of_measured(program, columns, "a")
-    }
 
     /// Returns the cache file of files with these indexes.
     pub fn index_cache(indexes: Vec<ShardIndex>) -> Vec<u8> {

@@ -26,7 +26,6 @@ use crate::remote::is_remote;
 use crate::rights::Rights;
 use crate::rules::FileRules;
 pub use grouping::Grouping;
-pub(crate) use kept_maps::map_of_measured;
 pub use mixed::{Mixed, OpenSource, SourceVersion};
 pub use samples::{
     CountedFile, DamagedRecord, SampleMap, SampleMaps, SamplePart, SamplePlace, SampleTally,

@@ -153,7 +153,7 @@ impl KeptMaps {
             columns.insert(key, column);
         }
         let path = &dataset.manifest().shards()[shard].path;
-        Ok(map_of_measured(&self.program, &MeasuredColumns::new(columns), path))
+        Ok(SampleMap::of_measured(&self.program, &MeasuredColumns::new(columns), path))
     }
 
     /// Returns a column of a shard, from the cache of this host or the index.
@@ -358,19 +358,6 @@ fn read_objects(
         state.files += some.len();
     }
     Ok(())
-}
-
-/// Returns the map of a shard, without its packs, of values that a program measured; `None`: some are
-/// not known.
-pub(crate) fn map_of_measured(
-    program: &SampleProgram,
-    columns: &MeasuredColumns,
-    path: &str,
-) -> Option<SampleMap> {
-    let mut map = SampleMap::new(program);
-    let counted = program.count_kept(columns, path)?;
-    counted.iter().for_each(|(record, bytes)| map.push(record, *bytes));
-    Some(map)
 }
 
 /// Writes a file of the cache, or warns.

@@ -1,6 +1,6 @@
 //! Sample maps: which records of each shard, or which of their rows, are samples.
 
-use shardfeed_pipeline::{CountedRecord, RecordSamples, SampleProgram};
+use shardfeed_pipeline::{CountedRecord, MeasuredColumns, RecordSamples, SampleProgram};
 use shardfeed_plan::{ContentDigest, Digest, PackError, PackSegment, Sample, content_digest};
 
 use super::bits::Bits;
@@ -78,6 +78,20 @@ impl SampleMap {
         let costs = program.has_costs().then(Costs::default);
         let starts = program.windower().map(|_| Bits::default());
         Self { rows, passes, tokens, starts, costs, ..Self::default() }
+    }
+
+    /// Returns the map of a shard, without its packs, of values that a program measured; `None`: some
+    /// are not known.
+    /// - `path`: of the shard, relative to the dataset.
+    pub fn of_measured(
+        program: &SampleProgram,
+        columns: &MeasuredColumns,
+        path: &str,
+    ) -> Option<Self> {
+        let mut map = Self::new(program);
+        let counted = program.count_kept(columns, path)?;
+        counted.iter().for_each(|(record, bytes)| map.push(record, *bytes));
+        Some(map)
     }
 
     /// True if it has the form of a program's maps.
