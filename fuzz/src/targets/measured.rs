@@ -20,6 +20,7 @@ fn seeds() -> Vec<Vec<u8>> {
     let texts = MeasuredColumn::Texts(vec![b"a".to_vec(), b"bc".to_vec()]);
     vec![
         seed(0, &[integers(&[3, 0]), integers(&[30, 20])]),
+        seed(0, &[integers(&[3, 2, 1]), integers(&[i64::MAX; 3])]),
         seed(1, &[integers(&[30, 20]), integers(&[3, 70])]),
         seed(2, &[integers(&[0, 5]), integers(&[30, 20])]),
         seed(3, &[integers(&[0, 0]), integers(&[30, 20]), integers(&[8, 8])]),

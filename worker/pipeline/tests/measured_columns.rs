@@ -207,3 +207,18 @@ fn long_texts_are_not_kept() {
         assert_eq!(by_values, is_kept.then_some(all), "{text}");
     }
 }
+
+#[test]
+fn bytes_that_no_file_has_are_not_counted() {
+    let program = Program { filter: Some((0, 0)), then: 0, has_mask: false }.compiled().unwrap();
+    let records: Vec<_> = (1..4).map(|width| stored(&(width, 0.0, String::new(), 0, 0))).collect();
+    let columns = kept(&counted(&program, &records, 3).unwrap().1);
+    assert!(program.count_kept(&columns, PATH).is_some());
+    for bytes in [[-1, 20, 20], [i64::MAX, 1, 0], [i64::MAX; 3]] {
+        let whole = columns.whole().map(|(key, column)| match key {
+            "record bytes" => (key.to_owned(), MeasuredColumn::Integers(bytes.to_vec())),
+            _ => (key.to_owned(), column.clone()),
+        });
+        assert_eq!(program.count_kept(&MeasuredColumns::new(whole.collect()), PATH), None);
+    }
+}
