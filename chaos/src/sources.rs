@@ -98,7 +98,8 @@ mod tests {
 
     fn version(name: &str, order_digest: OrderDigest, samples: u64) -> DatasetVersion {
         let (dataset, content) = (name.to_owned(), Digest::from_bytes([7; 32]));
-        DatasetVersion { name: name.into(), dataset, content, order_digest, samples }
+        let (name, record_spec) = (name.into(), None);
+        DatasetVersion { name, dataset, content, order_digest, samples, record_spec }
     }
 
     fn of(stages: &[(u64, &[(u32, u64)])]) -> JobMixture {

@@ -124,10 +124,20 @@ pub fn identity_to(identity: &JobIdentity) -> wire::JobIdentity {
 /// Converts a job's mixture from its message, and checks it.
 pub fn mixture_from(message: wire::JobMixture) -> Result<JobMixture, InvalidMessage> {
     let version = |message: wire::job_mixture::Version| {
-        let wire::job_mixture::Version { name, dataset, content, order_digest, samples } = message;
+        let wire::job_mixture::Version {
+            name,
+            dataset,
+            samples,
+            content,
+            order_digest,
+            record_spec,
+        } = message;
         let content = digest_from("content", &content)?;
         let order_digest = digest_from("order_digest", &order_digest)?;
-        Ok::<_, InvalidMessage>(DatasetVersion { name, dataset, content, order_digest, samples })
+        let record_spec = (!record_spec.is_empty()).then_some(record_spec);
+        let record_spec = record_spec.map(|spec| digest_from("record_spec", &spec)).transpose()?;
+        let version = DatasetVersion { name, dataset, content, order_digest, samples, record_spec };
+        Ok::<_, InvalidMessage>(version)
     };
     let stage = |message: wire::job_mixture::Stage| {
         let wire::job_mixture::Stage { first_epoch, versions, counts } = message;
@@ -153,6 +163,7 @@ pub fn mixture_to(mixture: &JobMixture) -> wire::JobMixture {
         content: version.content.as_bytes().to_vec(),
         order_digest: version.order_digest.as_bytes().to_vec(),
         samples: version.samples,
+        record_spec: version.record_spec.map_or_else(Vec::new, |spec| spec.as_bytes().to_vec()),
     };
     let stage = |stage: &DatasetStage| wire::job_mixture::Stage {
         first_epoch: stage.first_epoch,

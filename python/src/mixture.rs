@@ -7,6 +7,8 @@ use shardfeed_plan::{Length, Mixture, MixtureError, Source, Stage};
 use shardfeed_tfrecord::CompressionChoice;
 
 use crate::errors::{load_error, named};
+use crate::loader::option;
+use crate::spec::record_spec;
 
 /// Length of a mixture epoch: a number of samples, or the name of a rule.
 #[derive(FromPyObject)]
@@ -28,8 +30,9 @@ impl LengthOf {
     }
 }
 
-/// A source: name, dataset of a cluster, files, index, compression, filter.
-type SourceTuple = (String, Option<String>, Vec<String>, Option<String>, String, Option<String>);
+/// A source: name, dataset of a cluster, files, index, compression, records.
+type SourceTuple<'py> =
+    (String, Option<String>, Vec<String>, Option<String>, String, Bound<'py, PyDict>);
 
 /// A stage: first epoch, length, and each source (its index or its name) with its weight.
 type StageTuple<S> = (u64, LengthOf, Vec<(S, String)>);
@@ -48,14 +51,15 @@ pub(crate) fn mixture_options(
     let Some(mixture) = options.get_item("mixture")?.filter(|mixture| !mixture.is_none()) else {
         return Ok(None);
     };
-    let sources: Vec<SourceTuple> = mixture.get_item("sources")?.extract()?;
+    let sources: Vec<SourceTuple<'_>> = mixture.get_item("sources")?.extract()?;
     let stages: Vec<StageTuple<usize>> = mixture.get_item("stages")?.extract()?;
-    let source = |(name, dataset, files, index, compression, filter): SourceTuple| {
+    let source = |(name, dataset, files, index, compression, records): SourceTuple<'_>| {
         let compression = compression.parse::<CompressionChoice>();
         let compression =
             compression.map_err(|error| named(py, "ConfigError", &error.to_string()))?;
         let index = shared_index(py, index)?;
-        Ok(MixtureSource { name, dataset, files, index, compression, filter })
+        let records = record_spec(py, &|name| option(&records, name))?;
+        Ok(MixtureSource { name, dataset, files, index, compression, records })
     };
     let stage = |(first_epoch, length, weights): StageTuple<usize>| {
         Ok(MixtureStage { first_epoch, length: length.length(py)?, weights })

@@ -62,6 +62,7 @@ impl SourceVersion {
             content: self.manifest.digest(),
             order_digest: self.source.order_digest(),
             samples: self.source.samples(),
+            record_spec: None,
         }
     }
 }

@@ -130,7 +130,9 @@ impl State {
             Change::ReleaseScans { scans } => Ok(self.release_scans(moment, scans)),
             Change::FinishDataset(finish) => self.finish_dataset(moment, finish),
             Change::FailDataset(fail) => self.fail_dataset(moment, fail),
-            Change::RegisterJob(register) | Change::RegisterMixture(register) => {
+            Change::RegisterJob(register)
+            | Change::RegisterMixture(register)
+            | Change::RegisterMixtureOfSpecs(register) => {
                 self.register_job(moment, command, register)
             }
             Change::StartRank(start) => self.start_rank(moment, start),

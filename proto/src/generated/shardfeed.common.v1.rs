@@ -313,6 +313,10 @@ pub mod job_mixture {
         /// samples of the dataset
         #[prost(uint64, tag = "5")]
         pub samples: u64,
+        /// digest of its record spec, 32 bytes; empty: it has that of the job
+        #[prost(bytes = "vec", tag = "6")]
+        #[serde(serialize_with = "crate::json::digest")]
+        pub record_spec: ::prost::alloc::vec::Vec<u8>,
     }
     #[derive(serde::Serialize)]
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

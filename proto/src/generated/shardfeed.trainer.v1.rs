@@ -136,6 +136,9 @@ pub struct Open {
     /// Source of a mixture: an Open for each version of each source precedes Register; empty: this dataset is the job's.
     #[prost(string, tag = "8")]
     pub source: ::prost::alloc::string::String,
+    /// Canonical encoding of the RecordSpec of the source's columns; empty: that of the job.
+    #[prost(bytes = "vec", tag = "9")]
+    pub record_spec: ::prost::alloc::vec::Vec<u8>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Progress {

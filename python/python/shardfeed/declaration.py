@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import shardfeed as sf
 from shardfeed import _native
-from shardfeed.mixture import record_options
+from shardfeed.mixture import declared, record_options
 
 T = TypeVar("T")
 
@@ -33,13 +33,13 @@ def main(name: str) -> None:
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     # Prints of the module, also those of its libraries and of processes that it starts.
     os.dup2(2, 1)
-    declared: dict[str, Any]
+    printed: dict[str, Any]
     try:
-        declared = _declared(_find(name))
+        printed = _declared(_find(name))
     except _Refused as refused:
-        declared = dict(zip(("error", "hint"), refused.args, strict=True))
+        printed = dict(zip(("error", "hint"), refused.args, strict=True))
     with answer:
-        json.dump({"version": sf.__version__, **declared}, answer)
+        json.dump({"version": sf.__version__, **printed}, answer)
 
 
 def _find(name: str) -> sf.Source | sf.Mixture:
@@ -105,16 +105,18 @@ def _declared(source: sf.Source | sf.Mixture) -> dict[str, Any]:
                 f"`shardfeed dataset show {one.dataset}` shows the dataset; declare a source of its files",
             )
     first = versions[0]
-    operators = (*first._operators, *(first._device_operators or ()))
-    options = {"outputs": None, **record_options(first, mixture, operators)}
     return {
         "files": [] if mixture else list(first.files),
         "compression": first.compression,
         "records": [one.records for one in versions],
-        "mixture": mixture and mixture._options(),
+        "mixture": mixture and mixture._options(lambda one: _encoded(record_options(one))),
         "index": None if mixture else first.index,
-        "record_spec": base64.b64encode(_native.record_spec(options)).decode(),
+        "record_spec": _encoded(declared(source)),
     }
+
+
+def _encoded(records: dict[str, Any]) -> str:
+    return base64.b64encode(_native.record_spec(records)).decode()
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from shardfeed.dtypes import as_numpy
 from shardfeed.device import Device
 from shardfeed.errors import ConfigError, ShardChangedError, StateError
 from shardfeed.features import Feature, ForeignFeature
-from shardfeed.mixture import Mixture, record_options
+from shardfeed.mixture import Mixture, declared
 from shardfeed.operations import to_native as operators_to_native
 from shardfeed.options import CompressionChoice, Corrupt, InDoubt, Mode, OutputName, Tail, doubt_policy, flag, suggesting
 from shardfeed.output import TensorFlow
@@ -203,8 +203,7 @@ class Loader:
         corrupt_budget: int | float | None = None,
     ) -> None:
         mixture = files if isinstance(files, Mixture) else None
-        # All sources of a mixture have the same features and operators.
-        first = mixture.versions[0][1] if mixture else cast(Any, files)
+        first = mixture._main if mixture else cast(Any, files)
         source = _source(first, features, sequence_features=sequence_features, dataset=dataset, compression=compression)
         coordinators = _coordinators(coordinator)
         if coordinators is None and resume == "latest":
@@ -230,12 +229,9 @@ class Loader:
         self._output = find_output(output) if number is None else on_device.find(output, number, zero_copy)
         found = ranks.find(rank, world_size, replica)
         own = _check_replica(replica, coordinators is not None, mode, resume)
-        operators, on_gpu = source._operators, source._device_operators or ()
-        if number is None:
-            operators, on_gpu = (*operators, *on_gpu), ()
+        on_gpu = () if number is None else source._device_operators or ()
         options: dict[str, Any] = {
             "files": [] if mixture else list(source.files),
-            "mixture": mixture and mixture._options(),
             "dataset": source.dataset,
             "index": source.index,
             "coordinator": coordinators,
@@ -244,8 +240,7 @@ class Loader:
             "timeout": float(timeout),
             "run": own(ranks.run_id(run)),
             "ranks_on_host": ranks.on_this_host(),
-            "outputs": _outputs(outputs),
-            **record_options(source, mixture, operators),
+            **declared(mixture or source, _outputs(outputs), on_device=number is not None),
             "batch_size": _number("batch_size", batch_size, 1),
             "seed": _number("seed", seed, 0),
             "shuffle": shuffle,

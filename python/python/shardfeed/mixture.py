@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, TypeAlias
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, TypeAlias
 import numpy as np
 
 from shardfeed import _native
+from shardfeed.column_specs import ColumnSpec
 from shardfeed.errors import ConfigError
 from shardfeed.features import to_native
 from shardfeed.operations import Operator, shown_balance
@@ -56,34 +57,57 @@ class Mixture:
 
     versions: tuple[tuple[str, Source], ...]
     _stages: tuple[_StageOf, ...]
-    #: Cost of a sample and window of balanced steps, as JSON; None: steps are not balanced.
-    _balance: str | None = None
+    #: Names of the columns of batches; `None`: all.
+    _columns: tuple[str, ...] | None = None
 
-    def balance(self, by: str, *, window: int = 4096) -> Mixture:
+    def balance(self, by: str | Mapping[str, str], *, window: int = 4096) -> Mixture:
         """Returns a mixture of which samples of similar cost share a step, from whichever source they are.
 
             mixture = sf.mix({"web": (web, 0.7), "code": (code, 0.3)}, epoch=1_000_000).balance("len(tokens)")
 
         - `by`, `window`: as for `Source.balance`. Each source keeps its part of each `window` samples of a lane.
+          A dict has an expression for each source, by name, where features differ. The costs of all
+          sources are of one type: integers or floats.
 
         Raises `ConfigError` as that does.
         """
-        if self._balance is not None:
+        if self._main._balance is not None:
             raise ConfigError(f"balance({by!r}): this mixture is balanced already; give the whole cost in one call")
-        try:
-            return dataclasses.replace(self, _balance=balanced(self.versions[0][1]._outline, by, window))
-        except ConfigError as error:
-            raise ConfigError(f"balance({by!r}): {error}") from None
+        if isinstance(by, Mapping) and set(by) != set(self.names):
+            raise ConfigError(f"balance(): a dict names a cost for each source: {', '.join(self.names)}; it names {', '.join(map(str, by))}")
+        versions = []
+        for name, source in self.versions:
+            cost = by[name] if isinstance(by, Mapping) else by
+            try:
+                versions.append((name, dataclasses.replace(source, _balance=balanced(source._outline, cost, window))))
+            except ConfigError as error:
+                raise ConfigError(f"balance({cost!r}), source {name!r}: {error}") from None
+        return dataclasses.replace(self, versions=tuple(versions))
 
     @property
     def names(self) -> list[str]:
         """Names of the sources, in the order of their bytes: `batch.source` is an index into it."""
         return sorted({name for name, _ in self.versions}, key=str.encode)
 
-    def _options(self) -> dict[str, Any]:
-        """Returns the mixture for the native loader."""
+    @property
+    def columns(self) -> dict[str, ColumnSpec]:
+        """Name, dtype and shape of each column, as `Source.columns`."""
+        columns = self._main.columns
+        return {name: columns[name] for name in self._columns or columns}
+
+    @property
+    def _main(self) -> Source:
+        """The source whose features and operators identify the job: the first one of the first stage, by name."""
+        first = (self.versions[version] for version, _ in self._stages[0].weights)
+        return min(first, key=lambda named: named[0].encode())[1]
+
+    def _options(self, records: Callable[[Source], Any]) -> dict[str, Any]:
+        """Returns the mixture for the native loader.
+
+        - `records`: returns the declaration of a source's records.
+        """
         sources = [
-            (name, one.dataset, list(one.files), one.index, one.compression, one._filter) for name, one in self.versions
+            (name, one.dataset, list(one.files), one.index, one.compression, records(one)) for name, one in self.versions
         ]
         return {"sources": sources, "stages": [tuple(stage) for stage in self._stages]}
 
@@ -92,7 +116,7 @@ class Mixture:
         for stage in self._stages:
             of = ", ".join(f"{self.versions[index][0]} {weight}" for index, weight in stage.weights)
             lines.append(f"\n    from epoch {stage.first_epoch}, {stage.length}: {of}")
-        return f"Mixture({', '.join(self.names)}){''.join(lines)}{shown_balance(self._balance)}"
+        return f"Mixture({', '.join(self.names)}){''.join(lines)}{shown_balance(self._main._balance)}"
 
     if not TYPE_CHECKING:
 
@@ -108,6 +132,7 @@ def mix(
     *,
     epoch: Length,
     stages: Sequence[Stage] | None = None,
+    columns: Sequence[str] | None = None,
 ) -> Mixture:
     """Returns a mixture of sources: of each 1,024 samples of a lane, each source has its weight's part.
 
@@ -121,8 +146,10 @@ def mix(
     and record counts, not on the number of ranks; a state is as small as without a mixture.
     docs/ORDER.md, section 13, defines the order.
 
-    - `sources`: name to source and weight. Only the ratios of weights matter. All sources must have
-      the same features and operators; filters may differ. Names have no white space.
+    - `sources`: name to source and weight. Only the ratios of weights matter. All sources have the
+      same columns, of the same dtypes and shapes; features, operators and samples may differ:
+      `rename`, `concat`, `constant`, `cast`, `resize` and `pad` make columns alike. Names have no
+      white space.
     - `epoch`: samples of a mixture epoch; or "first_exhausted": one pass over the source that ends
       first, and the others in proportion; or "all_exhausted": over the one that ends last.
     - `stages`: changes, each a `Stage(first_epoch, sources, epoch=None)` with all sources of the
@@ -130,6 +157,8 @@ def mix(
       change. A source that stays continues where it was; one with other record
       counts starts a new pass, and the rest of its last one is dropped. A state is valid if the stages
       that had begun are the same, so a stage can be added for a later epoch.
+    - `columns`: names of the columns of batches, where sources have further ones; `None`: all, and
+      all sources have the same.
 
     Works with mode="deterministic", in one process and with `coordinator=`, where each source is a
     dataset that the workers scan, and may be one added by name. Raises `ConfigError` for weights, names and stages that are invalid, and sources that differ. The
@@ -159,26 +188,56 @@ def mix(
                 raise ConfigError(f"source {name!r} of the mixture is (source, weight), not {value!r:.60}")
             weights.append((latest[name], _weight(name, weight)))
         made.append(_StageOf(first_epoch, _length(epoch if length is None else length), tuple(weights)))
-    _check_alike(versions)
-    mixture = Mixture(tuple(versions), tuple(made))
+    names = None if columns is None else _names(columns)
+    _check_alike(versions, names)
+    mixture = Mixture(tuple(versions), tuple(made), names)
     named = [(stage.first_epoch, stage.length, [(versions[at][0], weight) for at, weight in stage.weights]) for stage in made]
     _native.check_mixture(named)
     return mixture
 
 
-def record_options(source: Source, mixture: Mixture | None, operators: Sequence[Operator]) -> dict[str, Any]:
-    """Returns the records of a source, or of a mixture whose first source it is, for the native loader."""
+def record_options(source: Source, outputs: list[str] | None = None, *, on_device: bool = False) -> dict[str, Any]:
+    """Returns the declaration of a source's records for the native loader.
+
+    - `on_device`: True if a GPU runs the operators after the first for a GPU.
+    """
     return {
         "features": to_native(source._features),
         "sequence_features": to_native(source._sequence_features),
-        "operators": operators_to_native(operators),
-        "filter": None if mixture else source._filter,
+        "operators": operators_to_native(source._operators if on_device else _all_operators(source)),
+        "outputs": outputs,
+        "filter": source._filter,
         "unbatch": source._unbatch,
         "filter_rows": source._filter_rows,
         "pack": source._pack,
         "window": source._window,
-        "balance": (mixture or source)._balance,
+        "balance": source._balance,
     }
+
+
+def declared(files: Source | Mixture, outputs: list[str] | None = None, *, on_device: bool = False) -> dict[str, Any]:
+    """Returns the declaration of a loader's records, and of its mixture, for the native loader.
+
+    - `outputs`, `on_device`: as for `record_options`.
+
+    Raises `ConfigError` if a GPU should run other operators for some sources of a mixture.
+    """
+    if isinstance(files, Source):
+        return {"mixture": None, **record_options(files, outputs, on_device=on_device)}
+    main = files._main
+    if outputs is None and files._columns is not None:
+        outputs = list(files._columns)
+    if on_device:
+        for name, one in files.versions:
+            if operators_to_native(one._device_operators or ()) != operators_to_native(main._device_operators or ()):
+                raise ConfigError(
+                    f"source {name!r} has other operators for the GPU than other sources; the GPU runs the same ones "
+                    f"for all rows of a batch: give all sources the same operators after decode_image(device=), or leave "
+                    f"device= of the loader out"
+                )
+    mixture = files._options(lambda one: record_options(one, outputs, on_device=on_device))
+    # Filters belong to the sources.
+    return {"mixture": mixture, **record_options(main, outputs, on_device=on_device), "filter": None}
 
 
 def weights_by_size(
@@ -242,28 +301,38 @@ def _check_source(name: str, source: Any) -> None:
         raise ConfigError(f"source {name!r} is a Source, such as sf.source(files, features), not {source!r:.60}")
 
 
-def _check_alike(versions: list[tuple[str, Source]]) -> None:
-    """Rejects sources with other columns, features or operators than the first one."""
+def _names(columns: Sequence[str]) -> tuple[str, ...]:
+    names = () if isinstance(columns, str) else tuple(columns)
+    if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        raise ConfigError(f"columns is a list of names, each once, not {columns!r:.60}")
+    return names
+
+
+def _check_alike(versions: list[tuple[str, Source]], names: tuple[str, ...] | None) -> None:
+    """Rejects sources with other columns than the first one."""
     (first_name, first), *others = versions
+    missing = [name for name in names or () if name not in first.columns]
+    if missing:
+        raise ConfigError(f"columns: there is no {missing[0]!r} in source {first_name!r}, which has {', '.join(first.columns)}")
     for name, source in others:
         ours, theirs = first.columns, source.columns
-        for column in [*ours, *theirs]:
+        for column in names or [*ours, *theirs]:
             if ours.get(column) != theirs.get(column):
                 here, there = (str(columns.get(column, "missing")) for columns in (ours, theirs))
                 raise ConfigError(
                     f"column {column!r} is {here} in source {first_name!r} and {there} in source {name!r}; all sources "
-                    f"of a mixture have the same columns"
+                    f"of a mixture have the same columns: rename, concat, constant, cast, reshape and pad make them so, and "
+                    f"columns= of mix() leaves out columns"
                 )
-        if _program(first) != _program(source):
-            raise ConfigError(
-                f"sources {first_name!r} and {name!r} make their columns in different ways; so far all sources of a "
-                f"mixture need the same features and operators, in the same order"
-            )
+
+
+def _all_operators(source: Source) -> tuple[Operator, ...]:
+    return (*source._operators, *(source._device_operators or ()))
 
 
 def _program(source: Source) -> str:
     """Returns the features and operators as a text, which compares also with NaN and arrays as defaults."""
-    operators = operators_to_native((*source._operators, *(source._device_operators or ())))
+    operators = operators_to_native(_all_operators(source))
     features = to_native(source._features), to_native(source._sequence_features)
     return repr((features, source._unbatch, source._filter_rows, source._pack, source._window, operators))
 

@@ -10,7 +10,9 @@ use base64::engine::general_purpose::STANDARD;
 use clap::Args;
 use serde::Deserialize;
 use serde_json::Value;
-use shardfeed_client::{EncodedSpec, LoaderOptions, MixtureOptions, MixtureSource, MixtureStage};
+use shardfeed_client::{
+    EncodedSpec, LoaderOptions, MixtureOptions, MixtureSource, MixtureStage, RecordSpec,
+};
 use shardfeed_plan::Length;
 use shardfeed_source::{Dataset, SharedIndex, SourceVersion};
 use shardfeed_tfrecord::CompressionChoice;
@@ -166,8 +168,8 @@ struct DeclaredMixture {
     stages: Vec<DeclaredStage>,
 }
 
-/// Name, dataset of a cluster, files, index, compression, filter.
-type DeclaredSource = (String, Option<String>, Vec<String>, Option<String>, String, Option<String>);
+/// Name, dataset of a cluster, files, index, compression, record spec as in [`Declaration`].
+type DeclaredSource = (String, Option<String>, Vec<String>, Option<String>, String, String);
 
 /// First epoch, length, and index and weight of each source.
 type DeclaredStage = (u64, DeclaredLength, Vec<(usize, String)>);
@@ -181,8 +183,7 @@ enum DeclaredLength {
 
 impl Declaration {
     fn spec(self) -> Result<SourceSpec, String> {
-        let spec = STANDARD.decode(&self.record_spec).map_err(|error| error.to_string())?;
-        let spec = EncodedSpec::decode(&spec).map_err(|error| error.to_string())?;
+        let spec = record_spec(&self.record_spec)?;
         let options = LoaderOptions {
             files: self.files,
             compression: compression(&self.compression)?,
@@ -197,9 +198,10 @@ impl Declaration {
 
 impl DeclaredMixture {
     fn options(self) -> Result<MixtureOptions, String> {
-        let source = |(name, dataset, files, index, of_files, filter): DeclaredSource| {
+        let source = |(name, dataset, files, index, of_files, records): DeclaredSource| {
             let (index, compression) = (shared_index(index)?, compression(&of_files)?);
-            Ok(MixtureSource { name, dataset, files, index, compression, filter })
+            let records = Some(record_spec(&records)?);
+            Ok(MixtureSource { name, dataset, files, index, compression, records })
         };
         let stage = |(first_epoch, length, weights): DeclaredStage| {
             Ok(MixtureStage { first_epoch, length: length.length()?, weights })
@@ -222,6 +224,11 @@ impl DeclaredLength {
             },
         }
     }
+}
+
+fn record_spec(encoded: &str) -> Result<RecordSpec, String> {
+    let spec = STANDARD.decode(encoded).map_err(|error| error.to_string())?;
+    EncodedSpec::decode(&spec).map_err(|error| error.to_string())
 }
 
 fn shared_index(named: Option<String>) -> Result<Option<SharedIndex>, String> {

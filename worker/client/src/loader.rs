@@ -7,7 +7,7 @@ mod offer;
 use std::sync::Arc;
 use std::time::Duration;
 
-use shardfeed_pipeline::{Account, Finding, Schema, finding};
+use shardfeed_pipeline::{Account, Finding, Schema, ShardSchemas, finding};
 use shardfeed_plan::{
     Cursor, Digest, EpochPlan, JobIdentity, LoaderState, Mode, ORDER_VERSION, Position, Segment,
     Shuffle, Start,
@@ -114,10 +114,7 @@ impl Loader {
         if options.prefetch == Some(0) {
             return Err(LoadError::Option("prefetch must be at least 1".into()));
         }
-        let schema = match options.records.clone() {
-            None => Schema::raw(),
-            Some(spec) => Schema::new(spec)?,
-        };
+        let schema = Arc::new(Schema::new(options.records.clone().unwrap_or_default())?);
         if schema.balance_window().is_some() && options.mode == Mode::Dynamic {
             return Err(LoadError::Option(
                 "mode=\"dynamic\" has no steps that ranks share, which balance() needs; use \
@@ -126,7 +123,9 @@ impl Loader {
             ));
         }
         let record_spec = Arc::new(EncodedSpec::of(&schema)?);
-        schema.open_tables()?;
+        let requests = DatasetRequest::of(&options, &schema)?;
+        let schemas = DatasetRequest::schemas(&requests, None)?;
+        schemas.all().try_for_each(|schema| schema.open_tables())?;
         let start = start(&options);
         // Numbers that make no valid plan are rejected before any file is scanned.
         let lanes = match options.mode {
@@ -138,11 +137,15 @@ impl Loader {
         let timeline = Timeline::from_environment(options.rank);
         let trainer = Uuid::new_v4().to_string();
         let with_samples = ledger.is_some() || options.parts;
-        let requests = DatasetRequest::of(&options, &schema)?;
-        let setting =
-            Setting { options: options.clone(), trainer: trainer.clone(), with_samples, requests };
+        let setting = Setting {
+            options: options.clone(),
+            trainer: trainer.clone(),
+            with_samples,
+            requests: requests.clone(),
+        };
         let (mut link, contents) = Link::open(setting, control_of, progress)?;
-        let identity = identity(&options, &contents, (&schema, &*record_spec), lanes);
+        let schemas = DatasetRequest::schemas(&requests, contents.mixed.as_deref())?;
+        let identity = identity(&options, &contents, (&schemas, &*record_spec), lanes);
         let cursor = Cursor::new(identity, start)?;
         let rules = (options.tail, options.limit);
         let plans = Arc::new(match &contents.mixed {
@@ -156,11 +159,10 @@ impl Loader {
         // Damaged files that were left out may be the reason why there is no course.
         let skipped = SkipLog::new(options.corrupt_budget, share, &contents)?;
         let course = course?;
-        let schema = Arc::new(schema);
         let job = Job {
             name: job_name(&options, &trainer, cursor.identity())?,
             identity: cursor.identity().clone(),
-            schema: Arc::clone(&schema),
+            schemas,
             record_spec,
             mixture: contents.mixed.as_ref().map(|mixed| Arc::new(mixed.of_job())),
         };
@@ -564,7 +566,7 @@ fn start(options: &LoaderOptions) -> Start {
 fn identity(
     options: &LoaderOptions,
     contents: &Contents,
-    (schema, record_spec): (&Schema, &EncodedSpec),
+    (schemas, record_spec): (&ShardSchemas, &EncodedSpec),
     lanes: u64,
 ) -> JobIdentity {
     JobIdentity {
@@ -582,7 +584,7 @@ fn identity(
         tail: options.tail,
         mode: options.mode,
         records: record_spec.records(),
-        decoder: schema.decoder().to_owned(),
+        decoder: schemas.decoder().to_owned(),
     }
 }
 

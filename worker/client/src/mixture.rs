@@ -43,6 +43,7 @@ pub(crate) fn joined_contents(
     for (request, part) in requests.iter().zip(parts) {
         let first_shard = shards.len() as u32;
         let order = Source::new(&request.source, part.counts()).map_err(PlanError::from)?;
+        let order = order.with_record_spec(request.record_spec_digest());
         if has_maps {
             // Only a worker, which has the files, needs their bytes.
             let all = |shard: &ShardRow| SampleMap::of_all(shard.records, u64::MAX);

@@ -33,7 +33,8 @@ pub struct LoaderOptions {
     pub corrupt: Corrupt,
     /// Number of corrupt records that may be skipped.
     pub corrupt_budget: CorruptBudget,
-    /// Parsing and operators of records; `None` leaves records unchanged.
+    /// Parsing and operators of records; `None` leaves records unchanged. With a mixture those of the
+    /// job: the sources that have others are named by their digests.
     pub records: Option<RecordSpec>,
     /// Samples per rank and step.
     pub batch_size: u64,
@@ -96,8 +97,8 @@ pub struct MixtureSource {
     pub index: Option<SharedIndex>,
     /// Compression of the files.
     pub compression: CompressionChoice,
-    /// Expression of the records that are samples; `None`: all records.
-    pub filter: Option<String>,
+    /// Parsing, operators and samples of its records; `None` leaves records unchanged.
+    pub records: Option<RecordSpec>,
 }
 
 /// A stage of a mixture.

@@ -1,11 +1,13 @@
 //! Datasets that a loader opens: one, or each version of each source of a mixture.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use shardfeed_pipeline::{RecordSpec, SampleProgram, Schema};
+use shardfeed_pipeline::{RecordSpec, SampleProgram, Schema, ShardSchemas};
+use shardfeed_plan::Digest;
 use shardfeed_reader::EncodedSpec;
 use shardfeed_source::{
-    CacheOptions, Dataset, FileRules, LoadError, OpenSource, ScanProgress, SharedIndex,
+    CacheOptions, Dataset, FileRules, LoadError, Mixed, OpenSource, ScanProgress, SharedIndex,
 };
 
 use crate::mixture;
@@ -26,13 +28,21 @@ pub struct DatasetRequest {
     pub index: Option<SharedIndex>,
     /// Makes samples of records; `None`: each record is one.
     pub(crate) program: Option<EncodedProgram>,
+    /// Makes columns of records.
+    pub(crate) schema: Arc<Schema>,
+    /// Record spec of these columns, if it is not that of the job.
+    pub(crate) record_spec: Option<Arc<EncodedSpec>>,
 }
 
 impl DatasetRequest {
     /// Returns the datasets of a loader.
+    /// - `schema`: of `options.records`.
     ///
-    /// # Errors  The filter of a source is invalid.
-    pub(crate) fn of(options: &LoaderOptions, schema: &Schema) -> Result<Vec<Self>, LoadError> {
+    /// # Errors  The records of a source are invalid, or make other columns.
+    pub(crate) fn of(
+        options: &LoaderOptions,
+        schema: &Arc<Schema>,
+    ) -> Result<Vec<Self>, LoadError> {
         let Some(mixture) = &options.mixture else {
             return Ok(vec![Self {
                 source: String::new(),
@@ -41,17 +51,40 @@ impl DatasetRequest {
                 rules: options.file_rules(),
                 index: options.index.clone(),
                 program: EncodedProgram::of(schema)?,
+                schema: Arc::clone(schema),
+                record_spec: None,
             }]);
         };
+        let mut specs = SourceSpecs::new(schema)?;
         let source = |source: &MixtureSource| {
-            let MixtureSource { name, dataset, files, index, compression, filter } = source.clone();
-            let records = options.records.clone().unwrap_or_default();
-            let schema = Schema::new(RecordSpec { filter, ..records })?;
-            let program = EncodedProgram::of(&schema)?;
+            let MixtureSource { name, dataset, files, index, compression, records } =
+                source.clone();
+            let records = records.unwrap_or_default();
+            let program = EncodedProgram::of(&Schema::new(records.clone())?)?;
+            let (schema, record_spec) = specs.of(records)?;
             let rules = FileRules { compression, corrupt: options.corrupt };
-            Ok(Self { source: name, dataset, files, rules, index, program })
+            Ok(Self { source: name, dataset, files, rules, index, program, schema, record_spec })
         };
         mixture.sources.iter().map(source).collect()
+    }
+
+    /// Returns the schemas of a loader's shards.
+    /// - `mixed`: the mixture of these sources, if they are mixed.
+    ///
+    /// # Errors  Sources make different columns.
+    pub(crate) fn schemas(
+        requests: &[Self],
+        mixed: Option<&Mixed>,
+    ) -> Result<ShardSchemas, LoadError> {
+        let first_shard = |at: usize| mixed.map_or(0, |mixed| mixed.versions[at].first_shard);
+        let schemas = requests.iter().enumerate();
+        let schemas = schemas.map(|(at, request)| (first_shard(at), Arc::clone(&request.schema)));
+        Ok(ShardSchemas::new(schemas.collect())?)
+    }
+
+    /// Digest of its record spec, if it is not that of the job.
+    pub(crate) fn record_spec_digest(&self) -> Option<Digest> {
+        self.record_spec.as_ref().map(|spec| spec.digest())
     }
 
     /// Returns the encoded part of the record spec that makes samples of records; empty: each record
@@ -75,7 +108,8 @@ impl DatasetRequest {
             dataset = dataset.with_samples(program, options.corrupt, cache, progress)?;
         }
         let (name, dataset_name) = (self.source.clone(), String::new());
-        Ok(OpenSource { name, dataset_name, rules: self.rules, dataset })
+        let (rules, record_spec) = (self.rules, self.record_spec_digest());
+        Ok(OpenSource { name, dataset_name, rules, record_spec, dataset })
     }
 }
 
@@ -106,8 +140,51 @@ pub fn open_dataset(
     options: &LoaderOptions,
     progress: &mut dyn FnMut(ScanProgress) -> bool,
 ) -> Result<Dataset, LoadError> {
-    let schema = Schema::new(options.records.clone().unwrap_or_default())?;
+    let schema = Arc::new(Schema::new(options.records.clone().unwrap_or_default())?);
     open_all(options, &DatasetRequest::of(options, &schema)?, progress)
+}
+
+/// Schemas of a mixture's sources, one for each record spec.
+struct SourceSpecs<'a> {
+    /// That of the job, and its encoding.
+    job: (&'a Arc<Schema>, EncodedSpec),
+    others: Vec<(Arc<Schema>, Arc<EncodedSpec>)>,
+}
+
+impl<'a> SourceSpecs<'a> {
+    fn new(job: &'a Arc<Schema>) -> Result<Self, LoadError> {
+        Ok(Self { job: (job, EncodedSpec::of(job)?), others: vec![] })
+    }
+
+    /// Returns the schema of a source, with columns in the order of the job's, and its record spec if
+    /// it is not that of the job.
+    fn of(
+        &mut self,
+        records: RecordSpec,
+    ) -> Result<(Arc<Schema>, Option<Arc<EncodedSpec>>), LoadError> {
+        let (job, encoded) = &self.job;
+        // Sources that differ only in the filter of records make columns in the same way.
+        let mut schema = Schema::new(RecordSpec { filter: None, ..records })?;
+        if EncodedSpec::of(&schema)?.digest() == encoded.digest() {
+            return Ok((Arc::clone(job), None));
+        }
+        let names = |of: &Schema| -> Vec<String> {
+            of.columns().iter().map(|(name, _)| name.to_string()).collect()
+        };
+        let (ours, theirs) = (names(job), names(&schema));
+        if BTreeSet::from_iter(&ours) == BTreeSet::from_iter(&theirs) {
+            let outputs = Some(ours);
+            schema = Schema::new(RecordSpec { outputs, ..schema.spec().clone() })?;
+        }
+        let spec = EncodedSpec::of(&schema)?;
+        let is_it = |(_, known): &&(_, Arc<EncodedSpec>)| known.digest() == spec.digest();
+        if let Some((schema, spec)) = self.others.iter().find(is_it) {
+            return Ok((Arc::clone(schema), Some(Arc::clone(spec))));
+        }
+        self.others.push((Arc::new(schema), Arc::new(spec)));
+        let (schema, spec) = &self.others[self.others.len() - 1];
+        Ok((Arc::clone(schema), Some(Arc::clone(spec))))
+    }
 }
 
 /// A sample program, and its encoding for workers and coordinators.

@@ -13,7 +13,7 @@ use crate::dtype::Dtype;
 use crate::program::Pass;
 use crate::record::{Row, RowError, RowFault};
 use crate::rows::{Cells, LocatedRecords, Part, Total};
-use crate::schema::Schema;
+use crate::schema::{Schema, ShardSchemas};
 
 mod row_images;
 
@@ -72,7 +72,7 @@ pub trait Watch: Send + Sync + std::fmt::Debug {
 /// Assembles batches of records.
 #[derive(Clone, Debug)]
 pub struct Assembler {
-    schema: Arc<Schema>,
+    schemas: ShardSchemas,
     slots: SlotPool,
     watch: Option<Arc<dyn Watch>>,
     record_of: Option<RecordOf>,
@@ -91,8 +91,8 @@ impl std::fmt::Debug for RecordOf {
 
 impl Assembler {
     /// Creates an assembler that writes into slots of `slots`.
-    pub fn new(schema: Arc<Schema>, slots: SlotPool) -> Self {
-        Self { schema, slots, watch: None, record_of: None, images: None }
+    pub fn new(schemas: impl Into<ShardSchemas>, slots: SlotPool) -> Self {
+        Self { schemas: schemas.into(), slots, watch: None, record_of: None, images: None }
     }
 
     /// Returns this assembler with `watch` measuring its stages.
@@ -116,14 +116,15 @@ impl Assembler {
         self,
         rows_of: impl Fn(Sample, u64) -> Vec<(u64, u32)> + Send + Sync + 'static,
     ) -> Self {
-        let has_images = self.schema.program().shared_bytes() > 0;
+        let has_images = self.schemas.all().any(|schema| schema.program().shared_bytes() > 0);
         let images = has_images.then(|| Arc::new(RowImages::new(Box::new(rows_of))));
         Self { images, ..self }
     }
 
     /// Bytes that the images of a row of a later batch take; 0: there are none.
     pub fn image_row_bytes(&self) -> u64 {
-        self.images.as_ref().map_or(0, |_| RowImages::row_bytes(&self.schema) as u64)
+        let bytes = self.schemas.all().map(|schema| RowImages::row_bytes(schema) as u64).max();
+        self.images.as_ref().and(bytes).unwrap_or(0)
     }
 
     /// Limits the bytes of images of later batches from now on.
@@ -178,15 +179,16 @@ impl Assembler {
         has_room: impl FnOnce(usize) -> bool,
     ) -> Result<Option<Batch>, RowError> {
         let records = self.records(rows);
-        let parts: Vec<Cells<'_>> = rows
-            .par_chunks(self.rows_per_part(rows))
-            .map(|part| self.timed(Stage::Parse, || self.schema.locate(part, &records)))
+        let parts: Vec<Cells<'_>> = self
+            .parts(rows)
+            .into_par_iter()
+            .map(|(schema, part)| self.timed(Stage::Parse, || schema.locate(part, &records)))
             .collect::<Vec<_>>()
             .into_iter()
             .collect::<Result<_, _>>()?;
-        let plans = self.schema.plans().iter().enumerate();
+        let columns = self.schemas.first().columns().iter().enumerate();
         let totals: Vec<Total> =
-            plans.map(|(index, plan)| Total::of_all(plan, index, &parts)).collect();
+            columns.map(|(index, (_, kind))| Total::of_all(kind, index, &parts)).collect();
         let (layout, batch) = self.lay_out(rows.len(), &totals);
         if !has_room(layout.bytes()) {
             return Ok(None);
@@ -195,8 +197,8 @@ impl Assembler {
             |source| RowError::at(&rows[0], RowFault::Memory { bytes: layout.bytes(), source });
         let mut slot = self.slots.take(layout.bytes()).map_err(memory)?;
         let images = self.images.as_ref().map(|images| {
-            images.of_batch(RowImages::row_bytes(&self.schema), rows, key.epoch, |rows| {
-                self.timed(Stage::Write, || row_images::make(&self.schema, rows, key))
+            images.of_batch(&self.schemas, rows, key.epoch, |schema, rows| {
+                self.timed(Stage::Write, || row_images::make(schema, rows, key))
             })
         });
         let mut images = images.as_deref().unwrap_or_default();
@@ -209,7 +211,8 @@ impl Assembler {
             })
             .collect();
         let mut buffers = layout.split(slot.bytes_mut()).into_iter();
-        let writers = Part::split_all(self.schema.plans(), &totals, &parts, &mut buffers);
+        let columns = self.schemas.first().columns();
+        let writers = Part::split_all(columns, &totals, &parts, &mut buffers);
         let written: Vec<Result<(), RowError>> = parts
             .par_iter()
             .zip(writers)
@@ -218,12 +221,14 @@ impl Assembler {
                 self.timed(Stage::Write, || {
                     let mut made = part.write(cells);
                     let pass = &Pass::Rows(images);
-                    self.schema.program().run(cells, key, pass, |step| made.remove(&step))
+                    let program = self.schemas.of(cells.rows[0].sample.shard).program();
+                    program.run(cells, key, pass, |step| made.remove(&step))
                 })
             })
             .collect();
         if let Some(watch) = &self.watch {
-            watch.suspect_images(self.schema.program().memory().take_suspect_images());
+            let suspect = |schema: &Arc<Schema>| schema.program().memory().take_suspect_images();
+            watch.suspect_images(self.schemas.all().map(suspect).sum());
         }
         written.into_iter().collect::<Result<(), _>>()?;
         let BatchRanges { columns, valid, shards, ordinals } = batch;
@@ -238,7 +243,7 @@ impl Assembler {
     /// True if records are delivered unchanged, so that they can be
     /// [read directly](Self::assemble_straight) into their batch.
     pub fn is_straight(&self) -> bool {
-        self.schema.is_raw()
+        self.schemas.only().is_some_and(|schema| schema.is_raw())
     }
 
     /// Assembles a batch of unchanged records, each read directly to its position.
@@ -295,26 +300,39 @@ impl Assembler {
     ///
     /// # Errors  The error in the row.
     pub fn check(&self, row: &Row<'_>, key: &DrawKey) -> Result<(), RowError> {
-        let cells = self.schema.locate(std::slice::from_ref(row), &LocatedRecords::default())?;
-        self.schema.program().run(&cells, key, &Pass::Rows(&[]), |_| None)
+        let schema = self.schemas.of(row.sample.shard);
+        let cells = schema.locate(std::slice::from_ref(row), &LocatedRecords::default())?;
+        schema.program().run(&cells, key, &Pass::Rows(&[]), |_| None)
     }
 
     /// Checks and locates each record of which a batch may have several rows once.
     fn records<'a>(&'a self, rows: &[Row<'a>]) -> LocatedRecords<'a> {
-        if !self.schema.has_rows() {
+        if !self.schemas.all().any(|schema| schema.has_rows()) {
             return LocatedRecords::default();
         }
-        let records = LocatedRecords::distinct(rows);
-        let part = |part: &[Row<'a>]| self.timed(Stage::Parse, || self.schema.records(part));
-        let parts = records.par_chunks(self.rows_per_part(&records)).map(part);
-        parts.reduce(LocatedRecords::default, LocatedRecords::with)
+        let of_rows = |row: &Row<'_>| self.schemas.of(row.sample.shard).has_rows();
+        let records = LocatedRecords::distinct(rows.iter().filter(|row| of_rows(row)));
+        let parts = self.parts(&records).into_par_iter();
+        let located = |(schema, part): (&'a Schema, &[Row<'a>])| {
+            self.timed(Stage::Parse, || LocatedRecords::new(schema.parser(), part))
+        };
+        parts.map(located).reduce(LocatedRecords::default, LocatedRecords::with)
     }
 
-    fn rows_per_part(&self, rows: &[Row<'_>]) -> usize {
+    /// Divides rows into parts, each of rows of one schema.
+    fn parts<'s, 'r, 'a>(&'s self, rows: &'r [Row<'a>]) -> Vec<(&'s Schema, &'r [Row<'a>])> {
+        let of_run = |(schema, run): (&'s Arc<Schema>, &'r [Row<'a>])| {
+            let schema: &'s Schema = schema;
+            run.chunks(Self::rows_per_part(schema, run)).map(move |part| (schema, part))
+        };
+        self.schemas.runs(rows).flat_map(of_run).collect()
+    }
+
+    fn rows_per_part(schema: &Schema, rows: &[Row<'_>]) -> usize {
         let threads = rayon::current_num_threads();
         let bytes: usize = rows.iter().map(Row::len).sum();
         let parts = (bytes / PART_BYTES).clamp(1, 4 * threads);
-        let program = self.schema.program();
+        let program = schema.program();
         if program.is_empty() {
             return rows.len().div_ceil(parts).max(1);
         }
@@ -329,7 +347,7 @@ impl Assembler {
     fn lay_out(&self, rows: usize, totals: &[Total]) -> (Layout, BatchRanges) {
         let mut layout = Layout::default();
         let mut columns = Vec::with_capacity(totals.len());
-        for ((name, kind), total) in self.schema.columns().iter().zip(totals) {
+        for ((name, kind), total) in self.schemas.first().columns().iter().zip(totals) {
             let values = layout.push(total.bytes);
             let is_bytes = kind.dtype() == Dtype::Bytes;
             let offsets = is_bytes.then(|| layout.push(8 * (total.items + 1)));
@@ -375,8 +393,7 @@ mod tests {
         let parse = Some(serde_json::from_value(parse).unwrap());
         let outputs = Some(vec!["o".to_owned()]);
         let schema = RecordSpec { parse, operators, outputs, ..RecordSpec::default() };
-        let schema = Arc::new(Schema::new(schema).unwrap());
-        let assembler = Assembler::new(schema, SlotPool::new(1));
+        let schema = Schema::new(schema).unwrap();
         let rows_of = |values: usize| {
             let mut stored = vec![];
             encode_example(&[("v", Value::Int64(&vec![1; values]))], &mut stored);
@@ -391,7 +408,7 @@ mod tests {
                 part: 0,
                 occurrence: 0,
             };
-            assembler.rows_per_part(&[row; 64])
+            Assembler::rows_per_part(&schema, &[row; 64])
         };
         // A value takes 16 KiB between the operators, and at most 4 MiB are for a part.
         assert_eq!(rows_of(200), 1);

@@ -33,9 +33,12 @@ pub(crate) struct LocatedRecords<'a>(BTreeMap<usize, RecordCells<'a>>);
 
 impl<'a> LocatedRecords<'a> {
     /// Returns a row of each record.
-    pub(crate) fn distinct(rows: &[Row<'a>]) -> Vec<Row<'a>> {
+    pub(crate) fn distinct<'r>(rows: impl Iterator<Item = &'r Row<'a>>) -> Vec<Row<'a>>
+    where
+        'a: 'r,
+    {
         let mut seen = BTreeSet::new();
-        rows.iter().filter(|row| seen.insert(Self::address(row))).copied().collect()
+        rows.filter(|row| seen.insert(Self::address(row))).copied().collect()
     }
 
     /// Checks the data of records, and locates their features.
@@ -409,11 +412,12 @@ impl Total {
     }
 
     /// Sizes of a column in all parts of a batch.
-    pub(crate) fn of_all(plan: &Plan, index: usize, parts: &[Cells<'_>]) -> Self {
+    pub(crate) fn of_all(kind: &ColumnKind, index: usize, parts: &[Cells<'_>]) -> Self {
         let longest = parts.iter().map(|part| part.extents[index].longest).max().unwrap_or(0);
-        let mut sum = Self { longest, splits: vec![0; plan.kind.splits()], ..Self::default() };
+        let mut sum = Self { longest, splits: vec![0; kind.splits()], ..Self::default() };
         for part in parts {
-            let one = Self::of(plan, &part.extents[index], part.rows.len(), longest);
+            let (plan, extent) = (&part.plans[index], &part.extents[index]);
+            let one = Self::of(plan, extent, part.rows.len(), longest);
             sum.items += one.items;
             sum.bytes += one.bytes;
             sum.splits.iter_mut().zip(one.splits).for_each(|(sum, one)| *sum += one);
@@ -478,15 +482,14 @@ impl<'a> Rest<'a> {
 impl<'a> Part<'a> {
     /// Splits the buffers of a batch, in the order of its layout, among `parts`.
     pub(crate) fn split_all(
-        plans: &[Plan],
+        columns: &[(Arc<str>, ColumnKind)],
         totals: &[Total],
         parts: &[Cells<'_>],
         buffers: &mut impl Iterator<Item = &'a mut [u8]>,
     ) -> Vec<Self> {
         let mut next = || buffers.next().expect("the layout has this buffer");
         let mut shares: Vec<Vec<PartColumn<'a>>> = parts.iter().map(|_| Vec::new()).collect();
-        for (index, (plan, total)) in plans.iter().zip(totals).enumerate() {
-            let kind = &plan.kind;
+        for (index, ((_, kind), total)) in columns.iter().zip(totals).enumerate() {
             let mut values = Rest(next());
             let mut offsets = (kind.dtype() == Dtype::Bytes).then(|| Rest::ends(next()));
             let is_ragged = matches!(kind, ColumnKind::Ragged { .. });
@@ -496,7 +499,7 @@ impl<'a> Part<'a> {
             let mut sums_before = vec![0; kind.splits()];
             for (share, cells) in shares.iter_mut().zip(parts) {
                 let (extent, rows) = (&cells.extents[index], cells.rows.len());
-                let own = Total::of(plan, extent, rows, total.longest);
+                let own = Total::of(&cells.plans[index], extent, rows, total.longest);
                 let numbers = |(rest, count): (&mut Rest<'a>, &usize)| rest.numbers(*count);
                 share.push(PartColumn {
                     values: values.bytes(own.bytes),

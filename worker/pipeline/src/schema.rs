@@ -20,9 +20,11 @@ use crate::samples::pack::PackSpec;
 use crate::samples::unbatch::{Unbatch, UnbatchSpec};
 use crate::samples::window::WindowSpec;
 
+mod of_shards;
 mod outline;
 pub(crate) mod parse;
 
+pub use of_shards::ShardSchemas;
 pub use outline::{Outline, OutlineColumn, OutlineError};
 pub use parse::ParseSpec;
 use parse::{parsed_plans, parser};
@@ -100,6 +102,26 @@ pub enum SchemaError {
         name: String,
         /// Description of the error.
         what: String,
+    },
+    /// Sources of a mixture make other columns.
+    #[error(
+        "the sources of a mixture make different columns: {left} and {right}; cast, reshape, pad or select \
+         columns so that all sources have the same"
+    )]
+    OtherColumns {
+        /// A column of a source.
+        left: String,
+        /// The column at the same place of another one.
+        right: String,
+    },
+    /// Sources of a mixture have integers and floats as costs of samples.
+    #[error(
+        "balance: the cost `{cost}` is an integer in one source of the mixture and a float in another; write \
+         an expression of one type, such as `1.0 * ...`"
+    )]
+    OtherCosts {
+        /// Expression of the cost.
+        cost: String,
     },
 }
 
@@ -201,6 +223,38 @@ impl Schema {
         self.plans.iter().map(row_lengths).collect()
     }
 
+    /// Rejects a schema with other columns, or costs of another type.
+    fn check_columns(&self, other: &Self) -> Result<(), SchemaError> {
+        let columns = |of: &Self| {
+            let columns = of.columns.iter().cloned().zip(of.row_lengths()).map(Some);
+            columns.collect::<Vec<_>>()
+        };
+        let (mut ours, mut theirs) = (columns(self), columns(other));
+        let len = ours.len().max(theirs.len());
+        ours.resize(len, None);
+        theirs.resize(len, None);
+        if let Some((left, right)) =
+            ours.into_iter().zip(theirs).find(|(left, right)| left != right)
+        {
+            let shown = |column: Option<((Arc<str>, ColumnKind), Vec<Option<usize>>)>| match column
+            {
+                None => "no further column".to_owned(),
+                Some(((name, kind), lengths)) => match lengths.iter().any(Option::is_some) {
+                    true => format!("`{name}` {kind:?} in rows of {lengths:?}"),
+                    false => format!("`{name}` {kind:?}"),
+                },
+            };
+            return Err(SchemaError::OtherColumns { left: shown(left), right: shown(right) });
+        }
+        let is_float = |of: &Self| of.samples.as_ref().map(|samples| samples.has_float_costs());
+        match &self.spec.balance {
+            Some(balance) if is_float(self) != is_float(other) => {
+                Err(SchemaError::OtherCosts { cost: balance.by.clone() })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The record spec, with features and unbatched columns sorted by name, and filters in their
     /// canonical texts.
     pub fn spec(&self) -> &RecordSpec {
@@ -243,18 +297,13 @@ impl Schema {
         Cells::locate(parser, &self.plans, self.program.tables(), rows, known)
     }
 
-    /// Checks and locates records, of which each may have several rows in a batch.
-    pub(crate) fn records<'a>(&'a self, records: &[Row<'a>]) -> LocatedRecords<'a> {
-        LocatedRecords::new(&self.parser, records)
+    pub(crate) fn parser(&self) -> &Parser {
+        &self.parser
     }
 
     /// True if rows of records are samples.
     pub(crate) fn has_rows(&self) -> bool {
         self.unbatch.is_some()
-    }
-
-    pub(crate) fn plans(&self) -> &[Plan] {
-        &self.plans
     }
 
     pub(crate) fn program(&self) -> &Program {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use shardfeed_handoff::SlotPool;
-use shardfeed_pipeline::Schema;
+use shardfeed_pipeline::ShardSchemas;
 use shardfeed_plan::{Corrupt, EpochPlan, JobIdentity};
 use shardfeed_source::{Dataset, LoadError};
 
@@ -51,7 +51,7 @@ pub struct PrefetchOptions {
     /// The dataset to read.
     pub dataset: Arc<Dataset>,
     /// Features, operators and outputs of its records.
-    pub schema: Arc<Schema>,
+    pub schemas: ShardSchemas,
     /// Policy for corrupt records.
     pub corrupt: Corrupt,
     /// Slots that batches are written into.

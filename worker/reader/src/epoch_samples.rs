@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use shardfeed_plan::{EpochPlan, Portion, Sample};
+use shardfeed_plan::{EpochPlan, Packing, Portion, Sample};
 use shardfeed_source::{Dataset, Grouping, SampleMaps, SourceVersion};
 
 /// Maximum number of packs whose costs are kept: 16 MiB.
@@ -70,31 +70,27 @@ impl EpochSamples {
     /// Returns the cost of each sample. Source: docs/ORDER.md, section 15.
     /// - `maps`: of a dataset with costs, or with packs.
     pub fn costs(self, maps: Arc<SampleMaps>) -> CostOf {
-        if !maps.has_groups() {
-            return Box::new(move |portion, sample| {
-                let Sample { shard, ordinal } = self.in_dataset(portion, sample);
-                maps.of(shard).cost_of(ordinal)
-            });
-        }
-        let mut costs = PackCosts { maps, known: BTreeMap::new(), held: 0 };
+        let mut packs = PackCosts { known: BTreeMap::new(), held: 0 };
         Box::new(move |portion, sample| {
-            costs.of(self.in_dataset(portion, sample), self.variant(portion))
+            let sample = self.in_dataset(portion, sample);
+            let map = maps.of(sample.shard);
+            match map.grouping().and_then(Grouping::packing) {
+                Some(packing) => packs.of(packing, sample, self.variant(portion)),
+                None => map.cost_of(sample.ordinal),
+            }
         })
     }
 }
 
 /// Costs of packs, of the blocks that were needed last.
 struct PackCosts {
-    maps: Arc<SampleMaps>,
     /// Costs of a shard's block in a variant.
     known: BTreeMap<(u32, u64, u64), Vec<u64>>,
     held: usize,
 }
 
 impl PackCosts {
-    fn of(&mut self, sample: Sample, epoch: u64) -> u64 {
-        let grouping = self.maps.of(sample.shard).grouping();
-        let packing = grouping.and_then(Grouping::packing).expect("packs are samples");
+    fn of(&mut self, packing: &Packing, sample: Sample, epoch: u64) -> u64 {
         let variant = epoch % packing.settings().variants;
         let block = packing.block_of(sample.ordinal);
         let key = (sample.shard, block, variant);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use shardfeed_handoff::SlotPool;
 use shardfeed_pipeline::{
-    Assembler, DrawKey, DrawSource, MemoryError, Need, Reading, Schema, reading as choose,
+    Assembler, DrawKey, DrawSource, MemoryError, Need, Reading, ShardSchemas, reading as choose,
 };
 use shardfeed_plan::{EpochPlan, MixtureEpoch, Shuffle};
 use shardfeed_source::{Dataset, DatasetFile, LoadError, SourceVersion};
@@ -111,12 +111,12 @@ fn mixed_record_bytes(
 }
 
 /// Returns the mean bytes of a row in its slot.
-pub fn slot_row_bytes(dataset: &Dataset, schema: &Schema) -> u64 {
-    row_bytes(schema, dataset.record_bytes_mean())
+pub fn slot_row_bytes(dataset: &Dataset, schemas: &ShardSchemas) -> u64 {
+    row_bytes(schemas, dataset.record_bytes_mean())
 }
 
-fn row_bytes(schema: &Schema, record_bytes: u64) -> u64 {
-    (schema.fixed_row_bytes() as u64).max(record_bytes) + 17
+fn row_bytes(schemas: &ShardSchemas, record_bytes: u64) -> u64 {
+    (schemas.fixed_row_bytes() as u64).max(record_bytes) + 17
 }
 
 impl Planner {
@@ -169,7 +169,7 @@ impl Planner {
                 self.reading(&Shape::of(&plan, rank, &dataset, &sources))?;
             self.reads(Order::Planned(Arc::clone(&plan)));
             let draw = draw_key(plan.shuffle(), epoch, &sources);
-            let balance = self.options.schema.balance_window();
+            let balance = self.options.schemas.first().balance_window();
             let balance = balance.map(|window| Balancing { window, keeps_passed });
             let tools = self.tools.clone();
             let mut reader = RankReader::new(Arc::clone(&plan), rank, reading, balance, tools)?;
@@ -204,7 +204,7 @@ impl Planner {
     ///
     /// Returns the reading mode, and true if rows that balanced steps pass are kept.
     pub(crate) fn reading(&self, shape: &Shape) -> Result<(Reading, bool), LoadError> {
-        let PrefetchOptions { dataset, schema, budget_bytes, prefetch, .. } = &self.options;
+        let PrefetchOptions { dataset, schemas, budget_bytes, prefetch, .. } = &self.options;
         let Shape {
             rows,
             lanes,
@@ -233,7 +233,7 @@ impl Planner {
             .into());
         }
         // A batch needs its slot and, while it is assembled, the records that it is made of.
-        let row_bytes = row_bytes(schema, record_bytes);
+        let row_bytes = row_bytes(schemas, record_bytes);
         let batch_bytes = rows.saturating_mul(row_bytes + record_bytes).max(1);
         let fits = usize::try_from(budget_bytes / 2 / batch_bytes).unwrap_or(usize::MAX);
         let asked = prefetch.unwrap_or(PREFETCH_START);
@@ -242,7 +242,7 @@ impl Planner {
             lanes,
             lane_samples,
             window: if shuffle.enabled { shuffle.window } else { 1 },
-            balance: schema.balance_window().unwrap_or(0),
+            balance: schemas.first().balance_window().unwrap_or(0),
             // Each source of a mixture has at least one split in turn.
             interleave: (shuffle.interleave + sources).min(files().count() as u64),
             sources,
@@ -269,7 +269,7 @@ impl Planner {
         let together = dataset.record_bytes_together(shards, shape.held());
         // A source of a mixture may be repeated, so that it has more of a window than of the files.
         shape.window_record_bytes = if sources > 0 { together.max(record_bytes) } else { together };
-        let made_bytes = schema.made_bytes(*budget_bytes);
+        let made_bytes = schemas.made_bytes(*budget_bytes);
         let with = |shape: Need, balance: u64, prefetch: usize| Need {
             batch_bytes: batch_bytes.saturating_mul(prefetch as u64).saturating_add(made_bytes),
             balance,
@@ -318,7 +318,7 @@ impl Planner {
             }
         };
         let least_bytes = shape.least_bytes(reading).saturating_add(made_bytes);
-        schema.bound_made(made_bytes);
+        schemas.bound_made(made_bytes);
         let shared = &self.shared;
         shared.tuning.fit_prefetch(most);
         let meter = &shared.counters.meter;

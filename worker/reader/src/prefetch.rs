@@ -121,18 +121,16 @@ impl Prefetch {
             primed_max: 0,
             trails: Arc::default(),
             samples: EpochSamples::default(),
-            combiner: options.schema.samples().and_then(|program| program.combiner().cloned()),
+            schemas: options.schemas.clone(),
             stop: Arc::clone(&stop),
         };
         let (slots, budget_bytes) = (options.slots.clone(), options.budget_bytes);
-        let assembler = Assembler::new(Arc::clone(&options.schema), options.slots.clone());
+        let assembler = Assembler::new(options.schemas.clone(), options.slots.clone());
         let assembler = match options.dataset.samples().map(Arc::clone) {
-            // Packs and windows are named by their index in the shard.
-            Some(samples) if samples.has_groups() => assembler,
             Some(samples) => {
                 let maps = Arc::clone(&samples);
                 assembler
-                    .of_records(move |sample| samples.place_of(sample).record)
+                    .of_records(move |sample| samples.named_record(sample))
                     .of_rows(move |sample, most| maps.rows_of(sample, most))
             }
             None => assembler,

@@ -61,6 +61,11 @@ impl EncodedSpec {
         Records::RecordSpec(self.digest)
     }
 
+    /// Digest of the encoding.
+    pub fn digest(&self) -> Digest {
+        self.digest
+    }
+
     /// Decodes `bytes` to a spec, whose side tables have no path.
     ///
     /// # Errors  The bytes are not a canonical encoding, or contain names unknown to this release.

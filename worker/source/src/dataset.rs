@@ -287,15 +287,15 @@ impl Dataset {
     /// Returns the index in its shard of the record that a row was read from.
     /// - `part`: of the row.
     pub fn record_at(&self, sample: Sample, part: u32) -> u64 {
-        match self.has_groups() {
+        match self.has_groups(sample.shard) {
             true => u64::from(part),
             false => self.record_of(sample),
         }
     }
 
-    /// True if packs or windows are samples.
-    pub fn has_groups(&self) -> bool {
-        self.samples.as_ref().is_some_and(|maps| maps.has_groups())
+    /// True if packs or windows of a shard are samples.
+    fn has_groups(&self, shard: u32) -> bool {
+        self.samples.as_ref().is_some_and(|maps| maps.of(shard).grouping().is_some())
     }
 
     /// Returns the number of samples of a shard, and the bytes of their data.
@@ -352,7 +352,7 @@ impl Dataset {
         let amounts = shards.iter().map(|shard| {
             let (count, bytes) = self.amounts(*shard);
             let file = &self.files[*shard as usize];
-            (count, if self.has_groups() { bytes } else { bytes.min(file.data_bytes) })
+            (count, if self.has_groups(*shard) { bytes } else { bytes.min(file.data_bytes) })
         });
         let files = amounts.filter(|(count, _)| *count > 0);
         let mut files: Vec<_> =

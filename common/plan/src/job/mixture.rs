@@ -29,6 +29,9 @@ pub struct DatasetVersion {
     pub order_digest: OrderDigest,
     /// Number of its samples.
     pub samples: u64,
+    /// Digest of the record spec of its samples, if it is not that of the job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub record_spec: Option<Digest>,
 }
 
 /// Samples that the mixture epochs of a stage have of each source.
@@ -53,8 +56,8 @@ impl JobMixture {
         let source = |&(version, count): &(u32, u64)| {
             let found = self.versions.get(version as usize);
             let known = found.ok_or(MixtureError::NoVersion { version })?;
-            let DatasetVersion { name, order_digest, samples, .. } = known.clone();
-            Ok(StageSource { name, order_digest, samples, count })
+            let DatasetVersion { name, order_digest, samples, record_spec, .. } = known.clone();
+            Ok(StageSource { name, order_digest, samples, count, record_spec })
         };
         let stage = |stage: &DatasetStage| {
             let sources = stage.counts.iter().map(source).collect::<Result<_, MixtureError>>()?;
@@ -104,7 +107,8 @@ mod tests {
     fn version(name: &str, samples: u64) -> DatasetVersion {
         let digest = Digest::from_bytes([7; 32]);
         let (name, dataset) = (name.to_owned(), format!("files-{name}"));
-        DatasetVersion { name, dataset, content: digest, order_digest: digest, samples }
+        let (content, order_digest) = (digest, digest);
+        DatasetVersion { name, dataset, content, order_digest, samples, record_spec: None }
     }
 
     #[test]
@@ -137,5 +141,16 @@ mod tests {
         let long = of(vec![stage(0, &[(0, 1); JOB_MIXTURE_ENTRIES_MAX])]).mixture().unwrap_err();
         assert_eq!(long, MixtureError::Entries { entries: JOB_MIXTURE_ENTRIES_MAX + 3 });
         assert_ne!(of(vec![stage(0, &[(0, 4)])]).digest(), of(vec![stage(0, &[(0, 5)])]).digest());
+    }
+
+    #[test]
+    fn a_source_with_other_columns_changes_digests() {
+        let stages = vec![DatasetStage { first_epoch: 0, counts: vec![(0, 4), (1, 6)] }];
+        let alike = JobMixture { versions: vec![version("a", 10), version("b", 20)], stages };
+        let mut other = alike.clone();
+        other.versions[1].record_spec = Some(Digest::from_bytes([9; 32]));
+        assert_ne!(other.digest(), alike.digest());
+        let begun = |of: &JobMixture| of.mixture().unwrap().stages_digest(1);
+        assert_ne!(begun(&other), begun(&alike));
     }
 }

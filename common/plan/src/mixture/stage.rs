@@ -32,6 +32,7 @@ pub struct Source {
     counts: Vec<u64>,
     samples: u64,
     digest: OrderDigest,
+    record_spec: Option<Digest>,
 }
 
 /// Length of the mixture epochs of a stage.
@@ -65,6 +66,9 @@ pub struct StageSource {
     pub samples: u64,
     /// Samples of one mixture epoch, m.
     pub count: u64,
+    /// Digest of the source's record spec, if it is not that of the job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub record_spec: Option<Digest>,
 }
 
 /// The validated stages of a mixture.
@@ -100,9 +104,14 @@ impl Source {
             Some(0) => Err(MixtureError::Empty { name, shards: counts.len() }),
             Some(samples) => {
                 let digest = order_digest(counts.iter().copied());
-                Ok(Self { name, counts, samples, digest })
+                Ok(Self { name, counts, samples, digest, record_spec: None })
             }
         }
+    }
+
+    /// Returns this source, of which columns are made by a record spec of its own.
+    pub fn with_record_spec(self, record_spec: Option<Digest>) -> Self {
+        Self { record_spec, ..self }
     }
 
     /// Returns the name.
@@ -123,6 +132,11 @@ impl Source {
     /// Returns the order digest, which random operators use.
     pub fn order_digest(&self) -> OrderDigest {
         self.digest
+    }
+
+    /// Returns the digest of its record spec; `None`: it has that of the job.
+    pub fn record_spec(&self) -> Option<Digest> {
+        self.record_spec
     }
 
     /// Returns the key of the name, which random operators use as the number of the source.
@@ -181,6 +195,7 @@ impl Stage {
             order_digest: source.digest,
             samples: source.samples,
             count,
+            record_spec: source.record_spec,
         };
         let sources = sources.iter().zip(counts).map(fixed).collect();
         let stage = Self { first_epoch, sources };
@@ -273,11 +288,15 @@ impl Mixture {
         let mut text = String::from("shardfeed stages\n");
         for stage in &self.stages[..begun.min(self.stages.len())] {
             let _ = writeln!(text, "stage={}", stage.first_epoch);
-            for StageSource { name, order_digest, samples, count } in &stage.sources {
-                let _ = writeln!(
+            for StageSource { name, order_digest, samples, count, record_spec } in &stage.sources {
+                let _ = write!(
                     text,
                     "source={name} order_digest={order_digest} samples={samples} count={count}"
                 );
+                if let Some(record_spec) = record_spec {
+                    let _ = write!(text, " record_spec={record_spec}");
+                }
+                text.push('\n');
             }
         }
         let mut digest = Digest::of_parts([text.as_bytes()]).to_string();

@@ -77,6 +77,9 @@ pub enum Change {
     RegisterJob(RegisterJob),
     /// As `RegisterJob`, with a mixture: releases that know no mixtures stop at it.
     RegisterMixture(RegisterJob),
+    /// As `RegisterMixture`, of sources with record specs of their own: releases that know none stop
+    /// at it.
+    RegisterMixtureOfSpecs(RegisterJob),
     StartRank(StartRank),
     /// A trainer has finished its rank, or is gone.
     EndRank {

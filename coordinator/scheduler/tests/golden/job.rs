@@ -66,10 +66,7 @@ impl Script {
         let (record_spec_chunks, known) = (vec![], mixture.as_ref().map(JobMixture::digest));
         let register =
             RegisterJob { name: name.clone(), identity, dataset, mixture, record_spec_chunks };
-        let done = self.apply(match known {
-            Some(_) => Change::RegisterMixture(register),
-            None => Change::RegisterJob(register),
-        })?;
+        let done = self.apply(register.change())?;
         let mixtures = self.mixtures.entry(name.clone()).or_default();
         mixtures.extend(known.filter(|known| !mixtures.contains(known)));
         if !groups.is_empty() {
@@ -293,7 +290,9 @@ fn mixture(args: &mut Args) -> Result<Option<JobMixture>, Failed> {
             let version = known.unwrap_or_else(|| {
                 let (name, dataset) = (dataset.to_owned(), dataset.to_owned());
                 let order_digest = content;
-                let version = DatasetVersion { name, dataset, content, order_digest, samples: 50 };
+                let (samples, record_spec) = (50, None);
+                let version =
+                    DatasetVersion { name, dataset, content, order_digest, samples, record_spec };
                 mixture.versions.push(version);
                 mixture.versions.len() - 1
             });

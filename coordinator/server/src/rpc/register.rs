@@ -11,7 +11,7 @@ use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::{
     RECORD_SPEC_CHUNKS_MAX, WireError, identity_from, mixture_from, record_spec_digest,
 };
-use shardfeed_scheduler::{Change, Refusal, RegisterJob};
+use shardfeed_scheduler::{Refusal, RegisterJob};
 
 use super::checks::{check_len, digest};
 use super::context::Caller;
@@ -109,7 +109,7 @@ pub(super) async fn register_job(
         }
         Ok(())
     };
-    propose_holding(&core, caller, change(register), chunks.clone(), check).await?;
+    propose_holding(&core, caller, register.change(), chunks.clone(), check).await?;
     Ok(wire::RegisterJobResponse { missing: vec![], mixture: digest_of_mixture })
 }
 
@@ -155,15 +155,8 @@ async fn propose(
     register: RegisterJob,
     mixture: Vec<u8>,
 ) -> Result<wire::RegisterJobResponse> {
-    core.propose(caller, change(register)).await?;
+    core.propose(caller, register.change()).await?;
     Ok(wire::RegisterJobResponse { missing: vec![], mixture })
-}
-
-fn change(register: RegisterJob) -> Change {
-    match register.mixture {
-        Some(_) => Change::RegisterMixture(register),
-        None => Change::RegisterJob(register),
-    }
 }
 
 /// Returns the encoded `RecordSpec` in `chunks`.

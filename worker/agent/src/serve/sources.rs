@@ -2,10 +2,11 @@
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use shardfeed_pipeline::{RecordSpec, Schema};
+use shardfeed_pipeline::{RecordSpec, Schema, ShardSchemas};
 use shardfeed_plan::{DatasetVersion, Digest, JobMixture, SOURCES_MAX};
 use shardfeed_proto::common::v1 as wire;
-use shardfeed_proto::{ErrorKind, WireError, mixture_from};
+use shardfeed_proto::trainer::v1::SideTable;
+use shardfeed_proto::{ErrorKind, WireError, mixture_from, record_spec_digest};
 use shardfeed_reader::EncodedSpec;
 use shardfeed_source::{Dataset, LoadError, Mixed, OpenSource, SourceVersion};
 
@@ -22,6 +23,16 @@ pub(super) struct OpenedSource {
     pub(super) opened: Opened,
     /// Encoded program of its samples.
     pub(super) program: Vec<u8>,
+    /// Encoded record spec of its columns; empty: it has that of the job.
+    pub(super) record_spec: Vec<u8>,
+}
+
+/// Record spec of a job.
+pub(super) struct JobRecords {
+    pub(super) spec: RecordSpec,
+    pub(super) schema: Arc<Schema>,
+    /// Side tables of all sources, as found by the trainer.
+    pub(super) tables: Vec<SideTable>,
 }
 
 /// Dataset or mixture that the ranks of a job read.
@@ -31,6 +42,8 @@ pub(super) struct JobInput {
     /// Name of the dataset; empty with a mixture.
     pub(super) name: String,
     pub(super) mixture: Option<Arc<JobMixture>>,
+    /// Schemas of its shards.
+    pub(super) schemas: ShardSchemas,
 }
 
 /// The datasets that a trainer opened, in the order of its requests.
@@ -66,30 +79,58 @@ impl OpenedSources {
     pub(super) fn input(
         &self,
         mixture: Option<wire::JobMixture>,
-        records: &RecordSpec,
+        records: JobRecords,
         shared: &Mixtures,
     ) -> Result<JobInput, LoadError> {
         let Some(mixture) = mixture else {
             let [only] = &self.0[..] else { return Err(other("datasets")) };
-            check_program(only, records.filter.clone(), records)?;
+            check_program(only, records.spec.filter.clone(), &records.spec)?;
             let Opened { dataset, name, .. } = only.opened.clone();
-            return Ok(JobInput { dataset, name, mixture: None });
+            let schemas = records.schema.into();
+            return Ok(JobInput { dataset, name, mixture: None, schemas });
         };
         let mixture = mixture_from(mixture).map_err(|error| {
             WireError::new(ErrorKind::Invalid, format!("the trainer's mixture: {error}"))
         })?;
-        for source in &self.0 {
+        let mut schemas: Vec<Arc<Schema>> = Vec::with_capacity(self.0.len());
+        for (at, source) in self.0.iter().enumerate() {
             let filter = match source.program.is_empty() {
                 true => None,
                 false => EncodedSpec::decode(&source.program)?.filter,
             };
-            check_program(source, filter, records)?;
+            if source.record_spec.is_empty() {
+                check_program(source, filter, &records.spec)?;
+                schemas.push(Arc::clone(&records.schema));
+                continue;
+            }
+            let (spec, schema, _) = schema_of(&source.record_spec, &records.tables)?;
+            check_program(source, filter, &spec)?;
+            let same = self.0[..at].iter().position(|of| of.record_spec == source.record_spec);
+            schemas.push(same.map_or_else(|| Arc::new(schema), |same| Arc::clone(&schemas[same])));
         }
         let dataset = shared.join(&mixture, &self.0)?;
+        let versions = dataset.mixed().map(|mixed| &mixed.versions[..]).unwrap_or_default();
+        let schemas = versions.iter().map(|version| version.first_shard).zip(schemas).collect();
+        let schemas = ShardSchemas::new(schemas)?;
         // With the names of the datasets that this worker opened.
         let mixture = dataset.mixed().map(|mixed| Arc::new(mixed.of_job()));
-        Ok(JobInput { dataset, name: String::new(), mixture })
+        Ok(JobInput { dataset, name: String::new(), mixture, schemas })
     }
+}
+
+/// Builds a schema from a trainer's declaration.
+/// - `tables`: paths of the side tables, as found by the trainer.
+pub(super) fn schema_of(
+    record_spec: &[u8],
+    tables: &[SideTable],
+) -> Result<(RecordSpec, Schema, EncodedSpec), LoadError> {
+    let mut spec = EncodedSpec::decode(record_spec)?;
+    for SideTable { digest, path } in tables {
+        spec.place_table(digest, path);
+    }
+    let schema = Schema::new(spec.clone())?;
+    let encoded = EncodedSpec::of(&schema)?;
+    Ok((spec, schema, encoded))
 }
 
 /// Rejects samples that a job's record spec does not make with a filter.
@@ -155,6 +196,7 @@ impl Mixtures {
             name: of.source.clone(),
             dataset_name: of.opened.name.clone(),
             rules: of.opened.rules,
+            record_spec: (!of.record_spec.is_empty()).then(|| record_spec_digest(&of.record_spec)),
             dataset: (*of.opened.dataset).clone(),
         };
         let dataset = Dataset::joined(sources.iter().map(source).collect(), |versions| {
@@ -162,9 +204,12 @@ impl Mixtures {
             let numbers = mixture.mixture().map_err(shardfeed_plan::PlanError::from)?;
             let is_it = |(version, wanted): (&SourceVersion, &DatasetVersion)| {
                 let SourceVersion { order, content, .. } = version;
-                let numbers = (order.name(), *content, order.order_digest(), order.samples());
-                let DatasetVersion { name, content, order_digest, samples, .. } = wanted;
-                numbers == (name.as_str(), *content, *order_digest, *samples)
+                let DatasetVersion {
+                    name, content: of, order_digest, samples, record_spec, ..
+                } = wanted;
+                let numbers = (order.order_digest(), order.samples(), order.record_spec());
+                (order.name(), *content) == (name, *of)
+                    && numbers == (*order_digest, *samples, *record_spec)
             };
             if versions.len() != mixture.versions.len()
                 || !versions.iter().zip(&mixture.versions).all(is_it)

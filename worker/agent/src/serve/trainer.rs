@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use shardfeed_pipeline::{RecordSpec, Schema};
+use shardfeed_pipeline::ShardSchemas;
 use shardfeed_plan::{Corrupt, Sample};
 use shardfeed_proto::coordinator::v1::GetStatusRequest;
 use shardfeed_proto::trainer::v1 as wire;
@@ -15,8 +15,8 @@ use shardfeed_proto::{
     ErrorKind, WireError, identity_from, intent_from, left_out_from, segments_from, segments_to,
 };
 use shardfeed_reader::{
-    Assignment, Control, DoubtPolicy, EncodedSpec, JobSpec, Lease, LeaseRequest, PREFETCH_START,
-    Plans, Prefetch, PrefetchOptions, Skipped, slot_row_bytes, traced,
+    Assignment, Control, DoubtPolicy, JobSpec, Lease, LeaseRequest, PREFETCH_START, Plans,
+    Prefetch, PrefetchOptions, Skipped, slot_row_bytes, traced,
 };
 use shardfeed_socket::{Incoming, Peer, Receiver, Sender, SocketError};
 use shardfeed_source::{Dataset, FileRules, LoadError, OpenProgress, ScanStage, trace};
@@ -30,7 +30,9 @@ use crate::serve::flight::{Flight, Named};
 use crate::serve::identity::{check_decoder, check_order};
 use crate::serve::running::{FeederDone, ReadyRank, Running};
 use crate::serve::send::send;
-use crate::serve::sources::{JobInput, Mixtures, OpenedSource, OpenedSources};
+use crate::serve::sources::{
+    JobInput, JobRecords, Mixtures, OpenedSource, OpenedSources, schema_of,
+};
 
 /// Maximum time that a trainer may take for the handshake.
 const HANDSHAKE: Duration = Duration::from_secs(5);
@@ -166,7 +168,7 @@ fn operation(asked: &Asked, traceparent: &str) -> Option<traced::Entered> {
 /// The job of a trainer, and what it reads.
 struct RegisteredJob {
     spec: JobSpec,
-    schema: Arc<Schema>,
+    schemas: ShardSchemas,
     input: Arc<Dataset>,
 }
 
@@ -408,8 +410,9 @@ impl Trainer<'_> {
             notes.patiently(|notes| catalog.open(&source, peer, &mut |told| notes.note(told)))?;
         self.names_samples = open.name_samples;
         let SampleSource { program, .. } = source;
-        let source = open.source.clone();
-        self.opened.push(OpenedSource { source, opened: opened.clone(), program })?;
+        let (source, record_spec, opened_too) =
+            (open.source.clone(), open.record_spec, opened.clone());
+        self.opened.push(OpenedSource { source, opened: opened_too, program, record_spec })?;
         Ok((open.source, opened))
     }
 
@@ -420,21 +423,22 @@ impl Trainer<'_> {
         if self.opened.is_empty() {
             return Err(out_of_turn("Register before Open"));
         }
-        let (records, schema, record_spec) = schema_of(&register.record_spec, register.tables)?;
+        let (spec, schema, record_spec) = schema_of(&register.record_spec, &register.tables)?;
         if record_spec.records() != identity.records {
             let message = "the worker reads the job's features and operators otherwise than the trainer; use \
                            the same version of shardfeed for both";
             return Err(WireError::new(ErrorKind::WrongVersion, message.to_owned()).into());
         }
-        let input = self.opened.input(register.mixture, &records, &self.hub.mixtures)?;
-        schema.open_tables()?;
-        let JobInput { dataset: input, name: dataset, mixture } = input;
+        let records = JobRecords { spec, schema: Arc::new(schema), tables: register.tables };
+        let input = self.opened.input(register.mixture, records, &self.hub.mixtures)?;
+        let JobInput { dataset: input, name: dataset, mixture, schemas } = input;
+        schemas.all().try_for_each(|schema| schema.open_tables())?;
         let (name, record_spec) = (register.job, Arc::new(record_spec));
         let spec = JobSpec { name, dataset, mixture, identity, record_spec };
         let mut notes = Notes::new(&self.hub.stop, &self.sender, &self.hello);
         let control = &self.hub.control;
         notes.patiently(|notes| Ok(control.register(&spec, &mut |note| notes.wait(note))?))?;
-        self.registered = Some(RegisteredJob { spec, schema: Arc::new(schema), input });
+        self.registered = Some(RegisteredJob { spec, schemas, input });
         Ok(())
     }
 
@@ -449,7 +453,7 @@ impl Trainer<'_> {
     }
 
     fn start(&mut self, start: wire::Start) -> Result<(), LoadError> {
-        let RegisteredJob { spec: job, schema, input } =
+        let RegisteredJob { spec: job, schemas, input } =
             self.registered.as_ref().ok_or_else(|| out_of_turn("Start"))?;
         let request = LeaseRequest {
             job: job.name.clone(),
@@ -480,7 +484,7 @@ impl Trainer<'_> {
         let hold_max = depth.max(HOLD_LEAST);
         let rows =
             request.segments.last().map_or(1, |open| open.global_batch / start.world_size.max(1));
-        let row_bytes = slot_row_bytes(input, schema);
+        let row_bytes = slot_row_bytes(input, schemas);
         let held_bytes = hold_max.saturating_mul(rows.saturating_mul(row_bytes));
         // Refused before the rank is taken over from another loader.
         let (budget, ranks) = (&self.hub.budget, self.hello.ranks_on_host);
@@ -517,7 +521,7 @@ impl Trainer<'_> {
             assignment,
             PrefetchOptions {
                 dataset: Arc::clone(input),
-                schema: Arc::clone(schema),
+                schemas: schemas.clone(),
                 corrupt: self.corrupt,
                 slots: flight.pool.clone(),
                 rank: start.rank,
@@ -703,21 +707,6 @@ fn same_cluster(ours: &Coordinator, theirs: &str) -> Result<(), WireError> {
 
 fn out_of_turn(what: &str) -> LoadError {
     WireError::new(ErrorKind::WrongVersion, format!("the trainer sent {what} out of turn")).into()
-}
-
-/// Builds a schema from a trainer's declaration.
-/// - `tables`: paths of the side tables, as found by the trainer.
-fn schema_of(
-    record_spec: &[u8],
-    tables: Vec<wire::SideTable>,
-) -> Result<(RecordSpec, Schema, EncodedSpec), LoadError> {
-    let mut spec = EncodedSpec::decode(record_spec)?;
-    for wire::SideTable { digest, path } in tables {
-        spec.place_table(&digest, &path);
-    }
-    let schema = Schema::new(spec.clone())?;
-    let encoded = EncodedSpec::of(&schema)?;
-    Ok((spec, schema, encoded))
 }
 
 fn bad(error: impl std::fmt::Display) -> LoadError {

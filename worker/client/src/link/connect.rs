@@ -141,12 +141,12 @@ pub(crate) fn register(
         identity: Some(identity_to(&job.identity)),
         record_spec: job.record_spec.bytes().to_vec(),
         mixture: job.mixture.as_deref().map(mixture_to),
-        tables: job.schema.tables().filter_map(table).collect(),
+        tables: job.schemas.all().flat_map(|of| of.tables()).filter_map(table).collect(),
     };
     match link.ask(Ask::Register(request), progress)? {
         Message::Registered(registered) => {
             link.joined(registered.cluster_id);
-            link.set_schema(&job.schema);
+            link.set_schema(job.schemas.first());
             Ok(())
         }
         other => Err(link.unexpected(&other).into()),
@@ -173,6 +173,7 @@ fn open(
         corrupt: of.rules.corrupt.to_string(),
         name_samples: setting.with_samples,
         program: of.program().to_vec(),
+        record_spec: of.record_spec.as_ref().map_or_else(Vec::new, |spec| spec.bytes().to_vec()),
         source: of.source.clone(),
     };
     let described = match link.ask(Ask::Open(request), progress)? {

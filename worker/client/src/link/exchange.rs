@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use shardfeed_pipeline::Schema;
+use shardfeed_pipeline::ShardSchemas;
 use shardfeed_plan::{Intent, JobIdentity, JobMixture, LeftOut, Segment};
 use shardfeed_reader::{Control, Delivery, EncodedSpec};
 use shardfeed_source::OpenProgress;
@@ -63,7 +63,7 @@ pub(crate) enum InHand {
 pub(crate) struct Job {
     pub(crate) name: String,
     pub(crate) identity: JobIdentity,
-    pub(crate) schema: Arc<Schema>,
+    pub(crate) schemas: ShardSchemas,
     pub(crate) record_spec: Arc<EncodedSpec>,
     pub(crate) mixture: Option<Arc<JobMixture>>,
 }

@@ -54,6 +54,7 @@ pub(crate) fn open_here(
                 name: request.source.clone(),
                 dataset_name: opened.name,
                 rules: opened.rules,
+                record_spec: request.record_spec_digest(),
                 dataset: Arc::unwrap_or_clone(opened.dataset),
             };
             Arc::new(mixture::joined(Some(mixture), opened.map(source).collect())?)

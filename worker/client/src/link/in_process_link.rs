@@ -416,7 +416,7 @@ impl Start {
             assignment,
             PrefetchOptions {
                 dataset: self.dataset,
-                schema: self.job.schema,
+                schemas: self.job.schemas,
                 corrupt: self.corrupt,
                 slots: self.slots,
                 rank: self.request.rank,

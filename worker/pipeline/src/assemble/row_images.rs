@@ -9,7 +9,8 @@ use shardfeed_plan::{Portion, Sample};
 
 use crate::draw::DrawKey;
 use crate::record::{Row, RowError};
-use crate::schema::Schema;
+use crate::rows::LocatedRecords;
+use crate::schema::{Schema, ShardSchemas};
 
 /// Approximate bytes of an entry besides its image.
 const ENTRY_BYTES: usize = 128;
@@ -62,6 +63,8 @@ struct KeptImages {
 struct Claim<'a> {
     record: RecordKey,
     rows: Vec<Row<'a>>,
+    /// Bytes of a kept row.
+    row_bytes: usize,
 }
 
 impl RowImages {
@@ -89,31 +92,38 @@ impl RowImages {
 
     /// Returns the images of a batch's rows that were made before or are made now for all rows of
     /// their records, as far as memory permits.
-    /// - `row_bytes`: of a kept row. `make`: makes the images of a record's rows, as far as they
-    ///   have no errors.
+    /// - `make`: makes the images of a record's rows, as far as they have no errors.
     pub(crate) fn of_batch(
         &self,
-        row_bytes: usize,
+        schemas: &ShardSchemas,
         rows: &[Row<'_>],
         epoch: u64,
-        make: impl Fn(&[Row<'_>]) -> Vec<Arc<[u8]>> + Sync,
+        make: impl Fn(&Schema, &[Row<'_>]) -> Vec<Arc<[u8]>> + Sync,
     ) -> Vec<Option<Arc<[u8]>>> {
-        let claims = self.claim(row_bytes, rows, epoch);
-        let made: Vec<_> = claims.par_iter().map(|claim| make(&claim.rows)).collect();
+        let claims = self.claim(schemas, rows, epoch);
+        let made: Vec<_> = claims
+            .par_iter()
+            .map(|claim| make(schemas.of(claim.rows[0].sample.shard), &claim.rows))
+            .collect();
         let mut kept = self.lock();
         for (claim, made) in claims.iter().zip(made) {
-            kept.keep(claim, made, epoch, row_bytes);
+            kept.keep(claim, made, epoch);
         }
         rows.iter().map(|row| kept.take(&(epoch, row.portion, row.sample), row)).collect()
     }
 
     /// Reserves memory for the images of records that are not made.
-    fn claim<'r>(&self, row_bytes: usize, rows: &[Row<'r>], epoch: u64) -> Vec<Claim<'r>> {
+    fn claim<'r>(&self, schemas: &ShardSchemas, rows: &[Row<'r>], epoch: u64) -> Vec<Claim<'r>> {
         let mut kept = self.lock();
         kept.batches += 1;
         kept.drop_late(epoch);
         let (mut claims, mut seen) = (vec![], BTreeSet::new());
         for row in rows.iter().filter(|row| is_itself(row)) {
+            let schema = schemas.of(row.sample.shard);
+            if schema.program().shared_bytes() == 0 {
+                continue;
+            }
+            let row_bytes = Self::row_bytes(schema);
             let record = (epoch, row.portion, row.sample.shard, row.offset);
             let is_made = kept.images.contains_key(&(epoch, row.portion, row.sample));
             if is_made || kept.making.contains(&record) || !seen.insert(record) {
@@ -133,7 +143,8 @@ impl RowImages {
                 let sample = Sample { ordinal, ..row.sample };
                 Row { sample, part, ..*row }
             };
-            claims.push(Claim { record, rows: all.into_iter().map(other).collect() });
+            let rows = all.into_iter().map(other).collect();
+            claims.push(Claim { record, rows, row_bytes });
         }
         claims
     }
@@ -151,7 +162,7 @@ pub(crate) fn make(schema: &Schema, rows: &[Row<'_>], key: &DrawKey) -> Vec<Arc<
     let row_bytes = program.row_bytes(rows[0].len()) + program.shared_bytes();
     let most = program.memory().bytes_max() / rayon::current_num_threads();
     let together = (most.min(MADE_BYTES_MAX) / row_bytes.max(1)).clamp(1, rows.len());
-    let record = schema.records(&rows[..1]);
+    let record = LocatedRecords::new(schema.parser(), &rows[..1]);
     let mut images = vec![];
     for rows in rows.chunks(together) {
         let made = || -> Result<Vec<Arc<[u8]>>, RowError> {
@@ -165,7 +176,8 @@ pub(crate) fn make(schema: &Schema, rows: &[Row<'_>], key: &DrawKey) -> Vec<Arc<
 }
 
 impl KeptImages {
-    fn keep(&mut self, claim: &Claim<'_>, images: Vec<Arc<[u8]>>, epoch: u64, row_bytes: usize) {
+    fn keep(&mut self, claim: &Claim<'_>, images: Vec<Arc<[u8]>>, epoch: u64) {
+        let row_bytes = claim.row_bytes;
         if images.len() == claim.rows.len() {
             self.making.remove(&claim.record);
         }

@@ -345,7 +345,7 @@ impl Measure {
     ) -> Result<Vec<T>, RowError> {
         let parser = (&self.parser, self.unbatch.as_ref());
         let known = match self.unbatch {
-            Some(_) => LocatedRecords::new(&self.parser, &LocatedRecords::distinct(rows)),
+            Some(_) => LocatedRecords::new(&self.parser, &LocatedRecords::distinct(rows.iter())),
             None => LocatedRecords::default(),
         };
         let cells = Cells::locate(parser, &self.plans, &[], rows, &known)?;

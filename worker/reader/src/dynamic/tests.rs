@@ -176,7 +176,7 @@ impl Place {
         let options = PrefetchOptions {
             corrupt: Corrupt::Error,
             dataset: Arc::clone(&self.dataset),
-            schema: Arc::new(Schema::raw()),
+            schemas: Arc::new(Schema::raw()).into(),
             slots: SlotPool::new(8),
             rank: 0,
             epoch,

@@ -110,7 +110,7 @@ impl Blocks {
         packs: &[Vec<SamplePart>],
         first_ordinal: u64,
     ) -> Result<Read, LoadError> {
-        let combiner = tools.combiner.as_ref().expect(GROUPED);
+        let combiner = tools.combiner(shard).expect(GROUPED);
         let mut found: BTreeMap<u64, (Found<'_>, Row<'_>)> = BTreeMap::new();
         for part in packs.iter().flatten() {
             if let Entry::Vacant(vacant) = found.entry(part.record) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crossbeam_channel::{Receiver, RecvError, TryRecvError, bounded};
-use shardfeed_pipeline::{ChunkBuffer, ChunkPool, Combiner};
+use shardfeed_pipeline::{ChunkBuffer, ChunkPool, Combiner, ShardSchemas};
 use shardfeed_plan::{Portion, Sample, SplitRun};
 use shardfeed_source::{Files, LoadError, SampleMap, ShardBytes};
 use shardfeed_tfrecord::{
@@ -57,8 +57,8 @@ pub(crate) struct StreamTools {
     pub(crate) trails: Arc<Trails>,
     /// Samples of the epoch that is read.
     pub(crate) samples: EpochSamples,
-    /// Writer of packs, if packs are samples.
-    pub(crate) combiner: Option<Arc<Combiner>>,
+    /// Schemas of the shards, with the writers of packs.
+    pub(crate) schemas: ShardSchemas,
     /// Set when the results are no longer needed: reading ends at the next record.
     pub(crate) stop: Arc<AtomicBool>,
 }
@@ -288,6 +288,11 @@ impl StreamTools {
         Ok(Record { portion, sample, span, part, chunk })
     }
 
+    /// Returns the writer of a shard's packs or windows, if they are samples.
+    pub(crate) fn combiner(&self, shard: u32) -> Option<&Arc<Combiner>> {
+        self.schemas.of(shard).samples().and_then(|program| program.combiner())
+    }
+
     fn start(&self, portion: Portion, sample: Sample) -> ShardStream {
         let (reader, skip) = self.reader_at(portion, sample);
         ShardStream { current: None, next: self.read_ahead(reader, sample.shard, Some(skip)) }
@@ -296,12 +301,12 @@ impl StreamTools {
     /// Returns a reader of a sample's shard, and the record to skip to.
     fn reader_at(&self, portion: Portion, sample: Sample) -> (OpenShard, (u64, Compression)) {
         let file = &self.files.dataset().files()[sample.shard as usize];
-        let (blocks, record) = match self.combiner {
-            Some(_) => {
+        let (blocks, record) = match self.combiner(sample.shard).is_some() {
+            true => {
                 let (blocks, record) = Blocks::at(self, sample, self.samples.variant(portion));
                 (Some(blocks), record)
             }
-            None => (None, self.files.dataset().record_of(sample)),
+            false => (None, self.files.dataset().record_of(sample)),
         };
         let mark = match file.compression {
             Compression::None => mark_before(file, record),

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use shardfeed_plan::{
-    ContentDigest, DatasetStage, DatasetVersion, JobMixture, Manifest, Mixture, MixtureEpoch,
-    PlanError, Source,
+    ContentDigest, DatasetStage, DatasetVersion, Digest, JobMixture, Manifest, Mixture,
+    MixtureEpoch, PlanError, Source,
 };
 
 use super::samples::{SampleMap, SampleMaps};
@@ -43,6 +43,8 @@ pub struct OpenSource {
     pub dataset_name: String,
     /// Rules by which its files were indexed.
     pub rules: FileRules,
+    /// Digest of the record spec of its columns, if it is not that of the job.
+    pub record_spec: Option<Digest>,
     /// Its files.
     pub dataset: Dataset,
 }
@@ -88,6 +90,7 @@ impl Mixed {
             content: version.content,
             order_digest: version.order.order_digest(),
             samples: version.order.samples(),
+            record_spec: version.order.record_spec(),
         };
         let versions = self.versions.iter().map(version).collect();
         let stages = self.mixture.stages().iter().zip(&self.stages);
@@ -143,12 +146,13 @@ impl Dataset {
         let mut samples = has_maps.then(SampleMaps::default);
         let (mut versions, mut files, mut left_out) = (vec![], vec![], vec![]);
         let mut blocks = None;
-        for OpenSource { name, dataset_name, rules, dataset } in sources {
+        for OpenSource { name, dataset_name, rules, record_spec, dataset } in sources {
             let first_shard = files.len() as u32;
             if let Some(samples) = &mut samples {
                 samples.append(&dataset, first_shard);
             }
             let order = Source::new(&name, dataset.sample_counts()).map_err(PlanError::from)?;
+            let order = order.with_record_spec(record_spec);
             let content = dataset.content();
             let shifted = |left: LeftOut| LeftOut { shard: left.shard + first_shard, ..left };
             left_out.extend(dataset.left_out.into_iter().map(shifted));

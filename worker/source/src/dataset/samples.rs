@@ -487,9 +487,15 @@ impl SampleMaps {
         self.maps.iter().any(|map| map.rows.is_some())
     }
 
-    /// True if packs or windows are samples.
-    pub fn has_groups(&self) -> bool {
-        self.maps.iter().any(|map| map.grouping.is_some())
+    /// Returns the number by which batches name a sample in its shard: that of its record; of packs and
+    /// windows their own.
+    ///
+    /// # Panics  As [`SampleMaps::place_of`].
+    pub fn named_record(&self, sample: Sample) -> u64 {
+        match self.of(sample.shard).grouping {
+            Some(_) => sample.ordinal,
+            None => self.place_of(sample).record,
+        }
     }
 
     /// Returns the packs or windows of a block of a shard: the parts of each, in order.

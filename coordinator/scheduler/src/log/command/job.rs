@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use shardfeed_plan::{Digest, Intent, JobIdentity, JobMixture, LeftOut, Sample};
 
+use crate::log::command::Change;
 use crate::log::cursor::RankCursor;
 use crate::log::id::{LeaseRef, SessionId};
 use crate::log::value::DoubtPolicy;
@@ -21,6 +22,19 @@ pub struct RegisterJob {
     /// registered, and for one of an earlier release.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub record_spec_chunks: Vec<Digest>,
+}
+
+impl RegisterJob {
+    /// Returns the change of the state.
+    pub fn change(self) -> Change {
+        match &self.mixture {
+            None => Change::RegisterJob(self),
+            Some(mixture) if mixture.versions.iter().any(|of| of.record_spec.is_some()) => {
+                Change::RegisterMixtureOfSpecs(self)
+            }
+            Some(_) => Change::RegisterMixture(self),
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

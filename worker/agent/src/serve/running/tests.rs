@@ -121,7 +121,7 @@ fn serve_ahead(
         Box::new(move |epoch| Ok(plans.plan(&identity, epoch, &lease().lanes(epoch), 1)?));
     let options = PrefetchOptions {
         dataset: Arc::new(dataset),
-        schema: Arc::new(Schema::raw()),
+        schemas: Arc::new(Schema::raw()).into(),
         corrupt: Corrupt::Error,
         slots: flight.pool.clone(),
         rank: 0,
