@@ -92,7 +92,8 @@ def stages_digest(stages):
     for stage in stages:
         lines.append(f"stage={stage['first_epoch']}")
         lines += [f"source={s['name']} order_digest={s['digest'].hex()} samples={s['n']} "
-                  f"count={s['m']}" for s in stage["sources"]]
+                  f"count={s['m']}" + (f" record_spec={s['record_spec']}" if "record_spec" in s else "")
+                  for s in stage["sources"]]
     return sha256("".join(line + "\n" for line in lines).encode()).hex()[:16]
 
 # The sequence of a source. A position of it is (E, D): the first source epoch of its version, and

@@ -75,8 +75,8 @@ impl NativeOutline {
     }
 
     /// Checks the settings of balanced steps, and returns the canonical text of the cost.
-    fn balance(&self, py: Python<'_>, balance: &str) -> PyResult<String> {
-        let balanced = self.0.balance(&balance_spec(py, balance)?);
+    fn balance(&self, py: Python<'_>, balance: &str, is_of_mixture: bool) -> PyResult<String> {
+        let balanced = self.0.balance(&balance_spec(py, balance)?, is_of_mixture);
         balanced.map_err(|what| named(py, "ConfigError", &what))
     }
 

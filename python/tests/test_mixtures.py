@@ -493,7 +493,6 @@ def test_each_mixture_error_says_what_to_do(tmp_path: Path) -> None:
         ({"a": (a, 1), "b": (b, "0.0001")}, {}, "has none of source `b`.* at least 10001 samples"),
         ({"a": (a, 1), "b": (strings, 1)}, {}, r"column 'id' is int64 \[\] in source 'a' and string \[\] in source 'b'"),
         ({"a": (a, 1), "b": (more, 1)}, {}, r"column 'x' is missing in source 'a' and float32 \[\] in source 'b'"),
-        ({"a": (a, 1), "b": (b.cast("id", "int64"), 1)}, {}, "make their columns in different ways"),
         ({"a": (a, 1)}, {"epoch": 0}, "epoch must be at least 1"),
         ({"a": (a, 1)}, {"epoch": "shortest"}, "neither \"first_exhausted\" nor \"all_exhausted\""),
         ({"a": (a, 1)}, {"stages": [3]}, r"a stage is sf.Stage\(first_epoch, sources"),

@@ -19,6 +19,7 @@ import pytest
 from recount import Step, parse, read_ledger
 from resuming import GLOBAL_BATCH, random_order, resumed_steps
 from test_cluster_samples import World, record_parts, rows_of
+from test_unlike_sources import value_sources
 
 import shardfeed as sf
 
@@ -60,6 +61,8 @@ class Programs:
 
     def random(self, rng: random.Random) -> tuple[sf.Source | sf.Mixture, str]:
         """Returns samples and the kind of them."""
+        if rng.random() < 0.15:
+            return self.unlike(rng)
         kind = rng.choice([*MAKERS, "records"])
         seed = rng.randrange(2**32)
 
@@ -82,6 +85,19 @@ class Programs:
         if kind in COSTS and rng.random() < 0.5:
             samples = samples.balance(rng.choice(COSTS[kind]), window=rng.choice([1, 10, 40, 4096]))
         return samples, f"{kind} of {samples!r}"
+
+
+    def unlike(self, rng: random.Random) -> tuple[sf.Mixture, str]:
+        """Returns a mixture of sources that make a column in different ways."""
+        given = {}
+        for world in rng.sample(self.worlds, rng.randint(2, 4)):
+            kind, source = rng.choice(sorted(value_sources(world.source()).items()))
+            given[f"{kind}-{len(given)}"] = (source, rng.choice([1, 2, "0.3"]))
+        samples = sf.mix(given, epoch=rng.randint(20, 150), columns=["value"])
+        if not any("windows" in name for name in given) and rng.random() < 0.5:
+            costs = {name: "sum_squares" if "packs" in name else "len(tokens)" for name in given}
+            samples = samples.balance(costs, window=rng.choice([1, 10, 40, 4096]))
+        return samples, f"unlike sources {samples!r}"
 
 
 class Case:

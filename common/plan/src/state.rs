@@ -109,7 +109,7 @@ pub enum StateError {
     /// The state belongs to a mixture with other stages.
     #[error(
         "the state belongs to a mixture whose stages until epoch {epoch} have the digest {left}, and \
-         those here have {right}: another source, weight, length or number of records; give the \
+         those here have {right}: another source, weight, length, number of records or operator; give the \
          mixture of the state and, for changes, add a stage that begins at a later epoch, or start \
          over without a state"
     )]

@@ -66,8 +66,9 @@ class Mixture:
             mixture = sf.mix({"web": (web, 0.7), "code": (code, 0.3)}, epoch=1_000_000).balance("len(tokens)")
 
         - `by`, `window`: as for `Source.balance`. Each source keeps its part of each `window` samples of a lane.
-          A dict has an expression for each source, by name, where features differ. The costs of all
-          sources are of one type: integers or floats.
+          Expressions take the features of a source's records, under the names that they have there. A
+          dict has an expression for each source, by name. The costs of all sources are of one type:
+          integers or floats.
 
         Raises `ConfigError` as that does.
         """
@@ -79,7 +80,7 @@ class Mixture:
         for name, source in self.versions:
             cost = by[name] if isinstance(by, Mapping) else by
             try:
-                versions.append((name, dataclasses.replace(source, _balance=balanced(source._outline, cost, window))))
+                versions.append((name, dataclasses.replace(source, _balance=balanced(source._outline, cost, window, is_of_mixture=True))))
             except ConfigError as error:
                 raise ConfigError(f"balance({cost!r}), source {name!r}: {error}") from None
         return dataclasses.replace(self, versions=tuple(versions))

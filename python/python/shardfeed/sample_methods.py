@@ -35,15 +35,15 @@ def operator(function: Callable[Concatenate[S, P], S]) -> Callable[Concatenate[S
     return named
 
 
-def balanced(outline: NativeOutline, by: str, window: int) -> str:
+def balanced(outline: NativeOutline, by: str, window: int, *, is_of_mixture: bool = False) -> str:
     """Returns the settings of balanced steps as JSON.
 
-    - `by`, `window`: as for `Source.balance`.
+    - `by`, `window`: as for `Source.balance`, or `Mixture.balance`.
     """
     if not isinstance(by, str):
         raise ConfigError(f"by is the cost of a sample, an expression as str, not {by!r}")
     spec = {"by": by, "window": whole_number("window", window, 1)}
-    return json.dumps(spec | {"by": outline.balance(json.dumps(spec))})
+    return json.dumps(spec | {"by": outline.balance(json.dumps(spec), is_of_mixture)})
 
 
 class SampleMethods:

@@ -77,12 +77,21 @@ fn schema(prefix: &str) -> Schema {
     let parse = json!([
         feature("pair", json!({"fixed_len": {"shape": [2], "dtype": "int64", "default": null}})),
         feature("any", json!({"var_len": {"dtype": "float32"}})),
-        feature("padded", json!({"fixed_len_sequence":
-            {"shape": [], "dtype": "int64", "allow_missing": true}})),
-        feature("rows", json!({"ragged":
-            {"dtype": "int64", "partitions": [{"row_lengths": name("lengths")}]}})),
-        feature("sparse", json!({"sparse": {"dtype": "int64", "index_keys": [name("places")],
-            "value_key": name("values"), "size": [10]}})),
+        feature(
+            "padded",
+            json!({"fixed_len_sequence":
+            {"shape": [], "dtype": "int64", "allow_missing": true}})
+        ),
+        feature(
+            "rows",
+            json!({"ragged":
+            {"dtype": "int64", "partitions": [{"row_lengths": name("lengths")}]}})
+        ),
+        feature(
+            "sparse",
+            json!({"sparse": {"dtype": "int64", "index_keys": [name("places")],
+            "value_key": name("values"), "size": [10]}})
+        ),
         feature("text", json!({"fixed_len": {"shape": [], "dtype": "bytes", "default": null}})),
         feature("texts", json!({"var_len": {"dtype": "bytes"}})),
     ]);
@@ -188,9 +197,8 @@ fn each_shard_has_the_schema_of_its_source() {
     let sources = [(0, 0), (2, 1), (5, 0), (5, 2), (9, 2)];
     let sources = sources.map(|(first, at): (u32, usize)| (first, Arc::clone(&schemas[at])));
     let of = ShardSchemas::new(sources.into()).unwrap();
-    let found = (0..12).map(|shard| {
-        schemas.iter().position(|schema| Arc::ptr_eq(schema, of.of(shard))).unwrap()
-    });
+    let found = (0..12)
+        .map(|shard| schemas.iter().position(|schema| Arc::ptr_eq(schema, of.of(shard))).unwrap());
     assert_eq!(found.collect::<Vec<_>>(), [0, 0, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2]);
     assert_eq!(of.all().count(), 3);
 }

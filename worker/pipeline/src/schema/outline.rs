@@ -183,18 +183,19 @@ impl Outline {
     }
 
     /// Checks the settings of balanced steps, and returns the canonical text of the cost.
+    /// - `is_of_mixture`: true if the cost takes features of the records, whatever operators made of
+    ///   them: a mixture is balanced after the operators of its sources.
     ///
     /// # Errors  They do not fit the samples.
-    pub fn balance(&self, balance: &BalanceSpec) -> Result<String, String> {
+    pub fn balance(&self, balance: &BalanceSpec, is_of_mixture: bool) -> Result<String, String> {
         let measure =
             balance.measure((*self.parse).as_ref(), &self.unbatched, self.combiner.as_deref());
-        match measure.transpose() {
-            None => Ok(balance.by.clone()),
-            Some(Err(error)) if self.combiner.is_some() => Err(error),
-            Some(measure) => {
-                self.of_features(&balance.by, measure, "balance").map(|cost| cost.to_string())
-            }
-        }
+        let measure = match measure.transpose() {
+            None => return Ok(balance.by.clone()),
+            Some(measure) if is_of_mixture || self.combiner.is_some() => measure,
+            Some(measure) => self.of_features(&balance.by, measure, "balance"),
+        };
+        measure.map(|cost| cost.to_string())
     }
 
     /// Rejects an expression over columns that an operator made.
