@@ -47,6 +47,8 @@ mixture = sf.mix({"web": (filtered, 0.7), "code": (plain, 0.3)}, epoch=200)
 mixed_rows = sf.mix({"a": (rows, "0.5"), "b": (filtered.unbatch("tokens").filter("tokens % 3 != 0"), 0.5)}, epoch="first_exhausted")
 mixed_packs = sf.mix({"a": (packs, 1), "b": (plain.pack("tokens", length=32, append=1, long="drop", block=16), 2)}, epoch=150)
 even = mixture.balance("len(tokens)", window=40)
+ids = {"records": plain.rename("id", "of"), "windows": windows.slice("id", [0], [1]).reshape("id", []).rename("id", "of")}
+unlike = sf.mix({name: (source, 1) for name, source in ids.items()}, epoch=100, columns=["of"])
 clustered = sf.source(dataset="web")
 known = sf.source(FILES, FEATURES, records=112)
 unknown = sf.mix({"a": (plain, 1), "b": (sf.source(FILES, FEATURES, records=111), 1)}, epoch=10)
@@ -61,7 +63,7 @@ def broken():
     raise KeyError("of the module")
 """
 SINGLE = ["plain", "filtered", "rows", "packs", "cut", "windows", "short", "balanced", "floats", "squares", "nan"]
-MIXTURES = ["mixture", "mixed_rows", "mixed_packs", "even"]
+MIXTURES = ["mixture", "mixed_rows", "mixed_packs", "even", "unlike"]
 ORDER = {"batch_size": 3, "world_size": 2, "seed": 5, "shuffle_window": 12, "interleave": 2}
 
 
@@ -266,7 +268,7 @@ def test_the_sources_of_a_mixture_are_those_of_its_batches(place: Place, name: s
 
 
 def test_a_state_continues_the_source_that_it_is_of(place: Place) -> None:
-    for name, other in [("packs", "cut"), ("squares", "packs"), ("mixture", "mixed_packs")]:
+    for name, other in [("packs", "cut"), ("squares", "packs"), ("mixture", "mixed_packs"), ("unlike", "mixture")]:
         with place.loader(name, restart=False) as loader:
             for _, _ in zip(range(3), loader, strict=False):
                 pass

@@ -16,9 +16,13 @@ IMAGE = {"image": sf.FixedLenFeature((), "string"), "id": sf.FixedLenFeature((),
 ROWS = 6
 
 
-def png(rng: np.random.Generator) -> bytes:
+def random_png(rng: np.random.Generator) -> bytes:
     height, width = int(rng.integers(20, 40)), int(rng.integers(20, 40))
-    pixels = rng.integers(0, 256, (height, width, 3), np.uint8)
+    return png(rng.integers(0, 256, (height, width, 3), np.uint8))
+
+
+def png(pixels: Any) -> bytes:
+    height, width, _ = pixels.shape
 
     def chunk(kind: bytes, body: bytes) -> bytes:
         return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
@@ -37,7 +41,7 @@ def write(folder: Path, bad: int) -> dict[int, Any]:
     rng = np.random.default_rng(bad)
     with sf.TFRecordWriter(folder / "rows.tfrecord") as rows, sf.TFRecordWriter(folder / "single.tfrecord") as single:
         for record in range(60):
-            image, corner = png(rng), rng.uniform(0, 0.6, (ROWS, 2))
+            image, corner = random_png(rng), rng.uniform(0, 0.6, (ROWS, 2))
             boxes = np.concatenate([corner, corner + 0.3], 1).astype(np.float32)
             numbers = np.arange(ROWS) + record * ROWS
             for number, box in zip(numbers, boxes, strict=True):

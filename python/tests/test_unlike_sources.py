@@ -16,6 +16,7 @@ import order_oracle
 import pytest
 from resuming import GLOBAL_BATCH, random_order, resumed_steps
 from test_cluster_samples import FEATURES, World, record_parts, rows_of
+from test_shared_images import png
 
 import shardfeed as sf
 from shardfeed import _native
@@ -217,10 +218,41 @@ def test_stages_change_and_add_operators(tmp_path: Path) -> None:
         loader.load_state_dict(state)
     with pytest.raises(sf.StateError, match="mixture whose stages until epoch 1 have the digest"):
         sf.Loader(mixture(of_b="id + 1"), resume=state, **options)
+    # So does the filter of a source, although it leaves as many samples.
+    folds = [
+        sf.mix({"a": (a.filter(f"ordinal % 5 != {fold}"), 1), "b": (b, 1)}, epoch=20) for fold in range(2)
+    ]
+    with sf.Loader(folds[0], **options) as loader:
+        next(iter(loader))
+        fold = loader.state_dict()
+    sf.Loader(folds[0], resume=fold, **options).close()
+    with pytest.raises(sf.StateError, match="mixture whose stages until epoch 0 have the digest"):
+        sf.Loader(folds[1], resume=fold, **options)
     # The features and operators of the first source by name are those of the job.
     changed = sf.mix({"b": (named(b), 1), "a": (named(a, "id + 1"), 1)}, epoch=20, columns=["value"])
     with pytest.raises(sf.StateError, match="operators"):
         sf.Loader(changed, resume=state, **options)
+
+
+def test_a_source_that_decodes_images_or_has_more_columns_joins_later(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    photos = rng.integers(0, 256, (12, 8, 8, 3), dtype=np.uint8)
+    for name in ("raw", "png"):
+        with sf.TFRecordWriter(tmp_path / name) as writer:
+            for number, pixels in enumerate(photos):
+                writer.write({"photo": pixels.tobytes() if name == "raw" else png(pixels), "id": number})
+    features: dict[str, Any] = {"photo": sf.FixedLenFeature((), "string")}
+    raw = sf.source(str(tmp_path / "raw"), features).decode_raw("photo", "uint8", shape=(8, 8, 3))
+    coded = sf.source(str(tmp_path / "png"), features | {"id": sf.FixedLenFeature((), "int64")}).decode_image("photo").crop("photo", (8, 8))
+    options: dict[str, Any] = {"batch_size": 6, "restart": False, "shuffle": False}
+    with sf.Loader(sf.mix({"raw": (raw, 1)}, epoch=12), **options) as loader:
+        list(loader)
+        state = loader.state_dict()
+    later = sf.mix({"raw": (raw, 1)}, epoch=12, columns=["photo"], stages=[sf.Stage(1, {"raw": 1, "png": (coded, 1)}, 24)])
+    with sf.Loader(later, resume=state, **options) as loader:
+        rows = [(int(source), row) for batch in loader for source, row in zip(batch.source, batch["photo"], strict=True)]
+    for source in (0, 1):
+        np.testing.assert_array_equal([row for of, row in rows if of == source], photos)
 
 
 def test_costs_may_differ_by_source(tmp_path: Path) -> None:

@@ -144,6 +144,24 @@ def text_of(row: dict[str, Any]) -> str:
     return json.dumps({name: plain(value) for name, value in row.items()}, sort_keys=True)
 
 
+def test_the_memory_budget_that_an_error_names_suffices(tmp_path: Path) -> None:
+    """Operators and batches take parts of the budget, so a larger one is needed for more than records."""
+    rng = np.random.default_rng(5)
+    with sf.TFRecordWriter(tmp_path / "photos") as writer:
+        for _ in range(300):
+            writer.write({"photo": png(rng.integers(0, 256, (40, 40, 3), dtype=np.uint8))})
+    source = sf.source(str(tmp_path / "photos"), {"photo": sf.FixedLenFeature((), "string")}).window(size=3)
+    source = source.decode_image("photo").resize("photo", (64, 64))
+    for window in (200, 1):
+        options: dict[str, Any] = {"batch_size": 24, "lanes": 12, "shuffle_window": window, "restart": False}
+        with pytest.raises(sf.ConfigError, match=r"memory_budget of at least \d+") as caught:
+            list(sf.Loader(source, memory_budget="2MiB", **options))
+        assert "shuffle_window=1 or less" not in str(caught.value)
+        named = int(str(caught.value).split("at least ")[1].split()[0].rstrip("."))
+        with sf.Loader(source, memory_budget=named, **options) as loader:
+            assert sum(len(batch.valid) for batch in loader) == 96
+
+
 @pytest.mark.parametrize("number", range(len(TASKS)))
 def test_each_window_comes_once(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In two epochs, with the values of its records; the ledger names each record of a window."""

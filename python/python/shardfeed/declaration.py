@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import shardfeed as sf
 from shardfeed import _native
-from shardfeed.mixture import declared, record_options
+from shardfeed.mixture import declared
 
 T = TypeVar("T")
 
@@ -96,7 +96,6 @@ def _run(name: str, call: Callable[[], T]) -> T:
 
 
 def _declared(source: sf.Source | sf.Mixture) -> dict[str, Any]:
-    mixture = source if isinstance(source, sf.Mixture) else None
     versions = [source] if isinstance(source, sf.Source) else [one for _, one in source.versions]
     for one in versions:
         if one.dataset is not None:
@@ -104,14 +103,17 @@ def _declared(source: sf.Source | sf.Mixture) -> dict[str, Any]:
                 f"the source reads dataset={one.dataset!r}, which only a coordinator knows",
                 f"`shardfeed dataset show {one.dataset}` shows the dataset; declare a source of its files",
             )
-    first = versions[0]
+    first, options = versions[0], declared(source)
+    mixed = options["mixture"]
+    if mixed:
+        mixed["sources"] = [(*of, _encoded(records)) for *of, records in mixed["sources"]]
     return {
-        "files": [] if mixture else list(first.files),
+        "files": [] if mixed else list(first.files),
         "compression": first.compression,
         "records": [one.records for one in versions],
-        "mixture": mixture and mixture._options(lambda one: _encoded(record_options(one))),
-        "index": None if mixture else first.index,
-        "record_spec": _encoded(declared(source)),
+        "mixture": mixed,
+        "index": None if mixed else first.index,
+        "record_spec": _encoded(options),
     }
 
 

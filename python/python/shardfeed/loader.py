@@ -616,14 +616,15 @@ class Loader:
 
     def _check_records(self, sources: Sequence[Source]) -> None:
         """Rejects files that were cut off between two records, which look like shorter files."""
-        counts = [records for _, _, records in self._native.sources()] or [self.records]
-        for source, found in zip(sources, counts, strict=True):
+        counts = self._native.sources() or [("", 0, self.records)]
+        for source, (*named, found) in zip(sources, counts, strict=True):
             known = source.records
             if known is None or known == found:
                 continue
             self.close()
+            which = f"source {named[0]!r}: " if len(sources) > 1 else ""
             raise ShardChangedError(
-                f"the files hold {found} records, but {known} were written; they were changed since, or a copy "
+                f"{which}the files hold {found} records, but {known} were written; they were changed since, or a copy "
                 f"is not whole: write or copy them again"
             )
 

@@ -75,14 +75,16 @@ class Mixture:
         if self._main._balance is not None:
             raise ConfigError(f"balance({by!r}): this mixture is balanced already; give the whole cost in one call")
         if isinstance(by, Mapping) and set(by) != set(self.names):
-            raise ConfigError(f"balance(): a dict names a cost for each source: {', '.join(self.names)}; it names {', '.join(map(str, by))}")
+            given = ", ".join(map(str, by))
+            raise ConfigError(f"balance(): a dict names a cost for each source: {', '.join(self.names)}; it names {given}")
         versions = []
         for name, source in self.versions:
             cost = by[name] if isinstance(by, Mapping) else by
             try:
-                versions.append((name, dataclasses.replace(source, _balance=balanced(source._outline, cost, window, is_of_mixture=True))))
+                cost_of = balanced(source._outline, cost, window, is_of_mixture=True)
             except ConfigError as error:
                 raise ConfigError(f"balance({cost!r}), source {name!r}: {error}") from None
+            versions.append((name, dataclasses.replace(source, _balance=cost_of)))
         return dataclasses.replace(self, versions=tuple(versions))
 
     @property
@@ -117,7 +119,9 @@ class Mixture:
         for stage in self._stages:
             of = ", ".join(f"{self.versions[index][0]} {weight}" for index, weight in stage.weights)
             lines.append(f"\n    from epoch {stage.first_epoch}, {stage.length}: {of}")
-        return f"Mixture({', '.join(self.names)}){''.join(lines)}{shown_balance(self._main._balance)}"
+        columns = "" if self._columns is None else f", columns {', '.join(self._columns)}"
+        costs = dict.fromkeys(shown_balance(source._balance) for _, source in self.versions)
+        return f"Mixture({', '.join(self.names)}){''.join(lines)}{columns}{''.join(costs)}"
 
     if not TYPE_CHECKING:
 
@@ -154,18 +158,22 @@ def mix(
     - `epoch`: samples of a mixture epoch; or "first_exhausted": one pass over the source that ends
       first, and the others in proportion; or "all_exhausted": over the one that ends last.
     - `stages`: changes, each a `Stage(first_epoch, sources, epoch=None)` with all sources of the
-      epochs from there on: weights, or (source, weight) for a source that joins or whose files
-      change. A source that stays continues where it was; one with other record
-      counts starts a new pass, and the rest of its last one is dropped. A state is valid if the stages
-      that had begun are the same, so a stage can be added for a later epoch.
+      epochs from there on: weights, or (source, weight) for a source that joins, or whose files or
+      operators change. A source that stays continues where it was; one with other record counts
+      starts a new pass, and the rest of its last one is dropped. A state is valid if the stages that
+      had begun are the same, so a stage can be added for a later epoch.
     - `columns`: names of the columns of batches, where sources have further ones; `None`: all, and
       all sources have the same.
 
     Works with mode="deterministic", in one process and with `coordinator=`, where each source is a
-    dataset that the workers scan, and may be one added by name. Raises `ConfigError` for weights, names and stages that are invalid, and sources that differ. The
-    loader raises it if a source has no samples, or too small a weight for one.
+    dataset that the workers scan, and may be one added by name.
+
+    Raises `ConfigError` for weights, names and stages that are invalid, and for sources with other
+    columns. The loader raises it if a source has no samples, or too small a weight for one.
     """
+    names = None if columns is None else _names(columns)
     versions: list[tuple[str, Source]] = []
+    compared: list[tuple[str, Source]] = []
     latest: dict[str, int] = {}
     made = []
     for first_epoch, given, length in [Stage(0, sources, epoch), *map(_stage, stages or ())]:
@@ -181,6 +189,7 @@ def mix(
             if isinstance(value, tuple) and len(value) == 2:
                 source, weight = value
                 _check_source(name, source)
+                _check_alike(compared, (first_epoch, name, source), names)
                 known = [at for at, (of, one) in enumerate(versions) if of == name and _reads(one) == _reads(source)]
                 latest[name] = known[0] if known else len(versions)
                 if not known:
@@ -189,8 +198,6 @@ def mix(
                 raise ConfigError(f"source {name!r} of the mixture is (source, weight), not {value!r:.60}")
             weights.append((latest[name], _weight(name, weight)))
         made.append(_StageOf(first_epoch, _length(epoch if length is None else length), tuple(weights)))
-    names = None if columns is None else _names(columns)
-    _check_alike(versions, names)
     mixture = Mixture(tuple(versions), tuple(made), names)
     named = [(stage.first_epoch, stage.length, [(versions[at][0], weight) for at, weight in stage.weights]) for stage in made]
     _native.check_mixture(named)
@@ -233,8 +240,8 @@ def declared(files: Source | Mixture, outputs: list[str] | None = None, *, on_de
             if operators_to_native(one._device_operators or ()) != operators_to_native(main._device_operators or ()):
                 raise ConfigError(
                     f"source {name!r} has other operators for the GPU than other sources; the GPU runs the same ones "
-                    f"for all rows of a batch: give all sources the same operators after decode_image(device=), or leave "
-                    f"device= of the loader out"
+                    f"for all rows of a batch: give all sources the same operators after on_device(), or leave device= of "
+                    f"the loader out"
                 )
     mixture = files._options(lambda one: record_options(one, outputs, on_device=on_device))
     # Filters belong to the sources.
@@ -309,19 +316,27 @@ def _names(columns: Sequence[str]) -> tuple[str, ...]:
     return names
 
 
-def _check_alike(versions: list[tuple[str, Source]], names: tuple[str, ...] | None) -> None:
-    """Rejects sources with other columns than the first one."""
-    (first_name, first), *others = versions
-    missing = [name for name in names or () if name not in first.columns]
+def _check_alike(
+    known: list[tuple[str, Source]], given: tuple[int, str, Source], names: tuple[str, ...] | None
+) -> None:
+    """Rejects a source with other columns than the first one.
+
+    - `known`: the first source, which this adds. `given`: first epoch of the stage, and source.
+    """
+    epoch, name, source = given
+    missing = [column for column in names or () if column not in source.columns]
     if missing:
-        raise ConfigError(f"columns: there is no {missing[0]!r} in source {first_name!r}, which has {', '.join(first.columns)}")
-    for name, source in others:
+        raise ConfigError(f"columns: there is no {missing[0]!r} in source {name!r}, which has {', '.join(source.columns)}")
+    if not known:
+        known.append((name, source))
+    for first_name, first in known:
         ours, theirs = first.columns, source.columns
         for column in names or [*ours, *theirs]:
             if ours.get(column) != theirs.get(column):
                 here, there = (str(columns.get(column, "missing")) for columns in (ours, theirs))
+                stage = f" of the stage from epoch {epoch}" if epoch else ""
                 raise ConfigError(
-                    f"column {column!r} is {here} in source {first_name!r} and {there} in source {name!r}; all sources "
+                    f"column {column!r} is {here} in source {first_name!r} and {there} in source {name!r}{stage}; all sources "
                     f"of a mixture have the same columns: rename, concat, constant, cast, reshape and pad make them so, and "
                     f"columns= of mix() leaves out columns"
                 )

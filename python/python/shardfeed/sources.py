@@ -705,7 +705,7 @@ def source(
       another number.
     - `index`: folder or URL that all hosts can reach, for the numbers of records and samples of the
       files. A loader without `coordinator=` takes from it what the cache of its host lacks, so that
-      it need not read the files before the first batch, and adds what it finds.
+      it need not read the files before the first batch, and adds what it had to read files for;
       `shardfeed dataset index` fills it.
 
     Raises `ConfigError` for invalid features and arguments.

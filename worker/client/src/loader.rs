@@ -7,7 +7,7 @@ mod offer;
 use std::sync::Arc;
 use std::time::Duration;
 
-use shardfeed_pipeline::{Account, Finding, Schema, ShardSchemas, finding};
+use shardfeed_pipeline::{Account, Finding, Schema, finding};
 use shardfeed_plan::{
     Cursor, Digest, EpochPlan, JobIdentity, LoaderState, Mode, ORDER_VERSION, Position, Segment,
     Shuffle, Start,
@@ -145,7 +145,7 @@ impl Loader {
         };
         let (mut link, contents) = Link::open(setting, control_of, progress)?;
         let schemas = DatasetRequest::schemas(&requests, contents.mixed.as_deref())?;
-        let identity = identity(&options, &contents, (&schemas, &*record_spec), lanes);
+        let identity = identity(&options, &contents, (&schema, &*record_spec), lanes);
         let cursor = Cursor::new(identity, start)?;
         let rules = (options.tail, options.limit);
         let plans = Arc::new(match &contents.mixed {
@@ -566,7 +566,7 @@ fn start(options: &LoaderOptions) -> Start {
 fn identity(
     options: &LoaderOptions,
     contents: &Contents,
-    (schemas, record_spec): (&ShardSchemas, &EncodedSpec),
+    (schema, record_spec): (&Schema, &EncodedSpec),
     lanes: u64,
 ) -> JobIdentity {
     JobIdentity {
@@ -584,7 +584,7 @@ fn identity(
         tail: options.tail,
         mode: options.mode,
         records: record_spec.records(),
-        decoder: schemas.decoder().to_owned(),
+        decoder: schema.decoder().to_owned(),
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use shardfeed_pipeline::{RecordSpec, SampleProgram, Schema, ShardSchemas};
 use shardfeed_plan::Digest;
-use shardfeed_reader::EncodedSpec;
+use shardfeed_reader::{EncodedSpec, SourceSchemas};
 use shardfeed_source::{
     CacheOptions, Dataset, FileRules, LoadError, Mixed, OpenSource, ScanProgress, SharedIndex,
 };
@@ -55,14 +55,17 @@ impl DatasetRequest {
                 record_spec: None,
             }]);
         };
-        let mut specs = SourceSpecs::new(schema)?;
+        let job = EncodedSpec::of(schema)?;
+        let mut schemas = SourceSchemas::new(schema)?;
         let source = |source: &MixtureSource| {
             let MixtureSource { name, dataset, files, index, compression, records } =
                 source.clone();
-            let records = records.unwrap_or_default();
-            let program = EncodedProgram::of(&Schema::new(records.clone())?)?;
-            let (schema, record_spec) = specs.of(records)?;
+            let own = source_schema(records.unwrap_or_default(), schema)?;
+            let program = EncodedProgram::of(&own)?;
+            let spec = EncodedSpec::of(&own)?;
+            let record_spec = (spec.bytes() != job.bytes()).then(|| Arc::new(spec));
             let rules = FileRules { compression, corrupt: options.corrupt };
+            let schema = schemas.of(own)?;
             Ok(Self { source: name, dataset, files, rules, index, program, schema, record_spec })
         };
         mixture.sources.iter().map(source).collect()
@@ -84,7 +87,7 @@ impl DatasetRequest {
 
     /// Digest of its record spec, if it is not that of the job.
     pub(crate) fn record_spec_digest(&self) -> Option<Digest> {
-        self.record_spec.as_ref().map(|spec| spec.digest())
+        self.record_spec.as_ref().map(|spec| spec.source_digest(self.schema.decoder()))
     }
 
     /// Returns the encoded part of the record spec that makes samples of records; empty: each record
@@ -144,47 +147,17 @@ pub fn open_dataset(
     open_all(options, &DatasetRequest::of(options, &schema)?, progress)
 }
 
-/// Schemas of a mixture's sources, one for each record spec.
-struct SourceSpecs<'a> {
-    /// That of the job, and its encoding.
-    job: (&'a Arc<Schema>, EncodedSpec),
-    others: Vec<(Arc<Schema>, Arc<EncodedSpec>)>,
-}
-
-impl<'a> SourceSpecs<'a> {
-    fn new(job: &'a Arc<Schema>) -> Result<Self, LoadError> {
-        Ok(Self { job: (job, EncodedSpec::of(job)?), others: vec![] })
+/// Returns the schema of a mixture's source, with its columns in the order of the job's.
+fn source_schema(records: RecordSpec, job: &Schema) -> Result<Schema, LoadError> {
+    let schema = Schema::new(records)?;
+    let names = |of: &Schema| -> Vec<String> {
+        of.columns().iter().map(|(name, _)| name.to_string()).collect()
+    };
+    let (ours, theirs) = (names(job), names(&schema));
+    if ours == theirs || BTreeSet::from_iter(&ours) != BTreeSet::from_iter(&theirs) {
+        return Ok(schema);
     }
-
-    /// Returns the schema of a source, with columns in the order of the job's, and its record spec if
-    /// it is not that of the job.
-    fn of(
-        &mut self,
-        records: RecordSpec,
-    ) -> Result<(Arc<Schema>, Option<Arc<EncodedSpec>>), LoadError> {
-        let (job, encoded) = &self.job;
-        // Sources that differ only in the filter of records make columns in the same way.
-        let mut schema = Schema::new(RecordSpec { filter: None, ..records })?;
-        if EncodedSpec::of(&schema)?.digest() == encoded.digest() {
-            return Ok((Arc::clone(job), None));
-        }
-        let names = |of: &Schema| -> Vec<String> {
-            of.columns().iter().map(|(name, _)| name.to_string()).collect()
-        };
-        let (ours, theirs) = (names(job), names(&schema));
-        if BTreeSet::from_iter(&ours) == BTreeSet::from_iter(&theirs) {
-            let outputs = Some(ours);
-            schema = Schema::new(RecordSpec { outputs, ..schema.spec().clone() })?;
-        }
-        let spec = EncodedSpec::of(&schema)?;
-        let is_it = |(_, known): &&(_, Arc<EncodedSpec>)| known.digest() == spec.digest();
-        if let Some((schema, spec)) = self.others.iter().find(is_it) {
-            return Ok((Arc::clone(schema), Some(Arc::clone(spec))));
-        }
-        self.others.push((Arc::new(schema), Arc::new(spec)));
-        let (schema, spec) = &self.others[self.others.len() - 1];
-        Ok((Arc::clone(schema), Some(Arc::clone(spec))))
-    }
+    Ok(Schema::new(RecordSpec { outputs: Some(ours), ..schema.spec().clone() })?)
 }
 
 /// A sample program, and its encoding for workers and coordinators.

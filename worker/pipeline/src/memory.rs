@@ -91,7 +91,8 @@ pub enum MemoryError {
     #[error(
         "the shuffle windows of {lanes} lane(s) need about {need_bytes} bytes, memory_budget has \
          {have_bytes} left for them, and {shards} cannot be read out of order; use \
-         shuffle_window={window_fits} or less, or memory_budget of at least {budget_fits}"
+         {}memory_budget of at least {budget_fits}",
+        option("shuffle_window", *window_fits)
     )]
     CompressedWindow {
         /// Description of the shards.
@@ -102,9 +103,9 @@ pub enum MemoryError {
         need_bytes: u64,
         /// Bytes available for them.
         have_bytes: u64,
-        /// Largest window that fits.
-        window_fits: u64,
-        /// Smallest budget that fits this window.
+        /// Largest window that fits; `None`: no window does.
+        window_fits: Option<u64>,
+        /// Budget that fits this window.
         budget_fits: u64,
     },
     /// Rows of balanced steps do not fit, and shards cannot be read out of order.
@@ -234,6 +235,35 @@ impl Need {
     }
 }
 
+/// Returns the advice to lower an option to a value that fits; empty if none does.
+fn option(name: &str, fits: Option<u64>) -> String {
+    fits.map_or_else(String::new, |fits| format!("{name}={fits} or less, or "))
+}
+
+impl MemoryError {
+    /// Budget that fits, if the error names one.
+    fn budget(&mut self) -> Option<&mut u64> {
+        match self {
+            Self::CompressedWindow { budget_fits, .. }
+            | Self::BalanceWindow { budget_fits, .. } => Some(budget_fits),
+            _ => None,
+        }
+    }
+
+    /// Returns this error with a budget that fits.
+    /// - `choose`: chooses the reading method for a budget, on which the need may depend.
+    pub fn with_budget(mut self, choose: impl Fn(u64) -> Result<Reading, Self>) -> Self {
+        if let Some(fits) = self.budget() {
+            // The need grows by a part of the budget, so that this ends.
+            while let Err(mut error) = choose(*fits) {
+                let Some(needed) = error.budget() else { break };
+                *fits = (*needed).max(fits.saturating_add(*fits / 32 + 1));
+            }
+        }
+        self
+    }
+}
+
 /// Chooses the reading method for the budget.
 ///
 /// # Errors  Nothing fits; the message names a window or a budget that does.
@@ -282,7 +312,8 @@ pub fn reading(need: &Need) -> Result<Reading, MemoryError> {
             lanes: need.lanes,
             need_bytes: window_bytes,
             have_bytes,
-            window_fits: ((have_bytes / per_sample).saturating_sub(more) / windows).max(1),
+            window_fits: Some((have_bytes / per_sample).saturating_sub(more) / windows)
+                .filter(|fits| *fits > 0),
             budget_fits,
         });
     }
@@ -376,7 +407,7 @@ mod tests {
         let MemoryError::CompressedWindow { window_fits, budget_fits, .. } = error else {
             panic!("{error}");
         };
-        assert!(reading(&Need { window: window_fits, ..need }).is_ok());
+        assert!(reading(&Need { window: window_fits.unwrap(), ..need }).is_ok());
         assert!(reading(&Need { budget_bytes: budget_fits, ..need }).is_ok());
     }
 
@@ -388,6 +419,7 @@ mod tests {
         let MemoryError::CompressedWindow { window_fits, budget_fits, .. } = error else {
             panic!("{error}");
         };
+        let window_fits = window_fits.unwrap();
         assert!(window_fits > 1 && reading(&Need { window: window_fits, ..need }).is_ok());
         assert!(reading(&Need { window: window_fits + 2, ..need }).is_err());
         assert!(reading(&Need { budget_bytes: budget_fits, ..need }).is_ok());
@@ -406,7 +438,7 @@ mod tests {
             error,
             "the shuffle windows of 2 lane(s) need about 45120000 bytes, memory_budget has 0 left \
              for them, and small records of remote shards cannot be read out of order; use \
-             shuffle_window=1 or less, or memory_budget of at least 113277440"
+             memory_budget of at least 113277440"
         );
         let videos = Need { record_bytes: 1 << 20, ..tight };
         assert_eq!(reading(&videos), Ok(Reading::Locate));

@@ -181,7 +181,12 @@ impl Schema {
         }
         let chosen = match &spec.outputs {
             None => all,
-            Some(names) => choose(&all, &images, names)?,
+            Some(names) => {
+                let chosen = choose(&all, &images, names)?;
+                // Named or not, these are all columns.
+                spec.outputs = spec.outputs.filter(|_| chosen != all);
+                chosen
+            }
         };
         let columns = chosen.iter().map(|(name, plan)| (name.as_str().into(), plan.kind.clone()));
         let columns = columns.collect();
@@ -236,13 +241,11 @@ impl Schema {
         if let Some((left, right)) =
             ours.into_iter().zip(theirs).find(|(left, right)| left != right)
         {
-            let shown = |column: Option<((Arc<str>, ColumnKind), Vec<Option<usize>>)>| match column
-            {
-                None => "no further column".to_owned(),
-                Some(((name, kind), lengths)) => match lengths.iter().any(Option::is_some) {
-                    true => format!("`{name}` {kind:?} in rows of {lengths:?}"),
-                    false => format!("`{name}` {kind:?}"),
-                },
+            let shown = |column: Option<((Arc<str>, ColumnKind), Vec<Option<usize>>)>| {
+                column.map_or_else(
+                    || "no further column".to_owned(),
+                    |((name, kind), lengths)| format!("`{name}` {}", described(&kind, &lengths)),
+                )
             };
             return Err(SchemaError::OtherColumns { left: shown(left), right: shown(right) });
         }
@@ -376,6 +379,23 @@ fn choose(
         });
     }
     Ok(chosen)
+}
+
+/// Returns dtype, shape and kind of a column as text; numbers that differ from row to row as `None`.
+/// - `lengths`: as in [`Schema::row_lengths`].
+fn described(kind: &ColumnKind, lengths: &[Option<usize>]) -> String {
+    let fixed = |shape: &[usize]| shape.iter().copied().map(Some).collect::<Vec<_>>();
+    let (shape, what) = match kind {
+        ColumnKind::Dense { shape, .. } => (fixed(shape), ""),
+        ColumnKind::Padded { shape, .. } => ([vec![None], fixed(shape)].concat(), " padded"),
+        ColumnKind::Ragged { shape, .. } => ([lengths.to_vec(), fixed(shape)].concat(), " ragged"),
+        ColumnKind::Sparse { size, .. } => (fixed(size), " sparse"),
+    };
+    let shape: Vec<_> = shape
+        .into_iter()
+        .map(|length| length.map_or_else(|| "None".to_owned(), |length| length.to_string()))
+        .collect();
+    format!("{} [{}]{what}", kind.dtype(), shape.join(", "))
 }
 
 fn row_lengths(plan: &Plan) -> Vec<Option<usize>> {

@@ -46,7 +46,7 @@ pub use meter::Demand;
 pub use planner::slot_row_bytes;
 pub use plans::Plans;
 pub use prefetch::{Consumer, Prefetch, PrefetchStats};
-pub use record_spec::EncodedSpec;
+pub use record_spec::{EncodedSpec, SourceSchemas};
 pub use sequence::{Delivered, Delivery};
 pub use skipped::Skipped;
 pub use threads::use_threads;

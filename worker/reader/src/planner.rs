@@ -235,8 +235,10 @@ impl Planner {
         // A batch needs its slot and, while it is assembled, the records that it is made of.
         let row_bytes = row_bytes(schemas, record_bytes);
         let batch_bytes = rows.saturating_mul(row_bytes + record_bytes).max(1);
-        let fits = usize::try_from(budget_bytes / 2 / batch_bytes).unwrap_or(usize::MAX);
-        let asked = prefetch.unwrap_or(PREFETCH_START);
+        let fits_in = |budget_bytes: u64| {
+            usize::try_from(budget_bytes / 2 / batch_bytes).unwrap_or(usize::MAX)
+        };
+        let (fits, asked) = (fits_in(*budget_bytes), prefetch.unwrap_or(PREFETCH_START));
         let start = asked.min(fits).max(1);
         let mut shape = Need {
             lanes,
@@ -279,7 +281,14 @@ impl Planner {
             |one: &Reading, other: &Reading| mem::discriminant(one) == mem::discriminant(other);
         // Images for the rows of all records that are held, or for some, take memory that is left
         // beside the records.
-        let whole = choose(&with(shape, shape.balance, start))?;
+        let whole = choose(&with(shape, shape.balance, start)).map_err(|error| {
+            error.with_budget(|budget_bytes| {
+                let start = asked.min(fits_in(budget_bytes)).max(1);
+                let batches = batch_bytes.saturating_mul(start as u64);
+                let batch_bytes = batches.saturating_add(schemas.made_bytes(budget_bytes));
+                choose(&Need { batch_bytes, budget_bytes, ..shape })
+            })
+        })?;
         let without = |images: u64| Need { budget_bytes: budget_bytes - images, ..shape };
         let most_bytes = self.assembler.image_row_bytes().saturating_mul(shape.held());
         let most_bytes = most_bytes.min(budget_bytes / IMAGES_PART);

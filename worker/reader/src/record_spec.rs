@@ -3,12 +3,14 @@
 //! A feature has its own message type. An operator's arguments are encoded by name, as serde writes
 //! them, so that a new operator needs no code here.
 
+use std::sync::Arc;
+
 use serde_json::{Map, Number, Value};
 use shardfeed_pipeline::{
     BalanceSpec, Operation, Operator, PackSpec, ParseSpec, RecordSpec, Schema, UnbatchColumn,
     UnbatchSpec, WindowSpec,
 };
-use shardfeed_plan::{Digest, Records};
+use shardfeed_plan::{DECODER_NONE, Digest, Records};
 use shardfeed_proto::common::v1 as wire;
 use shardfeed_proto::common::v1::argument_value::Kind;
 use shardfeed_proto::common::v1::feature::Layout;
@@ -61,9 +63,13 @@ impl EncodedSpec {
         Records::RecordSpec(self.digest)
     }
 
-    /// Digest of the encoding.
-    pub fn digest(&self) -> Digest {
-        self.digest
+    /// Digest of the record spec of a mixture's source, and of how it decodes images.
+    /// - `decoder`: of its schema.
+    pub fn source_digest(&self, decoder: &str) -> Digest {
+        match decoder {
+            DECODER_NONE => self.digest,
+            decoder => Digest::of_parts([self.bytes(), decoder.as_bytes()]),
+        }
     }
 
     /// Decodes `bytes` to a spec, whose side tables have no path.
@@ -80,6 +86,37 @@ impl EncodedSpec {
                 Err(refused(&RecordSpecError::Malformed { reason }))
             }
         }
+    }
+}
+
+/// Schemas of a mixture's sources: sources that differ only in the filter of records have the same one.
+#[derive(Debug)]
+pub struct SourceSchemas(Vec<(Digest, Arc<Schema>)>);
+
+impl SourceSchemas {
+    /// - `job`: schema of the job.
+    ///
+    /// # Errors  As [`EncodedSpec::of`].
+    pub fn new(job: &Arc<Schema>) -> Result<Self, LoadError> {
+        Ok(Self(vec![(Self::digest(job)?, Arc::clone(job))]))
+    }
+
+    /// Returns the schema of a source's columns.
+    ///
+    /// # Errors  As [`EncodedSpec::of`].
+    pub fn of(&mut self, source: Schema) -> Result<Arc<Schema>, LoadError> {
+        let digest = Self::digest(&source)?;
+        if let Some((_, known)) = self.0.iter().find(|(known, _)| *known == digest) {
+            return Ok(Arc::clone(known));
+        }
+        let schema = Arc::new(source);
+        self.0.push((digest, Arc::clone(&schema)));
+        Ok(schema)
+    }
+
+    fn digest(schema: &Schema) -> Result<Digest, LoadError> {
+        let spec = RecordSpec { filter: None, ..schema.spec().clone() };
+        Ok(EncodedSpec::encode(&spec)?.digest)
     }
 }
 

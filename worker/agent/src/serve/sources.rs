@@ -2,12 +2,12 @@
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use shardfeed_pipeline::{RecordSpec, Schema, ShardSchemas};
+use shardfeed_pipeline::{Schema, ShardSchemas};
 use shardfeed_plan::{DatasetVersion, Digest, JobMixture, SOURCES_MAX};
 use shardfeed_proto::common::v1 as wire;
 use shardfeed_proto::trainer::v1::SideTable;
-use shardfeed_proto::{ErrorKind, WireError, mixture_from, record_spec_digest};
-use shardfeed_reader::EncodedSpec;
+use shardfeed_proto::{ErrorKind, WireError, mixture_from};
+use shardfeed_reader::{EncodedSpec, SourceSchemas};
 use shardfeed_source::{Dataset, LoadError, Mixed, OpenSource, SourceVersion};
 
 use crate::catalog::Opened;
@@ -29,7 +29,6 @@ pub(super) struct OpenedSource {
 
 /// Record spec of a job.
 pub(super) struct JobRecords {
-    pub(super) spec: RecordSpec,
     pub(super) schema: Arc<Schema>,
     /// Side tables of all sources, as found by the trainer.
     pub(super) tables: Vec<SideTable>,
@@ -84,7 +83,7 @@ impl OpenedSources {
     ) -> Result<JobInput, LoadError> {
         let Some(mixture) = mixture else {
             let [only] = &self.0[..] else { return Err(other("datasets")) };
-            check_program(only, records.spec.filter.clone(), &records.spec)?;
+            check_program(only, &records.schema)?;
             let Opened { dataset, name, .. } = only.opened.clone();
             let schemas = records.schema.into();
             return Ok(JobInput { dataset, name, mixture: None, schemas });
@@ -93,22 +92,20 @@ impl OpenedSources {
             WireError::new(ErrorKind::Invalid, format!("the trainer's mixture: {error}"))
         })?;
         let mut schemas: Vec<Arc<Schema>> = Vec::with_capacity(self.0.len());
+        let mut distinct = SourceSchemas::new(&records.schema)?;
+        let mut digests = vec![None; self.0.len()];
         for (at, source) in self.0.iter().enumerate() {
-            let filter = match source.program.is_empty() {
-                true => None,
-                false => EncodedSpec::decode(&source.program)?.filter,
-            };
             if source.record_spec.is_empty() {
-                check_program(source, filter, &records.spec)?;
+                check_program(source, &records.schema)?;
                 schemas.push(Arc::clone(&records.schema));
                 continue;
             }
-            let (spec, schema, _) = schema_of(&source.record_spec, &records.tables)?;
-            check_program(source, filter, &spec)?;
-            let same = self.0[..at].iter().position(|of| of.record_spec == source.record_spec);
-            schemas.push(same.map_or_else(|| Arc::new(schema), |same| Arc::clone(&schemas[same])));
+            let (schema, encoded) = schema_of(&source.record_spec, &records.tables)?;
+            check_program(source, &schema)?;
+            digests[at] = Some(encoded.source_digest(schema.decoder()));
+            schemas.push(distinct.of(schema)?);
         }
-        let dataset = shared.join(&mixture, &self.0)?;
+        let dataset = shared.join(&mixture, &self.0, &digests)?;
         let versions = dataset.mixed().map(|mixed| &mixed.versions[..]).unwrap_or_default();
         let schemas = versions.iter().map(|version| version.first_shard).zip(schemas).collect();
         let schemas = ShardSchemas::new(schemas)?;
@@ -123,24 +120,19 @@ impl OpenedSources {
 pub(super) fn schema_of(
     record_spec: &[u8],
     tables: &[SideTable],
-) -> Result<(RecordSpec, Schema, EncodedSpec), LoadError> {
+) -> Result<(Schema, EncodedSpec), LoadError> {
     let mut spec = EncodedSpec::decode(record_spec)?;
     for SideTable { digest, path } in tables {
         spec.place_table(digest, path);
     }
-    let schema = Schema::new(spec.clone())?;
+    let schema = Schema::new(spec)?;
     let encoded = EncodedSpec::of(&schema)?;
-    Ok((spec, schema, encoded))
+    Ok((schema, encoded))
 }
 
-/// Rejects samples that a job's record spec does not make with a filter.
-fn check_program(
-    source: &OpenedSource,
-    filter: Option<String>,
-    records: &RecordSpec,
-) -> Result<(), LoadError> {
-    let schema = Schema::new(RecordSpec { filter, ..records.clone() })?;
-    let samples = EncodedSpec::of_samples(&schema)?;
+/// Rejects samples that a record spec does not make.
+fn check_program(source: &OpenedSource, schema: &Schema) -> Result<(), LoadError> {
+    let samples = EncodedSpec::of_samples(schema)?;
     if samples.as_ref().map_or(&[][..], EncodedSpec::bytes) != source.program {
         return Err(other("samples"));
     }
@@ -185,6 +177,7 @@ impl Mixtures {
         &self,
         mixture: &JobMixture,
         sources: &[OpenedSource],
+        record_specs: &[Option<Digest>],
     ) -> Result<Arc<Dataset>, LoadError> {
         let digest = mixture.digest();
         // Held while it is joined: other ranks of the host want the same one.
@@ -192,14 +185,15 @@ impl Mixtures {
         if let Some(dataset) = known.iter().find_map(|joined| joined.find(digest, sources)) {
             return Ok(dataset);
         }
-        let source = |of: &OpenedSource| OpenSource {
+        let source = |(of, record_spec): (&OpenedSource, &Option<Digest>)| OpenSource {
             name: of.source.clone(),
             dataset_name: of.opened.name.clone(),
             rules: of.opened.rules,
-            record_spec: (!of.record_spec.is_empty()).then(|| record_spec_digest(&of.record_spec)),
+            record_spec: *record_spec,
             dataset: (*of.opened.dataset).clone(),
         };
-        let dataset = Dataset::joined(sources.iter().map(source).collect(), |versions| {
+        let opened = sources.iter().zip(record_specs).map(source).collect();
+        let dataset = Dataset::joined(opened, |versions| {
             let stages = mixture.versions_of_stages();
             let numbers = mixture.mixture().map_err(shardfeed_plan::PlanError::from)?;
             let is_it = |(version, wanted): (&SourceVersion, &DatasetVersion)| {

@@ -423,13 +423,13 @@ impl Trainer<'_> {
         if self.opened.is_empty() {
             return Err(out_of_turn("Register before Open"));
         }
-        let (spec, schema, record_spec) = schema_of(&register.record_spec, &register.tables)?;
+        let (schema, record_spec) = schema_of(&register.record_spec, &register.tables)?;
         if record_spec.records() != identity.records {
             let message = "the worker reads the job's features and operators otherwise than the trainer; use \
                            the same version of shardfeed for both";
             return Err(WireError::new(ErrorKind::WrongVersion, message.to_owned()).into());
         }
-        let records = JobRecords { spec, schema: Arc::new(schema), tables: register.tables };
+        let records = JobRecords { schema: Arc::new(schema), tables: register.tables };
         let input = self.opened.input(register.mixture, records, &self.hub.mixtures)?;
         let JobInput { dataset: input, name: dataset, mixture, schemas } = input;
         schemas.all().try_for_each(|schema| schema.open_tables())?;

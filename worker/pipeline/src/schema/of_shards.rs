@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use shardfeed_plan::DECODER_NONE;
-
 use super::{Schema, SchemaError};
 use crate::record::Row;
 
@@ -78,12 +76,6 @@ impl ShardSchemas {
             left == right || Arc::ptr_eq(self.of(left), self.of(right))
         };
         rows.chunk_by(is_same).map(|run| (self.of(run[0].sample.shard), run))
-    }
-
-    /// The pixel contract that a job pins, or [`DECODER_NONE`].
-    pub fn decoder(&self) -> &'static str {
-        let mut decoders = self.all().map(|schema| schema.decoder());
-        decoders.find(|decoder| *decoder != DECODER_NONE).unwrap_or(DECODER_NONE)
     }
 
     /// Most of [`Schema::fixed_row_bytes`].
