@@ -125,7 +125,7 @@ impl Loader {
         let record_spec = Arc::new(EncodedSpec::of(&schema)?);
         let requests = DatasetRequest::of(&options, &schema)?;
         let schemas = DatasetRequest::schemas(&requests, None)?;
-        schemas.all().try_for_each(|schema| schema.open_tables())?;
+        schemas.all().iter().try_for_each(|schema| schema.open_tables())?;
         let start = start(&options);
         // Numbers that make no valid plan are rejected before any file is scanned.
         let lanes = match options.mode {

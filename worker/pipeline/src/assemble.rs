@@ -12,7 +12,7 @@ use crate::draw::DrawKey;
 use crate::dtype::Dtype;
 use crate::program::Pass;
 use crate::record::{Row, RowError, RowFault};
-use crate::rows::{Cells, LocatedRecords, Part, Total};
+use crate::rows::{Cells, LocatedRecords, RunWriter, Total};
 use crate::schema::{Schema, ShardSchemas};
 
 mod row_images;
@@ -116,14 +116,16 @@ impl Assembler {
         self,
         rows_of: impl Fn(Sample, u64) -> Vec<(u64, u32)> + Send + Sync + 'static,
     ) -> Self {
-        let has_images = self.schemas.all().any(|schema| schema.program().shared_bytes() > 0);
+        let has_images =
+            self.schemas.all().iter().any(|schema| schema.program().shared_bytes() > 0);
         let images = has_images.then(|| Arc::new(RowImages::new(Box::new(rows_of))));
         Self { images, ..self }
     }
 
     /// Bytes that the images of a row of a later batch take; 0: there are none.
     pub fn image_row_bytes(&self) -> u64 {
-        let bytes = self.schemas.all().map(|schema| RowImages::row_bytes(schema) as u64).max();
+        let bytes =
+            self.schemas.all().iter().map(|schema| RowImages::row_bytes(schema) as u64).max();
         self.images.as_ref().and(bytes).unwrap_or(0)
     }
 
@@ -172,23 +174,28 @@ impl Assembler {
     /// - Returns `None` if it may not.
     ///
     /// # Errors  As [`Assembler::assemble`].
-    pub fn assemble_within(
+    pub fn assemble_within<'r>(
         &self,
-        rows: &[Row<'_>],
+        rows: &'r [Row<'r>],
         key: &DrawKey,
         has_room: impl FnOnce(usize) -> bool,
     ) -> Result<Option<Batch>, RowError> {
         let records = self.records(rows);
-        let parts: Vec<Cells<'_>> = self
-            .parts(rows)
-            .into_par_iter()
-            .map(|(schema, part)| self.timed(Stage::Parse, || schema.locate(part, &records)))
+        let locate = |part: &'r [Row<'r>]| {
+            let runs = self.schemas.runs(part);
+            runs.map(|(schema, run)| schema.locate(run, &records)).collect::<Result<Vec<_>, _>>()
+        };
+        let located: Vec<Vec<Cells<'_>>> = rows
+            .par_chunks(self.rows_per_part(rows))
+            .map(|part| self.timed(Stage::Parse, || locate(part)))
             .collect::<Vec<_>>()
             .into_iter()
             .collect::<Result<_, _>>()?;
+        let runs_of_parts: Vec<usize> = located.iter().map(Vec::len).collect();
+        let runs: Vec<Cells<'_>> = located.into_iter().flatten().collect();
         let columns = self.schemas.first().columns().iter().enumerate();
         let totals: Vec<Total> =
-            columns.map(|(index, (_, kind))| Total::of_all(kind, index, &parts)).collect();
+            columns.map(|(index, (_, kind))| Total::of_all(kind, index, &runs)).collect();
         let (layout, batch) = self.lay_out(rows.len(), &totals);
         if !has_room(layout.bytes()) {
             return Ok(None);
@@ -202,33 +209,29 @@ impl Assembler {
             })
         });
         let mut images = images.as_deref().unwrap_or_default();
-        let images: Vec<_> = parts
-            .iter()
-            .map(|cells| {
-                let (first, others) = images.split_at(cells.rows.len().min(images.len()));
-                images = others;
-                first
-            })
-            .collect();
+        let images = runs.iter().map(|cells| {
+            let (first, others) = images.split_at(cells.rows.len().min(images.len()));
+            images = others;
+            first
+        });
         let mut buffers = layout.split(slot.bytes_mut()).into_iter();
         let columns = self.schemas.first().columns();
-        let writers = Part::split_all(columns, &totals, &parts, &mut buffers);
+        let writers = RunWriter::split_all(columns, &totals, &runs, &mut buffers);
+        let mut all = runs.iter().zip(writers).zip(images);
+        let mut part = |runs: usize| all.by_ref().take(runs).collect::<Vec<_>>();
+        let parts: Vec<_> = runs_of_parts.into_iter().map(&mut part).collect();
+        let write = |((cells, writer), images): ((&Cells<'_>, RunWriter<'_>), &[_])| {
+            let mut made = writer.write(cells);
+            let program = self.schemas.of(cells.rows[0].sample.shard).program();
+            program.run(cells, key, &Pass::Rows(images), |step| made.remove(&step))
+        };
         let written: Vec<Result<(), RowError>> = parts
-            .par_iter()
-            .zip(writers)
-            .zip(images)
-            .map(|((cells, part), images)| {
-                self.timed(Stage::Write, || {
-                    let mut made = part.write(cells);
-                    let pass = &Pass::Rows(images);
-                    let program = self.schemas.of(cells.rows[0].sample.shard).program();
-                    program.run(cells, key, pass, |step| made.remove(&step))
-                })
-            })
+            .into_par_iter()
+            .map(|part| self.timed(Stage::Write, || part.into_iter().try_for_each(write)))
             .collect();
         if let Some(watch) = &self.watch {
             let suspect = |schema: &Arc<Schema>| schema.program().memory().take_suspect_images();
-            watch.suspect_images(self.schemas.all().map(suspect).sum());
+            watch.suspect_images(self.schemas.all().iter().map(suspect).sum());
         }
         written.into_iter().collect::<Result<(), _>>()?;
         let BatchRanges { columns, valid, shards, ordinals } = batch;
@@ -307,28 +310,27 @@ impl Assembler {
 
     /// Checks and locates each record of which a batch may have several rows once.
     fn records<'a>(&'a self, rows: &[Row<'a>]) -> LocatedRecords<'a> {
-        if !self.schemas.all().any(|schema| schema.has_rows()) {
+        if !self.schemas.all().iter().any(|schema| schema.has_rows()) {
             return LocatedRecords::default();
         }
         let of_rows = |row: &Row<'_>| self.schemas.of(row.sample.shard).has_rows();
         let records = LocatedRecords::distinct(rows.iter().filter(|row| of_rows(row)));
-        let parts = self.parts(&records).into_par_iter();
-        let located = |(schema, part): (&'a Schema, &[Row<'a>])| {
-            self.timed(Stage::Parse, || LocatedRecords::new(schema.parser(), part))
+        let locate = |part: &[Row<'a>]| {
+            let runs = self.schemas.runs(part);
+            runs.map(|(schema, run)| LocatedRecords::new(schema.parser(), run))
+                .fold(LocatedRecords::default(), LocatedRecords::with)
         };
-        parts.map(located).reduce(LocatedRecords::default, LocatedRecords::with)
+        let parts = records.par_chunks(self.rows_per_part(&records));
+        let parts = parts.map(|part| self.timed(Stage::Parse, || locate(part)));
+        parts.reduce(LocatedRecords::default, LocatedRecords::with)
     }
 
-    /// Divides rows into parts, each of rows of one schema.
-    fn parts<'s, 'r, 'a>(&'s self, rows: &'r [Row<'a>]) -> Vec<(&'s Schema, &'r [Row<'a>])> {
-        let of_run = |(schema, run): (&'s Arc<Schema>, &'r [Row<'a>])| {
-            let schema: &'s Schema = schema;
-            run.chunks(Self::rows_per_part(schema, run)).map(move |part| (schema, part))
-        };
-        self.schemas.runs(rows).flat_map(of_run).collect()
+    fn rows_per_part(&self, rows: &[Row<'_>]) -> usize {
+        let schemas = self.schemas.all().iter();
+        schemas.map(|schema| Self::rows_per_part_of(schema, rows)).min().unwrap_or(1)
     }
 
-    fn rows_per_part(schema: &Schema, rows: &[Row<'_>]) -> usize {
+    fn rows_per_part_of(schema: &Schema, rows: &[Row<'_>]) -> usize {
         let threads = rayon::current_num_threads();
         let bytes: usize = rows.iter().map(Row::len).sum();
         let parts = (bytes / PART_BYTES).clamp(1, 4 * threads);
@@ -343,7 +345,7 @@ impl Assembler {
         rows.len().div_ceil(parts).clamp(1, fit.max(1))
     }
 
-    /// Lays out all buffers; [`Part::split_all`] takes them in the same order.
+    /// Lays out all buffers; [`RunWriter::split_all`] takes them in the same order.
     fn lay_out(&self, rows: usize, totals: &[Total]) -> (Layout, BatchRanges) {
         let mut layout = Layout::default();
         let mut columns = Vec::with_capacity(totals.len());
@@ -408,7 +410,7 @@ mod tests {
                 part: 0,
                 occurrence: 0,
             };
-            Assembler::rows_per_part(&schema, &[row; 64])
+            Assembler::rows_per_part_of(&schema, &[row; 64])
         };
         // A value takes 16 KiB between the operators, and at most 4 MiB are for a part.
         assert_eq!(rows_of(200), 1);

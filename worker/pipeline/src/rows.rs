@@ -1,5 +1,5 @@
-//! Rows of a part of a batch: located in their records first, then written into the part's range of
-//! every buffer.
+//! Runs of a batch's rows with one schema: located in their records first, then written into the
+//! run's range of every buffer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -411,11 +411,11 @@ impl Total {
         Self { items, bytes, splits, longest }
     }
 
-    /// Sizes of a column in all parts of a batch.
-    pub(crate) fn of_all(kind: &ColumnKind, index: usize, parts: &[Cells<'_>]) -> Self {
-        let longest = parts.iter().map(|part| part.extents[index].longest).max().unwrap_or(0);
+    /// Sizes of a column in all runs of a batch.
+    pub(crate) fn of_all(kind: &ColumnKind, index: usize, runs: &[Cells<'_>]) -> Self {
+        let longest = runs.iter().map(|part| part.extents[index].longest).max().unwrap_or(0);
         let mut sum = Self { longest, splits: vec![0; kind.splits()], ..Self::default() };
-        for part in parts {
+        for part in runs {
             let (plan, extent) = (&part.plans[index], &part.extents[index]);
             let one = Self::of(plan, extent, part.rows.len(), longest);
             sum.items += one.items;
@@ -434,9 +434,9 @@ fn pad_bytes(plan: &Plan) -> &[u8] {
     }
 }
 
-/// One part's range of every buffer of a batch.
+/// Writes a run of rows: its range of every buffer of a batch.
 #[derive(Debug)]
-pub(crate) struct Part<'a> {
+pub(crate) struct RunWriter<'a> {
     columns: Vec<PartColumn<'a>>,
     valid: &'a mut [u8],
     shards: &'a mut [i64],
@@ -479,16 +479,16 @@ impl<'a> Rest<'a> {
     }
 }
 
-impl<'a> Part<'a> {
-    /// Splits the buffers of a batch, in the order of its layout, among `parts`.
+impl<'a> RunWriter<'a> {
+    /// Splits the buffers of a batch, in the order of its layout, among `runs`.
     pub(crate) fn split_all(
         columns: &[(Arc<str>, ColumnKind)],
         totals: &[Total],
-        parts: &[Cells<'_>],
+        runs: &[Cells<'_>],
         buffers: &mut impl Iterator<Item = &'a mut [u8]>,
     ) -> Vec<Self> {
         let mut next = || buffers.next().expect("the layout has this buffer");
-        let mut shares: Vec<Vec<PartColumn<'a>>> = parts.iter().map(|_| Vec::new()).collect();
+        let mut shares: Vec<Vec<PartColumn<'a>>> = runs.iter().map(|_| Vec::new()).collect();
         for (index, ((_, kind), total)) in columns.iter().zip(totals).enumerate() {
             let mut values = Rest(next());
             let mut offsets = (kind.dtype() == Dtype::Bytes).then(|| Rest::ends(next()));
@@ -497,7 +497,7 @@ impl<'a> Part<'a> {
             let mut splits: Vec<Rest<'a>> = (0..kind.splits()).map(split).collect();
             let (mut bytes_before, mut rows_before) = (0, 0);
             let mut sums_before = vec![0; kind.splits()];
-            for (share, cells) in shares.iter_mut().zip(parts) {
+            for (share, cells) in shares.iter_mut().zip(runs) {
                 let (extent, rows) = (&cells.extents[index], cells.rows.len());
                 let own = Total::of(&cells.plans[index], extent, rows, total.longest);
                 let numbers = |(rest, count): (&mut Rest<'a>, &usize)| rest.numbers(*count);
@@ -521,7 +521,7 @@ impl<'a> Part<'a> {
             }
         }
         let (mut valid, mut shards, mut ordinals) = (Rest(next()), Rest(next()), Rest(next()));
-        let with_rows = shares.into_iter().zip(parts).map(|(columns, cells)| {
+        let with_rows = shares.into_iter().zip(runs).map(|(columns, cells)| {
             let rows = cells.rows.len();
             let (valid, shards) = (valid.bytes(rows), shards.numbers(rows));
             Self { columns, valid, shards, ordinals: ordinals.numbers(rows) }

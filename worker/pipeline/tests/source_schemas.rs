@@ -200,5 +200,5 @@ fn each_shard_has_the_schema_of_its_source() {
     let found = (0..12)
         .map(|shard| schemas.iter().position(|schema| Arc::ptr_eq(schema, of.of(shard))).unwrap());
     assert_eq!(found.collect::<Vec<_>>(), [0, 0, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2]);
-    assert_eq!(of.all().count(), 3);
+    assert_eq!(of.all().len(), 3);
 }

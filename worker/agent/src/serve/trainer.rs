@@ -432,7 +432,7 @@ impl Trainer<'_> {
         let records = JobRecords { schema: Arc::new(schema), tables: register.tables };
         let input = self.opened.input(register.mixture, records, &self.hub.mixtures)?;
         let JobInput { dataset: input, name: dataset, mixture, schemas } = input;
-        schemas.all().try_for_each(|schema| schema.open_tables())?;
+        schemas.all().iter().try_for_each(|schema| schema.open_tables())?;
         let (name, record_spec) = (register.job, Arc::new(record_spec));
         let spec = JobSpec { name, dataset, mixture, identity, record_spec };
         let mut notes = Notes::new(&self.hub.stop, &self.sender, &self.hello);

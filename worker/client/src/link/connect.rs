@@ -141,7 +141,7 @@ pub(crate) fn register(
         identity: Some(identity_to(&job.identity)),
         record_spec: job.record_spec.bytes().to_vec(),
         mixture: job.mixture.as_deref().map(mixture_to),
-        tables: job.schemas.all().flat_map(|of| of.tables()).filter_map(table).collect(),
+        tables: job.schemas.all().iter().flat_map(|of| of.tables()).filter_map(table).collect(),
     };
     match link.ask(Ask::Register(request), progress)? {
         Message::Registered(registered) => {

@@ -11,11 +11,13 @@ use crate::record::Row;
 pub struct ShardSchemas {
     /// First shard of each source, in ascending order, with its schema; at least one.
     sources: Arc<[(u32, Arc<Schema>)]>,
+    /// Each schema once.
+    schemas: Arc<[Arc<Schema>]>,
 }
 
 impl From<Arc<Schema>> for ShardSchemas {
     fn from(schema: Arc<Schema>) -> Self {
-        Self { sources: [(0, schema)].into() }
+        Self { sources: [(0, Arc::clone(&schema))].into(), schemas: [schema].into() }
     }
 }
 
@@ -27,23 +29,20 @@ impl ShardSchemas {
     ///
     /// # Panics  There are no sources.
     pub fn new(sources: Vec<(u32, Arc<Schema>)>) -> Result<Self, SchemaError> {
-        let mut distinct: Vec<(u32, Arc<Schema>)> = vec![];
-        for (first, schema) in sources {
-            if let Some((_, before)) = distinct.last() {
-                if Arc::ptr_eq(before, &schema) {
-                    continue;
-                }
-                before.check_columns(&schema)?;
+        let mut schemas: Vec<Arc<Schema>> = vec![];
+        for (_, schema) in &sources {
+            if !schemas.iter().any(|known| Arc::ptr_eq(known, schema)) {
+                schemas.first().map_or(Ok(()), |first| first.check_columns(schema))?;
+                schemas.push(Arc::clone(schema));
             }
-            distinct.push((first, schema));
         }
-        assert!(!distinct.is_empty(), "a mixture has a source");
-        Ok(Self { sources: distinct.into() })
+        assert!(!schemas.is_empty(), "a mixture has a source");
+        Ok(Self { sources: sources.into(), schemas: schemas.into() })
     }
 
     /// Returns the schema of the first source, which has the columns of all.
     pub fn first(&self) -> &Arc<Schema> {
-        &self.sources[0].1
+        &self.schemas[0]
     }
 
     /// Returns the schema of a shard's records.
@@ -54,16 +53,12 @@ impl ShardSchemas {
 
     /// Returns the only schema, if all shards have the same.
     pub(crate) fn only(&self) -> Option<&Arc<Schema>> {
-        (self.sources.len() == 1).then(|| self.first())
+        (self.schemas.len() == 1).then(|| self.first())
     }
 
     /// Returns each schema once.
-    pub fn all(&self) -> impl Iterator<Item = &Arc<Schema>> {
-        let schemas = self.sources.iter().map(|(_, schema)| schema).enumerate();
-        let is_first = |(at, schema): &(usize, &Arc<Schema>)| {
-            !self.sources[..*at].iter().any(|(_, before)| Arc::ptr_eq(before, schema))
-        };
-        schemas.filter(is_first).map(|(_, schema)| schema)
+    pub fn all(&self) -> &[Arc<Schema>] {
+        &self.schemas
     }
 
     /// Divides rows into runs of the same schema.
@@ -80,17 +75,17 @@ impl ShardSchemas {
 
     /// Most of [`Schema::fixed_row_bytes`].
     pub fn fixed_row_bytes(&self) -> usize {
-        self.all().map(|schema| schema.fixed_row_bytes()).max().unwrap_or(0)
+        self.schemas.iter().map(|schema| schema.fixed_row_bytes()).max().unwrap_or(0)
     }
 
     /// Part of `budget_bytes` that operators may use for intermediate columns.
     pub fn made_bytes(&self, budget_bytes: u64) -> u64 {
-        self.all().map(|schema| schema.made_bytes(budget_bytes)).max().unwrap_or(0)
+        self.schemas.iter().map(|schema| schema.made_bytes(budget_bytes)).max().unwrap_or(0)
     }
 
     /// Limits the memory of all operators from now on, as [`Schema::bound_made`].
     pub fn bound_made(&self, bytes: u64) {
-        let made = || self.all().filter(|schema| !schema.program().is_empty());
+        let made = || self.schemas.iter().filter(|schema| !schema.program().is_empty());
         let schemas = made().count().max(1) as u64;
         made().for_each(|schema| schema.bound_made(bytes / schemas));
     }
