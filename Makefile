@@ -25,7 +25,7 @@ help:
 	@echo "make test-kills   a hundred SIGKILLs of workers and of trainers, and the resources that they leave: KILLS=100"
 	@echo "make check-kernels   GPU kernels, assembled by NVIDIA's ptxas, which is fetched (into target/ptxas)"
 	@echo "make test-pythons   the Python tests under other interpreters: PYTHONS=\"python3.12 python3.13\""
-	@echo "make failover   ten faults in a training on three coordinators, and a count; two to four minutes"
+	@echo "make failover   ten faults in a training on three coordinators, and a count; two to four minutes. PROGRAM=filter: another fault while samples are counted"
 	@echo "make failover-dynamic   the failures in which tf.data service loses data, beside its numbers"
 	@echo "make failover-doubt   faults that leave samples in doubt, with hosts that are cut off, and a count: CASES=gone-1,cut-host TTL_MS=1500,4000 RUNS=3 LEADER=1"
 	@echo "make fuzz    hostile input: SECONDS=600 of processor time for each of TARGETS; new inputs go to fuzz/corpus"

@@ -1,4 +1,4 @@
-"""Runs `make failover`: a training on a whole cluster with ten faults, followed by a count.
+"""Runs `make failover`: a training on a whole cluster with ten or eleven faults, followed by a count.
 
     python failover.py [--seed N] [--faults 3,4] [--ledger DIR] [--coordinators 3|1] [--program NAME]
 
@@ -19,11 +19,16 @@ records (failover/programs.py), which the workers count first: `filter` leaves a
 `rows`, `packs`, `windows`, `balance` and `mixture` do what their methods do. The batches of all but
 `filter` are compared, part by part, with those of one undisturbed process, and what it delivers with
 a count from the records. N is the number of samples then.
+
+With `--program` the first fault is 11 or 12, by the seed or `--faults`: a worker or the leader is
+killed in the counting pass, before the training (failover/counting.py). If it was killed too late,
+everything is repeated with another cluster and cold caches, and the third time the run fails.
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
 import signal
 import sys
 import time
@@ -35,6 +40,7 @@ from shardfeed.testing import FailedError
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 sys.path[:0] = [str(path) for path in (HERE / "failover", ROOT / "examples/digits", ROOT / "tests")]
+import counting  # noqa: E402
 import dataset  # noqa: E402
 import order  # noqa: E402
 import programs  # noqa: E402
@@ -46,6 +52,8 @@ from servers import Bound, Cluster  # noqa: E402
 from stage import say  # noqa: E402
 
 COORDINATORS, WORKERS, RANKS = 3, 4, 4
+#: Clusters in which a run tries to inject a fault in the counting pass.
+CLUSTERS = 3
 #: Time limit of everything except the count.
 BOUND_S = 225.0
 
@@ -63,10 +71,14 @@ class Failover:
         scene = self.scene
         try:
             scene.start(RANKS)
-            scene.until_whole()
-            self.disturbed.append((0.0, time.monotonic()))
             for fault in faults:
-                self.suffer(fault)
+                if fault.is_of_counting:
+                    self.suffer(fault)
+            scene.until_whole()
+            self.disturbed = [(0.0, time.monotonic())]
+            for fault in faults:
+                if not fault.is_of_counting:
+                    self.suffer(fault)
             scene.run.signal(signal.SIGUSR1)
             if {*scene.run.exits()} != {0}:
                 raise FailedError(f"not all ranks finished: {scene.run}")
@@ -139,8 +151,8 @@ def play(
     """Runs everything and returns the last line of the output."""
     Bound.set(BOUND_S)
     of = programs.PROGRAMS.get(program or "")
-    records, has_decoys = RECORDS * (of.times if of else 1), of is not None and of.has_decoys
-    dataset.write(ledger / "data", dataset.unequal(records, SHARDS, seed), has_decoys)
+    counts = dataset.unequal(RECORDS * of.times, programs.SHARDS, seed) if of else dataset.unequal(RECORDS, SHARDS, seed)
+    dataset.write(ledger / "data", counts, of is not None and of.has_decoys)
     with Cluster(work, coordinators, WORKERS) as cluster:
         scene = Scene(work, ledger, cluster, seed, program)
         failover = Failover(scene)
@@ -150,16 +162,23 @@ def play(
     return failover.count()
 
 
-def chosen(numbers: str, coordinators: int) -> list[Fault]:
-    """Returns the selected faults. Raises ValueError for an unknown number."""
+def chosen(numbers: str, coordinators: int, seed: int, has_program: bool) -> list[Fault]:
+    """Returns the selected faults. Raises ValueError for an unknown number, or two faults of one counting pass."""
     known = {str(fault.number): fault for fault in FAULTS}
-    wanted = numbers.replace(",", " ").split() or list(known)
+    of_pass = [number for number in known if known[number].is_of_counting]
+    of_training = [number for number in known if number not in of_pass]
+    of_seed = [of_pass[(seed - 1) % len(of_pass)]] if has_program else []
+    wanted = numbers.replace(",", " ").split() or of_seed + of_training
     if not {*wanted} <= {*known}:
         raise ValueError(f"FAULTS={numbers!r}: faults are numbers from 1 to {len(FAULTS)}")
-    left_out = [n for n in wanted if coordinators == 1 and known[n].is_of_many]
-    if left_out:
-        say(f"faults {','.join(left_out)} need several coordinators and are left out")
-    return [known[number] for number in wanted if number not in left_out]
+    if len([number for number in wanted if number in of_pass]) > 1:
+        raise ValueError(f"FAULTS={numbers!r}: a run has one counting pass; choose one of {', '.join(of_pass)}")
+    few = {number for number in wanted if coordinators == 1 and known[number].is_of_many}
+    uncounted = {number for number in wanted if not has_program and known[number].is_of_counting}
+    for left_out, need in ((few, "several coordinators"), (uncounted, "a program")):
+        if left_out:
+            say(f"faults {','.join(sorted(left_out, key=int))} need {need} and are left out")
+    return [known[number] for number in wanted if number not in few | uncounted]
 
 
 def main() -> int:
@@ -175,9 +194,21 @@ def main() -> int:
         ledger = args.ledger.resolve() if args.ledger else work / "ledger"
         if used := [*ledger.glob("rank-*"), *ledger.glob("data")]:
             raise FailedError(f"{used[0]} is of an earlier run; give LEDGER a new or empty folder")
-        faults = chosen(args.faults, args.coordinators)
+        faults = chosen(args.faults, args.coordinators, args.seed, args.program is not None)
         try:
-            return play(work, ledger, args.seed, args.coordinators, faults, args.program)
+            number = 0
+            while True:
+                number += 1
+                (folder := work / f"{number}").mkdir()
+                try:
+                    return play(folder, ledger, args.seed, args.coordinators, faults, args.program)
+                except counting.MissedError as error:
+                    if number == CLUSTERS:
+                        raise
+                    say(f"{error}; again in another cluster with cold caches")
+                    shutil.rmtree(ledger / "data")
+                    for path in ledger.glob("rank-*"):
+                        path.unlink()
         except stage.KNOWN_ERRORS as error:
             raise FailedError(f"{error}; seed {args.seed}") from error
 

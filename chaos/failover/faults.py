@@ -7,9 +7,11 @@ The faults do not check whether the cluster recovers afterwards.
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import counting
 from ranks import STOPPED, Place, place_of
 from scene import Scene
 
@@ -29,6 +31,8 @@ class Fault(NamedTuple):
     play: Callable[[Scene], str]
     #: True if the fault needs several coordinators, or a command that requires them.
     is_of_many: bool = False
+    #: True if the fault is injected while the workers count the samples of a program.
+    is_of_counting: bool = False
 
 
 def kill_leader(scene: Scene) -> str:
@@ -184,6 +188,33 @@ def drain_worker(scene: Scene) -> str:
     return worker.name
 
 
+def kill_counting_worker(scene: Scene) -> str:
+    """Kills a worker that holds a part of the counting pass: others must count that part again."""
+    worker, datasets = counting.stop_worker(scene)
+    worker.kill()
+    died_ms = time.time_ns() // 1_000_000
+    scene.hold(*GONE_S)
+    scene.cluster.start_worker(worker)
+    counting.must_end_after(scene, died_ms, datasets)
+    return worker.name
+
+
+def kill_counting_leader(scene: Scene) -> str:
+    """Kills the leader while a worker holds a part of the counting pass, which it reports to the next leader."""
+    cluster = scene.cluster
+    leader = cluster.until_led()
+    worker, datasets = counting.stop_worker(scene)
+    leader.kill()
+    died_ms = time.time_ns() // 1_000_000
+    worker.resume()
+    if cluster.is_replicated:
+        cluster.until_led(otherwise_than_by=leader)
+    scene.hold(*GONE_S)
+    cluster.start_nodes()
+    counting.must_end_after(scene, died_ms, datasets)
+    return leader.name
+
+
 FAULTS: Sequence[Fault] = (
     Fault(1, "leader-kill", kill_leader),
     Fault(2, "leader-stop", stop_leader),
@@ -195,4 +226,6 @@ FAULTS: Sequence[Fault] = (
     Fault(8, "follower-replace", replace_follower, is_of_many=True),
     Fault(9, "leader-transfer", transfer_leader, is_of_many=True),
     Fault(10, "worker-drain", drain_worker, is_of_many=True),
+    Fault(11, "counting-worker-kill", kill_counting_worker, is_of_counting=True),
+    Fault(12, "counting-leader-kill", kill_counting_leader, is_of_counting=True),
 )

@@ -10,6 +10,8 @@ import dataset
 
 import shardfeed as sf
 
+#: Three parts of at most 64 shards, so three workers count.
+SHARDS = 150
 #: Samples of the mixture in an epoch.
 MIXTURE_EPOCH = 2_390
 
@@ -34,9 +36,9 @@ def files(folder: Path, pattern: str = "*") -> sf.Source:
 
 
 def mixture(folder: Path) -> sf.Mixture:
-    """Two sources of twelve shards each; one has a filter, and its share is delivered several times."""
-    less = files(folder, "part-0000*").filter(dataset.FILTER)
-    return sf.mix({"less": (less, 2), "more": (files(folder, "part-000[12]*"), 1)}, epoch=MIXTURE_EPOCH).balance("len(words)", window=90)
+    """Two sources of 50 and 100 shards; the former has a filter, and its share is delivered several times."""
+    less = files(folder, "part-001*").filter(dataset.FILTER)
+    return sf.mix({"less": (less, 2), "more": (files(folder, "part-000*"), 1)}, epoch=MIXTURE_EPOCH).balance("len(words)", window=90)
 
 
 PROGRAMS = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 import socket
 import subprocess
@@ -33,14 +34,16 @@ class Bound:
         cls.at = time.monotonic() + seconds
 
 
-def until(missing: Callable[[], str], within_s: float = DEADLINE_S) -> None:
+def until(
+    missing: Callable[[], str], within_s: float = DEADLINE_S, every_s: float = LOOK_AGAIN_S
+) -> None:
     """Waits until `missing` returns "" instead of a description of the missing condition."""
     begun = time.monotonic()
     while words := missing():
         now = time.monotonic()
         if now > min(begun + within_s, Bound.at):
             raise FailedError(f"after {now - begun:.0f} s {words}")
-        time.sleep(LOOK_AGAIN_S)
+        time.sleep(every_s)
 
 
 class Server(cluster.Server):
@@ -92,7 +95,7 @@ class Hosts:
 
 
 class Cluster:
-    """Coordinators, and workers that represent hosts: each has its own socket."""
+    """Coordinators, and workers that represent hosts: each has its own socket and cache."""
 
     def __init__(
         self,
@@ -144,9 +147,14 @@ class Cluster:
         """Path of a worker's socket, relative because the path of a unix socket must be short."""
         return f"host-{worker}/worker.sock"
 
+    def cache(self, worker: Server) -> Path:
+        """Folder of the cache of a worker's host."""
+        return self._folder / f"host-{self.workers.index(worker)}" / "cache"
+
     def variables(self, worker: int) -> dict[str, str]:
         """Returns the variables that make a trainer on the host of this worker use the cluster."""
-        return {"SHARDFEED_COORDINATOR": self.address, "SHARDFEED_WORKER": self.socket(worker)}
+        of_host = {"SHARDFEED_CACHE_DIR": str(self.cache(self.workers[worker]))}
+        return of_host | {"SHARDFEED_COORDINATOR": self.address, "SHARDFEED_WORKER": self.socket(worker)}
 
     def start_nodes(self) -> None:
         """Starts the coordinators that do not run.
@@ -178,6 +186,7 @@ class Cluster:
         arguments = ["worker", "start", "--coordinator", self.address, "--name", worker.name]
         arguments += ["--socket", self.socket(number), "--memory-budget", "256MiB"]
         arguments += self._hosts.options
+        worker.env = os.environ | {"SHARDFEED_CACHE_DIR": str(self.cache(worker))}
         worker.arguments = arguments
         worker.start()
 

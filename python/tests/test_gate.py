@@ -129,6 +129,13 @@ def test_a_fault_that_was_not_played_fails(tmp_path: Path, monkeypatch: pytest.M
         says(words)
         with pytest.raises(gate.Failed, match="it was not played"):
             made.doubt("gone-1")
+    (tmp_path / "chaos/failover.py").write_text("print('failover: ok faults=2 records=2390')\n")
+    made.failover((11, 3))
+    made.failover((3, 5))
+    assert made.ran["faults"] == 3
+    for faults in ((3,), (12, 3, 5)):
+        with pytest.raises(gate.Failed, match="not all faults were played"):
+            made.failover(faults)
 
 
 def test_a_clean_run_with_a_breach_or_a_diff_that_does_not_apply_fails(
@@ -187,7 +194,7 @@ def test_longer_runs_end_in_time() -> None:
 def test_what_ran_is_said_beside_the_goals() -> None:
     made = gate.Gate(0, 0)
     made.ran |= {"seeds": 6, "faults": 1}
-    goals = f"bugs=0/{len(gate.bugs())} faults=1/3 doubts=0/{len(gate.DOUBTS)} fuzz-seconds=0/60"
+    goals = f"bugs=0/{len(gate.bugs())} faults=1/5 doubts=0/{len(gate.DOUBTS)} fuzz-seconds=0/60"
     assert made.summary() == f"seeds=6/30 twice=0/50 {goals}"
 
 
