@@ -230,24 +230,18 @@ impl Schema {
 
     /// Rejects a schema with other columns, or costs of another type.
     fn check_columns(&self, other: &Self) -> Result<(), SchemaError> {
-        let columns = |of: &Self| {
-            let columns = of.columns.iter().cloned().zip(of.row_lengths()).map(Some);
-            columns.collect::<Vec<_>>()
-        };
-        let (mut ours, mut theirs) = (columns(self), columns(other));
-        let len = ours.len().max(theirs.len());
-        ours.resize(len, None);
-        theirs.resize(len, None);
-        if let Some((left, right)) =
-            ours.into_iter().zip(theirs).find(|(left, right)| left != right)
-        {
-            let shown = |column: Option<((Arc<str>, ColumnKind), Vec<Option<usize>>)>| {
-                column.map_or_else(
-                    || "no further column".to_owned(),
-                    |((name, kind), lengths)| format!("`{name}` {}", described(&kind, &lengths)),
-                )
-            };
-            return Err(SchemaError::OtherColumns { left: shown(left), right: shown(right) });
+        let (ours, theirs) = (self.row_lengths(), other.row_lengths());
+        for at in 0..ours.len().max(theirs.len()) {
+            let (left, right) = (self.columns.get(at), other.columns.get(at));
+            if left != right || ours.get(at) != theirs.get(at) {
+                let shown = |of: &Self| match of.columns.get(at) {
+                    Some((name, kind)) => {
+                        format!("`{name}` {}", described(kind, &row_lengths(&of.plans[at])))
+                    }
+                    None => "no further column".to_owned(),
+                };
+                return Err(SchemaError::OtherColumns { left: shown(self), right: shown(other) });
+            }
         }
         let is_float = |of: &Self| of.samples.as_ref().map(|samples| samples.has_float_costs());
         match &self.spec.balance {

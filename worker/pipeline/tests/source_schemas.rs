@@ -111,9 +111,9 @@ fn contents(mut batch: Batch) -> Vec<Vec<u8>> {
     let columns = batch.columns.clone();
     let buffers = columns.iter().flat_map(|column| {
         let ranges = [&column.values].into_iter().chain(&column.offsets).chain(&column.splits);
-        ranges.cloned().collect::<Vec<_>>()
+        ranges.copied().collect::<Vec<_>>()
     });
-    let buffers: Vec<_> = buffers.chain([batch.valid.clone(), batch.ordinals.clone()]).collect();
+    let buffers: Vec<_> = buffers.chain([batch.valid, batch.ordinals]).collect();
     buffers.iter().map(|range| batch.slot.read(range)).collect()
 }
 
@@ -166,7 +166,7 @@ fn sources_make_the_same_columns_in_the_same_order() {
     let others = [
         (schema(vec![feature("a", one.clone())]), "no further column"),
         (schema(vec![feature("a", one.clone()), feature("c", one.clone())]), "`c`"),
-        (schema(vec![feature("a", one.clone()), feature("b", json!([3]))]), "[3]"),
+        (schema(vec![feature("a", one), feature("b", json!([3]))]), "[3]"),
     ];
     for (other, named) in others {
         let error = ShardSchemas::new(vec![(0, Arc::clone(&first)), (1, other)]).unwrap_err();
