@@ -26,7 +26,8 @@ coordinator.v1.AuditEntry: claimed known, role known, object known, detail known
 coordinator.v1.Dataset: state word DatasetState, root known, content > content_digest, \
     content digest, files > shard_count, bytes > stored_bytes, files_scanned > shards_scanned, \
     corrupt skip, waiting known, failure_from known, program digest, chunks > manifest_chunks, chunks digests
-common.v1.JobMixture: Version.content digest, Version.order_digest digest
+common.v1.JobMixture: Version.content digest, Version.order_digest digest, \
+    Version.record_spec skip
 coordinator.v1.Epoch: state word EpochState, samples_per_second positive, age_ms skip, \
     policy skip, sources list
 coordinator.v1.EpochSource:

@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use shardfeed_plan::{
-    ContentDigest, DatasetStage, DatasetVersion, JobMixture, Manifest, MixtureEpoch, PlanError,
-    Shuffle, Source,
+    ContentDigest, DatasetStage, DatasetVersion, Digest, JobMixture, Manifest, MixtureEpoch,
+    PlanError, Shuffle, Source,
 };
 use shardfeed_proto::chunk::FileEntry;
 
@@ -43,14 +43,18 @@ pub struct Variants {
 }
 
 impl SourceVersion {
-    /// Returns the versions of all sources, with random numbers of records.
+    /// Returns the versions of all sources, with random numbers of records. Some have record specs of
+    /// their own.
     pub fn all(dice: &Dice) -> Vec<Self> {
         let version = |(dataset, name): (&str, &str)| {
             let file = |number| file(format!("{dataset}-{number}.tfrecord"), dice.pick(8..40));
             let files: Vec<FileEntry> = (0..dice.pick(1..4)).map(file).collect();
             let manifest = manifest_of(&files);
             let source = Source::new(name, manifest.counts()).expect("it has samples");
-            Self { dataset: dataset.into(), files, manifest, source: Arc::new(source) }
+            let has_spec = ["math-1", "web-2"].contains(&dataset);
+            let record_spec = has_spec.then(|| Digest::of_parts([dataset.as_bytes()]));
+            let source = Arc::new(source.with_record_spec(record_spec));
+            Self { dataset: dataset.into(), files, manifest, source }
         };
         VERSIONS.map(version).into()
     }
@@ -62,7 +66,7 @@ impl SourceVersion {
             content: self.manifest.digest(),
             order_digest: self.source.order_digest(),
             samples: self.source.samples(),
-            record_spec: None,
+            record_spec: self.source.record_spec(),
         }
     }
 }

@@ -315,7 +315,7 @@ pub mod job_mixture {
         pub samples: u64,
         /// digest of its record spec, 32 bytes; empty: it has that of the job
         #[prost(bytes = "vec", tag = "6")]
-        #[serde(serialize_with = "crate::json::digest")]
+        #[serde(skip)]
         pub record_spec: ::prost::alloc::vec::Vec<u8>,
     }
     #[derive(serde::Serialize)]

@@ -7,12 +7,18 @@ from collections.abc import Sequence
 
 #: Methods of a tf.data.Dataset, and their equivalents here.
 EQUIVALENTS = {
+    "apply": "operators are methods of a source (docs/OPERATORS.md)",
     "batch": "use Loader(source, batch_size=...), and tail= for the incomplete last step",
+    "bucket_by_sequence_length": 'source.balance("len(tokens)") puts samples of similar length into a step of all ranks',
     "cache": "Loader(source, cache_bytes=...) keeps data read from object stores on this host's disk; local files are "
     "cached by the system",
     "concatenate": "pass the files of all of them to one source: sf.source([*files, *more])",
+    "enumerate": "batch.provenance names the record of each row",
     "flat_map": "source.unbatch(columns) makes a sample of each row of columns",
+    "group_by_window": 'source.balance("len(tokens)") puts samples of similar length into a step of all ranks',
+    "ignore_errors": 'Loader(source, corrupt="skip-record") replaces damaged records, and counts them',
     "interleave": "use Loader(source, interleave=..., block_length=...)",
+    "list_files": 'sf.source("train-*.tfrecord", features) takes patterns',
     "map": "operators are methods of a source, such as cast, compute and decode_image (docs/OPERATORS.md); call Python "
     "functions on the batches of the loop",
     "prefetch": "a loader reads ahead by itself; Loader(source, prefetch=...) bounds it",

@@ -89,6 +89,8 @@ class Loader:
       are freed: work on other streams must have finished by then. See docs/GPU.md.
       Operators after `Source.on_device()` run there.
     - `batch_size`: samples per rank and step.
+    - `shuffle`: whether each epoch has another order; False: that of the files. `seed`: 0 to 2^64 - 1,
+      of the order and of random operators.
     - `shuffle_window`: samples of a lane shuffled together; at least the lane's length: one uniform
       shuffle. Memory: about two windows of records per lane of this rank, less in `memory_budget`.
     - `interleave`, `block_length`: number of files read in turn, and samples taken per turn.
@@ -128,7 +130,8 @@ class Loader:
       worker reads and batches, and the arrays view its shared memory; the batches are the same. If
       the worker dies, this process continues in its place at the exact batch.
     - `job`: name that the ranks share in the cluster; identifies one order. None: from `run` and
-      the order. `run`: one start of all ranks; None: from Slurm, or torchrun with --rdzv-id.
+      the order. `run`: one start of all ranks; None: from SHARDFEED_RUN_ID, Slurm, or torchrun with
+      --rdzv-id.
     - `worker`: socket path of this host's worker; None: SHARDFEED_WORKER, else the default path;
       without a worker this process reads. `fallback`: whether it also replaces a lost worker.
     - `timeout`: seconds to wait for a coordinator (or, without fallback, a worker) that does not

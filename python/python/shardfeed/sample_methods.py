@@ -30,7 +30,8 @@ def operator(function: Callable[Concatenate[S, P], S]) -> Callable[Concatenate[S
         except ConfigError as error:
             named_column = options.get("input", options.get("output", options.get("expression")))
             column = next(iter(given), named_column)
-            raise ConfigError(f"{function.__name__}({column!r}): {error}") from None
+            shown = "" if column is None else repr(column)
+            raise ConfigError(f"{function.__name__}({shown}): {error}") from None
 
     return named
 

@@ -41,17 +41,17 @@ class Source(SampleMethods):
         source = source.decode_image("image").resize("image", (224, 224)).normalize("image", MEAN, STD)
 
     A source is immutable: each method returns another source with one more operator, and reads no
-    records. Operators run in the worker, in this order, on each record. Each makes one column, with
-    the same fixed shape in every row, and may replace its input: `output` defaults to the input's
-    name. Shapes and axes are those of one row, without the batch dimension. The operators are part
+    records. Operators run in the worker, in this order, on each record. Most make one column, and may
+    replace its input: `output` defaults to the input's name. Shapes and axes are those of one row, without the batch dimension. The operators are part
     of the job: a state requires the same ones. docs/OPERATORS.md defines each for every input, and
     lists the comparisons with TensorFlow.
 
-    All methods raise `ConfigError` at once for an invalid argument, a column that does not exist
-    (the error lists those that do), and a column whose type or shape does not fit. `FeatureError`s
+    All methods raise `ConfigError` at once for an invalid argument, a column that does not exist,
+    and a column whose type or shape does not fit. Files are found, and an index is opened, by the
+    loader. `FeatureError`s
     in their descriptions are raised by the loop, with file, offset and record.
 
-    - `files`: paths, patterns and URLs, in order. `dataset`: name of a dataset registered in the
+    - `files`: paths, patterns and URLs; the shards are sorted by path. `dataset`: name of a dataset registered in the
       cluster, instead of files.
     - `compression`: of the files. `records`: number of records, if known. `index`: folder or URL of
       the index that hosts share.
@@ -123,8 +123,8 @@ class Source(SampleMethods):
     ) -> int:
         """Returns the number of samples of an epoch: records, or what `filter`, `unbatch`, `pack` and `window` make of them.
 
-        Reads each file once if its samples are not in the cache directory, and keeps the result there, so that the
-        first loader of this source starts at once. Shows its progress on a terminal. The arguments are those of
+        Reads each file if its samples are not in the cache directory: once for the records' places, once for their
+        samples. Keeps the result there, so that the first loader of this source starts at once. Shows its progress on a terminal. The arguments are those of
         `Loader`, and the errors those of opening one; `ConfigError` for a dataset of a cluster.
         """
         from shardfeed.loader import Loader
@@ -545,8 +545,8 @@ class Source(SampleMethods):
         - `missing`: "error", a `FeatureError`, or the number or string (in UTF-8) to use for a key
           that is not in the table.
 
-        Strings of a table are found by a column of the record with a fixed shape, not by one that
-        an operator made.
+        Strings of a table are found by a column of the record with a fixed shape, which may be
+        renamed, or by a `constant` of strings, not by one that another operator made.
         """
         found = table if isinstance(table, Table) else Table(table)
         if column is None:
@@ -705,8 +705,9 @@ def source(
       another number.
     - `index`: folder or URL that all hosts can reach, for the numbers of records and samples of the
       files. A loader without `coordinator=` takes from it what the cache of its host lacks, so that
-      it need not read the files before the first batch, and adds what it had to read files for;
-      `shardfeed dataset index` fills it.
+      it need not read the files before the first batch, and adds what it had to read files for. The
+      folder exists; `shardfeed dataset index` makes it, and fills it. With `coordinator=` it is an
+      error: coordinators keep these numbers.
 
     Raises `ConfigError` for invalid features and arguments.
     """

@@ -91,8 +91,9 @@ pub enum MemoryError {
     #[error(
         "the shuffle windows of {lanes} lane(s) need about {need_bytes} bytes, memory_budget has \
          {have_bytes} left for them, and {shards} cannot be read out of order; use \
-         {}memory_budget of at least {budget_fits}",
-        option("shuffle_window", *window_fits)
+         {}{}memory_budget of at least {budget_fits}",
+        option("shuffle_window", *window_fits),
+        if *has_blocks { "a smaller interleave= of the loader or block= of pack(), or " } else { "" }
     )]
     CompressedWindow {
         /// Description of the shards.
@@ -103,6 +104,8 @@ pub enum MemoryError {
         need_bytes: u64,
         /// Bytes available for them.
         have_bytes: u64,
+        /// True if each split that is read holds a block of records.
+        has_blocks: bool,
         /// Largest window that fits; `None`: no window does.
         window_fits: Option<u64>,
         /// Budget that fits this window.
@@ -312,6 +315,7 @@ pub fn reading(need: &Need) -> Result<Reading, MemoryError> {
             lanes: need.lanes,
             need_bytes: window_bytes,
             have_bytes,
+            has_blocks: need.block_bytes > 0,
             window_fits: Some((have_bytes / per_sample).saturating_sub(more) / windows)
                 .filter(|fits| *fits > 0),
             budget_fits,

@@ -10,7 +10,7 @@ use shardfeed_plan::ChangeStamp;
 
 use super::bucket::Bucket;
 use super::fault::{PATIENCE_HINT, StoreFault};
-use super::location::Location;
+use super::location::{Location, shown};
 use super::runtime::Task;
 use crate::error::LoadError;
 
@@ -164,11 +164,14 @@ fn list(location: &Location, pattern: &str, go_on: GoOn<'_>) -> Result<Vec<Stamp
 
 /// Expands ranges in braces to their numbers, as web servers list nothing.
 fn expand(pattern: &str) -> Result<Vec<String>, LoadError> {
-    let refused = |why: &str| LoadError::NotFound(format!("{pattern}: {why}"));
-    if pattern.contains(['*', '?', '[']) {
+    let refused = |why: &str| LoadError::NotFound(format!("{}: {why}", shown(pattern)));
+    if pattern.contains('?') {
+        return Err(refused("URLs with a query, such as presigned ones, are not supported"));
+    }
+    if pattern.contains(['*', '[']) {
         return Err(refused(
             "a web server lists no files, so it cannot be a pattern; name each file, or a range such \
-             as x-{00000..00099}.tfrecord (URLs with a query are not supported)",
+             as x-{00000..00099}.tfrecord",
         ));
     }
     let Some((before, rest)) = pattern.split_once('{') else {
@@ -271,11 +274,8 @@ mod tests {
             said,
             [
                 "http://h/*: a web server lists no files, so it cannot be a pattern; name each \
-                 file, or a range such as x-{00000..00099}.tfrecord (URLs with a query are not \
-                 supported)",
-                "http://h/x?y=1: a web server lists no files, so it cannot be a pattern; name each \
-                 file, or a range such as x-{00000..00099}.tfrecord (URLs with a query are not \
-                 supported)",
+                 file, or a range such as x-{00000..00099}.tfrecord",
+                "http://h/x?***: URLs with a query, such as presigned ones, are not supported",
                 "http://h/{a,b}: the text in braces is no range such as {00000..00099}",
                 "http://h/{1: the text in braces is no range such as {00000..00099}",
                 "http://h/{2..1}: the range in braces is empty or too long",

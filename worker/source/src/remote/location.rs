@@ -48,10 +48,22 @@ impl Scheme {
     }
 }
 
+/// Returns a URL for messages: without the user, the password, and the query, which may be signed.
+pub(crate) fn shown(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+    let authority = rest.split('/').next().unwrap_or_default();
+    let rest = match authority.rsplit_once('@') {
+        Some((user, _)) => format!("***{}", &rest[user.len()..]),
+        None => rest.to_owned(),
+    };
+    let rest = rest.split_once('?').map_or(rest.clone(), |(path, _)| format!("{path}?***"));
+    if scheme.is_empty() { rest } else { format!("{scheme}://{rest}") }
+}
+
 impl Location {
     /// # Errors  The URL is invalid, or its scheme is unknown.
     pub(crate) fn parse(url: &str) -> Result<Self, LoadError> {
-        let refused = |why: &str| LoadError::NotFound(format!("{url}: {why}"));
+        let refused = |why: &str| LoadError::NotFound(format!("{}: {why}", shown(url)));
         let (scheme, rest) =
             url.split_once("://").ok_or_else(|| refused("is not a URL such as s3://bucket/key"))?;
         let scheme = match scheme {
@@ -151,6 +163,7 @@ mod tests {
             refused("name/x"),
             refused("s3:///x"),
             refused("http://user@host/x"),
+            refused("https://me:se@cret@host/x?sig=SECRET"),
             Location::parse("s3://b/a//b").unwrap().store_path().unwrap_err().to_string(),
         ];
         assert_eq!(
@@ -160,8 +173,10 @@ mod tests {
                  http:// or https://",
                 "name/x: is not a URL such as s3://bucket/key",
                 "s3:///x: names no bucket or host",
-                "http://user@host/x: a user or account in the URL would be shown in logs; give it \
+                "http://***@host/x: a user or account in the URL would be shown in logs; give it \
                  by the environment (docs/DATASETS.md)",
+                "https://***@host/x?***: a user or account in the URL would be shown in logs; give \
+                 it by the environment (docs/DATASETS.md)",
                 "s3://b/a//b: Path \"a//b\" contained empty path segment",
             ]
         );
