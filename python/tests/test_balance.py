@@ -438,7 +438,7 @@ def test_what_balance_refuses(tmp_path: Path) -> None:
         (lambda: sf.mix({"a": (source.balance("id"), 1)}, epoch=9), "call balance() on it instead"),
         (lambda: source.balance("len(shard_path)"), "a cost has no `shard_path`"),
         (lambda: sf.mix({"a": (source, 1)}, epoch=9).balance("id").balance("id"), "balanced already"),
-        (lambda: sf.mix({"a": (source, 1)}, epoch=9).balance("nothing"), "balance('nothing'): there is no column `nothing`"),
+        (lambda: sf.mix({"a": (source, 1)}, epoch=9).balance("nothing"), "balance('nothing'): source 'a': there is no column `nothing`"),
         (lambda: sf.Loader(source.balance("id"), batch_size=1, coordinator="localhost:1", job="a", mode="dynamic"), "no steps that ranks share"),
     ]:  # fmt: skip
         with pytest.raises(sf.ConfigError, match=re.escape(said)):

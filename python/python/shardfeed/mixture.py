@@ -83,7 +83,7 @@ class Mixture:
             try:
                 cost_of = balanced(source._outline, cost, window, is_of_mixture=True)
             except ConfigError as error:
-                raise ConfigError(f"balance({cost!r}), source {name!r}: {error}") from None
+                raise ConfigError(f"balance({cost!r}): source {name!r}: {error}") from None
             versions.append((name, dataclasses.replace(source, _balance=cost_of)))
         return dataclasses.replace(self, versions=tuple(versions))
 
