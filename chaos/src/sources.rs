@@ -72,10 +72,12 @@ pub fn begun(mixture: &JobMixture, (epoch, step): (u64, u64)) -> String {
             break;
         }
         let _ = writeln!(text, "stage={first}");
-        for (DatasetVersion { name, order_digest, samples, .. }, count) in named(mixture, stage) {
+        for (version, count) in named(mixture, stage) {
+            let DatasetVersion { name, order_digest, samples, record_spec, .. } = version;
+            let own = record_spec.map_or_else(String::new, |spec| format!(" record_spec={spec}"));
             let _ = writeln!(
                 text,
-                "source={name} order_digest={order_digest} samples={samples} count={count}"
+                "source={name} order_digest={order_digest} samples={samples} count={count}{own}"
             );
         }
     }

@@ -403,8 +403,7 @@ mod tests {
                 "s3://bucket/[a-: not a pattern: Pattern syntax error near position 0: invalid \
                  range pattern",
                 "https://host/x-*: a web server lists no files, so it cannot be a pattern; name \
-                 each file, or a range such as x-{00000..00099}.tfrecord (URLs with a query are \
-                 not supported)",
+                 each file, or a range such as x-{00000..00099}.tfrecord",
                 "https://host/{a,b}: the text in braces is no range such as {00000..00099}",
                 "https://host/{2..1}: the range in braces is empty or too long",
                 "https://host/{1..999999}/{1..9}: the ranges in braces name too many files",
