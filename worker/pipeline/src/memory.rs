@@ -257,8 +257,10 @@ impl MemoryError {
     /// - `choose`: chooses the reading method for a budget, on which the need may depend.
     pub fn with_budget(mut self, choose: impl Fn(u64) -> Result<Reading, Self>) -> Self {
         if let Some(fits) = self.budget() {
-            // The need grows by a part of the budget, so that this ends.
-            while let Err(mut error) = choose(*fits) {
+            // The need grows by a part of the budget. That of a mixture may exceed all numbers.
+            while *fits < u64::MAX
+                && let Err(mut error) = choose(*fits)
+            {
                 let Some(needed) = error.budget() else { break };
                 *fits = (*needed).max(fits.saturating_add(*fits / 32 + 1));
             }
@@ -446,6 +448,15 @@ mod tests {
         );
         let videos = Need { record_bytes: 1 << 20, ..tight };
         assert_eq!(reading(&videos), Ok(Reading::Locate));
+    }
+
+    #[test]
+    fn the_search_for_a_budget_ends() {
+        let endless = Need { compressed: true, record_bytes: u64::MAX / 4, ..need() };
+        let endless = Need { window_record_bytes: endless.record_bytes, ..endless };
+        let choose = |budget_bytes| reading(&Need { budget_bytes, ..endless });
+        let error = choose(1 << 20).unwrap_err().with_budget(choose);
+        assert!(matches!(error, MemoryError::CompressedWindow { budget_fits: u64::MAX, .. }));
     }
 
     #[test]
