@@ -41,7 +41,7 @@ def rows_around(rng: random.Random, source: sf.Source) -> sf.Source:
 
 def windows(rng: random.Random, source: sf.Source) -> sf.Source:
     by = rng.choice([None, "id // 10"])
-    return source.window("id", size=rng.randint(1, 5), stride=rng.randint(1, 4), by=by, partial=rng.choice(["drop", "pad"]))
+    return source.window("id", size=rng.randint(1, 5), stride=rng.randint(1, 4), by=by, partial=rng.choice(["drop", "pad", "keep"]))
 
 
 def packs(rng: random.Random, source: sf.Source) -> sf.Source:

@@ -96,12 +96,12 @@ class Task:
         for group in groups:
             for start in range(0, len(group), self.stride):
                 window = group[start : start + self.size]
-                if len(window) == self.size or self.partial == "pad":
+                if len(window) == self.size or self.partial != "drop":
                     found.append(window)
         return found
 
     def row(self, window: list[Record]) -> dict[str, Any]:
-        filled = window + [window[-1]] * (self.size - len(window))
+        filled = window + [window[-1]] * (self.size - len(window) if self.partial == "pad" else 0)
         default = {"mark": [-7, 300]}
         row = {name: [default[name] if one[name] is None else one[name] for one in filled] for name in self.columns}
         return row | ({"window_length": len(window)} if self.partial == "pad" else {})
@@ -115,6 +115,8 @@ TASKS = [
     Task(4, 1, ("video", lambda record: record["video"]), "pad", ("id % 5 != 2", lambda record: record["id"] % 5 != 2)),
     Task(2, 3, None, "drop", ("len(tags) > 0", lambda record: len(record["tags"]) > 0), ("id", "state")),
     Task(1),
+    Task(4, 3, ("video", lambda record: record["video"]), "keep"),
+    Task(6, 2, None, "keep", ("id % 5 != 2", lambda record: record["id"] % 5 != 2), ("state", "video")),
     Task(30, 11, ("ordinal % 40 < 20", lambda record: record["id"] % 1000 % 40 < 20), "pad", None, ("mark", "id")),
 ]
 
@@ -308,7 +310,7 @@ def test_what_window_refuses(tmp_path: Path) -> None:
         (lambda: source.window("id", size=4, by="state"), "an expression takes one value a record"),
         (lambda: source.window("id", size=4, by="none"), "there is no column `none`"),
         (lambda: source.window("id", size=4, by=3), "by is an expression as str"),  # type: ignore[arg-type]
-        (lambda: source.window("id", size=4, partial="keep"), "partial"),  # type: ignore[arg-type]
+        (lambda: source.window("id", size=4, partial="some"), "partial"),  # type: ignore[arg-type]
         (lambda: source.window("id", size=4).window("id", size=4), "windows already"),
         (lambda: source.window("id", size=4).pack("tags", length=9), "one of unbatch, pack and window"),
         (lambda: source.window("id", size=4).unbatch("tags"), "one of unbatch, pack and window"),

@@ -226,7 +226,7 @@ class SampleMethods:
         size: int,
         stride: int | None = None,
         by: str | None = None,
-        partial: Literal["drop", "pad"] = "drop",
+        partial: Literal["drop", "pad", "keep"] = "drop",
     ) -> Self:
         """Returns a source whose samples are windows: `size` consecutive records of a file.
 
@@ -237,7 +237,7 @@ class SampleMethods:
             clips = sf.source("frames-*.tfrecord", features).window(size=16, stride=8, by="video")
             clips = clips.decode_image("image").resize("image", (112, 112))  # [16, 112, 112, 3]
 
-        Each column gets a first dimension, `[size, ...]`. As with `filter`, the files are read once
+        Each column gets a first dimension, `[size, ...]`; see `partial`. As with `filter`, the files are read once
         when a loader is opened, so the number of windows is known and all ranks have equal steps.
         Every window comes exactly once in an epoch. Windows are shuffled; their records stay in the
         order of the file. docs/ORDER.md, section 16, defines the windows.
@@ -251,7 +251,9 @@ class SampleMethods:
           a window never has records of two files.
         - `partial`: windows that begin less than `size` records before the end of their group:
           "drop"; or "pad": samples, of which the last record is repeated. "window_length", int64 [],
-          is then the number of records in the window without these repetitions.
+          is then the number of records in the window without these repetitions. Or "keep": samples
+          with fewer records. All columns are then ragged: a `RaggedColumn` or `RaggedBytesColumn` with
+          a row for each record; `pad` makes them dense.
 
         `filter(...)` comes before: windows have the records that pass. Operators come after it. For
         windows over the steps of a record use `unbatch(offsets=...)`. Not together with `unbatch`
@@ -270,7 +272,7 @@ class SampleMethods:
             "size": whole,
             "stride": whole if stride is None else whole_number("stride", stride, 1),
             "by": by,
-            "partial": arguments.one_of("partial", partial, ("drop", "pad")),
+            "partial": arguments.one_of("partial", partial, ("drop", "pad", "keep")),
         }
         text = json.dumps(spec, sort_keys=True)
         return cast(Self, dataclasses.replace(cast(Any, self), _window=text, _outline=self._outline.window(text)))

@@ -29,6 +29,8 @@ pub enum PartialWindows {
     Drop,
     /// They are samples, filled up with their last record.
     Pad,
+    /// They are samples with fewer records.
+    Keep,
 }
 
 /// The windows of one shard.
@@ -63,7 +65,7 @@ impl WindowSettings {
     /// Returns the number of windows of a group.
     fn windows(&self, sequences: u64) -> u64 {
         match self.partial {
-            PartialWindows::Pad => sequences.div_ceil(self.stride),
+            PartialWindows::Pad | PartialWindows::Keep => sequences.div_ceil(self.stride),
             PartialWindows::Drop if sequences < self.size => 0,
             PartialWindows::Drop => (sequences - self.size) / self.stride + 1,
         }
@@ -175,7 +177,7 @@ mod tests {
             for start in (0..group.len()).step_by(settings.stride as usize) {
                 let end = group.len().min(start + settings.size as usize);
                 let is_whole = end - start == settings.size as usize;
-                if is_whole || settings.partial == PartialWindows::Pad {
+                if is_whole || settings.partial != PartialWindows::Drop {
                     found.push(group[start]..group[end - 1] + 1);
                 }
             }
@@ -188,9 +190,12 @@ mod tests {
         fn windows_are_cut_out_of_groups(
             starts in prop::collection::vec(prop::bool::weighted(0.2), 0..60),
             (size, stride, block) in (1u64..9, 1u64..9, 1u64..5),
-            pads: bool,
+            partial in prop::sample::select(&[
+                PartialWindows::Drop,
+                PartialWindows::Pad,
+                PartialWindows::Keep,
+            ][..]),
         ) {
-            let partial = if pads { PartialWindows::Pad } else { PartialWindows::Drop };
             let settings = WindowSettings { size, stride, partial };
             let windows = Windows::new(settings.clone(), starts.iter().copied(), block).unwrap();
             let all: Vec<_> = (0..windows.windows()).map(|one| windows.window(one)).collect();

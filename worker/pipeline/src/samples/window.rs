@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use shardfeed_plan::{PartialWindows, WindowSettings};
 use shardfeed_tfrecord::example::{
-    DType, DefaultValue, ExampleParser, Feature, FeatureSpec, ListRef, Located, Value,
+    DType, DefaultValue, ExampleParser, Feature, FeatureSpec, ListRef, Located, Partition, Value,
     encode_example, pack_i64,
 };
 use shardfeed_tfrecord::{check_data, encode_footer};
@@ -57,8 +57,17 @@ impl WindowSpec {
             let Feature::FixedLen { shape, dtype, .. } = &spec.feature else {
                 unreachable!("features of windows have a fixed shape");
             };
-            let shape = [&[size], &shape[..]].concat();
-            let feature = Feature::FixedLen { shape, dtype: *dtype, default: None };
+            let feature = match self.partial {
+                PartialWindows::Keep => {
+                    let partitions =
+                        shape.iter().map(|rows| Partition::UniformRowLength(*rows)).collect();
+                    Feature::Ragged { dtype: *dtype, value_key: None, partitions }
+                }
+                PartialWindows::Drop | PartialWindows::Pad => {
+                    let shape = [&[size], &shape[..]].concat();
+                    Feature::FixedLen { shape, dtype: *dtype, default: None }
+                }
+            };
             features.push(FeatureSpec { name: spec.name.clone(), feature });
         }
         if self.partial == PartialWindows::Pad {
@@ -185,7 +194,12 @@ impl Windower {
     /// data.
     pub(crate) fn write(&self, records: &[&Sequence<'_>], out: &mut Vec<u8>) -> usize {
         let last = records.last().expect("a window has records");
-        let missing = (self.spec.size as usize).saturating_sub(records.len());
+        let missing = match self.spec.partial {
+            PartialWindows::Keep => 0,
+            PartialWindows::Drop | PartialWindows::Pad => {
+                (self.spec.size as usize).saturating_sub(records.len())
+            }
+        };
         let all = || records.iter().chain(std::iter::repeat_n(last, missing));
         let (mut strings, mut numbers) = (vec![], vec![]);
         for (column, spec) in self.parser.features().iter().enumerate() {
