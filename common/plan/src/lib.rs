@@ -62,6 +62,7 @@ pub use mixture::{
     Source, Stage, StageSource, mixture_digest,
 };
 pub use random::{Draws, philox, stream_key};
+pub use samples::lengths::Lengths;
 pub use samples::pack::{
     LongSequences, PACK_BLOCK_MAX, PACK_LENGTH_MAX, PACK_VARIANTS_MAX, PACKS_MAX, PackError,
     PackLosses, PackMethod, PackSegment, PackSettings, Packing,

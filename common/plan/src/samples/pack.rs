@@ -12,6 +12,7 @@ use crate::PlanError;
 use crate::digest::Digest;
 use crate::lane::cut;
 use crate::random::{Draws, stream_key};
+use crate::samples::lengths::Lengths;
 
 /// Maximum number of tokens of a pack.
 pub const PACK_LENGTH_MAX: u64 = 1 << 30;
@@ -137,7 +138,7 @@ pub struct PackLosses {
 pub struct Packing {
     settings: PackSettings,
     shard: Digest,
-    lengths: Arc<[u32]>,
+    lengths: Arc<Lengths>,
     losses: PackLosses,
     /// Number of parts of all sequences.
     parts: u64,
@@ -162,11 +163,7 @@ impl Packing {
     ///
     /// # Errors
     /// A setting is out of range, a sequence is too long, or there are too many.
-    pub fn new(
-        settings: PackSettings,
-        shard: Digest,
-        lengths: Arc<[u32]>,
-    ) -> Result<Self, PackError> {
+    pub fn new(settings: PackSettings, shard: Digest, lengths: Lengths) -> Result<Self, PackError> {
         Self::counted(settings, shard, lengths, &[])
     }
 
@@ -178,13 +175,14 @@ impl Packing {
     pub fn counted(
         settings: PackSettings,
         shard: Digest,
-        lengths: Arc<[u32]>,
+        lengths: Lengths,
         counts: &[u64],
     ) -> Result<Self, PackError> {
         settings.validate()?;
         let (length, method) = (settings.length, settings.method);
-        let sequences = lengths.len() as u64;
+        let sequences = lengths.sequences();
         let (losses, starts) = (PackLosses::default(), vec![BlockStart::default()]);
+        let lengths = Arc::new(lengths);
         let mut packing = Self { settings, shard, lengths, losses, parts: 0, starts };
         let mut tokens = 0;
         if sequences <= PACKS_MAX {
@@ -226,7 +224,7 @@ impl Packing {
     }
 
     /// Returns the number of tokens of each sequence, without the appended one.
-    pub fn lengths(&self) -> &[u32] {
+    pub fn lengths(&self) -> &Lengths {
         &self.lengths
     }
 
@@ -246,7 +244,7 @@ impl Packing {
 
     /// Returns the number of tokens in the packs, with the appended ones.
     pub fn tokens_packed(&self) -> u64 {
-        (0..self.lengths.len() as u64).map(|sequence| self.kept(sequence)).sum()
+        (0..self.lengths.sequences()).map(|sequence| self.kept(sequence)).sum()
     }
 
     /// Returns the number of blocks.
@@ -437,9 +435,9 @@ impl Packing {
 
     /// Returns the tokens of a sequence, with the appended one.
     fn tokens(&self, sequence: u64) -> u64 {
-        match u64::from(self.lengths[sequence as usize]) {
-            0 => 0,
-            tokens => tokens + u64::from(self.settings.append),
+        match self.lengths.get(sequence) {
+            None | Some(0) => 0,
+            Some(tokens) => u64::from(tokens) + u64::from(self.settings.append),
         }
     }
 

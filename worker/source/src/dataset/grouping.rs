@@ -1,10 +1,9 @@
 //! Samples that have several records of a shard: packs or windows.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use shardfeed_plan::{
-    Digest, PackError, PackSegment, PackSettings, Packing, WindowSettings, Windows,
+    Digest, Lengths, PackError, PackSegment, PackSettings, Packing, WindowSettings, Windows,
 };
 
 /// Bytes of a token's segment, position and padding in a record that is a pack, about.
@@ -34,7 +33,7 @@ impl Grouping {
     pub(super) fn packs(
         settings: PackSettings,
         shard: Digest,
-        lengths: Arc<[u32]>,
+        lengths: Lengths,
         counts: &[u64],
     ) -> Result<Self, PackError> {
         Packing::counted(settings, shard, lengths, counts).map(Self::Packs)
@@ -113,16 +112,14 @@ impl Grouping {
     }
 
     /// Tokens of each sequence, of packs.
-    pub(super) fn lengths(&self) -> Option<&[u32]> {
+    pub(super) fn lengths(&self) -> Option<&Lengths> {
         self.packing().map(Packing::lengths)
     }
 
     /// Returns the tokens of a sequence, without the appended one; in windows 1.
     pub(super) fn tokens_of(&self, sequence: u64) -> u64 {
         match self {
-            Self::Packs(packing) => {
-                packing.lengths().get(sequence as usize).copied().map_or(0, u64::from)
-            }
+            Self::Packs(packing) => packing.lengths().get(sequence).map_or(0, u64::from),
             Self::Windows(_) => 1,
         }
     }

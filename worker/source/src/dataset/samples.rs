@@ -1,7 +1,9 @@
 //! Sample maps: which records of each shard, or which of their rows, are samples.
 
 use shardfeed_pipeline::{CountedRecord, MeasuredColumns, RecordSamples, SampleProgram};
-use shardfeed_plan::{ContentDigest, Digest, PackError, PackSegment, Sample, content_digest};
+use shardfeed_plan::{
+    ContentDigest, Digest, Lengths, PackError, PackSegment, Sample, content_digest,
+};
 
 use super::bits::Bits;
 use super::costs::Costs;
@@ -24,7 +26,7 @@ pub struct SampleMap {
     /// One for each row that is a sample, or for each record that is packed. `None`: all are.
     passes: Option<Bits>,
     /// Tokens of each packed record, where packs are samples.
-    tokens: Option<Vec<u32>>,
+    tokens: Option<Lengths>,
     /// One for each record in windows with which a group begins, where windows are samples.
     starts: Option<Bits>,
     /// Key of the last such record, while the shard is counted.
@@ -74,7 +76,7 @@ impl SampleMap {
     pub(super) fn new(program: &SampleProgram) -> Self {
         let rows = program.has_rows().then(Bits::default);
         let passes = program.leaves_out().then(Bits::default);
-        let tokens = program.packer().map(|_| vec![]);
+        let tokens = program.packer().map(|_| Lengths::default());
         let costs = program.has_costs().then(Costs::default);
         let starts = program.windower().map(|_| Bits::default());
         Self { rows, passes, tokens, starts, costs, ..Self::default() }
@@ -154,7 +156,7 @@ impl SampleMap {
         self.last_key = None;
         if let (Some(packer), Some(tokens)) = (program.packer(), self.tokens.take()) {
             let settings = packer.spec().settings();
-            self.grouping = Some(Grouping::packs(settings, shard, tokens.into(), counts)?);
+            self.grouping = Some(Grouping::packs(settings, shard, tokens, counts)?);
         }
         if let (Some(windower), Some(starts)) = (program.windower(), &self.starts) {
             let record_bytes = self.data_bytes.div_ceil(starts.len.max(1));
@@ -277,9 +279,9 @@ impl SampleMap {
     }
 
     /// Tokens of each packed record, if packs are samples.
-    fn lengths(&self) -> Option<&[u32]> {
+    fn lengths(&self) -> Option<&Lengths> {
         let grouping = self.grouping.as_ref();
-        grouping.and_then(Grouping::lengths).or(self.tokens.as_deref())
+        grouping.and_then(Grouping::lengths).or(self.tokens.as_ref())
     }
 
     /// Numbers that determine which records and rows are samples or in one.
@@ -309,7 +311,7 @@ impl SampleMap {
     ) -> Option<Self> {
         let mut map = Self::decode(bytes, "", shard.records, program)?;
         // A token has at least one byte. More of them would take memory to pack.
-        let tokens = map.tokens.iter().flatten().map(|tokens| u64::from(*tokens));
+        let tokens = map.tokens.iter().flat_map(Lengths::iter).map(u64::from);
         if tokens.fold(0, u64::saturating_add) > shard.data_bytes {
             return None;
         }
@@ -328,7 +330,7 @@ impl SampleMap {
     /// Returns the digest of the samples. Source: docs/ORDER.md, "Input".
     /// - `shard`: digest of the shard.
     pub fn digest(&self, shard: Digest) -> Digest {
-        let lengths = self.lengths().unwrap_or_default().iter().copied().map(u64::from);
+        let lengths = self.lengths().into_iter().flat_map(Lengths::iter).map(u64::from);
         let words: Vec<u8> = self.numbers().chain(lengths).flat_map(u64::to_le_bytes).collect();
         let name: &[u8] = match (&self.rows, self.lengths()) {
             _ if self.starts.is_some() => b"shardfeed windows 2\0",
@@ -341,16 +343,19 @@ impl SampleMap {
 
     /// Returns the map as it is stored under an address.
     pub(super) fn encode(&self, address: &str) -> Vec<u8> {
-        let has_lengths = self.lengths().is_some();
-        let (has_costs, has_starts) = (self.costs.is_some(), self.starts.is_some());
-        let forms =
-            [self.rows.is_some(), self.passes.is_some(), has_lengths, has_costs, has_starts];
+        let lengths = self.lengths();
+        let forms = [
+            self.rows.is_some(),
+            self.passes.is_some(),
+            lengths.is_some(),
+            self.costs.is_some(),
+            self.starts.is_some(),
+            matches!(lengths, Some(Lengths::Short(_))),
+        ];
         let forms = (0..).zip(forms).map(|(bit, is_some)| u64::from(is_some) << bit).sum();
         let numbers = [forms, self.data_bytes].into_iter().chain(self.numbers());
-        let lengths = self.lengths().unwrap_or_default().chunks(2);
-        let pairs = lengths
-            .map(|pair| u64::from(pair[0]) | u64::from(pair.get(1).copied().unwrap_or(0)) << 32);
-        let numbers = numbers.chain(pairs).chain(self.costs.iter().flat_map(Costs::words));
+        let words = lengths.into_iter().flat_map(words_of);
+        let numbers = numbers.chain(words).chain(self.costs.iter().flat_map(Costs::words));
         let body: Vec<u8> = numbers.flat_map(u64::to_le_bytes).collect();
         KIND.encode(address, &body)
     }
@@ -373,7 +378,7 @@ impl SampleMap {
             u64::from_le_bytes(bytes)
         });
         let (forms, data_bytes) = (numbers.next()?, numbers.next()?);
-        if numbers.next()? != records || forms > 31 {
+        if numbers.next()? != records || forms > 63 {
             return None;
         }
         let (has_rows, has_passes, has_tokens) = (forms & 1 == 1, forms & 2 == 2, forms & 4 == 4);
@@ -393,17 +398,7 @@ impl SampleMap {
         let sequences = passes.as_ref().map_or(records, |passes| passes.ones);
         let tokens = match has_tokens {
             false => None,
-            true => {
-                let mut tokens = vec![];
-                for _ in 0..sequences.div_ceil(2) {
-                    let pair = numbers.next()?;
-                    tokens.extend([pair as u32, (pair >> 32) as u32]);
-                }
-                if sequences % 2 == 1 && tokens.pop() != Some(0) {
-                    return None;
-                }
-                Some(tokens)
-            }
+            true => Some(read_lengths(sequences, forms & 32 == 32, &mut numbers)?),
         };
         let map = Self { records, rows, passes, tokens, starts, data_bytes, ..Self::default() };
         let mut map = map;
@@ -419,6 +414,41 @@ impl SampleMap {
                 && map.starts.as_ref().is_none_or(|bits| bits.len == 0 || bits.has(0));
         (is_whole && numbers.next().is_none()).then_some(map)
     }
+}
+
+/// Iterates over the words of the stored form of lengths: two or four in each.
+fn words_of(lengths: &Lengths) -> impl Iterator<Item = u64> + '_ {
+    let in_word = match lengths {
+        Lengths::Short(_) => 4,
+        Lengths::Long(_) => 2,
+    };
+    let length = move |at: u64| lengths.get(at).map_or(0, u64::from);
+    (0..lengths.sequences()).step_by(in_word).map(move |first| {
+        let places = (0..in_word as u64).rev();
+        places.fold(0, |word, place| word << (64 / in_word) | length(first + place))
+    })
+}
+
+/// Returns lengths of their stored form; `None` if it is none.
+fn read_lengths(
+    sequences: u64,
+    are_short: bool,
+    words: &mut impl Iterator<Item = u64>,
+) -> Option<Lengths> {
+    let (in_word, most) =
+        if are_short { (4, u64::from(u16::MAX)) } else { (2, u64::from(u32::MAX)) };
+    let mut lengths = Lengths::default();
+    for first in (0..sequences).step_by(in_word) {
+        let mut word = words.next()?;
+        for _ in first..sequences.min(first + in_word as u64) {
+            lengths.push((word & most) as u32);
+            word = word.checked_shr(64 / in_word as u32).unwrap_or(0);
+        }
+        if word != 0 {
+            return None;
+        }
+    }
+    Some(lengths)
 }
 
 /// A record that a filter could not be evaluated for.
@@ -543,7 +573,7 @@ mod tests {
         let rows = has(|one| matches!(one, RecordSamples::Rows(_) | RecordSamples::Some(_)));
         let passes =
             has(|one| !matches!(one, RecordSamples::Rows(_) | RecordSamples::Tokens(Some(_))));
-        let tokens = has(|one| matches!(one, RecordSamples::Tokens(_))).then(Vec::new);
+        let tokens = has(|one| matches!(one, RecordSamples::Tokens(_))).then(Lengths::default);
         let starts = has(|one| matches!(one, RecordSamples::Member(_))).then(Bits::default);
         let (rows, passes) = (rows.then(Bits::default), passes.then(Bits::default));
         let mut map = SampleMap { rows, passes, tokens, starts, ..SampleMap::default() };
