@@ -114,7 +114,7 @@ pub struct SamplesEntry {
     pub samples: u64,
     /// Digest of the records and of the samples among them.
     pub digest: Digest,
-    /// Bytes of its map.
+    /// Bytes of its map; 0: the map is in the index of the workers.
     pub map_bytes: u64,
 }
 

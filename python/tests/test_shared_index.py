@@ -19,7 +19,7 @@ from test_bad_input import flip, record_offsets
 from test_filter import World
 
 import shardfeed as sf
-from shardfeed.testing import BINARY, Cluster
+from shardfeed.testing import BINARY
 
 pytestmark = pytest.mark.embedded_only
 
@@ -233,12 +233,6 @@ def test_a_missing_folder_and_a_file_are_errors(dataset: Any, tmp_path: Path) ->
     (tmp_path / "file").touch()
     with pytest.raises(sf.DataError, match="file"):
         sf.Loader(source.with_index(tmp_path / "file"), batch_size=1)
-
-
-def test_a_cluster_needs_no_index(dataset: Any, tmp_path: Path, small_cluster: Cluster) -> None:
-    source = sf.source(dataset.pattern, index=tmp_path)
-    with pytest.raises(sf.ConfigError, match="the coordinators keep the result"):
-        sf.Loader(source, batch_size=1, coordinator=small_cluster.address)
 
 
 def test_an_index_is_pickled(dataset: Any, tmp_path: Path) -> None:

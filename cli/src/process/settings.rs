@@ -186,10 +186,11 @@ pub(super) const COORDINATOR_OTHERS: [(&str, &str); 3] = [
     ("tls", "none: callers are not authenticated"),
 ];
 
-pub(super) const WORKER_OTHERS: [(&str, &str); 9] = [
+pub(super) const WORKER_OTHERS: [(&str, &str); 10] = [
     ("coordinator", "required"),
     ("threads", "chosen automatically, within the cores"),
     ("cache-dir", "SHARDFEED_CACHE_DIR, else ~/.cache/shardfeed"),
+    ("index", "none: the coordinators keep what was found"),
     ("socket-gid", "the worker's"),
     ("http", "none is served"),
     ("cluster-id", "the one that answers first"),

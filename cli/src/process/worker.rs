@@ -14,7 +14,7 @@ use shardfeed_agent::{
 use shardfeed_embedded::{default_budget_bytes, default_worker_socket};
 use shardfeed_proto::{COORDINATOR_TIMEOUT, ErrorKind, WireError};
 use shardfeed_socket::{Allow, ListenOptions};
-use shardfeed_source::{CacheChoice, CacheOptions, DataRoots};
+use shardfeed_source::{CacheChoice, CacheOptions, DataRoots, SharedIndex};
 
 use super::runtime::runtime;
 use super::{Stop, config, manager, pages};
@@ -97,6 +97,10 @@ pub(super) struct WorkerConfig {
     /// folder [default: 0, nothing is cached]
     #[arg(long, value_name = "SIZE")]
     pub(super) cache_bytes: Option<Space>,
+    /// Folder or URL of the index that keeps what was found in the files of datasets: the same for
+    /// all workers of the cluster [default: none, the coordinators keep it]
+    #[arg(long, value_name = "DIR|URL")]
+    pub(super) index: Option<String>,
     /// Users whose trainers are served, besides the worker's own user and root; repeatable or with
     /// commas [default: all that the socket file's permissions admit: its owner and group]
     #[arg(long, value_name = "UID", value_delimiter = ',')]
@@ -318,6 +322,9 @@ pub(super) fn options(config: &WorkerConfig) -> anyhow::Result<WorkerOptions> {
     };
     let data_roots = DataRoots::new(config.data_root.clone())
         .map_err(|error| Problem::usage(format!("option `data-root`: {error}")))?;
+    let index = config.index.as_deref().map(SharedIndex::parse).transpose();
+    let index = index.and_then(|index| index.map(SharedIndex::absolute).transpose());
+    let index = index.map_err(|error| Problem::usage(format!("option `index`: {error}")))?;
     Ok(WorkerOptions {
         data_roots,
         name,
@@ -330,7 +337,7 @@ pub(super) fn options(config: &WorkerConfig) -> anyhow::Result<WorkerOptions> {
         cache: CacheOptions {
             folder: config.cache_dir.clone().map_or(CacheChoice::Environment, CacheChoice::Folder),
             bytes: config.cache_bytes.map_or(0, Space::get),
-            index: None,
+            index,
         },
     })
 }

@@ -224,7 +224,7 @@ fn a_wrong_option_is_named_before_anything_starts() {
         error: c.toml: option `heartbeat-ms`: is 4000, but two may be lost within session-ttl-ms=10000; use 1 to 3333
 
         exit 2
-        error: w.toml: unknown field `memory-bugdet`, expected one of `coordinator`, `tls`, `token-file`, `join-token-file`, `insecure`, `socket`, `name`, `memory-budget`, `threads`, `cache-dir`, `cache-bytes`, `allow-uid`, `allow-gid`, `socket-gid`, `data-root`, `http`, `cluster-id`
+        error: w.toml: unknown field `memory-bugdet`, expected one of `coordinator`, `tls`, `token-file`, `join-token-file`, `insecure`, `socket`, `name`, `memory-budget`, `threads`, `cache-dir`, `cache-bytes`, `index`, `allow-uid`, `allow-gid`, `socket-gid`, `data-root`, `http`, `cluster-id`
         hint: `--help` lists the options, their units and their defaults
 
         exit 2

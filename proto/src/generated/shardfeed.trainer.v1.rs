@@ -139,6 +139,9 @@ pub struct Open {
     /// Canonical encoding of the RecordSpec of the source's columns; empty: that of the job.
     #[prost(bytes = "vec", tag = "9")]
     pub record_spec: ::prost::alloc::vec::Vec<u8>,
+    /// index that the source names: that of the worker; empty: none
+    #[prost(string, tag = "10")]
+    pub index: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Progress {

@@ -706,8 +706,9 @@ def source(
     - `index`: folder or URL that all hosts can reach, for the numbers of records and samples of the
       files. A loader without `coordinator=` takes from it what the cache of its host lacks, so that
       it need not read the files before the first batch, and adds what it had to read files for. The
-      folder exists; `shardfeed dataset index` makes it, and fills it. With `coordinator=` it is an
-      error: coordinators keep these numbers.
+      folder exists; `shardfeed dataset index` makes it, and fills it. With `coordinator=` it is that
+      of the workers (`shardfeed worker start --index`), or the index of this process if it reads the
+      files itself; another one is a `ConfigError`. Coordinators keep these numbers without an index.
 
     Raises `ConfigError` for invalid features and arguments.
     """

@@ -20,7 +20,8 @@ use shardfeed_proto::{ErrorKind, WireError, digest_from};
 use shardfeed_socket::Peer;
 use shardfeed_source::{
     CacheOptions, CountedFile, Dataset, DatasetFile, FileRules, Found, LoadError, OpenProgress,
-    Rights, SampleMaps, ScanProgress, ScanStage, Seeds, discover, is_remote, local_stamps, user_of,
+    Rights, SampleMap, SampleMaps, ScanProgress, ScanStage, Seeds, discover, is_remote,
+    local_stamps, user_of,
 };
 
 use crate::catalog::chunks::{get_chunk, put_chunk};
@@ -61,6 +62,20 @@ impl Catalog {
     /// - `cache`: location of the indexes on this host.
     pub fn new(session: Arc<Session>, cache: CacheOptions) -> Self {
         Self { session, cache, open: Mutex::default(), openings: Openings::default() }
+    }
+
+    /// Rejects a source that names another index than this worker has.
+    /// - `named`: path or URL; empty: none.
+    pub(crate) fn check_index(&self, named: &str) -> Result<(), LoadError> {
+        let own = self.cache.index.as_ref().map(ToString::to_string);
+        if named.is_empty() || own.as_deref() == Some(named) {
+            return Ok(());
+        }
+        let own = own.map_or_else(|| "none".to_owned(), |own| format!("{own:?}"));
+        Err(LoadError::Option(format!(
+            "index={named:?}: the worker of this host has {own}; start all workers with `--index \
+             {named}`, or leave index= out"
+        )))
     }
 
     /// Opens a dataset; registers, scans and counts it first if necessary.
@@ -191,8 +206,19 @@ impl Catalog {
                 return Arc::unwrap_or_clone(dataset).with_maps(&program, Arc::new(kept));
             }
         }
+        let mut of_index = match parts.iter().any(|part| part.maps.is_empty()) {
+            true => self.maps_of_index(&dataset, &program, progress)?,
+            false => vec![None; files.len()],
+        };
         let (mut samples, mut files) = (SampleMaps::default(), files.into_iter());
+        let mut of_index = of_index.drain(..);
         for part in parts {
+            let known: Vec<_> = of_index.by_ref().take(part.entries.len()).collect();
+            if part.maps.is_empty() {
+                let files = files.by_ref().take(part.entries.len());
+                samples.extend(self.checked_maps(&part, files, known)?);
+                continue;
+            }
             let mut maps = Vec::new();
             for map in &part.maps {
                 maps.extend(get_chunk(&self.session, map.as_bytes(), &mut waiting(progress))?);
@@ -214,6 +240,52 @@ impl Catalog {
             dataset.keep_samples(&program, &cache);
             Ok(dataset)
         })
+    }
+
+    /// Returns the maps of a dataset's shards that this host or the index of this worker has.
+    fn maps_of_index(
+        &self,
+        dataset: &Arc<Dataset>,
+        program: &Arc<SampleProgram>,
+        progress: OnProgress<'_>,
+    ) -> Result<Vec<Option<SampleMap>>, LoadError> {
+        let (dataset, program, cache) = (Arc::clone(dataset), program.clone(), self.cache.clone());
+        Rights::Own.run(&mut |_| progress(&counted()), move |go_on| {
+            dataset.known_maps(&program, &cache, &mut |_| go_on(true))
+        })
+    }
+
+    /// Returns the samples of the files of a part whose maps are in the index of the workers.
+    ///
+    /// # Errors  This worker has none, or it lacks a map.
+    fn checked_maps(
+        &self,
+        part: &EntriesChunk,
+        files: impl Iterator<Item = CountedFile>,
+        known: Vec<Option<SampleMap>>,
+    ) -> Result<SampleMaps, LoadError> {
+        let mut maps = Vec::with_capacity(known.len());
+        for ((entry, file), map) in part.entries.iter().zip(files).zip(known) {
+            let is_it =
+                |map: &SampleMap| (map.samples(), map.digest(file.digest)) == entry.counted();
+            let map = map.filter(is_it).ok_or_else(|| match &self.cache.index {
+                Some(index) => LoadError::Index {
+                    object: index.to_string(),
+                    reason: format!(
+                        "has no sample map of `{}`, which a worker kept in its index; all workers \
+                         need the same index, filled by them or by `shardfeed dataset index`",
+                        entry.path
+                    ),
+                },
+                None => LoadError::Option(format!(
+                    "the sample map of `{}` is in the index of the worker that counted its samples; \
+                     pass the same one: `--index` to workers, index= to sources",
+                    entry.path
+                )),
+            });
+            maps.push(map?);
+        }
+        Ok(SampleMaps::new(maps, vec![], 0))
     }
 
     /// Rejects files that the trainer's user cannot read.

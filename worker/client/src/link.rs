@@ -48,10 +48,8 @@ impl Link {
         progress: Progress<'_>,
     ) -> Result<(Self, Contents), LoadError> {
         if setting.options.cluster.is_some() {
-            let index = setting.requests.iter().find_map(|request| request.index.as_ref());
-            if let Some(index) = index {
-                return Err(index.in_cluster());
-            }
+            let mut setting = setting;
+            setting.options.cache.index = request::common_index(&setting.requests)?;
             let (cluster, contents) = Cluster::open(setting, progress)?;
             return Ok((Self::Cluster(Box::new(cluster)), contents));
         }

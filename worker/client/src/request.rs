@@ -116,6 +116,22 @@ impl DatasetRequest {
     }
 }
 
+/// Returns the index of a loader in a cluster, the same for all of its sources.
+///
+/// # Errors  They have different ones; there is no working directory.
+pub(crate) fn common_index(requests: &[DatasetRequest]) -> Result<Option<SharedIndex>, LoadError> {
+    let named: BTreeSet<_> =
+        requests.iter().flat_map(|one| &one.index).map(ToString::to_string).collect();
+    if let [first, second, ..] = &Vec::from_iter(&named)[..] {
+        return Err(LoadError::Option(format!(
+            "sources have different indexes, index={first:?} and index={second:?}; in a cluster all \
+             have that of the workers"
+        )));
+    }
+    let index = requests.iter().find_map(|request| request.index.clone());
+    index.map(SharedIndex::absolute).transpose()
+}
+
 /// Opens the datasets of a loader in this process, and returns them as one: the only one, or the
 /// sources of its mixture.
 ///

@@ -228,6 +228,18 @@ impl Dataset {
         counting::kept_maps(self, program, cache)
     }
 
+    /// Returns the map of each shard that the cache or its index has.
+    ///
+    /// # Errors  The index cannot be read, or is damaged; `Interrupted`.
+    pub fn known_maps(
+        self: &Arc<Self>,
+        program: &Arc<SampleProgram>,
+        cache: &CacheOptions,
+        progress: &mut dyn FnMut(ScanProgress) -> bool,
+    ) -> Result<Vec<Option<SampleMap>>, LoadError> {
+        counting::known_maps(self, program, cache, progress)
+    }
+
     /// Writes its samples to the cache.
     pub fn keep_samples(&self, program: &Arc<SampleProgram>, cache: &CacheOptions) {
         if let Some(maps) = &self.samples {

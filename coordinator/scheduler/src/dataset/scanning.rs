@@ -93,7 +93,10 @@ impl State {
             // The last chunk of a part is as small as its maps.
             if maps.len() as u64 > (MAPS_MAX + parts).saturating_sub(known) {
                 let what = "MiB of sample maps of a dataset".to_owned();
-                let hint = "use fewer files at once, or write the samples as records".to_owned();
+                let hint =
+                    "start all workers with --index, where these maps are then kept, or use fewer \
+                            files at once"
+                        .to_owned();
                 return Err(Refusal::Full { what, most: MAPS_MAX, hint });
             }
             check_total(self.datasets.parts, maps.len())?;

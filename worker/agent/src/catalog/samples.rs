@@ -26,13 +26,16 @@ pub(crate) fn program_of(encoded: &[u8]) -> Result<Arc<SampleProgram>, LoadError
 }
 
 /// Returns the chunk of a part, with the samples of its files, and the chunks with their maps.
+/// - `are_in_index`: the maps are in the index of the workers, and in no chunk.
 pub(crate) fn with_samples(
     mut entries: Vec<FileEntry>,
     samples: &SampleMaps,
+    are_in_index: bool,
 ) -> (EntriesChunk, Vec<Vec<u8>>) {
     let mut content = Vec::new();
     for (entry, map) in entries.iter_mut().zip(samples.maps()) {
-        let (bytes, digest) = (map.to_bytes(), map.digest(entry.digest));
+        let bytes = if are_in_index { vec![] } else { map.to_bytes() };
+        let digest = map.digest(entry.digest);
         let map_bytes = bytes.len() as u64;
         entry.samples = Some(SamplesEntry { samples: map.samples(), digest, map_bytes });
         content.extend(bytes);

@@ -14,7 +14,7 @@ use shardfeed_proto::coordinator::v1::scan_task::Work;
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_source::{
     Cache, CacheOptions, Dataset, FileRules, Found, LoadError, Rights, ScanProgress, ScanStage,
-    Seeds, discover, index_into, is_remote,
+    Seeds, SharedIndex, discover, index_into, is_remote,
 };
 
 use crate::catalog::chunks::{get_chunk, put_chunk};
@@ -54,6 +54,9 @@ impl Scanner {
     pub fn start(session: Arc<Session>, cache: CacheOptions) -> std::io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let (kept, of_loop) = (Mutex::default(), Arc::clone(&session));
+        // What the others are to find in the index is written, or the scan fails.
+        let index = cache.index.map(SharedIndex::filling);
+        let cache = CacheOptions { index, ..cache };
         let scan = Arc::new(ScanLoop { session: of_loop, cache, kept, stop: Arc::clone(&stop) });
         // Not joined when this is dropped, as a hung read must not block the caller.
         std::thread::Builder::new().name("shardfeed-scans".into()).spawn(move || scan.run())?;
@@ -301,7 +304,9 @@ impl ScanLoop {
             let dataset = Arc::new(dataset);
             let samples =
                 dataset.count_samples(&program, rules.corrupt, &self.cache, &mut counting)?;
-            with_samples(entries, &samples)
+            // Maps without damaged records only are in the index.
+            let are_in_index = self.cache.index.is_some() && samples.damaged_total == 0;
+            with_samples(entries, &samples, are_in_index)
         } else {
             (EntriesChunk::new(entries), vec![])
         };

@@ -388,6 +388,7 @@ impl Trainer<'_> {
     fn open(&mut self, open: wire::Open) -> Result<(String, Opened), LoadError> {
         let mut patterns = std::mem::take(&mut self.patterns);
         patterns.extend(open.patterns);
+        self.hub.catalog.check_index(&open.index)?;
         self.corrupt = match open.corrupt.as_str() {
             "" => Corrupt::Error,
             corrupt => corrupt.parse().map_err(LoadError::Option)?,

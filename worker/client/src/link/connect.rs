@@ -175,6 +175,7 @@ fn open(
         program: of.program().to_vec(),
         record_spec: of.record_spec.as_ref().map_or_else(Vec::new, |spec| spec.bytes().to_vec()),
         source: of.source.clone(),
+        index: setting.options.cache.index.as_ref().map_or_else(String::new, ToString::to_string),
     };
     let described = match link.ask(Ask::Open(request), progress)? {
         Message::Dataset(dataset) => dataset,

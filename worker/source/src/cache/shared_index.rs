@@ -89,13 +89,19 @@ impl SharedIndex {
         self.is_filling
     }
 
-    /// Returns the error of a loader in a cluster, which uses no index.
-    pub fn in_cluster(&self) -> LoadError {
-        LoadError::Option(format!(
-            "index={:?} is for loaders in one process: in a cluster the workers read the files once \
-             for all hosts, and the coordinators keep the result; leave index= or coordinator= out",
-            self.to_string()
-        ))
+    /// Returns the index in a form that does not depend on the working directory.
+    ///
+    /// # Errors  There is no working directory.
+    pub fn absolute(self) -> Result<Self, LoadError> {
+        let place = match self.place {
+            Place::Folder(folder) => match std::path::absolute(&folder) {
+                // Without a slash at its end.
+                Ok(absolute) => Place::Folder(absolute.components().collect()),
+                Err(source) => return Err(LoadError::io(folder.display().to_string(), source)),
+            },
+            url @ Place::Url(_) => url,
+        };
+        Ok(Self { place, ..self })
     }
 
     /// Returns the path or URL of an object.
@@ -191,10 +197,15 @@ impl SharedIndex {
             return Ok(());
         }
         let mut entries = self.entries(root, go_on)?;
+        let encoded = |of: &Entries| postcard::to_stdvec(of).expect("entries are plain data");
+        let before = encoded(&entries);
         let inode = Inode { device: 0, number: 0, changed_ns: 0 };
         entries
             .extend(more.into_iter().map(|(path, entry)| (path, IndexedFile { inode, ..entry })));
-        let body = postcard::to_stdvec(&entries).expect("entries are plain data");
+        let body = encoded(&entries);
+        if body == before {
+            return Ok(());
+        }
         let name = entries_name(root);
         self.offer(&name, &ENTRIES.encode(&name, &body), go_on)
     }

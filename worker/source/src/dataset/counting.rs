@@ -103,6 +103,29 @@ pub(super) fn kept_maps(
     work.done(&mut |_| true).map(Some)
 }
 
+/// Returns the samples of each shard whose map is in the cache or its index.
+///
+/// # Errors  The index cannot be read, or is damaged; a sequence is too long; `Interrupted`.
+pub(super) fn known_maps(
+    dataset: &Arc<Dataset>,
+    program: &Arc<SampleProgram>,
+    options: &CacheOptions,
+    progress: &mut dyn FnMut(ScanProgress) -> bool,
+) -> Result<Vec<Option<SampleMap>>, LoadError> {
+    let kept = KeptMaps::new(dataset, program, options);
+    let mut maps = vec![None; dataset.files().len()];
+    kept.fill(dataset, &mut maps, progress)?;
+    kept.fetch(dataset, &mut maps, progress)?;
+    for (shard, map) in maps.iter_mut().enumerate() {
+        if map.is_some() && lacks(program, map.as_ref()) {
+            let counted = map.take().into_iter();
+            *map =
+                counted.map(|map| grouped(dataset, program, shard, map, &[])).next().transpose()?;
+        }
+    }
+    Ok(maps)
+}
+
 /// True if a shard is to be counted, or its packs or windows to be made.
 pub(super) fn lacks(program: &SampleProgram, map: Option<&SampleMap>) -> bool {
     map.is_none_or(|map| program.combiner().is_some() && map.grouping().is_none())
