@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{RecvTimeoutError, bounded};
 
@@ -14,7 +14,10 @@ const THREADS_MAX: usize = 16;
 
 /// Maximum number of looks that a thread claims at a time, so that a few items are spread over
 /// threads.
-const CLAIM_MAX: usize = 16;
+const CLAIM_MAX: usize = 64;
+
+/// Time after which a thread reports its results.
+const REPORT_AFTER: Duration = Duration::from_millis(1);
 
 /// Interval between calls of the caller's `go_on`.
 const ASK_EVERY: Duration = Duration::from_millis(100);
@@ -42,12 +45,21 @@ where
             let (items, look, next, stop) = &*shared;
             loop {
                 let first = next.fetch_add(claim, Ordering::Relaxed);
+                let (mut begun, mut seen) = (Instant::now(), Vec::new());
                 for (place, item) in items.iter().enumerate().skip(first).take(claim) {
-                    if stop.load(Ordering::Relaxed) || sender.send((place, look(item))).is_err() {
+                    if stop.load(Ordering::Relaxed) {
                         return;
                     }
+                    seen.push((place, look(item)));
+                    // Results of fast looks are sent together, as each message wakes the receiver.
+                    if begun.elapsed() >= REPORT_AFTER {
+                        begun = Instant::now();
+                        if sender.send(std::mem::take(&mut seen)).is_err() {
+                            return;
+                        }
+                    }
                 }
-                if first >= items.len() {
+                if sender.send(seen).is_err() || first >= items.len() {
                     return;
                 }
             }
@@ -62,12 +74,12 @@ where
     drop(sender);
     let mut found: Vec<Option<R>> = (0..count).map(|_| None).collect();
     let mut done = 0;
-    let mut asked = std::time::Instant::now();
+    let mut asked = Instant::now();
     loop {
         match receiver.recv_timeout(ASK_EVERY) {
-            Ok((place, seen)) => {
-                found[place] = Some(seen);
-                done += 1;
+            Ok(seen) => {
+                done += seen.len();
+                seen.into_iter().for_each(|(place, seen)| found[place] = Some(seen));
                 if asked.elapsed() < ASK_EVERY {
                     continue;
                 }
@@ -75,7 +87,7 @@ where
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,
         }
-        asked = std::time::Instant::now();
+        asked = Instant::now();
         if !go_on(done) {
             shared.3.store(true, Ordering::Relaxed);
             return Err(LoadError::Interrupted);

@@ -9,6 +9,9 @@ const WORD_BITS: u64 = 64;
 /// Bits of a block.
 const BLOCK_BITS: u64 = BLOCK_WORDS as u64 * WORD_BITS;
 
+/// Maximum number of words that are expected by a length alone.
+const READ_AHEAD: u64 = 1 << 16;
+
 /// A sequence of bits, and the number of ones before each block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Bits {
@@ -37,8 +40,13 @@ impl Bits {
 
     /// Returns bits with these words; `None` if there are fewer, or ones after the last bit.
     pub(super) fn read(len: u64, words: &mut impl Iterator<Item = u64>) -> Option<Self> {
-        let mut bits = Self { len, ..Self::default() };
-        for index in 0..len.div_ceil(WORD_BITS) {
+        let count = len.div_ceil(WORD_BITS);
+        // As far as a damaged length deserves it.
+        let capacity = count.min(READ_AHEAD) as usize;
+        let words_of = Vec::with_capacity(capacity);
+        let before = Vec::with_capacity(capacity.div_ceil(BLOCK_WORDS));
+        let mut bits = Self { len, words: words_of, before, ..Self::default() };
+        for index in 0..count {
             let word = words.next()?;
             let used = len - index * WORD_BITS;
             if used < WORD_BITS && word >> used != 0 {
@@ -57,6 +65,20 @@ impl Bits {
     pub(super) fn has(&self, position: u64) -> bool {
         let word = self.words.get(usize::try_from(position / WORD_BITS).unwrap_or(usize::MAX));
         word.is_some_and(|word| word >> (position % WORD_BITS) & 1 == 1)
+    }
+
+    /// Iterates over the positions of the zeros.
+    pub(super) fn zeros(&self) -> impl Iterator<Item = u64> + '_ {
+        let of_word = |(first, word): (u64, &u64)| {
+            let mut left = !*word;
+            std::iter::from_fn(move || {
+                let bit = u64::from((left != 0).then(|| left.trailing_zeros())?);
+                left &= left - 1;
+                Some(first + bit)
+            })
+        };
+        let words = (0..).step_by(WORD_BITS as usize).zip(&self.words);
+        words.flat_map(of_word).take_while(|position| *position < self.len)
     }
 
     /// Returns the number of ones before a position.

@@ -67,11 +67,11 @@ pub(super) fn sample_maps(
     options: &CacheOptions,
     progress: &mut dyn FnMut(ScanProgress) -> bool,
 ) -> Result<SampleMaps, LoadError> {
-    let kept = KeptMaps::new(dataset, program, options);
+    let kept = Arc::new(KeptMaps::new(dataset, program, options));
     let mut maps: Vec<Option<SampleMap>> = vec![None; dataset.files().len()];
     kept.fill(dataset, &mut maps, progress)?;
     kept.publish(dataset, &maps, progress)?;
-    let work = |kept, maps| Work { dataset, program, corrupt, kept: Arc::new(kept), maps };
+    let work = |kept, maps| Work { dataset, program, corrupt, kept, maps };
     // Windows are made at each start, in a moment.
     let is_kept = |map: &SampleMap| program.packer().is_none() || map.grouping().is_some();
     if maps.iter().all(|map| map.as_ref().is_some_and(is_kept)) {
@@ -112,7 +112,7 @@ pub(super) fn known_maps(
     options: &CacheOptions,
     progress: &mut dyn FnMut(ScanProgress) -> bool,
 ) -> Result<Vec<Option<SampleMap>>, LoadError> {
-    let kept = KeptMaps::new(dataset, program, options);
+    let kept = Arc::new(KeptMaps::new(dataset, program, options));
     let mut maps = vec![None; dataset.files().len()];
     kept.fill(dataset, &mut maps, progress)?;
     kept.fetch(dataset, &mut maps, progress)?;

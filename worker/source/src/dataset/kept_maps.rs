@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use shardfeed_pipeline::{MeasuredColumn, MeasuredColumns, SampleProgram};
 use shardfeed_plan::{Digest, Shard};
@@ -19,6 +19,7 @@ use crate::cache::shared_index::{READ_TOGETHER, SharedIndex};
 use crate::cache::{CacheOptions, warn};
 use crate::error::LoadError;
 use crate::index::{ScanProgress, ScanStage};
+use crate::looks::each;
 use crate::remote::GoOn;
 
 /// Callback with the progress; `false` cancels.
@@ -80,33 +81,55 @@ impl KeptMaps {
 
     /// Adds the maps of this host that are missing; with their packs, if the numbers of these are
     /// kept.
+    ///
+    /// # Errors  A sequence is too long; `Interrupted`.
     pub(super) fn fill(
-        &self,
-        dataset: &Dataset,
+        self: &Arc<Self>,
+        dataset: &Arc<Dataset>,
         maps: &mut [Option<SampleMap>],
         progress: OnProgress<'_>,
     ) -> Result<(), LoadError> {
-        let Some(folder) = &self.folder else { return Ok(()) };
+        let Some(folder) = self.folder.clone() else { return Ok(()) };
+        let lacks = |map: &Option<SampleMap>| map.is_none() || self.lacks_packs(map.as_ref());
+        let lacking: Vec<_> = (0..maps.len()).filter(|shard| lacks(&maps[*shard])).collect();
         let mut state = ScanProgress::at(ScanStage::Counting);
-        state.files_total = maps.len();
-        for (shard, name) in self.names.iter().enumerate() {
-            if maps[shard].is_none() {
-                let bytes = fs::read(folder.join(name)).unwrap_or_default();
-                maps[shard] = self.decode(dataset, shard, &bytes);
-            }
-            if self.lacks_packs(maps[shard].as_ref())
-                && let Some(of) = pack_counts::name(name, &self.program)
-                && let Ok(bytes) = fs::read(folder.join(&of))
-                && let Some(counts) = pack_counts::decode(&of, &bytes)
-            {
-                self.group(dataset, maps, shard, &counts)?;
-            }
-            state.files = shard + 1;
-            if self.program.combiner().is_some() && !progress(state) {
-                return Err(LoadError::Interrupted);
-            }
+        state.files_total = lacking.len();
+        let known = lacking.iter().map(|shard| (*shard, Mutex::new(maps[*shard].take()))).collect();
+        let mut go_on = |files| {
+            state.files = files;
+            progress(state)
+        };
+        let (kept, of) = (Arc::clone(self), Arc::clone(dataset));
+        let found = each(known, &mut go_on, move |(shard, known)| {
+            let known = known.lock().unwrap_or_else(PoisonError::into_inner).take();
+            kept.of_host(&of, *shard, known, &folder)
+        })?;
+        for (shard, found) in lacking.into_iter().zip(found) {
+            maps[shard] = found?;
         }
         Ok(())
+    }
+
+    /// Returns the map of a shard, with its packs if the numbers of these are kept on this host.
+    /// - `known`: the map, if it is known.
+    fn of_host(
+        &self,
+        dataset: &Dataset,
+        shard: usize,
+        known: Option<SampleMap>,
+        folder: &Path,
+    ) -> Result<Option<SampleMap>, LoadError> {
+        let name = &self.names[shard];
+        let read = || self.decode(dataset, shard, &fs::read(folder.join(name)).ok()?);
+        let Some(map) = known.or_else(read) else { return Ok(None) };
+        if self.lacks_packs(Some(&map))
+            && let Some(of) = pack_counts::name(name, &self.program)
+            && let Ok(bytes) = fs::read(folder.join(&of))
+            && let Some(counts) = pack_counts::decode(&of, &bytes)
+        {
+            return grouped(dataset, &self.program, shard, map, &counts).map(Some);
+        }
+        Ok(Some(map))
     }
 
     /// Adds the maps that are missing from the index that hosts share, and keeps them on this host.

@@ -32,7 +32,7 @@ pub struct SampleMap {
     /// Key of the last such record, while the shard is counted.
     last_key: Option<Vec<u8>>,
     /// The packs or windows of these records, once all are counted.
-    grouping: Option<Grouping>,
+    grouping: Option<Box<Grouping>>,
     /// Cost of each sample, if steps are balanced by it; not of packs, whose costs follow from
     /// their tokens.
     costs: Option<Costs>,
@@ -156,20 +156,22 @@ impl SampleMap {
         self.last_key = None;
         if let (Some(packer), Some(tokens)) = (program.packer(), self.tokens.take()) {
             let settings = packer.spec().settings();
-            self.grouping = Some(Grouping::packs(settings, shard, tokens, counts)?);
+            let packs = Grouping::packs(settings, shard, tokens, counts)?;
+            self.grouping = Some(Box::new(packs));
         }
         if let (Some(windower), Some(starts)) = (program.windower(), &self.starts) {
             let record_bytes = self.data_bytes.div_ceil(starts.len.max(1));
             let starts = (0..starts.len).map(|at| starts.has(at));
             let settings = windower.spec().settings();
-            self.grouping = Some(Grouping::windows(settings, starts, record_bytes)?);
+            let windows = Grouping::windows(settings, starts, record_bytes)?;
+            self.grouping = Some(Box::new(windows));
         }
         Ok(())
     }
 
     /// Returns the packs or windows of the shard, if they are samples.
     pub fn grouping(&self) -> Option<&Grouping> {
-        self.grouping.as_ref()
+        self.grouping.as_deref()
     }
 
     /// Returns the cost of a sample that is no pack; 0 if costs were not measured.
@@ -280,7 +282,7 @@ impl SampleMap {
 
     /// Tokens of each packed record, if packs are samples.
     fn lengths(&self) -> Option<&Lengths> {
-        let grouping = self.grouping.as_ref();
+        let grouping = self.grouping();
         grouping.and_then(Grouping::lengths).or(self.tokens.as_ref())
     }
 
@@ -616,6 +618,8 @@ mod tests {
                     assert_eq!(map.parts(record).collect::<Vec<_>>(), of_record);
                 }
                 assert_eq!(map.data_bytes(), 3 * expected.len() as u64);
+                let none = samples.iter().filter(|one| one.parts().next().is_none()).count();
+                assert_eq!(map.tally().records_left_out, none as u64);
                 let stored = map.encode("one");
                 assert_eq!(SampleMap::read(&stored, "one", records).as_ref(), Some(&map));
                 assert_eq!(SampleMap::read(&stored, "one", records + 1), None);

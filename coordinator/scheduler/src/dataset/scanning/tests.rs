@@ -329,8 +329,9 @@ fn chunks_with_sample_maps_are_held_and_bounded() {
     fixture.refused(
         scanned(1, 27),
         expect![[r#"
-            MiB of sample maps of a dataset: at most 1024; use fewer
-            files at once, or write the samples as records"#]],
+            MiB of sample maps of a dataset: at most 1024; start all
+            workers with --index, where these maps are then kept, or use
+            fewer files at once"#]],
     );
     fixture.done(scanned(1, 26));
     let held: Vec<_> = dataset(&fixture).scan().unwrap().held().collect();

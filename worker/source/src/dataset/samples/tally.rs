@@ -2,7 +2,7 @@
 
 use std::ops::AddAssign;
 
-use shardfeed_plan::Windows;
+use shardfeed_plan::{PartialWindows, Windows};
 
 use super::{SampleMap, SampleMaps};
 use crate::dataset::grouping::Grouping;
@@ -67,7 +67,7 @@ impl SampleMap {
         let counted = SampleTally { records, samples, ..SampleTally::default() };
         // Records that pass the filter, of which packs and windows are made.
         let sequences = self.passes.as_ref().map_or(records, |passes| passes.ones);
-        match (&self.grouping, &self.rows) {
+        match (self.grouping(), &self.rows) {
             (Some(Grouping::Packs(packing)), _) => {
                 let losses = packing.losses();
                 let none = losses.empty + losses.dropped;
@@ -83,7 +83,12 @@ impl SampleMap {
             }
             (Some(Grouping::Windows(windows)), _) => {
                 let (within, members) = members_of(windows);
-                let places = windows.windows() * windows.settings().size;
+                let places = match windows.settings().partial {
+                    PartialWindows::Keep => members,
+                    PartialWindows::Drop | PartialWindows::Pad => {
+                        windows.windows() * windows.settings().size
+                    }
+                };
                 SampleTally {
                     records_left_out: records - within,
                     members,
@@ -106,14 +111,12 @@ impl SampleMap {
         let Some(rows) = &self.rows else {
             return 0;
         };
-        let (mut records, mut row, mut has_sample) = (0, 0, false);
-        for at in 0..rows.len {
-            if rows.has(at) {
-                has_sample |= self.passes.as_ref().is_none_or(|passes| passes.has(row));
-                row += 1;
-            } else {
-                records += u64::from(std::mem::take(&mut has_sample));
-            }
+        let samples_before = |row| self.passes.as_ref().map_or(row, |passes| passes.rank(row));
+        let (mut records, mut before) = (0, 0);
+        for (record, at) in (0..).zip(rows.zeros()) {
+            let samples = samples_before(at - record);
+            records += u64::from(samples > before);
+            before = samples;
         }
         records
     }
