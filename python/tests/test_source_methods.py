@@ -153,6 +153,12 @@ THERE = "he columns are 'any' int64 [None] ragged, 'board' float32 [2, 3], "
         (lambda s: s.unpack_bits("board", bit_order="msb"), "bit_order is \"big\" or \"little\""),
         (lambda s: s.random_resized_crop("photo", (1.0,)), "scale is two numbers, from and to"),
         (lambda s: s.compute("y", 3), "expression is a str, not 3"),
+        (lambda s: s.decode_raw("photo", "uint8", 8, little_endian="no"), "decode_raw('photo'): little_endian must be True or False, not 'no'"),
+        (lambda s: s.padded_batch("any", 3, truncate=1), "padded_batch('any'): truncate must be True or False, not 1"),
+        (lambda s: s.pad("any", 3, truncate=None), "pad('any'): truncate must be True or False, not None"),
+        (lambda s: s.resize("photo", 3, antialias="bilinear"), "resize('photo'): antialias must be True or False, not 'bilinear'"),
+        (lambda s: s.crop("photo", box="board", normalized="no"), "crop('photo'): normalized must be True or False, not 'no'"),
+        (lambda s: s.crop("photo", 3, normalized=0), "crop('photo'): normalized must be True or False, not 0"),
         (lambda s: s.parse(DECLARED), "parse() is for raw records"),
     ],
 )  # fmt: skip
@@ -160,6 +166,14 @@ def test_a_method_checks_at_once(source: sf.Source, call: Any, said: str) -> Non
     with pytest.raises(sf.ConfigError) as raised:
         call(source)
     assert said in str(raised.value)
+
+
+def test_flags_may_be_of_numpy(source: sf.Source) -> None:
+    for given in (True, False):
+        same = np.bool_(given)
+        assert source.padded_batch("any", 3, truncate=same) == source.padded_batch("any", 3, truncate=given)
+        image = source.decode_image("photo")
+        assert image.resize("photo", 3, antialias=same) == image.resize("photo", 3, antialias=given)
 
 
 def test_features_and_arguments_of_a_source_are_checked_at_once() -> None:

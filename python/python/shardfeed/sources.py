@@ -20,7 +20,7 @@ from shardfeed.equivalents import no_method
 from shardfeed.errors import ConfigError
 from shardfeed.features import Feature, ForeignFeature, checked, to_native
 from shardfeed.operations import Operator
-from shardfeed.options import CompressionChoice, Corrupt, suggesting
+from shardfeed.options import CompressionChoice, Corrupt, flag, suggesting
 from shardfeed.sample_methods import SampleMethods
 from shardfeed.sample_methods import operator as _operator
 from shardfeed.sizes import whole_number
@@ -42,9 +42,9 @@ class Source(SampleMethods):
 
     A source is immutable: each method returns another source with one more operator, and reads no
     records. Operators run in the worker, in this order, on each record. Most make one column, and may
-    replace its input: `output` defaults to the input's name. Shapes and axes are those of one row, without the batch dimension. The operators are part
-    of the job: a state requires the same ones. docs/OPERATORS.md defines each for every input, and
-    lists the comparisons with TensorFlow.
+    replace its input: `output` defaults to the input's name. Shapes and axes are those of one row,
+    without the batch dimension. The operators are part of the job: a state requires the same ones.
+    docs/OPERATORS.md defines each for every input, and lists the comparisons with TensorFlow.
 
     All methods raise `ConfigError` at once for an invalid argument, a column that does not exist,
     and a column whose type or shape does not fit. Files are found, and an index is opened, by the
@@ -123,9 +123,10 @@ class Source(SampleMethods):
     ) -> int:
         """Returns the number of samples of an epoch: records, or what `filter`, `unbatch`, `pack` and `window` make of them.
 
-        Reads each file if its samples are not in the cache directory: once for the records' places, once for their
-        samples. Keeps the result there, so that the first loader of this source starts at once. Shows its progress on a terminal. The arguments are those of
-        `Loader`, and the errors those of opening one; `ConfigError` for a dataset of a cluster.
+        Reads each file if its samples are not in the cache directory: once for the records' places, once
+        for their samples. Keeps the result there, so that the first loader of this source starts at once.
+        Shows its progress on a terminal. The arguments are those of `Loader`, and the errors those of
+        opening one; `ConfigError` for a dataset of a cluster.
         """
         from shardfeed.loader import Loader
 
@@ -175,7 +176,7 @@ class Source(SampleMethods):
         fields: dict[str, Any] = {
             "dtype": _dtype(dtype),
             "shape": arguments.dims_of("shape", shape),
-            "little_endian": bool(little_endian),
+            "little_endian": flag("little_endian", little_endian),
         }
         if fixed_length is not None:
             fields["fixed_length"] = arguments.size_of("fixed_length", fixed_length)
@@ -314,7 +315,7 @@ class Source(SampleMethods):
         fields = {
             "length": arguments.size_of("length", length),
             "value": arguments.float_of("value", value),
-            "truncate": bool(truncate),
+            "truncate": flag("truncate", truncate),
         }
         return self._then("padded_batch", input, output, fields)
 
@@ -344,7 +345,7 @@ class Source(SampleMethods):
             "size": arguments.sizes_of("size", size),
             "value": arguments.float_of("value", value),
             "side": arguments.one_of("side", side, ("start", "end", "both")),
-            "truncate": bool(truncate),
+            "truncate": flag("truncate", truncate),
         }
         return self._then("pad", input, output, fields)
 
@@ -404,6 +405,7 @@ class Source(SampleMethods):
           they are pixels.
         """
         fields: dict[str, Any] = {}
+        normalized = flag("normalized", normalized)
         if size is not None:
             fields["size"] = arguments.pair_of("size", size)
         if offset is not None:
@@ -412,7 +414,7 @@ class Source(SampleMethods):
             fields["box"] = {
                 "column": arguments.name_of(box),
                 "format": arguments.one_of("format", format, ("yxyx", "xyxy", "xywh")),
-                "normalized": bool(normalized),
+                "normalized": normalized,
             }
         elif format != "yxyx" or not normalized:
             raise ConfigError("format and normalized describe a box; pass box= with the name of its column")
@@ -468,7 +470,7 @@ class Source(SampleMethods):
         fields: dict[str, Any] = {
             "size": arguments.pair_of("size", size),
             "method": arguments.one_of("method", method, ("nearest", "bilinear", "bicubic")),
-            "antialias": bool(antialias),
+            "antialias": flag("antialias", antialias),
         }
         if dtype is not None:
             fields["dtype"] = _dtype(dtype)
@@ -582,9 +584,10 @@ class Source(SampleMethods):
     def concat(self, inputs: Sequence[str], output: str, *, axis: int = 0) -> Source:
         """Adds a column of numeric columns end to end along dimension `axis`, as `np.concatenate`.
 
-        The columns have one type, and one shape except for `axis`. If `axis` is their number of
-        dimensions, they are stacked along a new last one, as `np.stack(axis=-1)`: four numbers
-        become a box `[4]` with axis=0.
+        - `inputs`: one column or more of numbers, of one type, and of one shape except for dimension `axis`.
+        - `axis`: 0 to the number of dimensions of a row; not negative. The number of dimensions stacks
+          the columns along a new last one, as `np.stack(axis=-1)`: with axis=0 four columns of one
+          number each become a box `[4]`. A smaller number joins them along this dimension.
         """
         if isinstance(inputs, str) or not isinstance(inputs, Sequence):
             raise ConfigError(f"inputs is a sequence of columns' names, not {inputs!r}")
