@@ -63,6 +63,23 @@ def made():
 def broken():
     raise KeyError("of the module")
 """
+#: Functions, of which the command lists those that can return a source.
+BUILDERS = """
+import shardfeed as sf
+from shardfeed import source
+from beside import LEAST
+
+ready = sf.source("data/*.tfrecord")
+
+def typed(least: int = 3) -> sf.Source: ...
+def either() -> "sf.Source | sf.Mixture": ...
+def bare(): ...
+def later() -> "OnlyForTypeCheckers": ...
+def main() -> None: ...
+def needs(least: int) -> sf.Source: ...
+def _hidden(): ...
+class Options: ...
+"""
 SINGLE = ["plain", "filtered", "rows", "packs", "cut", "windows", "short", "balanced", "floats", "squares", "nan"]
 MIXTURES = ["mixture", "mixed_rows", "mixed_packs", "even", "unlike"]
 ORDER = {"batch_size": 3, "world_size": 2, "seed": 5, "shuffle_window": 12, "interleave": 2}
@@ -345,11 +362,14 @@ def test_what_is_no_source_is_refused(place: Place) -> None:
     (place.folder / "imports.py").write_text("import there_is_none\n")
     (place.folder / "empty.py").write_text("")
     (place.folder / "asks.py").write_text("input()\n")
+    (place.folder / "builders.py").write_text(BUILDERS)
     for name, expected in {
         "nope:packs": "there is no module 'nope'",
         "nope.inner:packs": "there is no module 'nope'",
         "nope.py:packs": "there is no file nope.py",
         "train.py:nope": "hint: its sources are balanced, clustered, cut, even, ",
+        "builders.py:nope": "hint: its sources are either(), ready, typed(); its functions without arguments, of which the type is "
+        "unknown, are bare(), later()",
         "empty.py:packs": "hint: it has no sources",
         "train.py:number": "train.py:number is of type int, which is no source",
         "train.py:LEAST": "is of type int",

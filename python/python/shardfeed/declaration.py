@@ -13,15 +13,19 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
-from types import ModuleType
-from typing import Any, TypeVar
+from types import FunctionType, ModuleType
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import shardfeed as sf
 from shardfeed import _native
 from shardfeed.mixture import declared
 
 T = TypeVar("T")
+
+#: Return type of a function without an annotation.
+_UNKNOWN = object()
 
 
 class _Refused(Exception):
@@ -47,9 +51,7 @@ def _find(name: str) -> sf.Source | sf.Mixture:
     module = _run(module_name, lambda: _module(module_name))
     value = getattr(module, attribute, None)
     if value is None:
-        there = [key for key, value in vars(module).items() if isinstance(value, sf.Source | sf.Mixture)]
-        hint = f"its sources are {', '.join(sorted(there))}" if there else "it has no sources; give one a name at its top level"
-        raise _Refused(f"{module_name} has no {attribute!r}", hint)
+        raise _Refused(f"{module_name} has no {attribute!r}", _sources_of(module))
     if callable(value) and not isinstance(value, type):
         value = _run(module_name, value)
     if not isinstance(value, sf.Source | sf.Mixture):
@@ -57,6 +59,41 @@ def _find(name: str) -> sf.Source | sf.Mixture:
         hint = "name a Source, a Mixture, or a function without arguments that returns one"
         raise _Refused(f"{name} is of type {kind}, which is no source", hint)
     return value
+
+
+def _sources_of(module: ModuleType) -> str:
+    """Returns the names that can be given for a module: its sources, and functions as `name()`."""
+    sources, others = [], []
+    for name, value in vars(module).items():
+        if isinstance(value, sf.Source | sf.Mixture):
+            sources.append(name)
+        elif isinstance(value, FunctionType) and _needs_no_arguments(value):
+            returned = _returned(value)
+            if returned is _UNKNOWN and value.__module__ == module.__name__ and not name.startswith("_"):
+                others.append(f"{name}()")
+            elif returned is not _UNKNOWN and _is_source(returned) and not value.__module__.startswith("shardfeed."):
+                sources.append(f"{name}()")
+    hints = [f"its sources are {', '.join(sorted(sources))}"] if sources else []
+    hints += [f"its functions without arguments, of which the type is unknown, are {', '.join(sorted(others))}"] if others else []
+    return "; ".join(hints) or "it has no sources; give one a name at its top level"
+
+
+def _needs_no_arguments(function: FunctionType) -> bool:
+    required = [one for one in signature(function).parameters.values() if one.default is one.empty]
+    return all(one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in required)
+
+
+def _returned(function: FunctionType) -> Any:
+    """Returns the type that a function is annotated to return; `_UNKNOWN` without a known one."""
+    try:
+        return get_type_hints(function).get("return", _UNKNOWN)
+    except Exception:
+        # An annotation may have names that exist for type checkers only.
+        return _UNKNOWN
+
+
+def _is_source(kind: Any) -> bool:
+    return any(one in (sf.Source, sf.Mixture) for one in (kind, *get_args(kind)))
 
 
 def _module(name: str) -> ModuleType:
