@@ -343,8 +343,8 @@ class Loader:
         return self._begin().progress(file=file)
 
     def __len__(self) -> int:
-        """Steps of the whole epoch for this rank, also after a resume. Raises `TypeError` with
-        mode="dynamic"."""
+        """Steps of the whole current epoch, that of `epoch`, for this rank, also after a resume. Raises
+        `TypeError` with mode="dynamic"."""
         steps = self._native.steps()
         if steps is None:
             raise TypeError(
@@ -355,7 +355,8 @@ class Loader:
 
     @property
     def epoch(self) -> int:
-        """Epoch of the next batch."""
+        """Epoch of the next batch, the current epoch: from the last batch of an epoch on, the next epoch.
+        `len()`, `samples`, `dropped` and `left_out` are numbers of the current epoch."""
         return self._native.cursor()[0]
 
     @property
@@ -401,17 +402,17 @@ class Loader:
 
     @property
     def samples(self) -> int:
-        """Samples of the dataset; of a mixture those of this epoch."""
+        """Samples of the dataset; of a mixture those of the current epoch, that of `epoch`."""
         return self._native.counts()[1]
 
     @property
     def dropped(self) -> int:
-        """Samples of the current epoch that no step delivers."""
+        """Samples of the current epoch, that of `epoch`, that no step delivers."""
         return self._native.counts()[2]
 
     @property
     def left_out(self) -> int:
-        """Samples of this epoch in steps that `skip()` left out."""
+        """Samples of the current epoch, that of `epoch`, in steps that `skip()` left out."""
         return self._native.counts()[3]
 
     @property

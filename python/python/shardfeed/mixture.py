@@ -30,14 +30,16 @@ _EXHAUSTED = ("first_exhausted", "all_exhausted")
 
 
 class Stage(NamedTuple):
-    """Sources of a mixture from an epoch on, for `mix(stages=[...])`."""
+    """Sources of a mixture from an epoch on, for `mix(stages=[...])`.
 
-    #: First epoch of the stage.
+    - `first_epoch`: first epoch of the stage, at least 1, and larger than that of the stage before.
+    - `sources`: all sources of the stage by name: a weight for a source that stays or comes back,
+      (source, weight) for one that joins, or whose files or operators change.
+    - `epoch`: length of its epochs, as for `mix`; `None`: that of the first ones.
+    """
+
     first_epoch: int
-    #: All sources of the stage: a weight for a source that stays, (source, weight) for one that joins or
-    #: whose files change.
     sources: Mapping[str, Weight | tuple[Source, Weight]]
-    #: Length of its epochs; `None`: that of the first ones.
     epoch: Length | None = None
 
 
@@ -151,17 +153,20 @@ def mix(
     and record counts, not on the number of ranks; a state is as small as without a mixture.
     docs/ORDER.md, section 13, defines the order.
 
-    - `sources`: name to source and weight. Only the ratios of weights matter. All sources have the
-      same columns, of the same dtypes and shapes; features, operators and samples may differ:
-      `rename`, `concat`, `constant`, `cast`, `resize` and `pad` make columns alike. Names have no
-      white space.
+    - `sources`: name to source and weight, at most 1,024 sources. Weights are positive decimals of at
+      most 40 characters; only their ratios matter. All sources have the same columns, of the same dtypes
+      and shapes; features, operators and samples may differ:
+      `rename`, `concat`, `constant`, `cast`, `resize` and `pad` make columns alike. Names have 1 to 128
+      bytes (UTF-8) without white space and control characters, and are not "-".
     - `epoch`: samples of a mixture epoch; or "first_exhausted": one pass over the source that ends
       first, and the others in proportion; or "all_exhausted": over the one that ends last.
     - `stages`: changes, each a `Stage(first_epoch, sources, epoch=None)` with all sources of the
       epochs from there on: weights, or (source, weight) for a source that joins, or whose files or
       operators change. A source that stays continues where it was; one with other record counts
       starts a new pass, and the rest of its last one is dropped. A state is valid if the stages that
-      had begun are the same, so a stage can be added for a later epoch.
+      had begun are the same, so a stage can be added for a later epoch. At most 63 stages. In a cluster
+      a mixture has at most 1,024 versions of sources, and at most 4,096 entries: its versions and the
+      sources of each stage.
     - `columns`: names of the columns of batches, where sources have further ones; `None`: all, and
       all sources have the same.
 

@@ -130,7 +130,7 @@ class SampleMethods:
 
         - `columns`: `VarLenFeature`, `FixedLenSequenceFeature`, also of a feature list (a step is a
           row), or `FixedLenFeature` with a shape and without a default. All have the same number of
-          rows in each record, at most 2^20.
+          rows in each record, at most 2^20 (1,048,576).
         - `filter(...)` before it takes records; after it rows, by the values of a row.
         - Once per source, and before the operators, which run for each row.
         - `offsets`: columns of which a sample has several rows, those from the first to the last
@@ -141,7 +141,8 @@ class SampleMethods:
                   "reward", offsets={"state": (-1, 0), "action": (0, 15)}, edge="repeat"
               )
 
-          "state" is then [2, ...] and "action" [16, ...]. At most 4,096 rows.
+          "state" is then [2, ...] and "action" [16, ...]. Offsets are from -2^20 to 2^20, and a sample has
+          at most 4,096 rows of a column.
         - `edge`: rows before the first and after the last row of a record: "drop" (a row that lacks
           one of its rows is no sample), "repeat" (the first or the last row), "zero" (zeros, or empty
           strings). With the latter two a column such as "action_is_pad", bool [16], is True for
@@ -191,14 +192,16 @@ class SampleMethods:
 
         - `columns`: `VarLenFeature`s of int64 or float32 with equally many values in each record, such
           as tokens and loss masks.
+        - `length`: tokens of a pack, at most 2^30.
         - `append`: value after the tokens of each record, such as an end of text; with several
           columns a dict of all of them.
         - `long`: records of more than `length` tokens: "split" into several parts, "truncate", "drop"
           them, or "error".
         - `method`: "fit" keeps records whole (best fit); "concat" cuts a record where a pack ends, and
           leaves no padding but in the last pack of a file.
-        - `block`: records that are packed together; more need more memory. `variants`: number of
-          different packings, of which the epochs take turns if the loader shuffles.
+        - `block`: records, or parts of split ones, that are packed together, at most 2^20; more need more
+          memory. `variants`: number of different packings, at most 64, of which the epochs take turns if
+          the loader shuffles.
 
         `filter(...)` comes before, operators after it. Not together with `unbatch` and `window`.
         """
