@@ -6,9 +6,12 @@ from __future__ import annotations
 import inspect
 import re
 import subprocess
-from typing import get_args
+from pathlib import Path
+from typing import Any, get_args
 
+import pytest
 from conftest import ROOT
+from recount import parse
 
 import shardfeed as sf
 from shardfeed.reports import Bottleneck
@@ -115,3 +118,22 @@ def test_the_table_of_roles_is_the_one_that_is_asked() -> None:
     exchanged, _ = asked.pop("ExchangeAccess")
     assert exchanged == groups["ALL"]
     assert found == {call: told for call, told in asked.items() if call not in among_nodes}
+
+
+def test_the_ledger_on_the_page_is_the_one_that_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SHARDFEED_LEDGER", "")  # The page sets it; this restores it.
+    (section,) = re.findall(r"^## Ledger\n(.*?)^## ", page("GUARANTEES.md"), re.MULTILINE | re.DOTALL)
+    names: dict[str, Any] = {}
+    for block in re.findall(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL):
+        exec(block, names)
+    shown = re.findall(r"^```text\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    assert shown == [(tmp_path / folder / "rank-0").read_text() for folder in ("ledger", "packs")]
+    entries = [line for text in shown for line in text.splitlines() if line[0].isdigit()]
+    parsed = [names["parse"](line) for line in entries]
+    assert parsed[5] == ([0, 0, 1, 1], "-", 0, "b.tfrecord", [1, 2, 0, 1], "1")
+    assert [one[1:] for one in parsed if one[-1] == "pad"][0] == ("-", 0, "a.tfrecord", [0, 0, 0, 1], "pad")
+    # Against the parser of the recount.
+    for line, (batch, source, source_epoch, path, part, mark) in zip(entries, parsed, strict=True):
+        assert parse(line) == (*batch, None if source == "-" else source, source_epoch, path, *part, mark)
+    assert names["parse"]("0 0 0 1 - 0 x/b 100%25.tfrecord 0 1 0 1 skip")[3] == "x/b 100%.tfrecord"
