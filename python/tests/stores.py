@@ -17,7 +17,7 @@ from typing import Any
 
 import boto3
 from moto.server import ThreadedMotoServer
-from werkzeug.exceptions import HTTPException
+from werkzeug.exceptions import HTTPException, MethodNotAllowed
 from werkzeug.serving import make_server
 from werkzeug.utils import send_from_directory
 from werkzeug.wrappers import Request, Response
@@ -117,6 +117,8 @@ class Web:
 
     def _answer(self, environ: Any, start: Any) -> Any:
         request = Request(environ)
+        if request.method not in ("GET", "HEAD"):
+            return MethodNotAllowed()(environ, start)
         try:
             response: Response = send_from_directory(
                 self._folder, request.path[1:], environ, etag=self._etags

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from test_filter import World
 from test_shared_index import PROGRAMS, made, objects, size_of
 
 import shardfeed as sf
-from shardfeed.testing import Cluster, Server
+from shardfeed.testing import Cluster, FailedError, Server
 
 pytestmark = pytest.mark.embedded_only
 
@@ -112,7 +113,7 @@ def test_a_source_names_the_index_of_the_workers(tmp_path: Path, clusters: list[
     two = {name: (made(world, "filter", tmp_path / name), 1) for name in ("one", "two")}
     with pytest.raises(sf.ConfigError, match="sources have different indexes"):
         batches(sf.mix(two, epoch=50), **options)
-    one = {name: (made(world, "filter", index), 1) for name in ("one", "two")}
+    one = {name: (made(world, "filter", spelled), 1) for name, spelled in (("one", f"{index}/"), ("two", os.path.relpath(index)))}
     alone = {name: (made(world, "filter", None), 1) for name in ("one", "two")}
     assert batches(sf.mix(one, epoch=50), **options | {"job": "mixed"}) == batches(sf.mix(alone, epoch=50))
     with pytest.raises(sf.ConfigError, match="the worker of this host has none"):
@@ -125,6 +126,7 @@ def test_trainers_that_read_themselves_use_the_index_of_the_source(
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "none"))
     world, index = World(tmp_path / "data", 6, [3000, 2000]), tmp_path / "index"
+    index.mkdir()
     expected = batches(made(world, program, None))
     for at, each in enumerate(clusters):
         options = {"coordinator": each.cluster.address, "job": "job", "run": "first", "cache_dir": tmp_path / f"host-{at}"}
@@ -152,15 +154,29 @@ def test_an_index_that_cannot_be_written(tmp_path: Path, clusters: list[Indexed]
     """It must have everything: other workers would not find what was counted."""
     world, index = World(tmp_path / "data", 8, [300, 200]), tmp_path / "index"
     index.mkdir()
-    expected = batches(made(world, "filter", index), cache_dir=tmp_path / "filled")
+    known = [program for program in PROGRAMS if program != "rows"]
+    expected = {program: batches(made(world, program, index), cache_dir=tmp_path / "filled") for program in known}
     with Web(tmp_path) as server:
         options = clusters[0].worker(f"{server.endpoint}/index")
-        assert batches(made(world, "filter", None), **options) == expected
-        with pytest.raises(sf.DataError, match="cannot write: the server takes no files"):
+        for program in known:
+            assert batches(made(world, program, None), **options | {"job": program}) == expected[program]
+        with pytest.raises(sf.DataError, match="cannot write: .*405 Method Not Allowed; make the index writable .*`shardfeed dataset index`"):
             batches(made(world, "rows", None), **options | {"job": "rows"})
+        # The coordinators have the records of a new file, which no other worker needs to find in the index.
+        shutil.copy(world.folder / "part-00.tfrecord", world.folder / "part-02.tfrecord")
+        assert sum(map(len, batches(made(world, "records", None), **options | {"job": "more"}))) > 0
     (tmp_path / "file").touch()
-    with pytest.raises(sf.DataError, match="file"):
-        batches(made(world, "filter", None), **clusters[1].worker(tmp_path / "file"))
+    worker = clusters[1].cluster.worker(9, "--index", str(tmp_path / "file"))
+    with pytest.raises(FailedError, match="not a directory"):
+        worker.start()
+
+
+def test_a_cluster_that_knows_its_files_gets_an_index(tmp_path: Path, clusters: list[Indexed]) -> None:
+    """Maps stay at the coordinators then, also for hosts that have none."""
+    world, cluster = World(tmp_path / "data", 10, [300, 200]), clusters[0]
+    expected = batches(made(world, "rows", None), **cluster.worker(None))
+    for at in range(2):
+        assert batches(made(world, "rows", None), **cluster.worker(tmp_path / f"new-{at}")) == expected
 
 
 def test_the_index_of_a_cluster_serves_hosts_without_one(tmp_path: Path, clusters: list[Indexed]) -> None:

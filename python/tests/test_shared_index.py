@@ -154,7 +154,17 @@ def test_a_web_server_is_read_and_a_warning_says_that_it_cannot_be_written(
         assert capfd.readouterr().err == ""
         batches(made(world, "rows", f"{server.endpoint}/index"), tmp_path / "second")
     (told,) = capfd.readouterr().err.splitlines()
-    assert "cannot write: the server takes no files" in told and "shardfeed dataset index" in told
+    assert "cannot write: " in told and "405 Method Not Allowed; hosts that share" in told and "shardfeed dataset index" in told
+
+
+def test_what_an_index_has_is_not_written_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    world, index = World(tmp_path / "data", 16, [300, 200]), tmp_path / "index"
+    index.mkdir()
+    expected = {program: batches(made(world, program, index), tmp_path / "first") for program in PROGRAMS}
+    with Web(tmp_path) as server:
+        for program in PROGRAMS:
+            assert batches(made(world, program, f"{server.endpoint}/index"), tmp_path / "second") == expected[program]
+    assert capfd.readouterr().err == ""
 
 
 def test_a_mixture_takes_the_index_of_each_source(tmp_path: Path) -> None:

@@ -317,7 +317,7 @@ def test_what_window_refuses(tmp_path: Path) -> None:
         (lambda: source.unbatch("tags").window("id", size=4), "one of unbatch, pack and window"),
         (lambda: source.pack("tags", length=9).window("id", size=4), "one of unbatch, pack and window"),
         (lambda: source.window("id", size=4).filter("id > 3"), "call filter() before window()"),
-        (lambda: source.window("id", size=4).balance("id"), "windows have one size and no cost"),
+        (lambda: source.window("id", size=4).balance("id"), "windows have no cost"),
         (lambda: source.cast("id", "float32").window("id", size=4), "call window() before the operators"),
         (lambda: raw.window("record", size=4), "declare features first"),
         (lambda: lists.window("a", size=4), "use unbatch(offsets=...)"),

@@ -14,7 +14,7 @@ use shardfeed_agent::{
 use shardfeed_embedded::{default_budget_bytes, default_worker_socket};
 use shardfeed_proto::{COORDINATOR_TIMEOUT, ErrorKind, WireError};
 use shardfeed_socket::{Allow, ListenOptions};
-use shardfeed_source::{CacheChoice, CacheOptions, DataRoots, SharedIndex};
+use shardfeed_source::{CacheChoice, CacheOptions, DataRoots, LoadError, SharedIndex};
 
 use super::runtime::runtime;
 use super::{Stop, config, manager, pages};
@@ -306,6 +306,13 @@ pub(super) fn check(config: &WorkerConfig) -> anyhow::Result<Whereabouts> {
     Ok(place)
 }
 
+/// Returns the index that an option names; makes its folder.
+fn index_at(named: &str) -> Result<SharedIndex, LoadError> {
+    let index = SharedIndex::parse(named)?.absolute()?;
+    index.make()?;
+    Ok(index)
+}
+
 pub(super) fn options(config: &WorkerConfig) -> anyhow::Result<WorkerOptions> {
     let place = check(config)?;
     let host = host_name();
@@ -322,8 +329,7 @@ pub(super) fn options(config: &WorkerConfig) -> anyhow::Result<WorkerOptions> {
     };
     let data_roots = DataRoots::new(config.data_root.clone())
         .map_err(|error| Problem::usage(format!("option `data-root`: {error}")))?;
-    let index = config.index.as_deref().map(SharedIndex::parse).transpose();
-    let index = index.and_then(|index| index.map(SharedIndex::absolute).transpose());
+    let index = config.index.as_deref().map(index_at).transpose();
     let index = index.map_err(|error| Problem::usage(format!("option `index`: {error}")))?;
     Ok(WorkerOptions {
         data_roots,

@@ -256,7 +256,7 @@ class SampleMethods:
           "drop"; or "pad": samples, of which the last record is repeated. "window_length", int64 [],
           is then the number of records in the window without these repetitions. Or "keep": samples
           with fewer records. All columns are then ragged: a `RaggedColumn` or `RaggedBytesColumn` with
-          a row for each record; `pad` makes them dense.
+          a row for each record; `pad` makes those of numbers dense. Image operators refuse them.
 
         `filter(...)` comes before: windows have the records that pass. Operators come after it. For
         windows over the steps of a record use `unbatch(offsets=...)`. Not together with `unbatch`

@@ -73,8 +73,8 @@ impl Catalog {
         }
         let own = own.map_or_else(|| "none".to_owned(), |own| format!("{own:?}"));
         Err(LoadError::Option(format!(
-            "index={named:?}: the worker of this host has {own}; start all workers with `--index \
-             {named}`, or leave index= out"
+            "index={named:?}: the worker of this host has {own}; name the same one as the workers, \
+             start all of them with `--index {named}`, or leave index= out"
         )))
     }
 
@@ -279,7 +279,8 @@ impl Catalog {
                 },
                 None => LoadError::Option(format!(
                     "the sample map of `{}` is in the index of the worker that counted its samples; \
-                     pass the same one: `--index` to workers, index= to sources",
+                     pass the same one, or another one that `shardfeed dataset index` filled: `--index` \
+                     to workers, index= to sources",
                     entry.path
                 )),
             });

@@ -120,16 +120,18 @@ impl DatasetRequest {
 ///
 /// # Errors  They have different ones; there is no working directory.
 pub(crate) fn common_index(requests: &[DatasetRequest]) -> Result<Option<SharedIndex>, LoadError> {
-    let named: BTreeSet<_> =
-        requests.iter().flat_map(|one| &one.index).map(ToString::to_string).collect();
-    if let [first, second, ..] = &Vec::from_iter(&named)[..] {
-        return Err(LoadError::Option(format!(
-            "sources have different indexes, index={first:?} and index={second:?}; in a cluster all \
-             have that of the workers"
-        )));
+    let mut index: Option<SharedIndex> = None;
+    for named in requests.iter().filter_map(|request| request.index.clone()) {
+        let named = named.absolute()?;
+        if let Some(other) = index.replace(named.clone()).filter(|other| *other != named) {
+            let (first, second) = (other.to_string(), named.to_string());
+            return Err(LoadError::Option(format!(
+                "sources have different indexes, index={first:?} and index={second:?}; in a cluster \
+                 all have that of the workers"
+            )));
+        }
     }
-    let index = requests.iter().find_map(|request| request.index.clone());
-    index.map(SharedIndex::absolute).transpose()
+    Ok(index)
 }
 
 /// Opens the datasets of a loader in this process, and returns them as one: the only one, or the

@@ -234,7 +234,7 @@ impl Glob {
 }
 
 /// Returns a path without `..`, so that a file has one name however it was found.
-fn settled(path: PathBuf) -> Result<PathBuf, LoadError> {
+pub(crate) fn settled(path: PathBuf) -> Result<PathBuf, LoadError> {
     if !path.components().any(|part| part == Component::ParentDir) {
         return Ok(path);
     }

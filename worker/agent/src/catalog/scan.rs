@@ -54,9 +54,6 @@ impl Scanner {
     pub fn start(session: Arc<Session>, cache: CacheOptions) -> std::io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let (kept, of_loop) = (Mutex::default(), Arc::clone(&session));
-        // What the others are to find in the index is written, or the scan fails.
-        let index = cache.index.map(SharedIndex::filling);
-        let cache = CacheOptions { index, ..cache };
         let scan = Arc::new(ScanLoop { session: of_loop, cache, kept, stop: Arc::clone(&stop) });
         // Not joined when this is dropped, as a hung read must not block the caller.
         std::thread::Builder::new().name("shardfeed-scans".into()).spawn(move || scan.run())?;
@@ -302,8 +299,10 @@ impl ScanLoop {
                 goes_on()
             };
             let dataset = Arc::new(dataset);
-            let samples =
-                dataset.count_samples(&program, rules.corrupt, &self.cache, &mut counting)?;
+            // Maps that other workers are to find in the index are written, or the scan fails.
+            let index = self.cache.index.clone().map(SharedIndex::filling);
+            let cache = CacheOptions { index, ..self.cache.clone() };
+            let samples = dataset.count_samples(&program, rules.corrupt, &cache, &mut counting)?;
             // Maps without damaged records only are in the index.
             let are_in_index = self.cache.index.is_some() && samples.damaged_total == 0;
             with_samples(entries, &samples, are_in_index)

@@ -39,7 +39,7 @@ impl BalanceSpec {
                 return Err(format!("packs are balanced by \"{SUM_SQUARES}\""));
             }
             Some(Combiner::Windows(_)) => {
-                return Err("windows have one size and no cost".to_owned());
+                return Err("windows have no cost; balance records, rows or packs".to_owned());
             }
         }
         let measure = Measure::new(&self.by, parse, unbatched).map_err(|error| {

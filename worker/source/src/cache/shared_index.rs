@@ -18,7 +18,7 @@ use shardfeed_tfrecord::NewFile;
 
 use crate::cache::object_kind::ObjectKind;
 use crate::cache::{Entries, IndexedFile, Inode};
-use crate::discover::local;
+use crate::discover::{local, settled};
 use crate::error::LoadError;
 use crate::looks::{aside, each};
 use crate::remote::{self, GoOn};
@@ -32,6 +32,10 @@ const ENTRIES: ObjectKind = ObjectKind("shardfeed index 4\n");
 /// Remedy for a damaged object.
 const DAMAGED: &str =
     "is damaged or of other files; remove it, or replace it by `shardfeed dataset index`";
+
+/// Remedy where an index must be filled, and cannot be written.
+const UNWRITTEN: &str = "make the index writable for the process that counts samples, or fill it \
+                         elsewhere with `shardfeed dataset index`";
 
 /// A folder or a place in a bucket, as a user named it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,14 +93,27 @@ impl SharedIndex {
         self.is_filling
     }
 
+    /// Makes its folder, if it is one.
+    ///
+    /// # Errors  The folder cannot be made.
+    pub fn make(&self) -> Result<(), LoadError> {
+        match &self.place {
+            Place::Folder(folder) => folder_exists(folder, true),
+            Place::Url(_) => Ok(()),
+        }
+    }
+
     /// Returns the index in a form that does not depend on the working directory.
     ///
     /// # Errors  There is no working directory.
     pub fn absolute(self) -> Result<Self, LoadError> {
         let place = match self.place {
             Place::Folder(folder) => match std::path::absolute(&folder) {
-                // Without a slash at its end.
-                Ok(absolute) => Place::Folder(absolute.components().collect()),
+                // Without a slash at its end, and without `..` if it exists.
+                Ok(absolute) => {
+                    let plain: PathBuf = absolute.components().collect();
+                    Place::Folder(settled(plain.clone()).unwrap_or(plain))
+                }
                 Err(source) => return Err(LoadError::io(folder.display().to_string(), source)),
             },
             url @ Place::Url(_) => url,
@@ -138,12 +155,21 @@ impl SharedIndex {
     /// # Errors  The index cannot be written; `Interrupted`.
     pub(crate) fn write(&self, name: &str, bytes: &[u8], go_on: GoOn<'_>) -> Result<(), LoadError> {
         let object = self.object(name);
-        let Place::Folder(_) = &self.place else {
-            return remote::put(&object, bytes.to_vec(), go_on);
+        let written = match &self.place {
+            Place::Url(_) => remote::put(&object, bytes.to_vec(), go_on),
+            Place::Folder(_) => {
+                let (path, bytes) = (PathBuf::from(&object), bytes.to_vec());
+                let written = aside(&mut |_| go_on(), move || write_file(&path, &bytes))?;
+                let reason = |error| format!("cannot write: {error}");
+                written.map_err(|error| LoadError::Index { object, reason: reason(error) })
+            }
         };
-        let (path, bytes) = (PathBuf::from(&object), bytes.to_vec());
-        aside(&mut |_| go_on(), move || write_file(&path, &bytes))?
-            .map_err(|error| LoadError::Index { object, reason: format!("cannot write: {error}") })
+        written.map_err(|error| match error {
+            LoadError::Index { object, reason } if self.is_filling => {
+                LoadError::Index { object, reason: format!("{reason}; {UNWRITTEN}") }
+            }
+            error => error,
+        })
     }
 
     /// Writes an object of a dataset that is being opened, which does not fail if the index cannot

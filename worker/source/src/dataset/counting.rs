@@ -365,7 +365,8 @@ impl CountingPass {
         let map = grouped(self.files.dataset(), &self.program, shard, counted.map, &[])?;
         if is_whole {
             self.kept.keep_counts(shard, &map);
-            self.kept.offer(shard, &map, &mut || !self.stop.load(Ordering::Relaxed))?;
+            let mut go_on = || !self.stop.load(Ordering::Relaxed);
+            self.kept.offer(shard, &map, is_new, &mut go_on)?;
         }
         Ok(CountedShard { map, ..counted })
     }

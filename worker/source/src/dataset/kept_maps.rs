@@ -277,7 +277,7 @@ impl KeptMaps {
         Ok(())
     }
 
-    /// Returns the objects of a shard in an index: their names and contents.
+    /// Returns the objects of a shard in an index, the map first: their names and contents.
     fn objects(&self, shard: usize, map: &SampleMap) -> Vec<(String, Vec<u8>)> {
         let name = &self.names[shard];
         let of_map = (object(samples::KIND, name), map.encode(name));
@@ -300,17 +300,19 @@ impl KeptMaps {
         stored.collect()
     }
 
-    /// Writes a map, or the numbers of its packs, to the index that hosts share.
+    /// Writes the numbers of a map's packs to the index that hosts share.
+    /// - `is_new`: the map is new, and written, too.
     ///
     /// # Errors  See [`SharedIndex::offer`].
     pub(super) fn offer(
         &self,
         shard: usize,
         map: &SampleMap,
+        is_new: bool,
         go_on: GoOn<'_>,
     ) -> Result<(), LoadError> {
         let Some(index) = &self.index else { return Ok(()) };
-        for (name, bytes) in self.objects(shard, map) {
+        for (name, bytes) in self.objects(shard, map).into_iter().skip(usize::from(!is_new)) {
             index.offer(&name, &bytes, go_on)?;
         }
         Ok(())

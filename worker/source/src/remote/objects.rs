@@ -80,6 +80,10 @@ fn reason(scheme: Scheme, error: &Error) -> String {
         StoreFault::Gone if scheme.is_web() => "the server takes no files".into(),
         StoreFault::Gone => "there is no such bucket".into(),
         StoreFault::Changed => "the object was changed at the same time".into(),
-        StoreFault::Passing { reason, .. } | StoreFault::Lasting { reason, .. } => reason,
+        StoreFault::Passing { reason, .. } | StoreFault::Lasting { reason, .. } => {
+            // Without the page that a web server sends.
+            let text = if scheme.is_web() { reason.split('<').next() } else { None };
+            text.unwrap_or(&reason).trim_end_matches([':', ' ']).to_owned()
+        }
     }
 }
