@@ -98,7 +98,7 @@ pub(super) struct WorkerConfig {
     #[arg(long, value_name = "SIZE")]
     pub(super) cache_bytes: Option<Space>,
     /// Folder or URL of the index that keeps what was found in the files of datasets: the same for
-    /// all workers of the cluster [default: none, the coordinators keep it]
+    /// all workers of the cluster [default: none: the coordinators keep what was found]
     #[arg(long, value_name = "DIR|URL")]
     pub(super) index: Option<String>,
     /// Users whose trainers are served, besides the worker's own user and root; repeatable or with

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use shardfeed_plan::{
-    Digest, Draws, LongSequences, PACKS_MAX, PackError, PackMethod, PackSegment, PackSettings,
-    Packing,
+    Digest, Draws, Lengths, LongSequences, PACKS_MAX, PackError, PackMethod, PackSegment,
+    PackSettings, Packing,
 };
 
 const SHARD: Digest = Digest::from_bytes([7; 32]);
@@ -30,10 +30,11 @@ proptest! {
         method in prop_oneof![Just(PackMethod::Fit), Just(PackMethod::Concat)],
     ) {
         let settings = PackSettings { append, ..settings(length, block, method) };
-        let packing = Packing::new(settings.clone(), SHARD, lengths.iter().copied().collect()).unwrap();
+        let all: Lengths = lengths.iter().copied().collect();
+        let packing = Packing::new(settings.clone(), SHARD, all.clone()).unwrap();
         let counts = packing.counts();
         let counted = |counts: &[u64]| {
-            Packing::counted(settings.clone(), SHARD, lengths.iter().copied().collect(), counts).unwrap()
+            Packing::counted(settings.clone(), SHARD, all.clone(), counts).unwrap()
         };
         assert_eq!(counted(&counts), packing);
         // Counts that cannot be right are not used.

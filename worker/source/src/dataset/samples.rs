@@ -380,7 +380,8 @@ impl SampleMap {
             u64::from_le_bytes(bytes)
         });
         let (forms, data_bytes) = (numbers.next()?, numbers.next()?);
-        if numbers.next()? != records || forms > 63 {
+        // Only lengths are short.
+        if numbers.next()? != records || forms > 63 || forms & 36 == 32 {
             return None;
         }
         let (has_rows, has_passes, has_tokens) = (forms & 1 == 1, forms & 2 == 2, forms & 4 == 4);
@@ -629,6 +630,22 @@ mod tests {
     }
 
     #[test]
+    fn short_lengths_of_four_bytes_each_are_read() {
+        let stored = |numbers: &[u64]| {
+            KIND.encode(
+                "one",
+                &numbers.iter().copied().flat_map(u64::to_le_bytes).collect::<Vec<_>>(),
+            )
+        };
+        let tokens = [3, 65_535, 0].map(|tokens| RecordSamples::Tokens(Some(tokens)));
+        let expected = map(&tokens);
+        let before = stored(&[4, 9, 3, 3 | 65_535 << 32, 0]);
+        assert_eq!(SampleMap::read(&before, "one", 3).as_ref(), Some(&expected));
+        assert!(expected.encode("one").len() < before.len(), "it is stored with two bytes each");
+        assert_eq!(SampleMap::read(&stored(&[32, 9, 3]), "one", 3), None, "no lengths are short");
+    }
+
+    #[test]
     fn a_damaged_map_is_none() {
         let whole: Vec<_> = (0..100).map(|record| RecordSamples::Whole(record % 3 == 0)).collect();
         let rows: Vec<_> = (0..100).map(|record| RecordSamples::Rows(record % 3)).collect();
@@ -638,6 +655,8 @@ mod tests {
         let members: Vec<_> = (0..100).map(member).map(RecordSamples::Member).collect();
         let mut maps: Vec<_> = [&whole, &rows, &tokens, &members].map(|all| map(all)).into();
         maps[3].last_key = None;
+        let long = (0..100).map(|record| RecordSamples::Tokens(Some(65_500 + record)));
+        maps.push(map(&long.collect::<Vec<_>>()));
         let mut costs = Costs::default();
         (0..maps[1].samples()).for_each(|sample| costs.push(sample * 100));
         maps.push(SampleMap { costs: Some(costs), ..maps[1].clone() });
