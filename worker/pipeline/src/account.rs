@@ -17,7 +17,6 @@ const LONG_WAIT_US: u64 = 2_000_000;
 /// Metric that shows a counter for each rank. All counters are in time breakdowns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CounterMetric {
-    /// There is none.
     None,
     /// A metric of this part of the page, under this name without prefix and unit.
     Of(&'static str, &'static str),
@@ -67,7 +66,6 @@ macro_rules! counters {
         }
 
         impl Spent {
-            /// Declarations of all counters.
             pub const COUNTERS: &[Counter] =
                 &[$(Counter { name: stringify!($name), help: $help, metric: $metric }),+];
 
@@ -200,14 +198,12 @@ pub struct Setup {
     pub cached: bool,
     /// True if the trainer's process reads because a worker was lost or stopped serving it.
     pub took_over: bool,
-    /// Reasons for the numbers of prefetched batches and threads.
     pub reasons: Reasons,
 }
 
 /// Time breakdown of a rank's batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Account {
-    /// Configuration of reading.
     pub setup: Setup,
     /// Epoch of the batch taken last.
     pub epoch: u64,

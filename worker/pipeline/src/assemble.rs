@@ -56,7 +56,6 @@ pub enum Stage {
 pub struct Begun {
     /// CPU time of the thread.
     pub cpu_ns: u64,
-    /// Wall-clock time.
     pub wall_ns: u64,
 }
 
@@ -90,7 +89,6 @@ impl std::fmt::Debug for RecordOf {
 }
 
 impl Assembler {
-    /// Creates an assembler that writes into slots of `slots`.
     pub fn new(schemas: impl Into<ShardSchemas>, slots: SlotPool) -> Self {
         Self { schemas: schemas.into(), slots, watch: None, record_of: None, images: None }
     }

@@ -17,7 +17,6 @@ pub struct ChunkPool {
 }
 
 impl ChunkPool {
-    /// An empty pool.
     pub fn new(keep: usize, keep_bytes: usize) -> Self {
         Self { free: Arc::default(), shared_bytes: Arc::default(), keep, keep_bytes }
     }

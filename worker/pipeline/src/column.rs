@@ -18,7 +18,6 @@ use crate::samples::unbatch::Around;
 pub enum ColumnKind {
     /// Values of a fixed shape: `[rows] + shape`, row-major.
     Dense {
-        /// Type of the values.
         dtype: Dtype,
         /// Shape of one row.
         shape: Vec<usize>,
@@ -26,7 +25,6 @@ pub enum ColumnKind {
     /// Rows with a variable number of values of a shape, padded to the longest row of the batch:
     /// `[rows, longest] + shape`. One split, `[rows]`, has the number of values of each row.
     Padded {
-        /// Type of the values.
         dtype: Dtype,
         /// Shape of one value of a row.
         shape: Vec<usize>,
@@ -35,7 +33,6 @@ pub enum ColumnKind {
     /// the outermost, `[rows + 1]`: row r consists of the items `splits[r]` to `splits[r + 1]` of
     /// the next split, or of the values.
     Ragged {
-        /// Type of the values.
         dtype: Dtype,
         /// Number of splits, 1 or more.
         levels: usize,
@@ -45,7 +42,6 @@ pub enum ColumnKind {
     /// Values at positions of a tensor of `[rows] + size`. One split, `[n, 1 + size.len()]`, has
     /// the position of each, ascending.
     Sparse {
-        /// Type of the values.
         dtype: Dtype,
         /// Size of one row.
         size: Vec<usize>,
@@ -53,7 +49,6 @@ pub enum ColumnKind {
 }
 
 impl ColumnKind {
-    /// Type of the values.
     pub fn dtype(&self) -> Dtype {
         match self {
             Self::Dense { dtype, .. }
@@ -72,7 +67,6 @@ impl ColumnKind {
         }
     }
 
-    /// Number of splits.
     pub fn splits(&self) -> usize {
         match self {
             Self::Dense { .. } => 0,
@@ -85,7 +79,6 @@ impl ColumnKind {
 /// A column of one batch, as ranges of its buffers in the slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ColumnData {
-    /// Name of the feature.
     pub name: Arc<str>,
     pub kind: ColumnKind,
     /// Numbers, or the bytes of all strings end to end.

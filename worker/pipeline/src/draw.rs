@@ -21,7 +21,6 @@ pub struct DrawKey {
 /// Key of the draws for the samples of one source of a mixture.
 #[derive(Clone, Copy, Debug)]
 pub struct DrawSource {
-    /// Order digest of the source.
     pub digest: OrderDigest,
     /// Key of its name.
     pub number: u64,

@@ -17,27 +17,17 @@ pub(crate) fn items(shape: &[usize]) -> usize {
 pub enum Dtype {
     /// One byte, 0 or 1.
     Bool,
-    /// Unsigned, 1 byte.
     Uint8,
-    /// Signed, 1 byte.
     Int8,
-    /// Unsigned, 2 bytes.
     Uint16,
-    /// Signed, 2 bytes.
     Int16,
-    /// Unsigned, 4 bytes.
     Uint32,
-    /// Signed, 4 bytes.
     Int32,
-    /// Signed, 8 bytes.
     Int64,
-    /// IEEE 754, 2 bytes.
     Float16,
     /// The upper half of a float32.
     Bfloat16,
-    /// IEEE 754, 4 bytes.
     Float32,
-    /// IEEE 754, 8 bytes.
     Float64,
     /// Byte strings.
     Bytes,

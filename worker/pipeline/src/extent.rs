@@ -125,7 +125,6 @@ impl Extent {
         self.grow(strings.len(), strings.iter().map(Vec::len).sum());
     }
 
-    /// Adds a row of a constant.
     pub(crate) fn add_constant(&mut self, values: &DefaultValue) {
         let (count, bytes) = size_of(&Located::Default, Some(values));
         self.grow(count, bytes);

@@ -12,7 +12,6 @@ const RUN_MAX: u64 = 1024;
 pub trait Load {
     /// Item that is held for a sample until its output is due.
     type Item;
-    /// Error of loading a sample.
     type Error;
 
     /// Appends the items of a run, the next samples in reading order.
@@ -114,7 +113,6 @@ impl<T, E: From<PlanError>> LaneFeed<T, E> {
         self.last
     }
 
-    /// Number of items held.
     pub fn held(&self) -> usize {
         self.held.len()
     }

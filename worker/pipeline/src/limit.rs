@@ -60,7 +60,6 @@ pub enum Limit {
 }
 
 impl Limit {
-    /// All variants.
     pub const ALL: [Self; 11] = [
         Self::Unknown,
         Self::Trainer,
@@ -118,7 +117,6 @@ impl Limit {
 /// Diagnosis of a run: its bottleneck, the reasons and a recommendation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// The bottleneck.
     pub limit: Limit,
     /// Fraction of the trainer's time spent waiting, in percent.
     pub wait_percent: u64,
@@ -133,7 +131,6 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// Formats the diagnosis as one sentence.
     pub fn sentence(&self) -> String {
         let Self { limit, because, change, .. } = self;
         let verb = if *limit == Limit::HeldBatches || *limit == Limit::Prefetch {
@@ -501,7 +498,6 @@ fn per_second(count: u64, us: u64) -> u64 {
     count.saturating_mul(1_000_000).checked_div(us).unwrap_or(0)
 }
 
-/// Formats a time for users.
 fn time(us: u64) -> String {
     match us {
         0..1_000 => format!("{us} us"),
@@ -513,7 +509,6 @@ fn time(us: u64) -> String {
 /// Added to a recommended size, because formatting truncates it.
 const SIZE_STEP_BYTES: u64 = 1_000_000;
 
-/// Formats a size for users.
 fn size(bytes: u64) -> String {
     match bytes {
         0..1_000 => format!("{bytes} bytes"),

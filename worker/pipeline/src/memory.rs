@@ -67,7 +67,6 @@ pub struct Need {
     pub split_bytes: u64,
     /// Bytes of prefetched batches, of their records and of operators.
     pub batch_bytes: u64,
-    /// Bytes that may be used.
     pub budget_bytes: u64,
 }
 
@@ -102,13 +101,11 @@ pub enum MemoryError {
         lanes: u64,
         /// Bytes of two windows in each.
         need_bytes: u64,
-        /// Bytes available for them.
         have_bytes: u64,
         /// True if each split that is read holds a block of records.
         has_blocks: bool,
         /// Largest window that fits; `None`: no window does.
         window_fits: Option<u64>,
-        /// Budget that fits this window.
         budget_fits: u64,
     },
     /// Rows of balanced steps do not fit, and shards cannot be read out of order.
@@ -125,14 +122,12 @@ pub enum MemoryError {
         lanes: u64,
         /// Bytes of the rows and windows in each.
         need_bytes: u64,
-        /// Bytes available for them.
         have_bytes: u64,
         /// Largest window of balanced steps that fits.
         balance_fits: u64,
         /// Smallest budget that fits this window.
         budget_fits: u64,
     },
-    /// A record does not fit.
     #[error(
         "{file}: has a record of {record_bytes} bytes, and memory_budget has {budget_bytes}; raise it, or leave the \
          file out"
@@ -141,7 +136,6 @@ pub enum MemoryError {
         file: String,
         /// Bytes of the record's data.
         record_bytes: u64,
-        /// Bytes that may be used.
         budget_bytes: u64,
     },
     /// Not even single batches fit.
@@ -151,7 +145,6 @@ pub enum MemoryError {
         .batch_bytes + .reading_bytes
     )]
     TooSmall {
-        /// Bytes that may be used.
         budget_bytes: u64,
         /// Bytes of the batches that are prefetched.
         batch_bytes: u64,
@@ -229,7 +222,6 @@ impl Need {
         self.straight && in_order && self.record_bytes >= STRAIGHT_RECORD_BYTES
     }
 
-    /// Minimum bytes for reading with this method.
     pub fn least_bytes(&self, reading: Reading) -> u64 {
         match reading {
             Reading::Hold { .. } => self.window_bytes().saturating_add(self.reading_bytes()),

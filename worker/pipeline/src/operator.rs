@@ -128,7 +128,6 @@ impl Operation {
         if let Self::Rename(rename) = self { Some(&rename.input) } else { None }
     }
 
-    /// Lookup table of the operation.
     pub(crate) fn table(&self) -> Option<&TableRef> {
         if let Self::Lookup(lookup) = self { Some(&lookup.table) } else { None }
     }

@@ -162,9 +162,7 @@ impl Names {
 /// Reason why an operator cannot be applied to the columns before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// It names a column that does not exist.
     NoColumn(String),
-    /// Everything else.
     Other(String),
 }
 
@@ -313,7 +311,6 @@ fn strings_plan(from: Strings, shape: Vec<usize>, output: &str, plans: Vec<Plan>
     Plan { kind, origin, spec: None }
 }
 
-/// Form of a column as an operator's input.
 fn input_form(plan: &Plan, takes: &Inputs) -> Result<Form, String> {
     match takes {
         Inputs::Rows(_) => return rows_form(plan),
@@ -501,7 +498,6 @@ impl Program {
         Ok((program, made))
     }
 
-    /// Adds one operator.
     fn add(
         &mut self,
         names: &mut Names,
@@ -555,7 +551,6 @@ impl Program {
         Arc::clone(&self.sides[place])
     }
 
-    /// Strings of tables.
     pub(crate) fn tables(&self) -> &[Arc<FoundStrings>] {
         &self.found
     }
@@ -590,7 +585,6 @@ impl Program {
         features.chain(rows).chain(taken).fold(0, usize::saturating_add)
     }
 
-    /// Memory for the operators' intermediate columns.
     pub(crate) fn memory(&self) -> &ColumnMemory {
         &self.memory
     }
@@ -599,7 +593,6 @@ impl Program {
         self.steps.is_empty()
     }
 
-    /// Source of a column that an operator takes.
     fn source(&mut self, plan: &Plan) -> InputSource {
         match (&plan.origin, &plan.kind) {
             (Origin::Step(step) | Origin::Rows(step, _), _) => InputSource::Step(*step),

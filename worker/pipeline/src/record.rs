@@ -59,7 +59,6 @@ pub struct RowError {
     pub part: u32,
     /// Bytes of the record's data.
     pub len: usize,
-    /// Description of the error.
     pub fault: RowFault,
 }
 
@@ -94,7 +93,6 @@ pub enum RowFault {
     /// The data does not match the declared features.
     #[error("{error}{}", names(.holds))]
     Parse {
-        /// The parse error.
         error: Box<ParseError>,
         /// Names of the features that the record contains.
         holds: Vec<String>,
@@ -104,26 +102,12 @@ pub enum RowFault {
         "column `{}` has {} rows and `{}` {}; unbatch and pack take columns with as many rows in each \
          record", .columns[0], .rows[0], .columns[1], .rows[1]
     )]
-    Rows {
-        /// Names of two columns.
-        columns: Box<[String; 2]>,
-        /// Numbers of their rows.
-        rows: [usize; 2],
-    },
+    Rows { columns: Box<[String; 2]>, rows: [usize; 2] },
     /// The record does not have the row that was counted in it.
     #[error("column `{column}` has {rows} rows, without row {row} that was counted")]
-    NoRow {
-        /// Name of the column.
-        column: String,
-        /// Index of the row.
-        row: usize,
-        /// Number of rows.
-        rows: usize,
-    },
-    /// The record has too many rows.
+    NoRow { column: String, row: usize, rows: usize },
     #[error("the record has {rows} rows, and unbatch takes at most {most} of one record")]
     TooManyRows {
-        /// Number of rows.
         rows: usize,
         /// Maximum number of rows.
         most: usize,
@@ -133,7 +117,6 @@ pub enum RowFault {
         "the cost `{expression}` is {value}; balance takes finite numbers that are not negative"
     )]
     Cost {
-        /// The expression.
         expression: Box<str>,
         /// Its value; NaN also after an overflow of integers.
         value: Box<str>,
@@ -143,15 +126,12 @@ pub enum RowFault {
     Operator {
         /// Output column of the operator.
         output: Box<str>,
-        /// Error of the operator.
         fault: OperatorFault,
     },
-    /// There is not enough memory for the batch.
     #[error("no memory for a batch of {bytes} bytes: {source}")]
     Memory {
         /// Bytes of the slot.
         bytes: usize,
-        /// Error of the system.
         source: io::Error,
     },
 }

@@ -13,7 +13,6 @@ use std::collections::BTreeSet;
 )]
 pub struct BatchTooLarge {
     pub batch_bytes: u64,
-    /// Bytes that may be used.
     pub budget_bytes: u64,
     /// Minimum bytes needed for reading.
     pub reading_bytes: u64,
@@ -26,7 +25,6 @@ pub struct BatchTooLarge {
 /// need.
 #[derive(Clone, Debug, Default)]
 pub struct Room {
-    /// Total bytes that may be used.
     budget_bytes: u64,
     /// Minimum bytes needed for reading.
     reading_bytes: u64,
@@ -76,7 +74,6 @@ impl Room {
         slots <= self.slots_bytes && all.saturating_add(self.apart_bytes) <= self.budget_bytes
     }
 
-    /// Begins a position.
     pub fn begin(&mut self, place: u64) {
         self.unknown.insert(place);
     }

@@ -100,7 +100,6 @@ pub(crate) struct Cells<'a> {
     cells: usize,
     lists: usize,
     windows_of_row: usize,
-    /// Extent of each column.
     pub(crate) extents: Vec<Extent>,
     /// Strings of tables, row after row.
     found: Vec<(&'a FoundStrings, Vec<Vec<u8>>)>,
@@ -296,7 +295,6 @@ impl<'a> Cells<'a> {
         (0..self.rows.len()).map(length).collect()
     }
 
-    /// Returns the located features of a row.
     fn record(&self, row: usize) -> LocatedRecord<'_, 'a> {
         LocatedRecord {
             cells: &self.located[row * self.cells..][..self.cells],

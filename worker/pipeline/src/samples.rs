@@ -48,7 +48,6 @@ pub struct CountedRecord {
     pub costs: Vec<u64>,
 }
 
-/// Samples of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RecordSamples {
     /// The record itself, or none.
@@ -78,7 +77,6 @@ impl RecordSamples {
     }
 }
 
-/// Counts the rows of records.
 #[derive(Debug)]
 struct RowCounter {
     spec: UnbatchSpec,
@@ -232,7 +230,6 @@ impl SampleProgram {
         part
     }
 
-    /// True if the samples depend on the shard's path.
     pub fn depends_on_path(&self) -> bool {
         let measures = [&self.filter, &self.filter_rows, &self.cost].map(Option::as_ref);
         let by = self.windower().and_then(Windower::by);
@@ -323,7 +320,6 @@ impl SampleProgram {
         Ok(counted)
     }
 
-    /// Adds the costs of samples.
     fn with_costs(
         &self,
         samples: Vec<RecordSamples>,

@@ -83,27 +83,21 @@ pub enum SchemaError {
     /// The filter is not an expression over features of the record.
     #[error("filter: {0}")]
     Filter(String),
-    /// A column cannot be unbatched.
     #[error("unbatch: {0}")]
     Unbatch(String),
-    /// Columns cannot be packed.
     #[error("pack: {0}")]
     Pack(String),
-    /// Windows cannot be made.
     #[error("window: {0}")]
     Window(String),
-    /// Steps cannot be balanced.
     #[error("balance: {0}")]
     Balance(String),
     /// An output column does not exist, or is named twice.
     #[error("outputs name `{name}`, {what}")]
     Output {
-        /// Name of the output.
         name: String,
         /// Description of the error.
         what: String,
     },
-    /// Sources of a mixture make other columns.
     #[error(
         "the sources of a mixture make different columns: {left} and {right}; cast, reshape, pad or select \
          columns so that all sources have the same"

@@ -39,7 +39,6 @@ pub struct Range {
     pub start: u64,
     /// Minimum, 1 or more.
     pub least: u64,
-    /// Maximum.
     pub most: u64,
 }
 
@@ -107,12 +106,10 @@ impl Tuner {
         }
     }
 
-    /// Current numbers.
     pub fn choice(&self) -> Choice {
         self.choice
     }
 
-    /// Reasons for the current numbers.
     pub fn reasons(&self) -> Reasons {
         self.reasons
     }

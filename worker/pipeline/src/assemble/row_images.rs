@@ -63,7 +63,6 @@ struct KeptImages {
 struct Claim<'a> {
     record: RecordKey,
     rows: Vec<Row<'a>>,
-    /// Bytes of a kept row.
     row_bytes: usize,
 }
 

@@ -11,7 +11,6 @@ use crate::dtype::{ColumnNumber, Dtype, with_type};
 pub struct Cast {
     /// Column of numbers.
     pub input: String,
-    /// New type.
     pub dtype: Dtype,
 }
 
@@ -46,12 +45,10 @@ impl Cast {
     }
 }
 
-/// Converts numbers to another type.
 pub(super) fn cast<From: ColumnNumber, To: ColumnNumber>(from: &[From], to: &mut [To]) {
     to.iter_mut().zip(from).for_each(|(to, from)| *to = cast_one(*from));
 }
 
-/// Converts a number to another type.
 #[inline]
 pub(super) fn cast_one<From: ColumnNumber, To: ColumnNumber>(from: From) -> To {
     if From::IS_FLOAT { To::from_f64(from.to_f64()) } else { To::from_i64(from.to_i64()) }

@@ -16,7 +16,6 @@ const PERIOD_MAX: usize = 1 << 14;
 pub struct Scale {
     /// Column of numbers.
     pub input: String,
-    /// Factors.
     pub scale: Vec<f64>,
     pub offset: Vec<f64>,
     /// Type of the output: float32 or float64.
@@ -50,9 +49,7 @@ impl Definition for Scale {
 pub struct Normalize {
     /// Column of numbers.
     pub input: String,
-    /// Values to subtract.
     pub mean: Vec<f64>,
-    /// Divisors.
     pub std: Vec<f64>,
     /// Type of the output: float32 or float64.
     pub dtype: Dtype,

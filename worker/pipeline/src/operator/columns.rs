@@ -114,11 +114,9 @@ pub struct Constant {
     /// Values of a row, row-major.
     pub value: Constants,
     pub shape: Vec<usize>,
-    /// Type of the output.
     pub dtype: Dtype,
 }
 
-/// Values of a constant.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Constants {

@@ -18,7 +18,6 @@ const ROWS: usize = 512;
 pub struct Compute {
     /// Such as `where(mate > 0, 1, tanh(score / 400))`; docs/OPERATORS.md describes the syntax.
     pub expression: String,
-    /// Type of the output.
     pub dtype: Dtype,
 }
 

@@ -13,7 +13,6 @@ use crate::dtype::Dtype;
 pub struct DecodeRaw {
     /// Column of one string per row.
     pub input: String,
-    /// Type of the numbers.
     pub dtype: Dtype,
     /// Shape of the numbers; with column names it is that of an image, and differs from row to
     /// row.

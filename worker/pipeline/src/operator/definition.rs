@@ -67,7 +67,6 @@ pub(crate) trait Definition {
         1
     }
 
-    /// The input columns.
     fn inputs(&self) -> Result<Inputs, String>;
 
     /// True if its result depends on the pixel contract.

@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-/// Maximum number of nodes of an expression.
 const NODES_MAX: usize = 1_000;
 /// Maximum nesting depth of brackets and calls.
 const DEPTH_MAX: usize = 50;

@@ -40,7 +40,6 @@ pub enum OperatorFault {
     /// Columns whose values an operator takes in pairs have rows of different lengths.
     #[error("rows of `{first}` and `{second}` have different lengths, {found:?}")]
     Lengths {
-        /// Names of the columns.
         first: Box<str>,
         second: Box<str>,
         /// Lengths of a row in both.
@@ -56,7 +55,6 @@ pub enum OperatorFault {
         /// Their padded sizes.
         size: Vec<usize>,
     },
-    /// A table does not contain a key.
     #[error("{table} has no key {key}; write the table with it, or give missing a value")]
     NoKey {
         /// The key, or its beginning.
@@ -76,7 +74,6 @@ pub enum OperatorFault {
         .size.height, .size.width, .wanted.height, .wanted.width
     )]
     ImageSize {
-        /// Size of the image.
         size: Size,
         /// Declared size.
         wanted: Size,
@@ -96,31 +93,21 @@ pub enum OperatorFault {
     /// A box is not a region of its image.
     #[error("the box {numbers} of `{column}` for an image of {}x{} {what}", .image.height, .image.width)]
     Bounds {
-        /// Name of the column.
         column: Box<str>,
-        /// Its values.
         numbers: Box<str>,
         image: Box<Size>,
         /// The reason.
         what: &'static str,
     },
-    /// A column contains an invalid size.
     #[error("column `{column}` says {number} for a size")]
-    Side {
-        /// Name of the column.
-        column: String,
-        /// Its value.
-        number: i64,
-    },
+    Side { column: String, number: i64 },
     /// A string does not have the length of its numbers.
     #[error(
         "decode_raw: the string has {found} bytes, but {dtype} of shape {shape:?} takes {expected}; correct \
          dtype or shape, or set fixed_length"
     )]
     Length {
-        /// Type of the numbers.
         dtype: Dtype,
-        /// Shape of the numbers.
         shape: Vec<usize>,
         /// Bytes of the numbers.
         expected: usize,

@@ -89,7 +89,6 @@ pub(crate) fn check_value(what: &str, value: f64, dtype: Dtype) -> Result<(), St
     Err(format!("{what} is {value}, which {dtype} cannot hold"))
 }
 
-/// Input of an operator.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Input<'a> {
     /// Rows end to end, with the bytes of one row.

@@ -65,7 +65,6 @@ impl Definition for Slice {
 pub struct Select {
     /// Column of numbers.
     pub input: String,
-    /// Dimension.
     pub axis: usize,
     pub indices: Vec<usize>,
 }
@@ -200,7 +199,6 @@ fn selected(input: &Form, axis: usize, indices: &[usize]) -> Result<Form, String
     Form::numbers(input.dtype, shape)
 }
 
-/// Work that permutes dimensions.
 fn permuted(input: &Form, form: Form, perm: &[usize]) -> OperatorWork {
     let places = places(&form.shape, &strides(&input.shape, |dimension| perm[dimension]), 0);
     gathered(input, form, places)

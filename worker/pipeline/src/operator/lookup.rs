@@ -198,7 +198,6 @@ impl Finder {
         Ok(found)
     }
 
-    /// Calls `visit` with each key of some rows.
     fn each_key(
         &self,
         input: Input<'_>,

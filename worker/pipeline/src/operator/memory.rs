@@ -63,7 +63,6 @@ impl ColumnMemory {
         self.lock().bytes_max = bytes;
     }
 
-    /// Maximum bytes that may be used.
     pub(crate) fn bytes_max(&self) -> usize {
         self.lock().bytes_max
     }
@@ -96,7 +95,6 @@ impl ColumnMemory {
         self.lock().scratch.pop().unwrap_or_default()
     }
 
-    /// Keeps image memory for reuse.
     pub(crate) fn keep_scratch(&self, scratch: ImageScratch) {
         let kept_max = self.bytes_max() / KEPT_PART;
         let scratch = scratch.trim(kept_max);

@@ -18,7 +18,6 @@ pub struct OneHot {
     pub on: f64,
     /// Value elsewhere.
     pub off: f64,
-    /// Type of the output.
     pub dtype: Dtype,
 }
 

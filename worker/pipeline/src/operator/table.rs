@@ -23,7 +23,6 @@ pub struct TableFault {
     pub file: String,
     /// Position of the error in the file, in bytes.
     pub offset: Option<u64>,
-    /// Kind of error.
     pub cause: TableCause,
     /// Description of the error, and what to do.
     pub what: String,
@@ -32,7 +31,6 @@ pub struct TableFault {
 /// Kind of error of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TableCause {
-    /// The file does not exist.
     NotFound,
     /// The table is not the one that was declared.
     Another,

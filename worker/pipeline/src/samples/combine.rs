@@ -9,9 +9,7 @@ use crate::samples::window::Windower;
 /// Writes samples of several records as records of their own.
 #[derive(Debug)]
 pub enum Combiner {
-    /// The samples are packs.
     Packs(Packer),
-    /// The samples are windows.
     Windows(Windower),
 }
 

@@ -179,7 +179,6 @@ impl Measure {
         self.is_integer
     }
 
-    /// True if the result depends on the shard's path.
     pub(crate) fn depends_on_path(&self) -> bool {
         self.sources.contains(&NameSource::ShardPath)
     }
@@ -493,7 +492,6 @@ impl Measure {
         Ok(stack.pop().expect(CHECKED))
     }
 
-    /// Returns the kind of a name's value.
     fn kind_of(&self, name: usize) -> Result<ValueKind, String> {
         let plan = match self.sources[name] {
             NameSource::Ordinal => return Ok(ValueKind::Integer),
@@ -597,7 +595,6 @@ fn has_any(features: &[FeatureSpec], names: &[String]) -> bool {
     features.iter().any(|spec| names.contains(&spec.name))
 }
 
-/// Returns the parsing of the named features alone.
 pub(crate) fn features_named(parse: &ParseSpec, names: &[String]) -> ParseSpec {
     let named = |features: &[FeatureSpec]| -> Vec<FeatureSpec> {
         features.iter().filter(|spec| names.contains(&spec.name)).cloned().collect()

@@ -24,7 +24,6 @@ pub enum MeasuredColumn {
 }
 
 impl MeasuredColumn {
-    /// Returns the number of records.
     pub fn len(&self) -> usize {
         match self {
             Self::Integers(values) => values.len(),
@@ -33,7 +32,6 @@ impl MeasuredColumn {
         }
     }
 
-    /// True if the shard has no records.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -100,7 +98,6 @@ impl MeasuredColumns {
         self.columns.get(key)
     }
 
-    /// Returns the number of records.
     pub fn records(&self) -> usize {
         self.records
     }

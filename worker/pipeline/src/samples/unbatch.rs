@@ -60,7 +60,6 @@ impl UnbatchSpec {
         Self { columns: names.iter().map(column).collect(), edge, stride }
     }
 
-    /// Names of the columns.
     pub fn names(&self) -> Vec<String> {
         self.columns.iter().map(|column| column.name.clone()).collect()
     }
@@ -402,7 +401,6 @@ fn pad_plan(column: &str, window: usize, rows: usize) -> Plan {
     Plan { kind, origin: Origin::IsPad(window), spec }
 }
 
-/// Returns the shape of a row of a feature.
 fn row_shape(spec: &FeatureSpec) -> Result<Vec<usize>, String> {
     let shape = match &spec.feature {
         Feature::VarLen { .. } => vec![],

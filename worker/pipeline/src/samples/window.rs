@@ -120,7 +120,6 @@ impl Windower {
         &self.spec
     }
 
-    /// Features of the records.
     pub(crate) fn features(&self) -> &[FeatureSpec] {
         self.parser.features()
     }

@@ -45,7 +45,6 @@ impl ShardSchemas {
         &self.schemas[0]
     }
 
-    /// Returns the schema of a shard's records.
     pub fn of(&self, shard: u32) -> &Arc<Schema> {
         let after = self.sources.partition_point(|(first, _)| *first <= shard);
         &self.sources[after.max(1) - 1].1

@@ -28,7 +28,6 @@ pub struct Outline {
     operators: usize,
 }
 
-/// A column of an [`Outline`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutlineColumn<'a> {
     /// A column that batches can have.
@@ -39,7 +38,6 @@ pub enum OutlineColumn<'a> {
         count: Option<usize>,
         /// Type of the pixels' samples.
         dtype: Dtype,
-        /// Samples of a pixel.
         channels: usize,
     },
 }
@@ -47,7 +45,6 @@ pub enum OutlineColumn<'a> {
 /// Reason why an operator cannot be added to an [`Outline`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OutlineError {
-    /// It names a column that does not exist.
     #[error("there is no column `{0}`")]
     NoColumn(String),
     /// Everything else.

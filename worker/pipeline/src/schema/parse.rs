@@ -34,7 +34,6 @@ impl ParseSpec {
         features.iter().chain(lists).map(|spec| spec.name.as_str()).collect()
     }
 
-    /// Removes the features of a name.
     pub(crate) fn remove(&mut self, name: &str) {
         let retain = |features: &mut Vec<FeatureSpec>| features.retain(|spec| spec.name != name);
         match self {
@@ -67,7 +66,6 @@ pub(crate) fn parser(parse: &mut Option<ParseSpec>) -> Result<Parser, SpecError>
     }
 }
 
-/// Returns a plan for each parsed column.
 pub(crate) fn parsed_plans(parser: &Parser) -> Vec<Plan> {
     let of_features = |parser: &ExampleParser| -> Vec<Plan> {
         let plan = |(index, spec): (usize, &FeatureSpec)| {

@@ -55,7 +55,6 @@ pub(super) struct ImageRow<'a> {
     pub(super) size: Size,
     /// The operator's random draws for this row.
     draws: &'a dyn Fn() -> Draws,
-    /// All inputs of the chain.
     inputs: &'a [Input<'a>],
     row: usize,
 }
@@ -219,7 +218,6 @@ impl Chain {
         self
     }
 
-    /// Type of the samples of the source.
     fn source_dtype(&self) -> Dtype {
         if let Finish::Resize(resized) = &self.finish { resized.from } else { self.dtype }
     }
@@ -483,7 +481,6 @@ impl Chain {
         Ok(())
     }
 
-    /// True if it decodes images.
     pub(crate) fn decodes(&self) -> bool {
         matches!(self.source, ImageSource::Encoded(_))
     }

@@ -96,7 +96,6 @@ impl ColorJitter {
         order.map(|step| (STEPS[step], factors[step]))
     }
 
-    /// Changes an image in place.
     pub(super) fn change(&self, pixels: &mut [u8], channels: usize, mut draws: Draws) {
         for (step, factor) in self.drawn(&mut draws) {
             let Some(factor) = factor else { continue };

@@ -140,7 +140,6 @@ fn check_part(chain: &Chain, size: Size, from: (usize, usize)) -> Result<(), Str
     }
 }
 
-/// Checks a part of an image of size `all`.
 fn check_lies_in(size: Size, from: (usize, usize), all: Size) -> Result<(), OperatorFault> {
     if lies_in(size, from, all) {
         return Ok(());

@@ -12,9 +12,7 @@ use crate::operator::definition::{Definition, Given, Inputs, OperatorWork};
 pub struct Flip {
     /// Column of images.
     pub input: String,
-    /// Axis of the mirroring.
     pub axis: Axis,
-    /// Probability of the mirroring.
     pub probability: f64,
 }
 

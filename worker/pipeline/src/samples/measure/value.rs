@@ -29,7 +29,6 @@ impl Value<'_> {
         }
     }
 
-    /// Returns a cost that is an integer.
     pub(super) fn integer_cost(self) -> Option<u64> {
         match self {
             Self::Integer(integer) => u64::try_from(integer).ok(),
