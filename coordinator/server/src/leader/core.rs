@@ -66,7 +66,6 @@ pub(crate) struct Core {
     pub(crate) calls: Semaphore,
     /// Permits for ranks that wait for groups.
     pub(crate) polls: Semaphore,
-    /// Queue of claims.
     pub(crate) asks: ClaimSender,
     pub(crate) audit: Audit,
     /// Shards of running epochs by state, for monitoring.

@@ -33,7 +33,6 @@ pub(crate) struct RunningJobs {
     ranks: Vec<RankSeen>,
     /// Epochs with samples in doubt, of all jobs, even if none of their ranks is served.
     doubts: Vec<DoubtSeen>,
-    /// Number of jobs by phase.
     phases: BTreeMap<JobPhase, u64>,
     /// Running jobs, and ranks of shown jobs, beyond the bounds.
     jobs_left_out: usize,

@@ -132,7 +132,6 @@ pub struct Restored {
 pub enum RestoreError {
     #[error(transparent)]
     Option(#[from] InvalidOption),
-    /// The file cannot be read.
     #[error("{}: cannot read the backup: {source}", .path.display())]
     File { path: PathBuf, source: io::Error },
     #[error("{}: {reason}", .path.display())]

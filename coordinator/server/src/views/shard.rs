@@ -19,7 +19,6 @@ use super::held::GroupHolders;
 use crate::error::{self, Result};
 use crate::leader::core::Core;
 
-/// Maximum shards in one message.
 pub(crate) const SHARDS_PER_MESSAGE: usize = 1000;
 
 /// Maximum workers listed for a shard.
