@@ -43,12 +43,10 @@ pub(crate) fn parse_long(text: &str) -> Result<Duration, String> {
 /// Maximum duration: nothing needs more.
 const TEN_YEARS_S: u64 = 3_650 * 86_400;
 
-/// Converts a duration to ms.
 pub(crate) fn ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Converts a time to Unix ms.
 pub(crate) fn unix_ms(at: SystemTime) -> u64 {
     ms(at.duration_since(UNIX_EPOCH).unwrap_or_default())
 }

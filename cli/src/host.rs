@@ -1,6 +1,5 @@
 //! Facts about this host.
 
-/// Returns the host's name.
 pub(crate) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

@@ -21,7 +21,6 @@ Examples:
   shardfeed man /usr/local/share/man/man1
   man shardfeed-shard-list";
 
-/// Runs `completion`.
 pub(crate) fn completion(shell: Shell) -> anyhow::Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "shardfeed", &mut script);
@@ -29,7 +28,6 @@ pub(crate) fn completion(shell: Shell) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs `man`.
 pub(crate) fn man(folder: &Path) -> anyhow::Result<()> {
     clap_mangen::generate_to(Cli::command(), folder)
         .with_context(|| format!("cannot write pages to {}", folder.display()))

@@ -148,7 +148,6 @@ struct FolderReport {
     key_mode: Option<String>,
 }
 
-/// A certificate.
 #[derive(Debug, Serialize)]
 struct CertificateReport {
     role: Option<&'static str>,

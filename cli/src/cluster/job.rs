@@ -237,7 +237,6 @@ fn generation_columns() -> [Column<wire::Generation>; 12] {
     ]
 }
 
-/// Names the dataset of a job.
 fn dataset(job: &wire::Job) -> String {
     let content = job.identity.as_ref().map(|identity| &identity.content_digest[..]);
     match content == Some(&mixture_digest().as_bytes()[..]) {
@@ -252,7 +251,6 @@ struct SourceInStage {
     count: u64,
 }
 
-/// Returns the sources of each stage of a mixture.
 fn sources(mixture: &JobMixture) -> Vec<SourceInStage> {
     let source = |first_epoch, (version, count): (&u32, &u64)| {
         let version = mixture.versions.get(*version as usize).cloned().unwrap_or_default();

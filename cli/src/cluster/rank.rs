@@ -47,7 +47,6 @@ return and report its progress. Now the job's in_doubt= decides, without waiting
 in_doubt_grace=: other ranks get them, or no rank does. If the trainer returns after all, it is \
 notified, and counts are corrected.";
 
-/// Ranks of a job.
 #[derive(Debug, Serialize)]
 struct RanksReport {
     job: String,

@@ -32,7 +32,6 @@ impl Secret {
         Self { token: format!("shardfeed_{id}_{secret}"), id, digest }
     }
 
-    /// Reads a token from a file.
     pub(crate) fn load(path: &Path) -> Option<Self> {
         let token = fs::read_to_string(path).ok()?.trim().to_owned();
         let (id, secret) = token.strip_prefix("shardfeed_")?.split_once('_')?;

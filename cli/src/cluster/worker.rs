@@ -70,7 +70,6 @@ pub(crate) fn print(worker: wire::Worker, format: Format) -> anyhow::Result<()> 
 }
 
 impl NamedWorker {
-    /// Returns the client and the worker.
     pub(crate) fn find(&self) -> anyhow::Result<(Client, wire::Worker)> {
         let client = self.cluster.client()?;
         let worker = find(&client, &self.name)?;

@@ -87,7 +87,6 @@ const OF_FILES: [&str; 17] = [
     "state",
 ];
 
-/// A batch.
 #[derive(Debug, Serialize)]
 struct BatchReport {
     epoch: u64,

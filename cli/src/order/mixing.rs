@@ -13,7 +13,6 @@ use crate::output;
 /// Maximum number of samples whose shards are looked up.
 const INPUTS_MAX: u64 = 1 << 24;
 
-/// Outputs of each lane.
 type LaneOutputs = BTreeMap<u64, Vec<Range<u64>>>;
 
 /// Samples and shards that can meet in a step.

@@ -108,7 +108,6 @@ struct SourceReport {
     last_source_epoch: u64,
 }
 
-/// A segment.
 #[derive(Debug, Serialize)]
 struct SegmentReport {
     lanes: u64,
@@ -118,7 +117,6 @@ struct SegmentReport {
     steps: u64,
 }
 
-/// A lane.
 #[derive(Debug, Serialize)]
 struct LaneReport {
     lane: u64,

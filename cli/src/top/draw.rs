@@ -16,7 +16,6 @@ use crate::duration;
 use crate::output;
 use crate::output::words::clock;
 
-/// Display options.
 #[derive(Clone, Debug)]
 pub(super) struct DisplayOptions {
     pub(super) has_colours: bool,
@@ -37,7 +36,6 @@ const BAR: usize = 12;
 /// Symbols for the height of a strip's columns, from none to the maximum.
 const LEVELS: [char; 9] = ['.', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// Draws a scene.
 pub(super) fn draw(frame: &mut Frame<'_>, scene: &Scene, look: &DisplayOptions) {
     let jobs = (scene.jobs.len() as u16 + 1).clamp(2, 2.max(1 + frame.area().height / 5));
     let heights = [
