@@ -15,7 +15,6 @@ pub enum Breach {
     /// An object is held by a session that has ended.
     #[error("{what} is held by session {session}, which does not live")]
     Holder { what: String, session: u64 },
-    /// A fencing token was granted twice, or not yet.
     #[error("fencing token {fencing} of {what} was granted twice, or not yet")]
     Fencing { what: String, fencing: u64 },
     /// A rule of one object does not hold.

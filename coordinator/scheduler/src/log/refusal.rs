@@ -42,7 +42,6 @@ pub enum Refusal {
         by_epoch: u64,
         by_step: u64,
     },
-    /// Ranks of one run disagree about a number.
     #[error(
         "rank {rank} of job `{job}` has {name}={value}, but run `{run}` was started with \
          {name}={known}; start every rank with the same value"

@@ -25,7 +25,6 @@ pub struct RegisterJob {
 }
 
 impl RegisterJob {
-    /// Returns the change of the state.
     pub fn change(self) -> Change {
         match &self.mixture {
             None => Change::RegisterJob(self),
