@@ -37,9 +37,7 @@ const LET_GO_WAIT: Duration = Duration::from_secs(1);
 pub struct WorkerOptions {
     /// Name; unique in the cluster.
     pub name: String,
-    /// Host that it runs on.
     pub host: String,
-    /// The cluster's coordinators.
     pub coordinator: Coordinator,
     /// Path of its trainer socket.
     pub socket: PathBuf,
@@ -61,7 +59,6 @@ pub enum WorkerError {
     /// Its socket cannot be created.
     #[error(transparent)]
     Socket(#[from] BindError),
-    /// The system has no threads.
     #[error("cannot start the worker's threads: {0}")]
     Threads(#[from] std::io::Error),
     /// The coordinator rejects it.

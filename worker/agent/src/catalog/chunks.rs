@@ -5,7 +5,6 @@ use shardfeed_proto::coordinator::v1 as wire;
 
 use crate::cluster::session::Session;
 
-/// Fetches a chunk by its digest.
 pub(crate) fn get_chunk(
     session: &Session,
     digest: &[u8],

@@ -14,7 +14,6 @@ const TELL_EVERY: Duration = Duration::from_millis(100);
 /// Samples that a trainer requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SampleSource {
-    /// Dataset with the records.
     pub source: Source,
     /// Encoded part of a record spec that makes samples of them; empty: each record is one.
     pub program: Vec<u8>,
@@ -25,7 +24,6 @@ pub struct SampleSource {
 /// Dataset that a trainer requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// A dataset by its name.
     Named(String),
     /// Files, which become a dataset of that content.
     Files {
@@ -48,7 +46,6 @@ pub struct Opened {
     pub rules: FileRules,
     /// Content digest of its samples.
     pub content: ContentDigest,
-    /// Contents of the dataset.
     pub dataset: Arc<Dataset>,
 }
 

@@ -23,7 +23,6 @@ impl Address {
         &self.0
     }
 
-    /// True if it is the default address.
     pub fn is_default(&self) -> bool {
         self.0 == DEFAULT
     }
@@ -116,17 +115,14 @@ impl Addresses {
         self.0.iter()
     }
 
-    /// Returns the first address of the list.
     pub fn first(&self) -> &Address {
         &self.0[0]
     }
 
-    /// True if the list has one address.
     pub fn is_one(&self) -> bool {
         self.0.len() == 1
     }
 
-    /// True if the list contains an address.
     pub fn contains(&self, address: &Address) -> bool {
         self.0.contains(address)
     }

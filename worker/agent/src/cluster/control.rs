@@ -69,7 +69,6 @@ pub struct GrpcControl {
 }
 
 impl GrpcControl {
-    /// Creates a control within `session`.
     pub fn new(session: Arc<Session>) -> Self {
         Self {
             session,

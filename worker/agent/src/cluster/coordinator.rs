@@ -72,7 +72,6 @@ pub type Wire = InterceptedService<Channel, Bearer>;
 #[derive(Clone, Debug)]
 pub struct Clients {
     pub worker: WorkerServiceClient<Wire>,
-    /// Service for administration.
     pub admin: AdminServiceClient<Wire>,
 }
 
@@ -175,7 +174,6 @@ impl Coordinator {
         self.inner.timeout
     }
 
-    /// Returns the credentials that are presented to the coordinators.
     pub fn credentials(&self) -> &Credentials {
         &self.inner.credentials
     }

@@ -31,16 +31,13 @@ pub struct WorkerReport {
     pub budget_bytes: u64,
     /// See `budget_bytes`.
     pub budget_left_bytes: u64,
-    /// The ranks that it serves.
     pub ranks: Vec<RankReport>,
 }
 
 /// A rank that a worker serves.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RankReport {
-    /// Job name.
     pub job: String,
-    /// Rank number.
     pub rank: u64,
     pub generation: u64,
     /// First step that was not consumed.

@@ -44,7 +44,6 @@ const ASK_EVERY: Duration = Duration::from_millis(50);
 pub struct WorkerInfo {
     /// Name; unique among live workers.
     pub name: String,
-    /// Host that it runs on.
     pub host: String,
     /// True if it lives in a trainer's process.
     pub in_process: bool,
@@ -128,7 +127,6 @@ impl Session {
         &self.shared
     }
 
-    /// Returns the cluster's coordinators.
     pub fn coordinator(&self) -> &Coordinator {
         &self.shared.coordinator
     }
@@ -585,7 +583,6 @@ fn other_number(request: &LeaseRequest, ours: u64, theirs: u64) -> WireError {
     WireError::new(ErrorKind::Superseded, message)
 }
 
-/// Converts a policy to its message value.
 fn in_doubt_to(is_drop: bool) -> i32 {
     if is_drop { wire::InDoubt::Drop.into() } else { wire::InDoubt::Redeliver.into() }
 }

@@ -21,7 +21,6 @@ const MARK: char = '@';
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Written", into = "String")]
 pub enum Whereabouts {
-    /// These addresses.
     Listed(Addresses),
     /// A coordinator's endpoint file, `@PATH`. It is read on first use, and again when no node
     /// answers at its addresses.
@@ -34,7 +33,6 @@ pub enum Whereabouts {
 enum Written {
     /// Addresses separated by commas, or `@PATH`.
     Text(String),
-    /// A list of addresses.
     List(Vec<String>),
 }
 

@@ -321,7 +321,6 @@ impl Line {
     }
 }
 
-/// Returns the shards that a batch is made of.
 fn shards_of(delivered: &Delivered) -> Vec<u32> {
     let mut shards: Vec<u32> = delivered.samples.iter().map(|row| row.sample.shard).collect();
     shards.sort_unstable();

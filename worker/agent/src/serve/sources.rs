@@ -41,7 +41,6 @@ pub(super) struct JobInput {
     /// Name of the dataset; empty with a mixture.
     pub(super) name: String,
     pub(super) mixture: Option<Arc<JobMixture>>,
-    /// Schemas of its shards.
     pub(super) schemas: ShardSchemas,
 }
 

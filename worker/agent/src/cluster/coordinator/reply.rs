@@ -29,7 +29,6 @@ pub(crate) enum Reply {
 pub(super) enum Unanswered {
     /// Another address, or a later attempt, may succeed.
     Said(Reply),
-    /// The coordinator refuses.
     Refused(WireError),
 }
 
