@@ -67,7 +67,6 @@ pub struct Joined {
 
 /// A dataset of the cluster.
 pub struct JoinedDataset {
-    /// Name of the dataset in the cluster.
     pub name: String,
     /// Rules for reading its files, as registered.
     pub rules: FileRules,

@@ -11,7 +11,6 @@ use shardfeed_source::{Dataset, FileRules, LeftOut, Mixed, SampleMaps, SamplePla
 pub struct ShardRow {
     /// Path relative to the dataset.
     pub path: String,
-    /// Number of records.
     pub records: u64,
 }
 
@@ -22,7 +21,6 @@ pub struct Contents {
     pub name: String,
     /// Folder that paths are relative to.
     pub root: String,
-    /// Rules for reading the files.
     pub rules: FileRules,
     /// Content digest, of the samples; of a mixture, the digest of its [`shardfeed_plan::JobMixture`].
     pub digest: ContentDigest,
@@ -61,12 +59,10 @@ impl Contents {
         }
     }
 
-    /// Total records of all shards.
     pub fn records(&self) -> u64 {
         self.shards.iter().map(|shard| shard.records).sum()
     }
 
-    /// Total samples of all shards.
     pub fn samples(&self) -> u64 {
         self.counts().iter().sum()
     }
@@ -89,7 +85,6 @@ impl Contents {
         self.digest
     }
 
-    /// Order digest of the samples.
     pub fn order_digest(&self) -> OrderDigest {
         if self.mixed.is_some() {
             return mixture_digest();

@@ -61,7 +61,6 @@ pub struct Loader {
     in_ledger: Option<u64>,
     /// Batch that was offered and is not consumed yet.
     held: Option<Held>,
-    /// Number of batches offered.
     offers: u64,
     handed_out: u64,
     skipped: SkipLog,
@@ -70,7 +69,6 @@ pub struct Loader {
     timeline: Option<Timeline>,
 }
 
-/// Statistics of a loader.
 #[derive(Clone, Debug)]
 pub struct LoaderStats {
     /// Batches handed out.
@@ -254,17 +252,14 @@ impl Loader {
         &self.schema
     }
 
-    /// Contents of the dataset, as a trainer knows them.
     pub fn contents(&self) -> &Arc<Contents> {
         &self.contents
     }
 
-    /// Name of the job.
     pub fn job(&self) -> &str {
         &self.job.name
     }
 
-    /// Options that the loader was created with.
     pub fn options(&self) -> &LoaderOptions {
         &self.options
     }
@@ -477,7 +472,6 @@ impl Loader {
         Account { idle_us: us(idle), waiting_us: Some(us(waiting)), ..account }
     }
 
-    /// Returns the loader's statistics.
     pub fn stats(&self) -> LoaderStats {
         let prefetch = self.link.stats().map(|prefetch| {
             let account = self.here(prefetch.account);

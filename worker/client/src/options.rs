@@ -24,7 +24,6 @@ pub struct LoaderOptions {
     pub dataset: Option<String>,
     /// Index of the files that hosts share.
     pub index: Option<SharedIndex>,
-    /// Compression of the files.
     pub compression: CompressionChoice,
     /// Policy for corrupt records and files.
     ///
@@ -40,7 +39,6 @@ pub struct LoaderOptions {
     pub batch_size: u64,
     /// Seed of the order.
     pub seed: u64,
-    /// True if the order is shuffled.
     pub shuffle: bool,
     /// Samples of a lane that are shuffled together.
     pub shuffle_window: u64,
@@ -59,7 +57,6 @@ pub struct LoaderOptions {
     pub rank: u64,
     /// Data-parallel ranks.
     pub world_size: u64,
-    /// Name of the job.
     pub job: Option<String>,
     /// Maximum number of batches ready or in work; `None` adapts the number automatically.
     pub prefetch: Option<usize>,
@@ -95,13 +92,11 @@ pub struct MixtureSource {
     pub files: Vec<String>,
     /// Index of the files that hosts share.
     pub index: Option<SharedIndex>,
-    /// Compression of the files.
     pub compression: CompressionChoice,
     /// Parsing, operators and samples of its records; `None` leaves records unchanged.
     pub records: Option<RecordSpec>,
 }
 
-/// A stage of a mixture.
 #[derive(Clone, Debug)]
 pub struct MixtureStage {
     pub first_epoch: u64,
@@ -153,7 +148,6 @@ pub fn interleave_default(shuffle: bool) -> u64 {
 }
 
 impl LoaderOptions {
-    /// Returns the rules for reading the files.
     pub fn file_rules(&self) -> FileRules {
         FileRules { compression: self.compression, corrupt: self.corrupt }
     }

@@ -25,9 +25,7 @@ pub(crate) struct RecordParts {
 /// A part of a row of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowPart {
-    /// Row of the batch.
     pub row: u64,
-    /// Shard of the record.
     pub shard: u32,
     /// Index of the record in the shard.
     pub record: u64,

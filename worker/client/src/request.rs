@@ -22,7 +22,6 @@ pub struct DatasetRequest {
     pub dataset: Option<String>,
     /// Files: paths, URLs, globs.
     pub files: Vec<String>,
-    /// Rules for reading the files.
     pub rules: FileRules,
     /// Index of the files that hosts share.
     pub index: Option<SharedIndex>,

@@ -55,9 +55,7 @@ pub struct SkippedRecord {
     pub offset: u64,
     /// Index of the record in the file.
     pub ordinal: u64,
-    /// Description of the damage.
     pub reason: String,
-    /// Extent of the file that is skipped.
     pub what: What,
 }
 

@@ -49,7 +49,6 @@ type Attempt<T, E> = Receiver<Result<T, E>>;
 
 /// Connection or process that the machine's state is about.
 enum Backend {
-    /// A connection to a worker is being made.
     Connecting(Attempt<WorkerLink, Unavailable>),
     Worker(Box<WorkerLink>),
     /// A worker in this process is being created.

@@ -48,7 +48,6 @@ pub(crate) enum Heard<B = Received> {
 /// Reason why a request failed.
 #[derive(Debug)]
 pub(crate) enum Lost {
-    /// The worker is gone.
     Gone(String),
     /// The request was refused; the connection stays usable.
     Failed(LoadError),

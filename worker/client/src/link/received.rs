@@ -153,7 +153,6 @@ pub(crate) fn samples_of(
     .collect()
 }
 
-/// Converts skipped records from the protocol.
 pub(crate) fn skipped_from(skipped: Vec<wire::Skipped>) -> impl Iterator<Item = Skipped> {
     skipped.into_iter().map(|wire::Skipped { shard, ordinal, offset, reason, record }| Skipped {
         record: record.unwrap_or(ordinal),

@@ -28,7 +28,6 @@ pub struct Offered {
     pub epoch: u64,
     /// Its step in the epoch.
     pub step: u64,
-    /// Its columns.
     pub batch: Batch,
     /// Position of the loader once the batch is consumed.
     pub after: Position,

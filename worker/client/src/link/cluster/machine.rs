@@ -152,7 +152,6 @@ pub(super) enum Effect {
 #[must_use]
 pub(super) struct Step {
     pub(super) effect: Option<Effect>,
-    /// Event or error for the loader.
     pub(super) reply: Result<Option<Event>, LoadError>,
 }
 
@@ -285,7 +284,6 @@ impl<B> Machine<B> {
         self.met.make_contiguous()
     }
 
-    /// Processes an input.
     pub(super) fn on(&mut self, input: Input<B>, now: Instant) -> Step {
         use State::{Connecting, Idle, InProcess, Opening, Returning, Running, Starting};
         match (self.state, input) {
