@@ -23,7 +23,6 @@ pub enum Assignment {
 }
 
 impl Assignment {
-    /// Creates the assignment for a lease of a job.
     pub fn of(
         control: Arc<dyn Control>,
         lease: &Lease,
@@ -48,15 +47,12 @@ impl Assignment {
 
 /// Inputs, position and limits of reading ahead for one rank.
 pub struct PrefetchOptions {
-    /// The dataset to read.
     pub dataset: Arc<Dataset>,
     /// Features, operators and outputs of its records.
     pub schemas: ShardSchemas,
-    /// Policy for corrupt records.
     pub corrupt: Corrupt,
     /// Slots that batches are written into.
     pub slots: SlotPool,
-    /// The rank that is read for.
     pub rank: u64,
     /// Epoch to start in.
     pub epoch: u64,

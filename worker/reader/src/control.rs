@@ -42,15 +42,12 @@ pub struct JobSpec {
 /// Request for the right to serve one rank from a given position.
 #[derive(Clone, Debug)]
 pub struct LeaseRequest {
-    /// Job name.
     pub job: String,
     /// Start of the ranks that this rank belongs to, as named by the launcher.
     pub run: Option<String>,
     /// Id of one loader of one process; the same loader may reconnect with it.
     pub trainer: String,
-    /// Data-parallel rank.
     pub rank: u64,
-    /// Number of data-parallel ranks.
     pub world_size: u64,
     /// Maximum number of entries in an epoch.
     pub limit: Option<u64>,
@@ -101,11 +98,8 @@ impl Default for DoubtPolicy {
 /// The right of one incarnation of a worker to serve one rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// Job name.
     pub job: Arc<str>,
-    /// Generation of the rank.
     pub generation: u64,
-    /// The rank that is served.
     pub rank: u64,
     /// Fencing token: grows with every grant; older ones are rejected. 0: not yet confirmed by a
     /// coordinator.
@@ -144,7 +138,6 @@ pub struct Claim {
     /// Samples beyond the consumed ones that should lie before the horizon; at least a batch always
     /// does.
     pub ahead: u64,
-    /// Answer to a revocation.
     pub released: Option<Release>,
     /// Maximum time that the answer may wait for a change to report.
     pub wait: Duration,
@@ -190,7 +183,6 @@ pub enum LeaseUpdate {
     Revoked,
     /// The trainer consumed everything before a step.
     Consumed {
-        /// Epoch of the step.
         epoch: u64,
         /// First step that was not consumed.
         step: u64,
@@ -204,12 +196,10 @@ pub enum LeaseUpdate {
 pub struct Notifier(Arc<dyn Fn(LeaseUpdate) + Send + Sync>);
 
 impl Notifier {
-    /// Creates a notifier that calls `ringing`.
     pub fn new(ringing: impl Fn(LeaseUpdate) + Send + Sync + 'static) -> Self {
         Self(Arc::new(ringing))
     }
 
-    /// Reports an event.
     pub fn ring(&self, news: LeaseUpdate) {
         (self.0)(news);
     }

@@ -28,7 +28,6 @@ pub struct DynamicRank {
     pub lease: Lease,
     /// Groups of an epoch; requested once for each epoch, in ascending order.
     pub groups_of: GroupsOf,
-    /// Shuffle settings of the job.
     pub shuffle: Shuffle,
     /// Samples of a full batch.
     pub batch_size: u64,

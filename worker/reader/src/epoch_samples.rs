@@ -23,12 +23,10 @@ pub struct EpochSamples {
 }
 
 impl EpochSamples {
-    /// Returns the samples of an epoch of one dataset.
     pub(crate) fn of_dataset(epoch: u64, is_shuffled: bool) -> Self {
         Self { epoch, is_shuffled, ..Self::default() }
     }
 
-    /// Returns the samples of the epoch of a plan.
     pub fn of(plan: &EpochPlan, dataset: &Dataset) -> Self {
         let sources = match (dataset.mixed(), plan.mixture()) {
             (Some(mixed), Some(mixture)) => mixed.versions_of(mixture),

@@ -44,7 +44,6 @@ impl IoPool {
         std::thread::Builder::new().name(format!("shardfeed-io-{index}")).spawn(work).map(drop)
     }
 
-    /// Returns the number of threads.
     pub(crate) fn threads(&self) -> usize {
         self.threads.load(Ordering::Relaxed)
     }
@@ -60,7 +59,6 @@ impl IoPool {
         }
     }
 
-    /// Runs `task` on one of the threads.
     pub(crate) fn spawn(&self, task: impl FnOnce() + Send + 'static) {
         self.tasks.send(Box::new(task)).expect("the threads live while the pool does");
     }

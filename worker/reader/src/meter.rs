@@ -40,7 +40,6 @@ impl Doing {
 /// Time that a trainer spent on one batch: the wait for it, and the work before that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
-    /// Epoch of the batch.
     pub epoch: u64,
     /// Samples in it, including padding.
     pub samples: u64,
@@ -60,7 +59,6 @@ pub struct Demand {
 #[derive(Debug)]
 pub(crate) struct Meter {
     begun: Instant,
-    /// Counters of reads from storage.
     pub(crate) storage: Arc<StorageMeter>,
     inflate_ns: AtomicU64,
     pass_ns: AtomicU64,
@@ -240,7 +238,6 @@ impl Meter {
         sums.book.took(demand.epoch, spent);
     }
 
-    /// Returns the time breakdown.
     pub(crate) fn account(&self) -> Account {
         let mut sums = self.lock();
         let spent = self.spent(&mut sums);

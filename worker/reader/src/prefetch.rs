@@ -54,7 +54,6 @@ pub struct PrefetchStats {
     pub waited: Duration,
     /// Dynamic jobs only: samples granted.
     pub granted: Option<GrantStats>,
-    /// Time breakdown.
     pub account: Account,
 }
 
@@ -252,7 +251,6 @@ impl Prefetch {
         self.shared.counters.meter.confirmed(is_confirmed);
     }
 
-    /// Returns the current settings and counters.
     pub fn stats(&self) -> PrefetchStats {
         let state = self.shared.lock();
         let counters = &self.shared.counters;

@@ -53,7 +53,6 @@ impl EncodedSpec {
         Self::of(&Schema::raw()).expect("it is small")
     }
 
-    /// Returns the encoded bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }

@@ -18,7 +18,6 @@ use crate::tuning::Tuning;
 /// A batch, in sequence.
 #[derive(Debug)]
 pub struct Delivered {
-    /// Epoch of the batch.
     pub epoch: u64,
     /// Step in the epoch.
     pub step: u64,
@@ -37,7 +36,6 @@ pub enum Delivery<B = Box<Delivered>> {
     Batch(B),
     /// The rank gets no more batches in this epoch.
     EpochEnd {
-        /// The epoch that ended.
         epoch: u64,
         /// Steps of that epoch for this rank.
         steps: u64,

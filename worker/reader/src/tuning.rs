@@ -73,7 +73,6 @@ impl Tuning {
         &self.io
     }
 
-    /// Returns the settings, and their reasons.
     pub(crate) fn choice(&self) -> (Choice, Reasons) {
         let state = self.lock();
         (state.tuner.choice(), state.tuner.reasons())

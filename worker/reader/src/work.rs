@@ -25,9 +25,7 @@ fn places(gathered: &Gathered) -> Option<Vec<RecordLocation>> {
 
 /// Reason why a batch cannot be assembled.
 enum AssembleError {
-    /// Fault of one of its rows.
     Row(RowError),
-    /// Another error.
     Load(LoadError),
 }
 

@@ -3,7 +3,6 @@
 use shardfeed_pipeline::{Account, Reason, Reasons, Setup, Spent};
 use shardfeed_proto::common::v1 as wire;
 
-/// Converts a time breakdown to its message.
 pub fn account_to(account: &Account) -> wire::Account {
     let Account { setup, recent, in_epoch, since_start, .. } = account;
     wire::Account {

@@ -11,7 +11,6 @@ use rustix::time::{ClockId, clock_gettime};
 pub struct LeaseTime(Duration);
 
 impl LeaseTime {
-    /// Returns the current time.
     pub fn now() -> Self {
         let time = clock_gettime(ClockId::Boottime);
         // The clock starts at 0 and never goes back, and a part of a second is below 1e9.

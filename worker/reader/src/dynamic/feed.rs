@@ -201,7 +201,6 @@ impl GrantFeed {
         }
     }
 
-    /// Returns the numbers of granted samples.
     pub(crate) fn stats(&self) -> GrantStats {
         let state = self.lock();
         let (granted, lookahead) = (state.granted.rest(), state.lookahead);

@@ -43,7 +43,6 @@ pub(crate) struct Granted {
 /// Next item of the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Upcoming {
-    /// A batch.
     Step(GrantedStep),
     /// More samples must be granted first.
     Waiting,
@@ -123,7 +122,6 @@ impl Granted {
         self.is_placed && self.horizon < self.samples && left < pace::low(ahead)
     }
 
-    /// Returns the next item.
     pub(crate) fn upcoming(&self) -> Upcoming {
         if !self.is_placed {
             return Upcoming::Waiting;

@@ -21,7 +21,6 @@ const NEAR_BYTES: usize = 8 << 10;
 /// Mean record size from which records are far enough apart that only headers are read.
 const FAR_RECORD_BYTES: u64 = 16 << 10;
 
-/// Reads the record at a position.
 pub(crate) fn read_record(
     place: &RecordLocation,
     files: &Files,

@@ -146,7 +146,6 @@ impl Feeds {
         self.feeds.get(&key).map(LaneReader::next_output)
     }
 
-    /// Closes a lane.
     pub(crate) fn close(&mut self, key: FeedKey) {
         self.feeds.remove(&key);
     }

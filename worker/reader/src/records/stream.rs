@@ -39,7 +39,6 @@ pub(crate) struct ReadCounters {
     pub(crate) bytes: AtomicU64,
     /// Bytes of compressed shards that were inflated only to be skipped.
     pub(crate) reinflated_bytes: AtomicU64,
-    /// Meter of reading times.
     pub(crate) meter: Arc<Meter>,
 }
 
@@ -55,7 +54,6 @@ pub(crate) struct StreamTools {
     pub(crate) primed_max: usize,
     /// End positions of the walks of lanes that are read by position.
     pub(crate) trails: Arc<Trails>,
-    /// Samples of the epoch that is read.
     pub(crate) samples: EpochSamples,
     /// Schemas of the shards, with the writers of packs.
     pub(crate) schemas: ShardSchemas,
