@@ -78,7 +78,6 @@ impl DatasetArgs {
         self.files.discover()
     }
 
-    /// Returns the options of a loader of the files.
     fn options(&self) -> LoaderOptions {
         let FilesArgs { files, compression } = &self.files;
         self.with_policy(LoaderOptions {

@@ -60,7 +60,6 @@ struct Indexed {
     samples: u64,
     /// Records that are no samples because they are damaged.
     damaged: u64,
-    /// Content digest of the samples.
     content_digest: ContentDigest,
 }
 

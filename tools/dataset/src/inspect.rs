@@ -70,7 +70,6 @@ struct Inspection {
     all: bool,
 }
 
-/// A shard.
 #[derive(Debug, Serialize)]
 struct ShardFileReport {
     path: String,
@@ -108,7 +107,6 @@ struct SourceReport {
     records: u64,
     /// Samples of one pass over the source.
     samples: u64,
-    /// Hash of the samples.
     samples_digest: Digest,
 }
 
@@ -121,7 +119,6 @@ struct FirstRecord {
     features: Option<Vec<RecordFeatureReport>>,
 }
 
-/// A feature of a record.
 #[derive(Debug, Serialize)]
 struct RecordFeatureReport {
     name: String,

@@ -42,7 +42,6 @@ pub fn without_headers() {
     HAS_HEADERS.store(false, Ordering::Relaxed);
 }
 
-/// True if tables have a header line.
 pub fn has_headers() -> bool {
     HAS_HEADERS.load(Ordering::Relaxed)
 }
@@ -75,7 +74,6 @@ impl Report for Brief {
 /// Reason why a result was not printed.
 #[derive(Debug, thiserror::Error)]
 pub enum StdoutError {
-    /// Writing to stdout failed.
     #[error("cannot write to standard output: {0}")]
     Write(#[from] io::Error),
     /// `-o name` for a command whose result has no names.
@@ -91,7 +89,6 @@ impl StdoutError {
 }
 
 impl Format {
-    /// Prints a result.
     pub fn print<R: Report>(self, report: &R) -> Result<(), StdoutError> {
         let mut out = BufWriter::new(io::stdout().lock());
         match self {
@@ -157,7 +154,6 @@ impl Grid {
         Self(table)
     }
 
-    /// Adds a row.
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         self.0.add_row(cells.into_iter().map(|cell| printable(&cell).into_owned()));
     }

@@ -28,7 +28,6 @@ pub struct Problem {
     pub what: String,
     /// Instruction that helps, if there is one.
     pub hint: Option<String>,
-    /// Exit code of the command.
     pub exit: Exit,
 }
 
@@ -48,13 +47,11 @@ impl Problem {
         Self { exit: Exit::Timeout, ..Self::failed(what) }
     }
 
-    /// Sets the exit code.
     pub fn exit(mut self, exit: Exit) -> Self {
         self.exit = exit;
         self
     }
 
-    /// Sets the hint.
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self

@@ -131,7 +131,6 @@ pub fn shard_name(dataset: &Dataset, shard: u32) -> String {
     }
 }
 
-/// Formats a part of a number as a percentage.
 pub fn percent(part: u64, whole: u64) -> String {
     format!("{:.1} %", part as f64 * 100.0 / whole.max(1) as f64)
 }

@@ -93,11 +93,9 @@ struct Damage {
     /// Offset of its header in the uncompressed file, bytes.
     offset: u64,
     kind: DamageKind,
-    /// Description of the damage.
     reason: String,
 }
 
-/// Kind of damage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum DamageKind {

@@ -119,7 +119,6 @@ struct Written {
     shards: Vec<WrittenShard>,
 }
 
-/// A written shard.
 #[derive(Debug, Serialize)]
 struct WrittenShard {
     name: String,
@@ -155,7 +154,6 @@ pub fn run(args: &WriteArgs, format: Format) -> anyhow::Result<()> {
     Ok(format.print(&written)?)
 }
 
-/// Kind of the source.
 #[derive(Clone, Copy)]
 enum SourceKind {
     Folder,

@@ -53,7 +53,6 @@ pub(super) struct Finding {
     pub(super) advice: String,
 }
 
-/// Kind of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum FindingKind {

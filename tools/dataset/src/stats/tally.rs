@@ -21,7 +21,6 @@ pub(super) struct Tally {
     pub(super) sizes: Sizes,
     /// Number of records that are Examples.
     pub(super) examples: u64,
-    /// Features by name.
     pub(super) features: BTreeMap<Vec<u8>, FeatureTally>,
     /// True if there are features that were not examined.
     pub(super) has_more_features: bool,
@@ -58,7 +57,6 @@ pub(super) struct BytesValues {
 }
 
 impl Tally {
-    /// Adds a record.
     pub(super) fn add(&mut self, record: &[u8]) {
         self.sizes.add(record.len());
         let Some(mut features) = features_of(record) else {
@@ -100,7 +98,6 @@ impl Tally {
         }
     }
 
-    /// Merges the tally of other records.
     pub(super) fn merge(&mut self, other: Self) {
         self.sizes.merge(&other.sizes);
         self.examples += other.examples;

@@ -48,7 +48,6 @@ impl Deal {
         Ok(Self { order, shards })
     }
 
-    /// Number of shards.
     pub(crate) fn shards(&self) -> usize {
         self.shards.len()
     }

@@ -38,7 +38,6 @@ pub(crate) struct FileList {
     entries: Vec<Entry>,
     /// Names of the list's classes, in order.
     classes: Vec<String>,
-    /// Size of each file, bytes.
     file_bytes: Vec<u64>,
     record_bytes: Vec<u64>,
     boxes: Option<Boxes>,

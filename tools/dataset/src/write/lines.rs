@@ -23,16 +23,12 @@ pub(super) struct Entry {
 /// An error of a list, with its line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum LinesError {
-    /// The bytes are not UTF-8.
     #[error("line {line}: is not UTF-8")]
     NotText { line: usize },
-    /// A line has no label, but others have one.
     #[error("line {line}: has no label, as line {other} has")]
     NoLabel { line: usize, other: usize },
-    /// A label has no path.
     #[error("line {line}: has no path before its label")]
     NoPath { line: usize },
-    /// The list has no entries.
     #[error("names no files")]
     Empty,
 }

@@ -31,7 +31,6 @@ pub(super) struct Object {
     pub(super) name: String,
     pub(super) is_difficult: bool,
     pub(super) is_truncated: bool,
-    /// Box of the object.
     pub(super) bounds: Bounds,
     /// Line of the object in the file, from 1.
     pub(super) line: usize,
