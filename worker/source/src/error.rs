@@ -23,19 +23,14 @@ pub enum LoadError {
     NotFound(String),
     /// A file is damaged.
     #[error("{read}; {}", .read.hint())]
-    Corrupt {
-        /// Fault and its location.
-        read: Box<ReadError>,
-    },
+    Corrupt { read: Box<ReadError> },
     /// A record is damaged, or does not match the features.
     #[error("{file}: record {ordinal} at offset {offset}: {fault}")]
     Record {
         file: String,
         /// Offset of the record's header in the uncompressed file, in bytes.
         offset: u64,
-        /// Ordinal of the record.
         ordinal: u64,
-        /// Fault of the record.
         fault: Box<RowFault>,
     },
     /// A record is damaged, and no candidate can substitute it.
@@ -48,14 +43,11 @@ pub enum LoadError {
         file: String,
         /// Offset of the record's header in the uncompressed file, in bytes.
         offset: u64,
-        /// Ordinal of the record.
         ordinal: u64,
-        /// Fault of the record.
         reason: String,
         /// Number of records that were tried.
         tried: usize,
     },
-    /// More was skipped than the job allows.
     #[error(
         "{what}, {skipped} in all, and corrupt_budget allows {allowed} on this rank; the first: {}; copy \
          the files again, leave these out, or raise corrupt_budget=",
@@ -66,30 +58,18 @@ pub enum LoadError {
         what: String,
         /// Number of skipped records and files.
         skipped: u64,
-        /// Allowed number.
         allowed: u64,
         /// Human-readable descriptions of some of them.
         first: Vec<String>,
     },
-    /// A file is not the one that was indexed.
     #[error(
         "{file}: changed after it was indexed ({}; now {}); leave the files of a dataset alone \
          while it is read, and create the loader again to reindex it",
         look_of(&.look.indexed), now(&.look.found)
     )]
-    Changed {
-        file: String,
-        /// Change stamps before and now.
-        look: Box<ChangedLook>,
-    },
-    /// A file cannot be read.
+    Changed { file: String, look: Box<ChangedLook> },
     #[error("{file}: cannot read: {source}")]
-    Io {
-        file: String,
-        /// Error of the operating system.
-        source: io::Error,
-    },
-    /// The process has no descriptor left.
+    Io { file: String, source: io::Error },
     #[error(
         "{what}: {source}: this process may have {limit} files open, and all are in use; raise the limit (`ulimit -n`; \
          LimitNOFILE= of a unit), or read fewer datasets at once in it"
@@ -99,7 +79,6 @@ pub enum LoadError {
         what: String,
         /// Descriptors that the process may have open.
         limit: usize,
-        /// Error of the operating system.
         source: io::Error,
     },
     /// A remote file cannot be read or examined.
@@ -111,7 +90,6 @@ pub enum LoadError {
         offset: Option<u64>,
         /// Attempts and the store's answers.
         reason: String,
-        /// Remedy.
         hint: &'static str,
     },
     /// An object of a shared index cannot be used.
@@ -152,21 +130,14 @@ pub enum LoadError {
     /// This user may not use the worker.
     #[error("{0}")]
     Denied(String),
-    /// The ledger cannot be written.
     #[error("{}: cannot write the ledger: {source}; SHARDFEED_LEDGER must be a writable folder", .path.display())]
-    Ledger {
-        /// The file.
-        path: PathBuf,
-        /// Error of the operating system.
-        source: io::Error,
-    },
+    Ledger { path: PathBuf, source: io::Error },
     /// A batch could not be copied to the device.
     #[error("{0}")]
     Device(String),
     /// The caller cancelled.
     #[error("interrupted")]
     Interrupted,
-    /// The loader was closed.
     #[error("the loader was closed")]
     Closed,
     /// An internal thread ended unexpectedly: a bug.
@@ -177,7 +148,6 @@ pub enum LoadError {
 /// Change stamps of a file when it was indexed and now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangedLook {
-    /// Stamp when it was indexed.
     pub indexed: ChangeStamp,
     /// Stamp now; `None` if the file is gone.
     pub found: Option<ChangeStamp>,

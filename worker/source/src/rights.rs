@@ -320,9 +320,7 @@ fn open_file(path: &Path) -> io::Result<File> {
 /// A user with other rights than the worker's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
-    /// User id.
     pub uid: u32,
-    /// Id of its group.
     pub gid: u32,
     /// Its further groups.
     pub groups: Vec<Gid>,

@@ -30,7 +30,6 @@ pub struct Sidecars {
 /// Number of a shard's records according to a file beside it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Count {
-    /// Number of records.
     pub records: u64,
     /// Absolute path of the file.
     pub by: PathBuf,

@@ -155,7 +155,6 @@ impl Attempts {
         (since + pause < self.limits.retry).then_some(pause)
     }
 
-    /// Returns the number of failed attempts.
     pub(super) fn failures(&self) -> u32 {
         self.failures
     }

@@ -116,7 +116,6 @@ pub(super) fn told(url: &str, fault: StoreFault) -> LoadError {
     }
 }
 
-/// Lists the objects that a pattern matches.
 fn list(location: &Location, pattern: &str, go_on: GoOn<'_>) -> Result<Vec<StampedUrl>, LoadError> {
     let options = MatchOptions {
         case_sensitive: true,

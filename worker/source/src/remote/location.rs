@@ -97,7 +97,6 @@ impl Location {
         format!("{}://{}", self.scheme.name(), self.authority)
     }
 
-    /// Returns the complete URL.
     pub(crate) fn url(&self) -> String {
         format!("{}/{}", self.root(), self.key)
     }

@@ -138,7 +138,6 @@ fn read_at(file: &File, out: &mut [u8], offset: u64) -> std::io::Result<usize> {
     Ok(read)
 }
 
-/// Reads the index at `path`.
 pub(super) fn read(path: &Path) -> Result<Idx, String> {
     let file = File::open(path).map_err(|error| format!("cannot be read: {error}"))?;
     Idx::read(BufReader::new(file))

@@ -8,7 +8,6 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-/// Name of the file.
 pub(super) const NAME: &str = "dataset_info.json";
 
 /// Maximum bytes of the file; a million shards take 10 MB.
