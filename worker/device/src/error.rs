@@ -5,7 +5,6 @@
 /// `device="cpu"` works without a device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
-    /// There is no driver.
     #[error(
         "no NVIDIA driver here: libcuda.so.1 was looked for in the system's library folders and in \
          LD_LIBRARY_PATH ({library_path}); install the driver, start the container with its GPUs \
@@ -25,7 +24,6 @@ pub enum DeviceError {
         /// Missing functions.
         missing: Vec<&'static str>,
     },
-    /// The driver sees no device.
     #[error(
         "the NVIDIA driver sees no GPU (CUDA_VISIBLE_DEVICES: {visible}); give this process or \
          container one, or use device=\"cpu\""
@@ -34,7 +32,6 @@ pub enum DeviceError {
         /// Value of that variable, or that it is not set.
         visible: String,
     },
-    /// The device number is too large.
     #[error(
         "there is no device \"cuda:{ordinal}\": this process sees {count}, counted from 0 \
          (CUDA_VISIBLE_DEVICES: {visible})"
@@ -42,7 +39,6 @@ pub enum DeviceError {
     NoSuchDevice {
         /// Requested number.
         ordinal: usize,
-        /// Number of devices.
         count: usize,
         /// Value of that variable, or that it is not set.
         visible: String,
@@ -52,20 +48,16 @@ pub enum DeviceError {
     Call {
         /// Name of the function.
         call: &'static str,
-        /// Returned error code.
         code: u32,
         /// Driver's name of the error code.
         name: String,
-        /// Advice to the user.
         hint: &'static str,
     },
-    /// The process was forked.
     #[error(
         "this device is in use by the process that this one was forked from: CUDA does not survive a \
          fork; make the loader after forking, or start processes by \"spawn\""
     )]
     Forked,
-    /// The loader was closed.
     #[error("the loader was closed, and with it the thread that copies to the device")]
     Ended,
     /// The device's thread has not answered for a long time.
@@ -77,7 +69,6 @@ pub enum DeviceError {
         /// Time without an answer, in seconds.
         seconds: u64,
     },
-    /// The system cannot start a thread.
     #[error("cannot start the thread that copies to the device: {0}")]
     Thread(String),
     /// A batch was requested within the capture of a CUDA graph.
@@ -97,7 +88,6 @@ pub(crate) fn variable(name: &str) -> String {
     std::env::var(name).map_or_else(|_| "not set".into(), |value| format!("{value:?}"))
 }
 
-/// Returns advice for an error code of the driver.
 pub(crate) fn hint(call: &str, code: u32) -> &'static str {
     match code {
         712 => {

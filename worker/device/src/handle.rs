@@ -45,7 +45,6 @@ pub(crate) struct SharedAgent {
     pub(crate) stats: Mutex<DeviceStats>,
 }
 
-/// Statistics of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceStats {
     /// Slots with memory.
@@ -149,7 +148,6 @@ impl Device {
         Self { shared }
     }
 
-    /// Device number.
     pub fn ordinal(&self) -> usize {
         self.shared.ordinal
     }
@@ -205,7 +203,6 @@ impl Device {
         self.tell(Command::Stage(work));
     }
 
-    /// Statistics of the device.
     pub fn stats(&self) -> DeviceStats {
         *self.shared.stats.lock().unwrap_or_else(PoisonError::into_inner)
     }

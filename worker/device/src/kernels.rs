@@ -16,27 +16,17 @@ pub(crate) const BLOCK: u32 = 256;
 pub enum Number {
     /// One byte; any value except 0 is true.
     Bool = 0,
-    /// Unsigned, 1 byte.
     Uint8,
-    /// Signed, 1 byte.
     Int8,
-    /// Unsigned, 2 bytes.
     Uint16,
-    /// Signed, 2 bytes.
     Int16,
-    /// Unsigned, 4 bytes.
     Uint32,
-    /// Signed, 4 bytes.
     Int32,
-    /// Signed, 8 bytes.
     Int64,
-    /// IEEE 754, 2 bytes.
     Float16,
     /// The upper half of a float32.
     Bfloat16,
-    /// IEEE 754, 4 bytes.
     Float32,
-    /// IEEE 754, 8 bytes.
     Float64,
 }
 
@@ -54,14 +44,11 @@ impl Number {
 /// Type in which a normalization is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Float {
-    /// 4 bytes.
     Float32,
-    /// 8 bytes.
     Float64,
 }
 
 impl Float {
-    /// Returns this type as a [`Number`].
     pub fn number(self) -> Number {
         match self {
             Self::Float32 => Number::Float32,
@@ -73,9 +60,7 @@ impl Float {
 /// One operation on each number of a part.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// Converts the numbers to another type.
     Cast {
-        /// Target type.
         to: Number,
     },
     /// `(x - mean) / std`. The index of a number's mean and deviation is its position modulo their

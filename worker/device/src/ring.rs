@@ -19,7 +19,6 @@ pub struct SlotIndex(pub usize);
 pub enum SlotState {
     /// Unused.
     Empty,
-    /// A batch is being copied into it.
     Copying(BatchId),
     /// It contains a batch that the trainer has not requested yet.
     Available(BatchId),
@@ -159,7 +158,6 @@ impl Ring {
         }
     }
 
-    /// True if a slot is draining.
     pub fn is_draining(&self, slot: SlotIndex) -> bool {
         self.at(slot).state == SlotState::Draining
     }
@@ -205,7 +203,6 @@ impl Ring {
         &self.slots[slot.0]
     }
 
-    /// Slot that contains a batch.
     pub fn slot_of(&self, batch: BatchId) -> Option<SlotIndex> {
         let is_of = |slot: &RingSlot| match slot.state {
             SlotState::Copying(of) | SlotState::Available(of) | SlotState::Lent(of) => of == batch,
@@ -248,7 +245,6 @@ impl Ring {
         self.slots.iter().filter(is_ahead).count()
     }
 
-    /// Number of extra slots made.
     pub fn extra_total(&self) -> u64 {
         self.extra_total
     }
