@@ -34,26 +34,17 @@ impl Default for ConnectOptions {
 /// Reason why there is no connection to the worker at `path`.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// The path is longer than the system allows.
     #[error(
         "the socket path {path} has {bytes} bytes, more than {SOCKET_PATH_BYTES_MAX}: \
          use a shorter one"
     )]
-    PathTooLong {
-        path: PathBuf,
-        /// Length of the path in bytes.
-        bytes: usize,
-    },
-    /// The file does not exist.
+    PathTooLong { path: PathBuf, bytes: usize },
     #[error("no worker at {path}: there is no such file; is the worker started, is this its path?")]
     Missing { path: PathBuf },
-    /// The file is not a socket.
     #[error("{path} is not a socket: is this the worker's path?")]
     NotASocket { path: PathBuf },
-    /// No process listens: the worker has ended.
     #[error("no process listens at {path}: its worker has ended; start it again")]
     Dead { path: PathBuf },
-    /// This user has no permission.
     #[error(
         "this user may not connect to {path}: run as the worker's user or add this one to the \
          socket's group"
@@ -69,17 +60,10 @@ pub enum ConnectError {
         /// Process that listens.
         peer: Peer,
     },
-    /// The worker does not answer.
     #[error("the worker at {path} did not answer in {} ms: is it stopped?", .waited.as_millis())]
-    Silent {
-        path: PathBuf,
-        /// Time waited.
-        waited: Duration,
-    },
-    /// The worker closed the connection at once.
+    Silent { path: PathBuf, waited: Duration },
     #[error("the worker at {path} closed the connection at once: it is ending, or see its log")]
     Closed { path: PathBuf },
-    /// Another program listens there.
     #[error("{path} is the socket of another program: it began with {began_with}")]
     NotShardfeed {
         path: PathBuf,
@@ -91,20 +75,10 @@ pub enum ConnectError {
         "the worker at {path} speaks {theirs} of the trainer protocol, this side {ours}: \
          upgrade the older one"
     )]
-    Version {
-        path: PathBuf,
-        /// Versions of this side.
-        ours: Versions,
-        /// Versions of the worker.
-        theirs: Versions,
-    },
+    Version { path: PathBuf, ours: Versions, theirs: Versions },
     /// A system call failed.
     #[error("connect to the worker at {path}: {source}")]
-    Io {
-        path: PathBuf,
-        /// Error of the system.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
 }
 
 /// Connects to the worker that listens at `path`.

@@ -26,7 +26,6 @@ pub enum SocketError {
         /// Bytes of the frame that were sent. If 0, the same message may be sent again; otherwise
         /// the connection is shut down.
         sent_bytes: usize,
-        /// Size of the frame.
         frame_bytes: usize,
     },
     /// The message does not fit a frame; nothing was sent.
@@ -35,7 +34,6 @@ pub enum SocketError {
         /// Bytes of the message.
         bytes: usize,
     },
-    /// The peer announced a frame that is too large.
     #[error(
         "the other side announced a frame of {bytes} bytes, more than {FRAME_BYTES_MAX}: \
          it is broken or of another version"
@@ -44,7 +42,6 @@ pub enum SocketError {
         /// Announced size in bytes.
         bytes: usize,
     },
-    /// A frame announced a descriptor, and none was received.
     #[error("the other side announced a descriptor and sent none: it is broken")]
     NoDescriptor,
     /// A descriptor was received that no frame announced; it is closed.
@@ -55,20 +52,10 @@ pub enum SocketError {
     NoRoomForDescriptor,
     /// A frame is not a valid message of the expected type.
     #[error("a frame of {frame_bytes} bytes is no valid message: {source}")]
-    Undecodable {
-        /// Size of the frame.
-        frame_bytes: usize,
-        /// Decoding error.
-        source: prost::DecodeError,
-    },
+    Undecodable { frame_bytes: usize, source: prost::DecodeError },
     /// A system call failed.
     #[error("{operation} on the trainer socket: {source}")]
-    Io {
-        /// Operation that failed.
-        operation: &'static str,
-        /// Error of the system.
-        source: io::Error,
-    },
+    Io { operation: &'static str, source: io::Error },
 }
 
 impl SocketError {

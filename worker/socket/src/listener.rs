@@ -49,20 +49,13 @@ impl Default for ListenOptions {
 /// Reason why a worker cannot listen at `path`. Existing files are unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// The path is longer than the system allows.
     #[error(
         "the socket path {path} has {bytes} bytes, more than {SOCKET_PATH_BYTES_MAX}: \
          use a shorter one"
     )]
-    PathTooLong {
-        path: PathBuf,
-        /// Length of the path in bytes.
-        bytes: usize,
-    },
-    /// The file exists and is not a socket.
+    PathTooLong { path: PathBuf, bytes: usize },
     #[error("{path} is there and is not a socket: choose another path, or remove it yourself")]
     NotASocket { path: PathBuf },
-    /// Another worker listens on it.
     #[error(
         "another worker listens on {path}{}: stop it, or choose another path",
         .pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default()
@@ -74,14 +67,7 @@ pub enum BindError {
     },
     /// A system call failed.
     #[error("{operation} for the trainer socket {path}: {source}")]
-    Io {
-        /// The socket's path.
-        path: PathBuf,
-        /// Operation that failed.
-        operation: &'static str,
-        /// Error of the system.
-        source: io::Error,
-    },
+    Io { path: PathBuf, operation: &'static str, source: io::Error },
 }
 
 /// Reason why no connection was accepted.
@@ -92,10 +78,7 @@ pub enum AcceptError {
     Stopped,
     /// A system call failed for lack of descriptors or memory: retry after a delay.
     #[error("accept a trainer: {source}")]
-    Io {
-        /// Error of the system.
-        source: io::Error,
-    },
+    Io { source: io::Error },
 }
 
 /// A socket that trainers connect to.
@@ -190,7 +173,6 @@ impl Listener {
         let _ = shutdown(&self.socket, Shutdown::Both);
     }
 
-    /// Path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }

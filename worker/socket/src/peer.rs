@@ -52,7 +52,6 @@ pub enum Allow {
     FileMode,
     /// Only the worker's own user, root, and the users and groups listed here.
     Only {
-        /// User ids.
         uids: Vec<u32>,
         /// Group ids, compared with the effective one.
         gids: Vec<u32>,
@@ -60,7 +59,6 @@ pub enum Allow {
 }
 
 impl Allow {
-    /// Returns true if `peer` is to be served.
     pub fn admits(&self, peer: &Peer) -> bool {
         match self {
             Self::FileMode => true,

@@ -19,9 +19,7 @@ const MAGIC: &[u8; 9] = b"shardfeed";
 /// Range of protocol versions that one side supports, inclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Versions {
-    /// Lowest version.
     pub min: u8,
-    /// Highest version.
     pub max: u8,
 }
 
@@ -50,14 +48,9 @@ impl fmt::Display for Versions {
 pub enum HandshakeError {
     /// The peer sent nothing, or too little.
     #[error("the other side did not identify itself in {} ms", .waited.as_millis())]
-    Silent {
-        /// Time waited.
-        waited: Duration,
-    },
-    /// The peer closed the connection before it sent anything.
+    Silent { waited: Duration },
     #[error("the other side closed the connection before it identified itself")]
     Closed,
-    /// The peer uses another protocol.
     #[error("the other side is not shardfeed: it began with {began_with}")]
     NotShardfeed {
         /// First bytes received, escaped and quoted.
@@ -68,18 +61,10 @@ pub enum HandshakeError {
         "the other side speaks {theirs} of the trainer protocol, this side {ours}: \
          upgrade the older one"
     )]
-    Version {
-        /// Versions of this side.
-        ours: Versions,
-        /// Versions of the other side.
-        theirs: Versions,
-    },
+    Version { ours: Versions, theirs: Versions },
     /// A system call failed.
     #[error("shake hands on the trainer socket: {source}")]
-    Io {
-        /// Error of the system.
-        source: io::Error,
-    },
+    Io { source: io::Error },
 }
 
 /// Sends the preamble and reads the peer's. Returns the version to use.
