@@ -45,7 +45,6 @@ pub enum Health {
 pub struct Decoding {
     /// 1: grey; 3: red, green, blue; 4: with alpha.
     pub channels: usize,
-    /// Bits of a sample.
     pub depth: Depth,
 }
 

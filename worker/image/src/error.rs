@@ -14,7 +14,6 @@ pub enum ImageError {
     Format {
         /// First bytes.
         begin: Vec<u8>,
-        /// Number of bytes.
         len: usize,
     },
     /// The file is incomplete or violates its format.
@@ -22,7 +21,6 @@ pub enum ImageError {
     Damaged {
         /// JPEG or PNG.
         format: &'static str,
-        /// Number of bytes.
         len: usize,
         /// Error of the decoder.
         what: String,
@@ -35,12 +33,10 @@ pub enum ImageError {
         /// Description of the kind.
         what: String,
     },
-    /// The image has more pixels than allowed.
     #[error("{}x{} pixels, more than the {pixels_max} that an image may have", .size.height, .size.width)]
     TooLarge {
         /// Size according to the header.
         size: Size,
-        /// Maximum number of pixels.
         pixels_max: usize,
     },
     /// The image has 8 bits per sample, and 16 were requested.

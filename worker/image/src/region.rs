@@ -5,14 +5,11 @@ use serde::{Deserialize, Serialize};
 /// Height and width in pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Size {
-    /// Rows.
     pub height: usize,
-    /// Pixels of a row.
     pub width: usize,
 }
 
 impl Size {
-    /// Number of pixels.
     pub fn pixels(self) -> usize {
         self.height.saturating_mul(self.width)
     }

@@ -10,7 +10,6 @@ use crate::region::{Region, Size, View};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Method {
-    /// Value of the nearest pixel.
     Nearest,
     /// Average of two pixels in each direction, weighted by distance.
     #[default]
@@ -22,11 +21,8 @@ pub enum Method {
 /// Type of a pixel's samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sample {
-    /// uint8.
     U8,
-    /// uint16.
     U16,
-    /// float32.
     F32,
 }
 

@@ -13,7 +13,6 @@ use crate::region::{Region, Size};
 /// Maximum progressive scans, each a pass over all coefficients. Encoders write about ten.
 const SCANS_MAX: c_int = 100;
 
-/// Header of a file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct JpegHeader {
     pub(super) size: Size,
