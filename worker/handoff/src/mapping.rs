@@ -26,24 +26,15 @@ pub struct Mapping {
 pub enum ImportError {
     /// The descriptor is not a file.
     #[error("read the size of a slot's descriptor: {source}")]
-    Stat {
-        /// Error of the system.
-        source: io::Error,
-    },
-    /// The sizes differ.
+    Stat { source: io::Error },
     #[error("a slot was announced with {announced_bytes} bytes, its descriptor has {actual_bytes}")]
     Size {
         /// Size announced by the worker, in bytes.
         announced_bytes: u64,
-        /// Actual size in bytes.
         actual_bytes: u64,
     },
-    /// The descriptor is not a memfd.
     #[error("a slot's descriptor is no memfd that can be sealed: {source}")]
-    NotMemfd {
-        /// Error of the system.
-        source: io::Error,
-    },
+    NotMemfd { source: io::Error },
     /// Its size may change: reading beyond its end would kill this process.
     #[error(
         "a slot's memfd is not sealed against growing and shrinking (its seals: {seals:#x}), \
@@ -55,12 +46,7 @@ pub enum ImportError {
     },
     /// There is not enough memory to map it, or it is not writable.
     #[error("map a slot of {size_bytes} bytes: {source}")]
-    Map {
-        /// Size in bytes.
-        size_bytes: u64,
-        /// Error of the system.
-        source: io::Error,
-    },
+    Map { size_bytes: u64, source: io::Error },
 }
 
 impl Mapping {
@@ -87,7 +73,6 @@ impl Mapping {
         Ok(Self { mapped: Mapped::new(map) })
     }
 
-    /// Bytes of the region.
     pub fn size_bytes(&self) -> usize {
         self.mapped.len()
     }

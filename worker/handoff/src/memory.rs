@@ -18,7 +18,6 @@ impl Memory {
         NonNull::new(self.map.as_mut_ptr()).expect("a mapping is not at address 0")
     }
 
-    /// Size in bytes.
     pub fn size_bytes(&self) -> usize {
         self.map.len()
     }

@@ -40,7 +40,6 @@ struct PoolState {
     retired: Vec<RegionId>,
 }
 
-/// Statistics of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlotPoolStats {
     /// Slots that exist, free and in use.
@@ -112,7 +111,6 @@ impl SlotPool {
         std::mem::take(&mut self.shared.lock().retired)
     }
 
-    /// Statistics of the pool.
     pub fn stats(&self) -> SlotPoolStats {
         self.shared.lock().stats
     }
