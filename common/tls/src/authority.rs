@@ -45,7 +45,6 @@ pub struct Authority {
 /// Subject of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subject {
-    /// Role and name of the subject.
     pub identity: Identity,
     /// Host names and addresses of a coordinator; empty for other roles.
     pub hosts: Vec<String>,
@@ -56,9 +55,7 @@ pub struct Subject {
 pub struct Issued {
     /// Folder with `ca.crt`, `tls.crt` and `tls.key`.
     pub folder: PathBuf,
-    /// Subject of the certificate.
     pub subject: Subject,
-    /// End of validity.
     pub not_after: SystemTime,
 }
 

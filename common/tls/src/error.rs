@@ -6,26 +6,13 @@ use std::path::PathBuf;
 /// Error of a certificate, key or folder.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file cannot be read.
     #[error("{path}: cannot read: {source}")]
-    Read {
-        /// Path of the file.
-        path: PathBuf,
-        /// Error of the operating system.
-        source: io::Error,
-    },
-    /// A file or folder cannot be written.
+    Read { path: PathBuf, source: io::Error },
     #[error("{path}: cannot write: {source}")]
-    Write {
-        /// Path of the file or folder.
-        path: PathBuf,
-        /// Error of the operating system.
-        source: io::Error,
-    },
+    Write { path: PathBuf, source: io::Error },
     /// A file has invalid content.
     #[error("{path}: {reason}")]
     Content {
-        /// Path of the file.
         path: PathBuf,
         /// Reason and remedy.
         reason: String,
@@ -35,7 +22,6 @@ pub enum TlsError {
         "{path}: the certificate {reason}; renew it (`shardfeed tls rotate`), or mend the clock"
     )]
     OutOfTime {
-        /// Path of the certificate.
         path: PathBuf,
         /// Time since which it has expired, or until it becomes valid.
         reason: String,
@@ -43,15 +29,8 @@ pub enum TlsError {
     /// The subject is invalid.
     #[error("{0}")]
     Subject(String),
-    /// The file exists already.
     #[error("{path} is there already; {hint}")]
-    Exists {
-        /// Path of the file.
-        path: PathBuf,
-        /// Remedy.
-        hint: &'static str,
-    },
-    /// The certificate cannot be created.
+    Exists { path: PathBuf, hint: &'static str },
     #[error("cannot make a certificate: {0}")]
     Make(#[from] rcgen::Error),
 }

@@ -51,9 +51,7 @@ pub struct Certificate {
     pub identity: Option<Identity>,
     /// DNS names and IP addresses for which it is valid.
     pub hosts: Vec<String>,
-    /// Start of validity.
     pub not_before: SystemTime,
-    /// End of validity.
     pub not_after: SystemTime,
     /// True if it may sign other certificates.
     pub is_authority: bool,
@@ -75,7 +73,6 @@ impl Folder {
         self.0.join(name)
     }
 
-    /// Returns the paths of the files.
     pub(crate) fn files(&self) -> Vec<PathBuf> {
         [CA_FILE, CERTIFICATE_FILE, KEY_FILE].map(|name| self.file(name)).into()
     }

@@ -60,7 +60,6 @@ impl FromStr for Role {
 /// Identity of a process or user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// Role in the cluster.
     pub role: Role,
     /// Name within the role.
     pub name: String,
