@@ -6,29 +6,17 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TableError {
-    /// The file cannot be opened.
     #[error("{file}: cannot open the table: {source}")]
-    Open {
-        /// Path of the table.
-        file: String,
-        /// Error of the operating system.
-        source: io::Error,
-    },
+    Open { file: String, source: io::Error },
     /// The file is not a table, or a table of another version.
     #[error("{file}: {what}")]
-    NotATable {
-        /// Path of the file.
-        file: String,
-        /// Reason.
-        what: String,
-    },
+    NotATable { file: String, what: String },
     /// The file's length differs from the length in its header.
     #[error(
         "{file}: has {found} bytes, but its header says {expected}: it was cut off, or is still being \
          written; copy it again"
     )]
     Length {
-        /// Path of the table.
         file: String,
         /// Length according to the header, in bytes.
         expected: u64,
@@ -40,21 +28,16 @@ pub enum TableError {
         "{file}: damaged at offset {offset}: {what}; copy the table again, and leave it alone while it is used"
     )]
     Damaged {
-        /// Path of the table.
         file: String,
         /// Offset of the damaged part, in bytes.
         offset: u64,
-        /// Description of the damage.
         what: String,
     },
-    /// The file cannot be read.
     #[error("{file}: cannot read the table at offset {offset}: {source}")]
     Io {
-        /// Path of the table.
         file: String,
         /// Offset of the read, in bytes.
         offset: u64,
-        /// Error of the operating system.
         source: io::Error,
     },
 }
@@ -79,7 +62,6 @@ impl TableError {
         }
     }
 
-    /// Returns true if the file does not exist.
     pub fn is_missing(&self) -> bool {
         matches!(self, Self::Open { source, .. } if source.kind() == io::ErrorKind::NotFound)
     }
@@ -89,7 +71,6 @@ impl TableError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {
-    /// Two rows have the same key.
     #[error("rows {first} and {second} have the same key; a key identifies one row")]
     Duplicate {
         /// First row, counted from 0.
@@ -103,7 +84,6 @@ pub enum WriteError {
     /// The keys were chosen so that no hash distributes them.
     #[error("the {keys} keys do not spread over pages under any of {seeds} seeds; use other keys")]
     Spread {
-        /// Number of keys.
         keys: usize,
         /// Number of seeds that were tried.
         seeds: u64,

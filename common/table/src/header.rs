@@ -17,7 +17,6 @@ pub(crate) const SEAL_BYTES: usize = 4;
 /// Bytes of rows per block, unless one row is larger.
 pub(crate) const BLOCK_ROWS_BYTES: usize = 4092;
 
-/// Maximum size of a row in bytes.
 pub const ROW_BYTES_MAX: usize = 1 << 29;
 
 const MAGIC: &[u8; 8] = b"SHFTABLE";
@@ -84,11 +83,9 @@ impl From<Digest> for String {
     }
 }
 
-/// Type of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum KeyKind {
-    /// 64-bit integers.
     Int64,
     /// Byte strings of any length.
     Bytes,
@@ -103,7 +100,6 @@ impl KeyKind {
         }
     }
 
-    /// Returns the maximum number of keys per page.
     pub(crate) fn page_keys_max(self) -> usize {
         (PAGE_BYTES - PAGE_HEAD_BYTES) / self.bytes()
     }

@@ -7,7 +7,6 @@ use crate::header::KeyKind;
 /// Key of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Key<'a> {
-    /// 64-bit integer.
     Int64(i64),
     /// A byte string of any length.
     Bytes(&'a [u8]),

@@ -75,7 +75,6 @@ impl Table {
         self.digest
     }
 
-    /// Returns the type of the keys.
     pub fn key(&self) -> KeyKind {
         self.header.key
     }
@@ -85,7 +84,6 @@ impl Table {
         &self.header.columns
     }
 
-    /// Returns the number of keys.
     pub fn keys(&self) -> u64 {
         self.header.keys
     }

@@ -20,9 +20,7 @@ const SEEDS: u64 = 8;
 /// Keys of all rows, in the order of the rows.
 #[derive(Clone, Copy, Debug)]
 pub enum Keys<'a> {
-    /// 64-bit integers.
     Int64(&'a [i64]),
-    /// Byte strings.
     Bytes(&'a [&'a [u8]]),
 }
 
@@ -81,7 +79,6 @@ impl Layout {
         Ok(Self { header, rows })
     }
 
-    /// Returns the size of a row in bytes.
     pub fn row_bytes(&self) -> usize {
         self.header.columns.iter().map(|column| column.bytes).sum()
     }
