@@ -18,7 +18,6 @@ pub const FILE_RECORDS_MAX: u64 = 1 << 31;
 /// Maximum length of a path in bytes, as in file systems.
 pub const PATH_BYTES_MAX: usize = 4096;
 
-/// Maximum length of an ETag in bytes.
 pub const ETAG_BYTES_MAX: usize = 1024;
 
 /// Maximum length in bytes of the reason why a part of a file is omitted.
@@ -148,12 +147,10 @@ pub struct LeftOutEntry {
 /// Reason why bytes are not a chunk, or a chunk cannot be stored.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChunkError {
-    /// The content exceeds [`CHUNK_BYTES_MAX`].
     #[error("{what} has {bytes} bytes; a chunk has at most {CHUNK_BYTES_MAX}, cut smaller parts")]
     TooLarge {
         /// Either `a listing` or `a part's entries`.
         what: &'static str,
-        /// Size of the content in bytes.
         bytes: usize,
     },
     /// The bytes are not the expected JSON.
@@ -163,12 +160,10 @@ pub enum ChunkError {
         what: &'static str,
         reason: String,
     },
-    /// A later version of this software wrote the chunk.
     #[error("the chunk with {what} has version {found}, this software knows up to {CHUNK_VERSION}")]
     Version {
         /// Expected content.
         what: &'static str,
-        /// Version of the chunk.
         found: u32,
     },
     /// The description of a file is invalid.
@@ -185,7 +180,6 @@ pub enum ChunkError {
 impl ListingChunk {
     const WHAT: &'static str = "a listing";
 
-    /// Returns a chunk with these files.
     pub fn new(files: Vec<ListedFile>) -> Self {
         Self { version: CHUNK_VERSION, files }
     }
@@ -224,7 +218,6 @@ impl ListingChunk {
 impl EntriesChunk {
     const WHAT: &'static str = "a part's entries";
 
-    /// Returns a chunk with these entries.
     pub fn new(entries: Vec<FileEntry>) -> Self {
         let (maps, damaged, damaged_total) = (vec![], vec![], 0);
         Self { version: CHUNK_VERSION, entries, maps, damaged, damaged_total }

@@ -45,7 +45,6 @@ impl WireError {
         Self { kind, message, file, offset, ordinal, leader }
     }
 
-    /// Converts to the protobuf message.
     pub fn to_message(&self) -> Wire {
         let Self { kind, message, file, offset, ordinal, leader } = self.clone();
         let leader = leader.map(String::from);

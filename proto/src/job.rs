@@ -11,23 +11,17 @@ use crate::common::v1 as wire;
 /// Reason why a message is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidMessage {
-    /// A required field is missing.
     #[error("the message lacks `{0}`")]
     Missing(&'static str),
-    /// A digest does not have 32 bytes.
     #[error("`{field}` has {len} bytes, a digest has 32")]
     Digest {
-        /// Name of the field.
         field: &'static str,
         /// Length in bytes.
         len: usize,
     },
-    /// A list is too short or too long.
     #[error("`{field}` has {len} entries; 1 to {most} are allowed")]
     Length {
-        /// Name of the field.
         field: &'static str,
-        /// Number of entries.
         len: usize,
         /// Maximum number of entries.
         most: usize,
@@ -40,14 +34,12 @@ pub enum InvalidMessage {
     Mixture(#[from] MixtureError),
 }
 
-/// Converts a digest from its bytes.
 pub fn digest_from(field: &'static str, bytes: &[u8]) -> Result<Digest, InvalidMessage> {
     let len = bytes.len();
     let bytes = bytes.try_into().map_err(|_| InvalidMessage::Digest { field, len })?;
     Ok(Digest::from_bytes(bytes))
 }
 
-/// Converts a job's identity from its message.
 pub fn identity_from(message: Option<wire::JobIdentity>) -> Result<JobIdentity, InvalidMessage> {
     let message = message.ok_or(InvalidMessage::Missing("identity"))?;
     let order = message.order_version;
@@ -87,7 +79,6 @@ pub fn identity_from(message: Option<wire::JobIdentity>) -> Result<JobIdentity, 
     Ok(JobIdentity { order, content, shuffle, lanes, tail, mode, records, decoder })
 }
 
-/// Converts a job's identity to a message.
 pub fn identity_to(identity: &JobIdentity) -> wire::JobIdentity {
     let Shuffle { digest, seed, enabled, window, interleave, block_length } = &identity.shuffle;
     let tail = match identity.tail {
@@ -155,7 +146,6 @@ pub fn mixture_from(message: wire::JobMixture) -> Result<JobMixture, InvalidMess
     Ok(mixture)
 }
 
-/// Converts a job's mixture to a message.
 pub fn mixture_to(mixture: &JobMixture) -> wire::JobMixture {
     let version = |version: &DatasetVersion| wire::job_mixture::Version {
         name: version.name.clone(),
@@ -176,7 +166,6 @@ pub fn mixture_to(mixture: &JobMixture) -> wire::JobMixture {
     }
 }
 
-/// Converts the segments of an epoch from their messages.
 pub fn segments_from(messages: Vec<wire::Segment>) -> Result<Vec<Segment>, InvalidMessage> {
     let (len, most) = (messages.len(), SEGMENTS_MAX);
     if len == 0 || len > most {
@@ -194,7 +183,6 @@ pub fn segments_from(messages: Vec<wire::Segment>) -> Result<Vec<Segment>, Inval
     messages.into_iter().map(segment).collect()
 }
 
-/// Converts the segments of an epoch to messages.
 pub fn segments_to(segments: &[Segment]) -> Vec<wire::Segment> {
     let segment = |segment: &Segment| {
         let (steps, steps_of_rank) = match &segment.steps {
@@ -217,13 +205,11 @@ pub fn left_out_from(messages: Vec<wire::LeftOut>) -> Result<LeftOut, InvalidMes
     Ok(LeftOut::new(messages.into_iter().map(range).collect()))
 }
 
-/// Converts the steps that were left out to messages.
 pub fn left_out_to(left_out: &LeftOut) -> Vec<wire::LeftOut> {
     let range = |&(first, end): &(u64, u64)| wire::LeftOut { first, end };
     left_out.ranges().iter().map(range).collect()
 }
 
-/// Converts an intent from its message.
 pub fn intent_from(message: Option<wire::Intent>) -> Result<Intent, InvalidMessage> {
     use wire::intent::{Kind, Move, Reconnect, Start};
     let kind = message.and_then(|intent| intent.kind).ok_or(InvalidMessage::Missing("intent"))?;
@@ -240,7 +226,6 @@ pub fn intent_from(message: Option<wire::Intent>) -> Result<Intent, InvalidMessa
     })
 }
 
-/// Converts an intent to a message.
 pub fn intent_to(intent: &Intent) -> wire::Intent {
     use wire::intent::{Kind, Move, Reconnect, Start};
     let kind = match intent {

@@ -12,7 +12,6 @@ use crate::{ErrorKind, digest_from};
 
 /// A value of an enum that has a word for people: `SHARD_STATE_DONE` is `done`.
 pub trait Word: TryFrom<i32> + Default {
-    /// Returns the word.
     fn word(self) -> String;
 }
 

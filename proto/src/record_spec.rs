@@ -40,26 +40,18 @@ const SHOWN_BYTES_MAX: usize = 200;
 /// Reason why bytes are not a `RecordSpec` in canonical encoding.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordSpecError {
-    /// The encoding exceeds [`RECORD_SPEC_BYTES_MAX`].
     #[error(
         "features, operators and outputs have {bytes} bytes; a job has at most \
          {RECORD_SPEC_BYTES_MAX}, declare fewer of them or shorter names"
     )]
-    TooLarge {
-        /// Size in bytes.
-        bytes: usize,
-    },
-    /// The number of entries exceeds [`RECORD_SPEC_ENTRIES_MAX`].
+    TooLarge { bytes: usize },
     #[error(
         "a job has at most {RECORD_SPEC_ENTRIES_MAX} features and operators; declare fewer of them"
     )]
     TooMany,
     /// A later release wrote the spec.
     #[error("the record spec has version {found}, this software knows {RECORD_SPEC_VERSION}")]
-    Version {
-        /// Version of the spec.
-        found: u32,
-    },
+    Version { found: u32 },
     /// The bytes are another message, or their encoding is not canonical.
     #[error("the record spec is malformed: {reason}")]
     Malformed { reason: String },

@@ -25,7 +25,6 @@ impl WireError {
     }
 }
 
-/// Maps kinds to gRPC codes.
 fn code_of(kind: ErrorKind) -> Code {
     match kind {
         ErrorKind::Retry | ErrorKind::Unreachable => Code::Unavailable,
@@ -47,7 +46,6 @@ fn code_of(kind: ErrorKind) -> Code {
     }
 }
 
-/// Maps a status of the transport to a kind.
 fn kind_of(code: Code) -> ErrorKind {
     match code {
         // HTTP/2 has ENHANCE_YOUR_CALM for a peer that sends too fast.
