@@ -1,5 +1,6 @@
 //! Index of a file, built in one pass, with all that planning needs.
 
+mod chunks;
 mod plain;
 mod stream;
 
@@ -10,6 +11,7 @@ use crate::compression::{Compression, CompressionChoice};
 use crate::error::ReadError;
 use crate::frame::{FOOTER_BYTES, HEADER_BYTES};
 
+pub use chunks::index_chunks;
 pub use plain::{ReadAt, index_source};
 pub use stream::index_records;
 

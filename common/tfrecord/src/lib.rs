@@ -51,5 +51,7 @@ pub use frame::{
     DataCrcMismatch, FOOTER_BYTES, HEADER_BYTES, LengthCrcMismatch, check_data, decode_header,
     encode_footer, encode_header, masked_crc32c,
 };
-pub use index::{Break, IndexOptions, Mark, ReadAt, ShardIndex, index_records, index_source};
+pub use index::{
+    Break, IndexOptions, Mark, ReadAt, ShardIndex, index_chunks, index_records, index_source,
+};
 pub use writer::{FileRecordWriter, NewFile, RecordWriter, create};

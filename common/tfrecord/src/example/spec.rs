@@ -209,6 +209,18 @@ impl FeatureSpec {
 
     /// Returns the values for a record without the feature; for a sequence, the padding value.
     ///
+    /// Returns the shape of a record's rows, if it is the same in all records and the feature is
+    /// ragged by uniform row lengths only.
+    #[must_use]
+    pub fn uniform_rows(&self) -> Option<Vec<usize>> {
+        let Feature::Ragged { partitions, .. } = &self.feature else { return None };
+        let length = |partition: &Partition| match partition {
+            Partition::UniformRowLength(length) => Some(*length),
+            _ => None,
+        };
+        partitions.iter().map(length).collect::<Option<Vec<_>>>().filter(|shape| !shape.is_empty())
+    }
+
     /// As in TensorFlow, a default without values counts as none.
     #[must_use]
     pub fn default(&self) -> Option<&DefaultValue> {

@@ -84,9 +84,9 @@ pub fn index_source(
 }
 
 /// Reads a stored file sequentially.
-struct FromStart<'a> {
-    source: &'a mut dyn ReadAt,
-    offset: u64,
+pub(super) struct FromStart<'a> {
+    pub(super) source: &'a mut dyn ReadAt,
+    pub(super) offset: u64,
 }
 
 impl Read for FromStart<'_> {

@@ -141,9 +141,9 @@ impl<R: Read> StreamBuffer<'_, R> {
 }
 
 /// Reader that counts the bytes read.
-struct Counted<'a, R> {
-    source: R,
-    consumed: &'a Cell<u64>,
+pub(super) struct Counted<'a, R> {
+    pub(super) source: R,
+    pub(super) consumed: &'a Cell<u64>,
 }
 
 impl<R: Read> Read for Counted<'_, R> {

@@ -3,6 +3,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::*;
+use crate::chunk::Chunk;
 use crate::error::ReadErrorKind;
 use crate::writer::RecordWriter;
 
@@ -48,6 +49,15 @@ fn stepping_over_data_finds_what_reading_it_finds() {
         let options = IndexOptions::default();
         let index = plain(&bytes, &options).unwrap();
         assert_eq!(index, streamed(&bytes, &options).unwrap(), "{sizes:?}");
+        let (_folder, path) = stored(&bytes);
+        let mut given = 0;
+        let chunks = &mut |chunk: &Chunk| {
+            given += chunk.records.len();
+            true
+        };
+        let file = &mut File::open(path).unwrap();
+        let of_chunks = index_chunks(file, "shard", &options, &mut |_| {}, chunks).unwrap();
+        assert_eq!((of_chunks.as_ref(), given), (Some(&index), sizes.len()), "{sizes:?}");
         assert_eq!(index.stream_bytes, bytes.len() as u64);
         assert_eq!(index.records, sizes.len() as u64);
     }

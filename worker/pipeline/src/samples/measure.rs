@@ -526,18 +526,17 @@ impl Measure {
         let has_length = plan.is_some_and(|plan| match &plan.kind {
             ColumnKind::Dense { dtype, shape } => *dtype == Dtype::Bytes && items(shape) == 1,
             ColumnKind::Padded { .. } => true,
-            ColumnKind::Ragged { .. } => {
-                let feature = plan.spec.as_ref().map(|spec| &spec.feature);
-                matches!(feature, Some(Feature::VarLen { .. }))
-            }
+            ColumnKind::Ragged { .. } => plan.spec.as_ref().is_some_and(|spec| {
+                matches!(spec.feature, Feature::VarLen { .. }) || spec.uniform_rows().is_some()
+            }),
             ColumnKind::Sparse { .. } => false,
         });
         if has_length {
             return Ok(());
         }
         Err(format!(
-            "`len({})` is not known: len takes one byte string, a VarLenFeature or a \
-             FixedLenSequenceFeature",
+            "`len({})` is not known: len takes one byte string, a VarLenFeature, a \
+             FixedLenSequenceFeature or a RaggedFeature of uniform row lengths",
             self.names()[name]
         ))
     }
@@ -631,7 +630,10 @@ fn of_column<'a>(plan: &'a Plan, cells: &'a Cells<'a>) -> NameValues<'a> {
 fn lengths(plan: &Plan, cells: &Cells<'_>) -> Vec<usize> {
     let per_step = match &plan.kind {
         ColumnKind::Padded { shape, .. } => items(shape).max(1),
-        _ => 1,
+        _ => {
+            let rows = plan.spec.as_ref().and_then(FeatureSpec::uniform_rows);
+            rows.map_or(1, |shape| items(&shape).max(1))
+        }
     };
     cells.lengths(plan).into_iter().map(|values| values / per_step).collect()
 }

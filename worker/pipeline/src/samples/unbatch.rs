@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 use shardfeed_tfrecord::example::{
-    DType, DefaultValue, Feature, FeatureSpec, ListRef, Located, Parts, Steps,
+    DType, DefaultValue, Feature, FeatureSpec, ListRef, Located, ParseError, PartitionFault, Parts,
+    Steps,
 };
 
 use crate::column::{ColumnKind, Origin, Plan, items};
@@ -139,6 +140,25 @@ enum RowsCell {
     List(usize),
 }
 
+impl UnbatchedColumn {
+    /// Returns the number of rows of a record.
+    fn rows(&self, cells: &[Located<'_>], lists: &[Steps<'_>]) -> Result<usize, RowFault> {
+        let cell = match self.cell {
+            RowsCell::List(list) => return Ok(lists[list].steps()),
+            RowsCell::Feature(cell) => &cells[cell],
+        };
+        let items: usize = present(cell).map_or(0, |list| list.count());
+        if items.is_multiple_of(self.values) {
+            return Ok(items / self.values);
+        }
+        let (feature, length) = (self.name.clone(), self.values);
+        let fault = PartitionFault::Uneven { items, length };
+        let key = "uniform_row_length".to_owned();
+        let error = Box::new(ParseError::Partition { feature, key, fault });
+        Err(RowFault::Parse { error, holds: vec![] })
+    }
+}
+
 impl Unbatch {
     /// Replaces the plans of columns by those of their rows, and adds those of made columns; `None`
     /// if there is none of the columns.
@@ -166,7 +186,9 @@ impl Unbatch {
             let (mut shape, dtype) = (row_shape(spec)?, spec.dtype());
             let values = items(&shape);
             let cell = match &plan.origin {
-                Origin::Feature(Parts::One { values }) => RowsCell::Feature(*values),
+                Origin::Feature(Parts::One { values } | Parts::Ragged { values, .. }) => {
+                    RowsCell::Feature(*values)
+                }
                 Origin::List(Parts::One { values }) => RowsCell::List(*values),
                 _ => return Err(no_rows(name)),
             };
@@ -215,22 +237,16 @@ impl Unbatch {
         cells: &[Located<'_>],
         lists: &[Steps<'_>],
     ) -> Result<usize, RowFault> {
-        let rows = |column: &UnbatchedColumn| match column.cell {
-            RowsCell::Feature(cell) => match &cells[cell] {
-                Located::Present(list) => list.count() / column.values,
-                Located::Default | Located::Missing => 0,
-            },
-            RowsCell::List(list) => lists[list].steps(),
-        };
         let (first, others) = self.columns.split_first().expect("there are columns");
-        let found = rows(first);
-        match others.iter().map(|column| (column, rows(column))).find(|(_, rows)| *rows != found) {
-            None => Ok(found),
-            Some((other, rows)) => {
+        let found = first.rows(cells, lists)?;
+        for other in others {
+            let rows = other.rows(cells, lists)?;
+            if rows != found {
                 let columns = Box::new([first.name.clone(), other.name.clone()]);
-                Err(RowFault::Rows { columns, rows: [found, rows] })
+                return Err(RowFault::Rows { columns, rows: [found, rows] });
             }
         }
+        Ok(found)
     }
 
     /// Replaces the cells of the columns by those of one row of the record, and appends the windows
@@ -404,6 +420,7 @@ fn pad_plan(column: &str, window: usize, rows: usize) -> Plan {
 fn row_shape(spec: &FeatureSpec) -> Result<Vec<usize>, String> {
     let shape = match &spec.feature {
         Feature::VarLen { .. } => vec![],
+        Feature::Ragged { .. } => spec.uniform_rows().ok_or_else(|| no_rows(&spec.name))?,
         Feature::FixedLenSequence { shape, .. } => shape.clone(),
         Feature::FixedLen { shape, default: None, .. } if !shape.is_empty() => shape[1..].to_vec(),
         Feature::FixedLen { default: Some(_), .. } => {
@@ -423,6 +440,7 @@ fn row_shape(spec: &FeatureSpec) -> Result<Vec<usize>, String> {
 fn no_rows(name: &str) -> String {
     format!(
         "column `{name}` has no rows to take one by one: unbatch takes a VarLenFeature, a \
-         FixedLenSequenceFeature, or a FixedLenFeature with a shape"
+         FixedLenSequenceFeature, a RaggedFeature of uniform row lengths, or a FixedLenFeature with \
+         a shape"
     )
 }

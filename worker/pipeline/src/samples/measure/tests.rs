@@ -168,8 +168,8 @@ fn what_does_not_fit_is_told() {
         lang: the expression is a text; compare it, such as `name == 'a'`
         box > 0: column `box` has shape [4]; an expression takes one value a record
         tags == 'a': column `tags` has any number of values a record; an expression takes its length, `len(tags)`, or a column of one value
-        len(width) > 1: `len(width)` is not known: len takes one byte string, a VarLenFeature or a FixedLenSequenceFeature
-        len(box) > 1: `len(box)` is not known: len takes one byte string, a VarLenFeature or a FixedLenSequenceFeature
+        len(width) > 1: `len(width)` is not known: len takes one byte string, a VarLenFeature, a FixedLenSequenceFeature or a RaggedFeature of uniform row lengths
+        len(box) > 1: `len(box)` is not known: len takes one byte string, a VarLenFeature, a FixedLenSequenceFeature or a RaggedFeature of uniform row lengths
         len(3) > 1: the expression needs a column at byte 4, but it has `3) > 1` there
         exp(width) > 1: a filter has no `exp`: which samples pass must be the same on every processor
         cos(width) > 1: the expression calls `cos` at byte 0; there are abs, floor, len, max, min, sign, sqrt and where
