@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from typing import Any, NamedTuple
 
+import object_log
 from scene import Scene
 from servers import Server, until
 from stage import say
@@ -16,8 +17,6 @@ from shardfeed.testing import FailedError
 
 #: Polling interval of the caches: a worker counts the shards of a part within some 10 ms.
 LOOK_AGAIN_S = 0.001
-#: Length of the name of a sample map: a digest.
-MAP_NAME = 64
 #: Number of shards that the stopped worker has counted at least; the smallest part has 22.
 COUNTED = (1, 16)
 
@@ -83,7 +82,7 @@ def first_to_count(scene: Scene, shards: int) -> Server:
 
 def counted_shards(scene: Scene, worker: Server) -> int:
     """Returns the number of sample maps in the cache of a worker's host."""
-    return sum(len(path.name) == MAP_NAME for path in scene.cluster.cache(worker).glob("samples/*/*"))
+    return object_log.maps(scene.cluster.cache(worker))
 
 
 def ask(scene: Scene, *arguments: str) -> Any:

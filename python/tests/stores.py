@@ -327,6 +327,9 @@ class Proxy:
             passes = len(content)
         elif fault.kind in ("slow", "whole"):
             passes = len(content)
+        elif fault.kind == "flip":
+            passes = len(content)
+            content = content[: fault.after] + bytes([content[fault.after] ^ 1]) + content[fault.after + 1 :]
         head = status + "".join(f"{name}: {value}\r\n" for name, value in headers)
         head += f"content-length: {length}\r\n\r\n"
         if fault.kind == "silent" or (fault.kind == "reset" and fault.after == 0):

@@ -250,6 +250,13 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
             {"v": sf.RaggedFeature("float32", partitions=["len"])},  # type: ignore[list-item]
             batch_size=1,
         )
+    flags: dict[str, Any] = {
+        "allow_missing": sf.FixedLenSequenceFeature((), "float32", allow_missing="no"),  # type: ignore[arg-type]
+        "already_sorted": sf.SparseFeature("i", "v", "float32", 10, already_sorted="no"),  # type: ignore[arg-type]
+    }
+    for name, feature in flags.items():
+        with pytest.raises(sf.ConfigError, match=f"feature 'v': {name} must be True or False, not 'no'"):
+            sf.Loader(str(tmp_path / "x.tfrecord"), {"v": feature}, batch_size=1)
 
 
 def test_defaults_that_are_no_number(tmp_path: Path) -> None:

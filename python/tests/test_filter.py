@@ -8,12 +8,14 @@ import os
 import pickle
 import random
 import re
+import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import object_log
 import pytest
 from recount import parse
 from test_bad_input import flip, record_offsets
@@ -310,7 +312,7 @@ def test_a_second_start_reads_nothing(tmp_path: Path) -> None:
             assert each.samples == len(world.passing(evaluated(expression)))
         return read_chars() - before
 
-    opened("ordinal < 10000")
+    assert size < opened("ordinal < 10000") < 1.5 * size, "files are counted while they are indexed"
     assert opened("width > 50") > size
     assert opened("width > 50") < size / 4
     assert opened("(width>50)") < size / 4, "the same expression"
@@ -319,20 +321,22 @@ def test_a_second_start_reads_nothing(tmp_path: Path) -> None:
     assert opened("len(tags) > 2") < size / 2
     assert opened("lang in ('de', 'fr') and score > 0") > size
     assert opened("width + score > 3 or lang == 'en' or ordinal % 3 == 0 and len(tags) == 1") < size / 2
+    # Copies have the same samples: they are indexed, and not counted.
+    copy = tmp_path / "copy"
+    shutil.copytree(world.folder, copy)
+    before = read_chars()
+    with sf.Loader(sf.source(str(copy / "*"), FEATURES).filter("width > 50"), batch_size=4) as each:
+        assert each.samples == len(world.passing(evaluated("width > 50")))
+    assert read_chars() - before < 1.5 * size
     # A file that changed is counted again; the others are not.
     (world.folder / "part-00.tfrecord").unlink()
     del world.records["part-00.tfrecord"]
     assert opened("width > 50") < size / 4
 
-    def damage(kind: str) -> None:
-        for kept in (tmp_path / "cache" / kind).rglob("*"):
-            if kept.is_file():
-                kept.write_bytes(kept.read_bytes()[:-1])
-
-    damage("samples")
+    object_log.damage(tmp_path / "cache", "samples")
     assert opened("width > 50") < size / 4, "damaged maps are made of the values"
-    damage("samples")
-    damage("columns")
+    object_log.damage(tmp_path / "cache", "samples")
+    object_log.damage(tmp_path / "cache", "columns")
     assert opened("width > 50") > size / 2, "and damaged values of the records"
     assert opened("width > 52") < size / 2
 
@@ -413,6 +417,35 @@ def test_damage_of_the_filter_and_of_a_batch_have_one_budget(tmp_path: Path) -> 
             list(each)
 
 
+def test_a_file_with_damaged_records_is_counted_once(tmp_path: Path) -> None:
+    world = World(tmp_path / "data", 9, [2000, 2000])
+    file = world.folder / "part-01.tfrecord"
+    at = record_offsets(file)[31]
+    flip(file, at + 12 + 5)
+    options: dict[str, Any] = {"corrupt": "skip-record", "tail": "pad"}
+
+    def opened(expression: str = "width > -100", **more: Any) -> tuple[int, int, list[Any]]:
+        before = read_chars()
+        with world.loader(expression, **options | more) as each:
+            return read_chars() - before, each.samples, list(each.skipped)
+
+    size = file.stat().st_size
+    first, samples, skipped = opened()
+    assert first > 2 * size, "indexed and counted"
+    assert (samples, [(one.offset, one.ordinal) for one in skipped]) == (3999, [(at, 31)])
+    again, *same = opened()
+    assert again < size / 10
+    assert same == [samples, skipped]
+    with pytest.raises(sf.CorruptRecordError, match="do not match"):
+        opened(corrupt="error")
+    # A repaired file has the digest that it had before, and possibly the time.
+    stamp = file.stat()
+    flip(file, at + 12 + 5)
+    os.utime(file, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    _, samples, skipped = opened()
+    assert (samples, skipped) == (4000, [])
+
+
 def test_a_state_is_refused_if_other_records_are_samples(tmp_path: Path) -> None:
     """The counts are equal, so that the order is, too."""
     world = World(tmp_path / "data", 10, [40, 40])
@@ -438,10 +471,13 @@ def test_a_map_of_another_shard_is_not_used(tmp_path: Path) -> None:
     expression = "width > 50"
     with world.loader(expression) as each:
         state = each.state_dict()
-    one, other = (file for file in (tmp_path / "cache" / "samples").rglob("*") if file.is_file())
-    kept = one.read_bytes()
-    one.write_bytes(other.read_bytes())
-    other.write_bytes(kept)
+    (log,) = (tmp_path / "cache").glob("samples-*/*")
+    one, other = object_log.objects(log).values()
+    assert len(one.content) == len(other.content)
+    with log.open("r+b") as file:
+        for place, content in ((one.offset, other.content), (other.offset, one.content)):
+            file.seek(place)
+            file.write(content)
     world.loader(expression, resume=state).close()
 
 

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import stores
 from conftest import FEATURES, Dataset, ids, loader, make_dataset
@@ -110,6 +111,59 @@ def test_whatever_breaks_on_the_way_the_batches_are_the_same(
     proxy.choose = stores.chaos(seed)
     assert batches(f"{remote}/*.tfrecord", 3) == local(dataset, 3)
     assert len(proxy.faults()) >= 3, "the proxy broke next to nothing"
+
+
+@pytest.mark.parametrize("corrupt", ["error", "skip-record"])
+@pytest.mark.parametrize("is_cached", [False, True])
+@pytest.mark.parametrize("kind", ["records", "filter", "packs", "windows"])
+def test_a_byte_that_changes_on_the_way_is_read_again(
+    tmp_path: Path, kind: str, is_cached: bool, corrupt: Any
+) -> None:
+    """Only a record that is damaged twice is damaged."""
+    (tmp_path / "data").mkdir()
+    for number in range(2):
+        with sf.TFRecordWriter(tmp_path / f"data/{number}.tfrecord") as writer:
+            for record in range(40):
+                writer.write({"id": 40 * number + record, "tokens": list(range(record % 7 + 9))})
+    # The response from the begin of a file in which a byte is flipped, and its place: the length of
+    # the first record, or its data.
+    script: list[int | None] = []
+
+    def choose(seen: stores.Seen) -> Fault | None:
+        is_first = stores.is_read(seen) and (seen.range or "").startswith("bytes=0-") and "1.tfrecord" in seen.path
+        place = script.pop(0) if is_first and script else None
+        return None if place is None else Fault("flip", place)
+
+    def epoch(pattern: str, script_of_reading: list[int | None], **options: Any) -> list[dict[str, Any]]:
+        features: dict[str, Any] = {"id": sf.FixedLenFeature((), "int64"), "tokens": sf.VarLenFeature("int64")}
+        if kind == "windows":
+            del features["tokens"]
+        source = sf.source(pattern, features)
+        of = {
+            "records": lambda: source,
+            "filter": lambda: source.filter("len(tokens) < 12"),
+            "packs": lambda: source.pack("tokens", length=32),
+            "windows": lambda: source.window("id", size=3),
+        }
+        with sf.Loader(of[kind](), batch_size=2, tail="pad", corrupt=corrupt, **options) as loader:
+            assert not script, "not all was read"
+            script.extend(script_of_reading)
+            values = [{name: getattr(batch[name], "values", batch[name]) for name in batch} for batch in loader]
+            found = [{name: np.asarray(of).tolist() for name, of in each.items()} for each in values]
+            assert not script and loader.skipped == []
+        return found
+
+    expected = epoch(str(tmp_path / "data/*.tfrecord"), [])
+    with Web(tmp_path / "data") as web, Proxy(web.address, choose) as proxy:
+        names = proxy.endpoint + "/{0..1}.tfrecord"
+        if is_cached:
+            # The wrong bytes are in the cache of blocks.
+            script[:] = [30]
+            more = {"cache_bytes": 1 << 26, "cache_dir": tmp_path / "blocks"}
+            assert epoch(names, [], **more) == expected
+        else:
+            script[:] = [3, None] if kind == "records" else [3, None, 30, None]
+            assert epoch(names, [30, None], cache_dir=tmp_path / "far") == expected
 
 
 KINDS = [

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from shardfeed.dtypes import DType
 from shardfeed.errors import ConfigError
+from shardfeed.options import flag
 
 #: Value for records without the feature: a number, a string, or an array or nested lists of them.
 Default: TypeAlias = npt.ArrayLike | None
@@ -257,7 +258,7 @@ def _to_native(name: str, feature: Feature) -> FeatureTuple:
         case FixedLenSequenceFeature():
             shape = _shape(name, feature.shape)
             kind = "fixed_len_sequence"
-            fields = {"shape": shape, "allow_missing": bool(feature.allow_missing)}
+            fields = {"shape": shape, "allow_missing": flag(f"feature {name!r}: allow_missing", feature.allow_missing)}
             default = _default(name, feature, _dtype(name, feature.dtype), [])
         case RaggedFeature():
             kind, fields = "ragged", _ragged(name, feature)
@@ -293,7 +294,7 @@ def _sparse(name: str, feature: SparseFeature) -> dict[str, Any]:
         "index_keys": [_key(name, key) for key in keys],
         "value_key": _key(name, feature.value_key),
         "size": _shape(name, feature.size),
-        "already_sorted": bool(feature.already_sorted),
+        "already_sorted": flag(f"feature {name!r}: already_sorted", feature.already_sorted),
     }
 
 

@@ -237,8 +237,9 @@ impl Catalog {
             if dataset.content() != content {
                 return Err(invalid("sample maps of another dataset"));
             }
+            let dataset = Arc::new(dataset);
             dataset.keep_samples(&program, &cache);
-            Ok(dataset)
+            Ok(Arc::unwrap_or_clone(dataset))
         })
     }
 
@@ -457,7 +458,7 @@ impl Catalog {
             true => entries.iter().map(|entry| stamp_of_entry(entry)).collect(),
             false => Vec::new(),
         };
-        let found = Found { root, paths, stamps };
+        let found = Found::new(root, paths, stamps);
         let seeds = entries.iter().filter_map(|entry| seed(entry, rules).transpose());
         let seeds = seeds.collect::<Result<Seeds, _>>()?;
         let mut scanning =

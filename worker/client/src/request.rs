@@ -104,11 +104,13 @@ impl DatasetRequest {
         progress: &mut dyn FnMut(ScanProgress) -> bool,
     ) -> Result<OpenSource, LoadError> {
         let cache = &CacheOptions { index: self.index.clone(), ..options.cache.clone() };
-        let mut dataset = Dataset::open(&self.files, self.rules, cache, progress)?;
-        if let Some(program) = &self.program {
-            let program = program.program();
-            dataset = dataset.with_samples(program, options.corrupt, cache, progress)?;
-        }
+        let dataset = match &self.program {
+            None => Dataset::open(&self.files, self.rules, cache, progress)?,
+            Some(program) => {
+                let program = program.program();
+                Dataset::open_with_samples(&self.files, self.rules, program, cache, progress)?
+            }
+        };
         let (name, dataset_name) = (self.source.clone(), String::new());
         let (rules, record_spec) = (self.rules, self.record_spec_digest());
         Ok(OpenSource { name, dataset_name, rules, record_spec, dataset })

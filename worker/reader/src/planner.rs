@@ -1,5 +1,6 @@
 //! The thread that follows the plan.
 
+use std::collections::BTreeSet;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -381,6 +382,7 @@ impl Planner {
             ticket,
             draw,
             step,
+            read_again: BTreeSet::new(),
         };
         if by_place {
             self.tools.io.spawn(move || work.read_placed(gathered));

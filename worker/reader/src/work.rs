@@ -1,9 +1,11 @@
 //! One batch on its way through the threads.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use shardfeed_pipeline::{Assembler, Batch, DrawKey, Row, RowError, RowFault};
+use shardfeed_plan::Sample;
 use shardfeed_source::{LoadError, descriptors, trace};
 
 use crate::mend::{Mending, Order};
@@ -38,6 +40,8 @@ pub(crate) struct BatchWork {
     pub(crate) ticket: Ticket,
     pub(crate) draw: DrawKey,
     pub(crate) step: u64,
+    /// Samples that were read again, as a checksum did not match.
+    pub(crate) read_again: BTreeSet<Sample>,
 }
 
 impl BatchWork {
@@ -125,8 +129,9 @@ impl BatchWork {
         }
     }
 
-    /// Assembles rows that were all read.
-    pub(crate) fn run(self, gathered: Gathered) {
+    /// Assembles rows that were all read. A record whose checksum does not match is read once more
+    /// before it counts as damaged: a cache or the network may have changed it.
+    pub(crate) fn run(mut self, gathered: Gathered) {
         let rows = gathered.assembled();
         let error = match self.assemble(&rows) {
             Ok(Ok(batch)) => return self.finish(batch, &gathered, vec![]),
@@ -134,6 +139,11 @@ impl BatchWork {
             Err(AssembleError::Load(error)) => return self.ticket.finish(Err(error)),
             Err(AssembleError::Row(error)) => error,
         };
+        let is_damaged = matches!(error.fault, RowFault::Data(_));
+        if is_damaged && self.read_again.insert(error.sample) {
+            let io = Arc::clone(&self.tools.io);
+            return io.spawn(move || self.run_again(gathered, error.sample));
+        }
         let faults = match self.mending() {
             Some(mending) if error.fault.is_of_record() => mending.faults(&rows),
             _ => Err(self.tools.files.located(error)),
@@ -146,6 +156,20 @@ impl BatchWork {
             }
             Err(error) => self.ticket.finish(Err(error)),
         }
+    }
+
+    /// Reads a sample again, from its storage, and assembles the rows.
+    fn run_again(self, mut gathered: Gathered, sample: Sample) {
+        self.tools.files.doubt(sample.shard);
+        let of_sample = |row: &usize| gathered.rows[*row].sample() == sample;
+        let rows: Vec<_> = (0..gathered.rows.len()).filter(of_sample).collect();
+        for row in rows {
+            match self.tools.read_one(gathered.rows[row].portion(), sample) {
+                Ok(record) => gathered.rows[row].item = gathered.item(record),
+                Err(error) => return self.ticket.finish(Err(error)),
+            }
+        }
+        computing().spawn(move || self.run(gathered));
     }
 
     /// Continues when there is memory for a batch of `bytes`.

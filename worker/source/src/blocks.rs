@@ -95,6 +95,11 @@ impl BlockCache {
         Some(block)
     }
 
+    /// Removes a block, if it is cached.
+    pub(crate) fn forget(&self, key: BlockKey) {
+        let _ = fs::remove_file(self.path(key));
+    }
+
     /// Caches a block, if there is space or space can be freed.
     pub(crate) fn put(&self, key: BlockKey, block: &[u8]) {
         if let Err(error) = self.try_put(key, block)

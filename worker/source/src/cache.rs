@@ -8,6 +8,7 @@
 //! by part does not rewrite the file for each part.
 
 pub(crate) mod object_kind;
+pub(crate) mod object_log;
 pub(crate) mod shared_index;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -299,7 +300,7 @@ impl Cache {
         loop {
             match file.try_lock() {
                 Ok(()) => {
-                    self.remove_old_parts();
+                    self.file.iter().for_each(|file| remove_old_parts(file));
                     return Ok(Some(ScanLock { _file: file }));
                 }
                 Err(TryLockError::WouldBlock) if !waiting() => return Err(LoadError::Interrupted),
@@ -313,26 +314,19 @@ impl Cache {
     }
 }
 
-impl Cache {
-    /// Removes temporary files of processes that died while they wrote this cache file. The caller
-    /// holds its lock. A file that cannot be removed only wastes space.
-    fn remove_old_parts(&self) {
-        let Some(file) = &self.file else {
-            return;
-        };
-        let name = file.file_name().unwrap_or_default().to_string_lossy();
-        let prefix = format!(".{name}.");
-        let is_part = |part: &fs::DirEntry| part.file_name().to_string_lossy().starts_with(&prefix);
-        let is_old = |metadata: fs::Metadata| {
-            metadata
-                .modified()
-                .is_ok_and(|written| written.elapsed().is_ok_and(|age| age > PART_AGE))
-        };
-        let folder = file.parent().expect("a cache file lies in a folder");
-        for found in fs::read_dir(folder).into_iter().flatten().flatten() {
-            if is_part(&found) && found.metadata().is_ok_and(is_old) {
-                let _ = fs::remove_file(found.path());
-            }
+/// Removes temporary files of processes that died while they wrote a file. The caller holds its lock. A
+/// file that cannot be removed only wastes space.
+pub(crate) fn remove_old_parts(file: &Path) {
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    let prefix = format!(".{name}.");
+    let is_part = |part: &fs::DirEntry| part.file_name().to_string_lossy().starts_with(&prefix);
+    let is_old = |metadata: fs::Metadata| {
+        metadata.modified().is_ok_and(|written| written.elapsed().is_ok_and(|age| age > PART_AGE))
+    };
+    let folder = file.parent().expect("a cache file lies in a folder");
+    for found in fs::read_dir(folder).into_iter().flatten().flatten() {
+        if is_part(&found) && found.metadata().is_ok_and(is_old) {
+            let _ = fs::remove_file(found.path());
         }
     }
 }

@@ -8,6 +8,7 @@ mod kept_maps;
 mod mixed;
 mod pack_counts;
 mod samples;
+mod scan_count;
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -21,10 +22,12 @@ use crate::blocks::BlockCache;
 use crate::cache::{Cache, CacheOptions, IndexedFile};
 use crate::discover::{Found, discover};
 use crate::error::LoadError;
-use crate::index::{ScanProgress, Seeds, index_files};
+use crate::index::{ScanProgress, Seeds, index_files, index_into};
 use crate::remote::is_remote;
 use crate::rights::Rights;
 use crate::rules::FileRules;
+use scan_count::ScanCounter;
+
 pub use grouping::Grouping;
 pub use mixed::{Mixed, OpenSource, SourceVersion};
 pub use samples::{
@@ -68,6 +71,8 @@ pub struct DatasetFile {
     pub path: PathBuf,
     /// Change stamp of the file when it was indexed.
     pub stamp: ChangeStamp,
+    /// Time of the last change of a local file or its attributes, ns since 1970; otherwise 0.
+    pub(crate) changed_ns: i128,
     pub compression: Compression,
     /// Number of records.
     pub records: u64,
@@ -106,6 +111,25 @@ impl Dataset {
         Self::index(found, rules.into(), cache, &Seeds::new(), Rights::Own, progress)
     }
 
+    /// As [`Dataset::open`] and [`Dataset::with_samples`]: files that have to be indexed are counted
+    /// in the same pass.
+    ///
+    /// # Errors  As theirs.
+    pub fn open_with_samples(
+        patterns: &[String],
+        rules: FileRules,
+        program: &Arc<SampleProgram>,
+        cache: &CacheOptions,
+        progress: &mut dyn FnMut(ScanProgress) -> bool,
+    ) -> Result<Self, LoadError> {
+        let found = discover(patterns, &mut |_| progress(ScanProgress::listing(0)))?;
+        let count = ScanCounter::of(&found.root, Some(program), cache);
+        let (seeds, rights) = (Seeds::new(), Rights::Own);
+        let entries = index_files(&found, rules, cache, &seeds, &rights, count, progress)?;
+        let dataset = Self::of_entries(found, entries, (rules, cache), rights)?;
+        dataset.with_samples(program, rules.corrupt, cache, progress)
+    }
+
     /// Indexes known files of a folder.
     /// - `paths`: relative to `root`.
     ///
@@ -117,7 +141,7 @@ impl Dataset {
         cache: &CacheOptions,
         progress: &mut dyn FnMut(ScanProgress) -> bool,
     ) -> Result<Self, LoadError> {
-        let found = Found { root, paths, stamps: Vec::new() };
+        let found = Found::new(root, paths, Vec::new());
         Self::index(found, rules, cache, &Seeds::new(), Rights::Own, progress)
     }
 
@@ -132,8 +156,24 @@ impl Dataset {
         rights: Rights,
         progress: &mut dyn FnMut(ScanProgress) -> bool,
     ) -> Result<Self, LoadError> {
-        let entries = index_files(&found, rules, cache, seeds, &rights, progress)?;
+        let entries = index_files(&found, rules, cache, seeds, &rights, None, progress)?;
         Self::of_entries(found, entries, (rules, cache), rights)
+    }
+
+    /// Indexes files into a cache of their folder.
+    /// - `program`: its samples are counted in the same pass.
+    ///
+    /// # Errors  As [`Dataset::open`].
+    pub fn index_into(
+        kept: &mut Cache,
+        found: &Found,
+        (rules, cache): (FileRules, &CacheOptions),
+        rights: &Rights,
+        program: Option<&Arc<SampleProgram>>,
+        progress: &mut dyn FnMut(ScanProgress) -> bool,
+    ) -> Result<(), LoadError> {
+        let count = ScanCounter::of(&found.root, program, cache);
+        index_into(kept, found, rules, cache, &Seeds::new(), (rights, count), progress)
     }
 
     /// Returns the dataset of files that were indexed into a cache of their folder.
@@ -172,6 +212,7 @@ impl Dataset {
             files.push(DatasetFile {
                 path: found.root.join(&path),
                 stamp: entry.stamp,
+                changed_ns: entry.inode.changed_ns,
                 compression: entry.index.compression,
                 records: entry.index.records,
                 data_bytes: entry.index.data_bytes,
@@ -241,7 +282,7 @@ impl Dataset {
     }
 
     /// Writes its samples to the cache.
-    pub fn keep_samples(&self, program: &Arc<SampleProgram>, cache: &CacheOptions) {
+    pub fn keep_samples(self: &Arc<Self>, program: &Arc<SampleProgram>, cache: &CacheOptions) {
         if let Some(maps) = &self.samples {
             counting::keep_maps(self, program, cache, maps);
         }

@@ -12,6 +12,7 @@ use glob::{MatchOptions, Pattern};
 use shardfeed_plan::{ChangeStamp, ManifestError};
 
 use crate::error::LoadError;
+use crate::index::FileState;
 use crate::looks::{aside, each, moved};
 use crate::remote;
 
@@ -27,9 +28,16 @@ pub struct Found {
     /// Change stamps of remote files when they were found, in the order of `paths`; empty: not
     /// examined.
     pub stamps: Vec<ChangeStamp>,
+    /// The same of local files, unless one cannot be read.
+    pub(crate) states: Vec<FileState>,
 }
 
 impl Found {
+    /// - `stamps`: see [`Found::stamps`].
+    pub fn new(root: PathBuf, paths: Vec<String>, stamps: Vec<ChangeStamp>) -> Self {
+        Self { root, paths, stamps, states: Vec::new() }
+    }
+
     /// Returns absolute paths, or URLs, in the order of `paths`.
     pub fn files(&self) -> Vec<PathBuf> {
         self.paths.iter().map(|path| self.root.join(path)).collect()
@@ -84,11 +92,13 @@ pub fn discover(
     };
     for found in found {
         match found? {
-            Matches::File(path) => files.push(path),
+            Matches::File(path, state) => files.push((path, state)),
             Matches::Glob(glob) => files.extend(glob.files(go_on)?),
         }
     }
-    files.sort();
+    files.sort_by(|a, b| a.0.cmp(&b.0));
+    let (files, states): (Vec<_>, Vec<_>) = files.into_iter().unzip();
+    let states = states.into_iter().collect::<Option<_>>().unwrap_or_default();
     if let Some(pair) = files.windows(2).find(|pair| pair[0] == pair[1]) {
         return Err(ManifestError::ListedTwice { path: pair[0].display().to_string() }.into());
     }
@@ -98,7 +108,7 @@ pub fn discover(
         path.to_str().expect("found by a pattern in UTF-8").to_owned()
     };
     let paths = files.iter().map(relative).collect();
-    Ok(Found { root, paths, stamps: Vec::new() })
+    Ok(Found { states, ..Found::new(root, paths, Vec::new()) })
 }
 
 fn discover_remote(
@@ -134,7 +144,7 @@ fn discover_remote(
     let root = remote::common_root(&urls)?;
     let paths = urls.iter().map(|url| url[root.len() + 1..].to_owned()).collect();
     let stamps = files.into_iter().map(|(_, stamp)| stamp).collect();
-    Ok(Found { root: root.into(), paths, stamps })
+    Ok(Found::new(root.into(), paths, stamps))
 }
 
 /// Returns the local path of a pattern; `None` if it is the URL of a remote file.
@@ -148,7 +158,7 @@ pub(crate) fn local(pattern: &str) -> Option<&str> {
 
 /// Result of one pattern.
 enum Matches {
-    File(PathBuf),
+    File(PathBuf, Option<FileState>),
     Glob(Glob),
 }
 
@@ -177,7 +187,10 @@ fn matches(pattern: &str, walked: &Weak<AtomicUsize>) -> Result<Matches, LoadErr
                 Path::new(pattern).join("*.tfrecord").display()
             )));
         }
-        Ok(_) => return Ok(Matches::File(settled(path)?)),
+        Ok(metadata) => {
+            let state = FileState::new(&path, &metadata).ok();
+            return Ok(Matches::File(settled(path)?, state));
+        }
         Err(_) => {}
     }
     if !pattern.contains(['*', '?', '[']) {
@@ -219,11 +232,19 @@ fn walk(text: &str) -> Result<glob::Paths, glob::PatternError> {
 
 impl Glob {
     /// Returns the files among the matched paths.
-    fn files(self, go_on: &mut dyn FnMut(bool) -> bool) -> Result<Vec<PathBuf>, LoadError> {
+    fn files(
+        self,
+        go_on: &mut dyn FnMut(bool) -> bool,
+    ) -> Result<Vec<(PathBuf, Option<FileState>)>, LoadError> {
         let Self { pattern, text, found } = self;
-        let look = |path: &PathBuf| (!path.is_dir()).then(|| settled(path.clone()));
+        let look = |path: &PathBuf| {
+            let metadata = std::fs::metadata(path).ok();
+            let is_folder = metadata.as_ref().is_some_and(std::fs::Metadata::is_dir);
+            let state = metadata.and_then(|metadata| FileState::new(path, &metadata).ok());
+            (!is_folder).then(|| Ok((settled(path.clone())?, state)))
+        };
         let files = each(found, &mut moved(go_on), look)?;
-        let files = files.into_iter().flatten().collect::<Result<Vec<_>, _>>()?;
+        let files = files.into_iter().flatten().collect::<Result<Vec<_>, LoadError>>()?;
         if files.is_empty() {
             return Err(LoadError::NotFound(format!(
                 "{pattern}: no file matches (looked for {text}); check the pattern and the folder"

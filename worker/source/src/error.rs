@@ -158,6 +158,16 @@ impl LoadError {
         Self::Changed { file, look: Box::new(ChangedLook { indexed, found }) }
     }
 
+    /// True if the bytes of a file, or their checksums, are damaged.
+    pub(crate) fn is_damage(&self) -> bool {
+        match self {
+            Self::Corrupt { read } => {
+                !matches!(read.kind, ReadErrorKind::Open(_) | ReadErrorKind::Io(_))
+            }
+            _ => false,
+        }
+    }
+
     /// Wraps a system error of a file, or of another object that needs a descriptor.
     pub(crate) fn io(what: String, source: io::Error) -> Self {
         match descriptors::is_short(&source) {

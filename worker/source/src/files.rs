@@ -147,6 +147,15 @@ impl Files {
         }
     }
 
+    /// Removes a shard from the caches of this host, where they allow it: its bytes may have been
+    /// changed on the way from its storage.
+    pub fn doubt(&self, shard: u32) {
+        match self.remote(shard).map(|remote| self.object(remote, shard)) {
+            Some(object) => object.iter().for_each(|object| object.forget()),
+            None => self.open(shard).iter().for_each(|file| forget(file)),
+        }
+    }
+
     /// Reads at most `buffer.len()` bytes at `offset` of the stored file.
     pub fn read_at(&self, shard: u32, buffer: &mut [u8], offset: u64) -> Result<usize, LoadError> {
         self.meter.read(|| self.read_stored(shard, buffer, offset))
@@ -208,6 +217,11 @@ impl Files {
         }
         Ok(file)
     }
+}
+
+/// Removes a file from the cache of the system, except for what is not yet written.
+pub(crate) fn forget(file: &File) {
+    let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
 }
 
 /// Sequential reader of a shard's stored bytes from an offset on.
@@ -286,7 +300,7 @@ mod tests {
         let modified = fs::metadata(at("data/a")).unwrap().modified().unwrap();
         File::options().write(true).open(at("secret")).unwrap().set_modified(modified).unwrap();
         let index = |rights: Rights| {
-            let found = Found { root: at("data"), paths: vec!["a".to_owned()], stamps: vec![] };
+            let found = Found::new(at("data"), vec!["a".to_owned()], vec![]);
             let cache = CacheOptions::from(CacheChoice::Off);
             let rules = FileRules::default();
             Dataset::index(found, rules, &cache, &Seeds::new(), rights, &mut |_| true)

@@ -1,22 +1,26 @@
 //! Indexing of a dataset's files: in parallel, once per host, and never twice for an unchanged
 //! file.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use shardfeed_plan::{ChangeStamp, Corrupt};
-use shardfeed_tfrecord::{IndexOptions, ReadError, ReadErrorKind, ShardIndex, index_source};
+use shardfeed_tfrecord::{
+    IndexOptions, ReadAt, ReadError, ReadErrorKind, ShardIndex, index_source,
+};
 
 use crate::cache::shared_index::SharedIndex;
 use crate::cache::{Cache, CacheOptions, Entries, IndexedFile, Inode};
 use crate::discover::Found;
 use crate::error::LoadError;
+use crate::files::forget;
 use crate::looks::{each, moved};
 use crate::remote::{Reach, RemoteFile, Stop, is_remote, stamps};
 use crate::rights::Rights;
@@ -35,6 +39,9 @@ const REMOTE_BLOCK: (usize, usize) = (1 << 20, 4);
 
 /// Maximum number of warnings about files beside shards at a time; `dataset inspect` lists all.
 const FAULTS_TOLD_MAX: usize = 10;
+
+/// Interval at which the results of a scan are kept, in case the process is killed.
+const KEEP_EVERY: Duration = Duration::from_secs(2);
 
 /// Maximum time between progress reports.
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
@@ -104,6 +111,19 @@ enum ScanEvent {
 /// A file's index in `found`, its shard index, and its state afterwards if it is local.
 type Scanned = (usize, ShardIndex, Option<FileState>);
 
+/// Counts the samples of a file while it is indexed.
+pub(crate) trait ScanCount: Send + Sync {
+    /// Returns the index of a file whose samples were counted; `None`: it is to be indexed alone.
+    fn index(
+        &self,
+        source: &mut dyn ReadAt,
+        file: &Path,
+        options: &IndexOptions,
+        stop: &AtomicBool,
+        on_progress: &mut dyn FnMut(u64),
+    ) -> Option<ShardIndex>;
+}
+
 /// Results of other workers by path: used for files whose change stamps still match.
 pub type Seeds = BTreeMap<String, Seed>;
 
@@ -121,10 +141,11 @@ pub(crate) fn index_files(
     options: &CacheOptions,
     seeds: &Seeds,
     rights: &Rights,
+    count: Option<Arc<dyn ScanCount>>,
     progress: &mut dyn FnMut(ScanProgress) -> bool,
 ) -> Result<Vec<IndexedFile>, LoadError> {
     let mut cache = Cache::open(&options.folder, &found.root);
-    index_into(&mut cache, found, rules, options, seeds, rights, progress)?;
+    index_into(&mut cache, found, rules, options, seeds, (rights, count), progress)?;
     let mut known = cache.into_entries();
     let entry = |path| known.remove(path).expect("every file was known or scanned");
     Ok(found.paths.iter().map(entry).collect())
@@ -132,15 +153,16 @@ pub(crate) fn index_files(
 
 /// Indexes the files of `found`; afterwards `cache`, which is of their folder, has an entry for
 /// each.
+/// - `count`: takes part in scans.
 ///
 /// # Errors  See [`index_files`].
-pub fn index_into(
+pub(crate) fn index_into(
     cache: &mut Cache,
     found: &Found,
     rules: FileRules,
     options: &CacheOptions,
     seeds: &Seeds,
-    rights: &Rights,
+    (rights, count): (&Rights, Option<Arc<dyn ScanCount>>),
     progress: &mut dyn FnMut(ScanProgress) -> bool,
 ) -> Result<(), LoadError> {
     let name = rules.compression.to_string();
@@ -163,7 +185,7 @@ pub fn index_into(
             let go_on = &mut |done| progress(ScanProgress::listing(done));
             let looks = each(paths, go_on, |path: &PathBuf| FileState::of(path))?;
             for (&file, look) in wanted.iter().zip(looks) {
-                states[file] = look?;
+                states.to_mut()[file] = look?;
             }
             wanted = missing(&states, cache.entries());
         }
@@ -181,25 +203,32 @@ pub fn index_into(
             false => None,
             true => Some(RemoteScan::new(found, &scan, &states, options)?),
         };
-        let (scanned, failed) =
-            scan_all(found, &scan, remote, (rules, rights), &mut state, progress);
-        let records: Vec<_> =
-            scanned.iter().map(|(file, index, _)| (*file, index.records)).collect();
-        for (file, index, after) in scanned {
-            let path = found.paths[file].clone();
-            let after = after.unwrap_or_else(|| states[file].clone());
-            if after.stamp != states[file].stamp {
-                let (indexed, found) = (states[file].stamp.clone(), Some(after.stamp));
-                return Err(LoadError::changed(path, indexed, found));
-            }
-            let (stamp, inode, compression) = (after.stamp, after.inode, name.clone());
-            added.push(path.clone());
-            new.insert(path, IndexedFile { stamp, inode, compression, index });
-        }
-        // Results are kept even if another file is damaged or the user cancelled.
         if !new.is_empty() {
             cache.add(new);
         }
+        let mut records = Vec::new();
+        // Results are kept even if another file is damaged, or if the process ends before the scan.
+        let keep = &mut |scanned: Vec<Scanned>| {
+            let mut new = Entries::new();
+            for (file, index, after) in scanned {
+                let path = found.paths[file].clone();
+                let after = after.unwrap_or_else(|| states[file].clone());
+                if after.stamp != states[file].stamp {
+                    let (indexed, found) = (states[file].stamp.clone(), Some(after.stamp));
+                    return Err(LoadError::changed(path, indexed, found));
+                }
+                records.push((file, index.records));
+                let (stamp, inode, compression) = (after.stamp, after.inode, name.clone());
+                added.push(path.clone());
+                new.insert(path, IndexedFile { stamp, inode, compression, index });
+            }
+            if !new.is_empty() {
+                cache.add(new);
+            }
+            Ok(())
+        };
+        let by = (rules, rights, count);
+        let failed = scan_all(found, &scan, remote, by, (&mut state, progress), keep);
         if !matches!(failed, Some(LoadError::Interrupted)) {
             hear_others(found, &records, progress)?;
         }
@@ -213,8 +242,10 @@ pub fn index_into(
         let added = added.iter().map(entry).collect();
         index.add(&found.root, added, &mut || progress(state))?;
     }
-    progress(ScanProgress { stage: ScanStage::Done, ..state });
-    Ok(())
+    match progress(ScanProgress { stage: ScanStage::Done, ..state }) {
+        true => Ok(()),
+        false => Err(LoadError::Interrupted),
+    }
 }
 
 /// Warns if a file beside the scanned shards states another number of records. A shard that was cut
@@ -282,22 +313,28 @@ fn adopt(
     adopted
 }
 
-/// Current state of a file.
-#[derive(Clone, Debug)]
-struct FileState {
+/// State of a file when it was examined.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FileState {
     stamp: ChangeStamp,
     inode: Inode,
 }
 
 impl FileState {
     fn of(path: &Path) -> Result<Self, LoadError> {
+        let metadata = fs::metadata(path);
+        Self::new(
+            path,
+            &metadata.map_err(|source| LoadError::io(path.display().to_string(), source))?,
+        )
+    }
+
+    pub(crate) fn new(path: &Path, metadata: &fs::Metadata) -> Result<Self, LoadError> {
         let file = || path.display().to_string();
-        let metadata =
-            fs::metadata(path).map_err(|source| LoadError::Io { file: file(), source })?;
         if !metadata.is_file() {
             return Err(LoadError::NotFound(format!("{}: is not a regular file", file())));
         }
-        let stamp = stamp_of(&metadata).map_err(|source| LoadError::Io { file: file(), source })?;
+        let stamp = stamp_of(metadata).map_err(|source| LoadError::Io { file: file(), source })?;
         let changed_ns =
             i128::from(metadata.ctime()) * 1_000_000_000 + i128::from(metadata.ctime_nsec());
         let inode = Inode { device: metadata.dev(), number: metadata.ino(), changed_ns };
@@ -310,7 +347,10 @@ impl FileState {
     }
 
     /// Returns the states of all files of a dataset, none of them under two names.
-    fn all(found: &Found, go_on: &mut dyn FnMut(usize) -> bool) -> Result<Vec<Self>, LoadError> {
+    fn all<'a>(
+        found: &'a Found,
+        go_on: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<Cow<'a, [Self]>, LoadError> {
         if is_remote(&found.root) {
             if found.stamps.len() == found.paths.len() {
                 return Ok(found.stamps.iter().cloned().map(Self::remote).collect());
@@ -320,22 +360,30 @@ impl FileState {
             let seen = stamps(&urls, &mut || go_on(0))?;
             return Ok(seen.into_iter().map(|(_, stamp)| Self::remote(stamp)).collect());
         }
+        let states = Self::local(found, go_on)?;
         let mut seen = BTreeMap::new();
-        let mut states = Vec::with_capacity(found.paths.len());
-        let root = found.root.clone();
-        let look = move |path: &String| Self::of(&root.join(path));
-        let looks = each(found.paths.clone(), go_on, look)?;
-        for (path, state) in found.paths.iter().zip(looks) {
-            let state = state?;
+        for (path, state) in found.paths.iter().zip(&*states) {
             let identity = (state.inode.device, state.inode.number);
             if let Some(other) = seen.insert(identity, path) {
                 return Err(LoadError::Option(format!(
                     "`{path}` and `{other}` are one file; a file is read once an epoch, so name it once"
                 )));
             }
-            states.push(state);
         }
         Ok(states)
+    }
+
+    /// Returns the states of local files when they were found, or their current ones.
+    fn local<'a>(
+        found: &'a Found,
+        go_on: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<Cow<'a, [Self]>, LoadError> {
+        if found.states.len() == found.paths.len() {
+            return Ok(found.states.as_slice().into());
+        }
+        let root = found.root.clone();
+        let look = move |path: &String| Self::of(&root.join(path));
+        each(found.paths.clone(), go_on, look)?.into_iter().collect()
     }
 }
 
@@ -344,14 +392,11 @@ impl FileState {
 /// - `go_on`: called during the looks with `true` if one was completed since the last call; `false`
 ///   cancels.
 pub fn changes(
-    paths: Vec<PathBuf>,
+    found: &Found,
     go_on: &mut dyn FnMut(bool) -> bool,
 ) -> Result<Vec<(u64, i128)>, LoadError> {
-    let look = |path: &PathBuf| -> Result<(u64, i128), LoadError> {
-        let FileState { stamp, inode } = FileState::of(path)?;
-        Ok((stamp.size_bytes, inode.changed_ns))
-    };
-    each(paths, &mut moved(go_on), look)?.into_iter().collect()
+    let states = FileState::local(found, &mut moved(go_on))?;
+    Ok(states.iter().map(|state| (state.stamp.size_bytes, state.inode.changed_ns)).collect())
 }
 
 /// Returns the current change stamp of a file.
@@ -413,15 +458,15 @@ fn scan_all(
     found: &Found,
     files: &[usize],
     remote: Option<RemoteScan>,
-    (rules, rights): (FileRules, &Rights),
-    state: &mut ScanProgress,
-    progress: &mut dyn FnMut(ScanProgress) -> bool,
-) -> (Vec<Scanned>, Option<LoadError>) {
+    (rules, rights, count): (FileRules, &Rights, Option<Arc<dyn ScanCount>>),
+    (state, progress): (&mut ScanProgress, &mut dyn FnMut(ScanProgress) -> bool),
+    keep: &mut dyn FnMut(Vec<Scanned>) -> Result<(), LoadError>,
+) -> Option<LoadError> {
     let paths = files.iter().map(|&file| (file, found.root.join(&found.paths[file]))).collect();
     let threads = remote.as_ref().map(|remote| remote.threads);
     let stop = Arc::new(AtomicBool::new(false));
-    let scan =
-        Arc::new(SharedScan { paths, remote, rules, rights: rights.clone(), next: 0.into(), stop });
+    let (rights, next) = (rights.clone(), 0.into());
+    let scan = Arc::new(SharedScan { paths, remote, rules, rights, count, next, stop });
     let (sender, receiver) = bounded(4 * SCANS_MAX);
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     for index in 0..threads.unwrap_or((2 * cores).min(SCANS_MAX)).min(files.len()) {
@@ -429,12 +474,12 @@ fn scan_all(
         // Not joined: a hung read of storage must not block an interrupt.
         let named = std::thread::Builder::new().name(format!("shardfeed-scan-{index}"));
         if let Err(source) = named.spawn(move || scan.run(&sender)) {
-            return (vec![], Some(LoadError::Io { file: "scanning threads".into(), source }));
+            return Some(LoadError::Io { file: "scanning threads".into(), source });
         }
     }
     drop(sender);
-    let mut results = Vec::with_capacity(files.len());
-    let mut errors = Vec::new();
+    let (mut results, mut errors, mut done) = (Vec::new(), Vec::new(), 0);
+    let mut kept = Instant::now();
     loop {
         state.stage = ScanStage::Scanning;
         match receiver.recv_timeout(PROGRESS_EVERY) {
@@ -442,7 +487,10 @@ fn scan_all(
             Ok(ScanEvent::File(file, result)) => {
                 state.files += 1;
                 match *result {
-                    Ok((index, after)) => results.push((file, index, after)),
+                    Ok((index, after)) => {
+                        results.push((file, index, after));
+                        done += 1;
+                    }
                     Err(error) => {
                         scan.stop.store(true, Ordering::Relaxed);
                         errors.push((file, error));
@@ -452,18 +500,28 @@ fn scan_all(
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,
         }
+        let mut go_on = Ok(());
+        if kept.elapsed() > KEEP_EVERY {
+            go_on = keep(std::mem::take(&mut results));
+            kept = Instant::now();
+        }
         if !progress(*state) {
+            go_on = Err(LoadError::Interrupted);
+        }
+        if let Err(error) = go_on {
             scan.stop.store(true, Ordering::Relaxed);
-            return (results, Some(LoadError::Interrupted));
+            return keep(results).err().or(Some(error));
         }
     }
+    if let Err(error) = keep(results) {
+        return Some(error);
+    }
     let first = errors.into_iter().min_by_key(|(file, _)| found.paths.get(*file).cloned());
-    let failed = match first {
+    match first {
         Some((_, error)) => Some(error),
-        None if results.len() < files.len() => Some(LoadError::ReaderLost),
+        None if done < files.len() => Some(LoadError::ReaderLost),
         None => None,
-    };
-    (results, failed)
+    }
 }
 
 /// State shared by the scanning threads.
@@ -472,6 +530,7 @@ struct SharedScan {
     remote: Option<RemoteScan>,
     rules: FileRules,
     rights: Rights,
+    count: Option<Arc<dyn ScanCount>>,
     next: AtomicUsize,
     stop: Stop,
 }
@@ -500,8 +559,17 @@ impl RemoteScan {
         Ok(Self { reach, stamps, threads })
     }
 
-    fn open(&self, file: usize, url: &str, stop: &Stop) -> Result<RemoteFile, LoadError> {
+    fn open(
+        &self,
+        file: usize,
+        url: &str,
+        is_again: bool,
+        stop: &Stop,
+    ) -> Result<RemoteFile, LoadError> {
         let object = self.reach.object(url, self.stamps[file].clone())?;
+        if is_again {
+            object.forget();
+        }
         let (block_bytes, ahead) = REMOTE_BLOCK;
         Ok(RemoteFile::new(object, block_bytes, ahead, Arc::clone(stop)))
     }
@@ -512,6 +580,7 @@ impl SharedScan {
         &self,
         path: &Path,
         options: &IndexOptions,
+        is_again: bool,
         progress: &mut dyn FnMut(u64),
     ) -> Result<(ShardIndex, Option<FileState>), LoadError> {
         let name = path.display().to_string();
@@ -519,8 +588,26 @@ impl SharedScan {
             let kind = ReadErrorKind::Open(error);
             ReadError { file: name.clone(), offset: 0, ordinal: 0, kind }
         })?;
-        let index = index_source(&mut file, &name, options, progress)?;
+        if is_again {
+            forget(&file);
+        }
+        let index = self.index(&mut file, path, options, is_again, progress)?;
         Ok((index, Some(FileState::of(path)?)))
+    }
+
+    fn index(
+        &self,
+        source: &mut dyn ReadAt,
+        file: &Path,
+        options: &IndexOptions,
+        is_again: bool,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<ShardIndex, LoadError> {
+        let count = self.count.as_ref().filter(|_| !is_again && !options.verify_data);
+        let counted =
+            count.and_then(|count| count.index(source, file, options, &self.stop, progress));
+        let name = file.display().to_string();
+        counted.map_or_else(|| Ok(index_source(source, &name, options, progress)?), Ok)
     }
 
     /// Scans files until none is left or the receiver is gone.
@@ -539,21 +626,28 @@ impl SharedScan {
             let mut told = 0;
             let mut progress = |bytes: u64| {
                 let more = bytes.saturating_sub(told);
-                told = bytes;
+                told = told.max(bytes);
                 // The receiver is gone after an interrupt; the progress is then dropped.
                 let _ = events.send(ScanEvent::Bytes(more));
             };
-            let result = match &self.remote {
-                None => self.local(path, &options, &mut progress),
+            let mut scan = |is_again| match &self.remote {
+                None => self.local(path, &options, is_again, &mut progress),
                 Some(remote) => {
                     let url = path.display().to_string();
-                    remote.open(*file, &url, &self.stop).and_then(|mut source| {
-                        let index = index_source(&mut source, &url, &options, &mut progress)?;
+                    remote.open(*file, &url, is_again, &self.stop).and_then(|mut source| {
+                        let index =
+                            self.index(&mut source, path, &options, is_again, &mut progress)?;
                         Ok((index, None))
                     })
                 }
             };
-            let result = Box::new(result);
+            // A cache or the network may have changed a file that looks damaged.
+            let is_damaged = |scanned: &Result<(ShardIndex, _), LoadError>| match scanned {
+                Ok((index, _)) => index.broken.is_some() || index.corrupt_records > 0,
+                Err(error) => error.is_damage(),
+            };
+            let first = scan(false);
+            let result = Box::new(if is_damaged(&first) { scan(true) } else { first });
             if events.send(ScanEvent::File(*file, result)).is_err() {
                 return;
             }

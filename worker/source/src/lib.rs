@@ -41,9 +41,7 @@ pub use dataset::{
 pub use discover::{Found, absolute_pattern, discover};
 pub use error::{ChangedLook, LoadError};
 pub use files::{Files, ShardBytes};
-pub use index::{
-    OpenProgress, ScanProgress, ScanStage, Seed, Seeds, changes, index_into, local_stamps,
-};
+pub use index::{OpenProgress, ScanProgress, ScanStage, Seed, Seeds, changes, local_stamps};
 pub use per_process::PerProcess;
 pub use remote::{RemoteStats, is_remote};
 pub use rights::{DataRoots, Rights, User, is_own, user_of};

@@ -35,7 +35,7 @@ impl Listing {
     pub(crate) fn of(found: Found, go_on: &mut dyn FnMut(bool) -> bool) -> Result<Self, LoadError> {
         let looks: Vec<_> = match found.stamps.is_empty() {
             true => {
-                let seen = changes(found.files(), go_on)?.into_iter();
+                let seen = changes(&found, go_on)?.into_iter();
                 seen.map(|(size, changed_ns)| (size, changed_ns, None)).collect()
             }
             false => {

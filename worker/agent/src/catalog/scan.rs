@@ -14,7 +14,7 @@ use shardfeed_proto::coordinator::v1::scan_task::Work;
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_source::{
     Cache, CacheOptions, Dataset, FileRules, Found, LoadError, Rights, ScanProgress, ScanStage,
-    Seeds, SharedIndex, discover, index_into, is_remote,
+    SharedIndex, discover, is_remote,
 };
 
 use crate::catalog::chunks::{get_chunk, put_chunk};
@@ -256,7 +256,7 @@ impl ScanLoop {
         });
         let stamps = known.collect::<Option<Vec<_>>>().unwrap_or_default();
         let paths = listing.files.into_iter().map(|file| file.path).collect();
-        let found = Found { root, paths, stamps };
+        let found = Found::new(root, paths, stamps);
         roots.check_found(&found, &mut self.tells(running))?;
         let (is_remote, begun) = (is_remote(&found.root), Instant::now());
         let mut progress = |state: ScanProgress| {
@@ -277,14 +277,14 @@ impl ScanLoop {
             None => Cache::open(&self.cache.folder, &found.root),
         };
         let rights = Rights::below(roots);
-        index_into(&mut cache, &found, rules, &self.cache, &Seeds::new(), &rights, &mut progress)?;
+        let of = (rules, &self.cache);
+        Dataset::index_into(&mut cache, &found, of, &rights, program.as_ref(), &mut progress)?;
         let entry = |path: &String| {
             let (stamp, index) = cache.get(path).expect("every file was known or scanned");
             entry_of(&found.root, path, stamp, index.clone(), rules.corrupt)
         };
         let entries: Vec<_> = found.paths.iter().map(entry).collect();
         let (chunk, maps) = if let Some(program) = program {
-            let of = (rules, &self.cache);
             let dataset = Dataset::of_indexed(found.clone(), &cache, of, rights.clone())?;
             let mut waits = None;
             let mut last = (0, 0);

@@ -1,17 +1,18 @@
 //! The counting pass: every shard is read once, checked, and its samples are noted.
 //!
-//! A map is kept beside the index cache, under the digest of its shard and of its program, unless
-//! damaged records were left out of it.
+//! A map is kept beside the index cache, for its shard and its program. A map that damaged records
+//! were left out of is kept on this host only, and for this file only.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
-use shardfeed_pipeline::{MeasuredColumns, Row, RowError, SampleProgram};
+use shardfeed_pipeline::{MeasuredColumns, Row, RowError, RowFault, SampleProgram};
 use shardfeed_plan::{Corrupt, PackError, Portion, Sample};
 use shardfeed_tfrecord::{
-    ChunkOptions, ChunkReader, Compression, CompressionChoice, Decoder, FOOTER_BYTES,
+    Chunk, ChunkOptions, ChunkReader, CompressionChoice, Decoder, FOOTER_BYTES, HEADER_BYTES,
+    RecordSpan,
 };
 
 use super::Dataset;
@@ -26,10 +27,10 @@ use crate::index::{ScanProgress, ScanStage};
 const READS_MAX: usize = 16;
 
 /// Maximum number of rows that are parsed together.
-const ROWS: usize = 512;
+pub(super) const ROWS: usize = 512;
 
 /// Maximum number of samples of a shard.
-const SAMPLES_MAX: u64 = 1 << 31;
+pub(super) const SAMPLES_MAX: u64 = 1 << 31;
 
 /// Maximum time between progress reports.
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
@@ -47,13 +48,15 @@ enum CountEvent {
 
 /// Samples of a shard, and its damaged records.
 #[derive(Default)]
-struct CountedShard {
-    map: SampleMap,
+pub(super) struct CountedShard {
+    pub(super) map: SampleMap,
     /// The first of them.
-    damaged: Vec<DamagedRecord>,
-    damaged_total: u64,
+    pub(super) damaged: Vec<DamagedRecord>,
+    pub(super) damaged_total: u64,
+    /// True if a checksum did not match.
+    pub(super) is_doubtful: bool,
     /// Values that the program measured.
-    columns: MeasuredColumns,
+    pub(super) columns: MeasuredColumns,
 }
 
 /// Returns the samples of every shard: from the cache, or else by reading it.
@@ -69,8 +72,8 @@ pub(super) fn sample_maps(
 ) -> Result<SampleMaps, LoadError> {
     let kept = Arc::new(KeptMaps::new(dataset, program, options));
     let mut maps: Vec<Option<SampleMap>> = vec![None; dataset.files().len()];
-    kept.fill(dataset, &mut maps, progress)?;
-    kept.publish(dataset, &maps, progress)?;
+    kept.fill(&mut maps, progress)?;
+    kept.publish(&maps, progress)?;
     let work = |kept, maps| Work { dataset, program, corrupt, kept, maps };
     // Windows are made at each start, in a moment.
     let is_kept = |map: &SampleMap| program.packer().is_none() || map.grouping().is_some();
@@ -80,8 +83,8 @@ pub(super) fn sample_maps(
     let cache = Cache::open(&options.folder, dataset.root());
     let _lock = cache.lock(|| progress(ScanProgress::at(ScanStage::Waiting)))?;
     // Another process may have counted while this one waited.
-    kept.fill(dataset, &mut maps, progress)?;
-    kept.fetch(dataset, &mut maps, progress)?;
+    kept.fill(&mut maps, progress)?;
+    kept.fetch(&mut maps, progress)?;
     work(kept, maps).done(progress)
 }
 
@@ -95,7 +98,7 @@ pub(super) fn kept_maps(
 ) -> Result<Option<SampleMaps>, LoadError> {
     let mut maps = vec![None; dataset.files().len()];
     let kept = Arc::new(KeptMaps::new(dataset, program, options));
-    kept.fill(dataset, &mut maps, &mut |_| true)?;
+    kept.fill(&mut maps, &mut |_| true)?;
     if maps.contains(&None) {
         return Ok(None);
     }
@@ -114,8 +117,8 @@ pub(super) fn known_maps(
 ) -> Result<Vec<Option<SampleMap>>, LoadError> {
     let kept = Arc::new(KeptMaps::new(dataset, program, options));
     let mut maps = vec![None; dataset.files().len()];
-    kept.fill(dataset, &mut maps, progress)?;
-    kept.fetch(dataset, &mut maps, progress)?;
+    kept.fill(&mut maps, progress)?;
+    kept.fetch(&mut maps, progress)?;
     for (shard, map) in maps.iter_mut().enumerate() {
         if map.is_some() && lacks(program, map.as_ref()) {
             let counted = map.take().into_iter();
@@ -124,6 +127,21 @@ pub(super) fn known_maps(
         }
     }
     Ok(maps)
+}
+
+/// Returns the first `most` records of a chunk.
+pub(super) fn rows_of(chunk: &Chunk, shard: u32, most: usize) -> Vec<Row<'_>> {
+    let spans = chunk.records.iter().take(most).zip(chunk.first_ordinal..);
+    let row = |(span, ordinal): (&RecordSpan, u64)| Row {
+        portion: Portion::default(),
+        sample: Sample { shard, ordinal },
+        offset: span.offset,
+        stored: &chunk.bytes[span.start..span.start + span.len + FOOTER_BYTES],
+        valid: true,
+        part: 0,
+        occurrence: 0,
+    };
+    spans.map(row).collect()
 }
 
 /// True if a shard is to be counted, or its packs or windows to be made.
@@ -177,17 +195,15 @@ impl Work<'_> {
 
 /// Writes maps without damaged records to the cache.
 pub(super) fn keep_maps(
-    dataset: &Dataset,
+    dataset: &Arc<Dataset>,
     program: &Arc<SampleProgram>,
     options: &CacheOptions,
     maps: &SampleMaps,
 ) {
     if maps.damaged_total == 0 {
         let kept = KeptMaps::new(dataset, program, options);
-        for (shard, map) in maps.maps.iter().enumerate() {
-            kept.keep(shard, map);
-            kept.keep_counts(shard, map);
-        }
+        kept.keep(maps.maps.iter().enumerate());
+        kept.keep_counts(maps.maps.iter().enumerate());
     }
 }
 
@@ -337,15 +353,24 @@ impl CountingPass {
         shard: usize,
         progress: &mut dyn FnMut(u64),
     ) -> Result<CountedShard, LoadError> {
-        let dataset = self.files.dataset();
         let mut go_on = || !self.stop.load(Ordering::Relaxed);
-        if let Some(map) = self.kept.measured(dataset, shard, &mut go_on)? {
-            progress(dataset.files()[shard].stamp.size_bytes);
-            return Ok(CountedShard { map, ..CountedShard::default() });
+        let measured = self.kept.measured(shard, &mut go_on)?;
+        let measured = measured.map(|map| CountedShard { map, ..CountedShard::default() });
+        let kept = || self.corrupt.skips().then(|| self.kept.damaged(shard)).flatten();
+        if let Some(counted) = measured.or_else(kept) {
+            progress(self.files.dataset().files()[shard].stamp.size_bytes);
+            return Ok(counted);
         }
-        let counted = self.count(shard, progress)?;
-        if counted.damaged_total == 0 {
-            self.kept.keep_columns(shard, &counted.columns, &mut go_on)?;
+        let mut counted = self.count(shard, progress);
+        if counted.as_ref().map_or_else(LoadError::is_damage, |counted| counted.is_doubtful) {
+            // A cache or the network may have changed it.
+            self.files.doubt(shard as u32);
+            counted = self.count(shard, &mut |_| progress(0));
+        }
+        let counted = counted?;
+        match counted.damaged_total {
+            0 => self.kept.keep_columns(shard, &counted.columns, &mut go_on)?,
+            _ => self.kept.keep_damaged(shard, &counted),
         }
         Ok(CountedShard { columns: MeasuredColumns::default(), ..counted })
     }
@@ -360,11 +385,11 @@ impl CountingPass {
     ) -> Result<CountedShard, LoadError> {
         let is_whole = counted.damaged_total == 0;
         if is_whole && is_new {
-            self.kept.keep(shard, &counted.map);
+            self.kept.keep([(shard, &counted.map)].into_iter());
         }
         let map = grouped(self.files.dataset(), &self.program, shard, counted.map, &[])?;
         if is_whole {
-            self.kept.keep_counts(shard, &map);
+            self.kept.keep_counts([(shard, &map)].into_iter());
             let mut go_on = || !self.stop.load(Ordering::Relaxed);
             self.kept.offer(shard, &map, is_new, &mut go_on)?;
         }
@@ -394,29 +419,15 @@ impl CountingPass {
             };
             // What indexing left out at the end of a damaged file has no ordinals.
             let left = usize::try_from(file.records - seen).unwrap_or(usize::MAX);
-            let spans = chunk.records.iter().take(left).zip(chunk.first_ordinal..);
-            let rows = spans.map(|(span, ordinal)| Row {
-                portion: Portion::default(),
-                sample: Sample { shard: number, ordinal },
-                offset: span.offset,
-                stored: &chunk.bytes[span.start..span.start + span.len + FOOTER_BYTES],
-                valid: true,
-                part: 0,
-                occurrence: 0,
-            });
-            let rows: Vec<_> = rows.collect();
+            let rows = rows_of(&chunk, number, left);
             for rows in rows.chunks(ROWS) {
                 self.add(rows, &mut counted)?;
             }
             seen += rows.len() as u64;
-            let inflated = chunk.bytes.len() as u64;
-            let stored = match file.compression {
-                Compression::None => inflated,
-                _ => {
-                    let scaled = u128::from(inflated) * u128::from(file.stamp.size_bytes);
-                    (scaled / u128::from(file.stream_bytes().max(1))) as u64
-                }
-            };
+            let framing = (HEADER_BYTES + FOOTER_BYTES) as u64;
+            let inflated: u64 = rows.iter().map(|row| row.len() as u64 + framing).sum();
+            let scaled = u128::from(inflated) * u128::from(file.stamp.size_bytes);
+            let stored = (scaled / u128::from(file.stream_bytes().max(1))) as u64;
             progress(stored);
             drop(rows);
             reader.recycle(chunk.bytes);
@@ -440,6 +451,7 @@ impl CountingPass {
                     match self.program.count(std::slice::from_ref(row), path, None) {
                         Ok(records) => counted.map.push(&records[0], row.len() as u64),
                         Err(error) if skips(&error) => {
+                            counted.is_doubtful |= matches!(error.fault, RowFault::Data(_));
                             let (ordinal, offset) = (row.sample.ordinal, row.offset);
                             if counted.damaged.len() < DAMAGED_MAX {
                                 let mut reason = error.fault.to_string();

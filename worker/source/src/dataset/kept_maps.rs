@@ -2,21 +2,20 @@
 //! hosts share.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use serde::{Deserialize, Serialize};
 use shardfeed_pipeline::{MeasuredColumn, MeasuredColumns, SampleProgram};
 use shardfeed_plan::{Digest, Shard};
-use shardfeed_tfrecord::NewFile;
 
-use super::counting::{grouped, lacks};
-use super::samples::SampleMap;
+use super::counting::{CountedShard, grouped, lacks};
+use super::samples::{DamagedRecord, SampleMap};
 use super::{Dataset, pack_counts, samples};
+use crate::cache::CacheOptions;
 use crate::cache::object_kind::ObjectKind;
+use crate::cache::object_log::ObjectLog;
 use crate::cache::shared_index::{READ_TOGETHER, SharedIndex};
-use crate::cache::{CacheOptions, warn};
 use crate::error::LoadError;
 use crate::index::{ScanProgress, ScanStage};
 use crate::looks::each;
@@ -31,52 +30,131 @@ type Take<'a> = &'a mut dyn FnMut(usize, &str, &[u8]) -> Result<bool, LoadError>
 /// Values that programs measured.
 const COLUMNS: ObjectKind = ObjectKind("shardfeed columns 1\n");
 
+/// Maps of shards with damaged records.
+const DAMAGED: ObjectKind = ObjectKind("shardfeed damaged 1\n");
+
 /// Places of the maps of a dataset's shards.
 pub(super) struct KeptMaps {
+    dataset: Arc<Dataset>,
     program: Arc<SampleProgram>,
-    /// Name of each shard's map: digests of the program, and of the shard.
-    names: Vec<String>,
-    /// Digest of each shard, in names of columns.
-    shards: Vec<String>,
-    /// Folder of this host's maps; `None`: none are kept.
-    folder: Option<PathBuf>,
+    names: MapNames,
+    /// Kept on this host; `None`: nothing is.
+    host: Option<HostLogs>,
     index: Option<SharedIndex>,
 }
 
-impl KeptMaps {
-    pub(super) fn new(
-        dataset: &Dataset,
-        program: &Arc<SampleProgram>,
-        options: &CacheOptions,
-    ) -> Self {
+/// Names of the maps that a program makes.
+pub(super) struct MapNames {
+    /// Digest of the program.
+    digest: String,
+    depends_on_path: bool,
+}
+
+impl MapNames {
+    pub(super) fn new(program: &SampleProgram) -> Self {
         let head: &[u8] = match (program.has_rows(), program.packer()) {
             _ if program.windower().is_some() => b"shardfeed windows 1\n",
             (true, _) => b"shardfeed rows 1\n",
             (false, Some(_)) => b"shardfeed lengths 1\n",
             (false, None) => b"shardfeed filter 1\n",
         };
-        let digest = Digest::of_parts([head, &program.key()[..]]).to_string();
-        let name = |shard: &Shard| {
-            let path = if program.depends_on_path() { shard.path.as_str() } else { "" };
-            let count = shard.records.to_le_bytes();
-            let parts: [&[u8]; 3] = [shard.digest.as_bytes(), &count, path.as_bytes()];
-            format!("{}/{}", &digest[..24], Digest::of_parts(parts))
-        };
-        let names = dataset.manifest().shards().iter().map(name).collect();
-        let shard = |shard: &Shard| {
-            let parts: [&[u8]; 2] = [shard.digest.as_bytes(), &shard.records.to_le_bytes()];
-            Digest::of_parts(parts).to_string()
-        };
-        let shards = dataset.manifest().shards().iter().map(shard).collect();
-        let folder = options.folder.folder().map(|folder| folder.join("samples"));
-        let made = |folder: &PathBuf| {
-            let folder = folder.join(&digest[..24]);
-            let made = fs::create_dir_all(&folder);
-            made.inspect_err(|error| warn(&folder, "make the folder", error)).is_ok()
-        };
-        let folder = folder.filter(made);
-        let (program, index) = (Arc::clone(program), options.index.clone());
-        Self { program, names, shards, folder, index }
+        let digest = Digest::of_parts([head, &program.key()[..]]).to_string()[..24].to_owned();
+        Self { digest, depends_on_path: program.depends_on_path() }
+    }
+
+    /// Returns the name of a shard's map: digests of the program, and of the shard.
+    pub(super) fn map(&self, shard: &Shard) -> String {
+        let path = if self.depends_on_path { shard.path.as_str() } else { "" };
+        let count = shard.records.to_le_bytes();
+        let parts: [&[u8]; 3] = [shard.digest.as_bytes(), &count, path.as_bytes()];
+        format!("{}/{}", self.digest, Digest::of_parts(parts))
+    }
+}
+
+/// Objects that a host keeps, by the contents of their shards.
+pub(super) struct HostLogs {
+    folder: PathBuf,
+    maps: ObjectLog,
+    /// Numbers of packs, if packs are samples.
+    packs: Option<ObjectLog>,
+    /// Opened when they are needed, by the keys of their columns.
+    columns: Mutex<BTreeMap<String, Arc<ObjectLog>>>,
+    damaged: ObjectLog,
+}
+
+impl HostLogs {
+    pub(super) fn open(folder: PathBuf, program: &SampleProgram, names: &MapNames) -> Self {
+        let digest = &names.digest;
+        let log = |kind: ObjectKind, of: &str| ObjectLog::open(folder.join(kind.folder()).join(of));
+        let packs = pack_counts::name(digest, program).map(|of| log(pack_counts::KIND, &of));
+        let (maps, damaged) = (log(samples::KIND, digest), log(DAMAGED, digest));
+        Self { maps, packs, damaged, columns: Mutex::default(), folder }
+    }
+
+    /// Returns the values of a column.
+    /// - `column`: digest of its key.
+    fn column(&self, column: &str) -> Arc<ObjectLog> {
+        let mut columns = self.columns.lock().unwrap_or_else(PoisonError::into_inner);
+        let log = columns.entry(column.to_owned()).or_insert_with(|| {
+            Arc::new(ObjectLog::open(self.folder.join(COLUMNS.folder()).join(column)))
+        });
+        Arc::clone(log)
+    }
+
+    /// Keeps a shard that was counted without damage.
+    pub(super) fn keep(
+        &self,
+        names: &MapNames,
+        shard: &Shard,
+        map: &SampleMap,
+        columns: &MeasuredColumns,
+    ) {
+        for (key, column) in columns.whole() {
+            let name = column_name(shard, key);
+            self.keep_column(key, &name, encode_column(&name, column));
+        }
+        let name = names.map(shard);
+        self.maps.add([(key_of(&name), map.encode(&name))]);
+    }
+
+    fn keep_column(&self, key: &str, name: &str, bytes: Vec<u8>) {
+        self.column(&column_digest(key)).add([(key_of(name), bytes)]);
+    }
+}
+
+/// The map of a shard without its damaged records, as it is stored.
+#[derive(Serialize, Deserialize)]
+struct KeptDamaged {
+    map: Vec<u8>,
+    /// Index, offset and reason of the first damaged records.
+    records: Vec<(u64, u64, String)>,
+    total: u64,
+}
+
+impl KeptMaps {
+    pub(super) fn new(
+        dataset: &Arc<Dataset>,
+        program: &Arc<SampleProgram>,
+        options: &CacheOptions,
+    ) -> Self {
+        let (folder, names) = (options.folder.folder(), MapNames::new(program));
+        let host = folder.map(|folder| HostLogs::open(folder, program, &names));
+        let (dataset, program) = (Arc::clone(dataset), Arc::clone(program));
+        Self { dataset, program, names, host, index: options.index.clone() }
+    }
+
+    fn shard(&self, shard: usize) -> &Shard {
+        &self.dataset.manifest().shards()[shard]
+    }
+
+    /// Returns the name of a shard's map.
+    fn name(&self, shard: usize) -> String {
+        self.names.map(self.shard(shard))
+    }
+
+    /// Returns the key of a shard's objects on this host.
+    fn key(&self, shard: usize) -> String {
+        key_of(&self.name(shard)).to_owned()
     }
 
     /// Adds the maps of this host that are missing; with their packs, if the numbers of these are
@@ -85,11 +163,12 @@ impl KeptMaps {
     /// # Errors  A sequence is too long; `Interrupted`.
     pub(super) fn fill(
         self: &Arc<Self>,
-        dataset: &Arc<Dataset>,
         maps: &mut [Option<SampleMap>],
         progress: OnProgress<'_>,
     ) -> Result<(), LoadError> {
-        let Some(folder) = self.folder.clone() else { return Ok(()) };
+        let Some(host) = &self.host else { return Ok(()) };
+        host.maps.refresh();
+        host.packs.iter().for_each(ObjectLog::refresh);
         let lacks = |map: &Option<SampleMap>| map.is_none() || self.lacks_packs(map.as_ref());
         let lacking: Vec<_> = (0..maps.len()).filter(|shard| lacks(&maps[*shard])).collect();
         let mut state = ScanProgress::at(ScanStage::Counting);
@@ -99,10 +178,10 @@ impl KeptMaps {
             state.files = files;
             progress(state)
         };
-        let (kept, of) = (Arc::clone(self), Arc::clone(dataset));
+        let kept = Arc::clone(self);
         let found = each(known, &mut go_on, move |(shard, known)| {
             let known = known.lock().unwrap_or_else(PoisonError::into_inner).take();
-            kept.of_host(&of, *shard, known, &folder)
+            kept.of_host(*shard, known)
         })?;
         for (shard, found) in lacking.into_iter().zip(found) {
             maps[shard] = found?;
@@ -114,20 +193,19 @@ impl KeptMaps {
     /// - `known`: the map, if it is known.
     fn of_host(
         &self,
-        dataset: &Dataset,
         shard: usize,
         known: Option<SampleMap>,
-        folder: &Path,
     ) -> Result<Option<SampleMap>, LoadError> {
-        let name = &self.names[shard];
-        let read = || self.decode(dataset, shard, &fs::read(folder.join(name)).ok()?);
+        let Some(host) = &self.host else { return Ok(known) };
+        let key = self.key(shard);
+        let read = || self.decode(shard, &host.maps.read(&key)?);
         let Some(map) = known.or_else(read) else { return Ok(None) };
         if self.lacks_packs(Some(&map))
-            && let Some(of) = pack_counts::name(name, &self.program)
-            && let Ok(bytes) = fs::read(folder.join(&of))
+            && let Some(of) = pack_counts::name(&self.name(shard), &self.program)
+            && let Some(bytes) = host.packs.as_ref().and_then(|packs| packs.read(&key))
             && let Some(counts) = pack_counts::decode(&of, &bytes)
         {
-            return grouped(dataset, &self.program, shard, map, &counts).map(Some);
+            return grouped(&self.dataset, &self.program, shard, map, &counts).map(Some);
         }
         Ok(Some(map))
     }
@@ -137,26 +215,28 @@ impl KeptMaps {
     /// # Errors  The index cannot be read; one of its objects is damaged; `Interrupted`.
     pub(super) fn fetch(
         &self,
-        dataset: &Dataset,
         maps: &mut [Option<SampleMap>],
         progress: OnProgress<'_>,
     ) -> Result<(), LoadError> {
         let Some(index) = &self.index else { return Ok(()) };
         let missing = (0..maps.len()).filter(|shard| maps[*shard].is_none());
-        let missing: Vec<_> = missing.map(|shard| (shard, self.names[shard].clone())).collect();
-        read_objects(index, samples::KIND, &missing, progress, &mut |shard, name, bytes| {
-            maps[shard] = self.decode(dataset, shard, bytes);
-            maps[shard].is_some().then(|| self.write(name, bytes));
+        let missing: Vec<_> = missing.map(|shard| (shard, self.name(shard))).collect();
+        read_objects(index, samples::KIND, &missing, progress, &mut |shard, _, bytes| {
+            maps[shard] = self.decode(shard, bytes);
+            maps[shard].is_some().then(|| self.keep_object(shard, bytes.to_vec()));
             Ok(maps[shard].is_some())
         })?;
         let lacking = (0..maps.len()).filter(|shard| self.lacks_packs(maps[*shard].as_ref()));
         let counts =
-            |shard: usize| Some((shard, pack_counts::name(&self.names[shard], &self.program)?));
+            |shard: usize| Some((shard, pack_counts::name(&self.name(shard), &self.program)?));
         let counts: Vec<_> = lacking.filter_map(counts).collect();
         read_objects(index, pack_counts::KIND, &counts, progress, &mut |shard, name, bytes| {
             let Some(counts) = pack_counts::decode(name, bytes) else { return Ok(false) };
-            self.group(dataset, maps, shard, &counts)?;
-            self.write(name, bytes);
+            if let Some(map) = maps[shard].take() {
+                maps[shard] = Some(grouped(&self.dataset, &self.program, shard, map, &counts)?);
+            }
+            let packs = self.host.iter().filter_map(|host| host.packs.as_ref());
+            packs.for_each(|packs| packs.add([(self.key(shard), bytes.to_vec())]));
             Ok(true)
         })
     }
@@ -166,61 +246,58 @@ impl KeptMaps {
     /// # Errors  The index cannot be read; one of its objects is damaged; `Interrupted`.
     pub(super) fn measured(
         &self,
-        dataset: &Dataset,
         shard: usize,
         go_on: GoOn<'_>,
     ) -> Result<Option<SampleMap>, LoadError> {
         let mut columns = BTreeMap::new();
         for key in self.program.columns().unwrap_or_default() {
-            let Some(column) = self.column(dataset, shard, &key, go_on)? else { return Ok(None) };
+            let Some(column) = self.column(shard, &key, go_on)? else { return Ok(None) };
             columns.insert(key, column);
         }
-        let path = &dataset.manifest().shards()[shard].path;
+        let path = &self.shard(shard).path;
         Ok(SampleMap::of_measured(&self.program, &MeasuredColumns::new(columns), path))
     }
 
     /// Returns a column of a shard, from the cache of this host or the index.
     fn column(
         &self,
-        dataset: &Dataset,
         shard: usize,
         key: &str,
         go_on: GoOn<'_>,
     ) -> Result<Option<MeasuredColumn>, LoadError> {
-        let (name, records) = (self.column_name(shard, key), dataset.files()[shard].records);
-        let decode = |bytes: &[u8]| decode_column(&name, bytes, records);
-        if let Some(column) = self.kept_column(&name).and_then(|bytes| decode(&bytes)) {
+        let name = self.column_name(shard, key);
+        if let Some((_, column)) = self.kept_column(shard, key) {
             return Ok(Some(column));
         }
         let Some(index) = &self.index else { return Ok(None) };
         let object = object(COLUMNS, &name);
         let found = index.read(std::slice::from_ref(&object), go_on)?;
         let Some(bytes) = found.into_iter().flatten().next() else { return Ok(None) };
-        let column = decode(&bytes);
+        let column = decode_column(&name, &bytes, self.shard(shard).records);
         if column.is_none() && !index.is_filling() {
             return Err(index.damaged(&object));
         }
-        column.is_some().then(|| self.write_column(&name, &bytes));
+        column.is_some().then(|| self.keep_column(shard, key, bytes));
         Ok(column)
     }
 
-    /// Returns a stored column of this host.
-    fn kept_column(&self, name: &str) -> Option<Vec<u8>> {
-        fs::read(self.column_path(name)?).ok()
+    /// Returns a column of a shard that this host has, also as it is stored.
+    fn kept_column(&self, shard: usize, key: &str) -> Option<(Vec<u8>, MeasuredColumn)> {
+        let log = self.host.as_ref()?.column(&column_digest(key));
+        let name = self.column_name(shard, key);
+        let bytes = log.read(key_of(&name))?;
+        let column = decode_column(&name, &bytes, self.shard(shard).records)?;
+        Some((bytes, column))
     }
 
-    fn column_path(&self, name: &str) -> Option<PathBuf> {
-        Some(self.folder.as_ref()?.with_file_name("columns").join(name))
-    }
-
-    fn write_column(&self, name: &str, bytes: &[u8]) {
-        self.column_path(name).into_iter().for_each(|path| write_file(&path, bytes));
+    fn keep_column(&self, shard: usize, key: &str, bytes: Vec<u8>) {
+        let host = self.host.iter();
+        host.for_each(|host| host.keep_column(key, &self.column_name(shard, key), bytes.clone()));
     }
 
     /// Returns the name of a column of a shard, for any program that needs it.
     fn column_name(&self, shard: usize, key: &str) -> String {
-        let digest = Digest::of_parts([b"shardfeed column\n", key.as_bytes()]).to_string();
-        format!("{}/{}", &digest[..24], self.shards[shard])
+        column_name(self.shard(shard), key)
     }
 
     /// Keeps the values of all records of a shard, on this host and in the index.
@@ -234,14 +311,52 @@ impl KeptMaps {
     ) -> Result<(), LoadError> {
         for (key, column) in columns.whole() {
             let name = self.column_name(shard, key);
-            let body = postcard::to_stdvec(column).expect("columns are plain data");
-            let bytes = COLUMNS.encode(&name, &body);
-            self.write_column(&name, &bytes);
+            let bytes = encode_column(&name, column);
             if let Some(index) = &self.index {
                 index.offer(&object(COLUMNS, &name), &bytes, go_on)?;
             }
+            self.keep_column(shard, key, bytes);
         }
         Ok(())
+    }
+
+    /// Returns a shard that was counted with damaged records, if the file is as it was then.
+    pub(super) fn damaged(&self, shard: usize) -> Option<CountedShard> {
+        let name = self.damaged_name(shard);
+        let bytes = self.host.as_ref()?.damaged.read(key_of(&name))?;
+        let kept: KeptDamaged = postcard::from_bytes(DAMAGED.decode(&name, &bytes)?).ok()?;
+        let map = self.decode(shard, &kept.map)?;
+        let number = shard as u32;
+        let damaged = kept.records.into_iter().map(|(ordinal, offset, reason)| DamagedRecord {
+            shard: number,
+            ordinal,
+            offset,
+            reason,
+        });
+        let damaged = damaged.collect();
+        Some(CountedShard { map, damaged, damaged_total: kept.total, ..CountedShard::default() })
+    }
+
+    /// Keeps a shard that was counted with damaged records, on this host only: another copy of the
+    /// file may be intact.
+    pub(super) fn keep_damaged(&self, shard: usize, counted: &CountedShard) {
+        let Some(host) = &self.host else { return };
+        let records = counted.damaged.iter();
+        let records = records.map(|one| (one.ordinal, one.offset, one.reason.clone())).collect();
+        let map = counted.map.encode(&self.name(shard));
+        let kept = KeptDamaged { map, records, total: counted.damaged_total };
+        let body = postcard::to_stdvec(&kept).expect("plain data");
+        let name = self.damaged_name(shard);
+        host.damaged.add([(key_of(&name), DAMAGED.encode(&name, &body))]);
+    }
+
+    /// Returns the name of a map without damaged records: a file that is repaired has the same
+    /// digest, possibly the same stamp, and another time of its last change.
+    fn damaged_name(&self, shard: usize) -> String {
+        let file = &self.dataset.files()[shard];
+        let stamp = postcard::to_stdvec(&(&file.stamp, file.changed_ns)).expect("plain data");
+        let name = self.name(shard);
+        format!("{}/{}", self.names.digest, Digest::of_parts([name.as_bytes(), &stamp]))
     }
 
     /// Writes the maps of this host to an index that is filled, where it has others or none.
@@ -249,7 +364,6 @@ impl KeptMaps {
     /// # Errors  The index cannot be read or written; `Interrupted`.
     pub(super) fn publish(
         &self,
-        dataset: &Dataset,
         maps: &[Option<SampleMap>],
         progress: OnProgress<'_>,
     ) -> Result<(), LoadError> {
@@ -262,8 +376,7 @@ impl KeptMaps {
         for shards in shards.chunks(READ_TOGETHER) {
             let objects = shards.iter().filter_map(|shard| Some((*shard, maps[*shard].as_ref()?)));
             let objects = objects.flat_map(|(shard, map)| {
-                let records = dataset.files()[shard].records;
-                [self.objects(shard, map), self.column_objects(shard, records)].concat()
+                [self.objects(shard, map), self.column_objects(shard)].concat()
             });
             let (names, contents): (Vec<_>, Vec<_>) = objects.unzip();
             let there = index.read(&names, &mut || progress(state))?;
@@ -279,9 +392,9 @@ impl KeptMaps {
 
     /// Returns the objects of a shard in an index, the map first: their names and contents.
     fn objects(&self, shard: usize, map: &SampleMap) -> Vec<(String, Vec<u8>)> {
-        let name = &self.names[shard];
-        let of_map = (object(samples::KIND, name), map.encode(name));
-        let counts = pack_counts::name(name, &self.program).and_then(|name| {
+        let name = self.name(shard);
+        let of_map = (object(samples::KIND, &name), map.encode(&name));
+        let counts = pack_counts::name(&name, &self.program).and_then(|name| {
             let bytes = pack_counts::encode(&name, map)?;
             Some((object(pack_counts::KIND, &name), bytes))
         });
@@ -289,15 +402,12 @@ impl KeptMaps {
     }
 
     /// Returns the columns of a shard that this host has, as objects of an index.
-    fn column_objects(&self, shard: usize, records: u64) -> Vec<(String, Vec<u8>)> {
-        let keys = self.program.columns().unwrap_or_default();
-        let stored = keys.iter().filter_map(|key| {
-            let name = self.column_name(shard, key);
-            let bytes = self.kept_column(&name)?;
-            decode_column(&name, &bytes, records)?;
-            Some((object(COLUMNS, &name), bytes))
-        });
-        stored.collect()
+    fn column_objects(&self, shard: usize) -> Vec<(String, Vec<u8>)> {
+        let stored = |key: String| {
+            let (bytes, _) = self.kept_column(shard, &key)?;
+            Some((object(COLUMNS, &self.column_name(shard, &key)), bytes))
+        };
+        self.program.columns().unwrap_or_default().into_iter().filter_map(stored).collect()
     }
 
     /// Writes the numbers of a map's packs to the index that hosts share.
@@ -318,45 +428,36 @@ impl KeptMaps {
         Ok(())
     }
 
-    /// Writes a map to this host's cache.
-    pub(super) fn keep(&self, shard: usize, map: &SampleMap) {
-        let name = &self.names[shard];
-        self.write(name, &map.encode(name));
+    /// Writes maps to this host's cache.
+    pub(super) fn keep<'a>(&self, maps: impl Iterator<Item = (usize, &'a SampleMap)>) {
+        let Some(host) = &self.host else { return };
+        host.maps.add(maps.map(|(shard, map)| {
+            let name = self.name(shard);
+            (key_of(&name).to_owned(), map.encode(&name))
+        }));
     }
 
-    /// Writes the numbers of a map's packs to this host's cache, if packs are samples.
-    pub(super) fn keep_counts(&self, shard: usize, map: &SampleMap) {
-        let name = pack_counts::name(&self.names[shard], &self.program);
-        let counts = name.and_then(|name| Some((pack_counts::encode(&name, map)?, name)));
-        counts.into_iter().for_each(|(bytes, name)| self.write(&name, &bytes));
+    fn keep_object(&self, shard: usize, bytes: Vec<u8>) {
+        let host = self.host.iter();
+        host.for_each(|host| host.maps.add([(self.key(shard), bytes.clone())]));
     }
 
-    fn write(&self, name: &str, bytes: &[u8]) {
-        let path = self.folder.as_ref().map(|folder| folder.join(name));
-        path.into_iter().for_each(|path| write_file(&path, bytes));
+    /// Writes the numbers of packs of maps to this host's cache, if packs are samples.
+    pub(super) fn keep_counts<'a>(&self, maps: impl Iterator<Item = (usize, &'a SampleMap)>) {
+        let Some(packs) = self.host.as_ref().and_then(|host| host.packs.as_ref()) else { return };
+        packs.add(maps.filter_map(|(shard, map)| {
+            let name = pack_counts::name(&self.name(shard), &self.program)?;
+            Some((self.key(shard), pack_counts::encode(&name, map)?))
+        }));
     }
 
-    fn decode(&self, dataset: &Dataset, shard: usize, bytes: &[u8]) -> Option<SampleMap> {
-        let records = dataset.files()[shard].records;
-        SampleMap::decode(bytes, &self.names[shard], records, &self.program)
+    fn decode(&self, shard: usize, bytes: &[u8]) -> Option<SampleMap> {
+        SampleMap::decode(bytes, &self.name(shard), self.shard(shard).records, &self.program)
     }
 
     /// True if a shard was counted, but not packed.
     fn lacks_packs(&self, map: Option<&SampleMap>) -> bool {
         map.is_some() && self.program.packer().is_some() && lacks(&self.program, map)
-    }
-
-    fn group(
-        &self,
-        dataset: &Dataset,
-        maps: &mut [Option<SampleMap>],
-        shard: usize,
-        counts: &[u64],
-    ) -> Result<(), LoadError> {
-        if let Some(map) = maps[shard].take() {
-            maps[shard] = Some(grouped(dataset, &self.program, shard, map, counts)?);
-        }
-        Ok(())
     }
 }
 
@@ -385,18 +486,13 @@ fn read_objects(
     Ok(())
 }
 
-/// Writes a file of the cache, or warns.
-fn write_file(path: &Path, bytes: &[u8]) {
-    let write = || -> io::Result<()> {
-        // Each column has a folder.
-        fs::create_dir_all(path.parent().unwrap_or(path))?;
-        let mut file = NewFile::beside(path)?;
-        file.file().write_all(bytes)?;
-        file.finish()
-    };
-    if let Err(error) = write() {
-        warn(path, "write what was counted", &error);
-    }
+fn column_name(shard: &Shard, key: &str) -> String {
+    let parts: [&[u8]; 2] = [shard.digest.as_bytes(), &shard.records.to_le_bytes()];
+    format!("{}/{}", column_digest(key), Digest::of_parts(parts))
+}
+
+fn encode_column(name: &str, column: &MeasuredColumn) -> Vec<u8> {
+    COLUMNS.encode(name, &postcard::to_stdvec(column).expect("columns are plain data"))
 }
 
 /// Returns a stored column of a shard of this many records; `None` if it is damaged.
@@ -408,4 +504,17 @@ fn decode_column(name: &str, bytes: &[u8], records: u64) -> Option<MeasuredColum
 /// Returns the name of an object in an index.
 fn object(kind: ObjectKind, name: &str) -> String {
     format!("{}/{name}", kind.folder())
+}
+
+/// Returns the digest of a column's key, in names of columns.
+fn column_digest(key: &str) -> String {
+    let digest = Digest::of_parts([b"shardfeed column\n", key.as_bytes()]).to_string();
+    digest[..24].to_owned()
+}
+
+/// Returns the key of an object on this host: half of the digest in its name, which the object
+/// states as a whole.
+fn key_of(name: &str) -> &str {
+    let digest = name.split_once('/').map_or(name, |(_, digest)| digest);
+    &digest[..32.min(digest.len())]
 }

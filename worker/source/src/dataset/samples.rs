@@ -22,20 +22,20 @@ pub(super) const KIND: ObjectKind = ObjectKind("shardfeed samples 2\n");
 pub struct SampleMap {
     records: u64,
     /// Rows of each record: as many ones, and a zero. `None`: each record is one row.
-    rows: Option<Bits>,
+    rows: Option<Box<Bits>>,
     /// One for each row that is a sample, or for each record that is packed. `None`: all are.
-    passes: Option<Bits>,
+    passes: Option<Box<Bits>>,
     /// Tokens of each packed record, where packs are samples.
-    tokens: Option<Lengths>,
+    tokens: Option<Box<Lengths>>,
     /// One for each record in windows with which a group begins, where windows are samples.
-    starts: Option<Bits>,
+    starts: Option<Box<Bits>>,
     /// Key of the last such record, while the shard is counted.
     last_key: Option<Vec<u8>>,
     /// The packs or windows of these records, once all are counted.
     grouping: Option<Box<Grouping>>,
     /// Cost of each sample, if steps are balanced by it; not of packs, whose costs follow from
     /// their tokens.
-    costs: Option<Costs>,
+    costs: Option<Box<Costs>>,
     /// Bytes of data of the samples' records; a record counts once for each of its samples.
     data_bytes: u64,
 }
@@ -74,11 +74,11 @@ pub struct SamplePlace {
 impl SampleMap {
     /// Creates the map of a shard without records.
     pub(super) fn new(program: &SampleProgram) -> Self {
-        let rows = program.has_rows().then(Bits::default);
-        let passes = program.leaves_out().then(Bits::default);
-        let tokens = program.packer().map(|_| Lengths::default());
-        let costs = program.has_costs().then(Costs::default);
-        let starts = program.windower().map(|_| Bits::default());
+        let rows = program.has_rows().then(Box::default);
+        let passes = program.leaves_out().then(Box::default);
+        let tokens = program.packer().map(|_| Box::default());
+        let costs = program.has_costs().then(Box::default);
+        let starts = program.windower().map(|_| Box::default());
         Self { rows, passes, tokens, starts, costs, ..Self::default() }
     }
 
@@ -156,7 +156,7 @@ impl SampleMap {
         self.last_key = None;
         if let (Some(packer), Some(tokens)) = (program.packer(), self.tokens.take()) {
             let settings = packer.spec().settings();
-            let packs = Grouping::packs(settings, shard, tokens, counts)?;
+            let packs = Grouping::packs(settings, shard, *tokens, counts)?;
             self.grouping = Some(Box::new(packs));
         }
         if let (Some(windower), Some(starts)) = (program.windower(), &self.starts) {
@@ -283,7 +283,7 @@ impl SampleMap {
     /// Tokens of each packed record, if packs are samples.
     fn lengths(&self) -> Option<&Lengths> {
         let grouping = self.grouping();
-        grouping.and_then(Grouping::lengths).or(self.tokens.as_ref())
+        grouping.and_then(Grouping::lengths).or(self.tokens.as_deref())
     }
 
     /// Numbers that determine which records and rows are samples or in one.
@@ -313,7 +313,7 @@ impl SampleMap {
     ) -> Option<Self> {
         let mut map = Self::decode(bytes, "", shard.records, program)?;
         // A token has at least one byte. More of them would take memory to pack.
-        let tokens = map.tokens.iter().flat_map(Lengths::iter).map(u64::from);
+        let tokens = map.tokens.iter().flat_map(|tokens| tokens.iter()).map(u64::from);
         if tokens.fold(0, u64::saturating_add) > shard.data_bytes {
             return None;
         }
@@ -357,7 +357,7 @@ impl SampleMap {
         let forms = (0..).zip(forms).map(|(bit, is_some)| u64::from(is_some) << bit).sum();
         let numbers = [forms, self.data_bytes].into_iter().chain(self.numbers());
         let words = lengths.into_iter().flat_map(words_of);
-        let numbers = numbers.chain(words).chain(self.costs.iter().flat_map(Costs::words));
+        let numbers = numbers.chain(words).chain(self.costs.iter().flat_map(|costs| costs.words()));
         let body: Vec<u8> = numbers.flat_map(u64::to_le_bytes).collect();
         KIND.encode(address, &body)
     }
@@ -389,24 +389,26 @@ impl SampleMap {
             false => Some(None),
             true => {
                 let len = if has_rows { numbers.next()? } else { records };
-                Some(Some(Bits::read(len, &mut numbers)?))
+                Some(Some(Box::new(Bits::read(len, &mut numbers)?)))
             }
         };
         let (rows, passes) = (bits(has_rows)?, bits(has_passes)?);
         let starts = match (forms & 16 == 16, &passes) {
             (false, _) => None,
-            (true, Some(passes)) if !has_rows => Some(Bits::read(passes.ones, &mut numbers)?),
+            (true, Some(passes)) if !has_rows => {
+                Some(Box::new(Bits::read(passes.ones, &mut numbers)?))
+            }
             (true, _) => return None,
         };
         let sequences = passes.as_ref().map_or(records, |passes| passes.ones);
         let tokens = match has_tokens {
             false => None,
-            true => Some(read_lengths(sequences, forms & 32 == 32, &mut numbers)?),
+            true => Some(Box::new(read_lengths(sequences, forms & 32 == 32, &mut numbers)?)),
         };
         let map = Self { records, rows, passes, tokens, starts, data_bytes, ..Self::default() };
         let mut map = map;
         if forms & 8 == 8 {
-            map.costs = Some(Costs::read(map.samples(), &mut numbers)?);
+            map.costs = Some(Box::new(Costs::read(map.samples(), &mut numbers)?));
         }
         let rows = map.rows.as_ref().map_or(records, |rows| rows.ones);
         let ends = |bits: &Bits| bits.len == 0 || !bits.has(bits.len - 1);
@@ -576,9 +578,9 @@ mod tests {
         let rows = has(|one| matches!(one, RecordSamples::Rows(_) | RecordSamples::Some(_)));
         let passes =
             has(|one| !matches!(one, RecordSamples::Rows(_) | RecordSamples::Tokens(Some(_))));
-        let tokens = has(|one| matches!(one, RecordSamples::Tokens(_))).then(Lengths::default);
-        let starts = has(|one| matches!(one, RecordSamples::Member(_))).then(Bits::default);
-        let (rows, passes) = (rows.then(Bits::default), passes.then(Bits::default));
+        let tokens = has(|one| matches!(one, RecordSamples::Tokens(_))).then(Box::default);
+        let starts = has(|one| matches!(one, RecordSamples::Member(_))).then(Box::default);
+        let (rows, passes) = (rows.then(Box::default), passes.then(Box::default));
         let mut map = SampleMap { rows, passes, tokens, starts, ..SampleMap::default() };
         samples.iter().for_each(|samples| map.push_samples(samples, 3));
         map
@@ -659,7 +661,7 @@ mod tests {
         maps.push(map(&long.collect::<Vec<_>>()));
         let mut costs = Costs::default();
         (0..maps[1].samples()).for_each(|sample| costs.push(sample * 100));
-        maps.push(SampleMap { costs: Some(costs), ..maps[1].clone() });
+        maps.push(SampleMap { costs: Some(Box::new(costs)), ..maps[1].clone() });
         for map in maps {
             let bytes = map.encode("one");
             assert_eq!(SampleMap::read(&bytes, "one", 100), Some(map));

@@ -121,6 +121,16 @@ impl RemoteObject {
         self.stamp.size_bytes
     }
 
+    /// Removes its blocks from this host's disk cache.
+    pub(crate) fn forget(&self) {
+        let blocks = self.reach.blocks.iter();
+        let numbers = 0..self.size_bytes().div_ceil(BLOCK_BYTES);
+        blocks.for_each(|blocks| {
+            let key = |number| BlockKey::new(&self.url, &self.stamp, number);
+            numbers.clone().for_each(|number| blocks.forget(key(number)));
+        });
+    }
+
     /// Starts to fetch a range.
     /// - `stop`: once set, no more requests are made, so that a loader that closes ends without
     ///   errors.
