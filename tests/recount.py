@@ -1,4 +1,4 @@
-"""Counts the samples delivered to ranks, from their ledgers and the shards alone, without the
+"""Counts the records delivered to ranks, from their ledgers and the shards alone, without the
 loader.
 
     python tests/recount.py --ledger DIR --data DIR [--epochs E] [--tail pad|drop|uneven] [--json]
@@ -14,6 +14,10 @@ Rank 0, which every world size has, determines which generations exist. Another 
 if it began at the same (epoch, step) with the same world size and batch size; otherwise it belongs
 to an abandoned attempt. Generations are processed in order: each drops deliveries of earlier ones,
 on any rank, at or after its first (epoch, step).
+
+Every record of the shards must be a sample. Lines of mixtures, and of samples that `filter`,
+`unbatch`, `pack` or `window` made, are refused. A filter that only the last records of files fail
+leaves no such lines: these records count as lost.
 
 Counted in each epoch, then summed:
 - lost: records never delivered as `valid`. tail="pad" and "uneven": all of them. tail="drop": less
@@ -39,7 +43,7 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -240,6 +244,21 @@ def uneven_problems(steps: dict[int, Step]) -> Iterator[str]:
             yield f" step {number}: (rank, rows) {have} in {start}"
 
 
+def check_records(steps: Iterable[Step], is_filtered: bool) -> None:
+    """Raises ValueError for a line of a sample that is no plain record.
+
+    - `is_filtered`: some records are no samples.
+    """
+    for line in (line for step in steps for lines in step.lines.values() for line in lines):
+        is_record = (line.first, line.rows) == (0, 1) and (is_filtered or line.sample == line.record)
+        if line.source is not None or not is_record:
+            what = "is of a mixture" if line.source is not None else "is made by filter, unbatch, pack or window"
+            raise ValueError(
+                f"epoch {line.epoch} step {line.step}: sample {line.sample} of {line.shard} {what}, and only plain records "
+                f"can be counted; compare this ledger with that of an undisturbed run instead"
+            )
+
+
 def recount(
     ledger: Path,
     data: Path,
@@ -251,8 +270,11 @@ def recount(
     """Counts epochs 0 .. epochs - 1; None: all epochs that were begun.
 
     - `samples`: records of each shard that are samples; None: all.
+
+    Raises ValueError for a ledger of other samples than records.
     """
     generations, steps, left_out = read_whole_ledger(ledger)
+    check_records(steps.values(), samples is not None)
     root = data.resolve()
     files = [path for path in root.rglob("*") if path.is_file()]
     if not files:
@@ -290,7 +312,8 @@ def recount(
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Counts the records that ranks received.")
+    about = "Counts the records that ranks received. Every record is a sample: no mixture, filter, unbatch, pack or window."
+    parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--ledger", type=Path, required=True, metavar="DIR")
     parser.add_argument("--data", type=Path, required=True, metavar="DIR")
     parser.add_argument("--epochs", type=int, metavar="E", help="required number")

@@ -328,6 +328,29 @@ def test_a_line_that_is_no_ledgers(world: World, line: str) -> None:
         world.count()
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("0 0 1 0 web 0 a b/100%25 x.tfrecord 4 4 0 1 1", "is of a mixture"),
+        ("0 0 1 0 - 0 a b/100%25 x.tfrecord 2 4 0 1 1", "is made by filter, unbatch, pack or window"),
+        ("0 0 1 0 - 0 a b/100%25 x.tfrecord 4 4 3 1 1", "is made by filter, unbatch, pack or window"),
+        ("0 0 1 0 - 0 a b/100%25 x.tfrecord 4 4 0 9 1", "is made by filter, unbatch, pack or window"),
+    ],
+)
+def test_other_samples_than_records_are_refused(world: World, line: str, said: str) -> None:
+    world.run(0, 2, (0, 0), (0, 1))
+    world.edit(0, "0 0 1 0 - 0 a b/100%25 x.tfrecord 4 4 0 1 1", line)
+    with pytest.raises(ValueError, match=rf"epoch 0 step 1: sample \d of a b/100% x.tfrecord {said}, and only plain records"):
+        world.count()
+
+
+def test_records_of_a_filter_that_are_known(world: World) -> None:
+    world.run(0, 2, (0, 0), (0, 1))
+    world.edit(0, f"{SECOND} 1 1 0 1 1", f"{SECOND} 0 1 0 1 1")
+    samples = {shard: range(count) for shard, count in COUNTS.items()}
+    assert recount(world.ledger, world.data, samples=samples).is_ok()
+
+
 def test_the_command(world: World) -> None:
     world.run(0, 2, (0, 0), (0, 1))
     command = [sys.executable, str(SCRIPT), f"--ledger={world.ledger}", f"--data={world.data}"]
