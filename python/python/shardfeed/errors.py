@@ -81,3 +81,8 @@ class ShardChangedError(DataError):
 def no_column(name: object, columns: Iterable[str]) -> KeyError:
     """Returns the error for a column name that does not exist."""
     return KeyError(f"there is no column {name!r}; the columns are {', '.join(map(repr, columns))}")
+
+
+def no_mixture(name: str) -> ConfigError:
+    """Returns the error for `source=name` of an adapter, where batches have no `source`."""
+    return ConfigError(f"source={name!r} is for a loader of sf.mix(...), and this one reads no mixture; leave it out")

@@ -9,7 +9,7 @@ from typing import Any
 import grain
 
 from shardfeed._native import NativeBatch
-from shardfeed.errors import ConfigError
+from shardfeed.errors import ConfigError, no_mixture
 from shardfeed.loader import Epoch, Loader, State
 from shardfeed.sizes import whole_number
 
@@ -24,22 +24,28 @@ class IterDataset(grain.IterDataset):
     the same on every rank (except with tail="uneven"), and valid for `Loader(resume=)`.
 
     - `epochs`: number of the epoch to stop before; None: unlimited.
-    - `valid`: name of `batch.valid` in the elements; None: not included.
+    - `valid`, `source`: names of `batch.valid`, and of `batch.source` of a mixture, in the elements;
+      None: not included.
 
     A rank has one iterator at a time: a new one starts from the beginning, and the previous one
     raises `ConfigError`. Processes of `mp_prefetch()` are rejected, as each would deliver all
     batches of the rank; shardfeed reads and decodes in its own threads.
 
-    Raises `ConfigError` if `valid` is the name of a column.
+    Raises `ConfigError` if a name is a column's, and for `source` without a mixture.
     """
 
-    def __init__(self, loader: Loader, *, epochs: int | None = None, valid: str | None = None) -> None:
+    def __init__(
+        self, loader: Loader, *, epochs: int | None = None, valid: str | None = None, source: str | None = None
+    ) -> None:
         super().__init__()
-        if valid in loader._columns:
-            raise ConfigError(f"{valid!r} is the name of a column already; take another one for valid=")
+        if source is not None and not loader.sources:
+            raise no_mixture(source)
+        for option, name, others in (("valid", valid, {source}), ("source", source, {valid})):
+            if name is not None and name in loader._columns.keys() | others:
+                raise ConfigError(f"{name!r} is the name of a column already; take another one for {option}=")
         self.loader = loader
         self._epochs = None if epochs is None else whole_number("epochs", epochs, 0)
-        self._valid = valid
+        self._added = valid, source
         self._start = loader.state_dict()
         self._start_at = loader.epoch, loader.step
         self._turn = _Turn()
@@ -50,7 +56,7 @@ class IterDataset(grain.IterDataset):
             turn.number += 1
             if (loader.epoch, loader.step) != self._start_at:
                 loader.load_state_dict(self._start)
-            return Iterator(loader, self._epochs, self._valid, turn)
+            return Iterator(loader, self._epochs, self._added, turn)
 
 
 class _Turn:
@@ -64,9 +70,9 @@ class _Turn:
 class Iterator(grain.DatasetIterator):
     """Iterator over an `IterDataset`."""
 
-    def __init__(self, loader: Loader, epochs: int | None, valid: str | None, turn: _Turn) -> None:
+    def __init__(self, loader: Loader, epochs: int | None, added: tuple[str | None, str | None], turn: _Turn) -> None:
         super().__init__()
-        self._loader, self._epochs, self._valid, self._turn = loader, epochs, valid, turn
+        self._loader, self._epochs, self._added, self._turn = loader, epochs, added, turn
         self._number = turn.number
 
     def __next__(self) -> dict[str, Any]:
@@ -85,8 +91,11 @@ class Iterator(grain.DatasetIterator):
     def _make(self, native: NativeBatch) -> dict[str, Any]:
         batch = self._loader._make(native)
         element = dict(batch)
-        if self._valid is not None:
-            element[self._valid] = batch.valid
+        valid, source = self._added
+        if valid is not None:
+            element[valid] = batch.valid
+        if source is not None:
+            element[source] = batch.source
         return element
 
     def get_state(self) -> State:

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from shardfeed.batch import Batch
-from shardfeed.errors import ConfigError
+from shardfeed.errors import ConfigError, no_mixture
 from shardfeed.output import narrowed
 
 
@@ -18,6 +18,7 @@ def global_batch(
     sharding: jax.sharding.Sharding | Mapping[str, jax.sharding.Sharding],
     *,
     valid: str | None = None,
+    source: str | None = None,
 ) -> dict[str, jax.Array]:
     """Returns a step of all ranks as global `jax.Array`s `[world_size * rows, ...]`.
 
@@ -28,18 +29,22 @@ def global_batch(
     - `sharding`: for all columns, or by name. Rows are divided among processes in the order of the
       mesh's devices; with `rank=jax.process_index()` and devices in default order, rows follow the
       order of the ranks.
-    - `valid`: name of `batch.valid` in the result, bool; None: not included.
+    - `valid`, `source`: names of `batch.valid`, bool, and of `batch.source` of a mixture, int32, in
+      the result; None: not included.
 
     64-bit types become 32-bit unless jax_enable_x64 is on.
 
-    Raises `ConfigError` for columns that are not arrays and for names without a sharding;
-    `OverflowError` for an int64 value that does not fit.
+    Raises `ConfigError` for columns that are not arrays, for names without a sharding, and for
+    `source` without a mixture; `OverflowError` for an int64 value that does not fit.
     """
     columns = dict(batch)
-    if valid is not None:
-        if valid in columns or not isinstance(batch, Batch):
-            raise ConfigError(f"valid={valid!r} must be no column's name, and needs a Batch")
-        columns[valid] = batch.valid
+    for option, name in (("valid", valid), ("source", source)):
+        if name is not None:
+            if name in columns or not isinstance(batch, Batch):
+                raise ConfigError(f"{option}={name!r} must be no column's name, and needs a Batch")
+            columns[name] = getattr(batch, option)
+            if columns[name] is None:
+                raise no_mixture(name)
     others = [name for name, value in columns.items() if not isinstance(value, np.ndarray | jax.Array)]
     if others:
         raise ConfigError(

@@ -457,7 +457,8 @@ class Loader:
 
     def skip(self, steps: int) -> None:
         """Leaves out the next `steps` steps of the epoch, at most all but one. All ranks call it at the
-        same step. `ConfigError` also for tail="uneven", mode="dynamic" and restart=True."""
+        same step. An epoch has at most 8 parts that are left out; calls in a row extend one part.
+        `ConfigError` beyond that, and for tail="uneven", mode="dynamic" and restart=True."""
         steps = _number("steps", steps, 1)
         if self._restart:
             raise ConfigError("skip() leaves out nothing with restart=True, where each loop begins at step 0")
@@ -501,7 +502,7 @@ class Loader:
         self._moved()
 
     def as_tf_dataset(
-        self, *, valid: str | None = None, state: str | None = None, epochs: int | None = None
+        self, *, valid: str | None = None, source: str | None = None, state: str | None = None, epochs: int | None = None
     ) -> tf.data.Dataset:
         """Returns a `tf.data.Dataset` of dicts, one per batch; one pass is (the rest of) one epoch.
 
@@ -515,18 +516,20 @@ class Loader:
         element is used when it leaves the dataset, or its `map()`, `prefetch()`, `take()` or
         `with_options()`. `batch()`, `repeat()`, `shuffle()`, tf.distribute etc. use all they take.
 
-        - `valid`: name of `batch.valid` in the elements, bool `[rows]`; None: not included.
+        - `valid`, `source`: names of `batch.valid`, bool `[rows]`, and of `batch.source` of a mixture,
+          int32 `[rows]`, in the elements; None: not included.
         - `state`: name of the JSON of `state_after(batch)` in the elements, a string `[]`: for
           checkpoints where other transformations fetch ahead.
         - `epochs`: a pass covers epochs 0 to `epochs` - 1, as `epochs()`; None: one epoch. With
           `repeat()` instead, `state_dict()` counts the elements that `repeat()` has fetched.
 
-        Needs output="numpy" or "tf" and device="cpu". Raises `ConfigError` if a name is a column's.
+        Needs output="numpy" or "tf" and device="cpu". Raises `ConfigError` if a name is a column's, and
+        for `source` without a mixture.
         """
         TensorFlow()  # Raises an error if TensorFlow is not installed.
         from shardfeed import tf_dataset
 
-        return tf_dataset.make(self, valid, state, None if epochs is None else _number("epochs", epochs, 0))
+        return tf_dataset.make(self, valid, source, state, None if epochs is None else _number("epochs", epochs, 0))
 
     def stats(self) -> Stats:
         """Returns counters and chosen settings: reading mode, batches ahead, bytes, waiting time.

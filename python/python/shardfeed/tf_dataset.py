@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from shardfeed.batch import Batch, Column
 from shardfeed.columns import BytesColumn, RaggedBytesColumn, RaggedColumn, SparseColumn
-from shardfeed.errors import ConfigError
+from shardfeed.errors import ConfigError, no_mixture
 from shardfeed.loader import Epoch
 
 if TYPE_CHECKING:
@@ -26,20 +26,24 @@ _LEFT = (
 )
 
 
-def make(loader: Loader, valid: str | None, state: str | None, epochs: int | None) -> Elements:
+def make(loader: Loader, valid: str | None, source: str | None, state: str | None, epochs: int | None) -> Elements:
     """Implements `Loader.as_tf_dataset`."""
     if loader.output not in ("numpy", "tf"):
         raise ConfigError(f'as_tf_dataset() needs output="numpy" or "tf", this loader has output="{loader.output}"')
     if loader.device != "cpu":
         raise ConfigError(f'as_tf_dataset() needs device="cpu", this loader has device="{loader.device}"')
-    added = [name for name in (valid, state) if name is not None]
+    if source is not None and not loader.sources:
+        raise no_mixture(source)
+    added = [name for name in (valid, source, state) if name is not None]
     for name in added:
         if name in loader._columns or added.count(name) > 1:
-            raise ConfigError(f"{name!r} is the name of a column already; take another one for valid= or state=")
+            raise ConfigError(f"{name!r} is the name of a column already; take another one for valid=, source= or state=")
     rows = None if loader._has_short_batches else loader.batch_size
     spec = {name: _spec(column, rows) for name, column in loader._columns.items()}
     if valid is not None:
         spec[valid] = tf.TensorSpec([rows], tf.bool)
+    if source is not None:
+        spec[source] = tf.TensorSpec([rows], tf.int32)
     if state is not None:
         spec[state] = tf.TensorSpec([], tf.string)
 
@@ -47,6 +51,8 @@ def make(loader: Loader, valid: str | None, state: str | None, epochs: int | Non
         made = {name: _value(value) for name, value in batch.items()}
         if valid is not None:
             made[valid] = batch.valid
+        if source is not None:
+            made[source] = batch.source
         if state is not None:
             made[state] = json.dumps(loader.state_after(batch))
         return made

@@ -66,6 +66,13 @@ def loader(files: str, **options: Any) -> sf.Loader:
     return sf.Loader(files, **(defaults | options))
 
 
+def mixture(files: str, **options: Any) -> sf.Loader:
+    """Returns a loader of a mixture of all records, and of those with small numbers."""
+    plain = sf.source(files, {"id": FEATURES["id"]})
+    sources = {"all": (plain, 2), "few": (plain.filter("id < 10"), 1)}
+    return sf.Loader(sf.mix(sources, epoch=ROWS), **({"batch_size": BATCH, "shuffle_window": 16, "seed": 3} | options))
+
+
 def casts(files: str, output: Any, dtypes: tuple[str, ...] = DTYPES) -> sf.Loader:
     """Returns a loader with one column of each type, named after it, with the values 0 to 5."""
     features = {name: sf.FixedLenFeature((2, 3), "float32") for name in ("image",)}

@@ -125,6 +125,22 @@ def test_elements_are_trees_of_arrays(files: str) -> None:
         sf.grain.IterDataset(each, valid="id")
 
 
+def test_sources_of_a_mixture(files: str) -> None:
+    each, plain = mixed.mixture(files), mixed.mixture(files)
+    found = set()
+    for element, batch in zip(sf.grain.IterDataset(each, epochs=1, valid="valid", source="source"), plain, strict=True):
+        assert list(element) == ["id", "valid", "source"]
+        assert element["id"].tolist() == batch["id"].tolist()
+        assert element["source"].dtype == np.int32 and element["source"].tolist() == batch.source.tolist()
+        found |= {*element["source"].tolist()}
+    assert found == {0, 1}
+    for options in ({"source": "id"}, {"valid": "x", "source": "x"}):
+        with pytest.raises(sf.ConfigError, match="is the name of a column already"):
+            sf.grain.IterDataset(each, **options)
+    with pytest.raises(sf.ConfigError, match="source='s' is for a loader of sf.mix"):
+        sf.grain.IterDataset(mixed.loader(files), source="s")
+
+
 def test_each_iterator_begins_where_the_dataset_does(files: str) -> None:
     each = mixed.loader(files)
     whole = order(files)

@@ -55,6 +55,22 @@ def test_one_process_with_two_devices(files: str, parted: NamedSharding, output:
             np.testing.assert_array_equal(np.asarray(arrays[name]), array)
 
 
+@pytest.mark.parametrize("output", ["numpy", "jax"])
+def test_sources_of_a_mixture(files: str, parted: NamedSharding, output: Any) -> None:
+    found = set()
+    for batch, plain in zip(mixed.mixture(files, output=output), mixed.mixture(files), strict=True):
+        arrays = sf.jax.global_batch(batch, parted, source="source")
+        assert set(arrays) == {"id", "source"} and arrays["source"].dtype == np.int32
+        assert arrays["source"].sharding.is_equivalent_to(parted, 1)
+        np.testing.assert_array_equal(np.asarray(arrays["source"]), plain.source)
+        found |= {*np.asarray(arrays["source"]).tolist()}
+    assert found == {0, 1}
+    with pytest.raises(sf.ConfigError, match="source='id' must be no column's name"):
+        sf.jax.global_batch(batch, parted, source="id")
+    with pytest.raises(sf.ConfigError, match="source='s' is for a loader of sf.mix"):
+        sf.jax.global_batch(next(iter(loader(files))), parted, source="s")
+
+
 def test_a_sharding_for_each_column(files: str, parted: NamedSharding) -> None:
     whole = NamedSharding(parted.mesh, PartitionSpec())
     batch = next(iter(loader(files)))

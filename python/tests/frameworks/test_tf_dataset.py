@@ -330,6 +330,54 @@ def test_what_cannot_be_is_refused(files: str) -> None:
         mixed.loader(files).as_tf_dataset(valid="id")
     with pytest.raises(sf.ConfigError, match="'x' is the name of a column already"):
         mixed.loader(files).as_tf_dataset(valid="x", state="x")
+    with pytest.raises(sf.ConfigError, match="'x' is the name of a column already"):
+        mixed.mixture(files).as_tf_dataset(valid="x", source="x")
+    with pytest.raises(sf.ConfigError, match=r"source='s' is for a loader of sf.mix\(...\), and this one reads no mixture"):
+        mixed.loader(files).as_tf_dataset(source="s")
+
+
+@pytest.mark.parametrize("output", ["numpy", "tf"])
+@pytest.mark.parametrize("tail", ["drop", "uneven"])
+def test_sources_of_a_mixture(files: str, output: Any, tail: Any) -> None:
+    options: dict[str, Any] = {"tail": tail, "batch_size": 10}
+    dataset = mixed.mixture(files, output=output, **options).as_tf_dataset(source="source", valid="valid")
+    assert dataset.element_spec["source"] == tf.TensorSpec([10 if tail == "drop" else None], tf.int32)
+    elements, batches = list(dataset), list(mixed.mixture(files, **options))
+    assert len(elements) == len(batches) == (4 if tail == "drop" else 5)
+    for element, batch in zip(elements, batches, strict=True):
+        assert element["id"].numpy().tolist() == batch["id"].tolist()
+        assert element["source"].numpy().tolist() == batch.source.tolist()
+    assert {int(source) for element in elements for source in element["source"]} == {0, 1}
+
+
+PROGRAMS: dict[str, Callable[[sf.Source], sf.Source]] = {
+    "pack": lambda source: source.pack("list", length=5, append=-1),
+    "unbatch": lambda source: source.unbatch("list").filter("list != 1"),
+    "window": lambda source: source.window("id", "image", size=3, partial="pad"),
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_samples_that_are_no_records(files: str, program: str) -> None:
+    features = {name: mixed.FEATURES[name] for name in ("id", "image", "list")}
+    if program == "window":
+        del features["list"]
+    source = PROGRAMS[program](sf.source(files, features))
+    dataset = sf.Loader(source, batch_size=4).as_tf_dataset()
+    elements, batches = list(dataset), list(sf.Loader(source, batch_size=4))
+    assert len(elements) == len(batches) > 3
+    for element, batch in zip(elements, batches, strict=True):
+        assert set(element) == set(batch) == set(dataset.element_spec)
+        for name, spec in dataset.element_spec.items():
+            assert spec.is_compatible_with(element[name])
+            np.testing.assert_array_equal(element[name], batch[name])
+
+
+def test_every_method_of_a_dataset_is_a_method_or_names_its_equivalent(files: str) -> None:
+    source = sf.source(files, mixed.FEATURES)
+    for name in (name for name in dir(tf.data.Dataset) if not name.startswith("_") and not hasattr(source, name)):
+        with pytest.raises(AttributeError, match=rf"^Source has no {name}\(\): "):
+            getattr(source, name)
 
 
 def test_a_loaders_error_comes_through(tmp_path: Path) -> None:
