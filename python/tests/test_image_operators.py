@@ -136,6 +136,20 @@ def test_what_is_no_box_of_the_image_is_a_corrupt_record(tmp_path: Path, box: An
     assert np.asarray(batch.valid).tolist() == [True, False, True] and loader.stats()["skipped"] == 1
 
 
+@pytest.mark.parametrize(
+    ("feature", "shown"),
+    [
+        (sf.VarLenFeature("float32"), r"float32 \[None\] ragged"),
+        (sf.FixedLenSequenceFeature((4,), "float32", allow_missing=True), r"float32 \[None, 4\] padded"),
+    ],
+)
+def test_several_boxes_of_a_record_are_named(feature: sf.Feature, shown: str) -> None:
+    source = sf.source("x", {"image": sf.FixedLenFeature((), "string"), "boxes": feature}).decode_image("image")
+    said = rf"crop\('image'\): a box is four numbers of a fixed shape, \[4\], but 'boxes' is {shown}; .* unbatch\(\) makes"
+    with pytest.raises(sf.ConfigError, match=said):
+        source.crop("image", box="boxes")
+
+
 def test_boxes_are_checked_at_once(tmp_path: Path) -> None:
     source = write(tmp_path / "x.tfrecord", [])
     for call, said in [

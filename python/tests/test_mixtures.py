@@ -530,12 +530,46 @@ def test_weights_by_size() -> None:
     assert weights == pytest.approx({"a": 100.0, "b": 10.0, "c": 100.0})
     known = sf.source("x", FEATURES, records=16)
     assert sf.weights_by_size({"k": known}, temperature=4) == {"k": 2.0}
-    with pytest.raises(sf.ConfigError, match="records of source 'u' is not known"):
+    with pytest.raises(sf.ConfigError, match=r"samples of source 'u' is not known: records= is not given; call count\(\) on"):
         sf.weights_by_size({"u": sf.source("x", FEATURES)})
+    tokens = sf.source("x", {"t": sf.VarLenFeature("int64")}, records=16)
+    for other in (known.filter("id < 10"), known.window(size=2), tokens.unbatch("t"), tokens.pack("t", length=8)):
+        with pytest.raises(sf.ConfigError, match="samples of source 'k' is not known: records= counts records, of which its"):
+            sf.weights_by_size({"k": other})
+    assert sf.weights_by_size({"k": known.balance("id")}) == {"k": 16.0}
     with pytest.raises(sf.ConfigError, match="temperature=0.001 makes the weight of 'a' too large"):
         sf.weights_by_size(sizes, temperature=0.001)
     with pytest.raises(sf.ConfigError, match="temperature must be a number above 0"):
         sf.weights_by_size(sizes, temperature=0)
+
+
+def test_weights_by_size_of_counted_sources(tmp_path: Path) -> None:
+    source = World(tmp_path).source([30, 10])
+    passing = source.filter("ordinal < 12")
+    assert (source.count(cache_dir=tmp_path / "cache"), passing.count(cache_dir=tmp_path / "cache")) == (40, 22)
+    assert sf.weights_by_size({"all": source, "passing": passing}) == {"all": 40.0, "passing": 22.0}
+    # Other samples are counted on their own.
+    for other in (passing.filter("ordinal < 3"), passing.with_files("x"), source.filter("ordinal < 12")):
+        with pytest.raises(sf.ConfigError, match="samples of source 'k' is not known"):
+            sf.weights_by_size({"k": other})
+    assert passing == source.filter("ordinal < 12")
+
+
+def test_a_mixture_names_what_takes_the_place_of_a_method(tmp_path: Path) -> None:
+    source = sf.source("x", FEATURES)
+    mixture: Any = sf.mix({"a": (source, 1)}, epoch=100)
+    expected = {
+        "shuffle": r"Mixture has no shuffle\(\): use Loader\(mixture, shuffle=True",
+        "take": r"Mixture has no take\(\): use Loader\(mixture, limit=",
+        "repeat": r"Mixture has no repeat\(\): iterate over the epochs of a loader",
+        "count": r"Mixture has no count\(\): a loader of it has .* loader.samples, .* source.count\(\) counts those of a source",
+        "resize": r"Mixture has no resize\(\): call resize\(\) on each source, before sf.mix\(\)",
+        "name": "Mixture has no attribute 'name'; did you mean names?",
+        "files": "Mixture has no attribute 'files'$",
+    }
+    for name, said in expected.items():
+        with pytest.raises(AttributeError, match=said):
+            getattr(mixture, name)
 
 
 def test_the_example_mixes_real_texts() -> None:

@@ -210,6 +210,9 @@ ELSEWHERE = {
     "map": "methods of a source", "shuffle": "shuffle_window=", "batch": "batch_size=", "repeat": "loader.epochs(n)",
     "prefetch": "prefetch=", "take": "limit=", "skip": "resume=", "shard": "world_size=", "interleave": "block_length=",
     "cache": "cache_bytes=", "concatenate": "sf.source([*files, *more])", "zip": "source.lookup(",
+    "cardinality": "source.count()", "reduce": "batches of a loader", "snapshot": "sf.write_dataset(",
+    "with_options": "options of Loader(", "as_numpy_iterator": "numpy arrays", "unique": "sf.write_dataset",
+    "rebatch": "batch_size=", "scan": "loop over the batches", "ragged_batch": "VarLenFeature",
 }  # fmt: skip
 
 
@@ -225,6 +228,20 @@ def test_a_method_of_tf_data_names_the_equivalent(source: sf.Source, name: str) 
     assert set(re.findall(r"\b(\w+)=", said)) <= options, said
     for method in re.findall(r"source\.(\w+)\(", said.replace("sf.source(", "")):
         assert hasattr(sf.Source, method), said
+
+
+def test_errors_of_each_method_name_the_source(source: sf.Source) -> None:
+    for name in ("filter", "unbatch", "pack", "window", "balance", "resize"):
+        with pytest.raises(TypeError, match=rf"^Source.{name}\(\) has no option 'names'"):
+            getattr(source, name)("any", names=3)
+    with pytest.raises(TypeError, match=r"^Source.pack\(\) missing 1 required keyword-only argument: 'length'"):
+        source.pack("any")  # type: ignore[call-arg]
+
+
+def test_a_source_has_no_length_and_names_those_that_exist(source: sf.Source) -> None:
+    with pytest.raises(TypeError, match=r"a source has no len\(\): source.count\(\) is the number of its samples, len\(loader\)"):
+        len(source)  # type: ignore[arg-type]
+    assert source
 
 
 def test_other_names_suggest_a_method(source: sf.Source) -> None:

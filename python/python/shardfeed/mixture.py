@@ -12,6 +12,7 @@ import numpy as np
 
 from shardfeed import _native
 from shardfeed.column_specs import ColumnSpec
+from shardfeed.equivalents import no_method
 from shardfeed.errors import ConfigError
 from shardfeed.features import to_native
 from shardfeed.operations import Operator, shown_balance
@@ -128,9 +129,15 @@ class Mixture:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> NoReturn:
-            """Raises `AttributeError`, which says where a method of a source belongs."""
-            hint = f"; call {name}() on each source, before sf.mix()" if hasattr(Source, name) else ""
-            raise AttributeError(f"Mixture has no attribute {name!r}{hint}")
+            """Raises `AttributeError`, which says where a method of a source or of tf.data belongs."""
+            if name == "count":
+                raise AttributeError(
+                    "Mixture has no count(): a loader of it has the samples of an epoch, loader.samples, and the steps, "
+                    "len(loader); source.count() counts those of a source"
+                )
+            if callable(getattr(Source, name, None)):
+                raise AttributeError(f"Mixture has no {name}(): call {name}() on each source, before sf.mix()")
+            raise AttributeError(no_method(name, [each for each in dir(Mixture) if not each.startswith("_")], "Mixture"))
 
 
 @suggesting
@@ -259,27 +266,38 @@ def weights_by_size(
     """Returns weights for `mix` from the sizes of sources: min(size, maximum) ** (1 / temperature),
     as SeqIO's `mixing_rate_num_examples`.
 
-    - `sizes`: name to number of samples, or to a source whose `records` are known.
+    - `sizes`: name to number of samples, or to a source whose samples are known: `count()` was called
+      on it, or its `records` are known and each is a sample.
     - `temperature`: 1: in proportion to the sizes; larger: closer to equal weights.
     - `maximum`: sizes above it count as it.
+
+    Raises `ConfigError` for a source whose samples are not known.
     """
     if isinstance(temperature, bool) or not isinstance(temperature, float | int) or not 0 < temperature < 1e6:
         raise ConfigError(f"temperature must be a number above 0, not {temperature!r}")
     most = None if maximum is None else whole_number("maximum", maximum, 1)
     weights = {}
     for name, size in sizes.items():
-        count = size.records if isinstance(size, Source) else size
-        if count is None:
-            raise ConfigError(
-                f"the number of records of source {name!r} is not known before a loader opens it; pass the number, or "
-                f"sf.source(..., records=...)"
-            )
-        count = whole_number(f"the size of {name!r}", count, 1)
+        count = whole_number(f"the size of {name!r}", _samples(name, size) if isinstance(size, Source) else size, 1)
         try:
             weights[name] = float(min(count, most or count)) ** (1 / temperature)
         except OverflowError:
             raise ConfigError(f"temperature={temperature} makes the weight of {name!r} too large; use one nearer to 1") from None
     return weights
+
+
+def _samples(name: str, source: Source) -> int:
+    """Returns the samples of a source, if they are known."""
+    if source._counted is not None:
+        return source._counted
+    counted = source._filter or source._unbatch or source._pack or source._window
+    if source.records is None or counted:
+        what = "records= is not given" if source.records is None else "records= counts records, of which its methods make samples"
+        raise ConfigError(
+            f"the number of samples of source {name!r} is not known: {what}; call count() on this source before, or pass the "
+            f"number"
+        )
+    return source.records
 
 
 def _stage(stage: Any) -> Stage:

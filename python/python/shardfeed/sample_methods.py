@@ -21,6 +21,7 @@ S = TypeVar("S")
 
 def operator(function: Callable[Concatenate[S, P], S]) -> Callable[Concatenate[S, P], S]:
     """Wraps a method: its errors name it and its column."""
+    function.__qualname__ = f"Source.{function.__name__}"  # also where `SampleMethods` has it
     call = suggesting(function)
 
     @functools.wraps(function)

@@ -80,6 +80,8 @@ class Source(SampleMethods):
     #: Cost of a sample and window of balanced steps, as JSON; None: steps are not balanced.
     _balance: str | None = None
     index: str | None = None
+    #: Result of `count()`; None: it was not called. Other sources made of this one do not have it.
+    _counted: int | None = field(default=None, init=False, compare=False)
 
     @property
     def features(self) -> Mapping[str, Feature] | None:
@@ -136,6 +138,7 @@ class Source(SampleMethods):
                 f"`shardfeed dataset show {self.dataset}` shows its records"
             )
         with Loader(self, batch_size=1, rank=0, world_size=1, corrupt=corrupt, cache_dir=cache_dir) as loader:
+            object.__setattr__(self, "_counted", loader.samples)
             return loader.samples
 
     def with_files(
@@ -412,13 +415,22 @@ class Source(SampleMethods):
             fields["offset"] = arguments.pair_of("offset", offset)
         if box is not None:
             fields["box"] = {
-                "column": arguments.name_of(box),
+                "column": self._box(arguments.name_of(box)),
                 "format": arguments.one_of("format", format, ("yxyx", "xyxy", "xywh")),
                 "normalized": normalized,
             }
         elif format != "yxyx" or not normalized:
             raise ConfigError("format and normalized describe a box; pass box= with the name of its column")
         return self._then("crop", input, output, fields)
+
+    def _box(self, name: str) -> str:
+        found = self.columns.get(name)
+        if found is not None and found.kind in ("ragged", "padded", "sparse"):
+            raise ConfigError(
+                f"a box is four numbers of a fixed shape, [4], but {name!r} is {found}; if a record has several "
+                f"boxes, unbatch() makes a sample of each"
+            )
+        return name
 
     @_operator
     def random_crop(self, input: str, size: Sequence[int] | int, *, output: str | None = None) -> Source:
@@ -547,8 +559,8 @@ class Source(SampleMethods):
         - `missing`: "error", a `FeatureError`, or the number or string (in UTF-8) to use for a key
           that is not in the table.
 
-        Strings of a table are found by a column of the record with a fixed shape, which may be
-        renamed, or by a `constant` of strings, not by one that another operator made.
+        To look up strings, the keys must be a column of the record with a fixed shape, which may be
+        renamed, or a `constant`. To look up numbers, another operator may have made the keys.
         """
         found = table if isinstance(table, Table) else Table(table)
         if column is None:
@@ -675,6 +687,12 @@ class Source(SampleMethods):
         return _rebuilt, (given, self._operators, self._device_operators, samples)
 
     if not TYPE_CHECKING:
+
+        def __len__(self) -> NoReturn:
+            raise TypeError("a source has no len(): source.count() is the number of its samples, len(loader) that of steps")
+
+        def __bool__(self) -> bool:
+            return True
 
         def __getattr__(self, name: str) -> NoReturn:
             """Raises `AttributeError`, which names the equivalent of a method of tf.data."""
