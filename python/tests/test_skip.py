@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from recount import read_whole_ledger, recount
 from resuming import GLOBAL_BATCH, random_order
 
 import shardfeed as sf
-from shardfeed.testing import Cluster, until
+from shardfeed.testing import BINARY, Cluster, until
 
 COUNTS = [33, 0, 50, 7, 41, 1]
 
@@ -268,3 +269,17 @@ def test_a_state_that_leaves_out_what_it_did_not_reach_is_none(data: Dataset) ->
         with pytest.raises(sf.StateError, match="not a whole shardfeed state"):
             loader.load_state_dict(state | {"left_out": odd})
     loader.close()
+
+
+def test_the_plan_of_a_state_counts_them(data: Dataset, tmp_path: Path) -> None:
+    with open_ranks(data, 1)[0] as loader:
+        next(iter(loader))
+        loader.skip(2)
+        next(iter(loader))
+        state = tmp_path / "state.json"
+        state.write_text(json.dumps(loader.state_dict()))
+    shown = subprocess.run(
+        [BINARY, "plan", "show", "-o", "json", "--state", state, data.pattern], capture_output=True, check=True
+    )
+    plan = json.loads(shown.stdout)
+    assert (plan["steps_taken"], plan["left_out"]) == (4, 2 * GLOBAL_BATCH)

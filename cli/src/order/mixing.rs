@@ -49,7 +49,16 @@ impl MixingReport {
             let shards = reaches.iter().flat_map(|(lane, reach)| shards(lane, reach));
             shards.collect::<BTreeSet<_>>().len() as u64
         });
-        let counts = order.dataset.sample_counts();
+        let counts = match order.dataset.mixed() {
+            None => order.dataset.sample_counts(),
+            // Those of the epoch, without sources and passes that are not in it.
+            Some(_) => {
+                let steps = vec![end; plan.world_size() as usize];
+                let delivered = plan.delivered_by_shard(&steps)?.into_iter();
+                let dropped = plan.dropped_by_shard()?.into_iter();
+                delivered.zip(dropped).map(|(delivered, dropped)| delivered + dropped).collect()
+            }
+        };
         let shards_total = counts.into_iter().filter(|count| *count > 0).count() as u64;
         Ok(Some(Self { step, samples, shards, shards_total }))
     }

@@ -54,6 +54,8 @@ struct PlanReport {
     steps: u64,
     /// Steps of the epoch that were consumed before, according to the loader state.
     steps_taken: u64,
+    /// Samples of those steps among them that all ranks left out.
+    left_out: u64,
     /// Steps of the rank with the fewest, and of the rank with the most: `uneven` lets them differ.
     rank_steps_min: u64,
     rank_steps_max: u64,
@@ -155,6 +157,7 @@ impl PlanReport {
             samples: plan.samples(),
             steps: plan.steps(),
             steps_taken: cursor.step(),
+            left_out: cursor.left_out().samples(cursor.segments()),
             rank_steps_min,
             rank_steps_max,
             dropped,
@@ -336,6 +339,9 @@ impl PlanReport {
         ];
         if self.steps_taken > 0 {
             facts.push(("steps taken", output::count(self.steps_taken)));
+        }
+        if self.left_out > 0 {
+            facts.push(("left out", output::count(self.left_out)));
         }
         if let Some(mixing) = &self.mixing {
             facts.push(("mixing", mixing.text(self.samples)));
