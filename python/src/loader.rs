@@ -462,6 +462,7 @@ fn loader_options(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<Loade
             bytes: get("cache_bytes")?.extract()?,
             // Each source names its own.
             index: None,
+            logs: None,
         },
         doubt: DoubtPolicy {
             is_drop: get("in_doubt")?.extract::<String>()? == "drop",

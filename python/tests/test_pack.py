@@ -284,6 +284,7 @@ def test_wrong_declarations_are_errors_at_once(tmp_path: Path) -> None:
     features = FEATURES | {"more": sf.VarLenFeature("string"), "tokens_positions": sf.VarLenFeature("int64")}
     source = sf.source("none", features)
     packed = source.pack("tokens", length=8)
+    floats = sf.source("none", {"more": sf.VarLenFeature("float32")})
     given: Any
     for of, columns, given, said in (
         (source, ("toknes",), {}, "there is no feature `toknes`; there are `id`, `mask`"),
@@ -299,6 +300,8 @@ def test_wrong_declarations_are_errors_at_once(tmp_path: Path) -> None:
         (source, ("tokens",), {"method": "best"}, "method is"),
         (source, ("tokens",), {"long": "cut"}, "long is"),
         (source, ("tokens",), {"append": 1.5}, "append of 'tokens'"),
+        (floats, ("more",), {"append": float("nan")}, "append of 'more' is nan; it needs a finite number"),
+        (source, ("tokens",), {"length": True}, "length must be a whole number, not True"),
         (source, ("tokens", "mask"), {"append": 1}, "a dict of all of them"),
         (source.cast("id", "float32"), ("tokens",), {}, r"call pack\(\) before the operators"),
         (source.unbatch("mask"), ("tokens",), {}, "one of unbatch, pack and window"),

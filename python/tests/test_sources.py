@@ -134,7 +134,7 @@ def test_a_byte_that_changes_on_the_way_is_read_again(
         place = script.pop(0) if is_first and script else None
         return None if place is None else Fault("flip", place)
 
-    def epoch(pattern: str, script_of_reading: list[int | None], **options: Any) -> list[dict[str, Any]]:
+    def epoch(pattern: str, script_of_reading: list[int | None], **options: Any) -> tuple[Any, list[dict[str, Any]]]:
         features: dict[str, Any] = {"id": sf.FixedLenFeature((), "int64"), "tokens": sf.VarLenFeature("int64")}
         if kind == "windows":
             del features["tokens"]
@@ -147,11 +147,12 @@ def test_a_byte_that_changes_on_the_way_is_read_again(
         }
         with sf.Loader(of[kind](), batch_size=2, tail="pad", corrupt=corrupt, **options) as loader:
             assert not script, "not all was read"
+            state = loader.state_dict()
             script.extend(script_of_reading)
             values = [{name: getattr(batch[name], "values", batch[name]) for name in batch} for batch in loader]
             found = [{name: np.asarray(of).tolist() for name, of in each.items()} for each in values]
             assert not script and loader.skipped == []
-        return found
+        return state, found
 
     expected = epoch(str(tmp_path / "data/*.tfrecord"), [])
     with Web(tmp_path / "data") as web, Proxy(web.address, choose) as proxy:
@@ -162,8 +163,15 @@ def test_a_byte_that_changes_on_the_way_is_read_again(
             more = {"cache_bytes": 1 << 26, "cache_dir": tmp_path / "blocks"}
             assert epoch(names, [], **more) == expected
         else:
-            script[:] = [3, None] if kind == "records" else [3, None, 30, None]
+            script[:] = [3, None]
             assert epoch(names, [30, None], cache_dir=tmp_path / "far") == expected
+            if kind != "records":
+                # Of the first record the checksum, and the data; then the checksum is counted with it.
+                length = int.from_bytes((tmp_path / "data/1.tfrecord").read_bytes()[:8], "little")
+                for number, place in enumerate((12 + length, 30)):
+                    script[:] = [place, None]
+                    assert epoch(names, [30, None], cache_dir=tmp_path / f"far-{number}") == expected
+        assert len(proxy.reads()) < 60, "a record is read by one request"
 
 
 KINDS = [

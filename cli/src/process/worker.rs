@@ -14,7 +14,7 @@ use shardfeed_agent::{
 use shardfeed_embedded::{default_budget_bytes, default_worker_socket};
 use shardfeed_proto::{COORDINATOR_TIMEOUT, ErrorKind, WireError};
 use shardfeed_socket::{Allow, ListenOptions};
-use shardfeed_source::{CacheChoice, CacheOptions, DataRoots, LoadError, SharedIndex};
+use shardfeed_source::{CacheChoice, CacheOptions, DataRoots, LoadError, OpenLogs, SharedIndex};
 
 use super::runtime::runtime;
 use super::{Stop, config, manager, pages};
@@ -344,6 +344,7 @@ pub(super) fn options(config: &WorkerConfig) -> anyhow::Result<WorkerOptions> {
             folder: config.cache_dir.clone().map_or(CacheChoice::Environment, CacheChoice::Folder),
             bytes: config.cache_bytes.map_or(0, Space::get),
             index,
+            logs: Some(OpenLogs::default()),
         },
     })
 }

@@ -202,6 +202,8 @@ def appended(columns: Sequence[str], features: Mapping[str, Any], append: Any) -
         value, feature = values[name], features.get(name)
         is_float = feature is not None and np.dtype(feature.dtype if feature.dtype != "string" else "int64").kind == "f"
         if is_float and isinstance(value, int | float | np.number) and not isinstance(value, bool):
+            if not np.isfinite(value):
+                raise ConfigError(f"append of {name!r} is {value!r}; it needs a finite number")
             found.append({"float32": [float(value)]})
         else:
             whole = size_of(f"append of {name!r}", value, -(2**63))

@@ -79,7 +79,7 @@ class SampleMethods:
         - Values: int64 (exact, also compared with floats), float32 (computed in float64), texts in
           quotes compared bytewise with byte strings.
         - Names: features with one value per record; `len(name)` of one byte string, a
-          `VarLenFeature` or `FixedLenSequenceFeature`; `ordinal`, the record's index in its file;
+          `VarLenFeature`, `FixedLenSequenceFeature` or `RaggedFeature` of uniform row lengths; `ordinal`, the record's index in its file;
           `shard_path`, relative to the dataset. Columns made by operators are refused.
         - Operations: `+ - * / // %`, `< <= > >= == !=`, `in (a, b)`, `not in`, `and or not`,
           parentheses, `abs floor len max min sign sqrt where(condition, yes, no)`; `//` and `%` as
@@ -130,8 +130,8 @@ class SampleMethods:
         steps, and every row comes exactly once. Rows are shuffled like records.
 
         - `columns`: `VarLenFeature`, `FixedLenSequenceFeature`, also of a feature list (a step is a
-          row), or `FixedLenFeature` with a shape and without a default. All have the same number of
-          rows in each record, at most 2^20 (1,048,576).
+          row), `RaggedFeature` of uniform row lengths, or `FixedLenFeature` with a shape and without a
+          default. All have the same number of rows in each record, at most 2^20 (1,048,576).
         - `filter(...)` before it takes records; after it rows, by the values of a row.
         - Once per source, and before the operators, which run for each row.
         - `offsets`: columns of which a sample has several rows, those from the first to the last

@@ -21,6 +21,8 @@ def whole_number(name: str, value: Any, least: int, below: int = 2**64) -> int:
         number = value.__index__()
     except AttributeError:
         raise ConfigError(f"{name} must be a whole number, not {value!r}") from None
+    if isinstance(value, bool):
+        raise ConfigError(f"{name} must be a whole number, not {value!r}")
     if number < least or number >= below:
         raise ConfigError(f"{name} must be at least {least} and below 2**{below.bit_length() - 1}, not {value}")
     return int(number)

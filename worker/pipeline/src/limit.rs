@@ -442,7 +442,10 @@ fn change(account: &Account, spent: &Spent, limit: Limit) -> String {
             "put more into a record, or use block_length= to take neighbours together"
         }
         Limit::WindowFill if spent.batches == 0 => "it takes as long as two windows take to read",
-        Limit::WindowFill => "use a smaller shuffle_window=, or faster storage",
+        Limit::WindowFill => {
+            "use a smaller shuffle_window=, with balance() a smaller window=, with pack() a smaller \
+             block=, or faster storage"
+        }
         Limit::MemoryBudget if setup.by_place => {
             return format!(
                 "raise memory_budget= to {} or more, or use a smaller shuffle_window=",

@@ -1,6 +1,5 @@
 //! The thread that follows the plan.
 
-use std::collections::BTreeSet;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -382,7 +381,7 @@ impl Planner {
             ticket,
             draw,
             step,
-            read_again: BTreeSet::new(),
+            has_read_again: false,
         };
         if by_place {
             self.tools.io.spawn(move || work.read_placed(gathered));

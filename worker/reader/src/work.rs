@@ -1,12 +1,13 @@
 //! One batch on its way through the threads.
 
-use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use rayon::prelude::*;
 use shardfeed_pipeline::{Assembler, Batch, DrawKey, Row, RowError, RowFault};
-use shardfeed_plan::Sample;
 use shardfeed_source::{LoadError, descriptors, trace};
+use shardfeed_tfrecord::{FOOTER_BYTES, HEADER_BYTES};
 
 use crate::mend::{Mending, Order};
 use crate::records::gather::{Gathered, Item, RecordLocation};
@@ -40,8 +41,8 @@ pub(crate) struct BatchWork {
     pub(crate) ticket: Ticket,
     pub(crate) draw: DrawKey,
     pub(crate) step: u64,
-    /// Samples that were read again, as a checksum did not match.
-    pub(crate) read_again: BTreeSet<Sample>,
+    /// True once the records whose checksums do not match were read again.
+    pub(crate) has_read_again: bool,
 }
 
 impl BatchWork {
@@ -139,10 +140,11 @@ impl BatchWork {
             Err(AssembleError::Load(error)) => return self.ticket.finish(Err(error)),
             Err(AssembleError::Row(error)) => error,
         };
-        let is_damaged = matches!(error.fault, RowFault::Data(_));
-        if is_damaged && self.read_again.insert(error.sample) {
+        if matches!(error.fault, RowFault::Data(_)) && !self.has_read_again {
+            self.has_read_again = true;
+            let damaged = self.damaged(&rows);
             let io = Arc::clone(&self.tools.io);
-            return io.spawn(move || self.run_again(gathered, error.sample));
+            return io.spawn(move || self.run_again(gathered, &damaged));
         }
         let faults = match self.mending() {
             Some(mending) if error.fault.is_of_record() => mending.faults(&rows),
@@ -158,14 +160,27 @@ impl BatchWork {
         }
     }
 
-    /// Reads a sample again, from its storage, and assembles the rows.
-    fn run_again(self, mut gathered: Gathered, sample: Sample) {
-        self.tools.files.doubt(sample.shard);
-        let of_sample = |row: &usize| gathered.rows[*row].sample() == sample;
-        let rows: Vec<_> = (0..gathered.rows.len()).filter(of_sample).collect();
-        for row in rows {
-            match self.tools.read_one(gathered.rows[row].portion(), sample) {
-                Ok(record) => gathered.rows[row].item = gathered.item(record),
+    /// Returns the rows with a record whose checksum does not match, and where that is.
+    fn damaged(&self, rows: &[Row<'_>]) -> Vec<(usize, Range<u64>)> {
+        let check = |(index, row): (usize, &Row<'_>)| match self.assembler.check(row, &self.draw) {
+            Err(RowError { offset, len, fault: RowFault::Data(_), .. }) => {
+                Some((index, offset..offset + (HEADER_BYTES + len + FOOTER_BYTES) as u64))
+            }
+            _ => None,
+        };
+        rows.par_iter().enumerate().filter_map(check).collect()
+    }
+
+    /// Reads rows again, from their storage, and assembles all.
+    fn run_again(self, mut gathered: Gathered, damaged: &[(usize, Range<u64>)]) {
+        for (row, range) in damaged {
+            if self.tools.stop.load(Ordering::Relaxed) {
+                return self.ticket.finish(Err(LoadError::Interrupted));
+            }
+            let (portion, sample) = (gathered.rows[*row].portion(), gathered.rows[*row].sample());
+            self.tools.files.doubt_record(sample.shard, range.clone());
+            match self.tools.read_one(portion, sample) {
+                Ok(record) => gathered.rows[*row].item = gathered.item(record),
                 Err(error) => return self.ticket.finish(Err(error)),
             }
         }

@@ -25,8 +25,10 @@ use shardfeed_plan::{ChangeStamp, Digest};
 use shardfeed_tfrecord::{NewFile, ShardIndex};
 
 use crate::blocks::BlockCache;
+use crate::cache::object_log::{ObjectLog, OpenLogs};
 use crate::cache::shared_index::SharedIndex;
 use crate::error::LoadError;
+use crate::looks::file_state::Inode;
 
 /// First bytes of a cache file; the number is the version of the format.
 const MAGIC: &[u8] = b"shardfeed index 4\n";
@@ -66,6 +68,8 @@ pub struct CacheOptions {
     pub bytes: u64,
     /// Index that hosts share; it is asked for what this host's cache lacks.
     pub index: Option<SharedIndex>,
+    /// Open files of counted samples; `None`: they are opened for each dataset.
+    pub logs: Option<OpenLogs>,
 }
 
 impl From<CacheChoice> for CacheOptions {
@@ -75,6 +79,14 @@ impl From<CacheChoice> for CacheOptions {
 }
 
 impl CacheOptions {
+    /// Returns the objects of a file.
+    pub(crate) fn log(&self, path: PathBuf) -> Arc<ObjectLog> {
+        match &self.logs {
+            Some(open) => open.get(path),
+            None => Arc::new(ObjectLog::open(path)),
+        }
+    }
+
     /// Returns the cache for bytes of remote files, if it is enabled and can be opened.
     ///
     /// # Errors  It is enabled, but there is no cache folder.
@@ -98,16 +110,6 @@ pub(crate) struct IndexedFile {
     /// Requested compression, in the user's notation.
     pub(crate) compression: String,
     pub(crate) index: ShardIndex,
-}
-
-/// Identity of a local file, which also changes when the file is rewritten. Only the cache compares
-/// it: a file may be moved between hosts while it is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(crate) struct Inode {
-    pub(crate) device: u64,
-    pub(crate) number: u64,
-    /// Time of the last change of content or attributes, ns since 1970.
-    pub(crate) changed_ns: i128,
 }
 
 /// Entries by path relative to the folder.

@@ -4,6 +4,7 @@ mod bits;
 mod costs;
 mod counting;
 mod grouping;
+mod host_maps;
 mod kept_maps;
 mod mixed;
 mod pack_counts;

@@ -12,7 +12,7 @@ use glob::{MatchOptions, Pattern};
 use shardfeed_plan::{ChangeStamp, ManifestError};
 
 use crate::error::LoadError;
-use crate::index::FileState;
+use crate::looks::file_state::FileState;
 use crate::looks::{aside, each, moved};
 use crate::remote;
 

@@ -1,19 +1,20 @@
 //! Open files of a dataset: a limited number at a time, each checked when it is opened.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use shardfeed_pipeline::{OperatorFault, REMOTE_CHUNKS_AHEAD, RowError, RowFault};
-use shardfeed_tfrecord::{DataCrcMismatch, ReadError, ReadErrorKind};
+use shardfeed_tfrecord::{Compression, DataCrcMismatch, ReadError, ReadErrorKind};
 
 use crate::dataset::Dataset;
 use crate::descriptors::{self, Closing};
 use crate::error::LoadError;
-use crate::index::{stamp, stamp_of};
+use crate::looks::file_state::{forget, stamp, stamp_of};
 use crate::remote::{Reach, RemoteFile, RemoteObject, Stop, is_remote};
 use crate::storage_meter::StorageMeter;
 
@@ -27,6 +28,8 @@ pub struct Files {
     remote: Vec<(u32, Option<Reach>)>,
     stop: Stop,
     meter: Arc<StorageMeter>,
+    /// Compressed shards that were removed from the caches, as a checksum did not match.
+    doubted: Mutex<BTreeSet<u32>>,
 }
 
 /// Open shards, and the time of last use of each.
@@ -98,7 +101,7 @@ impl Files {
         };
         let open: Arc<OpenFiles> = Arc::default();
         descriptors::add(&open);
-        Ok(Self { dataset, open, remote, stop, meter })
+        Ok(Self { dataset, open, remote, stop, meter, doubted: Mutex::default() })
     }
 
     /// Returns the store of a shard, if it has one.
@@ -150,9 +153,25 @@ impl Files {
     /// Removes a shard from the caches of this host, where they allow it: its bytes may have been
     /// changed on the way from its storage.
     pub fn doubt(&self, shard: u32) {
+        self.doubt_range(shard, 0..self.dataset.files()[shard as usize].stamp.size_bytes);
+    }
+
+    /// As [`Files::doubt`], for a record; of a compressed file as a whole, once.
+    /// - `range`: bytes of the uncompressed shard.
+    pub fn doubt_record(&self, shard: u32, range: Range<u64>) {
+        if self.dataset.files()[shard as usize].compression == Compression::None {
+            return self.doubt_range(shard, range);
+        }
+        let mut doubted = self.doubted.lock().unwrap_or_else(PoisonError::into_inner);
+        if doubted.insert(shard) {
+            self.doubt(shard);
+        }
+    }
+
+    fn doubt_range(&self, shard: u32, range: Range<u64>) {
         match self.remote(shard).map(|remote| self.object(remote, shard)) {
-            Some(object) => object.iter().for_each(|object| object.forget()),
-            None => self.open(shard).iter().for_each(|file| forget(file)),
+            Some(object) => object.iter().for_each(|object| object.forget(range.clone())),
+            None => self.open(shard).iter().for_each(|file| forget(file, range.clone())),
         }
     }
 
@@ -217,11 +236,6 @@ impl Files {
         }
         Ok(file)
     }
-}
-
-/// Removes a file from the cache of the system, except for what is not yet written.
-pub(crate) fn forget(file: &File) {
-    let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
 }
 
 /// Sequential reader of a shard's stored bytes from an offset on.

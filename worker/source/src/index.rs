@@ -3,12 +3,10 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use shardfeed_plan::{ChangeStamp, Corrupt};
@@ -17,10 +15,10 @@ use shardfeed_tfrecord::{
 };
 
 use crate::cache::shared_index::SharedIndex;
-use crate::cache::{Cache, CacheOptions, Entries, IndexedFile, Inode};
+use crate::cache::{Cache, CacheOptions, Entries, IndexedFile};
 use crate::discover::Found;
 use crate::error::LoadError;
-use crate::files::forget;
+use crate::looks::file_state::{FileState, forget};
 use crate::looks::{each, moved};
 use crate::remote::{Reach, RemoteFile, Stop, is_remote, stamps};
 use crate::rights::Rights;
@@ -113,7 +111,7 @@ type Scanned = (usize, ShardIndex, Option<FileState>);
 
 /// Counts the samples of a file while it is indexed.
 pub(crate) trait ScanCount: Send + Sync {
-    /// Returns the index of a file whose samples were counted; `None`: it is to be indexed alone.
+    /// Indexes a file, and counts its samples.
     fn index(
         &self,
         source: &mut dyn ReadAt,
@@ -121,7 +119,16 @@ pub(crate) trait ScanCount: Send + Sync {
         options: &IndexOptions,
         stop: &AtomicBool,
         on_progress: &mut dyn FnMut(u64),
-    ) -> Option<ShardIndex>;
+    ) -> ScanCounted;
+}
+
+/// A file that was indexed and counted in one pass.
+pub(crate) enum ScanCounted {
+    Indexed(ShardIndex),
+    /// It is to be indexed alone.
+    Alone,
+    /// A checksum does not match: it is to be read again.
+    Doubtful,
 }
 
 /// Results of other workers by path: used for files whose change stamps still match.
@@ -313,39 +320,7 @@ fn adopt(
     adopted
 }
 
-/// State of a file when it was examined.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct FileState {
-    stamp: ChangeStamp,
-    inode: Inode,
-}
-
 impl FileState {
-    fn of(path: &Path) -> Result<Self, LoadError> {
-        let metadata = fs::metadata(path);
-        Self::new(
-            path,
-            &metadata.map_err(|source| LoadError::io(path.display().to_string(), source))?,
-        )
-    }
-
-    pub(crate) fn new(path: &Path, metadata: &fs::Metadata) -> Result<Self, LoadError> {
-        let file = || path.display().to_string();
-        if !metadata.is_file() {
-            return Err(LoadError::NotFound(format!("{}: is not a regular file", file())));
-        }
-        let stamp = stamp_of(metadata).map_err(|source| LoadError::Io { file: file(), source })?;
-        let changed_ns =
-            i128::from(metadata.ctime()) * 1_000_000_000 + i128::from(metadata.ctime_nsec());
-        let inode = Inode { device: metadata.dev(), number: metadata.ino(), changed_ns };
-        Ok(Self { stamp, inode })
-    }
-
-    /// Creates the state of a remote file, which consists of its stamp only.
-    fn remote(stamp: ChangeStamp) -> Self {
-        Self { stamp, inode: Inode { device: 0, number: 0, changed_ns: 0 } }
-    }
-
     /// Returns the states of all files of a dataset, none of them under two names.
     fn all<'a>(
         found: &'a Found,
@@ -399,16 +374,6 @@ pub fn changes(
     Ok(states.iter().map(|state| (state.stamp.size_bytes, state.inode.changed_ns)).collect())
 }
 
-/// Returns the current change stamp of a file.
-pub(crate) fn stamp(path: &Path) -> Result<ChangeStamp, LoadError> {
-    if is_remote(path) {
-        let seen = stamps(&[path.display().to_string()], &mut || true)?;
-        let first = seen.into_iter().next();
-        return first.map(|(_, stamp)| stamp).ok_or(LoadError::ReaderLost);
-    }
-    FileState::of(path).map(|state| state.stamp)
-}
-
 /// Returns the current change stamp of each local file, or the reason why it has none.
 /// - `go_on`: called during the looks; `false` cancels.
 pub fn local_stamps(
@@ -416,14 +381,6 @@ pub fn local_stamps(
     go_on: &mut dyn FnMut() -> bool,
 ) -> Result<Vec<Result<ChangeStamp, LoadError>>, LoadError> {
     each(paths, &mut |_| go_on(), |path: &PathBuf| FileState::of(path).map(|state| state.stamp))
-}
-
-pub(crate) fn stamp_of(metadata: &fs::Metadata) -> std::io::Result<ChangeStamp> {
-    let modified_ns = match metadata.modified()?.duration_since(UNIX_EPOCH) {
-        Ok(after) => after.as_nanos() as i128,
-        Err(before) => -(before.duration().as_nanos() as i128),
-    };
-    Ok(ChangeStamp { size_bytes: metadata.len(), modified_ns, etag: None })
 }
 
 /// Returns the files without a valid entry that satisfies the policy.
@@ -568,7 +525,7 @@ impl RemoteScan {
     ) -> Result<RemoteFile, LoadError> {
         let object = self.reach.object(url, self.stamps[file].clone())?;
         if is_again {
-            object.forget();
+            object.forget(0..object.size_bytes());
         }
         let (block_bytes, ahead) = REMOTE_BLOCK;
         Ok(RemoteFile::new(object, block_bytes, ahead, Arc::clone(stop)))
@@ -582,19 +539,21 @@ impl SharedScan {
         options: &IndexOptions,
         is_again: bool,
         progress: &mut dyn FnMut(u64),
-    ) -> Result<(ShardIndex, Option<FileState>), LoadError> {
+    ) -> Result<Option<(ShardIndex, Option<FileState>)>, LoadError> {
         let name = path.display().to_string();
         let mut file = self.rights.open(path).map_err(|error| {
             let kind = ReadErrorKind::Open(error);
             ReadError { file: name.clone(), offset: 0, ordinal: 0, kind }
         })?;
         if is_again {
-            forget(&file);
+            forget(&file, 0..u64::MAX >> 1);
         }
         let index = self.index(&mut file, path, options, is_again, progress)?;
-        Ok((index, Some(FileState::of(path)?)))
+        let state = FileState::of(path)?;
+        Ok(index.map(|index| (index, Some(state))))
     }
 
+    /// Returns `None` if the file is to be read again.
     fn index(
         &self,
         source: &mut dyn ReadAt,
@@ -602,12 +561,16 @@ impl SharedScan {
         options: &IndexOptions,
         is_again: bool,
         progress: &mut dyn FnMut(u64),
-    ) -> Result<ShardIndex, LoadError> {
-        let count = self.count.as_ref().filter(|_| !is_again && !options.verify_data);
-        let counted =
-            count.and_then(|count| count.index(source, file, options, &self.stop, progress));
+    ) -> Result<Option<ShardIndex>, LoadError> {
+        if let Some(count) = self.count.as_ref().filter(|_| !options.verify_data) {
+            match count.index(source, file, options, &self.stop, progress) {
+                ScanCounted::Indexed(index) => return Ok(Some(index)),
+                ScanCounted::Doubtful if !is_again => return Ok(None),
+                ScanCounted::Doubtful | ScanCounted::Alone => {}
+            }
+        }
         let name = file.display().to_string();
-        counted.map_or_else(|| Ok(index_source(source, &name, options, progress)?), Ok)
+        Ok(Some(index_source(source, &name, options, progress)?))
     }
 
     /// Scans files until none is left or the receiver is gone.
@@ -637,17 +600,19 @@ impl SharedScan {
                     remote.open(*file, &url, is_again, &self.stop).and_then(|mut source| {
                         let index =
                             self.index(&mut source, path, &options, is_again, &mut progress)?;
-                        Ok((index, None))
+                        Ok(index.map(|index| (index, None)))
                     })
                 }
             };
             // A cache or the network may have changed a file that looks damaged.
-            let is_damaged = |scanned: &Result<(ShardIndex, _), LoadError>| match scanned {
-                Ok((index, _)) => index.broken.is_some() || index.corrupt_records > 0,
-                Err(error) => error.is_damage(),
+            let is_damaged = |scanned: &Result<Option<(ShardIndex, _)>, _>| match scanned {
+                Ok(Some((index, _))) => index.broken.is_some() || index.corrupt_records > 0,
+                Ok(None) => true,
+                Err(error) => LoadError::is_damage(error),
             };
             let first = scan(false);
-            let result = Box::new(if is_damaged(&first) { scan(true) } else { first });
+            let result = if is_damaged(&first) { scan(true) } else { first };
+            let result = Box::new(result.and_then(|found| found.ok_or(LoadError::ReaderLost)));
             if events.send(ScanEvent::File(*file, result)).is_err() {
                 return;
             }

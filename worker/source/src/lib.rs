@@ -32,6 +32,7 @@ mod stored;
 pub use backoff::jittered;
 #[doc(hidden)]
 pub use cache::fuzzing;
+pub use cache::object_log::OpenLogs;
 pub use cache::shared_index::SharedIndex;
 pub use cache::{Cache, CacheChoice, CacheOptions};
 pub use dataset::{

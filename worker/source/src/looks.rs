@@ -1,6 +1,8 @@
 //! Parallel examination of many files, on threads that are abandoned when the caller cancels: a
 //! look at a remote file system takes long, and a look at a hung mount never ends.
 
+pub(crate) mod file_state;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};

@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 use shardfeed_plan::ChangeStamp;
 
 use crate::error::LoadError;
-use crate::index::stamp;
+use crate::looks::file_state::stamp;
 use crate::remote::{Reach, RemoteFile, is_remote};
 
 /// Bytes of one request of a remote file, and requests in flight.

@@ -273,7 +273,11 @@ impl StreamTools {
 
     /// Reads the record of `sample` alone, on this thread.
     pub(crate) fn read_one(&self, portion: Portion, sample: Sample) -> Result<Record, LoadError> {
-        let chunk_bytes = self.chunk_bytes.min(ONE_RECORD_BYTES);
+        // 0: they are not those of a reader of a lane.
+        let chunk_bytes = match self.chunk_bytes {
+            0 => ONE_RECORD_BYTES,
+            some => some.min(ONE_RECORD_BYTES),
+        };
         let (mut reader, skip) = Self { chunk_bytes, ..self.clone() }.reader_at(portion, sample);
         let read = || self.read(&mut reader, sample.shard, Some(skip));
         let read = self.counters.meter.chunk(sample.shard, read)?;

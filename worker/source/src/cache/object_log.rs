@@ -38,6 +38,9 @@ const LOCK_WAIT_MAX: Duration = Duration::from_secs(30);
 /// Interval at which a waiting process retries the lock.
 const LOCK_POLL: Duration = Duration::from_millis(1);
 
+/// Maximum number of files that are kept open.
+const OPEN_MAX: usize = 16;
+
 /// Newest object of each key in a file that all processes of a host append to.
 #[derive(Debug)]
 pub(crate) struct ObjectLog {
@@ -59,6 +62,39 @@ struct Known {
     live: u64,
 }
 
+/// Open files of a process that uses them again and again, such as a worker for each part of a
+/// dataset. The objects of all parts are in them.
+#[derive(Clone, Debug, Default)]
+pub struct OpenLogs(Arc<Mutex<Vec<Arc<ObjectLog>>>>);
+
+impl OpenLogs {
+    /// Returns the file of a path, with the objects that it has now.
+    pub(crate) fn get(&self, path: PathBuf) -> Arc<ObjectLog> {
+        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_it =
+            |log: &Arc<ObjectLog>| log.path == path && !log.has_failed.load(Ordering::Relaxed);
+        let log = match open.iter().position(is_it).map(|place| open.remove(place)) {
+            Some(log) => {
+                log.refresh();
+                log
+            }
+            None => Arc::new(ObjectLog::open(path)),
+        };
+        open.insert(0, Arc::clone(&log));
+        open.truncate(OPEN_MAX);
+        log
+    }
+}
+
+impl PartialEq for OpenLogs {
+    /// Returns true: all of them show the files of this host.
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for OpenLogs {}
+
 impl ObjectLog {
     /// Opens a file, which need not exist.
     pub(crate) fn open(path: PathBuf) -> Self {
@@ -71,7 +107,7 @@ impl ObjectLog {
     pub(crate) fn refresh(&self) {
         let mut known = self.known();
         let read = match opening().read(true).open(&self.path) {
-            Ok(file) => known.follow(Arc::new(file)),
+            Ok(file) => known.follow(&Arc::new(file)),
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 *known = Known::default();
                 Ok(())
@@ -146,7 +182,7 @@ impl ObjectLog {
             let of = identity(&lock.0.metadata()?);
             // Another process may have rewritten the file meanwhile.
             if fs::metadata(&self.path).is_ok_and(|now| identity(&now) == of) {
-                known.follow(Arc::clone(&lock.0))?;
+                known.follow(&lock.0)?;
                 if lock.0.metadata()?.len() > known.end {
                     // A process died while it appended.
                     lock.0.set_len(known.end)?;
@@ -184,17 +220,20 @@ impl ObjectLog {
 
 impl Known {
     /// Reads a file on from the end of the part that is known of it.
-    fn follow(&mut self, file: Arc<File>) -> io::Result<()> {
+    fn follow(&mut self, file: &Arc<File>) -> io::Result<()> {
         let now = file.metadata()?;
         if !now.is_file() {
             return Err(foreign());
         }
         let before = self.file.as_ref().map(|file| file.metadata()).transpose()?;
         let is_same = before.is_some_and(|before| identity(&before) == identity(&now));
-        if !is_same || now.len() < self.end {
-            *self = Self { file: Some(Arc::clone(&file)), ..Self::default() };
+        if is_same && self.end > 0 && now.len() == self.end {
+            return Ok(());
         }
-        let mut reader = BufReader::with_capacity(BUFFER, &*file);
+        if !is_same || now.len() < self.end {
+            *self = Self { file: Some(Arc::clone(file)), ..Self::default() };
+        }
+        let mut reader = BufReader::with_capacity(BUFFER, &**file);
         reader.seek(SeekFrom::Start(self.end))?;
         if self.end == 0 {
             let mut magic = Vec::new();
@@ -426,7 +465,7 @@ mod tests {
         }
         let size = fs::metadata(&path).unwrap().len();
         assert!(size < 3 * 1_020_000 + REPLACED_MIN, "{size} bytes");
-        for log in [&log, &other, &ObjectLog::open(path.clone())] {
+        for log in [&log, &other, &ObjectLog::open(path)] {
             log.refresh();
             assert!(keys.iter().all(|key| log.read(key) == Some(vec![19; 1000])));
             assert_eq!(log.read("other"), Some(vec![19]));

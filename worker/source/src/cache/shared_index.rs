@@ -17,9 +17,10 @@ use shardfeed_plan::Digest;
 use shardfeed_tfrecord::NewFile;
 
 use crate::cache::object_kind::ObjectKind;
-use crate::cache::{Entries, IndexedFile, Inode};
+use crate::cache::{Entries, IndexedFile};
 use crate::discover::{local, settled};
 use crate::error::LoadError;
+use crate::looks::file_state::Inode;
 use crate::looks::{aside, each};
 use crate::remote::{self, GoOn};
 

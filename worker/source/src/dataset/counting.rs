@@ -9,15 +9,15 @@ use std::time::Duration;
 
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use shardfeed_pipeline::{MeasuredColumns, Row, RowError, RowFault, SampleProgram};
-use shardfeed_plan::{Corrupt, PackError, Portion, Sample};
+use shardfeed_plan::{Corrupt, PackError};
 use shardfeed_tfrecord::{
-    Chunk, ChunkOptions, ChunkReader, CompressionChoice, Decoder, FOOTER_BYTES, HEADER_BYTES,
-    RecordSpan,
+    ChunkOptions, ChunkReader, CompressionChoice, Decoder, FOOTER_BYTES, HEADER_BYTES,
 };
 
 use super::Dataset;
 use super::kept_maps::KeptMaps;
 use super::samples::{DamagedRecord, SampleMap, SampleMaps};
+use super::scan_count::{ROWS, SAMPLES_MAX, rows_of};
 use crate::cache::{Cache, CacheOptions};
 use crate::error::LoadError;
 use crate::files::{Files, ShardBytes};
@@ -25,12 +25,6 @@ use crate::index::{ScanProgress, ScanStage};
 
 /// Maximum number of files read at once.
 const READS_MAX: usize = 16;
-
-/// Maximum number of rows that are parsed together.
-pub(super) const ROWS: usize = 512;
-
-/// Maximum number of samples of a shard.
-pub(super) const SAMPLES_MAX: u64 = 1 << 31;
 
 /// Maximum time between progress reports.
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
@@ -129,21 +123,6 @@ pub(super) fn known_maps(
     Ok(maps)
 }
 
-/// Returns the first `most` records of a chunk.
-pub(super) fn rows_of(chunk: &Chunk, shard: u32, most: usize) -> Vec<Row<'_>> {
-    let spans = chunk.records.iter().take(most).zip(chunk.first_ordinal..);
-    let row = |(span, ordinal): (&RecordSpan, u64)| Row {
-        portion: Portion::default(),
-        sample: Sample { shard, ordinal },
-        offset: span.offset,
-        stored: &chunk.bytes[span.start..span.start + span.len + FOOTER_BYTES],
-        valid: true,
-        part: 0,
-        occurrence: 0,
-    };
-    spans.map(row).collect()
-}
-
 /// True if a shard is to be counted, or its packs or windows to be made.
 pub(super) fn lacks(program: &SampleProgram, map: Option<&SampleMap>) -> bool {
     map.is_none_or(|map| program.combiner().is_some() && map.grouping().is_none())
@@ -222,7 +201,8 @@ pub(super) fn check_some(
         damaged => format!(" ({damaged} of them are damaged)"),
     };
     Err(LoadError::Option(format!(
-        "no sample is left: {program} leaves none of the {records} records in {} files{damaged}",
+        "no sample is left: {program} leaves none of the {records} records in {} files{damaged}; check \
+         it against the values of its columns, or name more files",
         maps.maps.len(),
     )))
 }
@@ -365,7 +345,11 @@ impl CountingPass {
         if counted.as_ref().map_or_else(LoadError::is_damage, |counted| counted.is_doubtful) {
             // A cache or the network may have changed it.
             self.files.doubt(shard as u32);
-            counted = self.count(shard, &mut |_| progress(0));
+            match self.count(shard, &mut |_| progress(0)) {
+                // Another file is damaged, too; the error names the first one.
+                Err(LoadError::Interrupted) => {}
+                again => counted = again,
+            }
         }
         let counted = counted?;
         match counted.damaged_total {

@@ -2,7 +2,6 @@
 //! hosts share.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
@@ -10,11 +9,14 @@ use shardfeed_pipeline::{MeasuredColumn, MeasuredColumns, SampleProgram};
 use shardfeed_plan::{Digest, Shard};
 
 use super::counting::{CountedShard, grouped, lacks};
+use super::host_maps::{
+    COLUMNS, DAMAGED, HostLogs, MapNames, column_digest, column_name, decode_column, encode_column,
+    key_of,
+};
 use super::samples::{DamagedRecord, SampleMap};
 use super::{Dataset, pack_counts, samples};
 use crate::cache::CacheOptions;
 use crate::cache::object_kind::ObjectKind;
-use crate::cache::object_log::ObjectLog;
 use crate::cache::shared_index::{READ_TOGETHER, SharedIndex};
 use crate::error::LoadError;
 use crate::index::{ScanProgress, ScanStage};
@@ -27,12 +29,6 @@ type OnProgress<'a> = &'a mut dyn FnMut(ScanProgress) -> bool;
 /// Callback with the shard, the name and the content of an object; `false`: it is damaged.
 type Take<'a> = &'a mut dyn FnMut(usize, &str, &[u8]) -> Result<bool, LoadError>;
 
-/// Values that programs measured.
-const COLUMNS: ObjectKind = ObjectKind("shardfeed columns 1\n");
-
-/// Maps of shards with damaged records.
-const DAMAGED: ObjectKind = ObjectKind("shardfeed damaged 1\n");
-
 /// Places of the maps of a dataset's shards.
 pub(super) struct KeptMaps {
     dataset: Arc<Dataset>,
@@ -41,85 +37,6 @@ pub(super) struct KeptMaps {
     /// Kept on this host; `None`: nothing is.
     host: Option<HostLogs>,
     index: Option<SharedIndex>,
-}
-
-/// Names of the maps that a program makes.
-pub(super) struct MapNames {
-    /// Digest of the program.
-    digest: String,
-    depends_on_path: bool,
-}
-
-impl MapNames {
-    pub(super) fn new(program: &SampleProgram) -> Self {
-        let head: &[u8] = match (program.has_rows(), program.packer()) {
-            _ if program.windower().is_some() => b"shardfeed windows 1\n",
-            (true, _) => b"shardfeed rows 1\n",
-            (false, Some(_)) => b"shardfeed lengths 1\n",
-            (false, None) => b"shardfeed filter 1\n",
-        };
-        let digest = Digest::of_parts([head, &program.key()[..]]).to_string()[..24].to_owned();
-        Self { digest, depends_on_path: program.depends_on_path() }
-    }
-
-    /// Returns the name of a shard's map: digests of the program, and of the shard.
-    pub(super) fn map(&self, shard: &Shard) -> String {
-        let path = if self.depends_on_path { shard.path.as_str() } else { "" };
-        let count = shard.records.to_le_bytes();
-        let parts: [&[u8]; 3] = [shard.digest.as_bytes(), &count, path.as_bytes()];
-        format!("{}/{}", self.digest, Digest::of_parts(parts))
-    }
-}
-
-/// Objects that a host keeps, by the contents of their shards.
-pub(super) struct HostLogs {
-    folder: PathBuf,
-    maps: ObjectLog,
-    /// Numbers of packs, if packs are samples.
-    packs: Option<ObjectLog>,
-    /// Opened when they are needed, by the keys of their columns.
-    columns: Mutex<BTreeMap<String, Arc<ObjectLog>>>,
-    damaged: ObjectLog,
-}
-
-impl HostLogs {
-    pub(super) fn open(folder: PathBuf, program: &SampleProgram, names: &MapNames) -> Self {
-        let digest = &names.digest;
-        let log = |kind: ObjectKind, of: &str| ObjectLog::open(folder.join(kind.folder()).join(of));
-        let packs = pack_counts::name(digest, program).map(|of| log(pack_counts::KIND, &of));
-        let (maps, damaged) = (log(samples::KIND, digest), log(DAMAGED, digest));
-        Self { maps, packs, damaged, columns: Mutex::default(), folder }
-    }
-
-    /// Returns the values of a column.
-    /// - `column`: digest of its key.
-    fn column(&self, column: &str) -> Arc<ObjectLog> {
-        let mut columns = self.columns.lock().unwrap_or_else(PoisonError::into_inner);
-        let log = columns.entry(column.to_owned()).or_insert_with(|| {
-            Arc::new(ObjectLog::open(self.folder.join(COLUMNS.folder()).join(column)))
-        });
-        Arc::clone(log)
-    }
-
-    /// Keeps a shard that was counted without damage.
-    pub(super) fn keep(
-        &self,
-        names: &MapNames,
-        shard: &Shard,
-        map: &SampleMap,
-        columns: &MeasuredColumns,
-    ) {
-        for (key, column) in columns.whole() {
-            let name = column_name(shard, key);
-            self.keep_column(key, &name, encode_column(&name, column));
-        }
-        let name = names.map(shard);
-        self.maps.add([(key_of(&name), map.encode(&name))]);
-    }
-
-    fn keep_column(&self, key: &str, name: &str, bytes: Vec<u8>) {
-        self.column(&column_digest(key)).add([(key_of(name), bytes)]);
-    }
 }
 
 /// The map of a shard without its damaged records, as it is stored.
@@ -137,8 +54,8 @@ impl KeptMaps {
         program: &Arc<SampleProgram>,
         options: &CacheOptions,
     ) -> Self {
-        let (folder, names) = (options.folder.folder(), MapNames::new(program));
-        let host = folder.map(|folder| HostLogs::open(folder, program, &names));
+        let names = MapNames::new(program);
+        let host = HostLogs::open(options, program, &names);
         let (dataset, program) = (Arc::clone(dataset), Arc::clone(program));
         Self { dataset, program, names, host, index: options.index.clone() }
     }
@@ -168,7 +85,7 @@ impl KeptMaps {
     ) -> Result<(), LoadError> {
         let Some(host) = &self.host else { return Ok(()) };
         host.maps.refresh();
-        host.packs.iter().for_each(ObjectLog::refresh);
+        host.packs.iter().for_each(|packs| packs.refresh());
         let lacks = |map: &Option<SampleMap>| map.is_none() || self.lacks_packs(map.as_ref());
         let lacking: Vec<_> = (0..maps.len()).filter(|shard| lacks(&maps[*shard])).collect();
         let mut state = ScanProgress::at(ScanStage::Counting);
@@ -223,7 +140,7 @@ impl KeptMaps {
         let missing: Vec<_> = missing.map(|shard| (shard, self.name(shard))).collect();
         read_objects(index, samples::KIND, &missing, progress, &mut |shard, _, bytes| {
             maps[shard] = self.decode(shard, bytes);
-            maps[shard].is_some().then(|| self.keep_object(shard, bytes.to_vec()));
+            maps[shard].is_some().then(|| self.keep_object(shard, bytes));
             Ok(maps[shard].is_some())
         })?;
         let lacking = (0..maps.len()).filter(|shard| self.lacks_packs(maps[*shard].as_ref()));
@@ -277,7 +194,7 @@ impl KeptMaps {
         if column.is_none() && !index.is_filling() {
             return Err(index.damaged(&object));
         }
-        column.is_some().then(|| self.keep_column(shard, key, bytes));
+        column.is_some().then(|| self.keep_column(shard, key, &bytes));
         Ok(column)
     }
 
@@ -290,9 +207,9 @@ impl KeptMaps {
         Some((bytes, column))
     }
 
-    fn keep_column(&self, shard: usize, key: &str, bytes: Vec<u8>) {
+    fn keep_column(&self, shard: usize, key: &str, bytes: &[u8]) {
         let host = self.host.iter();
-        host.for_each(|host| host.keep_column(key, &self.column_name(shard, key), bytes.clone()));
+        host.for_each(|host| host.keep_column(key, &self.column_name(shard, key), bytes.to_vec()));
     }
 
     /// Returns the name of a column of a shard, for any program that needs it.
@@ -315,7 +232,7 @@ impl KeptMaps {
             if let Some(index) = &self.index {
                 index.offer(&object(COLUMNS, &name), &bytes, go_on)?;
             }
-            self.keep_column(shard, key, bytes);
+            self.keep_column(shard, key, &bytes);
         }
         Ok(())
     }
@@ -437,9 +354,9 @@ impl KeptMaps {
         }));
     }
 
-    fn keep_object(&self, shard: usize, bytes: Vec<u8>) {
+    fn keep_object(&self, shard: usize, bytes: &[u8]) {
         let host = self.host.iter();
-        host.for_each(|host| host.maps.add([(self.key(shard), bytes.clone())]));
+        host.for_each(|host| host.maps.add([(self.key(shard), bytes.to_vec())]));
     }
 
     /// Writes the numbers of packs of maps to this host's cache, if packs are samples.
@@ -486,35 +403,7 @@ fn read_objects(
     Ok(())
 }
 
-fn column_name(shard: &Shard, key: &str) -> String {
-    let parts: [&[u8]; 2] = [shard.digest.as_bytes(), &shard.records.to_le_bytes()];
-    format!("{}/{}", column_digest(key), Digest::of_parts(parts))
-}
-
-fn encode_column(name: &str, column: &MeasuredColumn) -> Vec<u8> {
-    COLUMNS.encode(name, &postcard::to_stdvec(column).expect("columns are plain data"))
-}
-
-/// Returns a stored column of a shard of this many records; `None` if it is damaged.
-fn decode_column(name: &str, bytes: &[u8], records: u64) -> Option<MeasuredColumn> {
-    let column: MeasuredColumn = postcard::from_bytes(COLUMNS.decode(name, bytes)?).ok()?;
-    (column.len() as u64 == records).then_some(column)
-}
-
 /// Returns the name of an object in an index.
 fn object(kind: ObjectKind, name: &str) -> String {
     format!("{}/{name}", kind.folder())
-}
-
-/// Returns the digest of a column's key, in names of columns.
-fn column_digest(key: &str) -> String {
-    let digest = Digest::of_parts([b"shardfeed column\n", key.as_bytes()]).to_string();
-    digest[..24].to_owned()
-}
-
-/// Returns the key of an object on this host: half of the digest in its name, which the object
-/// states as a whole.
-fn key_of(name: &str) -> &str {
-    let digest = name.split_once('/').map_or(name, |(_, digest)| digest);
-    &digest[..32.min(digest.len())]
 }

@@ -4,15 +4,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use shardfeed_pipeline::{MeasuredColumns, Row, SampleProgram};
-use shardfeed_plan::{Digest, Shard};
-use shardfeed_tfrecord::{IndexOptions, ReadAt, ShardIndex, index_chunks};
+use shardfeed_pipeline::{MeasuredColumns, Row, RowFault, SampleProgram};
+use shardfeed_plan::{Digest, Portion, Sample, Shard};
+use shardfeed_tfrecord::{Chunk, FOOTER_BYTES, IndexOptions, ReadAt, RecordSpan, index_chunks};
 
-use super::counting::{ROWS, SAMPLES_MAX, rows_of};
-use super::kept_maps::{HostLogs, MapNames};
+use super::host_maps::{HostLogs, MapNames};
 use super::samples::SampleMap;
 use crate::cache::CacheOptions;
-use crate::index::ScanCount;
+use crate::index::{ScanCount, ScanCounted};
+
+/// Maximum number of rows that are parsed together.
+pub(super) const ROWS: usize = 512;
+
+/// Maximum number of samples of a shard.
+pub(super) const SAMPLES_MAX: u64 = 1 << 31;
 
 /// Counts the samples of intact files, and keeps their maps on this host. Other files are left to
 /// the counting pass.
@@ -33,9 +38,8 @@ impl ScanCounter {
     ) -> Option<Arc<dyn ScanCount>> {
         let program = program?;
         let is_added = options.index.as_ref().is_some_and(|index| !index.is_filling());
-        let folder = options.folder.folder().filter(|_| !is_added)?;
         let names = MapNames::new(program);
-        let host = HostLogs::open(folder, program, &names);
+        let host = HostLogs::open(options, program, &names).filter(|_| !is_added)?;
         let (root, program) = (root.to_owned(), Arc::clone(program));
         Some(Arc::new(Self { root, program, names, host }))
     }
@@ -49,11 +53,18 @@ impl ScanCount for ScanCounter {
         options: &IndexOptions,
         stop: &AtomicBool,
         on_progress: &mut dyn FnMut(u64),
-    ) -> Option<ShardIndex> {
-        let path = file.strip_prefix(&self.root).ok()?.to_str()?;
+    ) -> ScanCounted {
+        let Some(path) = file.strip_prefix(&self.root).ok().and_then(Path::to_str) else {
+            return ScanCounted::Alone;
+        };
         let (mut map, mut columns) = (SampleMap::new(&self.program), MeasuredColumns::default());
+        let mut is_doubtful = false;
         let mut count = |rows: &[Row<'_>]| -> Option<()> {
-            let records = self.program.count(rows, path, Some(&mut columns)).ok()?;
+            let counted = self.program.count(rows, path, Some(&mut columns));
+            let records = counted.inspect_err(|error| {
+                is_doubtful = matches!(error.fault, RowFault::Data(_));
+            });
+            let records = records.ok()?;
             rows.iter().zip(&records).for_each(|(row, record)| map.push(record, row.len() as u64));
             (map.samples() <= SAMPLES_MAX).then_some(())
         };
@@ -62,10 +73,27 @@ impl ScanCount for ScanCounter {
             let counted = rows.chunks(ROWS).try_for_each(&mut count);
             counted.is_some() && !stop.load(Ordering::Relaxed)
         });
-        let index = index.ok()??;
+        let Ok(Some(index)) = index else {
+            return if is_doubtful { ScanCounted::Doubtful } else { ScanCounted::Alone };
+        };
         let (path, digest) = (path.to_owned(), Digest::from_bytes(index.digest));
         let shard = Shard { path, records: index.records, digest };
         self.host.keep(&self.names, &shard, &map, &columns);
-        Some(index)
+        ScanCounted::Indexed(index)
     }
+}
+
+/// Returns the first `most` records of a chunk.
+pub(super) fn rows_of(chunk: &Chunk, shard: u32, most: usize) -> Vec<Row<'_>> {
+    let spans = chunk.records.iter().take(most).zip(chunk.first_ordinal..);
+    let row = |(span, ordinal): (&RecordSpan, u64)| Row {
+        portion: Portion::default(),
+        sample: Sample { shard, ordinal },
+        offset: span.offset,
+        stored: &chunk.bytes[span.start..span.start + span.len + FOOTER_BYTES],
+        valid: true,
+        part: 0,
+        occurrence: 0,
+    };
+    spans.map(row).collect()
 }

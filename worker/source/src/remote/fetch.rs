@@ -121,10 +121,10 @@ impl RemoteObject {
         self.stamp.size_bytes
     }
 
-    /// Removes its blocks from this host's disk cache.
-    pub(crate) fn forget(&self) {
+    /// Removes the blocks of a range from this host's disk cache.
+    pub(crate) fn forget(&self, range: Range<u64>) {
         let blocks = self.reach.blocks.iter();
-        let numbers = 0..self.size_bytes().div_ceil(BLOCK_BYTES);
+        let numbers = range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES);
         blocks.for_each(|blocks| {
             let key = |number| BlockKey::new(&self.url, &self.stamp, number);
             numbers.clone().for_each(|number| blocks.forget(key(number)));
