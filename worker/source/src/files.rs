@@ -171,7 +171,10 @@ impl Files {
     fn doubt_range(&self, shard: u32, range: Range<u64>) {
         match self.remote(shard).map(|remote| self.object(remote, shard)) {
             Some(object) => object.iter().for_each(|object| object.forget(range.clone())),
-            None => self.open(shard).iter().for_each(|file| forget(file, range.clone())),
+            None => {
+                // Pages that stay in the cache are read from there again.
+                let _ = self.open(shard).map(|file| forget(&file, range));
+            }
         }
     }
 

@@ -546,7 +546,8 @@ impl SharedScan {
             ReadError { file: name.clone(), offset: 0, ordinal: 0, kind }
         })?;
         if is_again {
-            forget(&file, 0..u64::MAX >> 1);
+            // Pages that stay in the cache are read from there again.
+            let _ = forget(&file, 0..file.metadata().map_or(0, |metadata| metadata.len()));
         }
         let index = self.index(&mut file, path, options, is_again, progress)?;
         let state = FileState::of(path)?;

@@ -1,6 +1,7 @@
 //! State of a file when it was examined: its change stamp and its identity.
 
 use std::fs::{self, File};
+use std::io;
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
@@ -70,7 +71,7 @@ pub(crate) fn stamp(path: &Path) -> Result<ChangeStamp, LoadError> {
     FileState::of(path).map(|state| state.stamp)
 }
 
-pub(crate) fn stamp_of(metadata: &fs::Metadata) -> std::io::Result<ChangeStamp> {
+pub(crate) fn stamp_of(metadata: &fs::Metadata) -> io::Result<ChangeStamp> {
     let modified_ns = match metadata.modified()?.duration_since(UNIX_EPOCH) {
         Ok(after) => after.as_nanos() as i128,
         Err(before) => -(before.duration().as_nanos() as i128),
@@ -80,9 +81,23 @@ pub(crate) fn stamp_of(metadata: &fs::Metadata) -> std::io::Result<ChangeStamp> 
 
 /// Removes the pages of a range from the cache of the system, except for those that are not yet
 /// written.
-pub(crate) fn forget(file: &File, range: Range<u64>) {
+pub(crate) fn forget(file: &File, range: Range<u64>) -> io::Result<()> {
     // Pages that are removed are whole ones.
     let (first, end) = (range.start / PAGE * PAGE, range.end.next_multiple_of(PAGE));
     let length = NonZeroU64::new(end.saturating_sub(first));
-    let _ = rustix::fs::fadvise(file, first, length, rustix::fs::Advice::DontNeed);
+    Ok(rustix::fs::fadvise(file, first, length, rustix::fs::Advice::DontNeed)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_system_accepts_any_range_of_a_file() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(100_000).unwrap();
+        for range in [0..0, 0..1, 5..70_000, 0..100_000, 99_999..100_000, 0..1 << 50] {
+            forget(&file, range.clone()).unwrap_or_else(|error| panic!("{range:?}: {error}"));
+        }
+    }
 }
