@@ -95,7 +95,8 @@ impl RecordSpec {
         }
         let columns = spec.unbatch.iter().flat_map(|unbatch| &unbatch.columns);
         check_ascending(columns.map(|column| &column.name))?;
-        spec.operators.iter().try_for_each(|operator| check_arguments(&operator.arguments))?;
+        let mut operators = spec.operators.iter().chain(&spec.measured);
+        operators.try_for_each(|operator| check_arguments(&operator.arguments))?;
         Ok(spec)
     }
 
@@ -132,9 +133,15 @@ impl RecordSpec {
                 add(format!("{what} `{name}`"), left, right);
             }
         }
-        let text = |spec: &Self, at: usize| spec.operators.get(at).map(Operator::to_string);
-        for at in 0..self.operators.len().max(other.operators.len()) {
-            add(format!("operators[{at}]"), text(self, at), text(other, at));
+        let pairs = [
+            ("operators", &self.operators, &other.operators),
+            ("measured columns", &self.measured, &other.measured),
+        ];
+        for (what, left, right) in pairs {
+            let text = |of: &[Operator], at: usize| of.get(at).map(Operator::to_string);
+            for at in 0..left.len().max(right.len()) {
+                add(format!("{what}[{at}]"), text(left, at), text(right, at));
+            }
         }
         let outputs = |spec: &Self| spec.outputs.as_ref().map(Outputs::to_string);
         add("outputs".into(), outputs(self), outputs(other));

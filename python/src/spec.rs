@@ -5,8 +5,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use shardfeed_embedded::EncodedSpec;
 use shardfeed_pipeline::{
-    BalanceSpec, ColumnKind, Operator, Outline, OutlineColumn, OutlineError, PackSpec, ParseSpec,
-    RecordSpec, Schema, UnbatchSpec, WindowSpec,
+    BalanceSpec, CheckedExpression, ColumnKind, Operator, Outline, OutlineColumn, OutlineError,
+    PackSpec, ParseSpec, RecordSpec, Schema, UnbatchSpec, WindowSpec,
 };
 use shardfeed_tfrecord::example::{DType, DefaultValue, Feature, FeatureSpec};
 
@@ -51,9 +51,20 @@ impl NativeOutline {
         }
     }
 
-    /// Checks the expression of a filter, and returns its canonical text.
-    fn filter(&self, py: Python<'_>, expression: &str) -> PyResult<String> {
-        self.0.filter(expression).map_err(|what| named(py, "ConfigError", &what))
+    /// Checks the expression of a filter, and joins it with the one before. Returns its canonical
+    /// text, and the indexes of the operators that make columns for all expressions.
+    /// - `others`: other expressions. `measured`: these indexes for the expressions before.
+    fn filter(
+        &self,
+        py: Python<'_>,
+        expression: &str,
+        before: Option<&str>,
+        others: Vec<String>,
+        measured: Vec<usize>,
+    ) -> PyResult<(String, Vec<usize>)> {
+        let others: Vec<&str> = others.iter().map(String::as_str).collect();
+        let checked = self.0.filter(expression, before, (&others, &measured));
+        checked_tuple(py, checked)
     }
 
     /// Returns the columns of samples that are rows of records.
@@ -74,16 +85,33 @@ impl NativeOutline {
         windows.map(Self).map_err(|what| named(py, "ConfigError", &what))
     }
 
-    /// Checks the settings of balanced steps, and returns the canonical text of the cost.
-    fn balance(&self, py: Python<'_>, balance: &str, is_of_mixture: bool) -> PyResult<String> {
-        let balanced = self.0.balance(&balance_spec(py, balance)?, is_of_mixture);
-        balanced.map_err(|what| named(py, "ConfigError", &what))
+    /// Checks the settings of balanced steps. Returns the canonical text of the cost, and indexes as
+    /// `filter` does.
+    fn balance(
+        &self,
+        py: Python<'_>,
+        balance: &str,
+        others: Vec<String>,
+        measured: Vec<usize>,
+        is_of_mixture: bool,
+    ) -> PyResult<(String, Vec<usize>)> {
+        let others: Vec<&str> = others.iter().map(String::as_str).collect();
+        let spec = balance_spec(py, balance)?;
+        checked_tuple(py, self.0.balance(&spec, (&others, &measured), is_of_mixture))
     }
 
     /// Columns in the order of a batch.
     fn columns(&self) -> Vec<OutlineTuple> {
         self.0.columns().into_iter().map(outline_tuple).collect()
     }
+}
+
+fn checked_tuple(
+    py: Python<'_>,
+    checked: Result<CheckedExpression, String>,
+) -> PyResult<(String, Vec<usize>)> {
+    let checked = checked.map_err(|what| named(py, "ConfigError", &what))?;
+    Ok((checked.text, checked.measured))
 }
 
 fn outline_tuple((name, column): (&str, OutlineColumn<'_>)) -> OutlineTuple {
@@ -153,6 +181,8 @@ pub(crate) fn record_spec<'py>(
     let operators = operators(py, "operators", &text)?;
     let outputs: Option<Vec<String>> = get("outputs")?.extract()?;
     let filter: Option<String> = get("filter")?.extract()?;
+    let text: String = get("measured")?.extract()?;
+    let measured = self::operators(py, "measured", &text)?;
     let unbatch: Option<String> = get("unbatch")?.extract()?;
     let unbatch = unbatch.map(|unbatch| unbatch_spec(py, &unbatch)).transpose()?;
     let filter_rows: Option<String> = get("filter_rows")?.extract()?;
@@ -162,9 +192,18 @@ pub(crate) fn record_spec<'py>(
     let window = window.map(|window| window_spec(py, &window)).transpose()?;
     let balance: Option<String> = get("balance")?.extract()?;
     let balance = balance.map(|balance| balance_spec(py, &balance)).transpose()?;
-    let samples =
-        RecordSpec { filter, unbatch, filter_rows, pack, window, balance, ..RecordSpec::default() };
-    let spec = RecordSpec { parse, operators, outputs, ..samples };
+    let spec = RecordSpec {
+        parse,
+        operators,
+        outputs,
+        filter,
+        measured,
+        unbatch,
+        filter_rows,
+        pack,
+        window,
+        balance,
+    };
     Ok((spec != RecordSpec::default()).then_some(spec))
 }
 

@@ -430,7 +430,7 @@ def test_what_balance_refuses(tmp_path: Path) -> None:
         (lambda: source.balance(7), "expression as str"),  # type: ignore[arg-type]
         (lambda: source.balance("id", window=0), "window"),
         (lambda: source.balance("id", window=2**20 + 1), "balance window"),
-        (lambda: source.cast("id", "float32").balance("id"), "call balance() before the operators"),
+        (lambda: source.rename("id", "number").balance("id"), "column `id` was renamed to `number`"),
         (lambda: source.balance("id").balance("id"), "balanced already"),
         (lambda: source.balance("id").unbatch("size"), "call unbatch() before balance()"),
         (lambda: source.balance("id").pack("tokens", length=9), "call pack() before balance()"),

@@ -65,6 +65,7 @@ def programs(source: sf.Source) -> dict[str, sf.Source]:
         "rows": source.unbatch("label", "score"),
         "rows of some": source.filter("len(tokens) > 9").unbatch("label", "score").filter("label > 2"),
         "rows around": source.unbatch("score", offsets={"label": (-1, 2)}, edge="repeat"),
+        "operators": source.cast("id", "int32").compute("triple", "id * 3", "int64").filter("triple % 2 == 1 and hash(id) % 5 != 0"),
         "packs": source.pack("tokens", length=32, block=16, append=0),
         "packs of some": source.filter("id % 2 == 0").pack("tokens", length=50, method="concat"),
         "windows": source.window("id", size=4, stride=2, by="id // 10"),
@@ -268,6 +269,30 @@ def test_a_dataset_that_is_added_by_name_has_programs(running: Cluster, where: d
     changed = sf.source(dataset="named", features=FEATURES).filter("id % 5 == 0")
     with pytest.raises(sf.ShardChangedError, match="is not the file that was scanned"):
         sf.Loader(changed, batch_size=5, **where)
+
+
+def test_another_threshold_reads_nothing_in_the_worker_that_counted(
+    running: Cluster, where: dict[str, Any], tmp_path: Path
+) -> None:
+    world = World(tmp_path / "data", 12, [900, 900], rows=60)
+    size = sum(file.stat().st_size for file in world.folder.iterdir())
+    worker = running.workers[0]
+
+    def samples(source: sf.Source) -> int:
+        with sf.Loader(source, batch_size=4, **where | {"job": f"threshold-{next(NUMBERS)}"}) as loader:
+            return loader.samples
+
+    def read() -> int:
+        return int((Path("/proc") / str(worker.pid) / "io").read_text().split()[1])
+
+    rows = world.source().unbatch("label", "score")
+    assert samples(world.source().filter("id % 3 != 1")) > 0
+    assert samples(rows.filter("label > 4")) > 0
+    before = read()
+    expected = [world.source().filter("id % 3 == 1"), rows.filter("label <= 3"), rows.filter("label % 2 == 0")]
+    found = [samples(source) for source in expected]
+    assert read() - before < size // 2
+    assert found == [source.count() for source in expected]
 
 
 def test_workers_count_together_and_one_that_is_killed_is_replaced(

@@ -520,21 +520,23 @@ def test_a_wrong_filter_is_an_error_at_once() -> None:
     source = sf.source("none", FEATURES | {"photo": sf.FixedLenFeature((), "string"), "box": sf.FixedLenFeature((4,), "float32")})
     made = source.decode_image("photo").compute("sum", "width + 1")
     renamed = source.rename("width", "w").rename("score", "width")
-    constant = source.constant("lang", "en")
+    kept = source.filter("width > 3").rename("width", "w")
+    cast = source.filter("width > 3").cast("width", "float32")
+    crops = source.cast("width", "float32").on_device().normalize("width", 1, 2)
     for of, expression, said in (
         (source, "widht > 3", r"filter\('widht > 3'\): there is no column `widht`; there are `box`, `lang`, .*`ordinal`, `shard_path`"),
         (source, "lang > 3", "has a number and a text; they do not compare"),
         (source, "lang + 1 > 3", "needs numbers, but has a text"),
         (source, "box > 3", r"has shape \[4\]"),
         (source, "tags > 3", r"len\(tags\)"),
-        (source, "exp(width) > 3", "a filter has no `exp`"),
+        (source, "hash(score) > 3", "`hash\\(score\\)` has a float; `hash` takes an integer or a text"),
         (source, "width >", "needs a number, a column or a function"),
-        (made, "len(photo) > 3", "column `photo` is made or renamed by an operator; .* call filter\\(\\) before the operators"),
-        (made, "sum > 3", "column `sum` is made or renamed by an operator"),
-        (renamed, "w > 3", "column `w` is made or renamed by an operator"),
-        (renamed, "width > 3", "column `width` is made or renamed by an operator"),
-        (renamed, "score > 3", "column `score` is made or renamed by an operator"),
-        (constant, "lang == 'en'", "column `lang` is made or renamed by an operator"),
+        (made, "len(photo) > 3", "column `photo` is made of images, which no expression takes"),
+        (made, "summ > 3", "there is no column `summ`"),
+        (renamed, "score > 3", "column `score` was renamed to `width`; use this name, or call the method before rename"),
+        (kept, "w > 3", "column `width` was renamed to `w`"),
+        (cast, "width > 4", "column `width` was changed by an operator between two expressions that use it"),
+        (crops, "width > 4", "the device makes a column of this expression"),
     ):
         with pytest.raises(sf.ConfigError, match=said):
             of.filter(expression)

@@ -288,8 +288,8 @@ def test_wrong_declarations_are_errors_at_once(tmp_path: Path) -> None:
     given: Any
     for of, columns, given, said in (
         (source, ("toknes",), {}, "there is no feature `toknes`; there are `id`, `mask`"),
-        (source, ("id",), {}, "column `id` is no VarLenFeature of int64 or float32"),
-        (source, ("more",), {}, "column `more` is no VarLenFeature of int64 or float32"),
+        (source, ("id",), {}, "column `id` has no tokens for pack"),
+        (source, ("more",), {}, "column `more` has no tokens for pack"),
         (source, ("tokens", "tokens"), {}, "column `tokens` is named twice"),
         (source, ("tokens", "tokens_positions"), {}, "column `tokens_positions` is made by pack"),
         (source, (), {}, "pack takes names of columns"),

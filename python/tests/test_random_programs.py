@@ -23,7 +23,7 @@ from test_unlike_sources import value_sources
 
 import shardfeed as sf
 
-FILTERS = ["id % 3 != 1", "len(label) < 4 or id % 2 == 0", "len(tokens) > 9", "ordinal % 5 != 2"]
+FILTERS = ["id % 3 != 1", "len(label) < 4 or id % 2 == 0", "len(tokens) > 9", "ordinal % 5 != 2", "hash(id) % 4 != 1"]
 RECORD_COSTS = ["len(tokens)", "id % 7", "len(tokens) * len(tokens)", "where(len(label) > 2, 2.5, 1.0)"]
 ROW_COSTS = ["label", "label * 3 + len(tokens)", "len(tokens)"]
 #: Costs of the samples of each kind; windows have none.
@@ -72,6 +72,9 @@ class Programs:
             source = world.source()
             if rng.random() < 0.5:
                 source = source.filter(rng.choice(FILTERS))
+            if kind in ("records", "rows") and of.random() < 0.3:
+                source = source.cast("id", "int32", output="narrow").compute("mixed", "narrow * 2 + 1", "float64")
+                source = source.filter(of.choice(["narrow % 5 != 2", "mixed % 3 != 1", "mixed > narrow + 20 or mixed % 2 == 0"]))
             return MAKERS[kind](of, source) if kind in MAKERS else source
 
         is_mixture = rng.random() < 0.4

@@ -389,7 +389,7 @@ def test_damaged_records(tmp_path: Path) -> None:
         assert sum(int(batch.valid.sum()) for batch in each) == whole - rows
         assert [(one.file, one.offset, one.ordinal) for one in each.skipped] == [(str(file), at, bad)]
     # Counted with it: it has no samples.
-    for kept in (tmp_path / "cache").glob("samples-*/*"):
+    for kept in [*(tmp_path / "cache").glob("samples-*/*"), *(tmp_path / "cache").glob("columns-*/*")]:
         kept.unlink()
     with pytest.raises(sf.CorruptRecordError, match="do not match"):
         loader(world.source(program))

@@ -8,8 +8,8 @@ use crate::{Target, size};
 
 pub(crate) const TARGET: Target = Target { name: "measured", run, seeds };
 
-/// Forms of [`program`] that keep values: a filter, packs, a cost and windows.
-const FORMS: [u8; 4] = [0, 3, 4, 5];
+/// Forms of [`program`]: a filter, packs, a cost, windows, rows and a filter of rows.
+const FORMS: [u8; 6] = [0, 3, 4, 5, 1, 2];
 
 fn seeds() -> Vec<Vec<u8>> {
     let seed = |form: u8, columns: &[MeasuredColumn]| {
@@ -26,15 +26,26 @@ fn seeds() -> Vec<Vec<u8>> {
         seed(3, &[integers(&[0, 0]), integers(&[30, 20]), integers(&[8, 8])]),
         seed(0, &[MeasuredColumn::Floats(vec![f32::NAN, 1.0]), integers(&[30, 20])]),
         seed(3, &[texts.clone(), integers(&[30, 20]), texts]),
+        seed(4, &[integers(&[30, 20]), integers(&[1, 2])]),
+        seed(4, &[integers(&[30, 20]), integers(&[i64::MAX, -1])]),
+        seed(5, &[integers(&[30, 20]), integers(&[1, 2]), integers(&[7, 0, 1])]),
+        seed(5, &[integers(&[30, 20]), integers(&[1, 2]), integers(&[7])]),
     ]
 }
 
-/// Returns the columns of a program by its keys, all of one length.
-fn columns(program: &SampleProgram, given: Vec<MeasuredColumn>) -> MeasuredColumns {
+/// Returns the columns of a program by its keys: those of records, all of one length, and those of
+/// rows.
+fn columns(program: &SampleProgram, given: Vec<MeasuredColumn>) -> Option<MeasuredColumns> {
     let records = given.first().map_or(0, MeasuredColumn::len);
-    let same = given.into_iter().filter(|column| column.len() == records);
-    let keys = program.columns().expect("records are samples, or in one");
-    MeasuredColumns::new(keys.into_iter().zip(same).collect())
+    let keys = program.columns().expect("costs are those of records");
+    let mut given = given.into_iter();
+    let same = given.by_ref().take(keys.len()).filter(|column| column.len() == records);
+    let mut columns = MeasuredColumns::new(keys.iter().cloned().zip(same).collect());
+    if let Some((counts, keys)) = program.row_columns() {
+        let of_rows = keys.into_iter().zip(given).collect();
+        columns.add_rows(counts, of_rows).then_some(())?;
+    }
+    Some(columns)
 }
 
 fn run(input: &[u8]) -> String {
@@ -44,13 +55,16 @@ fn run(input: &[u8]) -> String {
     let Ok(given) = postcard::from_bytes::<Vec<MeasuredColumn>>(body) else {
         return "none".to_owned();
     };
-    let form = FORMS[usize::from(form % 4)];
+    let form = FORMS[usize::from(form % 6)];
     let program = program(form);
-    let columns = columns(&program, given);
+    let Some(columns) = columns(&program, given) else {
+        return format!("{form} other rows");
+    };
     match SampleMap::of_measured(&program, &columns, "a") {
         None => format!("{form} unknown"),
         Some(map) => {
-            assert!(map.grouping().is_some() || map.samples() <= columns.records() as u64);
+            let is_of_records = program.row_columns().is_none() && map.grouping().is_none();
+            assert!(!is_of_records || map.samples() <= columns.records() as u64);
             format!("{form} {} {}", size(map.samples() as usize), size(columns.records()))
         }
     }

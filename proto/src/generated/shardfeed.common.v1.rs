@@ -611,7 +611,7 @@ pub struct RecordSpec {
     /// absent: all columns that exist after the last operator
     #[prost(message, optional, tag = "5")]
     pub outputs: ::core::option::Option<Outputs>,
-    /// canonical text of an expression over features: only records for which it holds are samples; absent: all records
+    /// canonical text of an expression over features and measured columns: only records for which it holds are samples; absent: all records
     #[prost(string, optional, tag = "6")]
     pub filter: ::core::option::Option<::prost::alloc::string::String>,
     /// the samples are rows of the records; absent: they are records or packs
@@ -629,6 +629,9 @@ pub struct RecordSpec {
     /// the samples are windows over records; absent: they are records, rows or packs
     #[prost(message, optional, tag = "11")]
     pub window: ::core::option::Option<Window>,
+    /// make columns for filters and balance, in this order on the features, or on the columns after `unbatch`
+    #[prost(message, repeated, tag = "12")]
+    pub measured: ::prost::alloc::vec::Vec<Operator>,
     /// Absent: a record is delivered unparsed in a column `record`.
     #[prost(oneof = "record_spec::Parse", tags = "2, 3")]
     pub parse: ::core::option::Option<record_spec::Parse>,

@@ -151,6 +151,7 @@ def _declared(source: sf.Source | sf.Mixture) -> dict[str, Any]:
         "mixture": mixed,
         "index": None if mixed else first.index,
         "record_spec": _encoded(options),
+        "tables": [table for one in versions for table in one._tables()],
     }
 
 

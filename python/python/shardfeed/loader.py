@@ -243,7 +243,7 @@ class Loader:
             "timeout": float(timeout),
             "run": own(ranks.run_id(run)),
             "ranks_on_host": ranks.on_this_host(),
-            **declared(mixture or source, _outputs(outputs), on_device=number is not None),
+            **declared(mixture or source, _outputs(outputs), on_device=number is not None, in_cluster=coordinators is not None),
             "batch_size": _number("batch_size", batch_size, 1),
             "seed": _number("seed", seed, 0),
             "shuffle": shuffle,

@@ -84,10 +84,10 @@ class Mixture:
         for name, source in self.versions:
             cost = by[name] if isinstance(by, Mapping) else by
             try:
-                cost_of = balanced(source._outline, cost, window, is_of_mixture=True)
+                cost_of, measured = balanced(source, cost, window, is_of_mixture=True)
             except ConfigError as error:
                 raise ConfigError(f"balance({cost!r}): source {name!r}: {error}") from None
-            versions.append((name, dataclasses.replace(source, _balance=cost_of)))
+            versions.append((name, dataclasses.replace(source, _balance=cost_of, _measured=measured)))
         return dataclasses.replace(self, versions=tuple(versions))
 
     @property
@@ -227,6 +227,7 @@ def record_options(source: Source, outputs: list[str] | None = None, *, on_devic
         "operators": operators_to_native(source._operators if on_device else _all_operators(source)),
         "outputs": outputs,
         "filter": source._filter,
+        "measured": operators_to_native(tuple(source._operators[at] for at in source._measured)),
         "unbatch": source._unbatch,
         "filter_rows": source._filter_rows,
         "pack": source._pack,
@@ -235,13 +236,21 @@ def record_options(source: Source, outputs: list[str] | None = None, *, on_devic
     }
 
 
-def declared(files: Source | Mixture, outputs: list[str] | None = None, *, on_device: bool = False) -> dict[str, Any]:
+def declared(
+    files: Source | Mixture, outputs: list[str] | None = None, *, on_device: bool = False, in_cluster: bool = False
+) -> dict[str, Any]:
     """Returns the declaration of a loader's records, and of its mixture, for the native loader.
 
-    - `outputs`, `on_device`: as for `record_options`.
+    - `outputs`, `on_device`: as for `record_options`. `in_cluster`: True if other hosts count samples.
 
-    Raises `ConfigError` if a GPU should run other operators for some sources of a mixture.
+    Raises `ConfigError` if a GPU should run other operators for some sources of a mixture, or a host would need a table.
     """
+    for one in [files] if isinstance(files, Source) else [one for _, one in files.versions]:
+        if in_cluster and one._tables(one._measured):
+            raise ConfigError(
+                "a filter or cost takes a column of lookup(), and in a cluster workers without the table count samples; leave "
+                "coordinator= out, or write the column into the records"
+            )
     if isinstance(files, Source):
         return {"mixture": None, **record_options(files, outputs, on_device=on_device)}
     main = files._main
@@ -378,4 +387,4 @@ def _program(source: Source) -> str:
 
 def _reads(source: Source) -> Any:
     """Returns everything that determines the samples of a source."""
-    return source.dataset, source.files, source.compression, source.records, source._filter, _program(source)
+    return source.dataset, source.files, source.compression, source.records, source._filter, source._measured, _program(source)

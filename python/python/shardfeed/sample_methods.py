@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, Ty
 from shardfeed import operations as arguments
 from shardfeed._native import NativeOutline
 from shardfeed.errors import ConfigError
-from shardfeed.features import Feature, to_native
+from shardfeed.features import Feature
+from shardfeed.operations import Operator
 from shardfeed.options import suggesting
 from shardfeed.sizes import whole_number
 
@@ -37,15 +38,17 @@ def operator(function: Callable[Concatenate[S, P], S]) -> Callable[Concatenate[S
     return named
 
 
-def balanced(outline: NativeOutline, by: str, window: int, *, is_of_mixture: bool = False) -> str:
-    """Returns the settings of balanced steps as JSON.
+def balanced(source: SampleMethods, by: str, window: int, *, is_of_mixture: bool = False) -> tuple[str, tuple[int, ...]]:
+    """Returns the settings of balanced steps as JSON, and the operators that make columns for all expressions.
 
     - `by`, `window`: as for `Source.balance`, or `Mixture.balance`.
     """
     if not isinstance(by, str):
         raise ConfigError(f"by is the cost of a sample, an expression as str, not {by!r}")
     spec = {"by": by, "window": whole_number("window", window, 1)}
-    return json.dumps(spec | {"by": outline.balance(json.dumps(spec), is_of_mixture)})
+    others = [one for one in (source._filter, source._filter_rows) if one is not None]
+    text, measured = source._outline.balance(json.dumps(spec), others, list(source._measured), is_of_mixture)
+    return json.dumps(spec | {"by": text}), source._on_worker(measured)
 
 
 class SampleMethods:
@@ -57,7 +60,9 @@ class SampleMethods:
         _features: dict[str, Feature] | None
         _sequence_features: dict[str, Feature] | None
         _outline: NativeOutline
+        _operators: tuple[Operator, ...]
         _filter: str | None
+        _measured: tuple[int, ...]
         _unbatch: str | None
         _filter_rows: str | None
         _pack: str | None
@@ -78,12 +83,13 @@ class SampleMethods:
 
         - Values: int64 (exact, also compared with floats), float32 (computed in float64), texts in
           quotes compared bytewise with byte strings.
-        - Names: features with one value per record; `len(name)` of one byte string, a
-          `VarLenFeature`, `FixedLenSequenceFeature` or `RaggedFeature` of uniform row lengths; `ordinal`, the record's index in its file;
-          `shard_path`, relative to the dataset. Columns made by operators are refused.
+        - Names: columns with one value per record, also those that operators made of it, without
+          images; `len(name)` of one byte string, a `VarLenFeature`, `FixedLenSequenceFeature`,
+          `RaggedFeature` of uniform row lengths or feature list; `ordinal`, the record's index in its
+          file; `shard_path`, relative to the dataset.
         - Operations: `+ - * / // %`, `< <= > >= == !=`, `in (a, b)`, `not in`, `and or not`,
-          parentheses, `abs floor len max min sign sqrt where(condition, yes, no)`; `//` and `%` as
-          in Python. Names with other characters than letters, digits and `_` are enclosed in
+          parentheses, `abs exp floor hash len log max min sign sqrt tanh where(condition, yes, no)`;
+          `//` and `%` as in Python; `hash(id) % 10 == 0` holds for a fixed tenth of the values. Names with other characters than letters, digits and `_` are enclosed in
           backticks.
         - False, 0 and NaN: the record is no sample. A division of integers by zero and an integer
           overflow give NaN.
@@ -94,17 +100,13 @@ class SampleMethods:
         """
         if not isinstance(expression, str):
             raise ConfigError(f"expression is a str, not {expression!r}")
-        canonical = self._outline.filter(expression)
-        before = self._filter_rows if self._unbatch else self._filter
-        if before is not None:
-            # Checked without operators: they may have replaced columns of the first filter.
-            outline = NativeOutline(to_native(self._features), to_native(self._sequence_features))
-            if self._unbatch:
-                outline = outline.unbatch(self._unbatch)
-            canonical = outline.filter(f"({before}) and ({canonical})")
+        before, other = (self._filter_rows, self._filter) if self._unbatch else (self._filter, None)
+        others = [] if other is None else [other]
+        canonical, indexes = self._outline.filter(expression, before, others, list(self._measured))
+        measured = self._on_worker(indexes)
         if self._unbatch:
-            return cast(Self, dataclasses.replace(cast(Any, self), _filter_rows=canonical))
-        return cast(Self, dataclasses.replace(cast(Any, self), _filter=canonical))
+            return cast(Self, dataclasses.replace(cast(Any, self), _filter_rows=canonical, _measured=measured))
+        return cast(Self, dataclasses.replace(cast(Any, self), _filter=canonical, _measured=measured))
 
     @operator
     def unbatch(
@@ -179,6 +181,7 @@ class SampleMethods:
         method: Literal["fit", "concat"] = "fit",
         block: int = 4096,
         variants: int = 8,
+        names: Mapping[Literal["segment_ids", "positions"], str] | None = None,
     ) -> Self:
         """Returns a source whose samples are packs: the tokens of several records in `length` places.
 
@@ -191,8 +194,11 @@ class SampleMethods:
         packs. Each token that `long` keeps is in exactly one pack of each epoch. The number of packs is known
         before the first batch, so ranks have equal steps. docs/ORDER.md, section 14, defines the packs.
 
-        - `columns`: `VarLenFeature`s of int64 or float32 with equally many values in each record, such
-          as tokens and loss masks.
+        - `columns`: `VarLenFeature`s, `FixedLenSequenceFeature`s of shape () or `RaggedFeature`s without
+          partitions, of int64 or float32, with equally many values in each record, such as tokens and
+          loss masks.
+        - `names`: other names of the columns of segments and positions:
+          `{"segment_ids": "inputs_segmentation", "positions": "inputs_position"}`.
         - `length`: tokens of a pack, at most 2^30.
         - `append`: value after the tokens of each record, such as an end of text; with several
           columns a dict of all of them.
@@ -221,7 +227,11 @@ class SampleMethods:
             "method": arguments.one_of("method", method, ("fit", "concat")),
         }
         text = json.dumps(spec, sort_keys=True)
-        return cast(Self, dataclasses.replace(cast(Any, self), _pack=text, _outline=self._outline.pack(text)))
+        packs = cast(Any, dataclasses.replace(cast(Any, self), _pack=text, _outline=self._outline.pack(text)))
+        for what, name in (names or {}).items():
+            made = f"{columns[0]}_{arguments.one_of('names', what, ('segment_ids', 'positions'))}"
+            packs = packs if name == made else packs.rename(made, name)
+        return cast(Self, packs)
 
     @operator
     def window(
@@ -308,8 +318,14 @@ class SampleMethods:
         """
         if self._balance is not None:
             raise ConfigError("this source is balanced already; give the whole cost in one call")
-        text = balanced(self._outline, by, window)
-        return cast(Self, dataclasses.replace(cast(Any, self), _balance=text))
+        text, measured = balanced(self, by, window)
+        return cast(Self, dataclasses.replace(cast(Any, self), _balance=text, _measured=measured))
+
+    def _on_worker(self, measured: list[int]) -> tuple[int, ...]:
+        """Returns the indexes of operators that make columns for expressions, if the worker runs them."""
+        if any(at >= len(self._operators) for at in measured):
+            raise ConfigError("the device makes a column of this expression: call it before on_device()")
+        return tuple(measured)
 
     def _check_unbalanced(self, method: str) -> None:
         if self._balance is not None:

@@ -69,6 +69,8 @@ class Source(SampleMethods):
     _device_operators: tuple[Operator, ...] | None = None
     #: Expression of the records that are samples; None: all records.
     _filter: str | None = None
+    #: Indexes of the operators that make columns for the expressions.
+    _measured: tuple[int, ...] = ()
     #: Columns and settings of rows that are samples, as JSON; None: records or packs are samples.
     _unbatch: str | None = None
     #: Expression of the rows that are samples; None: all rows.
@@ -646,6 +648,12 @@ class Source(SampleMethods):
         """
         return self if self._device_operators is not None else dataclasses.replace(self, _device_operators=())
 
+    def _tables(self, operators: Sequence[int] | None = None) -> list[tuple[str, str]]:
+        """Returns digest and path of the tables of `lookup`, of all operators or of some."""
+        chosen = self._operators if operators is None else [self._operators[at] for at in operators]
+        tables: list[Any] = [one.operation["lookup"]["table"] for one in chosen if one.method == "lookup"]
+        return [(table["digest"], table["path"]) for table in tables]
+
     def _then(self, method: str, input: str, output: str | None, fields: dict[str, Any]) -> Source:
         name = arguments.name_of(input)
         made = name if output is None else arguments.name_of(output)
@@ -683,7 +691,7 @@ class Source(SampleMethods):
 
     def __reduce__(self) -> tuple[Any, ...]:
         given = self.files, self.dataset, self.compression, self.records, self.index, self._features, self._sequence_features
-        samples = self._filter, self._unbatch, self._filter_rows, self._pack, self._window, self._balance
+        samples = self._filter, self._measured, self._unbatch, self._filter_rows, self._pack, self._window, self._balance
         return _rebuilt, (given, self._operators, self._device_operators, samples)
 
     if not TYPE_CHECKING:
@@ -754,16 +762,17 @@ def _rebuilt(
     given: tuple[Any, ...],
     operators: tuple[Operator, ...],
     device_operators: tuple[Operator, ...] | None,
-    samples: tuple[str | None, ...],
+    samples: tuple[Any, ...],
 ) -> Source:
     """Returns the source that was pickled with these fields."""
     outline = NativeOutline(*(to_native(features) for features in given[-2:]))
-    if samples[1] is not None:
-        outline = outline.unbatch(samples[1])
-    if samples[3] is not None:
-        outline = outline.pack(samples[3])
-    if samples[4] is not None:
-        outline = outline.window(samples[4])
+    _, _, unbatch, _, pack, window, _ = samples
+    if unbatch is not None:
+        outline = outline.unbatch(unbatch)
+    if pack is not None:
+        outline = outline.pack(pack)
+    if window is not None:
+        outline = outline.window(window)
     for operator in operators:
         outline = outline.then(operator.json(), False)
     for operator in device_operators or ():

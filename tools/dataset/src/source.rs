@@ -160,6 +160,8 @@ struct Declaration {
     records: Vec<Option<u64>>,
     /// Canonical encoding, in base64.
     record_spec: String,
+    /// Digest and path of each table of `lookup`.
+    tables: Vec<(String, String)>,
 }
 
 #[derive(Deserialize)]
@@ -183,11 +185,12 @@ enum DeclaredLength {
 
 impl Declaration {
     fn spec(self) -> Result<SourceSpec, String> {
-        let spec = record_spec(&self.record_spec)?;
+        let spec = record_spec(&self.record_spec, &self.tables)?;
+        let mixture = self.mixture.map(|mixture| mixture.options(&self.tables));
         let options = LoaderOptions {
             files: self.files,
             compression: compression(&self.compression)?,
-            mixture: self.mixture.map(DeclaredMixture::options).transpose()?,
+            mixture: mixture.transpose()?,
             index: shared_index(self.index)?,
             records: Some(spec),
             ..LoaderOptions::default()
@@ -197,10 +200,10 @@ impl Declaration {
 }
 
 impl DeclaredMixture {
-    fn options(self) -> Result<MixtureOptions, String> {
+    fn options(self, tables: &[(String, String)]) -> Result<MixtureOptions, String> {
         let source = |(name, dataset, files, index, of_files, records): DeclaredSource| {
             let (index, compression) = (shared_index(index)?, compression(&of_files)?);
-            let records = Some(record_spec(&records)?);
+            let records = Some(record_spec(&records, tables)?);
             Ok(MixtureSource { name, dataset, files, index, compression, records })
         };
         let stage = |(first_epoch, length, weights): DeclaredStage| {
@@ -226,9 +229,14 @@ impl DeclaredLength {
     }
 }
 
-fn record_spec(encoded: &str) -> Result<RecordSpec, String> {
+/// - `tables`: digest and path of each table.
+fn record_spec(encoded: &str, tables: &[(String, String)]) -> Result<RecordSpec, String> {
     let spec = STANDARD.decode(encoded).map_err(|error| error.to_string())?;
-    EncodedSpec::decode(&spec).map_err(|error| error.to_string())
+    let mut spec = EncodedSpec::decode(&spec).map_err(|error| error.to_string())?;
+    for (digest, path) in tables {
+        spec.place_table(digest, path);
+    }
+    Ok(spec)
 }
 
 fn shared_index(named: Option<String>) -> Result<Option<SharedIndex>, String> {

@@ -20,7 +20,7 @@ impl RecordSpec {
     /// - Returns true if an operator uses it.
     pub fn place_table(&mut self, digest: &str, path: &str) -> bool {
         let mut is_used = false;
-        for operator in &mut self.operators {
+        for operator in self.operators.iter_mut().chain(&mut self.measured) {
             if let Some(table) = operator.operation.table_mut()
                 && table.digest.to_string() == digest
             {

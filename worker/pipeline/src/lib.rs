@@ -60,7 +60,8 @@ pub use samples::unbatch::{Edge, UnbatchColumn, UnbatchSpec};
 pub use samples::window::{WindowSpec, Windower};
 pub use samples::{CountedRecord, RecordSamples, SampleProgram};
 pub use schema::{
-    Outline, OutlineColumn, OutlineError, ParseSpec, RecordSpec, Schema, SchemaError, ShardSchemas,
+    CheckedExpression, Outline, OutlineColumn, OutlineError, ParseSpec, RecordSpec, Schema,
+    SchemaError, ShardSchemas,
 };
 pub use shardfeed_image::{JPEG_LIBRARY, PIXEL_CONTRACT};
 pub use tune::{Choice, Range, Tuner};

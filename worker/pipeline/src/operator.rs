@@ -28,6 +28,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::dtype::Dtype;
 use cast::Cast;
+pub(crate) use cast::cast;
 use channels::{Normalize, Scale};
 use columns::{Concat, Constant, Rename};
 use compute::Compute;
@@ -126,6 +127,24 @@ impl Operation {
     /// Column that the operation only renames.
     pub(crate) fn renamed(&self) -> Option<&str> {
         if let Self::Rename(rename) = self { Some(&rename.input) } else { None }
+    }
+
+    /// Checks that an expression over samples may use its result: a function of the record, with the
+    /// same bits on every processor, and without images.
+    pub(crate) fn check_measured(&self) -> Result<(), String> {
+        match self {
+            Self::DecodeImage(_)
+            | Self::Crop(_)
+            | Self::RandomCrop(_)
+            | Self::RandomResizedCrop(_)
+            | Self::Resize(_)
+            | Self::Flip(_)
+            | Self::Layout(_)
+            | Self::ColorJitter(_) => {
+                Err("is made of images, which no expression takes".to_owned())
+            }
+            _ => Ok(()),
+        }
     }
 
     pub(crate) fn table(&self) -> Option<&TableRef> {

@@ -295,6 +295,11 @@ impl<'a> Cells<'a> {
         (0..self.rows.len()).map(length).collect()
     }
 
+    /// Returns the number of steps of a feature list in each row.
+    pub(crate) fn steps_of(&self, list: usize) -> Vec<usize> {
+        (0..self.rows.len()).map(|row| self.steps[row * self.lists + list].steps()).collect()
+    }
+
     fn record(&self, row: usize) -> LocatedRecord<'_, 'a> {
         LocatedRecord {
             cells: &self.located[row * self.cells..][..self.cells],

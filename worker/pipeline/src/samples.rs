@@ -5,18 +5,21 @@ pub(crate) mod combine;
 pub(crate) mod measure;
 pub(crate) mod measured;
 pub(crate) mod pack;
+pub(crate) mod scope;
 pub(crate) mod unbatch;
 pub(crate) mod window;
 
 use std::fmt;
 use std::sync::Arc;
 
+use crate::operator::Operator;
 use crate::record::{Row, RowError, RowFault};
 use crate::rows::{Cells, Parser};
 use crate::samples::combine::Combiner;
-use crate::samples::measure::{Measure, features_named};
+use crate::samples::measure::Measure;
 use crate::samples::measured::{Kept, MeasuredColumn, MeasuredColumns, RECORD_BYTES};
 use crate::samples::pack::Packer;
+use crate::samples::scope::{Needed, Scope};
 use crate::samples::unbatch::{ROWS_MAX, Unbatch, UnbatchSpec};
 use crate::samples::window::Windower;
 use crate::schema::parse::{ParseSpec, parsed_plans, parser};
@@ -24,6 +27,9 @@ use crate::schema::{RecordSpec, SchemaError};
 
 /// Maximum number of columns that an error lists.
 const LISTED_MAX: usize = 20;
+
+/// Maximum number of rows that are parsed together, unless a record has more.
+const PARTS: usize = 4096;
 
 /// Error of a spec with several of `unbatch`, `pack` and `window`.
 pub(crate) const ONE_OF: &str = "a source has one of unbatch, pack and window";
@@ -81,6 +87,8 @@ impl RecordSamples {
 struct RowCounter {
     spec: UnbatchSpec,
     parse: ParseSpec,
+    /// Key of the numbers of rows.
+    key: String,
     parser: Parser,
     unbatch: Unbatch,
 }
@@ -91,43 +99,58 @@ impl SampleProgram {
     /// # Errors  An expression or a column does not fit the features of a record.
     pub(crate) fn new(spec: &RecordSpec) -> Result<Option<Self>, SchemaError> {
         let parse = spec.parse.as_ref();
-        let measure = |text: &String, columns: &[String]| {
-            Measure::new(text, parse, columns).map_err(SchemaError::Filter)
+        let scope = Scope { parse, operators: &spec.measured, unbatched: &[] };
+        let measure = |text: &String, unbatched: &[String]| {
+            Measure::new(text, Scope { unbatched, ..scope }).map_err(SchemaError::Filter)
         };
         let filter = spec.filter.as_ref().map(|text| measure(text, &[])).transpose()?;
-        let rows = spec.unbatch.as_ref().map(|spec| RowCounter::new(spec, parse));
-        let rows = rows.transpose().map_err(SchemaError::Unbatch)?;
+        let row_counter = spec.unbatch.as_ref().map(|spec| RowCounter::new(spec, parse));
+        let row_counter = row_counter.transpose().map_err(SchemaError::Unbatch)?;
         let names = spec.unbatch.as_ref().map(UnbatchSpec::names).unwrap_or_default();
         let filter_rows = spec.filter_rows.as_ref();
         let filter_rows = filter_rows.map(|text| measure(text, &names)).transpose()?;
-        if filter_rows.is_some() && rows.is_none() {
+        if filter_rows.is_some() && row_counter.is_none() {
             let what = "a filter of rows needs unbatch".to_owned();
             return Err(SchemaError::Filter(what));
         }
-        let methods = [rows.is_some(), spec.pack.is_some(), spec.window.is_some()];
+        let methods = [row_counter.is_some(), spec.pack.is_some(), spec.window.is_some()];
         if methods.into_iter().filter(|is_some| *is_some).count() > 1 {
             return Err(SchemaError::Pack(ONE_OF.to_owned()));
         }
         let pack = spec.pack.as_ref().map(|pack| Packer::new(pack, parse).map(Combiner::Packs));
         let pack = pack.transpose().map_err(SchemaError::Pack)?;
         let window = spec.window.as_ref();
-        let window = window.map(|window| Windower::new(window, parse).map(Combiner::Windows));
+        let window = window.map(|window| Windower::new(window, scope).map(Combiner::Windows));
         let window = window.transpose().map_err(SchemaError::Window)?;
         let combiner = pack.or(window).map(Arc::new);
         let balance = spec.balance.as_ref();
-        let cost = balance.map(|balance| balance.measure(parse, &names, combiner.as_deref()));
+        let rows = Scope { unbatched: &names, ..scope };
+        let cost = balance.map(|balance| balance.measure(rows, combiner.as_deref()));
         let cost = cost.transpose().map_err(SchemaError::Balance)?.flatten();
-        let is_some = filter.is_some() || rows.is_some() || combiner.is_some() || cost.is_some();
-        Ok(is_some.then_some(Self { filter, rows, filter_rows, combiner, cost }))
+        let is_some =
+            filter.is_some() || row_counter.is_some() || combiner.is_some() || cost.is_some();
+        Ok(is_some.then_some(Self { filter, rows: row_counter, filter_rows, combiner, cost }))
+    }
+
+    /// Returns the operators that the expressions need.
+    /// - `operators`: those that make columns for them.
+    pub(crate) fn measured(&self, operators: &[Operator]) -> Vec<Operator> {
+        let measures = self.measures().into_iter().flatten();
+        let names: Vec<_> = measures.flat_map(Measure::names).cloned().collect();
+        let needed = Needed::by(operators, &names).expect("the expressions were checked");
+        needed.chosen(operators)
+    }
+
+    /// The filters of records and of rows, the cost, and the key of windows.
+    fn measures(&self) -> [Option<&Measure>; 4] {
+        let by = self.windower().and_then(Windower::by);
+        [self.filter.as_ref(), self.filter_rows.as_ref(), self.cost.as_ref(), by]
     }
 
     /// Canonical texts of the filters of records and of rows, of the cost, and of the key of
     /// windows.
     pub(crate) fn expressions(&self) -> [Option<String>; 4] {
-        let by = self.windower().and_then(Windower::by);
-        let [filter, filter_rows, cost] = [&self.filter, &self.filter_rows, &self.cost];
-        let measures = [filter.as_ref(), filter_rows.as_ref(), cost.as_ref(), by];
-        measures.map(|one| one.map(ToString::to_string))
+        self.measures().map(|one| one.map(ToString::to_string))
     }
 
     /// True if each sample has a measured cost.
@@ -218,7 +241,8 @@ impl SampleProgram {
     /// same part make the same samples of the same records.
     /// - `spec`: that the program was made of.
     pub(crate) fn spec(&self, spec: &RecordSpec) -> RecordSpec {
-        let mut part = RecordSpec { operators: vec![], outputs: None, ..spec.clone() };
+        let measured = spec.measured.iter().map(Operator::for_identity).collect();
+        let mut part = RecordSpec { operators: vec![], outputs: None, measured, ..spec.clone() };
         let names = spec.parse.as_ref().map(ParseSpec::names).unwrap_or_default();
         for name in names {
             let mut less = part.clone();
@@ -231,18 +255,17 @@ impl SampleProgram {
     }
 
     pub fn depends_on_path(&self) -> bool {
-        let measures = [&self.filter, &self.filter_rows, &self.cost].map(Option::as_ref);
-        let by = self.windower().and_then(Windower::by);
-        measures.into_iter().chain([by]).flatten().any(Measure::depends_on_path)
+        self.measures().into_iter().flatten().any(Measure::depends_on_path)
     }
 
-    /// Returns the keys of the values of records that determine the samples; `None`: rows of records
-    /// are samples, which need the records.
+    /// Returns the keys of the values of records that determine the samples; `None`: costs of rows
+    /// are among them, which need the records.
     pub fn columns(&self) -> Option<Vec<String>> {
-        if self.rows.is_some() {
+        if self.rows.is_some() && self.cost.is_some() {
             return None;
         }
         let measures = [&self.filter, &self.cost].into_iter().flatten().flat_map(Measure::columns);
+        let measures = measures.chain(self.rows.iter().map(|rows| rows.key.clone()));
         let windows = self.windower().map(Windower::columns).unwrap_or_default();
         let packs = self.packer().map(Packer::column);
         let keys = measures.chain(windows).chain(packs).chain([RECORD_BYTES.to_owned()]);
@@ -250,6 +273,14 @@ impl SampleProgram {
         keys.sort();
         keys.dedup();
         Some(keys)
+    }
+
+    /// Returns the key of the numbers of rows of records, and those of the values of rows that determine
+    /// the samples, if rows are samples.
+    pub fn row_columns(&self) -> Option<(&str, Vec<String>)> {
+        let rows = self.rows.as_ref()?;
+        let keys = self.filter_rows.as_ref().map(Measure::columns).unwrap_or_default();
+        Some((&rows.key, keys))
     }
 
     /// Returns the samples and the data bytes of all records of a shard, of values that were measured
@@ -283,6 +314,8 @@ impl SampleProgram {
                 taken(*passes, RecordSamples::Tokens(Some(length)), RecordSamples::Tokens(None))
             };
             lengths.zip(&passes).map(tokens).collect()
+        } else if let Some(counter) = &self.rows {
+            self.kept_rows(counter, columns, shard_path, &passes)?
         } else {
             passes.iter().copied().map(RecordSamples::Whole).collect()
         };
@@ -307,7 +340,7 @@ impl SampleProgram {
         shard_path: &str,
         kept: Option<&mut MeasuredColumns>,
     ) -> Result<Vec<CountedRecord>, RowError> {
-        let mut kept = kept.filter(|_| self.rows.is_none());
+        let mut kept = kept.filter(|_| self.columns().is_some());
         let samples = self.samples(rows, shard_path, kept.as_deref_mut())?;
         if let Some(kept) = &mut kept {
             let bytes = rows.iter().map(|row| row.len() as i64).collect();
@@ -374,29 +407,125 @@ impl SampleProgram {
         let Some(counter) = &self.rows else {
             return Ok(passes.into_iter().map(RecordSamples::Whole).collect());
         };
-        let taken = rows.iter().zip(&passes).filter(|(_, passes)| **passes).map(|(row, _)| *row);
-        let mut counts = counter.count(&taken.collect::<Vec<_>>())?.into_iter();
-        let mut samples = Vec::with_capacity(rows.len());
-        for (row, passes) in rows.iter().zip(passes) {
-            let count = counts.by_ref().take(usize::from(passes)).next().unwrap_or(0);
-            let mut taken = match &self.filter_rows {
-                None if !counter.spec.leaves_out() => {
-                    samples.push(RecordSamples::Rows(count));
-                    continue;
-                }
-                None => vec![true; count as usize],
-                Some(filter) => {
-                    let rows: Vec<_> = (0..count).map(|part| Row { part, ..*row }).collect();
-                    filter.passes(&rows, shard_path, None)?
-                }
-            };
-            for (at, is_taken) in taken.iter_mut().enumerate() {
-                *is_taken &= counter.spec.takes(at, count as usize);
+        self.rows_of(counter, rows, shard_path, &passes, kept)
+    }
+
+    /// Returns the rows of each record that are samples.
+    fn rows_of(
+        &self,
+        counter: &RowCounter,
+        rows: &[Row<'_>],
+        shard_path: &str,
+        passes: &[bool],
+        kept: Kept<'_>,
+    ) -> Result<Vec<RecordSamples>, RowError> {
+        // To keep the values of rows, all records are measured.
+        let all = kept.is_some().then(|| counter.count(rows).ok()).flatten();
+        let (counts, mut kept) = match (all, kept) {
+            (Some(counts), Some(kept)) => {
+                let rows = counts.iter().map(|count| i64::from(*count)).collect();
+                kept.push(&counter.key, MeasuredColumn::Integers(rows));
+                (counts, Some(kept.rows_mut()))
             }
-            samples.push(RecordSamples::Some(taken));
+            _ => {
+                let counts = of_passing(rows, passes, None, |rows, _| counter.count(rows))?;
+                (counts.into_iter().map(Option::unwrap_or_default).collect(), None)
+            }
+        };
+        let (mut samples, mut from) = (Vec::with_capacity(rows.len()), 0);
+        while from < rows.len() {
+            let (mut to, mut parts) = (from, 0);
+            while to < rows.len() && (to == from || parts + counts[to] as usize <= PARTS) {
+                parts += counts[to] as usize;
+                to += 1;
+            }
+            let group = (&rows[from..to], &passes[from..to], &counts[from..to]);
+            let holds = match &self.filter_rows {
+                None => vec![true; parts],
+                Some(filter) => holds(filter, group, shard_path, kept.as_deref_mut())?,
+            };
+            if let Some(kept) = &mut kept {
+                kept.advance(parts);
+            }
+            self.add_rows(counter, (group.1, group.2), &holds, &mut samples);
+            from = to;
         }
         Ok(samples)
     }
+
+    /// As [`SampleProgram::rows_of`], of values that were measured before.
+    fn kept_rows(
+        &self,
+        counter: &RowCounter,
+        columns: &MeasuredColumns,
+        shard_path: &str,
+        passes: &[bool],
+    ) -> Option<Vec<RecordSamples>> {
+        let MeasuredColumn::Integers(counts) = columns.get(&counter.key)? else { return None };
+        let counts: Vec<u32> =
+            counts.iter().map(|count| u32::try_from(*count).ok()).collect::<Option<_>>()?;
+        let rows = columns.rows()?;
+        let holds = match &self.filter_rows {
+            None => vec![true; rows.records()],
+            Some(filter) => filter.kept_passes(rows, shard_path)?,
+        };
+        let mut samples = Vec::with_capacity(counts.len());
+        self.add_rows(counter, (passes, &counts), &holds, &mut samples);
+        Some(samples)
+    }
+
+    /// Adds the samples of records.
+    /// - `holds`: for each of their rows whether the filter of rows holds.
+    fn add_rows(
+        &self,
+        counter: &RowCounter,
+        (passes, counts): (&[bool], &[u32]),
+        holds: &[bool],
+        samples: &mut Vec<RecordSamples>,
+    ) {
+        let mut rest = holds;
+        for (passes, count) in passes.iter().zip(counts) {
+            let (of_record, after) = rest.split_at(*count as usize);
+            rest = after;
+            let count = if *passes { of_record.len() } else { 0 };
+            if self.filter_rows.is_none() && !counter.spec.leaves_out() {
+                samples.push(RecordSamples::Rows(count as u32));
+                continue;
+            }
+            let rows = of_record[..count].iter().enumerate();
+            let takes = |(at, holds): (usize, &bool)| *holds && counter.spec.takes(at, count);
+            samples.push(RecordSamples::Some(rows.map(takes).collect()));
+        }
+    }
+}
+
+/// Returns for each row of records whether a filter holds; for those of records that do not pass, any
+/// value. To keep the values, all rows are measured.
+fn holds(
+    filter: &Measure,
+    (rows, passes, counts): (&[Row<'_>], &[bool], &[u32]),
+    shard_path: &str,
+    kept: Kept<'_>,
+) -> Result<Vec<bool>, RowError> {
+    let parts_of = |at: usize| (0..counts[at]).map(move |part| Row { part, ..rows[at] });
+    let all_pass = passes.iter().all(|passes| *passes);
+    if all_pass || kept.is_some() {
+        let parts: Vec<Row<'_>> = (0..rows.len()).flat_map(parts_of).collect();
+        match filter.passes(&parts, shard_path, kept) {
+            Err(_) if !all_pass => {}
+            done => return done,
+        }
+    }
+    let passing = (0..rows.len()).filter(|at| passes[*at]);
+    let parts: Vec<Row<'_>> = passing.flat_map(parts_of).collect();
+    let mut found = filter.passes(&parts, shard_path, None)?.into_iter();
+    let of_record = |at: usize| {
+        let found: Vec<_> =
+            found.by_ref().take(if passes[at] { counts[at] as usize } else { 0 }).collect();
+        let missing = counts[at] as usize - found.len();
+        found.into_iter().chain(std::iter::repeat_n(false, missing)).collect::<Vec<_>>()
+    };
+    Ok((0..rows.len()).flat_map(of_record).collect())
 }
 
 /// Returns what `measure` makes of the records that pass. To keep its values it measures all records;
@@ -463,13 +592,15 @@ impl RowCounter {
             let exist = if known.is_empty() { "none".to_owned() } else { format!("`{known}`") };
             return Err(format!("there is no feature `{missing}`; there are {exist}{more}"));
         }
-        let mut parse = Some(features_named(parse.expect("it has these features"), &columns));
+        let mut parse = Some(parse.expect("it has these features").named(&columns));
         let parser = parser(&mut parse).map_err(|error| error.to_string())?;
         let rows = UnbatchSpec::rows(&columns);
         let unbatch = Unbatch::new(&rows, &parser, &mut parsed_plans(&parser))?;
         let unbatch = unbatch.expect("columns that exist are named");
         let parse = parse.expect("just given");
-        Ok(Self { spec: spec.clone(), parse, parser, unbatch })
+        let scope = Scope { parse: Some(&parse), unbatched: &columns, ..Scope::default() };
+        let key = scope.rows_key();
+        Ok(Self { spec: spec.clone(), key, parse, parser, unbatch })
     }
 
     /// Returns the number of rows of each record.

@@ -25,7 +25,7 @@ mod outline;
 pub(crate) mod parse;
 
 pub use of_shards::ShardSchemas;
-pub use outline::{Outline, OutlineColumn, OutlineError};
+pub use outline::{CheckedExpression, Outline, OutlineColumn, OutlineError};
 pub use parse::ParseSpec;
 use parse::{parsed_plans, parser};
 
@@ -43,9 +43,13 @@ pub struct RecordSpec {
     /// Names of the columns of a batch; `None`: all columns after the last operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outputs: Option<Vec<String>>,
-    /// Expression over parsed columns: only records for which it holds are samples.
+    /// Expression over parsed and measured columns: only records for which it holds are samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filter: Option<String>,
+    /// Operators that make columns for expressions, applied in order on the features, or on the
+    /// columns after `unbatch`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub measured: Vec<Operator>,
     /// Columns with rows, of which each is a sample. `None`: each record is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unbatch: Option<UnbatchSpec>,
@@ -156,6 +160,8 @@ impl Schema {
             unbatch.columns.sort();
         }
         let samples = SampleProgram::new(&spec)?.map(Arc::new);
+        let measured = samples.as_ref().map(|samples| samples.measured(&spec.measured));
+        spec.measured = measured.unwrap_or_default();
         let expressions = samples.as_ref().map(|samples| samples.expressions());
         let (cost, by);
         [spec.filter, spec.filter_rows, cost, by] = expressions.unwrap_or_default();
@@ -269,7 +275,8 @@ impl Schema {
 
     /// Lookup tables of the operators.
     pub fn tables(&self) -> impl Iterator<Item = &TableRef> {
-        self.spec.operators.iter().filter_map(|operator| operator.operation.table())
+        let operators = self.spec.operators.iter().chain(&self.spec.measured);
+        operators.filter_map(|operator| operator.operation.table())
     }
 
     /// The pixel contract that the job pins, or [`DECODER_NONE`].

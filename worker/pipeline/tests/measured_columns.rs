@@ -15,7 +15,7 @@ use shardfeed_tfrecord::masked_crc32c;
 const PATH: &str = "train/part-00.tfrecord";
 
 /// Expressions over two features, a length and the names that no feature has.
-const FILTERS: [&str; 8] = [
+const FILTERS: [&str; 10] = [
     "width > LIMIT",
     "len(tokens) >= LIMIT and len(tokens) == len(mask)",
     "lang == 'de' or width < LIMIT",
@@ -24,7 +24,13 @@ const FILTERS: [&str; 8] = [
     "len(lang) + width >= LIMIT and shard_path != 'x'",
     "where(score > 0, width, len(tokens)) > LIMIT",
     "score / width > LIMIT",
+    "twice > LIMIT or twice < width",
+    "narrow % 3 == LIMIT or hash(lang) % 2 == 0",
 ];
+
+/// Expressions over the rows of a record; empty: none.
+const FILTERS_OF_ROWS: [&str; 4] =
+    ["", "tokens % 4 < LIMIT", "tokens + width >= LIMIT or ordinal % 5 == 0", "tokens > narrow"];
 
 const COSTS: [&str; 4] = ["len(tokens)", "width", "score", "len(tokens) + len(mask)"];
 
@@ -39,6 +45,10 @@ fn spec(program: &Program) -> RecordSpec {
             var("tokens", "int64"), var("mask", "float32"),
         ],
         "filter": filter,
+        "measured": [
+            {"output": "twice", "operation": {"compute": {"expression": "width * 2", "dtype": "float64"}}},
+            {"output": "narrow", "operation": {"cast": {"input": "width", "dtype": "int8"}}},
+        ],
     });
     let columns = if program.has_mask { json!(["tokens", "mask"]) } else { json!(["tokens"]) };
     let then: (&str, Json) = match program.then {
@@ -56,13 +66,24 @@ fn spec(program: &Program) -> RecordSpec {
                 "columns": ["width", "lang"], "size": 2, "stride": 1, "by": "lang", "partial": "drop",
             }),
         ),
-        cost => ("balance", json!({"by": COSTS[cost - 3], "window": 64})),
+        at if at < 3 + COSTS.len() => ("balance", json!({"by": COSTS[at - 3], "window": 64})),
+        at => {
+            let filter = FILTERS_OF_ROWS[at - 3 - COSTS.len()];
+            let limit = program.filter.map_or(3, |(_, limit)| limit);
+            spec["filter_rows"] = match filter {
+                "" => Json::Null,
+                filter => json!(filter.replace("LIMIT", &limit.to_string())),
+            };
+            let columns: Vec<_> =
+                columns.as_array().unwrap().iter().map(|name| json!({"name": name})).collect();
+            ("unbatch", json!({"columns": columns, "edge": "drop", "stride": 1 + at % 2}))
+        }
     };
     spec[then.0] = then.1;
     serde_json::from_value(spec).unwrap()
 }
 
-/// A program; `filter`: index and limit; `then`: 0 nothing, 1 packs, 2 windows, 3 and more a cost.
+/// A program; `filter`: index and limit; `then`: 0 nothing, 1 packs, 2 windows, then costs, then rows.
 #[derive(Clone, Debug)]
 struct Program {
     filter: Option<(usize, i64)>,
@@ -78,19 +99,19 @@ impl Program {
 
 fn program() -> impl Strategy<Value = Program> {
     let filter = prop::option::weighted(0.8, (0..FILTERS.len(), -2_i64..6));
-    (filter, 0..3 + COSTS.len(), any::<bool>()).prop_map(|(filter, then, has_mask)| Program {
-        filter,
-        then,
-        has_mask,
-    })
+    (filter, 0..3 + COSTS.len() + FILTERS_OF_ROWS.len(), any::<bool>())
+        .prop_map(|(filter, then, has_mask)| Program { filter, then, has_mask })
 }
+
+type Known = std::collections::BTreeMap<String, MeasuredColumn>;
 
 /// Width, score, language, and numbers of tokens and masks.
 type Fields = (i64, f32, String, usize, usize);
 
 fn stored(fields: &Fields) -> Vec<u8> {
     let (width, score, lang, tokens, mask) = fields;
-    let (tokens, mask) = (vec![1_i64; *tokens], vec![0.5_f32; *mask]);
+    let tokens: Vec<i64> = (0..*tokens as i64).map(|token| (token * 7 + *width) % 5).collect();
+    let mask = vec![0.5_f32; *mask];
     let (width, score, lang) = ([*width], [*score], [lang.as_bytes()]);
     let values = [
         ("width", Value::Int64(&width)),
@@ -136,12 +157,31 @@ fn counted(
 }
 
 /// Returns the columns that were measured for all records, as stored ones.
-fn kept(columns: &MeasuredColumns) -> MeasuredColumns {
+fn kept(program: &SampleProgram, columns: &MeasuredColumns) -> MeasuredColumns {
     let stored = columns.whole().map(|(key, column)| {
         let bytes = postcard::to_stdvec(column).unwrap();
         (key.to_owned(), postcard::from_bytes::<MeasuredColumn>(&bytes).unwrap())
     });
-    MeasuredColumns::new(stored.collect())
+    columns_of(program, &stored.collect())
+}
+
+/// Returns the columns that a program needs, of those that are known.
+fn columns_of(program: &SampleProgram, known: &Known) -> MeasuredColumns {
+    let of = |keys: Vec<String>| -> Known {
+        let known = |key: String| known.get(&key).map(|column| (key, column.clone()));
+        keys.into_iter().filter_map(known).collect()
+    };
+    let mut columns = MeasuredColumns::new(of(program.columns().unwrap()));
+    if let Some((counts, keys)) = program.row_columns() {
+        columns.add_rows(counts, of(keys));
+    }
+    columns
+}
+
+/// Returns the keys of all columns that a program needs.
+fn needs_of(program: &SampleProgram) -> Vec<String> {
+    let of_rows = program.row_columns().map(|(_, keys)| keys).unwrap_or_default();
+    [program.columns().unwrap(), of_rows].concat()
 }
 
 proptest! {
@@ -160,12 +200,12 @@ proptest! {
         // Packs of two columns need equal numbers in both.
         let even = |mut fields: Fields| { if is_even { fields.4 = fields.3; } fields };
         let records: Vec<_> = records.into_iter().map(even).map(|fields| stored(&fields)).collect();
-        let mut known = std::collections::BTreeMap::new();
+        let mut known = Known::new();
         for program in programs.iter().filter_map(Program::compiled) {
             let by_records = counted(&program, &records, group);
-            let needs = program.columns().unwrap();
+            let needs = needs_of(&program);
             let has_all = needs.iter().all(|key| known.contains_key(key));
-            let by_values = program.count_kept(&MeasuredColumns::new(known.clone()), PATH);
+            let by_values = program.count_kept(&columns_of(&program, &known), PATH);
             match &by_records {
                 Ok((all, columns)) => {
                     if has_all {
@@ -173,7 +213,8 @@ proptest! {
                     } else {
                         prop_assert_eq!(by_values, None);
                     }
-                    let columns = kept(columns);
+                    let all_columns = columns;
+                    let columns = kept(&program, columns);
                     let is_whole = needs.iter().all(|key| columns.whole().any(|(one, _)| one == key));
                     // Only a record that is left out may have a value that cannot be measured.
                     prop_assert!(is_whole || !is_even, "{:?} {:?}", needs, columns);
@@ -181,7 +222,7 @@ proptest! {
                         let again = program.count_kept(&columns, PATH);
                         prop_assert_eq!(again.as_ref(), Some(all));
                     }
-                    known.extend(columns.whole().map(|(key, column)| (key.to_owned(), column.clone())));
+                    known.extend(all_columns.whole().map(|(key, column)| (key.to_owned(), column.clone())));
                 }
                 // A cost that is none, or packs of different lengths: the records say which.
                 Err(_) => prop_assert_eq!(by_values, None),
@@ -203,7 +244,7 @@ fn long_texts_are_not_kept() {
     for (text, is_kept) in [("lang == 'de'", false), ("len(lang) == 2", true)] {
         let program = filter(text);
         let (all, columns) = counted(&program, &long, 50).unwrap();
-        let by_values = program.count_kept(&kept(&columns), PATH);
+        let by_values = program.count_kept(&kept(&program, &columns), PATH);
         assert_eq!(by_values, is_kept.then_some(all), "{text}");
     }
 }
@@ -212,7 +253,7 @@ fn long_texts_are_not_kept() {
 fn bytes_that_no_file_has_are_not_counted() {
     let program = Program { filter: Some((0, 0)), then: 0, has_mask: false }.compiled().unwrap();
     let records: Vec<_> = (1..4).map(|width| stored(&(width, 0.0, String::new(), 0, 0))).collect();
-    let columns = kept(&counted(&program, &records, 3).unwrap().1);
+    let columns = kept(&program, &counted(&program, &records, 3).unwrap().1);
     assert!(program.count_kept(&columns, PATH).is_some());
     for bytes in [[-1, 20, 20], [i64::MAX, 1, 0], [i64::MAX; 3]] {
         let whole = columns.whole().map(|(key, column)| match key {

@@ -140,6 +140,7 @@ fn message(spec: &RecordSpec) -> wire::RecordSpec {
         operators: spec.operators.iter().map(operator_to).collect(),
         outputs: spec.outputs.clone().map(|columns| wire::Outputs { columns }),
         filter: spec.filter.clone(),
+        measured: spec.measured.iter().map(operator_to).collect(),
         unbatch: spec.unbatch.as_ref().map(unbatch_to),
         filter_rows: spec.filter_rows.clone(),
         pack: spec.pack.as_ref().map(pack_to),
@@ -164,11 +165,13 @@ fn spec(message: wire::RecordSpec) -> Result<RecordSpec, String> {
         }
     };
     let operators = message.operators.into_iter().map(operator_from);
+    let measured = message.measured.into_iter().map(operator_from);
     Ok(RecordSpec {
         parse,
         operators: operators.collect::<Result<_, _>>()?,
         outputs: message.outputs.map(|outputs| outputs.columns),
         filter: message.filter,
+        measured: measured.collect::<Result<_, _>>()?,
         unbatch: message.unbatch.map(unbatch_from).transpose()?,
         filter_rows: message.filter_rows,
         pack: message.pack.map(pack_from).transpose()?,

@@ -207,8 +207,17 @@ impl FeatureSpec {
         }
     }
 
-    /// Returns the values for a record without the feature; for a sequence, the padding value.
-    ///
+    /// True if a record has any number of single values.
+    #[must_use]
+    pub fn is_list(&self) -> bool {
+        match &self.feature {
+            Feature::VarLen { .. } => true,
+            Feature::FixedLenSequence { shape, .. } => shape.is_empty(),
+            Feature::Ragged { partitions, .. } => partitions.is_empty(),
+            _ => false,
+        }
+    }
+
     /// Returns the shape of a record's rows, if it is the same in all records and the feature is
     /// ragged by uniform row lengths only.
     #[must_use]
@@ -221,6 +230,8 @@ impl FeatureSpec {
         partitions.iter().map(length).collect::<Option<Vec<_>>>().filter(|shape| !shape.is_empty())
     }
 
+    /// Returns the values for a record without the feature; for a sequence, the padding value.
+    ///
     /// As in TensorFlow, a default without values counts as none.
     #[must_use]
     pub fn default(&self) -> Option<&DefaultValue> {

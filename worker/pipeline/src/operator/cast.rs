@@ -45,7 +45,7 @@ impl Cast {
     }
 }
 
-pub(super) fn cast<From: ColumnNumber, To: ColumnNumber>(from: &[From], to: &mut [To]) {
+pub(crate) fn cast<From: ColumnNumber, To: ColumnNumber>(from: &[From], to: &mut [To]) {
     to.iter_mut().zip(from).for_each(|(to, from)| *to = cast_one(*from));
 }
 

@@ -11,8 +11,7 @@ const DEPTH_MAX: usize = 50;
 pub(crate) enum Dialect {
     /// The operator `compute`: numbers in float64.
     Compute,
-    /// A filter: also texts and exact integers, without functions whose last bit may differ between
-    /// processors.
+    /// A filter: also texts and exact integers.
     Filter,
 }
 
@@ -42,12 +41,7 @@ impl Node {
             Self::In(_) => "`in`",
             Self::Two(Two::Modulo) => "`%`",
             Self::Two(Two::FloorDivide) => "`//`",
-            Self::One(one @ (One::Tanh | One::Exp | One::Log)) if dialect == Dialect::Filter => {
-                let name = ONES.iter().find(|(_, known)| known == one).map_or("", |(name, _)| name);
-                return Err(format!(
-                    "a filter has no `{name}`: which samples pass must be the same on every processor"
-                ));
-            }
+            Self::One(One::Hash) => "`hash`",
             Self::Number(number) if dialect == Dialect::Filter && !number.is_finite() => {
                 return Err("the expression has a number that float64 cannot hold".into());
             }
@@ -71,6 +65,7 @@ pub(crate) enum One {
     Log,
     Sqrt,
     Floor,
+    Hash,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -242,7 +237,7 @@ const ATOM: usize = UNARY + 1;
 /// Level of `not`: before a comparison.
 const NOT_LEVEL: usize = 2;
 
-const ONES: [(&str, One); 7] = [
+const ONES: [(&str, One); 8] = [
     ("abs", One::Abs),
     ("sign", One::Sign),
     ("tanh", One::Tanh),
@@ -250,6 +245,7 @@ const ONES: [(&str, One); 7] = [
     ("log", One::Log),
     ("sqrt", One::Sqrt),
     ("floor", One::Floor),
+    ("hash", One::Hash),
 ];
 
 const TWOS: [(&str, Two); 2] = [("min", Two::Min), ("max", Two::Max)];
@@ -518,7 +514,9 @@ impl ExpressionReader<'_> {
                     Dialect::Compute => {
                         "abs, exp, floor, log, max, min, sign, sqrt, tanh and where"
                     }
-                    Dialect::Filter => "abs, floor, len, max, min, sign, sqrt and where",
+                    Dialect::Filter => {
+                        "abs, exp, floor, hash, len, log, max, min, sign, sqrt, tanh and where"
+                    }
                 }
             )),
             _ => {

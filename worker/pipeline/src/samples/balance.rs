@@ -5,7 +5,7 @@ use shardfeed_plan::check_balance_window;
 
 use crate::samples::combine::Combiner;
 use crate::samples::measure::Measure;
-use crate::schema::parse::ParseSpec;
+use crate::samples::scope::Scope;
 
 /// Cost of a pack: the sum of the squares of the tokens of its segments.
 const SUM_SQUARES: &str = "sum_squares";
@@ -21,14 +21,12 @@ pub struct BalanceSpec {
 
 impl BalanceSpec {
     /// Returns the measure of the cost; `None`: it follows from the packs.
-    /// - `unbatched`: columns of which a sample has one row. `combiner`: of samples that have several
-    ///   records.
+    /// - `combiner`: of samples that have several records.
     ///
     /// # Errors  A description of what does not fit.
     pub(crate) fn measure(
         &self,
-        parse: Option<&ParseSpec>,
-        unbatched: &[String],
+        scope: Scope<'_>,
         combiner: Option<&Combiner>,
     ) -> Result<Option<Measure>, String> {
         check_balance_window(self.window).map_err(|error| error.to_string())?;
@@ -42,7 +40,7 @@ impl BalanceSpec {
                 return Err("windows have no cost; balance records, rows or packs".to_owned());
             }
         }
-        let measure = Measure::new(&self.by, parse, unbatched).map_err(|error| {
+        let measure = Measure::new(&self.by, scope).map_err(|error| {
             let is_of_packs = self.by == SUM_SQUARES;
             let hint = if is_of_packs { "; it is the cost of packs, of pack()" } else { "" };
             error + hint

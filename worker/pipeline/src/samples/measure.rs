@@ -2,16 +2,22 @@
 
 mod value;
 
+use std::collections::BTreeMap;
 use std::fmt;
 
-use shardfeed_tfrecord::example::{Feature, FeatureSpec};
+use shardfeed_plan::Digest;
+use shardfeed_tfrecord::example::{FeatureSpec, Parts};
 
-use crate::column::{ColumnKind, Plan, items};
-use crate::dtype::Dtype;
+use crate::column::{ColumnKind, Origin, Plan, items};
+use crate::draw::DrawKey;
+use crate::dtype::{Dtype, with_type};
 use crate::operator::expression::{Dialect, Expression, Node, One, Two};
+use crate::operator::{Operator, cast};
+use crate::program::{Made, Pass, Program};
 use crate::record::{Row, RowError, RowFault};
 use crate::rows::{Cells, LocatedRecords, Parser};
 use crate::samples::measured::{Kept, MeasuredColumn, MeasuredColumns};
+use crate::samples::scope::{Needed, Scope};
 use crate::samples::unbatch::{Unbatch, UnbatchSpec};
 use crate::schema::parse::{ParseSpec, parsed_plans, parser};
 use value::Value;
@@ -40,6 +46,11 @@ pub(crate) struct Measure {
     unbatch: Option<Unbatch>,
     /// Parsing of these features.
     parse: Option<ParseSpec>,
+    /// Operators that make columns of the features, and the program that runs them.
+    operators: Vec<Operator>,
+    program: Program,
+    /// Start of the keys of its columns, if they have values of rows.
+    of_rows: String,
     /// True if the value is an integer in every record, unless it overflows.
     is_integer: bool,
 }
@@ -65,6 +76,7 @@ enum ValueKind {
 enum NameValues<'a> {
     Integers(Vec<i64>),
     Floats(Vec<f32>),
+    Doubles(Vec<f64>),
     Texts(Vec<&'a [u8]>),
     /// The same text in each row.
     Text(&'a [u8]),
@@ -77,6 +89,7 @@ impl<'a> NameValues<'a> {
         match column {
             MeasuredColumn::Integers(integers) => Self::Integers(integers.clone()),
             MeasuredColumn::Floats(floats) => Self::Floats(floats.clone()),
+            MeasuredColumn::Doubles(doubles) => Self::Doubles(doubles.clone()),
             MeasuredColumn::Texts(texts) => Self::Texts(texts.iter().map(Vec::as_slice).collect()),
         }
     }
@@ -85,6 +98,7 @@ impl<'a> NameValues<'a> {
         Some(match self {
             Self::Integers(integers) => MeasuredColumn::Integers(integers.clone()),
             Self::Floats(floats) => MeasuredColumn::Floats(floats.clone()),
+            Self::Doubles(doubles) => MeasuredColumn::Doubles(doubles.clone()),
             Self::Texts(texts) => {
                 MeasuredColumn::Texts(texts.iter().map(|text| text.to_vec()).collect())
             }
@@ -95,16 +109,10 @@ impl<'a> NameValues<'a> {
 
 impl Measure {
     /// Checks an expression.
-    /// - `parse`: parsing of the records; `None`: a column `record`.
-    /// - `unbatched`: columns of which a sample has one row.
     ///
     /// # Errors  A description of the error, which names the columns that exist.
-    pub(crate) fn new(
-        text: &str,
-        parse: Option<&ParseSpec>,
-        unbatched: &[String],
-    ) -> Result<Self, String> {
-        match Self::of_any(text, parse, unbatched)? {
+    pub(crate) fn new(text: &str, scope: Scope<'_>) -> Result<Self, String> {
+        match Self::of_any(text, scope)? {
             (_, ValueKind::Text) => {
                 Err("the expression is a text; compare it, such as `name == 'a'`".into())
             }
@@ -115,40 +123,54 @@ impl Measure {
     /// Checks an expression whose values are compared: numbers or texts.
     ///
     /// # Errors  As [`Measure::new`].
-    pub(crate) fn of_key(text: &str, parse: Option<&ParseSpec>) -> Result<Self, String> {
-        Self::of_any(text, parse, &[]).map(|(measure, _)| measure)
+    pub(crate) fn of_key(text: &str, scope: Scope<'_>) -> Result<Self, String> {
+        Self::of_any(text, scope).map(|(measure, _)| measure)
     }
 
-    fn of_any(
-        text: &str,
-        parse: Option<&ParseSpec>,
-        unbatched: &[String],
-    ) -> Result<(Self, ValueKind), String> {
+    fn of_any(text: &str, scope: Scope<'_>) -> Result<(Self, ValueKind), String> {
         let expression = Expression::parse(text, Dialect::Filter)?;
-        let mut parse = used_features(&expression, parse, unbatched)?;
-        let is_unparsed =
-            parse.is_none() && !expression.names().iter().any(|name| name == "record");
+        let needed = scope.needed(expression.names())?;
+        let operators = needed.chosen(scope.operators);
+        let mut parse = used_features(&needed.features, scope)?;
+        let is_unparsed = parse.is_none() && !needed.features.iter().any(|name| name == "record");
         let (parser, plans, unbatch) = match is_unparsed {
             true => (Parser::Raw, vec![], None),
             false => {
                 let parser = parser(&mut parse).map_err(|error| error.to_string())?;
                 let mut plans = parsed_plans(&parser);
-                let unbatch = Unbatch::new(&UnbatchSpec::rows(unbatched), &parser, &mut plans)?;
+                let rows = UnbatchSpec::rows(scope.unbatched);
+                let unbatch = Unbatch::new(&rows, &parser, &mut plans)?;
                 (parser, plans, unbatch)
             }
         };
-        let source = |name: &String| {
-            let named =
-                |plan: &Plan| plan.spec.as_ref().map_or("record", |spec| &spec.name) == name;
-            match plans.iter().position(named) {
-                Some(column) => NameSource::Column(column),
-                None if name == ORDINAL => NameSource::Ordinal,
-                None => NameSource::ShardPath,
-            }
+        let (program, Made { columns, .. }) =
+            Program::new(&plans, &operators).map_err(|error| error.what)?;
+        let (columns, plans): (Vec<_>, Vec<_>) =
+            columns.into_iter().filter(|(name, _)| expression.names().contains(name)).unzip();
+        let source = |name: &String| match columns.iter().position(|column| column == name) {
+            Some(column) => Ok(NameSource::Column(column)),
+            None if name == ORDINAL => Ok(NameSource::Ordinal),
+            None if name == SHARD_PATH => Ok(NameSource::ShardPath),
+            None => Err(format!("there is no column `{name}`")),
         };
-        let sources = expression.names().iter().map(source).collect();
+        let sources = expression.names().iter().map(source).collect::<Result<_, _>>()?;
+        let of_rows = match scope.unbatched {
+            [] => String::new(),
+            _ => format!("row of {} ", scope.rows_key()),
+        };
         let is_integer = false;
-        let measure = Self { expression, sources, parser, plans, unbatch, parse, is_integer };
+        let measure = Self {
+            expression,
+            sources,
+            parser,
+            plans,
+            unbatch,
+            parse,
+            operators,
+            program,
+            of_rows,
+            is_integer,
+        };
         let kind = measure.kind()?;
         Ok((Self { is_integer: kind == ValueKind::Integer, ..measure }, kind))
     }
@@ -170,8 +192,22 @@ impl Measure {
     /// Shards with equal digests have the same samples under equal keys, unless the expression
     /// depends on paths.
     pub(crate) fn key(&self) -> Vec<u8> {
-        let features = serde_json::to_string(&self.parse).expect("features are plain data");
-        format!("{features}\n{self}").into_bytes()
+        let names: Vec<_> = self.names().to_vec();
+        format!("{}\n{self}", self.origin_of(&names)).into_bytes()
+    }
+
+    /// Returns the features, and the operators if there are some, that make columns.
+    fn origin_of(&self, names: &[String]) -> String {
+        let needed = Needed::by(&self.operators, names).expect("the operators were checked");
+        let features = self.parse.as_ref().map(|parse| parse.named(&needed.features));
+        let features = serde_json::to_string(&features).expect("features are plain data");
+        if needed.operators.is_empty() {
+            return features;
+        }
+        let operators = needed.chosen(&self.operators).into_iter();
+        let operators = operators.map(|one| (one.for_identity(), one.operation.version()));
+        let operators = serde_json::to_string(&operators.collect::<Vec<_>>());
+        format!("{features}\n{}", operators.expect("operators are plain data"))
     }
 
     /// True if the value is an integer in every record.
@@ -294,9 +330,7 @@ impl Measure {
         let is_column = matches!(self.sources[name], NameSource::Column(_));
         (is_column && self.expression.nodes().contains(used)).then(|| {
             let names = std::slice::from_ref(&self.names()[name]);
-            let feature = self.parse.as_ref().map(|parse| features_named(parse, names));
-            let feature = serde_json::to_string(&feature).expect("features are plain data");
-            format!("{what} {} {feature}", names[0])
+            format!("{}{what} {} {}", self.of_rows, names[0], self.origin_of(names))
         })
     }
 
@@ -310,7 +344,7 @@ impl Measure {
     ) -> Option<Vec<T>> {
         let rows = columns.records();
         let value = |(name, source): (usize, &NameSource)| match source {
-            NameSource::Ordinal => Some(NameValues::Integers((0..rows as i64).collect())),
+            NameSource::Ordinal => Some(NameValues::Integers(columns.ordinals())),
             NameSource::ShardPath => Some(NameValues::Text(shard_path.as_bytes())),
             NameSource::Column(_) => match self.value_key(name) {
                 Some(key) => Some(NameValues::of_kept(columns.get(&key)?)),
@@ -347,13 +381,14 @@ impl Measure {
             Some(_) => LocatedRecords::new(&self.parser, &LocatedRecords::distinct(rows.iter())),
             None => LocatedRecords::default(),
         };
-        let cells = Cells::locate(parser, &self.plans, &[], rows, &known)?;
+        let cells = Cells::locate(parser, &self.plans, self.program.tables(), rows, &known)?;
+        let made = self.run(&cells)?;
         let values = |source: &NameSource| match source {
             NameSource::Ordinal => {
                 NameValues::Integers(rows.iter().map(|row| row.sample.ordinal as i64).collect())
             }
             NameSource::ShardPath => NameValues::Text(shard_path.as_bytes()),
-            NameSource::Column(column) => of_column(&self.plans[*column], &cells),
+            NameSource::Column(column) => of_column(&self.plans[*column], &cells, &made),
         };
         let values: Vec<_> = self.sources.iter().map(values).collect();
         let names = self.sources.iter().zip(&values).enumerate();
@@ -372,6 +407,26 @@ impl Measure {
         let mut stack = vec![];
         let at = |row| result(&rows[row], self.value(row, &values, &lengths, &mut stack));
         (0..rows.len()).map(at).collect()
+    }
+
+    /// Runs the operators, and returns the columns of their steps.
+    fn run(&self, cells: &Cells<'_>) -> Result<BTreeMap<usize, Vec<u64>>, RowError> {
+        let mut bytes = BTreeMap::new();
+        for plan in &self.plans {
+            if let Origin::Step(step) = plan.origin {
+                bytes.insert(step, plan.kind.row_bytes() * cells.rows.len());
+            }
+        }
+        let words = |(step, bytes): (&usize, &usize)| (*step, vec![0_u64; bytes.div_ceil(8)]);
+        let mut made: BTreeMap<usize, Vec<u64>> = bytes.iter().map(words).collect();
+        let out = made.iter_mut().map(|(step, words)| {
+            (*step, &mut bytemuck::cast_slice_mut::<u64, u8>(words)[..bytes[step]])
+        });
+        let mut out: BTreeMap<usize, &mut [u8]> = out.collect();
+        let key =
+            DrawKey { digest: Digest::from_bytes([0; 32]), seed: 0, epoch: 0, sources: [].into() };
+        self.program.run(cells, &key, &Pass::Rows(&[]), |step| out.remove(&step))?;
+        Ok(made)
     }
 
     /// Keeps the values of the features of records.
@@ -406,6 +461,7 @@ impl Measure {
                 Node::Name(name) => match &values[*name] {
                     NameValues::Integers(integers) => Value::Integer(integers[row]),
                     NameValues::Floats(floats) => Value::Float(f64::from(floats[row])),
+                    NameValues::Doubles(doubles) => Value::Float(doubles[row]),
                     NameValues::Texts(texts) => Value::Text(texts[row]),
                     NameValues::Text(text) => Value::Text(text),
                     NameValues::Unused => unreachable!("only the length of this column is used"),
@@ -459,10 +515,19 @@ impl Measure {
                 Node::Text(_) => Text,
                 Node::Name(name) => self.kind_of(*name)?,
                 Node::Len(name) => self.check_length(*name).map(|()| Integer)?,
+                Node::One(One::Hash) => match stack.pop().expect(CHECKED) {
+                    Integer | Text => Integer,
+                    Float => {
+                        return Err(format!(
+                            "`{}` has a float; `hash` takes an integer or a text",
+                            here()
+                        ));
+                    }
+                },
                 Node::One(one) => match (one, numbers(&[stack.pop().expect(CHECKED)])?) {
                     (One::Not, _) => Integer,
                     (One::Negate | One::Abs | One::Sign | One::Floor, kind) => kind,
-                    (One::Sqrt | One::Tanh | One::Exp | One::Log, _) => Float,
+                    (_, _) => Float,
                 },
                 Node::Two(two) => {
                     let kinds = stack.split_off(stack.len() - 2);
@@ -501,7 +566,7 @@ impl Measure {
         match &plan.kind {
             ColumnKind::Dense { dtype, shape } if items(shape) == 1 => Ok(match dtype {
                 Dtype::Bytes => ValueKind::Text,
-                Dtype::Int64 => ValueKind::Integer,
+                dtype if *dtype == Dtype::Bool || dtype.is_integer() => ValueKind::Integer,
                 _ => ValueKind::Float,
             }),
             ColumnKind::Dense { shape, .. } => Err(format!(
@@ -526,8 +591,8 @@ impl Measure {
         let has_length = plan.is_some_and(|plan| match &plan.kind {
             ColumnKind::Dense { dtype, shape } => *dtype == Dtype::Bytes && items(shape) == 1,
             ColumnKind::Padded { .. } => true,
-            ColumnKind::Ragged { .. } => plan.spec.as_ref().is_some_and(|spec| {
-                matches!(spec.feature, Feature::VarLen { .. }) || spec.uniform_rows().is_some()
+            ColumnKind::Ragged { .. } => parsed_of(plan).spec.as_ref().is_some_and(|spec| {
+                is_list(plan) || spec.is_list() || spec.uniform_rows().is_some()
             }),
             ColumnKind::Sparse { .. } => false,
         });
@@ -536,7 +601,7 @@ impl Measure {
         }
         Err(format!(
             "`len({})` is not known: len takes one byte string, a VarLenFeature, a \
-             FixedLenSequenceFeature or a RaggedFeature of uniform row lengths",
+             FixedLenSequenceFeature, a RaggedFeature of uniform row lengths or a feature list",
             self.names()[name]
         ))
     }
@@ -550,23 +615,16 @@ impl fmt::Display for Measure {
 }
 
 /// Returns the parsing of the features that an expression uses; `None`: of none.
-fn used_features(
-    expression: &Expression,
-    parse: Option<&ParseSpec>,
-    unbatched: &[String],
-) -> Result<Option<ParseSpec>, String> {
+/// - `names`: columns that it uses and no operator makes.
+fn used_features(names: &[String], scope: Scope<'_>) -> Result<Option<ParseSpec>, String> {
+    let Scope { parse, operators, .. } = scope;
     let (features, lists): (&[FeatureSpec], &[FeatureSpec]) = match parse {
         None => (&[], &[]),
         Some(ParseSpec::Example(features)) => (features, &[]),
         Some(ParseSpec::Sequence { context, lists }) => (context, lists),
     };
     let has = |features: &[FeatureSpec], name: &str| features.iter().any(|spec| spec.name == name);
-    for name in expression.names() {
-        if has(lists, name) && !unbatched.contains(name) {
-            return Err(format!(
-                "column `{name}` is a feature list; an expression takes features that a record has once"
-            ));
-        }
+    for name in names {
         let is_raw = parse.is_none() && name == "record";
         if !has(features, name)
             && !has(lists, name)
@@ -574,9 +632,10 @@ fn used_features(
             && name != ORDINAL
             && name != SHARD_PATH
         {
-            let known = features.iter().map(|spec| spec.name.as_str());
+            let known = features.iter().chain(lists).map(|spec| spec.name.as_str());
             let known = known.chain(parse.is_none().then_some("record"));
-            let more = features.len().saturating_sub(LISTED_MAX);
+            let known = known.chain(operators.iter().map(|operator| operator.output.as_str()));
+            let more = (features.len() + lists.len() + operators.len()).saturating_sub(LISTED_MAX);
             let known: Vec<_> = known.take(LISTED_MAX).chain([ORDINAL, SHARD_PATH]).collect();
             let more = if more > 0 { format!(" and {more} more") } else { String::new() };
             return Err(format!(
@@ -585,30 +644,28 @@ fn used_features(
             ));
         }
     }
-    let names = expression.names();
     let has_used = has_any(features, names) || has_any(lists, names);
-    Ok(parse.filter(|_| has_used).map(|parse| features_named(parse, names)))
+    Ok(parse.filter(|_| has_used).map(|parse| parse.named(names)))
 }
 
 fn has_any(features: &[FeatureSpec], names: &[String]) -> bool {
     features.iter().any(|spec| names.contains(&spec.name))
 }
 
-pub(crate) fn features_named(parse: &ParseSpec, names: &[String]) -> ParseSpec {
-    let named = |features: &[FeatureSpec]| -> Vec<FeatureSpec> {
-        features.iter().filter(|spec| names.contains(&spec.name)).cloned().collect()
-    };
-    match parse {
-        ParseSpec::Example(features) => ParseSpec::Example(named(features)),
-        ParseSpec::Sequence { context, lists } => {
-            ParseSpec::Sequence { context: named(context), lists: named(lists) }
-        }
-    }
-}
-
 /// Returns the values of a column of one value per row.
-fn of_column<'a>(plan: &'a Plan, cells: &'a Cells<'a>) -> NameValues<'a> {
+/// - `made`: columns of operators' steps.
+fn of_column<'a>(
+    plan: &'a Plan,
+    cells: &'a Cells<'a>,
+    made: &BTreeMap<usize, Vec<u64>>,
+) -> NameValues<'a> {
     let rows = cells.rows.len();
+    if let (Origin::Step(step), ColumnKind::Dense { dtype, shape }) = (&plan.origin, &plan.kind) {
+        return match items(shape) {
+            1 => of_step(*dtype, bytemuck::cast_slice(&made[step]), rows),
+            _ => NameValues::Unused,
+        };
+    }
     match &plan.kind {
         ColumnKind::Dense { shape, .. } if items(shape) != 1 => NameValues::Unused,
         ColumnKind::Dense { dtype: Dtype::Bytes, .. } => NameValues::Texts(cells.strings(plan)),
@@ -626,8 +683,43 @@ fn of_column<'a>(plan: &'a Plan, cells: &'a Cells<'a>) -> NameValues<'a> {
     }
 }
 
+/// Returns the values of an operator's column of one number per row.
+fn of_step(dtype: Dtype, bytes: &[u8], rows: usize) -> NameValues<'static> {
+    if dtype == Dtype::Float32 {
+        return NameValues::Floats(bytemuck::cast_slice(bytes)[..rows].to_vec());
+    }
+    if dtype == Dtype::Bool || dtype.is_integer() {
+        let mut integers = vec![0_i64; rows];
+        with_type!(dtype, From => cast(&bytemuck::cast_slice::<u8, From>(bytes)[..rows], &mut integers));
+        return NameValues::Integers(integers);
+    }
+    let mut doubles = vec![0_f64; rows];
+    with_type!(dtype, From => cast(&bytemuck::cast_slice::<u8, From>(bytes)[..rows], &mut doubles));
+    NameValues::Doubles(doubles)
+}
+
+/// Returns the parsed column whose rows an operator's column has, or the column itself.
+fn parsed_of(plan: &Plan) -> &Plan {
+    match &plan.origin {
+        Origin::Rows(_, parsed) => parsed,
+        _ => plan,
+    }
+}
+
+/// True for a feature list, whose length is that of its steps.
+fn is_list(plan: &Plan) -> bool {
+    matches!(parsed_of(plan).origin, Origin::List(_))
+}
+
 /// Returns the number of values of each row in a column of variable length.
 fn lengths(plan: &Plan, cells: &Cells<'_>) -> Vec<usize> {
+    let plan = parsed_of(plan);
+    if let Origin::List(
+        Parts::One { values } | Parts::Ragged { values, .. } | Parts::Sparse { values, .. },
+    ) = &plan.origin
+    {
+        return cells.steps_of(*values);
+    }
     let per_step = match &plan.kind {
         ColumnKind::Padded { shape, .. } => items(shape).max(1),
         _ => {

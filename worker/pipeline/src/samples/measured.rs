@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 /// not kept.
 const TEXT_BYTES_MAX: (usize, usize) = (16, 4096);
 
+/// Maximum number of rows of a shard whose values are kept.
+const ROWS_KEPT_MAX: usize = 1 << 22;
+
 /// Takes values of the records that follow; `None`: they are not kept.
 pub(crate) type Kept<'a> = Option<&'a mut MeasuredColumns>;
 
@@ -21,6 +24,7 @@ pub enum MeasuredColumn {
     Integers(Vec<i64>),
     Floats(Vec<f32>),
     Texts(Vec<Vec<u8>>),
+    Doubles(Vec<f64>),
 }
 
 impl MeasuredColumn {
@@ -29,6 +33,7 @@ impl MeasuredColumn {
             Self::Integers(values) => values.len(),
             Self::Floats(values) => values.len(),
             Self::Texts(values) => values.len(),
+            Self::Doubles(values) => values.len(),
         }
     }
 
@@ -41,6 +46,7 @@ impl MeasuredColumn {
             (Self::Integers(values), Self::Integers(more)) => values.extend(more),
             (Self::Floats(values), Self::Floats(more)) => values.extend(more),
             (Self::Texts(values), Self::Texts(more)) => values.extend(more),
+            (Self::Doubles(values), Self::Doubles(more)) => values.extend(more),
             _ => unreachable!("a feature has values of one kind"),
         }
     }
@@ -52,8 +58,13 @@ pub struct MeasuredColumns {
     columns: BTreeMap<String, MeasuredColumn>,
     /// Bytes of texts of each column that has some.
     text_bytes: BTreeMap<String, usize>,
-    /// Number of records, whether all their values are known or not.
+    /// Number of records, or of rows, whether all their values are known or not.
     records: usize,
+    /// Columns of the records' rows.
+    rows: Option<Box<MeasuredColumns>>,
+    is_of_rows: bool,
+    /// Of rows: index of the record of each, if they were measured before.
+    ordinals: Option<Vec<i64>>,
 }
 
 impl MeasuredColumns {
@@ -61,6 +72,42 @@ impl MeasuredColumns {
     pub fn new(columns: BTreeMap<String, MeasuredColumn>) -> Self {
         let records = columns.values().next().map_or(0, MeasuredColumn::len);
         Self { columns, records, ..Self::default() }
+    }
+
+    /// Returns the columns of the records' rows.
+    pub(crate) fn rows_mut(&mut self) -> &mut Self {
+        self.rows.get_or_insert_with(|| Box::new(Self { is_of_rows: true, ..Self::default() }))
+    }
+
+    /// Columns of the records' rows.
+    pub(crate) fn rows(&self) -> Option<&Self> {
+        self.rows.as_deref()
+    }
+
+    /// Adds columns of rows that were measured before; false if they are not of these numbers of rows.
+    /// - `counts`: key of the column with the number of rows of each record.
+    pub fn add_rows(&mut self, counts: &str, columns: BTreeMap<String, MeasuredColumn>) -> bool {
+        let Some(MeasuredColumn::Integers(counts)) = self.columns.get(counts) else { return false };
+        let of_record = |(record, rows): (i64, &i64)| {
+            std::iter::repeat_n(record, usize::try_from(*rows).unwrap_or(0))
+        };
+        let rows: i64 = counts.iter().fold(0, |sum, rows| sum.saturating_add((*rows).max(0)));
+        if rows > ROWS_KEPT_MAX as i64 {
+            return false;
+        }
+        if columns.values().any(|column| column.len() as i64 != rows) {
+            return false;
+        }
+        let ordinals = (0..).zip(counts).flat_map(of_record).collect();
+        let records = rows as usize;
+        self.rows =
+            Some(Box::new(Self { columns, records, ordinals: Some(ordinals), ..Self::default() }));
+        true
+    }
+
+    /// Returns the index of the record of each row, or of each record.
+    pub(crate) fn ordinals(&self) -> Vec<i64> {
+        self.ordinals.clone().unwrap_or_else(|| (0..self.records as i64).collect())
     }
 
     /// True if values of the records that follow are added.
@@ -72,6 +119,10 @@ impl MeasuredColumns {
     /// records whose values are not known, are not added.
     pub(crate) fn push(&mut self, key: &str, values: MeasuredColumn) {
         if !self.takes(key) {
+            return;
+        }
+        if self.is_of_rows && self.records + values.len() > ROWS_KEPT_MAX {
+            self.columns.remove(key);
             return;
         }
         if let MeasuredColumn::Texts(texts) = &values {
@@ -102,9 +153,11 @@ impl MeasuredColumns {
         self.records
     }
 
-    /// Iterates over the columns with a value of each record.
+    /// Iterates over the columns with a value of each record, and over those with one of each row.
     pub fn whole(&self) -> impl Iterator<Item = (&str, &MeasuredColumn)> {
-        let whole = self.columns.iter().filter(|(_, column)| column.len() == self.records);
+        let all = std::iter::once(self).chain(self.rows());
+        let whole =
+            all.flat_map(|of| of.columns.iter().filter(|(_, column)| column.len() == of.records));
         whole.map(|(key, column)| (key.as_str(), column))
     }
 }

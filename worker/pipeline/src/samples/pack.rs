@@ -19,7 +19,7 @@ use crate::schema::parse::ParseSpec;
 /// Columns of tokens, and how they are packed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PackSpec {
-    /// Features of variable length, with equally many values in each record. The first one names
+    /// Lists of numbers, with equally many values in each record. The first one names
     /// the columns of segments and positions.
     pub columns: Vec<String>,
     /// Tokens of a pack.
@@ -94,9 +94,12 @@ impl PackSpec {
         if self.columns.is_empty() {
             return Err("it takes the names of columns of tokens".to_owned());
         }
-        features_of(&self.columns, features, |spec| match (&spec.feature, spec.dtype()) {
-            (Feature::VarLen { .. }, DType::Int64 | DType::Float32) => None,
-            _ => Some("is no VarLenFeature of int64 or float32, of which pack takes tokens"),
+        features_of(&self.columns, features, |spec| match (spec.is_list(), spec.dtype()) {
+            (true, DType::Int64 | DType::Float32) => None,
+            _ => Some(
+                "has no tokens for pack: it takes a VarLenFeature, a FixedLenSequenceFeature of shape () \
+                 or a RaggedFeature without partitions, of int64 or float32",
+            ),
         })
     }
 }

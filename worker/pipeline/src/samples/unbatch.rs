@@ -419,7 +419,7 @@ fn pad_plan(column: &str, window: usize, rows: usize) -> Plan {
 
 fn row_shape(spec: &FeatureSpec) -> Result<Vec<usize>, String> {
     let shape = match &spec.feature {
-        Feature::VarLen { .. } => vec![],
+        _ if spec.is_list() => vec![],
         Feature::Ragged { .. } => spec.uniform_rows().ok_or_else(|| no_rows(&spec.name))?,
         Feature::FixedLenSequence { shape, .. } => shape.clone(),
         Feature::FixedLen { shape, default: None, .. } if !shape.is_empty() => shape[1..].to_vec(),

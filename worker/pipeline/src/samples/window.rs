@@ -13,6 +13,7 @@ use crate::record::{Row, RowError};
 use crate::samples::combine::{Sequence, features_of};
 use crate::samples::measure::Measure;
 use crate::samples::measured::{Kept, MeasuredColumn, MeasuredColumns};
+use crate::samples::scope::Scope;
 use crate::schema::parse::ParseSpec;
 
 /// Name of the column with the number of records of a window.
@@ -107,11 +108,12 @@ impl Windower {
     /// Checks columns and settings.
     ///
     /// # Errors  A description of what does not fit.
-    pub(crate) fn new(spec: &WindowSpec, parse: Option<&ParseSpec>) -> Result<Self, String> {
+    pub(crate) fn new(spec: &WindowSpec, scope: Scope<'_>) -> Result<Self, String> {
+        let parse = scope.parse;
         spec.settings().validate().map_err(|error| error.to_string())?;
         let features: Vec<FeatureSpec> = spec.of_records(parse)?.into_iter().cloned().collect();
         spec.features(parse)?;
-        let by = spec.by.as_ref().map(|by| Measure::of_key(by, parse)).transpose()?;
+        let by = spec.by.as_ref().map(|by| Measure::of_key(by, scope)).transpose()?;
         let parser = ExampleParser::new(features).map_err(|error| error.to_string())?;
         Ok(Self { spec: spec.clone(), parser, by })
     }

@@ -12,6 +12,7 @@ use crate::samples::balance::BalanceSpec;
 use crate::samples::combine::Combiner;
 use crate::samples::measure::Measure;
 use crate::samples::pack::PackSpec;
+use crate::samples::scope::{Needed, Scope, joined};
 use crate::samples::unbatch::{Unbatch, UnbatchSpec};
 use crate::samples::window::WindowSpec;
 use crate::samples::{ONE_OF, SampleProgram};
@@ -22,10 +23,21 @@ pub struct Outline {
     parse: Arc<Option<ParseSpec>>,
     /// Columns of which a sample has one row.
     unbatched: Arc<Vec<String>>,
+    /// Those of which a sample has several rows.
+    around: Arc<Vec<String>>,
     /// Writer of packs or windows, if they are samples.
     combiner: Option<Arc<Combiner>>,
     names: Names,
-    operators: usize,
+    operators: Arc<Vec<Operator>>,
+}
+
+/// Expression that was checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckedExpression {
+    /// Canonical text.
+    pub text: String,
+    /// Indexes of the operators that make columns for this expression and for those before it.
+    pub measured: Vec<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,9 +83,10 @@ impl Outline {
         Ok(Self {
             parse: Arc::new(spec.parse),
             unbatched: Arc::default(),
+            around: Arc::default(),
             combiner: None,
             names,
-            operators: 0,
+            operators: Arc::default(),
         })
     }
 
@@ -82,13 +95,14 @@ impl Outline {
     /// # Errors  It cannot be applied to these columns.
     pub fn then(&self, operator: &Operator) -> Result<Self, OutlineError> {
         let mut names = self.names.clone();
-        let operators = self.operators + 1;
+        let mut operators = Arc::clone(&self.operators);
+        let position = operators.len();
+        Arc::make_mut(&mut operators).push(operator.clone());
         if let Some(input) = operator.operation.renamed() {
             names.rename(input, &operator.output)?;
             return Ok(Self { names, operators, ..self.clone() });
         }
         let side = operator.operation.table().map(|table| Arc::new(Side::new(table.clone())));
-        let position = self.operators;
         let made = Checked::new(&self.names, position, operator, side)?.declared(position);
         names.set(&operator.output, made);
         Ok(Self { names, operators, ..self.clone() })
@@ -116,7 +130,7 @@ impl Outline {
         let mut plans = parsed_plans(&parser);
         let parsed = plans.len();
         Unbatch::new(unbatch, &parser, &mut plans)?;
-        if plans.len() > parsed && self.operators > 0 {
+        if plans.len() > parsed && !self.operators.is_empty() {
             return Err("call unbatch() with offsets before the operators".to_owned());
         }
         let mut names = self.names.clone();
@@ -128,7 +142,9 @@ impl Outline {
                 false => {}
             }
         }
-        Ok(Self { unbatched: Arc::new(columns), names, ..self.clone() })
+        let around = unbatch.columns.iter().filter(|column| column.offsets.is_some());
+        let around = Arc::new(around.map(|column| column.name.clone()).collect());
+        Ok(Self { unbatched: Arc::new(columns), around, names, ..self.clone() })
     }
 
     /// Returns the columns of packs.
@@ -146,7 +162,7 @@ impl Outline {
     }
 
     fn combine(&self, spec: RecordSpec, method: &str) -> Result<Self, String> {
-        if self.operators > 0 {
+        if !self.operators.is_empty() {
             return Err(format!("call {method}() before the operators, which run on samples"));
         }
         if !self.unbatched.is_empty() || self.combiner.is_some() {
@@ -164,10 +180,17 @@ impl Outline {
         Ok(Self { combiner, names, ..self.clone() })
     }
 
-    /// Checks the expression of a filter, and returns its canonical text.
+    /// Checks the expression of a filter, and joins it with the one before.
+    /// - `before`: the filter of the same samples before; `others`: all other expressions; with the
+    ///   operators of both.
     ///
-    /// # Errors  It is not an expression, or does not fit the features of a record.
-    pub fn filter(&self, expression: &str) -> Result<String, String> {
+    /// # Errors  It is not an expression, or does not fit the columns.
+    pub fn filter(
+        &self,
+        expression: &str,
+        before: Option<&str>,
+        others: (&[&str], &[usize]),
+    ) -> Result<CheckedExpression, String> {
         if let Some(combiner) = &self.combiner {
             let method = match &**combiner {
                 Combiner::Packs(_) => "pack",
@@ -175,38 +198,79 @@ impl Outline {
             };
             return Err(format!("a filter takes records: call filter() before {method}()"));
         }
-        let measure = Measure::new(expression, (*self.parse).as_ref(), &self.unbatched);
-        self.of_features(expression, measure, "filter").map(|filter| filter.to_string())
+        let all: Vec<&str> = before.iter().chain(others.0).copied().collect();
+        let measured = self.measured(expression, (&all, others.1), "filter")?;
+        let operators = self.chosen(&measured);
+        let scope = self.scope(&operators);
+        let mut text = Measure::new(expression, scope)?.to_string();
+        if let Some(before) = before {
+            text = Measure::new(&format!("({before}) and ({text})"), scope)?.to_string();
+        }
+        Ok(CheckedExpression { text, measured })
     }
 
-    /// Checks the settings of balanced steps, and returns the canonical text of the cost.
+    fn scope<'a>(&'a self, operators: &'a [Operator]) -> Scope<'a> {
+        Scope { parse: (*self.parse).as_ref(), operators, unbatched: &self.unbatched }
+    }
+
+    fn chosen(&self, operators: &[usize]) -> Vec<Operator> {
+        operators.iter().map(|at| self.operators[*at].clone()).collect()
+    }
+
+    /// Returns the operators that make columns for expressions.
+    /// - `before`: other expressions, and their operators.
+    fn measured(
+        &self,
+        expression: &str,
+        (before, of_before): (&[&str], &[usize]),
+        method: &str,
+    ) -> Result<Vec<usize>, String> {
+        let names = Measure::names_of(expression)?;
+        let needed = Needed::by(&self.operators, &names)?;
+        let around = self
+            .around
+            .iter()
+            .find(|name| !needed.operators.is_empty() && needed.features.contains(name));
+        if let Some(name) = around {
+            return Err(format!(
+                "an operator makes a column of the rows of `{name}` around a sample's own; {method} \
+                 takes the own row: call {method}() before the operators"
+            ));
+        }
+        let mut uses = vec![(names, (0..self.operators.len()).collect())];
+        for other in before {
+            uses.push((Measure::names_of(other)?, of_before.to_vec()));
+        }
+        joined(&self.operators, &uses)
+    }
+
+    /// Checks the settings of balanced steps.
+    /// - `others`: all other expressions, and their operators.
     /// - `is_of_mixture`: true if the cost takes features of the records, whatever operators made of
     ///   them: a mixture is balanced after the operators of its sources.
     ///
     /// # Errors  They do not fit the samples.
-    pub fn balance(&self, balance: &BalanceSpec, is_of_mixture: bool) -> Result<String, String> {
-        let measure =
-            balance.measure((*self.parse).as_ref(), &self.unbatched, self.combiner.as_deref());
-        let measure = match measure.transpose() {
-            None => return Ok(balance.by.clone()),
-            Some(measure) if is_of_mixture || self.combiner.is_some() => measure,
-            Some(measure) => self.of_features(&balance.by, measure, "balance"),
-        };
-        measure.map(|cost| cost.to_string())
-    }
-
-    /// Rejects an expression over columns that an operator made.
-    fn of_features(
+    pub fn balance(
         &self,
-        expression: &str,
-        measure: Result<Measure, String>,
-        method: &str,
-    ) -> Result<Measure, String> {
-        let names = Measure::names_of(expression).unwrap_or_default();
-        match names.iter().find(|name| self.names.is_changed(name)) {
-            Some(name) => Err(made_by_an_operator(name, method)),
-            None => measure,
-        }
+        balance: &BalanceSpec,
+        others: (&[&str], &[usize]),
+        is_of_mixture: bool,
+    ) -> Result<CheckedExpression, String> {
+        let measured = match (self.combiner.is_some(), is_of_mixture) {
+            (true, _) => others.1.to_vec(),
+            (false, true) => {
+                let cost = (Measure::names_of(&balance.by)?, vec![]);
+                let others_uses =
+                    others.0.iter().map(|other| Ok((Measure::names_of(other)?, others.1.to_vec())));
+                let uses = std::iter::once(Ok(cost)).chain(others_uses);
+                joined(&self.operators, &uses.collect::<Result<Vec<_>, String>>()?)?
+            }
+            (false, false) => self.measured(&balance.by, others, "balance")?,
+        };
+        let operators = self.chosen(&measured);
+        let measure = balance.measure(self.scope(&operators), self.combiner.as_deref())?;
+        let text = measure.map_or_else(|| balance.by.clone(), |cost| cost.to_string());
+        Ok(CheckedExpression { text, measured })
     }
 
     /// Returns the columns after one more operator, which a device may run instead of the worker.

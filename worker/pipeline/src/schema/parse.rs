@@ -34,6 +34,17 @@ impl ParseSpec {
         features.iter().chain(lists).map(|spec| spec.name.as_str()).collect()
     }
 
+    /// Returns the parsing of the features with these names.
+    pub(crate) fn named(&self, names: &[String]) -> Self {
+        let mut part = self.clone();
+        for name in self.names() {
+            if !names.iter().any(|named| named == name) {
+                part.remove(name);
+            }
+        }
+        part
+    }
+
     pub(crate) fn remove(&mut self, name: &str) {
         let retain = |features: &mut Vec<FeatureSpec>| features.retain(|spec| spec.name != name);
         match self {

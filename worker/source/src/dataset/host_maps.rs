@@ -114,10 +114,15 @@ pub(super) fn encode_column(name: &str, column: &MeasuredColumn) -> Vec<u8> {
     COLUMNS.encode(name, &postcard::to_stdvec(column).expect("columns are plain data"))
 }
 
-/// Returns a stored column of a shard of this many records; `None` if it is damaged.
-pub(super) fn decode_column(name: &str, bytes: &[u8], records: u64) -> Option<MeasuredColumn> {
+/// Returns a stored column; `None` if it is damaged.
+/// - `values`: their number, if it is known.
+pub(super) fn decode_column(
+    name: &str,
+    bytes: &[u8],
+    values: Option<u64>,
+) -> Option<MeasuredColumn> {
     let column: MeasuredColumn = postcard::from_bytes(COLUMNS.decode(name, bytes)?).ok()?;
-    (column.len() as u64 == records).then_some(column)
+    values.is_none_or(|values| column.len() as u64 == values).then_some(column)
 }
 
 /// Returns the digest of a column's key, in names of columns.

@@ -172,7 +172,18 @@ impl KeptMaps {
             columns.insert(key, column);
         }
         let path = &self.shard(shard).path;
-        Ok(SampleMap::of_measured(&self.program, &MeasuredColumns::new(columns), path))
+        let mut columns = MeasuredColumns::new(columns);
+        if let Some((counts, keys)) = self.program.row_columns() {
+            let mut of_rows = BTreeMap::new();
+            for key in keys {
+                let Some(column) = self.column(shard, &key, go_on)? else { return Ok(None) };
+                of_rows.insert(key, column);
+            }
+            if !columns.add_rows(counts, of_rows) {
+                return Ok(None);
+            }
+        }
+        Ok(SampleMap::of_measured(&self.program, &columns, path))
     }
 
     /// Returns a column of a shard, from the cache of this host or the index.
@@ -190,7 +201,7 @@ impl KeptMaps {
         let object = object(COLUMNS, &name);
         let found = index.read(std::slice::from_ref(&object), go_on)?;
         let Some(bytes) = found.into_iter().flatten().next() else { return Ok(None) };
-        let column = decode_column(&name, &bytes, self.shard(shard).records);
+        let column = decode_column(&name, &bytes, self.values(shard, key));
         if column.is_none() && !index.is_filling() {
             return Err(index.damaged(&object));
         }
@@ -203,8 +214,14 @@ impl KeptMaps {
         let log = self.host.as_ref()?.column(&column_digest(key));
         let name = self.column_name(shard, key);
         let bytes = log.read(key_of(&name))?;
-        let column = decode_column(&name, &bytes, self.shard(shard).records)?;
+        let column = decode_column(&name, &bytes, self.values(shard, key))?;
         Some((bytes, column))
+    }
+
+    /// Returns the number of values of a column; `None`: it has one for each row.
+    fn values(&self, shard: usize, key: &str) -> Option<u64> {
+        let of_rows = self.program.row_columns().map(|(_, keys)| keys).unwrap_or_default();
+        (!of_rows.iter().any(|of_row| of_row == key)).then(|| self.shard(shard).records)
     }
 
     fn keep_column(&self, shard: usize, key: &str, bytes: &[u8]) {
@@ -324,7 +341,9 @@ impl KeptMaps {
             let (bytes, _) = self.kept_column(shard, &key)?;
             Some((object(COLUMNS, &self.column_name(shard, &key)), bytes))
         };
-        self.program.columns().unwrap_or_default().into_iter().filter_map(stored).collect()
+        let of_rows = self.program.row_columns().map(|(_, keys)| keys).unwrap_or_default();
+        let keys = self.program.columns().unwrap_or_default().into_iter();
+        keys.chain(of_rows).filter_map(stored).collect()
     }
 
     /// Writes the numbers of a map's packs to the index that hosts share.

@@ -19,6 +19,14 @@ fn features() -> ParseSpec {
     .unwrap()
 }
 
+fn scope(parse: &ParseSpec) -> Scope<'_> {
+    Scope { parse: Some(parse), ..Scope::default() }
+}
+
+fn of(text: &str) -> Result<Measure, String> {
+    Measure::new(text, scope(&features()))
+}
+
 fn record(width: i64, score: f32, lang: &str) -> Vec<u8> {
     let mut bytes = vec![];
     let values = [
@@ -48,12 +56,12 @@ fn row(stored: &[u8]) -> Row<'_> {
 }
 
 fn passes(text: &str, (width, score, lang): (i64, f32, &str)) -> bool {
-    let measure = Measure::new(text, Some(&features()), &[]).unwrap();
+    let measure = of(text).unwrap();
     measure.passes(&[row(&record(width, score, lang))], "train/a-1", None).unwrap()[0]
 }
 
 fn wrong(text: &str) -> String {
-    Measure::new(text, Some(&features()), &[]).unwrap_err()
+    of(text).unwrap_err()
 }
 
 #[test]
@@ -84,8 +92,8 @@ fn expressions_and_values() {
         "'it\\'s' == \"it's\"",
     ] {
         assert!(passes(text, this), "{text}");
-        let printed = Measure::new(text, Some(&features()), &[]).unwrap().to_string();
-        let again = Measure::new(&printed, Some(&features()), &[]).unwrap();
+        let printed = of(text).unwrap().to_string();
+        let again = of(&printed).unwrap();
         assert_eq!(again.to_string(), printed, "{text}");
         assert!(passes(&printed, this), "{text}: {printed}");
     }
@@ -122,18 +130,18 @@ fn the_canonical_text_has_no_needless_brackets() {
         ("`width` + 1.50 > 1e3", "width + 1.5 > 1000.0"),
         ("min( width,2 )==len( tags )", "min(width, 2) == len(tags)"),
     ] {
-        let measure = Measure::new(text, Some(&features()), &[]).unwrap();
+        let measure = of(text).unwrap();
         assert_eq!(measure.to_string(), canonical);
     }
     // Neither the text nor its canonical form is too deep.
     let deep = format!("{}width not in (1,){}", "abs(".repeat(48), ")".repeat(48));
-    let printed = Measure::new(&deep, Some(&features()), &[]).unwrap().to_string();
-    assert_eq!(Measure::new(&printed, Some(&features()), &[]).unwrap().to_string(), printed);
+    let printed = of(&deep).unwrap().to_string();
+    assert_eq!(of(&printed).unwrap().to_string(), printed);
     for deep in ["(", "-", "not ", "len(", "abs(", "width in ("] {
         assert!(wrong(&deep.repeat(100_000)).contains("50 deep"), "{deep}");
     }
     let long = format!("width{}", " + 1".repeat(400));
-    assert_eq!(Measure::new(&long, Some(&features()), &[]).unwrap().to_string(), long);
+    assert_eq!(of(&long).unwrap().to_string(), long);
 }
 
 #[test]
@@ -148,7 +156,7 @@ fn what_does_not_fit_is_told() {
         "len(width) > 1",
         "len(box) > 1",
         "len(3) > 1",
-        "exp(width) > 1",
+        "hash(score) > 1",
         "cos(width) > 1",
         "width in ()",
         "width in (1, 'a')",
@@ -168,11 +176,11 @@ fn what_does_not_fit_is_told() {
         lang: the expression is a text; compare it, such as `name == 'a'`
         box > 0: column `box` has shape [4]; an expression takes one value a record
         tags == 'a': column `tags` has any number of values a record; an expression takes its length, `len(tags)`, or a column of one value
-        len(width) > 1: `len(width)` is not known: len takes one byte string, a VarLenFeature, a FixedLenSequenceFeature or a RaggedFeature of uniform row lengths
-        len(box) > 1: `len(box)` is not known: len takes one byte string, a VarLenFeature, a FixedLenSequenceFeature or a RaggedFeature of uniform row lengths
+        len(width) > 1: `len(width)` is not known: len takes one byte string, a VarLenFeature, a FixedLenSequenceFeature, a RaggedFeature of uniform row lengths or a feature list
+        len(box) > 1: `len(box)` is not known: len takes one byte string, a VarLenFeature, a FixedLenSequenceFeature, a RaggedFeature of uniform row lengths or a feature list
         len(3) > 1: the expression needs a column at byte 4, but it has `3) > 1` there
-        exp(width) > 1: a filter has no `exp`: which samples pass must be the same on every processor
-        cos(width) > 1: the expression calls `cos` at byte 0; there are abs, floor, len, max, min, sign, sqrt and where
+        hash(score) > 1: `hash(score)` has a float; `hash` takes an integer or a text
+        cos(width) > 1: the expression calls `cos` at byte 0; there are abs, exp, floor, hash, len, log, max, min, sign, sqrt, tanh and where
         width in (): the expression needs a number, a column or a function at byte 10, but it has `)` there
         width in (1, 'a'): `width in (1, 'a')` has a number and a text; they do not compare
         where(lang, 1, 2): `where(lang, 1, 2)` needs numbers, but has a text
@@ -186,20 +194,20 @@ fn what_does_not_fit_is_told() {
 
 #[test]
 fn a_key_has_the_features_that_are_used() {
-    let key = |text: &str| Measure::new(text, Some(&features()), &[]).unwrap().key();
+    let key = |text: &str| of(text).unwrap().key();
     assert_eq!(key("width>1"), key("(width > 1)"));
     assert_ne!(key("width > 1"), key("width > 2"));
     let fewer: ParseSpec = serde_json::from_value(json!([
         {"name": "width", "feature": {"fixed_len": {"dtype": "int64", "shape": []}}},
     ]))
     .unwrap();
-    assert_eq!(Measure::new("width > 1", Some(&fewer), &[]).unwrap().key(), key("width > 1"));
+    assert_eq!(Measure::new("width > 1", scope(&fewer)).unwrap().key(), key("width > 1"));
     let other: ParseSpec = serde_json::from_value(json!([
         {"name": "width", "feature": {"fixed_len": {"dtype": "float32", "shape": []}}},
     ]))
     .unwrap();
-    assert_ne!(Measure::new("width > 1", Some(&other), &[]).unwrap().key(), key("width > 1"));
-    let depends = |text: &str| Measure::new(text, None, &[]).unwrap().depends_on_path();
+    assert_ne!(Measure::new("width > 1", scope(&other)).unwrap().key(), key("width > 1"));
+    let depends = |text: &str| Measure::new(text, Scope::default()).unwrap().depends_on_path();
     assert!(depends("shard_path == 'a'") && !depends("len(record) > 3 and ordinal > 1"));
 }
 
@@ -208,7 +216,7 @@ fn a_damaged_record_is_an_error_also_if_no_feature_is_used() {
     let mut bytes = record(1, 1.0, "en");
     bytes[3] ^= 1;
     for text in ["width > 0", "ordinal > 0"] {
-        let measure = Measure::new(text, Some(&features()), &[]).unwrap();
+        let measure = of(text).unwrap();
         let error = measure.passes(&[row(&bytes)], "a", None).unwrap_err();
         assert!(matches!(error.fault, RowFault::Data(_)), "{text}");
     }
@@ -216,17 +224,17 @@ fn a_damaged_record_is_an_error_also_if_no_feature_is_used() {
     encode_example(&[("width", Value::Int64(&[1]))], &mut without);
     let crc = masked_crc32c(&without);
     without.extend(crc.to_le_bytes());
-    let of = |text: &str| Measure::new(text, Some(&features()), &[]).unwrap();
+    let of = |text: &str| of(text).unwrap();
     assert_eq!(of("width > 0").passes(&[row(&without)], "a", None).unwrap(), [true]);
     let error = of("lang == ''").passes(&[row(&without)], "a", None).unwrap_err();
     assert!(matches!(error.fault, RowFault::Parse { .. }));
-    let raw = Measure::new("len(record) > 3", None, &[]).unwrap();
+    let raw = Measure::new("len(record) > 3", Scope::default()).unwrap();
     assert_eq!(raw.passes(&[row(&without)], "a", None).unwrap(), [true]);
 }
 
 /// Returns the cost of a record, or the value that is none.
 fn cost(text: &str, values: (i64, f32, &str)) -> Result<u64, String> {
-    let measure = Measure::new(text, Some(&features()), &[]).unwrap();
+    let measure = of(text).unwrap();
     let stored = record(values.0, values.1, values.2);
     match measure.costs(&[row(&stored)], "train/a-1", None) {
         Ok(costs) => Ok(costs[0]),
@@ -279,7 +287,7 @@ fn costs_are_integers_or_floats() {
 #[test]
 fn keys_are_equal_for_equal_values() {
     let key = |text: &str, values: (i64, f32, &str)| {
-        let measure = Measure::of_key(text, Some(&features())).unwrap();
+        let measure = Measure::of_key(text, scope(&features())).unwrap();
         measure
             .keys(&[row(&record(values.0, values.1, values.2))], "train/a-1", None)
             .unwrap()

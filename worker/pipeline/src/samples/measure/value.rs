@@ -3,6 +3,8 @@
 use std::cmp::Ordering;
 use std::fmt;
 
+use shardfeed_plan::Digest;
+
 use super::{One, Two};
 
 /// 2^63, the first number above all integers.
@@ -59,6 +61,17 @@ impl Value<'_> {
         }
     }
 
+    /// Returns an integer from 0 to 2^63 - 1 that is the same for equal values; NaN for a float.
+    /// Source: docs/OPERATORS.md, "Filter".
+    fn hash(self) -> Self {
+        let Some(bytes) = self.key(true).filter(|_| !matches!(self, Self::Float(_))) else {
+            return exact(None);
+        };
+        let digest = Digest::of_parts([&bytes[..]]);
+        let first = digest.as_bytes().first_chunk().expect("a digest has 32 bytes");
+        Self::Integer(i64::from_le_bytes(*first) & i64::MAX)
+    }
+
     pub(super) fn equals(&self, other: &Self) -> bool {
         self.order(other) == Some(Ordering::Equal)
     }
@@ -104,7 +117,10 @@ impl Value<'_> {
             (One::Floor, Self::Integer(_)) => self,
             (One::Floor, value) => Self::Float(value.float().floor()),
             (One::Sqrt, value) => Self::Float(value.float().sqrt()),
-            (One::Tanh | One::Exp | One::Log, _) => unreachable!("the parser refuses {one:?}"),
+            (One::Tanh, value) => Self::Float(libm::tanh(value.float())),
+            (One::Exp, value) => Self::Float(libm::exp(value.float())),
+            (One::Log, value) => Self::Float(libm::log(value.float())),
+            (One::Hash, value) => value.hash(),
         }
     }
 
