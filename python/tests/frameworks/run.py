@@ -31,12 +31,12 @@ GROUPS = {
         "test_color_jitter.py",
     ],
     "jax": [
-        "test_jax_output.py", "test_jax_global.py", "test_jax_ranks.py", "test_grain.py", "test_training_jax.py",
+        "test_jax_output.py", "test_jax_global.py", "test_jax_ranks.py", "test_grain.py", "test_samples_grain.py",
+        "test_training_jax.py",
     ],
     "tensorflow": [
         "test_tf_output.py", "test_tf_dataset.py", "test_tf_features.py", "test_tf_workers.py", "test_tfds.py", "test_keras.py",
-        "test_interrupts_tf.py",
-        "test_training_keras.py",
+        "test_samples_tf.py", "test_interrupts_tf.py", "test_training_keras.py",
     ],
 }  # fmt: skip
 IN_ALL = ["test_examples.py"]
