@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import ROOT
+from documents import documents
 from recount import parse
 from resuming import GLOBAL_BATCH, random_order
 from test_bad_input import flip, record_offsets
@@ -352,6 +353,28 @@ def test_the_steps_of_eight_ranks_cost_alike(tmp_path: Path) -> None:
 
     assert spread(source) > 1.5
     assert spread(source.balance("length")) < 1.1
+
+
+def test_the_steps_of_64_ranks_cost_alike_with_real_lengths(tmp_path: Path) -> None:
+    """Functions of Python's library, cut to 2,048 bytes: each once, and as many as fill the windows of all lanes."""
+    lengths = np.array([min(2048, len(text)) for text in documents("**/*.py")])
+
+    def spread(source: sf.Source) -> tuple[float, float]:
+        """Returns the largest cost of a rank by the mean of its step: the mean of steps, and of an epoch's cost."""
+        # A global batch is the same at every world size: the batches of 64 ranks, one after the other.
+        with sf.Loader(source, batch_size=64 * 4, lanes=64, rank=0, world_size=1, seed=1) as loader:
+            costs = np.array([batch["length"].reshape(64, 4).sum(axis=1) for batch in loader], dtype=float)
+        most, mean = costs.max(axis=1), costs.mean(axis=1)
+        return float((most / mean).mean()), float(most.sum() / mean.sum())
+
+    features: dict[str, Any] = {"length": sf.FixedLenFeature((), "int64")}
+    found = []
+    for name, of in (("once", lengths), ("filled", np.random.default_rng(5).choice(lengths, 64 * 4096))):
+        source = sf.write_dataset(({"length": int(length)} for length in of), tmp_path / name, shard_bytes="1MiB").parse(features)
+        found.append((spread(source), spread(source.balance("length"))))
+    (once, once_balanced), (filled, filled_balanced) = found
+    assert once_balanced[0] < once[0] / 2
+    assert filled[0] > 2 and filled_balanced[0] < 1.08 and filled_balanced[1] < 1.07
 
 
 def test_each_sample_comes_once_while_the_trainer_is_killed(tmp_path: Path) -> None:
