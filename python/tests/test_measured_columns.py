@@ -219,3 +219,23 @@ def test_the_steps_of_feature_lists_are_their_length(tmp_path: Path) -> None:
     assert rows_of(steps) == sorted(row for row in range(40) for _ in range(row % 6) if row % 6 >= 4)
     with pytest.raises(sf.ConfigError, match="any number of values a record"):
         source.filter("state > 1")
+
+
+def test_the_strings_of_windows_are_decoded_to_arrays(tmp_path: Path) -> None:
+    frames = np.random.default_rng(5).integers(0, 255, (40, 6, 5, 3)).astype(np.uint8)
+    with sf.TFRecordWriter(tmp_path / "a.tfrecord") as writer:
+        for row, frame in enumerate(frames):
+            writer.write({"frame": frame.tobytes(), "row": row, "wide": np.array([row, -row], ">i2").tobytes()})
+    features = {name: sf.FixedLenFeature((), kind) for name, kind in (("frame", "string"), ("row", "int64"), ("wide", "string"))}
+    clips = sf.source(tmp_path / "a.tfrecord", features).window(size=4, stride=2)
+    arrays = clips.decode_raw("frame", "uint8", (6, 5, 3)).decode_raw("wide", "int16", (2,), little_endian=False)
+    seen = []
+    with sf.Loader(arrays, batch_size=3, restart=False, tail="pad") as each:
+        for batch in each:
+            for rows, clip, wide in zip(batch["row"][batch.valid], batch["frame"][batch.valid], batch["wide"][batch.valid], strict=True):
+                assert np.array_equal(clip, frames[rows]) and np.array_equal(wide, np.stack([rows, -rows], 1))
+                seen.append(int(rows[0]))
+    assert sorted(seen) == list(range(0, 37, 2))
+    # Each string is checked; the error names the sample of it.
+    with pytest.raises(sf.FeatureError, match="90"):
+        next(iter(sf.Loader(clips.decode_raw("frame", "uint8", (7,)), batch_size=2, shuffle=False)))

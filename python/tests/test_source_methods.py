@@ -111,7 +111,7 @@ THERE = "he columns are 'any' int64 [None] ragged, 'board' float32 [2, 3], "
         (lambda s: s.reshape("board", ("labels", 3, 3)), "there is no column 'labels'; did you mean 'label'?"),
         (lambda s: s.compute("y", "label + bord"), "compute('y'): there is no column 'bord'; did you mean 'board'?"),
         # Types and shapes that do not fit.
-        (lambda s: s.decode_raw("label", "uint8", 8), f"decode_raw('label'): it takes one byte string a row, not int64 of shape []; {LABEL}"),
+        (lambda s: s.decode_raw("label", "uint8", 8), f"decode_raw('label'): it takes byte strings, not int64 of shape []; {LABEL}"),
         (lambda s: s.cast("photo", "int32"), "cast('photo'): it takes numbers, but its input is byte strings of shape []; decode them first; 'photo' is string []"),
         (lambda s: s.decode_image("any"), "decode_image('any'): it takes one byte string a row, not int64 of shape []; 'any' is int64 [None] ragged"),
         (lambda s: s.cast("padded", "int32"), "'padded' is int64 [None, 4] padded"),
@@ -232,8 +232,8 @@ def test_a_method_of_tf_data_names_the_equivalent(source: sf.Source, name: str) 
 
 def test_errors_of_each_method_name_the_source(source: sf.Source) -> None:
     for name in ("filter", "unbatch", "pack", "window", "balance", "resize"):
-        with pytest.raises(TypeError, match=rf"^Source.{name}\(\) has no option 'names'"):
-            getattr(source, name)("any", names=3)
+        with pytest.raises(TypeError, match=rf"^Source.{name}\(\) has no option 'named'"):
+            getattr(source, name)("any", named=3)
     with pytest.raises(TypeError, match=r"^Source.pack\(\) missing 1 required keyword-only argument: 'length'"):
         source.pack("any")  # type: ignore[call-arg]
 

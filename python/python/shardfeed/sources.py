@@ -172,7 +172,8 @@ class Source(SampleMethods):
     ) -> Source:
         """Converts the bytes of a string to numbers of `dtype` and `shape`, as `tf.io.decode_raw`.
 
-        - `input`: one byte string per row.
+        - `input`: one byte string per row, or a dimension of them, such as those of a window: `[n]`
+          strings become `[n, ...]` numbers.
         - `fixed_length`: bytes to which every string is truncated or padded with zeros. None: a
           string of another length is a `FeatureError`.
         - `shape`: with names of int64 columns, `("height", "width", 3)`, it is the shape of an

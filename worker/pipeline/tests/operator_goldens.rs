@@ -280,7 +280,7 @@ fn what_cannot_be_done_is_told_before_anything_is_read() {
         said,
         [
             "operator 1 (output `y`): it takes uint8, not int16; cast or decode to uint8",
-            "operator 1 (output `y`): it takes one byte string a row, not int16 of shape [4]",
+            "operator 1 (output `y`): it takes byte strings, not int16 of shape [4]",
         ]
     );
     let floats =

@@ -11,7 +11,7 @@ use crate::dtype::Dtype;
 /// Interprets the bytes of a string as numbers, as `tf.io.decode_raw`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DecodeRaw {
-    /// Column of one string per row.
+    /// Column of one string per row, or of a fixed shape of them, which precedes that of the numbers.
     pub input: String,
     pub dtype: Dtype,
     /// Shape of the numbers; with column names it is that of an image, and differs from row to
@@ -40,18 +40,26 @@ impl Definition for DecodeRaw {
             return self.images(given.forms).map(OperatorWork::Images);
         }
         let Self { dtype, little_endian, fixed_length, .. } = *self;
-        given.forms[0].of_one_string()?;
+        let strings = &given.forms[0];
+        if strings.dtype != Dtype::Bytes {
+            let (dtype, shape) = (strings.dtype, &strings.shape);
+            return Err(format!("it takes byte strings, not {dtype} of shape {shape:?}"));
+        }
         let shape: Vec<usize> = self.shape.iter().filter_map(Dim::size).collect();
-        let form = Form::numbers(dtype, shape)?;
-        let (bytes, shape) = (form.row_bytes(), &form.shape);
+        let of_string = Form::numbers(dtype, shape)?;
+        let several = if strings.items() == 1 { &[][..] } else { &strings.shape[..] };
+        let form = Form::numbers(dtype, [several, &of_string.shape].concat())?;
+        let of_row = strings.items().max(1);
+        let (bytes, shape) = (of_string.row_bytes(), &of_string.shape);
         if let Some(length) = fixed_length.filter(|length| *length != bytes) {
             return Err(format!(
                 "fixed_length is {length} bytes, but {dtype} of shape {shape:?} is {bytes}; make them the same"
             ));
         }
         let is_fixed = fixed_length.is_some();
-        Ok(OperatorWork::columns(form.clone(), move |inputs, _, out| {
-            decode(&form, inputs[0].strings(), little_endian, is_fixed, out)
+        Ok(OperatorWork::columns(form, move |inputs, _, out| {
+            decode(&of_string, inputs[0].strings(), little_endian, is_fixed, out)
+                .map_err(|(string, fault)| (string / of_row, fault))
         }))
     }
 }
