@@ -40,6 +40,7 @@ windows = sf.source(FILES, {key: FEATURES[key] for key in ("id", "video")}).wind
 kept = sf.source(FILES, {key: FEATURES[key] for key in ("id", "video")}).window(size=4, stride=3, by="video", partial="keep")
 short = sf.source(FILES, {key: FEATURES[key] for key in ("id", "video")}).window(size=4, stride=6, by="video")
 balanced = plain.balance("len(tokens)", window=20)
+weak = plain.balance("len(tokens)", window=1)
 floats = plain.balance("len(tokens) / 7", window=20)
 squares = packs.balance("sum_squares", window=12)
 # A NaN is no value of JSON.
@@ -209,6 +210,26 @@ def test_the_numbers_of_a_filter_are_those_of_the_records(place: Place) -> None:
     assert (counted["rows"], counted["packs"], counted["windows"]) == (None, None, None)
 
 
+def test_the_statistics_of_a_source_are_those_of_its_records(place: Place) -> None:
+    lengths = [len(tokens) for shard in place.tokens for tokens in shard]
+    passing = [length for length in lengths if length >= 4]
+
+    def tokens(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        found = place.json("dataset", "stats", "--source", f"train.py:{name}")
+        (feature,) = (each for each in found["features"] if each["name"] == "tokens")
+        return found, feature["values"]
+
+    for name in ("filtered", "packs"):
+        found, values = tokens(name)
+        assert (found["records"], found["examples"], found["sampled"]["records"]) == (len(passing), len(passing), sum(COUNTS))
+        assert (values["min"], values["max"]) == (min(passing), max(passing))
+        assert found["sampled"]["samples"] == plan_of(place, name)["counted"]["samples"]
+    found, values = tokens("plain")
+    assert (found["records"], found["sampled"], values["max"]) == (sum(COUNTS), None, max(lengths))
+    found, _ = tokens("mixture")
+    assert (found["records"], found["shard_count"]) == (len(passing) + sum(COUNTS), 2 * len(COUNTS))
+
+
 def test_the_numbers_of_rows_are_those_of_the_records(place: Place) -> None:
     lengths = [len(tokens) for shard in place.tokens for tokens in shard]
     counted = plan_of(place, "rows")["counted"]
@@ -244,7 +265,8 @@ def test_the_numbers_of_windows_are_those_of_the_batches(place: Place) -> None:
         numbers = [np.asarray(getattr(batch["id"], "values", batch["id"])).ravel() for batch in batches]
         places = sum(each.size for each in numbers)
         distinct = {int(number) for each in numbers for number in each}
-        assert counted["windows"] == {"members": members, "members_repeated": places - members}, name
+        outside = sum(COUNTS) - len(distinct)
+        assert counted["windows"] == {"records_in_none": outside, "members": members, "members_repeated": places - members}, name
         assert counted["records_left_out"] == sum(COUNTS) - len(distinct) and counted["samples"] == len(batches)
         assert (places - members > 0, len(distinct) < sum(COUNTS)) == (name == "windows", name == "short")
 
@@ -271,6 +293,9 @@ def test_the_numbers_of_balance_are_those_of_the_batches(place: Place) -> None:
         assert (found["unbalanced_mean"], found["unbalanced_max"]) == pytest.approx(ratios(without, cost)), name
         assert found["steps"] == plan["steps"] and found["mean"] < found["unbalanced_mean"]
     assert plan_of(place, "plain")["balance"] is None
+    for world_size, is_weak in ((4, True), (1, False)):
+        text = place.run("plan", "show", "--source", "train.py:weak", *order(world_size=world_size)).stdout
+        assert ("the lanes' costs differ" in text) == is_weak, text
 
 
 @pytest.mark.parametrize("name", MIXTURES)

@@ -12,6 +12,10 @@ const STEPS_MAX: u64 = 4096;
 /// Maximum number of samples of these steps.
 const SAMPLES_MAX: u64 = 1 << 20;
 
+/// Advice where balance has little effect.
+const WEAK: &str = "; the lanes' costs differ: write the samples to files in random order, or give \
+                    balance() a larger window";
+
 /// Largest cost of a rank in a step, divided by the mean of the step's ranks.
 #[derive(Debug, Serialize)]
 pub(super) struct BalanceReport {
@@ -85,13 +89,19 @@ impl BalanceReport {
     pub(super) fn text(&self) -> String {
         format!(
             "the largest cost of a rank is {:.2} of the mean of its step (without balance {:.2}), \
-             at most {:.2} ({:.2}), in {}",
+             at most {:.2} ({:.2}), in {}{}",
             self.mean,
             self.unbalanced_mean,
             self.max,
             self.unbalanced_max,
-            output::counted(self.steps, "step")
+            output::counted(self.steps, "step"),
+            if self.is_weak() { WEAK } else { "" }
         )
+    }
+
+    /// True if more than half of the imbalance is left.
+    fn is_weak(&self) -> bool {
+        self.mean - 1.0 > (self.unbalanced_mean - 1.0) / 2.0 && self.mean > 1.1
     }
 }
 

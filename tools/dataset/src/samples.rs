@@ -52,6 +52,8 @@ pub struct PacksReport {
 /// Records in windows.
 #[derive(Debug, Serialize)]
 pub struct WindowsReport {
+    /// Records that pass the filter and are in no window, as their group is too short.
+    pub records_in_none: u64,
     /// Records of all windows; a record counts once for each window.
     pub members: u64,
     /// Places of windows that repeat the last record.
@@ -69,7 +71,8 @@ impl CountedReport {
         let SampleTally { records, samples, records_left_out, rows, rows_left_out, .. } = tally;
         let SampleTally { places, tokens, tokens_left_out, .. } = tally;
         let SampleTally { records_too_long, records_empty, .. } = tally;
-        let SampleTally { members, members_repeated, .. } = tally;
+        let SampleTally { records_in_none, members, members_repeated, .. } = tally;
+        let windows = WindowsReport { records_in_none, members, members_repeated };
         let packs = PacksReport {
             places,
             tokens,
@@ -85,7 +88,7 @@ impl CountedReport {
             records_damaged: maps.damaged_total,
             rows: maps.has_rows().then_some(RowsReport { rows, rows_left_out }),
             packs: (places > 0).then_some(packs),
-            windows: (members > 0).then_some(WindowsReport { members, members_repeated }),
+            windows: (members > 0).then_some(windows),
         }
     }
 
@@ -114,7 +117,8 @@ impl CountedReport {
             let all = packs.tokens + packs.tokens_left_out;
             facts.push(("tokens left out", part(packs.tokens_left_out, all)));
         }
-        if let Some(WindowsReport { members, members_repeated }) = self.windows {
+        if let Some(WindowsReport { records_in_none, members, members_repeated }) = self.windows {
+            facts.push(("in no window", output::count(records_in_none)));
             facts.push(("in windows", output::counted(members, "record")));
             facts.push(("repeated", output::counted(members_repeated, "record")));
         }

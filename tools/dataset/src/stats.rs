@@ -9,13 +9,16 @@ mod shard;
 mod sizes;
 mod tally;
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use clap::Args;
 use indicatif::ProgressBar;
 use rayon::prelude::*;
-use shardfeed_source::{Found, LoadError, StoredFile};
+use shardfeed_client::open_dataset;
+use shardfeed_plan::ChangeStamp;
+use shardfeed_source::{Dataset, DatasetFile, LoadError, SampleMaps, StoredFile};
 use shardfeed_tfrecord::{
     ChunkOptions, ChunkReader, Compression, CompressionChoice, Decoder, FOOTER_BYTES, HEADER_BYTES,
     RecordWriter,
@@ -27,7 +30,10 @@ use self::shard::{Sampled, ShardFacts};
 use self::tally::Tally;
 use crate::files::FilesArgs;
 use crate::output::Format;
-use crate::reading::{self, Counted};
+use crate::progress;
+use crate::reading::Counted;
+use crate::samples::{CountedReport, shard_name};
+use crate::source::{SourceArgs, SourceSpec};
 
 /// Description in the help.
 pub const ABOUT: &str = "\
@@ -35,12 +41,14 @@ Read every record and report the contents, and possible improvements to the file
 
 Of each feature: its type, in how many records it is, how many values it has there, the range of its \
 numbers or lengths, and how many different values there are, up to 4,096 of at most 64 bytes. Records that \
-are no tf.train.Example are counted. Sizes are of records without framing; p50 and p99 are up to 1/128 too \
+are no tf.train.Example are counted. With --source features and sizes are of the records that pass its \
+filter, before its other methods. Sizes are of records without framing; p50 and p99 are up to 1/128 too \
 high. Every checksum is checked; a damaged record is an error.";
 
 const EXAMPLES: &str = "\
 Examples:
   shardfeed dataset stats 'train/*.tfrecord'
+  shardfeed dataset stats --source train.py:packs
   shardfeed dataset stats --world-size 64 's3://bucket/train/*.tfrecord'
   shardfeed dataset stats -o json 'train/*' | jq '.features[] | {name, dtype, suggested}'";
 
@@ -53,9 +61,12 @@ const SAMPLE: (usize, u64) = (32, 64 << 10);
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
+#[command(mut_arg("files", |files| files.required(false).required_unless_present("source")))]
 pub struct StatsArgs {
     #[command(flatten)]
     files: FilesArgs,
+    #[command(flatten)]
+    source: SourceArgs,
     /// Also report numbers too low for this many ranks
     #[arg(long, value_name = "RANKS", value_parser = clap::value_parser!(u32).range(1..))]
     world_size: Option<u32>,
@@ -65,18 +76,68 @@ pub struct StatsArgs {
 }
 
 pub fn run(args: &StatsArgs, format: Format) -> anyhow::Result<()> {
-    let found = args.files.discover()?;
-    let (shards, tally) = Reading::new(&found, args.files.compression).read_all()?;
+    let source = args.source.spec()?;
+    let open = |source: SourceSpec| -> anyhow::Result<Dataset> {
+        let dataset = open_dataset(&source.options, &mut progress::of_scan())?;
+        source.check_records(&dataset)?;
+        Ok(dataset)
+    };
+    let dataset = source.map(open).transpose()?;
+    let (root, files) = match &dataset {
+        Some(dataset) => (dataset.root().to_owned(), Input::of_dataset(dataset)),
+        None => Input::of_files(&args.files)?,
+    };
+    let (shards, tally) = Reading::new(&files, dataset.as_ref()).read_all()?;
     let facts = Facts { shards: &shards, tally: &tally, world_size: args.world_size };
     let findings = findings(&facts);
-    let stats = Stats::new(&found.root, &shards, tally, findings, args.all);
+    let counted = dataset.as_ref().and_then(CountedReport::of);
+    let stats = Stats::new(&root, &shards, tally, counted, findings, args.all);
     Ok(format.print(&stats)?)
+}
+
+/// A file that is read.
+struct Input {
+    /// Path relative to the dataset; in a mixture `SOURCE:PATH`.
+    name: String,
+    path: PathBuf,
+    stamp: Option<ChangeStamp>,
+    compression: CompressionChoice,
+}
+
+impl Input {
+    fn of_files(args: &FilesArgs) -> Result<(PathBuf, Vec<Self>), LoadError> {
+        let found = args.discover()?;
+        let input = |(index, name): (usize, &String)| Self {
+            name: name.clone(),
+            path: found.root.join(name),
+            stamp: found.stamps.get(index).cloned(),
+            compression: args.compression,
+        };
+        let files = found.paths.iter().enumerate().map(input).collect();
+        Ok((found.root.clone(), files))
+    }
+
+    fn bytes(&self) -> u64 {
+        let known = self.stamp.as_ref().map(|stamp| stamp.size_bytes);
+        known.unwrap_or_else(|| std::fs::metadata(&self.path).map_or(0, |found| found.len()))
+    }
+
+    fn of_dataset(dataset: &Dataset) -> Vec<Self> {
+        let input = |(shard, file): (u32, &DatasetFile)| Self {
+            name: shard_name(dataset, shard),
+            path: file.path.clone(),
+            stamp: Some(file.stamp.clone()),
+            compression: CompressionChoice::Fixed(file.compression),
+        };
+        (0..).zip(dataset.files()).map(input).collect()
+    }
 }
 
 /// Data shared by the reading threads.
 struct Reading<'a> {
-    found: &'a Found,
-    compression: CompressionChoice,
+    files: &'a [Input],
+    /// Samples of a source: only records that pass its filter are examined.
+    samples: Option<&'a SampleMaps>,
     bar: ProgressBar,
     tally: Mutex<Tally>,
     /// Index of the first file known to be damaged: files after it need not be read.
@@ -84,11 +145,12 @@ struct Reading<'a> {
 }
 
 impl<'a> Reading<'a> {
-    fn new(found: &'a Found, compression: CompressionChoice) -> Self {
+    fn new(files: &'a [Input], dataset: Option<&'a Dataset>) -> Self {
+        let bytes = files.iter().map(Input::bytes).sum();
         Self {
-            found,
-            compression,
-            bar: reading::bar("reading", found),
+            files,
+            samples: dataset.and_then(|dataset| dataset.samples().map(|maps| &**maps)),
+            bar: progress::bytes_bar("reading", bytes),
             tally: Mutex::default(),
             failed: AtomicUsize::new(usize::MAX),
         }
@@ -99,9 +161,9 @@ impl<'a> Reading<'a> {
     /// # Errors
     /// A file cannot be read, or has a damaged record.
     fn read_all(self) -> Result<(Vec<ShardFacts>, Tally), LoadError> {
-        let every = self.found.paths.len().div_ceil(SAMPLE.0);
-        let read = self.found.paths.par_iter().enumerate().map(|(index, path)| {
-            let read = self.read(index, path, index % every == 0);
+        let every = self.files.len().div_ceil(SAMPLE.0);
+        let read = self.files.par_iter().enumerate().map(|(index, file)| {
+            let read = self.read(index, file, index % every == 0);
             if read.is_err() {
                 self.failed.fetch_min(index, Ordering::Relaxed);
             }
@@ -119,14 +181,14 @@ impl<'a> Reading<'a> {
     fn read(
         &self,
         index: usize,
-        path: &str,
+        input: &Input,
         is_sampled: bool,
     ) -> Result<Option<ShardFacts>, LoadError> {
-        let absolute = self.found.root.join(path);
-        let file = StoredFile::open(&absolute, self.found.stamps.get(index))?;
+        let file = StoredFile::open(&input.path, input.stamp.as_ref())?;
         let stored_bytes = file.size_bytes;
-        let name = absolute.display().to_string();
-        let source = Decoder::new(Counted { file, bar: &self.bar }, self.compression)
+        let name = input.path.display().to_string();
+        let takes = |record: u64| self.samples.is_none_or(|maps| maps.maps()[index].takes(record));
+        let source = Decoder::new(Counted { file, bar: &self.bar }, input.compression)
             .map_err(|source| LoadError::Io { file: name.clone(), source })?;
         let compression = source.compression();
         let mut sample = Sample::new(is_sampled && compression == Compression::None);
@@ -137,8 +199,10 @@ impl<'a> Reading<'a> {
             if self.failed.load(Ordering::Relaxed) < index {
                 return Ok(None);
             }
-            for record in chunk.iter() {
-                tally.add(record);
+            for (ordinal, record) in (chunk.first_ordinal..).zip(chunk.iter()) {
+                if takes(ordinal) {
+                    tally.add(record);
+                }
                 sample.add(record);
                 tallied_bytes += record.len() as u64;
             }
@@ -152,7 +216,7 @@ impl<'a> Reading<'a> {
         data_bytes += tallied_bytes;
         self.put(tally);
         Ok(Some(ShardFacts {
-            path: path.to_owned(),
+            path: input.name.clone(),
             records,
             stored_bytes,
             stream_bytes: data_bytes + records * (HEADER_BYTES + FOOTER_BYTES) as u64,

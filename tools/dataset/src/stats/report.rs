@@ -16,6 +16,7 @@ use super::sizes::Sizes;
 use super::tally::{FeatureTally, Tally, Typed};
 use crate::listing::{self, Shown, column, wide};
 use crate::output::{self, ROWS_LISTED, Report};
+use crate::samples::CountedReport;
 
 /// Maximum number of values of a feature that a table lists without `--all`.
 const VALUES_LISTED: usize = 10;
@@ -45,6 +46,8 @@ pub(super) struct Stats {
     /// True if there are more features than are examined.
     has_more_features: bool,
     findings: Vec<Finding>,
+    /// Samples that a source makes of the records; `null`: each record is one.
+    sampled: Option<CountedReport>,
     #[serde(skip)]
     all: bool,
 }
@@ -125,6 +128,7 @@ impl Stats {
         root: &Path,
         shards: &[ShardFacts],
         tally: Tally,
+        sampled: Option<CountedReport>,
         findings: Vec<Finding>,
         all: bool,
     ) -> Self {
@@ -149,6 +153,7 @@ impl Stats {
             features: features.collect(),
             has_more_features: tally.has_more_features,
             findings,
+            sampled,
             all,
         }
     }
@@ -364,7 +369,11 @@ impl Stats {
             let text = format!("{} to {}, mean {}", said(*min), said(*max), said(*mean as i64));
             facts.push(("shard size", text));
         }
-        output::write_facts(out, &facts)
+        output::write_facts(out, &facts)?;
+        let Some(sampled) = &self.sampled else { return Ok(()) };
+        writeln!(out)?;
+        output::write_facts(out, &[("samples", output::count(sampled.samples))])?;
+        output::write_facts(out, &sampled.facts())
     }
 
     fn write_features(&self, out: &mut dyn Write, is_wide: bool) -> io::Result<()> {

@@ -248,6 +248,14 @@ impl SampleMap {
         rows.filter(is_sample).map(move |row| (row - start) as u32)
     }
 
+    /// True if a record is a sample, or has rows that are, or passes the filter of packs and windows.
+    pub fn takes(&self, record: u64) -> bool {
+        match (&self.rows, &self.passes) {
+            (None, passes) => passes.as_ref().is_none_or(|passes| passes.has(record)),
+            (Some(_), _) => self.samples_before(record) < self.samples_before(record + 1),
+        }
+    }
+
     /// Returns the number of samples before a record.
     pub fn samples_before(&self, record: u64) -> u64 {
         let rows = self.rows_before(record.min(self.records));

@@ -28,6 +28,8 @@ pub struct SampleTally {
     pub records_too_long: u64,
     /// Records without tokens.
     pub records_empty: u64,
+    /// Records that the filter leaves to windows, and that are in none.
+    pub records_in_none: u64,
     /// Records that are in windows, counted once for each window.
     pub members: u64,
     /// Places of windows that repeat the last record.
@@ -46,6 +48,7 @@ impl AddAssign for SampleTally {
         self.tokens_left_out += other.tokens_left_out;
         self.records_too_long += other.records_too_long;
         self.records_empty += other.records_empty;
+        self.records_in_none += other.records_in_none;
         self.members += other.members;
         self.members_repeated += other.members_repeated;
     }
@@ -91,6 +94,7 @@ impl SampleMap {
                 };
                 SampleTally {
                     records_left_out: records - within,
+                    records_in_none: sequences - within,
                     members,
                     members_repeated: places - members,
                     ..counted
