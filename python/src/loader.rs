@@ -451,6 +451,7 @@ fn loader_options(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<Loade
         limit: get("limit")?.extract()?,
         rank: get("rank")?.extract()?,
         world_size: get("world_size")?.extract()?,
+        replica: get("replica")?.extract()?,
         job: get("job")?.extract()?,
         prefetch: get("prefetch")?.extract()?,
         memory_budget_bytes: get("memory_budget")?.extract()?,

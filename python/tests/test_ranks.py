@@ -14,6 +14,7 @@ from typing import Any
 import conftest
 import pytest
 from conftest import Dataset, ids, loader
+from recount import parse
 
 import shardfeed as sf
 from shardfeed import ranks
@@ -253,14 +254,16 @@ def test_replicas_without_a_launcher(dataset: Dataset) -> None:
         loader(dataset, replica=(0, 2))
 
 
-def test_replicas_keep_no_ledger(
-    dataset: Dataset, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """They would write to one file."""
-    monkeypatch.setenv("RANK", "1")
+def test_each_replica_has_a_ledger(dataset: Dataset, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("WORLD_SIZE", "4")
-    monkeypatch.setenv("SHARDFEED_LEDGER", str(tmp_path / "ledger"))
-    with pytest.raises(sf.ConfigError, match="unset SHARDFEED_LEDGER"):
-        loader(dataset, replica=(1, 2))
-    assert not (tmp_path / "ledger").exists()
-    loader(dataset, replica=(0, 1)).close()
+    monkeypatch.setenv("SHARDFEED_LEDGER", str(tmp_path))
+    taken = []
+    for process in range(4):
+        monkeypatch.setenv("RANK", str(process))
+        with loader(dataset, replica=(process % 2, 2)) as each:
+            taken.append([number for _, batch in zip(range(3 + process), each) for number in ids(batch)])
+    for replica, folder in enumerate((tmp_path, tmp_path / "replica-1")):
+        assert sorted(path.name for path in folder.glob("rank-*")) == ["rank-0", "rank-1"]
+        for rank in range(2):
+            lines = [parse(line) for line in (folder / f"rank-{rank}").read_text().splitlines() if line[0].isdigit()]
+            assert [int(line.shard[6:8]) * 1000 + line.record for line in lines] == taken[2 * rank + replica]

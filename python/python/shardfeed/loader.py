@@ -9,7 +9,7 @@ import os
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Self, TextIO, TypeAlias, cast
 
@@ -231,7 +231,7 @@ class Loader:
         self.device = "cpu" if number is None else f"cuda:{number}"
         self._output = find_output(output) if number is None else on_device.find(output, number, zero_copy)
         found = ranks.find(rank, world_size, replica)
-        own = _check_replica(replica, coordinators is not None, mode, resume)
+        own = ranks.check_replica(replica, coordinators is not None, mode, resume)
         on_gpu = () if number is None else source._device_operators or ()
         options: dict[str, Any] = {
             "files": [] if mixture else list(source.files),
@@ -258,6 +258,7 @@ class Loader:
             "limit": None if limit is None else _number("limit", limit, 1),
             "rank": found.rank,
             "world_size": found.world_size,
+            "replica": 0 if replica is None else replica[0],
             "job": own(job),
             "prefetch": None if prefetch is None else _number("prefetch", prefetch, 1),
             "device": number,
@@ -719,30 +720,6 @@ def _outputs(outputs: Sequence[str] | None) -> list[str] | None:
     if isinstance(outputs, str) or not all(isinstance(name, str) for name in outputs):
         raise ConfigError(f"outputs is a list of columns' names, not {outputs!r}")
     return list(outputs)
-
-
-def _check_replica(
-    replica: tuple[int, int] | None, in_cluster: bool, mode: str, resume: Any
-) -> Callable[[str | None], str | None]:
-    """Rejects options that replicas lack; returns a function that renames jobs for this replica."""
-    part, parts = (0, 1) if replica is None else replica
-    if parts > 1 and os.environ.get("SHARDFEED_LEDGER"):
-        raise ConfigError(
-            f"replica={replica!r}: a ledger has one file for each rank, and replicas share their rank; unset "
-            f"SHARDFEED_LEDGER"
-        )
-    if parts > 1 and in_cluster and mode == "dynamic":
-        raise ConfigError(
-            f'replica={replica!r}: with mode="dynamic" a rank gets the samples that are free when it asks, so replicas '
-            f'would get different batches; use mode="deterministic"'
-        )
-    if parts > 1 and in_cluster and resume == "latest":
-        raise ConfigError(
-            f'replica={replica!r}: resume="latest" is the position of a job that the cluster knows, and replicas are a '
-            f"job each; load one state_dict() on all of them"
-        )
-    suffix = f".replica-{part}" if in_cluster and part > 0 else ""
-    return lambda name: None if name is None else name + suffix
 
 
 def _coordinators(given: str | Sequence[str] | None) -> str | None:

@@ -219,6 +219,25 @@ def _replica(replica: tuple[int, int] | None) -> tuple[int, int]:
     return part, parts
 
 
+def check_replica(
+    replica: tuple[int, int] | None, in_cluster: bool, mode: str, resume: object
+) -> Callable[[str | None], str | None]:
+    """Rejects options that replicas lack; returns a function that renames jobs for this replica."""
+    part, parts = (0, 1) if replica is None else replica
+    if parts > 1 and in_cluster and mode == "dynamic":
+        raise ConfigError(
+            f'replica={replica!r}: with mode="dynamic" a rank gets the samples that are free when it asks, so replicas '
+            f'would get different batches; use mode="deterministic"'
+        )
+    if parts > 1 and in_cluster and resume == "latest":
+        raise ConfigError(
+            f'replica={replica!r}: resume="latest" is the position of a job that the cluster knows, and replicas are a '
+            f"job each; load one state_dict() on all of them"
+        )
+    suffix = f".replica-{part}" if in_cluster and part > 0 else ""
+    return lambda name: None if name is None else name + suffix
+
+
 def _of_replicas(ranks: Ranks, part: int, parts: int) -> Ranks:
     rank, world_size, source = ranks
     if parts == 1:

@@ -1,6 +1,7 @@
 //! Log of every sample that a rank was given, one per line, for external verification.
 //!
-//! With `SHARDFEED_LEDGER=dir` each rank appends to `dir/rank-R`: one line
+//! With `SHARDFEED_LEDGER=dir` each rank appends to `dir/rank-R`, a further replica of it to
+//! `dir/replica-I/rank-R`: one line
 //! `start generation epoch step world_size batch_size` when it begins a generation, and for each
 //! entry of a batch that was handed out one line
 //! `generation epoch step entry source source_epoch shard sample record first count valid`. After the
@@ -29,6 +30,7 @@ use shardfeed_source::{LoadError, SamplePart};
 
 use crate::contents::Contents;
 use crate::head::Head;
+use crate::options::LoaderOptions;
 use crate::parts::RecordParts;
 
 /// One rank's ledger.
@@ -46,13 +48,17 @@ impl Ledger {
     /// # Errors  The file cannot be created.
     pub(crate) fn from_environment(
         rank: u64,
-        is_shuffled: bool,
+        options: &LoaderOptions,
     ) -> Result<Option<Self>, LoadError> {
         let Some(folder) = std::env::var_os("SHARDFEED_LEDGER").filter(|dir| !dir.is_empty())
         else {
             return Ok(None);
         };
-        let path = PathBuf::from(folder).join(format!("rank-{rank}"));
+        let mut path = PathBuf::from(folder);
+        if options.replica > 0 {
+            path.push(format!("replica-{}", options.replica));
+        }
+        path.push(format!("rank-{rank}"));
         let open = || {
             fs::create_dir_all(path.parent().expect("joined to a folder"))?;
             let mut file = OpenOptions::new().create(true).read(true).append(true).open(&path)?;
@@ -60,7 +66,7 @@ impl Ledger {
             Ok(file)
         };
         let file = open().map_err(|source| LoadError::Ledger { path: path.clone(), source })?;
-        let parts = RecordParts::new(is_shuffled);
+        let parts = RecordParts::new(options.shuffle);
         Ok(Some(Self { path, file, text: String::new(), parts }))
     }
 

@@ -131,7 +131,7 @@ impl Loader {
             Mode::Dynamic => 1,
         };
         Segment::start(lanes, start.batch_size, start.world_size)?;
-        let ledger = Ledger::from_environment(options.rank, options.shuffle)?;
+        let ledger = Ledger::from_environment(options.rank, &options)?;
         let timeline = Timeline::from_environment(options.rank);
         let trainer = Uuid::new_v4().to_string();
         let with_samples = ledger.is_some() || options.parts;
@@ -379,9 +379,7 @@ impl Loader {
         let (cursor, partition) = reshard::reshard(&self.cursor, step, world_size, rank)?;
         let course = self.course_at(&cursor)?;
         let ledger = match (&self.ledger, partition.rank == self.options.rank) {
-            (Some(_), false) => {
-                Some(Ledger::from_environment(partition.rank, self.options.shuffle)?)
-            }
+            (Some(_), false) => Some(Ledger::from_environment(partition.rank, &self.options)?),
             _ => None,
         };
         self.link.register(&self.job, progress)?;

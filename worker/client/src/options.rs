@@ -57,6 +57,8 @@ pub struct LoaderOptions {
     pub rank: u64,
     /// Data-parallel ranks.
     pub world_size: u64,
+    /// Number of this process among those that get the same batches; 0: the first, or the only one.
+    pub replica: u64,
     pub job: Option<String>,
     /// Maximum number of batches ready or in work; `None` adapts the number automatically.
     pub prefetch: Option<usize>,
@@ -176,6 +178,7 @@ impl Default for LoaderOptions {
             limit: None,
             rank: 0,
             world_size: 1,
+            replica: 0,
             job: None,
             prefetch: None,
             memory_budget_bytes: None,
