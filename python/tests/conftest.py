@@ -72,7 +72,7 @@ def make_dataset(folder: Path, counts: Sequence[int], compression: str | None = 
 #: Files whose tests run in every way: the batches must be the same.
 IN_EVERY_WAY = (
     "test_loader", "test_columns", "test_operators", "test_images", "test_bad_input", "test_corrupt", "test_device",
-    "test_device_operators",
+    "test_device_operators", "test_transform",
 )  # fmt: skip
 WAYS = ("embedded", "cluster", "killed")
 

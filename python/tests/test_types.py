@@ -71,6 +71,8 @@ sf.nothing
 sf.source("x").resise("b", 3)
 sf.source("x").resize("b", sizes=3)
 sf.source("x").map(len)
+sf.Loader("x", features, batch_size=1, transform=lambda batch: {"rows": batch["a"]})
+sf.Loader("x", features, batch_size=1, transform=len)
 """
     )
     said, problems, _ = api.run(
@@ -84,4 +86,4 @@ sf.source("x").map(len)
         "shardfeed.sources.Source", "tuple[int | None, ...]",
     ]  # fmt: skip
     errors = re.findall(r"^.*?:(\d+): error: (.*)$", said, re.MULTILINE)
-    assert [int(line) for line, _ in errors] == [15, 16, 17, 18, 19, 20, 21], said
+    assert [int(line) for line, _ in errors] == [15, 16, 17, 18, 19, 20, 21, 23], said

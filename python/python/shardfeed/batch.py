@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -127,14 +128,18 @@ class Batch(dict[str, Any]):
         return new
 
     def __copy__(self) -> Batch:
-        new = Batch(self)
+        return self._with(self)
+
+    copy = __copy__
+
+    def _with(self, columns: Mapping[str, object]) -> Batch:
+        """Returns this batch with other columns."""
+        new = Batch(columns)
         if self._native is not None:
             new._native, new._valid, new._columns = self._native, self._valid, self._columns
             new._with_provenance, new._output = self._with_provenance, self._output
             new._sources = self._sources
         return new
-
-    copy = __copy__
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Batch, (dict(self),)

@@ -30,8 +30,8 @@ EQUIVALENTS = {
     "interleave": "use Loader(source, interleave=..., block_length=...)",
     "list_files": 'sf.source("train-*.tfrecord", features) takes patterns',
     "load": "sf.open_source(folder) opens what sf.from_arrays or sf.from_generator wrote",
-    "map": "operators are methods of a source, such as cast, compute and decode_image (docs/OPERATORS.md); call Python "
-    "functions on the batches of the loop",
+    "map": "operators are methods of a source, such as cast, compute and decode_image (docs/OPERATORS.md); "
+    "Loader(source, transform=fn) calls a Python function for each batch",
     "options": "settings are options of Loader(source, ...), and chosen by measurements without them (docs/PERFORMANCE.md)",
     "prefetch": "a loader reads ahead by itself; Loader(source, prefetch=...) bounds it",
     "ragged_batch": "a VarLenFeature or RaggedFeature is a ragged column of each batch",

@@ -92,6 +92,8 @@ class Iterator(grain.DatasetIterator):
         batch = self._loader._make(native)
         element = dict(batch)
         valid, source = self._added
+        for name in element.keys() & {valid, source}:
+            raise ConfigError(f"{name!r} is the name of a column of transform=; take another one for valid= or source=")
         if valid is not None:
             element[valid] = batch.valid
         if source is not None:

@@ -32,6 +32,8 @@ from shardfeed.sizes import byte_size as _bytes
 from shardfeed.sizes import whole_number as _number
 from shardfeed.sources import Source
 from shardfeed.sources import source as make_source
+from shardfeed.transform import Transform, then
+from shardfeed.transform import check as check_transform
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -159,6 +161,9 @@ class Loader:
       under any of them (unless files were left out, which changes the content).
     - `corrupt_budget`: maximum skipped per epoch on this rank: records, or as a float the fraction
       of its samples; a file left out or cut counts as one. More: an error. None: 0.01, at least 16.
+    - `transform`: function of each `Batch`, called in this process before the loop receives it;
+      returns the columns, as the batch itself or a dict, with as many rows. After an exception of
+      it the batch comes again. See docs/FRAMEWORKS.md.
     """
 
     @suggesting
@@ -204,6 +209,7 @@ class Loader:
         compression: CompressionChoice = "auto",
         corrupt: Corrupt = "error",
         corrupt_budget: int | float | None = None,
+        transform: Transform | None = None,
     ) -> None:
         mixture = files if isinstance(files, Mixture) else None
         first = mixture._main if mixture else cast(Any, files)
@@ -223,6 +229,7 @@ class Loader:
             tail = "uneven" if mode == "dynamic" else "drop"
         in_doubt, in_doubt_grace = doubt_policy(in_doubt, in_doubt_grace, mode)
         check_output(output)
+        check_transform(transform)
         number = on_device.ordinal(device, output)
         zero_copy, shuffle = flag("zero_copy", zero_copy), flag("shuffle", shuffle)
         if number is None and zero_copy:
@@ -288,9 +295,11 @@ class Loader:
         }
         #: Creates batches from native batches.
         self._sources = RowSources.of(mixture.names, self._native.sources()) if mixture else None
-        self._make = functools.partial(
+        make = functools.partial(
             Batch._of, columns=self._columns, with_provenance=provenance, output=self._output, sources=self._sources
         )
+        self._make = then(make, transform)
+        self._is_transformed = transform is not None
         self._check_dtypes()
         self._has_short_batches = tail == "uneven"
         if corrupt == "error":
@@ -524,8 +533,8 @@ class Loader:
         - `epochs`: a pass covers epochs 0 to `epochs` - 1, as `epochs()`; None: one epoch. With
           `repeat()` instead, `state_dict()` counts the elements that `repeat()` has fetched.
 
-        Needs output="numpy" or "tf" and device="cpu". Raises `ConfigError` if a name is a column's, and
-        for `source` without a mixture.
+        Needs output="numpy" or "tf", device="cpu" and no `transform`. Raises `ConfigError` if a name is a
+        column's, and for `source` without a mixture.
         """
         TensorFlow()  # Raises an error if TensorFlow is not installed.
         from shardfeed import tf_dataset

@@ -29,6 +29,7 @@ R = TypeVar("R")
 #: Options of torch's DataLoader and of tf.data, and their equivalents here.
 _ELSEWHERE = {
     "buffer_size": "shuffle_window",
+    "collate_fn": "transform",
     "cycle_length": "interleave",
     "drop_last": "tail",
     "drop_remainder": "tail",

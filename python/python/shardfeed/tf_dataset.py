@@ -32,6 +32,11 @@ def make(loader: Loader, valid: str | None, source: str | None, state: str | Non
         raise ConfigError(f'as_tf_dataset() needs output="numpy" or "tf", this loader has output="{loader.output}"')
     if loader.device != "cpu":
         raise ConfigError(f'as_tf_dataset() needs device="cpu", this loader has device="{loader.device}"')
+    if loader._is_transformed:
+        raise ConfigError(
+            "as_tf_dataset() has the types of its elements before a batch, and transform= may return any; make the loader "
+            "without it, and use as_tf_dataset().map()"
+        )
     if source is not None and not loader.sources:
         raise no_mixture(source)
     added = [name for name in (valid, source, state) if name is not None]

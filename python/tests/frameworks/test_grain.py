@@ -166,3 +166,10 @@ def test_processes_and_copies_of_grain_are_refused(files: str) -> None:
     flags.FLAGS.mark_as_parsed()  # as a program of absl has done by then
     with pytest.raises(TypeError, match="a Loader speaks for its rank.*make the loader in that process"):
         next(iter(dataset.mp_prefetch(options)))
+
+
+def test_a_transform_makes_the_elements(files: str) -> None:
+    each = mixed.loader(files, transform=lambda batch: {"id": batch["id"] + 1, "valid": batch.valid})
+    assert ids(sf.grain.IterDataset(each), 2) == [[number + 1 for number in step] for step in order(files, epochs=1)[:2]]
+    with pytest.raises(sf.ConfigError, match="'valid' is the name of a column of transform="):
+        next(iter(sf.grain.IterDataset(each, valid="valid")))

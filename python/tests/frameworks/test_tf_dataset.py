@@ -415,3 +415,8 @@ def test_every_pass_of_a_restarting_loader_is_the_same(tmp_path: Path) -> None:
     for taken in (2, 1, 6, 3, 6):
         assert [ids.numpy().tolist() for ids in dataset.take(taken)] == whole[:taken]
     assert [ids.numpy().tolist() for ids in dataset] == whole
+
+
+def test_a_transform_has_no_static_spec(files: str) -> None:
+    with pytest.raises(sf.ConfigError, match=r"without it, and use as_tf_dataset\(\)\.map"):
+        mixed.loader(files, transform=dict).as_tf_dataset()
