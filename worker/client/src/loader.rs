@@ -59,6 +59,11 @@ pub struct Loader {
     /// Generation whose `start` line is in the ledger; a restart after an error writes no second
     /// one.
     in_ledger: Option<u64>,
+    /// First epoch from which on all sources of a mixture have their files, and the reason why one
+    /// has none before; `None`: all have them.
+    missing: Option<(u64, String)>,
+    /// True if the files of a mixture's sources are kept for later starts.
+    has_kept_files: bool,
     /// Batch that was offered and is not consumed yet.
     held: Option<Held>,
     offers: u64,
@@ -165,6 +170,7 @@ impl Loader {
             mixture: contents.mixed.as_ref().map(|mixed| Arc::new(mixed.of_job())),
         };
         link.register(&job, progress)?;
+        let missing = contents.mixed.as_ref().and_then(|mixed| mixture::missing(mixed));
         let contents = Arc::new(contents);
         let (entry, left, in_ledger, handed_out) = (Entry::Start, None, None, 0);
         let (is_untouched, replaced) = (true, 0);
@@ -184,6 +190,8 @@ impl Loader {
             replaced,
             ledger,
             in_ledger,
+            missing,
+            has_kept_files: false,
             held: None,
             offers: 0,
             handed_out,

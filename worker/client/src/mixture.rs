@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use shardfeed_plan::{LoaderState, Mixture, PlanError, Source, Stage, StateError};
 use shardfeed_source::{
-    Dataset, LeftOut, LoadError, Mixed, OpenSource, Rights, SampleMap, SampleMaps, SourceVersion,
+    CacheOptions, Dataset, LeftOut, LoadError, Mixed, OpenSource, Rights, SampleMap, SampleMaps,
+    SourceVersion,
 };
 
 use crate::contents::{Contents, ShardRow};
-use crate::options::MixtureOptions;
+use crate::options::{LoaderOptions, MixtureOptions};
 use crate::request::DatasetRequest;
 
 /// Returns a loader's datasets as one: the only one, or the sources of its mixture.
@@ -64,6 +65,8 @@ pub(crate) fn joined_contents(
             first_shard,
             dataset: part.name,
             content: part.digest,
+            files: None,
+            missing: None,
         });
     }
     let mixed = mixed(mixture, versions)?;
@@ -94,6 +97,34 @@ fn mixed(mixture: &MixtureOptions, versions: Vec<SourceVersion>) -> Result<Mixed
         indexes.push(stage.weights.iter().map(|(index, _)| *index).collect());
     }
     Ok(Mixed::new(Mixture::new(stages)?, versions, &indexes))
+}
+
+/// Returns the first epoch from which on all sources have their files, and the reason why one has none
+/// before; `None`: all have them.
+pub(crate) fn missing(mixed: &Mixed) -> Option<(u64, String)> {
+    let (from, version) = mixed.complete_from()?;
+    let reason = version.missing.as_deref().unwrap_or_default();
+    Some((from, format!("source `{}` of the mixture: {reason}", version.order.name())))
+}
+
+/// Keeps the files of a mixture's sources, so that starts after a stage need none of them.
+///
+/// # Errors  As [`shardfeed_source::keep_files`].
+pub(crate) fn keep_files(options: &LoaderOptions, contents: &Contents) -> Result<(), LoadError> {
+    let (Some(mixture), Some(mixed), None) = (&options.mixture, &contents.mixed, &options.cluster)
+    else {
+        return Ok(());
+    };
+    let sources = mixture.sources.iter().zip(&mixed.versions);
+    for (source, version) in sources.filter(|(_, version)| version.missing.is_none()) {
+        let Some(digest) = version.files else { continue };
+        let shards = version.shards();
+        let shards = &contents.shards[shards.start as usize..shards.end as usize];
+        let paths = shards.iter().map(|shard| shard.path.clone()).collect();
+        let cache = CacheOptions { index: source.index.clone(), ..options.cache.clone() };
+        shardfeed_source::keep_files(&source.files, (&version.root, paths, digest), &cache)?;
+    }
+    Ok(())
 }
 
 /// Adds the digest of the stages begun at a state's position.

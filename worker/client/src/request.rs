@@ -25,6 +25,8 @@ pub struct DatasetRequest {
     pub rules: FileRules,
     /// Index of the files that hosts share.
     pub index: Option<SharedIndex>,
+    /// True if the last stage of a mixture does not have it: its files may be gone.
+    pub(crate) ends: bool,
     /// Makes samples of records; `None`: each record is one.
     pub(crate) program: Option<EncodedProgram>,
     /// Makes columns of records.
@@ -49,6 +51,7 @@ impl DatasetRequest {
                 files: options.files.clone(),
                 rules: options.file_rules(),
                 index: options.index.clone(),
+                ends: false,
                 program: EncodedProgram::of(schema)?,
                 schema: Arc::clone(schema),
                 record_spec: None,
@@ -56,7 +59,8 @@ impl DatasetRequest {
         };
         let job = EncodedSpec::of(schema)?;
         let mut schemas = SourceSchemas::new(schema)?;
-        let source = |source: &MixtureSource| {
+        let last = mixture.stages.last().map_or(&[][..], |stage| &stage.weights);
+        let source = |(at, source): (usize, &MixtureSource)| {
             let MixtureSource { name, dataset, files, index, compression, records } =
                 source.clone();
             let own = source_schema(records.unwrap_or_default(), schema)?;
@@ -65,9 +69,11 @@ impl DatasetRequest {
             let record_spec = (spec.bytes() != job.bytes()).then(|| Arc::new(spec));
             let rules = FileRules { compression, corrupt: options.corrupt };
             let schema = schemas.of(own)?;
-            Ok(Self { source: name, dataset, files, rules, index, program, schema, record_spec })
+            let ends = last.iter().all(|(index, _)| *index != at);
+            let source = name;
+            Ok(Self { source, dataset, files, rules, index, ends, program, schema, record_spec })
         };
-        mixture.sources.iter().map(source).collect()
+        mixture.sources.iter().enumerate().map(source).collect()
     }
 
     /// Returns the schemas of a loader's shards.
@@ -95,7 +101,8 @@ impl DatasetRequest {
         self.program.as_ref().map_or(&[], EncodedProgram::encoded)
     }
 
-    /// Finds and indexes its files in this process, and counts their samples.
+    /// Finds and indexes its files in this process, and counts their samples. If the files are gone,
+    /// and a later stage has none of them, it has the samples that it had.
     ///
     /// # Errors  See [`Dataset::open`] and [`Dataset::with_samples`].
     pub(crate) fn open(
@@ -104,16 +111,25 @@ impl DatasetRequest {
         progress: &mut dyn FnMut(ScanProgress) -> bool,
     ) -> Result<OpenSource, LoadError> {
         let cache = &CacheOptions { index: self.index.clone(), ..options.cache.clone() };
-        let dataset = match &self.program {
-            None => Dataset::open(&self.files, self.rules, cache, progress)?,
+        let program = self.program.as_ref().map(EncodedProgram::program);
+        let opened = match program {
+            None => Dataset::open(&self.files, self.rules, cache, progress),
             Some(program) => {
-                let program = program.program();
-                Dataset::open_with_samples(&self.files, self.rules, program, cache, progress)?
+                Dataset::open_with_samples(&self.files, self.rules, program, cache, progress)
             }
+        };
+        let (dataset, missing) = match opened {
+            Err(LoadError::NotFound(reason)) if self.ends => {
+                match Dataset::kept(&self.files, self.rules, program, cache, progress)? {
+                    Some(dataset) => (dataset, Some(reason)),
+                    None => return Err(LoadError::NotFound(reason)),
+                }
+            }
+            opened => (opened?, None),
         };
         let (name, dataset_name) = (self.source.clone(), String::new());
         let (rules, record_spec) = (self.rules, self.record_spec_digest());
-        Ok(OpenSource { name, dataset_name, rules, record_spec, dataset })
+        Ok(OpenSource { name, dataset_name, rules, record_spec, dataset, missing })
     }
 }
 

@@ -5,6 +5,7 @@ mod costs;
 mod counting;
 mod grouping;
 mod host_maps;
+mod kept_files;
 mod kept_maps;
 mod mixed;
 mod pack_counts;
@@ -30,6 +31,7 @@ use crate::rules::FileRules;
 use scan_count::ScanCounter;
 
 pub use grouping::Grouping;
+pub use kept_files::keep_files;
 pub use mixed::{Mixed, OpenSource, SourceVersion};
 pub use samples::{
     CountedFile, DamagedRecord, SampleMap, SampleMaps, SamplePart, SamplePlace, SampleTally,

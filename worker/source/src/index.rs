@@ -402,7 +402,7 @@ fn missing(
 }
 
 /// True if an index has what a policy for damage needs.
-fn suits(index: &ShardIndex, corrupt: Corrupt) -> bool {
+pub(crate) fn suits(index: &ShardIndex, corrupt: Corrupt) -> bool {
     match corrupt {
         // Scanned again, to report its error.
         Corrupt::Error => index.broken.is_none(),

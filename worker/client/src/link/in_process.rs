@@ -56,6 +56,7 @@ pub(crate) fn open_here(
                 rules: opened.rules,
                 record_spec: request.record_spec_digest(),
                 dataset: Arc::unwrap_or_clone(opened.dataset),
+                missing: None,
             };
             Arc::new(mixture::joined(Some(mixture), opened.map(source).collect())?)
         }

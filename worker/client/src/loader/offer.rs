@@ -16,6 +16,7 @@ use super::entry::Entry;
 use super::held::{Commit, Held, Offered};
 use crate::head::Head;
 use crate::link::exchange::{Event, InHand};
+use crate::mixture;
 use crate::parts::BatchParts;
 
 /// Maximum restarts of a rank that has consumed nothing and was superseded.
@@ -128,6 +129,7 @@ impl Loader {
 
     fn look(&mut self, timeout: Duration) -> Result<Delivery<u64>, LoadError> {
         check_epoch(self.cursor.epoch())?;
+        self.check_files()?;
         if self.steps().is_some_and(|steps| self.cursor.step() >= steps) {
             return self.finish_epoch();
         }
@@ -240,8 +242,23 @@ impl Loader {
         Ok(ended)
     }
 
+    /// Rejects an epoch of which a source has no files.
+    fn check_files(&self) -> Result<(), LoadError> {
+        let epoch = self.cursor.epoch();
+        match &self.missing {
+            Some((from, reason)) if epoch < *from => Err(LoadError::NotFound(format!(
+                "{reason}, and the loader is in epoch {epoch}; from epoch {from} on it is not needed"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     /// Records that the rank joined a generation.
     fn started(&mut self, generation: u64) -> Result<(), LoadError> {
+        if !self.has_kept_files {
+            mixture::keep_files(&self.options, &self.contents)?;
+            self.has_kept_files = true;
+        }
         if self.entry != (Entry::Joined { generation }) {
             self.is_untouched = true;
         }

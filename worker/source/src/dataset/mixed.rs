@@ -9,6 +9,7 @@ use shardfeed_plan::{
     MixtureEpoch, PlanError, Source,
 };
 
+use super::kept_files::files_digest;
 use super::samples::{SampleMap, SampleMaps};
 use super::{Dataset, LeftOut};
 use crate::error::LoadError;
@@ -32,6 +33,10 @@ pub struct SourceVersion {
     pub dataset: String,
     /// Content digest of its samples.
     pub content: ContentDigest,
+    /// Digest of its files, in the process that opened them.
+    pub files: Option<Digest>,
+    /// Reason why its files were not found, if they were not.
+    pub missing: Option<String>,
 }
 
 /// A source of a mixture, opened.
@@ -47,6 +52,8 @@ pub struct OpenSource {
     pub record_spec: Option<Digest>,
     /// Its files.
     pub dataset: Dataset,
+    /// Reason why they were not found, if they were not.
+    pub missing: Option<String>,
 }
 
 impl SourceVersion {
@@ -113,6 +120,20 @@ impl Mixed {
         next.map(|stage| stage.first_epoch)
     }
 
+    /// Returns the first epoch from which on no source is missing, and a missing one of the stage
+    /// before; `None`: all sources have their files.
+    pub fn complete_from(&self) -> Option<(u64, &SourceVersion)> {
+        let missing = |source: &Arc<Source>| {
+            let is_it = |version: &&SourceVersion| Arc::ptr_eq(&version.order, source);
+            self.versions.iter().find(is_it).filter(|version| version.missing.is_some())
+        };
+        let mut stages = self.stages.iter().enumerate().rev();
+        let (last, version) =
+            stages.find_map(|(stage, sources)| Some((stage, sources.iter().find_map(missing)?)))?;
+        let after = self.mixture.stages().get(last + 1);
+        Some((after.map_or(u64::MAX, |stage| stage.first_epoch), version))
+    }
+
     /// Returns the version that a shard belongs to.
     pub fn version(&self, shard: u32) -> &SourceVersion {
         let after = self.versions.partition_point(|version| version.first_shard <= shard);
@@ -146,7 +167,7 @@ impl Dataset {
         let mut samples = has_maps.then(SampleMaps::default);
         let (mut versions, mut files, mut left_out) = (vec![], vec![], vec![]);
         let mut blocks = None;
-        for OpenSource { name, dataset_name, rules, record_spec, dataset } in sources {
+        for OpenSource { name, dataset_name, rules, record_spec, dataset, missing } in sources {
             let first_shard = files.len() as u32;
             if let Some(samples) = &mut samples {
                 samples.append(&dataset, first_shard);
@@ -154,6 +175,7 @@ impl Dataset {
             let order = Source::new(&name, dataset.sample_counts()).map_err(PlanError::from)?;
             let order = order.with_record_spec(record_spec);
             let content = dataset.content();
+            let of_files = Some(files_digest(&dataset.manifest));
             let shifted = |left: LeftOut| LeftOut { shard: left.shard + first_shard, ..left };
             left_out.extend(dataset.left_out.into_iter().map(shifted));
             files.extend(dataset.files);
@@ -168,6 +190,8 @@ impl Dataset {
                 first_shard,
                 dataset,
                 content,
+                files: of_files,
+                missing,
             });
         }
         let root = versions.first().map(|version| version.root.clone()).unwrap_or_default();

@@ -122,7 +122,7 @@ fn open_again(setting: &Setting, contents: &Contents) -> Result<Dataset, LoadErr
         let dataset = open_part((setting, request), contents, rules, place)?;
         let (name, dataset_name) = (request.source.clone(), version.dataset.clone());
         let record_spec = request.record_spec_digest();
-        Ok(OpenSource { name, dataset_name, rules, record_spec, dataset })
+        Ok(OpenSource { name, dataset_name, rules, record_spec, dataset, missing: None })
     };
     let sources = mixed.versions.iter().zip(&setting.requests).map(source);
     let sources = sources.collect::<Result<_, LoadError>>()?;
