@@ -48,6 +48,7 @@ nan = sf.source(FILES, {"tokens": sf.VarLenFeature("int64"), "x": sf.FixedLenFea
 mixture = sf.mix({"web": (filtered, 0.7), "code": (plain, 0.3)}, epoch=200)
 mixed_rows = sf.mix({"a": (rows, "0.5"), "b": (filtered.unbatch("tokens").filter("tokens % 3 != 0"), 0.5)}, epoch="first_exhausted")
 mixed_packs = sf.mix({"a": (packs, 1), "b": (plain.pack("tokens", length=32, append=1, long="drop", block=16), 2)}, epoch=150)
+grown = sf.mix({"a": (plain, 1)}, epoch=150, stages=[sf.Stage(1, {"a": (filtered, 1)})])
 even = mixture.balance("len(tokens)", window=40)
 ids = {"records": plain.rename("id", "of"), "windows": windows.slice("id", [0], [1]).reshape("id", []).rename("id", "of")}
 unlike = sf.mix({name: (source, 1) for name, source in ids.items()}, epoch=100, columns=["of"])
@@ -194,6 +195,12 @@ def test_a_source_of_plain_records_is_its_files(place: Place) -> None:
 
 def plan_of(place: Place, name: str, **options: Any) -> dict[str, Any]:
     return place.json("plan", "show", "--source", f"train.py:{name}", *order(**options))
+
+
+def test_a_plan_has_the_rest_of_a_replaced_source(place: Place) -> None:
+    # Of the second pass over 112 records, 38 are in epoch 0.
+    rests = [plan_of(place, "grown", epoch=epoch)["sources"][0]["rest_dropped"] for epoch in range(3)]
+    assert rests == [0, 74, 0]
 
 
 def all_batches(place: Place, name: str, **options: Any) -> list[sf.Batch]:

@@ -150,8 +150,8 @@ def test_operators_see_the_sources_of_a_mixture(running: Cluster, where: dict[st
     epoch = until(sealed, "the epoch is sealed")
     assert (epoch["total"], epoch["delivered"], epoch["dropped"], epoch["lost"]) == (80, 80, 0, 0)
     assert epoch["sources"] == [
-        {"name": "code", "total": 20, "delivered": 20, "dropped": 0},
-        {"name": "web", "total": 60, "delivered": 60, "dropped": 0},
+        {"name": "code", "total": 20, "delivered": 20, "dropped": 0, "rest_dropped": 0},
+        {"name": "web", "total": 60, "delivered": 60, "dropped": 0, "rest_dropped": 0},
     ]
     text = running.command("epoch", "show", "--job", job, "--epoch", "0")
     assert "code" in text and "web" in text, text
@@ -176,6 +176,19 @@ def test_operators_see_the_sources_of_a_mixture(running: Cluster, where: dict[st
         running.command("bench", job)
     for loader in ranks:
         loader.close()
+
+
+def test_the_rest_of_a_replaced_source_is_shown(running: Cluster, where: dict[str, Any], tmp_path: Path) -> None:
+    world = World(tmp_path / "data")
+    given = {"a": (world.source([30]), 1), "b": (world.source([20]), 1)}
+    mixture = sf.mix(given, epoch=40, stages=[sf.Stage(1, {"a": (world.source([25]), 1), "b": 1})])
+    with sf.Loader(mixture, batch_size=8, restart=False, **where) as loader:
+        for epoch, rests in enumerate([[0, 0], [10, 0], [0, 0]]):
+            for _ in loader:
+                pass
+            shown = running.ask("epoch", "show", "--job", where["job"], "--epoch", str(epoch))
+            assert [(one["total"], one["rest_dropped"]) for one in shown["sources"]] == list(zip([20, 20], rests))
+    assert "REST DROPPED" in running.command("epoch", "show", "--job", where["job"], "--epoch", "1")
 
 
 def test_a_corrupt_record_is_counted_as_often_as_it_was_skipped(

@@ -245,7 +245,7 @@ fn columns() -> [Column<wire::Epoch>; 18] {
 }
 
 /// Columns of the sources of a mixture.
-fn source_columns() -> [Column<wire::EpochSource>; 5] {
+fn source_columns() -> [Column<wire::EpochSource>; 6] {
     [
         column("SOURCE", |source| source.name.clone()),
         column(">DONE", |source| {
@@ -254,6 +254,7 @@ fn source_columns() -> [Column<wire::EpochSource>; 5] {
         column(">DELIVERED", |source| output::count(source.delivered)),
         column(">TOTAL", |source| output::count(source.total)),
         column(">DROPPED", |source| output::count(source.dropped)),
+        column(">REST DROPPED", |source| output::count(source.rest_dropped)),
     ]
 }
 

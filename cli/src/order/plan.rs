@@ -108,6 +108,9 @@ struct SourceReport {
     /// Passes over the source of which the epoch has samples, numbered from 0.
     first_source_epoch: u64,
     last_source_epoch: u64,
+    /// Samples in the last source epoch of the version that it replaces in this epoch, which no epoch
+    /// delivers.
+    rest_dropped: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -226,18 +229,21 @@ fn sources(order: &Order) -> Vec<SourceReport> {
     let (Some(mixed), Some(epoch)) = (order.dataset.mixed(), order.plan.mixture()) else {
         return vec![];
     };
-    let versions = mixed.versions_of(epoch).into_iter().zip(epoch.counts());
-    let report = |(number, (version, in_epoch)): (u32, (&SourceVersion, u64))| {
-        let passes = epoch.source_epochs(number);
-        SourceReport {
-            name: version.order.name().to_owned(),
-            shards: version.order.counts().len() as u64,
-            samples: version.order.samples(),
-            in_epoch,
-            first_source_epoch: passes.start,
-            last_source_epoch: passes.end.saturating_sub(1),
-        }
-    };
+    let versions =
+        mixed.versions_of(epoch).into_iter().zip(epoch.counts().zip(epoch.rests_dropped()));
+    let report =
+        |(number, (version, (in_epoch, rest_dropped))): (u32, (&SourceVersion, (u64, u64)))| {
+            let passes = epoch.source_epochs(number);
+            SourceReport {
+                name: version.order.name().to_owned(),
+                shards: version.order.counts().len() as u64,
+                samples: version.order.samples(),
+                in_epoch,
+                first_source_epoch: passes.start,
+                last_source_epoch: passes.end.saturating_sub(1),
+                rest_dropped,
+            }
+        };
     (0..).zip(versions).map(report).collect()
 }
 
@@ -256,7 +262,7 @@ fn lanes(order: &Order) -> Result<Vec<LaneReport>, PlanError> {
     (0..plan.lanes()).map(report).collect()
 }
 
-fn source_columns() -> [Column<SourceReport>; 5] {
+fn source_columns() -> [Column<SourceReport>; 6] {
     [
         column("SOURCE", |source: &SourceReport| source.name.clone()),
         column(">SHARDS", |source| source.shards.to_string()),
@@ -268,6 +274,7 @@ fn source_columns() -> [Column<SourceReport>; 5] {
                 (first, last) => format!("{first} to {last}"),
             }
         }),
+        column(">REST DROPPED", |source| output::count(source.rest_dropped)),
     ]
 }
 

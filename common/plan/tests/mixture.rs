@@ -95,6 +95,10 @@ proptest! {
         let mut seen: BTreeMap<(String, u64), BTreeSet<Sample>> = BTreeMap::new();
         for epoch in [4, 1, 0, 8, 5, 3, 2, 7, 6] {
             let here = case.epoch(&shuffle(enabled, 20), epoch);
+            let stage = case.mixture.stage_of(epoch);
+            let begins = case.mixture.stages()[stage].first_epoch == epoch;
+            let rests = case.mixture.dropped(stage).into_iter().map(|rest| rest * u64::from(begins));
+            prop_assert!(here.rests_dropped().eq(rests));
             let lanes = lanes[epoch as usize];
             let plan = plan(&here, Tail::Uneven, (lanes, lanes));
             let lengths: Vec<u64> = (0..lanes).map(|lane| plan.lane(lane).samples()).collect();

@@ -1353,6 +1353,9 @@ pub struct EpochSource {
     /// those dropped by tail or limit
     #[prost(uint64, tag = "4")]
     pub dropped: u64,
+    /// samples in the last source epoch of the version that it replaces in this epoch, which no epoch delivers
+    #[prost(uint64, tag = "5")]
+    pub rest_dropped: u64,
 }
 /// Samples that a lost trainer may have consumed. They are granted to no other rank before the policy decides.
 #[derive(serde::Serialize)]

@@ -44,6 +44,8 @@ pub(super) struct SourceRange {
     count: u64,
     /// Position of the range in the epoch sequence.
     start: u64,
+    /// Samples that the version before left in its last source epoch, if this one begins here.
+    rest_dropped: u64,
     /// Ordinal of the source's first shard when the shards of all sources are counted together.
     first_shard: usize,
     /// The last sequences used, by source epoch.
@@ -122,6 +124,7 @@ impl MixtureEpoch {
             skipped: (from % samples) as u64,
             count,
             start,
+            rest_dropped: if passed == 0 { begin.dropped } else { 0 },
             first_shard,
             lines: Mutex::default(),
         })
@@ -145,6 +148,12 @@ impl MixtureEpoch {
     /// Iterates over the number of samples of each source, ordered by name.
     pub fn counts(&self) -> impl ExactSizeIterator<Item = u64> {
         self.ranges.iter().map(|range| range.count)
+    }
+
+    /// Iterates over the rests of the sources, ordered by name: samples that no epoch delivers, because
+    /// a later version begins in this one before the last source epoch of the version before ended.
+    pub fn rests_dropped(&self) -> impl ExactSizeIterator<Item = u64> {
+        self.ranges.iter().map(|range| range.rest_dropped)
     }
 
     /// Iterates over the sources, ordered by name.

@@ -87,7 +87,7 @@ pub(super) struct SourceStart {
     /// Samples that earlier stages took of it.
     pub(super) taken: u128,
     /// Samples that the version before did not deliver of its last source epoch.
-    dropped: u64,
+    pub(super) dropped: u64,
 }
 
 impl Source {

@@ -1,5 +1,7 @@
 //! Epochs: the delivered part of each, and the ranks that it waits for.
 
+use std::ops::Range;
+
 use shardfeed_plan::EpochPlan;
 use shardfeed_proto::coordinator::v1::{self as wire, Epoch, EpochSource, EpochState};
 use shardfeed_scheduler::{Generation, InDoubt, Rank, RankCursor, SealedEpoch};
@@ -173,13 +175,16 @@ fn of_sources(
     let failed = |error| error::plan(&error);
     let delivered = plan.delivered_by_shard(steps).map_err(failed)?;
     let dropped = plan.dropped_by_shard().map_err(failed)?;
-    let source = |((name, shards), total): ((&str, std::ops::Range<usize>), u64)| EpochSource {
-        name: name.to_owned(),
-        total,
-        delivered: delivered[shards.clone()].iter().sum(),
-        dropped: dropped[shards].iter().sum(),
-    };
-    Ok(stage.sources().zip(mixture.counts()).map(source).collect())
+    let numbers = mixture.counts().zip(mixture.rests_dropped());
+    let source =
+        |((name, shards), (total, rest_dropped)): ((&str, Range<usize>), (u64, u64))| EpochSource {
+            name: name.to_owned(),
+            total,
+            delivered: delivered[shards.clone()].iter().sum(),
+            dropped: dropped[shards].iter().sum(),
+            rest_dropped,
+        };
+    Ok(stage.sources().zip(numbers).map(source).collect())
 }
 
 /// Returns the fields that sealed and unsealed epochs have alike.
