@@ -93,7 +93,7 @@ impl NativeLoader {
         call: impl FnOnce(&mut Loader, Watch<'_>) -> Result<T, LoadError> + Send,
     ) -> PyResult<T> {
         self.check_process(py)?;
-        let result = watched(py, |progress| {
+        let result = watched(py, false, |progress| {
             let mut loader = self.lock();
             match loader.as_mut() {
                 Some(loader) => call(loader, progress).map(Some),
@@ -108,12 +108,14 @@ impl NativeLoader {
 type Watch<'a> = &'a mut dyn FnMut(&OpenProgress) -> bool;
 
 /// Runs a long operation without the GIL; shows progress, and stops on a signal.
+/// - `apart`: warns when samples are counted, because each host counts them.
 fn watched<T: Send>(
     py: Python<'_>,
+    apart: bool,
     call: impl FnOnce(Watch<'_>) -> Result<T, LoadError> + Send,
 ) -> PyResult<T> {
     let mut interrupt = None;
-    let mut bar = ScanBar::new();
+    let mut bar = ScanBar::new(apart);
     let mut progress = |state: &OpenProgress| match bar
         .show(state)
         .and_then(|()| Python::attach(|py| py.check_signals()))
@@ -142,13 +144,14 @@ impl NativeLoader {
             Some(text) => operators(py, "device_operators", &text)?,
             None => vec![],
         };
+        let apart = optional(options, "counts_apart")?.unwrap_or_default();
         let options = loader_options(py, options)?;
         // The source of a row is found by its shard.
         let with_provenance = options.parts || options.mixture.is_some();
         // Fails before reading: without a device the reads would be useless.
         let device = py.detach(|| ordinal.map(Device::open).transpose());
         let device = device.map_err(|error| device_error(py, &error))?;
-        let loader = watched(py, |progress| shardfeed_embedded::open(options, progress))?;
+        let loader = watched(py, apart, |progress| shardfeed_embedded::open(options, progress))?;
         let (columns, rows) = (loader.schema().columns(), loader.options().batch_size);
         let Changes { changes, made } = Changes::of(&on_device, columns, rows)
             .map_err(|message| named(py, "ConfigError", &message))?;
@@ -509,9 +512,15 @@ fn cluster_options<'py>(
 /// Shorter indexing shows nothing.
 const BAR_AFTER: Duration = Duration::from_millis(700);
 
+const COUNTED_APART: &str = "the ranks are on several hosts, and each host reads all files to count \
+    their samples, unless they share cache_dir; sf.source(..., index=FOLDER or URL) shares the \
+    counts, as `shardfeed dataset index` writes them, and so does coordinator=";
+
 /// A progress bar on a terminal's standard error while files are indexed or another process is
 /// awaited.
 struct ScanBar {
+    /// True until it warned that each host counts samples.
+    apart: bool,
     begun: Instant,
     bar: Option<ProgressBar>,
     /// Reason for waiting that was logged, for users without a bar.
@@ -519,8 +528,8 @@ struct ScanBar {
 }
 
 impl ScanBar {
-    fn new() -> Self {
-        Self { begun: Instant::now(), bar: None, told: String::new() }
+    fn new(apart: bool) -> Self {
+        Self { apart, begun: Instant::now(), bar: None, told: String::new() }
     }
 
     /// # Errors  That of a signal, raised while Python's logging ran.
@@ -529,7 +538,12 @@ impl ScanBar {
         let is_waiting = !note.is_empty() && self.begun.elapsed() >= BAR_AFTER;
         if is_waiting && self.told.is_empty() {
             self.told.clone_from(note);
-            warn(note)?;
+            warn(&format!("{note}; waiting"))?;
+        }
+        // Without a cluster, only files that are to be read have bytes.
+        if self.apart && state.bytes_total > 0 {
+            self.apart = false;
+            warn(COUNTED_APART)?;
         }
         if state.stage == ScanStage::Done || self.begun.elapsed() < BAR_AFTER {
             return Ok(());
@@ -569,13 +583,13 @@ impl ScanBar {
     }
 }
 
-/// Logs the reason for waiting through Python's logging.
+/// Warns through Python's logging.
 ///
 /// # Errors  `KeyboardInterrupt` and similar, which Python raises in the next code it runs: here.
-fn warn(note: &str) -> PyResult<()> {
+fn warn(text: &str) -> PyResult<()> {
     Python::attach(|py| {
         let logger = py.import("logging")?.call_method1("getLogger", ("shardfeed",))?;
-        let told = logger.call_method1("warning", (format!("{note}; waiting"),));
+        let told = logger.call_method1("warning", (text,));
         match told {
             // A failing log handler must not end the wait.
             Err(error) if error.is_instance_of::<pyo3::exceptions::PyException>(py) => Ok(()),

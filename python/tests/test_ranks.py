@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import os
@@ -267,3 +268,37 @@ def test_each_replica_has_a_ledger(dataset: Dataset, monkeypatch: pytest.MonkeyP
         for rank in range(2):
             lines = [parse(line) for line in (folder / f"rank-{rank}").read_text().splitlines() if line[0].isdigit()]
             assert [int(line.shard[6:8]) * 1000 + line.record for line in lines] == taken[2 * rank + replica]
+
+
+@pytest.mark.parametrize(
+    ("variables", "several"),
+    [
+        ({}, False),
+        ({"RANK": "1", "WORLD_SIZE": "4"}, False),
+        ({"RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}, False),
+        ({"RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}, True),
+        ({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_TASKS_PER_NODE": "4", "SLURM_NODEID": "0"}, False),
+        ({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_TASKS_PER_NODE": "2(x2)", "SLURM_NODEID": "0"}, True),
+        # torchrun in each task of a step.
+        ({"RANK": "1", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4", "SLURM_STEP_NUM_TASKS": "2"}, True),
+        ({"RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4", "SLURM_STEP_NUM_TASKS": "2"}, False),
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, True),
+    ],
+)
+def test_several_hosts_that_each_count_are_warned_of_it(
+    variables: dict[str, str], several: bool, dataset: Dataset, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture, tmp_path: Path,
+) -> None:  # fmt: skip
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+    def warned(then: Any, **options: Any) -> bool:
+        caplog.clear()
+        loader(dataset, then, cache_dir=tmp_path / "cache", **options).close()
+        return any("each host reads all files to count" in message for message in caplog.messages)
+
+    assert not warned(lambda source: source)
+    assert warned(lambda source: source.filter("id % 2 == 0")) == several
+    # What was counted before is not counted again.
+    assert not warned(lambda source: source.filter("id % 2 == 0"))
+    assert not warned(lambda source: dataclasses.replace(source, index=str(tmp_path)).filter("id % 3 == 0"))

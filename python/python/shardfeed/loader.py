@@ -20,7 +20,7 @@ from shardfeed.dtypes import as_numpy
 from shardfeed.device import Device
 from shardfeed.errors import ConfigError, ShardChangedError, StateError
 from shardfeed.features import Feature, ForeignFeature
-from shardfeed.mixture import Mixture, declared
+from shardfeed.mixture import Mixture, counts_without_index, declared
 from shardfeed.operations import to_native as operators_to_native
 from shardfeed.options import CompressionChoice, Corrupt, InDoubt, Mode, OutputName, Tail, doubt_policy, flag, suggesting
 from shardfeed.output import TensorFlow
@@ -250,6 +250,9 @@ class Loader:
             "timeout": float(timeout),
             "run": own(ranks.run_id(run)),
             "ranks_on_host": ranks.on_this_host(),
+            "counts_apart": coordinators is None
+            and counts_without_index(mixture or source)
+            and ranks.are_on_several_hosts(found.world_size),
             **declared(mixture or source, _outputs(outputs), on_device=number is not None, in_cluster=coordinators is not None),
             "batch_size": _number("batch_size", batch_size, 1),
             "seed": _number("seed", seed, 0),

@@ -269,6 +269,12 @@ def declared(
     return {"mixture": mixture, **record_options(main, outputs, on_device=on_device), "filter": None}
 
 
+def counts_without_index(files: Source | Mixture) -> bool:
+    """Returns whether samples of a source without an `index` have to be counted."""
+    sources = [files] if isinstance(files, Source) else [one for _, one in files.versions]
+    return any(one.index is None and (_makes_samples(one) or one._balance is not None) for one in sources)
+
+
 def weights_by_size(
     sizes: Mapping[str, int | Source], *, temperature: float = 1.0, maximum: int | None = None
 ) -> dict[str, float]:
@@ -299,14 +305,17 @@ def _samples(name: str, source: Source) -> int:
     """Returns the samples of a source, if they are known."""
     if source._counted is not None:
         return source._counted
-    counted = source._filter or source._unbatch or source._pack or source._window
-    if source.records is None or counted:
+    if source.records is None or _makes_samples(source):
         what = "records= is not given" if source.records is None else "records= counts records, of which its methods make samples"
         raise ConfigError(
             f"the number of samples of source {name!r} is not known: {what}; call count() on this source before, or pass the "
             f"number"
         )
     return source.records
+
+
+def _makes_samples(source: Source) -> bool:
+    return any(one is not None for one in (source._filter, source._unbatch, source._pack, source._window))
 
 
 def _stage(stage: Any) -> Stage:

@@ -275,6 +275,12 @@ def on_this_host() -> int:
     return max(0, next(sizes, 0) or _slurm_tasks_here())
 
 
+def are_on_several_hosts(world_size: int) -> bool:
+    """Returns whether the launcher reports fewer ranks on this host than in all; False if unknown."""
+    sizes = (_number(size) for _, _, size in _LAUNCHERS if size in os.environ)
+    return 0 < on_this_host() < next(sizes, world_size)
+
+
 def _slurm_tasks_here() -> int:
     """Parses Slurm's tasks per node, such as `4(x2),3`."""
     parts = re.findall(r"(\d+)(?:\(x(\d+)\))?", os.environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
