@@ -43,15 +43,23 @@ def integer_weights(texts):
     require(sum(weights) < 2**126, "sum of weights")
     return weights
 
+def largest_remainders(length, weights):
+    T, sources = sum(weights), range(len(weights))
+    m = [length * w // T for w in weights]
+    by_remainder = sorted(sources, key=lambda s: (-(length * weights[s] % T), s))
+    for s in by_remainder[:length - sum(m)]:
+        m[s] += 1
+    return m
+
 def stage_counts(length, weights, samples):
     T, sources = sum(weights), range(len(weights))
     if isinstance(length, int):
         require(1 <= length < 2**63, "length")
-        m = [length * w // T for w in weights]
-        by_remainder = sorted(sources, key=lambda s: (-(length * weights[s] % T), s))
-        for s in by_remainder[:length - sum(m)]:
-            m[s] += 1
-        require(min(m) > 0, f"use at least {-(-T // min(weights))}")
+        m = largest_remainders(length, weights)
+        if min(m) == 0:
+            lengths = range(length, T // min(weights) + 1)
+            last = max(each for each in lengths if min(largest_remainders(each, weights)) == 0)
+            require(False, f"use at least {last + 1}")
         return m
     t = 0
     for s in sources:  # n_s / w_s against n_t / w_t

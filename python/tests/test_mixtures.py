@@ -490,7 +490,7 @@ def test_each_mixture_error_says_what_to_do(tmp_path: Path) -> None:
         ({"a": (a, -1.5)}, {}, "the weight of source `a` is \"-1.5\""),
         ({"a": (a, float("nan"))}, {}, "the weight of source `a` is \"nan\""),
         ({"a": (a, True)}, {}, "the weight of source 'a' is a number, or a decimal as text, not True"),
-        ({"a": (a, 1), "b": (b, "0.0001")}, {}, "has none of source `b`.* at least 10001 samples"),
+        ({"a": (a, 1), "b": (b, "0.0001")}, {}, "has none of source `b`.* at least 5001 samples"),
         ({"a": (a, 1), "b": (strings, 1)}, {}, r"column 'id' is int64 \[\] in source 'a' and string \[\] in source 'b'"),
         ({"a": (a, 1), "b": (more, 1)}, {}, r"column 'x' is missing in source 'a' and float32 \[\] in source 'b'"),
         ({"a": (a, 1)}, {"epoch": 0}, "epoch must be at least 1"),

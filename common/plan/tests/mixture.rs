@@ -426,7 +426,7 @@ fn every_mixture_that_is_refused_says_why() {
         a weight of zero: the weight of source `b` is "0"; use a positive decimal number of at most 40 characters, such as 0.25 (to leave a source out, remove it)
         no number: the weight of source `b` is "-0.5"; use a positive decimal number of at most 40 characters, such as 0.25 (to leave a source out, remove it)
         too many digits: the weights differ by too many digits: as integers in proportion their sum must be below 2**126; round them to fewer digits
-        too short: a mixture epoch of 10 samples has none of source `b`, whose weight is too small for it; use an epoch of at least 100 samples
+        too short: a mixture epoch of 10 samples has none of source `b`, whose weight is too small for it; use an epoch of at least 51 samples
         no length: a mixture epoch has 1 to 9223372036854775807 samples, not 0
         too long: in proportion to the source that ends first or last, a mixture epoch would have more than 2**63 - 1 samples; pass its length as a number
         no stage: a mixture has 1 to 64 stages, not 0

@@ -7,7 +7,7 @@ use std::fmt::Write;
 use serde::{Deserialize, Serialize};
 
 use super::MixtureError;
-use super::weight::{Decimal, exhausted, integers, largest_remainders};
+use super::weight::{Decimal, exhausted, integers, largest_remainders, length_min};
 use crate::digest::{Digest, OrderDigest, order_digest};
 use crate::random::stream_key;
 use crate::{EPOCHS, SAMPLES_MAX};
@@ -183,11 +183,11 @@ impl Stage {
             }
         };
         if let Some(without) = counts.iter().position(|count| *count == 0) {
-            let least = weights.iter().min().expect("checked: not empty");
+            let samples = counts.iter().sum();
             return Err(MixtureError::NoSampleOf {
                 name: sources[without].0.name.clone(),
-                samples: counts.iter().sum(),
-                samples_min: weights.iter().sum::<u128>().div_ceil(*least),
+                samples,
+                samples_min: length_min(samples, &weights),
             });
         }
         let fixed = |((source, _), count): (&(&Source, &str), u64)| StageSource {

@@ -1,8 +1,13 @@
 //! Weights of a mixture's sources as exact decimals, and the counts that they fix. Source:
 //! docs/ORDER.md, section 13, Stages.
 
+use std::cmp::Reverse;
+
 /// Bound of the sum of integer weights, so that twice a remainder and a weight fit into 128 bits.
 const TOTAL_BOUND: u128 = 1 << 126;
+
+/// Bound of the lengths that `length_min` checks, times sources: less than a second.
+const CHECKS_MAX: u128 = 1 << 26;
 
 /// Maximum characters of a weight.
 const WEIGHT_BYTES_MAX: usize = 40;
@@ -62,11 +67,47 @@ pub(super) fn largest_remainders(samples: u64, weights: &[u128]) -> Vec<u64> {
     let mut counts: Vec<u64> = shares.iter().map(|share| share.0 as u64).collect();
     let left = samples - counts.iter().sum::<u64>();
     let mut order: Vec<usize> = (0..weights.len()).collect();
-    order.sort_by_key(|&source| (std::cmp::Reverse(shares[source].1), source));
+    order.sort_by_key(|&source| (Reverse(shares[source].1), source));
     for source in order.into_iter().take(left as usize) {
         counts[source] += 1;
     }
     counts
+}
+
+/// Returns the least length from which on the largest remainders leave no count 0, above `without`,
+/// a length that leaves one. If it is far above, an upper bound of it.
+pub(super) fn length_min(without: u64, weights: &[u128]) -> u128 {
+    let (total, sources): (u128, u128) = (weights.iter().sum(), weights.len() as u128);
+    // If this source has a sample, all have.
+    let last = (0..weights.len()).min_by_key(|&source| (weights[source], Reverse(source)));
+    let last = last.expect("checked: not empty");
+    // It has none if the k samples left go to k others, whose remainders are at least its own, r.
+    // All remainders are k * total together, so r is at most k / (k + 1) of the total.
+    let most = (total - total / sources) / weights[last];
+    let Ok(most) = u64::try_from(most) else { return most + 1 };
+    if u128::from(most.saturating_sub(without)) * sources > CHECKS_MAX {
+        return u128::from(most) + 1;
+    }
+    let shares = weights.iter().map(|weight| divided(most, *weight, total));
+    let shares: Vec<_> = shares.map(|share| share.expect("at most `most`")).collect();
+    let mut left = most - shares.iter().map(|share| share.0 as u64).sum::<u64>();
+    let mut rests: Vec<u128> = shares.into_iter().map(|share| share.1).collect();
+    for samples in (without + 1..=most).rev() {
+        let order = |source: usize| (Reverse(rests[source]), source);
+        let before = (0..rests.len()).filter(|source| order(*source) < order(last)).count();
+        if before as u64 >= left {
+            return u128::from(samples) + 1;
+        }
+        left -= 1;
+        for (rest, weight) in rests.iter_mut().zip(weights) {
+            if *rest < *weight {
+                *rest += total;
+                left += 1;
+            }
+            *rest -= weight;
+        }
+    }
+    u128::from(without) + 1
 }
 
 /// Returns counts in proportion to weights, at least 1 each, of which one source has all its
@@ -143,6 +184,37 @@ mod tests {
         assert_eq!(largest_remainders(7, &[9, 1]), [6, 1]);
         let large = [10_u128.pow(37), 3 * 10_u128.pow(37)];
         assert_eq!(largest_remainders((1 << 63) - 1, &large), [1 << 61, (3 << 61) - 1]);
+    }
+
+    #[test]
+    fn the_least_length_that_suffices_is_that_of_a_search() {
+        let has_none =
+            |samples, weights: &[u128]| largest_remainders(samples, weights).contains(&0);
+        let mut state = 1_u64;
+        let mut below = |bound: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) % bound
+        };
+        let mut shorter = 0;
+        for _ in 0..2_000 {
+            let sources = 1 + below(6);
+            let largest = [3, 30, 300][below(3) as usize];
+            let weights: Vec<u128> = (0..sources).map(|_| u128::from(1 + below(largest))).collect();
+            let enough = weights.iter().sum::<u128>().div_ceil(*weights.iter().min().unwrap());
+            let enough = u64::try_from(enough).unwrap();
+            let invalid: Vec<u64> = (1..enough).filter(|&n| has_none(n, &weights)).collect();
+            for &without in &invalid {
+                let least = u128::from(invalid.last().unwrap() + 1);
+                assert_eq!(length_min(without, &weights), least, "{without} {weights:?}");
+                shorter += usize::from(least < u128::from(enough));
+            }
+        }
+        assert!(shorter > 1_000, "{shorter}");
+        assert_eq!(length_min(100, &[999, 1]), 501);
+        assert_eq!(length_min(100, &[1, 999]), 500);
+        // Too far above for a search.
+        assert_eq!(length_min(1, &[10_u128.pow(15) - 1, 1]), 10_u128.pow(15) / 2 + 1);
+        assert_eq!(length_min(1, &[10_u128.pow(30), 1]), 10_u128.pow(30) / 2 + 2);
     }
 
     #[test]
