@@ -165,9 +165,13 @@ impl Skips {
         let counts = sources::names(&mixture, number);
         let total = |of: &wire::EpochSource| (of.name.clone(), of.total);
         let is_over = epoch.state() == wire::EpochState::Sealed;
-        let is_whole = |of: &wire::EpochSource| !is_over || of.delivered + of.dropped == of.total;
+        let is_whole = |of: &wire::EpochSource| {
+            !is_over || of.delivered + of.dropped + of.left_out == of.total
+        };
+        let left_out: u64 = epoch.sources.iter().map(|of| of.left_out).sum();
         let is_right = epoch.sources.iter().map(total).eq(counts.iter().cloned())
-            && epoch.sources.iter().all(is_whole);
+            && epoch.sources.iter().all(is_whole)
+            && (!is_over || left_out == epoch.left_out);
         self.breaches.check(is_right, "I23", || {
             let listed = &epoch.sources;
             format!("epoch {number} of {name} has {counts:?} of its sources, and lists {listed:?}")

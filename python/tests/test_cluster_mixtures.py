@@ -150,8 +150,8 @@ def test_operators_see_the_sources_of_a_mixture(running: Cluster, where: dict[st
     epoch = until(sealed, "the epoch is sealed")
     assert (epoch["total"], epoch["delivered"], epoch["dropped"], epoch["lost"]) == (80, 80, 0, 0)
     assert epoch["sources"] == [
-        {"name": "code", "total": 20, "delivered": 20, "dropped": 0, "rest_dropped": 0},
-        {"name": "web", "total": 60, "delivered": 60, "dropped": 0, "rest_dropped": 0},
+        {"name": "code", "total": 20, "delivered": 20, "dropped": 0, "rest_dropped": 0, "left_out": 0},
+        {"name": "web", "total": 60, "delivered": 60, "dropped": 0, "rest_dropped": 0, "left_out": 0},
     ]
     text = running.command("epoch", "show", "--job", job, "--epoch", "0")
     assert "code" in text and "web" in text, text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -165,6 +166,61 @@ def test_a_cluster_counts_what_is_left_out(running: Cluster, data: Dataset) -> N
     assert rows == sum(COUNTS) - 36 - 12 * 3
     assert "left out" in running.command("epoch", "show", "--job", where["job"], "--epoch", "0")
     last.close()
+
+
+@pytest.mark.parametrize("mixed", [False, True], ids=["files", "mixture"])
+def test_views_of_a_cluster_count_what_was_delivered(running: Cluster, data: Dataset, mixed: bool) -> None:
+    where = running.loader_options()
+    job = where["job"]
+    source = sf.source(data.pattern, FEATURES)
+    given = sf.mix({"a": (source, 2), "b": (source, 1)}, epoch=150) if mixed else source
+    options: dict[str, Any] = {"batch_size": 12, "lanes": 4, "seed": 7, "restart": False, "shuffle_window": 9, **where}
+
+    def show(*of: str) -> dict[str, Any]:
+        return dict(running.ask(*of, "--job", job, "--epoch", "0"))
+
+    delivered: Counter[tuple[str, int]] = Counter()
+
+    def take(loader: sf.Loader, steps: int | None = None) -> int:
+        for number, batch in enumerate(loader, 1):
+            names = [loader.sources[at] for at in batch.source] if mixed else [""] * batch.rows
+            delivered.update((name, int(one) // 1000) for name, one in zip(names, batch["id"], strict=True))
+            if number == steps:
+                return batch.step
+        return -1
+
+    def check(left_out: int) -> None:
+        total = sum(delivered.values())
+        until(lambda: show("epoch", "show")["delivered"] == total, "all are counted")
+        epoch = show("epoch", "show")
+        assert epoch["left_out"] == left_out
+        for of in epoch["sources"] if mixed else []:
+            here = sum(count for (name, _), count in delivered.items() if name == of["name"])
+            assert of["delivered"] == here
+        assert not mixed or sum(of["left_out"] for of in epoch["sources"]) == left_out
+        shards = show("shard", "list")["shards"]
+        for shard in shards:
+            name, _, path = shard["path"].rpartition(":")
+            assert shard["records_done"] == delivered[name, int(path[-len("00.tfrecord") : -len(".tfrecord")])]
+
+    with sf.Loader(given, **options) as loader:
+        take(loader, 2)
+        loader.skip(3)
+        assert take(loader, 1) == 5
+        check(36)
+        state = loader.state_dict()
+    # Another global batch: two segments, both with steps that are left out.
+    with sf.Loader(given, **options | {"batch_size": 8, "run": "two"}, resume=state) as loader:
+        loader.skip(1)
+        assert take(loader, 1) == 7
+        check(44)
+        assert [show("batch", "show", "--step", str(step))["left_out"] for step in (5, 6, 7)] == [False, True, False]
+        text = running.command("batch", "show", "--job", job, "--epoch", "0", "--step", "6")
+        assert text.startswith("All ranks left out step 6 of epoch 0: no rank got these samples.")
+        take(loader)
+        check(44)
+        counts = show("shard", "list")["counts"]
+        assert counts["done"] == sum(counts.values())
 
 
 def test_back_to_a_state_in_a_later_epoch_and_on_to_the_same_step(

@@ -32,6 +32,8 @@ struct RecordedBatchReport {
     /// `null`: all ranks.
     rank: Option<u64>,
     world_size: u64,
+    /// True if all ranks left out the step, so that no rank got these samples.
+    left_out: bool,
     samples: Vec<RankSampleReport>,
 }
 
@@ -53,9 +55,18 @@ pub(crate) fn show(of: &BatchOf<'_>, cluster: &ClusterArgs, format: Format) -> a
     };
     let request = wire::GetBatchRequest { context: None, job: job.to_owned(), epoch, step, rank };
     let answer = job::ask(&client, job, request)?;
-    let wire::GetBatchResponse { generation, world_size, rows } = answer;
+    let wire::GetBatchResponse { generation, world_size, rows, left_out } = answer;
     let (job, samples) = (job.to_owned(), samples(rows));
-    let report = RecordedBatchReport { job, epoch, generation, step, rank, world_size, samples };
+    let report = RecordedBatchReport {
+        job,
+        epoch,
+        generation,
+        step,
+        rank,
+        world_size,
+        left_out,
+        samples,
+    };
     Ok(format.print(&report)?)
 }
 
@@ -77,6 +88,13 @@ impl Report for RecordedBatchReport {
         {
             let (rank, row, ordinal) = (rank.to_string(), row.to_string(), ordinal.to_string());
             grid.row([rank, row, path.clone(), ordinal, yes(*valid)]);
+        }
+        if self.left_out {
+            let Self { step, epoch, .. } = self;
+            writeln!(
+                out,
+                "All ranks left out step {step} of epoch {epoch}: no rank got these samples.\n"
+            )?;
         }
         write!(out, "{grid}")
     }

@@ -245,16 +245,18 @@ fn columns() -> [Column<wire::Epoch>; 18] {
 }
 
 /// Columns of the sources of a mixture.
-fn source_columns() -> [Column<wire::EpochSource>; 6] {
+fn source_columns() -> [Column<wire::EpochSource>; 7] {
     [
         column("SOURCE", |source| source.name.clone()),
         column(">DONE", |source| {
-            percent(source.delivered, source.total.saturating_sub(source.dropped))
+            let never = source.dropped.saturating_add(source.left_out);
+            percent(source.delivered, source.total.saturating_sub(never))
         }),
         column(">DELIVERED", |source| output::count(source.delivered)),
         column(">TOTAL", |source| output::count(source.total)),
         column(">DROPPED", |source| output::count(source.dropped)),
         column(">REST DROPPED", |source| output::count(source.rest_dropped)),
+        column(">LEFT OUT", |source| output::count(source.left_out)),
     ]
 }
 

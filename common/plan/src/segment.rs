@@ -1,6 +1,8 @@
 //! Segments: parts of an epoch with constant lanes and global batch. Source: docs/ORDER.md, section
 //! 6.
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
 use crate::PlanError;
@@ -148,6 +150,12 @@ impl LeftOut {
         self.0.iter().any(|(first, end)| (*first..*end).contains(&step))
     }
 
+    /// Iterates over the parts of `steps` that are left out.
+    pub(crate) fn within(&self, steps: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+        let part = move |(first, end): &(u64, u64)| *first.max(&steps.start)..*end.min(&steps.end);
+        self.0.iter().map(part).filter(|part| part.start < part.end)
+    }
+
     /// Adds steps after all others.
     pub fn add(&mut self, first: u64, end: u64) {
         match self.0.last_mut() {
@@ -172,9 +180,7 @@ impl LeftOut {
         for (index, segment) in segments.iter().enumerate() {
             let is_open = index + 1 == segments.len();
             let to = if is_open { u64::MAX } else { from.saturating_add(segment.steps.most()) };
-            let inside =
-                |(first, end): &(u64, u64)| (*end).min(to).saturating_sub((*first).max(from));
-            let steps: u64 = self.0.iter().map(inside).sum();
+            let steps: u64 = self.within(from..to).map(|steps| steps.end - steps.start).sum();
             samples = samples.saturating_add(steps.saturating_mul(segment.global_batch));
             from = to;
         }

@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use expect_test::expect;
 use proptest::prelude::*;
-use shardfeed_plan::{Digest, EpochPlan, Line, Portion, Sample, Segment, Shuffle, Steps, Tail};
+use shardfeed_plan::{
+    Digest, EpochPlan, LeftOut, Line, Portion, Sample, Segment, Shuffle, Steps, Tail,
+};
 
 #[derive(Clone, Debug)]
 struct Case {
@@ -160,6 +162,37 @@ proptest! {
         prop_assert_eq!(dropped.iter().sum::<u64>(), plan.dropped());
         for shard in 0..case.counts.len() {
             prop_assert_eq!(delivered[shard] + dropped[shard], case.counts[shard]);
+        }
+    }
+
+    #[test]
+    fn left_out_steps_count_by_the_shards_of_their_batches(
+        case in cases(),
+        stretches in prop::collection::vec(stretches(), 1..5),
+        picks in prop::collection::vec(any::<bool>(), 1..20),
+    ) {
+        let tail = if case.tail == Tail::Uneven { Tail::Drop } else { case.tail };
+        let (case, mut segments) = (Case { tail, ..case }, Vec::<Segment>::new());
+        let (mut left_out, mut expected) = (LeftOut::default(), vec![0; case.counts.len()]);
+        for stretch in stretches {
+            segments.push(stretch.segment());
+            let plan = case.plan(&segments, 1);
+            let end = stretch.cursors(&plan, false)[0];
+            for step in plan.first_step()..end {
+                let batch = plan.batch(step, 0).unwrap();
+                let is_full = batch.len() as u64 == plan.rows() && batch.iter().all(|p| p.valid);
+                if is_full && picks[step as usize % picks.len()] {
+                    left_out.add(step, step + 1);
+                    batch.iter().for_each(|p| expected[p.sample.shard as usize] += 1);
+                }
+            }
+            prop_assert_eq!(&plan.left_out_by_shard(&left_out).unwrap(), &expected);
+            prop_assert_eq!(left_out.samples(&segments), expected.iter().sum::<u64>());
+            let taken = end - plan.first_step();
+            match taken {
+                0 => drop(segments.pop()),
+                _ => segments.last_mut().unwrap().steps = Steps::All(taken),
+            }
         }
     }
 

@@ -1347,7 +1347,7 @@ pub struct EpochSource {
     /// its samples in the epoch
     #[prost(uint64, tag = "2")]
     pub total: u64,
-    /// those delivered to trainers, as reported by ranks, with skipped ones and those left out
+    /// those delivered to trainers, as reported by ranks, with skipped ones
     #[prost(uint64, tag = "3")]
     pub delivered: u64,
     /// those dropped by tail or limit
@@ -1356,6 +1356,9 @@ pub struct EpochSource {
     /// samples in the last source epoch of the version that it replaces in this epoch, which no epoch delivers
     #[prost(uint64, tag = "5")]
     pub rest_dropped: u64,
+    /// those of steps that all ranks left out
+    #[prost(uint64, tag = "6")]
+    pub left_out: u64,
 }
 /// Samples that a lost trainer may have consumed. They are granted to no other rank before the policy decides.
 #[derive(serde::Serialize)]
@@ -1418,6 +1421,7 @@ pub struct Shard {
     pub state: i32,
     #[prost(uint64, tag = "4")]
     pub records: u64,
+    /// delivered to trainers, as reported by ranks
     #[prost(uint64, tag = "5")]
     pub records_done: u64,
     /// ranks that read it: first_rank to last_rank, and those below
@@ -1613,6 +1617,9 @@ pub struct GetBatchResponse {
     pub world_size: u64,
     #[prost(message, repeated, tag = "3")]
     pub rows: ::prost::alloc::vec::Vec<get_batch_response::Row>,
+    /// true: all ranks left out the step (`skip()` of a loader), so these rows were not delivered
+    #[prost(bool, tag = "4")]
+    pub left_out: bool,
 }
 /// Nested message and enum types in `GetBatchResponse`.
 pub mod get_batch_response {

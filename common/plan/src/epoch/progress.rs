@@ -12,7 +12,7 @@ use crate::epoch::{EpochPlan, Sequence};
 use crate::interleave::{Turns, TurnsIter};
 use crate::lane::{LanePart, Part};
 use crate::layer::{Columns, Layer, columns, taken_of};
-use crate::segment::Steps;
+use crate::segment::{LeftOut, Steps};
 use crate::window::joined;
 
 impl EpochPlan {
@@ -36,6 +36,32 @@ impl EpochPlan {
     pub fn delivered_by_shard(&self, steps: &[u64]) -> Result<Vec<u64>, PlanError> {
         let open = self.open_steps(steps)?;
         self.by_shard(self.delivered_outputs(&open))
+    }
+
+    /// Returns the number of samples of each shard in steps that all ranks left out, `[shards]`;
+    /// their sum is [`LeftOut::samples`]. [`EpochPlan::delivered_by_shard`] counts these steps as
+    /// all others.
+    /// - `left_out`: full steps.
+    ///
+    /// Costs as [`EpochPlan::delivered_by_shard`].
+    ///
+    /// # Errors  `WindowTooLarge`.
+    pub fn left_out_by_shard(&self, left_out: &LeftOut) -> Result<Vec<u64>, PlanError> {
+        self.by_shard(self.outputs_where(|index, _, end| {
+            let steps = self.segment_steps(index);
+            let per_lane = self.layers[index].segment.per_lane();
+            let position = |step: u64| (step - steps.start).saturating_mul(per_lane).min(end);
+            let parts = left_out.within(steps.clone());
+            parts.map(|part| position(part.start)..position(part.end)).collect()
+        }))
+    }
+
+    /// Returns the steps of the epoch that a segment has; the last one is open.
+    fn segment_steps(&self, index: usize) -> Range<u64> {
+        let most = |layer: &Layer| layer.segment.steps.most();
+        let start = self.layers[..index].iter().map(most).sum();
+        let is_last = index + 1 == self.layers.len();
+        start..if is_last { u64::MAX } else { start + most(&self.layers[index]) }
     }
 
     /// Returns the number of samples of each shard at the given outputs of each lane of the first
@@ -189,26 +215,33 @@ impl EpochPlan {
     /// Returns the delivered outputs of each lane of the first segment: ascending, disjoint and not
     /// adjacent.
     fn delivered_outputs(&self, open: &Steps) -> Vec<Vec<Range<u64>>> {
+        self.outputs_where(|index, lane, end| {
+            let segment = &self.layers[index].segment;
+            let columns: Vec<_> = columns(segment, self.steps_of(index, open), lane).collect();
+            taken_of(segment.per_lane(), &columns, end)
+        })
+    }
+
+    /// Returns the outputs of each lane of the first segment at some positions of all segments:
+    /// ascending, disjoint and not adjacent.
+    /// - `positions`: of a segment, by its index, a lane, and the end of what its steps reach of it.
+    fn outputs_where(
+        &self,
+        positions: impl Fn(usize, u64, u64) -> Vec<Range<u64>>,
+    ) -> Vec<Vec<Range<u64>>> {
         let mut above: Vec<Vec<Range<u64>>> = Vec::new();
         for (index, layer) in self.layers.iter().enumerate().rev() {
-            let per_lane = layer.segment.per_lane();
-            let mut taken: Vec<_> = (0..)
-                .zip(self.lane_ends(index))
-                .map(|(lane, end)| {
-                    let steps = self.steps_of(index, open);
-                    let columns: Vec<Columns> = columns(&layer.segment, steps, lane).collect();
-                    taken_of(per_lane, &columns, end)
-                })
-                .collect();
+            let ends = (0..).zip(self.lane_ends(index));
+            let mut found: Vec<_> = ends.map(|(lane, end)| positions(index, lane, end)).collect();
             for (lane, stretches) in (0..).zip(above) {
                 for stretch in stretches {
                     let upper = &self.layers[index + 1];
                     for (lane, positions) in upper.down_all(layer, lane, stretch) {
-                        taken[lane as usize].push(positions);
+                        found[lane as usize].push(positions);
                     }
                 }
             }
-            above = taken.into_iter().map(joined).collect();
+            above = found.into_iter().map(joined).collect();
         }
         above
     }

@@ -51,7 +51,12 @@ pub(crate) fn batch(
             rows.push(row(&manifest, rank, sample, valid));
         }
     }
-    Ok(GetBatchResponse { generation: generation.number, world_size: of.world_size, rows })
+    Ok(GetBatchResponse {
+        generation: generation.number,
+        world_size: of.world_size,
+        rows,
+        left_out: of.left_out.contains(step),
+    })
 }
 
 /// Like [`batch`], for a dynamic job.
@@ -84,7 +89,12 @@ fn granted_batch(
     // Some ranks have steps that other ranks will never have.
     match lacks.filter(|_| rows.is_empty()) {
         Some(rank) => Err(not_granted(picture, &granted, (epoch, step), rank)),
-        None => Ok(GetBatchResponse { generation: granted.generation.number, world_size, rows }),
+        None => Ok(GetBatchResponse {
+            generation: granted.generation.number,
+            world_size,
+            rows,
+            left_out: false,
+        }),
     }
 }
 

@@ -4,6 +4,7 @@ use shardfeed_plan::EpochPlan;
 use shardfeed_scheduler::{Generation, Tally};
 
 use crate::error::{self, Result};
+use crate::leader::plans::EpochOf;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
@@ -56,5 +57,28 @@ impl Counts {
     pub(super) fn left(&self) -> u64 {
         let gone = self.dropped.saturating_add(self.left_out);
         self.total.saturating_sub(gone).saturating_sub(self.delivered)
+    }
+}
+
+/// Samples of each shard of an epoch, in manifest order.
+#[derive(Debug)]
+pub(super) struct ByShard {
+    pub(super) delivered: Vec<u64>,
+    pub(super) dropped: Vec<u64>,
+    pub(super) left_out: Vec<u64>,
+}
+
+impl ByShard {
+    /// Returns those of an epoch's plan, up to the ranks' `steps`. Slow to compute.
+    pub(super) fn of_plan(of: &EpochOf, plan: &EpochPlan, steps: &[u64]) -> Result<Self> {
+        let failed = |error| error::plan(&error);
+        let mut delivered = plan.delivered_by_shard(steps).map_err(failed)?;
+        let dropped = plan.dropped_by_shard().map_err(failed)?;
+        let left_out = plan.left_out_by_shard(&of.left_out).map_err(failed)?;
+        // These steps are before the generation's origin, so that all ranks are beyond them.
+        for (delivered, left_out) in delivered.iter_mut().zip(&left_out) {
+            *delivered = delivered.saturating_sub(*left_out);
+        }
+        Ok(Self { delivered, dropped, left_out })
     }
 }

@@ -7,9 +7,9 @@ use shardfeed_proto::coordinator::v1::{self as wire, Epoch, EpochSource, EpochSt
 use shardfeed_scheduler::{Generation, InDoubt, Rank, RankCursor, SealedEpoch};
 
 use super::Picture;
-use super::counts::Counts;
+use super::counts::{Counts, ByShard};
 use super::granted::{Granted, gone};
-use crate::error::{self, Result};
+use crate::error::Result;
 use crate::leader::core::Core;
 use crate::leader::plans::EpochOf;
 
@@ -172,17 +172,16 @@ fn of_sources(
     let (Some(mixture), Some(stage)) = (plan.mixture(), picture.order.stage(core, of)?) else {
         return Ok(vec![]);
     };
-    let failed = |error| error::plan(&error);
-    let delivered = plan.delivered_by_shard(steps).map_err(failed)?;
-    let dropped = plan.dropped_by_shard().map_err(failed)?;
+    let counts = ByShard::of_plan(of, plan, steps)?;
     let numbers = mixture.counts().zip(mixture.rests_dropped());
     let source =
         |((name, shards), (total, rest_dropped)): ((&str, Range<usize>), (u64, u64))| EpochSource {
             name: name.to_owned(),
             total,
-            delivered: delivered[shards.clone()].iter().sum(),
-            dropped: dropped[shards].iter().sum(),
+            delivered: counts.delivered[shards.clone()].iter().sum(),
+            dropped: counts.dropped[shards.clone()].iter().sum(),
             rest_dropped,
+            left_out: counts.left_out[shards].iter().sum(),
         };
     Ok(stage.sources().zip(numbers).map(source).collect())
 }

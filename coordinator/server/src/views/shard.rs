@@ -13,6 +13,7 @@ use shardfeed_proto::coordinator::v1::{
 use shardfeed_scheduler::RankCursor;
 
 use super::Picture;
+use super::counts::ByShard;
 use super::epoch::steps_in;
 use super::granted::{Granted, gone};
 use super::held::GroupHolders;
@@ -61,11 +62,9 @@ enum ShardReaders {
     Granted(GroupHolders, Arc<Groups>),
 }
 
-/// Counts of each shard, in manifest order.
 #[derive(Debug)]
 struct Planned {
-    delivered: Vec<u64>,
-    dropped: Vec<u64>,
+    counts: ByShard,
     ranks: ShardRanks,
 }
 
@@ -128,12 +127,10 @@ fn planned(
         true => steps_in(&plan, cursors),
         false => vec![plan.steps(); generation.world_size as usize],
     };
-    let failed = |error| error::plan(&error);
     let over = steps.iter().all(|step| *step == plan.steps());
     let planned = Planned {
-        delivered: plan.delivered_by_shard(&steps).map_err(failed)?,
-        dropped: plan.dropped_by_shard().map_err(failed)?,
-        ranks: plan.ranks_of_shards().map_err(failed)?,
+        counts: ByShard::of_plan(&of, &plan, &steps)?,
+        ranks: plan.ranks_of_shards().map_err(|error| error::plan(&error))?,
     };
     Ok((over, ShardReaders::Planned(planned)))
 }
@@ -226,10 +223,12 @@ impl Shards {
         let known = &self.manifest.shards()[shard];
         let [ranks, further] = planned.ranks.of(shard);
         let all = || ranks.clone().chain(further.clone());
-        let done = planned.delivered.get(shard).copied().unwrap_or(0);
+        let ByShard { delivered, dropped, left_out } = &planned.counts;
+        let count = |counts: &[u64]| counts.get(shard).copied().unwrap_or(0);
+        let done = count(delivered);
         let workers = self.workers(all());
-        let dropped = planned.dropped.get(shard).copied().unwrap_or(0);
-        let state = self.state(shard, (known.records, dropped), done, !workers.is_empty());
+        let never = count(dropped) + count(left_out);
+        let state = self.state(shard, (known.records, never), done, !workers.is_empty());
         let stands = all().filter(|_| self.current);
         Shard {
             shard: shard as u64,
@@ -250,11 +249,11 @@ impl Shards {
     fn state(
         &self,
         shard: usize,
-        (records, dropped): (u64, u64),
+        (records, never): (u64, u64),
         done: u64,
         served: bool,
     ) -> ShardState {
-        let deliverable = records.saturating_sub(dropped);
+        let deliverable = records.saturating_sub(never);
         if records == 0 || self.over || deliverable > 0 && done >= deliverable {
             ShardState::Done
         } else if done > 0 || self.is_read(shard) {
