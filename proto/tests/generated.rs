@@ -43,7 +43,8 @@ coordinator.v1.Held: hold word Hold
 coordinator.v1.Job: digest digest, phase word JobPhase, history skip
 coordinator.v1.Lease:
 coordinator.v1.Member: role word MemberRole, matched > matched_index, state_hash skip
-coordinator.v1.Rank: state word RankState, worker known, host known, trainer known, account skip
+coordinator.v1.Rank: state word RankState, worker known, host known, trainer known, account skip, \
+    sources list
 coordinator.v1.RankInDoubt:
 coordinator.v1.Shard: shard > ordinal, state word ShardState, group skip
 coordinator.v1.ShardReturn:

@@ -6,6 +6,7 @@ import itertools
 import json
 import random
 import shutil
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -170,6 +171,29 @@ def test_operators_see_the_sources_of_a_mixture(running: Cluster, where: dict[st
     history = running.ask("shard", "history", "--job", job, "--epoch", "0", "2")
     assert history["path"] == f"web:{shard_name(1)}"
     assert running.ask("rank", "list", "--job", job)["ranks"][0]["steps"] == 10
+    taken = [[int(value) for batch in itertools.islice(loader, 3) for value in batch["id"]] for loader in ranks]
+
+    def of_ranks() -> list[list[dict[str, Any]]] | None:
+        shown = running.ask("rank", "list", "--job", job)["ranks"]
+        return [rank["sources"] for rank in shown] if all(rank["step"] == 3 for rank in shown) else None
+
+    delivered = [Counter(value // 10**6 for value in values) for values in taken]
+    expected = [[{"name": "code", "delivered": of[1]}, {"name": "web", "delivered": of[0]}] for of in delivered]
+    assert until(of_ranks, "the ranks' positions are known") == expected
+    first = expected[0]
+    text = running.command("rank", "list", "--job", job, "-o", "wide")
+    assert f"code {first[0]['delivered']}, web {first[1]['delivered']}" in text, text
+    lines = {
+        f'shardfeed_job_source_samples{{job="{job}",source="{name}"}} {sum(of[at] for of in delivered)}'
+        for at, name in enumerate(["web", "code"])
+    }
+    words = running.coordinator.ready.split()
+
+    def metrics() -> set[str]:
+        with urllib.request.urlopen(f"http://{words[words.index('http') + 1]}/metrics", timeout=10) as answer:
+            return set(answer.read().decode().splitlines())
+
+    until(lambda: lines <= metrics(), "the leader counts the sources", 60)
     with pytest.raises(FailedError, match=f"job `{job}` reads dataset `web-text`\nhint: remove the job first"):
         running.command("dataset", "remove", "web-text", "--yes")
     with pytest.raises(FailedError, match="reads a mixture, and a bench reads one dataset"):

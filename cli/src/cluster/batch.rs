@@ -57,16 +57,8 @@ pub(crate) fn show(of: &BatchOf<'_>, cluster: &ClusterArgs, format: Format) -> a
     let answer = job::ask(&client, job, request)?;
     let wire::GetBatchResponse { generation, world_size, rows, left_out } = answer;
     let (job, samples) = (job.to_owned(), samples(rows));
-    let report = RecordedBatchReport {
-        job,
-        epoch,
-        generation,
-        step,
-        rank,
-        world_size,
-        left_out,
-        samples,
-    };
+    let report =
+        RecordedBatchReport { job, epoch, generation, step, rank, world_size, left_out, samples };
     Ok(format.print(&report)?)
 }
 

@@ -8,6 +8,7 @@ use serde_json::json;
 use shardfeed_embedded::{Limit, account_from, finding};
 use shardfeed_proto::Word;
 use shardfeed_proto::coordinator::v1 as wire;
+use shardfeed_proto::coordinator::v1::rank::Source;
 
 use super::ClusterArgs;
 use super::job::{JobArgs, ask};
@@ -104,7 +105,13 @@ impl RankReport {
     }
 }
 
-fn columns() -> [Column<RankReport>; 13] {
+/// Formats the samples that a rank has of each source, as `code 20, web 60`.
+fn sources(sources: &[Source]) -> String {
+    let source = |of: &Source| format!("{} {}", of.name, output::count(of.delivered));
+    text(&sources.iter().map(source).collect::<Vec<_>>().join(", "))
+}
+
+fn columns() -> [Column<RankReport>; 14] {
     [
         column(">RANK", |of| of.rank.rank.to_string()),
         column("STATE", |of| of.rank.state().word()),
@@ -121,6 +128,7 @@ fn columns() -> [Column<RankReport>; 13] {
         wide("TRAINER", |of| text(&of.rank.trainer)),
         wide(">GENERATION", |of| of.rank.generation.to_string()),
         wide(">FENCING", |of| of.rank.fencing.to_string()),
+        wide("SOURCES", |of| sources(&of.rank.sources)),
     ]
 }
 

@@ -382,7 +382,7 @@ fn shards_of_a_dynamic_jobs_rank_are_those_of_which_it_received_something() {
 fn check_lists(cluster: &Cluster) {
     let heading = |args: &[&str]| cluster.ok(args).lines().next().unwrap().to_owned();
     expect![
-        "RANK  STATE  WAITS  WORKER  EPOCH  STEP  READY  PROGRESS  LIMITED BY  HOST  TRAINER  GENERATION  FENCING"
+        "RANK  STATE  WAITS  WORKER  EPOCH  STEP  READY  PROGRESS  LIMITED BY  HOST  TRAINER  GENERATION  FENCING  SOURCES"
     ]
     .assert_eq(&heading(&["rank", "list", "--job", "j", "-o", "wide"]));
     expect!["RANK  STATE  WAITS  WORKER  EPOCH  STEP  READY  PROGRESS"]

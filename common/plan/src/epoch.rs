@@ -260,6 +260,12 @@ impl EpochPlan {
         entries.end.div_ceil(segment.per_lane()) - entries.start / segment.per_lane()
     }
 
+    /// True if some lane of the last segment is read by several ranks.
+    pub fn shares_lanes(&self) -> bool {
+        let segment = &self.layers[self.layers.len() - 1].segment;
+        !self.rows().is_multiple_of(segment.per_lane())
+    }
+
     /// Returns the number of samples of a full step of one rank, padding included.
     pub fn rows(&self) -> u64 {
         self.layers[self.layers.len() - 1].segment.global_batch / self.world_size

@@ -186,6 +186,23 @@ impl Lane {
         }
     }
 
+    /// Adds the number of samples of each source at `outputs`, which are disjoint.
+    ///
+    /// # Errors  `WindowTooLarge`.
+    pub(crate) fn count_sources(
+        &self,
+        outputs: &[Range<u64>],
+        counts: &mut [u64],
+    ) -> Result<(), PlanError> {
+        match &self.0 {
+            LaneForm::Part(_) => {
+                counts[0] += outputs.iter().map(|outputs| outputs.end - outputs.start).sum::<u64>();
+                Ok(())
+            }
+            LaneForm::Merged(lane) => lane.count_sources(outputs, counts),
+        }
+    }
+
     /// Returns a range of outputs that contains those of a part's outputs, which are not empty.
     pub(crate) fn outputs_near(&self, part: &Part, outputs: Range<u64>) -> Range<u64> {
         match &self.0 {

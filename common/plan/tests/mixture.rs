@@ -258,7 +258,12 @@ proptest! {
         let ranks = 0..world_size as usize;
         let steps: Vec<u64> =
             ranks.clone().map(|rank| (plan.steps() as f64 * stops[rank]) as u64).collect();
-        prop_assert_eq!(plan.delivered_by_shard(&steps).unwrap(), count(&steps));
+        let by_shard = count(&steps);
+        let ends = firsts[1..].iter().copied().chain([shards]);
+        let of_source = |(first, end): (&usize, usize)| by_shard[*first..end].iter().sum();
+        let by_source: Vec<u64> = firsts.iter().zip(ends).map(of_source).collect();
+        prop_assert_eq!(plan.delivered_by_source(&steps).unwrap(), by_source);
+        prop_assert_eq!(plan.delivered_by_shard(&steps).unwrap(), by_shard);
         let delivered = count(&ranks.map(|_| plan.steps()).collect::<Vec<_>>());
         for position in 0..here.samples() {
             let run = plan.sample_at(position);

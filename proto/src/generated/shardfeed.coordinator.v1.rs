@@ -1480,7 +1480,7 @@ pub struct ListShardsResponse {
     pub counts: ::core::option::Option<get_epoch_map_response::Cell>,
 }
 #[derive(serde::Serialize)]
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Rank {
     #[prost(uint64, tag = "1")]
     pub rank: u64,
@@ -1520,6 +1520,23 @@ pub struct Rank {
     #[prost(message, optional, tag = "13")]
     #[serde(skip)]
     pub account: ::core::option::Option<super::super::common::v1::Account>,
+    /// Sources of a mixture, ordered by name; empty if they are too many to count for all ranks.
+    #[prost(message, repeated, tag = "14")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub sources: ::prost::alloc::vec::Vec<rank::Source>,
+}
+/// Nested message and enum types in `Rank`.
+pub mod rank {
+    #[derive(serde::Serialize)]
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct Source {
+        #[prost(string, tag = "1")]
+        pub name: ::prost::alloc::string::String,
+        /// Its samples in the rank's steps before `step`, since lanes or the global batch last changed in the epoch: with
+        /// skipped ones, without those of steps that all ranks left out.
+        #[prost(uint64, tag = "2")]
+        pub delivered: u64,
+    }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListRanksRequest {

@@ -11,7 +11,7 @@ use crate::PlanError;
 use crate::epoch::{EpochPlan, Sequence};
 use crate::interleave::{Turns, TurnsIter};
 use crate::lane::{LanePart, Part};
-use crate::layer::{Columns, Layer, columns, taken_of};
+use crate::layer::{Layer, columns, taken_of};
 use crate::segment::{LeftOut, Steps};
 use crate::window::joined;
 
@@ -54,6 +54,29 @@ impl EpochPlan {
             let parts = left_out.within(steps.clone());
             parts.map(|part| position(part.start)..position(part.end)).collect()
         }))
+    }
+
+    /// Returns the number of samples of each source of a mixture that were delivered in the last
+    /// segment before the ranks' cursors, `[sources]` in order of their names; of a dataset the
+    /// number of all.
+    /// - `steps`: as for [`EpochPlan::delivered_by_shard`].
+    ///
+    /// Costs O(lanes x sources); if ranks share a lane, also the steps of it by which some are ahead
+    /// of others.
+    ///
+    /// # Errors  `CursorsDoNotFit`, `NoSuchStep`, `WindowTooLarge`.
+    pub fn delivered_by_source(&self, steps: &[u64]) -> Result<Vec<u64>, PlanError> {
+        let (open, last) = (self.open_steps(steps)?, self.layers.len() - 1);
+        let outputs = self.outputs_where(|index, lane, end| match index == last {
+            true => self.taken_in(index, &open, lane, end),
+            false => vec![],
+        });
+        let sources = self.mixture().map_or(1, |mixture| mixture.sources().count());
+        let mut counts = vec![0; sources];
+        for (lane, outputs) in (0..).zip(outputs).filter(|(_, outputs)| !outputs.is_empty()) {
+            self.lane(lane).count_sources(&outputs, &mut counts)?;
+        }
+        Ok(counts)
     }
 
     /// Returns the steps of the epoch that a segment has; the last one is open.
@@ -215,11 +238,14 @@ impl EpochPlan {
     /// Returns the delivered outputs of each lane of the first segment: ascending, disjoint and not
     /// adjacent.
     fn delivered_outputs(&self, open: &Steps) -> Vec<Vec<Range<u64>>> {
-        self.outputs_where(|index, lane, end| {
-            let segment = &self.layers[index].segment;
-            let columns: Vec<_> = columns(segment, self.steps_of(index, open), lane).collect();
-            taken_of(segment.per_lane(), &columns, end)
-        })
+        self.outputs_where(|index, lane, end| self.taken_in(index, open, lane, end))
+    }
+
+    /// Returns the positions of a lane of a segment, below `end`, that the ranks took.
+    fn taken_in(&self, index: usize, open: &Steps, lane: u64, end: u64) -> Vec<Range<u64>> {
+        let segment = &self.layers[index].segment;
+        let columns: Vec<_> = columns(segment, self.steps_of(index, open), lane).collect();
+        taken_of(segment.per_lane(), &columns, end)
     }
 
     /// Returns the outputs of each lane of the first segment at some positions of all segments:

@@ -131,6 +131,21 @@ impl MergedLane {
         Ok(parts)
     }
 
+    /// Adds the number of samples of each source at `outputs`.
+    pub(crate) fn count_sources(
+        &self,
+        outputs: &[Range<u64>],
+        counts: &mut [u64],
+    ) -> Result<(), PlanError> {
+        for outputs in outputs {
+            let (from, to) = (self.passed(outputs.start)?, self.passed(outputs.end)?);
+            for ((count, from), to) in counts.iter_mut().zip(from).zip(to) {
+                *count += to - from;
+            }
+        }
+        Ok(())
+    }
+
     /// Returns a range of outputs that contains those of a part's outputs, which are not empty.
     pub(crate) fn outputs_near(&self, portion: Portion, outputs: &Range<u64>) -> Range<u64> {
         let source = portion.source as usize;

@@ -1,6 +1,7 @@
 //! Metrics of jobs, the trainers' waits first. Only the leader has them, independent of a trainer's
 //! worker: heartbeats carry each rank's time breakdown, also of trainers that read in their own
-//! processes. Labels are jobs, ranks and states, never shards, and each is bounded.
+//! processes. Labels are jobs, ranks, states and sources of mixtures, never shards, and each is
+//! bounded.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
@@ -27,16 +28,22 @@ const JOBS_MAX: usize = 64;
 /// Maximum ranks that have lines, of all these jobs together: more are too many to look at.
 const RANKS_MAX: usize = 2_048;
 
+/// Maximum sources that have lines, of all these jobs together.
+const SOURCES_MAX: usize = 2_048;
+
 #[derive(Debug, Default)]
 pub(crate) struct RunningJobs {
     jobs: Vec<JobSeen>,
     ranks: Vec<RankSeen>,
+    /// Delivered samples of sources of mixtures, in the first epoch that some rank has not left.
+    sources: Vec<(SourceLabels, u64)>,
     /// Epochs with samples in doubt, of all jobs, even if none of their ranks is served.
     doubts: Vec<DoubtSeen>,
     phases: BTreeMap<JobPhase, u64>,
-    /// Running jobs, and ranks of shown jobs, beyond the bounds.
+    /// Running jobs, and ranks and sources of shown jobs, beyond the bounds.
     jobs_left_out: usize,
     ranks_left_out: usize,
+    sources_left_out: usize,
 }
 
 #[derive(Debug)]
@@ -87,6 +94,12 @@ struct RankLabels {
 struct ShardLabels {
     job: String,
     state: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct SourceLabels {
+    job: String,
+    source: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -173,6 +186,14 @@ impl RunningJobs {
             RankSeen { labels, epoch, step, account }
         });
         let ranks = ranks.collect();
+        let sources = running.iter().filter_map(|(job, _)| Some((job, counted.get(&job.name)?)));
+        let sources = sources.flat_map(|(job, counts)| {
+            counts.sources.iter().map(|(source, delivered)| {
+                let labels = SourceLabels { job: job.name.clone(), source: source.clone() };
+                (labels, *delivered)
+            })
+        });
+        let (sources, sources_left_out) = bounded(sources, SOURCES_MAX);
         let jobs = running.iter().map(|(job, known)| JobSeen {
             job: job.name.clone(),
             epoch: known.cursor().epoch,
@@ -181,7 +202,7 @@ impl RunningJobs {
             idle: idle.get(job.name.as_str()).copied(),
             corrupt_records: job.skipped_count(),
             returns: known.pools.values().map(|pool| pool.returns.count()).sum(),
-            shards: counted.remove(&job.name),
+            shards: counted.remove(&job.name).map(|counts| counts.shards),
         });
         let jobs = jobs.collect();
         let doubts = state.jobs().filter_map(|job| DoubtSeen::of(job, now_ms));
@@ -190,7 +211,16 @@ impl RunningJobs {
         for job in state.jobs() {
             *phases.entry(job.phase()).or_default() += 1;
         }
-        Self { jobs, ranks, doubts, phases, jobs_left_out, ranks_left_out }
+        Self {
+            jobs,
+            ranks,
+            sources,
+            doubts,
+            phases,
+            jobs_left_out,
+            ranks_left_out,
+            sources_left_out,
+        }
     }
 }
 
@@ -206,6 +236,7 @@ pub(crate) fn page(metrics: &Metrics, jobs: &RunningJobs, process: &str) -> Stri
     let mut registry = Registry::with_prefix("shardfeed");
     of_ranks(&mut registry, &jobs.ranks);
     of_jobs(registry.sub_registry_with_prefix("job"), &jobs.jobs);
+    of_sources(registry.sub_registry_with_prefix("job"), &jobs.sources);
     of_doubts(registry.sub_registry_with_prefix("job"), &jobs.doubts);
     let phases = Family::<PhaseLabels, Gauge>::default();
     for phase in JobPhase::ALL {
@@ -217,6 +248,11 @@ pub(crate) fn page(metrics: &Metrics, jobs: &RunningJobs, process: &str) -> Stri
     let left_out = [
         ("jobs_left_out", "Running jobs that have no lines: too many run", jobs.jobs_left_out),
         ("ranks_left_out", "Ranks that have no lines: there are too many", jobs.ranks_left_out),
+        (
+            "sources_left_out",
+            "Sources of mixtures that have no lines: there are too many",
+            jobs.sources_left_out,
+        ),
     ];
     for (name, help, count) in left_out {
         let gauge = Gauge::<i64>::default();
@@ -298,6 +334,15 @@ fn of_jobs(registry: &mut Registry, jobs: &[JobSeen]) {
     }
 }
 
+fn of_sources(registry: &mut Registry, sources: &[(SourceLabels, u64)]) {
+    let delivered = Family::<SourceLabels, Gauge>::default();
+    for (labels, samples) in sources {
+        delivered.get_or_create(labels).set(*samples as i64);
+    }
+    let help = "Delivered samples of a source of the mixture, of the first epoch that some rank has not left; of the 8 jobs that began last";
+    registry.register("source_samples", help, delivered);
+}
+
 fn of_doubts(registry: &mut Registry, doubts: &[DoubtSeen]) {
     let samples = Family::<RankLabels, Gauge>::default();
     let (since, decides) = (Time::<RankLabels>::default(), Time::<JobLabels>::default());
@@ -353,15 +398,16 @@ pub(crate) fn example() -> RunningJobs {
         returns: 0,
         shards: Some(Cell { pending: 1, leased: 2, reading: 3, done: 5, skipped: 0 }),
     };
+    let source = SourceLabels { job: job(), source: "web".to_owned() };
     let in_doubt = BTreeMap::from([(1, (40, Duration::from_secs(9)))]);
     let doubt = DoubtSeen { job: job(), ranks: in_doubt, decides: Some(Duration::from_secs(51)) };
     RunningJobs {
         jobs: vec![seen],
         ranks: vec![rank],
+        sources: vec![(source, 7)],
         doubts: vec![doubt],
         phases: BTreeMap::from([(JobPhase::Running, 1)]),
-        jobs_left_out: 0,
-        ranks_left_out: 0,
+        ..RunningJobs::default()
     }
 }
 
@@ -370,7 +416,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_running_job_has_its_lines_and_labels_are_jobs_ranks_and_states_only() {
+    fn a_running_job_has_its_lines_and_labels_name_no_shard() {
         let text = page(&Metrics::new(), &example(), "process_threads 7\n");
         for line in [
             r#"shardfeed_job_rank_wait_seconds_total{job="j",rank="0"} 1.5"#,
@@ -381,6 +427,7 @@ mod tests {
             r#"shardfeed_job_idle_seconds{job="j"} 0.5"#,
             r#"shardfeed_job_epoch_shards{job="j",state="Done"} 5"#,
             r#"shardfeed_job_epoch_shards{job="j",state="Skipped"} 0"#,
+            r#"shardfeed_job_source_samples{job="j",source="web"} 7"#,
             r#"shardfeed_job_epoch{job="j"} 2"#,
             r#"shardfeed_job_leases{job="j"} 1"#,
             r#"shardfeed_job_paused{job="j"} 0"#,
@@ -403,7 +450,7 @@ mod tests {
             let labels = line.split_once('{').unwrap().1.split_once('}').unwrap().0;
             for label in labels.split(',') {
                 let name = label.split_once('=').unwrap().0;
-                assert!(["job", "rank", "state"].contains(&name), "{line}");
+                assert!(["job", "rank", "state", "source"].contains(&name), "{line}");
             }
         }
     }
@@ -412,12 +459,13 @@ mod tests {
     fn what_is_beyond_the_bound_is_counted() {
         assert_eq!(bounded(0..5, 3), (vec![0, 1, 2], 2));
         assert_eq!(bounded(0..3, 3), (vec![0, 1, 2], 0));
-        let jobs = RunningJobs { jobs_left_out: 7, ranks_left_out: 9, ..RunningJobs::default() };
+        let (jobs_left_out, ranks_left_out, sources_left_out) = (7, 9, 3);
+        let counts = RunningJobs { jobs_left_out, ranks_left_out, ..RunningJobs::default() };
+        let jobs = RunningJobs { sources_left_out, ..counts };
         let text = page(&Metrics::new(), &jobs, "");
-        for line in
-            ["shardfeed_coordinator_jobs_left_out 7\n", "shardfeed_coordinator_ranks_left_out 9\n"]
-        {
-            assert!(text.contains(line), "{text}");
+        for line in ["jobs_left_out 7\n", "ranks_left_out 9\n", "sources_left_out 3\n"] {
+            let line = format!("shardfeed_coordinator_{line}");
+            assert!(text.contains(&line), "{text}");
         }
     }
 

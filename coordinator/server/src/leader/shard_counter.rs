@@ -1,16 +1,15 @@
-//! Counts of the shards of each running epoch by state: made outside the calls, only on request,
-//! and never for more than a small part of the time.
+//! Counts of the shards of each running epoch by state, and of samples by source: made outside the
+//! calls, only on request, and never for more than a small part of the time.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use shardfeed_proto::coordinator::v1::get_epoch_map_response::Cell;
 use tokio::sync::watch;
 
 use crate::error::Result;
 use crate::leader::core::Core;
 use crate::leader::measures;
-use crate::leader::shard_counts::Counted;
+use crate::leader::shard_counts::{Counted, EpochCounts};
 use crate::views::{self, Picture};
 
 /// Maximum jobs whose shards are counted, those that started last: each needs its epoch's plan.
@@ -35,8 +34,8 @@ pub(crate) async fn keep(core: Arc<Core>, mut stop: watch::Receiver<bool>) {
         let mut counted = Counted::new();
         for job in measures::running(&core, JOBS_COUNTED_MAX) {
             match count(&core, &job).await {
-                Ok(Some(cell)) => {
-                    counted.insert(job, cell);
+                Ok(Some(counts)) => {
+                    counted.insert(job, counts);
                 }
                 Ok(None) => {}
                 Err(error) => tracing::debug!(job, %error, "the shards of a job are not counted"),
@@ -52,12 +51,15 @@ pub(crate) async fn keep(core: Arc<Core>, mut stop: watch::Receiver<bool>) {
     }
 }
 
-async fn count(core: &Arc<Core>, job: &str) -> Result<Option<Cell>> {
+async fn count(core: &Arc<Core>, job: &str) -> Result<Option<EpochCounts>> {
     let Some(picture) = Picture::take(core, job)? else {
         return Ok(None);
     };
-    let map = |core: &Core, picture| {
-        Ok(views::shards(core, picture, None, views::ShardFilter::default())?.map(1))
+    let counts = |core: &Core, picture| {
+        let shards = views::shards(core, picture, None, views::ShardFilter::default())?;
+        let sources = shards.delivered_by_source();
+        let cell = shards.map(1).cells.into_iter().next();
+        Ok(cell.map(|shards| EpochCounts { shards, sources }))
     };
-    Ok(picture.compute(core, map).await?.cells.into_iter().next())
+    picture.compute(core, counts).await
 }

@@ -1,4 +1,5 @@
-//! Number of shards of each running epoch by state, for monitoring: the last count.
+//! Number of shards of each running epoch by state, and of samples by source, for monitoring: the
+//! last count.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,8 +13,15 @@ pub(crate) struct ShardCounts {
     counted: Mutex<Counted>,
 }
 
-/// Shards of jobs, of the first epoch that some rank has not left.
-pub(crate) type Counted = BTreeMap<String, Cell>;
+/// Counts of jobs, of the first epoch that some rank has not left.
+pub(crate) type Counted = BTreeMap<String, EpochCounts>;
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct EpochCounts {
+    pub(crate) shards: Cell,
+    /// Delivered samples of each source of a mixture.
+    pub(crate) sources: Vec<(String, u64)>,
+}
 
 impl ShardCounts {
     /// Returns the last count; the next one starts soon.

@@ -82,3 +82,20 @@ impl ByShard {
         Ok(Self { delivered, dropped, left_out })
     }
 }
+
+/// Returns the samples of each source that a rank has before `step` in the last segment of an epoch,
+/// without those of steps that all ranks left out.
+pub(super) fn of_rank(of: &EpochOf, plan: &EpochPlan, rank: u64, step: u64) -> Result<Vec<u64>> {
+    let before = |step: u64| {
+        let steps = (0..of.world_size).map(|of| if of == rank { step } else { 0 });
+        plan.delivered_by_source(&steps.collect::<Vec<_>>()).map_err(|error| error::plan(&error))
+    };
+    let mut counts = before(step)?;
+    for (first, end) in of.left_out.ranges() {
+        let left_out = before(*end)?.into_iter().zip(before(*first)?);
+        for (count, (to, from)) in counts.iter_mut().zip(left_out) {
+            *count = count.saturating_sub(to - from);
+        }
+    }
+    Ok(counts)
+}

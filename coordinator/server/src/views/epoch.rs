@@ -7,7 +7,7 @@ use shardfeed_proto::coordinator::v1::{self as wire, Epoch, EpochSource, EpochSt
 use shardfeed_scheduler::{Generation, InDoubt, Rank, RankCursor, SealedEpoch};
 
 use super::Picture;
-use super::counts::{Counts, ByShard};
+use super::counts::{ByShard, Counts};
 use super::granted::{Granted, gone};
 use crate::error::Result;
 use crate::leader::core::Core;

@@ -19,6 +19,7 @@ use super::granted::{Granted, gone};
 use super::held::GroupHolders;
 use crate::error::{self, Result};
 use crate::leader::core::Core;
+use crate::leader::mixtures::StageSources;
 
 pub(crate) const SHARDS_PER_MESSAGE: usize = 1000;
 
@@ -34,6 +35,7 @@ pub(crate) struct Shards {
     current: bool,
     over: bool,
     picture: Picture,
+    stage: Option<Arc<StageSources>>,
     manifest: Arc<Manifest>,
     parts: ShardReaders,
     reading: BTreeSet<u32>,
@@ -106,7 +108,19 @@ pub(crate) fn shards(
     // Messages are made one by one, possibly slowly: they no longer need the lists of group ranges.
     picture.generation.pools.clear();
     picture.earlier.clear();
-    Ok(Shards { epoch, generation, current, over, picture, manifest, parts, reading, wanted, read })
+    Ok(Shards {
+        epoch,
+        generation,
+        current,
+        over,
+        picture,
+        stage,
+        manifest,
+        parts,
+        reading,
+        wanted,
+        read,
+    })
 }
 
 /// Returns the ranks that a worker serves in the current generation.
@@ -165,6 +179,15 @@ impl Shards {
         };
         let part = self.wanted.path_part.as_ref();
         self.read.iter().all(is_in) && part.is_none_or(|part| shard.path.contains(part))
+    }
+
+    /// Returns the delivered samples of each source of a mixture; none for one dataset.
+    pub(crate) fn delivered_by_source(&self) -> Vec<(String, u64)> {
+        let (Some(stage), ShardReaders::Planned(planned)) = (&self.stage, &self.parts) else {
+            return vec![];
+        };
+        let delivered = |shards: Range<usize>| planned.counts.delivered[shards].iter().sum();
+        stage.sources().map(|(name, shards)| (name.to_owned(), delivered(shards))).collect()
     }
 
     /// Counts the shards by state, in at most `cells` cells.
