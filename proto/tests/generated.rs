@@ -33,7 +33,7 @@ coordinator.v1.Epoch: state word EpochState, samples_per_second positive, age_ms
 coordinator.v1.EpochSource:
 coordinator.v1.Event: job known, worker known, dataset known, ranks list
 coordinator.v1.Generation: number > generation
-coordinator.v1.GetBatchResponse.Row: shard > shard_ordinal, path > shard
+coordinator.v1.GetBatchResponse.Row: shard > shard_ordinal, path > shard, source_epoch skip
 coordinator.v1.GetClusterResponse: node > seen_by, committed > committed_index, members skip
 coordinator.v1.GetEpochMapResponse.Cell:
 coordinator.v1.GetShardHistoryResponse: shard > ordinal, tenures > leases, returns list

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from test_filter import World
 from test_shared_index import PROGRAMS, made, objects, size_of
 
 import shardfeed as sf
-from shardfeed.testing import Cluster, FailedError, Server
+from shardfeed.testing import BINARY, Cluster, FailedError, Server
 
 pytestmark = pytest.mark.embedded_only
 
@@ -87,7 +89,13 @@ def test_another_cluster_and_another_worker_read_no_file_before_their_first_batc
 def test_a_worker_without_the_index_says_what_to_do(tmp_path: Path, clusters: list[Indexed]) -> None:
     world, index = World(tmp_path / "data", 4, [300, 200]), tmp_path / "index"
     source, cluster = made(world, "packs", None), clusters[0]
-    batches(source, **cluster.worker(index))
+    options = cluster.worker(index)
+    batches(source, **options)
+    # The coordinators have no maps: samples are shown, not their records.
+    show = [BINARY, "batch", "show", "--coordinator", cluster.cluster.address, "--job", options["job"], "--epoch", "0", "--step", "0"]
+    shown = subprocess.run([*show, "-o", "json"], capture_output=True, text=True, check=True)
+    assert "sample maps of dataset" in shown.stderr and "are in the index of the workers" in shown.stderr
+    assert {row["parts"] for row in json.loads(shown.stdout)["samples"]} == {None}
     cluster.workers[0].kill()
     with pytest.raises(sf.ConfigError, match=r"part-00\S* is in the index of the worker that counted .*--index"):
         batches(source, **cluster.worker(None))

@@ -101,6 +101,16 @@ def batches(mixture: sf.Mixture, epochs: int, **of: Any) -> list[Any]:
         return [(rows_of(batch), batch.source.tolist()) for _ in range(epochs) for batch in loader]
 
 
+def parts_by_name(loader: sf.Loader, batch: sf.Batch) -> list[tuple[Any, ...]]:
+    """Returns the parts of the records of a batch: row, source and shard, record, first and count."""
+    parts = batch.parts
+    assert parts is not None
+    columns = zip(parts.row, parts.shard, parts.record, parts.first, parts.count, strict=True)
+    return [
+        (int(row), f"{loader.sources[batch.source[row]]}:{loader.shards[shard]}", *map(int, rest)) for row, shard, *rest in columns
+    ]
+
+
 @pytest.mark.parametrize("kind", ["filter", "rows of some", "packs", "balanced filter", "balanced packs"])
 def test_sources_with_programs_give_the_batches_of_one_process(
     running: Cluster, where: dict[str, Any], tmp_path: Path, kind: str
@@ -121,6 +131,14 @@ def test_sources_with_programs_give_the_batches_of_one_process(
     alone = batches(mixture, 2, **order)
     assert alone
     assert alone == batches(mixture, 2, fallback=False, **order, **where)
+    with sf.Loader(mixture, provenance=True, **order) as loader:
+        named = [parts_by_name(loader, batch) for _ in range(2) for batch in loader]
+    steps = len(named) // 2
+    for at in [] if is_balanced else [0, steps + 1]:
+        epoch, step = divmod(at, steps)
+        shown = running.ask("batch", "show", "--job", where["job"], "--epoch", str(epoch), "--step", str(step))["samples"]
+        parts = [(row["row"], row["shard"], part) for row in shown for part in row["parts"]]
+        assert [(row, shard, part["record"], part["first"], part["count"]) for row, shard, part in parts] == named[at]
     with Killer(running.workers[0], len(kind)):
         assert alone == batches(mixture, 2, **order, **where | {"job": f"{where['job']}-killed"})
     # A process without a worker is one itself.

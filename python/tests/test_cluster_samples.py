@@ -113,6 +113,14 @@ def record_parts(batch: sf.Batch) -> list[list[int]]:
     return [column.tolist() for column in (parts.row, parts.shard, parts.record, parts.first, parts.count)]
 
 
+def shown_parts(running: Cluster, job: str, epoch: int, step: int, *more: str) -> list[list[int]]:
+    """Returns the records that an operator sees of a batch, in the form of `record_parts`."""
+    shown = running.ask("batch", "show", "--job", job, "--epoch", str(epoch), "--step", str(step), *more)
+    parts = [(row["row"], row["shard_ordinal"], part) for row in shown["samples"] for part in row["parts"]]
+    columns = [(row, shard, part["record"], part["first"], part["count"]) for row, shard, part in parts]
+    return [list(column) for column in zip(*columns, strict=True)]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_batches_are_those_of_one_process(
     running: Cluster, where: dict[str, Any], tmp_path: Path, kind: str
@@ -126,6 +134,9 @@ def test_the_batches_are_those_of_one_process(
     with sf.Loader(source, **order, **where, fallback=False, provenance=True) as loader:
         assert alone == [(rows_of(batch), record_parts(batch)) for _ in range(2) for batch in loader]
         assert loader.stats()["source"] == "worker worker-0"
+    steps = len(alone) // 2
+    for at in [] if "balanced" in kind else [0, steps - 1, steps, 2 * steps - 1]:
+        assert shown_parts(running, where["job"], *divmod(at, steps)) == alone[at][1]
     with Killer(running.workers[0], len(kind)):
         killed = batches(source, 2, **order, **where | {"job": f"{where['job']}-killed"})
     assert killed == [rows for rows, _ in alone]
@@ -207,11 +218,13 @@ def test_dynamic_ranks_share_the_samples(running: Cluster, where: dict[str, Any]
         each = [
             sf.Loader(
                 source, batch_size=4, mode="dynamic", tail="uneven", shuffle=False, interleave=1, rank=rank, world_size=3,
-                restart=False, **where | {"job": f"dynamic-{kind}"},
+                restart=False, provenance=True, **where | {"job": f"dynamic-{kind}"},
             )
             for rank in range(3)
         ]  # fmt: skip
-        found = together(each)
+        first = next(iter(each[0]))
+        assert shown_parts(running, f"dynamic-{kind}", 0, 0, "--rank", "0") == record_parts(first)
+        found = rows_of(first) + together(each)
         # Dynamic ranks have no padding, and a deterministic epoch in batches of 1 has none either.
         assert sorted(found) == expected
         for loader in each:

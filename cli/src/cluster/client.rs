@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use shardfeed_agent::{
-    Address, Coordinator, CredentialOptions, Credentials, Patience, Whereabouts,
+    Address, Clients, Coordinator, CredentialOptions, Credentials, Patience, Whereabouts,
 };
 use shardfeed_proto::coordinator::v1 as wire;
 use tonic::{Response, Streaming};
 
 use super::context;
-use super::request::{Admin, Request, Sent};
+use super::request::{Request, Sent};
 use super::secret::warn_of_open_files;
 use crate::duration;
 use crate::host::host_name;
@@ -105,7 +105,17 @@ impl Client {
 
     /// Makes a request. It is retried elsewhere with the same request id if necessary.
     pub(crate) fn call<R: Request>(&self, request: R) -> Result<R::Answer, CallError> {
-        self.ask(move |admin, context| request.clone().send(admin, context))
+        self.ask(move |clients, context| request.clone().send(clients.admin, context))
+    }
+
+    /// Returns a chunk of the coordinators.
+    pub(crate) fn chunk(&self, digest: &[u8]) -> Result<Vec<u8>, CallError> {
+        let answer = self.ask(|clients, context| {
+            let (mut worker, digest) = (clients.worker, digest.to_vec());
+            let request = wire::GetChunkRequest { context, digest };
+            Box::pin(async move { worker.get_chunk(request).await })
+        })?;
+        Ok(answer.content)
     }
 
     /// Makes a request and reads its stream of answers to the end.
@@ -114,8 +124,8 @@ impl Client {
         T: Send + 'static,
         R: Request<Answer = Streaming<T>>,
     {
-        self.ask(move |admin, context| {
-            let opened = request.clone().send(admin, context);
+        self.ask(move |clients, context| {
+            let opened = request.clone().send(clients.admin, context);
             Box::pin(async move {
                 let mut stream = opened.await?.into_inner();
                 let mut messages = Vec::new();
@@ -129,7 +139,7 @@ impl Client {
 
     fn ask<T: Send + 'static>(
         &self,
-        call: impl Fn(Admin, Option<wire::Context>) -> Sent<T>,
+        call: impl Fn(Clients, Option<wire::Context>) -> Sent<T>,
     ) -> Result<T, CallError> {
         let (begun, mut is_told) = (Instant::now(), false);
         let mut waiting = |note: &str| {
@@ -140,8 +150,7 @@ impl Client {
             true
         };
         let most = self.coordinator.timeout();
-        self.coordinator
-            .ask(self.patience, most, &mut waiting, |clients, context| call(clients.admin, context))
+        self.coordinator.ask(self.patience, most, &mut waiting, call)
     }
 
     /// Returns the next answer of a stream that is too long to be kept in memory.

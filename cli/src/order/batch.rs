@@ -110,13 +110,13 @@ struct SampleReport {
 
 /// A part of a record in a row.
 #[derive(Debug, Serialize)]
-struct PartReport {
+pub(crate) struct PartReport {
     /// Number of the record in its shard, from 0.
-    record: u64,
+    pub(crate) record: u64,
     /// First row or token of the record.
-    first: u64,
+    pub(crate) first: u64,
     /// Number of its rows or tokens; 1 for a whole record.
-    count: u64,
+    pub(crate) count: u64,
 }
 
 /// Position of a record; padding that repeats the record is not included.

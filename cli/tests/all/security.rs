@@ -221,7 +221,7 @@ const CALLS: &[(&str, &str, Call)] = calls! {
     worker.report_scan(ReportScanRequest) "WT";
     worker.fail_scan(FailScanRequest) "WT";
     worker.put_chunk(PutChunkRequest) "WT";
-    worker.get_chunk(GetChunkRequest) "WT";
+    worker.get_chunk(GetChunkRequest) "VOAWT";
     worker.register_job(RegisterJobRequest) "WT";
     worker.start_rank(StartRankRequest) "WT";
     worker.end_rank(EndRankRequest) "WT";

@@ -1637,9 +1637,23 @@ pub struct GetBatchResponse {
     /// true: all ranks left out the step (`skip()` of a loader), so these rows were not delivered
     #[prost(bool, tag = "4")]
     pub left_out: bool,
+    /// datasets of the epoch's shards, in their order
+    #[prost(message, repeated, tag = "5")]
+    pub datasets: ::prost::alloc::vec::Vec<get_batch_response::Dataset>,
+    /// true: packs differ from one `source_epoch` to the next
+    #[prost(bool, tag = "6")]
+    pub shuffled: bool,
 }
 /// Nested message and enum types in `GetBatchResponse`.
 pub mod get_batch_response {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct Dataset {
+        #[prost(string, tag = "1")]
+        pub name: ::prost::alloc::string::String,
+        /// ordinal of its first shard in the epoch
+        #[prost(uint64, tag = "2")]
+        pub first_shard: u64,
+    }
     #[derive(serde::Serialize)]
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
     pub struct Row {
@@ -1657,6 +1671,10 @@ pub mod get_batch_response {
         /// false for padding
         #[prost(bool, tag = "5")]
         pub valid: bool,
+        /// of its source in a mixture, otherwise of the batch
+        #[prost(uint64, tag = "6")]
+        #[serde(skip)]
+        pub source_epoch: u64,
     }
 }
 /// Lists events, oldest first. The state keeps the last 10,000 events.

@@ -32,6 +32,7 @@ use crate::catalog::samples::{program_of, samples_of};
 use crate::cluster::session::Session;
 
 pub use opening::{Opened, SampleSource, Source};
+pub use samples::{ShardMaps, maps_of_shards};
 pub use scan::Scanner;
 
 /// First and longest pause between queries of a dataset that is being scanned.

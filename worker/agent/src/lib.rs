@@ -18,7 +18,7 @@ mod serve;
 mod view;
 mod worker;
 
-pub use catalog::{Catalog, Opened, SampleSource, Scanner, Source};
+pub use catalog::{Catalog, Opened, SampleSource, Scanner, ShardMaps, Source, maps_of_shards};
 pub use cluster::{
     Address, Addresses, Answer, CallError, Clients, Coordinator, CredentialOptions, Credentials,
     GrpcControl, Patience, RankReport, Session, Silence, Whereabouts, Wire, WorkerInfo,

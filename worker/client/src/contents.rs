@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use shardfeed_plan::{ContentDigest, OrderDigest, Sample, mixture_digest, order_digest};
-use shardfeed_source::{Dataset, FileRules, LeftOut, Mixed, SampleMaps, SamplePlace};
+use shardfeed_plan::{ContentDigest, OrderDigest, mixture_digest, order_digest};
+use shardfeed_source::{Dataset, FileRules, LeftOut, Mixed, SampleMaps};
 
 /// A shard as a trainer knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,14 +97,6 @@ impl Contents {
         match &self.samples {
             Some(maps) => maps.counts(),
             None => self.shards.iter().map(|shard| shard.records).collect(),
-        }
-    }
-
-    /// Place of a sample in its shard.
-    pub(crate) fn place_of(&self, sample: Sample) -> SamplePlace {
-        match &self.samples {
-            Some(maps) => maps.place_of(sample),
-            None => SamplePlace { record: sample.ordinal, part: 0 },
         }
     }
 }

@@ -114,7 +114,7 @@ impl Ledger {
                 Some(mixed) => (mixed.version(sample.shard).order.name(), portion.epoch),
                 None => ("-", *epoch),
             };
-            for part in self.parts.of(sample, source_epoch, contents) {
+            for part in self.parts.of(sample, source_epoch, contents.samples.as_deref()) {
                 let SamplePart { record, first, tokens } = *part;
                 let _ = write!(
                     self.text,

@@ -38,7 +38,7 @@ pub use mixture::check_stages;
 pub use options::{
     ClusterOptions, LoaderOptions, MixtureOptions, MixtureSource, MixtureStage, interleave_default,
 };
-pub use parts::{BatchParts, RowPart};
+pub use parts::{BatchParts, RecordParts, RowPart};
 pub use request::{DatasetRequest, open_dataset};
 pub use shardfeed_pipeline::RecordSpec;
 pub use spec_in_state::spec_of;

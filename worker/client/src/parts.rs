@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use shardfeed_plan::{Planned, Sample};
-use shardfeed_source::{SamplePart, SamplePlace};
+use shardfeed_source::{SampleMaps, SamplePart, SamplePlace};
 
 use crate::contents::Contents;
 
@@ -13,7 +13,7 @@ const OPEN_BLOCKS_MAX: usize = 256;
 
 /// Finds the parts of samples; keeps the blocks of packs or windows that it opened last.
 #[derive(Debug)]
-pub(crate) struct RecordParts {
+pub struct RecordParts {
     /// By shard, block and variant.
     blocks: BTreeMap<(u32, u64, u64), Vec<Vec<SamplePart>>>,
     /// True if the order is shuffled, so that packs differ from epoch to epoch.
@@ -36,22 +36,25 @@ pub struct RowPart {
 }
 
 impl RecordParts {
-    pub(crate) fn new(is_shuffled: bool) -> Self {
+    /// - `is_shuffled`: true if the order is, so that packs differ from epoch to epoch.
+    pub fn new(is_shuffled: bool) -> Self {
         let one = [SamplePart { record: 0, first: 0, tokens: 1 }];
         Self { blocks: BTreeMap::new(), is_shuffled, one }
     }
 
     /// Returns the parts of a sample.
     /// - `source_epoch`: epoch of its source, in a mixture; otherwise the epoch.
-    pub(crate) fn of(
+    /// - `maps`: `None`: each record is a sample.
+    pub fn of(
         &mut self,
         sample: Sample,
         source_epoch: u64,
-        contents: &Contents,
+        maps: Option<&SampleMaps>,
     ) -> &[SamplePart] {
-        let grouping = contents.samples.as_ref().and_then(|maps| maps.of(sample.shard).grouping());
-        let (Some(grouping), Some(maps)) = (grouping, &contents.samples) else {
-            let SamplePlace { record, part } = contents.place_of(sample);
+        let grouping = maps.and_then(|maps| maps.of(sample.shard).grouping());
+        let (Some(grouping), Some(maps)) = (grouping, maps) else {
+            let whole = SamplePlace { record: sample.ordinal, part: 0 };
+            let SamplePlace { record, part } = maps.map_or(whole, |maps| maps.place_of(sample));
             self.one = [SamplePart { record, first: part.into(), tokens: 1 }];
             return &self.one;
         };
@@ -92,7 +95,8 @@ impl BatchParts {
         for (row, &Planned { portion, sample, .. }) in (0..).zip(&self.rows) {
             let is_mixed = self.contents.mixed.is_some();
             let source_epoch = if is_mixed { portion.epoch } else { self.epoch };
-            let of_row = of.of(sample, source_epoch, &self.contents).iter();
+            let maps = self.contents.samples.as_deref();
+            let of_row = of.of(sample, source_epoch, maps).iter();
             parts.extend(of_row.map(|part| RowPart {
                 row,
                 shard: sample.shard,

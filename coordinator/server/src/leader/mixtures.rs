@@ -46,6 +46,7 @@ struct SourceShards {
     of_versions: Range<u32>,
     /// Ordinal of the first one among those of the stage.
     first: u32,
+    dataset: String,
 }
 
 impl MixtureOrder {
@@ -128,7 +129,7 @@ impl MixtureOrder {
             let source = source.map_err(|error| error::plan(&PlanError::from(error)))?;
             sources.push(Arc::new(source));
             let (first, of_versions) = (shards.len() as u32, of_versions.clone());
-            places.push(SourceShards { of_versions, first });
+            places.push(SourceShards { of_versions, first, dataset: version.dataset.clone() });
             let path = |shard: &Shard| format!("{}:{}", version.name, shard.path);
             let named = |shard: &Shard| Shard { path: path(shard), ..shard.clone() };
             shards.extend(manifest.shards().iter().map(named));
@@ -150,6 +151,11 @@ impl StageSources {
 
     pub(crate) fn in_stage(&self, source: u32, shard: u32) -> u32 {
         self.places.get(source as usize).map_or(shard, |place| place.first + shard)
+    }
+
+    /// Iterates over the datasets of the sources and the ordinal of their first shards in the stage.
+    pub(crate) fn datasets(&self) -> impl Iterator<Item = (&str, u32)> {
+        self.places.iter().map(|place| (place.dataset.as_str(), place.first))
     }
 
     /// Iterates over the names of the sources and the ordinals of their shards in the stage.

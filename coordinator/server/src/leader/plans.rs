@@ -57,6 +57,8 @@ impl Default for Plans {
 #[derive(Clone, Debug)]
 pub(crate) struct Order {
     pub(crate) identity: JobIdentity,
+    /// Name of its dataset; empty for a job with mixtures.
+    pub(crate) dataset: String,
     pub(crate) content: ContentDigest,
     /// Chunks of the manifest, in order; of a job with mixtures, of all their manifests.
     pub(crate) chunks: Vec<Digest>,
@@ -128,7 +130,7 @@ impl Order {
             let chunks = mixtures.iter().flat_map(MixtureOrder::chunks).collect();
             let identity = job.identity.clone();
             let content = identity.content;
-            return Ok(Some(Self { identity, content, chunks, mixtures }));
+            return Ok(Some(Self { identity, dataset: String::new(), content, chunks, mixtures }));
         }
         let ready = state.dataset(&job.dataset).and_then(|dataset| dataset.ready());
         let ready = ready.ok_or_else(|| {
@@ -139,6 +141,7 @@ impl Order {
         })?;
         let chunks = ready.chunks().collect();
         let (identity, content) = (job.identity.clone(), ready.content);
-        Ok(Some(Self { identity, content, chunks, mixtures: vec![] }))
+        let dataset = job.dataset.clone();
+        Ok(Some(Self { identity, dataset, content, chunks, mixtures: vec![] }))
     }
 }

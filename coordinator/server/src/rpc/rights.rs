@@ -58,7 +58,7 @@ const NODES: &[Role] = &[Coordinator];
 const ALL: &[Role] = &[Coordinator, Worker, Trainer, Viewer, Operator, Admin];
 /// Roles that may name a dataset, which a trainer's first use of its files does.
 const NAME: &[Role] = &[Operator, Admin, Worker, Trainer];
-/// Roles that may see the state of a dataset.
+/// Roles that may see the state of a dataset, and what was found of its files.
 const SEE: &[Role] = &[Viewer, Operator, Admin, Worker, Trainer];
 
 /// Defines [`Rpc`], and the [`Rules`] of each call. A call without a row does not compile.
@@ -96,7 +96,7 @@ calls! {
     ReportScan:       READ,  Any,   Changes, No;
     FailScan:         READ,  Any,   Changes, No;
     PutChunk:         READ,  Any,   Changes, No;
-    GetChunk:         READ,  Any,   Reads,   No;
+    GetChunk:         SEE,   Any,   Reads,   No;
     RegisterJob:      READ,  Job,   Changes, Yes;
     StartRank:        READ,  Job,   Changes, Yes;
     EndRank:          READ,  Job,   Changes, Yes;

@@ -3,7 +3,7 @@
 use shardfeed_plan::dynamic::Groups;
 use shardfeed_plan::{Manifest, Planned, Sample};
 use shardfeed_proto::coordinator::v1::GetBatchResponse;
-use shardfeed_proto::coordinator::v1::get_batch_response::Row;
+use shardfeed_proto::coordinator::v1::get_batch_response::{Dataset, Row};
 use shardfeed_proto::{ErrorKind, WireError};
 
 use super::Picture;
@@ -48,14 +48,21 @@ pub(crate) fn batch(
             if let Some(stage) = &stage {
                 sample.shard = stage.in_stage(portion.source, sample.shard);
             }
-            rows.push(row(&manifest, rank, sample, valid));
+            let source_epoch = if stage.is_some() { portion.epoch } else { epoch };
+            rows.push(row(&manifest, (rank, source_epoch), sample, valid));
         }
     }
+    let datasets = match &stage {
+        Some(stage) => stage.datasets().map(|(name, first)| dataset(name, first)).collect(),
+        None => vec![dataset(&picture.order.dataset, 0)],
+    };
     Ok(GetBatchResponse {
         generation: generation.number,
         world_size: of.world_size,
         rows,
         left_out: of.left_out.contains(step),
+        datasets,
+        shuffled: picture.order.identity.shuffle.enabled,
     })
 }
 
@@ -80,7 +87,7 @@ fn granted_batch(
     let (mut rows, mut lacks) = (vec![], None);
     for rank in ranks {
         let has = granted_rows(&granted, &groups, (step, rank), |sample| {
-            rows.push(row(&manifest, rank, sample, true));
+            rows.push(row(&manifest, (rank, epoch), sample, true));
         })?;
         if !has {
             lacks = lacks.or(Some(rank));
@@ -94,6 +101,8 @@ fn granted_batch(
             world_size,
             rows,
             left_out: false,
+            datasets: vec![dataset(&picture.order.dataset, 0)],
+            shuffled: picture.order.identity.shuffle.enabled,
         }),
     }
 }
@@ -148,7 +157,11 @@ fn not_granted(
     WireError::new(ErrorKind::NotFound, message)
 }
 
-fn row(manifest: &Manifest, rank: u64, sample: Sample, valid: bool) -> Row {
+fn dataset(name: &str, first_shard: u32) -> Dataset {
+    Dataset { name: name.to_owned(), first_shard: first_shard.into() }
+}
+
+fn row(manifest: &Manifest, (rank, source_epoch): (u64, u64), sample: Sample, valid: bool) -> Row {
     let shard = manifest.shards().get(sample.shard as usize);
     Row {
         rank,
@@ -156,6 +169,7 @@ fn row(manifest: &Manifest, rank: u64, sample: Sample, valid: bool) -> Row {
         path: shard.map(|shard| shard.path.clone()).unwrap_or_default(),
         ordinal: sample.ordinal,
         valid,
+        source_epoch,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Samples of a cluster's datasets: counted by the worker that scans a part, and taken from its
 //! chunks by the others.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use shardfeed_pipeline::{SampleProgram, Schema};
@@ -9,6 +10,7 @@ use shardfeed_proto::CHUNK_BYTES_MAX;
 use shardfeed_proto::chunk::{
     DamagedEntry, EntriesChunk, FileEntry, REASON_BYTES_MAX, SamplesEntry,
 };
+use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_reader::EncodedSpec;
 use shardfeed_source::{CountedFile, DamagedRecord, LoadError, SampleMap, SampleMaps};
 
@@ -72,6 +74,47 @@ pub(crate) fn samples_of(
     }
     let damaged = part.damaged.iter().map(damaged_from).collect();
     Ok(SampleMaps::new(maps, damaged, part.damaged_total))
+}
+
+/// Sample maps, and the index of the map of each shard.
+pub type ShardMaps = (SampleMaps, BTreeMap<u64, u32>);
+
+/// Returns the sample maps of some shards of a dataset with a program; `None`: they are in the index
+/// of the workers.
+/// - `get`: returns the coordinators' chunk of a digest.
+///
+/// # Errors  Those of `get`; a chunk is damaged.
+pub fn maps_of_shards<E: From<LoadError>>(
+    dataset: &wire::Dataset,
+    shards: &BTreeSet<u64>,
+    mut get: impl FnMut(&[u8]) -> Result<Vec<u8>, E>,
+) -> Result<Option<ShardMaps>, E> {
+    let program = program_of(&get(&dataset.program)?)?;
+    let (mut maps, mut places, mut first) = (SampleMaps::default(), BTreeMap::new(), 0);
+    for chunk in &dataset.chunks {
+        let part = EntriesChunk::decode(&get(chunk)?).map_err(invalid)?;
+        let of_part = first..first + part.entries.len() as u64;
+        first = of_part.end;
+        if shards.range(of_part.clone()).next().is_none() {
+            continue;
+        }
+        if part.maps.is_empty() {
+            return Ok(None);
+        }
+        let mut content = Vec::new();
+        for map in &part.maps {
+            content.extend(get(map.as_bytes())?);
+        }
+        let file = |entry: &FileEntry| CountedFile {
+            records: entry.records,
+            data_bytes: entry.data_bytes,
+            digest: entry.digest,
+        };
+        let files: Vec<_> = part.entries.iter().map(file).collect();
+        places.extend(of_part.zip(maps.maps().len() as u32..));
+        maps.extend(samples_of(&part, &content, &files, &program)?);
+    }
+    Ok(Some((maps, places)))
 }
 
 fn damaged_to(damaged: &DamagedRecord) -> DamagedEntry {
