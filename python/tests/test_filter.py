@@ -533,7 +533,7 @@ def test_a_wrong_filter_is_an_error_at_once() -> None:
         (source, "width >", "needs a number, a column or a function"),
         (made, "len(photo) > 3", "column `photo` is made of images, which no expression takes"),
         (made, "summ > 3", "there is no column `summ`"),
-        (renamed, "score > 3", "column `score` was renamed to `width`; use this name, or call the method before rename"),
+        (renamed, "score > 3", "column `score` was renamed to `width`; use this name, or call all methods that take the column before rename"),
         (kept, "w > 3", "column `width` was renamed to `w`"),
         (cast, "width > 4", "column `width` was changed by an operator between two expressions that use it"),
         (crops, "width > 4", "the device makes a column of this expression"),

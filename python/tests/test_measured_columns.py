@@ -92,6 +92,21 @@ def test_another_filter_of_rows_reads_nothing(tmp_path: Path) -> None:
     assert rows_of(strided, "label") == sorted(label for label in expected if label != 4)
 
 
+def test_packs_of_lengths_that_a_filter_measured_read_nothing(tmp_path: Path) -> None:
+    with sf.TFRecordWriter(tmp_path / "a.tfrecord") as writer:
+        for number in range(200):
+            writer.write({"tokens": np.full(number % 60, 70_000), "id": number})
+    source = sf.source(tmp_path / "a.tfrecord", {"tokens": sf.VarLenFeature("int64")})
+    assert source.filter("len(tokens) > 8").count() == sum(number % 60 > 8 for number in range(200))
+    before = io_bytes()
+    packs = source.pack("tokens", length=64)
+    assert packs.count() >= sum(number % 60 for number in range(200)) / 64
+    assert io_bytes() - before < (tmp_path / "a.tfrecord").stat().st_size // 2
+    with sf.Loader(packs, batch_size=1, restart=False) as each:
+        tokens = sum(int((batch["tokens_segment_ids"] > 0).sum()) for batch in each)
+    assert tokens == sum(number % 60 for number in range(200))
+
+
 def io_bytes() -> int:
     return int(Path("/proc/self/io").read_text().split()[1])
 
@@ -172,6 +187,9 @@ def test_rows_take_columns_that_operators_made_of_them(tmp_path: Path) -> None:
     sides = source.select("box", [2], output="height").select("box", [3], output="width")
     sides = sides.reshape("height", ()).reshape("width", ()).filter("height * width > 0.2")
     assert rows_of(sides, "id") == kept
+    early = sf.source(tmp_path / "a.tfrecord", {"box": sf.VarLenFeature("float32")}).cast("box", "float64", output="wide")
+    with pytest.raises(sf.ConfigError, match="an operator makes `wide` of column `box`, and runs on each row: call unbatch"):
+        early.unbatch("box")
     around = sf.source(tmp_path / "a.tfrecord", features).unbatch(offsets={"box": (0, 1)}, edge="repeat")
     first = around.slice("box", [0, 0], [1, 1], output="first").reshape("first", ())
     with pytest.raises(sf.ConfigError, match="the rows of `box` around a sample's own"):
@@ -200,8 +218,9 @@ def test_lists_of_every_kind_are_measured_and_packed(tmp_path: Path) -> None:
         assert sorted(found) == sorted(token for tokens in lists if len(tokens) > 1 for token in tokens)
         flat = source.unbatch("tokens")
         assert rows_of(flat, "tokens") == sorted(token for tokens in lists for token in tokens)
-    with pytest.raises(sf.ConfigError, match="names is"):
-        source.pack("tokens", length=16, names={"segments": "x"})  # type: ignore[dict-item]
+    for wrong in ({"segments": "x"}, ["x"]):
+        with pytest.raises(sf.ConfigError, match="names is"):
+            source.pack("tokens", length=16, names=wrong)  # type: ignore[arg-type]
 
 
 def test_the_steps_of_feature_lists_are_their_length(tmp_path: Path) -> None:
@@ -236,6 +255,8 @@ def test_the_strings_of_windows_are_decoded_to_arrays(tmp_path: Path) -> None:
                 assert np.array_equal(clip, frames[rows]) and np.array_equal(wide, np.stack([rows, -rows], 1))
                 seen.append(int(rows[0]))
     assert sorted(seen) == list(range(0, 37, 2))
+    single = sf.source(tmp_path / "a.tfrecord", features).window(size=1).decode_raw("frame", "uint8", (6, 5, 3))
+    assert single.columns["frame"].shape == (1, 6, 5, 3)
     # Each string is checked; the error names the sample of it.
     with pytest.raises(sf.FeatureError, match="90"):
         next(iter(sf.Loader(clips.decode_raw("frame", "uint8", (7,)), batch_size=2, shuffle=False)))

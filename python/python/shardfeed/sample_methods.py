@@ -228,6 +228,8 @@ class SampleMethods:
         }
         text = json.dumps(spec, sort_keys=True)
         packs = cast(Any, dataclasses.replace(cast(Any, self), _pack=text, _outline=self._outline.pack(text)))
+        if not isinstance(names or {}, Mapping):
+            raise ConfigError(f"names is a dict of segment_ids and positions to names, not {names!r:.60}")
         for what, name in (names or {}).items():
             made = f"{columns[0]}_{arguments.one_of('names', what, ('segment_ids', 'positions'))}"
             packs = packs if name == made else packs.rename(made, name)

@@ -47,8 +47,7 @@ impl Definition for DecodeRaw {
         }
         let shape: Vec<usize> = self.shape.iter().filter_map(Dim::size).collect();
         let of_string = Form::numbers(dtype, shape)?;
-        let several = if strings.items() == 1 { &[][..] } else { &strings.shape[..] };
-        let form = Form::numbers(dtype, [several, &of_string.shape].concat())?;
+        let form = Form::numbers(dtype, [&strings.shape[..], &of_string.shape].concat())?;
         let of_row = strings.items().max(1);
         let (bytes, shape) = (of_string.row_bytes(), &of_string.shape);
         if let Some(length) = fixed_length.filter(|length| *length != bytes) {

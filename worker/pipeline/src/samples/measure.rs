@@ -601,7 +601,8 @@ impl Measure {
         }
         Err(format!(
             "`len({})` is not known: len takes one byte string, a VarLenFeature, a \
-             FixedLenSequenceFeature, a RaggedFeature of uniform row lengths or a feature list",
+             FixedLenSequenceFeature, a RaggedFeature without partitions or of uniform row lengths, or a \
+             feature list",
             self.names()[name]
         ))
     }

@@ -170,9 +170,12 @@ impl Packer {
         lengths.iter().map(|length| u32::try_from(*length).ok()).collect()
     }
 
-    /// Returns the key of the column of lengths.
+    /// Returns the key of the column of lengths: of one column that of its length in expressions.
     pub(crate) fn column(&self) -> String {
-        format!("tokens {}", self.key())
+        match &self.spec.columns[..] {
+            [column] => format!("length {column} {}", self.key()),
+            _ => format!("tokens {}", self.key()),
+        }
     }
 
     /// Checks the data of a record, and finds its tokens.

@@ -35,7 +35,8 @@ impl Needed {
         for (at, operator) in operators.iter().enumerate().rev() {
             if let Some(lost) = operator.operation.renamed().filter(|lost| open.contains(*lost)) {
                 return Err(format!(
-                    "column `{lost}` was renamed to `{}`; use this name, or call the method before rename()",
+                    "column `{lost}` was renamed to `{}`; use this name, or call all methods that take the \
+                     column before rename()",
                     operator.output
                 ));
             }

@@ -119,6 +119,16 @@ impl Outline {
         if let Some(name) = columns.iter().find(|name| self.names.is_changed(name)) {
             return Err(made_by_an_operator(name, "unbatch"));
         }
+        for operator in self.operators.iter() {
+            let inputs = operator.operation.definition().inputs()?;
+            if let Some(name) = inputs.names().iter().find(|name| columns.contains(name)) {
+                return Err(format!(
+                    "an operator makes `{}` of column `{name}`, and runs on each row: call unbatch() \
+                     before it",
+                    operator.output
+                ));
+            }
+        }
         let parse = (*self.parse).clone();
         let unbatched = Some(unbatch.clone());
         let mut spec = RecordSpec { parse, unbatch: unbatched, ..RecordSpec::default() };

@@ -176,8 +176,8 @@ fn what_does_not_fit_is_told() {
         lang: the expression is a text; compare it, such as `name == 'a'`
         box > 0: column `box` has shape [4]; an expression takes one value a record
         tags == 'a': column `tags` has any number of values a record; an expression takes its length, `len(tags)`, or a column of one value
-        len(width) > 1: `len(width)` is not known: len takes one byte string, a VarLenFeature, a FixedLenSequenceFeature, a RaggedFeature of uniform row lengths or a feature list
-        len(box) > 1: `len(box)` is not known: len takes one byte string, a VarLenFeature, a FixedLenSequenceFeature, a RaggedFeature of uniform row lengths or a feature list
+        len(width) > 1: `len(width)` is not known: len takes one byte string, a VarLenFeature, a FixedLenSequenceFeature, a RaggedFeature without partitions or of uniform row lengths, or a feature list
+        len(box) > 1: `len(box)` is not known: len takes one byte string, a VarLenFeature, a FixedLenSequenceFeature, a RaggedFeature without partitions or of uniform row lengths, or a feature list
         len(3) > 1: the expression needs a column at byte 4, but it has `3) > 1` there
         hash(score) > 1: `hash(score)` has a float; `hash` takes an integer or a text
         cos(width) > 1: the expression calls `cos` at byte 0; there are abs, exp, floor, hash, len, log, max, min, sign, sqrt, tanh and where
