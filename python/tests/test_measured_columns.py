@@ -168,6 +168,15 @@ def test_a_filter_takes_scores_of_a_table(tmp_path: Path) -> None:
     command = [os.environ["SHARDFEED_BINARY"], "plan", "show", "--source", f"{module}:source", "--python", sys.executable, "--batch-size", "1"]
     shown = subprocess.run([*command, "--output", "json"], check=True, capture_output=True, text=True).stdout
     assert json.loads(shown)["samples"] == int((scores >= 0.5).sum())
+    # Keys of records that a filter before leaves out need not be in the table.
+    few = tmp_path / "few.sft"
+    sf.write_table(few, np.arange(50), {"score": scores[:50]})
+    first = sf.from_arrays({"row": np.arange(ROWS)}, tmp_path / "data").filter("row < 50")
+    for later in ("score >= 0.5", "score >= 0.5 and row != 7"):
+        expected = [row for row in range(50) if scores[row] >= 0.5 and (row != 7 or "row" not in later)]
+        assert rows_of(first.lookup("row", few, "score").filter(later)) == expected
+    with pytest.raises(sf.FeatureError, match="has no key"):
+        rows_of(sf.from_arrays({"row": np.arange(ROWS)}, tmp_path / "data").lookup("row", few, "score").filter("score >= 0.5"))
     # A table with other content is another filter.
     other = tmp_path / "other.sft"
     sf.write_table(other, np.arange(ROWS), {"score": 1 - scores, "lang": languages})

@@ -17,7 +17,7 @@ use crate::record::{Row, RowError, RowFault};
 use crate::rows::{Cells, Parser};
 use crate::samples::combine::Combiner;
 use crate::samples::measure::Measure;
-use crate::samples::measured::{Kept, MeasuredColumn, MeasuredColumns, RECORD_BYTES};
+use crate::samples::measured::{Kept, MeasuredColumn, MeasuredColumns, RECORD_BYTES, of_passing};
 use crate::samples::pack::Packer;
 use crate::samples::scope::{Needed, Scope};
 use crate::samples::unbatch::{ROWS_MAX, Unbatch, UnbatchSpec};
@@ -526,29 +526,6 @@ fn holds(
         found.into_iter().chain(std::iter::repeat_n(false, missing)).collect::<Vec<_>>()
     };
     Ok((0..rows.len()).flat_map(of_record).collect())
-}
-
-/// Returns what `measure` makes of the records that pass. To keep its values it measures all records;
-/// an error then counts only if a record that passes has it.
-fn of_passing<T>(
-    rows: &[Row<'_>],
-    passes: &[bool],
-    kept: Kept<'_>,
-    measure: impl Fn(&[Row<'_>], Kept<'_>) -> Result<Vec<T>, RowError>,
-) -> Result<Vec<Option<T>>, RowError> {
-    if kept.is_some() || passes.iter().all(|passes| *passes) {
-        match measure(rows, kept) {
-            Ok(all) => {
-                let all = all.into_iter().zip(passes);
-                return Ok(all.map(|(value, passes)| passes.then_some(value)).collect());
-            }
-            Err(error) if passes.iter().all(|passes| *passes) => return Err(error),
-            Err(_) => {}
-        }
-    }
-    let taken = rows.iter().zip(passes).filter(|(_, passes)| **passes).map(|(row, _)| *row);
-    let mut values = measure(&taken.collect::<Vec<_>>(), None)?.into_iter();
-    Ok(passes.iter().map(|passes| if *passes { values.next() } else { None }).collect())
 }
 
 /// The methods that make the program.

@@ -124,6 +124,32 @@ impl Expression {
         &self.names
     }
 
+    /// Returns the parts that all have to hold, in their order.
+    pub(crate) fn conjuncts(&self) -> Vec<String> {
+        let (mut starts, mut stack): (Vec<usize>, Vec<usize>) = (vec![], vec![]);
+        for (place, node) in self.nodes.iter().enumerate() {
+            let operands = match node {
+                Node::Integer(_) | Node::Number(_) | Node::Text(_) => 0,
+                Node::Name(_) | Node::Len(_) => 0,
+                Node::One(_) => 1,
+                Node::Two(_) => 2,
+                Node::Where => 3,
+                Node::In(choices) => choices + 1,
+            };
+            let first = stack.split_off(stack.len() - operands).first().copied();
+            stack.push(first.unwrap_or(place));
+            starts.push(first.unwrap_or(place));
+        }
+        let (mut parts, mut last) = (vec![], self.nodes.len() - 1);
+        while self.nodes[last] == Node::Two(Two::And) {
+            parts.push(self.text_to(last - 1));
+            last = starts[last - 1] - 1;
+        }
+        parts.push(self.text_to(last));
+        parts.reverse();
+        parts
+    }
+
     /// Returns the canonical text of the part that ends with a node.
     pub(crate) fn text_to(&self, last: usize) -> String {
         let mut stack: Vec<(String, usize)> = vec![];

@@ -16,7 +16,7 @@ use crate::operator::{Operator, cast};
 use crate::program::{Made, Pass, Program};
 use crate::record::{Row, RowError, RowFault};
 use crate::rows::{Cells, LocatedRecords, Parser};
-use crate::samples::measured::{Kept, MeasuredColumn, MeasuredColumns};
+use crate::samples::measured::{Kept, MeasuredColumn, MeasuredColumns, of_passing};
 use crate::samples::scope::{Needed, Scope};
 use crate::samples::unbatch::{Unbatch, UnbatchSpec};
 use crate::schema::parse::{ParseSpec, parsed_plans, parser};
@@ -49,6 +49,10 @@ pub(crate) struct Measure {
     /// Operators that make columns of the features, and the program that runs them.
     operators: Vec<Operator>,
     program: Program,
+    /// Parts of a filter that all have to hold, each for records that pass those before it; empty: it
+    /// is evaluated as a whole. Operators of a later part may fail for records that an earlier one
+    /// leaves out.
+    stages: Vec<Self>,
     /// Start of the keys of its columns, if they have values of rows.
     of_rows: String,
     /// True if the value is an integer in every record, unless it overflows.
@@ -168,11 +172,29 @@ impl Measure {
             parse,
             operators,
             program,
+            stages: vec![],
             of_rows,
             is_integer,
         };
         let kind = measure.kind()?;
-        Ok((Self { is_integer: kind == ValueKind::Integer, ..measure }, kind))
+        let stages = measure.staged(scope)?;
+        Ok((Self { is_integer: kind == ValueKind::Integer, stages, ..measure }, kind))
+    }
+
+    /// Returns the parts that all have to hold, those without operators first; empty: there is one.
+    fn staged(&self, scope: Scope<'_>) -> Result<Vec<Self>, String> {
+        if self.operators.is_empty() {
+            return Ok(vec![]);
+        }
+        let (mut plain, mut others) = (vec![], vec![]);
+        for part in self.expression.conjuncts() {
+            let is_plain = scope.needed(&Self::names_of(&part)?)?.operators.is_empty();
+            if is_plain { plain.push(format!("({part})")) } else { others.push(part) }
+        }
+        let first = (!plain.is_empty()).then(|| plain.join(" and "));
+        let parts: Vec<String> = first.into_iter().chain(others).collect();
+        let parts = parts.iter().filter(|_| parts.len() > 1);
+        parts.map(|part| Self::of_any(part, scope).map(|(stage, _)| stage)).collect()
     }
 
     /// Returns the names that an expression uses, whether they exist or not.
@@ -229,8 +251,17 @@ impl Measure {
         &self,
         rows: &[Row<'_>],
         shard_path: &str,
-        kept: Kept<'_>,
+        mut kept: Kept<'_>,
     ) -> Result<Vec<bool>, RowError> {
+        if let Some((first, others)) = self.stages.split_first() {
+            let mut passes = first.passes(rows, shard_path, kept.as_deref_mut())?;
+            for stage in others {
+                let holds = |rows: &[Row<'_>], kept: Kept<'_>| stage.passes(rows, shard_path, kept);
+                let found = of_passing(rows, &passes, kept.as_deref_mut(), holds)?;
+                passes = found.into_iter().map(Option::unwrap_or_default).collect();
+            }
+            return Ok(passes);
+        }
         self.evaluate(rows, shard_path, kept, |_, value| Ok(value.is_true()))
     }
 

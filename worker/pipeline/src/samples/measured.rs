@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::record::{Row, RowError};
+
 /// Maximum mean bytes of the texts of a column beyond its first ones; a column with longer texts is
 /// not kept.
 const TEXT_BYTES_MAX: (usize, usize) = (16, 4096);
@@ -160,4 +162,27 @@ impl MeasuredColumns {
             all.flat_map(|of| of.columns.iter().filter(|(_, column)| column.len() == of.records));
         whole.map(|(key, column)| (key.as_str(), column))
     }
+}
+
+/// Returns what `measure` makes of the records that pass. To keep its values it measures all records;
+/// an error then counts only if a record that passes has it.
+pub(crate) fn of_passing<T>(
+    rows: &[Row<'_>],
+    passes: &[bool],
+    kept: Kept<'_>,
+    measure: impl Fn(&[Row<'_>], Kept<'_>) -> Result<Vec<T>, RowError>,
+) -> Result<Vec<Option<T>>, RowError> {
+    if kept.is_some() || passes.iter().all(|passes| *passes) {
+        match measure(rows, kept) {
+            Ok(all) => {
+                let all = all.into_iter().zip(passes);
+                return Ok(all.map(|(value, passes)| passes.then_some(value)).collect());
+            }
+            Err(error) if passes.iter().all(|passes| *passes) => return Err(error),
+            Err(_) => {}
+        }
+    }
+    let taken = rows.iter().zip(passes).filter(|(_, passes)| **passes).map(|(row, _)| *row);
+    let mut values = measure(&taken.collect::<Vec<_>>(), None)?.into_iter();
+    Ok(passes.iter().map(|passes| if *passes { values.next() } else { None }).collect())
 }
