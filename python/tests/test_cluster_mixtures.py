@@ -248,7 +248,12 @@ def test_a_corrupt_record_is_counted_as_often_as_it_was_skipped(
         assert skipped in {2, 3}
         assert [(one.file, one.ordinal) for one in loader.skipped] == [(str(file), 4)]
         state = loader.state_dict()
-    epoch = running.ask("epoch", "show", "--job", where["job"], "--epoch", "0")
+
+    def sealed(number: int) -> dict[str, Any] | None:
+        epoch = running.ask("epoch", "show", "--job", where["job"], "--epoch", str(number))
+        return epoch if epoch["state"] == "sealed" and epoch["skipped"] else None
+
+    epoch = until(lambda: sealed(0), "the epoch is sealed, and the record reported")
     assert (epoch["delivered"], epoch["skipped"], epoch["lost"]) == (80 - skipped, skipped, 0)
     assert [(one["path"], one["ordinal"]) for one in epoch["skipped_records"]] == [(f"b:{shard_name(1)}", 4)]
     # A source that joins has the first shards now. The same worker finds the record again, and says so.
@@ -257,11 +262,7 @@ def test_a_corrupt_record_is_counted_as_often_as_it_was_skipped(
         skipped = sum(int((~batch.valid).sum()) for batch in loader)
         assert skipped in {2, 3} and loader.epoch == 2
 
-    def sealed() -> dict[str, Any] | None:
-        epoch = running.ask("epoch", "show", "--job", where["job"], "--epoch", "1")
-        return epoch if epoch["state"] == "sealed" and epoch["skipped"] else None
-
-    epoch = until(sealed, "the epoch is sealed, and the record reported")
+    epoch = until(lambda: sealed(1), "the epoch is sealed, and the record reported")
     assert (epoch["delivered"], epoch["skipped"], epoch["lost"]) == (80 - skipped, skipped, 0)
     assert [(one["path"], one["ordinal"]) for one in epoch["skipped_records"]] == [(f"b:{shard_name(1)}", 4)]
 
