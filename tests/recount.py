@@ -66,6 +66,7 @@ class Line(NamedTuple):
     shard: str
     sample: int
     record: int
+    record_row: int
     first: int
     rows: int  # `count` is a method of a tuple
     mark: str  # "1": valid; "pad": padding; "skip": the record is corrupt
@@ -153,14 +154,14 @@ def count_records(file: Path, corrupt: str) -> int:
 def parse(text: str) -> Line:
     """Returns the line of an entry. Raises ValueError for any other text."""
     *numbers, source, source_epoch, rest = text.split(" ", 6)
-    shard, *more, mark = rest.rsplit(" ", 5)
+    shard, *more, mark = rest.rsplit(" ", 6)
     if mark not in ("1", "pad", "skip"):
         raise ValueError(f"{mark!r} is not 1, pad or skip")
     generation, epoch, step, entry = map(int, numbers)
-    sample, record, first, count = map(int, more)
+    sample, record, row, first, count = map(int, more)
     shard, of = unquote(shard, errors="strict"), None if source == "-" else source
     at = (generation, epoch, step, entry, of, int(source_epoch))
-    return Line(*at, shard, sample, record, first, count, mark)
+    return Line(*at, shard, sample, record, row, first, count, mark)
 
 
 def read_rank(path: Path) -> dict[int, Part]:
@@ -250,7 +251,7 @@ def check_records(steps: Iterable[Step], is_filtered: bool) -> None:
     - `is_filtered`: some records are no samples.
     """
     for line in (line for step in steps for lines in step.lines.values() for line in lines):
-        is_record = (line.first, line.rows) == (0, 1) and (is_filtered or line.sample == line.record)
+        is_record = (line.record_row, line.first, line.rows) == (0, 0, 1) and (is_filtered or line.sample == line.record)
         if line.source is not None or not is_record:
             what = "is of a mixture" if line.source is not None else "is made by filter, unbatch, pack or window"
             raise ValueError(

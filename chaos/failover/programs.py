@@ -50,6 +50,11 @@ PROGRAMS = {
         3,
     ),
     "windows": Program(lambda folder: files(folder).window("id", size=3, stride=1, partial="pad"), len),
+    # A window begins with each row.
+    "row-windows": Program(
+        lambda folder: files(folder).unbatch("label").window("label", "id", size=3, stride=1, by="id", partial="pad"),
+        lambda ids: sum(map(dataset.labels, ids)),
+    ),
     "balance": Program(lambda folder: files(folder).balance("len(words)", window=80), len),
     "mixture": Program(mixture, lambda ids: MIXTURE_EPOCH, 1, True),
 }

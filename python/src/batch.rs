@@ -114,14 +114,15 @@ impl NativeBatch {
         Ok((shards, self.buffer(self.ordinals, Item::Int64)?))
     }
 
-    /// Returns the parts of the rows: rows, shards, records, first rows or tokens, and numbers of
-    /// these, as int64 one after the other. `None`: they were not asked for.
+    /// Returns the parts of the rows: rows, shards, records, their rows, first tokens, and numbers of
+    /// tokens, as int64 one after the other. `None`: they were not asked for.
     fn parts<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
         let parts = py.detach(|| self.parts.as_ref().map(BatchParts::list))?;
-        let columns: [fn(&RowPart) -> u64; 5] = [
+        let columns: [fn(&RowPart) -> u64; 6] = [
             |part| part.row,
             |part| part.shard.into(),
             |part| part.record,
+            |part| part.record_row,
             |part| part.first,
             |part| part.count,
         ];

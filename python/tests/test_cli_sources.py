@@ -149,12 +149,13 @@ def order(**options: Any) -> list[str]:
     return [part for key, value in given.items() for part in (f"--{key.replace('_', '-')}", str(value))]
 
 
-def rows_of(loader: sf.Loader, batch: sf.Batch) -> list[tuple[str, bool, list[tuple[int, int, int]]]]:
+def rows_of(loader: sf.Loader, batch: sf.Batch) -> list[tuple[str, bool, list[tuple[int, int, int, int]]]]:
     """Returns the shard of each row, whether it is valid, and its parts."""
     parts = batch.parts
     rows = []
     for row in range(len(batch.valid)):
-        of_row = [tuple(map(int, part)) for part in zip(parts.row, parts.shard, parts.record, parts.first, parts.count) if part[0] == row]
+        columns = (parts.row, parts.shard, parts.record, parts.record_row, parts.first, parts.count)
+        of_row = [tuple(map(int, part)) for part in zip(*columns, strict=True) if part[0] == row]
         (shard,) = {part[1] for part in of_row}
         source = f"{loader.sources[batch.source[row]]}:" if loader.sources else ""
         rows.append((source + loader.shards[shard], bool(batch.valid[row]), [part[2:] for part in of_row]))
@@ -163,7 +164,7 @@ def rows_of(loader: sf.Loader, batch: sf.Batch) -> list[tuple[str, bool, list[tu
 
 def shown(batch: dict[str, Any]) -> list[tuple[str, bool, list[tuple[int, int, int]]]]:
     return [
-        (sample["shard"], sample["valid"], [(part["record"], part["first"], part["count"]) for part in sample["parts"]])
+        (sample["shard"], sample["valid"], [(part["record"], part["record_row"], part["first"], part["count"]) for part in sample["parts"]])
         for sample in batch["samples"]
     ]
 
@@ -369,7 +370,7 @@ def test_tables_have_the_samples(place: Place) -> None:
     plan = table("plan", "show", "--source", "train.py:squares", *order())
     assert all(part in plan for part in ("\nbalance ", "\nmixing ", "\npadding ", "\ntoo long ", "\nleft out "))
     assert "SOURCE  SHARDS" in table("plan", "show", "--source", "train.py:mixture", *order())
-    assert "RECORD  FIRST  COUNT" in table("batch", "show", "--source", "train.py:packs", *order(), "--step", "0")
+    assert "RECORD  RECORD ROW  FIRST  COUNT" in table("batch", "show", "--source", "train.py:packs", *order(), "--step", "0")
     inspected = table("dataset", "inspect", "--source", "train.py:rows")
     assert "\nrows left out " in inspected and "RECORDS  SAMPLES" in inspected
 

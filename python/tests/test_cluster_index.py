@@ -60,7 +60,7 @@ def clusters(tmp_path: Path) -> Iterator[list[Indexed]]:
 def batches(source: sf.Source | sf.Mixture, **options: Any) -> list[list[Any]]:
     """Returns the records of an epoch."""
     with sf.Loader(source, batch_size=8, shuffle_window=64, provenance=True, **options) as each:
-        return [[array.tolist() for array in (batch.parts.row, batch.parts.shard, batch.parts.record, batch.parts.first)] for batch in each]
+        return [[array.tolist() for array in (batch.parts.row, batch.parts.shard, batch.parts.record, batch.parts.record_row, batch.parts.first)] for batch in each]
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

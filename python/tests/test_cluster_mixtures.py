@@ -102,10 +102,10 @@ def batches(mixture: sf.Mixture, epochs: int, **of: Any) -> list[Any]:
 
 
 def parts_by_name(loader: sf.Loader, batch: sf.Batch) -> list[tuple[Any, ...]]:
-    """Returns the parts of the records of a batch: row, source and shard, record, first and count."""
+    """Returns the parts of the records of a batch: row, source and shard, record, its row, first and count."""
     parts = batch.parts
     assert parts is not None
-    columns = zip(parts.row, parts.shard, parts.record, parts.first, parts.count, strict=True)
+    columns = zip(parts.row, parts.shard, parts.record, parts.record_row, parts.first, parts.count, strict=True)
     return [
         (int(row), f"{loader.sources[batch.source[row]]}:{loader.shards[shard]}", *map(int, rest)) for row, shard, *rest in columns
     ]
@@ -138,7 +138,7 @@ def test_sources_with_programs_give_the_batches_of_one_process(
         epoch, step = divmod(at, steps)
         shown = running.ask("batch", "show", "--job", where["job"], "--epoch", str(epoch), "--step", str(step))["samples"]
         parts = [(row["row"], row["shard"], part) for row in shown for part in row["parts"]]
-        assert [(row, shard, part["record"], part["first"], part["count"]) for row, shard, part in parts] == named[at]
+        assert [(row, shard, part["record"], part["record_row"], part["first"], part["count"]) for row, shard, part in parts] == named[at]
     with Killer(running.workers[0], len(kind)):
         assert alone == batches(mixture, 2, **order, **where | {"job": f"{where['job']}-killed"})
     # A process without a worker is one itself.

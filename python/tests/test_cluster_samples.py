@@ -28,6 +28,8 @@ FEATURES: dict[str, Any] = {
     "score": sf.VarLenFeature("float32"),
     "tokens": sf.VarLenFeature("int64"),
 }
+#: Parts of the tokens, which `unbatch` takes as rows.
+TURNS = {"turns": sf.RaggedFeature("int64", value_key="tokens", partitions=[sf.RaggedFeature.RowLengths("turn_lengths")])}
 #: Numbers of further workers.
 NUMBERS = itertools.count(1)
 
@@ -48,15 +50,21 @@ class World:
     @staticmethod
     def record(rng: random.Random, number: int, most: int) -> dict[str, Any]:
         rows = rng.randrange(most)
-        return {
+        record = {
             "id": number,
             "label": [rng.randrange(9) for _ in range(rows)],
             "score": [np.float32(rng.random()) for _ in range(rows)],
             "tokens": [rng.randrange(1, 99) for _ in range(rng.randrange(1, 40))],
         }
+        # An empty turn, and others of at most 9 tokens.
+        return record | {"turn_lengths": [0] + [len(record["tokens"][at : at + 9]) for at in range(0, len(record["tokens"]), 9)]}
 
-    def source(self) -> sf.Source:
-        return sf.source(self.pattern, FEATURES)
+    def source(self, features: dict[str, Any] = FEATURES) -> sf.Source:
+        return sf.source(self.pattern, features)
+
+
+def turns_of(source: sf.Source) -> sf.Source:
+    return sf.source(source.files, FEATURES | TURNS).unbatch("turns")
 
 
 def programs(source: sf.Source) -> dict[str, sf.Source]:
@@ -69,6 +77,8 @@ def programs(source: sf.Source) -> dict[str, sf.Source]:
         "packs": source.pack("tokens", length=32, block=16, append=0),
         "packs of some": source.filter("id % 2 == 0").pack("tokens", length=50, method="concat"),
         "windows": source.window("id", size=4, stride=2, by="id // 10"),
+        "packs of rows": turns_of(source).filter("len(turns) != 4 and id % 3 != 0").pack("turns", length=24, block=16, append=0),
+        "windows of rows": source.unbatch("label", "score").filter("label > 1").window("label", "id", size=3, stride=2, by="id // 2"),
         "windows of some": source.filter("id % 3 != 0").window("id", size=3, partial="pad"),
         "balanced": source.balance("len(tokens)", window=30),
         "balanced rows": source.unbatch("label", "score").filter("label > 1").balance("label * 3 + len(tokens)"),
@@ -110,14 +120,14 @@ def batches(source: sf.Source, epochs: int, **of: Any) -> list[Any]:
 def record_parts(batch: sf.Batch) -> list[list[int]]:
     parts = batch.parts
     assert parts is not None
-    return [column.tolist() for column in (parts.row, parts.shard, parts.record, parts.first, parts.count)]
+    return [column.tolist() for column in (parts.row, parts.shard, parts.record, parts.record_row, parts.first, parts.count)]
 
 
 def shown_parts(running: Cluster, job: str, epoch: int, step: int, *more: str) -> list[list[int]]:
     """Returns the records that an operator sees of a batch, in the form of `record_parts`."""
     shown = running.ask("batch", "show", "--job", job, "--epoch", str(epoch), "--step", str(step), *more)
     parts = [(row["row"], row["shard_ordinal"], part) for row in shown["samples"] for part in row["parts"]]
-    columns = [(row, shard, part["record"], part["first"], part["count"]) for row, shard, part in parts]
+    columns = [(row, shard, part["record"], part["record_row"], part["first"], part["count"]) for row, shard, part in parts]
     return [list(column) for column in zip(*columns, strict=True)]
 
 

@@ -131,9 +131,9 @@ def test_the_ledger_on_the_page_is_the_one_that_is_written(tmp_path: Path, monke
     assert shown == [(tmp_path / folder / "rank-0").read_text() for folder in ("ledger", "packs")]
     entries = [line for text in shown for line in text.splitlines() if line[0].isdigit()]
     parsed = [names["parse"](line) for line in entries]
-    assert parsed[5] == ([0, 0, 1, 1], "-", 0, "b.tfrecord", [1, 2, 0, 1], "1")
-    assert [one[1:] for one in parsed if one[-1] == "pad"][0] == ("-", 0, "a.tfrecord", [0, 0, 0, 1], "pad")
+    assert parsed[5] == ([0, 0, 1, 1], "-", 0, "b.tfrecord", [1, 2, 0, 0, 1], "1")
+    assert [one[1:] for one in parsed if one[-1] == "pad"][0] == ("-", 0, "a.tfrecord", [0, 0, 0, 0, 1], "pad")
     # Against the parser of the recount.
     for line, (batch, source, source_epoch, path, part, mark) in zip(entries, parsed, strict=True):
         assert parse(line) == (*batch, None if source == "-" else source, source_epoch, path, *part, mark)
-    assert names["parse"]("0 0 0 1 - 0 x/b 100%25.tfrecord 0 1 0 1 skip")[3] == "x/b 100%.tfrecord"
+    assert names["parse"]("0 0 0 1 - 0 x/b 100%25.tfrecord 0 1 0 0 1 skip")[3] == "x/b 100%.tfrecord"

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from recount import Step, parse, read_ledger
 from resuming import GLOBAL_BATCH, random_order, resumed_steps
-from test_cluster_samples import World, record_parts, rows_of
+from test_cluster_samples import FEATURES, TURNS, World, record_parts, rows_of
 from test_unlike_sources import value_sources
 
 import shardfeed as sf
@@ -41,12 +41,17 @@ def rows_around(rng: random.Random, source: sf.Source) -> sf.Source:
 
 def windows(rng: random.Random, source: sf.Source) -> sf.Source:
     by = rng.choice([None, "id // 10"])
+    if rng.random() < 0.3:
+        source = rows(rng, source)
     return source.window("id", size=rng.randint(1, 5), stride=rng.randint(1, 4), by=by, partial=rng.choice(["drop", "pad", "keep"]))
 
 
 def packs(rng: random.Random, source: sf.Source) -> sf.Source:
     method: Any = rng.choice(["fit", "concat"])
-    return source.pack("tokens", length=rng.choice([24, 64]), method=method, block=rng.choice([8, 64]), variants=rng.randint(1, 3), long="split")
+    column = rng.choice(["tokens", "tokens", "turns"])
+    if column == "turns":
+        source = source.unbatch("turns").filter(rng.choice(["len(turns) > 2", "ordinal % 2 == 0", "id % 4 != 1"]))
+    return source.pack(column, length=rng.choice([24, 64]), method=method, block=rng.choice([8, 64]), variants=rng.randint(1, 3), long="split")
 
 
 MAKERS = {"rows": rows, "rows around": rows_around, "windows": windows, "packs": packs}
@@ -69,7 +74,7 @@ class Programs:
         def made(world: World) -> sf.Source:
             # All sources of a mixture have the same columns.
             of = random.Random(seed)
-            source = world.source()
+            source = world.source(FEATURES | TURNS if kind == "packs" else FEATURES)
             if rng.random() < 0.5:
                 source = source.filter(rng.choice(FILTERS))
             if kind in ("records", "rows") and of.random() < 0.3:
@@ -140,7 +145,7 @@ def check_once(ledger: Path, loader: sf.Loader, epochs: int) -> None:
 def check_parts(ledger: Path, loader: sf.Loader, batches: list[sf.Batch]) -> None:
     """Checks that batches name the parts that the ledger names."""
     lines = [parse(text) for text in ledger.read_text().splitlines() if not text.startswith("start")]
-    told = [(line.epoch, line.step, line.entry, line.shard, line.record, line.first, line.rows) for line in lines]
+    told = [(line.epoch, line.step, line.entry, line.shard, line.record, line.record_row, line.first, line.rows) for line in lines]
     found = []
     for batch in batches:
         for row, shard, *part in zip(*record_parts(batch), strict=True):

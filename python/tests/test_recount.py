@@ -59,7 +59,7 @@ class World:
         mark: str = "1",
     ) -> None:
         escaped, entry = shard.replace("%", "%25"), ordinal % 2
-        line = f"{generation} {at[0]} {at[1]} {entry} - {at[0]} {escaped} {ordinal} {ordinal} 0 1 {mark}\n"
+        line = f"{generation} {at[0]} {at[1]} {entry} - {at[0]} {escaped} {ordinal} {ordinal} 0 0 1 {mark}\n"
         self.append(rank, line)
 
     def append(self, rank: int, text: str) -> None:
@@ -101,19 +101,19 @@ def test_all_is_well(world: World) -> None:
 
 def test_a_lost_record(world: World) -> None:
     world.run(0, 2, (0, 0), (0, 1))
-    world.edit(0, f"0 0 0 1 {SECOND} 1 1 0 1 1\n", f"0 0 0 1 {SECOND} 1 1 0 1 pad\n")
+    world.edit(0, f"0 0 0 1 {SECOND} 1 1 0 0 1 1\n", f"0 0 0 1 {SECOND} 1 1 0 0 1 pad\n")
     assert numbers(world.count()) == (1, 0, 0, 0)
 
 
 def test_a_lost_row(world: World) -> None:
     world.run(0, 2, (0, 0), (0, 1))
-    world.edit(0, f"0 0 0 1 {SECOND} 1 1 0 1 1\n", "")
+    world.edit(0, f"0 0 0 1 {SECOND} 1 1 0 0 1 1\n", "")
     assert numbers(world.count()) == (1, 0, 0, 1)
 
 
 def test_a_doubled_record(world: World) -> None:
     world.run(0, 2, (0, 0), (0, 1))
-    world.edit(0, f"0 0 0 1 {SECOND} 1 1 0 1 1\n", f"0 0 0 1 {SECOND} 4 4 0 1 1\n")
+    world.edit(0, f"0 0 0 1 {SECOND} 1 1 0 0 1 1\n", f"0 0 0 1 {SECOND} 4 4 0 0 1 1\n")
     assert numbers(world.count()) == (1, 1, 0, 0)
 
 
@@ -125,9 +125,9 @@ def test_a_step_given_twice(world: World) -> None:
 
 def test_records_that_no_shard_has(world: World) -> None:
     world.run(0, 2, (0, 0), (0, 1))
-    world.edit(1, "c\u2028d.tfrecord 2 2 0 1 1", "c\u2028d.tfrecord 3 3 0 1 1")
+    world.edit(1, "c\u2028d.tfrecord 2 2 0 0 1 1", "c\u2028d.tfrecord 3 3 0 0 1 1")
     assert numbers(world.count()) == (1, 0, 1, 0)
-    world.edit(1, "c\u2028d.tfrecord 1 1 0 1 1", "elsewhere.tfrecord 1 1 0 1 1")
+    world.edit(1, "c\u2028d.tfrecord 1 1 0 0 1 1", "elsewhere.tfrecord 1 1 0 0 1 1")
     assert numbers(world.count()) == (2, 0, 2, 0)
 
 
@@ -137,13 +137,13 @@ def test_padding_is_not_counted_but_must_exist(world: World) -> None:
         world.row(rank, 0, (0, 2), ORDER[0][0], 0, mark="pad")
         world.row(rank, 0, (0, 2), ORDER[0][0], 1, mark="pad")
     assert numbers(world.count()) == (0, 0, 0, 0)
-    world.edit(1, f"0 0 2 1 {SECOND} 1 1 0 1 pad", f"0 0 2 1 {SECOND} 9 9 0 1 pad")
+    world.edit(1, f"0 0 2 1 {SECOND} 1 1 0 0 1 pad", f"0 0 2 1 {SECOND} 9 9 0 0 1 pad")
     assert numbers(world.count()) == (0, 0, 1, 0)
 
 
 def test_the_entry_of_a_corrupt_record_is_skipped_and_padding_is_not(world: World) -> None:
     world.run(0, 2, (0, 0), (0, 1))
-    world.edit(0, f"0 0 0 1 {SECOND} 1 1 0 1 1\n", f"0 0 0 1 {SECOND} 1 1 0 1 skip\n")
+    world.edit(0, f"0 0 0 1 {SECOND} 1 1 0 0 1 1\n", f"0 0 0 1 {SECOND} 1 1 0 0 1 skip\n")
     total = recount(world.ledger, world.data, corrupt="skip-record")
     assert (numbers(total), total.skipped) == ((0, 0, 0, 0), 1)
     assert numbers(world.count()) == (1, 0, 0, 0)
@@ -276,7 +276,7 @@ def test_tail_drop(world: World) -> None:
     assert numbers(world.count()) == (3, 0, 0, 0)
     total = world.count(tail="drop")
     assert (numbers(total), total.dropped) == ((0, 0, 0, 0), 3)
-    world.edit(0, f"0 0 0 1 {SECOND} 1 1 0 1 1\n", f"0 0 0 1 {SECOND} 4 4 0 1 1\n")
+    world.edit(0, f"0 0 0 1 {SECOND} 1 1 0 0 1 1\n", f"0 0 0 1 {SECOND} 4 4 0 0 1 1\n")
     assert numbers(world.count(tail="drop")) == (1, 1, 0, 0)
 
 
@@ -311,12 +311,12 @@ def test_tail_uneven_with_a_hole_or_too_many_rows(world: World) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "0 0 0 0 - 0 a.tfrecord 1 1 0 1 1",
-        "0 0 0 0 - 0 a.tfrecord x 1 0 1 1\n",
-        "0 0 0 0 - 0 a.tfrecord 1 1 0 1 2\n",
+        "0 0 0 0 - 0 a.tfrecord 1 1 0 0 1 1",
+        "0 0 0 0 - 0 a.tfrecord x 1 0 0 1 1\n",
+        "0 0 0 0 - 0 a.tfrecord 1 1 0 0 1 2\n",
         "0 0 0 0 - 0 a.tfrecord 1 1 1\n",
         "0 0 0 a.tfrecord 1 1\n",
-        "1 0 0 0 - 0 a.tfrecord 1 1 0 1 1\n",
+        "1 0 0 0 - 0 a.tfrecord 1 1 0 0 1 1\n",
         "start 0 0 0 2\n",
         "\n",
     ],
@@ -331,22 +331,23 @@ def test_a_line_that_is_no_ledgers(world: World, line: str) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("0 0 1 0 web 0 a b/100%25 x.tfrecord 4 4 0 1 1", "is of a mixture"),
-        ("0 0 1 0 - 0 a b/100%25 x.tfrecord 2 4 0 1 1", "is made by filter, unbatch, pack or window"),
-        ("0 0 1 0 - 0 a b/100%25 x.tfrecord 4 4 3 1 1", "is made by filter, unbatch, pack or window"),
-        ("0 0 1 0 - 0 a b/100%25 x.tfrecord 4 4 0 9 1", "is made by filter, unbatch, pack or window"),
+        ("0 0 1 0 web 0 a b/100%25 x.tfrecord 4 4 0 0 1 1", "is of a mixture"),
+        ("0 0 1 0 - 0 a b/100%25 x.tfrecord 2 4 0 0 1 1", "is made by filter, unbatch, pack or window"),
+        ("0 0 1 0 - 0 a b/100%25 x.tfrecord 4 4 3 0 1 1", "is made by filter, unbatch, pack or window"),
+        ("0 0 1 0 - 0 a b/100%25 x.tfrecord 4 4 0 3 1 1", "is made by filter, unbatch, pack or window"),
+        ("0 0 1 0 - 0 a b/100%25 x.tfrecord 4 4 0 0 9 1", "is made by filter, unbatch, pack or window"),
     ],
 )
 def test_other_samples_than_records_are_refused(world: World, line: str, said: str) -> None:
     world.run(0, 2, (0, 0), (0, 1))
-    world.edit(0, "0 0 1 0 - 0 a b/100%25 x.tfrecord 4 4 0 1 1", line)
+    world.edit(0, "0 0 1 0 - 0 a b/100%25 x.tfrecord 4 4 0 0 1 1", line)
     with pytest.raises(ValueError, match=rf"epoch 0 step 1: sample \d of a b/100% x.tfrecord {said}, and only plain records"):
         world.count()
 
 
 def test_records_of_a_filter_that_are_known(world: World) -> None:
     world.run(0, 2, (0, 0), (0, 1))
-    world.edit(0, f"{SECOND} 1 1 0 1 1", f"{SECOND} 0 1 0 1 1")
+    world.edit(0, f"{SECOND} 1 1 0 0 1 1", f"{SECOND} 0 1 0 0 1 1")
     samples = {shard: range(count) for shard, count in COUNTS.items()}
     assert recount(world.ledger, world.data, samples=samples).is_ok()
 

@@ -50,7 +50,7 @@ def made(world: World, program: str, index: str | os.PathLike[str] | None) -> sf
 def batches(source: sf.Source | sf.Mixture, cache: Path) -> list[list[Any]]:
     """Returns the records of an epoch, as a host with this cache reads them."""
     with sf.Loader(source, batch_size=8, shuffle_window=64, provenance=True, cache_dir=cache) as each:
-        return [[array.tolist() for array in (batch.parts.row, batch.parts.shard, batch.parts.record, batch.parts.first)] for batch in each]
+        return [[array.tolist() for array in (batch.parts.row, batch.parts.shard, batch.parts.record, batch.parts.record_row, batch.parts.first)] for batch in each]
 
 
 #: Opens a loader in a process of its own, and prints the bytes that it reads.

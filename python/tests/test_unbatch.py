@@ -167,8 +167,8 @@ def lines_of(ledger: Path) -> Counter[Place]:
     found: Counter[Place] = Counter()
     for path in ledger.iterdir():
         lines = [parse(text) for text in path.read_text().splitlines() if not text.startswith("start")]
-        assert all(line.rows == 1 for line in lines)
-        found.update((line.shard, line.record, line.first) for line in lines if line.mark == "1")
+        assert all((line.first, line.rows) == (0, 1) for line in lines)
+        found.update((line.shard, line.record, line.record_row) for line in lines if line.mark == "1")
     return found
 
 
@@ -193,7 +193,7 @@ def test_the_rows_come_exactly_once(number: int, tmp_path: Path, monkeypatch: py
         by_shard.setdefault(place[0], []).append(place)
     for text in (tmp_path / "ledger" / "rank-0").read_text().splitlines()[1:]:
         line = parse(text)
-        assert by_shard[line.shard][line.sample] == (line.shard, line.record, line.first)
+        assert by_shard[line.shard][line.sample] == (line.shard, line.record, line.record_row)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -369,7 +369,7 @@ def test_mixtures_of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
                 world = (one, other)[source]
                 assert not valid or row[:-1] in [tuple(plain(one) for one in world.expected(place, program.columns)) for place in places[each.sources[source]]]
     lines = [parse(text) for text in (tmp_path / "ledger" / "rank-0").read_text().splitlines()[1:]]
-    found = Counter((line.shard, line.record, line.first) for line in lines if line.mark == "1" and line.source == "one")
+    found = Counter((line.shard, line.record, line.record_row) for line in lines if line.mark == "1" and line.source == "one")
     assert found == Counter(places["one"])
 
 
@@ -423,12 +423,13 @@ def test_wrong_declarations_are_errors_at_once() -> None:
         "four": sf.FixedLenFeature((4,), "int64", default_value=[1, 2, 3, 4]),
         "none": sf.FixedLenFeature((3, 0), "int64"),
         "rows": sf.RaggedFeature("int64", value_key="values", partitions=[sf.RaggedFeature.RowSplits("splits")]),
+        "nested": sf.RaggedFeature("int64", value_key="values", partitions=[sf.RaggedFeature.RowSplits("of"), sf.RaggedFeature.RowSplits("splits")]),
     }
     source = sf.source("none", features)
     for of, columns, said in (
         (source, ("lable",), "there is no feature `lable`; there are `box`, `four`, `id`"),
         (source, ("id",), "column `id` has no rows to take one by one"),
-        (source, ("rows",), "column `rows` has no rows to take one by one"),
+        (source, ("nested",), "column `nested` has no rows to take one by one"),
         (source, ("four",), "column `four` has a default"),
         (source, ("none",), r"column `none` has rows of shape \[0\], without values"),
         (source, ("label", "label"), "column `label` is named twice"),

@@ -15,7 +15,7 @@ import numpy as np
 import order_oracle
 import pytest
 from resuming import GLOBAL_BATCH, random_order, resumed_steps
-from test_cluster_samples import FEATURES, World, record_parts, rows_of
+from test_cluster_samples import FEATURES, World, record_parts, rows_of, turns_of
 from test_shared_images import png
 
 import shardfeed as sf
@@ -39,6 +39,7 @@ def value_sources(source: sf.Source) -> dict[str, sf.Source]:
         "rows-around": first(source.unbatch("score", offsets={"label": (-1, 2)}, edge="repeat"), "label"),
         # An epoch has other packs than another; one variant has the same.
         "packs": first(source.pack("tokens", length=32, block=16, variants=1), "tokens"),
+        "packs-of-rows": first(turns_of(source).pack("turns", length=16, block=16, variants=1), "turns"),
         "windows": first(source.window("id", size=3, stride=2, partial="pad"), "id"),
     }
 
@@ -54,7 +55,7 @@ def value_mixture(folder: Path, rng: random.Random, **options: Any) -> sf.Mixtur
 
 
 def parts_of(batch: sf.Batch, shards: list[str]) -> list[tuple[Any, ...]]:
-    """Returns the parts of each row: shard, record, first row and number of rows of each."""
+    """Returns the parts of each row: shard, record, its row, first token and number of tokens of each."""
     row, shard, *others = record_parts(batch)
     of = zip(row, zip((Path(shards[at]).name for at in shard), *others, strict=True), strict=True)
     return [tuple(part for _, part in group) for _, group in itertools.groupby(of, key=lambda one: one[0])]

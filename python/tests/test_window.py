@@ -183,7 +183,7 @@ def test_each_window_comes_once(number: int, tmp_path: Path, monkeypatch: pytest
     named: dict[tuple[int, int], list[int]] = {}
     for line in lines:
         if line.epoch == 0 and line.mark == "1":
-            assert (line.first, line.rows) == (0, 1)
+            assert (line.record_row, line.first, line.rows) == (0, 0, 1)
             named.setdefault((int(line.shard[5:7]), line.sample), []).append(line.record)
     ids = {(shard, at): [one["id"] % 1000 for one in window] for shard, of in enumerate(windows) for at, window in enumerate(of)}
     assert named == ids
@@ -312,15 +312,14 @@ def test_what_window_refuses(tmp_path: Path) -> None:
         (lambda: source.window("id", size=4, by=3), "by is an expression as str"),  # type: ignore[arg-type]
         (lambda: source.window("id", size=4, partial="some"), "partial"),  # type: ignore[arg-type]
         (lambda: source.window("id", size=4).window("id", size=4), "windows already"),
-        (lambda: source.window("id", size=4).pack("tags", length=9), "one of unbatch, pack and window"),
-        (lambda: source.window("id", size=4).unbatch("tags"), "one of unbatch, pack and window"),
-        (lambda: source.unbatch("tags").window("id", size=4), "one of unbatch, pack and window"),
-        (lambda: source.pack("tags", length=9).window("id", size=4), "one of unbatch, pack and window"),
+        (lambda: source.window("id", size=4).pack("tags", length=9), "one of pack and window"),
+        (lambda: source.window("id", size=4).unbatch("tags"), "call unbatch() before"),
+        (lambda: source.pack("tags", length=9).window("id", size=4), "one of pack and window"),
         (lambda: source.window("id", size=4).filter("id > 3"), "call filter() before window()"),
         (lambda: source.window("id", size=4).balance("id"), "windows have no cost"),
         (lambda: source.cast("id", "float32").window("id", size=4), "call window() before the operators"),
         (lambda: raw.window("record", size=4), "declare features first"),
-        (lambda: lists.window("a", size=4), "use unbatch(offsets=...)"),
+        (lambda: lists.window("a", size=4), "column `a` is a feature list; call unbatch() of it first"),
         (lambda: loader(source.filter("id < 3").window("id", size=4)), "no sample is left"),
     ]:  # fmt: skip
         with pytest.raises(sf.ConfigError, match=re.escape(said)):

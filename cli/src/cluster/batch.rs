@@ -88,7 +88,8 @@ fn parts(
     for (at, row) in rows.iter().enumerate() {
         wanted.entry(dataset_of(row).unwrap_or(0)).or_default().push(at);
     }
-    let whole = |row: &Row| vec![PartReport { record: row.ordinal, first: 0, count: 1 }];
+    let whole =
+        |row: &Row| vec![PartReport { record: row.ordinal, record_row: 0, first: 0, count: 1 }];
     let mut parts: Vec<_> = rows.iter().map(whole).collect();
     let mut are_records = true;
     for (dataset, wanted) in wanted {
@@ -118,6 +119,7 @@ fn parts(
             let sample = Sample { shard: *shard, ordinal };
             let part = |of: &SamplePart| PartReport {
                 record: of.record,
+                record_row: of.row.into(),
                 first: of.first,
                 count: of.tokens,
             };
@@ -149,9 +151,12 @@ impl Report for RecordedBatchReport {
             )?;
         }
         let are_records = self.samples.iter().all(|sample| sample.parts.is_none());
-        let mut grid = Grid::new(match are_records {
-            true => &[">RANK", ">ROW", "SHARD", ">ORDINAL", "VALID"][..],
-            false => &[">RANK", ">ROW", "SHARD", ">SAMPLE", ">RECORD", ">FIRST", ">COUNT", "VALID"],
+        let mut grid = Grid::new(&match are_records {
+            true => vec![">RANK", ">ROW", "SHARD", ">ORDINAL", "VALID"],
+            false => {
+                let before = [">RANK", ">ROW", "SHARD", ">SAMPLE"];
+                [&before, &PartReport::COLUMNS[..], &["VALID"]].concat()
+            }
         });
         for RankSampleReport { sample: Row { rank, path, ordinal, valid, .. }, row, parts } in
             &self.samples
@@ -162,9 +167,8 @@ impl Report for RecordedBatchReport {
                 grid.row(before.into_iter().chain([yes(*valid)]));
                 continue;
             }
-            for PartReport { record, first, count } in parts.iter().flatten() {
-                let part = [record.to_string(), first.to_string(), count.to_string()];
-                grid.row(before.iter().cloned().chain(part).chain([yes(*valid)]));
+            for part in parts.iter().flatten() {
+                grid.row(before.iter().cloned().chain(part.cells()).chain([yes(*valid)]));
             }
         }
         write!(out, "{grid}")

@@ -113,10 +113,20 @@ struct SampleReport {
 pub(crate) struct PartReport {
     /// Number of the record in its shard, from 0.
     pub(crate) record: u64,
-    /// First row or token of the record.
+    /// Row of the record; 0 if the record has no rows.
+    pub(crate) record_row: u64,
+    /// First token; 0 without tokens.
     pub(crate) first: u64,
-    /// Number of its rows or tokens; 1 for a whole record.
+    /// Number of tokens; 1 without tokens.
     pub(crate) count: u64,
+}
+
+impl PartReport {
+    pub(crate) const COLUMNS: [&str; 4] = [">RECORD", ">RECORD ROW", ">FIRST", ">COUNT"];
+
+    pub(crate) fn cells(&self) -> [String; 4] {
+        [self.record, self.record_row, self.first, self.count].map(|number| number.to_string())
+    }
 }
 
 /// Position of a record; padding that repeats the record is not included.
@@ -182,8 +192,8 @@ fn parts(order: &Order, rows: &[Planned]) -> Option<Vec<Vec<PartReport>>> {
     let epoch = (order.plan.epoch(), order.plan.shuffle().enabled);
     let mut parts: Vec<_> = rows.iter().map(|_| vec![]).collect();
     for part in BatchParts::new(rows, epoch, &order.contents).list() {
-        let RowPart { row, record, first, count, .. } = part;
-        parts[row as usize].push(PartReport { record, first, count });
+        let RowPart { row, record, record_row, first, count, .. } = part;
+        parts[row as usize].push(PartReport { record, record_row, first, count });
     }
     Some(parts)
 }
@@ -239,19 +249,13 @@ impl Report for BatchReport {
 impl BatchReport {
     /// Writes a line for each part of a row.
     fn write_parts(&self, out: &mut dyn Write) -> io::Result<()> {
-        let columns = [">ROW", "SHARD", ">SAMPLE", ">RECORD", ">FIRST", ">COUNT", "VALID"];
-        let mut grid = Grid::new(&columns);
+        let mut grid = Grid::new(
+            &[&[">ROW", "SHARD", ">SAMPLE"], &PartReport::COLUMNS[..], &["VALID"]].concat(),
+        );
         for sample in &self.samples {
+            let before = [sample.row.to_string(), sample.shard.clone(), sample.ordinal.to_string()];
             for part in sample.parts.iter().flatten() {
-                grid.row([
-                    sample.row.to_string(),
-                    sample.shard.clone(),
-                    sample.ordinal.to_string(),
-                    part.record.to_string(),
-                    part.first.to_string(),
-                    part.count.to_string(),
-                    yes(sample.valid),
-                ]);
+                grid.row(before.iter().cloned().chain(part.cells()).chain([yes(sample.valid)]));
             }
         }
         write!(out, "{grid}")

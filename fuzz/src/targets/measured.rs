@@ -8,8 +8,9 @@ use crate::{Target, size};
 
 pub(crate) const TARGET: Target = Target { name: "measured", run, seeds };
 
-/// Forms of [`program`]: a filter, packs, a cost, windows, rows and a filter of rows.
-const FORMS: [u8; 6] = [0, 3, 4, 5, 1, 2];
+/// Forms of [`program`]: a filter, packs, a cost, windows, rows, a filter of rows, and windows and
+/// packs of rows.
+const FORMS: [u8; 8] = [0, 3, 4, 5, 1, 2, 6, 7];
 
 fn seeds() -> Vec<Vec<u8>> {
     let seed = |form: u8, columns: &[MeasuredColumn]| {
@@ -30,6 +31,8 @@ fn seeds() -> Vec<Vec<u8>> {
         seed(4, &[integers(&[30, 20]), integers(&[i64::MAX, -1])]),
         seed(5, &[integers(&[30, 20]), integers(&[1, 2]), integers(&[7, 0, 1])]),
         seed(5, &[integers(&[30, 20]), integers(&[1, 2]), integers(&[7])]),
+        seed(6, &[integers(&[30, 20]), integers(&[1, 2]), integers(&[0; 3]), integers(&[7, 7, 1])]),
+        seed(7, &[integers(&[30, 20]), integers(&[1, 2]), integers(&[7, 0, 90])]),
     ]
 }
 
@@ -55,7 +58,7 @@ fn run(input: &[u8]) -> String {
     let Ok(given) = postcard::from_bytes::<Vec<MeasuredColumn>>(body) else {
         return "none".to_owned();
     };
-    let form = FORMS[usize::from(form % 6)];
+    let form = FORMS[usize::from(form % 8)];
     let program = program(form);
     let Some(columns) = columns(&program, given) else {
         return format!("{form} other rows");

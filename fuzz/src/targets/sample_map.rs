@@ -8,7 +8,7 @@ use shardfeed_pipeline::{
 };
 use shardfeed_plan::{Digest, LongSequences, PackMethod, PartialWindows};
 use shardfeed_source::{CountedFile, SampleMap, SampleMaps};
-use shardfeed_tfrecord::example::{DType, Feature, FeatureSpec};
+use shardfeed_tfrecord::example::{DType, Feature, FeatureSpec, Partition};
 
 use crate::{Target, size};
 
@@ -22,7 +22,7 @@ const DATA_BYTES: u64 = 1 << 14;
 /// Maximum number of samples, and of blocks of packs, that are looked at.
 const LOOKED_AT: u64 = 200;
 
-/// Returns the program of an input's first byte, modulo 6.
+/// Returns the program of an input's first byte, modulo 8.
 pub(super) fn program(form: u8) -> Arc<SampleProgram> {
     let feature = Feature::VarLen { dtype: DType::Int64 };
     let parse = ParseSpec::Example(vec![FeatureSpec { name: "x".to_owned(), feature }]);
@@ -48,7 +48,11 @@ pub(super) fn program(form: u8) -> Arc<SampleProgram> {
         partial: PartialWindows::Pad,
     };
     let plain = RecordSpec { parse: Some(parse), ..RecordSpec::default() };
-    let spec = match form % 6 {
+    let partitions = vec![Partition::RowLengths("n".to_owned())];
+    let ragged = Feature::Ragged { dtype: DType::Int64, value_key: None, partitions };
+    let ragged = ParseSpec::Example(vec![FeatureSpec { name: "x".to_owned(), feature: ragged }]);
+    let turns = RecordSpec { parse: Some(ragged), ..RecordSpec::default() };
+    let spec = match form % 8 {
         0 => RecordSpec { filter: Some("len(x) > 0".to_owned()), ..plain },
         1 => RecordSpec { unbatch: Some(unbatch), ..plain },
         2 => RecordSpec { unbatch: Some(unbatch), filter_rows: Some("x > 0".to_owned()), ..plain },
@@ -57,7 +61,9 @@ pub(super) fn program(form: u8) -> Arc<SampleProgram> {
             balance: Some(BalanceSpec { by: "len(x)".to_owned(), window: 8 }),
             ..plain
         },
-        _ => RecordSpec { window: Some(window), ..windows },
+        5 => RecordSpec { window: Some(window), ..windows },
+        6 => RecordSpec { unbatch: Some(unbatch), window: Some(window), ..plain },
+        _ => RecordSpec { unbatch: Some(unbatch), pack: Some(pack), ..turns },
     };
     let schema = Schema::new(spec).expect("the program fits its feature");
     Arc::clone(schema.samples().expect("it has a program"))
@@ -77,6 +83,8 @@ fn seeds() -> Vec<Vec<u8>> {
         map(3, 4, &[3, 7 | 40 << 32, 5]),
         map(5, 18, &[5, 0b1_1011, 0b0101]),
         map(4, 10, &[3, 0b101, 2, 7 | 300 << 16]),
+        map(6, 19, &[3, 7, 0b011_0110, 4, 0b1101, 3, 0b101]),
+        map(7, 5, &[3, 7, 0b011_0110, 7 | 40 << 32, 5]),
     ]
 }
 

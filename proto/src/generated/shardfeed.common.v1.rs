@@ -614,7 +614,7 @@ pub struct RecordSpec {
     /// canonical text of an expression over features and measured columns: only records for which it holds are samples; absent: all records
     #[prost(string, optional, tag = "6")]
     pub filter: ::core::option::Option<::prost::alloc::string::String>,
-    /// the samples are rows of the records; absent: they are records or packs
+    /// the samples are rows of the records, or are made of rows; absent: they are records, or made of records
     #[prost(message, optional, tag = "7")]
     pub unbatch: ::core::option::Option<Unbatch>,
     /// canonical text of an expression over the columns after `unbatch`: only rows for which it holds are samples

@@ -42,7 +42,9 @@ class Parts:
     shard: npt.NDArray[np.int64]
     #: Index of the record in the shard.
     record: npt.NDArray[np.int64]
-    #: First row (`unbatch`) or token (`pack`) of the record; otherwise 0.
+    #: Row of the record (`unbatch`); otherwise 0.
+    record_row: npt.NDArray[np.int64]
+    #: First token of the record or row (`pack`); otherwise 0.
     first: npt.NDArray[np.int64]
     #: Number of its tokens, with an appended one; otherwise 1.
     count: npt.NDArray[np.int64]
@@ -220,7 +222,7 @@ class Batch(dict[str, Any]):
         found = self._slot.parts() if self._with_provenance else None
         if found is None:
             return None
-        return Parts(*np.frombuffer(found, np.int64).reshape(5, -1))
+        return Parts(*np.frombuffer(found, np.int64).reshape(6, -1))
 
     @property
     def source(self) -> Any:

@@ -131,9 +131,11 @@ class SampleMethods:
         read once when a loader is opened, so the number of samples is known, all ranks have equal
         steps, and every row comes exactly once. Rows are shuffled like records.
 
-        - `columns`: `VarLenFeature`, `FixedLenSequenceFeature`, also of a feature list (a step is a
-          row), `RaggedFeature` of uniform row lengths, or `FixedLenFeature` with a shape and without a
-          default. All have the same number of rows in each record, at most 2^20 (1,048,576).
+        - `columns`: `VarLenFeature`, `FixedLenSequenceFeature`, `RaggedFeature` of uniform row lengths, or
+          `FixedLenFeature` with a shape and without a default; `RaggedFeature` of one other partition,
+          whose rows become ragged columns. Of a feature list each step is a row, that of a
+          `VarLenFeature` a ragged one. All have the same number of rows in each record, at most 2^20
+          (1,048,576).
         - `filter(...)` before it takes records; after it rows, by the values of a row.
         - Once per source, and before the operators, which run for each row.
         - `offsets`: columns of which a sample has several rows, those from the first to the last
@@ -196,7 +198,7 @@ class SampleMethods:
 
         - `columns`: `VarLenFeature`s, `FixedLenSequenceFeature`s of shape () or `RaggedFeature`s without
           partitions, of int64 or float32, with equally many values in each record, such as tokens and
-          loss masks.
+          loss masks; after `unbatch` its columns of rows with any number of values.
         - `names`: other names of the columns of segments and positions:
           `{"segment_ids": "inputs_segmentation", "positions": "inputs_position"}`.
         - `length`: tokens of a pack, at most 2^30.
@@ -210,7 +212,12 @@ class SampleMethods:
           memory. `variants`: number of different packings, at most 64, of which the epochs take turns if
           the loader shuffles.
 
-        `filter(...)` comes before, operators after it. Not together with `unbatch` and `window`.
+        `filter(...)` comes before, operators after it. After `unbatch(...)` packs have the tokens of its
+        rows, such as the turns of conversations:
+
+            turns = sf.RaggedFeature("int64", partitions=[sf.RaggedFeature.RowLengths("lengths")])
+            source = sf.source("talks-*.tfrecord", {"turns": turns, "speaker": sf.VarLenFeature("int64")})
+            packs = source.unbatch("turns", "speaker").filter("speaker == 1").pack("turns", length=2048)
         """
         self._check_unbalanced("pack")
         if self._pack is not None:
@@ -272,8 +279,8 @@ class SampleMethods:
           a row for each record; `pad` makes those of numbers dense. Image operators refuse them.
 
         `filter(...)` comes before: windows have the records that pass. Operators come after it. For
-        windows over the steps of a record use `unbatch(offsets=...)`. Not together with `unbatch`
-        and `pack`.
+        windows over the steps of a record use `unbatch(offsets=...)`. After `unbatch(...)` windows have
+        consecutive rows, also of several records; `by` is then the value of a row.
         """
         if self._window is not None:
             raise ConfigError("this source has windows already")
@@ -283,8 +290,9 @@ class SampleMethods:
         if by is not None and not isinstance(by, str):
             raise ConfigError(f"by is an expression as str, not {by!r}")
         whole = whole_number("size", size, 1)
+        rows = [] if self._unbatch is None else [column["name"] for column in json.loads(self._unbatch)["columns"]]
         spec = {
-            "columns": list(columns or self._features or ()),
+            "columns": list(columns or dict.fromkeys([*(self._features or ()), *rows])),
             "size": whole,
             "stride": whole if stride is None else whole_number("stride", stride, 1),
             "by": by,

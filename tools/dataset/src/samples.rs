@@ -86,7 +86,7 @@ impl CountedReport {
             samples,
             records_left_out,
             records_damaged: maps.damaged_total,
-            rows: maps.has_rows().then_some(RowsReport { rows, rows_left_out }),
+            rows: (rows > 0).then_some(RowsReport { rows, rows_left_out }),
             packs: (places > 0).then_some(packs),
             windows: (members > 0).then_some(windows),
         }

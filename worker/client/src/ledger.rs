@@ -4,7 +4,7 @@
 //! `dir/replica-I/rank-R`: one line
 //! `start generation epoch step world_size batch_size` when it begins a generation, and for each
 //! entry of a batch that was handed out one line
-//! `generation epoch step entry source source_epoch shard sample record first count valid`. After the
+//! `generation epoch step entry source source_epoch shard sample record row first count valid`. After the
 //! start of a generation, each part of its epoch that was left out has a line
 //! `left_out generation epoch first end`: the first step, and the first one after it.
 //!
@@ -13,9 +13,9 @@
 //! - `shard`: path relative to the dataset of the source; control characters and `%` in it are written as `%XX`.
 //! - `sample`: index among the samples of the shard. `record`: index of its record among all records
 //!   of the shard; with a filter or `unbatch` the two differ.
-//! - `first`, `count`: rows of the record that are in the sample: with `unbatch` the index of its row
-//!   and 1, otherwise 0 and 1. A pack has a line for each of its parts, with the first token of the
-//!   record and the number of tokens; an appended token counts as the record's last one.
+//! - `row`: with `unbatch` the index of the record's row, otherwise 0.
+//! - `first`, `count`: a pack has a line for each of its parts, with the first token of the record or
+//!   row and the number of tokens; an appended token counts as the last one. Otherwise 0 and 1.
 //! - `valid`: `1`; `pad` for padding; `skip` for the entry of a corrupt record.
 //!
 //! A `start` line is written with the first batch of its generation, so a rank that dies before that
@@ -115,14 +115,14 @@ impl Ledger {
                 None => ("-", *epoch),
             };
             for part in self.parts.of(sample, source_epoch, contents.samples.as_deref()) {
-                let SamplePart { record, first, tokens } = *part;
+                let SamplePart { record, row, first, tokens } = *part;
                 let _ = write!(
                     self.text,
                     "{generation} {epoch} {step} {entry} {source} {source_epoch} "
                 );
                 escape(&contents.shards[sample.shard as usize].path, &mut self.text);
                 let ordinal = sample.ordinal;
-                let _ = writeln!(self.text, " {ordinal} {record} {first} {tokens} {valid}");
+                let _ = writeln!(self.text, " {ordinal} {record} {row} {first} {tokens} {valid}");
             }
         }
         self.append()
@@ -175,12 +175,12 @@ mod tests {
     fn a_torn_line_is_cut_off() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rank-0");
-        fs::write(&path, "start 0 0 0 1 1\n0 0 0 0 - 0 a 1 1 0 1 1\n0 0 1 0 - 0 a").unwrap();
+        fs::write(&path, "start 0 0 0 1 1\n0 0 0 0 - 0 a 1 1 0 0 1 1\n0 0 1 0 - 0 a").unwrap();
         let mut file = OpenOptions::new().read(true).append(true).open(&path).unwrap();
         cut_torn_line(&mut file).unwrap();
-        append_whole(&mut file, b"0 0 1 0 - 0 a 2 2 0 1 1\n").unwrap();
+        append_whole(&mut file, b"0 0 1 0 - 0 a 2 2 0 0 1 1\n").unwrap();
         let text = fs::read_to_string(&path).unwrap();
-        assert_eq!(text, "start 0 0 0 1 1\n0 0 0 0 - 0 a 1 1 0 1 1\n0 0 1 0 - 0 a 2 2 0 1 1\n");
+        assert_eq!(text, "start 0 0 0 1 1\n0 0 0 0 - 0 a 1 1 0 0 1 1\n0 0 1 0 - 0 a 2 2 0 0 1 1\n");
     }
 
     #[test]

@@ -29,16 +29,18 @@ pub struct RowPart {
     pub shard: u32,
     /// Index of the record in the shard.
     pub record: u64,
-    /// First row or token of the record.
+    /// Row of the record; 0 if the record has no rows.
+    pub record_row: u64,
+    /// First token; 0 without tokens.
     pub first: u64,
-    /// Number of its rows or tokens; 1 for a whole record.
+    /// Number of tokens; 1 without tokens.
     pub count: u64,
 }
 
 impl RecordParts {
     /// - `is_shuffled`: true if the order is, so that packs differ from epoch to epoch.
     pub fn new(is_shuffled: bool) -> Self {
-        let one = [SamplePart { record: 0, first: 0, tokens: 1 }];
+        let one = [SamplePart { record: 0, row: 0, first: 0, tokens: 1 }];
         Self { blocks: BTreeMap::new(), is_shuffled, one }
     }
 
@@ -55,7 +57,7 @@ impl RecordParts {
         let (Some(grouping), Some(maps)) = (grouping, maps) else {
             let whole = SamplePlace { record: sample.ordinal, part: 0 };
             let SamplePlace { record, part } = maps.map_or(whole, |maps| maps.place_of(sample));
-            self.one = [SamplePart { record, first: part.into(), tokens: 1 }];
+            self.one = [SamplePart { record, row: part, first: 0, tokens: 1 }];
             return &self.one;
         };
         let variant = if self.is_shuffled { source_epoch } else { 0 };
@@ -101,6 +103,7 @@ impl BatchParts {
                 row,
                 shard: sample.shard,
                 record: part.record,
+                record_row: part.row.into(),
                 first: part.first,
                 count: part.tokens,
             }));

@@ -71,7 +71,7 @@ impl<'a> LocatedRecords<'a> {
 
 impl Parser {
     /// Locates the features of a record; of an unparsed one nothing.
-    fn locate<'a>(
+    pub(crate) fn locate<'a>(
         &self,
         data: &'a [u8],
         cells: &mut Vec<Located<'a>>,

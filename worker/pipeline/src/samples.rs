@@ -15,7 +15,7 @@ use std::sync::Arc;
 use crate::operator::Operator;
 use crate::record::{Row, RowError, RowFault};
 use crate::rows::{Cells, Parser};
-use crate::samples::combine::Combiner;
+use crate::samples::combine::{Combined, Combiner};
 use crate::samples::measure::Measure;
 use crate::samples::measured::{Kept, MeasuredColumn, MeasuredColumns, RECORD_BYTES, of_passing};
 use crate::samples::pack::Packer;
@@ -30,9 +30,6 @@ const LISTED_MAX: usize = 20;
 
 /// Maximum number of rows that are parsed together, unless a record has more.
 const PARTS: usize = 4096;
-
-/// Error of a spec with several of `unbatch`, `pack` and `window`.
-pub(crate) const ONE_OF: &str = "a source has one of unbatch, pack and window";
 
 /// Decides which samples a record has: itself or none, or one for each of its rows.
 ///
@@ -66,6 +63,10 @@ pub enum RecordSamples {
     Tokens(Option<u32>),
     /// It is in windows, with records that follow it and have the same key; `None`: it is left out.
     Member(Option<Vec<u8>>),
+    /// As [`RecordSamples::Tokens`], of each of its rows.
+    RowTokens(Vec<Option<u32>>),
+    /// As [`RecordSamples::Member`], of each of its rows.
+    RowMembers(Vec<Option<Vec<u8>>>),
 }
 
 impl RecordSamples {
@@ -78,7 +79,9 @@ impl RecordSamples {
                 let taken = (0..).zip(rows).filter(|(_, is_sample)| **is_sample);
                 Box::new(taken.map(|(row, _)| row))
             }
-            Self::Tokens(_) | Self::Member(_) => Box::new(0..0),
+            Self::Tokens(_) | Self::Member(_) | Self::RowTokens(_) | Self::RowMembers(_) => {
+                Box::new(0..0)
+            }
         }
     }
 }
@@ -113,18 +116,19 @@ impl SampleProgram {
             let what = "a filter of rows needs unbatch".to_owned();
             return Err(SchemaError::Filter(what));
         }
-        let methods = [row_counter.is_some(), spec.pack.is_some(), spec.window.is_some()];
-        if methods.into_iter().filter(|is_some| *is_some).count() > 1 {
-            return Err(SchemaError::Pack(ONE_OF.to_owned()));
+        if spec.pack.is_some() && spec.window.is_some() {
+            return Err(SchemaError::Pack("a source has one of pack and window".to_owned()));
         }
-        let pack = spec.pack.as_ref().map(|pack| Packer::new(pack, parse).map(Combiner::Packs));
+        let combined = Combined { parse, unbatch: spec.unbatch.as_ref() };
+        let rows = Scope { unbatched: &names, ..scope };
+        let pack = spec.pack.as_ref().map(|pack| Packer::new(pack, combined).map(Combiner::Packs));
         let pack = pack.transpose().map_err(SchemaError::Pack)?;
         let window = spec.window.as_ref();
-        let window = window.map(|window| Windower::new(window, scope).map(Combiner::Windows));
+        let window =
+            window.map(|window| Windower::new(window, combined, rows).map(Combiner::Windows));
         let window = window.transpose().map_err(SchemaError::Window)?;
         let combiner = pack.or(window).map(Arc::new);
         let balance = spec.balance.as_ref();
-        let rows = Scope { unbatched: &names, ..scope };
         let cost = balance.map(|balance| balance.measure(rows, combiner.as_deref()));
         let cost = cost.transpose().map_err(SchemaError::Balance)?.flatten();
         let is_some =
@@ -194,7 +198,9 @@ impl SampleProgram {
     pub fn leaves_out(&self) -> bool {
         match &self.rows {
             None => self.filter.is_some() || self.cost.is_some() || self.windower().is_some(),
-            Some(rows) => self.filter_rows.is_some() || rows.spec.leaves_out(),
+            Some(rows) => {
+                self.filter_rows.is_some() || rows.spec.leaves_out() || self.windower().is_some()
+            }
         }
     }
 
@@ -214,27 +220,28 @@ impl SampleProgram {
     fn samples_key(&self) -> Vec<u8> {
         let key = |one: &Measure| String::from_utf8_lossy(&one.key()).into_owned();
         let filter = self.filter.as_ref().map(key);
-        if let Some(windower) = self.windower() {
+        let (rows, combiner) = (self.rows.as_ref(), self.combiner.as_deref());
+        if rows.is_none() && combiner.is_none() {
+            return filter.unwrap_or_default().into_bytes();
+        }
+        let of_rows = rows.map(|rows| {
+            let filter_rows = self.filter_rows.as_ref().map(key);
+            let spec = &rows.spec;
+            // Other edges and offsets have the same samples if none is left out for them.
+            let taken = spec.leaves_out().then(|| (spec.reach(), spec.stride, spec.edge));
+            serde_json::to_vec(&(&filter, spec.names(), &rows.parse, filter_rows, taken))
+        });
+        let combined = combiner.map(|combiner| match combiner {
             // Sizes and strides have no influence on the groups.
-            let by = windower.by().map(key);
-            return serde_json::to_vec(&(filter, by, windower.features()))
-                .expect("features are plain data");
-        }
-        match (&self.rows, self.packer()) {
+            Combiner::Windows(windower) => {
+                serde_json::to_vec(&(&filter, windower.by().map(key), windower.features()))
+            }
             // Columns and settings of the packs have no influence on the lengths.
-            (None, Some(pack)) => {
-                serde_json::to_vec(&(filter, pack.key())).expect("features are plain data")
-            }
-            (None, None) => filter.unwrap_or_default().into_bytes(),
-            (Some(rows), _) => {
-                let filter_rows = self.filter_rows.as_ref().map(key);
-                let spec = &rows.spec;
-                // Other edges and offsets have the same samples if none is left out for them.
-                let taken = spec.leaves_out().then(|| (spec.reach(), spec.stride, spec.edge));
-                let parts = (filter, spec.names(), &rows.parse, filter_rows, taken);
-                serde_json::to_vec(&parts).expect("features are plain data")
-            }
-        }
+            Combiner::Packs(packer) => serde_json::to_vec(&(&filter, packer.key())),
+        });
+        let parts = of_rows.into_iter().chain(combined);
+        let parts: Vec<_> = parts.map(|part| part.expect("features are plain data")).collect();
+        parts.join(&b"\nof rows "[..])
     }
 
     /// Returns the part of the program's spec that decides which samples there are. Specs with the
@@ -265,11 +272,12 @@ impl SampleProgram {
             return None;
         }
         let measures = [&self.filter, &self.cost].into_iter().flatten().flat_map(Measure::columns);
-        let measures = measures.chain(self.rows.iter().map(|rows| rows.key.clone()));
-        let windows = self.windower().map(Windower::columns).unwrap_or_default();
-        let packs = self.packer().map(Packer::column);
-        let keys = measures.chain(windows).chain(packs).chain([RECORD_BYTES.to_owned()]);
-        let mut keys: Vec<_> = keys.collect();
+        let of_records = match &self.rows {
+            Some(rows) => vec![rows.key.clone()],
+            None => self.combined_columns(),
+        };
+        let mut keys: Vec<_> =
+            measures.chain(of_records).chain([RECORD_BYTES.to_owned()]).collect();
         keys.sort();
         keys.dedup();
         Some(keys)
@@ -279,8 +287,17 @@ impl SampleProgram {
     /// the samples, if rows are samples.
     pub fn row_columns(&self) -> Option<(&str, Vec<String>)> {
         let rows = self.rows.as_ref()?;
-        let keys = self.filter_rows.as_ref().map(Measure::columns).unwrap_or_default();
-        Some((&rows.key, keys))
+        let filter = self.filter_rows.as_ref().map(Measure::columns).unwrap_or_default();
+        Some((&rows.key, [filter, self.combined_columns()].concat()))
+    }
+
+    /// Returns the keys of the values that determine packs or windows.
+    fn combined_columns(&self) -> Vec<String> {
+        match self.combiner.as_deref() {
+            Some(Combiner::Packs(packer)) => vec![packer.column()],
+            Some(Combiner::Windows(windower)) => windower.columns(),
+            None => vec![],
+        }
     }
 
     /// Returns the samples and the data bytes of all records of a shard, of values that were measured
@@ -301,23 +318,14 @@ impl SampleProgram {
             Some(filter) => filter.kept_passes(columns, shard_path)?,
             None => vec![true; columns.records()],
         };
-        let taken = |passes: bool, some: RecordSamples, none| if passes { some } else { none };
-        let samples: Vec<_> = if let Some(windower) = self.windower() {
-            let keys = windower.kept_keys(columns, shard_path)?.into_iter();
-            let member = |(key, passes): (_, &bool)| {
-                taken(*passes, RecordSamples::Member(Some(key)), RecordSamples::Member(None))
-            };
-            keys.zip(&passes).map(member).collect()
-        } else if let Some(packer) = self.packer() {
-            let lengths = packer.kept_lengths(columns)?.into_iter();
-            let tokens = |(length, passes): (_, &bool)| {
-                taken(*passes, RecordSamples::Tokens(Some(length)), RecordSamples::Tokens(None))
-            };
-            lengths.zip(&passes).map(tokens).collect()
-        } else if let Some(counter) = &self.rows {
-            self.kept_rows(counter, columns, shard_path, &passes)?
-        } else {
-            passes.iter().copied().map(RecordSamples::Whole).collect()
+        let samples: Vec<_> = match &self.rows {
+            Some(counter) => self.kept_rows(counter, columns, shard_path, &passes)?,
+            None => match self.combiner.as_deref() {
+                Some(combiner) => {
+                    Sequences::kept(combiner, columns, shard_path, &passes)?.of_records()
+                }
+                None => passes.iter().copied().map(RecordSamples::Whole).collect(),
+            },
         };
         let costs = self.cost.as_ref().map(|cost| cost.kept_costs(columns, shard_path, &passes));
         let costs = costs.map_or(Some(vec![]), |costs| costs)?;
@@ -394,20 +402,13 @@ impl SampleProgram {
             Some(filter) => filter.passes(rows, shard_path, kept.as_deref_mut())?,
             None => vec![true; rows.len()],
         };
-        if let Some(windower) = self.windower() {
-            let keys = |rows: &[Row<'_>], kept: Kept<'_>| windower.keys(rows, shard_path, kept);
-            let keys = of_passing(rows, &passes, kept, keys)?;
-            return Ok(keys.into_iter().map(RecordSamples::Member).collect());
+        match (&self.rows, self.combiner.as_deref()) {
+            (Some(counter), _) => self.rows_of(counter, rows, shard_path, &passes, kept),
+            (None, Some(combiner)) => {
+                Ok(Sequences::new(combiner, rows, shard_path, &passes, kept)?.of_records())
+            }
+            (None, None) => Ok(passes.into_iter().map(RecordSamples::Whole).collect()),
         }
-        if let Some(pack) = self.packer() {
-            let lengths = |rows: &[Row<'_>], kept: Kept<'_>| pack.lengths(rows, kept);
-            let lengths = of_passing(rows, &passes, kept, lengths)?;
-            return Ok(lengths.into_iter().map(RecordSamples::Tokens).collect());
-        }
-        let Some(counter) = &self.rows else {
-            return Ok(passes.into_iter().map(RecordSamples::Whole).collect());
-        };
-        self.rows_of(counter, rows, shard_path, &passes, kept)
     }
 
     /// Returns the rows of each record that are samples.
@@ -444,10 +445,19 @@ impl SampleProgram {
                 None => vec![true; parts],
                 Some(filter) => holds(filter, group, shard_path, kept.as_deref_mut())?,
             };
+            let taken = self.taken(counter, (group.1, group.2), &holds);
+            let sequences = match self.combiner.as_deref() {
+                Some(combiner) => {
+                    let parts: Vec<Row<'_>> =
+                        (0..to - from).flat_map(|at| parts_of(group.0, group.2, at)).collect();
+                    Some(Sequences::new(combiner, &parts, shard_path, &taken, kept.as_deref_mut())?)
+                }
+                None => None,
+            };
             if let Some(kept) = &mut kept {
                 kept.advance(parts);
             }
-            self.add_rows(counter, (group.1, group.2), &holds, &mut samples);
+            self.add_rows((group.1, group.2), &taken, sequences, &mut samples);
             from = to;
         }
         Ok(samples)
@@ -469,34 +479,142 @@ impl SampleProgram {
             None => vec![true; rows.records()],
             Some(filter) => filter.kept_passes(rows, shard_path)?,
         };
+        let taken = self.taken(counter, (passes, &counts), &holds);
+        let combiner = self.combiner.as_deref();
+        let sequences = combiner.map(|one| Sequences::kept(one, rows, shard_path, &taken));
+        let sequences = sequences.map_or(Some(None), |sequences| sequences.map(Some))?;
         let mut samples = Vec::with_capacity(counts.len());
-        self.add_rows(counter, (passes, &counts), &holds, &mut samples);
+        self.add_rows((passes, &counts), &taken, sequences, &mut samples);
         Some(samples)
     }
 
-    /// Adds the samples of records.
-    /// - `holds`: for each of their rows whether the filter of rows holds.
-    fn add_rows(
+    /// Returns for each row of records whether it is a sample or in one.
+    /// - `holds`: for each of them whether the filter of rows holds.
+    fn taken(
         &self,
         counter: &RowCounter,
         (passes, counts): (&[bool], &[u32]),
         holds: &[bool],
+    ) -> Vec<bool> {
+        let (mut taken, mut rest) = (Vec::with_capacity(holds.len()), holds);
+        for (passes, count) in passes.iter().zip(counts) {
+            let count = *count as usize;
+            let (of_record, after) = rest.split_at(count);
+            rest = after;
+            let rows = of_record.iter().enumerate();
+            let takes =
+                |(at, holds): (usize, &bool)| *passes && *holds && counter.spec.takes(at, count);
+            taken.extend(rows.map(takes));
+        }
+        taken
+    }
+
+    /// Adds the samples of records.
+    /// - `taken`: as of [`SampleProgram::taken`]. `sequences`: of their rows, if they are combined.
+    fn add_rows(
+        &self,
+        (passes, counts): (&[bool], &[u32]),
+        taken: &[bool],
+        mut sequences: Option<Sequences>,
         samples: &mut Vec<RecordSamples>,
     ) {
-        let mut rest = holds;
+        let (mut rest, leaves_out) = (taken, self.leaves_out());
         for (passes, count) in passes.iter().zip(counts) {
             let (of_record, after) = rest.split_at(*count as usize);
             rest = after;
-            let count = if *passes { of_record.len() } else { 0 };
-            if self.filter_rows.is_none() && !counter.spec.leaves_out() {
-                samples.push(RecordSamples::Rows(count as u32));
-                continue;
-            }
-            let rows = of_record[..count].iter().enumerate();
-            let takes = |(at, holds): (usize, &bool)| *holds && counter.spec.takes(at, count);
-            samples.push(RecordSamples::Some(rows.map(takes).collect()));
+            // A record that does not pass has no rows.
+            let rows = if *passes { of_record } else { &[] };
+            samples.push(match &mut sequences {
+                Some(sequences) => sequences.of_rows(of_record.len(), rows.len()),
+                None if leaves_out => RecordSamples::Some(rows.to_vec()),
+                None => RecordSamples::Rows(rows.len() as u32),
+            });
         }
     }
+}
+
+/// Values that determine packs or windows, of each record or row; `None`: it is left out.
+enum Sequences {
+    Lengths(std::vec::IntoIter<Option<u32>>),
+    Keys(std::vec::IntoIter<Option<Vec<u8>>>),
+}
+
+impl Sequences {
+    /// Checks the data of records, and measures those that are `taken`.
+    /// - `rows`: records, or rows of them. `kept`: as in [`SampleProgram::count`].
+    fn new(
+        combiner: &Combiner,
+        rows: &[Row<'_>],
+        shard_path: &str,
+        taken: &[bool],
+        kept: Kept<'_>,
+    ) -> Result<Self, RowError> {
+        Ok(match combiner {
+            Combiner::Packs(packer) => {
+                let lengths = |rows: &[Row<'_>], kept: Kept<'_>| packer.lengths(rows, kept);
+                Self::Lengths(of_passing(rows, taken, kept, lengths)?.into_iter())
+            }
+            Combiner::Windows(windower) => {
+                let keys = |rows: &[Row<'_>], kept: Kept<'_>| windower.keys(rows, shard_path, kept);
+                Self::Keys(of_passing(rows, taken, kept, keys)?.into_iter())
+            }
+        })
+    }
+
+    /// As [`Sequences::new`], of values that were measured before; `None`: some are not known.
+    fn kept(
+        combiner: &Combiner,
+        columns: &MeasuredColumns,
+        shard_path: &str,
+        taken: &[bool],
+    ) -> Option<Self> {
+        fn of_taken<T>(values: Vec<T>, taken: &[bool]) -> std::vec::IntoIter<Option<T>> {
+            let values = values.into_iter().zip(taken);
+            values.map(|(value, taken)| taken.then_some(value)).collect::<Vec<_>>().into_iter()
+        }
+        Some(match combiner {
+            Combiner::Packs(packer) => {
+                Self::Lengths(of_taken(packer.kept_lengths(columns)?, taken))
+            }
+            Combiner::Windows(windower) => {
+                Self::Keys(of_taken(windower.kept_keys(columns, shard_path)?, taken))
+            }
+        })
+    }
+
+    fn of_records(self) -> Vec<RecordSamples> {
+        match self {
+            Self::Lengths(lengths) => lengths.map(RecordSamples::Tokens).collect(),
+            Self::Keys(keys) => keys.map(RecordSamples::Member).collect(),
+        }
+    }
+
+    /// Removes the values of the rows of the next record.
+    /// - `count`: number of them. `taken`: number of those that are kept.
+    fn of_rows(&mut self, count: usize, taken: usize) -> RecordSamples {
+        match self {
+            Self::Lengths(lengths) => {
+                let mut rows: Vec<_> = lengths.by_ref().take(count).collect();
+                rows.truncate(taken);
+                RecordSamples::RowTokens(rows)
+            }
+            Self::Keys(keys) => {
+                let mut rows: Vec<_> = keys.by_ref().take(count).collect();
+                rows.truncate(taken);
+                RecordSamples::RowMembers(rows)
+            }
+        }
+    }
+}
+
+/// Iterates over the rows of a record.
+fn parts_of<'a>(
+    rows: &[Row<'a>],
+    counts: &[u32],
+    at: usize,
+) -> impl Iterator<Item = Row<'a>> + use<'a> {
+    let row = rows[at];
+    (0..counts[at]).map(move |part| Row { part, ..row })
 }
 
 /// Returns for each row of records whether a filter holds; for those of records that do not pass, any
@@ -507,7 +625,7 @@ fn holds(
     shard_path: &str,
     kept: Kept<'_>,
 ) -> Result<Vec<bool>, RowError> {
-    let parts_of = |at: usize| (0..counts[at]).map(move |part| Row { part, ..rows[at] });
+    let parts_of = |at: usize| parts_of(rows, counts, at);
     let all_pass = passes.iter().all(|passes| *passes);
     if all_pass || kept.is_some() {
         let parts: Vec<Row<'_>> = (0..rows.len()).flat_map(parts_of).collect();

@@ -16,6 +16,7 @@ use crate::record::{Row, RowError};
 use crate::rows::{Cells, LocatedRecords, Parser};
 use crate::samples::SampleProgram;
 use crate::samples::balance::BalanceSpec;
+use crate::samples::combine::Combined;
 use crate::samples::pack::PackSpec;
 use crate::samples::unbatch::{Unbatch, UnbatchSpec};
 use crate::samples::window::WindowSpec;
@@ -56,11 +57,12 @@ pub struct RecordSpec {
     /// Expression over the columns after `unbatch`: only rows for which it holds are samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filter_rows: Option<String>,
-    /// Packing of tokens: the packs are the samples, and the features of `parse` those of records.
+    /// Packing of tokens of records or rows: the packs are the samples, and the features of `parse`
+    /// those of records.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pack: Option<PackSpec>,
-    /// Windows over consecutive records: they are the samples, and the features of `parse` those of
-    /// records.
+    /// Windows over consecutive records or rows: they are the samples, and the features of `parse`
+    /// those of records.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<WindowSpec>,
     /// Balanced steps: samples of similar cost share one.
@@ -172,11 +174,13 @@ impl Schema {
             balance.by = cost;
         }
         let mut parsed = parsed_plans(&parser);
-        let unbatch = spec.unbatch.as_ref();
+        // Packs and windows of rows are written as records, which have none.
+        let is_combined = spec.pack.is_some() || spec.window.is_some();
+        let unbatch = spec.unbatch.as_ref().filter(|_| !is_combined);
         let unbatch = unbatch.map(|spec| Unbatch::new(spec, &parser, &mut parsed)).transpose();
         let unbatch = unbatch.map_err(SchemaError::Unbatch)?.flatten();
         let (mut program, Made { columns: all, images }) = Program::new(&parsed, &spec.operators)?;
-        if let Some(spec) = &spec.unbatch {
+        if let Some(spec) = spec.unbatch.as_ref().filter(|_| !is_combined) {
             program.share_images(&spec.names());
         }
         let chosen = match &spec.outputs {
@@ -199,10 +203,10 @@ impl Schema {
 
     /// Returns the parser of packs or windows; `None`: samples have one record.
     fn of_combined(spec: &RecordSpec) -> Result<Option<Parser>, SchemaError> {
-        let parse = spec.parse.as_ref();
+        let combined = Combined { parse: spec.parse.as_ref(), unbatch: spec.unbatch.as_ref() };
         let features = match (&spec.pack, &spec.window) {
-            (Some(pack), _) => pack.features(parse).map_err(SchemaError::Pack)?,
-            (None, Some(window)) => window.features(parse).map_err(SchemaError::Window)?,
+            (Some(pack), _) => pack.features(combined).map_err(SchemaError::Pack)?,
+            (None, Some(window)) => window.features(combined).map_err(SchemaError::Window)?,
             (None, None) => return Ok(None),
         };
         Ok(Some(parser(&mut Some(ParseSpec::Example(features)))?))

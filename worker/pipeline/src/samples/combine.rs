@@ -1,10 +1,16 @@
 //! Samples that are made of several records: packs of their tokens, and windows over them.
 
-use shardfeed_tfrecord::example::{FeatureSpec, ListRef};
+use shardfeed_tfrecord::check_data;
+use shardfeed_tfrecord::example::{FeatureSpec, ListRef, Located, Parts};
 
-use crate::record::{Row, RowError};
+use crate::column::{Origin, Plan};
+use crate::record::{Row, RowError, RowFault};
+use crate::rows::Parser;
 use crate::samples::pack::Packer;
+use crate::samples::scope::Scope;
+use crate::samples::unbatch::{Unbatch, UnbatchSpec};
 use crate::samples::window::Windower;
+use crate::schema::parse::{ParseSpec, parsed_plans, parser};
 
 /// Writes samples of several records as records of their own.
 #[derive(Debug)]
@@ -13,32 +19,172 @@ pub enum Combiner {
     Windows(Windower),
 }
 
-/// Returns the features of the columns that are combined.
-/// - `misfit`: what a feature is that cannot be combined; `None` for any other.
-///
-/// # Errors  A column is named twice, does not exist, or cannot be combined.
-pub(crate) fn features_of<'p>(
-    columns: &[String],
-    features: &'p [FeatureSpec],
-    misfit: impl Fn(&FeatureSpec) -> Option<&'static str>,
-) -> Result<Vec<&'p FeatureSpec>, String> {
-    let find = |(place, name): (usize, &String)| {
-        if columns[..place].contains(name) {
-            return Err(format!("column `{name}` is named twice"));
-        }
-        let found = features.iter().find(|spec| spec.name == *name).ok_or_else(|| {
-            let known: Vec<_> = features.iter().map(|spec| spec.name.as_str()).collect();
-            format!("there is no feature `{name}`; there are `{}`", known.join("`, `"))
-        })?;
-        misfit(found).map_or(Ok(found), |is| Err(format!("column `{name}` {is}")))
-    };
-    columns.iter().enumerate().map(find).collect()
+/// Records that are combined, or rows of records.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Combined<'a> {
+    /// Parsing of the records; `None`: they are not parsed.
+    pub(crate) parse: Option<&'a ParseSpec>,
+    /// Rows of the records; `None`: the records are combined.
+    pub(crate) unbatch: Option<&'a UnbatchSpec>,
 }
 
-/// Part of a record in a sample.
+/// Finds the values of the columns that are combined, in records or in their rows.
+#[derive(Debug)]
+pub(crate) struct Members {
+    parser: Parser,
+    unbatch: Option<Unbatch>,
+    features: Vec<FeatureSpec>,
+    /// Cell of each column in a record.
+    cells: Vec<usize>,
+    /// Start of the keys of measured values, if they are of rows.
+    of_rows: String,
+    /// Features of the records, as text.
+    key: String,
+}
+
+impl Members {
+    /// - `misfit`: what a feature is that cannot be combined; `None` for any other.
+    ///
+    /// # Errors  A column is named twice, does not exist, or cannot be combined.
+    pub(crate) fn new(
+        columns: &[String],
+        Combined { parse, unbatch }: Combined<'_>,
+        misfit: impl Fn(&FeatureSpec) -> Option<&'static str>,
+    ) -> Result<Self, String> {
+        let unbatched = unbatch.map(UnbatchSpec::names).unwrap_or_default();
+        let named = |mut parse: Option<ParseSpec>| {
+            let parser = parser(&mut parse).map_err(|error| error.to_string())?;
+            let mut plans = parsed_plans(&parser);
+            let unbatch =
+                unbatch.map(|spec| Unbatch::new(spec, &parser, &mut plans)).transpose()?;
+            Ok::<_, String>((parser, unbatch.flatten(), plans))
+        };
+        let all = named(parse.cloned())?.2;
+        let known = all.iter().filter_map(|plan| Some((plan.spec.as_ref()?, &plan.origin)));
+        let known: Vec<_> = known.collect();
+        for (place, name) in columns.iter().enumerate() {
+            if columns[..place].contains(name) {
+                return Err(format!("column `{name}` is named twice"));
+            }
+            let Some((found, origin)) = known.iter().find(|(spec, _)| spec.name == *name) else {
+                let known: Vec<_> = known.iter().map(|(spec, _)| spec.name.as_str()).collect();
+                return Err(format!(
+                    "there is no feature `{name}`; there are `{}`",
+                    known.join("`, `")
+                ));
+            };
+            let is_misfit = match origin {
+                Origin::Around(_) | Origin::IsPad(_) => {
+                    Some("has several rows a sample, by offsets; name columns of one row")
+                }
+                Origin::List(_) => Some(
+                    "is a feature list; call unbatch() of it first, which makes rows of its steps",
+                ),
+                _ => misfit(found),
+            };
+            if let Some(is) = is_misfit {
+                return Err(format!("column `{name}` {is}"));
+            }
+        }
+        let needed = [columns, &unbatched[..]].concat();
+        let (parser, unbatch, plans) = named(parse.map(|parse| parse.named(&needed)))?;
+        let find = |name: &String| {
+            let is_named = |plan: &&Plan| plan.spec.as_ref().is_some_and(|spec| spec.name == *name);
+            let plan = plans.iter().find(is_named).expect("it was found among all columns");
+            match (&plan.spec, &plan.origin) {
+                (
+                    Some(spec),
+                    Origin::Feature(Parts::One { values } | Parts::Ragged { values, .. }),
+                ) => (spec.clone(), *values),
+                other => unreachable!("{other:?} is not combined"),
+            }
+        };
+        let (features, cells): (Vec<_>, _) = columns.iter().map(find).unzip();
+        let scope = Scope { parse, unbatched: &unbatched, ..Scope::default() };
+        let (of_rows, key) = match unbatch {
+            None => (String::new(), serde_json::to_string(&features)),
+            Some(_) => {
+                (scope.of_rows(), serde_json::to_string(&parse.map(|parse| parse.named(columns))))
+            }
+        };
+        let key = key.expect("features are plain data");
+        Ok(Self { parser, unbatch, features, cells, of_rows, key })
+    }
+
+    /// Features of the columns in a record, as text.
+    pub(crate) fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// Returns the key of a measured value of each record or row.
+    pub(crate) fn key_of(&self, value: &str) -> String {
+        format!("{}{value} {}", self.of_rows, self.key)
+    }
+
+    /// Features of the columns, as they are in a record or a row.
+    pub(crate) fn features(&self) -> &[FeatureSpec] {
+        &self.features
+    }
+
+    /// Checks the data of a record, and returns the values of each column in some of its rows; in the
+    /// record, if records are combined. `None`: it does not have them.
+    ///
+    /// # Errors  The data or a feature is damaged; a row does not exist.
+    pub(crate) fn find<'a>(
+        &self,
+        record: &Row<'a>,
+        rows: &[u32],
+    ) -> Result<Vec<Vec<Option<ListRef<'a>>>>, RowError> {
+        check_data(record.data(), record.stored_crc())
+            .map_err(|error| RowError::at(record, error))?;
+        let (mut cells, mut lists) = (vec![], vec![]);
+        let found = self.parser.locate(record.data(), &mut cells, &mut lists);
+        found.map_err(|error| RowError::parse(record, error))?;
+        let list = |cell: &Located<'a>| match cell {
+            Located::Present(list) => Some(*list),
+            Located::Default | Located::Missing => None,
+        };
+        let Some(unbatch) = &self.unbatch else {
+            return Ok(vec![self.cells.iter().map(|cell| list(&cells[*cell])).collect()]);
+        };
+        let at = |error| RowError::at(record, error);
+        let count = unbatch.rows(&cells, &lists).map_err(at)?;
+        let each = |feature: &FeatureSpec| unbatch.each(&feature.name, &cells, &lists).map_err(at);
+        let each = self.features.iter().map(each).collect::<Result<Vec<_>, _>>()?;
+        let values = |row: &u32| {
+            let row = *row as usize;
+            if row >= count {
+                let column = self.features[0].name.clone();
+                return Err(at(RowFault::NoRow { column, row, rows: count }));
+            }
+            let columns = each.iter().zip(&self.cells);
+            let of_row = columns.map(|(each, cell)| match each {
+                Some(each) => list(&each[row]),
+                None => list(&cells[*cell]),
+            });
+            Ok(of_row.collect())
+        };
+        rows.iter().map(values).collect()
+    }
+}
+
+/// Returns what `find` makes of rows: of consecutive rows of one record together.
+pub(crate) fn of_records<'a, T>(
+    rows: &[Row<'a>],
+    find: impl Fn(&Row<'a>, &[u32]) -> Result<Vec<T>, RowError>,
+) -> Result<Vec<T>, RowError> {
+    let mut found = Vec::with_capacity(rows.len());
+    for of_record in rows.chunk_by(|one, other| one.stored.as_ptr() == other.stored.as_ptr()) {
+        let parts: Vec<u32> = of_record.iter().map(|row| row.part).collect();
+        found.extend(find(&of_record[0], &parts)?);
+    }
+    Ok(found)
+}
+
+/// Part of a record, or of its row, in a sample.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordPart<'a> {
-    /// The record, whose data was checked.
+    /// The values, of checked data.
     pub sequence: &'a Sequence<'a>,
     /// First token; 0 in a window.
     pub first: u64,
@@ -46,7 +192,7 @@ pub struct RecordPart<'a> {
     pub tokens: u64,
 }
 
-/// Values of a record.
+/// Values of a record, or of its row.
 #[derive(Clone, Debug)]
 pub struct Sequence<'a> {
     /// Values of each column; `None`: the record does not have it.
@@ -74,13 +220,18 @@ impl<'a> Sequence<'a> {
 }
 
 impl Combiner {
-    /// Checks the data of a record, and finds its values.
+    /// Checks the data of a record, and finds the values of some of its rows; its own, if records are
+    /// combined.
     ///
-    /// # Errors  The data or a feature is damaged.
-    pub fn sequence<'a>(&self, row: &Row<'a>) -> Result<Sequence<'a>, RowError> {
+    /// # Errors  The data or a feature is damaged; a row does not exist.
+    pub fn sequences<'a>(
+        &self,
+        record: &Row<'a>,
+        rows: &[u32],
+    ) -> Result<Vec<Sequence<'a>>, RowError> {
         match self {
-            Self::Packs(packer) => packer.sequence(row),
-            Self::Windows(windower) => windower.sequence(row),
+            Self::Packs(packer) => packer.sequences(record, rows),
+            Self::Windows(windower) => windower.sequences(record, rows),
         }
     }
 

@@ -18,7 +18,7 @@ use crate::record::{Row, RowError, RowFault};
 use crate::rows::{Cells, LocatedRecords, Parser};
 use crate::samples::measured::{Kept, MeasuredColumn, MeasuredColumns, of_passing};
 use crate::samples::scope::{Needed, Scope};
-use crate::samples::unbatch::{Unbatch, UnbatchSpec};
+use crate::samples::unbatch::{ROWS_MAX, Unbatch, UnbatchSpec};
 use crate::schema::parse::{ParseSpec, parsed_plans, parser};
 use value::Value;
 
@@ -158,10 +158,7 @@ impl Measure {
             None => Err(format!("there is no column `{name}`")),
         };
         let sources = expression.names().iter().map(source).collect::<Result<_, _>>()?;
-        let of_rows = match scope.unbatched {
-            [] => String::new(),
-            _ => format!("row of {} ", scope.rows_key()),
-        };
+        let of_rows = scope.of_rows();
         let is_integer = false;
         let measure = Self {
             expression,
@@ -322,7 +319,8 @@ impl Measure {
         kept: Kept<'_>,
     ) -> Result<Vec<Vec<u8>>, RowError> {
         self.evaluate(rows, shard_path, kept, |row, value| {
-            Ok(self.key_of(value, row.sample.ordinal))
+            let place = row.sample.ordinal.wrapping_mul(ROWS_MAX as u64) + u64::from(row.part);
+            Ok(self.key_of(value, place))
         })
     }
 
@@ -335,10 +333,11 @@ impl Measure {
         self.of_kept(columns, shard_path, |row, value| Some(self.key_of(value, row as u64)))
     }
 
-    fn key_of(&self, value: Value<'_>, ordinal: u64) -> Vec<u8> {
+    /// - `place`: of the record or row in its shard; others have other places.
+    fn key_of(&self, value: Value<'_>, place: u64) -> Vec<u8> {
         // NaN equals nothing.
         let key = value.key(self.is_integer);
-        key.unwrap_or_else(|| [&b"n"[..], &ordinal.to_le_bytes()].concat())
+        key.unwrap_or_else(|| [&b"n"[..], &place.to_le_bytes()].concat())
     }
 
     /// Returns the keys of the columns that the expression needs.

@@ -5,21 +5,20 @@ use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 use shardfeed_plan::{LongSequences, PackMethod, PackSettings};
+use shardfeed_tfrecord::encode_footer;
 use shardfeed_tfrecord::example::{
-    DType, DefaultValue, ExampleParser, Feature, FeatureSpec, ListRef, Located, Value,
-    encode_example, pack_i64,
+    DType, DefaultValue, Feature, FeatureSpec, ListRef, Value, encode_example, pack_i64,
 };
-use shardfeed_tfrecord::{check_data, encode_footer};
 
 use crate::record::{Row, RowError, RowFault};
-use crate::samples::combine::{RecordPart, Sequence, features_of};
+use crate::samples::combine::{Combined, Members, RecordPart, Sequence, of_records};
 use crate::samples::measured::{Kept, MeasuredColumn, MeasuredColumns};
-use crate::schema::parse::ParseSpec;
+use crate::samples::unbatch::UnbatchSpec;
 
 /// Columns of tokens, and how they are packed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PackSpec {
-    /// Lists of numbers, with equally many values in each record. The first one names
+    /// Lists of numbers, with equally many values in each record or row. The first one names
     /// the columns of segments and positions.
     pub columns: Vec<String>,
     /// Tokens of a pack.
@@ -39,7 +38,7 @@ pub struct PackSpec {
 #[derive(Debug)]
 pub struct Packer {
     spec: PackSpec,
-    parser: ExampleParser,
+    members: Members,
     /// Type of each column, and the value appended to it.
     columns: Vec<(DType, Option<Appended>)>,
     /// Names of the columns of segments and positions.
@@ -68,11 +67,11 @@ impl PackSpec {
     }
 
     /// Features of the records that a [`Packer`] writes.
-    pub(crate) fn features(&self, parse: Option<&ParseSpec>) -> Result<Vec<FeatureSpec>, String> {
+    pub(crate) fn features(&self, combined: Combined<'_>) -> Result<Vec<FeatureSpec>, String> {
         let shape = vec![usize::try_from(self.length).map_err(|error| error.to_string())?];
         let feature = |dtype| Feature::FixedLen { shape: shape.clone(), dtype, default: None };
         let mut features = vec![];
-        for spec in self.tokens(parse)? {
+        for spec in self.members(combined)?.features() {
             features.push(FeatureSpec { name: spec.name.clone(), feature: feature(spec.dtype()) });
         }
         for name in self.made() {
@@ -84,17 +83,17 @@ impl PackSpec {
         Ok(features)
     }
 
-    /// Returns the features of the columns of tokens.
-    fn tokens<'p>(&self, parse: Option<&'p ParseSpec>) -> Result<Vec<&'p FeatureSpec>, String> {
-        let features = match parse {
-            Some(ParseSpec::Example(features)) => &features[..],
-            Some(ParseSpec::Sequence { context, .. }) => context,
-            None => &[],
-        };
+    fn members(&self, combined: Combined<'_>) -> Result<Members, String> {
         if self.columns.is_empty() {
             return Err("it takes the names of columns of tokens".to_owned());
         }
-        features_of(&self.columns, features, |spec| match (spec.is_list(), spec.dtype()) {
+        let unbatched = combined.unbatch.map(UnbatchSpec::names);
+        let is_repeated =
+            |name: &String| unbatched.as_ref().is_some_and(|names| !names.contains(name));
+        Members::new(&self.columns, combined, |spec| match (spec.is_list(), spec.dtype()) {
+            _ if is_repeated(&spec.name) => {
+                Some("is repeated in each row; pack after unbatch() takes its columns")
+            }
             (true, DType::Int64 | DType::Float32) => None,
             _ => Some(
                 "has no tokens for pack: it takes a VarLenFeature, a FixedLenSequenceFeature of shape () \
@@ -108,10 +107,11 @@ impl Packer {
     /// Checks columns and settings.
     ///
     /// # Errors  A description of what does not fit.
-    pub(crate) fn new(spec: &PackSpec, parse: Option<&ParseSpec>) -> Result<Self, String> {
+    pub(crate) fn new(spec: &PackSpec, combined: Combined<'_>) -> Result<Self, String> {
         spec.settings().validate().map_err(|error| error.to_string())?;
-        let features: Vec<FeatureSpec> = spec.tokens(parse)?.into_iter().cloned().collect();
-        spec.features(parse)?;
+        let members = spec.members(combined)?;
+        let features = members.features();
+        spec.features(combined)?;
         if !spec.append.is_empty() && spec.append.len() != features.len() {
             return Err("append has a value for each column".to_owned());
         }
@@ -130,18 +130,17 @@ impl Packer {
             Ok((dtype, appended(place, dtype)?))
         });
         let columns = columns.collect::<Result<_, String>>()?;
-        let parser = ExampleParser::new(features).map_err(|error| error.to_string())?;
         let (made, positions) = (spec.made(), OnceLock::new());
-        Ok(Self { spec: spec.clone(), parser, columns, made, positions })
+        Ok(Self { spec: spec.clone(), members, columns, made, positions })
     }
 
     pub fn spec(&self) -> &PackSpec {
         &self.spec
     }
 
-    /// Bytes that identify the features.
-    pub(crate) fn key(&self) -> String {
-        serde_json::to_string(self.parser.features()).expect("features are plain data")
+    /// Text that identifies the features.
+    pub(crate) fn key(&self) -> &str {
+        self.members.key()
     }
 
     /// Checks the data of records, and returns the tokens of each, without the appended one.
@@ -149,14 +148,15 @@ impl Packer {
     ///
     /// # Errors  The first record whose data or features are damaged.
     pub(crate) fn lengths(&self, rows: &[Row<'_>], kept: Kept<'_>) -> Result<Vec<u32>, RowError> {
-        let length = |row: &Row<'_>| {
-            let tokens = self.sequence(row)?.tokens();
-            u32::try_from(tokens).map_err(|_| {
-                let (rows, most) = (tokens as usize, u32::MAX as usize);
-                RowError::at(row, RowFault::TooManyRows { rows, most })
-            })
-        };
-        let lengths = rows.iter().map(length).collect::<Result<Vec<_>, _>>()?;
+        let lengths = of_records(rows, |record, parts| {
+            let length = |sequence: Sequence<'_>| {
+                u32::try_from(sequence.tokens()).map_err(|_| {
+                    let (rows, most) = (sequence.tokens() as usize, u32::MAX as usize);
+                    RowError::at(record, RowFault::TooManyRows { rows, most })
+                })
+            };
+            self.sequences(record, parts)?.into_iter().map(length).collect()
+        })?;
         if let Some(kept) = kept {
             let values = lengths.iter().map(|length| i64::from(*length)).collect();
             kept.push(&self.column(), MeasuredColumn::Integers(values));
@@ -173,32 +173,30 @@ impl Packer {
     /// Returns the key of the column of lengths: of one column that of its length in expressions.
     pub(crate) fn column(&self) -> String {
         match &self.spec.columns[..] {
-            [column] => format!("length {column} {}", self.key()),
-            _ => format!("tokens {}", self.key()),
+            [column] => self.members.key_of(&format!("length {column}")),
+            _ => self.members.key_of("tokens"),
         }
     }
 
-    /// Checks the data of a record, and finds its tokens.
+    /// Checks the data of a record, and finds its tokens, or those of some of its rows.
     ///
     /// # Errors  The data or a feature is damaged; columns have different numbers of tokens.
-    pub(crate) fn sequence<'a>(&self, row: &Row<'a>) -> Result<Sequence<'a>, RowError> {
-        check_data(row.data(), row.stored_crc()).map_err(|error| RowError::at(row, error))?;
-        let mut cells = vec![];
-        let found = self.parser.locate(row.data(), &mut cells);
-        found.map_err(|error| RowError::parse(row, error))?;
-        let list = |cell: &Located<'a>| match cell {
-            Located::Present(list) => Some(*list),
-            Located::Default | Located::Missing => None,
+    pub(crate) fn sequences<'a>(
+        &self,
+        record: &Row<'a>,
+        rows: &[u32],
+    ) -> Result<Vec<Sequence<'a>>, RowError> {
+        let sequence = |columns: Vec<Option<ListRef<'a>>>| {
+            let count = |column: &Option<ListRef<'_>>| column.map_or(0, |list| list.count());
+            let tokens = columns.first().map_or(0, count);
+            if let Some(other) = columns.iter().position(|column| count(column) != tokens) {
+                let rows = [tokens, count(&columns[other])];
+                let columns = Box::new([0, other].map(|place| self.spec.columns[place].clone()));
+                return Err(RowError::at(record, RowFault::Rows { columns, rows }));
+            }
+            Ok(Sequence::new(columns, tokens as u64))
         };
-        let columns: Vec<_> = cells.iter().map(list).collect();
-        let count = |column: &Option<ListRef<'_>>| column.map_or(0, |list| list.count());
-        let tokens = columns.first().map_or(0, count);
-        if let Some(other) = columns.iter().position(|column| count(column) != tokens) {
-            let rows = [tokens, count(&columns[other])];
-            let columns = Box::new([0, other].map(|place| self.spec.columns[place].clone()));
-            return Err(RowError::at(row, RowFault::Rows { columns, rows }));
-        }
-        Ok(Sequence::new(columns, tokens as u64))
+        self.members.find(record, rows)?.into_iter().map(sequence).collect()
     }
 
     /// Appends a pack to `out` as a record, followed by its checksum. Returns the bytes of its data.

@@ -66,6 +66,14 @@ impl Scope<'_> {
         format!("rows {}", serde_json::to_string(&features).expect("features are plain data"))
     }
 
+    /// Returns the start of the keys of the rows' values; empty: records have no rows.
+    pub(crate) fn of_rows(&self) -> String {
+        match self.unbatched {
+            [] => String::new(),
+            _ => format!("row of {} ", self.rows_key()),
+        }
+    }
+
     /// Returns the operators that the expressions with these names need.
     ///
     /// # Errors  As [`Needed::by`].

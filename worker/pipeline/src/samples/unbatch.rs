@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 use shardfeed_tfrecord::example::{
-    DType, DefaultValue, Feature, FeatureSpec, ListRef, Located, ParseError, PartitionFault, Parts,
-    Steps,
+    DType, DefaultValue, EMPTY_ROWS_MAX, Feature, FeatureSpec, ListRef, Located, ParseError,
+    Partition, PartitionFault, Parts, Steps,
 };
 
 use crate::column::{ColumnKind, Origin, Plan, items};
@@ -126,9 +126,19 @@ pub(crate) struct Unbatch {
 struct UnbatchedColumn {
     name: String,
     cell: RowsCell,
-    /// Number of values of a row.
-    values: usize,
+    row: RowValues,
     offsets: Option<(i64, i64)>,
+}
+
+/// Values of a row of a column.
+#[derive(Clone, Debug)]
+enum RowValues {
+    /// Of a shape.
+    Fixed { shape: Vec<usize> },
+    /// As many as a step has.
+    Step,
+    /// As many as a partition has, whose numbers are in a cell.
+    Partition(Partition, usize),
 }
 
 /// Cell that has the rows of a record.
@@ -147,15 +157,73 @@ impl UnbatchedColumn {
             RowsCell::List(list) => return Ok(lists[list].steps()),
             RowsCell::Feature(cell) => &cells[cell],
         };
-        let items: usize = present(cell).map_or(0, |list| list.count());
-        if items.is_multiple_of(self.values) {
-            return Ok(items / self.values);
+        let count = present(cell).map_or(0, |list| list.count());
+        let RowValues::Fixed { shape } = &self.row else {
+            return Ok(self.lengths(count, cells)?.len());
+        };
+        let length = items(shape);
+        if count.is_multiple_of(length) {
+            return Ok(count / length);
         }
-        let (feature, length) = (self.name.clone(), self.values);
-        let fault = PartitionFault::Uneven { items, length };
-        let key = "uniform_row_length".to_owned();
+        let fault = PartitionFault::Uneven { items: count, length };
+        Err(self.parting("uniform_row_length", fault))
+    }
+
+    /// Returns the number of values of each row of a feature.
+    /// - `count`: number of its values.
+    fn lengths(&self, count: usize, cells: &[Located<'_>]) -> Result<Vec<usize>, RowFault> {
+        let (partition, cell) = match &self.row {
+            RowValues::Fixed { shape } => {
+                let length = items(shape);
+                return Ok(vec![length; count / length]);
+            }
+            RowValues::Partition(partition, cell) => (partition, &cells[*cell]),
+            RowValues::Step => unreachable!("a list has steps"),
+        };
+        let (mut numbers, mut lengths, mut empty) = (vec![], vec![], EMPTY_ROWS_MAX);
+        if let Some(list) = present(cell) {
+            list.for_each_i64(|number| numbers.push(number));
+        }
+        let parted = partition.part(&numbers, count, &mut empty, &mut lengths);
+        parted.map_err(|fault| self.parting(partition.key().unwrap_or_default(), fault))?;
+        Ok(lengths.into_iter().map(|length| length as usize).collect())
+    }
+
+    fn parting(&self, key: &str, fault: PartitionFault) -> RowFault {
+        let (feature, key) = (self.name.clone(), key.to_owned());
         let error = Box::new(ParseError::Partition { feature, key, fault });
-        Err(RowFault::Parse { error, holds: vec![] })
+        RowFault::Parse { error, holds: vec![] }
+    }
+
+    /// Returns the values of each row; `None`: it has none, or not those of its shape.
+    fn values<'a>(
+        &self,
+        cells: &[Located<'a>],
+        lists: &[Steps<'a>],
+    ) -> Result<Vec<Option<ListRef<'a>>>, RowFault> {
+        match self.cell {
+            RowsCell::List(list) => Ok(lists[list].iter().map(|step| self.fitting(step)).collect()),
+            RowsCell::Feature(cell) => {
+                let Some(list) = present(&cells[cell]) else {
+                    let rows = self.rows(cells, lists)?;
+                    return Ok(vec![None; rows]);
+                };
+                let mut first = 0;
+                let range = |length| {
+                    first += length;
+                    list.range(first - length, length)
+                };
+                Ok(self.lengths(list.count(), cells)?.into_iter().map(range).collect())
+            }
+        }
+    }
+
+    /// Returns the values if they have the shape of a row.
+    fn fitting<'a>(&self, values: Option<ListRef<'a>>) -> Option<ListRef<'a>> {
+        match &self.row {
+            RowValues::Fixed { shape } => values.filter(|list| list.count() == items(shape)),
+            RowValues::Step | RowValues::Partition(..) => values,
+        }
     }
 }
 
@@ -183,37 +251,60 @@ impl Unbatch {
                 continue;
             };
             let spec = plan.spec.as_ref().expect("a plan with a name has a spec");
-            let (mut shape, dtype) = (row_shape(spec)?, spec.dtype());
-            let values = items(&shape);
+            let (row, dtype) = (row_values(spec, &plan.origin)?, spec.dtype());
             let cell = match &plan.origin {
                 Origin::Feature(Parts::One { values } | Parts::Ragged { values, .. }) => {
                     RowsCell::Feature(*values)
                 }
                 Origin::List(Parts::One { values }) => RowsCell::List(*values),
+                Origin::List(Parts::Ragged { values, partitions, .. }) if partitions.is_empty() => {
+                    RowsCell::List(*values)
+                }
                 _ => return Err(no_rows(name)),
             };
-            let (origin, default) = match (*offsets, cell) {
-                (None, RowsCell::Feature(values)) => (Origin::Feature(Parts::One { values }), None),
-                (None, RowsCell::List(_)) => {
-                    cells += 1;
-                    (Origin::Feature(Parts::One { values: cells - 1 }), None)
+            let own_row = match cell {
+                RowsCell::Feature(values) => values,
+                RowsCell::List(_) => cells,
+            };
+            let (mut origin, mut default) = (Origin::Feature(Parts::One { values: own_row }), None);
+            let mut shape = match &row {
+                RowValues::Fixed { shape } => Some(shape.clone()),
+                RowValues::Step | RowValues::Partition(..) => None,
+            };
+            match (*offsets, &mut shape) {
+                (None, _) => cells += usize::from(matches!(cell, RowsCell::List(_))),
+                (Some(_), None) => {
+                    return Err(format!(
+                        "rows of column `{name}` have any number of values; offsets takes rows of one \
+                         shape"
+                    ));
                 }
-                (Some((first, last)), _) => {
-                    let rows = (last - first + 1) as usize;
+                (Some((first, last)), Some(shape)) => {
+                    let (rows, values) = ((last - first + 1) as usize, items(shape));
                     if *edge != Edge::Drop {
                         made.push(pad_plan(name, windows, rows));
                     }
                     let around = Around { cell, values, window: windows, edge: *edge };
                     windows += 1;
                     shape.insert(0, rows);
-                    (Origin::Around(around), Some(zeros(dtype, values)))
+                    (origin, default) = (Origin::Around(around), Some(zeros(dtype, values)));
+                }
+            }
+            let (feature, kind) = match shape {
+                Some(shape) => {
+                    let kind =
+                        ColumnKind::Dense { dtype: Dtype::from(dtype), shape: shape.clone() };
+                    (Feature::FixedLen { shape, dtype, default }, kind)
+                }
+                None => {
+                    let of = Dtype::from(dtype);
+                    let kind = ColumnKind::Ragged { dtype: of, levels: 1, shape: vec![] };
+                    (Feature::VarLen { dtype }, kind)
                 }
             };
-            let feature = Feature::FixedLen { shape: shape.clone(), dtype, default };
-            let kind = ColumnKind::Dense { dtype: Dtype::from(dtype), shape };
             *plan = Plan { kind, origin, spec: Some(FeatureSpec { name: name.clone(), feature }) };
             let (name, offsets) = (name.clone(), *offsets);
-            columns.push(UnbatchedColumn { name, cell, values, offsets });
+            columns.push(UnbatchedColumn { name, cell, row, offsets });
         }
         for plan in made {
             let name = |plan: &Plan| plan.spec.as_ref().map(|spec| spec.name.clone());
@@ -277,28 +368,61 @@ impl Unbatch {
                 windows.push(window);
                 continue;
             }
-            let values = match column.cell {
-                RowsCell::Feature(cell) => present(&cells[cell])
-                    .and_then(|list| list.range(row * column.values, column.values)),
-                RowsCell::List(list) => lists[list].iter().nth(row).flatten(),
+            let values = match (column.cell, &column.row) {
+                (RowsCell::Feature(cell), RowValues::Fixed { shape }) => {
+                    let length = items(shape);
+                    present(&cells[cell]).and_then(|list| list.range(row * length, length))
+                }
+                (RowsCell::Feature(_), _) => column.values(cells, lists)?[row],
+                (RowsCell::List(list), _) => column.fitting(lists[list].iter().nth(row).flatten()),
             };
-            let values = values.filter(|values| values.count() == column.values);
-            let found = values.ok_or_else(missing)?;
+            let found = column.located(values).ok_or_else(missing)?;
             match column.cell {
-                RowsCell::Feature(cell) => cells[cell] = Located::Present(found),
-                RowsCell::List(_) => cells.push(Located::Present(found)),
+                RowsCell::Feature(cell) => cells[cell] = found,
+                RowsCell::List(_) => cells.push(found),
             }
         }
         Ok(())
     }
+
+    /// Returns the values that a column has in each row of a record; `None` if it is not among the
+    /// columns.
+    ///
+    /// # Errors  A row has not the values of its shape.
+    pub(crate) fn each<'a>(
+        &self,
+        name: &str,
+        cells: &[Located<'a>],
+        lists: &[Steps<'a>],
+    ) -> Result<Option<Vec<Located<'a>>>, RowFault> {
+        let Some(column) = self.columns.iter().find(|column| column.name == name) else {
+            return Ok(None);
+        };
+        let values = column.values(cells, lists)?;
+        let rows = values.len();
+        let located = |(row, values)| {
+            let missing = || RowFault::NoRow { column: name.to_owned(), row, rows };
+            column.located(values).ok_or_else(missing)
+        };
+        values.into_iter().enumerate().map(located).collect::<Result<Vec<_>, _>>().map(Some)
+    }
 }
 
 impl UnbatchedColumn {
+    /// Returns the values of a row as those of a feature; `None`: the row lacks some.
+    fn located<'a>(&self, values: Option<ListRef<'a>>) -> Option<Located<'a>> {
+        match (values, &self.row) {
+            (Some(values), _) => Some(Located::Present(values)),
+            (None, RowValues::Fixed { .. }) => None,
+            (None, RowValues::Step | RowValues::Partition(..)) => Some(Located::Missing),
+        }
+    }
+
     /// True if steps of a list have the values of a row; those of a feature do.
     fn has_rows(&self, start: usize, count: usize, lists: &[Steps<'_>]) -> bool {
         let RowsCell::List(list) = self.cell else { return true };
         let steps = lists[list].iter().skip(start).take(count);
-        steps.flatten().filter(|step| step.count() == self.values).count() == count
+        steps.filter(|step| self.fitting(*step).is_some()).count() == count
     }
 }
 
@@ -417,7 +541,22 @@ fn pad_plan(column: &str, window: usize, rows: usize) -> Plan {
     Plan { kind, origin: Origin::IsPad(window), spec }
 }
 
-fn row_shape(spec: &FeatureSpec) -> Result<Vec<usize>, String> {
+fn row_values(spec: &FeatureSpec, origin: &Origin) -> Result<RowValues, String> {
+    let is_list = matches!(origin, Origin::List(_));
+    let partitions = match &spec.feature {
+        Feature::Ragged { partitions, .. } => &partitions[..],
+        _ => &[],
+    };
+    let is_one = !matches!(spec.feature, Feature::FixedLenSequence { .. }) && spec.is_list();
+    if is_list && is_one {
+        return Ok(RowValues::Step);
+    }
+    if let (Origin::Feature(Parts::Ragged { partitions: parts, .. }), [partition]) =
+        (origin, partitions)
+        && let [(_, Some(cell))] = parts[..]
+    {
+        return Ok(RowValues::Partition(partition.clone(), cell));
+    }
     let shape = match &spec.feature {
         _ if spec.is_list() => vec![],
         Feature::Ragged { .. } => spec.uniform_rows().ok_or_else(|| no_rows(&spec.name))?,
@@ -433,14 +572,14 @@ fn row_shape(spec: &FeatureSpec) -> Result<Vec<usize>, String> {
     };
     match items(&shape) {
         0 => Err(format!("column `{}` has rows of shape {shape:?}, without values", spec.name)),
-        _ => Ok(shape),
+        _ => Ok(RowValues::Fixed { shape }),
     }
 }
 
 fn no_rows(name: &str) -> String {
     format!(
         "column `{name}` has no rows to take one by one: unbatch takes a VarLenFeature, a \
-         FixedLenSequenceFeature, a RaggedFeature of uniform row lengths, or a FixedLenFeature with \
-         a shape"
+         FixedLenSequenceFeature, a RaggedFeature of uniform row lengths or of one partition, or a \
+         FixedLenFeature with a shape"
     )
 }

@@ -3,18 +3,16 @@
 
 use serde::{Deserialize, Serialize};
 use shardfeed_plan::{PartialWindows, WindowSettings};
+use shardfeed_tfrecord::encode_footer;
 use shardfeed_tfrecord::example::{
-    DType, DefaultValue, ExampleParser, Feature, FeatureSpec, ListRef, Located, Partition, Value,
-    encode_example, pack_i64,
+    DType, DefaultValue, Feature, FeatureSpec, ListRef, Partition, Value, encode_example, pack_i64,
 };
-use shardfeed_tfrecord::{check_data, encode_footer};
 
 use crate::record::{Row, RowError};
-use crate::samples::combine::{Sequence, features_of};
+use crate::samples::combine::{Combined, Members, Sequence, of_records};
 use crate::samples::measure::Measure;
 use crate::samples::measured::{Kept, MeasuredColumn, MeasuredColumns};
 use crate::samples::scope::Scope;
-use crate::schema::parse::ParseSpec;
 
 /// Name of the column with the number of records of a window.
 const LENGTH: &str = "window_length";
@@ -39,7 +37,7 @@ pub struct WindowSpec {
 #[derive(Debug)]
 pub struct Windower {
     spec: WindowSpec,
-    parser: ExampleParser,
+    members: Members,
     by: Option<Measure>,
 }
 
@@ -51,10 +49,10 @@ impl WindowSpec {
     }
 
     /// Features of the records that a [`Windower`] writes.
-    pub(crate) fn features(&self, parse: Option<&ParseSpec>) -> Result<Vec<FeatureSpec>, String> {
+    pub(crate) fn features(&self, combined: Combined<'_>) -> Result<Vec<FeatureSpec>, String> {
         let size = usize::try_from(self.size).map_err(|error| error.to_string())?;
         let mut features = vec![];
-        for spec in self.of_records(parse)? {
+        for spec in self.members(combined)?.features() {
             let Feature::FixedLen { shape, dtype, .. } = &spec.feature else {
                 unreachable!("features of windows have a fixed shape");
             };
@@ -81,21 +79,14 @@ impl WindowSpec {
         Ok(features)
     }
 
-    /// Returns the features of the columns.
-    fn of_records<'p>(&self, parse: Option<&'p ParseSpec>) -> Result<Vec<&'p FeatureSpec>, String> {
-        let features = match parse {
-            Some(ParseSpec::Example(features)) => &features[..],
-            Some(ParseSpec::Sequence { .. }) => {
-                let what = "the records have feature lists; use unbatch(offsets=...) for windows over \
-                            their steps";
-                return Err(what.to_owned());
-            }
-            None => return Err("raw records have no columns; declare features first".to_owned()),
-        };
+    fn members(&self, combined: Combined<'_>) -> Result<Members, String> {
+        if combined.parse.is_none() {
+            return Err("raw records have no columns; declare features first".to_owned());
+        }
         if self.columns.is_empty() {
             return Err("it takes the names of columns".to_owned());
         }
-        features_of(&self.columns, features, |spec| match &spec.feature {
+        Members::new(&self.columns, combined, |spec| match &spec.feature {
             Feature::FixedLen { .. } => None,
             _ => Some(
                 "has any number of values a record; a window takes FixedLenFeatures: name those",
@@ -108,14 +99,16 @@ impl Windower {
     /// Checks columns and settings.
     ///
     /// # Errors  A description of what does not fit.
-    pub(crate) fn new(spec: &WindowSpec, scope: Scope<'_>) -> Result<Self, String> {
-        let parse = scope.parse;
+    pub(crate) fn new(
+        spec: &WindowSpec,
+        combined: Combined<'_>,
+        scope: Scope<'_>,
+    ) -> Result<Self, String> {
         spec.settings().validate().map_err(|error| error.to_string())?;
-        let features: Vec<FeatureSpec> = spec.of_records(parse)?.into_iter().cloned().collect();
-        spec.features(parse)?;
+        let members = spec.members(combined)?;
+        spec.features(combined)?;
         let by = spec.by.as_ref().map(|by| Measure::of_key(by, scope)).transpose()?;
-        let parser = ExampleParser::new(features).map_err(|error| error.to_string())?;
-        Ok(Self { spec: spec.clone(), parser, by })
+        Ok(Self { spec: spec.clone(), members, by })
     }
 
     pub fn spec(&self) -> &WindowSpec {
@@ -123,7 +116,7 @@ impl Windower {
     }
 
     pub(crate) fn features(&self) -> &[FeatureSpec] {
-        self.parser.features()
+        self.members.features()
     }
 
     /// The value that is equal in the records of a window.
@@ -142,7 +135,7 @@ impl Windower {
         shard_path: &str,
         mut kept: Kept<'_>,
     ) -> Result<Vec<Vec<u8>>, RowError> {
-        rows.iter().try_for_each(|row| self.sequence(row).map(drop))?;
+        of_records(rows, |record, parts| self.members.find(record, parts))?;
         if let Some(kept) = &mut kept {
             kept.push(&self.checked_key(), MeasuredColumn::Integers(vec![0; rows.len()]));
         }
@@ -173,22 +166,19 @@ impl Windower {
 
     /// Returns the key of a column of zeros: the features of all records were found.
     fn checked_key(&self) -> String {
-        format!("checked {}", serde_json::to_string(self.features()).expect("plain data"))
+        self.members.key_of("checked")
     }
 
-    /// Checks the data of a record, and finds its values.
+    /// Checks the data of a record, and finds its values, or those of some of its rows.
     ///
     /// # Errors  The data or a feature is damaged.
-    pub(crate) fn sequence<'a>(&self, row: &Row<'a>) -> Result<Sequence<'a>, RowError> {
-        check_data(row.data(), row.stored_crc()).map_err(|error| RowError::at(row, error))?;
-        let mut cells = vec![];
-        let found = self.parser.locate(row.data(), &mut cells);
-        found.map_err(|error| RowError::parse(row, error))?;
-        let list = |cell: &Located<'a>| match cell {
-            Located::Present(list) => Some(*list),
-            Located::Default | Located::Missing => None,
-        };
-        Ok(Sequence::new(cells.iter().map(list).collect(), 1))
+    pub(crate) fn sequences<'a>(
+        &self,
+        record: &Row<'a>,
+        rows: &[u32],
+    ) -> Result<Vec<Sequence<'a>>, RowError> {
+        let found = self.members.find(record, rows)?.into_iter();
+        Ok(found.map(|columns| Sequence::new(columns, 1)).collect())
     }
 
     /// Appends a window to `out` as a record, followed by its checksum. Returns the bytes of its
@@ -203,7 +193,7 @@ impl Windower {
         };
         let all = || records.iter().chain(std::iter::repeat_n(last, missing));
         let (mut strings, mut numbers) = (vec![], vec![]);
-        for (column, spec) in self.parser.features().iter().enumerate() {
+        for (column, spec) in self.members.features().iter().enumerate() {
             let (mut texts, mut packed): (Vec<&[u8]>, Vec<u8>) = (vec![], vec![]);
             for record in all() {
                 put(spec, record.column(column), &mut texts, &mut packed);
@@ -213,7 +203,7 @@ impl Windower {
         }
         let mut length = vec![];
         pack_i64(records.len() as i64, &mut length);
-        let values = self.parser.features().iter().zip(strings.iter().zip(&numbers));
+        let values = self.members.features().iter().zip(strings.iter().zip(&numbers));
         let mut features: Vec<(&str, Value<'_>)> = values
             .map(|(spec, (texts, packed))| match spec.dtype() {
                 DType::Bytes => (spec.name.as_str(), Value::Bytes(texts)),

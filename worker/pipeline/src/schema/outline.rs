@@ -8,6 +8,7 @@ use crate::column::{ColumnKind, Plan};
 use crate::dtype::Dtype;
 use crate::operator::{Form, NOT_ON_DEVICE, Operator, Side};
 use crate::program::{Checked, KnownName, Names, Refusal};
+use crate::samples::SampleProgram;
 use crate::samples::balance::BalanceSpec;
 use crate::samples::combine::Combiner;
 use crate::samples::measure::Measure;
@@ -15,12 +16,13 @@ use crate::samples::pack::PackSpec;
 use crate::samples::scope::{Needed, Scope, joined};
 use crate::samples::unbatch::{Unbatch, UnbatchSpec};
 use crate::samples::window::WindowSpec;
-use crate::samples::{ONE_OF, SampleProgram};
 
 /// Columns after parsing and some operators, under the rules of [`Schema::new`](super::Schema::new).
 #[derive(Clone, Debug)]
 pub struct Outline {
     parse: Arc<Option<ParseSpec>>,
+    /// Rows that are samples, or are combined.
+    unbatch: Option<Arc<UnbatchSpec>>,
     /// Columns of which a sample has one row.
     unbatched: Arc<Vec<String>>,
     /// Those of which a sample has several rows.
@@ -82,6 +84,7 @@ impl Outline {
         let names = Names::new(&parsed_plans(&parser(&mut spec.parse)?));
         Ok(Self {
             parse: Arc::new(spec.parse),
+            unbatch: None,
             unbatched: Arc::default(),
             around: Arc::default(),
             combiner: None,
@@ -114,7 +117,7 @@ impl Outline {
     pub fn unbatch(&self, unbatch: &UnbatchSpec) -> Result<Self, String> {
         let columns = unbatch.names();
         if self.combiner.is_some() {
-            return Err(ONE_OF.to_owned());
+            return Err("rows are combined to packs or windows: call unbatch() before".to_owned());
         }
         if let Some(name) = columns.iter().find(|name| self.names.is_changed(name)) {
             return Err(made_by_an_operator(name, "unbatch"));
@@ -154,7 +157,8 @@ impl Outline {
         }
         let around = unbatch.columns.iter().filter(|column| column.offsets.is_some());
         let around = Arc::new(around.map(|column| column.name.clone()).collect());
-        Ok(Self { unbatched: Arc::new(columns), around, names, ..self.clone() })
+        let (unbatched, unbatch) = (Arc::new(columns), Some(Arc::new(unbatch.clone())));
+        Ok(Self { unbatch, unbatched, around, names, ..self.clone() })
     }
 
     /// Returns the columns of packs.
@@ -175,10 +179,11 @@ impl Outline {
         if !self.operators.is_empty() {
             return Err(format!("call {method}() before the operators, which run on samples"));
         }
-        if !self.unbatched.is_empty() || self.combiner.is_some() {
-            return Err(ONE_OF.to_owned());
+        if self.combiner.is_some() {
+            return Err("a source has one of pack and window".to_owned());
         }
-        let spec = RecordSpec { parse: (*self.parse).clone(), ..spec };
+        let unbatch = self.unbatch.as_deref().cloned();
+        let spec = RecordSpec { parse: (*self.parse).clone(), unbatch, ..spec };
         let said = |error| match error {
             SchemaError::Pack(what) | SchemaError::Window(what) => what,
             other => SchemaError::to_string(&other),

@@ -1,12 +1,11 @@
 //! Reading of packs and windows: a block of a shard's records at a time, written as records of their
 //! own.
 
-use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use shardfeed_pipeline::{ChunkBuffer, Combiner, RecordPart, Row, RowFault, Sequence};
+use shardfeed_pipeline::{ChunkBuffer, RecordPart, Row, RowFault, Sequence};
 use shardfeed_plan::{Portion, Sample};
 use shardfeed_source::{LoadError, SampleMap, SamplePart};
 use shardfeed_tfrecord::{FOOTER_BYTES, RecordSpan};
@@ -35,7 +34,7 @@ struct RecordChunk {
     records: Vec<(u64, RecordSpan)>,
 }
 
-/// A record of the block.
+/// A record of the block, or a row of it.
 enum Found<'a> {
     Sequence(Sequence<'a>),
     /// Its data or its features are damaged.
@@ -111,27 +110,43 @@ impl Blocks {
         first_ordinal: u64,
     ) -> Result<Read, LoadError> {
         let combiner = tools.combiner(shard).expect(GROUPED);
-        let mut found: BTreeMap<u64, (Found<'_>, Row<'_>)> = BTreeMap::new();
-        for part in packs.iter().flatten() {
-            if let Entry::Vacant(vacant) = found.entry(part.record) {
-                let row = self.row(shard, part.record).ok_or_else(|| tools.files.ended(shard))?;
-                let record = find(combiner, &row);
-                if let Found::Sequence(sequence) = &record
-                    && map.tokens_of(part.record) != sequence.tokens()
-                {
-                    return Err(tools.files.ended(shard));
+        let ended = || tools.files.ended(shard);
+        let parts = packs.iter().flatten().map(|part| (part.record, part.row));
+        let parts: Vec<_> = parts.collect::<BTreeSet<_>>().into_iter().collect();
+        let mut found: BTreeMap<(u64, u32), (Found<'_>, Row<'_>)> = BTreeMap::new();
+        for of_record in parts.chunk_by(|one, other| one.0 == other.0) {
+            let record = of_record[0].0;
+            let row = self.row(shard, record).ok_or_else(ended)?;
+            let rows: Vec<u32> = of_record.iter().map(|(_, row)| *row).collect();
+            let sequences = match combiner.sequences(&row, &rows) {
+                Ok(sequences) => sequences.into_iter().map(Found::Sequence).collect(),
+                // Rows and their values were found when the shard was counted.
+                Err(error) if map.is_of_rows() && !matches!(error.fault, RowFault::Data(_)) => {
+                    return Err(ended());
                 }
-                vacant.insert((record, row));
+                Err(error) => {
+                    debug_assert!(!matches!(error.fault, RowFault::Memory { .. }), "{error:?}");
+                    rows.iter().map(|_| Found::Damaged).collect::<Vec<_>>()
+                }
+            };
+            for (place, sequence) in of_record.iter().zip(sequences) {
+                if let Found::Sequence(sequence) = &sequence
+                    && map.tokens_of(place.0, place.1) != sequence.tokens()
+                {
+                    return Err(ended());
+                }
+                found.insert(*place, (sequence, row));
             }
         }
+        let of = |part: &SamplePart| &found[&(part.record, part.row)];
         let most = map.data_bytes().div_ceil(map.samples().max(1)) as usize;
         let mut bytes = Vec::with_capacity(most.saturating_mul(packs.len()));
         let (mut records, mut firsts) = (Vec::with_capacity(packs.len()), vec![]);
         for pack in packs {
-            let damaged = pack.iter().find(|part| matches!(found[&part.record].0, Found::Damaged));
+            let damaged = pack.iter().find(|part| matches!(of(part).0, Found::Damaged));
             let named =
                 damaged.or(pack.first()).expect("a pack has a token, and a window a record");
-            let (start, row) = (bytes.len(), &found[&named.record].1);
+            let (start, row) = (bytes.len(), &of(named).1);
             let len = match damaged {
                 // In place of the pack, so that its error is that of the record.
                 Some(_) => {
@@ -139,7 +154,7 @@ impl Blocks {
                     row.len()
                 }
                 None => {
-                    let parts = pack.iter().map(|part| match &found[&part.record].0 {
+                    let parts = pack.iter().map(|part| match &of(part).0 {
                         Found::Sequence(sequence) => {
                             RecordPart { sequence, first: part.first, tokens: part.tokens }
                         }
@@ -193,15 +208,5 @@ impl RecordChunk {
     /// Ordinal of the last record.
     fn last(&self) -> u64 {
         self.records.last().map_or(0, |(ordinal, _)| *ordinal)
-    }
-}
-
-fn find<'a>(combiner: &Combiner, row: &Row<'a>) -> Found<'a> {
-    match combiner.sequence(row) {
-        Ok(sequence) => Found::Sequence(sequence),
-        Err(error) => {
-            debug_assert!(!matches!(error.fault, RowFault::Memory { .. }), "{error:?}");
-            Found::Damaged
-        }
     }
 }

@@ -223,9 +223,9 @@ pub(super) fn grouped(
     match map.group(program, digest, counts) {
         Ok(()) => Ok(map),
         Err(PackError::LongSequence { sequence, tokens, length }) => {
-            let record = map.record_of_sequence(sequence);
+            let part = map.part_of_sequence(sequence);
             Err(LoadError::Option(format!(
-                "{}: record {record} has {tokens} tokens, more than length={length}; pass \
+                "{}: {part} has {tokens} tokens, more than length={length}; pass \
                  long=\"split\", \"truncate\" or \"drop\" to pack()",
                 file()
             )))

@@ -23,15 +23,15 @@ pub struct SampleMap {
     records: u64,
     /// Rows of each record: as many ones, and a zero. `None`: each record is one row.
     rows: Option<Box<Bits>>,
-    /// One for each row that is a sample, or for each record that is packed. `None`: all are.
+    /// One for each row that is a sample or in one. `None`: all are.
     passes: Option<Box<Bits>>,
-    /// Tokens of each packed record, where packs are samples.
+    /// Tokens of each packed row, where packs are samples.
     tokens: Option<Box<Lengths>>,
-    /// One for each record in windows with which a group begins, where windows are samples.
+    /// One for each row in windows with which a group begins, where windows are samples.
     starts: Option<Box<Bits>>,
-    /// Key of the last such record, while the shard is counted.
+    /// Key of the last such row, while the shard is counted.
     last_key: Option<Vec<u8>>,
-    /// The packs or windows of these records, once all are counted.
+    /// The packs or windows of these rows, once all are counted.
     grouping: Option<Box<Grouping>>,
     /// Cost of each sample, if steps are balanced by it; not of packs, whose costs follow from
     /// their tokens.
@@ -40,14 +40,16 @@ pub struct SampleMap {
     data_bytes: u64,
 }
 
-/// Consecutive tokens of a record, in a pack; or a record in a window.
+/// A record or a row of it in a sample, or consecutive tokens of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SamplePart {
     /// Index of the record.
     pub record: u64,
-    /// First token.
+    /// Index of the row in the record; 0 if the record has no rows.
+    pub row: u32,
+    /// First token; 0 without tokens.
     pub first: u64,
-    /// Number of tokens, with the appended one.
+    /// Number of tokens, with the appended one; 1 without tokens.
     pub tokens: u64,
 }
 
@@ -104,6 +106,11 @@ impl SampleMap {
             && self.starts.is_some() == program.windower().is_some()
     }
 
+    /// True if rows of records are samples, or are combined.
+    pub fn is_of_rows(&self) -> bool {
+        self.rows.is_some()
+    }
+
     /// Adds the next record.
     pub(super) fn push(&mut self, counted: &CountedRecord, data_bytes: u64) {
         self.push_samples(&counted.samples, data_bytes);
@@ -129,18 +136,38 @@ impl SampleMap {
             RecordSamples::Some(passes) => add(passes.len(), &|row| passes[row]),
             RecordSamples::Tokens(tokens) => add(1, &|_| tokens.is_some()),
             RecordSamples::Member(key) => add(1, &|_| key.is_some()),
+            RecordSamples::RowTokens(rows) => add(rows.len(), &|row| rows[row].is_some()),
+            RecordSamples::RowMembers(rows) => add(rows.len(), &|row| rows[row].is_some()),
         }
         self.records += 1;
-        if let (RecordSamples::Tokens(Some(count)), Some(tokens)) = (samples, &mut self.tokens) {
-            tokens.push(*count);
-            self.data_bytes += data_bytes;
-            return;
+        let lengths = match samples {
+            RecordSamples::Tokens(length) => std::slice::from_ref(length),
+            RecordSamples::RowTokens(lengths) => lengths,
+            _ => &[],
+        };
+        if let Some(tokens) = &mut self.tokens {
+            lengths.iter().flatten().for_each(|length| tokens.push(*length));
         }
-        if let (RecordSamples::Member(Some(key)), Some(starts)) = (samples, &mut self.starts) {
-            starts.push(self.last_key.as_ref() != Some(key));
-            self.last_key = Some(key.clone());
+        let keys = match samples {
+            RecordSamples::Member(key) => std::slice::from_ref(key),
+            RecordSamples::RowMembers(keys) => keys,
+            _ => &[],
+        };
+        if let Some(starts) = &mut self.starts {
+            for key in keys.iter().flatten() {
+                starts.push(self.last_key.as_ref() != Some(key));
+                self.last_key = Some(key.clone());
+            }
         }
-        self.data_bytes += (self.samples() - before).saturating_mul(data_bytes);
+        // A record in packs or windows is read once.
+        let is_combined = self.tokens.is_some() || self.starts.is_some();
+        let times = match is_combined {
+            true => {
+                u64::from(lengths.iter().any(Option::is_some) || keys.iter().any(Option::is_some))
+            }
+            false => self.samples() - before,
+        };
+        self.data_bytes += times.saturating_mul(data_bytes);
     }
 
     /// Makes packs or windows of the records, if the program does.
@@ -181,13 +208,23 @@ impl SampleMap {
 
     /// Returns the index of the record of a sequence.
     pub fn record_of_sequence(&self, sequence: u64) -> u64 {
-        let found = self.passes.as_ref().map(|passes| passes.select(true, sequence));
-        found.map_or(sequence, |record| record.expect("sequences are counted in the map"))
+        self.place_of_row(sequence).expect("sequences are counted in the map").record
     }
 
-    /// Returns the tokens of a packed record, without the appended one; of a record in windows 1.
-    pub fn tokens_of(&self, record: u64) -> u64 {
-        let sequence = self.passes.as_ref().map_or(record, |passes| passes.rank(record));
+    /// Names the record of a sequence, or its row.
+    pub(super) fn part_of_sequence(&self, sequence: u64) -> String {
+        let SamplePlace { record, part } =
+            self.place_of_row(sequence).expect("sequences are counted in the map");
+        match &self.rows {
+            None => format!("record {record}"),
+            Some(_) => format!("row {part} of record {record}"),
+        }
+    }
+
+    /// Returns the tokens of a packed record or row, without the appended one; of one in windows 1.
+    pub fn tokens_of(&self, record: u64, row: u32) -> u64 {
+        let row = self.rows_before(record) + u64::from(row);
+        let sequence = self.passes.as_ref().map_or(row, |passes| passes.rank(row));
         self.grouping.as_ref().map_or(0, |grouping| grouping.tokens_of(sequence))
     }
 
@@ -200,8 +237,8 @@ impl SampleMap {
     /// Adds the next record, which has no samples.
     pub(super) fn push_none(&mut self) {
         let none = match (&self.rows, &self.tokens) {
-            _ if self.starts.is_some() => RecordSamples::Member(None),
             (Some(_), _) => RecordSamples::Rows(0),
+            (None, _) if self.starts.is_some() => RecordSamples::Member(None),
             // A sequence without tokens is in no pack.
             (None, Some(_)) => {
                 RecordSamples::Tokens(if self.passes.is_some() { None } else { Some(0) })
@@ -274,12 +311,14 @@ impl SampleMap {
 
     /// Returns the place of a sample; `None` if there are fewer samples. Packs and windows have none.
     pub fn place_of(&self, sample: u64) -> Option<SamplePlace> {
-        if self.grouping.is_some() {
-            return None;
-        }
+        if self.grouping.is_some() { None } else { self.place_of_row(sample) }
+    }
+
+    /// Returns the place of a row that is a sample or in one: of the one with this number among them.
+    fn place_of_row(&self, number: u64) -> Option<SamplePlace> {
         let row = match &self.passes {
-            Some(passes) => passes.select(true, sample)?,
-            None => sample,
+            Some(passes) => passes.select(true, number)?,
+            None => number,
         };
         let Some(rows) = &self.rows else {
             return (row < self.records).then_some(SamplePlace { record: row, part: 0 });
@@ -342,11 +381,13 @@ impl SampleMap {
     pub fn digest(&self, shard: Digest) -> Digest {
         let lengths = self.lengths().into_iter().flat_map(Lengths::iter).map(u64::from);
         let words: Vec<u8> = self.numbers().chain(lengths).flat_map(u64::to_le_bytes).collect();
-        let name: &[u8] = match (&self.rows, self.lengths()) {
-            _ if self.starts.is_some() => b"shardfeed windows 2\0",
-            (Some(_), _) => b"shardfeed rows 2\0",
-            (None, Some(_)) => b"shardfeed packs 2\0",
-            (None, None) => b"shardfeed samples 2\0",
+        let name: &[u8] = match (&self.rows, self.lengths(), &self.starts) {
+            (None, _, Some(_)) => b"shardfeed windows 2\0",
+            (None, Some(_), None) => b"shardfeed packs 2\0",
+            (None, None, None) => b"shardfeed samples 2\0",
+            (Some(_), None, None) => b"shardfeed rows 2\0",
+            (Some(_), Some(_), None) => b"shardfeed packs of rows 2\0",
+            (Some(_), _, Some(_)) => b"shardfeed windows of rows 2\0",
         };
         Digest::of_parts([name, shard.as_bytes(), &words])
     }
@@ -401,17 +442,22 @@ impl SampleMap {
             }
         };
         let (rows, passes) = (bits(has_rows)?, bits(has_passes)?);
+        let taken = match (&passes, &rows) {
+            (Some(passes), _) => passes.ones,
+            (None, Some(rows)) => rows.ones,
+            (None, None) => records,
+        };
         let starts = match (forms & 16 == 16, &passes) {
             (false, _) => None,
-            (true, Some(passes)) if !has_rows => {
-                Some(Box::new(Bits::read(passes.ones, &mut numbers)?))
+            (true, None) => return None,
+            (true, Some(_)) => {
+                let len = if has_rows { numbers.next()? } else { taken };
+                Some(Box::new(Bits::read(len, &mut numbers).filter(|bits| bits.len == taken)?))
             }
-            (true, _) => return None,
         };
-        let sequences = passes.as_ref().map_or(records, |passes| passes.ones);
         let tokens = match has_tokens {
             false => None,
-            true => Some(Box::new(read_lengths(sequences, forms & 32 == 32, &mut numbers)?)),
+            true => Some(Box::new(read_lengths(taken, forms & 32 == 32, &mut numbers)?)),
         };
         let map = Self { records, rows, passes, tokens, starts, data_bytes, ..Self::default() };
         let mut map = map;
@@ -527,7 +573,7 @@ impl SampleMaps {
 
     /// True if rows of records are samples.
     pub fn has_rows(&self) -> bool {
-        self.maps.iter().any(|map| map.rows.is_some())
+        self.maps.iter().any(|map| map.rows.is_some() && map.grouping.is_none())
     }
 
     /// Returns the number by which batches name a sample in its shard: that of its record; of packs and
@@ -548,7 +594,8 @@ impl SampleMaps {
         let grouping = map.grouping().expect("packs or windows are samples");
         let part = |segment: PackSegment| {
             let PackSegment { sequence, first, tokens } = segment;
-            SamplePart { record: map.record_of_sequence(sequence), first, tokens }
+            let place = map.place_of_row(sequence).expect("sequences are counted in the map");
+            SamplePart { record: place.record, row: place.part, first, tokens }
         };
         let samples = grouping.open(block, variant).into_iter();
         samples.map(|parts| parts.into_iter().map(part).collect()).collect()
@@ -583,11 +630,21 @@ mod tests {
     /// Returns a map without rows, or without left-out rows, as `is_of` asks.
     fn map(samples: &[RecordSamples]) -> SampleMap {
         let has = |form: fn(&RecordSamples) -> bool| samples.iter().any(form);
-        let rows = has(|one| matches!(one, RecordSamples::Rows(_) | RecordSamples::Some(_)));
-        let passes =
-            has(|one| !matches!(one, RecordSamples::Rows(_) | RecordSamples::Tokens(Some(_))));
-        let tokens = has(|one| matches!(one, RecordSamples::Tokens(_))).then(Box::default);
-        let starts = has(|one| matches!(one, RecordSamples::Member(_))).then(Box::default);
+        let packed =
+            has(|one| matches!(one, RecordSamples::Tokens(_) | RecordSamples::RowTokens(_)));
+        let windowed =
+            has(|one| matches!(one, RecordSamples::Member(_) | RecordSamples::RowMembers(_)));
+        let of_records = |one: &RecordSamples| {
+            use RecordSamples::{Member, Tokens, Whole};
+            matches!(one, Whole(_) | Tokens(_) | Member(_))
+        };
+        let rows = !samples.iter().any(of_records);
+        let passes = samples.iter().any(|one| match one {
+            RecordSamples::Rows(_) | RecordSamples::Tokens(Some(_)) => false,
+            RecordSamples::RowTokens(rows) => rows.contains(&None),
+            _ => true,
+        });
+        let (tokens, starts) = (packed.then(Box::default), windowed.then(Box::default));
         let (rows, passes) = (rows.then(Box::default), passes.then(Box::default));
         let mut map = SampleMap { rows, passes, tokens, starts, ..SampleMap::default() };
         samples.iter().for_each(|samples| map.push_samples(samples, 3));
@@ -663,8 +720,18 @@ mod tests {
         let tokens: Vec<_> = tokens.map(RecordSamples::Tokens).collect();
         let member = |record: u32| (record % 4 != 1).then(|| vec![record as u8 / 9]);
         let members: Vec<_> = (0..100).map(member).map(RecordSamples::Member).collect();
-        let mut maps: Vec<_> = [&whole, &rows, &tokens, &members].map(|all| map(all)).into();
-        maps[3].last_key = None;
+        let each = |record: u32| (0..record % 4).map(move |row| (record + row) % 3 > 0);
+        let length = |record: u32| each(record).map(|some| some.then_some(record * 7)).collect();
+        let some: Vec<_> = (0..100).map(length).map(RecordSamples::RowTokens).collect();
+        let all =
+            |record: u32| RecordSamples::RowTokens(vec![Some(record * 900); record as usize % 4]);
+        let all: Vec<_> = (0..100).map(all).collect();
+        let key =
+            |record: u32| each(record).map(|some| some.then(|| vec![record as u8 / 3])).collect();
+        let keys: Vec<_> = (0..100).map(key).map(RecordSamples::RowMembers).collect();
+        let mut maps: Vec<_> =
+            [&whole, &rows, &tokens, &members, &some, &all, &keys].map(|all| map(all)).into();
+        maps.iter_mut().for_each(|map| map.last_key = None);
         let long = (0..100).map(|record| RecordSamples::Tokens(Some(65_500 + record)));
         maps.push(map(&long.collect::<Vec<_>>()));
         let mut costs = Costs::default();

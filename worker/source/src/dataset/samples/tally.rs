@@ -16,23 +16,23 @@ pub struct SampleTally {
     pub records_left_out: u64,
     /// Rows of all records, if rows are samples.
     pub rows: u64,
-    /// Rows that are no samples.
+    /// Rows that are no samples and in none.
     pub rows_left_out: u64,
     /// Places for tokens in packs.
     pub places: u64,
     /// Tokens in packs, with the appended ones.
     pub tokens: u64,
-    /// Tokens of dropped and truncated records.
+    /// Tokens of dropped and truncated records, or rows.
     pub tokens_left_out: u64,
-    /// Records that are dropped because they are longer than a pack.
+    /// Records, or rows, that are dropped because they are longer than a pack.
     pub records_too_long: u64,
-    /// Records without tokens.
+    /// Records, or rows, without tokens.
     pub records_empty: u64,
-    /// Records that the filter leaves to windows, and that are in none.
+    /// Records, or rows, that filters leave to windows, and that are in none.
     pub records_in_none: u64,
-    /// Records that are in windows, counted once for each window.
+    /// Records, or rows, that are in windows, counted once for each window.
     pub members: u64,
-    /// Places of windows that repeat the last record.
+    /// Places of windows that repeat the last one.
     pub members_repeated: u64,
 }
 
@@ -68,23 +68,33 @@ impl SampleMap {
     pub fn tally(&self) -> SampleTally {
         let (records, samples) = (self.records, self.samples());
         let counted = SampleTally { records, samples, ..SampleTally::default() };
-        // Records that pass the filter, of which packs and windows are made.
-        let sequences = self.passes.as_ref().map_or(records, |passes| passes.ones);
-        match (self.grouping(), &self.rows) {
-            (Some(Grouping::Packs(packing)), _) => {
+        let rows = self.rows.as_ref().map_or(records, |rows| rows.ones);
+        // Records or rows that pass the filters, of which packs and windows are made.
+        let sequences = self.passes.as_ref().map_or(rows, |passes| passes.ones);
+        let left_out = |used: u64, counted| match &self.rows {
+            None => SampleTally { records_left_out: records - used, ..counted },
+            Some(_) => SampleTally {
+                records_left_out: records - self.records_with_rows(),
+                rows,
+                rows_left_out: rows - used,
+                ..counted
+            },
+        };
+        match self.grouping() {
+            Some(Grouping::Packs(packing)) => {
                 let losses = packing.losses();
                 let none = losses.empty + losses.dropped;
-                SampleTally {
-                    records_left_out: records - sequences + none,
+                let counted = SampleTally {
                     places: packing.packs() * packing.settings().length,
                     tokens: packing.tokens_packed(),
                     tokens_left_out: losses.tokens,
                     records_too_long: losses.dropped,
                     records_empty: losses.empty,
                     ..counted
-                }
+                };
+                left_out(sequences - none, counted)
             }
-            (Some(Grouping::Windows(windows)), _) => {
+            Some(Grouping::Windows(windows)) => {
                 let (within, members) = members_of(windows);
                 let places = match windows.settings().partial {
                     PartialWindows::Keep => members,
@@ -92,25 +102,19 @@ impl SampleMap {
                         windows.windows() * windows.settings().size
                     }
                 };
-                SampleTally {
-                    records_left_out: records - within,
+                let counted = SampleTally {
                     records_in_none: sequences - within,
                     members,
                     members_repeated: places - members,
                     ..counted
-                }
+                };
+                left_out(within, counted)
             }
-            (None, Some(rows)) => SampleTally {
-                records_left_out: records - self.records_with_rows(),
-                rows: rows.ones,
-                rows_left_out: rows.ones - samples,
-                ..counted
-            },
-            (None, None) => SampleTally { records_left_out: records - samples, ..counted },
+            None => left_out(samples, counted),
         }
     }
 
-    /// Returns the number of records of which a row is a sample.
+    /// Returns the number of records of which a row is a sample or in one.
     fn records_with_rows(&self) -> u64 {
         let Some(rows) = &self.rows else {
             return 0;
