@@ -43,7 +43,8 @@ use crate::output::Format;
 const AFTER_HELP: &str = "\
 Data goes to stdout, everything else to stderr. Exit codes: 0 done, 1 failed or damage found, 2 wrong usage, 3 not found, \
 4 denied, 5 conflict, 6 no coordinator answers or leads, 7 not in time.
-SHARDFEED_CACHE_DIR is the folder for indexes (`off`: none), SHARDFEED_LOG the log filter (for \
+SHARDFEED_CACHE_DIR is the folder for indexes (`off`: none), SHARDFEED_SAMPLES_MEMORY the \
+maximum bytes of sample maps in memory (the rest is in a file in TMPDIR), SHARDFEED_LOG the log filter (for \
 example `debug`), SHARDFEED_LOG_FORMAT the log format (`text` or `json`), SHARDFEED_PYTHON the \
 Python interpreter for --source, SHARDFEED_COORDINATOR \
 the coordinator addresses, with commas. With NO_COLOR nothing is coloured.";

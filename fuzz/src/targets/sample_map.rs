@@ -112,7 +112,7 @@ fn run(input: &[u8]) -> String {
             assert!(map.parts(place.record).any(|part| part == place.part));
         }),
         Some(grouping) => (0..grouping.blocks().min(LOOKED_AT)).for_each(|block| {
-            let maps = SampleMaps::new(vec![map.clone()], vec![], 0);
+            let maps = SampleMaps::new(vec![map.clone().into()], vec![], 0);
             for part in maps.open(0, block, 1).into_iter().flatten() {
                 assert!(part.record < records && part.tokens > 0);
             }

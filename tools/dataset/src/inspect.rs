@@ -187,7 +187,7 @@ fn sampled(dataset: &Dataset) -> Option<SampledReport> {
         counted: CountedReport::of(dataset)?,
         samples_digest: dataset.mixed().is_none().then(|| dataset.content()),
         sample_bytes_mean: dataset.record_bytes_mean(),
-        map_bytes: maps.maps().iter().map(|map| map.to_bytes().len() as u64).sum(),
+        map_bytes: maps.maps().iter().map(|map| map.get().to_bytes().len() as u64).sum(),
     })
 }
 

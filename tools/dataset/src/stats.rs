@@ -187,7 +187,8 @@ impl<'a> Reading<'a> {
         let file = StoredFile::open(&input.path, input.stamp.as_ref())?;
         let stored_bytes = file.size_bytes;
         let name = input.path.display().to_string();
-        let takes = |record: u64| self.samples.is_none_or(|maps| maps.maps()[index].takes(record));
+        let map = self.samples.map(|maps| maps.of(index as u32));
+        let takes = |record: u64| map.as_ref().is_none_or(|map| map.takes(record));
         let source = Decoder::new(Counted { file, bar: &self.bar }, input.compression)
             .map_err(|source| LoadError::Io { file: name.clone(), source })?;
         let compression = source.compression();

@@ -19,8 +19,8 @@ use shardfeed_proto::coordinator::v1::DatasetState;
 use shardfeed_proto::{ErrorKind, WireError, digest_from};
 use shardfeed_socket::Peer;
 use shardfeed_source::{
-    CacheOptions, CountedFile, Dataset, DatasetFile, FileRules, Found, LoadError, OpenProgress,
-    Rights, SampleMap, SampleMaps, ScanProgress, ScanStage, Seeds, discover, is_remote,
+    CacheOptions, CountedFile, Dataset, DatasetFile, FileRules, Found, HeldMap, LoadError,
+    OpenProgress, Rights, SampleMaps, ScanProgress, ScanStage, Seeds, discover, is_remote,
     local_stamps, user_of,
 };
 
@@ -250,7 +250,7 @@ impl Catalog {
         dataset: &Arc<Dataset>,
         program: &Arc<SampleProgram>,
         progress: OnProgress<'_>,
-    ) -> Result<Vec<Option<SampleMap>>, LoadError> {
+    ) -> Result<Vec<Option<HeldMap>>, LoadError> {
         let (dataset, program, cache) = (Arc::clone(dataset), program.clone(), self.cache.clone());
         Rights::Own.run(&mut |_| progress(&counted()), move |go_on| {
             dataset.known_maps(&program, &cache, &mut |_| go_on(true))
@@ -264,12 +264,11 @@ impl Catalog {
         &self,
         part: &EntriesChunk,
         files: impl Iterator<Item = CountedFile>,
-        known: Vec<Option<SampleMap>>,
+        known: Vec<Option<HeldMap>>,
     ) -> Result<SampleMaps, LoadError> {
         let mut maps = Vec::with_capacity(known.len());
         for ((entry, file), map) in part.entries.iter().zip(files).zip(known) {
-            let is_it =
-                |map: &SampleMap| (map.samples(), map.digest(file.digest)) == entry.counted();
+            let is_it = |map: &HeldMap| (map.samples(), map.digest(file.digest)) == entry.counted();
             let map = map.filter(is_it).ok_or_else(|| match &self.cache.index {
                 Some(index) => LoadError::Index {
                     object: index.to_string(),

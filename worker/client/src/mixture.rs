@@ -47,7 +47,7 @@ pub(crate) fn joined_contents(
         let order = order.with_record_spec(request.record_spec_digest());
         if has_maps {
             // Only a worker, which has the files, needs their bytes.
-            let all = |shard: &ShardRow| SampleMap::of_all(shard.records, u64::MAX);
+            let all = |shard: &ShardRow| SampleMap::of_all(shard.records, u64::MAX).into();
             maps.extend(match part.samples {
                 Some(samples) => Arc::unwrap_or_clone(samples),
                 None => SampleMaps::new(part.shards.iter().map(all).collect(), vec![], 0),

@@ -53,7 +53,8 @@ impl RecordParts {
         source_epoch: u64,
         maps: Option<&SampleMaps>,
     ) -> &[SamplePart] {
-        let grouping = maps.and_then(|maps| maps.of(sample.shard).grouping());
+        let map = maps.map(|maps| maps.of(sample.shard));
+        let grouping = map.as_ref().and_then(|map| map.grouping());
         let (Some(grouping), Some(maps)) = (grouping, maps) else {
             let whole = SamplePlace { record: sample.ordinal, part: 0 };
             let SamplePlace { record, part } = maps.map_or(whole, |maps| maps.place_of(sample));

@@ -256,7 +256,7 @@ impl Planner {
             // The records of two blocks, and the packs of three.
             block_bytes: shards
                 .iter()
-                .filter_map(|shard| Some(dataset.samples()?.of(*shard).block_bytes()))
+                .filter_map(|shard| Some(dataset.samples()?.maps()[*shard as usize].block_bytes()))
                 .max()
                 .map_or(0, |bytes| bytes.saturating_mul(3)),
             shard_bytes: stream_bytes.div_ceil(files().count().max(1) as u64),

@@ -34,7 +34,8 @@ pub use grouping::Grouping;
 pub use kept_files::keep_files;
 pub use mixed::{Mixed, OpenSource, SourceVersion};
 pub use samples::{
-    CountedFile, DamagedRecord, SampleMap, SampleMaps, SamplePart, SamplePlace, SampleTally,
+    CountedFile, DamagedRecord, HeldMap, MapRef, SampleMap, SampleMaps, SamplePart, SamplePlace,
+    SampleTally,
 };
 
 /// A dataset's manifest and the metadata of each file, both in manifest order.
@@ -83,9 +84,12 @@ pub struct DatasetFile {
     pub data_bytes: u64,
     /// Bytes of data of the largest record.
     pub record_bytes_max: u64,
-    /// Positions of some records, from which others are found.
+    /// Positions of some records, from which others are found; that of the first one is known.
     pub marks: Vec<Mark>,
 }
+
+/// Minimum bytes of a file between marks: small files, of which there may be a million, need none.
+const MARK_BYTES: u64 = 64 << 10;
 
 impl DatasetFile {
     /// Returns the bytes of its indexed records with their framing, uncompressed.
@@ -220,7 +224,7 @@ impl Dataset {
                 records: entry.index.records,
                 data_bytes: entry.index.data_bytes,
                 record_bytes_max: entry.index.record_bytes_max,
-                marks: entry.index.marks,
+                marks: far_apart(&entry.index.marks),
             });
             let digest = Digest::from_bytes(entry.index.digest);
             shards.push(Shard { path, records: entry.index.records, digest });
@@ -280,7 +284,7 @@ impl Dataset {
         program: &Arc<SampleProgram>,
         cache: &CacheOptions,
         progress: &mut dyn FnMut(ScanProgress) -> bool,
-    ) -> Result<Vec<Option<SampleMap>>, LoadError> {
+    ) -> Result<Vec<Option<HeldMap>>, LoadError> {
         counting::known_maps(self, program, cache, progress)
     }
 
@@ -351,13 +355,16 @@ impl Dataset {
 
     /// True if packs or windows of a shard are samples.
     fn has_groups(&self, shard: u32) -> bool {
-        self.samples.as_ref().is_some_and(|maps| maps.of(shard).grouping().is_some())
+        self.samples.as_ref().is_some_and(|maps| maps.maps()[shard as usize].is_grouped())
     }
 
     /// Returns the number of samples of a shard, and the bytes of their data.
     pub fn amounts(&self, shard: u32) -> (u64, u64) {
         match &self.samples {
-            Some(maps) => (maps.of(shard).samples(), maps.of(shard).data_bytes()),
+            Some(maps) => {
+                let map = &maps.maps()[shard as usize];
+                (map.samples(), map.data_bytes())
+            }
             None => {
                 let file = &self.files[shard as usize];
                 (file.records, file.data_bytes)
@@ -466,4 +473,15 @@ pub fn leave_out(index: &mut ShardIndex, shard: u32, corrupt: Corrupt) -> Option
         *index = ShardIndex { data_verified, ..ShardIndex::empty(compression) };
     }
     Some(LeftOut { shard, ordinal, offset, is_whole, reason: message })
+}
+
+/// Returns the marks that are needed.
+fn far_apart(marks: &[Mark]) -> Vec<Mark> {
+    let mut next = MARK_BYTES;
+    let is_far = |mark: &&Mark| {
+        let is_far = mark.offset >= next;
+        next = if is_far { mark.offset + MARK_BYTES } else { next };
+        is_far
+    };
+    marks.iter().filter(is_far).copied().collect()
 }

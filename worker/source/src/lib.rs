@@ -36,9 +36,9 @@ pub use cache::object_log::OpenLogs;
 pub use cache::shared_index::SharedIndex;
 pub use cache::{Cache, CacheChoice, CacheOptions};
 pub use dataset::{
-    CountedFile, DamagedRecord, Dataset, DatasetFile, Grouping, LeftOut, Mixed, OpenSource,
-    SampleMap, SampleMaps, SamplePart, SamplePlace, SampleTally, SourceVersion, keep_files,
-    leave_out,
+    CountedFile, DamagedRecord, Dataset, DatasetFile, Grouping, HeldMap, LeftOut, MapRef, Mixed,
+    OpenSource, SampleMap, SampleMaps, SamplePart, SamplePlace, SampleTally, SourceVersion,
+    keep_files, leave_out,
 };
 pub use discover::{Found, absolute_pattern, discover};
 pub use error::{ChangedLook, LoadError};

@@ -35,6 +35,14 @@ impl Lengths {
         }
     }
 
+    /// Returns the bytes that they take in memory.
+    pub fn memory_bytes(&self) -> usize {
+        match self {
+            Self::Short(lengths) => size_of_val(&lengths[..]),
+            Self::Long(lengths) => size_of_val(&lengths[..]),
+        }
+    }
+
     /// Returns the number of sequences.
     pub fn sequences(&self) -> u64 {
         match self {

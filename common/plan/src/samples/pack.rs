@@ -30,7 +30,7 @@ pub const PACKS_MAX: u64 = (1 << 31) - 1;
 const SIZES: usize = PACK_LENGTH_MAX.ilog2() as usize + 1;
 
 /// Settings that determine the packs of a shard.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PackSettings {
     /// Tokens of a pack, L.
     pub length: u64,
@@ -221,6 +221,16 @@ impl Packing {
     /// Returns the settings that determine the packs.
     pub fn settings(&self) -> &PackSettings {
         &self.settings
+    }
+
+    /// Returns the digest of the shard's content.
+    pub fn shard(&self) -> Digest {
+        self.shard
+    }
+
+    /// Returns the bytes that it takes in memory, about.
+    pub fn memory_bytes(&self) -> usize {
+        size_of::<Self>() + self.lengths.memory_bytes() + size_of_val(&self.starts[..])
     }
 
     /// Returns the number of tokens of each sequence, without the appended one.

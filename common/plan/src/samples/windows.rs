@@ -11,7 +11,7 @@ use crate::samples::pack::{PACKS_MAX, PackError, PackSegment};
 pub const WINDOW_SIZE_MAX: u64 = 4096;
 
 /// Settings that determine the windows of a shard.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WindowSettings {
     /// Records of a window.
     pub size: u64,
@@ -104,6 +104,11 @@ impl Windows {
             return Err(PackError::TooManyWindows { windows });
         }
         Ok(Self { settings, groups, block: block.max(1) })
+    }
+
+    /// Returns the bytes that they take in memory.
+    pub fn memory_bytes(&self) -> usize {
+        size_of::<Self>() + size_of_val(&self.groups[..])
     }
 
     /// Returns the settings that determine the windows.

@@ -12,7 +12,7 @@ use shardfeed_proto::chunk::{
 };
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_reader::EncodedSpec;
-use shardfeed_source::{CountedFile, DamagedRecord, LoadError, SampleMap, SampleMaps};
+use shardfeed_source::{CountedFile, DamagedRecord, HeldMap, LoadError, SampleMap, SampleMaps};
 
 use crate::catalog::entries::invalid;
 
@@ -36,7 +36,7 @@ pub(crate) fn with_samples(
 ) -> (EntriesChunk, Vec<Vec<u8>>) {
     let mut content = Vec::new();
     for (entry, map) in entries.iter_mut().zip(samples.maps()) {
-        let bytes = if are_in_index { vec![] } else { map.to_bytes() };
+        let bytes = if are_in_index { vec![] } else { map.get().to_bytes() };
         let digest = map.digest(entry.digest);
         let map_bytes = bytes.len() as u64;
         entry.samples = Some(SamplesEntry { samples: map.samples(), digest, map_bytes });
@@ -70,7 +70,8 @@ pub(crate) fn samples_of(
         rest = after;
         let map = SampleMap::from_bytes(map, *file, program, &[]);
         let map = map.filter(|map| (map.samples(), map.digest(file.digest)) == entry.counted());
-        maps.push(map.ok_or_else(|| invalid(format!("`{}` has no valid map", entry.path)))?);
+        let map = map.ok_or_else(|| invalid(format!("`{}` has no valid map", entry.path)))?;
+        maps.push(HeldMap::new(map, file.digest));
     }
     let damaged = part.damaged.iter().map(damaged_from).collect();
     Ok(SampleMaps::new(maps, damaged, part.damaged_total))

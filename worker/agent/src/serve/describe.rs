@@ -60,6 +60,7 @@ pub(super) fn describe(
     }
     send(Message::Shards(rows))?;
     for map in samples.iter().flat_map(|maps| maps.maps()) {
+        let map = map.get();
         let (bytes, counts) = (map.to_bytes(), map.pack_counts().unwrap_or_default());
         let counts = counts.chunks(MAP_PART_BYTES / COUNT_BYTES_MAX);
         let last = |counts: &[u64]| (vec![], counts.to_vec());

@@ -13,7 +13,7 @@ use shardfeed_proto::{ErrorKind, WireError, digest_from, identity_to, mixture_to
 use shardfeed_reader::traced;
 use shardfeed_socket::{ConnectError, ConnectOptions, connect};
 use shardfeed_source::{
-    CountedFile, DamagedRecord, FileRules, LeftOut, LoadError, SampleMap, SampleMaps,
+    CountedFile, DamagedRecord, FileRules, HeldMap, LeftOut, LoadError, SampleMap, SampleMaps,
     absolute_pattern,
 };
 
@@ -258,7 +258,7 @@ fn receive_maps(
     program: &EncodedProgram,
     (shards, digests): (&[ShardRow], &[Digest]),
     progress: Progress<'_>,
-) -> Result<Vec<SampleMap>, Unavailable> {
+) -> Result<Vec<HeldMap>, Unavailable> {
     let mut maps = Vec::with_capacity(shards.len());
     for (shard, digest) in shards.iter().zip(digests) {
         let (mut content, mut counts) = (Vec::new(), Vec::new());
@@ -276,7 +276,8 @@ fn receive_maps(
         let (records, data_bytes, digest) = (shard.records, u64::MAX, *digest);
         let file = CountedFile { records, data_bytes, digest };
         let map = SampleMap::from_bytes(&content, file, program.program(), &counts);
-        maps.push(map.ok_or_else(|| link.broken("a sample map of another file"))?);
+        let map = map.ok_or_else(|| link.broken("a sample map of another file"))?;
+        maps.push(HeldMap::new(map, digest));
     }
     Ok(maps)
 }

@@ -45,9 +45,10 @@ impl Blocks {
     /// Begins with the block that a sample is in. Returns the record to read from.
     pub(crate) fn at(tools: &StreamTools, sample: Sample, variant: u64) -> (Self, u64) {
         let maps = tools.files.dataset().samples().expect(GROUPED);
-        let grouping = maps.of(sample.shard).grouping().expect(GROUPED);
+        let map = maps.of(sample.shard);
+        let grouping = map.grouping().expect(GROUPED);
         let next = grouping.block_of(sample.ordinal);
-        let first = maps.of(sample.shard).record_of_sequence(grouping.first_sequence(next));
+        let first = map.record_of_sequence(grouping.first_sequence(next));
         (Self { variant, next, end: 0, chunks: VecDeque::new() }, first)
     }
 
@@ -93,7 +94,7 @@ impl Blocks {
                 false => self.chunks.push_back(RecordChunk::new(chunk.bytes, records, tools)),
             }
         }
-        let read = self.write(tools, (shard, map), &packs, grouping.samples_of(block).start)?;
+        let read = self.write(tools, (shard, &map), &packs, grouping.samples_of(block).start)?;
         self.next += 1;
         if let Some(next) = next {
             self.chunks.retain(|chunk| chunk.last() >= next);

@@ -399,7 +399,7 @@ impl StreamTools {
             };
             let map = maps.of(shard);
             let end = chunk.first_ordinal + chunk.records.len() as u64;
-            if let Some(read) = self.only_samples(chunk, map) {
+            if let Some(read) = self.only_samples(chunk, &map) {
                 return Ok(Some(read));
             }
             if map.samples_before(end) == map.samples() {

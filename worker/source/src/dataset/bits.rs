@@ -22,6 +22,11 @@ pub(super) struct Bits {
 }
 
 impl Bits {
+    /// Returns the bytes that they take in memory.
+    pub(super) fn memory_bytes(&self) -> usize {
+        size_of::<Self>() + (self.words.len() + self.before.len()) * size_of::<u64>()
+    }
+
     /// Adds the next bit.
     pub(super) fn push(&mut self, is_one: bool) {
         let bit = self.len % WORD_BITS;

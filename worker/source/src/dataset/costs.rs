@@ -19,6 +19,11 @@ impl Costs {
         (self.bytes.len() / self.width) as u64
     }
 
+    /// Returns the bytes that they take in memory.
+    pub(super) fn memory_bytes(&self) -> usize {
+        size_of::<Self>() + self.bytes.len()
+    }
+
     /// Returns the cost of a sample, which is below [`Costs::len`].
     pub(super) fn of(&self, sample: u64) -> u64 {
         let from = sample as usize * self.width;

@@ -16,7 +16,7 @@ use shardfeed_tfrecord::{
 
 use super::Dataset;
 use super::kept_maps::KeptMaps;
-use super::samples::{DamagedRecord, SampleMap, SampleMaps};
+use super::samples::{DamagedRecord, HeldMap, MapRef, SampleMap, SampleMaps};
 use super::scan_count::{ROWS, SAMPLES_MAX, rows_of};
 use crate::cache::{Cache, CacheOptions};
 use crate::error::LoadError;
@@ -35,9 +35,12 @@ const DAMAGED_MAX: usize = 1000;
 /// Maximum bytes of the reason why a record is damaged.
 const REASON_BYTES_MAX: usize = 300;
 
+/// The map of a shard, and the rest that was found.
+type HeldShard = (HeldMap, CountedShard);
+
 enum CountEvent {
     Bytes(u64),
-    Shard(usize, Box<Result<CountedShard, LoadError>>),
+    Shard(usize, Box<Result<HeldShard, LoadError>>),
 }
 
 /// Samples of a shard, and its damaged records.
@@ -65,13 +68,11 @@ pub(super) fn sample_maps(
     progress: &mut dyn FnMut(ScanProgress) -> bool,
 ) -> Result<SampleMaps, LoadError> {
     let kept = Arc::new(KeptMaps::new(dataset, program, options));
-    let mut maps: Vec<Option<SampleMap>> = vec![None; dataset.files().len()];
+    let mut maps: Vec<Option<HeldMap>> = vec![None; dataset.files().len()];
     kept.fill(&mut maps, progress)?;
     kept.publish(&maps, progress)?;
     let work = |kept, maps| Work { dataset, program, corrupt, kept, maps };
-    // Windows are made at each start, in a moment.
-    let is_kept = |map: &SampleMap| program.packer().is_none() || map.grouping().is_some();
-    if maps.iter().all(|map| map.as_ref().is_some_and(is_kept)) {
+    if !maps.iter().any(|map| lacks(program, map.as_ref())) {
         return work(kept, maps).done(progress);
     }
     let cache = Cache::open(&options.folder, dataset.root());
@@ -93,7 +94,7 @@ pub(super) fn kept_maps(
     let mut maps = vec![None; dataset.files().len()];
     let kept = Arc::new(KeptMaps::new(dataset, program, options));
     kept.fill(&mut maps, &mut |_| true)?;
-    if maps.contains(&None) {
+    if maps.iter().any(Option::is_none) {
         return Ok(None);
     }
     let work = Work { dataset, program, corrupt: Corrupt::Error, kept, maps };
@@ -108,24 +109,23 @@ pub(super) fn known_maps(
     program: &Arc<SampleProgram>,
     options: &CacheOptions,
     progress: &mut dyn FnMut(ScanProgress) -> bool,
-) -> Result<Vec<Option<SampleMap>>, LoadError> {
+) -> Result<Vec<Option<HeldMap>>, LoadError> {
     let kept = Arc::new(KeptMaps::new(dataset, program, options));
     let mut maps = vec![None; dataset.files().len()];
     kept.fill(&mut maps, progress)?;
     kept.fetch(&mut maps, progress)?;
     for (shard, map) in maps.iter_mut().enumerate() {
-        if map.is_some() && lacks(program, map.as_ref()) {
-            let counted = map.take().into_iter();
-            *map =
-                counted.map(|map| grouped(dataset, program, shard, map, &[])).next().transpose()?;
+        if let Some(counted) = map.take_if(|map| lacks(program, Some(map))) {
+            let counted = counted.get().clone();
+            *map = Some(grouped(dataset, program, shard, counted, &[])?);
         }
     }
     Ok(maps)
 }
 
-/// True if a shard is to be counted, or its packs or windows to be made.
-pub(super) fn lacks(program: &SampleProgram, map: Option<&SampleMap>) -> bool {
-    map.is_none_or(|map| program.combiner().is_some() && map.grouping().is_none())
+/// True if a shard is to be counted, or its packs to be made.
+pub(super) fn lacks(program: &SampleProgram, map: Option<&HeldMap>) -> bool {
+    map.is_none_or(|map| program.combiner().is_some() && !map.is_grouped())
 }
 
 /// Shards to count or to pack.
@@ -134,8 +134,8 @@ struct Work<'a> {
     program: &'a Arc<SampleProgram>,
     corrupt: Corrupt,
     kept: Arc<KeptMaps>,
-    /// Map of each shard, without its packs or windows if these are not known; `None`: not counted.
-    maps: Vec<Option<SampleMap>>,
+    /// Map of each shard, without its packs if these are not known; `None`: not counted.
+    maps: Vec<Option<HeldMap>>,
 }
 
 impl Work<'_> {
@@ -144,7 +144,7 @@ impl Work<'_> {
         let Self { dataset, program, corrupt, kept, mut maps } = self;
         let lacks = |shard: &usize| lacks(program, maps[*shard].as_ref());
         let missing: Vec<_> = (0..maps.len()).filter(lacks).collect();
-        let mut found = SampleMaps::default();
+        let (mut damaged, mut damaged_total) = (vec![], 0);
         if !missing.is_empty() {
             let stop: Arc<AtomicBool> = Arc::default();
             let files = Files::new(Arc::clone(dataset), Arc::default(), Arc::clone(&stop))?;
@@ -159,16 +159,15 @@ impl Work<'_> {
                 next: 0.into(),
                 stop,
             };
-            for (shard, counted) in count_all(&Arc::new(pass), progress)? {
-                maps[shard] = Some(counted.map);
-                found.damaged_total += counted.damaged_total;
-                found.damaged.extend(counted.damaged);
+            for (shard, (map, counted)) in count_all(&Arc::new(pass), progress)? {
+                maps[shard] = Some(map);
+                damaged_total += counted.damaged_total;
+                damaged.extend(counted.damaged);
             }
-            found.damaged.sort_by_key(|one| (one.shard, one.ordinal));
-            found.damaged.truncate(DAMAGED_MAX);
+            damaged.sort_by_key(|one| (one.shard, one.ordinal));
+            damaged.truncate(DAMAGED_MAX);
         }
-        found.maps = maps.into_iter().flatten().collect();
-        Ok(found)
+        Ok(SampleMaps::new(maps.into_iter().flatten().collect(), damaged, damaged_total))
     }
 }
 
@@ -181,8 +180,9 @@ pub(super) fn keep_maps(
 ) {
     if maps.damaged_total == 0 {
         let kept = KeptMaps::new(dataset, program, options);
-        kept.keep(maps.maps.iter().enumerate());
-        kept.keep_counts(maps.maps.iter().enumerate());
+        let maps = || maps.maps().iter().map(HeldMap::get).enumerate();
+        kept.keep(maps());
+        kept.keep_counts(maps());
     }
 }
 
@@ -193,7 +193,7 @@ pub(super) fn check_some(
     maps: &SampleMaps,
 ) -> Result<(), LoadError> {
     let records = dataset.manifest().records();
-    if records == 0 || maps.maps.iter().any(|map| map.samples() > 0) {
+    if records == 0 || maps.maps().iter().any(|map| map.samples() > 0) {
         return Ok(());
     }
     let damaged = match maps.damaged_total {
@@ -203,7 +203,7 @@ pub(super) fn check_some(
     Err(LoadError::Option(format!(
         "no sample is left: {program} leaves none of the {records} records in {} files{damaged}; check \
          it against the values of its columns, or name more files",
-        maps.maps.len(),
+        maps.maps().len(),
     )))
 }
 
@@ -217,11 +217,11 @@ pub(super) fn grouped(
     shard: usize,
     mut map: SampleMap,
     counts: &[u64],
-) -> Result<SampleMap, LoadError> {
+) -> Result<HeldMap, LoadError> {
     let digest = dataset.manifest().shards()[shard].digest;
     let file = || dataset.files()[shard].path.display();
     match map.group(program, digest, counts) {
-        Ok(()) => Ok(map),
+        Ok(()) => Ok(HeldMap::new(map, digest)),
         Err(PackError::LongSequence { sequence, tokens, length }) => {
             let part = map.part_of_sequence(sequence);
             Err(LoadError::Option(format!(
@@ -237,11 +237,10 @@ pub(super) fn grouped(
 fn count_all(
     pass: &Arc<CountingPass>,
     progress: &mut dyn FnMut(ScanProgress) -> bool,
-) -> Result<Vec<(usize, CountedShard)>, LoadError> {
+) -> Result<Vec<(usize, HeldShard)>, LoadError> {
     let files = pass.files.dataset().files();
-    let is_counted = |map: &Mutex<Option<SampleMap>>| {
-        map.lock().unwrap_or_else(PoisonError::into_inner).is_some()
-    };
+    let is_counted =
+        |map: &Mutex<Option<HeldMap>>| map.lock().unwrap_or_else(PoisonError::into_inner).is_some();
     let uncounted = pass.missing.iter().filter(|(_, map)| !is_counted(map));
     let bytes_total = uncounted.map(|(shard, _)| files[*shard].stamp.size_bytes).sum();
     let files_total = pass.missing.len();
@@ -296,7 +295,7 @@ struct CountingPass {
     corrupt: Corrupt,
     kept: Arc<KeptMaps>,
     /// Shards to count; with its map a shard to pack.
-    missing: Vec<(usize, Mutex<Option<SampleMap>>)>,
+    missing: Vec<(usize, Mutex<Option<HeldMap>>)>,
     next: AtomicUsize,
     stop: Arc<AtomicBool>,
 }
@@ -317,7 +316,7 @@ impl CountingPass {
             let known = known.lock().unwrap_or_else(PoisonError::into_inner).take();
             let is_new = known.is_none();
             let counted = match known {
-                Some(map) => Ok(CountedShard { map, ..CountedShard::default() }),
+                Some(map) => Ok(CountedShard { map: map.get().clone(), ..CountedShard::default() }),
                 None => self.measured(shard, &mut progress),
             };
             let result = counted.and_then(|counted| self.grouped(shard, counted, is_new));
@@ -360,24 +359,25 @@ impl CountingPass {
     }
 
     /// Makes the packs or windows of a counted shard, and keeps what was found if nothing in it is
-    /// damaged.
+    /// damaged. Returns its map, and the rest.
     fn grouped(
         &self,
         shard: usize,
-        counted: CountedShard,
+        mut counted: CountedShard,
         is_new: bool,
-    ) -> Result<CountedShard, LoadError> {
+    ) -> Result<HeldShard, LoadError> {
         let is_whole = counted.damaged_total == 0;
         if is_whole && is_new {
-            self.kept.keep([(shard, &counted.map)].into_iter());
+            self.kept.keep([(shard, MapRef::Held(&counted.map))].into_iter());
         }
-        let map = grouped(self.files.dataset(), &self.program, shard, counted.map, &[])?;
+        let map = std::mem::take(&mut counted.map);
+        let map = grouped(self.files.dataset(), &self.program, shard, map, &[])?;
         if is_whole {
-            self.kept.keep_counts([(shard, &map)].into_iter());
+            self.kept.keep_counts([(shard, map.get())].into_iter());
             let mut go_on = || !self.stop.load(Ordering::Relaxed);
-            self.kept.offer(shard, &map, is_new, &mut go_on)?;
+            self.kept.offer(shard, &map.get(), is_new, &mut go_on)?;
         }
-        Ok(CountedShard { map, ..counted })
+        Ok((map, counted))
     }
 
     fn count(

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
 use shardfeed_plan::{
     Digest, Lengths, PackError, PackSegment, PackSettings, Packing, WindowSettings, Windows,
 };
@@ -25,7 +26,39 @@ pub enum Grouping {
     Windows(Windows),
 }
 
+/// A grouping without the lengths or starts of its sequences, of which it is made again.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum GroupingSource {
+    /// Settings, digest of the shard, and number of packs of each block.
+    Packs {
+        settings: PackSettings,
+        shard: [u8; 32],
+        counts: Vec<u64>,
+    },
+    Windows(WindowSettings),
+}
+
 impl Grouping {
+    /// Returns what the grouping is made again of.
+    pub(super) fn source(&self) -> GroupingSource {
+        match self {
+            Self::Packs(packing) => GroupingSource::Packs {
+                settings: packing.settings().clone(),
+                shard: *packing.shard().as_bytes(),
+                counts: packing.counts(),
+            },
+            Self::Windows(windows) => GroupingSource::Windows(windows.settings().clone()),
+        }
+    }
+
+    /// Returns the bytes that it takes in memory, about.
+    pub(super) fn memory_bytes(&self) -> usize {
+        match self {
+            Self::Packs(packing) => packing.memory_bytes(),
+            Self::Windows(windows) => windows.memory_bytes(),
+        }
+    }
+
     /// Returns packs of the sequences of a shard.
     /// - `counts`: those of [`Packing::counts`], if they were packed before; otherwise empty.
     ///

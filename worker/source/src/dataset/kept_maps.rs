@@ -13,7 +13,7 @@ use super::host_maps::{
     COLUMNS, DAMAGED, HostLogs, MapNames, column_digest, column_name, decode_column, encode_column,
     key_of,
 };
-use super::samples::{DamagedRecord, SampleMap};
+use super::samples::{DamagedRecord, HeldMap, MapRef, SampleMap};
 use super::{Dataset, pack_counts, samples};
 use crate::cache::CacheOptions;
 use crate::cache::object_kind::ObjectKind;
@@ -80,13 +80,13 @@ impl KeptMaps {
     /// # Errors  A sequence is too long; `Interrupted`.
     pub(super) fn fill(
         self: &Arc<Self>,
-        maps: &mut [Option<SampleMap>],
+        maps: &mut [Option<HeldMap>],
         progress: OnProgress<'_>,
     ) -> Result<(), LoadError> {
         let Some(host) = &self.host else { return Ok(()) };
         host.maps.refresh();
         host.packs.iter().for_each(|packs| packs.refresh());
-        let lacks = |map: &Option<SampleMap>| map.is_none() || self.lacks_packs(map.as_ref());
+        let lacks = |map: &Option<HeldMap>| map.is_none() || self.lacks_packs(map.as_ref());
         let lacking: Vec<_> = (0..maps.len()).filter(|shard| lacks(&maps[*shard])).collect();
         let mut state = ScanProgress::at(ScanStage::Counting);
         state.files_total = lacking.len();
@@ -108,23 +108,21 @@ impl KeptMaps {
 
     /// Returns the map of a shard, with its packs if the numbers of these are kept on this host.
     /// - `known`: the map, if it is known.
-    fn of_host(
-        &self,
-        shard: usize,
-        known: Option<SampleMap>,
-    ) -> Result<Option<SampleMap>, LoadError> {
+    fn of_host(&self, shard: usize, known: Option<HeldMap>) -> Result<Option<HeldMap>, LoadError> {
         let Some(host) = &self.host else { return Ok(known) };
         let key = self.key(shard);
         let read = || self.decode(shard, &host.maps.read(&key)?);
+        let known = known.map(|map| map.get().clone());
         let Some(map) = known.or_else(read) else { return Ok(None) };
-        if self.lacks_packs(Some(&map))
+        if self.program.packer().is_some()
+            && map.grouping().is_none()
             && let Some(of) = pack_counts::name(&self.name(shard), &self.program)
             && let Some(bytes) = host.packs.as_ref().and_then(|packs| packs.read(&key))
             && let Some(counts) = pack_counts::decode(&of, &bytes)
         {
             return grouped(&self.dataset, &self.program, shard, map, &counts).map(Some);
         }
-        Ok(Some(map))
+        self.held(shard, map).map(Some)
     }
 
     /// Adds the maps that are missing from the index that hosts share, and keeps them on this host.
@@ -132,16 +130,17 @@ impl KeptMaps {
     /// # Errors  The index cannot be read; one of its objects is damaged; `Interrupted`.
     pub(super) fn fetch(
         &self,
-        maps: &mut [Option<SampleMap>],
+        maps: &mut [Option<HeldMap>],
         progress: OnProgress<'_>,
     ) -> Result<(), LoadError> {
         let Some(index) = &self.index else { return Ok(()) };
         let missing = (0..maps.len()).filter(|shard| maps[*shard].is_none());
         let missing: Vec<_> = missing.map(|shard| (shard, self.name(shard))).collect();
         read_objects(index, samples::KIND, &missing, progress, &mut |shard, _, bytes| {
-            maps[shard] = self.decode(shard, bytes);
-            maps[shard].is_some().then(|| self.keep_object(shard, bytes));
-            Ok(maps[shard].is_some())
+            let Some(map) = self.decode(shard, bytes) else { return Ok(false) };
+            self.keep_object(shard, bytes);
+            maps[shard] = Some(self.held(shard, map)?);
+            Ok(true)
         })?;
         let lacking = (0..maps.len()).filter(|shard| self.lacks_packs(maps[*shard].as_ref()));
         let counts =
@@ -150,6 +149,7 @@ impl KeptMaps {
         read_objects(index, pack_counts::KIND, &counts, progress, &mut |shard, name, bytes| {
             let Some(counts) = pack_counts::decode(name, bytes) else { return Ok(false) };
             if let Some(map) = maps[shard].take() {
+                let map = map.get().clone();
                 maps[shard] = Some(grouped(&self.dataset, &self.program, shard, map, &counts)?);
             }
             let packs = self.host.iter().filter_map(|host| host.packs.as_ref());
@@ -298,7 +298,7 @@ impl KeptMaps {
     /// # Errors  The index cannot be read or written; `Interrupted`.
     pub(super) fn publish(
         &self,
-        maps: &[Option<SampleMap>],
+        maps: &[Option<HeldMap>],
         progress: OnProgress<'_>,
     ) -> Result<(), LoadError> {
         let Some(index) = self.index.as_ref().filter(|index| index.is_filling()) else {
@@ -310,7 +310,7 @@ impl KeptMaps {
         for shards in shards.chunks(READ_TOGETHER) {
             let objects = shards.iter().filter_map(|shard| Some((*shard, maps[*shard].as_ref()?)));
             let objects = objects.flat_map(|(shard, map)| {
-                [self.objects(shard, map), self.column_objects(shard)].concat()
+                [self.objects(shard, &map.get()), self.column_objects(shard)].concat()
             });
             let (names, contents): (Vec<_>, Vec<_>) = objects.unzip();
             let there = index.read(&names, &mut || progress(state))?;
@@ -365,7 +365,7 @@ impl KeptMaps {
     }
 
     /// Writes maps to this host's cache.
-    pub(super) fn keep<'a>(&self, maps: impl Iterator<Item = (usize, &'a SampleMap)>) {
+    pub(super) fn keep<'a>(&self, maps: impl Iterator<Item = (usize, MapRef<'a>)>) {
         let Some(host) = &self.host else { return };
         host.maps.add(maps.map(|(shard, map)| {
             let name = self.name(shard);
@@ -379,12 +379,22 @@ impl KeptMaps {
     }
 
     /// Writes the numbers of packs of maps to this host's cache, if packs are samples.
-    pub(super) fn keep_counts<'a>(&self, maps: impl Iterator<Item = (usize, &'a SampleMap)>) {
+    pub(super) fn keep_counts<'a>(&self, maps: impl Iterator<Item = (usize, MapRef<'a>)>) {
         let Some(packs) = self.host.as_ref().and_then(|host| host.packs.as_ref()) else { return };
         packs.add(maps.filter_map(|(shard, map)| {
             let name = pack_counts::name(&self.name(shard), &self.program)?;
-            Some((self.key(shard), pack_counts::encode(&name, map)?))
+            Some((self.key(shard), pack_counts::encode(&name, &map)?))
         }));
+    }
+
+    /// Stores a map, with its windows; packs need the numbers of them, or take time.
+    ///
+    /// # Errors  There are too many windows.
+    fn held(&self, shard: usize, map: SampleMap) -> Result<HeldMap, LoadError> {
+        match self.program.windower() {
+            Some(_) => grouped(&self.dataset, &self.program, shard, map, &[]),
+            None => Ok(HeldMap::new(map, self.shard(shard).digest)),
+        }
     }
 
     fn decode(&self, shard: usize, bytes: &[u8]) -> Option<SampleMap> {
@@ -392,8 +402,8 @@ impl KeptMaps {
     }
 
     /// True if a shard was counted, but not packed.
-    fn lacks_packs(&self, map: Option<&SampleMap>) -> bool {
-        map.is_some() && self.program.packer().is_some() && lacks(&self.program, map)
+    fn lacks_packs(&self, map: Option<&HeldMap>) -> bool {
+        map.is_some() && lacks(&self.program, map)
     }
 }
 

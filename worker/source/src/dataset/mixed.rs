@@ -11,7 +11,7 @@ use shardfeed_plan::{
 
 use super::kept_files::files_digest;
 use super::samples::{SampleMap, SampleMaps};
-use super::{Dataset, LeftOut};
+use super::{Dataset, DatasetFile, LeftOut};
 use crate::error::LoadError;
 use crate::rights::Rights;
 use crate::rules::FileRules;
@@ -170,7 +170,7 @@ impl Dataset {
         for OpenSource { name, dataset_name, rules, record_spec, dataset, missing } in sources {
             let first_shard = files.len() as u32;
             if let Some(samples) = &mut samples {
-                samples.append(&dataset, first_shard);
+                samples.extend(dataset.maps());
             }
             let order = Source::new(&name, dataset.sample_counts()).map_err(PlanError::from)?;
             let order = order.with_record_spec(record_spec);
@@ -199,24 +199,14 @@ impl Dataset {
         let (samples, rights) = (samples.map(Arc::new), Rights::Own);
         Ok(Self { root, manifest, files, blocks, left_out, rights, samples, mixed })
     }
-}
 
-impl SampleMaps {
-    /// Adds the maps of another dataset, whose shards follow those of this one.
-    fn append(&mut self, dataset: &Dataset, first_shard: u32) {
-        let Some(maps) = &dataset.samples else {
-            let all =
-                dataset.files.iter().map(|file| SampleMap::of_all(file.records, file.data_bytes));
-            self.maps.extend(all);
-            return;
-        };
-        self.maps.extend(maps.maps.iter().cloned());
-        self.damaged_total += maps.damaged_total;
-        let damaged = maps.damaged.iter().cloned();
-        self.damaged.extend(damaged.map(|mut one| {
-            one.shard += first_shard;
-            one
-        }));
+    /// Returns the maps of its shards, also if all records are samples.
+    fn maps(&self) -> SampleMaps {
+        let all = |file: &DatasetFile| SampleMap::of_all(file.records, file.data_bytes).into();
+        match &self.samples {
+            Some(maps) => SampleMaps::clone(maps),
+            None => SampleMaps::new(self.files.iter().map(all).collect(), vec![], 0),
+        }
     }
 }
 

@@ -1,17 +1,19 @@
 //! Sample maps: which records of each shard, or which of their rows, are samples.
 
 use shardfeed_pipeline::{CountedRecord, MeasuredColumns, RecordSamples, SampleProgram};
-use shardfeed_plan::{
-    ContentDigest, Digest, Lengths, PackError, PackSegment, Sample, content_digest,
-};
+use shardfeed_plan::{Digest, Lengths, PackError};
 
 use super::bits::Bits;
 use super::costs::Costs;
-use super::grouping::Grouping;
+use super::grouping::{Grouping, GroupingSource};
 use crate::cache::object_kind::ObjectKind;
 
+mod held;
+mod maps;
 mod tally;
 
+pub use held::{HeldMap, MapRef};
+pub use maps::{DamagedRecord, SampleMaps};
 pub use tally::SampleTally;
 
 /// Stored maps; the number is the version of the format.
@@ -181,18 +183,30 @@ impl SampleMap {
         counts: &[u64],
     ) -> Result<(), PackError> {
         self.last_key = None;
-        if let (Some(packer), Some(tokens)) = (program.packer(), self.tokens.take()) {
-            let settings = packer.spec().settings();
-            let packs = Grouping::packs(settings, shard, *tokens, counts)?;
-            self.grouping = Some(Box::new(packs));
+        if let Some(packer) = program.packer().filter(|_| self.tokens.is_some()) {
+            let (settings, shard) = (packer.spec().settings(), *shard.as_bytes());
+            self.group_by(GroupingSource::Packs { settings, shard, counts: counts.to_vec() })?;
         }
-        if let (Some(windower), Some(starts)) = (program.windower(), &self.starts) {
-            let record_bytes = self.data_bytes.div_ceil(starts.len.max(1));
-            let starts = (0..starts.len).map(|at| starts.has(at));
-            let settings = windower.spec().settings();
-            let windows = Grouping::windows(settings, starts, record_bytes)?;
-            self.grouping = Some(Box::new(windows));
+        match program.windower() {
+            Some(windower) => self.group_by(GroupingSource::Windows(windower.spec().settings())),
+            None => Ok(()),
         }
+    }
+
+    fn group_by(&mut self, source: GroupingSource) -> Result<(), PackError> {
+        let grouping = match source {
+            GroupingSource::Packs { settings, shard, counts } => {
+                let tokens = self.tokens.take().unwrap_or_default();
+                Grouping::packs(settings, Digest::from_bytes(shard), *tokens, &counts)?
+            }
+            GroupingSource::Windows(settings) => {
+                let starts = self.starts.clone().unwrap_or_default();
+                let record_bytes = self.data_bytes.div_ceil(starts.len.max(1));
+                let starts = (0..starts.len).map(|at| starts.has(at));
+                Grouping::windows(settings, starts, record_bytes)?
+            }
+        };
+        self.grouping = Some(Box::new(grouping));
         Ok(())
     }
 
@@ -422,6 +436,32 @@ impl SampleMap {
         Self::read(bytes, address, records).filter(|map| map.is_of(program))
     }
 
+    /// Returns the map in the form in which a process keeps it.
+    fn to_file(&self) -> Vec<u8> {
+        let source = self.grouping().map(Grouping::source);
+        postcard::to_stdvec(&(self.records, self.encode(""), source)).expect("plain data")
+    }
+
+    /// Returns the map of [`SampleMap::to_file`].
+    fn of_file(bytes: &[u8]) -> Option<Self> {
+        let (records, map, source): (_, Vec<u8>, _) = postcard::from_bytes(bytes).ok()?;
+        let mut map = Self::read(&map, "", records)?;
+        match source {
+            Some(source) => map.group_by(source).is_ok().then_some(map),
+            None => Some(map),
+        }
+    }
+
+    /// Returns the bytes that the map takes in memory, about.
+    fn memory_bytes(&self) -> usize {
+        let bits = [&self.rows, &self.passes, &self.starts].into_iter().flatten();
+        let tokens = self.tokens.iter().map(|tokens| tokens.memory_bytes());
+        let costs = self.costs.iter().map(|costs| costs.memory_bytes());
+        let grouping = self.grouping().map(Grouping::memory_bytes);
+        let parts = bits.map(|bits| bits.memory_bytes()).chain(tokens).chain(costs).chain(grouping);
+        size_of::<Self>() + parts.sum::<usize>()
+    }
+
     fn read(bytes: &[u8], address: &str, records: u64) -> Option<Self> {
         let body = KIND.decode(address, bytes).filter(|body| body.len() % 8 == 0)?;
         let mut numbers = body.chunks_exact(8).map(|bytes| {
@@ -508,119 +548,6 @@ fn read_lengths(
         }
     }
     Some(lengths)
-}
-
-/// A record that a filter could not be evaluated for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DamagedRecord {
-    /// Shard ordinal.
-    pub shard: u32,
-    /// Index of the record in its shard.
-    pub ordinal: u64,
-    /// Offset of its header in the uncompressed file, in bytes.
-    pub offset: u64,
-    /// Human-readable reason.
-    pub reason: String,
-}
-
-/// The maps of a dataset's shards, in manifest order.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SampleMaps {
-    pub(super) maps: Vec<SampleMap>,
-    /// Damaged records that are no samples under a skipping policy; truncated if there are many.
-    pub damaged: Vec<DamagedRecord>,
-    /// Total number of such records.
-    pub damaged_total: u64,
-}
-
-impl SampleMaps {
-    /// Returns the maps of a dataset's shards, of which this many damaged records are no samples.
-    /// - `damaged`: the first of them.
-    pub fn new(maps: Vec<SampleMap>, damaged: Vec<DamagedRecord>, damaged_total: u64) -> Self {
-        Self { maps, damaged, damaged_total }
-    }
-
-    /// Adds the maps of the shards that follow.
-    pub fn extend(&mut self, more: Self) {
-        let first = self.maps.len() as u32;
-        let shifted = |one: DamagedRecord| DamagedRecord { shard: one.shard + first, ..one };
-        self.damaged.extend(more.damaged.into_iter().map(shifted));
-        self.damaged_total = self.damaged_total.saturating_add(more.damaged_total);
-        self.maps.extend(more.maps);
-    }
-
-    /// Returns the map of each shard, in manifest order.
-    pub fn maps(&self) -> &[SampleMap] {
-        &self.maps
-    }
-
-    /// Returns the number of samples of each shard.
-    pub fn counts(&self) -> Vec<u64> {
-        self.maps.iter().map(SampleMap::samples).collect()
-    }
-
-    /// Returns the content digest of the samples. Source: docs/ORDER.md, "Input".
-    /// - `digests`: of the shards.
-    pub fn content(&self, digests: impl Iterator<Item = Digest>) -> ContentDigest {
-        let shards = self.maps.iter().zip(digests);
-        content_digest(shards.map(|(map, shard)| (map.samples(), map.digest(shard))))
-    }
-
-    /// Returns the map of a shard.
-    pub fn of(&self, shard: u32) -> &SampleMap {
-        &self.maps[shard as usize]
-    }
-
-    /// True if rows of records are samples.
-    pub fn has_rows(&self) -> bool {
-        self.maps.iter().any(|map| map.rows.is_some() && map.grouping.is_none())
-    }
-
-    /// Returns the number by which batches name a sample in its shard: that of its record; of packs and
-    /// windows their own.
-    ///
-    /// # Panics  As [`SampleMaps::place_of`].
-    pub fn named_record(&self, sample: Sample) -> u64 {
-        match self.of(sample.shard).grouping {
-            Some(_) => sample.ordinal,
-            None => self.place_of(sample).record,
-        }
-    }
-
-    /// Returns the packs or windows of a block of a shard: the parts of each, in order.
-    /// - `variant`: of the epoch.
-    pub fn open(&self, shard: u32, block: u64, variant: u64) -> Vec<Vec<SamplePart>> {
-        let map = self.of(shard);
-        let grouping = map.grouping().expect("packs or windows are samples");
-        let part = |segment: PackSegment| {
-            let PackSegment { sequence, first, tokens } = segment;
-            let place = map.place_of_row(sequence).expect("sequences are counted in the map");
-            SamplePart { record: place.record, row: place.part, first, tokens }
-        };
-        let samples = grouping.open(block, variant).into_iter();
-        samples.map(|parts| parts.into_iter().map(part).collect()).collect()
-    }
-
-    /// Returns the place of a sample in its shard.
-    ///
-    /// # Panics  The shard has no such sample: a plan over other counts.
-    pub fn place_of(&self, sample: Sample) -> SamplePlace {
-        let place = self.of(sample.shard).place_of(sample.ordinal);
-        place.expect("plans are made of the counts of these maps")
-    }
-
-    /// Returns the samples of the record of a sample: the ordinal and the row of each; none if there
-    /// are more than `most`.
-    ///
-    /// # Panics  As [`SampleMaps::place_of`].
-    pub fn rows_of(&self, sample: Sample, most: u64) -> Vec<(u64, u32)> {
-        let (map, record) = (self.of(sample.shard), self.place_of(sample).record);
-        let samples = map.samples_before(record)..map.samples_before(record + 1);
-        if samples.end - samples.start > most {
-            return vec![];
-        }
-        samples.zip(map.parts(record)).collect()
-    }
 }
 
 #[cfg(test)]
@@ -720,7 +647,7 @@ mod tests {
         let tokens: Vec<_> = tokens.map(RecordSamples::Tokens).collect();
         let member = |record: u32| (record % 4 != 1).then(|| vec![record as u8 / 9]);
         let members: Vec<_> = (0..100).map(member).map(RecordSamples::Member).collect();
-        let each = |record: u32| (0..record % 4).map(move |row| (record + row) % 3 > 0);
+        let each = |record: u32| (0..record % 4).map(move |row| !(record + row).is_multiple_of(3));
         let length = |record: u32| each(record).map(|some| some.then_some(record * 7)).collect();
         let some: Vec<_> = (0..100).map(length).map(RecordSamples::RowTokens).collect();
         let all =

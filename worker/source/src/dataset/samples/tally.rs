@@ -58,7 +58,7 @@ impl SampleMaps {
     /// Returns the numbers of all shards. Takes a pass over each map.
     pub fn tally(&self) -> SampleTally {
         let mut all = SampleTally::default();
-        self.maps.iter().for_each(|map| all += map.tally());
+        self.maps().iter().for_each(|map| all += map.get().tally());
         all
     }
 }
